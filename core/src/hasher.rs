@@ -1,0 +1,72 @@
+//! Hash functions of the commitment.
+//!
+//! [`Hasher`] has a call for one message and calls for many messages of one shape, because
+//! hashing one 64-byte message at a time leaves most of a SIMD unit idle.
+
+/// A hash function of the commitment. Stateless; a type stands for the function.
+///
+/// An implementation must never return 32 zero bytes: that is the terminator.
+pub trait Hasher: Copy + Clone + Default + Send + Sync + 'static {
+    /// Number recorded in a database's superblock; a database opens only with its own hasher.
+    const ID: u8;
+    /// Name for messages and reports.
+    const NAME: &'static str;
+
+    /// Hash of a message of any length (values).
+    fn hash(message: &[u8]) -> [u8; 32];
+
+    /// Hash of 64 bytes (nodes).
+    fn hash64(block: &[u8; 64]) -> [u8; 32] {
+        Self::hash(block)
+    }
+
+    /// Hashes of many 64-byte messages; `out.len() == blocks.len()`.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
+        assert_eq!(blocks.len(), out.len(), "one output a block");
+        for (block, out) in blocks.iter().zip(out) {
+            *out = Self::hash64(block);
+        }
+    }
+
+    /// Hashes of many short messages: message `i` is the first `lens[i]` bytes of `blocks[i]`,
+    /// the rest of the block is zero. All slices have one length, every length is at most 64.
+    ///
+    /// # Panics
+    /// When the slices' lengths differ or a message is longer than 64 bytes.
+    fn hash_short_many(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
+        assert!(blocks.len() == out.len() && blocks.len() == lens.len(), "one output a block");
+        for ((block, len), out) in blocks.iter().zip(lens).zip(out) {
+            *out = Self::hash(&block[..usize::from(*len)]);
+        }
+    }
+}
+
+/// BLAKE3, the default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Blake3;
+
+impl Hasher for Blake3 {
+    const ID: u8 = 1;
+    const NAME: &'static str = "blake3";
+
+    fn hash(message: &[u8]) -> [u8; 32] {
+        *blake3::hash(message).as_bytes()
+    }
+}
+
+/// SHA-256.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sha2;
+
+impl Hasher for Sha2 {
+    const ID: u8 = 2;
+    const NAME: &'static str = "sha2-256";
+
+    fn hash(message: &[u8]) -> [u8; 32] {
+        use sha2::Digest as _;
+        sha2::Sha256::digest(message).into()
+    }
+}

@@ -1,0 +1,21 @@
+//! The rules of the Pleach trie, without I/O, threads or an operating system.
+//!
+//! * [`node`]: what a node is and the one rule that combines two of them;
+//! * [`hasher`]: the hash functions and their batch calls ([`lanes`] is the only unsafe module);
+//! * [`prefix`]: trie positions as bits and length;
+//! * [`naive`]: the slow, obvious twin of everything clever here.
+//!
+//! A light client that verifies witnesses needs this crate alone. `docs/trie.md` has the definitions.
+#![no_std]
+
+extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
+
+pub mod hasher;
+pub mod node;
+pub mod prefix;
+
+pub use hasher::{Blake3, Hasher, Sha2};
+pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
+pub use prefix::Prefix;

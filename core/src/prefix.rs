@@ -1,0 +1,201 @@
+//! Trie positions: a bit string of 0 to 256 bits, in 34 bytes.
+//!
+//! Invariant: bits at and behind `len` are zero, so that equality, order and hashing are those
+//! of the bytes. The order is that of the first key below a position, then shorter first.
+
+use crate::node::Key;
+
+/// A trie position, also the cut of a page: the first `len` bits of every key below it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    bits: Key,
+    len: u16,
+}
+
+impl Prefix {
+    /// The position of the root.
+    pub const ROOT: Self = Self { bits: [0; 32], len: 0 };
+
+    /// The first `len` bits of `key`.
+    ///
+    /// # Panics
+    /// When `len` is more than 256.
+    #[inline]
+    pub fn new(key: &Key, len: u16) -> Self {
+        assert!(len <= 256, "a prefix has at most 256 bits");
+        let mut bits = *key;
+        clear_from(&mut bits, len);
+        Self { bits, len }
+    }
+
+    /// The same from bytes that are claimed to be a prefix: `None` when `len` is more than 256 or
+    /// a bit behind it is set.
+    pub fn from_raw(bits: Key, len: u16) -> Option<Self> {
+        if len > 256 {
+            return None;
+        }
+        let prefix = Self::new(&bits, len);
+        (prefix.bits == bits).then_some(prefix)
+    }
+
+    /// Number of bits, 0 to 256.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "the root position is not an empty container")]
+    pub const fn len(&self) -> u16 {
+        self.len
+    }
+
+    /// The first key below this position: its bits, then zeros.
+    #[inline]
+    pub const fn first_key(&self) -> &Key {
+        &self.bits
+    }
+
+    /// The last key below this position: its bits, then ones.
+    pub fn last_key(&self) -> Key {
+        let mut key = self.bits;
+        let whole = usize::from(self.len / 8);
+        let rest = self.len % 8;
+        for (index, byte) in key.iter_mut().enumerate().skip(whole) {
+            *byte |= if index == whole { 0xff >> rest } else { 0xff };
+        }
+        key
+    }
+
+    /// Does `key` lie below this position?
+    #[inline]
+    pub fn covers(&self, key: &Key) -> bool {
+        common_len(&self.bits, key) >= self.len
+    }
+
+    /// Is `other` at or below this position?
+    #[inline]
+    pub fn contains(&self, other: &Self) -> bool {
+        other.len >= self.len && self.covers(&other.bits)
+    }
+
+    /// The position one bit deeper.
+    ///
+    /// # Panics
+    /// When this position is 256 bits deep.
+    #[must_use]
+    pub fn child(&self, right: bool) -> Self {
+        assert!(self.len < 256, "no position below 256 bits");
+        let mut child = *self;
+        if right {
+            child.bits[usize::from(self.len / 8)] |= 0x80 >> (self.len % 8);
+        }
+        child.len += 1;
+        child
+    }
+
+    /// The position one bit shallower; `None` at the root.
+    pub fn parent(&self) -> Option<Self> {
+        (self.len > 0).then(|| Self::new(&self.bits, self.len - 1))
+    }
+
+    /// The other child of this position's parent; `None` at the root.
+    pub fn sibling(&self) -> Option<Self> {
+        let last = self.len.checked_sub(1)?;
+        let mut other = *self;
+        other.bits[usize::from(last / 8)] ^= 0x80 >> (last % 8);
+        Some(other)
+    }
+
+    /// Does the path from the parent to this position go right? `false` at the root.
+    pub fn is_right(&self) -> bool {
+        self.len > 0 && bit(&self.bits, self.len - 1)
+    }
+
+    /// The first position of the same depth behind this one; `None` behind the last.
+    pub fn next(&self) -> Option<Self> {
+        let mut at = *self;
+        while at.is_right() {
+            at = at.parent()?;
+        }
+        let up = at.sibling()?;
+        Some(Self { bits: up.bits, len: self.len })
+    }
+}
+
+impl core::fmt::Debug for Prefix {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}:", self.len)?;
+        for byte in &self.bits[..usize::from(self.len.div_ceil(8))] {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Bit `index` (0 to 255) of a key.
+#[inline]
+pub fn bit(key: &Key, index: u16) -> bool {
+    key[usize::from(index / 8)] & (0x80 >> (index % 8)) != 0
+}
+
+/// Number of leading bits that two keys share, 0 to 256.
+#[inline]
+pub fn common_len(a: &Key, b: &Key) -> u16 {
+    let mut bits = 0u16;
+    for (a, b) in a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0) {
+        let differing = u64::from_be_bytes(*a) ^ u64::from_be_bytes(*b);
+        if differing != 0 {
+            #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
+            return bits + differing.leading_zeros() as u16;
+        }
+        bits += 64;
+    }
+    bits
+}
+
+fn clear_from(bits: &mut Key, len: u16) {
+    let whole = usize::from(len / 8);
+    let rest = len % 8;
+    for (index, byte) in bits.iter_mut().enumerate().skip(whole) {
+        *byte &= if index == whole && rest > 0 { !(0xff >> rest) } else { 0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_tile_their_parent_in_order() {
+        let key = [0b1010_0110; 32];
+        for len in [0u16, 1, 7, 8, 9, 63, 64, 254, 255] {
+            let parent = Prefix::new(&key, len);
+            let (left, right) = (parent.child(false), parent.child(true));
+            assert_eq!(left.sibling(), Some(right));
+            assert_eq!(left.parent(), Some(parent));
+            assert!(left < right && parent < left);
+            assert_eq!(left.first_key(), parent.first_key());
+            assert_eq!(right.last_key(), parent.last_key());
+            assert_eq!(left.next(), Some(right));
+            assert!(parent.covers(&left.last_key()) && !left.covers(right.first_key()));
+        }
+    }
+
+    #[test]
+    fn raw_bits_behind_the_length_are_refused() {
+        assert!(Prefix::from_raw([0xff; 32], 256).is_some());
+        assert!(Prefix::from_raw([0xff; 32], 255).is_none());
+        assert!(Prefix::from_raw([0; 32], 257).is_none());
+        let mut bits = [0; 32];
+        bits[1] = 0x40;
+        assert!(Prefix::from_raw(bits, 10).is_some());
+        assert!(Prefix::from_raw(bits, 9).is_none());
+    }
+
+    #[test]
+    fn common_length_counts_bits() {
+        let a = [0u8; 32];
+        for index in 0..256u16 {
+            let mut b = a;
+            b[usize::from(index / 8)] |= 0x80 >> (index % 8);
+            assert_eq!(common_len(&a, &b), index);
+        }
+        assert_eq!(common_len(&a, &a), 256);
+    }
+}

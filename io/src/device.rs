@@ -1,0 +1,155 @@
+//! The device as the engine sees it: one folder of files, blocking calls for single transfers
+//! on the calling thread, and queues for many at once.
+//!
+//! What an implementation owes:
+//! * transfers are whole pages at page-aligned offsets, and they are retried until complete: a
+//!   short transfer goes on from its cursor; EINTR and EAGAIN are repeated at most 16 times;
+//! * a count of 0 is [`IoError::Short`]; any other failure names file, offset and operation;
+//! * a failed sync is never repeated by the device;
+//! * a successful sync covers exactly the writes to that file that had completed before it was
+//!   submitted.
+
+use crate::buffer::PageBuf;
+use crate::error::{IoError, Result};
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Existing file, reading only.
+    Read,
+    /// Existing file, reading and writing.
+    Write,
+    /// New file, reading and writing; an error when the name exists.
+    CreateNew,
+}
+
+/// How a folder is locked against other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockMode {
+    /// One writer, nobody else.
+    Exclusive,
+    /// Any number of readers, no writer.
+    Shared,
+}
+
+/// What serves the folder, for reports and figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// "uring", "blocking" or "simulated".
+    pub engine: &'static str,
+    /// Do transfers bypass the page cache (O_DIRECT)?
+    pub direct: bool,
+    /// Why a fallback was taken; empty when none was.
+    pub note: String,
+}
+
+/// A folder on a device.
+///
+/// Names are plain file names inside the folder. Handles are cheap to clone; a file closes when
+/// its last handle goes.
+pub trait Device: Clone + Send + Sync + 'static {
+    /// Handle of an open file.
+    type File: Clone + Send + Sync + core::fmt::Debug + 'static;
+    /// Asynchronous queue on this folder's files.
+    type Queue: Queue<File = Self::File>;
+
+    /// What serves this folder.
+    fn info(&self) -> DeviceInfo;
+
+    /// Names of the files in the folder, in any order.
+    fn list(&self) -> Result<Vec<String>>;
+    /// Opens or creates a file.
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Self::File>;
+    /// Removes a file's name; durable after [`Device::sync_folder`].
+    fn remove(&self, name: &str) -> Result<()>;
+    /// Renames a file over another; durable after [`Device::sync_folder`].
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+    /// Makes creations, removals and renames durable.
+    fn sync_folder(&self) -> Result<()>;
+    /// Locks the folder against other processes; held until the value is dropped.
+    /// [`IoError::Locked`] names the owner when it is taken.
+    fn lock(&self, mode: LockMode) -> Result<Box<dyn Send + Sync>>;
+    /// Free bytes on the file system that holds the folder, and its size.
+    fn free_space(&self) -> Result<(u64, u64)>;
+
+    /// Length of a file in bytes.
+    fn len(&self, file: &Self::File) -> Result<u64>;
+    /// Cuts or extends (with zeros, unreserved) a file.
+    fn set_len(&self, file: &Self::File, len: u64) -> Result<()>;
+    /// Reserves space for `[offset, offset + len)`, extending the file; when it fails, the
+    /// file's length is what it was.
+    fn allocate(&self, file: &Self::File, offset: u64, len: u64) -> Result<()>;
+
+    /// Reads the whole buffer on the calling thread. `buf` is page-aligned in memory, its length
+    /// and `offset` are multiples of a page.
+    fn read_at(&self, file: &Self::File, buf: &mut PageBuf, offset: u64) -> Result<()>;
+    /// Writes the first `pages` pages of the buffer on the calling thread.
+    fn write_at(&self, file: &Self::File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()>;
+    /// fdatasync on the calling thread.
+    fn sync(&self, file: &Self::File) -> Result<()>;
+
+    /// A queue for up to `depth` outstanding requests. Call it on the thread that will use the
+    /// queue: a ring has a single issuer.
+    fn queue(&self, depth: usize) -> Result<Self::Queue>;
+}
+
+/// What a request does with its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Fills the whole buffer from the file.
+    Read,
+    /// Writes the whole buffer to the file.
+    Write,
+    /// fdatasync; the buffer is ignored (an empty one will do).
+    Sync,
+}
+
+/// One transfer. It owns its buffer and file until its completion comes back.
+#[derive(Debug)]
+pub struct Request<F> {
+    /// The file.
+    pub file: F,
+    /// What to do.
+    pub transfer: Transfer,
+    /// Byte offset, a multiple of the page size.
+    pub offset: u64,
+    /// The buffer; its whole length is transferred.
+    pub buf: PageBuf,
+    /// The caller's number, given back in the completion.
+    pub token: u64,
+}
+
+/// The end of a request.
+#[derive(Debug)]
+#[must_use]
+pub struct Completion {
+    /// The request's token.
+    pub token: u64,
+    /// The request's buffer.
+    pub buf: PageBuf,
+    /// Complete success, or the error.
+    pub result: core::result::Result<(), IoError>,
+}
+
+/// A submission queue with one owner. Dropping it waits for what is outstanding.
+pub trait Queue: Send + 'static {
+    /// The device's file handle.
+    type File;
+
+    /// Largest number of outstanding requests.
+    fn depth(&self) -> usize;
+    /// Requests pushed and not yet returned by [`Queue::poll`] or [`Queue::wait`].
+    fn in_flight(&self) -> usize;
+    /// Adds a request. Nothing reaches the kernel before [`Queue::submit`] or [`Queue::wait`].
+    ///
+    /// # Panics
+    /// When [`Queue::in_flight`] equals [`Queue::depth`].
+    fn push(&mut self, request: Request<Self::File>);
+    /// Hands what was pushed to the kernel, without waiting.
+    fn submit(&mut self) -> Result<()>;
+    /// The next completion that is at hand, without waiting and without submitting.
+    fn poll(&mut self) -> Option<Completion>;
+    /// Submits what was pushed and sleeps until a completion is at hand; `Ok(None)` when nothing
+    /// is in flight.
+    fn wait(&mut self) -> Result<Option<Completion>>;
+}

@@ -1,0 +1,82 @@
+//! Errors of the device: each names the file, the offset and the operation.
+
+use std::io::ErrorKind;
+
+/// What was attempted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Operation {
+    OpenFolder,
+    List,
+    Create,
+    Open,
+    Remove,
+    Rename,
+    SyncFolder,
+    Length,
+    Resize,
+    Allocate,
+    Read,
+    Write,
+    Sync,
+    Lock,
+    SetUpRing,
+}
+
+/// A failed device operation.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IoError {
+    /// The operating system or the device refused.
+    #[error("{operation:?} of {file} at byte {offset}: {message}")]
+    Os {
+        /// File name within the folder, or the folder itself.
+        file: String,
+        /// Byte offset; 0 where it has no meaning.
+        offset: u64,
+        /// What was attempted.
+        operation: Operation,
+        /// errno, or 0 when there is none.
+        code: i32,
+        /// Kind, for matching.
+        kind: ErrorKind,
+        /// The system's text.
+        message: String,
+    },
+    /// A transfer ended before its length: the file is shorter than expected.
+    #[error("{operation:?} of {file} at byte {offset}: ended after {done} of {expected} bytes")]
+    Short {
+        /// File name within the folder.
+        file: String,
+        /// Byte offset of the transfer.
+        offset: u64,
+        /// Read or write.
+        operation: Operation,
+        /// Bytes transferred.
+        done: u64,
+        /// Bytes asked for.
+        expected: u64,
+    },
+    /// Another process holds the folder.
+    #[error("the database is in use by process {owner}")]
+    Locked {
+        /// Process id written by the owner, 0 when unknown.
+        owner: u32,
+    },
+}
+
+impl IoError {
+    /// Is this "no space left" or "quota exceeded"?
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Os { kind: ErrorKind::StorageFull | ErrorKind::QuotaExceeded, .. })
+    }
+
+    /// Is this "no such file"?
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Os { kind: ErrorKind::NotFound, .. })
+    }
+}
+
+/// Result of a device operation.
+pub type Result<T> = core::result::Result<T, IoError>;

@@ -1,0 +1,16 @@
+//! The device under Pleach.
+//!
+//! [`Device`] is a folder of files on one device; [`Queue`] is an asynchronous submission queue
+//! on it. Implementations: io_uring and a blocking pool ([`os`]), and, with feature `sim`, a
+//! simulated disk. [`Runtime`] is the only source of threads, time and randomness.
+//! `docs/io.md` is the design page.
+
+pub mod buffer;
+pub mod device;
+pub mod error;
+pub mod runtime;
+
+pub use buffer::{PAGE, PageBuf};
+pub use device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, Request, Transfer};
+pub use error::{IoError, Operation};
+pub use runtime::{Event, Runtime, Step};
