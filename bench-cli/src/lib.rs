@@ -1,1 +1,58 @@
-//! See docs/.
+//! The binaries `nomt-bench` (workloads on Pleach and its peers) and `pleach` (look into a
+//! database). `docs/workloads.md` says what is drawn, run, checked and measured.
+//!
+//! ```text
+//! args      command lines                 command   subcommands, in the parent process
+//! draws     what a batch has              child     jobs, in a process of their own
+//! workload  what a batch computes         backend   engines under test
+//! report    tables and JSON               machine   what the operating system counts
+//! home      the folder of a run           device    the device through our own I/O crate
+//! ```
+
+mod account;
+mod args;
+mod backend;
+mod child;
+mod command;
+mod device;
+mod distribution;
+mod draws;
+mod error;
+mod home;
+mod machine;
+mod measure;
+mod progress;
+mod report;
+#[cfg(feature = "engine")]
+mod tools;
+mod workload;
+
+use std::process::ExitCode;
+
+use args::{BenchCli, BenchCommand};
+
+/// The whole of `nomt-bench`.
+pub fn nomt_bench() -> ExitCode {
+    let cli = match args::parse::<BenchCli>() {
+        Ok(cli) => cli,
+        Err(None) => return ExitCode::SUCCESS,
+        Err(Some(error)) => return error.report("nomt-bench"),
+    };
+    let outcome = match cli.command {
+        BenchCommand::Init(args) => command::init::init(args),
+        BenchCommand::Transfer(args) => command::transfer::transfer(args),
+        BenchCommand::Recover(args) => command::recover::recover(args),
+        BenchCommand::Device(args) => command::device::device(&args),
+        BenchCommand::Child => return child::main(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report("nomt-bench"),
+    }
+}
+
+/// The whole of `pleach`.
+#[cfg(feature = "engine")]
+pub fn pleach() -> ExitCode {
+    tools::main()
+}

@@ -3,6 +3,8 @@
 //! [`Hasher`] has a call for one message and calls for many messages of one shape, because
 //! hashing one 64-byte message at a time leaves most of a SIMD unit idle.
 
+use crate::lanes;
+
 /// A hash function of the commitment. Stateless; a type stands for the function.
 ///
 /// An implementation must never return 32 zero bytes: that is the terminator.
@@ -54,6 +56,14 @@ impl Hasher for Blake3 {
 
     fn hash(message: &[u8]) -> [u8; 32] {
         *blake3::hash(message).as_bytes()
+    }
+
+    fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
+        lanes::hash64_many(blocks, out);
+    }
+
+    fn hash_short_many(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
+        lanes::hash_short_many(blocks, lens, out);
     }
 }
 

@@ -3,6 +3,8 @@
 //! * [`node`]: what a node is and the one rule that combines two of them;
 //! * [`hasher`]: the hash functions and their batch calls ([`lanes`] is the only unsafe module);
 //! * [`prefix`]: trie positions as bits and length;
+//! * [`proof`]: proofs, witnesses and their verifiers;
+//! * [`page`]: how leaf pages, branch pages and streams lie in 4 KiB;
 //! * [`naive`]: the slow, obvious twin of everything clever here.
 //!
 //! A light client that verifies witnesses needs this crate alone. `docs/trie.md` has the definitions.
@@ -12,10 +14,16 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+pub mod fold;
 pub mod hasher;
+pub mod lanes;
+pub mod naive;
 pub mod node;
+pub mod page;
 pub mod prefix;
+pub mod proof;
 
 pub use hasher::{Blake3, Hasher, Sha2};
 pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
 pub use prefix::Prefix;
+pub use proof::{Lookup, VerifyError, witness};

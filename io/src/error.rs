@@ -22,6 +22,9 @@ pub enum Operation {
     Sync,
     Lock,
     SetUpRing,
+    Submit,
+    StartThread,
+    FreeSpace,
 }
 
 /// A failed device operation.

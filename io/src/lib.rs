@@ -8,9 +8,17 @@
 pub mod buffer;
 pub mod device;
 pub mod error;
+pub mod os;
+pub mod pool;
 pub mod runtime;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
+pub mod threads;
 
 pub use buffer::{PAGE, PageBuf};
 pub use device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, Request, Transfer};
 pub use error::{IoError, Operation};
+pub use os::{IoMode, OsDevice, OsFile, OsOptions, OsQueue};
+pub use pool::PagePool;
 pub use runtime::{Event, Runtime, Step};
+pub use threads::Threads;

@@ -1,2 +1,5 @@
-//! placeholder
-fn main() {}
+//! `nomt-bench`: the workloads of the field on Pleach and its peers.
+
+fn main() -> std::process::ExitCode {
+    pleach_bench::nomt_bench()
+}

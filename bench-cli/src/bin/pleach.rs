@@ -1,2 +1,5 @@
-//! placeholder
-fn main() {}
+//! `pleach`: look into a database.
+
+fn main() -> std::process::ExitCode {
+    pleach_bench::pleach()
+}

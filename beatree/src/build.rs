@@ -1,0 +1,169 @@
+//! Building leaf pages: cutting sorted cells at prefixes, folding them, writing the bytes.
+//!
+//! A run of cells below a prefix becomes one page when it fits, else it is split at the next
+//! bit, as often as it takes. Few cells always fit, whatever they share, so this ends: three
+//! cells of the largest inline size fit in a page.
+
+use std::ops::Range;
+
+use pleach_core::fold::{Folder, combine_tiles};
+use pleach_core::page::Identity;
+use pleach_core::page::leaf::{self, LeafBuilder, LeafHeader, LeafView, OverflowCell, RawCell};
+use pleach_core::prefix::{Prefix, bit};
+use pleach_core::{Hasher, Key, Node};
+
+use crate::leaf_fold::below;
+
+/// Levels of nodes that a written page stores.
+pub const LEVELS: u16 = 3;
+const TILES: usize = 1 << LEVELS;
+
+/// A cell on its way into a page.
+#[derive(Clone, Copy, Debug)]
+pub struct CellRef<'a> {
+    /// Its key.
+    pub key: Key,
+    /// Value bytes, or the raw overflow cell.
+    pub bytes: &'a [u8],
+    /// Is it an overflow cell?
+    pub overflow: bool,
+}
+
+/// A page to be written, or an empty prefix when it has no cells.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// Its prefix.
+    pub prefix: Prefix,
+    /// Its cells, as a range of the cells that were planned.
+    pub cells: Range<usize>,
+}
+
+/// Bytes that cells take in a page with this prefix.
+pub fn filled(prefix: &Prefix, cells: &[CellRef<'_>]) -> usize {
+    cells.iter().map(|cell| leaf::cell_size(prefix.len(), cell.bytes.len())).sum()
+}
+
+/// Cuts sorted cells below `at` into pages; the prefixes tile `at`.
+pub fn plan(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<Planned> {
+    let mut planned = Vec::new();
+    let mut todo = vec![Planned { prefix: *at, cells: 0..cells.len() }];
+    while let Some(next) = todo.pop() {
+        if filled(&next.prefix, &cells[next.cells.clone()]) <= leaf::capacity(LEVELS) {
+            planned.push(next);
+            continue;
+        }
+        let depth = next.prefix.len();
+        let middle = next.cells.start + cells[next.cells.clone()].partition_point(|cell| !bit(&cell.key, depth));
+        todo.push(Planned { prefix: next.prefix.child(true), cells: middle..next.cells.end });
+        todo.push(Planned { prefix: next.prefix.child(false), cells: next.cells.start..middle });
+    }
+    planned
+}
+
+/// The nodes of one planned page: those it stores, and its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageNodes {
+    /// The nodes [`LEVELS`] below the prefix.
+    pub stored: [Node; TILES],
+    /// The node at the prefix.
+    pub own: Node,
+}
+
+/// A planned page with its cells, for folding.
+pub struct Unfolded<'a> {
+    /// Its prefix.
+    pub prefix: Prefix,
+    /// Its cells.
+    pub cells: &'a [CellRef<'a>],
+    /// The page that it replaces, when that has the same prefix, and a bit for each of its
+    /// groups that changed: the others keep their node.
+    pub old: Option<(&'a LeafView<'a>, u16)>,
+}
+
+/// Folds many pages at once.
+pub fn fold_pages<H: Hasher>(folder: &mut Folder<H>, pages: &[Unfolded<'_>]) -> Vec<PageNodes> {
+    folder.clear();
+    let mut tiles = Vec::with_capacity(pages.len() * TILES);
+    for page in pages {
+        let mut from = 0;
+        for group in 0..1u16 << LEVELS {
+            let at = below(&page.prefix, LEVELS, group);
+            let count = page.cells[from..].partition_point(|cell| at.covers(&cell.key));
+            let cells = &page.cells[from..from + count];
+            from += count;
+            let kept = page.old.filter(|(old, changed)| old.levels() == LEVELS && changed >> group & 1 == 0);
+            if let Some((old, _)) = kept {
+                tiles.push(Tile::Known(old.nodes()[usize::from(group)]));
+                continue;
+            }
+            folder.begin(at.len());
+            for cell in cells {
+                folder.untouched(&cell.key, cell_fold_value(cell));
+            }
+            tiles.push(Tile::Folded(folder.end().expect("no terminal is placed here")));
+        }
+    }
+    folder.run();
+    let stored: Vec<Node> = tiles
+        .iter()
+        .map(|tile| match tile {
+            Tile::Known(node) => *node,
+            Tile::Folded(fold) => folder.node(*fold),
+        })
+        .collect();
+    let mut own = stored.clone();
+    combine_tiles::<H>(&mut own, TILES);
+    let (stored, _) = stored.as_chunks::<TILES>();
+    stored.iter().zip(own).map(|(stored, own)| PageNodes { stored: *stored, own }).collect()
+}
+
+enum Tile {
+    Known(Node),
+    Folded(usize),
+}
+
+fn cell_fold_value<'a>(cell: &CellRef<'a>) -> pleach_core::fold::FoldValue<'a> {
+    if cell.overflow {
+        pleach_core::fold::FoldValue::Hash(OverflowCell::trusted(cell.bytes).value_hash())
+    } else {
+        pleach_core::fold::FoldValue::Bytes(cell.bytes)
+    }
+}
+
+/// What a page's header says beside its prefix and cells.
+#[derive(Clone, Copy, Debug)]
+pub struct PageStamp {
+    /// File, place and database.
+    pub identity: Identity,
+    /// Number of the flush that writes it.
+    pub flush: u64,
+    /// Namespace.
+    pub namespace: u8,
+    /// The last commit whose changes it contains.
+    pub through: u64,
+}
+
+/// Writes a leaf page and gives its tag.
+pub fn write_page(
+    page: &mut [u8; 4096],
+    stamp: &PageStamp,
+    prefix: &Prefix,
+    cells: &[CellRef<'_>],
+    nodes: &[Node; TILES],
+) -> u32 {
+    let header = LeafHeader {
+        identity: stamp.identity,
+        flush: stamp.flush,
+        namespace: stamp.namespace,
+        prefix: *prefix,
+        through: stamp.through,
+        levels: LEVELS,
+        count: u16::try_from(cells.len()).expect("a page's cells were planned to fit"),
+    };
+    let mut builder = LeafBuilder::new(page, header);
+    for cell in cells {
+        builder.push(&cell.key, RawCell { bytes: cell.bytes, overflow: cell.overflow });
+    }
+    builder.set_nodes(nodes);
+    builder.seal()
+}

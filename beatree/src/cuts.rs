@@ -1,0 +1,200 @@
+//! The cuts of one region: which prefixes its leaf pages have, and where they lie.
+//!
+//! Invariant: the children tile the region's prefix in order, without gaps. A child's start is
+//! kept as the 32 bits behind the region's prefix (13 bytes a leaf page in all); a region with a
+//! child cut deeper than that keeps whole keys.
+
+use pleach_core::prefix::Prefix;
+use pleach_core::Key;
+
+/// One child of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Its prefix.
+    pub prefix: Prefix,
+    /// Its place in the leaf file; `None` for a prefix without a page.
+    pub place: Option<u32>,
+    /// The tag that the page at that place must have; 0 without a page.
+    pub tag: u32,
+}
+
+const NO_PLACE: u32 = u32::MAX;
+
+#[derive(Debug)]
+enum Starts {
+    Short(Vec<u32>),
+    Whole(Vec<Key>),
+}
+
+/// The children of a region, immutable: a flush replaces them whole.
+#[derive(Debug)]
+pub struct Cuts {
+    region: Prefix,
+    starts: Starts,
+    depths: Vec<u8>,
+    places: Vec<u32>,
+    tags: Vec<u32>,
+}
+
+impl Cuts {
+    /// The cuts of `region`.
+    ///
+    /// # Panics
+    /// When the children do not tile the region.
+    pub fn new(region: Prefix, children: &[Cut]) -> Self {
+        assert_tiling(&region, children);
+        let short = children.iter().all(|child| child.prefix.len() <= region.len() + 32);
+        let starts = if short {
+            Starts::Short(children.iter().map(|child| bits_behind(child.prefix.first_key(), region.len())).collect())
+        } else {
+            Starts::Whole(children.iter().map(|child| *child.prefix.first_key()).collect())
+        };
+        Self {
+            region,
+            starts,
+            depths: children
+                .iter()
+                .map(|child| u8::try_from(child.prefix.len()).expect("a page's prefix has at most 255 bits"))
+                .collect(),
+            places: children.iter().map(|child| child.place.unwrap_or(NO_PLACE)).collect(),
+            tags: children.iter().map(|child| child.tag).collect(),
+        }
+    }
+
+    /// The region's own prefix.
+    pub fn region(&self) -> &Prefix {
+        &self.region
+    }
+
+    /// Number of children, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "a region has at least one child")]
+    pub fn len(&self) -> usize {
+        self.depths.len()
+    }
+
+    /// Index of the child that covers `key`, which lies in the region.
+    #[inline]
+    pub fn find(&self, key: &Key) -> usize {
+        debug_assert!(self.region.covers(key));
+        let behind = match &self.starts {
+            Starts::Short(starts) => {
+                let wanted = bits_behind(key, self.region.len());
+                starts.partition_point(|start| *start <= wanted)
+            }
+            Starts::Whole(starts) => starts.partition_point(|start| start <= key),
+        };
+        behind - 1
+    }
+
+    /// The prefix of a child.
+    pub fn prefix(&self, index: usize) -> Prefix {
+        let depth = u16::from(self.depths[index]);
+        match &self.starts {
+            Starts::Short(starts) => Prefix::new(&with_bits(&self.region, starts[index]), depth),
+            Starts::Whole(starts) => Prefix::new(&starts[index], depth),
+        }
+    }
+
+    /// The place of a child's page; `None` when it has none.
+    #[inline]
+    pub fn place(&self, index: usize) -> Option<u32> {
+        let place = self.places[index];
+        (place != NO_PLACE).then_some(place)
+    }
+
+    /// The tag of a child's page.
+    #[inline]
+    pub fn tag(&self, index: usize) -> u32 {
+        self.tags[index]
+    }
+
+    /// A child with all that belongs to it.
+    pub fn cut(&self, index: usize) -> Cut {
+        Cut { prefix: self.prefix(index), place: self.place(index), tag: self.tags[index] }
+    }
+
+    /// All children in order.
+    pub fn iter(&self) -> impl Iterator<Item = Cut> + '_ {
+        (0..self.len()).map(|index| self.cut(index))
+    }
+
+    /// Bytes in memory, for the budget.
+    pub fn bytes(&self) -> usize {
+        let starts = match &self.starts {
+            Starts::Short(starts) => starts.len() * 4,
+            Starts::Whole(starts) => starts.len() * 32,
+        };
+        size_of::<Self>() + starts + self.len() * 9
+    }
+}
+
+fn assert_tiling(region: &Prefix, children: &[Cut]) {
+    let mut next = Some(*region.first_key());
+    for child in children {
+        assert!(region.contains(&child.prefix), "{:?} lies outside the region {region:?}", child.prefix);
+        assert_eq!(next.as_ref(), Some(child.prefix.first_key()), "children tile {region:?}");
+        next = child.prefix.next().map(|next| *next.first_key());
+    }
+    let end = region.next().map(|next| *next.first_key());
+    assert_eq!(next, end, "children tile {region:?} to its end");
+}
+
+/// The 32 bits of `key` from bit `from` on, zeros behind bit 255.
+#[inline]
+fn bits_behind(key: &Key, from: u16) -> u32 {
+    let byte = usize::from(from / 8);
+    let mut window = [0u8; 8];
+    let have = (32 - byte.min(32)).min(8);
+    window[..have].copy_from_slice(&key[byte..byte + have]);
+    #[expect(clippy::cast_possible_truncation, reason = "the upper 32 bits are taken")]
+    let bits = ((u64::from_be_bytes(window) << (from % 8)) >> 32) as u32;
+    bits
+}
+
+/// The region's first key with `bits` put behind its prefix.
+fn with_bits(region: &Prefix, bits: u32) -> Key {
+    let mut key = *region.first_key();
+    let byte = usize::from(region.len() / 8);
+    let window = ((u64::from(bits) << 32) >> (region.len() % 8)).to_be_bytes();
+    for (to, from) in key[byte.min(32)..].iter_mut().zip(window) {
+        *to |= from;
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(prefix: Prefix, depth: u16, out: &mut Vec<Cut>) {
+        // A lopsided tiling: always deeper on the right.
+        if prefix.len() == depth {
+            out.push(Cut { prefix, place: Some(7), tag: 9 });
+            return;
+        }
+        out.push(Cut { prefix: prefix.child(false), place: None, tag: 0 });
+        split(prefix.child(true), depth, out);
+    }
+
+    #[test]
+    fn children_are_found_and_rebuilt_at_every_offset() {
+        for (from, to) in [(0, 5), (3, 20), (7, 39), (13, 60), (200, 230), (216, 255), (240, 255), (0, 255)] {
+            let region = Prefix::new(&[0xa7; 32], from);
+            let mut children = Vec::new();
+            split(region, to, &mut children);
+            let cuts = Cuts::new(region, &children);
+            assert_eq!(cuts.iter().collect::<Vec<_>>(), children);
+            for (index, child) in children.iter().enumerate() {
+                assert_eq!(cuts.find(child.prefix.first_key()), index);
+                assert_eq!(cuts.find(&child.prefix.last_key()), index);
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "tile")]
+    fn a_gap_is_refused() {
+        let right = Prefix::ROOT.child(true);
+        drop(Cuts::new(Prefix::ROOT, &[Cut { prefix: right, place: None, tag: 0 }]));
+    }
+}

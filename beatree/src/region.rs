@@ -1,0 +1,258 @@
+//! A region: one lowest branch page in memory, with what hangs on its leaf pages.
+//!
+//! A region owns the cuts of its prefix (where its leaf pages lie), the node of each leaf page,
+//! and the pending changes: committed, in the log, not yet in a page. One read-write lock guards
+//! all of it and is held for the time of a lookup or of a merge in memory, never across I/O.
+//!
+//! Invariants:
+//! * the node of a child is that of its page plus all its pending changes;
+//! * pending keys are strictly increasing and lie in the region; each has the commit that put it;
+//! * `position` is the log position of the last record that was applied here, `changed` the
+//!   number of the last commit among them;
+//! * a region that was replaced by others is `retired`; who finds it so looks up again.
+
+use std::sync::Arc;
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pleach_core::prefix::Prefix;
+use pleach_core::{Key, Node};
+
+use crate::cuts::Cuts;
+use crate::leaf_fold::Patch;
+use crate::stored::Stored;
+
+/// A committed change that is not in a page yet.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    /// The key.
+    pub key: Key,
+    /// Its state.
+    pub stored: Stored,
+    /// The commit that made it so.
+    pub commit: u64,
+}
+
+impl Pending {
+    /// Bytes that this entry takes, for the budget.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.stored.heap_bytes()
+    }
+}
+
+/// Where the nodes of a region's children are.
+#[derive(Debug)]
+pub enum Nodes {
+    /// In memory, one a child.
+    Resident(Vec<Node>),
+    /// In the branch page at this place of a page file, which has this tag.
+    Paged {
+        /// The file.
+        file: NodeFile,
+        /// Page number in it.
+        page: u64,
+        /// Tag of the page.
+        tag: u32,
+    },
+}
+
+/// Files that hold branch pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeFile {
+    /// Checkpoint image A.
+    ImageA,
+    /// Checkpoint image B.
+    ImageB,
+    /// Branch pages that changed since the last image and had to leave memory.
+    Spill,
+}
+
+/// The state of a region; see the module's invariants.
+#[derive(Debug)]
+pub struct RegionState {
+    /// The cuts.
+    pub cuts: Arc<Cuts>,
+    /// One node a child.
+    pub nodes: Nodes,
+    /// Changes not yet in pages, by key.
+    pub pending: Vec<Pending>,
+    /// Commits that changed each child since its page was written, saturating.
+    pub touches: Vec<u8>,
+    /// Number of the last commit applied here.
+    pub changed: u64,
+    /// Log position of the last record applied here.
+    pub position: u64,
+    /// Grows when children are split or merged, not when pages move.
+    pub shape: u64,
+    /// The node of the whole region.
+    pub own: Node,
+    /// Was this region replaced by others?
+    pub retired: bool,
+}
+
+/// A region.
+#[derive(Debug)]
+pub struct Region {
+    prefix: Prefix,
+    state: RwLock<RegionState>,
+}
+
+/// The changes of one commit in one region.
+pub struct Applied<'a> {
+    /// Number of the commit.
+    pub commit: u64,
+    /// Log position of its record.
+    pub position: u64,
+    /// Changed keys and their new state.
+    pub changes: &'a mut dyn Iterator<Item = (Key, Stored)>,
+    /// New nodes: child index and node, increasing.
+    pub nodes: &'a [(u32, Node)],
+    /// New node of the region.
+    pub own: Node,
+}
+
+impl Region {
+    /// A region without pending changes.
+    ///
+    /// # Panics
+    /// When there is not one node a child.
+    pub fn new(cuts: Cuts, nodes: Vec<Node>, own: Node) -> Self {
+        assert_eq!(cuts.len(), nodes.len(), "one node a child");
+        let touches = vec![0; cuts.len()];
+        let prefix = *cuts.region();
+        let state = RegionState {
+            cuts: Arc::new(cuts),
+            nodes: Nodes::Resident(nodes),
+            pending: Vec::new(),
+            touches,
+            changed: 0,
+            position: 0,
+            shape: 0,
+            own,
+            retired: false,
+        };
+        Self { prefix, state: RwLock::new(state) }
+    }
+
+    /// A region with all that belongs to it.
+    pub fn with_state(state: RegionState) -> Self {
+        Self { prefix: *state.cuts.region(), state: RwLock::new(state) }
+    }
+
+    /// The prefix that this region covers.
+    pub fn prefix(&self) -> &Prefix {
+        &self.prefix
+    }
+
+    /// The state, for reading.
+    pub fn read(&self) -> RwLockReadGuard<'_, RegionState> {
+        self.state.read()
+    }
+
+    /// The state, for changing.
+    pub fn write(&self) -> RwLockWriteGuard<'_, RegionState> {
+        self.state.write()
+    }
+}
+
+impl RegionState {
+    /// The pending state of a key.
+    pub fn pending_of(&self, key: &Key) -> Option<&Pending> {
+        self.pending.binary_search_by(|pending| pending.key.cmp(key)).ok().map(|at| &self.pending[at])
+    }
+
+    /// Index range of the pending changes below `prefix`.
+    pub fn pending_range(&self, prefix: &Prefix) -> std::ops::Range<usize> {
+        let from = self.pending.partition_point(|pending| pending.key < *prefix.first_key());
+        let behind = self.pending[from..].partition_point(|pending| prefix.covers(&pending.key));
+        from..from + behind
+    }
+
+    /// Copies the pending changes below `prefix` into `out`.
+    pub fn patches(&self, prefix: &Prefix, out: &mut Vec<Patch>) {
+        let range = self.pending_range(prefix);
+        out.extend(self.pending[range].iter().map(|pending| (pending.key, pending.stored.clone())));
+    }
+
+    /// The node of a child, when nodes are in memory.
+    pub fn node(&self, child: usize) -> Option<&Node> {
+        match &self.nodes {
+            Nodes::Resident(nodes) => Some(&nodes[child]),
+            Nodes::Paged { .. } => None,
+        }
+    }
+
+    /// Applies a commit. `scratch` is a spare list whose memory is reused; `ripe` is called for
+    /// each child whose touches reach `flush_at`. Gives the change of the pending bytes and of
+    /// the number of pending entries.
+    ///
+    /// # Panics
+    /// When nodes are not in memory, or records come out of order.
+    pub fn apply(
+        &mut self,
+        commit: &mut Applied<'_>,
+        flush_at: u8,
+        scratch: &mut Vec<Pending>,
+        mut ripe: impl FnMut(Prefix),
+    ) -> (isize, isize) {
+        assert!(commit.position > self.position, "records are applied in log order, each once");
+        let Nodes::Resident(nodes) = &mut self.nodes else { panic!("a changed region's nodes are in memory") };
+        for (child, node) in commit.nodes {
+            nodes[*child as usize] = *node;
+        }
+        scratch.clear();
+        let mut before = std::mem::take(&mut self.pending);
+        let (entries, mut bytes) = (before.len(), 0isize);
+        let mut old = before.drain(..).peekable();
+        let mut last_child = usize::MAX;
+        for (key, stored) in &mut *commit.changes {
+            while let Some(smaller) = old.next_if(|pending| pending.key < key) {
+                scratch.push(smaller);
+            }
+            if let Some(replaced) = old.next_if(|pending| pending.key == key) {
+                bytes -= signed(replaced.bytes());
+            }
+            let child = self.cuts.find(&key);
+            if child != last_child {
+                last_child = child;
+                let touches = &mut self.touches[child];
+                *touches = touches.saturating_add(1);
+                if *touches == flush_at {
+                    ripe(self.cuts.prefix(child));
+                }
+            }
+            let pending = Pending { key, stored, commit: commit.commit };
+            bytes += signed(pending.bytes());
+            scratch.push(pending);
+        }
+        scratch.extend(old);
+        std::mem::swap(&mut self.pending, scratch);
+        *scratch = before;
+        self.own = commit.own;
+        self.changed = commit.commit;
+        self.position = commit.position;
+        (bytes, signed(self.pending.len()) - signed(entries))
+    }
+
+    /// Drops the pending changes below `prefix` that commits up to `through` made: they are in a
+    /// page now. Gives how many bytes and entries went.
+    pub fn retire(&mut self, prefix: &Prefix, through: u64) -> (usize, usize) {
+        let range = self.pending_range(prefix);
+        let (mut bytes, mut entries, from) = (0, 0, range.start);
+        let mut keep = from;
+        for at in range.clone() {
+            if self.pending[at].commit <= through {
+                bytes += self.pending[at].bytes();
+                entries += 1;
+            } else {
+                self.pending.swap(keep, at);
+                keep += 1;
+            }
+        }
+        self.pending.drain(keep..range.end);
+        (bytes, entries)
+    }
+}
+
+fn signed(bytes: usize) -> isize {
+    isize::try_from(bytes).expect("memory is smaller than isize::MAX")
+}

@@ -1,0 +1,90 @@
+//! What is stored under a key: nothing, a short value in the page, or a long one.
+//!
+//! A change travels as `Stored` from the session over the log and the delta into a page; long
+//! values carry their hash, so that folding never hashes them again.
+
+use std::sync::Arc;
+
+use pleach_core::fold::FoldValue;
+use pleach_core::page::leaf::{Cell, MAX_INLINE, OverflowCell};
+use pleach_core::{Hasher, ValueHash};
+
+use crate::value::Value;
+
+/// The state of one key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Stored {
+    /// No value: never put, or deleted.
+    #[default]
+    Absent,
+    /// A value of at most [`MAX_INLINE`] bytes.
+    Inline(Value),
+    /// A longer value that has not been written to the overflow file yet.
+    Large(Arc<LargeValue>),
+    /// A longer value in the overflow file: the raw overflow cell.
+    Overflow(Arc<[u8]>),
+}
+
+/// A long value in memory.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LargeValue {
+    /// Its hash under the database's hasher.
+    pub hash: ValueHash,
+    /// Its bytes.
+    pub bytes: Value,
+}
+
+impl Stored {
+    /// A value as it enters the engine; hashes it when it is long.
+    pub fn put<H: Hasher>(value: Value) -> Self {
+        if value.len() <= MAX_INLINE {
+            Self::Inline(value)
+        } else {
+            Self::Large(Arc::new(LargeValue { hash: H::hash(&value), bytes: value }))
+        }
+    }
+
+    /// A page's cell.
+    pub fn from_cell(cell: Cell<'_>) -> Self {
+        match cell {
+            Cell::Inline(bytes) => Self::Inline(Value::from(bytes)),
+            Cell::Overflow(cell) => Self::Overflow(cell.raw().into()),
+        }
+    }
+
+    /// Is there a value?
+    pub fn is_present(&self) -> bool {
+        !matches!(self, Self::Absent)
+    }
+
+    /// What the fold hashes; `None` when absent.
+    ///
+    /// # Panics
+    /// When an overflow cell in memory is malformed: it was parsed when it was read.
+    pub fn fold_value(&self) -> Option<FoldValue<'_>> {
+        match self {
+            Self::Absent => None,
+            Self::Inline(value) => Some(FoldValue::Bytes(value)),
+            Self::Large(large) => Some(FoldValue::Hash(&large.hash)),
+            Self::Overflow(raw) => Some(FoldValue::Hash(OverflowCell::trusted(raw).value_hash())),
+        }
+    }
+
+    /// Bytes that this value takes on the heap beside its own size, for the memory budget.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Absent => 0,
+            Self::Inline(value) => value.heap_bytes(),
+            Self::Large(large) => large.bytes.heap_bytes() + size_of::<LargeValue>() + 16,
+            Self::Overflow(raw) => raw.len() + 16,
+        }
+    }
+}
+
+/// What a page's cell hands to the fold.
+pub fn cell_value<'a>(cell: &Cell<'a>) -> FoldValue<'a> {
+    match cell {
+        Cell::Inline(bytes) => FoldValue::Bytes(bytes),
+        Cell::Overflow(cell) => FoldValue::Hash(cell.value_hash()),
+    }
+}

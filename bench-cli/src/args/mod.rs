@@ -1,0 +1,206 @@
+//! Command lines. Everything absurd is refused here, before anything is created: exit code 2 and
+//! one line that says what to change.
+
+pub(crate) mod values;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::args::values::{Count, Durability, IoChoice, Switch};
+use crate::distribution::Distribution;
+use crate::error::{BenchError, one_line};
+
+/// Workloads of the field on Pleach and its peers.
+#[derive(Debug, Parser)]
+#[command(name = "nomt-bench", version, about, long_about = None)]
+pub(crate) struct BenchCli {
+    #[command(subcommand)]
+    pub(crate) command: BenchCommand,
+}
+
+/// One subcommand a workload.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Bulk-loads 2^N accounts of balance 1000 into --dir
+    Init(InitArgs),
+    /// Transfers between accounts: the headline workload
+    Transfer(TransferArgs),
+    /// Kills a running transfer with SIGKILL again and again and checks what reopens
+    Recover(RecoverArgs),
+    /// What the folder's device gives through our own I/O crate
+    Device(DeviceArgs),
+    /// One job of one backend, described on standard input (internal)
+    #[command(name = "__child", hide = true)]
+    Child,
+}
+
+/// Flags of every workload that opens a database.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Common {
+    /// Number of accounts at the start, as a power of two
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub(crate) log2: u32,
+    /// Fixes every draw
+    #[arg(long, default_value_t = 12345)]
+    pub(crate) seed: u64,
+    /// Engines, one after the other on the same operations: pleach, nomt (feature peer-nomt)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "pleach")]
+    pub(crate) backend: Vec<String>,
+    /// When a commit is acknowledged: commit (synced), periodic:MS or none
+    #[arg(long, value_name = "MODE", default_value = "commit")]
+    pub(crate) durability: Durability,
+    /// One memory budget for everything
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=16_777_216))]
+    pub(crate) cache_mib: u64,
+    /// Worker threads (default: all cores)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Page reads in flight
+    #[arg(long, value_name = "W", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) in_flight: u32,
+    /// How files are read and written: auto, uring or blocking
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub(crate) io: IoChoice,
+    /// Cap on trie nodes in memory, inside the budget; 0: none stays
+    #[arg(long, value_name = "KIB")]
+    pub(crate) trie_cache_kib: Option<u64>,
+    /// Memory of the load (default: the engine's own)
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=16_777_216))]
+    pub(crate) load_mib: Option<u64>,
+    /// Log size at which a checkpoint starts
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    pub(crate) log_limit_mib: u64,
+    /// Setting of a peer, such as nomt.readers=16 (may be repeated)
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) peer_arg: Vec<String>,
+    /// Where the databases live, one subfolder a backend; reused when it has them (default: a
+    /// temporary folder, removed at the end)
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+    /// Loads again what --dir already has
+    #[arg(long, requires = "dir")]
+    pub(crate) reset: bool,
+    /// Keeps the temporary folder and prints its name
+    #[arg(long, conflicts_with = "dir")]
+    pub(crate) keep: bool,
+    /// Writes the results as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// No progress bars
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+/// The stream of transfers.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StreamArgs {
+    /// Transfers a batch; a batch is one commit
+    #[arg(long, default_value_t = 25_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(crate) batch: u32,
+    /// Percent of a batch's receivers that are new accounts
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) fresh: u32,
+    /// How accounts are drawn: uniform, zipf:S or pareto
+    #[arg(long, default_value = "uniform")]
+    pub(crate) distribution: Distribution,
+    /// Announce a batch's keys before reading them
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    pub(crate) prefetch: Switch,
+    /// Prove every read and write of a batch
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    pub(crate) witness: Switch,
+}
+
+/// `nomt-bench init`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct InitArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// `nomt-bench transfer`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TransferArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) stream: StreamArgs,
+    /// Batches under the clock; auto: until three checkpoints have passed, 40 at least
+    #[arg(long, value_name = "N|auto", default_value = "40")]
+    pub(crate) batches: Count,
+    /// Batches before the clock starts; auto: until the delta is steady
+    #[arg(long, value_name = "N|auto", default_value = "4")]
+    pub(crate) warmup: Count,
+    /// Keep K uncommitted batches as overlays and commit behind them
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=4096))]
+    pub(crate) overlay_window: u32,
+    /// Verify one witness in K
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) verify_every: u64,
+    /// Empty the system's page cache between load and run (needs root)
+    #[arg(long)]
+    pub(crate) drop_caches: bool,
+}
+
+/// `nomt-bench recover`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RecoverArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) stream: StreamArgs,
+    /// How often the process is killed
+    #[arg(long, value_name = "K", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) kills: u32,
+}
+
+/// `nomt-bench device`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// Folder whose device is measured
+    #[arg(long, default_value = ".")]
+    pub(crate) dir: PathBuf,
+    /// Size of the test file; larger than the device's own cache is better
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
+    pub(crate) size_mib: u64,
+    /// Milliseconds a measurement
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
+    pub(crate) millis: u64,
+    /// How files are read and written: auto, uring or blocking
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub(crate) io: IoChoice,
+    /// Fixes the places that are read and written
+    #[arg(long, default_value_t = 12345)]
+    pub(crate) seed: u64,
+    /// Do not run fio beside, even where it is installed
+    #[arg(long)]
+    pub(crate) no_fio: bool,
+    /// Writes the results as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Parses a command line. `Err(None)`: help or version was printed and that is all.
+pub(crate) fn parse<C: Parser>() -> Result<C, Option<BenchError>> {
+    C::try_parse().map_err(|error| {
+        if !error.use_stderr() {
+            let _ = error.print();
+            return None;
+        }
+        // clap explains itself over many lines; the first paragraph is the message, and a
+        // `tip:` says what was probably meant.
+        let text = error.to_string();
+        let end = |line: &&str| {
+            !["Usage:", "For more information"]
+                .iter()
+                .any(|start| line.trim_start().starts_with(start))
+        };
+        let mut words = text.lines().take_while(end).collect::<Vec<_>>().join(" ");
+        if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            "a subcommand is missing".clone_into(&mut words);
+        }
+        let message = one_line(words.trim_start_matches("error:"));
+        Some(BenchError::Usage(format!("{message} (--help shows all flags)")))
+    })
+}

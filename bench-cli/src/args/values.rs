@@ -1,0 +1,150 @@
+//! Values of flags: each parses, prints and serializes as the user writes it.
+
+use core::fmt;
+use core::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Serializes a type through its text.
+macro_rules! as_text {
+    ($type:ty) => {
+        impl Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+pub(crate) use as_text;
+
+/// `on` or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Switch(pub(crate) bool);
+
+impl FromStr for Switch {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "on" => Ok(Self(true)),
+            "off" => Ok(Self(false)),
+            _ => Err("say on or off".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0 { "on" } else { "off" })
+    }
+}
+
+/// A number of batches, or `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    /// Exactly so many.
+    Fixed(u64),
+    /// As many as it takes.
+    Auto,
+}
+
+impl FromStr for Count {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        match text.parse() {
+            Ok(count) if count <= 10_000_000 => Ok(Self::Fixed(count)),
+            _ => Err("say auto or a number up to 10000000".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(count) => count.fmt(f),
+            Self::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+/// When a commit is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// When it is synced.
+    Commit,
+    /// At once; synced every so many milliseconds.
+    Periodic(u64),
+    /// At once; synced when the engine needs it.
+    None,
+}
+
+impl FromStr for Durability {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "say commit, none or periodic:MS with 1 to 3600000 ms".to_owned();
+        match text.split_once(':') {
+            None if text == "commit" => Ok(Self::Commit),
+            None if text == "none" => Ok(Self::None),
+            Some(("periodic", millis)) => match millis.parse() {
+                Ok(millis @ 1..=3_600_000) => Ok(Self::Periodic(millis)),
+                _ => Err(wrong()),
+            },
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Commit => f.write_str("commit"),
+            Self::Periodic(millis) => write!(f, "periodic:{millis}"),
+            Self::None => f.write_str("none"),
+        }
+    }
+}
+
+/// How files are read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IoChoice {
+    /// Rings where the kernel has them.
+    Auto,
+    /// Rings or an error.
+    Uring,
+    /// A pool of threads.
+    Blocking,
+}
+
+impl FromStr for IoChoice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "uring" => Ok(Self::Uring),
+            "blocking" => Ok(Self::Blocking),
+            _ => Err("say auto, uring or blocking".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for IoChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Uring => "uring",
+            Self::Blocking => "blocking",
+        })
+    }
+}
+
+as_text!(Switch);
+as_text!(Count);
+as_text!(Durability);
+as_text!(IoChoice);

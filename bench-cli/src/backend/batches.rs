@@ -1,0 +1,77 @@
+//! The record of roots beside a database: one line `NUMBER ROOT` a batch, appended before the
+//! batch is committed. Number 0 is the load; number n the state after n batches.
+//!
+//! It serves three ends: engines without an application blob learn from it how many batches
+//! their root stands for; roots of several backends are compared, also across invocations; and
+//! a reopened database must have a root that is in it.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+
+use crate::account::{from_hex, hex};
+use crate::backend::Root;
+use crate::error::{BenchError, Result};
+
+/// Roots by number of batches done.
+#[derive(Debug, Default)]
+pub(crate) struct Batches(pub(crate) BTreeMap<u64, Root>);
+
+impl Batches {
+    /// Reads a record; a missing file is an empty one. A cut last line is left out.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(BenchError::file(path)(error)),
+        };
+        let mut roots = BTreeMap::new();
+        for line in text.lines() {
+            let parts = line.split_once(' ');
+            if let Some((Ok(number), Some(root))) =
+                parts.map(|(number, root)| (number.parse::<u64>(), from_hex(root)))
+            {
+                roots.insert(number, root);
+            }
+        }
+        Ok(Self(roots))
+    }
+
+    /// The largest number with this root.
+    pub(crate) fn number_of(&self, root: &Root) -> Option<u64> {
+        self.0.iter().rev().find(|entry| entry.1 == root).map(|entry| *entry.0)
+    }
+
+    /// The first number at which two records disagree, and how many numbers both have.
+    pub(crate) fn compare(&self, other: &Self) -> (Option<u64>, u64) {
+        let mut common = 0;
+        for (number, root) in &self.0 {
+            match other.0.get(number) {
+                Some(theirs) if theirs == root => common += 1,
+                Some(_) => return (Some(*number), common),
+                None => {}
+            }
+        }
+        (None, common)
+    }
+}
+
+/// A record open for appending.
+pub(crate) struct BatchWriter(File, std::path::PathBuf);
+
+impl BatchWriter {
+    /// Opens or creates a record.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().append(true).create(true).open(path);
+        Ok(Self(file.map_err(BenchError::file(path))?, path.to_owned()))
+    }
+
+    /// Adds a line.
+    pub(crate) fn append(&mut self, number: u64, root: &Root) -> Result<()> {
+        // One write call a line, so that a kill leaves whole lines. The leading newline ends a
+        // line that an earlier kill cut.
+        let line = format!("\n{number} {}\n", hex(root));
+        self.0.write_all(line.as_bytes()).map_err(BenchError::file(&self.1))
+    }
+}

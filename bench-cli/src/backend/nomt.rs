@@ -1,0 +1,406 @@
+//! The crate `nomt` as its documentation has it used: a session on the newest state, `warm_up`
+//! and reads, `finish` with the actual reads and writes in key order, `commit`.
+//!
+//! Its own settings come from `--peer-arg`: `nomt.readers` (threads that read a batch when
+//! prefetch is on, 16), `nomt.commit_concurrency` (1 with witnesses, its own default; all threads
+//! without), `nomt.io_workers` (3),
+//! `nomt.page_cache_mib` and `nomt.leaf_cache_mib` (half the budget each), `nomt.upper_levels`
+//! (2), `nomt.prepopulate` (off), `nomt.warm_up` (off, as is its default), `nomt.buckets`.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use nomt::hasher::Blake3Hasher;
+use nomt::proof::{PathUpdate, verify_update};
+use nomt::trie::LeafData;
+use nomt::{
+    FinishedSession, KeyReadWrite, Nomt, Options, Overlay, Session, SessionParams, WitnessMode,
+};
+use pleach_core::Key;
+
+use crate::account;
+use crate::backend::sizing::{nomt_buckets, peer_arg};
+use crate::backend::{Backend, Done, EngineOptions, Place, Proven, Root, Witness, Work, batches_by_root};
+use crate::error::{BenchError, Result};
+use crate::workload::transfer::Change;
+
+const NAME: &str = "nomt";
+/// Inserts a commit while loading.
+const LOAD_COMMIT: u64 = 65_536;
+
+type Actuals = Vec<(Key, KeyReadWrite)>;
+
+/// Settings after `--peer-arg`.
+struct Settings {
+    readers: usize,
+    commit_concurrency: usize,
+    io_workers: usize,
+    page_cache_mib: usize,
+    leaf_cache_mib: usize,
+    upper_levels: usize,
+    prepopulate: bool,
+    warm_up: bool,
+    buckets: u32,
+}
+
+impl Settings {
+    fn new(options: &EngineOptions) -> Result<Self> {
+        check_names(options)?;
+        let half = usize::try_from(options.cache_mib / 2).unwrap_or(usize::MAX).max(1);
+        let buckets = nomt_buckets(options);
+        // With several commit workers, version 1.0.5 takes their witnesses in the order of their
+        // arrival and hands out operations as if that were key order: such witnesses name wrong
+        // paths and do not verify.
+        let workers = if options.witness.0 { 1 } else { options.threads };
+        Ok(Self {
+            readers: number(options, "nomt.readers", 16)?.clamp(1, 1024),
+            commit_concurrency: number(options, "nomt.commit_concurrency", workers)?.clamp(1, 64),
+            io_workers: number(options, "nomt.io_workers", 3)?.clamp(1, 64),
+            page_cache_mib: number(options, "nomt.page_cache_mib", half)?,
+            leaf_cache_mib: number(options, "nomt.leaf_cache_mib", half)?,
+            upper_levels: number(options, "nomt.upper_levels", 2)?,
+            prepopulate: switch(options, "nomt.prepopulate")?,
+            warm_up: switch(options, "nomt.warm_up")?,
+            buckets: u32::try_from(buckets).map_err(|_| {
+                BenchError::Usage(format!(
+                    "nomt's hash table cannot have {buckets} buckets; lower --log2"
+                ))
+            })?,
+        })
+    }
+
+    fn options(&self, place: &Place) -> Options {
+        let mut to = Options::new();
+        to.path(&place.folder);
+        to.commit_concurrency(self.commit_concurrency);
+        to.io_workers(self.io_workers);
+        to.page_cache_size(self.page_cache_mib);
+        to.leaf_cache_size(self.leaf_cache_mib);
+        to.page_cache_upper_levels(self.upper_levels);
+        to.prepopulate_page_cache(self.prepopulate);
+        to.warm_up(self.warm_up);
+        to.hashtable_buckets(self.buckets);
+        // Places in its table follow from this seed; fixed, so that runs repeat.
+        to.bitbox_seed(*b"pleach-bench v1.");
+        to
+    }
+
+    fn note(&self) -> String {
+        format!(
+            "nomt: readers={} commit_concurrency={} io_workers={} page_cache_mib={} leaf_cache_mib={} \
+             upper_levels={} prepopulate={} warm_up={} buckets={}",
+            self.readers,
+            self.commit_concurrency,
+            self.io_workers,
+            self.page_cache_mib,
+            self.leaf_cache_mib,
+            self.upper_levels,
+            self.prepopulate,
+            self.warm_up,
+            self.buckets
+        )
+    }
+}
+
+fn check_names(options: &EngineOptions) -> Result<()> {
+    const KNOWN: [&str; 9] = [
+        "readers",
+        "commit_concurrency",
+        "io_workers",
+        "page_cache_mib",
+        "leaf_cache_mib",
+        "upper_levels",
+        "prepopulate",
+        "warm_up",
+        "buckets",
+    ];
+    for (name, _) in &options.peer_args {
+        if let Some(own) = name.strip_prefix("nomt.")
+            && !KNOWN.contains(&own)
+        {
+            let text = format!("--peer-arg {name} is unknown; nomt has {}", KNOWN.join(", "));
+            return Err(BenchError::Usage(text));
+        }
+    }
+    Ok(())
+}
+
+fn number(options: &EngineOptions, name: &str, default: usize) -> Result<usize> {
+    let Some(text) = peer_arg(options, name) else { return Ok(default) };
+    let bad = |_| BenchError::Usage(format!("--peer-arg {name}={text}: say a number"));
+    text.parse().map_err(bad)
+}
+
+fn switch(options: &EngineOptions, name: &str) -> Result<bool> {
+    match peer_arg(options, name) {
+        None | Some("off") => Ok(false),
+        Some("on") => Ok(true),
+        Some(other) => Err(BenchError::Usage(format!("--peer-arg {name}={other}: say on or off"))),
+    }
+}
+
+/// An open `nomt` database.
+pub(crate) struct NomtBackend {
+    db: Nomt<Blake3Hasher>,
+    place: Place,
+    settings: Settings,
+    witness: bool,
+    prefetch: bool,
+    window: usize,
+    other_durability: bool,
+    /// Uncommitted overlays, newest first, as sessions want them.
+    overlays: VecDeque<Overlay>,
+}
+
+impl NomtBackend {
+    /// Opens or creates the database.
+    pub(crate) fn open(place: &Place, options: &EngineOptions) -> Result<Self> {
+        let settings = Settings::new(options)?;
+        let db = Nomt::open(settings.options(place)).map_err(BenchError::backend(NAME))?;
+        Ok(Self {
+            db,
+            place: place.clone(),
+            settings,
+            witness: options.witness.0,
+            prefetch: options.prefetch.0,
+            window: options.overlay_window as usize,
+            other_durability: options.durability != crate::args::values::Durability::Commit,
+            overlays: VecDeque::new(),
+        })
+    }
+
+    fn session(&self, witness: bool) -> Result<Session<Blake3Hasher>> {
+        let mode = if witness { WitnessMode::read_write() } else { WitnessMode::disabled() };
+        let params = SessionParams::default().witness_mode(mode);
+        let params = params.overlay(self.overlays.iter());
+        let params = params.map_err(|_| BenchError::Backend {
+            backend: NAME,
+            message: "the overlays are no chain".to_owned(),
+        })?;
+        Ok(self.db.begin_session(params))
+    }
+
+    fn read_keys(
+        &self,
+        session: &Session<Blake3Hasher>,
+        keys: &[Key],
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let read = |keys: &[Key]| -> Result<Vec<Option<Vec<u8>>>> {
+            keys.iter().map(|key| session.read(*key).map_err(BenchError::backend(NAME))).collect()
+        };
+        if !self.prefetch || self.settings.readers == 1 || keys.is_empty() {
+            return read(keys);
+        }
+        let share = keys.len().div_ceil(self.settings.readers);
+        let parts: Vec<Result<_>> = std::thread::scope(|scope| {
+            let workers: Vec<_> =
+                keys.chunks(share).map(|part| scope.spawn(move || read(part))).collect();
+            workers.into_iter().map(join).collect()
+        });
+        let mut values = Vec::with_capacity(keys.len());
+        for part in parts {
+            values.extend(part?);
+        }
+        Ok(values)
+    }
+
+    fn commit(&mut self, block: FinishedSession) -> Result<()> {
+        if self.window == 0 {
+            return block.commit(&self.db).map_err(BenchError::backend(NAME));
+        }
+        self.overlays.push_front(block.into_overlay());
+        self.commit_behind(self.window)
+    }
+
+    fn commit_behind(&mut self, keep: usize) -> Result<()> {
+        while self.overlays.len() > keep {
+            if let Some(oldest) = self.overlays.pop_back() {
+                oldest.commit(&self.db).map_err(BenchError::backend(NAME))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn join<T>(worker: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    worker.join().unwrap_or_else(|_| {
+        Err(BenchError::Backend { backend: NAME, message: "a reader panicked".to_owned() })
+    })
+}
+
+impl Backend for NomtBackend {
+    fn root(&self) -> Root {
+        let tip = self.overlays.front().map_or_else(|| self.db.root(), Overlay::root);
+        tip.into_inner()
+    }
+
+    fn batches(&self) -> Result<u64> {
+        batches_by_root(&self.place, &self.db.root().into_inner())
+    }
+
+    fn load(&mut self, accounts: u64, progress: Box<dyn Fn(u64) + Send + Sync>) -> Result<()> {
+        let value = account::encode(account::INITIAL_BALANCE);
+        let mut next = 0;
+        while next < accounts {
+            let end = (next + LOAD_COMMIT).min(accounts);
+            let mut actuals: Actuals = (next..end)
+                .map(|id| (account::key(id), KeyReadWrite::Write(Some(value.to_vec()))))
+                .collect();
+            actuals.sort_unstable_by_key(|access| access.0);
+            let session = self.session(false)?;
+            for (key, _) in &actuals {
+                session.warm_up(*key);
+            }
+            let block = session.finish(actuals).map_err(BenchError::backend(NAME))?;
+            block.commit(&self.db).map_err(BenchError::backend(NAME))?;
+            progress(end);
+            next = end;
+        }
+        Ok(())
+    }
+
+    fn run_batch(&mut self, work: Work<'_>) -> Result<Done> {
+        let start = Instant::now();
+        let session = self.session(self.witness)?;
+        if self.prefetch {
+            for key in work.keys {
+                session.warm_up(*key);
+            }
+        }
+        let values = self.read_keys(&session, work.keys)?;
+        let seen = balances(&values)?;
+        let changes = (work.compute)(&seen)?;
+        let executed = Instant::now();
+
+        let actuals = actuals(work.keys, values, &changes);
+        let mut block = session.finish(actuals).map_err(BenchError::backend(NAME))?;
+        let (prev_root, root) = (block.prev_root().into_inner(), block.root().into_inner());
+        let witness = block.take_witness();
+        let finished = Instant::now();
+
+        (work.before_commit)(&root)?;
+        self.commit(block)?;
+        Ok(Done {
+            execute: executed - start,
+            finish: finished - executed,
+            commit: finished.elapsed(),
+            prev_root,
+            root,
+            witness: witness.map(|witness| Box::new(NomtWitness(witness)) as Box<dyn Witness>),
+        })
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.commit_behind(0)
+    }
+
+    fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
+        let session = self.session(false)?;
+        self.read_keys(&session, keys)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let use_of_table = self.db.hash_table_utilization();
+        let mut notes = vec![
+            self.settings.note(),
+            format!("nomt: {} of {} buckets in use", use_of_table.occupied, use_of_table.capacity),
+        ];
+        if self.other_durability {
+            notes.push("nomt: syncs each commit whatever --durability says".to_owned());
+        }
+        notes
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn balances(values: &[Option<Vec<u8>>]) -> Result<Vec<Option<u64>>> {
+    values.iter().map(|value| value.as_deref().map(account::decode).transpose()).collect()
+}
+
+/// The session's accesses, in key order, with the values that were read.
+fn actuals(keys: &[Key], values: Vec<Option<Vec<u8>>>, changes: &[Change]) -> Actuals {
+    let mut actuals: Actuals = keys
+        .iter()
+        .zip(values)
+        .zip(changes)
+        .map(|((key, old), change)| {
+            let access = match change {
+                Change::Read => KeyReadWrite::Read(old),
+                Change::Write(new) => {
+                    KeyReadWrite::ReadThenWrite(old, Some(account::encode(*new).to_vec()))
+                }
+            };
+            (*key, access)
+        })
+        .collect();
+    actuals.sort_unstable_by_key(|access| access.0);
+    actuals
+}
+
+/// A witness: path proofs and the operations under each.
+struct NomtWitness(nomt::Witness);
+
+impl Witness for NomtWitness {
+    /// As its path proofs would be written: siblings, terminal (key and value hash), position.
+    fn bytes(&self) -> u64 {
+        let proofs = self.0.path_proofs.iter();
+        let proofs: usize = proofs.map(|proof| proof.inner.siblings.len() * 32 + 66 + 34).sum();
+        let operations = self.0.operations.reads.len() + self.0.operations.writes.len();
+        (proofs + operations * 68) as u64
+    }
+
+    fn verify(&self, prev_root: &Root) -> core::result::Result<Proven, String> {
+        let mut reads: Vec<Vec<&nomt::WitnessedRead>> = Vec::new();
+        reads.resize_with(self.0.path_proofs.len(), Vec::new);
+        for read in &self.0.operations.reads {
+            reads.get_mut(read.path_index).ok_or("a read names no path")?.push(read);
+        }
+        let mut writes = Vec::new();
+        writes.resize_with(self.0.path_proofs.len(), Vec::new);
+        for write in &self.0.operations.writes {
+            let path = writes.get_mut(write.path_index).ok_or("a write names no path")?;
+            path.push((write.key, write.value));
+        }
+        let mut updates = Vec::new();
+        for ((witnessed, reads), ops) in self.0.path_proofs.iter().zip(reads).zip(writes) {
+            let verified =
+                witnessed.inner.verify::<Blake3Hasher>(witnessed.path.path(), *prev_root);
+            let verified =
+                verified.map_err(|error| format!("a path does not verify: {error:?}"))?;
+            for read in reads {
+                confirm(&verified, read)?;
+            }
+            if !ops.is_empty() {
+                updates.push(PathUpdate { inner: verified, ops });
+            }
+        }
+        // Workers hand in their paths in any order; the verifier wants trie order.
+        updates.sort_by(|a, b| a.inner.path().cmp(b.inner.path()));
+        let new_root = verify_update::<Blake3Hasher>(*prev_root, &updates)
+            .map_err(|error| format!("the update does not verify: {error:?}"))?;
+        let operations = &self.0.operations;
+        Ok(Proven {
+            new_root,
+            reads: operations.reads.iter().map(|read| (read.key, read.value)).collect(),
+            writes: operations.writes.iter().map(|write| (write.key, write.value)).collect(),
+        })
+    }
+}
+
+fn confirm(
+    path: &nomt::proof::VerifiedPathProof,
+    read: &nomt::WitnessedRead,
+) -> core::result::Result<(), String> {
+    let holds = match read.value {
+        None => path.confirm_nonexistence(&read.key),
+        Some(value_hash) => path.confirm_value(&LeafData { key_path: read.key, value_hash }),
+    };
+    match holds {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("a read is not what the path proves".to_owned()),
+        Err(_) => Err("a read lies outside its path".to_owned()),
+    }
+}

@@ -1,0 +1,236 @@
+//! This project's engine through its embedding API; the only module here that names it, beside
+//! the binary `pleach`.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::time::Instant;
+
+use pleach::{Access, AccessKind, Block, LoadOptions, Options, Overlay, Pleach, SessionOptions};
+use pleach_core::{Blake3, Key};
+
+use crate::account;
+use crate::args::values::{Durability, IoChoice};
+use crate::backend::{Backend, Counters, Done, EngineOptions, Place, Proven, Root, Witness, Work};
+use crate::error::{BenchError, Result};
+use crate::workload::transfer::Change;
+
+const NAME: &str = "pleach";
+
+/// An open database.
+pub(crate) struct PleachBackend {
+    db: Pleach,
+    options: EngineOptions,
+    /// Uncommitted overlays, oldest first.
+    overlays: VecDeque<Overlay>,
+}
+
+fn wrap<E: std::fmt::Display>(error: E) -> BenchError {
+    BenchError::backend(NAME)(error)
+}
+
+impl PleachBackend {
+    /// Opens or creates the database.
+    pub(crate) fn open(place: &Place, options: &EngineOptions) -> Result<Self> {
+        let durability = match options.durability {
+            Durability::Commit => pleach::Durability::Commit,
+            Durability::Periodic(millis) => pleach::Durability::Periodic(millis),
+            Durability::None => pleach::Durability::None,
+        };
+        let io = match options.io {
+            IoChoice::Auto => pleach::IoMode::Auto,
+            IoChoice::Uring => pleach::IoMode::Uring,
+            IoChoice::Blocking => pleach::IoMode::Blocking,
+        };
+        let settings = Options::new(&place.folder)
+            .create(true)
+            .cache_mib(options.cache_mib)
+            .threads(options.threads)
+            .in_flight(options.in_flight as usize)
+            .durability(durability)
+            .io(io)
+            .trie_cache_kib(options.trie_cache_kib)
+            .log_limit_mib(options.log_limit_mib);
+        let db = Pleach::open(settings).map_err(wrap)?;
+        Ok(Self { db, options: options.clone(), overlays: VecDeque::new() })
+    }
+
+    fn commit(&mut self, block: Block) -> Result<()> {
+        if self.options.overlay_window == 0 {
+            block.commit().map_err(wrap)?;
+            return Ok(());
+        }
+        self.overlays.push_back(block.into_overlay());
+        self.commit_behind(self.options.overlay_window as usize)
+    }
+
+    fn commit_behind(&mut self, keep: usize) -> Result<()> {
+        while self.overlays.len() > keep {
+            if let Some(oldest) = self.overlays.pop_front() {
+                oldest.commit().map_err(wrap)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn session_options(&self, witness: bool) -> SessionOptions {
+        let options = SessionOptions::new().witness(witness);
+        match self.overlays.back() {
+            Some(newest) => options.over(newest),
+            None => options,
+        }
+    }
+}
+
+impl Backend for PleachBackend {
+    fn root(&self) -> Root {
+        self.overlays.back().map_or_else(|| self.db.root(), Overlay::root)
+    }
+
+    fn batches(&self) -> Result<u64> {
+        let blob = self.db.blob();
+        if blob.is_empty() {
+            return Ok(0);
+        }
+        let bytes = <[u8; 8]>::try_from(&blob[..]).map_err(|_| {
+            BenchError::Wrong(format!("the database's blob has {} bytes, not 8", blob.len()))
+        })?;
+        Ok(u64::from_be_bytes(bytes))
+    }
+
+    fn load(&mut self, accounts: u64, progress: Box<dyn Fn(u64) + Send + Sync>) -> Result<()> {
+        let value = account::encode(account::INITIAL_BALANCE);
+        let items = (0..accounts).map(move |id| (account::key(id), value.to_vec().into()));
+        let mut options = LoadOptions::new().progress(Some(progress));
+        if let Some(mib) = self.options.load_mib {
+            options = options.memory_mib(mib);
+        }
+        let report = self.db.bulk_load(items, options).map_err(wrap)?;
+        if report.accounts == accounts {
+            return Ok(());
+        }
+        Err(BenchError::Wrong(format!("{} of {accounts} accounts were loaded", report.accounts)))
+    }
+
+    fn run_batch(&mut self, work: Work<'_>) -> Result<Done> {
+        let start = Instant::now();
+        let session =
+            self.db.session(self.session_options(self.options.witness.0)).map_err(wrap)?;
+        if self.options.prefetch.0 {
+            session.prefetch(work.keys);
+        }
+        let mut seen = Vec::with_capacity(work.keys.len());
+        for key in work.keys {
+            let value = session.read(key).map_err(wrap)?;
+            seen.push(value.map(|value| account::decode(&value)).transpose()?);
+        }
+        let changes = (work.compute)(&seen)?;
+        let executed = Instant::now();
+
+        let mut block = session.finish(accesses(work.keys, &changes)).map_err(wrap)?;
+        let (prev_root, root) = (block.prev_root(), block.root());
+        let witness = block.take_witness();
+        block.set_blob((work.number + 1).to_be_bytes().to_vec()).map_err(wrap)?;
+        let finished = Instant::now();
+
+        (work.before_commit)(&root)?;
+        self.commit(block)?;
+        Ok(Done {
+            execute: executed - start,
+            finish: finished - executed,
+            commit: finished.elapsed(),
+            prev_root,
+            root,
+            witness: witness.map(|bytes| Box::new(PleachWitness(bytes)) as Box<dyn Witness>),
+        })
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.commit_behind(0)
+    }
+
+    fn drain(&mut self, pending_entries: u64) -> Result<()> {
+        self.db.drain(pending_entries).map_err(wrap)
+    }
+
+    fn pause(&mut self) {
+        self.db.pause_background();
+    }
+
+    fn resume(&mut self) {
+        self.db.resume_background();
+    }
+
+    fn counters(&self) -> Counters {
+        let metrics = self.db.metrics();
+        Counters {
+            cache_hits: Some(metrics.cache_hits),
+            cache_misses: Some(metrics.cache_misses),
+            page_rereads: Some(metrics.page_rereads),
+            upper_trie_pages_read: Some(metrics.upper_trie_pages_read),
+            pending_entries: Some(metrics.pending_entries),
+            pending_bytes: Some(metrics.pending_bytes),
+            checkpoints: Some(metrics.checkpoints),
+            leaf_pages: Some(metrics.leaf_pages),
+            pages_written: Some(metrics.pages_written),
+            bytes_written_log: Some(metrics.log_bytes),
+            hashes: Some(metrics.hashes),
+        }
+    }
+
+    fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
+        let session = self.db.session(self.session_options(false)).map_err(wrap)?;
+        let values = session.read_many(keys).map_err(wrap)?;
+        Ok(values.into_iter().map(|value| value.map(|value| value.to_vec())).collect())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let Self { db, overlays, .. } = *self;
+        drop(overlays);
+        db.close().map_err(wrap)
+    }
+}
+
+fn accesses(keys: &[Key], changes: &[Change]) -> Vec<Access> {
+    let kind = |change: &Change| match change {
+        Change::Read => AccessKind::Read,
+        Change::Write(new) => AccessKind::ReadWrite(Some(account::encode(*new).to_vec().into())),
+    };
+    keys.iter()
+        .zip(changes)
+        .map(|(key, change)| Access { namespace: 0, key: *key, kind: kind(change) })
+        .collect()
+}
+
+/// A witness in its wire encoding.
+struct PleachWitness(Vec<u8>);
+
+impl Witness for PleachWitness {
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn verify(&self, prev_root: &Root) -> core::result::Result<Proven, String> {
+        let verified = pleach_core::witness::verify::<Blake3>(&self.0, prev_root)
+            .map_err(|error| error.to_string())?;
+        let mut proven = Proven { new_root: *verified.new_root(), ..Proven::default() };
+        for op in verified.ops() {
+            if op.access.reads() {
+                proven.reads.push((op.key, op.before));
+            }
+            if let Some(new) = op.access.written() {
+                proven.writes.push((op.key, new.copied()));
+            }
+        }
+        Ok(proven)
+    }
+}
+
+/// Findings of the offline checker.
+pub(crate) fn check(folder: &Path) -> Result<Vec<String>> {
+    let report = pleach::tools::check(folder, pleach::tools::CheckOptions::default());
+    Ok(report.map_err(wrap)?.findings)
+}

@@ -1,0 +1,86 @@
+//! What a run of each backend needs on disk and in memory, estimated before it starts, and the
+//! size of the one structure that must be given in advance: nomt's hash table.
+
+use crate::backend::{EngineOptions, Kind};
+
+const MIB: u64 = 1 << 20;
+
+/// An estimated need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    pub(crate) disk: u64,
+    pub(crate) memory: u64,
+}
+
+/// Estimates for a database of `options.expected_accounts`.
+pub(crate) fn need(kind: Kind, options: &EngineOptions) -> Need {
+    let accounts = options.expected_accounts;
+    match kind {
+        // 64 to 77 bytes an account in leaf pages, aged to 1.5 times the live pages; two
+        // images; the log up to twice its limit.
+        Kind::Pleach => Need {
+            disk: accounts * 120 + 2 * options.log_limit_mib * MIB + 64 * MIB,
+            memory: options.cache_mib * MIB * 11 / 10 + 48 * MIB,
+        },
+        Kind::Nomt => Need {
+            disk: nomt_buckets(options) * 4097 + accounts * 90 + 512 * MIB,
+            memory: options.cache_mib * MIB + 512 * MIB + accounts * 12,
+        },
+        Kind::Model => Need { disk: accounts * 80 + MIB, memory: accounts * 200 + 16 * MIB },
+    }
+}
+
+/// A peer's setting by its full name.
+pub(crate) fn peer_arg<'a>(options: &'a EngineOptions, name: &str) -> Option<&'a str> {
+    options.peer_args.iter().rev().find(|arg| arg.0 == name).map(|arg| arg.1.as_str())
+}
+
+/// Buckets of nomt's hash table: `nomt.buckets`, or the pages that uniform keys are expected to
+/// fill, at an occupancy of two thirds, and not below its own default of 64,000.
+pub(crate) fn nomt_buckets(options: &EngineOptions) -> u64 {
+    let given = peer_arg(options, "nomt.buckets").and_then(|text| text.parse().ok());
+    given.unwrap_or_else(|| (expected_pages(options.expected_accounts) * 3 / 2).max(64_000))
+}
+
+/// Six trie levels are a page; a page is stored when at least 20 leaves lie below it. At level
+/// `k` the leaves below a page are Poisson-distributed with mean `accounts / 64^k`.
+fn expected_pages(accounts: u64) -> u64 {
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let accounts = accounts as f64;
+    let mut pages = 0.0;
+    let mut places = 1.0;
+    for _ in 0..10 {
+        pages += places * at_least(20, accounts / places);
+        places *= 64.0;
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
+    let rounded = pages as u64;
+    rounded + 1
+}
+
+/// P(X >= k) for X Poisson-distributed with this mean.
+fn at_least(k: u32, mean: f64) -> f64 {
+    if mean > 200.0 {
+        return 1.0;
+    }
+    let mut term = libm::exp(-mean);
+    let mut below = 0.0;
+    for i in 0..k {
+        below += term;
+        term *= mean / f64::from(i + 1);
+    }
+    (1.0 - below).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expected_pages_jump_where_the_keys_fill_another_level() {
+        // Published: a table of about 1 GiB at 2^27 and 13 GiB at 2^28.
+        let pages = |log2: u32| expected_pages(1 << log2);
+        assert!((260_000..300_000).contains(&pages(27)), "{}", pages(27));
+        assert!((2_500_000..4_500_000).contains(&pages(28)), "{}", pages(28));
+    }
+}

@@ -1,0 +1,132 @@
+//! The check job (balances against the replay) and the inspect job (what does it open with?).
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::account;
+use crate::backend::{self, Backend};
+use crate::child::{Event, HexRoot, Spec, say};
+use crate::draws::Draws;
+use crate::error::{BenchError, Result};
+use crate::workload::replay::Replay;
+
+/// Up to so many accounts, all are read back; beyond, a sample.
+const ALL: u64 = 1 << 22;
+/// Size of the sample.
+const SAMPLE: u64 = 1 << 17;
+/// Keys a read.
+const CHUNK: usize = 16_384;
+
+/// A finished check; wrong balances are an error, not a result.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct CheckResult {
+    pub(crate) batches: u64,
+    /// Account ids read back.
+    pub(crate) balances: u64,
+    /// Were these all there are?
+    pub(crate) all: bool,
+    /// Sum of all balances that was found (all read), or that the replay has (a sample read).
+    pub(crate) sum: u64,
+}
+
+/// What a database opens with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct InspectResult {
+    pub(crate) root: HexRoot,
+    pub(crate) batches: u64,
+    pub(crate) open_seconds: f64,
+    /// Findings of the offline checker before opening and after closing.
+    pub(crate) findings: Vec<String>,
+}
+
+/// Reads balances back and compares them with the replay of all batches so far.
+pub(crate) fn check(spec: &Spec) -> Result<CheckResult> {
+    let mut engine = backend::open(spec.backend, &spec.place, &spec.options)?;
+    let batches = engine.batches()?;
+    let initial = spec.initial();
+    let ids = spec.stream.accounts_before(initial, batches);
+    let replay = Replay::new(&spec.stream, initial, batches, |done| {
+        let _ = say(&Event::Progress { done, of: batches });
+    })?;
+    let expected = replay.sum(initial)?;
+    let all = ids <= ALL;
+    let found = if all {
+        let sum = compare(engine.as_mut(), &replay, 0..ids)?;
+        if sum != expected {
+            let text = format!("balances sum to {sum}, {expected} were loaded");
+            return Err(BenchError::Wrong(text));
+        }
+        ids
+    } else {
+        compare(engine.as_mut(), &replay, sample(spec, batches, ids).into_iter())?;
+        SAMPLE
+    };
+    engine.close()?;
+    Ok(CheckResult { batches, balances: found, all, sum: expected })
+}
+
+/// Half of the sample is drawn from all accounts, half from those of the last batch.
+fn sample(spec: &Spec, batches: u64, ids: u64) -> Vec<u64> {
+    let mut draws = Draws::new(spec.stream.seed, b"pleach-bench sample   v1", batches);
+    let recent = match batches.checked_sub(1) {
+        Some(last) => spec.stream.batch(spec.initial(), last).accounts,
+        None => Vec::new(),
+    };
+    let mut sample: Vec<u64> = Vec::new();
+    for index in 0..SAMPLE {
+        let touched = usize::try_from(draws.below(recent.len().max(1) as u64)).unwrap_or(0);
+        match recent.get(touched) {
+            Some(&id) if index % 2 == 0 => sample.push(id),
+            _ => sample.push(draws.below(ids)),
+        }
+    }
+    sample
+}
+
+/// Reads accounts and gives the sum of what was found.
+fn compare(
+    engine: &mut dyn Backend,
+    replay: &Replay,
+    mut ids: impl Iterator<Item = u64>,
+) -> Result<u64> {
+    let mut sum = 0;
+    loop {
+        let chunk: Vec<u64> = ids.by_ref().take(CHUNK).collect();
+        if chunk.is_empty() {
+            return Ok(sum);
+        }
+        let keys: Vec<_> = chunk.iter().map(|&id| account::key(id)).collect();
+        let values = engine.read(&keys)?;
+        if values.len() != keys.len() {
+            let text = format!("{} values for {} keys", values.len(), keys.len());
+            return Err(BenchError::Wrong(text));
+        }
+        for (id, value) in chunk.into_iter().zip(values) {
+            let found = value.as_deref().map(account::decode).transpose()?;
+            let expected = replay.balance(id);
+            if found != expected {
+                let text =
+                    format!("account {id} holds {}, should hold {}", name(found), name(expected));
+                return Err(BenchError::Wrong(text));
+            }
+            sum += found.unwrap_or(0);
+        }
+    }
+}
+
+fn name(balance: Option<u64>) -> String {
+    balance.map_or_else(|| "nothing (absent)".to_owned(), |balance| balance.to_string())
+}
+
+/// Checks the closed folder, opens it, says what is in it, closes it, checks again.
+pub(crate) fn inspect(spec: &Spec) -> Result<InspectResult> {
+    let mut findings = backend::check(spec.backend, &spec.place.folder)?;
+    let start = Instant::now();
+    let engine = backend::open(spec.backend, &spec.place, &spec.options)?;
+    let open_seconds = start.elapsed().as_secs_f64();
+    let (root, batches) = (HexRoot(engine.root()), engine.batches()?);
+    engine.close()?;
+    findings.extend(backend::check(spec.backend, &spec.place.folder)?);
+    Ok(InspectResult { root, batches, open_seconds, findings })
+}

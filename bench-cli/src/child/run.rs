@@ -1,0 +1,343 @@
+//! The run job: warm-up, batches under the clock, drain.
+//!
+//! The clock runs only inside an engine's own phases and the drain. Drawing, verifying and
+//! talking to the parent happen between batches, with background work paused.
+
+use std::time::{Duration, Instant};
+
+use pleach_core::{Blake3, Hasher as _, Key};
+use serde::{Deserialize, Serialize};
+
+use crate::args::values::Count;
+use crate::backend::batches::BatchWriter;
+use crate::account;
+use crate::backend::{self, Backend, Counters, Done, Proven, Root, Work};
+use crate::child::{Event, HexRoot, RunPlan, Spec, say};
+use crate::error::{BenchError, Result};
+use crate::machine::{self, DiskUse};
+use crate::measure::{Phase, Quantiles, millis};
+use crate::workload::transfer::{self, Change, Prepared};
+
+/// Fewest and most batches of `--batches auto`, and checkpoints that it waits for.
+const AUTO_BATCHES: (u64, u64, u64) = (40, 4000, 3);
+/// Fewest and most batches of `--warmup auto`.
+const AUTO_WARMUP: (u64, u64) = (8, 1000);
+
+/// A finished run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct RunResult {
+    /// Number of the first batch under the clock.
+    pub(crate) first_batch: u64,
+    pub(crate) warmup: u64,
+    pub(crate) batches: u64,
+    pub(crate) transfers: u64,
+    pub(crate) moved: u64,
+    pub(crate) empty: u64,
+    /// Distinct accounts, summed over the batches.
+    pub(crate) accounts: u64,
+    /// Time in the engine until the last acknowledgement.
+    pub(crate) seconds_acknowledged: f64,
+    /// The same with the drain.
+    pub(crate) seconds_drained: f64,
+    pub(crate) execute: Quantiles,
+    pub(crate) finish: Quantiles,
+    pub(crate) commit: Quantiles,
+    pub(crate) total: Quantiles,
+    pub(crate) batch_ms: Vec<f64>,
+    pub(crate) disk: DiskUse,
+    pub(crate) counters: Counters,
+    pub(crate) witnesses: u64,
+    pub(crate) witness_bytes: u64,
+    pub(crate) witnesses_verified: u64,
+    pub(crate) peak_rss_bytes: u64,
+    pub(crate) files_bytes: u64,
+    pub(crate) open_seconds: f64,
+    pub(crate) close_seconds: f64,
+    pub(crate) root: HexRoot,
+    pub(crate) notes: Vec<String>,
+}
+
+/// Opens the database, runs the plan, closes it.
+pub(crate) fn run(spec: &Spec, plan: RunPlan) -> Result<RunResult> {
+    let start = Instant::now();
+    let engine = backend::open(spec.backend, &spec.place, &spec.options)?;
+    let opened = start.elapsed();
+    let next = engine.batches()?;
+    let mut runner = Runner {
+        root: engine.root(),
+        engine,
+        spec,
+        next,
+        roots: BatchWriter::open(&spec.place.roots)?,
+        outside: DiskUse::default(),
+        peak: 0,
+        verify_every: plan.verify_every,
+        phases: Phases::new(),
+        result: RunResult { open_seconds: opened.as_secs_f64(), ..RunResult::default() },
+    };
+    runner.engine.pause();
+    let warmup = runner.warm_up(plan)?;
+    runner.clocked(plan, warmup)?;
+    runner.close()
+}
+
+struct Phases {
+    execute: Phase,
+    finish: Phase,
+    commit: Phase,
+    total: Phase,
+    clock: Duration,
+}
+
+impl Phases {
+    fn new() -> Self {
+        Self {
+            execute: Phase::new(),
+            finish: Phase::new(),
+            commit: Phase::new(),
+            total: Phase::new(),
+            clock: Duration::ZERO,
+        }
+    }
+
+    fn record(&mut self, done: &Done) -> Duration {
+        let total = done.execute + done.finish + done.commit;
+        self.execute.record(done.execute);
+        self.finish.record(done.finish);
+        self.commit.record(done.commit);
+        self.total.record(total);
+        self.clock += total;
+        total
+    }
+}
+
+struct Runner<'a> {
+    engine: Box<dyn Backend>,
+    spec: &'a Spec,
+    next: u64,
+    root: Root,
+    roots: BatchWriter,
+    /// Disk use of the harness between batches.
+    outside: DiskUse,
+    /// Peak memory before the last verification.
+    peak: u64,
+    verify_every: u64,
+    phases: Phases,
+    result: RunResult,
+}
+
+impl Runner<'_> {
+    fn warm_up(&mut self, plan: RunPlan) -> Result<u64> {
+        let mut levels = Vec::new();
+        loop {
+            let done = levels.len() as u64;
+            let enough = match plan.warmup {
+                Count::Fixed(count) => done >= count,
+                Count::Auto => {
+                    done >= AUTO_WARMUP.1 || (done >= AUTO_WARMUP.0 && is_steady(&levels))
+                }
+            };
+            if enough {
+                return Ok(done);
+            }
+            self.batch(false)?;
+            levels.push(self.engine.counters().pending_entries.unwrap_or(0));
+            let of = match (plan.warmup, plan.batches) {
+                (Count::Fixed(warmup), Count::Fixed(batches)) => warmup + batches,
+                _ => 0,
+            };
+            say(&Event::Progress { done: done + 1, of })?;
+        }
+    }
+
+    fn clocked(&mut self, plan: RunPlan, warmup: u64) -> Result<()> {
+        let folder = self.spec.place.folder.clone();
+        self.peak = 0;
+        machine::reset_peak_rss();
+        self.outside = DiskUse::default();
+        self.result.first_batch = self.next;
+        self.result.warmup = warmup;
+        let counters = self.engine.counters();
+        let disk = DiskUse::now(&folder);
+        while !self.enough(plan.batches, &counters) {
+            self.batch(true)?;
+            let of = match plan.batches {
+                Count::Fixed(batches) => warmup + batches,
+                Count::Auto => 0,
+            };
+            say(&Event::Progress { done: warmup + self.result.batches, of })?;
+        }
+        self.engine.resume();
+        let settling = Instant::now();
+        self.engine.settle()?;
+        let acknowledged = self.phases.clock + settling.elapsed();
+        let draining = Instant::now();
+        self.engine.drain(counters.pending_entries.unwrap_or(0))?;
+        let drained = acknowledged + draining.elapsed();
+
+        let result = &mut self.result;
+        result.seconds_acknowledged = acknowledged.as_secs_f64();
+        result.seconds_drained = drained.as_secs_f64();
+        result.disk = DiskUse::now(&folder).since(&disk).since(&self.outside);
+        result.counters = self.engine.counters().since(&counters);
+        result.peak_rss_bytes = machine::peak_rss().max(self.peak);
+        Ok(())
+    }
+
+    fn enough(&self, batches: Count, start: &Counters) -> bool {
+        let done = self.result.batches;
+        match batches {
+            Count::Fixed(count) => done >= count,
+            Count::Auto => {
+                let (fewest, most, wanted) = AUTO_BATCHES;
+                // An engine without checkpoints is done with the fewest.
+                let checkpoints = self.engine.counters().since(start).checkpoints;
+                done >= most || (done >= fewest && checkpoints.is_none_or(|seen| seen >= wanted))
+            }
+        }
+    }
+
+    /// Draws, runs and verifies the next batch; background work is paused before and after.
+    fn batch(&mut self, clocked: bool) -> Result<()> {
+        let number = self.next;
+        let prepared = Prepared::new(self.spec.stream.batch(self.spec.initial(), number));
+        let (mut moved, mut empty) = (0, 0);
+        let (mut seen, mut changes) = (Vec::new(), Vec::new());
+        let roots = &mut self.roots;
+        let work = Work {
+            number,
+            keys: &prepared.keys,
+            compute: &mut |balances| {
+                let applied = transfer::apply(&prepared.batch, balances)?;
+                (moved, empty) = (applied.moved, applied.empty);
+                seen = balances.to_vec();
+                changes.clone_from(&applied.changes);
+                Ok(applied.changes)
+            },
+            before_commit: &mut |root| {
+                roots.append(number + 1, root)?;
+                say(&Event::Committing { number: number + 1, root: HexRoot(*root) })
+            },
+        };
+        self.engine.resume();
+        let done = self.engine.run_batch(work);
+        self.engine.pause();
+        let done = done?;
+        say(&Event::Committed { number: number + 1 })?;
+        let (before, after) = sums_of(&seen, &changes);
+        if before != after {
+            let text = format!("batch {number} turned a sum of {before} into {after}");
+            return Err(BenchError::Wrong(text));
+        }
+        if clocked {
+            let total = self.phases.record(&done);
+            let result = &mut self.result;
+            result.batch_ms.push(millis(total));
+            result.batches += 1;
+            result.transfers += moved + empty;
+            result.moved += moved;
+            result.empty += empty;
+            result.accounts += prepared.keys.len() as u64;
+        }
+        self.verify(number, &done, &Claims { keys: &prepared.keys, seen, changes }, clocked)?;
+        self.root = done.root;
+        self.next += 1;
+        Ok(())
+    }
+
+    fn verify(&mut self, number: u64, done: &Done, claims: &Claims<'_>, clocked: bool) -> Result<()> {
+        if done.prev_root != self.root {
+            let text = format!("batch {number} does not start at the root of the one before");
+            return Err(BenchError::Wrong(text));
+        }
+        let Some(witness) = &done.witness else { return Ok(()) };
+        if clocked {
+            self.result.witnesses += 1;
+            self.result.witness_bytes += witness.bytes();
+        }
+        if !number.is_multiple_of(self.verify_every) {
+            return Ok(());
+        }
+        let folder = &self.spec.place.folder;
+        let before = DiskUse::now(folder);
+        self.peak = self.peak.max(machine::peak_rss());
+        let verified = witness.verify(&done.prev_root).and_then(|proven| claims.hold(done, &proven));
+        machine::reset_peak_rss();
+        self.outside = self.outside.plus(&DiskUse::now(folder).since(&before));
+        self.result.witnesses_verified += u64::from(clocked);
+        verified.map_err(|why| BenchError::Wrong(format!("batch {number}: its witness: {why}")))
+    }
+
+    fn close(self) -> Result<RunResult> {
+        let root = self.engine.root();
+        if root != self.root {
+            return Err(BenchError::Wrong("the last root is not the last batch's".to_owned()));
+        }
+        let mut result = self.result;
+        result.notes = self.engine.notes();
+        let closing = Instant::now();
+        self.engine.close()?;
+        result.close_seconds = closing.elapsed().as_secs_f64();
+        result.root = HexRoot(root);
+        result.execute = self.phases.execute.quantiles();
+        result.finish = self.phases.finish.quantiles();
+        result.commit = self.phases.commit.quantiles();
+        result.total = self.phases.total.quantiles();
+        result.files_bytes = machine::folder_bytes(&self.spec.place.folder);
+        Ok(result)
+    }
+}
+
+/// What a batch's witness must prove, no more and no less.
+struct Claims<'a> {
+    keys: &'a [Key],
+    seen: Vec<Option<u64>>,
+    changes: Vec<Change>,
+}
+
+impl Claims<'_> {
+    fn hold(&self, done: &Done, proven: &Proven) -> core::result::Result<(), String> {
+        if proven.new_root != done.root {
+            return Err("leads to another root".to_owned());
+        }
+        let hash = |balance: u64| Blake3::hash(&account::encode(balance));
+        let reads = self.keys.iter().zip(&self.seen).map(|(key, seen)| (*key, seen.map(hash)));
+        let writes = self.keys.iter().zip(&self.changes).filter_map(|(key, change)| match change {
+            Change::Read => None,
+            Change::Write(new) => Some((*key, Some(hash(*new)))),
+        });
+        if !same(reads.collect(), proven.reads.clone()) {
+            return Err("proves other reads than were made".to_owned());
+        }
+        if !same(writes.collect(), proven.writes.clone()) {
+            return Err("proves other writes than were made".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn same<T: Ord>(mut these: Vec<T>, mut those: Vec<T>) -> bool {
+    these.sort_unstable();
+    those.sort_unstable();
+    these == those
+}
+
+/// Sum of the balances read, and of the same accounts afterwards.
+fn sums_of(seen: &[Option<u64>], changes: &[Change]) -> (u128, u128) {
+    let mut sums = (0, 0);
+    for (seen, change) in seen.iter().zip(changes) {
+        let before = seen.unwrap_or(0);
+        let after = if let Change::Write(new) = change { *new } else { before };
+        sums.0 += u128::from(before);
+        sums.1 += u128::from(after);
+    }
+    sums
+}
+
+/// Has the number of pending entries stopped growing? The last four batches and the four before
+/// differ by less than a twentieth on average.
+fn is_steady(levels: &[u64]) -> bool {
+    let Some(recent) = levels.last_chunk::<8>() else { return false };
+    let (old, new) = (recent[..4].iter().sum::<u64>(), recent[4..].iter().sum::<u64>());
+    old.abs_diff(new) <= old.max(new) / 20
+}

@@ -1,0 +1,113 @@
+//! The parent's side: starts a child, hears its events, kills it where a workload wants that.
+
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::child::{Event, Spec};
+use crate::error::{BenchError, Result};
+
+/// A running child.
+pub(crate) struct Running {
+    process: Child,
+    events: Lines<BufReader<ChildStdout>>,
+    what: String,
+}
+
+impl Running {
+    /// Starts this executable again with a job.
+    pub(crate) fn start(spec: &Spec) -> Result<Self> {
+        let what = format!("the {} child ({})", spec.backend.name(), job_name(spec));
+        let failed = |error: std::io::Error| BenchError::Child(format!("{what}: {error}"));
+        let program = std::env::current_exe().map_err(failed)?;
+        let mut command = Command::new(program);
+        command.arg("__child").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().map_err(failed)?;
+        let text = serde_json::to_string(spec)
+            .map_err(|error| BenchError::Child(format!("{what}: {error}")))?;
+        let (Some(mut input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(BenchError::Child(format!("{what}: no pipes")));
+        };
+        input.write_all(text.as_bytes()).map_err(failed)?;
+        drop(input);
+        Ok(Self { process, events: BufReader::new(output).lines(), what })
+    }
+
+    /// The next event; `None` when the child has closed its output. Lines that are no events
+    /// (an engine that prints) are passed on.
+    pub(crate) fn next(&mut self) -> Option<Event> {
+        loop {
+            let line = self.events.next()?.ok()?;
+            match serde_json::from_str(&line) {
+                Ok(event) => return Some(event),
+                Err(_) => eprintln!("{line}"),
+            }
+        }
+    }
+
+    /// Kills the child with SIGKILL after a time. The process is not reaped before
+    /// [`Running::wait`], so its id cannot have been given to another.
+    pub(crate) fn kill_after(&self, time: Duration) -> std::thread::JoinHandle<()> {
+        let id = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            if let Some(id) = id {
+                // It may have ended by itself.
+                let _ = kill_process(id, Signal::KILL);
+            }
+        })
+    }
+
+    /// Waits until the child has ended.
+    pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
+        self.process.wait().map_err(|error| BenchError::Child(format!("{}: {error}", self.what)))
+    }
+
+    /// The error of a child that said `Failed`.
+    pub(crate) fn failure(&self, code: u8, message: String) -> BenchError {
+        match code {
+            2 => BenchError::Usage(message),
+            _ => BenchError::Child(format!("{}: {message}", self.what)),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Only a failed parent leaves a child behind; both are no-ops after `wait`.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn job_name(spec: &Spec) -> String {
+    let text = format!("{:?}", spec.job).to_lowercase();
+    text.split('(').next().unwrap_or_default().to_owned()
+}
+
+/// Runs a job to its end and gives its last event.
+pub(crate) fn run_job(spec: &Spec, mut hear: impl FnMut(&Event)) -> Result<Event> {
+    let mut child = Running::start(spec)?;
+    let mut last = None;
+    while let Some(event) = child.next() {
+        hear(&event);
+        last = Some(event);
+    }
+    let status = child.wait()?;
+    match last {
+        Some(Event::Failed { code, message }) => Err(child.failure(code, message)),
+        Some(event) if status.success() => Ok(event),
+        _ => Err(BenchError::Child(format!("{} ended without a result: {status}", child.what))),
+    }
+}
+
+/// The error when a child's last event is not the job's result.
+pub(crate) fn unexpected(spec: &Spec) -> BenchError {
+    BenchError::Child(format!(
+        "the {} child ({}) gave no result",
+        spec.backend.name(),
+        job_name(spec)
+    ))
+}

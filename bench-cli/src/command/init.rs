@@ -1,0 +1,53 @@
+//! `nomt-bench init`: loads, and says how that went.
+
+use crate::account::hex;
+use crate::args::InitArgs;
+use crate::args::values::Switch;
+use crate::command::{Extra, Setting};
+use crate::draws::Stream;
+use crate::error::{BenchError, Result};
+use crate::machine::Machine;
+use crate::report::{self, json};
+
+/// Loads each backend's database.
+pub(crate) fn init(args: InitArgs) -> Result<()> {
+    if args.common.dir.is_none() && !args.common.keep {
+        let text = "init without --dir would remove what it loads: add --dir DIR or --keep";
+        return Err(BenchError::Usage(text.to_owned()));
+    }
+    let extra = Extra {
+        stream: Stream {
+            seed: args.common.seed,
+            batch: 1,
+            fresh: 0,
+            distribution: crate::distribution::Distribution::Uniform,
+        },
+        witness: Switch(false),
+        prefetch: Switch(true),
+        overlay_window: 0,
+        batches: 0,
+    };
+    let setting = Setting::new(args.common, &extra)?;
+    let mut loads = Vec::new();
+    for &kind in &setting.kinds {
+        let (loaded, anew) = setting.ensure_loaded(kind, None)?;
+        loads.push((kind, loaded, anew));
+    }
+    print!("{}", report::table::loads(&loads));
+    if let Some(path) = &setting.common.json {
+        let machine = Machine::describe(setting.home.root());
+        json::write_loads(path, &machine, &setting, &loads)?;
+    }
+    if let Some(first) = loads.first()
+        && let Some(other) = loads.iter().find(|load| load.1.root != first.1.root)
+    {
+        return Err(BenchError::Wrong(format!(
+            "{} loaded to root {}, {} to {}",
+            first.0.name(),
+            hex(&first.1.root.0),
+            other.0.name(),
+            hex(&other.1.root.0)
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! `nomt-bench recover`: a child runs transfers, is killed with SIGKILL at a random moment, and
+//! the database must reopen at the root before or after the interrupted commit.
+//!
+//! The record of what was promised is kept here, from the child's pipe, fresh for each cycle:
+//! `Committing` before each commit, `Committed` after it.
+
+use std::time::{Duration, Instant};
+
+use crate::account::hex;
+use crate::args::RecoverArgs;
+use crate::args::values::{Count, Durability};
+use crate::backend::{Kind, Root, has_checker};
+use crate::child::spawn::{Running, run_job, unexpected};
+use crate::child::{CheckResult, Event, InspectResult, Job, RunPlan};
+use crate::command::transfer::{check, stream_of};
+use crate::command::{Extra, Setting};
+use crate::draws::Draws;
+use crate::error::{BenchError, Result};
+use crate::machine::Machine;
+use crate::measure::Phase;
+use crate::progress::Progress;
+use crate::report::{self, json};
+
+/// Kill between so many milliseconds after the child's first commit began.
+const KILL_AFTER: (u64, u64) = (5, 400);
+
+/// What a backend's cycles came to.
+pub(crate) struct Recovered {
+    pub(crate) kind: Kind,
+    pub(crate) kills: u32,
+    /// Reopened at the last acknowledged batch.
+    pub(crate) at_acknowledged: u32,
+    /// Reopened at the one whose commit was interrupted.
+    pub(crate) at_interrupted: u32,
+    /// Offline checks that found nothing; 0 where there is no checker.
+    pub(crate) clean_checks: u32,
+    pub(crate) open_after_kill: Phase,
+    pub(crate) open_after_close: Phase,
+    pub(crate) check: CheckResult,
+    pub(crate) root: Root,
+    pub(crate) seconds: f64,
+}
+
+/// What a child promised before it was killed.
+#[derive(Clone, Copy, Debug)]
+struct Promise {
+    acknowledged: (u64, Root),
+    interrupted: Option<(u64, Root)>,
+}
+
+/// Runs the cycles on each backend.
+pub(crate) fn recover(args: RecoverArgs) -> Result<()> {
+    if args.common.durability != Durability::Commit {
+        let text = "recover checks acknowledged commits: it needs --durability commit";
+        return Err(BenchError::Usage(text.to_owned()));
+    }
+    let extra = Extra {
+        stream: stream_of(args.common.seed, &args.stream),
+        witness: args.stream.witness,
+        prefetch: args.stream.prefetch,
+        overlay_window: 0,
+        batches: u64::from(args.kills) * 20,
+    };
+    let setting = Setting::new(args.common, &extra)?;
+    let mut results = Vec::new();
+    for &kind in &setting.kinds {
+        results.push(cycles(&setting, kind, args.kills)?);
+    }
+    print!("{}", report::table::recover(&setting, &results));
+    if let Some(path) = &setting.common.json {
+        json::write_recover(path, &Machine::describe(setting.home.root()), &setting, &results)?;
+    }
+    Ok(())
+}
+
+fn cycles(setting: &Setting, kind: Kind, kills: u32) -> Result<Recovered> {
+    setting.ensure_loaded(kind, Some(&setting.stream))?;
+    let start = Instant::now();
+    let opened = inspect(setting, kind)?;
+    let mut open_after_close = Phase::new();
+    open_after_close.record(Duration::from_secs_f64(opened.open_seconds));
+    let mut state = (opened.batches, opened.root.0);
+    let mut result = Recovered {
+        kind,
+        kills,
+        at_acknowledged: 0,
+        at_interrupted: 0,
+        clean_checks: 0,
+        open_after_kill: Phase::new(),
+        open_after_close,
+        check: CheckResult::default(),
+        root: state.1,
+        seconds: 0.0,
+    };
+    let mut draws = Draws::new(setting.stream.seed, b"pleach-bench kills    v1", 0);
+    let bar = Progress::new(setting.common.quiet, &format!("{} kills", kind.name()), "kills");
+    for cycle in 1..=kills {
+        let promise = kill_one(setting, kind, state, &mut draws)?;
+        let opened = inspect(setting, kind)?;
+        judge(cycle, &promise, &opened, &mut result)?;
+        state = (opened.batches, opened.root.0);
+        // The same database once more, now cleanly closed.
+        let again = inspect(setting, kind)?;
+        if again.root != opened.root || again.batches != opened.batches {
+            return Err(BenchError::Wrong(format!(
+                "cycle {cycle}: a clean reopening changed the root"
+            )));
+        }
+        result.open_after_close.record(Duration::from_secs_f64(again.open_seconds));
+        bar.hear(&Event::Progress { done: cycle.into(), of: kills.into() });
+    }
+    result.check = check(setting, kind)?;
+    result.root = state.1;
+    result.seconds = start.elapsed().as_secs_f64();
+    Ok(result)
+}
+
+/// Runs batches until the kill, and gives what was promised by then.
+fn kill_one(
+    setting: &Setting,
+    kind: Kind,
+    state: (u64, Root),
+    draws: &mut Draws,
+) -> Result<Promise> {
+    let plan = RunPlan {
+        warmup: Count::Fixed(0),
+        // Far more than fit before the kill.
+        batches: Count::Fixed(10_000_000),
+        verify_every: u64::MAX,
+    };
+    let moment = KILL_AFTER.0 + draws.below(KILL_AFTER.1 - KILL_AFTER.0);
+    let mut child = Running::start(&setting.spec(kind, Job::Run(plan)))?;
+    let mut promise = Promise { acknowledged: state, interrupted: None };
+    let mut killer = None;
+    while let Some(event) = child.next() {
+        match event {
+            Event::Committing { number, root } => {
+                promise.interrupted = Some((number, root.0));
+                killer.get_or_insert_with(|| child.kill_after(Duration::from_millis(moment)));
+            }
+            Event::Committed { number } => {
+                promise.acknowledged =
+                    promise.interrupted.take().filter(|commit| commit.0 == number).ok_or_else(
+                        || BenchError::Child(format!("commit {number} was not announced")),
+                    )?;
+            }
+            Event::Failed { code, message } => return Err(child.failure(code, message)),
+            _ => {}
+        }
+    }
+    if let Some(killer) = killer {
+        let _ = killer.join();
+    }
+    let status = child.wait()?;
+    if std::os::unix::process::ExitStatusExt::signal(&status) == Some(9) {
+        Ok(promise)
+    } else {
+        Err(BenchError::Child(format!("the {} child ended before its kill: {status}", kind.name())))
+    }
+}
+
+fn inspect(setting: &Setting, kind: Kind) -> Result<InspectResult> {
+    let spec = setting.spec(kind, Job::Inspect);
+    match run_job(&spec, |_| {})? {
+        Event::Inspected(result) => Ok(result),
+        _ => Err(unexpected(&spec)),
+    }
+}
+
+fn judge(
+    cycle: u32,
+    promise: &Promise,
+    opened: &InspectResult,
+    result: &mut Recovered,
+) -> Result<()> {
+    let state = (opened.batches, opened.root.0);
+    if state == promise.acknowledged {
+        result.at_acknowledged += 1;
+    } else if Some(state) == promise.interrupted {
+        result.at_interrupted += 1;
+    } else {
+        return Err(BenchError::Wrong(format!(
+            "cycle {cycle}: reopened after batch {} with root {}; acknowledged was batch {} with root {}",
+            state.0,
+            hex(&state.1),
+            promise.acknowledged.0,
+            hex(&promise.acknowledged.1)
+        )));
+    }
+    if let Some(first) = opened.findings.first() {
+        let text = format!("cycle {cycle}: {} findings, the first: {first}", opened.findings.len());
+        return Err(BenchError::Wrong(text));
+    }
+    result.clean_checks += u32::from(has_checker(result.kind));
+    result.open_after_kill.record(Duration::from_secs_f64(opened.open_seconds));
+    Ok(())
+}

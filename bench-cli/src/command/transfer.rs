@@ -1,0 +1,131 @@
+//! `nomt-bench transfer`: load or reuse, run, check, compare, print.
+
+use crate::args::values::{Count, Switch};
+use crate::args::{StreamArgs, TransferArgs};
+use crate::backend::Kind;
+use crate::backend::batches::Batches;
+use crate::child::spawn::{run_job, unexpected};
+use crate::child::{CheckResult, Event, Job, LoadResult, RunPlan, RunResult};
+use crate::command::{Extra, Setting};
+use crate::draws::Stream;
+use crate::error::{BenchError, Result};
+use crate::machine::{self, Machine};
+use crate::progress::Progress;
+use crate::report::{self, json};
+
+/// Everything about one backend's run.
+pub(crate) struct Outcome {
+    pub(crate) kind: Kind,
+    pub(crate) load: LoadResult,
+    /// Was it loaded by this command?
+    pub(crate) loaded_now: bool,
+    pub(crate) run: RunResult,
+    pub(crate) check: CheckResult,
+    /// Was the system's page cache dropped before the run?
+    pub(crate) dropped_caches: bool,
+}
+
+/// The stream that the flags describe.
+pub(crate) fn stream_of(seed: u64, args: &StreamArgs) -> Stream {
+    Stream { seed, batch: args.batch, fresh: args.fresh, distribution: args.distribution }
+}
+
+/// Runs the workload on each backend.
+pub(crate) fn transfer(args: TransferArgs) -> Result<()> {
+    let stream = stream_of(args.common.seed, &args.stream);
+    let fixed = |count, auto| if let Count::Fixed(fixed) = count { fixed } else { auto };
+    if args.batches == Count::Fixed(0) {
+        return Err(BenchError::Usage("--batches 0 measures nothing: say 1 or more".to_owned()));
+    }
+    let extra = Extra {
+        stream,
+        witness: args.stream.witness,
+        prefetch: args.stream.prefetch,
+        overlay_window: args.overlay_window,
+        batches: fixed(args.warmup, 100) + fixed(args.batches, 400),
+    };
+    let setting = Setting::new(args.common, &extra)?;
+    let mut plan =
+        RunPlan { warmup: args.warmup, batches: args.batches, verify_every: args.verify_every };
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for &kind in &setting.kinds {
+        let outcome = one(&setting, kind, plan, args.drop_caches)?;
+        // The same operations for those that follow.
+        plan.warmup = Count::Fixed(outcome.run.warmup);
+        plan.batches = Count::Fixed(outcome.run.batches);
+        outcomes.push(outcome);
+    }
+    let compared = compare(&setting)?;
+    let machine = Machine::describe(setting.home.root());
+    print!("{}", report::table::transfer(&setting, &machine, &outcomes, &compared));
+    if let Some(path) = &setting.common.json {
+        json::write_runs(path, &machine, &setting, &outcomes, &compared)?;
+    }
+    Ok(())
+}
+
+fn one(setting: &Setting, kind: Kind, plan: RunPlan, drop_caches: bool) -> Result<Outcome> {
+    let (load, loaded_now) = setting.ensure_loaded(kind, Some(&setting.stream))?;
+    let dropped_caches = drop_caches
+        && match machine::drop_caches() {
+            Ok(()) => true,
+            Err(why) => {
+                eprintln!("nomt-bench: {why}");
+                false
+            }
+        };
+    let quiet = setting.common.quiet;
+    let spec = setting.spec(kind, Job::Run(plan));
+    let bar = Progress::new(quiet, &format!("{} run", kind.name()), "batches");
+    let Event::Ran(run) = run_job(&spec, |event| bar.hear(event))? else {
+        return Err(unexpected(&spec));
+    };
+    drop(bar);
+    let check = check(setting, kind)?;
+    if setting.options.witness == Switch(true) && run.witnesses > 0 && run.witnesses != run.batches
+    {
+        let text = format!("{} batches gave {} witnesses", run.batches, run.witnesses);
+        return Err(BenchError::Wrong(text));
+    }
+    Ok(Outcome { kind, load, loaded_now, run: *run, check, dropped_caches })
+}
+
+/// Compares a backend's balances with the replay, in a child.
+pub(crate) fn check(setting: &Setting, kind: Kind) -> Result<CheckResult> {
+    let spec = setting.spec(kind, Job::Check);
+    let bar = Progress::new(setting.common.quiet, &format!("{} check", kind.name()), "batches");
+    match run_job(&spec, |event| bar.hear(event))? {
+        Event::Checked(result) => Ok(result),
+        _ => Err(unexpected(&spec)),
+    }
+}
+
+/// How the backends' roots were compared.
+pub(crate) struct Compared {
+    /// States (the load and each batch) that all backends have a root for.
+    pub(crate) states: u64,
+}
+
+/// Compares the records of roots: the load and every batch that several backends have done.
+fn compare(setting: &Setting) -> Result<Compared> {
+    let mut states = 0;
+    let mut first: Option<(Kind, Batches)> = None;
+    for &kind in &setting.kinds {
+        let record = Batches::read(&setting.home.place(kind).roots)?;
+        let Some((other, known)) = &first else {
+            states = record.0.len() as u64;
+            first = Some((kind, record));
+            continue;
+        };
+        let (differs, common) = known.compare(&record);
+        if let Some(number) = differs {
+            return Err(BenchError::Wrong(format!(
+                "after {number} batches {} and {} have different roots",
+                other.name(),
+                kind.name()
+            )));
+        }
+        states = states.min(common);
+    }
+    Ok(Compared { states })
+}

@@ -1,0 +1,187 @@
+//! The draws: which transfers a batch has. `docs/workloads.md` lists them in order; a change
+//! here changes the golden roots and is a new version of the workload.
+//!
+//! Invariant: a batch depends on the stream's parameters and its number alone, so that a run can
+//! go on where another stopped without replaying anything.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore as _, SeedableRng as _};
+use serde::{Deserialize, Serialize};
+
+use crate::distribution::{Distribution, Sampler};
+
+/// Name and version of the transfer workload's draws: the last 24 bytes of the generator's key.
+const DOMAIN: &[u8; 24] = b"pleach-bench transfer v1";
+
+/// The seeded generator: `ChaCha8`, 64 bits at a time.
+pub(crate) struct Draws(ChaCha8Rng);
+
+impl Draws {
+    /// The generator of `seed` in `domain`, at the start of stream `stream`.
+    pub(crate) fn new(seed: u64, domain: &[u8; 24], stream: u64) -> Self {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&seed.to_be_bytes());
+        key[8..].copy_from_slice(domain);
+        let mut generator = ChaCha8Rng::from_seed(key);
+        generator.set_stream(stream);
+        Self(generator)
+    }
+
+    /// 64 bits.
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// Uniform in `0..bound`: bits at or above the largest multiple of `bound` are drawn again,
+    /// the rest is taken modulo `bound`.
+    ///
+    /// # Panics
+    /// When `bound` is 0.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        assert!(bound > 0, "nothing to draw from");
+        // 2^64 mod bound, without a 128-bit division.
+        let excess = (u64::MAX % bound + 1) % bound;
+        loop {
+            let bits = self.bits();
+            if bits <= u64::MAX - excess {
+                return bits % bound;
+            }
+        }
+    }
+
+    /// Uniform in [0, 1): the top 53 bits over 2^53.
+    pub(crate) fn unit(&mut self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+        let numerator = (self.bits() >> 11) as f64;
+        numerator / 9_007_199_254_740_992.0
+    }
+}
+
+/// What fixes a stream of transfers, beside the number of accounts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Stream {
+    pub(crate) seed: u64,
+    pub(crate) batch: u32,
+    pub(crate) fresh: u32,
+    pub(crate) distribution: Distribution,
+}
+
+impl Stream {
+    /// New accounts a batch.
+    pub(crate) fn fresh_per_batch(&self) -> u64 {
+        u64::from(self.batch) * u64::from(self.fresh) / 100
+    }
+
+    /// Account ids given out before batch `number`, when `initial` were loaded.
+    pub(crate) fn accounts_before(&self, initial: u64, number: u64) -> u64 {
+        initial + number * self.fresh_per_batch()
+    }
+
+    /// Draws batch `number` (from 0). Senders and old receivers come from the accounts that were
+    /// loaded, so that hardly any transfer is from an empty account; new ones are not used again.
+    pub(crate) fn batch(&self, initial: u64, number: u64) -> Batch {
+        let first_new = self.accounts_before(initial, number);
+        let sampler = Sampler::new(self.distribution, initial);
+        let mut draws = Draws::new(self.seed, DOMAIN, number);
+        let count = u64::from(self.batch);
+        let old = count - self.fresh_per_batch();
+        let mut batch = Batch::with_capacity(self.batch as usize);
+        for index in 0..count {
+            let sender = sampler.draw(&mut draws);
+            let receiver = if index < old {
+                let drawn = sampler.draw(&mut draws);
+                // Never to oneself: the next account, without another draw.
+                if drawn == sender { (drawn + 1) % initial } else { drawn }
+            } else {
+                first_new + (index - old)
+            };
+            batch.push(sender, receiver);
+        }
+        batch
+    }
+}
+
+/// A drawn batch: transfers between slots, and the account id of each slot.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// Distinct account ids in the order of their first use.
+    pub(crate) accounts: Vec<u64>,
+    /// Sender's and receiver's index in `accounts`.
+    pub(crate) transfers: Vec<(u32, u32)>,
+    slots: HashMap<u64, u32>,
+}
+
+impl Batch {
+    fn with_capacity(transfers: usize) -> Self {
+        Self {
+            accounts: Vec::with_capacity(2 * transfers),
+            transfers: Vec::with_capacity(transfers),
+            slots: HashMap::with_capacity(2 * transfers),
+        }
+    }
+
+    fn push(&mut self, sender: u64, receiver: u64) {
+        let pair = (self.slot(sender), self.slot(receiver));
+        self.transfers.push(pair);
+    }
+
+    fn slot(&mut self, account: u64) -> u32 {
+        match self.slots.entry(account) {
+            Entry::Occupied(slot) => *slot.get(),
+            Entry::Vacant(free) => {
+                let slot = u32::try_from(self.accounts.len()).expect("a batch has < 2^32 accounts");
+                self.accounts.push(account);
+                *free.insert(slot)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejection_leaves_each_residue_equally_likely() {
+        // The accepted range is a multiple of the bound, and the largest one.
+        for bound in [1u64, 2, 3, 7, 1 << 20, 25_001, u64::MAX, (1 << 63) + 1] {
+            let excess = (u64::MAX % bound + 1) % bound;
+            let accepted = u128::from(u64::MAX - excess) + 1;
+            assert_eq!(accepted % u128::from(bound), 0, "{bound}");
+            assert!((1u128 << 64) - accepted < u128::from(bound), "{bound}");
+        }
+    }
+
+    #[test]
+    fn batches_have_new_receivers_last_and_no_transfer_to_oneself() {
+        let stream =
+            Stream { seed: 1, batch: 101, fresh: 25, distribution: "pareto".parse().unwrap() };
+        for number in 0..5 {
+            let batch = stream.batch(2, number);
+            let existing = 2 + number * 25;
+            assert_eq!(batch.transfers.len(), 101);
+            for (index, &(sender, receiver)) in batch.transfers.iter().enumerate() {
+                assert_ne!(sender, receiver);
+                assert!(batch.accounts[sender as usize] < 2);
+                let to = batch.accounts[receiver as usize];
+                match index.checked_sub(76) {
+                    Some(new) => assert_eq!(to, existing + new as u64),
+                    None => assert!(to < 2),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_does_not_depend_on_those_before_it() {
+        let stream =
+            Stream { seed: 7, batch: 50, fresh: 10, distribution: "zipf:1".parse().unwrap() };
+        let forwards: Vec<_> = (0..4).map(|number| stream.batch(1000, number).accounts).collect();
+        for number in (0..4).rev() {
+            assert_eq!(stream.batch(1000, number).accounts, forwards[usize::try_from(number).unwrap()]);
+        }
+    }
+}

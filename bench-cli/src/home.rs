@@ -1,0 +1,180 @@
+//! The folder of a run: one subfolder a backend, and beside each its parameters
+//! (`BACKEND.json`) and its record of roots (`BACKEND.roots`).
+//!
+//! A database is reused only with the parameters that made it; what is not ours is never
+//! removed.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use crate::backend::{Kind, Place};
+use crate::child::LoadResult;
+use crate::draws::Stream;
+use crate::error::{BenchError, Result};
+
+/// Version of the parameter file.
+const SCHEMA: u32 = 1;
+
+/// What a database was made with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Parameters {
+    schema: u32,
+    pub(crate) log2: u32,
+    /// Absent while the load has not ended.
+    pub(crate) loaded: Option<LoadResult>,
+    /// Absent until the first batches are run.
+    pub(crate) stream: Option<Stream>,
+}
+
+/// The folder.
+pub(crate) struct Home {
+    root: PathBuf,
+    /// Removed with this value.
+    _temporary: Option<TempDir>,
+}
+
+impl Home {
+    /// `--dir`, or a temporary folder that goes with this value unless it is to be kept.
+    pub(crate) fn new(dir: Option<&Path>, keep: bool) -> Result<Self> {
+        if let Some(dir) = dir {
+            std::fs::create_dir_all(dir).map_err(BenchError::file(dir))?;
+            return Ok(Self { root: dir.to_owned(), _temporary: None });
+        }
+        let made = tempfile::Builder::new().prefix("nomt-bench-").tempdir();
+        let temporary = made.map_err(BenchError::file(&std::env::temp_dir()))?;
+        let root = temporary.path().to_owned();
+        if keep {
+            let root = temporary.keep();
+            eprintln!("nomt-bench: keeping {}", root.display());
+            return Ok(Self { root, _temporary: None });
+        }
+        Ok(Self { root, _temporary: Some(temporary) })
+    }
+
+    /// The folder itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where a backend's database lies.
+    pub(crate) fn place(&self, kind: Kind) -> Place {
+        Place {
+            folder: self.root.join(kind.name()),
+            roots: self.root.join(format!("{}.roots", kind.name())),
+        }
+    }
+
+    fn parameter_file(&self, kind: Kind) -> PathBuf {
+        self.root.join(format!("{}.json", kind.name()))
+    }
+
+    /// The parameters of a loaded database that fits; `None` when one must be loaded, the place
+    /// for it being clean.
+    pub(crate) fn find(
+        &self,
+        kind: Kind,
+        log2: u32,
+        stream: Option<&Stream>,
+        reset: bool,
+    ) -> Result<Option<Parameters>> {
+        let known = self.read(kind)?;
+        let Some(parameters) = known else {
+            let place = self.place(kind);
+            if place.folder.exists() {
+                let text = format!(
+                    "{} exists and is no benchmark's database: choose another --dir",
+                    place.folder.display()
+                );
+                return Err(BenchError::Usage(text));
+            }
+            return Ok(None);
+        };
+        if reset || parameters.loaded.is_none() {
+            self.clear(kind)?;
+            return Ok(None);
+        }
+        self.compare(kind, &parameters, log2, stream)?;
+        Ok(Some(parameters))
+    }
+
+    fn compare(
+        &self,
+        kind: Kind,
+        parameters: &Parameters,
+        log2: u32,
+        stream: Option<&Stream>,
+    ) -> Result<()> {
+        let mut differences = Vec::new();
+        let mut differ = |flag: &str, theirs: String, ours: String| {
+            if theirs != ours {
+                differences.push(format!("--{flag} {theirs} (not {ours})"));
+            }
+        };
+        differ("log2", parameters.log2.to_string(), log2.to_string());
+        if let (Some(theirs), Some(ours)) = (&parameters.stream, stream) {
+            differ("seed", theirs.seed.to_string(), ours.seed.to_string());
+            differ("batch", theirs.batch.to_string(), ours.batch.to_string());
+            differ("fresh", theirs.fresh.to_string(), ours.fresh.to_string());
+            let of = |stream: &Stream| stream.distribution.to_string();
+            differ("distribution", of(theirs), of(ours));
+        }
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(BenchError::Usage(format!(
+            "the {} database in {} was made with {}: use that, another --dir, or --reset",
+            kind.name(),
+            self.root.display(),
+            differences.join(", ")
+        )))
+    }
+
+    /// Reads a backend's parameters.
+    pub(crate) fn read(&self, kind: Kind) -> Result<Option<Parameters>> {
+        let path = self.parameter_file(kind);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(BenchError::file(&path)(error)),
+        };
+        let unknown =
+            || BenchError::Usage(format!("{} is not ours: choose another --dir", path.display()));
+        let parameters: Parameters = serde_json::from_str(&text).map_err(|_| unknown())?;
+        if parameters.schema == SCHEMA { Ok(Some(parameters)) } else { Err(unknown()) }
+    }
+
+    /// Writes a backend's parameters.
+    pub(crate) fn write(
+        &self,
+        kind: Kind,
+        log2: u32,
+        loaded: Option<&LoadResult>,
+        stream: Option<&Stream>,
+    ) -> Result<()> {
+        let parameters =
+            Parameters { schema: SCHEMA, log2, loaded: loaded.cloned(), stream: stream.copied() };
+        let path = self.parameter_file(kind);
+        let fresh = path.with_extension("json.new");
+        let text = serde_json::to_string_pretty(&parameters)
+            .map_err(|error| BenchError::Child(format!("{}: {error}", path.display())))?;
+        std::fs::write(&fresh, text).map_err(BenchError::file(&fresh))?;
+        std::fs::rename(&fresh, &path).map_err(BenchError::file(&path))
+    }
+
+    /// Removes a database of ours. Its parameters go last, so that a second try finds it again.
+    fn clear(&self, kind: Kind) -> Result<()> {
+        let place = self.place(kind);
+        let gone = |path: &Path, result: std::io::Result<()>| match result {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(BenchError::file(path)(error))
+            }
+            _ => Ok(()),
+        };
+        gone(&place.folder, std::fs::remove_dir_all(&place.folder))?;
+        gone(&place.roots, std::fs::remove_file(&place.roots))?;
+        let path = self.parameter_file(kind);
+        gone(&path, std::fs::remove_file(&path))
+    }
+}

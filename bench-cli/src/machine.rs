@@ -1,0 +1,164 @@
+//! What the operating system knows: counters of this process, the machine's description, free
+//! space, the page cache.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes that this process made the block devices read and write, as the kernel counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DiskUse {
+    /// `read_bytes` of /proc/self/io.
+    pub(crate) read: u64,
+    /// `write_bytes` of /proc/self/io.
+    pub(crate) written: u64,
+    /// Sectors read from the folder's block device by anyone, in bytes.
+    pub(crate) device_read: u64,
+    /// The same for writes.
+    pub(crate) device_written: u64,
+}
+
+impl DiskUse {
+    /// Counters now; zeros where the kernel does not say.
+    pub(crate) fn now(folder: &Path) -> Self {
+        let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
+        let (device_read, device_written) = device_bytes(folder).unwrap_or_default();
+        Self {
+            read: field(&io, "read_bytes:"),
+            written: field(&io, "write_bytes:"),
+            device_read,
+            device_written,
+        }
+    }
+
+    /// What was added since `start`.
+    pub(crate) const fn since(&self, start: &Self) -> Self {
+        Self {
+            read: self.read.saturating_sub(start.read),
+            written: self.written.saturating_sub(start.written),
+            device_read: self.device_read.saturating_sub(start.device_read),
+            device_written: self.device_written.saturating_sub(start.device_written),
+        }
+    }
+
+    /// Sum of two spans.
+    pub(crate) const fn plus(&self, other: &Self) -> Self {
+        Self {
+            read: self.read + other.read,
+            written: self.written + other.written,
+            device_read: self.device_read + other.device_read,
+            device_written: self.device_written + other.device_written,
+        }
+    }
+}
+
+fn device_bytes(folder: &Path) -> Option<(u64, u64)> {
+    let stat = rustix::fs::stat(folder).ok()?;
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
+    let sectors: Vec<u64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    Some((sectors.get(2)? * 512, sectors.get(6)? * 512))
+}
+
+/// Highest resident memory of this process since the last [`reset_peak_rss`], in bytes.
+pub(crate) fn peak_rss() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    field(&status, "VmHWM:") * 1024
+}
+
+/// Forgets the peak, so that what the harness itself used (verification) does not count.
+pub(crate) fn reset_peak_rss() {
+    // Where it is not permitted, the peak is merely too high.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+fn field(text: &str, name: &str) -> u64 {
+    let line = text.lines().find(|line| line.starts_with(name));
+    let number = line.and_then(|line| line[name.len()..].split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// The machine that a result is from.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    pub(crate) kernel: String,
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_bytes: u64,
+    pub(crate) file_system: String,
+}
+
+impl Machine {
+    /// Describes the machine and the file system of `folder`.
+    pub(crate) fn describe(folder: &Path) -> Self {
+        let uname = rustix::system::uname();
+        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpus.lines().find_map(|line| line.strip_prefix("model name"));
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        Self {
+            kernel: uname.release().to_string_lossy().into_owned(),
+            cpu: model
+                .map(|text| text.trim_start_matches([':', ' ', '\t']).to_owned())
+                .unwrap_or_default(),
+            cores: cores(),
+            memory_bytes: field(&memory, "MemTotal:") * 1024,
+            file_system: file_system(folder),
+        }
+    }
+}
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Name of the file system that holds `folder`, from the mount table.
+fn file_system(folder: &Path) -> String {
+    let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut best = (0, "unknown");
+    for line in mounts.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        if let [_, point, kind, ..] = words[..]
+            && absolute.starts_with(point)
+            && point.len() >= best.0
+        {
+            best = (point.len(), kind);
+        }
+    }
+    best.1.to_owned()
+}
+
+/// Free bytes for an ordinary user on the file system of `folder` (or of its nearest parent that
+/// exists).
+pub(crate) fn free_disk(folder: &Path) -> Option<u64> {
+    let absolute = std::path::absolute(folder).ok()?;
+    let existing = absolute.ancestors().find(|ancestor| ancestor.exists())?;
+    let stat = rustix::fs::statvfs(existing).ok()?;
+    Some(stat.f_bavail * stat.f_frsize)
+}
+
+/// Memory that can still be had without swapping.
+pub(crate) fn free_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    Some(field(&text, "MemAvailable:") * 1024).filter(|&bytes| bytes > 0)
+}
+
+/// Empties the system's page cache; why not, when it could not.
+pub(crate) fn drop_caches() -> core::result::Result<(), String> {
+    rustix::fs::sync();
+    std::fs::write("/proc/sys/vm/drop_caches", "3")
+        .map_err(|error| format!("the page cache could not be dropped: {error}"))
+}
+
+/// Bytes of all files below a folder, as allocated on disk.
+pub(crate) fn folder_bytes(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => folder_bytes(&entry.path()),
+        Ok(meta) => meta.blocks() * 512,
+        Err(_) => 0,
+    });
+    sizes.sum()
+}

@@ -1,0 +1,275 @@
+//! Tables on standard output. One column a backend, and for each further backend the ratio of
+//! the first to it.
+
+use core::fmt::Write as _;
+
+use crate::account::hex;
+use crate::backend::Kind;
+use crate::child::{LoadResult, RunResult};
+use crate::command::recover::Recovered;
+use crate::command::transfer::{Compared, Outcome};
+use crate::command::{Setting, gib};
+use crate::machine::Machine;
+use crate::measure::{Quantiles, rate, ratio};
+use crate::report::{Grid, number};
+
+/// What was run on what.
+fn head(setting: &Setting, machine: &Machine) -> String {
+    let (common, options) = (&setting.common, &setting.options);
+    format!(
+        "kernel {}, {}, {} cores, {} of memory, folder on {}\n\
+         seed {}, budget {} MiB, {} threads, {} reads in flight, prefetch {}, durability {}, witness {}, io {}\n",
+        machine.kernel,
+        machine.cpu,
+        machine.cores,
+        gib(machine.memory_bytes),
+        machine.file_system,
+        common.seed,
+        options.cache_mib,
+        options.threads,
+        options.in_flight,
+        options.prefetch,
+        options.durability,
+        options.witness,
+        options.io,
+    )
+}
+
+/// Rates that a run is quoted by.
+#[derive(Clone, Copy)]
+pub(crate) struct Rates {
+    pub(crate) drained: f64,
+    pub(crate) acknowledged: f64,
+    pub(crate) accounts: f64,
+}
+
+impl Rates {
+    /// Rates of a run.
+    pub(crate) fn of(run: &RunResult) -> Self {
+        Self {
+            drained: rate(run.transfers, run.seconds_drained),
+            acknowledged: rate(run.transfers, run.seconds_acknowledged),
+            accounts: rate(run.accounts, run.seconds_drained),
+        }
+    }
+}
+
+/// SSD reads: 4096-byte pages that the kernel read for the process.
+pub(crate) const fn ssd_reads(run: &RunResult) -> u64 {
+    run.disk.read / 4096
+}
+
+/// Pages that a cache could not give: leaf misses, upper pages, rereads.
+pub(crate) fn misses(run: &RunResult) -> Option<u64> {
+    let counters = &run.counters;
+    Some(counters.cache_misses? + counters.upper_trie_pages_read? + counters.page_rereads?)
+}
+
+struct Columns<'a> {
+    grid: Grid,
+    outcomes: &'a [Outcome],
+}
+
+impl Columns<'_> {
+    /// A row of text.
+    fn text(&mut self, name: &str, cell: impl Fn(&Outcome) -> String) {
+        let cells = self.outcomes.iter().map(cell);
+        self.grid.row(core::iter::once(name.to_owned()).chain(cells));
+    }
+
+    /// A row of numbers with their ratios; a dash where there is none.
+    fn value(&mut self, name: &str, cell: impl Fn(&Outcome) -> Option<f64>) {
+        let values: Vec<_> = self.outcomes.iter().map(cell).collect();
+        let shown = |value: &Option<f64>| value.map_or_else(|| "-".to_owned(), number);
+        let first = values.first().copied().flatten();
+        let ratios = values.iter().skip(1).map(|other| match (first, other) {
+            (Some(first), Some(other)) if *other > 0.0 => format!("{:.2} x", first / other),
+            _ => "-".to_owned(),
+        });
+        let cells = core::iter::once(name.to_owned()).chain(values.iter().map(shown)).chain(ratios);
+        self.grid.row(cells);
+    }
+
+    fn quantiles(&mut self, name: &str, of: impl Fn(&RunResult) -> Quantiles) {
+        self.value(&format!("{name} p50, ms"), |one| Some(of(&one.run).p50));
+        self.text(&format!("{name} p90 / p99 / max, ms"), |one| {
+            let quantiles = of(&one.run);
+            let all = [quantiles.p90, quantiles.p99, quantiles.max];
+            all.map(number).join(" / ")
+        });
+    }
+}
+
+/// The table of `transfer`.
+pub(crate) fn transfer(
+    setting: &Setting,
+    machine: &Machine,
+    outcomes: &[Outcome],
+    compared: &Compared,
+) -> String {
+    let mut columns = Columns { grid: Grid::default(), outcomes };
+    let names = outcomes.iter().map(|one| format!("{} {}", one.kind.name(), one.kind.version()));
+    let ratios = outcomes.iter().skip(1).map(|one| {
+        let first = outcomes.first().map_or("", |first| first.kind.name());
+        format!("{first} / {}", one.kind.name())
+    });
+    columns.grid.row(core::iter::once(String::new()).chain(names).chain(ratios));
+    rates(&mut columns);
+    phases(&mut columns);
+    disk(&mut columns);
+    ends(&mut columns);
+    let stream = &setting.stream;
+    let mut text = head(setting, machine);
+    let _ = writeln!(
+        text,
+        "transfer: 2^{} accounts at the start, {} transfers a batch, {} % fresh receivers, {}\n",
+        setting.common.log2, stream.batch, stream.fresh, stream.distribution
+    );
+    text.push_str(&columns.grid.render());
+    text.push('\n');
+    text.push_str(&verdict(outcomes, compared));
+    for one in outcomes {
+        for note in &one.run.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+    }
+    text
+}
+
+fn rates(columns: &mut Columns<'_>) {
+    columns.value("transfers/s, drained", |one| Some(Rates::of(&one.run).drained));
+    columns.value("transfers/s, acknowledged", |one| Some(Rates::of(&one.run).acknowledged));
+    columns.value("distinct accounts/s, drained", |one| Some(Rates::of(&one.run).accounts));
+    columns.text("batches (after warm-up of)", |one| {
+        format!("{} ({})", one.run.batches, one.run.warmup)
+    });
+    columns.text("transfers moved / from empty", |one| {
+        format!("{} / {}", one.run.moved, one.run.empty)
+    });
+}
+
+fn phases(columns: &mut Columns<'_>) {
+    columns.quantiles("execute", |run| run.execute);
+    columns.quantiles("finish + witness", |run| run.finish);
+    columns.quantiles("commit", |run| run.commit);
+    columns.quantiles("batch total", |run| run.total);
+}
+
+fn disk(columns: &mut Columns<'_>) {
+    let each = |count: u64, one: &Outcome| Some(ratio(count, one.run.accounts));
+    columns.value("SSD reads an account", |one| each(ssd_reads(&one.run), one));
+    columns.value("SSD bytes read an account", |one| each(one.run.disk.read, one));
+    columns.value("bytes written an account", |one| each(one.run.disk.written, one));
+    let count = |count: Option<u64>| count.map(crate::measure::float);
+    columns.value("leaf misses", |one| count(one.run.counters.cache_misses));
+    columns.value("upper trie pages read", |one| count(one.run.counters.upper_trie_pages_read));
+    columns.value("pages reread", |one| count(one.run.counters.page_rereads));
+    columns.value("SSD reads a miss", |one| {
+        misses(&one.run)
+            .filter(|&misses| misses > 0)
+            .map(|misses| ratio(ssd_reads(&one.run), misses))
+    });
+    columns.value("hashes an account", |one| {
+        one.run.counters.hashes.map(|hashes| ratio(hashes, one.run.accounts))
+    });
+    columns.value("checkpoints", |one| count(one.run.counters.checkpoints));
+    columns.value("witness bytes a batch", |one| {
+        (one.run.witnesses > 0).then(|| ratio(one.run.witness_bytes, one.run.witnesses))
+    });
+}
+
+fn ends(columns: &mut Columns<'_>) {
+    let mib = |bytes: u64| Some(ratio(bytes, 1 << 20));
+    columns.value("peak RSS of the run, MiB", |one| mib(one.run.peak_rss_bytes));
+    columns.value("files, MiB", |one| mib(one.run.files_bytes));
+    columns.value("load, s", |one| Some(one.load.seconds));
+    columns.value("open, s", |one| Some(one.run.open_seconds));
+    columns.text("page cache before the run", |one| {
+        if one.dropped_caches { "dropped".to_owned() } else { "kept".to_owned() }
+    });
+}
+
+fn verdict(outcomes: &[Outcome], compared: &Compared) -> String {
+    let mut text = String::new();
+    for Outcome { kind, run, check, .. } in outcomes {
+        let which = if check.all { "all" } else { "a sample of" };
+        let _ = writeln!(
+            text,
+            "{}: sum {} conserved, {which} {} balances right after {} batches, \
+             {} of {} witnesses verified\n  root {}",
+            kind.name(),
+            check.sum,
+            check.balances,
+            check.batches,
+            run.witnesses_verified,
+            run.witnesses,
+            hex(&run.root.0),
+        );
+    }
+    if outcomes.len() > 1 {
+        let _ = match compared.states {
+            0 => writeln!(text, "roots: the backends have no number of batches in common"),
+            states => writeln!(text, "roots equal in all {states} states (load and batches) that all have"),
+        };
+    }
+    text
+}
+
+/// The table of `init`.
+pub(crate) fn loads(loads: &[(Kind, LoadResult, bool)]) -> String {
+    let mut grid = Grid::default();
+    let head = ["", "accounts", "seconds", "accounts/s", "peak RSS", "written", "files", "root"];
+    grid.row(head.map(str::to_owned));
+    for (kind, load, anew) in loads {
+        let name =
+            if *anew { kind.name().to_owned() } else { format!("{} (was there)", kind.name()) };
+        grid.row([
+            name,
+            load.accounts.to_string(),
+            number(load.seconds),
+            number(rate(load.accounts, load.seconds)),
+            gib(load.peak_rss_bytes),
+            gib(load.disk.written),
+            gib(load.files_bytes),
+            hex(&load.root.0),
+        ]);
+    }
+    grid.render()
+}
+
+/// The table of `recover`.
+pub(crate) fn recover(setting: &Setting, results: &[Recovered]) -> String {
+    let mut grid = Grid::default();
+    grid.row(
+        core::iter::once(String::new()).chain(results.iter().map(|one| one.kind.name().to_owned())),
+    );
+    let mut row = |name: &str, cell: &dyn Fn(&Recovered) -> String| {
+        grid.row(core::iter::once(name.to_owned()).chain(results.iter().map(cell)));
+    };
+    row("kills", &|one| one.kills.to_string());
+    row("reopened at the acknowledged batch", &|one| one.at_acknowledged.to_string());
+    row("reopened at the interrupted batch", &|one| one.at_interrupted.to_string());
+    row("any other root", &|_| "0".to_owned());
+    row("clean offline checks", &|one| {
+        if crate::backend::has_checker(one.kind) {
+            one.clean_checks.to_string()
+        } else {
+            "-".to_owned()
+        }
+    });
+    let times =
+        |quantiles: Quantiles| format!("{} / {}", number(quantiles.p50), number(quantiles.max));
+    row("open after a kill, p50 / max, ms", &|one| times(one.open_after_kill.quantiles()));
+    row("open after a close, p50 / max, ms", &|one| times(one.open_after_close.quantiles()));
+    row("batches at the end", &|one| one.check.batches.to_string());
+    row("balances right", &|one| one.check.balances.to_string());
+    row("seconds", &|one| number(one.seconds));
+    let stream = &setting.stream;
+    format!(
+        "recover: 2^{} accounts, {} transfers a batch, seed {}\n\n{}",
+        setting.common.log2,
+        stream.batch,
+        stream.seed,
+        grid.render()
+    )
+}

@@ -1,0 +1,353 @@
+//! BLAKE3 of many short messages at once: one message a lane of a SIMD register.
+//!
+//! Two batches, both equal, output by output, to a plain `blake3::hash` of each message:
+//!
+//! * [`hash64_many`]: messages of exactly 64 bytes (nodes). The blake3 crate has assembly for
+//!   this behind its hidden `platform` module; without the feature `blake3-platform` the kernel
+//!   below is used instead.
+//! * [`hash_short_many`]: messages of 0 to 64 bytes, each with its own length (values). The
+//!   crate's batch call takes whole blocks only, so this is a kernel of our own: the compression
+//!   function written once over arrays of lanes, compiled once for each instruction set.
+//!
+//! A message of at most 64 bytes is one block of one chunk that is also the root, so a hash is a
+//! single compression: chaining value = IV, counter = 0, block length = message length and the
+//! flags `CHUNK_START | CHUNK_END | ROOT`.
+//!
+//! This is the one module of the crate with unsafe code: calls into functions that are compiled
+//! for an instruction set whose presence was checked. Nothing here allocates.
+#![expect(unsafe_code, reason = "calls of functions compiled for a detected instruction set")]
+#![expect(
+    clippy::inline_always,
+    reason = "the kernel must become part of its target_feature callers"
+)]
+
+const CHUNK_START: u8 = 1;
+const CHUNK_END: u8 = 2;
+const ROOT: u8 = 8;
+
+const IV: [u32; 8] = [
+    0x6a09_e667,
+    0xbb67_ae85,
+    0x3c6e_f372,
+    0xa54f_f53a,
+    0x510e_527f,
+    0x9b05_688c,
+    0x1f83_d9ab,
+    0x5be0_cd19,
+];
+
+/// Message word that each of the 16 places of a round mixes in.
+const SCHEDULE: [[usize; 16]; 7] = [
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+    [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8],
+    [3, 4, 10, 12, 13, 2, 7, 14, 6, 5, 9, 0, 11, 15, 8, 1],
+    [10, 7, 12, 9, 14, 3, 13, 15, 4, 0, 11, 2, 5, 8, 1, 6],
+    [12, 13, 9, 11, 15, 10, 14, 8, 7, 2, 5, 3, 0, 1, 6, 4],
+    [9, 14, 11, 5, 8, 12, 15, 1, 13, 3, 0, 10, 2, 6, 4, 7],
+    [11, 15, 5, 0, 1, 9, 8, 6, 14, 10, 2, 12, 3, 4, 7, 13],
+];
+
+/// Hashes of 64-byte messages.
+///
+/// # Panics
+/// When the slices' lengths differ.
+pub fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
+    assert_eq!(blocks.len(), out.len(), "one output a block");
+    #[cfg(feature = "blake3-platform")]
+    platform::hash64_many(blocks, out);
+    #[cfg(not(feature = "blake3-platform"))]
+    for (blocks, out) in blocks.chunks(CHUNK).zip(out.chunks_mut(CHUNK)) {
+        short(blocks, &[64; CHUNK][..blocks.len()], out);
+    }
+}
+
+/// Messages that are handed on together where a list of lengths is made up.
+#[cfg(not(feature = "blake3-platform"))]
+const CHUNK: usize = 64;
+
+/// Hashes of messages of up to 64 bytes: message `i` is the first `lens[i]` bytes of `blocks[i]`,
+/// the rest of the block is zero.
+///
+/// # Panics
+/// When the slices' lengths differ or a length is more than 64.
+pub fn hash_short_many(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
+    assert!(blocks.len() == out.len() && blocks.len() == lens.len(), "one output a block");
+    assert!(lens.iter().all(|len| *len <= 64), "at most one block");
+    debug_assert!(
+        blocks.iter().zip(lens).all(|(b, len)| b[usize::from(*len)..].iter().all(|b| *b == 0)),
+        "bytes behind the message are zero"
+    );
+    short(blocks, lens, out);
+}
+
+#[cfg(feature = "blake3-platform")]
+mod platform {
+    //! The blake3 crate's own batch call.
+
+    use blake3::{IncrementCounter, platform::Platform};
+
+    use super::{CHUNK_END, CHUNK_START, IV, ROOT};
+
+    /// References are gathered on the stack, this many at a time.
+    const GROUP: usize = 32;
+
+    pub(super) fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
+        let platform = Platform::detect();
+        let lanes = platform.simd_degree();
+        let (groups, rest) = blocks.as_chunks::<GROUP>();
+        let (group_outs, rest_out) = out.split_at_mut(groups.len() * GROUP);
+        for (group, out) in groups.iter().zip(group_outs.chunks_exact_mut(GROUP)) {
+            run(platform, &group.each_ref(), out);
+        }
+        if rest.is_empty() {
+            return;
+        }
+        let last = &rest[rest.len() - 1];
+        let refs: [&[u8; 64]; GROUP] = core::array::from_fn(|i| rest.get(i).unwrap_or(last));
+        let count = padded(rest.len(), lanes);
+        if count == rest.len() {
+            run(platform, &refs[..count], rest_out);
+        } else {
+            let mut hashes = [[0; 32]; GROUP];
+            run(platform, &refs[..count], &mut hashes[..count]);
+            rest_out.copy_from_slice(&hashes[..rest.len()]);
+        }
+    }
+
+    /// The crate hashes what does not fill a register in halves, quarters and so on; from three
+    /// messages on, one wider call is cheaper than several narrow ones.
+    fn padded(count: usize, lanes: usize) -> usize {
+        let tail = count % lanes;
+        if tail < 3 { count } else { count - tail + tail.next_power_of_two() }
+    }
+
+    fn run(platform: Platform, blocks: &[&[u8; 64]], out: &mut [[u8; 32]]) {
+        platform.hash_many(
+            blocks,
+            &IV,
+            0,
+            IncrementCounter::No,
+            0,
+            CHUNK_START,
+            CHUNK_END | ROOT,
+            out.as_flattened_mut(),
+        );
+    }
+}
+
+/// Picks the widest kernel that this processor runs.
+fn short(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if x86::has_avx512() {
+            // SAFETY: the processor has the instruction set the function is compiled for.
+            return unsafe { x86::short_avx512(blocks, lens, out) };
+        }
+        if x86::has_avx2() {
+            // SAFETY: the processor has the instruction set the function is compiled for.
+            return unsafe { x86::short_avx2(blocks, lens, out) };
+        }
+    }
+    for ((block, len), out) in blocks.iter().zip(lens).zip(out) {
+        *out = *blake3::hash(&block[..usize::from(*len)]).as_bytes();
+    }
+}
+
+/// One 32-bit word of each of several messages.
+trait Lanes<const N: usize>: Copy {
+    fn splat(word: u32) -> Self;
+    fn load(words: &[u32; N]) -> Self;
+    fn store(self) -> [u32; N];
+    fn add(self, other: Self) -> Self;
+    fn xor(self, other: Self) -> Self;
+    fn rotate_right<const BITS: i32, const REST: i32>(self) -> Self;
+}
+
+/// The portable lanes: an array. Slower than one call a message, so used by tests alone.
+#[cfg(test)]
+impl<const N: usize> Lanes<N> for [u32; N] {
+    fn splat(word: u32) -> Self {
+        [word; N]
+    }
+
+    fn load(words: &[u32; N]) -> Self {
+        *words
+    }
+
+    fn store(self) -> [u32; N] {
+        self
+    }
+
+    fn add(self, other: Self) -> Self {
+        core::array::from_fn(|i| self[i].wrapping_add(other[i]))
+    }
+
+    fn xor(self, other: Self) -> Self {
+        core::array::from_fn(|i| self[i] ^ other[i])
+    }
+
+    fn rotate_right<const BITS: i32, const REST: i32>(self) -> Self {
+        self.map(|word| word.rotate_right(BITS.unsigned_abs()))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+/// All messages, `N` lanes at a time; unused lanes of the last group hash zeros.
+#[inline(always)]
+fn short_lanes<const N: usize, L: Lanes<N>>(
+    blocks: &[[u8; 64]],
+    lens: &[u8],
+    out: &mut [[u8; 32]],
+) {
+    for ((blocks, lens), out) in blocks.chunks(N).zip(lens.chunks(N)).zip(out.chunks_mut(N)) {
+        if blocks.len() == 1 {
+            out[0] = *blake3::hash(&blocks[0][..usize::from(lens[0])]).as_bytes();
+            continue;
+        }
+        let mut words = [[0u32; N]; 16];
+        let mut lengths = [0u32; N];
+        let longest = lens.iter().fold(0, |a, b| a.max(*b));
+        // Words that no message of the group reaches are zero already.
+        let used = usize::from(longest).div_ceil(4);
+        for (lane, (block, len)) in blocks.iter().zip(lens).enumerate() {
+            lengths[lane] = u32::from(*len);
+            for (word, bytes) in words[..used].iter_mut().zip(block.as_chunks::<4>().0) {
+                word[lane] = u32::from_le_bytes(*bytes);
+            }
+        }
+        let hashes = compress::<N, L>(&words, &lengths);
+        for (lane, out) in out.iter_mut().enumerate() {
+            for (bytes, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(&hashes) {
+                *bytes = word[lane].to_le_bytes();
+            }
+        }
+    }
+}
+
+/// The compression function on `N` messages, one a lane.
+#[inline(always)]
+fn compress<const N: usize, L: Lanes<N>>(
+    words: &[[u32; N]; 16],
+    lengths: &[u32; N],
+) -> [[u32; N]; 8] {
+    let m: [L; 16] = core::array::from_fn(|i| L::load(&words[i]));
+    let mut v: [L; 16] = core::array::from_fn(|i| L::splat(IV[i % 8]));
+    v[12] = L::splat(0);
+    v[13] = L::splat(0);
+    v[14] = L::load(lengths);
+    v[15] = L::splat(u32::from(CHUNK_START | CHUNK_END | ROOT));
+    for s in &SCHEDULE {
+        mix(&mut v, [0, 4, 8, 12], m[s[0]], m[s[1]]);
+        mix(&mut v, [1, 5, 9, 13], m[s[2]], m[s[3]]);
+        mix(&mut v, [2, 6, 10, 14], m[s[4]], m[s[5]]);
+        mix(&mut v, [3, 7, 11, 15], m[s[6]], m[s[7]]);
+        mix(&mut v, [0, 5, 10, 15], m[s[8]], m[s[9]]);
+        mix(&mut v, [1, 6, 11, 12], m[s[10]], m[s[11]]);
+        mix(&mut v, [2, 7, 8, 13], m[s[12]], m[s[13]]);
+        mix(&mut v, [3, 4, 9, 14], m[s[14]], m[s[15]]);
+    }
+    core::array::from_fn(|i| v[i].xor(v[i + 8]).store())
+}
+
+/// One quarter round on four state words of each lane.
+#[inline(always)]
+fn mix<const N: usize, L: Lanes<N>>(
+    v: &mut [L; 16],
+    [a, b, c, d]: [usize; 4],
+    first: L,
+    second: L,
+) {
+    v[a] = v[a].add(v[b]).add(first);
+    v[d] = v[d].xor(v[a]).rotate_right::<16, 16>();
+    v[c] = v[c].add(v[d]);
+    v[b] = v[b].xor(v[c]).rotate_right::<12, 20>();
+    v[a] = v[a].add(v[b]).add(second);
+    v[d] = v[d].xor(v[a]).rotate_right::<8, 24>();
+    v[c] = v[c].add(v[d]);
+    v[b] = v[b].xor(v[c]).rotate_right::<7, 25>();
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn blocks(count: usize, lens: &[u8]) -> Vec<[u8; 64]> {
+        let mut state = 0x9e37_79b9_u32;
+        (0..count)
+            .map(|i| {
+                let mut block = [0; 64];
+                for byte in &mut block[..usize::from(lens[i])] {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    *byte = state.to_be_bytes()[0];
+                }
+                block
+            })
+            .collect()
+    }
+
+    type Kernel = fn(&[[u8; 64]], &[u8], &mut [[u8; 32]]);
+
+    fn check(kernel: Kernel, blocks: &[[u8; 64]], lens: &[u8]) {
+        let mut out = alloc::vec![[0xaa; 32]; blocks.len()];
+        kernel(blocks, lens, &mut out);
+        for (i, (block, len)) in blocks.iter().zip(lens).enumerate() {
+            let plain = blake3::hash(&block[..usize::from(*len)]);
+            assert_eq!(out[i], *plain.as_bytes(), "lane {i} of {}, length {len}", blocks.len());
+        }
+    }
+
+    fn kernels() -> Vec<Kernel> {
+        let mut all: Vec<Kernel> = alloc::vec![
+            hash_short_many as Kernel,
+            short_lanes::<1, [u32; 1]>,
+            short_lanes::<4, [u32; 4]>,
+            short_lanes::<8, [u32; 8]>,
+            short_lanes::<16, [u32; 16]>,
+        ];
+        #[cfg(target_arch = "x86_64")]
+        all.extend(x86::tests::kernels());
+        all
+    }
+
+    #[test]
+    fn every_lane_of_every_count_equals_the_plain_call() {
+        for count in 0..=40usize {
+            let lens: Vec<u8> = (0..count).map(|i| u8::try_from(i * 7 % 65).unwrap()).collect();
+            let short = blocks(count, &lens);
+            for kernel in kernels() {
+                check(kernel, &short, &lens);
+            }
+            let full = blocks(count, &[64; 40]);
+            check(|blocks, _, out| hash64_many(blocks, out), &full, &[64; 40][..count]);
+        }
+    }
+
+    #[test]
+    fn every_length_equals_the_plain_call_in_every_lane() {
+        for len in 0..=64u8 {
+            let lens = [len; 17];
+            let messages = blocks(17, &lens);
+            for kernel in kernels() {
+                check(kernel, &messages, &lens);
+            }
+        }
+    }
+
+    #[test]
+    fn long_batches_of_nodes_equal_the_plain_call() {
+        for count in [63usize, 64, 65, 127, 129, 200] {
+            let lens = alloc::vec![64u8; count];
+            check(|blocks, _, out| hash64_many(blocks, out), &blocks(count, &lens), &lens);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "at most one block")]
+    fn a_length_of_more_than_a_block_is_refused() {
+        hash_short_many(&[[0; 64]], &[65], &mut [[0; 32]]);
+    }
+}

@@ -1,0 +1,310 @@
+//! Branch page: consecutive child pages, with where they lie and what they stand for in the trie.
+//!
+//! ```text
+//! 0        36    82        + 43 count     4096
+//! | common | cut | entries | zeros           |
+//!
+//! entry   0       1       6     10     42      43
+//!         | depth | place | tag | node | flags |
+//! ```
+//!
+//! * *cut* ([`super::cut`]): its shape byte holds the level, 1 when the children are leaf pages, and
+//!   its position is the one in the log up to which the page contains everything.
+//! * *depth* is the length of the child's prefix. Its bits are not stored: children tile the page's
+//!   prefix without gap or overlap, in order, so each starts where the one before ends.
+//! * *place* and *tag* say which page the child is; flag bit 0 says that it has none (an empty
+//!   prefix), and both are zero. *node* is the child's node with all committed changes, whatever
+//!   its page contains, so a child without a page may have one.
+
+use crate::node::{Key, Node};
+use crate::page::cut::{self, Cut};
+use crate::page::header::{self, Start, array_at, put, u32_at, u40_at};
+use crate::page::{Identity, MAX_PLACE, MAX_PREFIX_LEN, PAGE_SIZE, Page, PageError, PageType};
+use crate::prefix::Prefix;
+
+const ENTRIES: usize = cut::END;
+
+const DEPTH: usize = 0;
+const PLACE: usize = DEPTH + 1;
+const TAG: usize = PLACE + 5;
+const NODE: usize = TAG + 4;
+const FLAGS: usize = NODE + 32;
+const ENTRY_SIZE: usize = FLAGS + 1;
+
+/// In the flags of an entry: the child has no page.
+const NO_PAGE: u8 = 1;
+
+/// Children of a branch page, at most.
+pub const MAX_ENTRIES: usize = (PAGE_SIZE - ENTRIES) / ENTRY_SIZE;
+
+const _: () = assert!(ENTRY_SIZE == 43, "an entry is 43 bytes");
+const _: () = assert!(MAX_ENTRIES == 93, "a branch page has room for 93 children");
+const _: () = assert!(MAX_PREFIX_LEN as u64 == u8::MAX as u64, "a depth is one byte");
+
+/// What a branch page knows of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Length of the child's prefix, 0 to 255.
+    pub depth: u16,
+    /// Where the child's page lies; `None` for a child without a page.
+    pub place: Option<u64>,
+    /// Tag of that page; 0 without one.
+    pub tag: u32,
+    /// The child's node with all committed changes.
+    pub node: Node,
+}
+
+/// A position that moves over children from left to right.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    at: Key,
+    /// First key behind the page's prefix; zeros where that is behind all keys.
+    end: Key,
+    prefix_len: u16,
+    done: bool,
+}
+
+impl Walk {
+    fn new(prefix: &Prefix) -> Self {
+        let mut end = *prefix.first_key();
+        step(&mut end, prefix.len());
+        Self { at: *prefix.first_key(), end, prefix_len: prefix.len(), done: false }
+    }
+
+    /// The prefix of the next child, if one of such a depth fits here.
+    fn child(&mut self, depth: u16) -> Option<Prefix> {
+        if self.done || depth < self.prefix_len || depth > MAX_PREFIX_LEN {
+            return None;
+        }
+        let child = Prefix::from_raw(self.at, depth)?;
+        self.pass(depth);
+        Some(child)
+    }
+
+    /// Moves behind a child. A child that starts inside the prefix and is at least as deep cannot
+    /// end behind it, so `done` is an equality.
+    fn pass(&mut self, depth: u16) {
+        step(&mut self.at, depth);
+        self.done = self.at == self.end;
+    }
+}
+
+/// The first key behind the position `key`/`depth`, modulo 2^256.
+fn step(key: &mut Key, depth: u16) {
+    let Some(last) = depth.checked_sub(1) else { return };
+    let mut add = 0x80_u8 >> (last % 8);
+    for byte in key[..=usize::from(last / 8)].iter_mut().rev() {
+        let (sum, carry) = byte.overflowing_add(add);
+        *byte = sum;
+        if !carry {
+            return;
+        }
+        add = 1;
+    }
+}
+
+/// A branch page, parsed.
+#[derive(Clone, Copy, Debug)]
+pub struct BranchView<'a> {
+    page: &'a Page,
+    entries: &'a [[u8; ENTRY_SIZE]],
+}
+
+impl<'a> BranchView<'a> {
+    /// Validates a page in full.
+    pub fn parse(page: &'a Page, identity: &Identity) -> Result<Self, PageError> {
+        header::open(page, identity, PageType::Branch)?;
+        let cut = Cut::parse(page)?;
+        if cut.shape == 0 {
+            return Err(PageError::Level { level: cut.shape });
+        }
+        let count = usize::from(cut.count);
+        if count == 0 || count > MAX_ENTRIES {
+            return Err(PageError::Count { count: cut.count });
+        }
+        let view = Self::trusted(page);
+        let mut walk = Walk::new(&cut.prefix);
+        for (entry, bytes) in view.entries.iter().enumerate() {
+            let flags = bytes[FLAGS];
+            if flags & !NO_PAGE != 0 || (flags != 0 && bytes[PLACE..NODE] != [0; NODE - PLACE]) {
+                return Err(PageError::Entry { entry });
+            }
+            walk.child(u16::from(bytes[DEPTH])).ok_or(PageError::Tiling { entry })?;
+        }
+        if !walk.done {
+            return Err(PageError::Tiling { entry: count });
+        }
+        header::check_unused(page, ENTRIES + count * ENTRY_SIZE)?;
+        Ok(view)
+    }
+
+    /// A view of a page that [`Self::parse`] accepted before, or that a [`BranchBuilder`] sealed.
+    ///
+    /// On other bytes this may panic and the view may give nonsense; nothing reads outside the page.
+    #[inline]
+    pub fn trusted(page: &'a Page) -> Self {
+        let end = ENTRIES + usize::from(cut::count(page)) * ENTRY_SIZE;
+        Self { page, entries: page[ENTRIES..end].as_chunks().0 }
+    }
+
+    /// The position that the children tile.
+    #[inline]
+    pub fn prefix(&self) -> Prefix {
+        cut::prefix(self.page)
+    }
+
+    /// 1 when the children are leaf pages, 2 when they are branch pages of level 1, and so on.
+    #[inline]
+    pub fn level(&self) -> u8 {
+        self.page[cut::SHAPE]
+    }
+
+    /// The log position up to which the page contains everything.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        cut::as_of(self.page)
+    }
+
+    /// The checkpoint that wrote this page.
+    #[inline]
+    pub fn flush(&self) -> u64 {
+        header::flush(self.page)
+    }
+
+    /// The namespace that this page belongs to.
+    #[inline]
+    pub fn namespace(&self) -> u8 {
+        header::namespace(self.page)
+    }
+
+    /// Number of children, at least one.
+    #[inline]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "children tile the prefix: there is always one"
+    )]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Child `index`.
+    ///
+    /// # Panics
+    /// When there is no such child.
+    #[inline]
+    pub fn entry(&self, index: usize) -> Entry {
+        decode(&self.entries[index])
+    }
+
+    /// All children with their prefixes, from left to right.
+    pub fn iter(&self) -> impl Iterator<Item = (Prefix, Entry)> + use<'a> {
+        let mut walk = Walk::new(&self.prefix());
+        self.entries.iter().map(move |bytes| {
+            let entry = decode(bytes);
+            let prefix = Prefix::new(&walk.at, entry.depth);
+            walk.pass(entry.depth);
+            (prefix, entry)
+        })
+    }
+}
+
+#[inline]
+fn decode(bytes: &[u8; ENTRY_SIZE]) -> Entry {
+    Entry {
+        depth: u16::from(bytes[DEPTH]),
+        place: (bytes[FLAGS] & NO_PAGE == 0).then(|| u40_at(bytes, PLACE)),
+        tag: u32_at(bytes, TAG),
+        node: array_at(bytes, NODE),
+    }
+}
+
+/// What a branch page says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BranchHeader {
+    /// Where the page will lie.
+    pub identity: Identity,
+    /// The checkpoint that writes it.
+    pub flush: u64,
+    /// The namespace it belongs to.
+    pub namespace: u8,
+    /// The position that its children tile, at most 255 bits deep.
+    pub prefix: Prefix,
+    /// 1 when the children are leaf pages; never 0.
+    pub level: u8,
+    /// The log position up to which it contains everything.
+    pub position: u64,
+}
+
+/// Fills a branch page from left to right.
+///
+/// Misuse panics before it can reach a disk: children are pushed in order and tile the prefix.
+#[derive(Debug)]
+pub struct BranchBuilder<'p> {
+    page: &'p mut Page,
+    header: BranchHeader,
+    walk: Walk,
+    pushed: u16,
+}
+
+impl<'p> BranchBuilder<'p> {
+    /// Starts a page: whatever `page` held is gone.
+    ///
+    /// # Panics
+    /// When prefix, level or place cannot be.
+    pub fn new(page: &'p mut Page, header: &BranchHeader) -> Self {
+        assert!(header.level > 0, "leaf pages are level 0");
+        assert!(header.prefix.len() <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
+        assert!(header.identity.page_no <= MAX_PLACE, "places have 40 bits");
+        header::start(
+            page,
+            &Start {
+                identity: &header.identity,
+                flush: header.flush,
+                namespace: header.namespace,
+                page_type: PageType::Branch,
+            },
+        );
+        Self { page, header: *header, walk: Walk::new(&header.prefix), pushed: 0 }
+    }
+
+    /// Adds the next child and returns its prefix.
+    ///
+    /// # Panics
+    /// When the page is full, the child does not fit behind the one before, its place has more than
+    /// 40 bits, or it has a tag without a place.
+    pub fn push(&mut self, entry: &Entry) -> Prefix {
+        let index = usize::from(self.pushed);
+        assert!(index < MAX_ENTRIES, "the page is full");
+        let prefix = self.walk.child(entry.depth).expect("children tile the prefix");
+        let place = entry.place.unwrap_or(0);
+        assert!(place <= MAX_PLACE, "places have 40 bits");
+        assert!(entry.place.is_some() || entry.tag == 0, "no page, no tag");
+
+        let bytes = &mut self.page[ENTRIES + index * ENTRY_SIZE..][..ENTRY_SIZE];
+        #[expect(clippy::cast_possible_truncation, reason = "the walk takes 255 at most")]
+        let depth = entry.depth as u8;
+        bytes[DEPTH] = depth;
+        put(bytes, PLACE, &place.to_le_bytes()[..5]);
+        put(bytes, TAG, &entry.tag.to_le_bytes());
+        put(bytes, NODE, &entry.node);
+        bytes[FLAGS] = if entry.place.is_none() { NO_PAGE } else { 0 };
+        self.pushed += 1;
+        prefix
+    }
+
+    /// Finishes the page and returns its tag.
+    ///
+    /// # Panics
+    /// When children are missing.
+    pub fn seal(self) -> u32 {
+        assert!(self.walk.done, "children tile the prefix to its end");
+        Cut {
+            shape: self.header.level,
+            prefix: self.header.prefix,
+            as_of: self.header.position,
+            count: self.pushed,
+        }
+        .write(self.page);
+        header::seal(self.page)
+    }
+}

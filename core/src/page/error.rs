@@ -1,0 +1,213 @@
+//! Why bytes are refused as a page. One variant a rule, so that a report can say what was broken.
+
+use crate::page::header::{FileKind, PageType};
+
+/// Why 4096 bytes are not the page that was expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PageError {
+    /// The bytes are not those that were sealed.
+    #[error("checksum {stored:016x} stored, {computed:016x} computed")]
+    Checksum {
+        /// The checksum in the page.
+        stored: u64,
+        /// The checksum of the page's other bytes.
+        computed: u64,
+    },
+    /// A page of another file.
+    #[error("page of file kind {found} in a file of kind {expected:?}")]
+    WrongKind {
+        /// The file kind in the page.
+        found: u8,
+        /// The file kind asked for.
+        expected: FileKind,
+    },
+    /// A page of another place: misdirected.
+    #[error("page of place {found} at place {expected}")]
+    WrongPlace {
+        /// The place in the page.
+        found: u64,
+        /// The place asked for.
+        expected: u64,
+    },
+    /// A page of another database.
+    #[error("page of database {found:016x} in database {expected:016x}")]
+    WrongDatabase {
+        /// The database in the page.
+        found: u64,
+        /// The database asked for.
+        expected: u64,
+    },
+    /// Written by a newer version of this crate.
+    #[error("page of format version {found}, newer than {}", crate::page::header::VERSION)]
+    NewerVersion {
+        /// The version in the page.
+        found: u8,
+    },
+    /// A version that never existed.
+    #[error("page of format version {found}, which never existed")]
+    UnknownVersion {
+        /// The version in the page.
+        found: u8,
+    },
+    /// A page of another type.
+    #[error("page of type {found} instead of {expected:?}")]
+    WrongType {
+        /// The page type in the page.
+        found: u8,
+        /// The page type asked for.
+        expected: PageType,
+    },
+    /// Bits that mean nothing in this version are set.
+    #[error("reserved bits set in byte {offset}")]
+    ReservedBits {
+        /// The byte's offset in the page.
+        offset: usize,
+    },
+    /// A prefix longer than 255 bits, or with bits behind its length.
+    #[error("{len} is no length of the prefix stored, or bits behind it are set")]
+    Prefix {
+        /// The prefix length in the page.
+        len: u16,
+    },
+    /// More cells or entries than fit, or none where there must be one.
+    #[error("a count of {count} cannot be")]
+    Count {
+        /// The count in the page.
+        count: u16,
+    },
+    /// A leaf page with nodes at a depth that does not exist or is not in use.
+    #[error("nodes {levels} levels below a prefix of {prefix_len} bits")]
+    Levels {
+        /// Levels below the prefix.
+        levels: u8,
+        /// Length of the prefix.
+        prefix_len: u16,
+    },
+    /// A value ends before it starts, or behind the page.
+    #[error("value of cell {cell} ends before it starts or behind the page")]
+    Slot {
+        /// Index of the cell.
+        cell: usize,
+    },
+    /// An inline value longer than [`crate::page::leaf::MAX_INLINE`].
+    #[error("inline value of cell {cell} has {len} bytes")]
+    InlineLength {
+        /// Index of the cell.
+        cell: usize,
+        /// Length of its value.
+        len: usize,
+    },
+    /// A key that is not below the page's prefix.
+    #[error("key of cell {cell} is not below the prefix")]
+    KeyOutside {
+        /// Index of the cell.
+        cell: usize,
+    },
+    /// A key that is not greater than the one before.
+    #[error("key of cell {cell} is not greater than the one before")]
+    KeyOrder {
+        /// Index of the cell.
+        cell: usize,
+    },
+    /// A malformed overflow cell.
+    #[error("overflow cell {cell}: {reason}")]
+    Overflow {
+        /// Index of the cell.
+        cell: usize,
+        /// What is wrong with it.
+        reason: OverflowError,
+    },
+    /// A branch page without children below it.
+    #[error("branch page of level {level}")]
+    Level {
+        /// The level in the page.
+        level: u8,
+    },
+    /// A child with unknown flags, or with a place where the flags say there is none.
+    #[error("flags or place of entry {entry}")]
+    Entry {
+        /// Index of the entry.
+        entry: usize,
+    },
+    /// Children that leave a gap, overlap, or end before or behind the page's prefix.
+    #[error("children do not tile the prefix at entry {entry}")]
+    Tiling {
+        /// Index of the first entry that does not fit; the count, when entries are missing.
+        entry: usize,
+    },
+    /// A stream page with an unknown stream number.
+    #[error("unknown stream {found}")]
+    UnknownStream {
+        /// The stream number in the page.
+        found: u8,
+    },
+    /// A page of another stream, or of another place in it.
+    #[error("page {found_index} of stream {found:?} instead of page {index} of {expected:?}")]
+    WrongStream {
+        /// The stream in the page.
+        found: crate::page::stream::StreamId,
+        /// The page's index in its stream.
+        found_index: u32,
+        /// The stream asked for.
+        expected: crate::page::stream::StreamId,
+        /// The index asked for.
+        index: u32,
+    },
+    /// A payload longer than a page's, or not of the length that the stream needs here.
+    #[error("a payload of {len} bytes cannot be")]
+    PayloadLength {
+        /// The payload length in the page.
+        len: u16,
+    },
+    /// Bytes behind the contents are not zero.
+    #[error("bytes behind the contents, from {offset} on, are not all zero")]
+    Unused {
+        /// Where the contents end.
+        offset: usize,
+    },
+}
+
+/// Why bytes are no overflow cell, or why a value cannot have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OverflowError {
+    /// The length does not fit the run count.
+    #[error("{len} bytes cannot be a cell")]
+    Length {
+        /// Length of the cell.
+        len: usize,
+    },
+    /// No run, or more than [`crate::page::overflow::MAX_RUNS`].
+    #[error("{runs} runs")]
+    Runs {
+        /// Number of runs.
+        runs: usize,
+    },
+    /// A value that belongs inline.
+    #[error("a value of {total_len} bytes belongs inline")]
+    Short {
+        /// Length of the value.
+        total_len: u64,
+    },
+    /// An empty run, one too long, or one that leaves the file.
+    #[error("run {run} is empty, too long or leaves the file")]
+    Run {
+        /// Index of the run.
+        run: usize,
+    },
+    /// Two runs share a page.
+    #[error("run {run} shares a page with an earlier one")]
+    Shared {
+        /// Index of the later run.
+        run: usize,
+    },
+    /// The runs have more or fewer pages than the value needs.
+    #[error("{pages} pages for a value of {total_len} bytes")]
+    Pages {
+        /// Pages in all runs.
+        pages: u64,
+        /// Length of the value.
+        total_len: u64,
+    },
+}

@@ -1,0 +1,517 @@
+//! Leaf page: all keys of one prefix, with their values and some nodes above them.
+//!
+//! ```text
+//! 0        36     82             + 32 nodes   + 2 count   + suffix count                    4096
+//! | common | cut  | 0, 8 or 16 nodes | slots     | key suffixes | values, back to back | zeros |
+//! ```
+//!
+//! * *cut* ([`super::cut`]): its shape byte holds the levels between prefix and nodes, 0, 3 or 4:
+//!   the nodes are those of the 2^levels positions so far below the prefix, in order.
+//! * *slot*: 2 bytes, where the value ends, counted from the start of the value area; the top bit
+//!   says that the value is an overflow cell ([`super::overflow`]). A value starts where the one
+//!   before ends.
+//! * *suffix*: the key without the whole bytes that the prefix gives. A byte that the prefix gives
+//!   in part is kept and agrees with it. Keys strictly increase.
+//!
+//! The order of areas serves the reader: a search touches the suffixes alone, a fold the nodes and
+//! then everything from left to right. Capacity depends on sums only ([`cell_size`], [`capacity`]),
+//! so splits are decided before anything is written.
+
+use core::cmp::Ordering;
+
+use crate::node::{Key, Node};
+use crate::page::cut::{self, Cut};
+use crate::page::header::{self, Start, put, u16_at};
+use crate::page::overflow::OverflowCell;
+use crate::page::{Identity, MAX_PLACE, PAGE_SIZE, Page, PageError, PageType};
+use crate::prefix::Prefix;
+
+/// Bytes of the longest value that lies in a leaf page.
+pub const MAX_INLINE: usize = 1024;
+
+const NODES: usize = cut::END;
+const NODE_SIZE: usize = 32;
+const SLOT_SIZE: usize = 2;
+/// In a slot: the value is an overflow cell.
+const OVERFLOW: u16 = 1 << 15;
+/// In the shape byte: the levels.
+const LEVEL_BITS: u8 = 0b111;
+
+const _: () = assert!(PAGE_SIZE < OVERFLOW as usize, "a slot holds an offset and a flag");
+const _: () = assert!(
+    2 * cell_size(super::MAX_PREFIX_LEN, MAX_INLINE) <= capacity(0),
+    "the two keys of the longest prefix always fit"
+);
+
+/// Bytes that a cell takes in a page: slot, key suffix and value (or overflow cell).
+#[inline]
+pub const fn cell_size(prefix_len: u16, value_len: usize) -> usize {
+    SLOT_SIZE + suffix_len(prefix_len) + value_len
+}
+
+/// Bytes for cells in a page with the nodes of so many levels (0, 3 or 4).
+#[inline]
+pub const fn capacity(levels: u8) -> usize {
+    PAGE_SIZE - NODES - node_count(levels) * NODE_SIZE
+}
+
+/// Nodes that a page of so many levels stores.
+#[inline]
+pub const fn node_count(levels: u8) -> usize {
+    if levels == 0 { 0 } else { 1 << levels }
+}
+
+/// May a page with such a prefix store nodes so far below it?
+#[inline]
+pub const fn levels_fit(levels: u8, prefix_len: u16) -> bool {
+    matches!(levels, 0 | 3 | 4) && prefix_len + levels as u16 <= 256
+}
+
+const fn suffix_len(prefix_len: u16) -> usize {
+    32 - whole_bytes(prefix_len)
+}
+
+const fn whole_bytes(prefix_len: u16) -> usize {
+    (prefix_len / 8) as usize
+}
+
+/// A value in a leaf page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cell<'a> {
+    /// The value itself.
+    Inline(&'a [u8]),
+    /// Where it lies.
+    Overflow(OverflowCell<'a>),
+}
+
+impl<'a> Cell<'a> {
+    /// The bytes to put into another page.
+    pub fn raw(&self) -> RawCell<'a> {
+        match self {
+            Self::Inline(bytes) => RawCell { bytes, overflow: false },
+            Self::Overflow(cell) => RawCell { bytes: cell.bytes(), overflow: true },
+        }
+    }
+}
+
+/// A value as a page stores it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawCell<'a> {
+    /// The value, or an encoded [`OverflowCell`].
+    pub bytes: &'a [u8],
+    /// Which of the two.
+    pub overflow: bool,
+}
+
+/// Where the areas of a page lie.
+#[derive(Clone, Copy, Debug)]
+struct Areas {
+    count: usize,
+    /// Bytes of a key that the prefix gives.
+    whole: usize,
+    slots: usize,
+    keys: usize,
+    values: usize,
+}
+
+impl Areas {
+    #[inline]
+    fn new(levels: u8, prefix_len: u16, count: u16) -> Self {
+        let count = usize::from(count);
+        let slots = NODES + node_count(levels) * NODE_SIZE;
+        let keys = slots + count * SLOT_SIZE;
+        let values = keys + count * suffix_len(prefix_len);
+        Self { count, whole: whole_bytes(prefix_len), slots, keys, values }
+    }
+
+    #[inline]
+    fn suffix(&self) -> usize {
+        32 - self.whole
+    }
+}
+
+/// A leaf page, parsed.
+#[derive(Clone, Copy, Debug)]
+pub struct LeafView<'a> {
+    page: &'a Page,
+    areas: Areas,
+}
+
+impl<'a> LeafView<'a> {
+    /// Validates a page in full.
+    pub fn parse(page: &'a Page, identity: &Identity) -> Result<Self, PageError> {
+        header::open(page, identity, PageType::Leaf)?;
+        let cut = Cut::parse(page)?;
+        if cut.shape & !LEVEL_BITS != 0 {
+            return Err(PageError::ReservedBits { offset: cut::SHAPE });
+        }
+        let prefix_len = cut.prefix.len();
+        if !levels_fit(cut.shape, prefix_len) {
+            return Err(PageError::Levels { levels: cut.shape, prefix_len });
+        }
+        let areas = Areas::new(cut.shape, prefix_len, cut.count);
+        if areas.values > PAGE_SIZE {
+            return Err(PageError::Count { count: cut.count });
+        }
+        let view = Self { page, areas };
+        view.check_keys(&cut.prefix)?;
+        let end = view.check_values()?;
+        header::check_unused(page, end)?;
+        Ok(view)
+    }
+
+    /// A view of a page that [`Self::parse`] accepted before, or that a [`LeafBuilder`] sealed.
+    ///
+    /// On other bytes the view's methods may panic or give nonsense; they never read outside the page.
+    #[inline]
+    pub fn trusted(page: &'a Page) -> Self {
+        let levels = page[cut::SHAPE] & LEVEL_BITS;
+        Self { page, areas: Areas::new(levels, cut::prefix_len(page), cut::count(page)) }
+    }
+
+    /// The prefix of all keys that this page may hold, and does hold if they exist.
+    #[inline]
+    pub fn prefix(&self) -> Prefix {
+        cut::prefix(self.page)
+    }
+
+    /// The last commit whose changes this page contains.
+    #[inline]
+    pub fn through(&self) -> u64 {
+        cut::as_of(self.page)
+    }
+
+    /// The flush that wrote this page.
+    #[inline]
+    pub fn flush(&self) -> u64 {
+        header::flush(self.page)
+    }
+
+    /// The namespace that this page belongs to.
+    #[inline]
+    pub fn namespace(&self) -> u8 {
+        header::namespace(self.page)
+    }
+
+    /// Number of keys.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.areas.count
+    }
+
+    /// A page without keys: an empty prefix.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.areas.count == 0
+    }
+
+    /// Levels between the prefix and the stored nodes; 0 without stored nodes.
+    #[inline]
+    pub fn levels(&self) -> u8 {
+        self.page[cut::SHAPE] & LEVEL_BITS
+    }
+
+    /// The stored nodes: 0, 8 or 16.
+    #[inline]
+    pub fn nodes(&self) -> &'a [Node] {
+        self.page[NODES..self.areas.slots].as_chunks::<NODE_SIZE>().0
+    }
+
+    /// Bytes that the cells take, to be held against [`capacity`].
+    pub fn used(&self) -> usize {
+        self.areas.values - self.areas.slots + self.value_end(self.areas.count)
+    }
+
+    /// The key of cell `index`.
+    ///
+    /// # Panics
+    /// When there is no such cell.
+    #[inline]
+    pub fn key(&self, index: usize) -> Key {
+        let whole = self.areas.whole;
+        let mut key = [0; 32];
+        key[..whole].copy_from_slice(&cut::prefix_bits(self.page)[..whole]);
+        key[whole..].copy_from_slice(self.suffix(index));
+        key
+    }
+
+    /// The value of cell `index`.
+    ///
+    /// # Panics
+    /// When there is no such cell.
+    #[inline]
+    pub fn cell(&self, index: usize) -> Cell<'a> {
+        assert!(index < self.areas.count, "no such cell");
+        let bytes = self.value(index);
+        if self.slot(index) & OVERFLOW == 0 {
+            Cell::Inline(bytes)
+        } else {
+            Cell::Overflow(OverflowCell::trusted(bytes))
+        }
+    }
+
+    /// All cells in key order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Key, Cell<'a>)> + use<'a> {
+        let view = *self;
+        (0..view.len()).map(move |index| (view.key(index), view.cell(index)))
+    }
+
+    /// The cell of a key, or where it would be.
+    #[inline]
+    pub fn find(&self, key: &Key) -> Result<usize, usize> {
+        let index = self.lower_bound(key);
+        if index < self.areas.count
+            && *self.suffix(index) == key[self.areas.whole..]
+            && cut::prefix_bits(self.page)[..self.areas.whole] == key[..self.areas.whole]
+        {
+            Ok(index)
+        } else {
+            Err(index)
+        }
+    }
+
+    /// The first cell whose key is not less than `key`; the count if there is none.
+    #[inline]
+    pub fn lower_bound(&self, key: &Key) -> usize {
+        let (given, suffix) = key.split_at(self.areas.whole);
+        match given.cmp(&cut::prefix_bits(self.page)[..self.areas.whole]) {
+            Ordering::Less => 0,
+            Ordering::Greater => self.areas.count,
+            Ordering::Equal => self.lower_bound_of(suffix),
+        }
+    }
+
+    /// Halves the range by the first 8 bytes as one integer; the rest decides only between equals.
+    #[inline]
+    fn lower_bound_of(&self, suffix: &[u8]) -> usize {
+        let Some(head) = head(suffix) else {
+            return self.partition(|index| self.suffix(index) < suffix);
+        };
+        let stride = self.areas.suffix();
+        let keys = &self.page[self.areas.keys..self.areas.values];
+        self.partition(|index| {
+            let at = &keys[index * stride..][..stride];
+            let first = u64::from_be_bytes(header::array_at(at, 0));
+            first < head || (first == head && at[8..] < suffix[8..])
+        })
+    }
+
+    /// The number of leading cells that are `less`.
+    #[inline]
+    fn partition(&self, less: impl Fn(usize) -> bool) -> usize {
+        let (mut base, mut size) = (0, self.areas.count);
+        while size > 0 {
+            let half = size / 2;
+            if less(base + half) {
+                base += half + 1;
+                size -= half + 1;
+            } else {
+                size = half;
+            }
+        }
+        base
+    }
+
+    #[inline]
+    fn suffix(&self, index: usize) -> &'a [u8] {
+        let stride = self.areas.suffix();
+        let keys = &self.page[self.areas.keys..self.areas.values];
+        &keys[index * stride..(index + 1) * stride]
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> u16 {
+        u16_at(self.page, self.areas.slots + index * SLOT_SIZE)
+    }
+
+    /// End of the last of the first `count` values, from the start of the value area.
+    #[inline]
+    fn value_end(&self, count: usize) -> usize {
+        if count == 0 { 0 } else { usize::from(self.slot(count - 1) & !OVERFLOW) }
+    }
+
+    #[inline]
+    fn value(&self, index: usize) -> &'a [u8] {
+        &self.page[self.areas.values..][self.value_end(index)..self.value_end(index + 1)]
+    }
+
+    fn check_keys(&self, prefix: &Prefix) -> Result<(), PageError> {
+        let rest = prefix.len() % 8;
+        let mask = !(0xff_u8 >> rest);
+        let given = prefix.first_key()[self.areas.whole];
+        let mut before: Option<&[u8]> = None;
+        for cell in 0..self.areas.count {
+            let suffix = self.suffix(cell);
+            if suffix[0] & mask != given {
+                return Err(PageError::KeyOutside { cell });
+            }
+            if before.is_some_and(|before| !increases(before, suffix)) {
+                return Err(PageError::KeyOrder { cell });
+            }
+            before = Some(suffix);
+        }
+        Ok(())
+    }
+
+    /// Returns where the values end.
+    fn check_values(&self) -> Result<usize, PageError> {
+        let room = PAGE_SIZE - self.areas.values;
+        let mut start = 0;
+        for cell in 0..self.areas.count {
+            let slot = self.slot(cell);
+            let end = usize::from(slot & !OVERFLOW);
+            if end < start || end > room {
+                return Err(PageError::Slot { cell });
+            }
+            if slot & OVERFLOW != 0 {
+                OverflowCell::parse(&self.page[self.areas.values..][start..end])
+                    .map_err(|reason| PageError::Overflow { cell, reason })?;
+            } else if end - start > MAX_INLINE {
+                return Err(PageError::InlineLength { cell, len: end - start });
+            }
+            start = end;
+        }
+        Ok(self.areas.values + start)
+    }
+}
+
+/// The first 8 bytes as an integer of the same order; `None` for shorter suffixes.
+#[inline]
+fn head(suffix: &[u8]) -> Option<u64> {
+    suffix.first_chunk::<8>().map(|head| u64::from_be_bytes(*head))
+}
+
+#[inline]
+fn increases(before: &[u8], suffix: &[u8]) -> bool {
+    match (head(before), head(suffix)) {
+        (Some(a), Some(b)) if a != b => a < b,
+        _ => before < suffix,
+    }
+}
+
+/// What a leaf page says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafHeader {
+    /// Where the page will lie.
+    pub identity: Identity,
+    /// The flush that writes it.
+    pub flush: u64,
+    /// The namespace it belongs to.
+    pub namespace: u8,
+    /// The prefix of all its keys, at most 255 bits.
+    pub prefix: Prefix,
+    /// The last commit whose changes it contains.
+    pub through: u64,
+    /// Levels between the prefix and the stored nodes: 0, 3 or 4 ([`levels_fit`]).
+    pub levels: u8,
+    /// Number of cells that will be pushed.
+    pub count: u16,
+}
+
+/// Fills a leaf page from left to right; nothing is moved.
+///
+/// Misuse panics before it can reach a disk: the caller has summed [`cell_size`] against
+/// [`capacity`] and sorted its keys.
+#[derive(Debug)]
+pub struct LeafBuilder<'p> {
+    page: &'p mut Page,
+    areas: Areas,
+    prefix: Prefix,
+    pushed: usize,
+    value_end: usize,
+    nodes_due: bool,
+}
+
+impl<'p> LeafBuilder<'p> {
+    /// Starts a page: whatever `page` held is gone.
+    ///
+    /// # Panics
+    /// When prefix, levels, place or count cannot be.
+    pub fn new(page: &'p mut Page, header: &LeafHeader) -> Self {
+        let prefix_len = header.prefix.len();
+        assert!(prefix_len <= super::MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
+        assert!(levels_fit(header.levels, prefix_len), "no nodes at such a depth");
+        assert!(header.identity.page_no <= MAX_PLACE, "places have 40 bits");
+        let areas = Areas::new(header.levels, prefix_len, header.count);
+        assert!(areas.values <= PAGE_SIZE, "more cells than a page holds");
+        header::start(
+            page,
+            &Start {
+                identity: &header.identity,
+                flush: header.flush,
+                namespace: header.namespace,
+                page_type: PageType::Leaf,
+            },
+        );
+        Cut {
+            shape: header.levels,
+            prefix: header.prefix,
+            as_of: header.through,
+            count: header.count,
+        }
+        .write(page);
+        let nodes_due = header.levels > 0;
+        Self { page, areas, prefix: header.prefix, pushed: 0, value_end: 0, nodes_due }
+    }
+
+    /// Adds the next cell.
+    ///
+    /// # Panics
+    /// When the key is not below the prefix or not greater than the one before, the value is too
+    /// long to lie inline, the page is full, or all announced cells are there. That overflow cells
+    /// are well-formed is asserted in debug builds; [`OverflowCell::encode`] makes no others.
+    pub fn push(&mut self, key: &Key, cell: RawCell<'_>) {
+        assert!(self.pushed < self.areas.count, "more cells than announced");
+        assert!(cell.bytes.len() <= MAX_INLINE, "the value belongs into the overflow file");
+        debug_assert!(!cell.overflow || OverflowCell::parse(cell.bytes).is_ok());
+        assert!(self.prefix.covers(key), "the key is not below the prefix");
+        let end = self.value_end + cell.bytes.len();
+        assert!(self.areas.values + end <= PAGE_SIZE, "the page is full");
+
+        let stride = self.areas.suffix();
+        let at = self.areas.keys + self.pushed * stride;
+        let suffix = &key[self.areas.whole..];
+        assert!(
+            self.pushed == 0 || increases(&self.page[at - stride..at], suffix),
+            "keys strictly increase"
+        );
+        put(self.page, at, suffix);
+
+        #[expect(clippy::cast_possible_truncation, reason = "less than a page")]
+        let slot = end as u16 | if cell.overflow { OVERFLOW } else { 0 };
+        put(self.page, self.areas.slots + self.pushed * SLOT_SIZE, &slot.to_le_bytes());
+        put(self.page, self.areas.values + self.value_end, cell.bytes);
+        self.pushed += 1;
+        self.value_end = end;
+    }
+
+    /// Stores the nodes of the positions `levels` below the prefix, in order.
+    ///
+    /// # Panics
+    /// When they are not 2^levels, or the page stores none.
+    pub fn set_nodes(&mut self, nodes: &[Node]) {
+        let area = &mut self.page[NODES..self.areas.slots];
+        assert!(nodes.len() * NODE_SIZE == area.len(), "as many nodes as the levels say");
+        area.copy_from_slice(nodes.as_flattened());
+        self.nodes_due = false;
+    }
+
+    /// The page's cells so far, for folding before the nodes are known.
+    ///
+    /// # Panics
+    /// When announced cells are missing.
+    pub fn view(&self) -> LeafView<'_> {
+        assert!(self.pushed == self.areas.count, "announced cells are missing");
+        LeafView { page: self.page, areas: self.areas }
+    }
+
+    /// Finishes the page and returns its tag.
+    ///
+    /// # Panics
+    /// When announced cells or nodes are missing.
+    pub fn seal(self) -> u32 {
+        assert!(self.pushed == self.areas.count, "announced cells are missing");
+        assert!(!self.nodes_due, "announced nodes are missing");
+        header::seal(self.page)
+    }
+}

@@ -1,0 +1,50 @@
+//! Page codecs: how leaf pages, branch pages and byte streams lie in 4 KiB. `docs/format.md` has
+//! the same pictures with the reasons and the table of limits.
+//!
+//! ```text
+//! every page   checksum 8 | page number 8 | database 8 | flush 8 | kind 1 | type 1 | version 1 | namespace 1
+//! leaf page    ... flags 1 | 0 | prefix length 2 | through 8  | prefix 32 | count 2 | nodes | slots | keys | values | zeros
+//! branch page  ... level 1 | 0 | prefix length 2 | position 8 | prefix 32 | count 2 | entries | zeros
+//! stream page  ... stream 1 | 0 | length 2 | index 4 | payload | zeros
+//! ```
+//!
+//! * [`header`]: what all pages have in common, sealing and checking;
+//! * [`leaf`], [`branch`], [`stream`]: one page type each, and the only place that spells its offsets;
+//! * [`overflow`]: the cell that stands for a value too long for a leaf page.
+//!
+//! Rules that hold for each type:
+//!
+//! * `parse` is total: any 4096 bytes give a view or a [`PageError`]. What it accepts, the view's
+//!   other methods may trust; `trusted` makes a view of a page that was parsed before.
+//! * One claim, one page: bytes without a meaning are zero and checked, so the same contents built
+//!   twice are the same bytes, and no flipped bit hides.
+//! * All integers are little-endian. Nothing is allocated to read a page.
+//!
+//! This module knows no files and no caches; it uses [`crate::node`] and [`crate::prefix`] alone.
+
+pub mod branch;
+mod cut;
+mod error;
+pub mod header;
+pub mod leaf;
+pub mod overflow;
+pub mod stream;
+
+pub use branch::{BranchBuilder, BranchHeader, BranchView, Entry};
+pub use error::{OverflowError, PageError};
+pub use header::{FileKind, Identity, PageType, seal};
+pub use leaf::{Cell, LeafBuilder, LeafHeader, LeafView, RawCell};
+pub use overflow::{OverflowCell, Run};
+pub use stream::{StreamHeader, StreamId, StreamView};
+
+/// Bytes of a page, the unit of every file but the log.
+pub const PAGE_SIZE: usize = 4096;
+
+/// The bytes of one page.
+pub type Page = [u8; PAGE_SIZE];
+
+/// Places are stored in 40 bits: a file has at most 2^40 pages, 4 PiB.
+pub const MAX_PLACE: u64 = (1 << 40) - 1;
+
+/// Pages are cut at prefixes of at most 255 bits: a page can always hold two keys.
+pub const MAX_PREFIX_LEN: u16 = 255;

@@ -1,0 +1,162 @@
+//! Stream page: a piece of a byte stream too long for one page. Owner of bytes 36 to 44 of it.
+//!
+//! ```text
+//! 0        36       37  38      40      44        44 + length     4096
+//! | common | stream | 0 | length | index | payload | zeros           |
+//! ```
+//!
+//! Delta, free map and namespace table of an image are streams, and so is each value in the
+//! overflow file. All pages of a stream but the last are full, which only a reader that knows the
+//! stream's length can check: [`StreamView::expect`].
+
+use crate::page::header::{self, Start, put, u16_at, u32_at};
+use crate::page::{Identity, PAGE_SIZE, Page, PageError, PageType};
+
+const STREAM: usize = header::END;
+const RESERVED: usize = STREAM + 1;
+const LENGTH: usize = RESERVED + 1;
+const INDEX: usize = LENGTH + 2;
+const BODY: usize = INDEX + 4;
+
+/// Stream bytes in a page.
+pub const PAYLOAD: usize = PAGE_SIZE - BODY;
+
+const _: () = assert!(BODY == 44 && PAYLOAD == 4052, "the header of a stream page is 44 bytes");
+const _: () = assert!(PAYLOAD <= u16::MAX as usize, "the length field holds a full page");
+
+/// What a stream holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum StreamId {
+    /// Committed changes that are not yet in pages.
+    Delta = 1,
+    /// Free places.
+    FreeMap = 2,
+    /// The namespace table.
+    Namespaces = 3,
+    /// One value too long for a leaf page.
+    Value = 4,
+}
+
+impl StreamId {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Delta, Self::FreeMap, Self::Namespaces, Self::Value]
+            .into_iter()
+            .find(|id| *id as u8 == byte)
+    }
+}
+
+/// What a stream page says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamHeader {
+    /// Where the page lies.
+    pub identity: Identity,
+    /// The flush or checkpoint that writes it.
+    pub flush: u64,
+    /// The namespace of a value; 0 for what belongs to all.
+    pub namespace: u8,
+    /// What the stream holds.
+    pub stream: StreamId,
+    /// The page's index in the stream.
+    pub index: u32,
+}
+
+/// Fills and seals one page of a stream; returns its tag.
+///
+/// # Panics
+/// When the payload is longer than [`PAYLOAD`].
+pub fn build(page: &mut Page, header: &StreamHeader, payload: &[u8]) -> u32 {
+    assert!(payload.len() <= PAYLOAD, "a payload longer than a page's");
+    #[expect(clippy::cast_possible_truncation, reason = "no more than PAYLOAD")]
+    let length = payload.len() as u16;
+    header::start(
+        page,
+        &Start {
+            identity: &header.identity,
+            flush: header.flush,
+            namespace: header.namespace,
+            page_type: PageType::Stream,
+        },
+    );
+    page[STREAM] = header.stream as u8;
+    put(page, LENGTH, &length.to_le_bytes());
+    put(page, INDEX, &header.index.to_le_bytes());
+    put(page, BODY, payload);
+    header::seal(page)
+}
+
+/// A stream page, parsed.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamView<'a> {
+    page: &'a Page,
+    stream: StreamId,
+}
+
+impl<'a> StreamView<'a> {
+    /// Validates a page.
+    pub fn parse(page: &'a Page, identity: &Identity) -> Result<Self, PageError> {
+        header::open(page, identity, PageType::Stream)?;
+        let found = page[STREAM];
+        let stream = StreamId::from_byte(found).ok_or(PageError::UnknownStream { found })?;
+        if page[RESERVED] != 0 {
+            return Err(PageError::ReservedBits { offset: RESERVED });
+        }
+        let len = u16_at(page, LENGTH);
+        if usize::from(len) > PAYLOAD {
+            return Err(PageError::PayloadLength { len });
+        }
+        header::check_unused(page, BODY + usize::from(len))?;
+        Ok(Self { page, stream })
+    }
+
+    /// The payload, if this is page `index` of a stream of that kind and carries `len` bytes:
+    /// a reader knows all three beforehand ([`payload_len`]).
+    pub fn expect(&self, stream: StreamId, index: u32, len: usize) -> Result<&'a [u8], PageError> {
+        if self.stream != stream || self.index() != index {
+            return Err(PageError::WrongStream {
+                found: self.stream,
+                found_index: self.index(),
+                expected: stream,
+                index,
+            });
+        }
+        let payload = self.payload();
+        if payload.len() == len {
+            Ok(payload)
+        } else {
+            Err(PageError::PayloadLength { len: u16_at(self.page, LENGTH) })
+        }
+    }
+
+    /// What the stream holds.
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// The page's index in its stream.
+    pub fn index(&self) -> u32 {
+        u32_at(self.page, INDEX)
+    }
+
+    /// The stream's bytes in this page.
+    pub fn payload(&self) -> &'a [u8] {
+        &self.page[BODY..BODY + usize::from(u16_at(self.page, LENGTH))]
+    }
+
+    /// The flush or checkpoint that wrote the page.
+    pub fn flush(&self) -> u64 {
+        header::flush(self.page)
+    }
+
+    /// The namespace of a value; 0 for what belongs to all.
+    pub fn namespace(&self) -> u8 {
+        header::namespace(self.page)
+    }
+}
+
+/// Bytes that page `index` carries of a stream of `total` bytes: full pages, then the rest.
+pub fn payload_len(total: u64, index: u32) -> usize {
+    let before = u64::from(index) * PAYLOAD as u64;
+    let rest = total.saturating_sub(before).min(PAYLOAD as u64);
+    usize::try_from(rest).unwrap_or(PAYLOAD)
+}

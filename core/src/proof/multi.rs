@@ -1,0 +1,116 @@
+//! Multiproofs: what one root says about many keys, each sibling once.
+//!
+//! The siblings are in the post-order of [`walk`](super::walk).
+
+use alloc::vec::Vec;
+
+use super::{
+    Lookup, Terminal, VerifyError,
+    terminal::{terminal_encode, terminal_len},
+    walk::{self, Known, Walk},
+    wire::{self, EncodeError, Kind, Parts, Sizes, Terminals},
+};
+use crate::{
+    hasher::Hasher,
+    node::{Key, Node, TERMINATOR},
+};
+
+/// Terminals and the siblings between them, to be encoded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MultiProof {
+    /// In key order, none below another.
+    pub terminals: Vec<Terminal>,
+    /// In post-order.
+    pub siblings: Vec<Node>,
+}
+
+impl MultiProof {
+    /// The wire encoding.
+    pub fn encode<H: Hasher>(&self) -> Result<Vec<u8>, EncodeError> {
+        let mut terminals = Vec::with_capacity(self.terminals.iter().map(terminal_len).sum());
+        for terminal in &self.terminals {
+            terminal_encode(&mut terminals, terminal);
+        }
+        let sizes = Sizes {
+            terminals: wire::count(self.terminals.len())?,
+            terminal_bytes: wire::count(terminals.len())?,
+            siblings: wire::count(self.siblings.len())?,
+            ..Sizes::default()
+        };
+        let sections = [terminals.as_slice(), &[], self.siblings.as_flattened()];
+        wire::assemble::<H>(Kind::Multi, &sizes, sections)
+    }
+}
+
+/// A multiproof that leads to the root it was checked against. Borrows the encoding.
+#[derive(Clone, Debug)]
+pub struct Verified<'a> {
+    parts: Parts<'a>,
+    root: Node,
+}
+
+impl Verified<'_> {
+    /// The root that was proven against.
+    pub fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// Number of terminals.
+    pub fn terminal_count(&self) -> usize {
+        self.parts.terminal_count()
+    }
+
+    /// The terminals, in key order.
+    pub fn terminals(&self) -> impl Iterator<Item = Terminal> + '_ {
+        self.parts.terminals()
+    }
+
+    /// What the root says about `key`.
+    pub fn get(&self, key: &Key) -> Lookup {
+        super::lookup(self.parts.find(key), key)
+    }
+}
+
+/// Checks a multiproof against a root. A proof without terminals says nothing, about any root.
+pub fn verify<'a, H: Hasher>(bytes: &'a [u8], root: &Node) -> Result<Verified<'a>, VerifyError> {
+    let parts = Parts::parse::<H>(Kind::Multi, bytes)?;
+    let leaves = leaf_nodes::<H>(&parts);
+    let mut walk = Walk::new(parts.siblings());
+    let mut found = None;
+    for (terminal, node, fork) in steps(parts.terminals(), &leaves) {
+        found = walk.push::<H>(Known(node), terminal.bits(), terminal.depth(), fork)?;
+    }
+    let proven = found.map_or(parts.terminal_count() == 0, |found| found.0 == *root);
+    if proven { Ok(Verified { parts, root: *root }) } else { Err(VerifyError::RootMismatch) }
+}
+
+/// The nodes of all leaf terminals, in order.
+pub(super) fn leaf_nodes<H: Hasher>(parts: &Parts<'_>) -> Vec<(Key, Node)> {
+    let leaf = |terminal| match terminal {
+        Terminal::Leaf { key, value_hash, .. } => Some((key, value_hash)),
+        Terminal::Terminator { .. } => None,
+    };
+    let mut leaves = Vec::new();
+    leaves.reserve_exact(parts.terminals().filter_map(leaf).count());
+    leaves.extend(parts.terminals().filter_map(leaf));
+    walk::hash_leaves::<H>(&mut leaves);
+    leaves
+}
+
+/// Each terminal with its node and the fork with the next one.
+pub(super) fn steps<'a>(
+    terminals: Terminals<'a>,
+    leaves: &'a [(Key, Node)],
+) -> impl Iterator<Item = (Terminal, Node, Option<u16>)> + 'a {
+    let mut leaves = leaves.iter();
+    let mut ahead = terminals;
+    ahead.next();
+    terminals.map(move |terminal| {
+        let fork = ahead.next().and_then(|next| wire::fork(&terminal, &next));
+        let node = match terminal {
+            Terminal::Leaf { .. } => leaves.next().map_or(TERMINATOR, |(_, node)| *node),
+            Terminal::Terminator { .. } => TERMINATOR,
+        };
+        (terminal, node, fork)
+    })
+}

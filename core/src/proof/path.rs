@@ -1,0 +1,84 @@
+//! Path proofs: what one root says about one key, and about all keys that end at its terminal.
+//!
+//! The siblings are written from depth 1 downwards, as many as the terminal is deep.
+
+use alloc::vec::Vec;
+
+use super::{
+    Lookup, Terminal, VerifyError,
+    terminal::{terminal_encode, terminal_len},
+    walk::{Known, Subtrie},
+    wire::{self, EncodeError, Kind, Parts, Sizes},
+};
+use crate::{
+    hasher::Hasher,
+    node::{Key, Node},
+    prefix,
+};
+
+/// One terminal with its siblings, to be encoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathProof {
+    /// Where the walk to the key ends.
+    pub terminal: Terminal,
+    /// The other child at each level, from depth 1 downwards.
+    pub siblings: Vec<Node>,
+}
+
+impl PathProof {
+    /// The wire encoding.
+    pub fn encode<H: Hasher>(&self) -> Result<Vec<u8>, EncodeError> {
+        let mut terminal = Vec::with_capacity(terminal_len(&self.terminal));
+        terminal_encode(&mut terminal, &self.terminal);
+        let sizes = Sizes {
+            terminals: 1,
+            terminal_bytes: wire::count(terminal.len())?,
+            siblings: wire::count(self.siblings.len())?,
+            ..Sizes::default()
+        };
+        let sections = [terminal.as_slice(), &[], self.siblings.as_flattened()];
+        wire::assemble::<H>(Kind::Path, &sizes, sections)
+    }
+}
+
+/// A path that leads to the root it was checked against.
+#[derive(Clone, Copy, Debug)]
+pub struct Verified {
+    terminal: Terminal,
+    root: Node,
+}
+
+impl Verified {
+    /// The root that was proven against.
+    pub fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// Where the path ends.
+    pub fn terminal(&self) -> &Terminal {
+        &self.terminal
+    }
+
+    /// What the root says about `key`.
+    pub fn get(&self, key: &Key) -> Lookup {
+        super::lookup(Some(self.terminal).filter(|terminal| terminal.covers(key)), key)
+    }
+}
+
+/// Checks a path proof against a root.
+pub fn verify<H: Hasher>(bytes: &[u8], root: &Node) -> Result<Verified, VerifyError> {
+    let parts = Parts::parse::<H>(Kind::Path, bytes)?;
+    let terminal = parts.terminals().next().ok_or(wire::DecodeError::Count)?;
+    let mut node = Known(terminal.node::<H>());
+    for (above, sibling) in (0..terminal.depth()).zip(parts.siblings()).rev() {
+        let sibling = Known::sibling(*sibling);
+        let (left, right) =
+            if prefix::bit(terminal.bits(), above) { (&sibling, &node) } else { (&node, &sibling) };
+        node = Known::join::<H>(left, right, above.saturating_add(1))?;
+    }
+    if node.0 == *root {
+        Ok(Verified { terminal, root: *root })
+    } else {
+        Err(VerifyError::RootMismatch)
+    }
+}

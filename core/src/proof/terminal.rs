@@ -1,0 +1,147 @@
+//! Terminals: where the walk to a key ends, in a leaf or in an empty subtrie.
+//!
+//! ```text
+//! offset  size
+//! 0       2      depth in bits 0-8, bit 15 set: leaf; bits 9-14 are zero
+//! leaf:
+//! 2       32     key
+//! 34      32     value hash
+//! terminator (depth at most 255):
+//! 2       ceil(depth / 8)   position; bits at and behind the depth are zero
+//! ```
+
+use alloc::vec::Vec;
+
+use super::wire::{DecodeError, Reader};
+use crate::{
+    hasher::Hasher,
+    node::{self, Key, Node, TERMINATOR, ValueHash},
+    prefix::Prefix,
+};
+
+const LEAF: u16 = 1 << 15;
+const DEPTH: u16 = 0x1ff;
+
+/// Bytes of the shortest terminal.
+pub(super) const MIN_LEN: usize = 2;
+/// Bytes of a leaf terminal.
+pub const LEAF_LEN: usize = 66;
+/// Bytes of the longest terminal.
+pub const MAX_LEN: usize = LEAF_LEN;
+
+/// Deepest node of a trie.
+pub const MAX_DEPTH: u16 = 256;
+
+/// Where the walk to one or more keys ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Terminal {
+    /// A leaf node.
+    Leaf {
+        /// Depth of the node: the shallowest at which the key is alone.
+        depth: u16,
+        /// Its key.
+        key: Key,
+        /// The hash of its value.
+        value_hash: ValueHash,
+    },
+    /// An empty subtrie beside one with two keys or more (or an empty trie, at depth 0).
+    Terminator {
+        /// Its position, at most 255 deep.
+        position: Prefix,
+    },
+}
+
+impl Terminal {
+    /// Depth of the node.
+    pub fn depth(&self) -> u16 {
+        match self {
+            Self::Leaf { depth, .. } => *depth,
+            Self::Terminator { position } => position.len(),
+        }
+    }
+
+    /// Bits from which the position is read: its first [`depth`](Self::depth) bits.
+    pub fn bits(&self) -> &Key {
+        match self {
+            Self::Leaf { key, .. } => key,
+            Self::Terminator { position } => position.first_key(),
+        }
+    }
+
+    /// Position of the node; a depth of more than 256 counts as 256.
+    pub fn position(&self) -> Prefix {
+        Prefix::new(self.bits(), self.depth().min(MAX_DEPTH))
+    }
+
+    /// Does the walk to `key` end here?
+    pub fn covers(&self, key: &Key) -> bool {
+        crate::prefix::common_len(self.bits(), key) >= self.depth()
+    }
+
+    /// The value hash of `key`, for a key that is covered.
+    pub fn value_of(&self, key: &Key) -> Option<&ValueHash> {
+        match self {
+            Self::Leaf { key: own, value_hash, .. } if own == key => Some(value_hash),
+            _ => None,
+        }
+    }
+
+    /// The node itself.
+    pub fn node<H: Hasher>(&self) -> Node {
+        match self {
+            Self::Leaf { key, value_hash, .. } => node::leaf::<H>(key, value_hash),
+            Self::Terminator { .. } => TERMINATOR,
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let word = reader.u16()?;
+        let depth = word & DEPTH;
+        if word & !(LEAF | DEPTH) != 0 {
+            return Err(DecodeError::UnknownFlags);
+        }
+        if depth > MAX_DEPTH {
+            return Err(DecodeError::TooDeep { depth });
+        }
+        if word & LEAF != 0 {
+            return Ok(Self::Leaf { depth, key: reader.array()?, value_hash: reader.array()? });
+        }
+        if depth == MAX_DEPTH {
+            return Err(DecodeError::TooDeep { depth });
+        }
+        let mut bits = [0; 32];
+        let position = reader.bytes(usize::from(depth.div_ceil(8)))?;
+        for (to, from) in bits.iter_mut().zip(position) {
+            *to = *from;
+        }
+        let position = Prefix::from_raw(bits, depth).ok_or(DecodeError::BitsBehindDepth)?;
+        Ok(Self::Terminator { position })
+    }
+}
+
+/// Appends the bytes of a terminal. A depth that no trie has is written as it is, cut to 9 bits,
+/// and refused by every reader.
+pub fn terminal_encode(to: &mut Vec<u8>, terminal: &Terminal) {
+    let depth = terminal.depth() & DEPTH;
+    match terminal {
+        Terminal::Leaf { key, value_hash, .. } => {
+            to.extend_from_slice(&(depth | LEAF).to_le_bytes());
+            to.extend_from_slice(key);
+            to.extend_from_slice(value_hash);
+        }
+        Terminal::Terminator { position } => {
+            to.extend_from_slice(&depth.to_le_bytes());
+            to.extend(position.first_key().iter().take(usize::from(depth.div_ceil(8))));
+        }
+    }
+}
+
+/// Bytes that [`terminal_encode`] appends.
+pub fn terminal_len(terminal: &Terminal) -> usize {
+    match terminal {
+        Terminal::Leaf { .. } => LEAF_LEN,
+        Terminal::Terminator { position } => {
+            MIN_LEN.saturating_add(usize::from(position.len().div_ceil(8)))
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Subtries completed from left to right: how one flat list of siblings belongs to many
+//! terminals.
+//!
+//! Terminals come in key order. A finished subtrie climbs, one sibling a level, up to the level
+//! right below the next fork: the deeper of where its path parts from the left neighbour's and
+//! from the right neighbour's. If the fork is with the left, the two combine there and the
+//! result climbs on; otherwise it waits on the stack for its right side. So the siblings are in
+//! post-order: all of the left subtree, its climb, all of the right subtree, its climb, the climb
+//! of both.
+
+use alloc::vec::Vec;
+
+use super::VerifyError;
+use crate::{
+    hasher::Hasher,
+    node::{self, Combined, Key, Node},
+    prefix,
+};
+
+/// What is known of a subtrie while it climbs.
+pub(super) trait Subtrie: Copy {
+    /// A subtrie that the proof does not open.
+    fn sibling(node: Node) -> Self;
+
+    /// Two siblings at `depth`, combined.
+    fn join<H: Hasher>(left: &Self, right: &Self, depth: u16) -> Result<Self, VerifyError>;
+}
+
+/// The node of a trie that exists: everything above a terminal is a hashed internal node.
+#[derive(Clone, Copy)]
+pub(super) struct Known(pub(super) Node);
+
+impl Subtrie for Known {
+    fn sibling(node: Node) -> Self {
+        Self(node)
+    }
+
+    fn join<H: Hasher>(left: &Self, right: &Self, depth: u16) -> Result<Self, VerifyError> {
+        let impossible = Err(VerifyError::Impossible { depth });
+        match node::combine_kind(&left.0, &right.0) {
+            Combined::Known(_) => return impossible,
+            Combined::Hash => {}
+        }
+        // A whole key has been walked: nothing but a leaf is there.
+        if depth == super::terminal::MAX_DEPTH && !(is_leaf(&left.0) && is_leaf(&right.0)) {
+            return impossible;
+        }
+        Ok(Self(node::tag_internal(H::hash64(&node::concat(&left.0, &right.0)))))
+    }
+}
+
+fn is_leaf(node: &Node) -> bool {
+    node::kind(node) == node::NodeKind::Leaf
+}
+
+/// A node before and after a batch.
+#[derive(Clone, Copy)]
+pub(super) struct BeforeAfter {
+    pub(super) before: Known,
+    pub(super) after: Node,
+}
+
+impl Subtrie for BeforeAfter {
+    fn sibling(node: Node) -> Self {
+        Self { before: Known(node), after: node }
+    }
+
+    fn join<H: Hasher>(left: &Self, right: &Self, depth: u16) -> Result<Self, VerifyError> {
+        let before = Known::join::<H>(&left.before, &right.before, depth)?;
+        let unchanged = left.after == left.before.0 && right.after == right.before.0;
+        let after =
+            if unchanged { before.0 } else { node::combine::<H>(&left.after, &right.after) };
+        Ok(Self { before, after })
+    }
+}
+
+/// A finished subtrie that waits for the right side of the fork at this depth.
+struct Waiting<S> {
+    left: S,
+    fork: u16,
+}
+
+/// The walk: give it each finished terminal in order, and where the path to the next one parts.
+pub(super) struct Walk<'a, S> {
+    siblings: core::slice::Iter<'a, Node>,
+    /// Forks grow strictly towards the top, so there are at most 256.
+    stack: Vec<Waiting<S>>,
+}
+
+impl<'a, S: Subtrie> Walk<'a, S> {
+    pub(super) fn new(siblings: &'a [Node]) -> Self {
+        Self { siblings: siblings.iter(), stack: Vec::new() }
+    }
+
+    /// Takes the terminal at the first `depth` bits of `bits`. `fork` is the depth at which the
+    /// next terminal's path parts from this one, `None` for the last. Returns the root's subtrie
+    /// behind the last terminal.
+    pub(super) fn push<H: Hasher>(
+        &mut self,
+        terminal: S,
+        bits: &Key,
+        mut depth: u16,
+        fork: Option<u16>,
+    ) -> Result<Option<S>, VerifyError> {
+        let mut subtrie = terminal;
+        loop {
+            let left = self.stack.last().map(|waiting| waiting.fork);
+            let deepest = left.max(fork);
+            let stop = deepest.map_or(0, |fork| fork.saturating_add(1));
+            while depth > stop {
+                let sibling = S::sibling(*self.siblings.next().ok_or(super::DecodeError::Count)?);
+                let above = depth.saturating_sub(1);
+                let (l, r) = if prefix::bit(bits, above) {
+                    (&sibling, &subtrie)
+                } else {
+                    (&subtrie, &sibling)
+                };
+                subtrie = S::join::<H>(l, r, depth)?;
+                depth = above;
+            }
+            match (left, fork) {
+                (Some(at), _) if deepest == left => {
+                    let Some(waiting) = self.stack.pop() else { return Ok(None) };
+                    subtrie = S::join::<H>(&waiting.left, &subtrie, depth)?;
+                    depth = at;
+                }
+                (_, Some(fork)) => {
+                    self.stack.push(Waiting { left: subtrie, fork });
+                    return Ok(None);
+                }
+                _ => return Ok(Some(subtrie)),
+            }
+        }
+    }
+}
+
+/// The node at `depth` over leaf nodes in key order, all below one position of that depth.
+///
+/// The same walk with nothing but terminators beside it: a leaf alone moves up to `depth`, two
+/// or more meet at their forks. `stack` is scratch.
+pub(super) fn fold_leaves<H: Hasher>(
+    leaves: &[(Key, Node)],
+    depth: u16,
+    stack: &mut Vec<(Node, u16)>,
+) -> Node {
+    stack.clear();
+    let mut keys = leaves.iter().peekable();
+    while let Some((key, node)) = keys.next() {
+        let fork = keys.peek().map(|(next, _)| prefix::common_len(key, next));
+        let mut node = *node;
+        // A leaf stands wherever it is needed; `at` matters once it is part of an internal node.
+        let mut at = None;
+        loop {
+            let left = stack.last().map(|(_, fork)| *fork);
+            let deepest = left.max(fork);
+            if let Some(from) = at {
+                let stop = deepest.map_or(depth, |fork| fork.saturating_add(1));
+                node = lift::<H>(node, key, from, stop);
+            }
+            match (left, fork) {
+                (Some(fork), _) if deepest == left => {
+                    let Some((waiting, _)) = stack.pop() else { return node };
+                    node = node::combine::<H>(&waiting, &node);
+                    at = Some(fork);
+                }
+                (_, Some(fork)) => {
+                    stack.push((node, fork));
+                    break;
+                }
+                _ => return node,
+            }
+        }
+    }
+    node::TERMINATOR
+}
+
+/// An internal node at depth `from` of the path to `key`, lifted to depth `to` beside nothing.
+fn lift<H: Hasher>(mut node: Node, key: &Key, from: u16, to: u16) -> Node {
+    for depth in (to..from).rev() {
+        node = if prefix::bit(key, depth) {
+            node::combine::<H>(&node::TERMINATOR, &node)
+        } else {
+            node::combine::<H>(&node, &node::TERMINATOR)
+        };
+    }
+    node
+}
+
+/// Leaf nodes are hashed this many at a time.
+const BATCH: usize = 32;
+
+/// Turns (key, value hash) pairs into (key, leaf node) pairs, in place.
+pub(super) fn hash_leaves<H: Hasher>(leaves: &mut [(Key, Node)]) {
+    let mut blocks = [[0; 64]; BATCH];
+    let mut hashes = [[0; 32]; BATCH];
+    for chunk in leaves.chunks_mut(BATCH) {
+        for (block, (key, value_hash)) in blocks.iter_mut().zip(chunk.iter()) {
+            *block = node::leaf_preimage(key, value_hash);
+        }
+        if let (Some(blocks), Some(hashes)) =
+            (blocks.get(..chunk.len()), hashes.get_mut(..chunk.len()))
+        {
+            H::hash64_many(blocks, hashes);
+        }
+        for ((_, node), hash) in chunk.iter_mut().zip(&hashes) {
+            *node = node::tag_leaf(*hash);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Witnesses: a multiproof against the root before a batch, and what the batch did.
+//!
+//! [`verify`] computes both roots in one walk: the one before must be the caller's, the one after
+//! is what it returns. Below each terminal the new subtrie follows from the old leaf (if there was
+//! one and it stays) and the keys put there; above, from the same siblings.
+//!
+//! An empty batch has neither terminals nor operations; it is valid for every root and changes
+//! nothing.
+
+use alloc::vec::Vec;
+
+use super::{
+    Access, DecodeError, Lookup, MultiProof, Op, Terminal, VerifyError,
+    multi::{leaf_nodes, steps},
+    op::{op_encode, op_len},
+    terminal::{terminal_encode, terminal_len},
+    walk::{self, BeforeAfter, Known, Walk},
+    wire::{self, EncodeError, Kind, Parts, Sizes},
+};
+use crate::{
+    hasher::Hasher,
+    node::{Key, Node, ValueHash},
+};
+
+/// A multiproof and the operations of a batch, to be encoded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Witness {
+    /// The terminals of all keys accessed, and no others.
+    pub proof: MultiProof,
+    /// In key order, each key once.
+    pub ops: Vec<Op>,
+}
+
+impl Witness {
+    /// The wire encoding.
+    pub fn encode<H: Hasher>(&self) -> Result<Vec<u8>, EncodeError> {
+        let mut writer = WitnessWriter::new();
+        let mut ops = self.ops.iter().enumerate().peekable();
+        for terminal in &self.proof.terminals {
+            writer.terminal(terminal);
+            while let Some((_, op)) = ops.next_if(|(_, op)| terminal.covers(&op.key)) {
+                writer.op(op, terminal);
+            }
+        }
+        if let Some((index, _)) = ops.next() {
+            return Err(EncodeError::OpOutOfScope { index });
+        }
+        writer.siblings(&self.proof.siblings);
+        writer.finish::<H>()
+    }
+}
+
+/// Collects the three sections of a witness piece by piece; pieces made apart are appended in key
+/// order. Gives the bytes that [`Witness::encode`] gives.
+#[derive(Clone, Debug, Default)]
+pub struct WitnessWriter {
+    terminals: Vec<u8>,
+    ops: Vec<u8>,
+    siblings: Vec<Node>,
+    terminal_count: usize,
+    op_count: usize,
+    /// The last terminal has no operation yet.
+    fresh: bool,
+}
+
+impl WitnessWriter {
+    /// Without content.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a terminal; its operations follow before the next one.
+    pub fn terminal(&mut self, terminal: &Terminal) {
+        terminal_encode(&mut self.terminals, terminal);
+        self.terminal_count = self.terminal_count.saturating_add(1);
+        self.fresh = true;
+    }
+
+    /// Appends an operation under `terminal`, the one that was appended last.
+    pub fn op(&mut self, op: &Op, terminal: &Terminal) {
+        op_encode(&mut self.ops, op, terminal, self.fresh);
+        self.op_count = self.op_count.saturating_add(1);
+        self.fresh = false;
+    }
+
+    /// Appends the next siblings in post-order.
+    pub fn siblings(&mut self, siblings: &[Node]) {
+        self.siblings.extend_from_slice(siblings);
+    }
+
+    /// Appends all of `next`, which lies to the right.
+    pub fn append(&mut self, next: &Self) {
+        self.terminals.extend_from_slice(&next.terminals);
+        self.ops.extend_from_slice(&next.ops);
+        self.siblings.extend_from_slice(&next.siblings);
+        self.terminal_count = self.terminal_count.saturating_add(next.terminal_count);
+        self.op_count = self.op_count.saturating_add(next.op_count);
+        self.fresh = next.fresh;
+    }
+
+    /// Empties the writer and keeps its buffers.
+    pub fn clear(&mut self) {
+        self.terminals.clear();
+        self.ops.clear();
+        self.siblings.clear();
+        self.terminal_count = 0;
+        self.op_count = 0;
+        self.fresh = false;
+    }
+
+    /// Makes room for this much more.
+    pub fn reserve(&mut self, more: &Sizes) {
+        let len = |len: u32| usize::try_from(len).unwrap_or(usize::MAX);
+        self.terminals.reserve(len(more.terminal_bytes));
+        self.ops.reserve(len(more.op_bytes));
+        self.siblings.reserve(len(more.siblings));
+    }
+
+    /// Counts and lengths so far.
+    pub fn sizes(&self) -> Result<Sizes, EncodeError> {
+        Ok(Sizes {
+            terminals: wire::count(self.terminal_count)?,
+            ops: wire::count(self.op_count)?,
+            siblings: wire::count(self.siblings.len())?,
+            terminal_bytes: wire::count(self.terminals.len())?,
+            op_bytes: wire::count(self.ops.len())?,
+        })
+    }
+
+    /// The three sections so far: terminals, operations, siblings.
+    pub fn sections(&self) -> [&[u8]; 3] {
+        [&self.terminals, &self.ops, self.siblings.as_flattened()]
+    }
+
+    /// The wire encoding.
+    pub fn finish<H: Hasher>(&self) -> Result<Vec<u8>, EncodeError> {
+        wire::assemble::<H>(Kind::Witness, &self.sizes()?, self.sections())
+    }
+}
+
+/// Sizes of the encoding of these terminals and operations; `ops` come with their terminals.
+pub fn sizes<'a>(
+    terminals: impl Iterator<Item = &'a Terminal>,
+    ops: impl Iterator<Item = (&'a Op, &'a Terminal)>,
+    siblings: usize,
+) -> Result<Sizes, EncodeError> {
+    let (mut terminal_count, mut terminal_bytes) = (0usize, 0usize);
+    for terminal in terminals {
+        terminal_count = terminal_count.saturating_add(1);
+        terminal_bytes = terminal_bytes.saturating_add(terminal_len(terminal));
+    }
+    let (mut op_count, mut op_bytes) = (0usize, 0usize);
+    for (op, terminal) in ops {
+        op_count = op_count.saturating_add(1);
+        op_bytes = op_bytes.saturating_add(op_len(op, terminal));
+    }
+    Ok(Sizes {
+        terminals: wire::count(terminal_count)?,
+        ops: wire::count(op_count)?,
+        siblings: wire::count(siblings)?,
+        terminal_bytes: wire::count(terminal_bytes)?,
+        op_bytes: wire::count(op_bytes)?,
+    })
+}
+
+/// The header of a witness whose sections have these sizes, for callers that write the sections
+/// in place: terminals at [`wire::HEADER_LEN`], then operations, then siblings, without gaps.
+pub fn header<H: Hasher>(sizes: &Sizes) -> [u8; wire::HEADER_LEN] {
+    wire::header::<H>(Kind::Witness, sizes)
+}
+
+/// An operation of a verified witness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifiedOp {
+    /// The key.
+    pub key: Key,
+    /// What was done with it.
+    pub access: Access,
+    /// The hash of the value before the batch; `None`: the key was absent.
+    pub before: Option<ValueHash>,
+}
+
+/// A witness that leads from the root it was checked against to a new one. Borrows the encoding.
+#[derive(Clone, Debug)]
+pub struct Verified<'a> {
+    parts: Parts<'a>,
+    prev_root: Node,
+    new_root: Node,
+}
+
+impl Verified<'_> {
+    /// The root before the batch.
+    pub fn prev_root(&self) -> &Node {
+        &self.prev_root
+    }
+
+    /// The root after the batch.
+    pub fn new_root(&self) -> &Node {
+        &self.new_root
+    }
+
+    /// What the root before the batch says about `key`.
+    pub fn get(&self, key: &Key) -> Lookup {
+        super::lookup(self.parts.find(key), key)
+    }
+
+    /// Number of operations.
+    pub fn op_count(&self) -> usize {
+        self.parts.op_count()
+    }
+
+    /// The operations, in key order.
+    pub fn ops(&self) -> impl Iterator<Item = VerifiedOp> + '_ {
+        self.parts.ops().map(|(op, terminal)| VerifiedOp {
+            key: op.key,
+            access: op.access,
+            before: terminal.value_of(&op.key).copied(),
+        })
+    }
+
+    /// The terminals, in key order.
+    pub fn terminals(&self) -> impl Iterator<Item = Terminal> + '_ {
+        self.parts.terminals()
+    }
+}
+
+/// Checks a witness against the root before the batch and computes the root after it.
+pub fn verify<'a, H: Hasher>(
+    bytes: &'a [u8],
+    prev_root: &Node,
+) -> Result<Verified<'a>, VerifyError> {
+    let parts = Parts::parse::<H>(Kind::Witness, bytes)?;
+    if parts.terminal_count() == 0 {
+        return Ok(Verified { parts, prev_root: *prev_root, new_root: *prev_root });
+    }
+    let before = leaf_nodes::<H>(&parts);
+    let after = leaves_after::<H>(&parts, before.len());
+    let mut after = after.as_slice();
+    let mut stack = Vec::new();
+    let mut walk = Walk::new(parts.siblings());
+    let mut found = None;
+    for (terminal, node, fork) in steps(parts.terminals(), &before) {
+        let here = after.iter().take_while(|(key, _)| terminal.covers(key)).count();
+        let (own, rest) = after.split_at_checked(here).ok_or(DecodeError::OpOutOfScope)?;
+        after = rest;
+        let new = walk::fold_leaves::<H>(own, terminal.depth(), &mut stack);
+        let subtrie = BeforeAfter { before: Known(node), after: new };
+        found = walk.push::<H>(subtrie, terminal.bits(), terminal.depth(), fork)?;
+    }
+    match found {
+        Some(found) if found.before.0 == *prev_root => {
+            Ok(Verified { parts, prev_root: *prev_root, new_root: found.after })
+        }
+        _ => Err(VerifyError::RootMismatch),
+    }
+}
+
+/// The leaf nodes below all terminals after the batch, in key order.
+fn leaves_after<H: Hasher>(parts: &Parts<'_>, old_leaves: usize) -> Vec<(Key, Node)> {
+    let mut leaves = Vec::new();
+    leaves.reserve_exact(parts.puts().saturating_add(old_leaves));
+    let mut ops = parts.ops().map(|(op, _)| op).peekable();
+    for terminal in parts.terminals() {
+        // The old leaf, until an operation overwrites it or its place in the order is passed.
+        let mut old = match terminal {
+            Terminal::Leaf { key, value_hash, .. } => Some((key, value_hash)),
+            Terminal::Terminator { .. } => None,
+        };
+        while let Some(op) = ops.next_if(|op| terminal.covers(&op.key)) {
+            let Some(written) = op.access.written() else { continue };
+            leaves.extend(old.take_if(|(key, _)| *key < op.key));
+            old.take_if(|(key, _)| *key == op.key);
+            leaves.extend(written.map(|value_hash| (op.key, *value_hash)));
+        }
+        leaves.extend(old);
+    }
+    walk::hash_leaves::<H>(&mut leaves);
+    leaves
+}

@@ -1,0 +1,128 @@
+//! Random sets and batches with the shapes that tries are bad at.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub(crate) mod mutate;
+pub(crate) mod second;
+
+use pleach_core::{
+    Blake3, Hasher, Key, Node, Sha2, ValueHash,
+    naive::Naive,
+    proof::{Access, Op},
+};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+
+/// Number of cases, small unless `PLEACH_CASES` says otherwise.
+pub(crate) fn cases(default: u64) -> u64 {
+    std::env::var("PLEACH_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+pub(crate) fn rng(seed: u64) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(seed)
+}
+
+pub(crate) fn below(rng: &mut ChaCha8Rng, bound: usize) -> usize {
+    usize::try_from(rng.next_u64() % u64::try_from(bound).unwrap()).unwrap()
+}
+
+pub(crate) fn bytes32(rng: &mut ChaCha8Rng) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    rng.fill_bytes(&mut bytes);
+    bytes
+}
+
+/// How the keys of a test are spread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Shape {
+    Uniform,
+    /// Big-endian integers from zero.
+    Sequential,
+    /// 60 shared bits, then random ones.
+    Shared60,
+    /// A few bits in the first byte and in the last one, nothing between.
+    Ends,
+    /// Pairs that part at the very last bit.
+    LastBit,
+}
+
+pub(crate) const SHAPES: [Shape; 5] =
+    [Shape::Uniform, Shape::Sequential, Shape::Shared60, Shape::Ends, Shape::LastBit];
+
+pub(crate) fn key(shape: Shape, rng: &mut ChaCha8Rng) -> Key {
+    let mut key = [0; 32];
+    match shape {
+        Shape::Uniform => rng.fill_bytes(&mut key),
+        Shape::Sequential => key[28..].copy_from_slice(&(rng.next_u32() % 64).to_be_bytes()),
+        Shape::Shared60 => {
+            rng.fill_bytes(&mut key);
+            key[..7].copy_from_slice(&[0xa5, 0x5a, 0, 0xff, 0x12, 0x34, 0x56]);
+            key[7] = 0x70 | key[7] & 15;
+        }
+        Shape::Ends => {
+            key[0] = (rng.next_u32() % 4).to_le_bytes()[0] << 6;
+            key[31] = (rng.next_u32() % 8).to_le_bytes()[0];
+        }
+        Shape::LastBit => {
+            key = [(rng.next_u32() % 5).to_le_bytes()[0]; 32];
+            key[31] ^= (rng.next_u32() % 2).to_le_bytes()[0];
+        }
+    }
+    key
+}
+
+pub(crate) fn set(shape: Shape, rng: &mut ChaCha8Rng, count: usize) -> Naive {
+    (0..count).map(|_| (key(shape, rng), bytes32(rng))).collect()
+}
+
+/// Keys, some of the set and some that may not be.
+pub(crate) fn some_keys(set: &Naive, shape: Shape, rng: &mut ChaCha8Rng, count: usize) -> Vec<Key> {
+    let own: Vec<Key> = set.pairs().keys().copied().collect();
+    let mut keys: Vec<Key> = (0..count)
+        .map(|_| {
+            if own.is_empty() || rng.next_u32() % 3 == 0 {
+                key(shape, rng)
+            } else {
+                own[below(rng, own.len())]
+            }
+        })
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+pub(crate) fn some_ops(set: &Naive, shape: Shape, rng: &mut ChaCha8Rng, count: usize) -> Vec<Op> {
+    let deletes = [0, 30, 100][below(rng, 3)];
+    some_keys(set, shape, rng, count)
+        .into_iter()
+        .map(|key| {
+            let value: Option<ValueHash> =
+                (u64::from(rng.next_u32() % 100) >= deletes).then(|| bytes32(rng));
+            let access = match rng.next_u32() % 3 {
+                0 => Access::Read,
+                1 => Access::Write(value),
+                _ => Access::ReadWrite(value),
+            };
+            Op { key, access }
+        })
+        .collect()
+}
+
+/// The published hasher that stands for one of ours.
+pub(crate) trait Oracle: Hasher {
+    type Published: nomt_core::hasher::NodeHasher;
+}
+
+impl Oracle for Blake3 {
+    type Published = nomt_core::hasher::Blake3Hasher;
+}
+
+impl Oracle for Sha2 {
+    type Published = nomt_core::hasher::Sha2Hasher;
+}
+
+/// The root that the published crate computes.
+pub(crate) fn oracle_root<H: Oracle>(set: &Naive) -> Node {
+    let pairs: Vec<_> = set.pairs().iter().map(|(key, value)| (*key, *value)).collect();
+    nomt_core::update::build_trie::<H::Published>(0, pairs, |_| {})
+}

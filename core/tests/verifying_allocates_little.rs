@@ -1,0 +1,119 @@
+//! Whatever the bytes claim, verifying them holds at most four times their length (and a
+//! constant) at any moment.
+#![expect(unsafe_code, reason = "an allocator that counts has to be an allocator")]
+
+mod common;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+use common::{SHAPES, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
+use pleach_core::{
+    Blake3,
+    proof::{Kind, multi, path, wire, wire::Sizes, witness},
+};
+
+thread_local! {
+    /// Bytes held by this thread, and the most it ever held.
+    static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+}
+
+struct Counting;
+
+fn count(more: isize) {
+    // A thread that is ending has no counter any more, and nothing to count.
+    let _ = HELD.try_with(|held| {
+        let (now, most) = held.get();
+        held.set((now + more, most.max(now + more)));
+    });
+}
+
+fn size(layout: Layout) -> isize {
+    isize::try_from(layout.size()).unwrap_or(isize::MAX)
+}
+
+// SAFETY: every call is handed on to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(size(layout));
+        // SAFETY: the caller's promises are those that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(-size(layout));
+        // SAFETY: as above; the block came from `System`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The stack of waiting subtries: at most 256 of them, twice while the vector grows.
+const CONSTANT: usize = 64 << 10;
+
+fn bounded(bytes: &[u8], run: impl FnOnce(&[u8])) {
+    HELD.with(|held| held.set((0, 0)));
+    run(bytes);
+    let (_, most) = HELD.with(Cell::get);
+    let most = usize::try_from(most).unwrap();
+    assert!(most <= 4 * bytes.len() + CONSTANT, "{most} bytes held for {}", bytes.len());
+}
+
+fn all_bounded(bytes: &[u8], root: &[u8; 32]) {
+    bounded(bytes, |bytes| _ = path::verify::<Blake3>(bytes, root));
+    bounded(bytes, |bytes| _ = multi::verify::<Blake3>(bytes, root).map(|v| v.get(root)));
+    bounded(bytes, |bytes| _ = witness::verify::<Blake3>(bytes, root).map(|v| v.get(root)));
+}
+
+#[test]
+fn memory_is_bounded_by_the_input_for_valid_and_changed_encodings() {
+    for seed in 0..cases(30) {
+        for shape in SHAPES {
+            let mut rng = rng(seed);
+            let count = below(&mut rng, 80);
+            let set = set(shape, &mut rng, count);
+            let root = set.root::<Blake3>();
+            let keys = some_keys(&set, shape, &mut rng, 30);
+            let ops = some_ops(&set, shape, &mut rng, 30);
+            for mut bytes in [
+                set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap(),
+                set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap(),
+            ] {
+                for _ in 0..20 {
+                    all_bounded(&bytes, &root);
+                    mutate(&mut rng, &mut bytes);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
+    let mut rng = rng(1);
+    let set = set(common::Shape::Uniform, &mut rng, 3000);
+    let ops = some_ops(&set, common::Shape::Uniform, &mut rng, 3000);
+    let bytes = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
+    let root = set.root::<Blake3>();
+    bounded(&bytes, |bytes| assert!(witness::verify::<Blake3>(bytes, &root).is_ok()));
+    // 2^15 empty subtries of two position bytes each: well-formed, and hashed nowhere.
+    let mut section = Vec::new();
+    for first in 0..1u16 << 15 {
+        section.extend_from_slice(&[15, 0]);
+        section.extend_from_slice(&(first << 1).to_be_bytes());
+    }
+    for claimed in [1 << 15, u32::MAX, 1 << 16] {
+        let sizes = Sizes {
+            terminals: claimed,
+            terminal_bytes: u32::try_from(section.len()).unwrap(),
+            ..Sizes::default()
+        };
+        let mut bytes = wire::header::<Blake3>(Kind::Multi, &sizes).to_vec();
+        bytes.extend_from_slice(&section);
+        bounded(&bytes, |bytes| assert!(multi::verify::<Blake3>(bytes, &root).is_err()));
+    }
+}

@@ -1,0 +1,96 @@
+//! A block: the result of a finish, to be committed or to become an overlay.
+
+use std::sync::Arc;
+
+use pleach_core::{Hasher, Node, Prefix};
+use pleach_io::{Device, Runtime};
+
+use crate::commit;
+use crate::error::{Error, Result};
+use crate::finish::ChunkOutcome;
+use crate::log::MAX_BLOB;
+use crate::overlay::Overlay;
+use crate::shared::Shared;
+use crate::undo::Changed;
+use crate::view::View;
+
+/// What a session made: a root over its parent's, and the changes that lead there. Nothing of it
+/// is on disk.
+pub struct Block<H: Hasher, D: Device, R: Runtime> {
+    pub(crate) shared: Arc<Shared<H, D, R>>,
+    pub(crate) view: View,
+    pub(crate) parent: Option<Overlay<H, D, R>>,
+    pub(crate) prev_root: Node,
+    pub(crate) root: Node,
+    pub(crate) chunks: Vec<ChunkOutcome>,
+    pub(crate) witness: Option<Vec<u8>>,
+    pub(crate) blob: Option<Vec<u8>>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
+    /// Root of the state that this block makes.
+    pub fn root(&self) -> Node {
+        self.root
+    }
+
+    /// Root of the state that it was made on.
+    pub fn prev_root(&self) -> Node {
+        self.prev_root
+    }
+
+    /// The witness, once: `None` when none was asked for or when it was taken before. Its bytes
+    /// are for `pleach_core::witness::verify`.
+    pub fn take_witness(&mut self) -> Option<Vec<u8>> {
+        self.witness.take()
+    }
+
+    /// Number of keys that this block writes.
+    pub fn change_count(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.changes.len()).sum()
+    }
+
+    /// Gives the commit a blob of the application's; without one it keeps its parent's.
+    pub fn set_blob(&mut self, blob: Vec<u8>) -> Result<()> {
+        let limit = MAX_BLOB as usize;
+        if blob.len() > limit {
+            return Err(Error::BlobTooLarge { bytes: blob.len(), limit });
+        }
+        self.blob = Some(blob);
+        Ok(())
+    }
+
+    /// Commits the block (and the overlays that it stands on, merged with it) and gives the
+    /// commit's number. Durable when it returns, if the database's durability says so.
+    ///
+    /// # Errors
+    /// [`Error::StaleParent`] when its parent is no longer the newest commit; [`Error::Full`] when
+    /// the device has no room (nothing happened); [`Error::Poisoned`] after a failed write.
+    pub fn commit(self) -> Result<u64> {
+        if self.parent.is_some() {
+            return self.into_overlay().commit();
+        }
+        commit::commit(&self.shared, self.view.base, &self.prev_root, &self.root, self.chunks, self.blob.as_deref())
+    }
+
+    /// Keeps the block in memory as a state that further sessions can stand on.
+    pub fn into_overlay(self) -> Overlay<H, D, R> {
+        Overlay::new(self)
+    }
+
+    /// Touched positions and their nodes, pages and regions.
+    pub(crate) fn positions(&self) -> Vec<(Prefix, Node)> {
+        let mut nodes: Vec<(Prefix, Node)> = Vec::new();
+        for chunk in &self.chunks {
+            nodes.extend(chunk.nodes.iter().map(|(_, prefix, node)| (*prefix, *node)));
+            nodes.extend(chunk.regions.iter().map(|region| (*region.region.prefix(), region.node)));
+        }
+        nodes.sort_unstable_by_key(|(prefix, _)| *prefix);
+        nodes.dedup_by_key(|(prefix, _)| *prefix);
+        nodes
+    }
+
+    /// All changes in key order.
+    pub(crate) fn changes(&self) -> Vec<Changed> {
+        self.chunks.iter().flat_map(|chunk| chunk.changes.iter().cloned()).collect()
+    }
+}

@@ -1,0 +1,304 @@
+//! The commit protocol; `docs/commit-and-recovery.md` has the rules and why.
+//!
+//! 1. Wait while the delta or the log is full.
+//! 2. Check that no flush has cut finer below what the block touched; refold where one has.
+//! 3. Encode the record and make room for it in the log. A full disk shows here.
+//! 4. *Ticket*, under the sequencer's lock: the parent is the newest ticketed commit, the cuts
+//!    are still those of step 2, and the record gets its position.
+//! 5. Write, and sync as the mode says.
+//! 6. Publish, in ticket order: undo, then pending changes and nodes region by region, then the
+//!    number.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use pleach_beatree::leaf_fold::Touch;
+use pleach_beatree::region::{Applied, Pending};
+use pleach_beatree::Stored;
+use pleach_core::{Hasher, Node, Prefix};
+use pleach_io::{Device, Event, Runtime};
+
+use crate::error::{Error, Result};
+use crate::finish::{ChunkOutcome, refold};
+use crate::log::{ChangeSection, LogValue, MAX_RECORD, NamespacePart, NodeSection, RecordBuf, commit_record};
+use crate::metrics::Counters;
+use crate::options::Durability;
+use crate::shared::{Shared, Tip};
+use crate::undo::{Changed, Changes};
+use crate::view::View;
+
+/// Tries to get a ticket with current cuts before structural flushes are held off.
+const TRIES: u32 = 3;
+
+/// Commits a block's changes on commit `base`.
+pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
+    shared: &Arc<Shared<H, D, R>>,
+    base: u64,
+    prev_root: &Node,
+    root: &Node,
+    mut chunks: Vec<ChunkOutcome>,
+    blob: Option<&[u8]>,
+) -> Result<u64> {
+    shared.throttle()?;
+    spill_large(shared, &mut chunks)?;
+    let blob: Arc<[u8]> = blob.map_or_else(|| Arc::clone(&shared.tip.lock().blob), Into::into);
+    let number = base + 1;
+    let mut tries = 0;
+    let (position, end) = loop {
+        tries += 1;
+        let hold = (tries > TRIES).then(|| shared.structure.lock());
+        let shapes = {
+            let state = shared.sequencer.lock();
+            state.check()?;
+            if state.ticketed != base {
+                return Err(Error::StaleParent { base, tip: state.ticketed });
+            }
+            state.shapes
+        };
+        renew(shared, &mut chunks)?;
+        let mut record = encode(shared.database, number, &blob, prev_root, root, &chunks);
+        let bytes = record.len();
+        if bytes > MAX_RECORD {
+            return Err(Error::BatchTooLarge { bytes, limit: MAX_RECORD });
+        }
+        if shared.options.durability == Durability::Commit {
+            record.set_synced();
+        }
+        shared.sequencer.make_room(bytes)?;
+        let mut state = shared.sequencer.lock();
+        state.check()?;
+        if state.ticketed != base {
+            return Err(Error::StaleParent { base, tip: state.ticketed });
+        }
+        if state.shapes != shapes || !state.has_room(bytes) {
+            drop(state);
+            drop(hold);
+            continue;
+        }
+        let position = state.queue(record);
+        state.ticketed = number;
+        state.in_flight += 1;
+        drop(state);
+        break (position, position + bytes);
+    };
+    let written = shared.sequencer.write_through(end, shared.options.durability == Durability::Commit);
+    if let Err(error) = written {
+        shared.poison(&error);
+        return Err(error);
+    }
+    publish(shared, number, position, root, chunks, blob)?;
+    Ok(number)
+}
+
+/// Refolds the chunks below which a flush has split or merged pages since they were folded.
+fn renew<H: Hasher, D: Device, R: Runtime>(
+    shared: &Arc<Shared<H, D, R>>,
+    chunks: &mut [ChunkOutcome],
+) -> Result<()> {
+    for chunk in chunks {
+        let stale = chunk.regions.iter().any(|outcome| {
+            let state = outcome.region.read();
+            state.retired || state.shape != outcome.shape
+        });
+        if !stale {
+            continue;
+        }
+        Counters::add(&shared.counters.refolds, 1);
+        let touches: Vec<Touch> = chunk
+            .changes
+            .iter()
+            .map(|changed| Touch { key: changed.key, reads: false, writes: Some(changed.new.clone()) })
+            .collect();
+        let view = shared.tip_view();
+        let changes = std::mem::take(&mut chunk.changes);
+        *chunk = refold(shared, &view, &touches)?;
+        chunk.changes = changes;
+    }
+    Ok(())
+}
+
+fn log_value(stored: &Stored) -> LogValue<'_> {
+    match stored {
+        Stored::Absent => LogValue::Absent,
+        Stored::Inline(value) => LogValue::Inline(value),
+        Stored::Large(large) => LogValue::Inline(&large.bytes),
+        Stored::Overflow(cell) => LogValue::Overflow(cell),
+    }
+}
+
+fn encode(
+    database: u64,
+    number: u64,
+    blob: &[u8],
+    prev_root: &Node,
+    root: &Node,
+    chunks: &[ChunkOutcome],
+) -> RecordBuf {
+    let mut changes = ChangeSection::default();
+    let mut nodes = NodeSection::default();
+    for chunk in chunks {
+        for changed in &chunk.changes {
+            changes.push(&changed.key, log_value(&changed.new));
+        }
+        for (_, position, node) in &chunk.nodes {
+            nodes.push(position, node);
+        }
+    }
+    let part = NamespacePart {
+        ns: 0,
+        previous_root: *prev_root,
+        new_root: *root,
+        changes: vec![changes],
+        nodes: vec![nodes],
+    };
+    commit_record(database, number, blob, false, vec![part])
+}
+
+/// Makes a written commit visible.
+fn publish<H: Hasher, D: Device, R: Runtime>(
+    shared: &Arc<Shared<H, D, R>>,
+    number: u64,
+    position: u64,
+    root: &Node,
+    chunks: Vec<ChunkOutcome>,
+    blob: Arc<[u8]>,
+) -> Result<()> {
+    let turn = || shared.published.load(Ordering::Acquire) == number - 1;
+    let mut poisoned = false;
+    shared.runtime.wait(&shared.progress, None, &mut || {
+        poisoned = shared.sequencer.lock().check().is_err();
+        poisoned || turn()
+    });
+    if !turn() {
+        // The parent failed after this record was queued behind it.
+        shared.sequencer.lock().check()?;
+    }
+    let (regions, changes) = flatten(chunks);
+    let changes: Changes = Arc::new(changes);
+    shared.undo.push(number, Arc::clone(&changes));
+    apply_all(shared, number, position, &regions, &changes);
+    Counters::add(&shared.counters.changes, changes.len() as u64);
+    Counters::add(&shared.counters.commits, 1);
+    {
+        let mut state = shared.sequencer.lock();
+        *shared.tip.lock() = Tip { number, root: *root, blob };
+        shared.published.store(number, Ordering::Release);
+        state.in_flight -= 1;
+    }
+    shared.undo.trim();
+    shared.batch.store(number + 1, Ordering::Relaxed);
+    shared.progress.notify();
+    shared.work.notify();
+    Ok(())
+}
+
+struct RegionPart {
+    chunk: Arc<ChunkParts>,
+    index: usize,
+    changes: std::ops::Range<usize>,
+}
+
+struct ChunkParts {
+    regions: Vec<crate::finish::RegionOutcome>,
+    nodes: Vec<(u32, Prefix, Node)>,
+}
+
+/// All touched regions, and all changes in one list.
+fn flatten(chunks: Vec<ChunkOutcome>) -> (Vec<RegionPart>, Vec<Changed>) {
+    let mut parts = Vec::new();
+    let mut all = Vec::with_capacity(chunks.iter().map(|chunk| chunk.changes.len()).sum());
+    for mut chunk in chunks {
+        let offset = all.len();
+        all.append(&mut chunk.changes);
+        let owned = Arc::new(ChunkParts { regions: chunk.regions, nodes: chunk.nodes });
+        for (index, region) in owned.regions.iter().enumerate() {
+            let changes = region.changes.start + offset..region.changes.end + offset;
+            if !changes.is_empty() {
+                parts.push(RegionPart { chunk: Arc::clone(&owned), index, changes });
+            }
+        }
+    }
+    (parts, all)
+}
+
+fn apply_all<H: Hasher, D: Device, R: Runtime>(
+    shared: &Arc<Shared<H, D, R>>,
+    number: u64,
+    position: u64,
+    regions: &[RegionPart],
+    changes: &[Changed],
+) {
+    let workers = if changes.len() < 4096 { 1 } else { shared.runtime.workers() };
+    let share = regions.len().div_ceil(workers).max(1);
+    let ripe = Mutex::new(Vec::new());
+    let apply = |index: usize| {
+        let mut scratch: Vec<Pending> = Vec::new();
+        let mut own_ripe = Vec::new();
+        let (mut bytes, mut entries) = (0, 0);
+        let mut nodes = Vec::new();
+        for part in regions.iter().skip(index * share).take(share) {
+            let outcome = &part.chunk.regions[part.index];
+            nodes.clear();
+            nodes.extend(part.chunk.nodes[outcome.nodes.clone()].iter().map(|(child, _, node)| (*child, *node)));
+            let mut states =
+                changes[part.changes.clone()].iter().map(|changed| (changed.key, changed.new.clone()));
+            let mut applied =
+                Applied { commit: number, position, changes: &mut states, nodes: &nodes, own: outcome.node };
+            let mut state = outcome.region.write();
+            let (more_bytes, more_entries) =
+                state.apply(&mut applied, shared.options.flush_at, &mut scratch, |prefix| own_ripe.push(prefix));
+            bytes += more_bytes;
+            entries += more_entries;
+        }
+        Counters::change(&shared.counters.pending_bytes, bytes);
+        Counters::change(&shared.counters.pending_entries, entries);
+        ripe.lock().append(&mut own_ripe);
+    };
+    if workers == 1 {
+        apply(0);
+    } else {
+        shared.runtime.fork_join(workers, &apply);
+    }
+    let mut ripe = ripe.into_inner();
+    ripe.sort_unstable();
+    shared.ripe.lock().extend(ripe);
+}
+
+/// Values beyond this are written and synced before the record that names them.
+const LOG_VALUE: usize = 64 << 10;
+
+/// Writes large values to the overflow file and names their runs instead.
+fn spill_large<H: Hasher, D: Device, R: Runtime>(
+    shared: &Arc<Shared<H, D, R>>,
+    chunks: &mut [ChunkOutcome],
+) -> Result<()> {
+    let mut any = false;
+    for changed in chunks.iter_mut().flat_map(|chunk| &mut chunk.changes) {
+        if let Stored::Large(large) = &changed.new
+            && large.bytes.len() > LOG_VALUE
+        {
+            changed.new = Stored::Overflow(crate::overflow::write(shared, large, 0)?);
+            any = true;
+        }
+    }
+    if any {
+        shared.device.sync(&shared.files.overflow).map_err(|error| {
+            let error = Error::from(error);
+            shared.poison(&error);
+            error
+        })?;
+    }
+    Ok(())
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
+    /// A view of the newest published commit.
+    pub(crate) fn tip_view(&self) -> View {
+        let state = self.sequencer.lock();
+        let base = self.published.load(Ordering::Acquire);
+        self.undo.pin(base);
+        drop(state);
+        View::pinned(base, Arc::default(), Arc::clone(&self.undo), Arc::clone(&self.overlays))
+    }
+}

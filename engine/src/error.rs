@@ -1,0 +1,113 @@
+//! What can go wrong, in one enum that a caller can match on.
+
+use pleach_core::page::PageError;
+use pleach_io::IoError;
+
+/// An error of the engine.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device refused or failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The log cannot be read or written.
+    #[error(transparent)]
+    Log(#[from] crate::log::LogError),
+    /// A superblock, the incarnation or the folder is not what it should be.
+    #[error(transparent)]
+    Superblock(#[from] crate::superblock::SuperblockError),
+    /// A page is not what was expected at its place.
+    #[error("page {page} of {file}: {error}; run `pleach check` on the folder")]
+    Page {
+        /// File name.
+        file: &'static str,
+        /// Page number.
+        page: u64,
+        /// What is wrong with it.
+        error: PageError,
+    },
+    /// A page is intact but not the one its parent expects: a lost or misdirected write.
+    #[error("page {page} of {file} is stale: its parent expects tag {expected:#010x}, found {found:#010x}")]
+    StalePage {
+        /// File name.
+        file: &'static str,
+        /// Page number.
+        page: u64,
+        /// Tag in the parent.
+        expected: u32,
+        /// Tag of the page.
+        found: u32,
+    },
+    /// Intact parts contradict each other.
+    #[error("the database is damaged: {0}")]
+    Corrupt(String),
+    /// An option makes no sense.
+    #[error("{0}")]
+    Options(String),
+    /// The database was created with another hasher.
+    #[error("the database was created with hasher number {found}, opened with {expected}: open it with its own")]
+    WrongHasher {
+        /// Number of the hasher that opened.
+        expected: u8,
+        /// Number in the superblock.
+        found: u8,
+    },
+    /// The state that a block was made on is no longer the newest.
+    #[error("the block was made on commit {base}, the newest is {tip}: make it again on the newest")]
+    StaleParent {
+        /// Commit that the block was made on.
+        base: u64,
+        /// Newest commit.
+        tip: u64,
+    },
+    /// The same key twice in one batch.
+    #[error("key {} is in the batch twice: merge its accesses into one", hex(.0))]
+    RepeatedKey(pleach_core::Key),
+    /// The batch does not fit a log record.
+    #[error("the batch takes {bytes} bytes in the log, the limit is {limit}: commit it in parts")]
+    BatchTooLarge {
+        /// Bytes of the record.
+        bytes: u64,
+        /// Largest record.
+        limit: u64,
+    },
+    /// A value is longer than the limit.
+    #[error("a value of {bytes} bytes is over the limit of {limit}")]
+    ValueTooLarge {
+        /// Bytes of the value.
+        bytes: u64,
+        /// Largest value.
+        limit: u64,
+    },
+    /// The blob is longer than the limit.
+    #[error("a blob of {bytes} bytes is over the limit of {limit}")]
+    BlobTooLarge {
+        /// Bytes of the blob.
+        bytes: usize,
+        /// Largest blob.
+        limit: usize,
+    },
+    /// Namespaces other than 0 are not supported by this version.
+    #[error("namespace {0}: this version serves namespace 0 only")]
+    Namespace(u8),
+    /// A load wants an empty database.
+    #[error("a bulk load wants an empty database; this one is at commit {0}")]
+    NotEmpty(u64),
+    /// The device is full; nothing of the operation took place.
+    #[error("the device is full: {0}; free some space and try again")]
+    Full(String),
+    /// A write or a sync failed: no commit is accepted until the database is reopened.
+    #[error("the database refuses further writes because an earlier one failed ({0}); reopen it")]
+    Poisoned(String),
+}
+
+/// Result of the engine's operations.
+pub type Result<T> = std::result::Result<T, Error>;
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a string");
+        text
+    })
+}

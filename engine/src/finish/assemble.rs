@@ -1,0 +1,252 @@
+//! The end of a finish: the regions' nodes become the root, and the parts of the witness one.
+
+use std::sync::Arc;
+
+use pleach_core::fold::{FoldValue, Folder, Shape};
+use pleach_core::proof::op::op_not_first;
+use pleach_core::proof::wire::Sizes;
+use pleach_core::{Hasher, Node, Prefix, witness};
+use pleach_io::{Device, Runtime};
+
+use super::chunk::Batch;
+use super::emit::{Emit, Fragment};
+use super::{Attempt, ChunkOutcome, Finished};
+use crate::error::{Error, Result};
+use crate::shared::Shared;
+
+/// A region at the top: what it contributes to the root.
+enum Part {
+    /// Touched: chunk and region within it.
+    Touched(usize, usize),
+    /// Its node alone.
+    Node(Prefix, Node),
+    /// Folded without accesses.
+    Folded(Prefix, Node, Shape),
+}
+
+pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
+    shared: &Arc<Shared<H, D, R>>,
+    batch: &Batch<'_>,
+    prev_root: &Node,
+    mut chunks: Vec<ChunkOutcome>,
+) -> Result<Attempt> {
+    if batch.touches.is_empty() {
+        let witness = if batch.witness { Some(encode::<H>(0, 0, &[], &[], &[])?) } else { None };
+        return Ok(Attempt::Done(Finished { root: *prev_root, chunks, witness }));
+    }
+    let parts = match parts(shared, batch, &chunks)? {
+        Ok(parts) => parts,
+        Err(key) => return Ok(Attempt::Expose(key)),
+    };
+    let mut folder = Folder::<H>::new();
+    folder.begin(0);
+    let mut fragments = Vec::new();
+    for part in &parts {
+        match part {
+            Part::Touched(chunk, region) => {
+                let outcome = &chunks[*chunk].regions[*region];
+                let number = u32::try_from(fragments.len()).expect("fewer than 2^32 regions");
+                folder.child(outcome.region.prefix(), &outcome.node, &outcome.old, number);
+                fragments.push((*chunk, *region));
+            }
+            Part::Folded(_, _, Shape::Leaf { key, value_hash }) => folder.untouched(key, FoldValue::Hash(value_hash)),
+            Part::Node(prefix, node) | Part::Folded(prefix, node, _) => folder.subtrie(prefix, node),
+        }
+    }
+    let fold = match folder.end() {
+        Ok(fold) => fold,
+        Err(key) => return Ok(Attempt::Expose(key)),
+    };
+    folder.run();
+    let root = folder.node(fold);
+    let witness = if batch.witness {
+        for ((chunk, region), first) in fragments.iter().zip(folder.first_of_terminal(fold)) {
+            if !first {
+                let at = chunks[*chunk].regions[*region].first_op;
+                op_not_first(&mut chunks[*chunk].ops[at]);
+            }
+        }
+        Some(gather_witness(&mut folder, fold, &chunks, &fragments, batch.touches.len())?)
+    } else {
+        None
+    };
+    Ok(Attempt::Done(Finished { root, chunks, witness }))
+}
+
+/// All regions in order, touched ones by their outcome.
+fn parts<H: Hasher, D: Device, R: Runtime>(
+    shared: &Arc<Shared<H, D, R>>,
+    batch: &Batch<'_>,
+    chunks: &[ChunkOutcome],
+) -> Result<std::result::Result<Vec<Part>, pleach_core::Key>> {
+    let top = shared.top.load_full();
+    let mut touched = chunks
+        .iter()
+        .enumerate()
+        .flat_map(|(chunk, outcome)| (0..outcome.regions.len()).map(move |region| (chunk, region)))
+        .map(|(chunk, region)| (*chunks[chunk].regions[region].region.prefix(), chunk, region))
+        .peekable();
+    let mut parts = Vec::with_capacity(top.regions().len());
+    let mut covered: Option<Prefix> = None;
+    for region in top.regions() {
+        let prefix = *region.prefix();
+        // A region may have been split since its chunk was folded: the node stays valid.
+        if covered.is_some_and(|covered| covered.contains(&prefix)) {
+            continue;
+        }
+        if let Some((at, chunk, index)) = touched.next_if(|(at, ..)| at.contains(&prefix)) {
+            parts.push(Part::Touched(chunk, index));
+            covered = Some(at);
+            continue;
+        }
+        match untouched_part(shared, batch, &prefix)? {
+            Ok(part) => parts.push(part),
+            Err(key) => return Ok(Err(key)),
+        }
+    }
+    if touched.next().is_some() {
+        return Err(Error::Corrupt("regions were merged while a batch was folded over them".to_owned()));
+    }
+    Ok(Ok(parts))
+}
+
+fn untouched_part<H: Hasher, D: Device, R: Runtime>(
+    shared: &Arc<Shared<H, D, R>>,
+    batch: &Batch<'_>,
+    prefix: &Prefix,
+) -> Result<std::result::Result<Part, pleach_core::Key>> {
+    let exposed = batch.expose.iter().any(|key| prefix.covers(key));
+    let node = shared.in_region(prefix.first_key(), |region, state| {
+        let same = region.prefix() == prefix;
+        (same && !exposed && state.changed <= batch.view.base).then_some(state.own)
+    });
+    if let Some(own) = node {
+        if batch.view.is_committed() {
+            return Ok(Ok(Part::Node(*prefix, own)));
+        }
+        match batch.view.overlays.node(prefix, &batch.view.ancestry) {
+            Ok(None) => return Ok(Ok(Part::Node(*prefix, own))),
+            Ok(Some(node)) => return Ok(Ok(Part::Node(*prefix, node))),
+            Err(()) => {}
+        }
+    }
+    // The region in the view is not what it is now, or its only leaf is wanted: fold all that
+    // lies below the prefix now.
+    fold_below(shared, batch, prefix)
+}
+
+/// Folds all regions that lie below `prefix` now; more than one when it was split meanwhile.
+fn fold_below<H: Hasher, D: Device, R: Runtime>(
+    shared: &Arc<Shared<H, D, R>>,
+    batch: &Batch<'_>,
+    prefix: &Prefix,
+) -> Result<std::result::Result<Part, pleach_core::Key>> {
+    let mut folder = Folder::<H>::new();
+    folder.begin(prefix.len());
+    let mut key = Some(*prefix.first_key());
+    let mut only = None;
+    while let Some(at) = key.filter(|key| prefix.covers(key)) {
+        let outcome = match shared.workers.region(shared, batch, &at)? {
+            Ok(outcome) => outcome,
+            Err(key) => return Ok(Err(key)),
+        };
+        let region = &outcome.regions[0];
+        match &region.old {
+            Shape::Leaf { key, value_hash } => folder.untouched(key, FoldValue::Hash(value_hash)),
+            _ => folder.subtrie(region.region.prefix(), &region.node),
+        }
+        key = region.region.prefix().next().map(|next| *next.first_key());
+        only = Some(region.old);
+    }
+    let fold = folder.end().expect("no terminal is placed here");
+    folder.run();
+    let shape = if pleach_core::node::kind(&folder.node(fold)) == pleach_core::NodeKind::Leaf {
+        folder.shape(fold)
+    } else {
+        only.filter(|shape| *shape == Shape::Empty).unwrap_or(Shape::Many)
+    };
+    Ok(Ok(Part::Folded(*prefix, folder.node(fold), shape)))
+}
+
+fn gather_witness<H: Hasher>(
+    folder: &mut Folder<H>,
+    fold: usize,
+    chunks: &[ChunkOutcome],
+    fragments: &[(usize, usize)],
+    ops: usize,
+) -> Result<Vec<u8>> {
+    let terminal_bytes: usize = chunks.iter().map(|chunk| chunk.terminals.len()).sum();
+    let sibling_count: usize = chunks.iter().map(|chunk| chunk.siblings.len()).sum();
+    let mut terminals = Vec::with_capacity(terminal_bytes + 256);
+    let mut siblings = Vec::with_capacity(sibling_count + 64 + fragments.len() * 2);
+    let shape = folder.shape(fold);
+    let count = if shape == Shape::Many {
+        let mut emit = Top { emit: Emit::new(&mut terminals, &mut siblings, &[], &[], &[]), chunks, fragments };
+        folder.emit(fold, &mut emit);
+        emit.emit.done().count()
+    } else {
+        let mut emit = Emit::new(&mut terminals, &mut siblings, &[], &[], &[]);
+        Folder::<H>::emit_root(&shape, &mut emit);
+        emit.done().count()
+    };
+    let op_parts: Vec<&[u8]> = chunks.iter().map(|chunk| chunk.ops.as_slice()).collect();
+    let op_count = u32::try_from(ops).map_err(|_| too_large())?;
+    encode::<H>(count, op_count, &terminals, &op_parts, &siblings)
+}
+
+struct Top<'a> {
+    emit: Emit<'a>,
+    chunks: &'a [ChunkOutcome],
+    fragments: &'a [(usize, usize)],
+}
+
+impl pleach_core::fold::Sink for Top<'_> {
+    fn leaf(&mut self, key: &pleach_core::Key, value_hash: &pleach_core::ValueHash, depth: u16) {
+        self.emit.leaf(key, value_hash, depth);
+    }
+
+    fn terminator(&mut self, key: &pleach_core::Key, depth: u16) {
+        self.emit.terminator(key, depth);
+    }
+
+    fn sibling(&mut self, node: &Node) {
+        self.emit.sibling(node);
+    }
+
+    fn fragment(&mut self, number: u32) {
+        let (chunk, region) = self.fragments[number as usize];
+        let outcome = &self.chunks[chunk];
+        let fragment: &Fragment = &outcome.regions[region].fragment;
+        self.emit.copy(fragment, &outcome.terminals, &outcome.siblings);
+    }
+}
+
+fn too_large() -> Error {
+    Error::BatchTooLarge { bytes: u64::MAX, limit: u64::from(u32::MAX) }
+}
+
+fn encode<H: Hasher>(
+    terminal_count: u32,
+    ops: u32,
+    terminals: &[u8],
+    op_parts: &[&[u8]],
+    siblings: &[Node],
+) -> Result<Vec<u8>> {
+    let op_bytes: usize = op_parts.iter().map(|part| part.len()).sum();
+    let size = |bytes: usize| u32::try_from(bytes).map_err(|_| too_large());
+    let sizes = Sizes {
+        terminals: terminal_count,
+        ops,
+        siblings: size(siblings.len())?,
+        terminal_bytes: size(terminals.len())?,
+        op_bytes: size(op_bytes)?,
+    };
+    let mut witness = Vec::with_capacity(sizes.total().ok_or_else(too_large)?);
+    witness.extend_from_slice(&witness::header::<H>(&sizes));
+    witness.extend_from_slice(terminals);
+    for part in op_parts {
+        witness.extend_from_slice(part);
+    }
+    witness.extend_from_slice(siblings.as_flattened());
+    Ok(witness)
+}

@@ -1,0 +1,409 @@
+//! A chunk of a finish: some neighbouring regions with all accesses below them, from gathering to
+//! the nodes of the regions.
+//!
+//! 1. *Gather*, under each region's lock: cuts, places, pending changes of the touched pages.
+//! 2. Pages: from the cache, else read; the chunk waits until all are there.
+//! 3. *Fold* the pages, all in one batch, then the regions, all in one batch.
+//!
+//! When a region has changed between 1 and 3, the chunk is done again.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pleach_beatree::cache::CachedPage;
+use pleach_beatree::leaf_fold::{Patch, Seen, Touch, fold_leaf};
+use pleach_beatree::{Cuts, Region, RegionState};
+use pleach_core::fold::{Folder, NO_HASH, Shape};
+use pleach_core::proof::{Access, Op, op_encode_placed, op_not_first};
+use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_io::{Device, Runtime};
+
+use super::emit::{Emit, Fragment};
+use crate::shared::{Located, Shared};
+
+use crate::undo::Changed;
+use crate::view::{View, put_over};
+
+/// A leaf page that takes part.
+pub(super) struct PageTask {
+    pub(super) child: u32,
+    pub(super) prefix: Prefix,
+    pub(super) at: Option<Located>,
+    pub(super) page: Option<Arc<CachedPage>>,
+    touches: Range<usize>,
+    patches: Range<usize>,
+    /// The node in the view, when it is known without folding (and nothing is touched).
+    known: Option<Node>,
+}
+
+struct RegionTask {
+    region: Arc<Region>,
+    cuts: Arc<Cuts>,
+    shape: u64,
+    changed: u64,
+    touches: Range<usize>,
+    pages: Range<usize>,
+}
+
+/// Regions with the accesses below them.
+#[derive(Default)]
+pub(super) struct Chunk {
+    pub(super) index: usize,
+    regions: Vec<RegionTask>,
+    pub(super) pages: Vec<PageTask>,
+    patches: Vec<Patch>,
+    /// Pages that are not here yet.
+    pub(super) missing: usize,
+    /// Pages before this one have been asked for.
+    pub(super) asked: usize,
+}
+
+/// A region's result.
+pub(crate) struct RegionOutcome {
+    pub(crate) region: Arc<Region>,
+    /// Shape number of the cuts that the child indexes refer to.
+    pub(crate) shape: u64,
+    pub(crate) touched: bool,
+    pub(crate) node: Node,
+    pub(super) old: Shape,
+    pub(super) fragment: Fragment,
+    /// Where its operations start in the chunk's list.
+    pub(super) first_op: usize,
+    /// Nodes of its touched pages, in the chunk's list.
+    pub(crate) nodes: Range<usize>,
+    /// Its changes, in the chunk's list.
+    pub(crate) changes: Range<usize>,
+}
+
+/// What a chunk gives.
+#[derive(Default)]
+pub(crate) struct ChunkOutcome {
+    pub(crate) regions: Vec<RegionOutcome>,
+    /// Touched pages: child index, position, new node.
+    pub(crate) nodes: Vec<(u32, Prefix, Node)>,
+    pub(crate) changes: Vec<Changed>,
+    pub(super) terminals: Vec<u8>,
+    pub(super) siblings: Vec<Node>,
+    pub(super) ops: Vec<u8>,
+}
+
+/// Why a chunk gave nothing.
+pub(super) enum Again {
+    /// A region changed meanwhile: gather anew.
+    Changed,
+    /// The leaf below this key must be known to place a terminal.
+    Expose(Key),
+}
+
+/// Reused memory of a worker.
+#[derive(Default)]
+pub(super) struct FoldSpace<H> {
+    pages: Folder<H>,
+    regions: Folder<H>,
+    seen: Vec<Seen>,
+    folds: Vec<usize>,
+    terminals: Vec<u8>,
+    siblings: Vec<Node>,
+    fragments: Vec<Fragment>,
+    /// Where each page's operations start.
+    op_starts: Vec<usize>,
+}
+
+impl<H: Hasher> FoldSpace<H> {
+    pub(super) fn hashed(&self) -> u64 {
+        self.pages.hashed() + self.regions.hashed()
+    }
+}
+
+/// The whole batch, as a chunk sees it.
+pub(super) struct Batch<'a> {
+    pub(super) view: &'a View,
+    pub(super) touches: &'a [Touch],
+    pub(super) witness: bool,
+    /// Keys whose leaf must be given as a key (rare: see [`Again::Expose`]).
+    pub(super) expose: &'a [Key],
+}
+
+impl Chunk {
+    /// Gathers the regions of `touches[range]`.
+    pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
+        &mut self,
+        shared: &Shared<H, D, R>,
+        batch: &Batch<'_>,
+        range: Range<usize>,
+    ) {
+        self.reset();
+        let mut at = range.start;
+        while at < range.end {
+            at = shared.in_region(&batch.touches[at].key, |region, state| {
+                let behind = at + batch.touches[at..range.end].partition_point(|touch| region.prefix().covers(&touch.key));
+                self.add_region(batch, region, state, at..behind);
+                behind
+            });
+        }
+    }
+
+    /// Gathers one region without accesses: its node in the view is wanted.
+    pub(super) fn gather_region<H: Hasher, D: Device, R: Runtime>(
+        &mut self,
+        shared: &Shared<H, D, R>,
+        batch: &Batch<'_>,
+        key: &Key,
+    ) {
+        self.reset();
+        shared.in_region(key, |region, state| self.add_region(batch, region, state, 0..0));
+    }
+
+    fn reset(&mut self) {
+        self.regions.clear();
+        self.pages.clear();
+        self.patches.clear();
+        self.missing = 0;
+        self.asked = 0;
+    }
+
+    fn add_region(&mut self, batch: &Batch<'_>, region: &Arc<Region>, state: &RegionState, touches: Range<usize>) {
+        let first_page = self.pages.len();
+        let mut at = touches.start;
+        while at < touches.end {
+            let child = state.cuts.find(&batch.touches[at].key);
+            let prefix = state.cuts.prefix(child);
+            let behind = at + batch.touches[at..touches.end].partition_point(|touch| prefix.covers(&touch.key));
+            let from = self.patches.len();
+            state.patches(&prefix, &mut self.patches);
+            self.push_page(state, child, prefix, at..behind, from, None);
+            at = behind;
+        }
+        let exposed = batch.expose.iter().any(|key| region.prefix().covers(key));
+        if exposed || batch.view.differs(state) {
+            self.add_untouched(batch, state, first_page, exposed);
+        }
+        self.regions.push(RegionTask {
+            region: Arc::clone(region),
+            cuts: Arc::clone(&state.cuts),
+            shape: state.shape,
+            changed: state.changed,
+            touches,
+            pages: first_page..self.pages.len(),
+        });
+    }
+
+    fn push_page(
+        &mut self,
+        state: &RegionState,
+        child: usize,
+        prefix: Prefix,
+        touches: Range<usize>,
+        patches_from: usize,
+        known: Option<Node>,
+    ) {
+        let at = state.cuts.place(child).map(|place| Located { place, tag: state.cuts.tag(child) });
+        self.pages.push(PageTask {
+            child: u32::try_from(child).expect("a region has fewer than 2^32 children"),
+            prefix,
+            at: at.filter(|_| known.is_none()),
+            page: None,
+            touches,
+            patches: patches_from..self.patches.len(),
+            known,
+        });
+    }
+
+    /// The view is not what pages and pending changes say: puts undo and overlays over the
+    /// patches of touched pages, and adds the pages that only they change; with `exposed`, all
+    /// pages.
+    fn add_untouched(&mut self, batch: &Batch<'_>, state: &RegionState, first_page: usize, exposed: bool) {
+        let touched: Vec<PageTask> = self.pages.drain(first_page..).collect();
+        let mut touched = touched.into_iter().peekable();
+        let changes = batch.view.changes(state.cuts.region(), state);
+        self.patches.truncate(touched.peek().map_or(self.patches.len(), |page| page.patches.start));
+        for child in 0..state.cuts.len() {
+            let prefix = state.cuts.prefix(child);
+            let task = touched.next_if(|page| page.child as usize == child);
+            let mut over = changes.range(*prefix.first_key()..=prefix.last_key()).peekable();
+            if task.is_none() && over.peek().is_none() && !exposed {
+                continue;
+            }
+            // A node that an overlay recorded stays that overlay's node, whatever is committed.
+            let known = if task.is_none() && !exposed && !batch.view.is_committed() {
+                batch.view.overlays.node(&prefix, &batch.view.ancestry).ok().flatten()
+            } else {
+                None
+            };
+            let from = self.patches.len();
+            if known.is_none() {
+                state.patches(&prefix, &mut self.patches);
+                put_over(&mut self.patches, from, over.map(|(key, stored)| (*key, stored.clone())));
+            }
+            self.push_page(state, child, prefix, task.map_or(0..0, |task| task.touches), from, known);
+        }
+    }
+
+    /// Folds the chunk, whose pages are all here.
+    pub(super) fn fold<H: Hasher>(
+        &mut self,
+        batch: &Batch<'_>,
+        space: &mut FoldSpace<H>,
+    ) -> Result<ChunkOutcome, Again> {
+        self.fold_pages(batch, space);
+        let mut outcome = ChunkOutcome::default();
+        self.emit_pages(batch, space, &mut outcome);
+        self.fold_regions(batch, space, &mut outcome)?;
+        for page in &mut self.pages {
+            page.page = None;
+        }
+        Ok(outcome)
+    }
+
+    fn fold_pages<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
+        space.pages.clear();
+        space.seen.clear();
+        space.folds.clear();
+        for page in &self.pages {
+            if page.known.is_some() {
+                space.folds.push(usize::MAX);
+                continue;
+            }
+            let leaf = page.page.as_ref().map(|cached| cached.view());
+            space.pages.begin(page.prefix.len());
+            fold_leaf(
+                &mut space.pages,
+                leaf.as_ref(),
+                &page.prefix,
+                &self.patches[page.patches.clone()],
+                &batch.touches[page.touches.clone()],
+                &mut space.seen,
+            );
+            space.folds.push(space.pages.end().expect("a page's groups of one key are given by key"));
+        }
+        space.pages.run();
+    }
+
+    /// Takes down what was seen and changed, and the pages' parts of the witness.
+    fn emit_pages<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>, outcome: &mut ChunkOutcome) {
+        space.terminals.clear();
+        space.siblings.clear();
+        space.fragments.clear();
+        space.op_starts.clear();
+        let mut seen = space.seen.drain(..);
+        for (page, fold) in self.pages.iter().zip(&space.folds) {
+            let touches = &batch.touches[page.touches.clone()];
+            space.op_starts.push(outcome.ops.len());
+            if batch.witness && !touches.is_empty() {
+                let firsts = space.pages.first_of_terminal(*fold);
+                for ((touch, seen), first) in touches.iter().zip(seen.as_slice()).zip(firsts) {
+                    let put = (seen.put != NO_HASH).then(|| *space.pages.value_hash(seen.put));
+                    let access = match (touch.reads, touch.writes.is_some()) {
+                        (_, false) => Access::Read,
+                        (false, true) => Access::Write(put),
+                        (true, true) => Access::ReadWrite(put),
+                    };
+                    op_encode_placed(&mut outcome.ops, &Op { key: touch.key, access }, seen.prior.is_present(), first);
+                }
+            }
+            for (touch, seen) in touches.iter().zip(&mut seen) {
+                if let Some(new) = &touch.writes {
+                    outcome.changes.push(Changed { key: touch.key, new: new.clone(), prior: seen.prior });
+                }
+            }
+            let mut fragment = Fragment::default();
+            if batch.witness && !page.touches.is_empty() && space.pages.shape(*fold) == Shape::Many {
+                let mut emit = Emit::new(&mut space.terminals, &mut space.siblings, &[], &[], &[]);
+                space.pages.emit(*fold, &mut emit);
+                fragment = emit.done();
+            }
+            space.fragments.push(fragment);
+        }
+    }
+
+    fn fold_regions<H: Hasher>(
+        &self,
+        batch: &Batch<'_>,
+        space: &mut FoldSpace<H>,
+        outcome: &mut ChunkOutcome,
+    ) -> Result<(), Again> {
+        space.regions.clear();
+        let mut folds = Vec::with_capacity(self.regions.len());
+        for task in &self.regions {
+            let (from, changes_from) = (outcome.nodes.len(), outcome.regions.last().map_or(0, |region| region.changes.end));
+            folds.push(self.fold_region(batch, task, space, &mut outcome.nodes)?);
+            let changes = changes_from..changes_from
+                + batch.touches[task.touches.clone()].iter().filter(|touch| touch.writes.is_some()).count();
+            outcome.regions.push(RegionOutcome {
+                region: Arc::clone(&task.region),
+                shape: task.shape,
+                touched: !task.touches.is_empty(),
+                node: [0; 32],
+                old: Shape::Empty,
+                fragment: Fragment::default(),
+                first_op: 0,
+                nodes: from..outcome.nodes.len(),
+                changes,
+            });
+        }
+        space.regions.run();
+        for ((region, task), fold) in outcome.regions.iter_mut().zip(&self.regions).zip(folds) {
+            if batch.witness {
+                let touched = task.pages.clone().filter(|page| !self.pages[*page].touches.is_empty());
+                for (page, first) in touched.zip(space.regions.first_of_terminal(fold)) {
+                    if !first {
+                        op_not_first(&mut outcome.ops[space.op_starts[page]]);
+                    }
+                }
+                region.first_op = task.pages.clone().next().map_or(0, |page| space.op_starts[page]);
+            }
+            region.node = space.regions.node(fold);
+            region.old = space.regions.shape(fold);
+            if batch.witness && region.touched && region.old == Shape::Many {
+                let (terminals, siblings) = (&mut outcome.terminals, &mut outcome.siblings);
+                let mut emit = Emit::new(terminals, siblings, &space.fragments, &space.terminals, &space.siblings);
+                space.regions.emit(fold, &mut emit);
+                region.fragment = emit.done();
+            }
+        }
+        Ok(())
+    }
+
+    fn fold_region<H: Hasher>(
+        &self,
+        batch: &Batch<'_>,
+        task: &RegionTask,
+        space: &mut FoldSpace<H>,
+        nodes: &mut Vec<(u32, Prefix, Node)>,
+    ) -> Result<usize, Again> {
+        let state = task.region.read();
+        if state.retired || state.shape != task.shape || state.changed != task.changed {
+            return Err(Again::Changed);
+        }
+        space.regions.begin(task.region.prefix().len());
+        let mut pages = task.pages.clone().peekable();
+        for child in 0..task.cuts.len() {
+            let Some(at) = pages.next_if(|at| self.pages[*at].child as usize == child) else {
+                let node = state.node(child).expect("nodes were brought into memory before");
+                space.regions.subtrie(&task.cuts.prefix(child), node);
+                continue;
+            };
+            let page = &self.pages[at];
+            if let Some(known) = &page.known {
+                space.regions.subtrie(&page.prefix, known);
+                continue;
+            }
+            let (node, shape) = (space.pages.node(space.folds[at]), space.pages.shape(space.folds[at]));
+            if page.touches.is_empty() {
+                match &shape {
+                    Shape::Leaf { key, value_hash } => {
+                        space.regions.untouched(key, pleach_core::fold::FoldValue::Hash(value_hash));
+                    }
+                    _ => space.regions.subtrie(&page.prefix, &node),
+                }
+                continue;
+            }
+            let fragment = u32::try_from(at).expect("a chunk has fewer than 2^32 pages");
+            space.regions.child(&page.prefix, &node, &shape, fragment);
+            if batch.touches[page.touches.clone()].iter().any(|touch| touch.writes.is_some()) {
+                nodes.push((page.child, page.prefix, node));
+            }
+        }
+        space.regions.end().map_err(Again::Expose)
+    }
+}

@@ -1,0 +1,88 @@
+//! Collecting the multiproof: pieces that folds below emitted are copied where the fold above
+//! asks for them, so that the whole is in order.
+
+use std::ops::Range;
+
+use pleach_core::fold::Sink;
+use pleach_core::proof::{Terminal, terminal_encode};
+use pleach_core::{Key, Node, Prefix, ValueHash};
+
+/// What one fold emitted: ranges of its collector's buffers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fragment {
+    terminals: Range<usize>,
+    count: u32,
+    siblings: Range<usize>,
+}
+
+impl Fragment {
+    /// Number of terminals.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+}
+
+/// Appends to its buffers; fragments come from those of the level below.
+pub(crate) struct Emit<'a> {
+    terminals: &'a mut Vec<u8>,
+    siblings: &'a mut Vec<Node>,
+    fragments: &'a [Fragment],
+    from_terminals: &'a [u8],
+    from_siblings: &'a [Node],
+    own: Fragment,
+}
+
+impl<'a> Emit<'a> {
+    pub(crate) fn new(
+        terminals: &'a mut Vec<u8>,
+        siblings: &'a mut Vec<Node>,
+        fragments: &'a [Fragment],
+        from_terminals: &'a [u8],
+        from_siblings: &'a [Node],
+    ) -> Self {
+        let own = Fragment {
+            terminals: terminals.len()..terminals.len(),
+            count: 0,
+            siblings: siblings.len()..siblings.len(),
+        };
+        Self { terminals, siblings, fragments, from_terminals, from_siblings, own }
+    }
+
+    /// What was emitted since the start.
+    pub(crate) fn done(mut self) -> Fragment {
+        self.own.terminals.end = self.terminals.len();
+        self.own.siblings.end = self.siblings.len();
+        self.own
+    }
+
+    /// Copies a fragment of other buffers.
+    pub(crate) fn copy(&mut self, fragment: &Fragment, terminals: &[u8], siblings: &[Node]) {
+        self.terminals.extend_from_slice(&terminals[fragment.terminals.clone()]);
+        self.siblings.extend_from_slice(&siblings[fragment.siblings.clone()]);
+        self.own.count += fragment.count;
+    }
+}
+
+impl Sink for Emit<'_> {
+    fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
+        terminal_encode(self.terminals, &Terminal::Leaf { key: *key, value_hash: *value_hash, depth });
+        self.own.count += 1;
+    }
+
+    fn terminator(&mut self, key: &Key, depth: u16) {
+        terminal_encode(self.terminals, &Terminal::Terminator { position: Prefix::new(key, depth) });
+        self.own.count += 1;
+    }
+
+    fn sibling(&mut self, node: &Node) {
+        self.siblings.push(*node);
+    }
+
+    fn fragment(&mut self, number: u32) {
+        let fragment = &self.fragments[number as usize];
+        let (terminals, siblings) = (self.from_terminals, self.from_siblings);
+        self.terminals.extend_from_slice(&terminals[fragment.terminals.clone()]);
+        self.siblings.extend_from_slice(&siblings[fragment.siblings.clone()]);
+        self.own.count += fragment.count;
+    }
+}

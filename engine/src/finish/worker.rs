@@ -1,0 +1,226 @@
+//! Workers of a finish: each has a queue and memory of its own, kept from batch to batch.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pleach_core::{Hasher, Key};
+use pleach_io::{Completion, Device, Queue, Request, Runtime, Transfer};
+
+use super::Job;
+use super::chunk::{Again, Batch, Chunk, ChunkOutcome, FoldSpace};
+use crate::error::Result;
+use crate::metrics::Counters;
+use crate::shared::Shared;
+
+/// Chunks that a worker has gathered ahead of the one it folds.
+const AHEAD: usize = 8;
+
+struct Worker<H, D: Device> {
+    /// Made on the worker's own thread: a ring has one issuer.
+    queue: Option<D::Queue>,
+    space: FoldSpace<H>,
+    ahead: VecDeque<Chunk>,
+    spare: Vec<Chunk>,
+}
+
+impl<H: Hasher, D: Device> Default for Worker<H, D> {
+    fn default() -> Self {
+        Self { queue: None, space: FoldSpace::default(), ahead: VecDeque::new(), spare: Vec::new() }
+    }
+}
+
+/// The workers' memory and queues; the threads are the runtime's.
+pub(crate) struct Workers<H, D: Device> {
+    workers: Vec<Mutex<Worker<H, D>>>,
+    inline: Mutex<Worker<H, D>>,
+}
+
+impl<H: Hasher, D: Device> Workers<H, D> {
+    pub(crate) fn new(count: usize) -> Self {
+        Self { workers: (0..count).map(|_| Mutex::default()).collect(), inline: Mutex::default() }
+    }
+
+    /// Runs a job's chunks on worker `index`.
+    pub(super) fn run<R: Runtime>(&self, index: usize, shared: &Arc<Shared<H, D, R>>, job: &Job<'_>) {
+        let mut worker = self.workers[index].lock();
+        let result = worker.run(shared, job, true);
+        worker.close(result, job);
+    }
+
+    /// Runs a small job on the calling thread, with plain reads.
+    pub(super) fn inline<R: Runtime>(&self, shared: &Arc<Shared<H, D, R>>, job: &Job<'_>) {
+        let mut worker = self.inline.lock();
+        let result = worker.run(shared, job, false);
+        worker.close(result, job);
+    }
+
+    /// Folds one region without accesses on the calling thread.
+    pub(super) fn region<R: Runtime>(
+        &self,
+        shared: &Arc<Shared<H, D, R>>,
+        batch: &Batch<'_>,
+        key: &Key,
+    ) -> Result<std::result::Result<ChunkOutcome, Key>> {
+        let mut worker = self.inline.lock();
+        let _guard = shared.grace.enter();
+        let mut chunk = Chunk::default();
+        loop {
+            chunk.gather_region(shared, batch, key);
+            shared.read_missing(&mut chunk)?;
+            match chunk.fold(batch, &mut worker.space) {
+                Ok(outcome) => return Ok(Ok(outcome)),
+                Err(Again::Changed) => {}
+                Err(Again::Expose(key)) => return Ok(Err(key)),
+            }
+        }
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
+    /// Brings a chunk's pages in with plain reads.
+    fn read_missing(&self, chunk: &mut Chunk) -> Result<()> {
+        for page in &mut chunk.pages {
+            if let Some(at) = &page.at {
+                page.page = Some(self.leaf(at)?);
+            }
+        }
+        chunk.missing = 0;
+        Ok(())
+    }
+}
+
+impl<H: Hasher, D: Device> Worker<H, D> {
+    fn run<R: Runtime>(&mut self, shared: &Arc<Shared<H, D, R>>, job: &Job<'_>, queued: bool) -> Result<()> {
+        // Places that this worker has looked up stay as they are until it is done.
+        let _guard = shared.grace.enter();
+        if queued && self.queue.is_none() {
+            let share = shared.options.in_flight.div_ceil(shared.runtime.workers()).max(4);
+            self.queue = Some(shared.device.queue(share)?);
+        }
+        let hashed = self.space.hashed();
+        let result = self.fold_all(shared, job, queued);
+        Counters::add(&shared.counters.hashes, self.space.hashed() - hashed);
+        result
+    }
+
+    fn fold_all<R: Runtime>(&mut self, shared: &Arc<Shared<H, D, R>>, job: &Job<'_>, queued: bool) -> Result<()> {
+        loop {
+            self.look_ahead(shared, job, queued)?;
+            let Some(front) = self.ahead.front() else { return Ok(()) };
+            if front.missing > 0 {
+                let queue = self.queue.as_mut().expect("only a queue leaves pages missing");
+                let completion = queue.wait()?.expect("missing pages are in flight");
+                self.arrived(shared, completion)?;
+                continue;
+            }
+            let mut chunk = self.ahead.pop_front().expect("just seen");
+            match chunk.fold(job.batch, &mut self.space) {
+                Ok(outcome) => *job.outcomes[chunk.index].lock() = Some(outcome),
+                Err(Again::Expose(key)) => *job.expose.lock() = Some(key),
+                Err(Again::Changed) => {
+                    self.start(shared, job, &mut chunk, false)?;
+                    self.ahead.push_front(chunk);
+                    continue;
+                }
+            }
+            self.spare.push(chunk);
+        }
+    }
+
+    /// Gathers chunks ahead and keeps the queue full.
+    fn look_ahead<R: Runtime>(&mut self, shared: &Arc<Shared<H, D, R>>, job: &Job<'_>, queued: bool) -> Result<()> {
+        while self.ahead.len() < AHEAD && self.queue.as_ref().is_none_or(|queue| queue.in_flight() < queue.depth()) {
+            let Some(index) = job.claim() else { break };
+            let mut chunk = self.spare.pop().unwrap_or_default();
+            chunk.index = index;
+            self.start(shared, job, &mut chunk, queued)?;
+            self.ahead.push_back(chunk);
+        }
+        self.ask(shared);
+        if let Some(queue) = &mut self.queue {
+            queue.submit()?;
+            while let Some(completion) = queue.poll() {
+                arrived(&mut self.ahead, shared, completion)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start<R: Runtime>(
+        &mut self,
+        shared: &Arc<Shared<H, D, R>>,
+        job: &Job<'_>,
+        chunk: &mut Chunk,
+        queued: bool,
+    ) -> Result<()> {
+        chunk.gather(shared, job.batch, job.range(chunk.index));
+        if !queued {
+            return shared.read_missing(chunk);
+        }
+        for page in &mut chunk.pages {
+            if let Some(at) = &page.at {
+                page.page = shared.cache.get(at.place, at.tag);
+                if page.page.is_none() {
+                    chunk.missing += 1;
+                }
+            }
+        }
+        Counters::add(&shared.counters.cache_hits, (chunk.pages.len() - chunk.missing) as u64);
+        Ok(())
+    }
+
+    /// Asks for missing pages, in order, as far as the queue has room.
+    fn ask<R: Runtime>(&mut self, shared: &Arc<Shared<H, D, R>>) {
+        let Some(queue) = &mut self.queue else { return };
+        for chunk in &mut self.ahead {
+            while chunk.asked < chunk.pages.len() {
+                let page = &chunk.pages[chunk.asked];
+                if let (Some(at), None) = (&page.at, &page.page) {
+                    if queue.in_flight() == queue.depth() {
+                        return;
+                    }
+                    queue.push(Request {
+                        file: shared.files.leaf.clone(),
+                        transfer: Transfer::Read,
+                        offset: u64::from(at.place) * 4096,
+                        buf: shared.cache.take_buf(),
+                        token: (chunk.index as u64) << 32 | chunk.asked as u64,
+                    });
+                }
+                chunk.asked += 1;
+            }
+        }
+    }
+
+    fn arrived<R: Runtime>(&mut self, shared: &Arc<Shared<H, D, R>>, completion: Completion) -> Result<()> {
+        arrived(&mut self.ahead, shared, completion)
+    }
+
+    /// After an error nothing stays in flight, so that the next batch starts clean.
+    fn close(&mut self, result: Result<()>, job: &Job<'_>) {
+        if let Err(error) = result {
+            job.failed.lock().get_or_insert(error);
+        }
+        self.spare.extend(self.ahead.drain(..));
+        if self.queue.as_ref().is_some_and(|queue| queue.in_flight() > 0) {
+            self.queue = None;
+        }
+    }
+}
+
+fn arrived<H: Hasher, D: Device, R: Runtime>(
+    ahead: &mut VecDeque<Chunk>,
+    shared: &Arc<Shared<H, D, R>>,
+    completion: Completion,
+) -> Result<()> {
+    completion.result?;
+    let (index, at) = (completion.token >> 32, completion.token & 0xffff_ffff);
+    let chunk = ahead.iter_mut().find(|chunk| chunk.index as u64 == index).expect("its chunk waits for it");
+    let page = &mut chunk.pages[usize::try_from(at).expect("32 bits")];
+    let at = page.at.as_ref().expect("a page that was asked for has a place");
+    Counters::add(&shared.counters.cache_misses, 1);
+    page.page = Some(shared.admit(at, completion.buf)?);
+    chunk.missing -= 1;
+    Ok(())
+}

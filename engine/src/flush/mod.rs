@@ -1,0 +1,194 @@
+//! Flush: pending changes become leaf pages, beside execution and never in a commit's way.
+//!
+//! One round, each step a call of the background task (the letters are those of rule 2 in
+//! `docs/commit-and-recovery.md`):
+//! 1. gather ripe pages with their pending changes; read those that left the cache;
+//! 2. (a) sync the log through every commit that the pages will contain; reserve places; (b)
+//!    write the pages in runs;
+//! 3. (c) sync the file;
+//! 4. (d, e) under the sequencer's lock, when no commit is in flight: queue the location record,
+//!    publish the new places, retire the pending changes that the pages cover;
+//! 5. (f) later, when the location record is durable and no reader can be at the old places: free
+//!    them.
+
+mod cells;
+mod publish;
+mod round;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pleach_beatree::grace::Period;
+use pleach_core::fold::Folder;
+use pleach_core::page::leaf::Run;
+use pleach_core::{Hasher, Prefix};
+use pleach_io::{Device, Event, Runtime, Step};
+
+use crate::error::{Error, Result};
+use crate::shared::Shared;
+use round::Round;
+
+/// Pages that a round takes.
+const ROUND: usize = 512;
+/// A location record waits this long for a commit to sync it.
+const SYNC_AFTER: Duration = Duration::from_millis(100);
+
+/// Places given up by one flush or commit.
+pub(crate) struct Freed {
+    pub(crate) leaf: Vec<u32>,
+    pub(crate) overflow: Vec<Run>,
+    /// The log must be durable through here.
+    pub(crate) position: u64,
+    /// No view of an older commit may remain (overflow values are named by undo).
+    pub(crate) commit: u64,
+    pub(crate) period: Period,
+    pub(crate) since: Duration,
+}
+
+enum Stage {
+    Idle,
+    Gathered,
+    Written,
+    Synced,
+}
+
+/// The flush task.
+pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
+    shared: Arc<Shared<H, D, R>>,
+    queue: Option<D::Queue>,
+    folder: Folder<H>,
+    round: Round,
+    stage: Stage,
+    freed: VecDeque<Freed>,
+    counter: u32,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
+    pub(crate) fn new(shared: Arc<Shared<H, D, R>>) -> Self {
+        Self {
+            shared,
+            queue: None,
+            folder: Folder::new(),
+            round: Round::default(),
+            stage: Stage::Idle,
+            freed: VecDeque::new(),
+            counter: 0,
+        }
+    }
+
+    /// One step of the task. A failure poisons the database and ends the task.
+    pub(crate) fn step(&mut self) -> Step {
+        match self.advance() {
+            Ok(step) => step,
+            Err(Error::Full(_)) => {
+                // Nothing was lost: the changes stay pending and are tried again.
+                self.round.abandon(&self.shared);
+                self.stage = Stage::Idle;
+                self.shared.full.store(true, Ordering::Release);
+                self.shared.progress.notify();
+                Step::IdleFor(Duration::from_millis(200))
+            }
+            Err(error) => {
+                tracing::error!(%error, "the flush failed");
+                self.shared.poison(&error);
+                Step::Done
+            }
+        }
+    }
+
+    fn advance(&mut self) -> Result<Step> {
+        self.free_matured()?;
+        let closing = self.shared.closing.load(Ordering::Acquire);
+        match self.stage {
+            Stage::Idle => self.begin(closing),
+            Stage::Gathered => {
+                self.counter += 1;
+                let flush = u64::from(self.shared.incarnation) << 32 | u64::from(self.counter);
+                let queue = self.queue.as_mut().expect("made when gathering");
+                self.round.write(&self.shared, queue, &mut self.folder, flush)?;
+                self.stage = Stage::Written;
+                Ok(Step::Again)
+            }
+            Stage::Written => {
+                self.round.sync(&self.shared)?;
+                self.stage = Stage::Synced;
+                Ok(Step::Again)
+            }
+            Stage::Synced => {
+                let Some(freed) = self.round.publish(&self.shared, &mut self.folder)? else {
+                    // A commit is between ticket and publication.
+                    return Ok(Step::IdleFor(Duration::from_millis(1)));
+                };
+                self.freed.push_back(freed);
+                self.stage = Stage::Idle;
+                self.shared.full.store(false, Ordering::Release);
+                self.shared.progress.notify();
+                Ok(Step::Again)
+            }
+        }
+    }
+
+    fn begin(&mut self, closing: bool) -> Result<Step> {
+        if self.shared.paused.load(Ordering::Acquire) && !closing {
+            return Ok(Step::Idle);
+        }
+        let drain = self.shared.draining.load(Ordering::Acquire);
+        let wanted = self.wanted(drain && !closing);
+        if wanted.is_empty() {
+            if closing {
+                return Ok(Step::Done);
+            }
+            return Ok(if self.freed.is_empty() { Step::Idle } else { Step::IdleFor(SYNC_AFTER / 2) });
+        }
+        if self.queue.is_none() {
+            self.queue = Some(self.shared.device.queue(64)?);
+        }
+        let queue = self.queue.as_mut().expect("just made");
+        self.round.gather(&self.shared, queue, &wanted, drain)?;
+        if self.round.is_empty() {
+            return Ok(Step::Again);
+        }
+        self.stage = Stage::Gathered;
+        Ok(Step::Again)
+    }
+
+    /// Prefixes of the pages that the next round takes: ripe ones, or, under pressure, those with
+    /// the most pending changes.
+    fn wanted(&self, drain: bool) -> Vec<Prefix> {
+        let mut ripe = self.shared.ripe.lock();
+        let count = ripe.len().min(ROUND);
+        let mut wanted: Vec<Prefix> = ripe.drain(..count).collect();
+        drop(ripe);
+        if wanted.is_empty() && (drain || self.shared.is_over_delta()) {
+            wanted = self.shared.fullest(ROUND);
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        wanted
+    }
+
+    /// Step (f).
+    fn free_matured(&mut self) -> Result<()> {
+        self.freed.extend(self.shared.dropped.lock().drain(..));
+        let now = self.shared.runtime.now();
+        while let Some(first) = self.freed.front() {
+            if self.shared.sequencer.durable() < first.position {
+                if now.saturating_sub(first.since) < SYNC_AFTER && !self.shared.closing.load(Ordering::Acquire) {
+                    break;
+                }
+                // No commit came by to sync the record.
+                self.shared.sequencer.write_through(first.position, true)?;
+            }
+            if !first.period.poll() || self.shared.undo.oldest_pin() < first.commit {
+                break;
+            }
+            let freed = self.freed.pop_front().expect("just seen");
+            self.shared.space.lock().release(&freed.leaf);
+            self.shared.extents.lock().free(&freed.overflow);
+            self.shared.progress.notify();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,373 @@
+//! One round of the flush: gathering pages, building and writing their successors.
+
+use std::sync::Arc;
+
+use pleach_beatree::build::{CellRef, LEVELS, PageStamp, Planned, Unfolded, filled, fold_pages, plan, write_page};
+use pleach_beatree::{Region, RegionState, Stored};
+use pleach_core::fold::Folder;
+use pleach_core::page::leaf::{self, Run};
+use pleach_core::{Hasher, Node, Prefix};
+use pleach_io::{Device, PageBuf, Queue, Request, Runtime, Transfer};
+
+use super::cells::Source;
+use crate::error::Result;
+use crate::metrics::Counters;
+use crate::overflow;
+use crate::shared::{Located, Shared};
+
+/// Siblings merge when they fill at most this share of a page, in percent.
+const MERGE_PERCENT: usize = 60;
+
+/// A range that the round replaces: one old page, or two siblings that merge.
+pub(super) struct Piece {
+    pub(super) region: Arc<Region>,
+    pub(super) range: Prefix,
+    pub(super) sources: Vec<Source>,
+    /// Last commit applied to the region when this was gathered: what the new pages contain.
+    pub(super) through: u64,
+    /// Shape of the region's cuts when this was gathered.
+    pub(super) shape: u64,
+    pub(super) new: Vec<NewLeaf>,
+    pub(super) freed_runs: Vec<Run>,
+}
+
+/// A page as it was written.
+pub(super) struct NewLeaf {
+    pub(super) prefix: Prefix,
+    /// `None`: an empty prefix.
+    pub(super) page: Option<WrittenPage>,
+    /// Node of what the page contains.
+    pub(super) node: Node,
+}
+
+pub(super) struct WrittenPage {
+    pub(super) place: u32,
+    pub(super) tag: u32,
+    pub(super) buf: PageBuf,
+}
+
+/// The state of a round.
+#[derive(Default)]
+pub(super) struct Round {
+    pub(super) pieces: Vec<Piece>,
+    /// Highest log position that the pages contain.
+    position: u64,
+    /// Places reserved and not yet published.
+    reserved: Vec<u32>,
+    overflow_written: bool,
+    pub(super) flush: u64,
+}
+
+impl Round {
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Step 1: pages and pending changes of the wanted prefixes.
+    pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
+        &mut self,
+        shared: &Shared<H, D, R>,
+        queue: &mut D::Queue,
+        wanted: &[Prefix],
+        any: bool,
+    ) -> Result<()> {
+        self.pieces.clear();
+        self.position = 0;
+        let flush_at = if any { 1 } else { shared.options.flush_at };
+        let _guard = shared.grace.enter();
+        for prefix in wanted {
+            if self.pieces.last().is_some_and(|piece| piece.range.covers(prefix.first_key())) {
+                continue;
+            }
+            shared.in_region(prefix.first_key(), |region, state| self.add(shared, region, state, prefix, flush_at));
+        }
+        read_missing(shared, queue, &mut self.pieces)
+    }
+
+    fn add<H: Hasher, D: Device, R: Runtime>(
+        &mut self,
+        shared: &Shared<H, D, R>,
+        region: &Arc<Region>,
+        state: &RegionState,
+        wanted: &Prefix,
+        flush_at: u8,
+    ) {
+        let child = state.cuts.find(wanted.first_key());
+        if state.touches[child] < flush_at.min(shared.options.flush_at) && !shared.is_over_delta() {
+            return;
+        }
+        let own = source(shared, state, child);
+        if own.pending.is_empty() {
+            return;
+        }
+        let mut range = own.prefix;
+        let mut sources = vec![own];
+        if let Some(sibling) = mergeable_sibling(shared, state, child, &sources[0]) {
+            range = range.parent().expect("a page with a sibling is not the root");
+            let left = sibling.prefix < sources[0].prefix;
+            sources.insert(usize::from(!left), sibling);
+            if self.pieces.last().is_some_and(|piece| range.covers(piece.range.first_key())) {
+                // Its sibling was taken before and merges on its own.
+                return;
+            }
+        }
+        self.position = self.position.max(state.position);
+        self.pieces.push(Piece {
+            region: Arc::clone(region),
+            range,
+            sources,
+            through: state.changed,
+            shape: state.shape,
+            new: Vec::new(),
+            freed_runs: Vec::new(),
+        });
+    }
+
+    /// Step 2: (a), then building and (b) writing.
+    pub(super) fn write<H: Hasher, D: Device, R: Runtime>(
+        &mut self,
+        shared: &Shared<H, D, R>,
+        queue: &mut D::Queue,
+        folder: &mut Folder<H>,
+        flush: u64,
+    ) -> Result<()> {
+        self.flush = flush;
+        if shared.sequencer.durable() <= self.position {
+            shared.sequencer.write_through(self.position + 1, true)?;
+        }
+        self.write_long_values(shared, flush)?;
+        let mut pieces = std::mem::take(&mut self.pieces);
+        let result = self.write_pages(shared, queue, folder, &mut pieces);
+        self.pieces = pieces;
+        result
+    }
+
+    fn write_long_values<H: Hasher, D: Device, R: Runtime>(
+        &mut self,
+        shared: &Shared<H, D, R>,
+        flush: u64,
+    ) -> Result<()> {
+        for source in self.pieces.iter_mut().flat_map(|piece| &mut piece.sources) {
+            for (index, pending) in source.pending.iter().enumerate() {
+                if let Stored::Large(large) = &pending.stored {
+                    source.written.push((index, overflow::write(shared, large, flush)?));
+                    self.overflow_written = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_pages<H: Hasher, D: Device, R: Runtime>(
+        &mut self,
+        shared: &Shared<H, D, R>,
+        queue: &mut D::Queue,
+        folder: &mut Folder<H>,
+        pieces: &mut [Piece],
+    ) -> Result<()> {
+        let mut freed: Vec<Vec<Run>> = Vec::with_capacity(pieces.len());
+        let mut cells: Vec<CellRef<'_>> = Vec::new();
+        let mut planned: Vec<(usize, Vec<Planned>, usize)> = Vec::new();
+        for (index, piece) in pieces.iter().enumerate() {
+            let from = cells.len();
+            let mut runs = Vec::new();
+            for source in &piece.sources {
+                source.cells(&mut cells, &mut runs);
+            }
+            freed.push(runs);
+            planned.push((index, plan(&piece.range, &cells[from..]), from));
+        }
+        let mut unfolded = Vec::new();
+        let views: Vec<_> = pieces.iter().map(|piece| piece.sources[0].page.as_ref().map(|page| page.view())).collect();
+        for (index, plans, from) in &planned {
+            let piece = &pieces[*index];
+            let same = plans.len() == 1 && piece.sources.len() == 1;
+            for page in plans {
+                let cells = &cells[from + page.cells.start..from + page.cells.end];
+                let old = views[*index].as_ref().filter(|_| same);
+                let old = old.map(|view| (view, piece.sources[0].changed_groups(LEVELS)));
+                unfolded.push(Unfolded { prefix: page.prefix, cells, old });
+            }
+        }
+        let nodes = fold_pages(folder, &unfolded);
+        let count = unfolded.iter().filter(|page| !page.cells.is_empty()).count();
+        let places = shared.allocate_leaves(count)?;
+        self.reserved.clone_from(&places);
+        let mut places = places.into_iter();
+        let mut built: Vec<Vec<NewLeaf>> = Vec::with_capacity(pieces.len());
+        let mut pages = unfolded.iter().zip(&nodes);
+        for (index, plans, _) in &planned {
+            let piece = &pieces[*index];
+            let mut new = Vec::with_capacity(plans.len());
+            for (page, nodes) in pages.by_ref().take(plans.len()) {
+                let written = (!page.cells.is_empty()).then(|| {
+                    let place = places.next().expect("as many places as pages");
+                    let mut buf = shared.cache.take_buf();
+                    let stamp = PageStamp {
+                        identity: shared.leaf_identity(place),
+                        flush: self.flush,
+                        namespace: 0,
+                        through: piece.through,
+                    };
+                    let tag = write_page(buf.page_mut(0), &stamp, &page.prefix, page.cells, &nodes.stored);
+                    WrittenPage { place, tag, buf }
+                });
+                new.push(NewLeaf { prefix: page.prefix, page: written, node: nodes.own });
+            }
+            built.push(new);
+        }
+        drop(views);
+        drop(planned);
+        for ((piece, new), freed) in pieces.iter_mut().zip(built).zip(freed) {
+            piece.new = new;
+            piece.freed_runs = freed;
+        }
+        write_runs(shared, queue, pieces)
+    }
+
+    /// Step 3 (c).
+    pub(super) fn sync<H: Hasher, D: Device, R: Runtime>(&mut self, shared: &Shared<H, D, R>) -> Result<()> {
+        if std::mem::take(&mut self.overflow_written) {
+            shared.device.sync(&shared.files.overflow)?;
+        }
+        shared.device.sync(&shared.files.leaf)?;
+        Ok(())
+    }
+
+    /// The round could not be written: its reserved places go back and its pages stay ripe.
+    pub(super) fn abandon<H: Hasher, D: Device, R: Runtime>(&mut self, shared: &Shared<H, D, R>) {
+        shared.space.lock().release(&std::mem::take(&mut self.reserved));
+        shared.ripe.lock().extend(self.pieces.iter().map(|piece| piece.range));
+        for source in self.pieces.iter().flat_map(|piece| &piece.sources) {
+            let runs: Vec<Run> = source
+                .written
+                .iter()
+                .flat_map(|(_, cell)| overflow::runs(&Stored::Overflow(Arc::clone(cell))))
+                .collect();
+            shared.extents.lock().free(&runs);
+        }
+        self.pieces.clear();
+    }
+
+    /// The round is published: its places belong to the index.
+    pub(super) fn finish(&mut self) {
+        self.reserved.clear();
+        self.pieces.clear();
+    }
+}
+
+fn source<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, state: &RegionState, child: usize) -> Source {
+    let prefix = state.cuts.prefix(child);
+    let place = state.cuts.place(child);
+    let pending = state.pending[state.pending_range(&prefix)].to_vec();
+    let page = place.and_then(|place| shared.cache.get(place, state.cuts.tag(child)));
+    Source { prefix, page, place, pending, written: Vec::new() }
+}
+
+/// The sibling, when it is at hand and both together leave a page of the parent's prefix with
+/// room.
+fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    state: &RegionState,
+    child: usize,
+    own: &Source,
+) -> Option<Source> {
+    let at = own.prefix.sibling()?;
+    let parent = own.prefix.parent()?;
+    if !state.cuts.region().contains(&parent) || (own.page.is_none() && own.place.is_some()) {
+        return None;
+    }
+    let other = if own.prefix.is_right() { child.checked_sub(1)? } else { child + 1 };
+    if other >= state.cuts.len() || state.cuts.prefix(other) != at {
+        return None;
+    }
+    let limit = leaf::capacity(LEVELS) * MERGE_PERCENT / 100;
+    let mut cells = Vec::new();
+    if own.pending.iter().any(|pending| matches!(pending.stored, Stored::Large(_))) {
+        return None;
+    }
+    own.cells(&mut cells, &mut Vec::new());
+    if filled(&parent, &cells) > limit {
+        return None;
+    }
+    let sibling = source(shared, state, other);
+    let missing = sibling.page.is_none() && sibling.place.is_some();
+    if missing || sibling.pending.iter().any(|pending| matches!(pending.stored, Stored::Large(_))) {
+        return None;
+    }
+    let mut both = Vec::new();
+    sibling.cells(&mut both, &mut Vec::new());
+    (filled(&parent, &cells) + filled(&parent, &both) <= limit).then_some(sibling)
+}
+
+/// Reads the old pages that are not cached.
+fn read_missing<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    queue: &mut D::Queue,
+    pieces: &mut [Piece],
+) -> Result<()> {
+    let mut sources: Vec<(Located, &mut Source)> = Vec::new();
+    for piece in pieces {
+        let state = piece.region.read();
+        for source in &mut piece.sources {
+            if let (Some(place), None) = (source.place, &source.page) {
+                let tag = state.cuts.tag(state.cuts.find(source.prefix.first_key()));
+                sources.push((Located { place, tag }, source));
+            }
+        }
+    }
+    let mut next = 0;
+    while next < sources.len() || queue.in_flight() > 0 {
+        while next < sources.len() && queue.in_flight() < queue.depth() {
+            queue.push(Request {
+                file: shared.files.leaf.clone(),
+                transfer: Transfer::Read,
+                offset: u64::from(sources[next].0.place) * 4096,
+                buf: shared.cache.take_buf(),
+                token: next as u64,
+            });
+            Counters::add(&shared.counters.page_rereads, 1);
+            next += 1;
+        }
+        if let Some(completion) = queue.wait()? {
+            completion.result?;
+            let (at, source) = &mut sources[usize::try_from(completion.token).expect("an index")];
+            source.page = Some(shared.admit(at, completion.buf)?);
+        }
+    }
+    Ok(())
+}
+
+/// Step (b): neighbouring places are one write.
+fn write_runs<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    queue: &mut D::Queue,
+    pieces: &[Piece],
+) -> Result<()> {
+    let mut pages: Vec<&WrittenPage> =
+        pieces.iter().flat_map(|piece| &piece.new).filter_map(|new| new.page.as_ref()).collect();
+    pages.sort_unstable_by_key(|page| page.place);
+    let mut failed = None;
+    for run in pages.chunk_by(|a, b| a.place + 1 == b.place) {
+        let mut buf = PageBuf::zeroed(run.len());
+        for (index, page) in run.iter().enumerate() {
+            buf.page_mut(index).copy_from_slice(page.buf.page(0));
+        }
+        while queue.in_flight() == queue.depth() {
+            failed = failed.or(queue.wait()?.and_then(|completion| completion.result.err()));
+        }
+        queue.push(Request {
+            file: shared.files.leaf.clone(),
+            transfer: Transfer::Write,
+            offset: u64::from(run[0].place) * 4096,
+            buf,
+            token: 0,
+        });
+        Counters::add(&shared.counters.page_runs_written, 1);
+    }
+    while let Some(completion) = queue.wait()? {
+        failed = failed.or(completion.result.err());
+    }
+    Counters::add(&shared.counters.pages_written, pages.len() as u64);
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}

@@ -1,0 +1,128 @@
+//! The incarnation: the number of a writable open, raised and durable before its first append.
+//!
+//! It lives in a file of its own, because superblocks are written by checkpoints only. The file
+//! has two copies, a page each:
+//!
+//! ```text
+//! checksum u64 | magic 8 | copy u32 | incarnation u32 | database u64 | zeros
+//! ```
+//!
+//! Raising writes a new file beside the old one, syncs it, renames it over and syncs the folder.
+//! Writing in place, copy by copy, would not do: a process whose sync failed leaves a copy that
+//! can be read and is not durable, and whichever copy is overwritten next may be the only durable
+//! one. Replaced as a whole, the file is the old one or the new one, and a number is never given
+//! out twice. The second copy is there for rot.
+
+use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+use twox_hash::XxHash3_64;
+
+use crate::log::layout::{get, get_u32, get_u64, put};
+
+/// Name of the file.
+pub const FILE: &str = "incarnation";
+/// Name of the next one in the making.
+pub const TEMPORARY: &str = "incarnation.new";
+/// The incarnation of a new database, before its first writable open.
+pub const FIRST: u32 = 0;
+
+const MAGIC: [u8; 8] = *b"PLEACHIN";
+const AT_CHECKSUM: usize = 0;
+const AT_MAGIC: usize = AT_CHECKSUM + 8;
+const AT_COPY: usize = AT_MAGIC + 8;
+const AT_NUMBER: usize = AT_COPY + 4;
+const AT_DATABASE: usize = AT_NUMBER + 4;
+const AT_REST: usize = AT_DATABASE + 8;
+const COPIES: usize = 2;
+const FILE_LEN: u64 = (COPIES * PAGE) as u64;
+
+const _: () = assert!(AT_REST == 32 && AT_DATABASE.is_multiple_of(8));
+
+/// Why there is no incarnation to go by.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IncarnationError {
+    /// The device failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The file has the wrong length.
+    #[error("{FILE} has {found} bytes, {FILE_LEN} expected")]
+    Length {
+        /// Its length.
+        found: u64,
+    },
+    /// Both copies are damaged.
+    #[error("both copies in {FILE} are damaged")]
+    Damaged,
+    /// The file belongs to another database.
+    #[error("{FILE} belongs to database {found:#x}, not {expected:#x}")]
+    Foreign {
+        /// Its database.
+        found: u64,
+        /// The database of the superblock.
+        expected: u64,
+    },
+    /// There have been 2^32 - 1 writable opens.
+    #[error("no incarnation is left")]
+    Exhausted,
+}
+
+/// Makes the file of a new database, synced. The caller syncs the folder.
+pub fn create<D: Device>(device: &D, database: u64) -> Result<(), IncarnationError> {
+    let file = device.open(FILE, OpenMode::CreateNew)?;
+    device.write_at(&file, &encode(database, FIRST), COPIES, 0)?;
+    Ok(device.sync(&file)?)
+}
+
+/// Reads the last incarnation; writes nothing.
+pub fn read<D: Device>(device: &D, database: u64) -> Result<u32, IncarnationError> {
+    let file = device.open(FILE, OpenMode::Read)?;
+    let found = device.len(&file)?;
+    if found != FILE_LEN {
+        return Err(IncarnationError::Length { found });
+    }
+    let mut pages = PageBuf::zeroed(COPIES);
+    device.read_at(&file, &mut pages, 0)?;
+    let copies = (0..COPIES).filter_map(|copy| decode(pages.page(copy), copy));
+    let (number, found) = copies.max().ok_or(IncarnationError::Damaged)?;
+    if found != database {
+        return Err(IncarnationError::Foreign { found, expected: database });
+    }
+    Ok(number)
+}
+
+/// Gives this open its incarnation, durable when the call returns.
+pub fn raise<D: Device>(device: &D, database: u64) -> Result<u32, IncarnationError> {
+    let number = read(device, database)?.checked_add(1).ok_or(IncarnationError::Exhausted)?;
+    match device.remove(TEMPORARY) {
+        Err(error) if !error.is_not_found() => return Err(error.into()),
+        _ => {}
+    }
+    let file = device.open(TEMPORARY, OpenMode::CreateNew)?;
+    device.write_at(&file, &encode(database, number), COPIES, 0)?;
+    device.sync(&file)?;
+    device.rename(TEMPORARY, FILE)?;
+    device.sync_folder()?;
+    Ok(number)
+}
+
+fn encode(database: u64, number: u32) -> PageBuf {
+    let mut pages = PageBuf::zeroed(COPIES);
+    for copy in 0..COPIES {
+        let page = pages.page_mut(copy);
+        put(page, AT_MAGIC, MAGIC);
+        put(page, AT_COPY, [u8::from(copy == 1), 0, 0, 0]);
+        put(page, AT_NUMBER, number.to_le_bytes());
+        put(page, AT_DATABASE, database.to_le_bytes());
+        let checksum = XxHash3_64::oneshot(&page[AT_MAGIC..]);
+        put(page, AT_CHECKSUM, checksum.to_le_bytes());
+    }
+    pages
+}
+
+fn decode(page: &[u8; PAGE], copy: usize) -> Option<(u32, u64)> {
+    let good = get::<8>(page, AT_MAGIC) == MAGIC
+        && XxHash3_64::oneshot(&page[AT_MAGIC..]) == get_u64(page, AT_CHECKSUM)
+        && get_u32(page, AT_COPY) as usize == copy
+        && page[AT_REST..].iter().all(|byte| *byte == 0);
+    good.then(|| (get_u32(page, AT_NUMBER), get_u64(page, AT_DATABASE)))
+}

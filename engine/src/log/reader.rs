@@ -1,0 +1,126 @@
+//! Reading the log by position: a window over the segments that exist, filled by large reads.
+
+use std::collections::BTreeMap;
+
+use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+
+use super::error::ScanError;
+use super::segment;
+
+const CHUNK_PAGES: usize = 256;
+
+pub(super) struct LogReader<D: Device> {
+    device: D,
+    size: u64,
+    /// Readable bytes of each segment, whole pages; a short one is the log's end or damage.
+    files: BTreeMap<u64, (D::File, u64)>,
+    /// Log bytes from `base` on; `base` is a multiple of the page size.
+    window: Vec<u8>,
+    base: u64,
+    chunk: PageBuf,
+}
+
+impl<D: Device> LogReader<D> {
+    /// Opens, for reading, the segments that hold `from` or later positions.
+    pub(super) fn open(device: &D, size: u64, from: u64) -> Result<Self, ScanError> {
+        let mut files = BTreeMap::new();
+        for name in device.list()? {
+            let Some(index) = segment::parse_name(&name) else { continue };
+            if index < from / size || index > super::record::MAX_POSITION / size {
+                continue;
+            }
+            let file = device.open(&name, OpenMode::Read)?;
+            let length = device.len(&file)?;
+            if length > size {
+                return Err(ScanError::Oversized { index, found: length, expected: size });
+            }
+            files.insert(index, (file, length - length % PAGE as u64));
+        }
+        let chunk = PageBuf::zeroed(segment::run_pages(size).min(CHUNK_PAGES));
+        Ok(Self { device: device.clone(), size, files, window: Vec::new(), base: 0, chunk })
+    }
+
+    /// The stretches of positions that can be read, from `from` on, ascending: one a segment.
+    pub(super) fn stretches(&self, from: u64) -> Vec<(u64, u64)> {
+        (self.files.iter())
+            .map(|(index, (_, length))| {
+                let start = index * self.size;
+                (start.max(from), start + length)
+            })
+            .filter(|(start, end)| start < end)
+            .collect()
+    }
+
+    /// Number of bytes that can be read from `position` on without a gap, counted up to `enough`.
+    pub(super) fn available(&self, position: u64, enough: u64) -> u64 {
+        let mut at = position;
+        while at - position < enough {
+            let end = match self.files.get(&(at / self.size)) {
+                Some((_, length)) => at / self.size * self.size + length,
+                None => at,
+            };
+            if end <= at {
+                break;
+            }
+            at = end;
+        }
+        at - position
+    }
+
+    /// The `len` bytes from `position` on; `None` when they are not all there.
+    pub(super) fn read(&mut self, position: u64, len: u64) -> Result<Option<&[u8]>, IoError> {
+        if !self.covers(position, len) {
+            if self.available(position, len) < len {
+                return Ok(None);
+            }
+            self.fill(position, len)?;
+        }
+        Ok(self.slice(position, len))
+    }
+
+    fn slice(&self, position: u64, len: u64) -> Option<&[u8]> {
+        let start = usize::try_from(position.checked_sub(self.base)?).ok()?;
+        self.window.get(start..start.checked_add(usize::try_from(len).ok()?)?)
+    }
+
+    fn covers(&self, position: u64, len: u64) -> bool {
+        self.slice(position, len).is_some()
+    }
+
+    /// Moves the window to `position` and reads on until it has `len` bytes from there.
+    fn fill(&mut self, position: u64, len: u64) -> Result<(), IoError> {
+        let base = position - position % PAGE as u64;
+        let kept = (base.checked_sub(self.base))
+            .and_then(|skip| usize::try_from(skip).ok())
+            .filter(|skip| *skip < self.window.len());
+        match kept {
+            Some(skip) => drop(self.window.drain(..skip)),
+            None => self.window.clear(),
+        }
+        self.base = base;
+        while !self.covers(position, len) {
+            if let Err(error) = self.extend() {
+                // A window that ends in a gap must not be taken for a filled one.
+                self.window.clear();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self) -> Result<(), IoError> {
+        let at = self.base + self.window.len() as u64;
+        let offset = at % self.size;
+        let (file, length) = &self.files[&(at / self.size)];
+        let left = usize::try_from((length - offset) / PAGE as u64).unwrap_or(usize::MAX);
+        if left >= self.chunk.pages() {
+            self.device.read_at(file, &mut self.chunk, offset)?;
+            self.window.extend_from_slice(&self.chunk);
+        } else {
+            let mut rest = PageBuf::zeroed(left);
+            self.device.read_at(file, &mut rest, offset)?;
+            self.window.extend_from_slice(&rest);
+        }
+        Ok(())
+    }
+}

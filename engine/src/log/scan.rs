@@ -1,0 +1,256 @@
+//! Reading the log back, and telling a torn end from damage (DESIGN rule 5).
+//!
+//! Behind a valid record that ends at `e`, the next one starts at `e` (same batch) or at the next
+//! block (next batch). A record is *valid* there when its header's checksum, database, position,
+//! predecessor and incarnation (never lower than the one before) fit, and then its body's
+//! checksum. Where neither place has one, the log is invalid at `e`, and:
+//!
+//! * it is **damage** when the superblock, or any good header of this database that lies where it
+//!   says it lies, at or behind `e`, knows that the log was durable past `e`. A good header counts
+//!   whatever its incarnation and whether or not its body and its chain are intact: what it knew
+//!   was true when it was written, and durable positions are never given up;
+//! * otherwise it is the **end**: `e` is where the log is cut, and what lies behind it (a torn
+//!   batch, records of a cut-off incarnation, a recycled segment's past) is ignored.
+//!
+//! Invariant behind the first rule: a cut at `e` is made only when no good header behind `e` knows
+//! of anything durable past `e`. So whatever a cut leaves behind it never contradicts the
+//! incarnations that write over it. The table in `docs/format-log.md` goes through the cases.
+//!
+//! A failed read is an error, never an end. The scan changes nothing.
+
+use pleach_io::Device;
+
+use super::error::{Invalid, ScanError, Witness};
+use super::reader::LogReader;
+use super::record::{
+    ALIGN, HEADER_LEN, Header, MAGIC, MAX_POSITION, RecordView, align_up, body_checksum,
+};
+use super::{BLOCK, Point, segment};
+
+/// Where and how to scan.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanInput {
+    /// Id of the database.
+    pub database: u64,
+    /// Bytes of a segment.
+    pub segment_size: u64,
+    /// The last incarnation known, from its file.
+    pub incarnation: u32,
+    /// Replay start: where the record before it ended, and its checksum.
+    pub from: Point,
+    /// The superblock's: the log was synced below this.
+    pub durable_through: u64,
+}
+
+/// What was given up at the log's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutReport {
+    /// Where the log was cut.
+    pub position: u64,
+    /// Bytes from there to the end of the last record that could be recognised, torn ones
+    /// included; 0 when none could.
+    pub bytes: u64,
+    /// How many records could be recognised.
+    pub records: u64,
+    /// What was found at the cut.
+    pub invalid: Invalid,
+}
+
+/// The log's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanEnd {
+    /// End of the last valid record, and its checksum.
+    pub end: Point,
+    /// Incarnation of the last valid record, 0 when there was none.
+    pub incarnation: u32,
+    /// Below this the log is known to have been synced. What lies between here and the end was
+    /// read back, but a crash may still lose it until [`super::LogWriter::open`] has seen to it.
+    pub proven: u64,
+    /// Valid records seen.
+    pub records: u64,
+    /// What was cut off; `None` when nothing but blank space follows.
+    pub cut: Option<CutReport>,
+}
+
+/// Reads the log from the replay start to its end and shows each valid record to `visit`.
+pub fn scan<D, E>(
+    device: &D,
+    input: &ScanInput,
+    mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,
+) -> Result<ScanEnd, E>
+where
+    D: Device,
+    E: From<ScanError>,
+{
+    let from = input.from.position;
+    if !segment::valid_size(input.segment_size)
+        || from > MAX_POSITION
+        || !from.is_multiple_of(ALIGN)
+    {
+        let segment_size = input.segment_size;
+        return Err(ScanError::Geometry { segment_size, position: from }.into());
+    }
+    let mut scanner = Scanner {
+        reader: LogReader::open(device, input.segment_size, from)?,
+        input: *input,
+        end: ScanEnd { end: input.from, incarnation: 0, proven: from, records: 0, cut: None },
+    };
+    loop {
+        match scanner.next()? {
+            Ok((header, checksum)) => {
+                let body = scanner.body(&header)?;
+                visit(&RecordView { header, checksum, body })?;
+                scanner.accept(&header, checksum);
+            }
+            Err(invalid) => return Ok(scanner.finish(invalid)?),
+        }
+    }
+}
+
+type Verdict = Result<(Header, u64), Invalid>;
+
+struct Scanner<D: Device> {
+    reader: LogReader<D>,
+    input: ScanInput,
+    end: ScanEnd,
+}
+
+impl<D: Device> Scanner<D> {
+    fn next(&mut self) -> Result<Verdict, ScanError> {
+        let at = self.end.end.position;
+        let first = match self.judge(at)? {
+            Ok(found) => return Ok(Ok(found)),
+            Err(invalid) => invalid,
+        };
+        let block = align_up(at, BLOCK);
+        if block == at {
+            return Ok(Err(first));
+        }
+        // The rest of the block is zero when the batch ended there: the next block says more.
+        Ok(self.judge(block)?.map_err(|second| {
+            if matches!(first, Invalid::Blank | Invalid::NoSegment) { second } else { first }
+        }))
+    }
+
+    /// Is there a valid record at `at` that follows the last one?
+    fn judge(&mut self, at: u64) -> Result<Verdict, ScanError> {
+        let (header, checksum) = match self.header(at)? {
+            Ok(found) => found,
+            Err(invalid) => return Ok(Err(invalid)),
+        };
+        let follows = header.database == self.input.database
+            && header.position == at
+            && header.previous == self.end.end.checksum
+            && header.incarnation >= self.end.incarnation;
+        if !follows {
+            return Ok(Err(Invalid::Stale));
+        }
+        if header.incarnation > self.input.incarnation {
+            let (found, known) = (header.incarnation, self.input.incarnation);
+            return Err(ScanError::Future { position: at, found, known });
+        }
+        let database = self.input.database;
+        let body = self.reader.read(at + HEADER_LEN as u64, header.body_len)?;
+        Ok(match body.map(|body| body_checksum(database, [body])) {
+            None => Err(Invalid::CutBody),
+            Some(sum) if sum != header.body_checksum => Err(Invalid::TornBody),
+            Some(_) => Ok((header, checksum)),
+        })
+    }
+
+    /// The header at a position, good in itself, wherever it may belong.
+    fn header(&mut self, at: u64) -> Result<Verdict, ScanError> {
+        let Some(bytes) = self.reader.read(at, HEADER_LEN as u64)? else {
+            return Ok(Err(Invalid::NoSegment));
+        };
+        let Some(bytes) = bytes.first_chunk::<HEADER_LEN>() else {
+            return Ok(Err(Invalid::NoSegment));
+        };
+        Ok(Header::decode(bytes).map_err(|_| {
+            if *bytes == [0; HEADER_LEN] { Invalid::Blank } else { Invalid::NoHeader }
+        }))
+    }
+
+    fn body(&mut self, header: &Header) -> Result<&[u8], ScanError> {
+        let at = header.position + HEADER_LEN as u64;
+        // `judge` has read it; the window still has it.
+        Ok(self.reader.read(at, header.body_len)?.unwrap_or_default())
+    }
+
+    fn accept(&mut self, header: &Header, checksum: u64) {
+        self.end.end = Point { position: header.end(), checksum };
+        self.end.incarnation = header.incarnation;
+        self.end.proven = self.end.proven.max(header.durable_through);
+        self.end.records += 1;
+    }
+
+    /// Decides between end and damage.
+    fn finish(mut self, invalid: Invalid) -> Result<ScanEnd, ScanError> {
+        let position = self.end.end.position;
+        let known = self.input.durable_through;
+        if known > position {
+            let witness = Witness::Superblock;
+            return Err(ScanError::Damaged { position, invalid, durable_through: known, witness });
+        }
+        self.end.proven = self.end.proven.max(known);
+        let mut cut = CutReport { position, bytes: 0, records: 0, invalid };
+        let mut blank = true;
+        for (from, to) in self.reader.stretches(position) {
+            self.search(from, to, &mut cut, &mut blank)?;
+        }
+        let nothing = blank && cut.records == 0;
+        self.end.cut = (!nothing).then_some(cut);
+        Ok(self.end)
+    }
+
+    /// Looks through a segment's rest for good headers, at each place where one may start.
+    fn search(
+        &mut self,
+        from: u64,
+        to: u64,
+        cut: &mut CutReport,
+        blank: &mut bool,
+    ) -> Result<(), ScanError> {
+        let own_segment = cut.position / self.input.segment_size;
+        let mut at = from;
+        while at < to {
+            let stop = to.min(align_up(at + 1, BLOCK));
+            let Some(bytes) = self.reader.read(at, stop - at)? else { return Ok(()) };
+            if at / self.input.segment_size == own_segment {
+                *blank &= bytes.iter().all(|byte| *byte == 0);
+            }
+            let hit = (bytes.chunks_exact(8))
+                .position(|word| word[..4] == MAGIC.to_le_bytes())
+                .map(|words| at + 8 * words as u64);
+            let Some(hit) = hit else {
+                at = stop;
+                continue;
+            };
+            if let Ok((header, _)) = self.header(hit)? {
+                self.testify(&header, hit, cut)?;
+            }
+            at = hit + ALIGN;
+        }
+        Ok(())
+    }
+
+    /// What a good header at or behind the end has to say.
+    fn testify(&mut self, header: &Header, at: u64, cut: &mut CutReport) -> Result<(), ScanError> {
+        if header.database != self.input.database || header.position != at {
+            return Ok(());
+        }
+        let durable_through = header.durable_through;
+        if durable_through > cut.position {
+            return Err(ScanError::Damaged {
+                position: cut.position,
+                invalid: cut.invalid,
+                durable_through,
+                witness: Witness::Record(at),
+            });
+        }
+        self.end.proven = self.end.proven.max(durable_through);
+        cut.records += 1;
+        cut.bytes = cut.bytes.max(header.end() - cut.position);
+        Ok(())
+    }
+}

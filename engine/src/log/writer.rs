@@ -1,0 +1,397 @@
+//! Appending to the log.
+//!
+//! 1. [`Segments::ensure`] makes room; a full disk shows here, before anything is decided.
+//! 2. The sequencer takes positions from its [`Tail`]: arithmetic, no I/O. [`Tail::seal`] ends a
+//!    batch; the next one starts on a fresh block.
+//! 3. [`LogWriter::write`] writes a batch in large runs, in the order of its positions.
+//! 4. [`LogWriter::sync`] makes what was written durable.
+//!
+//! Invariants: a write never touches a block that an earlier write touched, so a torn write cannot
+//! harm an acknowledged record; `durable_through` of a record is what was synced when it was
+//! written; after a failed write or sync the writer refuses everything, and neither is repeated.
+
+use std::collections::BTreeSet;
+
+use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+
+use super::error::LogError;
+use super::record::{ALIGN, Chain, RecordBuf, align_up};
+use super::scan::ScanEnd;
+use super::segment::{
+    SegmentOptions, Segments, TEMPORARY, abandon, make_temporary, name, parse_name, run_pages,
+    write_zeros,
+};
+use super::{BLOCK, Point};
+
+/// The sequencer's end of the log: hands out positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    next: u64,
+}
+
+impl Tail {
+    /// The position of a record of `len` bytes, behind all that were reserved before.
+    #[must_use]
+    pub fn reserve(&mut self, len: u64) -> u64 {
+        let position = self.next;
+        self.next = align_up(position + len, ALIGN);
+        position
+    }
+
+    /// Ends a batch: the next record starts on a fresh block. To be called when the batch is
+    /// handed to [`LogWriter::write`], by the same holder of the sequencer.
+    pub fn seal(&mut self) {
+        self.next = align_up(self.next, BLOCK);
+    }
+
+    /// Where the next record will start.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
+    /// What [`Segments::ensure`] has to be asked for before a record of `len` bytes is reserved:
+    /// its last block is written whole.
+    pub fn through(&self, len: u64) -> u64 {
+        align_up(align_up(self.next, BLOCK) + len, BLOCK)
+    }
+}
+
+/// What a writer continues.
+#[derive(Clone, Copy, Debug)]
+pub struct WriterStart {
+    /// Id of the database.
+    pub database: u64,
+    /// This open's incarnation, already durable.
+    pub incarnation: u32,
+    /// End of the log, from the scan.
+    pub end: Point,
+    /// How much of it is known to have been synced, from the scan.
+    pub proven: u64,
+    /// Positions from here on are still needed: segments below are retired.
+    pub needed_from: u64,
+}
+
+impl WriterStart {
+    /// The start of a new database's log.
+    pub fn new_log(database: u64, incarnation: u32) -> Self {
+        Self { database, incarnation, end: Point::default(), proven: 0, needed_from: 0 }
+    }
+
+    /// Continues where a scan has ended.
+    pub fn after(scan: &ScanEnd, database: u64, incarnation: u32, needed_from: u64) -> Self {
+        Self { database, incarnation, end: scan.end, proven: scan.proven, needed_from }
+    }
+}
+
+/// Figures of a writer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriterStats {
+    /// Records written.
+    pub records: u64,
+    /// Bytes written, padding included.
+    pub bytes: u64,
+    /// Write calls to the device.
+    pub writes: u64,
+    /// Syncs of segments.
+    pub syncs: u64,
+}
+
+/// The log's one appender.
+pub struct LogWriter<D: Device> {
+    segments: Segments<D>,
+    chain: Chain,
+    /// End of the last record written.
+    written: u64,
+    /// Segments written since the last sync.
+    touched: BTreeSet<u64>,
+    stage: Stage,
+    poisoned: bool,
+    stats: WriterStats,
+}
+
+impl<D: Device> core::fmt::Debug for LogWriter<D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("LogWriter")
+            .field("written", &self.written)
+            .field("durable", &self.chain.durable_through)
+            .field("poisoned", &self.poisoned)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Device> LogWriter<D> {
+    /// Takes the log over for writing.
+    ///
+    /// The end that the scan has read may be visible and not durable: a process that was killed,
+    /// or whose sync failed, leaves bytes in caches, and a sync that failed once proves nothing
+    /// when it is repeated. So segments with unproven bytes are copied, the copies synced and
+    /// renamed over them; a durable block is never overwritten in place.
+    pub fn open(device: D, options: SegmentOptions, start: &WriterStart) -> Result<Self, LogError> {
+        if start.proven < start.end.position {
+            reseal(&device, options.size, start.proven, start.end.position)?;
+        }
+        let needed_from = start.needed_from.min(start.proven);
+        let segments = Segments::open(device, options, needed_from, start.end.position)?;
+        Ok(Self {
+            stage: Stage::new(options.size),
+            segments,
+            chain: Chain {
+                database: start.database,
+                incarnation: start.incarnation,
+                durable_through: start.end.position,
+                previous: start.end.checksum,
+            },
+            written: start.end.position,
+            touched: BTreeSet::new(),
+            poisoned: false,
+            stats: WriterStats::default(),
+        })
+    }
+
+    /// The tail for the sequencer; valid as long as nothing else was reserved.
+    pub fn tail(&self) -> Tail {
+        Tail { next: align_up(self.written, BLOCK) }
+    }
+
+    /// The log's files, to be shared with whoever prepares and retires them.
+    pub fn segments(&self) -> &Segments<D> {
+        &self.segments
+    }
+
+    /// Everything below this position is durable.
+    pub fn durable(&self) -> u64 {
+        self.chain.durable_through
+    }
+
+    /// End of the last record written, and its checksum.
+    pub fn end(&self) -> Point {
+        Point { position: self.written, checksum: self.chain.previous }
+    }
+
+    /// Has a write or sync failed?
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned
+    }
+
+    /// Figures since the open.
+    pub fn stats(&self) -> WriterStats {
+        self.stats
+    }
+
+    /// Reserves, writes and does not sync: for callers that are sequencer and writer in one.
+    pub fn append(&mut self, tail: &mut Tail, records: &mut [RecordBuf]) -> Result<(), LogError> {
+        self.check()?;
+        let mut after = *tail;
+        after.seal();
+        for record in records.iter_mut() {
+            record.place(after.reserve(record.len()));
+        }
+        after.seal();
+        self.segments.ensure(after.position())?;
+        *tail = after;
+        self.write(records)
+    }
+
+    /// Writes a batch of records that were placed one behind the other. With
+    /// [`LogError::Full`] nothing was written, and the same batch may be tried again.
+    ///
+    /// # Panics
+    /// When a record has no place, or one that does not follow what was written before.
+    pub fn write(&mut self, records: &mut [RecordBuf]) -> Result<(), LogError> {
+        self.check()?;
+        let Some(first) = records.first().and_then(RecordBuf::position) else { return Ok(()) };
+        assert_eq!(first, align_up(self.written, BLOCK), "a batch starts on the next fresh block");
+        let mut end = first;
+        for record in records.iter() {
+            let position = record.position().expect("records are placed before they are written");
+            assert!(
+                position == end || position == align_up(end, BLOCK),
+                "records are written in the order of their places"
+            );
+            assert!(!record.is_too_large(), "the engine refuses a batch of that size");
+            end = align_up(position + record.len(), ALIGN);
+        }
+        self.segments.ensure(align_up(end, BLOCK))?;
+        let written = self.write_all(first, records);
+        self.poisoned |= written.is_err();
+        self.written = written?;
+        Ok(())
+    }
+
+    fn write_all(&mut self, first: u64, records: &[RecordBuf]) -> Result<u64, LogError> {
+        let mut run = Run {
+            stage: &mut self.stage,
+            segments: &self.segments,
+            touched: &mut self.touched,
+            stats: &mut self.stats,
+            start: first,
+            filled: 0,
+            limit: 0,
+        };
+        run.begin(first);
+        let mut end = first;
+        for record in records {
+            let position = record.position().unwrap_or(end);
+            run.pad_to(position)?;
+            let (header, checksum) = record.header(&self.chain, position).encode();
+            run.push(&header)?;
+            for part in record.body_parts() {
+                run.push(part)?;
+            }
+            self.chain.previous = checksum;
+            end = align_up(position + record.len(), ALIGN);
+            run.pad_to(end)?;
+        }
+        run.pad_to(align_up(end, BLOCK))?;
+        run.flush()?;
+        self.stats.records += records.len() as u64;
+        Ok(end)
+    }
+
+    /// Makes everything written so far durable, and says up to where.
+    pub fn sync(&mut self) -> Result<u64, LogError> {
+        self.check()?;
+        while let Some(index) = self.touched.pop_first() {
+            let file = self.segments.file(index * self.segments.size());
+            // A segment that was retired meanwhile holds nothing that anybody waits for.
+            let Some(file) = file else { continue };
+            self.stats.syncs += 1;
+            if let Err(error) = self.segments.device().sync(&file) {
+                self.poisoned = true;
+                return Err(error.into());
+            }
+        }
+        self.chain.durable_through = self.written;
+        Ok(self.written)
+    }
+
+    fn check(&self) -> Result<(), LogError> {
+        if self.poisoned { Err(LogError::Poisoned) } else { Ok(()) }
+    }
+}
+
+/// The buffer that collects a run.
+struct Stage {
+    buf: PageBuf,
+}
+
+impl Stage {
+    fn new(segment_size: u64) -> Self {
+        Self { buf: PageBuf::zeroed(run_pages(segment_size)) }
+    }
+}
+
+/// A run being collected: never longer than the stage, never across segments.
+struct Run<'a, D: Device> {
+    stage: &'a mut Stage,
+    segments: &'a Segments<D>,
+    touched: &'a mut BTreeSet<u64>,
+    stats: &'a mut WriterStats,
+    start: u64,
+    filled: usize,
+    limit: usize,
+}
+
+impl<D: Device> Run<'_, D> {
+    fn begin(&mut self, start: u64) {
+        let left = self.segments.size() - start % self.segments.size();
+        self.start = start;
+        self.filled = 0;
+        self.limit = self.stage.buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+    }
+
+    fn push(&mut self, mut bytes: &[u8]) -> Result<(), LogError> {
+        while !bytes.is_empty() {
+            let (now, rest) = bytes.split_at(bytes.len().min(self.limit - self.filled));
+            self.stage.buf[self.filled..self.filled + now.len()].copy_from_slice(now);
+            self.advance(now.len())?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    fn pad_to(&mut self, position: u64) -> Result<(), LogError> {
+        // Less than a block: records follow each other at 8 bytes or at the next block.
+        let zeros = [0; PAGE];
+        let at = self.start + self.filled as u64;
+        let gap = usize::try_from(position - at).unwrap_or(PAGE);
+        self.push(&zeros[..gap])
+    }
+
+    fn advance(&mut self, by: usize) -> Result<(), LogError> {
+        self.filled += by;
+        if self.filled == self.limit { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), LogError> {
+        if self.filled == 0 {
+            return Ok(());
+        }
+        let (segments, size) = (self.segments, self.segments.size());
+        let file = segments.file(self.start).ok_or_else(|| LogError::Segment {
+            index: self.start / size,
+            found: None,
+            expected: size,
+        })?;
+        self.touched.insert(self.start / size);
+        let pages = self.filled / PAGE;
+        segments.device().write_at(&file, &self.stage.buf, pages, self.start % size)?;
+        self.stats.writes += 1;
+        self.stats.bytes += self.filled as u64;
+        self.begin(self.start + self.filled as u64);
+        Ok(())
+    }
+}
+
+/// Replaces the segments that hold `[proven, end)` by synced copies of them, blank behind `end`.
+fn reseal<D: Device>(device: &D, size: u64, proven: u64, end: u64) -> Result<(), LogError> {
+    for index in proven / size..end.div_ceil(size) {
+        let used = (end - index * size).min(size);
+        let old = device.open(&name(index), OpenMode::Read)?;
+        let copy = take_ahead(device, size, end)?;
+        let copied = copy_segment(device, &old, &copy, used, size)
+            .and_then(|()| device.sync(&copy))
+            .and_then(|()| device.rename(TEMPORARY, &name(index)));
+        copied.map_err(|error| abandon(device, error))?;
+    }
+    device.sync_folder()?;
+    Ok(())
+}
+
+/// A file for a copy, under the temporary name: a prepared segment behind the end where there is
+/// one, so that a full disk does not keep the database closed; else a new one.
+fn take_ahead<D: Device>(device: &D, size: u64, end: u64) -> Result<D::File, LogError> {
+    let ahead = device.list()?.iter().filter_map(|name| parse_name(name)).max();
+    if let Some(index) = ahead.filter(|index| *index >= end.div_ceil(size)) {
+        let file = device.open(&name(index), OpenMode::Write)?;
+        if device.len(&file)? == size {
+            device.rename(&name(index), TEMPORARY)?;
+            // Not one file under two names, should a crash keep the next rename alone.
+            device.sync_folder()?;
+            return Ok(file);
+        }
+    }
+    make_temporary(device, size)
+}
+
+fn copy_segment<D: Device>(
+    device: &D,
+    from: &D::File,
+    to: &D::File,
+    used: u64,
+    size: u64,
+) -> Result<(), IoError> {
+    let mut at = 0;
+    while at < used {
+        let left = usize::try_from((align_up(used, BLOCK) - at) / BLOCK).unwrap_or(usize::MAX);
+        let mut buf = PageBuf::zeroed(left.min(run_pages(size)));
+        device.read_at(from, &mut buf, at)?;
+        // Bytes behind the end are no part of the log, even within its last block.
+        let valid = usize::try_from(used - at).unwrap_or(usize::MAX).min(buf.len());
+        buf[valid..].fill(0);
+        device.write_at(to, &buf, buf.pages(), at)?;
+        at += buf.len() as u64;
+    }
+    let zeros = PageBuf::zeroed(run_pages(size));
+    write_zeros(device, to, &zeros, at, size)
+}

@@ -1,0 +1,72 @@
+//! Counters of an open database.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Running counters; relaxed, they order nothing.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),* }
+
+        /// What an open database has done and holds now.
+        #[derive(Clone, Debug, Default)]
+        #[non_exhaustive]
+        pub struct Metrics { $($(#[$doc])* pub $name: u64),* }
+
+        impl Counters {
+            pub(crate) fn snapshot(&self) -> Metrics {
+                Metrics { $($name: self.$name.load(Ordering::Relaxed)),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Leaf pages found in the cache.
+    cache_hits,
+    /// Leaf pages that were read from the device because they were not cached.
+    cache_misses,
+    /// Leaf pages read again within one batch, having left the cache.
+    page_rereads,
+    /// Branch pages read to bring nodes back into memory.
+    upper_trie_pages_read,
+    /// Committed changes that are not in a page yet.
+    pending_entries,
+    /// Bytes of memory that those take.
+    pending_bytes,
+    /// Checkpoints made.
+    checkpoints,
+    /// Leaf pages at present.
+    leaf_pages,
+    /// Leaf pages written by flushes.
+    pages_written,
+    /// Device writes that these took: runs of neighbouring pages.
+    page_runs_written,
+    /// Bytes appended to the log.
+    log_bytes,
+    /// Bytes written to checkpoint images and the spill file.
+    image_bytes,
+    /// Hash calls of finishes, values included.
+    hashes,
+    /// Distinct keys that commits changed.
+    changes,
+    /// Commits.
+    commits,
+    /// Nanoseconds that the sequencer's lock was held.
+    sequencer_nanos,
+    /// Refolds because a flush had cut finer between finish and commit.
+    refolds,
+    /// Microseconds that commits waited because the delta or the log was full.
+    stalled_micros,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+        counter.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Adds a signed change to a level.
+    pub(crate) fn change(counter: &AtomicU64, by: isize) {
+        counter.fetch_add(by as i64 as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,161 @@
+//! Overlays: uncommitted blocks as states to stand on.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pleach_beatree::leaf_fold::Touch;
+use pleach_core::{Hasher, Node, Prefix};
+use pleach_io::{Device, Runtime};
+
+use crate::block::Block;
+use crate::commit;
+use crate::error::{Error, Result};
+use crate::finish::finish;
+use crate::overlays::{Ancestry, OverlayId};
+use crate::shared::Shared;
+use crate::undo::Changed;
+use crate::view::View;
+
+const UNCOMMITTED: u64 = u64::MAX;
+
+pub(crate) struct OverlayInner<H: Hasher, D: Device, R: Runtime> {
+    pub(crate) shared: Arc<Shared<H, D, R>>,
+    parent: Option<Overlay<H, D, R>>,
+    /// Pins the commit that the chain stands on.
+    view: View,
+    id: OverlayId,
+    prev_root: Node,
+    root: Node,
+    changes: Vec<Changed>,
+    nodes: Vec<(Prefix, Node)>,
+    blob: Option<Vec<u8>>,
+    /// The commit that this overlay became part of.
+    committed: AtomicU64,
+}
+
+/// An uncommitted block, kept in memory. Clones are the same overlay.
+pub struct Overlay<H: Hasher, D: Device, R: Runtime>(pub(crate) Arc<OverlayInner<H, D, R>>);
+
+impl<H: Hasher, D: Device, R: Runtime> Clone for Overlay<H, D, R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
+    pub(crate) fn new(mut block: Block<H, D, R>) -> Self {
+        let nodes = block.positions();
+        let changes = block.changes();
+        let id = block.shared.overlays.insert(&changes, &nodes);
+        Self(Arc::new(OverlayInner {
+            parent: block.parent.take(),
+            view: block.view,
+            id,
+            prev_root: block.prev_root,
+            root: block.root,
+            changes,
+            nodes,
+            blob: block.blob,
+            committed: AtomicU64::new(UNCOMMITTED),
+            shared: block.shared,
+        }))
+    }
+
+    /// Root of this state.
+    pub fn root(&self) -> Node {
+        self.0.root
+    }
+
+    /// The commit that this overlay became part of, if it did.
+    pub fn commit_number(&self) -> Option<u64> {
+        let number = self.0.committed.load(Ordering::Acquire);
+        (number != UNCOMMITTED).then_some(number)
+    }
+
+    /// The uncommitted overlays from this one down, and the commit that they stand on.
+    pub(crate) fn chain(&self) -> (Vec<Self>, u64) {
+        let mut chain = Vec::new();
+        let mut at = self.clone();
+        loop {
+            if let Some(number) = at.commit_number() {
+                return (chain, number);
+            }
+            let (parent, base) = (at.0.parent.clone(), at.0.view.base);
+            chain.push(at);
+            match parent {
+                Some(parent) => at = parent,
+                None => return (chain, base),
+            }
+        }
+    }
+
+    /// The state of this overlay, to be read.
+    pub(crate) fn view(&self) -> View {
+        let shared = &self.0.shared;
+        let (chain, base) = self.chain();
+        let ancestry: Ancestry = Arc::new(chain.iter().map(|overlay| overlay.0.id).collect::<HashSet<_>>());
+        // The base is pinned already: by the chain's lowest overlay, or it is a commit that this
+        // overlay is part of, whose successors' undo the lowest overlay's older pin keeps.
+        shared.undo.pin(base);
+        View::pinned(base, ancestry, Arc::clone(&shared.undo), Arc::clone(&shared.overlays))
+    }
+
+    /// Commits this overlay together with its uncommitted ancestors, merged, as one commit.
+    /// Overlays that stand on it stay valid, siblings become stale.
+    ///
+    /// # Errors
+    /// As [`Block::commit`].
+    pub fn commit(&self) -> Result<u64> {
+        let (chain, base) = self.chain();
+        let Some(lowest) = chain.last() else { return Ok(base) };
+        let shared = &self.0.shared;
+        let prev_root = lowest.0.prev_root;
+        let touches: Vec<Touch> = merged(&chain);
+        let tip = shared.published.load(Ordering::Acquire);
+        if tip != base {
+            return Err(Error::StaleParent { base, tip });
+        }
+        shared.undo.pin(base);
+        let view = View::pinned(base, Arc::default(), Arc::clone(&shared.undo), Arc::clone(&shared.overlays));
+        // One fold over the pages as they are cut now; its root must be the one promised.
+        let finished = finish(shared, &view, &prev_root, &touches, false)?;
+        if finished.root != self.0.root {
+            return Err(Error::Corrupt("an overlay's root is not the root of its merged changes".to_owned()));
+        }
+        let blob = chain.iter().find_map(|overlay| overlay.0.blob.as_deref());
+        let number = commit::commit(shared, base, &prev_root, &finished.root, finished.chunks, blob)?;
+        for overlay in &chain {
+            overlay.0.committed.store(number, Ordering::Release);
+        }
+        Ok(number)
+    }
+}
+
+/// The changes of a chain (newest overlay first), newest state of each key, as touches.
+fn merged<H: Hasher, D: Device, R: Runtime>(chain: &[Overlay<H, D, R>]) -> Vec<Touch> {
+    let mut all: Vec<(usize, &Changed)> = chain
+        .iter()
+        .enumerate()
+        .flat_map(|(age, overlay)| overlay.0.changes.iter().map(move |changed| (age, changed)))
+        .collect();
+    all.sort_unstable_by(|a, b| a.1.key.cmp(&b.1.key).then(a.0.cmp(&b.0)));
+    all.dedup_by_key(|(_, changed)| changed.key);
+    all.into_iter()
+        .map(|(_, changed)| Touch { key: changed.key, reads: false, writes: Some(changed.new.clone()) })
+        .collect()
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Drop for OverlayInner<H, D, R> {
+    fn drop(&mut self) {
+        self.shared.overlays.remove(self.id, &self.changes, &self.nodes);
+        // A long chain must not unwind by recursion.
+        let mut parent = self.parent.take();
+        while let Some(overlay) = parent {
+            parent = match Arc::try_unwrap(overlay.0) {
+                Ok(mut inner) => inner.parent.take(),
+                Err(_) => None,
+            };
+        }
+    }
+}

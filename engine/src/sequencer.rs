@@ -1,0 +1,207 @@
+//! The one sequencer: it orders publications, and the log's order is that order.
+//!
+//! A commit takes a *ticket* under the sequencer's lock: its parent is the newest ticketed
+//! commit, its record gets the next position, and both happen in microseconds. Writing and
+//! syncing happen outside, by whichever holder of the writer comes first, for everything that is
+//! queued then: commits that wait together share one sync. Publication follows in ticket order.
+//!
+//! A flush has no ticket: it takes the lock when no commit is between ticket and publication,
+//! queues its record and publishes in the same moment. So neither sees half of the other.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::{Mutex, MutexGuard};
+use pleach_io::Device;
+
+use crate::error::{Error, Result};
+use crate::log::{LogError, LogWriter, RecordBuf, Segments, Tail};
+
+/// What the sequencer's lock guards.
+pub(crate) struct State {
+    tail: Tail,
+    queue: Vec<RecordBuf>,
+    /// Segments reach this far: records below it have room.
+    room: u64,
+    /// Newest commit with a ticket.
+    pub(crate) ticketed: u64,
+    /// Commits between ticket and publication.
+    pub(crate) in_flight: u32,
+    /// Grows when a flush splits or merges pages.
+    pub(crate) shapes: u64,
+    poisoned: Option<String>,
+}
+
+/// Orders commits and flushes; owns the log.
+pub(crate) struct Sequencer<D: Device> {
+    state: Mutex<State>,
+    writer: Mutex<LogWriter<D>>,
+    segments: Segments<D>,
+    durable: AtomicU64,
+    written: AtomicU64,
+    held_nanos: AtomicU64,
+}
+
+/// The sequencer's lock, timed.
+pub(crate) struct Held<'a> {
+    state: MutexGuard<'a, State>,
+    since: Instant,
+    nanos: &'a AtomicU64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let nanos = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl std::ops::DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl State {
+    /// Queues a record and gives its position. The caller has made room.
+    pub(crate) fn queue(&mut self, mut record: RecordBuf) -> u64 {
+        let position = self.tail.reserve(record.len());
+        record.place(position);
+        self.queue.push(record);
+        position
+    }
+
+    /// Is there room in the segments for a record of `len` bytes?
+    pub(crate) fn has_room(&self, len: u64) -> bool {
+        self.tail.through(len) <= self.room
+    }
+
+    /// End of what is queued or written.
+    pub(crate) fn end(&self) -> u64 {
+        self.tail.position()
+    }
+
+    /// Refuses when a write has failed.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.poisoned.as_ref().map_or(Ok(()), |why| Err(Error::Poisoned(why.clone())))
+    }
+}
+
+impl<D: Device> Sequencer<D> {
+    pub(crate) fn new(writer: LogWriter<D>, tip: u64) -> Self {
+        let state = State {
+            tail: writer.tail(),
+            queue: Vec::new(),
+            room: 0,
+            ticketed: tip,
+            in_flight: 0,
+            shapes: 0,
+            poisoned: None,
+        };
+        Self {
+            durable: AtomicU64::new(writer.durable()),
+            written: AtomicU64::new(writer.tail().position()),
+            segments: writer.segments().clone(),
+            state: Mutex::new(state),
+            writer: Mutex::new(writer),
+            held_nanos: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes the sequencer's lock.
+    pub(crate) fn lock(&self) -> Held<'_> {
+        let state = self.state.lock();
+        Held { state, since: Instant::now(), nanos: &self.held_nanos }
+    }
+
+    /// Nanoseconds for which the lock was held.
+    pub(crate) fn held_nanos(&self) -> u64 {
+        self.held_nanos.load(Ordering::Relaxed)
+    }
+
+    /// The log below this position is durable.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// The log's files.
+    pub(crate) fn segments(&self) -> &Segments<D> {
+        &self.segments
+    }
+
+    /// Reserves room for a record of `len` bytes; a full disk shows here, and nothing happened.
+    pub(crate) fn make_room(&self, len: u64) -> Result<()> {
+        let through = self.lock().tail.through(len);
+        // A little more, so that neighbours rarely have to come back.
+        let through = through + (1 << 16);
+        self.segments.ensure(through).map_err(full_or)?;
+        let mut state = self.lock();
+        state.room = state.room.max(through);
+        Ok(())
+    }
+
+    /// Writes everything that is queued, at least through `end`, and syncs it when asked.
+    pub(crate) fn write_through(&self, end: u64, sync: bool) -> Result<()> {
+        let done = || {
+            let upto = if sync { &self.durable } else { &self.written };
+            upto.load(Ordering::Acquire) >= end
+        };
+        if done() {
+            return Ok(());
+        }
+        let mut writer = self.writer.lock();
+        if done() {
+            return Ok(());
+        }
+        self.write_queued(&mut writer, sync).inspect_err(|error| self.poison(&error.to_string()))
+    }
+
+    fn write_queued(&self, writer: &mut LogWriter<D>, sync: bool) -> Result<()> {
+        let (mut records, end) = {
+            let mut state = self.lock();
+            state.check()?;
+            let end = state.tail.position();
+            if !state.queue.is_empty() {
+                state.tail.seal();
+            }
+            (std::mem::take(&mut state.queue), end)
+        };
+        writer.write(&mut records)?;
+        self.written.store(end, Ordering::Release);
+        if sync {
+            writer.sync()?;
+            self.durable.store(end, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Figures of the log.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.writer.lock().stats().bytes
+    }
+
+    /// End of the log and the checksum of its last record; everything queued is written first.
+    pub(crate) fn log_end(&self) -> crate::log::Point {
+        self.writer.lock().end()
+    }
+
+    /// Refuses all further writes.
+    pub(crate) fn poison(&self, why: &str) {
+        self.state.lock().poisoned.get_or_insert_with(|| why.to_owned());
+    }
+}
+
+/// Full is not a failure of the device: nothing was written.
+pub(crate) fn full_or(error: LogError) -> Error {
+    match error {
+        LogError::Full(why) => Error::Full(why.to_string()),
+        error => error.into(),
+    }
+}

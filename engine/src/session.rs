@@ -1,0 +1,287 @@
+//! Sessions: reading a state, warming it, and finishing a batch over it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pleach_beatree::leaf_fold::Touch;
+use pleach_beatree::{Stored, Value};
+use pleach_core::{Hasher, Key, Node};
+use pleach_io::{Device, Queue, Request, Runtime, Transfer};
+
+use crate::block::Block;
+use crate::error::{Error, Result};
+use crate::finish::finish;
+use crate::metrics::Counters;
+use crate::overlay::Overlay;
+use crate::shared::{Located, Shared};
+use crate::view::View;
+
+/// Largest value.
+pub const MAX_VALUE: usize = 64 << 20;
+
+/// What a batch does with a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// Its value was read: the witness proves it.
+    Read,
+    /// It gets this value, or none, without having been read.
+    Write(Option<Value>),
+    /// It was read and gets this value, or none.
+    ReadWrite(Option<Value>),
+}
+
+/// One key of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Namespace; 0 in this version.
+    pub namespace: u8,
+    /// The key, all 32 bytes of it a hash of the application's key.
+    pub key: Key,
+    /// What is done with it.
+    pub kind: AccessKind,
+}
+
+impl Access {
+    /// A read in namespace 0.
+    pub fn read(key: Key) -> Self {
+        Self { namespace: 0, key, kind: AccessKind::Read }
+    }
+
+    /// A blind write in namespace 0; `None` deletes.
+    pub fn write(key: Key, value: Option<Value>) -> Self {
+        Self { namespace: 0, key, kind: AccessKind::Write(value) }
+    }
+
+    /// A read and a write in namespace 0; `None` deletes.
+    pub fn read_write(key: Key, value: Option<Value>) -> Self {
+        Self { namespace: 0, key, kind: AccessKind::ReadWrite(value) }
+    }
+}
+
+/// How a session is opened.
+pub struct SessionOptions<H: Hasher, D: Device, R: Runtime> {
+    pub(crate) witness: bool,
+    pub(crate) over: Option<Overlay<H, D, R>>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Default for SessionOptions<H, D, R> {
+    fn default() -> Self {
+        Self { witness: true, over: None }
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> SessionOptions<H, D, R> {
+    /// A session on the newest commit, with a witness.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Does the finish build a witness?
+    #[must_use]
+    pub fn witness(mut self, witness: bool) -> Self {
+        self.witness = witness;
+        self
+    }
+
+    /// Stands on an overlay rather than on the newest commit.
+    #[must_use]
+    pub fn over(mut self, overlay: &Overlay<H, D, R>) -> Self {
+        self.over = Some(overlay.clone());
+        self
+    }
+}
+
+/// A session on one fixed state. Reads take `&self` and may come from any number of threads.
+pub struct Session<H: Hasher, D: Device, R: Runtime> {
+    pub(crate) shared: Arc<Shared<H, D, R>>,
+    pub(crate) view: View,
+    pub(crate) root: Node,
+    pub(crate) parent: Option<Overlay<H, D, R>>,
+    pub(crate) witness: bool,
+    /// Ring for `read_many`, made on first use; a second caller at the same time reads plainly.
+    pub(crate) queue: Mutex<Option<D::Queue>>,
+}
+
+/// Where a key's value was found.
+enum Found {
+    Stored(Stored),
+    Page(Located),
+    Nothing,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
+    /// Root of the state that this session reads.
+    pub fn root(&self) -> Node {
+        self.root
+    }
+
+    /// The value of a key in namespace 0. A miss is one read of the device, on the calling
+    /// thread.
+    pub fn read(&self, key: &Key) -> Result<Option<Value>> {
+        let stored = self.stored(key)?;
+        crate::overflow::value(&self.shared, stored)
+    }
+
+    fn stored(&self, key: &Key) -> Result<Stored> {
+        if let Some(stored) = self.view.overlaid(key) {
+            return Ok(stored);
+        }
+        let stored = {
+            let _guard = self.shared.grace.enter();
+            match self.locate(key) {
+                Found::Stored(stored) => stored,
+                Found::Nothing => Stored::Absent,
+                Found::Page(at) => {
+                    let page = self.shared.leaf(&at)?;
+                    page.find(key).map_or(Stored::Absent, |cell| Stored::from_cell(page.view().cell(cell)))
+                }
+            }
+        };
+        // Asked last: a commit that came in between has put its undo before its changes.
+        Ok(self.view.undone(key).unwrap_or(stored))
+    }
+
+    fn locate(&self, key: &Key) -> Found {
+        self.shared.in_region(key, |_, state| {
+            if let Some(pending) = state.pending_of(key) {
+                return Found::Stored(pending.stored.clone());
+            }
+            let child = state.cuts.find(key);
+            match state.cuts.place(child) {
+                Some(place) => Found::Page(Located { place, tag: state.cuts.tag(child) }),
+                None => Found::Nothing,
+            }
+        })
+    }
+
+    /// The values of many keys in namespace 0, in their order; misses are read at the device's
+    /// full depth.
+    pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
+        if let Some(mut queue) = self.queue.try_lock() {
+            let _guard = self.shared.grace.enter();
+            if queue.is_none() {
+                *queue = Some(self.shared.device.queue(self.shared.options.in_flight)?);
+            }
+            let ring = queue.as_mut().expect("just made");
+            let result = self.fetch(ring, keys);
+            if ring.in_flight() > 0 {
+                *queue = None;
+            }
+            result?;
+        }
+        keys.iter().map(|key| self.read(key)).collect()
+    }
+
+    /// Brings the pages of many keys into the cache.
+    fn fetch(&self, queue: &mut D::Queue, keys: &[Key]) -> Result<()> {
+        let mut asked: Vec<Located> = Vec::new();
+        let mut places = std::collections::HashSet::new();
+        for key in keys {
+            if self.view.overlaid(key).is_some() {
+                continue;
+            }
+            let Found::Page(at) = self.locate(key) else { continue };
+            if self.shared.cache.contains(at.place, at.tag) || !places.insert(at.place) {
+                continue;
+            }
+            if queue.in_flight() == queue.depth() {
+                self.arrive(queue, &asked)?;
+            }
+            queue.push(Request {
+                file: self.shared.files.leaf.clone(),
+                transfer: Transfer::Read,
+                offset: u64::from(at.place) * 4096,
+                buf: self.shared.cache.take_buf(),
+                token: asked.len() as u64,
+            });
+            asked.push(at);
+            Counters::add(&self.shared.counters.cache_misses, 1);
+        }
+        while queue.in_flight() > 0 {
+            self.arrive(queue, &asked)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in one page, and all others that are at hand.
+    fn arrive(&self, queue: &mut D::Queue, asked: &[Located]) -> Result<()> {
+        let mut next = queue.wait()?;
+        while let Some(completion) = next {
+            completion.result?;
+            let at = &asked[usize::try_from(completion.token).expect("an index")];
+            self.shared.admit(at, completion.buf)?;
+            next = queue.poll();
+        }
+        Ok(())
+    }
+
+    /// Starts to bring in the pages of these keys, with the trie in them, and returns at once.
+    pub fn prefetch(&self, keys: &[Key]) {
+        self.shared.prefetch(keys);
+    }
+
+    /// Finishes a batch: its accesses in any order, each key once. The engine itself fills in
+    /// the values seen. Nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::RepeatedKey`], [`Error::ValueTooLarge`], [`Error::Namespace`], and what reading
+    /// can bring.
+    pub fn finish(self, accesses: Vec<Access>) -> Result<Block<H, D, R>> {
+        let touches = sorted_touches::<H>(accesses)?;
+        let finished = finish(&self.shared, &self.view, &self.root, &touches, self.witness)?;
+        Ok(Block {
+            shared: self.shared,
+            view: self.view,
+            parent: self.parent,
+            prev_root: self.root,
+            root: finished.root,
+            chunks: finished.chunks,
+            witness: finished.witness,
+            blob: None,
+        })
+    }
+}
+
+fn sorted_touches<H: Hasher>(accesses: Vec<Access>) -> Result<Vec<Touch>> {
+    let mut touches = Vec::with_capacity(accesses.len());
+    for access in accesses {
+        if access.namespace != 0 {
+            return Err(Error::Namespace(access.namespace));
+        }
+        let (reads, writes) = match access.kind {
+            AccessKind::Read => (true, None),
+            AccessKind::Write(value) => (false, Some(value)),
+            AccessKind::ReadWrite(value) => (true, Some(value)),
+        };
+        if let Some(Some(value)) = &writes
+            && value.len() > MAX_VALUE
+        {
+            return Err(Error::ValueTooLarge { bytes: value.len() as u64, limit: MAX_VALUE as u64 });
+        }
+        let writes = writes.map(|value| value.map_or(Stored::Absent, Stored::put::<H>));
+        touches.push(Touch { key: access.key, reads, writes });
+    }
+    sort(&mut touches);
+    if let Some(pair) = touches.windows(2).find(|pair| pair[0].key == pair[1].key) {
+        return Err(Error::RepeatedKey(pair[0].key));
+    }
+    Ok(touches)
+}
+
+/// Sorts by key through small proxies: the touches themselves are moved once.
+fn sort(touches: &mut Vec<Touch>) {
+    let mut order: Vec<(u64, u32)> = touches
+        .iter()
+        .enumerate()
+        .map(|(index, touch)| {
+            let lead = u64::from_be_bytes(*touch.key.first_chunk().expect("32 bytes"));
+            (lead, u32::try_from(index).expect("a batch has fewer than 2^32 accesses"))
+        })
+        .collect();
+    order.sort_unstable_by(|a, b| {
+        a.0.cmp(&b.0).then_with(|| touches[a.1 as usize].key.cmp(&touches[b.1 as usize].key))
+    });
+    let mut from: Vec<Option<Touch>> = std::mem::take(touches).into_iter().map(Some).collect();
+    touches.extend(order.iter().map(|(_, index)| from[*index as usize].take().expect("each index once")));
+}
+

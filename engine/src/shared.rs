@@ -1,0 +1,132 @@
+//! What all handles of an open database share.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use pleach_beatree::cache::{CachedPage, LeafCache};
+use pleach_beatree::grace::Grace;
+use pleach_beatree::space::{Extents, Space};
+use pleach_beatree::{Region, RegionState, Top};
+use pleach_core::page::leaf::LeafView;
+use pleach_core::page::{FileKind, Identity};
+use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_io::{Device, PageBuf, Runtime};
+
+use crate::error::{Error, Result};
+use crate::finish::Workers;
+use crate::metrics::Counters;
+use crate::options::Options;
+use crate::overlays::Overlays;
+use crate::sequencer::Sequencer;
+use crate::undo::Undo;
+
+/// The newest published commit.
+#[derive(Clone, Debug)]
+pub(crate) struct Tip {
+    pub(crate) number: u64,
+    pub(crate) root: Node,
+    pub(crate) blob: Arc<[u8]>,
+}
+
+/// Open files, beside the log.
+pub(crate) struct Files<D: Device> {
+    pub(crate) leaf: D::File,
+    pub(crate) overflow: D::File,
+}
+
+/// Name of the file of leaf pages.
+pub(crate) const LEAF_FILE: &str = "leaf";
+/// Name of the file of overflow pages.
+pub(crate) const OVERFLOW_FILE: &str = "overflow";
+
+/// The state of an open database.
+pub(crate) struct Shared<H, D: Device, R: Runtime> {
+    pub(crate) device: D,
+    pub(crate) runtime: R,
+    pub(crate) options: Options,
+    pub(crate) database: u64,
+    pub(crate) incarnation: u32,
+    pub(crate) files: Files<D>,
+    pub(crate) top: ArcSwap<Top>,
+    pub(crate) cache: LeafCache,
+    pub(crate) grace: Grace,
+    pub(crate) space: Mutex<Space>,
+    pub(crate) extents: Mutex<Extents>,
+    pub(crate) sequencer: Sequencer<D>,
+    pub(crate) workers: Workers<H, D>,
+    pub(crate) undo: Arc<Undo>,
+    pub(crate) overlays: Arc<Overlays>,
+    pub(crate) tip: Mutex<Tip>,
+    pub(crate) published: AtomicU64,
+    /// Prefixes of pages that have been touched often enough to be rewritten.
+    pub(crate) ripe: Mutex<VecDeque<Prefix>>,
+    /// Wakes the background tasks.
+    pub(crate) work: R::Event,
+    /// Tells waiters that background work or a commit has come further.
+    pub(crate) progress: R::Event,
+    pub(crate) closing: AtomicBool,
+    pub(crate) paused: AtomicBool,
+    pub(crate) counters: Counters,
+    pub(crate) batch: AtomicU64,
+    pub(crate) hasher: PhantomData<H>,
+}
+
+/// Where a key's page is, as far as the index knows.
+pub(crate) struct Located {
+    pub(crate) place: u32,
+    pub(crate) tag: u32,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
+    /// Identity that the leaf page at a place must have.
+    pub(crate) fn leaf_identity(&self, place: u32) -> Identity {
+        Identity { kind: FileKind::Leaf, page_no: u64::from(place), db_id: self.database }
+    }
+
+    /// The page at a place: from the cache, else read on the calling thread.
+    pub(crate) fn leaf(&self, at: &Located) -> Result<Arc<CachedPage>> {
+        if let Some(page) = self.cache.get(at.place, at.tag) {
+            Counters::add(&self.counters.cache_hits, 1);
+            return Ok(page);
+        }
+        Counters::add(&self.counters.cache_misses, 1);
+        let mut buf = self.cache.take_buf();
+        self.device.read_at(&self.files.leaf, &mut buf, u64::from(at.place) * 4096)?;
+        self.admit(at, buf)
+    }
+
+    /// Checks a page that was read and puts it into the cache.
+    pub(crate) fn admit(&self, at: &Located, buf: PageBuf) -> Result<Arc<CachedPage>> {
+        let page = u64::from(at.place);
+        LeafView::parse(buf.page(0), &self.leaf_identity(at.place))
+            .map_err(|error| Error::Page { file: LEAF_FILE, page, error })?;
+        let found = pleach_core::page::tag(buf.page(0));
+        if found != at.tag {
+            return Err(Error::StalePage { file: LEAF_FILE, page, expected: at.tag, found });
+        }
+        Ok(self.cache.insert(at.place, at.tag, buf, self.batch.load(Ordering::Relaxed)))
+    }
+
+    /// The region that covers a key; the closure sees it with its state locked. A region that
+    /// was replaced in between is looked up again.
+    pub(crate) fn in_region<T>(&self, key: &Key, mut read: impl FnMut(&Arc<Region>, &RegionState) -> T) -> T {
+        loop {
+            let top = self.top.load();
+            let region = top.region(key);
+            let state = region.read();
+            if !state.retired {
+                return read(region, &state);
+            }
+        }
+    }
+
+    /// A failed write or sync: refuses all further writes.
+    pub(crate) fn poison(&self, error: &Error) {
+        self.sequencer.poison(&error.to_string());
+        pleach_io::Event::notify(&self.progress);
+    }
+}

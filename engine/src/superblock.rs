@@ -1,0 +1,576 @@
+//! The superblock: what a database is and where its last checkpoint lies.
+//!
+//! File `super` has two slots, each a page, [`SLOT_DISTANCE`] apart so that one bad stretch of the
+//! medium does not take both. A write goes to the slot that does not hold the newest generation,
+//! so that the older stays complete until the newer is durable.
+//!
+//! ```text
+//! frame       checksum u64 | magic 8 | format version u32 | slot u32
+//! identity    database u64 | created by version u32 | hasher u8 | 0 u24
+//!             | compatible bits u64 | read-only compatible bits u64 | incompatible bits u64
+//! geometry    page size u32 | size factor, percent u32 | log segment u64 | log limit u64
+//!             | leaf segment u64 | overflow segment u64 | stored node levels u8 | 0 u56
+//! generation  u64
+//! image       file u8 (0 = A, 1 = B) | 0 u24 | pages u32 | table page u64 | table checksum u64
+//!             | table hash 32 | free map page u64 | overflow map page u64
+//! state       commit u64 | root 32 | next flush u64
+//! log         replay position u64 | replay checksum u64 | durable_through u64 | clean end u64
+//! options     history u64 | durability u8 | 0 u24 | period, ms u32
+//! rest        zeros to the end of the page
+//! ```
+//!
+//! `checksum` is the XXH3-64 of the bytes behind it; with magic, version and slot it stays where it
+//! is in every version to come, so that a newer database is told from a damaged one.
+
+use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+use twox_hash::XxHash3_64;
+
+use crate::log::Point;
+use crate::log::layout::{get, get_u32, get_u64, put};
+
+/// Name of the file.
+pub const FILE: &str = "super";
+/// First bytes of a slot behind its checksum.
+pub const MAGIC: [u8; 8] = *b"PLEACHSB";
+/// The version that this code writes, and the only one that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+/// Bytes from one slot to the next.
+pub const SLOT_DISTANCE: u64 = 64 << 10;
+/// Bytes of the file.
+pub const FILE_LEN: u64 = 2 * SLOT_DISTANCE;
+
+/// Incompatible features that this code knows.
+pub const KNOWN_INCOMPATIBLE: u64 = 0;
+/// Read-only compatible features that this code knows.
+pub const KNOWN_READ_ONLY: u64 = 0;
+
+const AT_CHECKSUM: usize = 0;
+const AT_MAGIC: usize = AT_CHECKSUM + 8;
+const AT_VERSION: usize = AT_MAGIC + 8;
+const AT_SLOT: usize = AT_VERSION + 4;
+const AT_DATABASE: usize = AT_SLOT + 4;
+const AT_CREATED_BY: usize = AT_DATABASE + 8;
+const AT_HASHER: usize = AT_CREATED_BY + 4;
+const AT_PAD_HASHER: usize = AT_HASHER + 1;
+const AT_COMPATIBLE: usize = AT_PAD_HASHER + 3;
+const AT_READ_ONLY: usize = AT_COMPATIBLE + 8;
+const AT_INCOMPATIBLE: usize = AT_READ_ONLY + 8;
+const AT_PAGE_SIZE: usize = AT_INCOMPATIBLE + 8;
+const AT_SIZE_FACTOR: usize = AT_PAGE_SIZE + 4;
+const AT_LOG_SEGMENT: usize = AT_SIZE_FACTOR + 4;
+const AT_LOG_LIMIT: usize = AT_LOG_SEGMENT + 8;
+const AT_LEAF_SEGMENT: usize = AT_LOG_LIMIT + 8;
+const AT_OVERFLOW_SEGMENT: usize = AT_LEAF_SEGMENT + 8;
+const AT_LEVELS: usize = AT_OVERFLOW_SEGMENT + 8;
+const AT_PAD_LEVELS: usize = AT_LEVELS + 1;
+const AT_GENERATION: usize = AT_PAD_LEVELS + 7;
+const AT_IMAGE_FILE: usize = AT_GENERATION + 8;
+const AT_PAD_IMAGE: usize = AT_IMAGE_FILE + 1;
+const AT_IMAGE_PAGES: usize = AT_PAD_IMAGE + 3;
+const AT_TABLE_PAGE: usize = AT_IMAGE_PAGES + 4;
+const AT_TABLE_SUM: usize = AT_TABLE_PAGE + 8;
+const AT_TABLE_HASH: usize = AT_TABLE_SUM + 8;
+const AT_FREE_MAP: usize = AT_TABLE_HASH + 32;
+const AT_OVERFLOW_MAP: usize = AT_FREE_MAP + 8;
+const AT_COMMIT: usize = AT_OVERFLOW_MAP + 8;
+const AT_ROOT: usize = AT_COMMIT + 8;
+const AT_NEXT_FLUSH: usize = AT_ROOT + 32;
+const AT_REPLAY: usize = AT_NEXT_FLUSH + 8;
+const AT_REPLAY_SUM: usize = AT_REPLAY + 8;
+const AT_DURABLE: usize = AT_REPLAY_SUM + 8;
+const AT_CLEAN_END: usize = AT_DURABLE + 8;
+const AT_HISTORY: usize = AT_CLEAN_END + 8;
+const AT_DURABILITY: usize = AT_HISTORY + 8;
+const AT_PAD_DURABILITY: usize = AT_DURABILITY + 1;
+const AT_PERIOD: usize = AT_PAD_DURABILITY + 3;
+const AT_REST: usize = AT_PERIOD + 4;
+
+const _: () = assert!(AT_DATABASE.is_multiple_of(8) && AT_COMPATIBLE.is_multiple_of(8));
+const _: () = assert!(AT_LOG_SEGMENT.is_multiple_of(8) && AT_GENERATION.is_multiple_of(8));
+const _: () = assert!(AT_TABLE_PAGE.is_multiple_of(8) && AT_REPLAY.is_multiple_of(8));
+const _: () = assert!(AT_REST == 288 && AT_REST <= PAGE);
+const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));
+
+const RESERVED: [(usize, usize); 5] = [
+    (AT_PAD_HASHER, AT_COMPATIBLE),
+    (AT_PAD_LEVELS, AT_GENERATION),
+    (AT_PAD_IMAGE, AT_IMAGE_PAGES),
+    (AT_PAD_DURABILITY, AT_PERIOD),
+    (AT_REST, PAGE),
+];
+
+/// Sizes that a database is created with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a page.
+    pub page_size: u32,
+    /// File size over live pages, in percent, that the leaf file grows to.
+    pub size_factor_percent: u32,
+    /// Bytes of a log segment.
+    pub log_segment: u64,
+    /// Bytes of log that make a checkpoint due.
+    pub log_limit: u64,
+    /// Bytes of a segment of leaf pages.
+    pub leaf_segment: u64,
+    /// Bytes of a segment of overflow pages.
+    pub overflow_segment: u64,
+    /// Levels of nodes stored in a leaf page.
+    pub stored_levels: u8,
+}
+
+/// One of the two image files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ImageFile {
+    /// The first.
+    #[default]
+    A = 0,
+    /// The second.
+    B = 1,
+}
+
+impl ImageFile {
+    /// The one that the next checkpoint writes.
+    #[must_use]
+    pub fn other(self) -> Self {
+        if self == Self::A { Self::B } else { Self::A }
+    }
+}
+
+/// Where the parts of the image lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImagePlace {
+    /// Which file.
+    pub file: ImageFile,
+    /// Its pages.
+    pub pages: u32,
+    /// Page of the namespace table.
+    pub table_page: u64,
+    /// Checksum that the table's page must have.
+    pub table_checksum: u64,
+    /// BLAKE3 of the namespace table.
+    pub table_hash: [u8; 32],
+    /// First page of the free map.
+    pub free_map_page: u64,
+    /// First page of the overflow file's free map.
+    pub overflow_map_page: u64,
+}
+
+/// Durability mode last used, recorded for reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DurabilityMode {
+    /// A commit is synced before it returns.
+    #[default]
+    Commit,
+    /// Synced every so many milliseconds.
+    Periodic(u32),
+    /// Synced by checkpoints and flushes only.
+    None,
+}
+
+/// The contents of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Superblock {
+    /// Random id of the database.
+    pub database: u64,
+    /// Version number of the software that created it, for reports.
+    pub created_by: u32,
+    /// [`pleach_core::Hasher::ID`].
+    pub hasher: u8,
+    /// Features that an older version may ignore.
+    pub compatible: u64,
+    /// Features that an older version may ignore while it only reads.
+    pub read_only_compatible: u64,
+    /// Features that an older version must not ignore.
+    pub incompatible: u64,
+    /// Sizes.
+    pub geometry: Geometry,
+    /// The newer superblock has the higher one; [`SuperblockStore::write`] counts it up.
+    pub generation: u64,
+    /// The image.
+    pub image: ImagePlace,
+    /// Last commit that the image contains in full.
+    pub commit: u64,
+    /// Root of namespace 0 after that commit.
+    pub root: [u8; 32],
+    /// Counter of the next flush number.
+    pub next_flush: u64,
+    /// Where replay starts.
+    pub replay: Point,
+    /// The log was synced below this position.
+    pub durable_through: u64,
+    /// End of the log at a clean close; `None` while the database may be open for writing.
+    pub clean_end: Option<u64>,
+    /// Number of past commits whose undo is kept.
+    pub history: u64,
+    /// Durability mode last used.
+    pub durability: DurabilityMode,
+}
+
+/// Why a slot is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SlotError {
+    /// All zeros: never written.
+    #[error("never written")]
+    Blank,
+    /// No magic: not a superblock at all.
+    #[error("not a superblock")]
+    Foreign,
+    /// The checksum does not fit: torn or rotten.
+    #[error("torn or damaged")]
+    Checksum,
+    /// A superblock of a later version of the format.
+    #[error("format version {0}, this software knows {FORMAT_VERSION}")]
+    Newer(u32),
+    /// The contents of the other slot.
+    #[error("the contents of slot {0}")]
+    Misplaced(u32),
+    /// A good checksum over fields that no writer of this version makes.
+    #[error("field at byte {0} is out of range")]
+    Field(usize),
+}
+
+/// Why there is no superblock to go by.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SuperblockError {
+    /// The device failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The file has the wrong length.
+    #[error("{FILE} has {found} bytes, {FILE_LEN} expected")]
+    Length {
+        /// Its length.
+        found: u64,
+    },
+    /// A later version has written here.
+    #[error("the database has format version {found}, this software knows {FORMAT_VERSION}")]
+    NewerVersion {
+        /// Its version.
+        found: u32,
+    },
+    /// Neither slot can be used.
+    #[error("no usable superblock: slot 0 {first}, slot 1 {second}")]
+    Damaged {
+        /// Slot 0.
+        first: SlotError,
+        /// Slot 1.
+        second: SlotError,
+    },
+    /// Both slots are good and contradict each other.
+    #[error("two superblocks that do not belong together")]
+    Contradiction,
+    /// The database uses features that this software does not know.
+    #[error(
+        "unknown features: incompatible {incompatible:#x}, read-only compatible {read_only:#x}"
+    )]
+    Features {
+        /// Unknown bits that forbid any use.
+        incompatible: u64,
+        /// Unknown bits that forbid writing.
+        read_only: u64,
+    },
+    /// An earlier write failed; the slots are not touched again before the next open.
+    #[error("an earlier write of the superblock failed")]
+    Poisoned,
+}
+
+impl Superblock {
+    /// The page of a slot.
+    pub fn encode(&self, slot: u32) -> PageBuf {
+        let mut buf = PageBuf::zeroed(1);
+        let page = buf.page_mut(0);
+        put(page, AT_MAGIC, MAGIC);
+        put(page, AT_VERSION, FORMAT_VERSION.to_le_bytes());
+        put(page, AT_SLOT, slot.to_le_bytes());
+        put(page, AT_DATABASE, self.database.to_le_bytes());
+        put(page, AT_CREATED_BY, self.created_by.to_le_bytes());
+        put(page, AT_HASHER, [self.hasher]);
+        put(page, AT_COMPATIBLE, self.compatible.to_le_bytes());
+        put(page, AT_READ_ONLY, self.read_only_compatible.to_le_bytes());
+        put(page, AT_INCOMPATIBLE, self.incompatible.to_le_bytes());
+        self.geometry.encode(page);
+        put(page, AT_GENERATION, self.generation.to_le_bytes());
+        self.image.encode(page);
+        put(page, AT_COMMIT, self.commit.to_le_bytes());
+        put(page, AT_ROOT, self.root);
+        put(page, AT_NEXT_FLUSH, self.next_flush.to_le_bytes());
+        put(page, AT_REPLAY, self.replay.position.to_le_bytes());
+        put(page, AT_REPLAY_SUM, self.replay.checksum.to_le_bytes());
+        put(page, AT_DURABLE, self.durable_through.to_le_bytes());
+        put(page, AT_CLEAN_END, self.clean_end.unwrap_or(NOT_CLEAN).to_le_bytes());
+        put(page, AT_HISTORY, self.history.to_le_bytes());
+        let (mode, period) = match self.durability {
+            DurabilityMode::Commit => (0, 0),
+            DurabilityMode::Periodic(ms) => (1, ms),
+            DurabilityMode::None => (2, 0),
+        };
+        put(page, AT_DURABILITY, [mode]);
+        put(page, AT_PERIOD, u32::to_le_bytes(period));
+        let checksum = XxHash3_64::oneshot(&page[AT_MAGIC..]);
+        put(page, AT_CHECKSUM, checksum.to_le_bytes());
+        buf
+    }
+
+    /// Decodes and verifies the page of a slot.
+    pub fn decode(page: &[u8; PAGE], slot: u32) -> Result<Self, SlotError> {
+        check_frame(page, slot)?;
+        for (from, to) in RESERVED {
+            if page[from..to].iter().any(|byte| *byte != 0) {
+                return Err(SlotError::Field(from));
+            }
+        }
+        let clean_end = get_u64(page, AT_CLEAN_END);
+        Ok(Self {
+            database: get_u64(page, AT_DATABASE),
+            created_by: get_u32(page, AT_CREATED_BY),
+            hasher: page[AT_HASHER],
+            compatible: get_u64(page, AT_COMPATIBLE),
+            read_only_compatible: get_u64(page, AT_READ_ONLY),
+            incompatible: get_u64(page, AT_INCOMPATIBLE),
+            geometry: Geometry::decode(page)?,
+            generation: get_u64(page, AT_GENERATION),
+            image: ImagePlace::decode(page)?,
+            commit: get_u64(page, AT_COMMIT),
+            root: get(page, AT_ROOT),
+            next_flush: get_u64(page, AT_NEXT_FLUSH),
+            replay: decode_replay(page)?,
+            durable_through: get_u64(page, AT_DURABLE),
+            clean_end: (clean_end != NOT_CLEAN).then_some(clean_end),
+            history: get_u64(page, AT_HISTORY),
+            durability: decode_durability(page)?,
+        })
+    }
+
+    /// May this software open the database, and may it write?
+    pub fn check_features(&self, writable: bool) -> Result<(), SuperblockError> {
+        let incompatible = self.incompatible & !KNOWN_INCOMPATIBLE;
+        let read_only = self.read_only_compatible & !KNOWN_READ_ONLY;
+        if incompatible != 0 || (writable && read_only != 0) {
+            return Err(SuperblockError::Features { incompatible, read_only });
+        }
+        Ok(())
+    }
+}
+
+const NOT_CLEAN: u64 = u64::MAX;
+
+fn check_frame(page: &[u8; PAGE], slot: u32) -> Result<(), SlotError> {
+    if *page == [0; PAGE] {
+        return Err(SlotError::Blank);
+    }
+    if get::<8>(page, AT_MAGIC) != MAGIC {
+        return Err(SlotError::Foreign);
+    }
+    if XxHash3_64::oneshot(&page[AT_MAGIC..]) != get_u64(page, AT_CHECKSUM) {
+        return Err(SlotError::Checksum);
+    }
+    match get_u32(page, AT_VERSION) {
+        FORMAT_VERSION => {}
+        0 => return Err(SlotError::Field(AT_VERSION)),
+        newer => return Err(SlotError::Newer(newer)),
+    }
+    match get_u32(page, AT_SLOT) {
+        found if found == slot => Ok(()),
+        other => Err(SlotError::Misplaced(other)),
+    }
+}
+
+fn decode_replay(page: &[u8; PAGE]) -> Result<Point, SlotError> {
+    let replay =
+        Point { position: get_u64(page, AT_REPLAY), checksum: get_u64(page, AT_REPLAY_SUM) };
+    let fits = replay.position.is_multiple_of(8)
+        && replay.position <= crate::log::record::MAX_POSITION
+        && replay.position <= get_u64(page, AT_DURABLE);
+    if fits { Ok(replay) } else { Err(SlotError::Field(AT_REPLAY)) }
+}
+
+fn decode_durability(page: &[u8; PAGE]) -> Result<DurabilityMode, SlotError> {
+    match (page[AT_DURABILITY], get_u32(page, AT_PERIOD)) {
+        (0, 0) => Ok(DurabilityMode::Commit),
+        (1, ms) => Ok(DurabilityMode::Periodic(ms)),
+        (2, 0) => Ok(DurabilityMode::None),
+        _ => Err(SlotError::Field(AT_DURABILITY)),
+    }
+}
+
+impl Geometry {
+    fn encode(&self, page: &mut [u8; PAGE]) {
+        put(page, AT_PAGE_SIZE, self.page_size.to_le_bytes());
+        put(page, AT_SIZE_FACTOR, self.size_factor_percent.to_le_bytes());
+        put(page, AT_LOG_SEGMENT, self.log_segment.to_le_bytes());
+        put(page, AT_LOG_LIMIT, self.log_limit.to_le_bytes());
+        put(page, AT_LEAF_SEGMENT, self.leaf_segment.to_le_bytes());
+        put(page, AT_OVERFLOW_SEGMENT, self.overflow_segment.to_le_bytes());
+        put(page, AT_LEVELS, [self.stored_levels]);
+    }
+
+    fn decode(page: &[u8; PAGE]) -> Result<Self, SlotError> {
+        let geometry = Self {
+            page_size: get_u32(page, AT_PAGE_SIZE),
+            size_factor_percent: get_u32(page, AT_SIZE_FACTOR),
+            log_segment: get_u64(page, AT_LOG_SEGMENT),
+            log_limit: get_u64(page, AT_LOG_LIMIT),
+            leaf_segment: get_u64(page, AT_LEAF_SEGMENT),
+            overflow_segment: get_u64(page, AT_OVERFLOW_SEGMENT),
+            stored_levels: page[AT_LEVELS],
+        };
+        let page_size = u64::from(geometry.page_size);
+        if page_size != PAGE as u64 {
+            return Err(SlotError::Field(AT_PAGE_SIZE));
+        }
+        if !crate::log::segment::valid_size(geometry.log_segment) {
+            return Err(SlotError::Field(AT_LOG_SEGMENT));
+        }
+        for (size, at) in [
+            (geometry.leaf_segment, AT_LEAF_SEGMENT),
+            (geometry.overflow_segment, AT_OVERFLOW_SEGMENT),
+        ] {
+            if size == 0 || !size.is_multiple_of(page_size) || size > 1 << 40 {
+                return Err(SlotError::Field(at));
+            }
+        }
+        if geometry.size_factor_percent < 100 {
+            return Err(SlotError::Field(AT_SIZE_FACTOR));
+        }
+        Ok(geometry)
+    }
+}
+
+impl ImagePlace {
+    fn encode(&self, page: &mut [u8; PAGE]) {
+        put(page, AT_IMAGE_FILE, [self.file as u8]);
+        put(page, AT_IMAGE_PAGES, self.pages.to_le_bytes());
+        put(page, AT_TABLE_PAGE, self.table_page.to_le_bytes());
+        put(page, AT_TABLE_SUM, self.table_checksum.to_le_bytes());
+        put(page, AT_TABLE_HASH, self.table_hash);
+        put(page, AT_FREE_MAP, self.free_map_page.to_le_bytes());
+        put(page, AT_OVERFLOW_MAP, self.overflow_map_page.to_le_bytes());
+    }
+
+    fn decode(page: &[u8; PAGE]) -> Result<Self, SlotError> {
+        let file = match page[AT_IMAGE_FILE] {
+            0 => ImageFile::A,
+            1 => ImageFile::B,
+            _ => return Err(SlotError::Field(AT_IMAGE_FILE)),
+        };
+        Ok(Self {
+            file,
+            pages: get_u32(page, AT_IMAGE_PAGES),
+            table_page: get_u64(page, AT_TABLE_PAGE),
+            table_checksum: get_u64(page, AT_TABLE_SUM),
+            table_hash: get(page, AT_TABLE_HASH),
+            free_map_page: get_u64(page, AT_FREE_MAP),
+            overflow_map_page: get_u64(page, AT_OVERFLOW_MAP),
+        })
+    }
+}
+
+/// The file with its two slots.
+#[derive(Debug)]
+pub struct SuperblockStore<D: Device> {
+    device: D,
+    file: D::File,
+    newest: Superblock,
+    newest_slot: u32,
+    other: Result<Superblock, SlotError>,
+    poisoned: bool,
+}
+
+impl<D: Device> SuperblockStore<D> {
+    /// Makes the file with the first superblock in slot 0, synced. The caller syncs the folder.
+    pub fn create(device: D, first: &Superblock) -> Result<Self, SuperblockError> {
+        let file = device.open(FILE, OpenMode::CreateNew)?;
+        let zeros = PageBuf::zeroed(usize::try_from(FILE_LEN).unwrap_or(0) / PAGE);
+        device.allocate(&file, 0, FILE_LEN)?;
+        device.write_at(&file, &zeros, zeros.pages(), 0)?;
+        // The slot is not written before the blank file is durable: nothing else can be found.
+        device.sync(&file)?;
+        let newest = Superblock { generation: 1, ..*first };
+        let other = Err(SlotError::Blank);
+        let mut store = Self { device, file, newest, newest_slot: 0, other, poisoned: false };
+        store.put(0, &newest)?;
+        Ok(store)
+    }
+
+    /// Reads both slots. Nothing is written.
+    pub fn open(device: D, mode: OpenMode) -> Result<Self, SuperblockError> {
+        let file = device.open(FILE, mode)?;
+        let found = device.len(&file)?;
+        if found != FILE_LEN {
+            return Err(SuperblockError::Length { found });
+        }
+        let mut slots = [Err(SlotError::Blank); 2];
+        for (slot, offset) in [(0u32, 0), (1, SLOT_DISTANCE)] {
+            let mut page = PageBuf::zeroed(1);
+            device.read_at(&file, &mut page, offset)?;
+            slots[slot as usize] = Superblock::decode(page.page(0), slot);
+        }
+        let (newest_slot, newest, other) = match slots {
+            [Err(SlotError::Newer(found)), _] | [_, Err(SlotError::Newer(found))] => {
+                return Err(SuperblockError::NewerVersion { found });
+            }
+            [Err(first), Err(second)] => return Err(SuperblockError::Damaged { first, second }),
+            [Ok(a), Ok(b)] if a.database != b.database || a.generation == b.generation => {
+                return Err(SuperblockError::Contradiction);
+            }
+            [Ok(a), Ok(b)] if a.generation > b.generation => (0, a, Ok(b)),
+            [Ok(a), Err(error)] => (0, a, Err(error)),
+            [a, Ok(b)] => (1, b, a),
+        };
+        Ok(Self { device, file, newest, newest_slot, other, poisoned: false })
+    }
+
+    /// The newest superblock.
+    pub fn newest(&self) -> &Superblock {
+        &self.newest
+    }
+
+    /// The other slot: the older superblock, or why there is none.
+    pub fn other(&self) -> &Result<Superblock, SlotError> {
+        &self.other
+    }
+
+    /// The store without its newest superblock, where that leads to something that is damaged and
+    /// there is an older one; legal only with an unbroken log from the older one's replay start
+    /// (DESIGN rule 6). Nothing is written.
+    pub fn fall_back(self) -> Option<Self> {
+        let newest = self.other.ok()?;
+        let newest_slot = 1 - self.newest_slot;
+        Some(Self { newest, newest_slot, other: Err(SlotError::Checksum), ..self })
+    }
+
+    /// Makes the newest superblock durable, before anything else is written at a writable open.
+    ///
+    /// It may have been read from a cache whose sync failed. Were it lost later, while the next
+    /// checkpoint overwrites the older slot, neither would be left. With an older superblock to
+    /// back it, the newest is written again in place; without one, to the other slot.
+    pub fn confirm(&mut self) -> Result<(), SuperblockError> {
+        let newest = self.newest;
+        if self.other.is_ok() { self.put(self.newest_slot, &newest) } else { self.write(&newest) }
+    }
+
+    /// Writes the next generation to the slot that does not hold the newest, and syncs. After a
+    /// failure the store refuses further writes; which superblock counts shows at the next open.
+    pub fn write(&mut self, superblock: &Superblock) -> Result<(), SuperblockError> {
+        let next = Superblock { generation: self.newest.generation + 1, ..*superblock };
+        let slot = 1 - self.newest_slot;
+        self.put(slot, &next)?;
+        self.other = Ok(self.newest);
+        (self.newest, self.newest_slot) = (next, slot);
+        Ok(())
+    }
+
+    fn put(&mut self, slot: u32, superblock: &Superblock) -> Result<(), SuperblockError> {
+        if self.poisoned {
+            return Err(SuperblockError::Poisoned);
+        }
+        let page = superblock.encode(slot);
+        let written = (self.device)
+            .write_at(&self.file, &page, 1, u64::from(slot) * SLOT_DISTANCE)
+            .and_then(|()| self.device.sync(&self.file));
+        self.poisoned = written.is_err();
+        Ok(written?)
+    }
+}

@@ -1,0 +1,116 @@
+//! What commits replaced: reverse overlays for sessions on older states.
+//!
+//! A session, an overlay or a snapshot pins the commit that it reads. A commit's undo is pushed
+//! before its changes are applied and dropped when nothing pins an older commit; it is the
+//! commit's own sorted list of changes, shared, so that keeping it costs nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use pleach_beatree::Stored;
+use pleach_core::{Key, Prefix};
+
+/// One changed key of a commit.
+#[derive(Clone, Debug)]
+pub(crate) struct Changed {
+    pub(crate) key: Key,
+    /// State afterwards.
+    pub(crate) new: Stored,
+    /// State before.
+    pub(crate) prior: Stored,
+}
+
+/// The changes of a commit or of an overlay, sorted by key.
+pub(crate) type Changes = Arc<Vec<Changed>>;
+
+struct CommitUndo {
+    number: u64,
+    changes: Changes,
+}
+
+/// Undo of the newest commits, oldest first.
+#[derive(Default)]
+pub(crate) struct Undo {
+    commits: RwLock<VecDeque<CommitUndo>>,
+    kept: AtomicUsize,
+    pins: Mutex<BTreeMap<u64, usize>>,
+}
+
+impl Undo {
+    /// Keeps a commit's prior values; before its changes are applied.
+    pub(crate) fn push(&self, number: u64, changes: Changes) {
+        let mut commits = self.commits.write();
+        commits.push_back(CommitUndo { number, changes });
+        self.kept.store(commits.len(), Ordering::SeqCst);
+    }
+
+    /// Pins a commit: what later ones replace stays.
+    pub(crate) fn pin(&self, commit: u64) {
+        *self.pins.lock().entry(commit).or_insert(0) += 1;
+    }
+
+    /// Takes a pin back.
+    pub(crate) fn unpin(&self, commit: u64) {
+        let mut pins = self.pins.lock();
+        let count = pins.get_mut(&commit).expect("pinned before");
+        *count -= 1;
+        if *count == 0 {
+            pins.remove(&commit);
+        }
+        self.trim_under(&pins);
+    }
+
+    /// Drops what nothing pins; after a commit's number is published.
+    pub(crate) fn trim(&self) {
+        self.trim_under(&self.pins.lock());
+    }
+
+    fn trim_under(&self, pins: &BTreeMap<u64, usize>) {
+        let oldest = pins.keys().next().copied().unwrap_or(u64::MAX);
+        let mut commits = self.commits.write();
+        while commits.front().is_some_and(|commit| commit.number <= oldest) {
+            commits.pop_front();
+        }
+        self.kept.store(commits.len(), Ordering::SeqCst);
+    }
+
+    /// Is there anything to consult? Cheap, for the read path.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept.load(Ordering::SeqCst) == 0
+    }
+
+    /// State of a key as of commit `base`, when a later commit changed it: what the oldest such
+    /// commit replaced.
+    pub(crate) fn get(&self, key: &Key, base: u64) -> Option<Stored> {
+        let commits = self.commits.read();
+        let from = commits.partition_point(|commit| commit.number <= base);
+        commits.iter().skip(from).find_map(|commit| {
+            let at = commit.changes.binary_search_by(|changed| changed.key.cmp(key)).ok()?;
+            Some(commit.changes[at].prior.clone())
+        })
+    }
+
+    /// States as of `base` of all keys below `prefix` that later commits changed, sorted.
+    pub(crate) fn range(&self, prefix: &Prefix, base: u64) -> BTreeMap<Key, Stored> {
+        let commits = self.commits.read();
+        let from = commits.partition_point(|commit| commit.number <= base);
+        let mut states = BTreeMap::new();
+        // Newest first, so that the oldest commit has the last word.
+        for commit in commits.iter().skip(from).rev() {
+            for changed in within(&commit.changes, prefix) {
+                states.insert(changed.key, changed.prior.clone());
+            }
+        }
+        states
+    }
+}
+
+/// The part of sorted changes that lies below a prefix.
+pub(crate) fn within<'a>(changes: &'a [Changed], prefix: &Prefix) -> &'a [Changed] {
+    let from = changes.partition_point(|changed| changed.key < *prefix.first_key());
+    let count = changes[from..].partition_point(|changed| prefix.covers(&changed.key));
+    &changes[from..from + count]
+}

@@ -1,0 +1,72 @@
+//! What the tests of the log share: records whose bodies tell who wrote them, a tiny geometry,
+//! and one way to open a log.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+use pleach::log::segment::SegmentOptions;
+use pleach::log::writer::WriterStart;
+use pleach::log::{Header, scan};
+use pleach::log::{
+    Kind, LogError, LogWriter, Point, RecordBuf, ScanEnd, ScanError, ScanInput, Tail,
+};
+use pleach_io::sim::{Rng, SimDisk};
+
+pub const DATABASE: u64 = 0x0123_4567_89ab_cdef;
+pub const SEGMENT: u64 = 16 << 10;
+pub const OPTIONS: SegmentOptions = SegmentOptions { size: SEGMENT, spares: 2 };
+
+/// Headers and bodies.
+pub type Found = Vec<(Header, Vec<u8>)>;
+
+/// Number of cases: `PLEACH_CASES` or the given default.
+pub fn cases(default: u64) -> u64 {
+    std::env::var("PLEACH_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+/// A record with a body of `len` bytes drawn from `seed`.
+pub fn record(number: u64, len: usize, seed: u64) -> RecordBuf {
+    let mut body = vec![0; len];
+    Rng::labelled(seed, number).fill(&mut body);
+    let cut = len / 3;
+    let parts = vec![body[..cut].to_vec(), body[cut..].to_vec()];
+    RecordBuf::new(DATABASE, Kind::Commit, number, parts)
+}
+
+pub fn input(incarnation: u32, durable_through: u64) -> ScanInput {
+    ScanInput {
+        database: DATABASE,
+        segment_size: SEGMENT,
+        incarnation,
+        from: Point::default(),
+        durable_through,
+    }
+}
+
+/// Scans and collects headers and bodies.
+pub fn read_log(disk: &SimDisk, input: &ScanInput) -> Result<(Found, ScanEnd), ScanError> {
+    let mut found = Vec::new();
+    let end = scan(disk, input, |view| {
+        found.push((view.header, view.body.to_vec()));
+        Ok::<_, ScanError>(())
+    })?;
+    Ok((found, end))
+}
+
+/// Opens the log of a folder for writing, from its start.
+pub fn continue_log(
+    disk: &SimDisk,
+    end: &ScanEnd,
+    incarnation: u32,
+) -> Result<(LogWriter<SimDisk>, Tail), LogError> {
+    let start = WriterStart::after(end, DATABASE, incarnation, 0);
+    let writer = LogWriter::open(disk.clone(), OPTIONS, &start)?;
+    let tail = writer.tail();
+    Ok((writer, tail))
+}
+
+/// A new log.
+pub fn new_log(disk: &SimDisk) -> (LogWriter<SimDisk>, Tail) {
+    let start = WriterStart::new_log(DATABASE, 1);
+    let writer = LogWriter::open(disk.clone(), OPTIONS, &start).expect("an empty folder");
+    let tail = writer.tail();
+    (writer, tail)
+}

@@ -1,0 +1,246 @@
+//! Whatever is done to the log's bytes, a scan gives the records before it and then either cuts
+//! or reports damage, exactly as DESIGN rule 5 says.
+
+mod log_support;
+
+use log_support::{DATABASE, SEGMENT, cases, continue_log, input, new_log, read_log, record};
+use pleach::log::segment::name;
+use pleach::log::{BLOCK, Header, Point, ScanError};
+use pleach_io::sim::{Damage, PageOf, Rng, SimDisk, SimOptions};
+use pleach_io::{Device, OpenMode, PAGE, PageBuf};
+
+/// A log of `batches` batches, some synced, and its headers.
+fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<Header>) {
+    let disk = SimDisk::new(rng.next(), SimOptions::default());
+    let (mut writer, mut tail) = new_log(&disk);
+    let mut number = 0;
+    for _ in 0..batches {
+        let mut batch = Vec::new();
+        for _ in 0..=rng.index(3) {
+            number += 1;
+            let len = [0, 1, 7, 200, 4000, 9000, 20_000][rng.index(7)];
+            batch.push(record(number, len, rng.next()));
+        }
+        writer.append(&mut tail, &mut batch).expect("no faults");
+        if rng.chance(2, 3) {
+            writer.sync().expect("no faults");
+        }
+    }
+    let (found, end) = read_log(&disk, &input(1, 0)).expect("an intact log");
+    assert_eq!(end.end, writer.end());
+    assert_eq!(end.cut, None);
+    assert!(end.proven <= writer.durable());
+    (disk, found.into_iter().map(|(header, _)| header).collect())
+}
+
+/// What the rule says when the records from index `bad` on no longer chain: `Err` is damage.
+fn verdict(headers: &[Header], bad: usize, superblock: u64) -> Result<u64, u64> {
+    let x = if bad == 0 { 0 } else { headers[bad - 1].end() };
+    let known =
+        (headers[bad + 1..].iter()).map(|header| header.durable_through).fold(superblock, u64::max);
+    if known > x { Err(x) } else { Ok(x) }
+}
+
+fn check(disk: &SimDisk, headers: &[Header], bad: usize, superblock: u64, what: &str) {
+    let result = read_log(disk, &input(1, superblock));
+    match (verdict(headers, bad, superblock), result) {
+        (Ok(x), Ok((found, end))) => {
+            assert_eq!(end.end.position, x, "{what}");
+            assert!(found.iter().map(|(header, _)| header).eq(&headers[..bad]), "{what}");
+            assert!(end.proven <= x, "{what}");
+        }
+        (Err(x), Err(ScanError::Damaged { position, durable_through, .. })) => {
+            assert_eq!(position, x, "{what}");
+            assert!(durable_through > x, "{what}");
+        }
+        (expected, found) => panic!("{what}: expected {expected:?}, found {found:?}"),
+    }
+}
+
+/// Index of the record that owns the byte at a position; padding belongs to none.
+fn owner(headers: &[Header], position: u64) -> Option<usize> {
+    (headers.iter()).position(|h| (h.position..h.position + h.record_len()).contains(&position))
+}
+
+#[test]
+fn a_flipped_bit_is_a_cut_or_damage_by_the_rule() {
+    let mut rng = Rng::new(1);
+    for case in 0..cases(40) {
+        let (disk, headers) = sample(&mut rng, 8);
+        let end = headers.last().expect("records").end();
+        let image = disk.image();
+        for _ in 0..60 {
+            let position = rng.below(end);
+            let superblock = if rng.chance(1, 4) { rng.below(end) } else { 0 };
+            let disk = SimDisk::from_image(&image, 0);
+            let at = PageOf { file: name(position / SEGMENT), page: position % SEGMENT / BLOCK };
+            let byte = u16::try_from(position % BLOCK).expect("a page");
+            assert!(disk.damage(&Damage::Flip { at, byte, bit: rng.byte() % 8 }));
+            let what = format!("case {case}, position {position:#x}");
+            if let Some(bad) = owner(&headers, position) {
+                check(&disk, &headers, bad, superblock, &what);
+            } else {
+                // Padding between records is nobody's.
+                let (found, _) = read_log(&disk, &input(1, superblock)).expect(&what);
+                assert_eq!(found.len(), headers.len(), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_truncated_log_is_cut_or_damaged_by_the_rule() {
+    let mut rng = Rng::new(2);
+    for case in 0..cases(20) {
+        let (disk, headers) = sample(&mut rng, 6);
+        let end = headers.last().expect("records").end();
+        let image = disk.image();
+        for page in 0..end.div_ceil(BLOCK) {
+            // All that lies behind the position is gone: shorter file, and no later ones.
+            let position = page * BLOCK;
+            let Some(bad) = headers.iter().position(|h| h.position + h.record_len() > position)
+            else {
+                continue;
+            };
+            let disk = SimDisk::from_image(&image, 0);
+            let file = name(position / SEGMENT);
+            for name in image.names() {
+                if *name > *file {
+                    disk.remove(name).expect("no faults");
+                }
+            }
+            assert!(
+                disk.damage(&Damage::Truncate { file, len: position % SEGMENT + rng.below(512) })
+            );
+            for superblock in [0, rng.below(end)] {
+                let what = format!("case {case}, page {page}, superblock {superblock:#x}");
+                // No witness is left behind the cut.
+                let x = if bad == 0 { 0 } else { headers[bad - 1].end() };
+                match read_log(&disk, &input(1, superblock)) {
+                    Ok((found, end)) => {
+                        assert!(superblock <= x, "{what}");
+                        assert_eq!((found.len(), end.end.position), (bad, x), "{what}");
+                    }
+                    Err(ScanError::Damaged { position, .. }) => {
+                        assert!(superblock > x && position == x, "{what}");
+                    }
+                    Err(error) => panic!("{what}: {error}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_missing_segment_with_records_behind_it_is_damage() {
+    let mut rng = Rng::new(3);
+    let disk = SimDisk::new(0, SimOptions::default());
+    let (mut writer, mut tail) = new_log(&disk);
+    for number in 1..=20 {
+        writer.append(&mut tail, &mut [record(number, 5000, rng.next())]).expect("no faults");
+        writer.sync().expect("no faults");
+    }
+    disk.remove(&name(1)).expect("no faults");
+    let result = read_log(&disk, &input(1, 0));
+    assert!(matches!(result, Err(ScanError::Damaged { .. })), "{result:?}");
+}
+
+#[test]
+fn records_of_a_cut_off_incarnation_never_come_back() {
+    // Incarnation 1 loses the middle of its unsynced batches and writes over them as
+    // incarnation 2, with records of the same sizes, so that old records lie exactly where the
+    // next ones are expected.
+    let disk = SimDisk::new(0, SimOptions::default());
+    let (mut writer, mut tail) = new_log(&disk);
+    for number in 1..=6 {
+        writer.append(&mut tail, &mut [record(number, 3000, 1)]).expect("no faults");
+        if number <= 2 {
+            writer.sync().expect("no faults");
+        }
+    }
+    drop(writer);
+    let at = PageOf { file: name(0), page: 2 };
+    assert!(disk.damage(&Damage::Flip { at, byte: 100, bit: 0 }));
+    for incarnation in 2..6u32 {
+        let (found, end) = read_log(&disk, &input(incarnation - 1, 0)).expect("a cut");
+        assert_eq!(found.len(), incarnation as usize);
+        let (mut writer, mut tail) = continue_log(&disk, &end, incarnation).expect("no faults");
+        let number = found.len() as u64 + 1;
+        let batch = &mut [record(number, 3000, u64::from(incarnation))];
+        writer.append(&mut tail, batch).expect("no faults");
+        writer.sync().expect("no faults");
+        let (found, _) = read_log(&disk, &input(incarnation, 0)).expect("a cut");
+        assert_eq!(found.len() as u64, number);
+        assert_eq!(found.last().map(|(header, _)| header.incarnation), Some(incarnation));
+    }
+}
+
+#[test]
+fn a_recycled_segments_past_is_not_taken_for_the_log() {
+    let mut rng = Rng::new(4);
+    let disk = SimDisk::new(0, SimOptions::default());
+    let (mut writer, mut tail) = new_log(&disk);
+    let mut kept = Point::default();
+    for number in 1..=200u64 {
+        let len = usize::try_from(rng.below(6000)).expect("small");
+        writer.append(&mut tail, &mut [record(number, len, rng.next())]).expect("no faults");
+        writer.sync().expect("no faults");
+        if number % 10 == 0 {
+            writer.segments().retire(kept.position).expect("no faults");
+            kept = writer.end();
+        }
+        let mut input = input(1, writer.durable());
+        input.from = kept;
+        let (found, end) = read_log(&disk, &input).expect("an intact log");
+        assert_eq!(end.end, writer.end());
+        assert_eq!(found.len() as u64, number % 10);
+    }
+    let stats = writer.segments().stats();
+    assert!(stats.recycled > 10 && stats.live + stats.spare < 12, "{stats:?}");
+}
+
+#[test]
+fn hostile_lengths_and_positions_are_only_bytes() {
+    let honest = Header {
+        kind: pleach::log::Kind::Commit,
+        flags: 0,
+        body_len: 0,
+        database: DATABASE,
+        position: 0,
+        number: 1,
+        durable_through: 0,
+        previous: 0,
+        body_checksum: 0,
+        incarnation: 1,
+    };
+    for body_len in [1 << 20, (1 << 30) - 88, 1 << 30, u64::MAX - 88, u64::MAX] {
+        for position in [0, 8, u64::MAX - 7] {
+            let disk = SimDisk::new(0, SimOptions::default());
+            let file = disk.open(&name(0), OpenMode::CreateNew).expect("no faults");
+            let mut page = PageBuf::zeroed(1);
+            let header = Header { body_len, position, ..honest };
+            page[..88].copy_from_slice(&header.encode().0);
+            disk.write_at(&file, &page, 1, 0).expect("no faults");
+            let (found, end) = read_log(&disk, &input(1, 0)).expect("a cut");
+            assert!(found.is_empty());
+            assert!(end.cut.is_some());
+        }
+    }
+    for position in [1, u64::MAX - 7] {
+        let mut input = input(1, 0);
+        input.from.position = position;
+        let result = read_log(&SimDisk::new(0, SimOptions::default()), &input);
+        assert!(matches!(result, Err(ScanError::Geometry { .. })));
+    }
+}
+
+#[test]
+fn a_record_of_a_future_incarnation_and_an_oversized_segment_are_errors() {
+    let mut rng = Rng::new(5);
+    let (disk, _) = sample(&mut rng, 3);
+    let result = read_log(&disk, &input(0, 0));
+    assert!(matches!(result, Err(ScanError::Future { found: 1, known: 0, .. })));
+    let file = disk.open(&name(0), OpenMode::Write).expect("no faults");
+    disk.set_len(&file, SEGMENT + PAGE as u64).expect("no faults");
+    assert!(matches!(read_log(&disk, &input(1, 0)), Err(ScanError::Oversized { index: 0, .. })));
+}

@@ -1,0 +1,244 @@
+//! The ordering rules as an executable model, explored exhaustively in small scopes.
+//!
+//! `docs/commit-and-recovery.md` is the text, this is the same in code: what the medium may do (`medium`), the words (`state`),
+//! the engine's steps (`commit`, `flush`, `checkpoint`, `reader`, `recovery`), faults (`actions`), what must hold (`oracle`), and the
+//! exploration (`explore`). It shares nothing with the engine, so that a mistake cannot be made twice in one place.
+//!
+//! Each scenario is explored to its end. The wide one, with everything at once, has a depth: `PLEACH_MODEL_DEPTH` makes it deeper.
+//! Each rule left out (`mutants`) must be found out in the scenario named for it, by the symptom named for it.
+
+#[path = "protocol_model/actions.rs"]
+mod actions;
+#[path = "protocol_model/checkpoint.rs"]
+mod checkpoint;
+#[path = "protocol_model/commit.rs"]
+mod commit;
+#[path = "protocol_model/explore.rs"]
+mod explore;
+#[path = "protocol_model/flush.rs"]
+mod flush;
+#[path = "protocol_model/medium.rs"]
+mod medium;
+#[path = "protocol_model/mutants.rs"]
+mod mutants;
+#[path = "protocol_model/oracle.rs"]
+mod oracle;
+#[path = "protocol_model/reader.rs"]
+mod reader;
+#[path = "protocol_model/recovery.rs"]
+mod recovery;
+#[path = "protocol_model/state.rs"]
+mod state;
+
+use explore::{Report, explore};
+use mutants::{Durability, MUTANTS, Mutant, Scenario};
+use state::{Budget, Changes};
+
+const DURABLE: Durability = Durability::Commit;
+
+const fn budget() -> Budget {
+    Budget {
+        flushes: 0,
+        checkpoints: 0,
+        reads: 0,
+        kills: 0,
+        power_failures: 0,
+        failed_syncs: 0,
+        rots: 0,
+    }
+}
+
+const ONE: &[Changes] = &[[Some(2), None, Some(2)]];
+const TWO: &[Changes] = &[[Some(2), None, Some(2)], [Some(3), Some(3), None]];
+const THREE: &[Changes] =
+    &[[Some(2), None, Some(2)], [Some(3), Some(3), None], [None, Some(4), Some(4)]];
+const DELETE: &[Changes] = &[[Some(2), Some(2), None], [Some(0), None, None]];
+
+const fn scenario(
+    name: &'static str,
+    durability: Durability,
+    script: &'static [Changes],
+    budget: Budget,
+) -> Scenario {
+    Scenario {
+        name,
+        durability,
+        script,
+        keep_cuts: true,
+        change_cuts: true,
+        budget,
+        mutant: Mutant::None,
+    }
+}
+
+const COMMITS: Scenario = scenario(
+    "commits",
+    DURABLE,
+    THREE,
+    Budget { kills: 1, power_failures: 2, failed_syncs: 1, ..budget() },
+);
+const LAZY: Scenario = scenario(
+    "lazy commits",
+    Durability::None,
+    THREE,
+    Budget { kills: 1, power_failures: 2, failed_syncs: 1, ..budget() },
+);
+const FLUSH: Scenario =
+    scenario("flush", DURABLE, TWO, Budget { flushes: 2, power_failures: 1, kills: 1, ..budget() });
+const LAZY_FLUSH: Scenario = scenario(
+    "lazy flush",
+    Durability::None,
+    TWO,
+    Budget { flushes: 2, power_failures: 1, ..budget() },
+);
+const DELETION: Scenario =
+    scenario("deletion", DURABLE, DELETE, Budget { flushes: 2, power_failures: 1, ..budget() });
+const CHECKPOINT: Scenario = scenario(
+    "checkpoint",
+    DURABLE,
+    TWO,
+    Budget { checkpoints: 2, power_failures: 1, rots: 1, ..budget() },
+);
+const LAZY_CHECKPOINT: Scenario = scenario(
+    "lazy checkpoint",
+    Durability::None,
+    TWO,
+    Budget { checkpoints: 1, power_failures: 1, ..budget() },
+);
+const FUZZY: Scenario = scenario(
+    "fuzzy image",
+    DURABLE,
+    TWO,
+    Budget { checkpoints: 1, flushes: 1, power_failures: 1, ..budget() },
+);
+const GENERATIONS: Scenario = scenario(
+    "generations",
+    DURABLE,
+    ONE,
+    Budget { checkpoints: 3, power_failures: 2, kills: 1, failed_syncs: 1, ..budget() },
+);
+const READERS: Scenario =
+    scenario("readers", DURABLE, TWO, Budget { flushes: 2, reads: 1, ..budget() });
+const ROT: Scenario =
+    scenario("rot", DURABLE, THREE, Budget { power_failures: 1, kills: 1, rots: 1, ..budget() });
+
+/// Everything at once. It does not end soon, so it has a depth.
+const WIDE: Scenario = scenario(
+    "wide",
+    Durability::None,
+    THREE,
+    Budget {
+        flushes: 2,
+        checkpoints: 2,
+        reads: 1,
+        kills: 1,
+        power_failures: 2,
+        failed_syncs: 1,
+        rots: 1,
+    },
+);
+const WIDE_DEPTH: usize = 18;
+
+const SCENARIOS: [Scenario; 11] = [
+    COMMITS,
+    LAZY,
+    FLUSH,
+    LAZY_FLUSH,
+    DELETION,
+    CHECKPOINT,
+    LAZY_CHECKPOINT,
+    FUZZY,
+    GENERATIONS,
+    READERS,
+    ROT,
+];
+
+/// Where a rule left out must show, and as what.
+fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
+    const LOST: &str = "was durable, recovery found";
+    const REVIVED: &str = "is of no history";
+    const NODE: &str = "a node is not";
+    const READER: &str = "a reader saw";
+    const ROOT: &str = "the recomputed root";
+    const MISFIT: &str = "a record does not fit its region";
+    const NO_GENERATION: &str = "no complete generation";
+    match mutant {
+        Mutant::None => (COMMITS, ""),
+        Mutant::AckBeforeSync
+        | Mutant::RetryFailedSync
+        | Mutant::AckAfterFailedSync
+        | Mutant::RecoveryTrustsReads
+        | Mutant::RecoverySyncsOnly => (COMMITS, LOST),
+        Mutant::ChildOutlivesParent => (COMMITS, NODE),
+        Mutant::NoIncarnation | Mutant::IncarnationNotSynced => (COMMITS, REVIVED),
+        Mutant::BothCopiesInFlight => (COMMITS, "no incarnation"),
+        Mutant::LoneSuperblockRewritten => (COMMITS, NO_GENERATION),
+        Mutant::DeltaBeforeUndo
+        | Mutant::NumberBeforeDelta
+        | Mutant::RetireBeforeIndex
+        | Mutant::ReaderUndoFirst
+        | Mutant::ReaderIndexFirst => (READERS, READER),
+        Mutant::FreeIgnoresReaders => (READERS, "a reader met another page"),
+        Mutant::RefoldSkipped => (LAZY_FLUSH, MISFIT),
+        Mutant::LocationNodesAtFold => (LAZY_FLUSH, ROOT),
+        Mutant::FlushAheadOfLog => (LAZY_FLUSH, "a page has a commit that the log has not"),
+        Mutant::FlushMidPublication => (DELETION, "a page has a commit that the log has not"),
+        Mutant::PagesNotSynced | Mutant::FreeBeforeDurable => {
+            (LAZY_FLUSH, "the index names a page")
+        }
+        Mutant::PublishBeforeAppend => (LAZY_FLUSH, NODE),
+        Mutant::DeletionUncovers => (DELETION, "uncovers"),
+        Mutant::CutAtTicket | Mutant::SuperblockBeforeLog => (LAZY_CHECKPOINT, ROOT),
+        Mutant::ImageOverNewest | Mutant::SuperblockOverNewest => (LAZY_CHECKPOINT, NO_GENERATION),
+        Mutant::SuperblockBeforeImage => (CHECKPOINT, NO_GENERATION),
+        Mutant::LogDroppedByNewest => (CHECKPOINT, LOST),
+        Mutant::DurableThroughIgnored => (ROT, "cut in silence"),
+        Mutant::RegionPositionIgnored => (FUZZY, MISFIT),
+        Mutant::SuperblockNotRewritten => (GENERATIONS, NO_GENERATION),
+    }
+}
+
+fn told(scenario: &Scenario, depth_limit: usize) -> Report {
+    let report = explore(scenario, depth_limit);
+    println!(
+        "{:>15} {:22} {:>8} states {:>8} steps, depth {}{}",
+        scenario.name,
+        format!("{:?}", scenario.mutant),
+        report.states,
+        report.steps,
+        report.depth,
+        if report.complete { ", complete" } else { "" },
+    );
+    report
+}
+
+#[test]
+fn the_protocol_keeps_its_promises() {
+    for scenario in &SCENARIOS {
+        let report = told(scenario, usize::MAX);
+        assert!(report.violation.is_none(), "{}: {:#?}", scenario.name, report.violation);
+        assert!(report.complete);
+    }
+}
+
+#[test]
+fn the_protocol_keeps_its_promises_with_everything_at_once() {
+    let depth = std::env::var("PLEACH_MODEL_DEPTH").ok().and_then(|depth| depth.parse().ok());
+    for durability in [Durability::Commit, Durability::None] {
+        let report = told(&Scenario { durability, ..WIDE }, depth.unwrap_or(WIDE_DEPTH));
+        assert!(report.violation.is_none(), "{:#?}", report.violation);
+    }
+}
+
+#[test]
+fn each_rule_left_out_is_found_out() {
+    for &mutant in MUTANTS {
+        let (scenario, symptom) = exposed_by(mutant);
+        let report = told(&Scenario { mutant, ..scenario }, usize::MAX);
+        let Some(violation) = report.violation else {
+            panic!("{mutant:?} goes unnoticed in {}", scenario.name)
+        };
+        assert!(violation.what.contains(symptom), "{mutant:?}: {violation:#?}");
+        println!("{:>15} {} after {:?}", "", violation.what, violation.path.last());
+    }
+}

@@ -1,0 +1,157 @@
+//! Checkpoint: a fuzzy image into the older file, then the older superblock slot, then the log that nobody needs goes.
+
+use std::rc::Rc;
+
+use crate::actions::{Action, Next, World};
+use crate::mutants::Mutant;
+use crate::state::{Checkpoint, CheckpointStep, Engine, Image, REGIONS, Superblock};
+
+pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
+    let Some(checkpoint) = &engine.checkpoint else {
+        if next.from.budget.checkpoints > 0 && engine.publishing == 0 {
+            next.step(Action::CheckpointCut, |world| {
+                cut(world);
+                Ok(())
+            });
+        }
+        return;
+    };
+    match checkpoint.step {
+        CheckpointStep::Cut | CheckpointStep::FirstRegion => {
+            next.step(Action::CheckpointRegion, serialise)
+        }
+        CheckpointStep::BothRegions => next.step(Action::ImageWrite, |world| {
+            let generation = checkpoint.superblock.generation;
+            let regions: [_; REGIONS] =
+                checkpoint.regions.clone().try_into().expect("both are there");
+            let image = Image { generation, regions };
+            world.media.image[checkpoint.superblock.image].write(Rc::new(image));
+            set(world, CheckpointStep::ImageWritten)
+        }),
+        CheckpointStep::ImageWritten => image_sync(next),
+        CheckpointStep::ImageSynced => {
+            let highest = checkpoint.regions.iter().map(|region| region.applied).max().unwrap_or(0);
+            if engine.durable >= highest || next.scenario.without(Mutant::SuperblockBeforeLog) {
+                next.step(Action::CheckpointAwaitLog, |world| {
+                    set(world, CheckpointStep::LogSynced)
+                });
+            }
+        }
+        CheckpointStep::LogSynced => next.step(Action::SuperblockWrite, |world| {
+            let mut superblock = checkpoint.superblock.clone();
+            superblock.durable_through = world.engine.durable;
+            world.media.superblock[checkpoint.slot].write(Rc::new(superblock));
+            set(world, CheckpointStep::SuperblockWritten)
+        }),
+        CheckpointStep::SuperblockWritten => superblock_sync(next),
+        CheckpointStep::SuperblockSynced => next.step(Action::LogDrop, |world| {
+            drop_log(world, checkpoint);
+            Ok(())
+        }),
+    }
+}
+
+fn cut(world: &mut World<'_>) {
+    world.budget.checkpoints -= 1;
+    let engine = &mut *world.engine;
+    let published =
+        (engine.published, engine.published_checksum, engine.published_incarnation, engine.number);
+    let ticketed = (engine.tail, engine.previous, engine.incarnation, engine.ticketed);
+    let at_ticket = world.scenario.without(Mutant::CutAtTicket);
+    let (replay_start, previous, incarnation, number) =
+        if at_ticket { ticketed } else { published };
+    let superblock = Superblock {
+        generation: engine.generation + 1,
+        image: if world.scenario.without(Mutant::ImageOverNewest) {
+            engine.image
+        } else {
+            1 - engine.image
+        },
+        replay_start,
+        durable_through: 0,
+        previous,
+        incarnation,
+        number,
+        root: world.ghost.history[usize::from(number)].0,
+    };
+    let slot = if world.scenario.without(Mutant::SuperblockOverNewest) {
+        engine.slot
+    } else {
+        1 - engine.slot
+    };
+    engine.checkpoint =
+        Some(Checkpoint { step: CheckpointStep::Cut, superblock, slot, regions: Vec::new() });
+}
+
+/// Copies one region under its lock: entries, nodes, delta and position belong together.
+fn serialise(world: &mut World<'_>) -> Result<(), String> {
+    let Engine { checkpoint, regions, .. } = &mut *world.engine;
+    let Some(checkpoint) = checkpoint else { return Ok(()) };
+    let mut region = regions[checkpoint.regions.len()].clone();
+    // Untouched since the cut: everything below the cut is in it.
+    region.applied = region.applied.max(checkpoint.superblock.replay_start);
+    checkpoint.regions.push(region);
+    checkpoint.step = match checkpoint.step {
+        CheckpointStep::Cut => CheckpointStep::FirstRegion,
+        _ => CheckpointStep::BothRegions,
+    };
+    Ok(())
+}
+
+fn image_sync(next: &mut Next<'_>) {
+    next.step(Action::ImageSync, |world| {
+        if !world.scenario.without(Mutant::SuperblockBeforeImage) {
+            world.media.image.iter_mut().for_each(super::medium::Unit::sync);
+        }
+        set(world, CheckpointStep::ImageSynced)
+    });
+    next.failing_sync(
+        Action::ImageSyncFails,
+        |world, aftermath| world.media.image.iter_mut().for_each(|unit| unit.fail_sync(aftermath)),
+        |world| {
+            let _: Result<(), String> = set(world, CheckpointStep::ImageSynced);
+        },
+    );
+}
+
+fn superblock_sync(next: &mut Next<'_>) {
+    next.step(Action::SuperblockSync, |world| {
+        world.media.superblock.iter_mut().for_each(super::medium::Unit::sync);
+        set(world, CheckpointStep::SuperblockSynced)
+    });
+    next.failing_sync(
+        Action::SuperblockSyncFails,
+        |world, aftermath| {
+            world.media.superblock.iter_mut().for_each(|unit| unit.fail_sync(aftermath))
+        },
+        |world| {
+            let _: Result<(), String> = set(world, CheckpointStep::SuperblockSynced);
+        },
+    );
+}
+
+/// A record goes when neither superblock would replay it.
+fn drop_log(world: &mut World<'_>, checkpoint: &Checkpoint) {
+    let newest = checkpoint.superblock.replay_start;
+    let other = world.media.superblock[1 - checkpoint.slot]
+        .visible()
+        .map_or(newest, |other| other.replay_start);
+    let below =
+        if world.scenario.without(Mutant::LogDroppedByNewest) { newest } else { newest.min(other) };
+    for unit in world.media.log.iter_mut().take(usize::from(below)) {
+        unit.destroy();
+    }
+    let engine = &mut *world.engine;
+    engine.slot = checkpoint.slot;
+    engine.image = checkpoint.superblock.image;
+    engine.generation = checkpoint.superblock.generation;
+    engine.checkpoint = None;
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "it ends steps, which can fail")]
+fn set(world: &mut World<'_>, step: CheckpointStep) -> Result<(), String> {
+    if let Some(checkpoint) = &mut world.engine.checkpoint {
+        checkpoint.step = step;
+    }
+    Ok(())
+}

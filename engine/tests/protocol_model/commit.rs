@@ -1,0 +1,217 @@
+//! The commit protocol: finish, ticket, write, sync, publish. Location records of flushes are tickets too.
+
+use std::rc::Rc;
+
+use crate::actions::{Action, Next, World};
+use crate::medium::Aftermath;
+use crate::mutants::{Durability, Mutant, Scenario};
+use crate::state::{Body, Commit, Engine, Finished, Location, REGIONS, Record, positions};
+
+/// Commits that may be ticketed ahead of publication: a parent and its child.
+const GROUP: usize = 2;
+
+/// The part of a publication that one step makes visible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Undo,
+    Delta(usize),
+    Number,
+    Index,
+    Retire,
+    /// The index is already out (mutant).
+    Late,
+}
+
+pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
+    let scenario = next.scenario;
+    let waiting =
+        engine.queue.iter().filter(|record| matches!(record.body, Body::Commit(_))).count();
+    let more = usize::from(engine.ticketed) < scenario.script.len();
+    if engine.finished.is_none() && more && waiting < GROUP {
+        next.step(Action::Finish, |world| {
+            // A session folds against the index that is published.
+            world.engine.finished =
+                Some(Finished { fine: world.engine.regions[0].entries.len() == 2 });
+            Ok(())
+        });
+    }
+    if let Some(finished) = engine.finished {
+        next.step(Action::Ticket, |world| {
+            ticket(world, finished);
+            Ok(())
+        });
+    }
+    if engine.written < engine.tail {
+        next.step(Action::LogWrite, |world| {
+            for record in
+                world.engine.queue.iter().filter(|record| record.position >= world.engine.written)
+            {
+                world.media.write_record(record);
+            }
+            world.engine.written = world.engine.tail;
+            Ok(())
+        });
+    }
+    if engine.durable < engine.written {
+        next.step(Action::LogSync, |world| {
+            world.media.log.iter_mut().for_each(super::medium::Unit::sync);
+            synced(world);
+            Ok(())
+        });
+        next.failing_sync(Action::LogSyncFails, fail_log_sync, synced);
+    }
+    if let Some(record) = engine.queue.first()
+        && may_publish(scenario, engine, record)
+    {
+        next.step(Action::Publish, publish);
+    }
+}
+
+fn ticket(world: &mut World<'_>, finished: Finished) {
+    let engine = &mut *world.engine;
+    engine.finished = None;
+    engine.ticketed += 1;
+    let changes = world.scenario.script[usize::from(engine.ticketed) - 1];
+    let mut replaced = [None; crate::state::KEYS];
+    for key in 0..crate::state::KEYS {
+        if let Some(value) = changes[key] {
+            replaced[key] = Some(engine.values[key]);
+            engine.values[key] = value;
+        }
+    }
+    // The version of the cuts is checked under the sequencer; what has changed since `finish` is refolded first.
+    let fine =
+        if world.scenario.without(Mutant::RefoldSkipped) { finished.fine } else { engine.fine };
+    let nodes = (0..REGIONS)
+        .flat_map(|region| positions(region, fine))
+        .filter(|position| position.keys().any(|key| changes[key].is_some()))
+        .map(|position| (*position, position.node(&engine.values)))
+        .collect();
+    let commit = Commit { number: engine.ticketed, changes, replaced, nodes, root: engine.values };
+    append(engine, Body::Commit(commit));
+    world.ghost.history.push((engine.values, engine.tail));
+}
+
+/// Takes the next log position and queues the record. Microseconds, under the sequencer; no I/O.
+pub(crate) fn append(engine: &mut Engine, body: Body) {
+    let record = Record {
+        position: engine.tail,
+        incarnation: engine.incarnation,
+        durable_through: engine.durable,
+        previous: engine.previous,
+        body,
+    };
+    engine.tail += 1;
+    engine.previous = record.checksum();
+    engine.queue.push(Rc::new(record));
+}
+
+/// The engine takes everything written for durable; so may the user.
+fn synced(world: &mut World<'_>) {
+    world.engine.durable = world.engine.written;
+    let durable = world.engine.durable;
+    let newest =
+        world.ghost.history.iter().rposition(|(_, behind)| *behind <= durable).unwrap_or(0);
+    world.ghost.floor = world.ghost.floor.max(u8::try_from(newest).expect("few commits"));
+}
+
+fn fail_log_sync(world: &mut World<'_>, aftermath: Aftermath) {
+    world.media.log.iter_mut().for_each(|unit| unit.fail_sync(aftermath));
+    if world.scenario.without(Mutant::ChildOutlivesParent) {
+        // The failed batch is dropped, what is queued behind it goes on.
+        let engine = &mut *world.engine;
+        engine.queue.retain(|record| record.position >= engine.written);
+        engine.publishing = 0;
+        engine.published = engine.published.max(engine.written);
+        engine.durable = engine.written;
+    }
+}
+
+fn may_publish(scenario: &Scenario, engine: &Engine, record: &Record) -> bool {
+    let commit = matches!(record.body, Body::Commit(_));
+    let synced = commit
+        && scenario.durability == Durability::Commit
+        && !scenario.without(Mutant::AckBeforeSync);
+    record.position < if synced { engine.durable } else { engine.written }
+}
+
+fn phases(mutant: Mutant, body: &Body) -> Vec<Phase> {
+    match body {
+        Body::Commit(commit) => {
+            let delta = (0..REGIONS).filter(|region| commit.touches(*region)).map(Phase::Delta);
+            match mutant {
+                Mutant::DeltaBeforeUndo => delta.chain([Phase::Undo, Phase::Number]).collect(),
+                Mutant::NumberBeforeDelta => {
+                    [Phase::Undo, Phase::Number].into_iter().chain(delta).collect()
+                }
+                _ => [Phase::Undo].into_iter().chain(delta).chain([Phase::Number]).collect(),
+            }
+        }
+        Body::Location(_) => match mutant {
+            Mutant::PublishBeforeAppend => vec![Phase::Late],
+            Mutant::RetireBeforeIndex => vec![Phase::Retire, Phase::Index],
+            _ => vec![Phase::Index, Phase::Retire],
+        },
+    }
+}
+
+/// One step of publishing the oldest ticket.
+fn publish(world: &mut World<'_>) -> Result<(), String> {
+    let record = Rc::clone(&world.engine.queue[0]);
+    let phases = phases(world.scenario.mutant, &record.body);
+    let phase = phases[world.engine.publishing];
+    match &record.body {
+        Body::Commit(commit) => publish_commit(world, phase, commit, record.position + 1),
+        Body::Location(location) => publish_location(world, phase, location, record.position + 1),
+    }
+    let engine = &mut *world.engine;
+    engine.publishing += 1;
+    if engine.publishing == phases.len() {
+        engine.publishing = 0;
+        engine.published = record.position + 1;
+        engine.published_checksum = record.checksum();
+        engine.published_incarnation = record.incarnation;
+        engine.queue.remove(0);
+        if matches!(record.body, Body::Location(_)) {
+            engine.flush = None;
+        }
+    }
+    Ok(())
+}
+
+fn publish_commit(world: &mut World<'_>, phase: Phase, commit: &Commit, behind: u8) {
+    match phase {
+        Phase::Undo => world.engine.undo.push((commit.number, commit.replaced)),
+        Phase::Delta(region) => {
+            // A node without a position stays behind: the invariant on nodes is to notice.
+            world.engine.regions[region].apply_commit(region, commit, behind);
+        }
+        Phase::Number => {
+            world.engine.number = commit.number;
+            if world.scenario.durability == Durability::Commit {
+                world.ghost.floor = world.ghost.floor.max(commit.number);
+            }
+        }
+        Phase::Index | Phase::Retire | Phase::Late => unreachable!("a commit has no such phase"),
+    }
+}
+
+fn publish_location(world: &mut World<'_>, phase: Phase, location: &Location, behind: u8) {
+    let engine = &mut *world.engine;
+    match phase {
+        Phase::Index => {
+            engine.regions[location.region].apply_location(location);
+            engine.regions[location.region].applied = behind;
+            super::flush::leave(world, location, behind);
+        }
+        Phase::Retire if world.scenario.without(Mutant::RetireBeforeIndex) => {
+            let mut after = engine.regions[location.region].clone();
+            after.apply_location(location);
+            after.retire();
+            engine.regions[location.region].delta = after.delta;
+        }
+        Phase::Retire => engine.regions[location.region].retire(),
+        Phase::Late => super::flush::leave(world, location, behind),
+        Phase::Undo | Phase::Delta(_) | Phase::Number => unreachable!("a flush has no such phase"),
+    }
+}

@@ -1,0 +1,226 @@
+//! Flush, steps (a) to (f) of rule 2.
+
+use std::rc::Rc;
+
+use crate::actions::{Action, Next, World};
+use crate::commit::append;
+use crate::mutants::Mutant;
+use crate::state::{
+    Body, Engine, Entry, Flush, FlushStep, Leaving, Location, Page, Position, REGIONS, Values,
+    keys_of, positions,
+};
+
+pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
+    match &engine.flush {
+        None => starts(next, engine),
+        Some(flush) => advance(next, engine, flush),
+    }
+    for leaving in &engine.leaving {
+        let durable = leaving.behind <= engine.durable;
+        let unread = !engine.reader.as_ref().is_some_and(|reader| reader.outdated);
+        let durable = durable || next.scenario.without(Mutant::FreeBeforeDurable);
+        let unread = unread || next.scenario.without(Mutant::FreeIgnoresReaders);
+        if durable && unread {
+            let place = leaving.place;
+            next.step(Action::Free(place), |world| {
+                world.engine.leaving.retain(|leaving| leaving.place != place);
+                world.engine.free[usize::from(place)] = true;
+                Ok(())
+            });
+        }
+    }
+}
+
+fn starts(next: &mut Next<'_>, engine: &Engine) {
+    // Between two publications: a region with half a commit in it has no `through`.
+    let between = engine.publishing == 0 || next.scenario.without(Mutant::FlushMidPublication);
+    if next.from.budget.flushes == 0 || !between {
+        return;
+    }
+    for region in 0..REGIONS {
+        let pending = |position: &Position| {
+            position.keys().any(|key| engine.regions[region].delta[key].is_some())
+        };
+        if !keys_of(region).any(|key| engine.regions[region].delta[key].is_some()) {
+            continue;
+        }
+        let now: Vec<Position> =
+            engine.regions[region].entries.iter().map(|entry| entry.position).collect();
+        if next.scenario.keep_cuts {
+            let touched: Vec<Position> =
+                now.iter().copied().filter(|position| pending(position)).collect();
+            start(next, engine, region, &touched, &touched);
+        }
+        if next.scenario.change_cuts && region == 0 {
+            start(next, engine, region, &now, positions(0, now.len() == 1));
+        }
+    }
+}
+
+fn start(
+    next: &mut Next<'_>,
+    engine: &Engine,
+    region: usize,
+    replaced: &[Position],
+    new: &[Position],
+) {
+    if engine.free.iter().filter(|free| **free).count() < new.len() {
+        return;
+    }
+    let recut = replaced != new;
+    next.step(Action::FlushFold { region, recut }, |world| {
+        world.budget.flushes -= 1;
+        fold(world, region, replaced, new)
+    });
+}
+
+/// Page and pending changes make the new page; places are taken from the free ones.
+fn fold(
+    world: &mut World<'_>,
+    region: usize,
+    replaced: &[Position],
+    new: &[Position],
+) -> Result<(), String> {
+    let engine = &mut *world.engine;
+    let through = engine.number;
+    let mut values: Values = [0; crate::state::KEYS];
+    for key in replaced.iter().flat_map(|position| position.keys()) {
+        let entry = engine.regions[region].entry(key);
+        if let Some((place, page)) = &entry.page {
+            if world.media.leaf[usize::from(*place)].visible() != Some(page) {
+                return Err("a flush read a page that is not the one its entry names".into());
+            }
+            values[key] = page.position.value_in(&page.values, key);
+        }
+        if let Some((value, number)) = engine.regions[region].delta[key]
+            && number <= through
+        {
+            values[key] = value;
+        }
+    }
+    engine.flush_counter += 1;
+    let old =
+        engine.regions[region].entries.iter().filter(|entry| replaced.contains(&entry.position));
+    let freed = old.filter_map(|entry| entry.page.as_ref().map(|(place, _)| *place)).collect();
+    let mut flush = Flush {
+        step: FlushStep::Folded,
+        region,
+        replaced: replaced.to_vec(),
+        pages: Vec::new(),
+        bare: Vec::new(),
+        freed,
+        contains: world.ghost.history[usize::from(through)].1,
+        folded: values,
+    };
+    for position in new {
+        let node = position.node(&values);
+        if world.scenario.without(Mutant::DeletionUncovers)
+            && position.keys().all(|key| values[key] == 0)
+        {
+            flush.bare.push(*position);
+            continue;
+        }
+        let place = engine.free.iter().position(|free| *free).expect("counted before");
+        engine.free[place] = false;
+        let flush_number = (engine.incarnation, engine.flush_counter);
+        let page = Page { flush: flush_number, position: *position, through, values: node };
+        flush.pages.push((u8::try_from(place).expect("few places"), Rc::new(page)));
+    }
+    engine.flush = Some(flush);
+    Ok(())
+}
+
+fn advance(next: &mut Next<'_>, engine: &Engine, flush: &Flush) {
+    match flush.step {
+        FlushStep::Folded => {
+            if engine.durable >= flush.contains || next.scenario.without(Mutant::FlushAheadOfLog) {
+                next.step(Action::FlushAwaitLog, |world| set(world, FlushStep::LogDurable));
+            }
+        }
+        FlushStep::LogDurable => next.step(Action::FlushWrite, |world| {
+            for (place, page) in &flush.pages {
+                world.media.leaf[usize::from(*place)].write(Rc::clone(page));
+            }
+            set(world, FlushStep::Written)
+        }),
+        FlushStep::Written => {
+            next.step(Action::FlushSync, |world| {
+                if !world.scenario.without(Mutant::PagesNotSynced) {
+                    world.media.leaf.iter_mut().for_each(super::medium::Unit::sync);
+                }
+                set(world, FlushStep::Synced)
+            });
+            next.failing_sync(
+                Action::FlushSyncFails,
+                |world, aftermath| {
+                    world.media.leaf.iter_mut().for_each(|unit| unit.fail_sync(aftermath))
+                },
+                |world| {
+                    let _: Result<(), String> = set(world, FlushStep::Synced);
+                },
+            );
+        }
+        FlushStep::Synced if next.scenario.without(Mutant::PublishBeforeAppend) => {
+            next.step(Action::FlushPublishEarly, |world| {
+                let location = location(flush, &world.engine.values);
+                let region = &mut world.engine.regions[flush.region];
+                region.apply_location(&location);
+                region.retire();
+                outdate(world.engine);
+                set(world, FlushStep::PublishedEarly)
+            });
+        }
+        FlushStep::Synced | FlushStep::PublishedEarly => next.step(Action::FlushTicket, |world| {
+            // Nodes as of this place in the log, which may lie behind commits that came after the fold.
+            let at_fold = world.scenario.without(Mutant::LocationNodesAtFold);
+            let values = if at_fold { flush.folded } else { world.engine.values };
+            let location = location(flush, &values);
+            if flush.region == 0 {
+                let kept = world.engine.regions[0].entries.iter().map(|entry| entry.position);
+                let kept = kept.filter(|position| !location.replaced.contains(position)).count();
+                world.engine.fine = kept + location.entries.len() == 2;
+            }
+            append(world.engine, Body::Location(location));
+            set(world, FlushStep::Ticketed)
+        }),
+        FlushStep::Ticketed => {}
+    }
+}
+
+fn location(flush: &Flush, values: &Values) -> Location {
+    let paged =
+        flush.pages.iter().map(|(place, page)| (page.position, Some((*place, Rc::clone(page)))));
+    let bare = flush.bare.iter().map(|position| (*position, None));
+    let entries = paged
+        .chain(bare)
+        .map(|(position, page)| Entry { position, page, node: position.node(values) })
+        .collect();
+    Location {
+        region: flush.region,
+        replaced: flush.replaced.clone(),
+        entries,
+        freed: flush.freed.clone(),
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "it ends steps, which can fail")]
+fn set(world: &mut World<'_>, step: FlushStep) -> Result<(), String> {
+    if let Some(flush) = &mut world.engine.flush {
+        flush.step = step;
+    }
+    Ok(())
+}
+
+fn outdate(engine: &mut Engine) {
+    if let Some(reader) = &mut engine.reader {
+        reader.outdated = true;
+    }
+}
+
+/// The old places are out of the index. Rule 2 (f) says when they are free.
+pub(crate) fn leave(world: &mut World<'_>, location: &Location, behind: u8) {
+    outdate(world.engine);
+    for place in &location.freed {
+        world.engine.leaving.push(Leaving { place: *place, behind });
+    }
+}

@@ -1,0 +1,116 @@
+//! What must hold. The oracle knows every commit that was ever ticketed; the engine's own bookkeeping is not believed.
+
+use crate::state::{Engine, KEYS, Page, Process, REGIONS, Region, Rot, State, Values, region_of};
+
+/// Checks what a recovery found against everything promised before it.
+pub(crate) fn recovered(state: &mut State, engine: &Engine) -> Result<(), String> {
+    match state.ghost.rot {
+        Some(Rot::Sealed) => return Err("damage below what was durable was cut in silence".into()),
+        Some(Rot::Unsealed) => {
+            state.ghost.floor = state.ghost.floor.min(engine.number);
+            state.ghost.rot = Some(Rot::Cut);
+        }
+        Some(Rot::Generation) => state.ghost.rot = None,
+        Some(Rot::Cut) | None => {}
+    }
+    let ghost = &state.ghost;
+    if engine.number < ghost.floor {
+        return Err(format!(
+            "commit {} was durable, recovery found {}",
+            ghost.floor, engine.number
+        ));
+    }
+    let Some((values, _)) = ghost.history.get(usize::from(engine.number)) else {
+        return Err(format!("commit {} is of no history", engine.number));
+    };
+    state_matches(state, &engine.regions, values)?;
+    // A commit that the documented case has cut may be in a page already.
+    if ghost.rot == Some(Rot::Cut) { Ok(()) } else { pages_scan(state, engine) }
+}
+
+/// Checks every state in which the engine is up.
+pub(crate) fn holds(state: &State) -> Result<(), String> {
+    let Process::Up(engine) = &state.process else { return Ok(()) };
+    for (place, page) in engine
+        .regions
+        .iter()
+        .flat_map(|region| &region.entries)
+        .filter_map(|entry| entry.page.as_ref())
+    {
+        if state.media.leaf[usize::from(*place)].visible() != Some(page) {
+            return Err(format!("place {place} was written while the index names it"));
+        }
+    }
+    if engine.publishing > 0 {
+        return Ok(());
+    }
+    let (values, _) = &state.ghost.history[usize::from(engine.number)];
+    state_matches(state, &engine.regions, values)?;
+    if engine.flush.is_some() || state.ghost.rot == Some(Rot::Cut) {
+        Ok(())
+    } else {
+        pages_scan(state, engine)
+    }
+}
+
+/// Delta over pages gives exactly `values`, and every node is that of page and all committed changes.
+fn state_matches(
+    state: &State,
+    regions: &[Region; REGIONS],
+    values: &Values,
+) -> Result<(), String> {
+    if !nodes_match(regions, values) {
+        return Err("a node is not that of its page and all committed changes".into());
+    }
+    for key in 0..KEYS {
+        let region = &regions[region_of(key)];
+        let paged = match &region.entry(key).page {
+            None => 0,
+            Some((place, page)) => {
+                if state.media.leaf[usize::from(*place)].visible() != Some(page) {
+                    return Err(format!("the index names a page that place {place} does not hold"));
+                }
+                page.position.value_in(&page.values, key)
+            }
+        };
+        let value = region.delta[key].map_or(paged, |(value, _)| value);
+        if value != values[key] {
+            return Err(format!("key {key} has {value} instead of {}", values[key]));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn nodes_match(regions: &[Region; REGIONS], values: &Values) -> bool {
+    regions
+        .iter()
+        .flat_map(|region| &region.entries)
+        .all(|entry| entry.node == entry.position.node(values))
+}
+
+/// What a repair without images relies on: of all whole pages the newest with a key is right as of its `through`, which is
+/// durable; and where nothing is pending it is right now.
+fn pages_scan(state: &State, engine: &Engine) -> Result<(), String> {
+    for key in 0..KEYS {
+        let pages = state.media.leaf.iter().filter_map(|unit| unit.visible());
+        let newest =
+            pages.filter(|page| page.position.keys().contains(&key)).max_by_key(|page| page.flush);
+        let Some(page) = newest else { return Err(format!("no page has key {key}")) };
+        let page: &Page = page;
+        let value = page.position.value_in(&page.values, key);
+        match state.ghost.history.get(usize::from(page.through)) {
+            Some((then, _)) if page.through <= engine.number && then[key] == value => {}
+            _ => {
+                return Err(format!(
+                    "a page has a commit that the log has not: key {key}, through {}",
+                    page.through
+                ));
+            }
+        }
+        let pending = engine.regions[region_of(key)].delta[key].is_some();
+        if !pending && state.ghost.history[usize::from(engine.number)].0[key] != value {
+            return Err(format!("a scan of the pages uncovers {value} for key {key}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! One lookup as of a snapshot: delta, index, page, and undo last. An epoch pin covers it.
+
+use crate::actions::{Action, Next, World};
+use crate::mutants::Mutant;
+use crate::state::{Engine, KEYS, Reader, ReaderStep, region_of};
+
+pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
+    match &engine.reader {
+        None if next.from.budget.reads > 0 => {
+            let oldest = engine.undo.first().map_or(engine.number, |(number, _)| number - 1);
+            for snapshot in oldest.min(engine.number)..=engine.number {
+                for key in 0..KEYS {
+                    pin(next, snapshot, key);
+                }
+            }
+        }
+        None => {}
+        Some(reader) => next.step(Action::Lookup, |world| lookup(world, reader.clone())),
+    }
+}
+
+fn pin(next: &mut Next<'_>, snapshot: u8, key: usize) {
+    next.step(Action::Pin { snapshot, key }, |world| {
+        world.budget.reads -= 1;
+        world.engine.reader = Some(Reader {
+            step: ReaderStep::Pinned,
+            snapshot,
+            key,
+            entry: None,
+            value: None,
+            undo: None,
+            outdated: false,
+        });
+        Ok(())
+    });
+}
+
+fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
+    let region = &world.engine.regions[region_of(reader.key)];
+    let delta = region.delta[reader.key].map(|(value, _)| value);
+    let entry = region.entry(reader.key).clone();
+    let undo = oldest_change_after(world.engine, reader.snapshot, reader.key);
+    reader.step = match reader.step {
+        ReaderStep::Pinned => {
+            match world.scenario.mutant {
+                Mutant::ReaderIndexFirst => reader.entry = Some(entry),
+                mutant => {
+                    reader.value = delta;
+                    if mutant == Mutant::ReaderUndoFirst {
+                        reader.undo = undo;
+                    }
+                }
+            }
+            ReaderStep::SawDelta
+        }
+        ReaderStep::SawDelta => {
+            match world.scenario.mutant {
+                Mutant::ReaderIndexFirst => reader.value = delta,
+                _ if reader.value.is_none() => reader.entry = Some(entry),
+                _ => {}
+            }
+            ReaderStep::SawIndex
+        }
+        ReaderStep::SawIndex => {
+            if let (None, Some(entry)) = (reader.value, &reader.entry) {
+                reader.value = Some(match &entry.page {
+                    None => 0,
+                    Some((place, page)) => {
+                        if world.media.leaf[usize::from(*place)].visible() != Some(page) {
+                            return Err(
+                                "a reader met another page at the place it was sent to".into()
+                            );
+                        }
+                        page.position.value_in(&page.values, reader.key)
+                    }
+                });
+            }
+            ReaderStep::SawPresent
+        }
+        ReaderStep::SawPresent => {
+            let first = world.scenario.without(Mutant::ReaderUndoFirst);
+            let undo = if first { reader.undo } else { undo };
+            let found = undo.or(reader.value);
+            let expected = world.ghost.history[usize::from(reader.snapshot)].0[reader.key];
+            if found != Some(expected) {
+                return Err(format!(
+                    "a reader saw {found:?} instead of {expected} as of {}",
+                    reader.snapshot
+                ));
+            }
+            world.engine.reader = None;
+            return Ok(());
+        }
+    };
+    world.engine.reader = Some(reader);
+    Ok(())
+}
+
+fn oldest_change_after(engine: &Engine, snapshot: u8, key: usize) -> Option<u8> {
+    let later = engine.undo.iter().filter(|(number, _)| *number > snapshot);
+    later
+        .filter_map(|(number, prior)| prior[key].map(|value| (*number, value)))
+        .min()
+        .map(|(_, value)| value)
+}

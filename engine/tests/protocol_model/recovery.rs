@@ -1,0 +1,285 @@
+//! Recovery, the mirror of commit and checkpoint: find, replay, raise the incarnation, secure what was only read, open.
+
+use std::rc::Rc;
+
+use crate::actions::{Action, Next};
+use crate::mutants::Mutant;
+use crate::oracle;
+use crate::state::{
+    Body, Commit, Engine, Image, Location, PLACES, Process, REGIONS, Record, Recovery,
+    RecoveryStep, Region, Rot, State, Superblock, Values,
+};
+
+/// What a scan finds on the medium, before it is replayed.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) slot: usize,
+    pub(crate) superblock: Rc<Superblock>,
+    pub(crate) image: Rc<Image>,
+    /// From the replay start to the cut.
+    pub(crate) records: Vec<Rc<Record>>,
+    /// Everything below was synced when some record or superblock was written.
+    pub(crate) proven: u8,
+    pub(crate) complete_generations: usize,
+    /// The log is broken below something that was durable.
+    pub(crate) broken: bool,
+}
+
+/// Newest complete generation, and the log from its replay start to the first record that is not the next one.
+pub(crate) fn find(state: &State, mutant: &Mutant) -> Option<Found> {
+    let media = &state.media;
+    let slots = [0, 1].map(|slot| media.superblock[slot].visible());
+    let mut complete = Vec::new();
+    for (slot, superblock) in slots.iter().enumerate() {
+        let Some(superblock) = superblock else { continue };
+        if let Some(image) = media.image[superblock.image].visible()
+            && image.generation == superblock.generation
+        {
+            complete.push((superblock.generation, slot, Rc::clone(superblock), Rc::clone(image)));
+        }
+    }
+    complete.sort_by_key(|(generation, ..)| *generation);
+    let complete_generations = complete.len();
+    let (_, slot, superblock, image) = complete.pop()?;
+
+    let mut records: Vec<Rc<Record>> = Vec::new();
+    let (mut previous, mut incarnation) = (superblock.previous, superblock.incarnation);
+    let mut at = usize::from(superblock.replay_start);
+    while let Some(record) = media.log.get(at).and_then(|unit| unit.visible()) {
+        if record.previous != previous || record.incarnation < incarnation {
+            break;
+        }
+        (previous, incarnation) = (record.checksum(), record.incarnation);
+        records.push(Rc::clone(record));
+        at += 1;
+    }
+
+    let claims = slots.iter().flatten().map(|superblock| superblock.durable_through);
+    let accepted = records.iter().map(|record| record.durable_through);
+    let behind = media.log.iter().skip(at).filter_map(|unit| unit.visible());
+    let later = behind
+        .filter(|record| record.incarnation >= incarnation)
+        .map(|record| record.durable_through);
+    let proven = claims.chain(accepted).chain(later).max().unwrap_or(0);
+    let broken = usize::from(proven) > at && *mutant != Mutant::DurableThroughIgnored;
+    Some(Found { slot, superblock, image, records, proven, complete_generations, broken })
+}
+
+/// The regions behind the last record, with its commit number and root.
+struct Replayed {
+    regions: [Region; REGIONS],
+    number: u8,
+    root: Values,
+}
+
+/// Applies each record to the regions that have not seen it. `None` if a record does not fit its region.
+fn replay(found: &Found, mutant: Mutant) -> Option<Replayed> {
+    let mut regions = found.image.regions.clone();
+    let (mut number, mut root) = (found.superblock.number, found.superblock.root);
+    let wanted = |region: &Region, record: &Record| {
+        record.position >= region.applied || mutant == Mutant::RegionPositionIgnored
+    };
+    for record in &found.records {
+        match &record.body {
+            Body::Commit(commit) => {
+                (number, root) = (commit.number, commit.root);
+                if !replay_commit(&mut regions, commit, record, &wanted) {
+                    return None;
+                }
+            }
+            Body::Location(location) => {
+                if !replay_location(&mut regions, location, record, &wanted) {
+                    return None;
+                }
+            }
+        }
+    }
+    for region in &mut regions {
+        // An image may be cut between the publication of an index and the retirement of what it covers.
+        region.retire();
+    }
+    Some(Replayed { regions, number, root })
+}
+
+fn replay_commit(
+    regions: &mut [Region; REGIONS],
+    commit: &Commit,
+    record: &Record,
+    wanted: &impl Fn(&Region, &Record) -> bool,
+) -> bool {
+    let mut fits = true;
+    for (at, region) in regions.iter_mut().enumerate() {
+        if commit.touches(at) && wanted(region, record) {
+            fits &= region.apply_commit(at, commit, record.position + 1);
+        }
+    }
+    fits
+}
+
+fn replay_location(
+    regions: &mut [Region; REGIONS],
+    location: &Location,
+    record: &Record,
+    wanted: &impl Fn(&Region, &Record) -> bool,
+) -> bool {
+    let region = &mut regions[location.region];
+    if !wanted(region, record) {
+        return true;
+    }
+    let fits = region.apply_location(location);
+    region.applied = record.position + 1;
+    region.retire();
+    fits
+}
+
+/// Reads everything and decides. Pure: nothing is written yet.
+pub(crate) fn scan(next: &mut Next<'_>) {
+    let mut state = next.from.clone();
+    let outcome = match recover(&state, next.scenario.mutant) {
+        Ok(recovery) => {
+            let verdict = oracle::recovered(&mut state, &recovery.engine);
+            state.process = Process::Recovering(Box::new(recovery));
+            verdict
+        }
+        Err(damage) if state.ghost.rot == Some(Rot::Sealed) => {
+            let _: String = damage;
+            state.process = Process::Refused;
+            Ok(())
+        }
+        Err(damage) => Err(format!("damage was reported where there is none: {damage}")),
+    };
+    next.out.push((Action::Scan, outcome.map(|()| state)));
+}
+
+/// Reads the medium and builds the memory of an engine behind the cut.
+pub(crate) fn recover(state: &State, mutant: Mutant) -> Result<Recovery, String> {
+    let found = find(state, &mutant).ok_or("no complete generation")?;
+    if found.broken {
+        return Err("the log is broken below what was durable".into());
+    }
+    let replayed = replay(&found, mutant).ok_or("a record does not fit its region")?;
+    if !oracle::nodes_match(&replayed.regions, &replayed.root) {
+        return Err("the recomputed root is not the last commit's".into());
+    }
+    let copies = state.media.incarnation.iter().filter_map(|unit| unit.visible());
+    let incarnation = copies.max().ok_or("no incarnation")? + 1;
+    let last = found.records.last();
+    let tail = last.map_or(found.superblock.replay_start, |record| record.position + 1);
+    let previous = last.map_or(found.superblock.previous, |record| record.checksum());
+    let mut free = [true; PLACES];
+    for (place, _) in replayed
+        .regions
+        .iter()
+        .flat_map(|region| &region.entries)
+        .filter_map(|entry| entry.page.as_ref())
+    {
+        free[usize::from(*place)] = false;
+    }
+    let engine = Engine {
+        incarnation: if mutant == Mutant::NoIncarnation { 1 } else { incarnation },
+        flush_counter: 0,
+        fine: replayed.regions[0].entries.len() == 2,
+        regions: replayed.regions,
+        number: replayed.number,
+        published: tail,
+        publishing: 0,
+        undo: Vec::new(),
+        finished: None,
+        ticketed: replayed.number,
+        values: replayed.root,
+        queue: Vec::new(),
+        tail,
+        previous,
+        written: tail,
+        durable: tail,
+        published_checksum: previous,
+        published_incarnation: last
+            .map_or(found.superblock.incarnation, |record| record.incarnation),
+        flush: None,
+        leaving: Vec::new(),
+        free,
+        checkpoint: None,
+        slot: found.slot,
+        image: found.superblock.image,
+        generation: found.superblock.generation,
+        reader: None,
+        poisoned: false,
+    };
+    let spare = found.complete_generations == 2;
+    Ok(Recovery { step: RecoveryStep::Scanned, engine, proven: found.proven, spare })
+}
+
+/// What was read may be in the cache only. Nothing is built on it before it is durable.
+pub(crate) fn secure(next: &mut Next<'_>, recovery: &Recovery) {
+    let mutant = next.scenario.mutant;
+    let mut state = next.from.clone();
+    let media = &mut state.media;
+    let slot = recovery.engine.slot;
+    let step = match recovery.step {
+        RecoveryStep::Scanned => {
+            // A copy that an interrupted open has left unsynced must not be torn together with this one.
+            if mutant != Mutant::BothCopiesInFlight {
+                media.incarnation.iter_mut().for_each(super::medium::Unit::sync);
+            }
+            RecoveryStep::CopiesSynced
+        }
+        RecoveryStep::CopiesSynced => {
+            let older =
+                usize::from(media.incarnation[0].visible() > media.incarnation[1].visible());
+            media.incarnation[older].write(recovery.engine.incarnation);
+            RecoveryStep::IncarnationWritten
+        }
+        RecoveryStep::IncarnationWritten => {
+            if mutant != Mutant::IncarnationNotSynced {
+                media.incarnation.iter_mut().for_each(super::medium::Unit::sync);
+            }
+            RecoveryStep::IncarnationSynced
+        }
+        RecoveryStep::IncarnationSynced => {
+            // In place, so only while the other generation could stand in for it.
+            let rewrite = match mutant {
+                Mutant::RecoveryTrustsReads
+                | Mutant::RecoverySyncsOnly
+                | Mutant::SuperblockNotRewritten => false,
+                Mutant::LoneSuperblockRewritten => true,
+                _ => recovery.spare,
+            };
+            if rewrite && let Some(superblock) = media.superblock[slot].visible().cloned() {
+                media.superblock[slot].write(superblock);
+            }
+            RecoveryStep::SuperblockRewritten
+        }
+        RecoveryStep::SuperblockRewritten => {
+            if mutant != Mutant::RecoveryTrustsReads {
+                media.superblock.iter_mut().for_each(super::medium::Unit::sync);
+            }
+            RecoveryStep::SuperblockSynced
+        }
+        RecoveryStep::SuperblockSynced => {
+            for unit in media.log.iter_mut().skip(usize::from(recovery.proven)) {
+                match mutant {
+                    Mutant::RecoveryTrustsReads => {}
+                    Mutant::RecoverySyncsOnly => unit.sync(),
+                    _ => unit.replace_by_copy(),
+                }
+            }
+            RecoveryStep::TailSecured
+        }
+        RecoveryStep::TailSecured => return open(next, &recovery.engine),
+    };
+    state.process = Process::Recovering(Box::new(Recovery { step, ..recovery.clone() }));
+    next.out.push((Action::Secure, Ok(state)));
+}
+
+fn open(next: &mut Next<'_>, engine: &Engine) {
+    let mut state = next.from.clone();
+    let again = recover(&state, next.scenario.mutant)
+        .map(|again| (again.engine.number, again.engine.regions));
+    let same = again == Ok((engine.number, engine.regions.clone()));
+    // The user has seen this state: from here on it may not be lost.
+    state.ghost.floor = engine.number;
+    state.ghost.history.truncate(usize::from(engine.number) + 1);
+    state.process = Process::Up(Box::new(engine.clone()));
+    let outcome = if same { Ok(state) } else { Err(format!("a second recovery finds {again:?}")) };
+    next.out.push((Action::Open, outcome));
+}

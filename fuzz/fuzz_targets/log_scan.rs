@@ -1,0 +1,93 @@
+//! Any bytes as log segments: the scan ends with a verdict, in bounded time and memory, and what
+//! it accepts is a chain. Bodies go through the views of commits and locations.
+//!
+//! Input: one byte of flags, then the first segment's bytes; with flag 1, 88-byte strings that
+//! start with the magic get a good checksum, so that the fuzzer passes the first gate.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pleach::log::commit::CommitView;
+use pleach::log::location::LocationView;
+use pleach::log::record::{HEADER_LEN, MAGIC, body_checksum};
+use pleach::log::segment::name;
+use pleach::log::{Header, Kind, Point, ScanError, ScanInput, scan};
+use pleach_io::PAGE;
+use pleach_io::sim::{Content, Image, SimDisk, SimOptions};
+
+const DATABASE: u64 = 7;
+const SEGMENT: usize = 4 * PAGE;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((flags, bytes)) = data.split_first() else { return };
+    let mut bytes = bytes[..bytes.len().min(3 * SEGMENT)].to_vec();
+    bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
+    if flags & 1 != 0 {
+        sign(&mut bytes);
+    }
+    let names: Vec<String> = (0..3).map(name).collect();
+    let files = bytes.chunks(SEGMENT).zip(&names);
+    let image = Image::from_files(files.map(|(part, name)| (&**name, Content::from_bytes(part))));
+    let disk = SimDisk::from_image_with(&image, 0, SimOptions { record: false, ..SimOptions::default() });
+    let input = ScanInput {
+        database: DATABASE,
+        segment_size: SEGMENT as u64,
+        incarnation: 9,
+        from: Point::default(),
+        durable_through: u64::from(flags >> 1) * 64,
+    };
+    let mut last = Point::default();
+    let end = scan(&disk, &input, |view| {
+        assert_eq!(view.header.previous, last.checksum);
+        assert!(view.header.position >= last.position && view.header.incarnation <= 9);
+        assert_eq!(view.body.len() as u64, view.header.body_len);
+        last = Point { position: view.header.end(), checksum: view.checksum };
+        walk(view.header.kind, view.body);
+        Ok::<_, ScanError>(())
+    });
+    if let Ok(end) = end {
+        assert!(end.end == last && end.proven <= last.position);
+        assert!(input.durable_through <= last.position);
+    }
+});
+
+/// Gives headers at 8-byte boundaries, where the magic stands, the checksums that they need.
+fn sign(bytes: &mut [u8]) {
+    for at in (0..bytes.len().saturating_sub(HEADER_LEN)).step_by(8) {
+        if bytes[at..at + 4] != MAGIC.to_le_bytes() {
+            continue;
+        }
+        let word = |n: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at + 8 * n + i]));
+        let body_len = word(1) % 8192;
+        let body = at + HEADER_LEN..bytes.len().min(at + HEADER_LEN + body_len as usize);
+        let header = Header {
+            kind: [Kind::Commit, Kind::Location, Kind::Close][usize::from(bytes[at + 5] % 3)],
+            flags: bytes[at + 6] & 1,
+            body_len,
+            database: DATABASE,
+            position: at as u64,
+            number: word(4),
+            durable_through: word(5) % (at as u64 + 1),
+            previous: word(6),
+            body_checksum: body_checksum(DATABASE, [&bytes[body]]),
+            incarnation: bytes[at + 64].into(),
+        };
+        bytes[at..at + HEADER_LEN].copy_from_slice(&header.encode().0);
+    }
+}
+
+fn walk(kind: Kind, body: &[u8]) {
+    if kind == Kind::Location {
+        if let Ok(view) = LocationView::parse(body) {
+            assert!(view.cuts().all(|cut| cut.is_ok_and(|cut| cut.pages().count() > 0)));
+        }
+        return;
+    }
+    let Ok(view) = CommitView::parse(body) else { return };
+    for ns in view.namespaces() {
+        let ns = ns.expect("checked by parse");
+        let keys = ns.changes().map_while(Result::ok).map(|(key, _)| key);
+        assert!(keys.is_sorted_by(|a, b| a < b));
+        assert!(ns.nodes().map_while(Result::ok).is_sorted_by(|a, b| a.0 < b.0));
+        assert!(ns.undo().count() <= body.len() + 1);
+    }
+}

@@ -1,0 +1,189 @@
+//! What the fuzz targets share: sets and batches cut from the fuzzer's bytes, and the checks.
+//!
+//! A target cuts its structures from the front with [`Input`]; when the bytes run out they are
+//! zeros, so every input is a valid one.
+
+use pleach_core::{
+    Blake3, Key, Lookup, Node, Prefix,
+    naive::Naive,
+    proof::{Access, Op, Terminal, multi, path, witness},
+};
+
+#[path = "../../core/tests/common/second.rs"]
+#[allow(dead_code)]
+mod second;
+
+/// Bytes of the fuzzer, read from the front.
+pub struct Input<'a>(pub &'a [u8]);
+
+impl Input<'_> {
+    pub fn u8(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    pub fn u16(&mut self) -> u16 {
+        u16::from_le_bytes([self.u8(), self.u8()])
+    }
+
+    /// Few distinct keys of every kind of distance: a byte's worth of bits at a place of choice.
+    pub fn key(&mut self) -> Key {
+        let (shape, value) = (self.u8(), self.u8());
+        let mut key = [if shape & 0x80 == 0 { 0 } else { 0xff }; 32];
+        key[usize::from(shape & 31)] ^= value;
+        if shape & 0x40 != 0 {
+            key[0] = self.u8();
+        }
+        key
+    }
+
+    pub fn hash(&mut self) -> [u8; 32] {
+        [self.u8(); 32]
+    }
+
+    pub fn set(&mut self) -> Naive {
+        let count = self.u8() % 24;
+        (0..count).map(|_| (self.key(), self.hash())).collect()
+    }
+
+    pub fn ops(&mut self) -> Vec<Op> {
+        let count = self.u8() % 24;
+        let mut ops: Vec<Op> = (0..count)
+            .map(|_| {
+                let key = self.key();
+                let choice = self.u8();
+                let value = (choice & 4 != 0).then(|| self.hash());
+                let access = match choice % 3 {
+                    0 => Access::Read,
+                    1 => Access::Write(value),
+                    _ => Access::ReadWrite(value),
+                };
+                Op { key, access }
+            })
+            .collect();
+        ops.sort_unstable_by_key(|op| op.key);
+        ops.dedup_by_key(|op| op.key);
+        ops
+    }
+
+    pub fn terminal(&mut self) -> Terminal {
+        let choice = self.u8();
+        let depth = match choice & 3 {
+            0 => u16::from(self.u8() % 4),
+            1 => u16::from(self.u8()),
+            2 => 256,
+            _ => self.u16() % 512,
+        };
+        let key = self.key();
+        if choice & 4 == 0 {
+            Terminal::Leaf { depth, key, value_hash: self.hash() }
+        } else {
+            Terminal::Terminator { position: Prefix::new(&key, depth.min(256)) }
+        }
+    }
+
+    /// Terminals in key order (if the input does not insist on another), and as many siblings as
+    /// they need, or a few more or less.
+    pub fn proof(&mut self) -> pleach_core::proof::MultiProof {
+        let count = self.u8() % 12;
+        let mut terminals: Vec<Terminal> = (0..count).map(|_| self.terminal()).collect();
+        let sort = self.u8();
+        if sort != 1 {
+            terminals.sort_by_key(|terminal| *terminal.bits());
+            terminals.dedup_by(|b, a| {
+                let fork = pleach_core::prefix::common_len(a.bits(), b.bits());
+                fork >= a.depth() || fork >= b.depth()
+            });
+        }
+        let mut need = terminals.first().map_or(0, |first| usize::from(first.depth()));
+        for pair in terminals.windows(2) {
+            let fork = pleach_core::prefix::common_len(pair[0].bits(), pair[1].bits());
+            need = (need + usize::from(pair[1].depth())).saturating_sub(usize::from(fork) + 2);
+        }
+        if self.u8() == 1 {
+            need = (need + usize::from(self.u8() % 4)).saturating_sub(2);
+        }
+        let siblings = (0..need)
+            .map(|_| match self.u8() {
+                0 => [0x33; 32],
+                1 => [0; 32],
+                other => [other; 32],
+            })
+            .collect();
+        pleach_core::proof::MultiProof { terminals, siblings }
+    }
+
+    /// Changes an encoding as the rest of the input says.
+    pub fn mutate(&mut self, bytes: &mut Vec<u8>) {
+        for _ in 0..=self.u8() % 4 {
+            if bytes.is_empty() {
+                return;
+            }
+            let at = usize::from(self.u16()) % bytes.len();
+            let len = [1, 2, 32, 33, 66][usize::from(self.u8() % 5)].min(bytes.len() - at);
+            match self.u8() % 6 {
+                0 => bytes[at] ^= self.u8(),
+                1 => bytes.truncate(at),
+                2 => drop(bytes.drain(at..at + len)),
+                3 => {
+                    let copy = bytes[at..at + len].to_vec();
+                    let to = usize::from(self.u16()) % bytes.len();
+                    bytes.splice(to..to, copy);
+                }
+                4 => bytes[at..at + len].fill(self.u8()),
+                _ => {
+                    let to = usize::from(self.u16()) % (bytes.len() - len + 1);
+                    (0..len).for_each(|i| bytes.swap(at + i, to + i));
+                }
+            }
+        }
+    }
+}
+
+/// Both verifiers on the bytes of a multiproof.
+pub fn multi_agrees(bytes: &[u8], root: &Node) -> bool {
+    let first = multi::verify::<Blake3>(bytes, root);
+    assert_eq!(first.is_ok(), second::verify::<Blake3>(bytes, false, root).is_some());
+    if let Ok(verified) = &first {
+        for terminal in verified.terminals() {
+            assert_ne!(verified.get(terminal.bits()), Lookup::OutOfScope);
+        }
+    }
+    first.is_ok()
+}
+
+/// Both verifiers on the bytes of a witness; the new root, if they accept.
+pub fn witness_agrees(bytes: &[u8], root: &Node) -> Option<Node> {
+    let first = witness::verify::<Blake3>(bytes, root);
+    let new_root = first.as_ref().ok().map(|verified| *verified.new_root());
+    assert_eq!(new_root, second::verify::<Blake3>(bytes, true, root));
+    if let Ok(verified) = &first {
+        assert_eq!(verified.ops().count(), verified.op_count());
+        for op in verified.ops() {
+            let wanted = op.before.map_or(Lookup::Absent, Lookup::Present);
+            assert_eq!(verified.get(&op.key), wanted);
+        }
+    }
+    new_root
+}
+
+/// A path proof: no panic.
+pub fn path_holds(bytes: &[u8], root: &Node) -> bool {
+    path::verify::<Blake3>(bytes, root)
+        .inspect(|verified| {
+            assert_ne!(verified.get(verified.terminal().bits()), Lookup::OutOfScope);
+        })
+        .is_ok()
+}
+
+/// What a terminal says is true of the set.
+pub fn true_of(set: &Naive, terminal: &Terminal) {
+    let position = terminal.position();
+    let mut below = set.pairs().iter().filter(|(key, _)| position.covers(key));
+    match terminal {
+        Terminal::Leaf { key, value_hash, .. } => assert_eq!(below.next(), Some((key, value_hash))),
+        Terminal::Terminator { .. } => {}
+    }
+    assert_eq!(below.next(), None);
+}

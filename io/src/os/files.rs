@@ -1,0 +1,346 @@
+//! Files of a folder: opening, lengths, reserving space, and transfers on the calling thread.
+//!
+//! Invariants:
+//! * a name is one plain component and never a symbolic link; what is opened is a regular file;
+//! * O_DIRECT is set after opening, by fcntl, so that a file system that refuses it cannot leave
+//!   a half-created file behind;
+//! * results are what the calls returned; errno is never read.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::buffer::{PAGE, PageBuf};
+use crate::device::{OpenMode, Transfer};
+use crate::error::{IoError, Operation, Result};
+
+use super::error::{failed, os_error};
+use super::lock::LOCK_NAME;
+use super::progress::{Outcome, Progress, RETRIES, check_range};
+
+/// Numbers files of a process, so that a ring's table never mistakes one for another.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+/// How many files of this process have closed: rings look for closed files when it has moved.
+static CLOSED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of zeros written at once where the file system cannot reserve.
+const ZEROS: usize = 64;
+
+/// Sector assumed where the kernel does not say what O_DIRECT needs.
+const SECTOR: u32 = 512;
+
+/// Handle of an open file. Cloning is cheap; the file closes with its last handle.
+#[derive(Clone, Debug)]
+pub struct OsFile(Arc<FileInner>);
+
+#[derive(Debug)]
+pub(super) struct FileInner {
+    fd: OwnedFd,
+    name: Box<str>,
+    id: u64,
+    /// Granularity of offsets: 1 through the page cache.
+    align: u32,
+}
+
+impl Drop for FileInner {
+    fn drop(&mut self) {
+        // Release pairs with the acquire in `closed_files`; the count of handles is 0 by now.
+        CLOSED.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Files closed so far in this process.
+pub(super) fn closed_files() -> u64 {
+    CLOSED.load(Ordering::Acquire)
+}
+
+/// Was O_DIRECT asked for, and what became of it?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direct {
+    /// Transfers bypass the page cache.
+    Yes,
+    /// Buffered, as asked.
+    No,
+    /// Buffered, because the file system refused.
+    Refused,
+}
+
+impl OsFile {
+    /// Name within the folder.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    pub(super) fn align(&self) -> u32 {
+        self.0.align
+    }
+
+    pub(super) fn raw(&self) -> RawFd {
+        self.0.fd.as_raw_fd()
+    }
+
+    pub(super) fn inner(&self) -> &Arc<FileInner> {
+        &self.0
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
+/// Refuses what is not one plain component, and the lock file's name.
+pub(super) fn check_name(name: &str, operation: Operation) -> Result<()> {
+    let plain = !matches!(name, "" | "." | ".." | LOCK_NAME) && !name.contains(['/', '\0']);
+    if plain { Ok(()) } else { Err(os_error(name, 0, operation, libc::EINVAL)) }
+}
+
+/// Opens or creates `name` in `folder`.
+pub(super) fn open(
+    folder: BorrowedFd<'_>,
+    name: &str,
+    mode: OpenMode,
+    direct: bool,
+) -> Result<(OsFile, Direct)> {
+    let operation = match mode {
+        OpenMode::CreateNew => Operation::Create,
+        OpenMode::Read | OpenMode::Write => Operation::Open,
+    };
+    check_name(name, operation)?;
+    if mode != OpenMode::CreateNew {
+        // Before opening: opening a pipe would wait for its other end.
+        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(failed(name, operation))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(not_regular(name, operation));
+        }
+    }
+    let flags = match mode {
+        OpenMode::Read => OFlags::RDONLY,
+        OpenMode::Write => OFlags::RDWR,
+        OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+    } | OFlags::CLOEXEC
+        | OFlags::NOFOLLOW;
+    let permissions = Mode::from_raw_mode(0o644);
+    let fd =
+        rustix::fs::openat(folder, name, flags, permissions).map_err(failed(name, operation))?;
+    let state = if direct { set_direct(&fd).map_err(failed(name, operation))? } else { Direct::No };
+    let align = if state == Direct::Yes { direct_align(&fd) } else { 1 };
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    Ok((OsFile(Arc::new(FileInner { fd, name: name.into(), id, align })), state))
+}
+
+fn not_regular(name: &str, operation: Operation) -> IoError {
+    IoError::Os {
+        file: name.to_owned(),
+        offset: 0,
+        operation,
+        code: 0,
+        kind: std::io::ErrorKind::InvalidInput,
+        message: "not a regular file".to_owned(),
+    }
+}
+
+/// Turns O_DIRECT on; EINVAL is the file system's way to say that it has none.
+fn set_direct(fd: &OwnedFd) -> rustix::io::Result<Direct> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    match rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT) {
+        Ok(()) => Ok(Direct::Yes),
+        Err(Errno::INVAL) => Ok(Direct::Refused),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Asks, without leaving a trace, whether files in `folder` can bypass the page cache; `None`
+/// where that cannot be asked (no unnamed files, read-only).
+pub(super) fn probe_direct(folder: BorrowedFd<'_>) -> Option<Direct> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(folder, ".", flags, Mode::from_raw_mode(0o600)).ok()?;
+    set_direct(&fd).ok()
+}
+
+/// Granularity of offsets under O_DIRECT, as the kernel says (since Linux 6.1).
+fn direct_align(fd: &OwnedFd) -> u32 {
+    rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        .ok()
+        .map(|stat| stat.stx_dio_offset_align)
+        .filter(|align| align.is_power_of_two() && *align as usize <= PAGE)
+        .unwrap_or(SECTOR)
+}
+
+/// One transfer, repeated until it is complete or has failed. `buf` is the kernel's only for the
+/// duration of each call.
+pub(super) fn write(file: &OsFile, buf: &[u8], offset: u64) -> Result<()> {
+    check_range(file.name(), Transfer::Write, offset, buf.len())?;
+    let progress = Progress::new(Transfer::Write, buf.len(), file.align());
+    run(file, progress, offset, |start, count| {
+        rustix::io::pwrite(file.fd(), &buf[start..start + count], offset + start as u64)
+    })
+}
+
+/// Fills `buf` from the file.
+pub(super) fn read(file: &OsFile, buf: &mut [u8], offset: u64) -> Result<()> {
+    check_range(file.name(), Transfer::Read, offset, buf.len())?;
+    let progress = Progress::new(Transfer::Read, buf.len(), file.align());
+    run(file, progress, offset, |start, count| {
+        rustix::io::pread(file.fd(), &mut buf[start..start + count], offset + start as u64)
+    })
+}
+
+/// fdatasync, once.
+pub(super) fn sync(file: &OsFile) -> Result<()> {
+    run(file, Progress::new(Transfer::Sync, 0, 1), 0, |_, _| {
+        rustix::fs::fdatasync(file.fd()).map(|()| 0)
+    })
+}
+
+fn run(
+    file: &OsFile,
+    mut progress: Progress,
+    offset: u64,
+    mut attempt: impl FnMut(usize, usize) -> rustix::io::Result<usize>,
+) -> Result<()> {
+    if progress.is_empty() {
+        return Ok(());
+    }
+    loop {
+        let (start, count) = progress.span();
+        let result = match attempt(start, count as usize) {
+            // A count is at most what was asked for, which fits.
+            Ok(count) => i32::try_from(count).unwrap_or(i32::MAX),
+            Err(errno) => -errno.raw_os_error(),
+        };
+        match progress.advance(result) {
+            Outcome::Done => return Ok(()),
+            Outcome::Resubmit => {}
+            Outcome::Failed(failure) => {
+                return Err(progress.error(failure, file.name(), offset));
+            }
+        }
+    }
+}
+
+/// Length in bytes.
+pub(super) fn len(file: &OsFile) -> Result<u64> {
+    let stat = rustix::fs::fstat(file.fd()).map_err(failed(file.name(), Operation::Length))?;
+    Ok(u64::try_from(stat.st_size).unwrap_or(0))
+}
+
+/// Cuts or extends.
+pub(super) fn set_len(file: &OsFile, len: u64) -> Result<()> {
+    repeated(|| rustix::fs::ftruncate(file.fd(), len))
+        .map_err(|errno| os_error(file.name(), len, Operation::Resize, errno.raw_os_error()))
+}
+
+/// Repeats an interrupted call that has no partial effect.
+fn repeated(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+    for _ in 0..RETRIES {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+    call()
+}
+
+/// Reserves `[offset, offset + len)`. Callers never resize one file from two threads at once, so
+/// the length found first is the one to go back to.
+pub(super) fn allocate(file: &OsFile, offset: u64, count: u64) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let before = len(file)?;
+    let reserved =
+        repeated(|| rustix::fs::fallocate(file.fd(), FallocateFlags::empty(), offset, count));
+    let error = match reserved {
+        Ok(()) => return Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            match write_zeros(file, before, offset.saturating_add(count)) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            }
+        }
+        Err(errno) => os_error(file.name(), offset, Operation::Allocate, errno.raw_os_error()),
+    };
+    // fallocate may stop half way and leave the file grown.
+    if len(file)? > before {
+        set_len(file, before)?;
+    }
+    Err(error)
+}
+
+/// The substitute for fallocate: zeros from the old end to `end`. Holes inside the old length
+/// stay holes, since what is there must not be overwritten.
+fn write_zeros(file: &OsFile, before: u64, end: u64) -> Result<()> {
+    let page = PAGE as u64;
+    if end <= before {
+        return Ok(());
+    }
+    let zeros = PageBuf::zeroed(ZEROS);
+    // The rest of a begun page becomes zeros by extending; whole pages are written.
+    let mut at = before.next_multiple_of(page);
+    set_len(file, at.min(end))?;
+    while at < end {
+        let pages = (end - at).div_ceil(page).min(ZEROS as u64);
+        let bytes = usize::try_from(pages * page).unwrap_or(zeros.len());
+        write(file, &zeros[..bytes], at).map_err(|error| as_allocation(error, file, at))?;
+        at += pages * page;
+    }
+    if at > end { set_len(file, end) } else { Ok(()) }
+}
+
+/// To the caller a failed zero is a failed reservation.
+fn as_allocation(error: IoError, file: &OsFile, at: u64) -> IoError {
+    match error {
+        IoError::Os { code, .. } if code != 0 => {
+            os_error(file.name(), at, Operation::Allocate, code)
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn file(direct: bool) -> (tempfile::TempDir, OsFile) {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let folder = std::fs::File::open(dir.path()).expect("folder");
+        let opened = open(folder.as_fd(), "f", OpenMode::CreateNew, direct).expect("create");
+        (dir, opened.0)
+    }
+
+    #[test]
+    fn zeros_extend_to_the_exact_end_and_keep_what_was_there() {
+        for direct in [false, true] {
+            for (before, end) in [(0, 4096), (5000, 5100), (5000, 300_000), (8192, 8193), (9, 9)] {
+                let (dir, file) = file(direct);
+                let path = dir.path().join("f");
+                let size = usize::try_from(before).expect("small");
+                std::fs::write(&path, vec![7; size]).expect("write");
+                write_zeros(&file, before, end).expect("zeros");
+                let mut expected = vec![7; size];
+                expected.resize(usize::try_from(end).expect("small"), 0);
+                assert!(std::fs::read(&path).expect("read") == expected, "{before}..{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_plain() {
+        for name in ["", ".", "..", "a/b", "/a", "a\0", LOCK_NAME] {
+            assert!(check_name(name, Operation::Open).is_err(), "{name:?}");
+        }
+        for name in ["a", "a.b", "...", "log-000001", "LOCK2"] {
+            assert!(check_name(name, Operation::Open).is_ok(), "{name:?}");
+        }
+    }
+}

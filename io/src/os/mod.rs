@@ -1,0 +1,434 @@
+//! A folder of the operating system as a [`Device`].
+//!
+//! ```text
+//! mod       device and queue, choice of engine, notes about fallbacks
+//! setup     what kind of ring the kernel gives        uring     queue over a ring
+//! blocking  queue over threads                        table     a ring's registered files
+//! files     opening, lengths, single transfers        progress  completion step, pure
+//! lock      the folder's lock                         error     results to `IoError`
+//! ```
+//!
+//! Fallbacks are taken at run time, said once through `tracing::warn!` and kept in
+//! [`DeviceInfo::note`]: no io_uring, the blocking pool; no O_DIRECT, the page cache. The promises
+//! stay the same. `docs/io.md` is the design page.
+
+mod blocking;
+mod error;
+mod files;
+mod lock;
+mod progress;
+mod setup;
+mod table;
+mod uring;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::buffer::{PAGE, PageBuf};
+use crate::device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, Request};
+use crate::error::{IoError, Operation, Result};
+
+use blocking::{Pool, PoolQueue};
+use error::{failed, failed_std, os_error};
+use files::Direct;
+use lock::{HeldLock, LOCK_NAME};
+use setup::Setup;
+use uring::RingQueue;
+
+pub use files::OsFile;
+
+/// Largest depth of a queue: the kernel's limit for a ring.
+pub const MAX_DEPTH: usize = 32768;
+
+/// How many requests are served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoMode {
+    /// io_uring where it works, the blocking pool elsewhere.
+    #[default]
+    Auto,
+    /// io_uring, or an error that says what to do.
+    Uring,
+    /// A pool of threads with blocking calls.
+    Blocking,
+}
+
+/// How a folder is opened.
+#[derive(Clone, Debug)]
+pub struct OsOptions {
+    /// Engine of the queues.
+    pub io: IoMode,
+    /// Bypass the page cache where the file system can. Default true.
+    pub direct: bool,
+    /// Create the folder, and folders above it, when missing. Default false.
+    pub create_folder: bool,
+    /// Refuse whatever would write. Default false.
+    pub read_only: bool,
+    /// Threads of the blocking pool. Default 16.
+    pub threads: usize,
+}
+
+impl Default for OsOptions {
+    fn default() -> Self {
+        Self { io: IoMode::Auto, direct: true, create_folder: false, read_only: false, threads: 16 }
+    }
+}
+
+/// A folder. Cloning gives another handle.
+#[derive(Clone)]
+pub struct OsDevice(Arc<Inner>);
+
+struct Inner {
+    folder: OwnedFd,
+    /// The folder in errors.
+    path: String,
+    options: OsOptions,
+    /// `None`: the blocking pool.
+    ring: Option<Setup>,
+    pool: OnceLock<Arc<Pool>>,
+    /// Serialises the start of the pool.
+    starting: Mutex<()>,
+    state: Mutex<State>,
+    lock: HeldLock,
+}
+
+/// What may change while a device is in use.
+struct State {
+    direct: bool,
+    notes: Vec<String>,
+}
+
+/// Asks the kernel for a ring; a parameter, so that a test can play a kernel without.
+type RingProbe = fn() -> std::io::Result<Setup>;
+
+impl OsDevice {
+    /// Opens a folder.
+    pub fn open(folder: &Path, options: OsOptions) -> Result<Self> {
+        Self::open_with(folder, options, setup::probe)
+    }
+
+    fn open_with(folder: &Path, options: OsOptions, probe: RingProbe) -> Result<Self> {
+        let path = folder.display().to_string();
+        let create = options.create_folder && !options.read_only;
+        let fd = open_folder(folder, create).map_err(failed(&path, Operation::OpenFolder))?;
+        let mut notes = Vec::new();
+        let ring = choose_engine(&options, &path, probe, &mut notes)?;
+        let inner = Inner {
+            folder: fd,
+            path,
+            ring,
+            pool: OnceLock::new(),
+            starting: Mutex::new(()),
+            state: Mutex::new(State { direct: options.direct, notes }),
+            lock: Arc::new(Mutex::new(Weak::new())),
+            options,
+        };
+        let device = Self(Arc::new(inner));
+        if device.0.options.direct
+            && !device.0.options.read_only
+            && files::probe_direct(device.folder()) == Some(Direct::Refused)
+        {
+            device.say_buffered();
+        }
+        Ok(device)
+    }
+
+    fn folder(&self) -> BorrowedFd<'_> {
+        self.0.folder.as_fd()
+    }
+
+    /// Refuses to write to a folder opened for reading.
+    fn check_writable(&self, name: &str, operation: Operation) -> Result<()> {
+        if self.0.options.read_only {
+            return Err(failed(name, operation)(Errno::ROFS));
+        }
+        Ok(())
+    }
+
+    /// Notes, once, that files of this folder go through the page cache.
+    fn say_buffered(&self) {
+        let mut state = self.0.state.lock();
+        if state.direct {
+            state.direct = false;
+            let note = "the file system refuses O_DIRECT: files go through the page cache";
+            tracing::warn!(folder = %self.0.path, "{note}");
+            state.notes.push(note.to_owned());
+        }
+    }
+
+    fn pool(&self) -> Result<Arc<Pool>> {
+        let _starting = self.0.starting.lock();
+        if let Some(pool) = self.0.pool.get() {
+            return Ok(pool.clone());
+        }
+        let pool = Arc::new(Pool::start(self.0.options.threads)?);
+        Ok(self.0.pool.get_or_init(|| pool).clone())
+    }
+
+    /// The folder's entry `name` is there and no folder itself.
+    fn is_listed(&self, name: &[u8], kind: FileType) -> bool {
+        let kind = match kind {
+            FileType::Unknown => rustix::fs::statat(self.folder(), name, AtFlags::SYMLINK_NOFOLLOW)
+                .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
+            known => known,
+        };
+        kind != FileType::Directory && name != LOCK_NAME.as_bytes()
+    }
+}
+
+/// Ring or pool; a refusal is an error under [`IoMode::Uring`] and a note otherwise.
+fn choose_engine(
+    options: &OsOptions,
+    path: &str,
+    probe: RingProbe,
+    notes: &mut Vec<String>,
+) -> Result<Option<Setup>> {
+    if options.io == IoMode::Blocking {
+        return Ok(None);
+    }
+    match probe() {
+        Ok(setup) => Ok(Some(setup)),
+        Err(refusal) if options.io == IoMode::Uring => Err(ring_refused(path, &refusal)),
+        Err(refusal) => {
+            notes.push(say_no_ring(path, &refusal));
+            Ok(None)
+        }
+    }
+}
+
+fn ring_refused(path: &str, refusal: &std::io::Error) -> IoError {
+    let advice = match refusal.raw_os_error() {
+        Some(libc::ENOSYS | libc::EOPNOTSUPP) => "Linux 5.10 or newer has it",
+        Some(libc::EPERM | libc::EACCES) => {
+            "allow it (sysctl kernel.io_uring_disabled, the container's seccomp profile)"
+        }
+        Some(libc::ENOMEM) => "raise the locked-memory limit (ulimit -l)",
+        _ => "see the system's log",
+    };
+    IoError::Os {
+        file: path.to_owned(),
+        offset: 0,
+        operation: Operation::SetUpRing,
+        code: refusal.raw_os_error().unwrap_or(0),
+        kind: refusal.kind(),
+        message: format!("no io_uring here: {refusal}; {advice}, or choose another I/O mode"),
+    }
+}
+
+fn say_no_ring(path: &str, refusal: &std::io::Error) -> String {
+    let note = format!("no io_uring here ({refusal}): threads with blocking calls instead");
+    tracing::warn!(folder = %path, "{note}");
+    note
+}
+
+/// Opens a folder, creating what is missing and making that durable.
+fn open_folder(folder: &Path, create: bool) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::open(folder, flags, Mode::empty()) {
+        Err(Errno::NOENT) if create => {}
+        result => return result,
+    }
+    let above = match folder.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let parent = open_folder(above, true)?;
+    match rustix::fs::mkdir(folder, Mode::from_raw_mode(0o755)) {
+        // EEXIST: another process was faster.
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    rustix::fs::fsync(&parent)?;
+    rustix::fs::open(folder, flags, Mode::empty())
+}
+
+impl Device for OsDevice {
+    type File = OsFile;
+    type Queue = OsQueue;
+
+    fn info(&self) -> DeviceInfo {
+        let state = self.0.state.lock();
+        DeviceInfo {
+            engine: if self.0.ring.is_some() { "uring" } else { "blocking" },
+            direct: state.direct,
+            note: state.notes.join("; "),
+        }
+    }
+
+    /// All entries but folders and the lock file.
+    fn list(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let entries = rustix::fs::Dir::read_from(self.folder())
+            .map_err(failed(&self.0.path, Operation::List))?;
+        for entry in entries {
+            let entry = entry.map_err(failed(&self.0.path, Operation::List))?;
+            if self.is_listed(entry.file_name().to_bytes(), entry.file_type()) {
+                names.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> Result<OsFile> {
+        match mode {
+            OpenMode::Read => {}
+            OpenMode::Write => self.check_writable(name, Operation::Open)?,
+            OpenMode::CreateNew => self.check_writable(name, Operation::Create)?,
+        }
+        let direct = self.0.state.lock().direct;
+        let (file, state) = files::open(self.folder(), name, mode, direct)?;
+        if state == Direct::Refused {
+            self.say_buffered();
+        }
+        Ok(file)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.check_writable(name, Operation::Remove)?;
+        files::check_name(name, Operation::Remove)?;
+        rustix::fs::unlinkat(self.folder(), name, AtFlags::empty())
+            .map_err(failed(name, Operation::Remove))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.check_writable(from, Operation::Rename)?;
+        files::check_name(from, Operation::Rename)?;
+        files::check_name(to, Operation::Rename)?;
+        rustix::fs::renameat(self.folder(), from, self.folder(), to)
+            .map_err(failed(from, Operation::Rename))
+    }
+
+    fn sync_folder(&self) -> Result<()> {
+        self.check_writable(&self.0.path, Operation::SyncFolder)?;
+        rustix::fs::fsync(self.folder()).map_err(failed(&self.0.path, Operation::SyncFolder))
+    }
+
+    fn lock(&self, mode: LockMode) -> Result<Box<dyn Send + Sync>> {
+        let lock = lock::lock(self.folder(), mode, self.0.options.read_only, &self.0.lock)?;
+        Ok(Box::new(lock))
+    }
+
+    fn free_space(&self) -> Result<(u64, u64)> {
+        let stat = rustix::fs::fstatvfs(self.folder())
+            .map_err(failed(&self.0.path, Operation::FreeSpace))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok((bytes(stat.f_bavail), bytes(stat.f_blocks)))
+    }
+
+    fn len(&self, file: &OsFile) -> Result<u64> {
+        files::len(file)
+    }
+
+    fn set_len(&self, file: &OsFile, len: u64) -> Result<()> {
+        self.check_writable(file.name(), Operation::Resize)?;
+        files::set_len(file, len)
+    }
+
+    fn allocate(&self, file: &OsFile, offset: u64, len: u64) -> Result<()> {
+        self.check_writable(file.name(), Operation::Allocate)?;
+        files::allocate(file, offset, len)
+    }
+
+    fn read_at(&self, file: &OsFile, buf: &mut PageBuf, offset: u64) -> Result<()> {
+        files::read(file, buf, offset)
+    }
+
+    fn write_at(&self, file: &OsFile, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
+        let Some(bytes) = pages.checked_mul(PAGE).and_then(|len| buf.get(..len)) else {
+            return Err(os_error(file.name(), offset, Operation::Write, libc::EINVAL));
+        };
+        files::write(file, bytes, offset)
+    }
+
+    fn sync(&self, file: &OsFile) -> Result<()> {
+        files::sync(file)
+    }
+
+    /// At most [`MAX_DEPTH`] deep; a depth of 0 becomes 1. Where the kernel refuses this ring
+    /// (memory), [`IoMode::Auto`] gives a queue on the blocking pool and notes it.
+    fn queue(&self, depth: usize) -> Result<OsQueue> {
+        if depth > MAX_DEPTH {
+            return Err(os_error(&self.0.path, 0, Operation::SetUpRing, libc::EINVAL));
+        }
+        let depth = depth.max(1);
+        let Some(setup) = self.0.ring else {
+            return Ok(OsQueue::pool(self.pool()?, depth));
+        };
+        match RingQueue::new(setup, depth, self.0.lock.clone()) {
+            Ok(queue) => Ok(OsQueue(Engine::Ring(Box::new(queue)))),
+            Err(refusal) if self.0.options.io == IoMode::Auto => {
+                let pool = self.pool()?;
+                let mut state = self.0.state.lock();
+                if state.notes.is_empty() {
+                    state.notes.push(say_no_ring(&self.0.path, &refusal));
+                }
+                Ok(OsQueue::pool(pool, depth))
+            }
+            Err(refusal) => Err(failed_std(&self.0.path, Operation::SetUpRing)(refusal)),
+        }
+    }
+}
+
+/// A queue on a folder's files.
+pub struct OsQueue(Engine);
+
+enum Engine {
+    Ring(Box<RingQueue>),
+    Pool(PoolQueue),
+}
+
+impl OsQueue {
+    fn pool(pool: Arc<Pool>, depth: usize) -> Self {
+        Self(Engine::Pool(PoolQueue::new(pool, depth)))
+    }
+}
+
+impl Queue for OsQueue {
+    type File = OsFile;
+
+    fn depth(&self) -> usize {
+        match &self.0 {
+            Engine::Ring(queue) => queue.depth(),
+            Engine::Pool(queue) => queue.depth(),
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        match &self.0 {
+            Engine::Ring(queue) => queue.in_flight(),
+            Engine::Pool(queue) => queue.in_flight(),
+        }
+    }
+
+    fn push(&mut self, request: Request<OsFile>) {
+        match &mut self.0 {
+            Engine::Ring(queue) => queue.push(request),
+            Engine::Pool(queue) => queue.push(request),
+        }
+    }
+
+    fn submit(&mut self) -> Result<()> {
+        match &mut self.0 {
+            Engine::Ring(queue) => queue.submit(),
+            Engine::Pool(queue) => queue.submit(),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        match &mut self.0 {
+            Engine::Ring(queue) => queue.poll(),
+            Engine::Pool(queue) => queue.poll(),
+        }
+    }
+
+    fn wait(&mut self) -> Result<Option<Completion>> {
+        match &mut self.0 {
+            Engine::Ring(queue) => queue.wait(),
+            Engine::Pool(queue) => queue.wait(),
+        }
+    }
+}

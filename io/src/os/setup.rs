@@ -1,0 +1,60 @@
+//! Which kind of ring this kernel gives us: asked once when a device is opened.
+
+use io_uring::{IoUring, Probe, opcode};
+
+/// Flags of a ring, from best to least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Setup {
+    /// One issuer, whose completions are processed when it waits (Linux 6.1).
+    Deferred,
+    /// Completions do not interrupt the issuer (Linux 5.19).
+    Cooperative,
+    /// What every kernel with the needed operations has.
+    Plain,
+}
+
+/// Entries of the ring that is made to ask.
+const PROBE_ENTRIES: u32 = 4;
+
+/// Finds the best setup, or says why there is none.
+pub(super) fn probe() -> std::io::Result<Setup> {
+    let mut last = None;
+    for setup in [Setup::Deferred, Setup::Cooperative, Setup::Plain] {
+        match build(setup, PROBE_ENTRIES) {
+            Ok(ring) => return check_operations(&ring).map(|()| setup),
+            // EINVAL is an unknown flag; anything else will not go away with fewer flags.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => last = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| std::io::Error::from_raw_os_error(libc::ENOSYS)))
+}
+
+/// A disabled ring: it belongs to the thread that enables it, which it does at its first
+/// submission, so that a queue may be made on one thread and used on another.
+pub(super) fn build(setup: Setup, entries: u32) -> std::io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.setup_r_disabled();
+    match setup {
+        Setup::Deferred => {
+            builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+            builder.setup_submit_all();
+        }
+        Setup::Cooperative => {
+            builder.setup_coop_taskrun().setup_taskrun_flag();
+        }
+        Setup::Plain => {}
+    }
+    builder.build(entries)
+}
+
+fn check_operations(ring: &IoUring) -> std::io::Result<()> {
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe)?;
+    let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Fsync::CODE];
+    let complete = needed.iter().all(|code| probe.is_supported(*code));
+    if complete && ring.params().is_feature_nodrop() {
+        return Ok(());
+    }
+    Err(std::io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+}

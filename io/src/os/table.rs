@@ -1,0 +1,163 @@
+//! A ring's table of registered files.
+//!
+//! Registering spares the kernel two atomic operations on a shared counter for each request.
+//! Invariants:
+//! * a file is registered at its [`THRESHOLD`]-th request on this ring, so that short-lived files
+//!   never are, and at most [`ENTRIES`] are at a time; all others go by descriptor;
+//! * a registration keeps the kernel's file (and its space, if removed) alive, so an entry goes
+//!   at the first submission after its last handle went;
+//! * the last place keeps a reference to the folder's lock (`lock.rs`, rule 4); no request names
+//!   it;
+//! * where registering is refused, everything goes by descriptor.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use io_uring::Submitter;
+
+use super::files::{FileInner, OsFile, closed_files};
+
+/// Places for files that requests name.
+const ENTRIES: u32 = 16;
+
+/// The place that holds the folder's lock.
+const LOCK_PLACE: u32 = ENTRIES;
+
+/// Size of the table.
+const SIZE: u32 = ENTRIES + 1;
+
+/// Requests before a file is registered.
+const THRESHOLD: u32 = 64;
+
+/// Descriptor of an empty entry.
+const EMPTY: i32 = -1;
+
+pub(super) struct FileTable {
+    entries: Vec<Entry>,
+    state: State,
+    /// Value of [`closed_files`] at the last sweep.
+    closed: u64,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    Untried,
+    Ready,
+    Refused,
+}
+
+struct Entry {
+    id: u64,
+    uses: u32,
+    registered: bool,
+    file: Weak<FileInner>,
+}
+
+/// How a request names its file.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    /// A place in the table, or a descriptor.
+    pub(super) number: i32,
+    /// Is it a place?
+    pub(super) registered: bool,
+}
+
+impl FileTable {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: Vec::with_capacity(ENTRIES as usize),
+            state: State::Untried,
+            closed: closed_files(),
+        }
+    }
+
+    /// Lets the ring hold `lock` for as long as its last request takes. To be called before the
+    /// first submission.
+    pub(super) fn hold(&mut self, ring: &Submitter<'_>, lock: &OwnedFd) {
+        if self.ready(ring) {
+            // Refused: the promise of rule 4 falls back to the kernel's haste.
+            let _ = ring.register_files_update(LOCK_PLACE, &[lock.as_raw_fd()]);
+        }
+    }
+
+    /// Makes the table if there is none yet.
+    fn ready(&mut self, ring: &Submitter<'_>) -> bool {
+        if self.state == State::Untried {
+            self.state = if make_table(ring) { State::Ready } else { State::Refused };
+        }
+        self.state == State::Ready
+    }
+
+    /// Drops entries of closed files. To be called before each submission, on the ring's thread.
+    pub(super) fn sweep(&mut self, ring: &Submitter<'_>) {
+        let closed = closed_files();
+        if closed == self.closed {
+            return;
+        }
+        self.closed = closed;
+        for (index, entry) in (0..).zip(&mut self.entries) {
+            if entry.file.strong_count() > 0 {
+                continue;
+            }
+            let gone = !entry.registered || ring.register_files_update(index, &[EMPTY]).is_ok();
+            if gone {
+                *entry = Entry { id: u64::MAX, uses: 0, registered: false, file: Weak::new() };
+            }
+        }
+    }
+
+    /// How `file`'s next request names it.
+    pub(super) fn target(&mut self, ring: &Submitter<'_>, file: &OsFile) -> Target {
+        let plain = Target { number: file.raw(), registered: false };
+        if self.state == State::Refused {
+            return plain;
+        }
+        let Some(index) = self.entry(file) else { return plain };
+        let entry = &mut self.entries[index as usize];
+        if entry.registered {
+            return Target { number: index.cast_signed(), registered: true };
+        }
+        entry.uses += 1;
+        if entry.uses < THRESHOLD {
+            return plain;
+        }
+        self.register(ring, index, file);
+        plain
+    }
+
+    /// The entry of `file`, or an unused one made its own.
+    fn entry(&mut self, file: &OsFile) -> Option<u32> {
+        let found = (0..).zip(&self.entries).find(|(_, entry)| entry.id == file.id());
+        if let Some((index, _)) = found {
+            return Some(index);
+        }
+        let own =
+            Entry { id: file.id(), uses: 0, registered: false, file: Arc::downgrade(file.inner()) };
+        let unused = (0..)
+            .zip(&mut self.entries)
+            .find(|(_, entry)| !entry.registered && entry.file.strong_count() == 0);
+        if let Some((index, entry)) = unused {
+            *entry = own;
+            return Some(index);
+        }
+        let next = u32::try_from(self.entries.len()).ok().filter(|next| *next < ENTRIES)?;
+        self.entries.push(own);
+        Some(next)
+    }
+
+    /// Registers `file` at `index`, for its next request on.
+    fn register(&mut self, ring: &Submitter<'_>, index: u32, file: &OsFile) {
+        if !self.ready(ring) {
+            return;
+        }
+        match ring.register_files_update(index, &[file.raw()]) {
+            Ok(_) => self.entries[index as usize].registered = true,
+            Err(_) => self.state = State::Refused,
+        }
+    }
+}
+
+/// An empty table; kernels before 5.19 take it as a list of empty entries.
+fn make_table(ring: &Submitter<'_>) -> bool {
+    ring.register_files_sparse(SIZE).is_ok() || ring.register_files(&[EMPTY; SIZE as usize]).is_ok()
+}

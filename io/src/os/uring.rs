@@ -1,0 +1,329 @@
+//! A queue over io_uring.
+//!
+//! The loop:
+//! 1. `push` puts a request into a free slot and its number on the staged list.
+//! 2. `submit` and `wait` turn staged slots into submission entries, all of which one
+//!    `io_uring_enter` takes; `wait` sleeps in the same call until one completion is there.
+//! 3. Completions are matched by slot and generation, stepped by [`Progress::advance`], and either
+//!    staged again or moved to the ready list, with their buffer.
+//! 4. `poll` and `wait` give from the ready list.
+//!
+//! Invariants:
+//! * a slot owns buffer and file from `push` until its completion; slots never move, and a slot
+//!   whose entry is in the ring is not touched. An error of `io_uring_enter` changes nothing
+//!   about that: what the kernel took still runs, what it did not take is offered again;
+//! * slots = free + staged + in the ring; a submission entry always has room, since the ring has
+//!   one for each slot, and the completion ring has two;
+//! * the ring belongs to the thread that submits first. Elsewhere `submit` and `wait` are errors
+//!   (EEXIST), and a queue dropped elsewhere with requests in flight leaks their buffers rather
+//!   than free memory that the kernel writes to.
+//!
+//! What wakes a sleeper: a completion, or a signal (it goes back to sleep). One way to sleep for
+//! ever: a disk that never answers.
+#![expect(unsafe_code, reason = "the kernel reads and writes memory behind submission entries")]
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use io_uring::{IoUring, opcode, squeue, types};
+
+use crate::buffer::PageBuf;
+use crate::device::{Completion, Queue, Request, Transfer};
+use crate::error::{Operation, Result};
+
+use super::error::failed_std;
+use super::files::OsFile;
+use super::lock::HeldLock;
+use super::progress::{Outcome, Progress, RETRIES, check_range};
+use super::setup::{Setup, build};
+use super::table::{FileTable, Target};
+
+/// How long a drop goes on against a ring that answers with errors before it leaks.
+const LAST_TRIES: u32 = 1000;
+
+/// `IORING_ENTER_GETEVENTS`: process completions, waiting for as many as asked.
+const GETEVENTS: u32 = 1;
+
+/// Name of the ring in errors.
+const RING: &str = "io_uring";
+
+/// A request on its way.
+struct Running {
+    token: u64,
+    offset: u64,
+    file: OsFile,
+    buf: PageBuf,
+    progress: Progress,
+}
+
+/// A place for one request.
+struct Slot {
+    /// Raised with each request, so that a completion for an earlier one is recognised.
+    generation: u32,
+    running: Option<Running>,
+}
+
+/// See the module's documentation.
+pub(super) struct RingQueue {
+    /// Before `slots`: closed first.
+    ring: IoUring,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    staged: VecDeque<u32>,
+    ready: VecDeque<Completion>,
+    /// Entries pushed to the ring whose completions have not been seen, whether or not the
+    /// kernel has taken them.
+    in_ring: usize,
+    files: FileTable,
+    lock: HeldLock,
+    enabled: bool,
+}
+
+impl RingQueue {
+    /// A queue of `depth` slots; `depth` is from 1 to [`super::MAX_DEPTH`].
+    pub(super) fn new(setup: Setup, depth: usize, lock: HeldLock) -> std::io::Result<Self> {
+        let count =
+            u32::try_from(depth).map_err(|_| std::io::Error::from_raw_os_error(libc::EINVAL))?;
+        let ring = build(setup, count.next_power_of_two())?;
+        Ok(Self {
+            ring,
+            slots: (0..depth).map(|_| Slot { generation: 0, running: None }).collect(),
+            free: (0..count).rev().collect(),
+            staged: VecDeque::with_capacity(depth),
+            ready: VecDeque::with_capacity(depth),
+            in_ring: 0,
+            files: FileTable::new(),
+            lock,
+            enabled: false,
+        })
+    }
+
+    /// Turns staged slots into submission entries.
+    fn fill(&mut self) -> Result<()> {
+        if !self.enabled {
+            let ring = self.ring.submitter();
+            ring.register_enable_rings().map_err(failed_std(RING, Operation::SetUpRing))?;
+            self.enabled = true;
+            if let Some(lock) = self.lock.lock().upgrade() {
+                self.files.hold(&ring, &lock);
+            }
+        }
+        let (ring, mut entries, _) = self.ring.split();
+        self.files.sweep(&ring);
+        while let Some(number) = self.staged.pop_front() {
+            let slot = &mut self.slots[number as usize];
+            let Some(running) = &mut slot.running else { continue };
+            let target = self.files.target(&ring, &running.file);
+            let user_data = u64::from(slot.generation) << 32 | u64::from(number);
+            let entry = entry(running, target).user_data(user_data);
+            // SAFETY: the entry points into the buffer of a slot. The slot owns the buffer and
+            // its file until the entry's completion was seen, it does not move (`slots` is never
+            // resized), nothing touches the buffer meanwhile, and dropping the queue waits for
+            // the completion or leaks the slots.
+            let pushed = unsafe { entries.push(&entry) };
+            if pushed.is_err() {
+                // Cannot be: the ring has an entry for each slot.
+                self.staged.push_front(number);
+                break;
+            }
+            self.in_ring += 1;
+        }
+        Ok(())
+    }
+
+    /// Hands entries to the kernel and, when `want` is 1, sleeps until a completion is there.
+    /// A signal ends the sleep without an error; a kernel short of memory is asked again.
+    fn enter(&mut self, want: usize) -> Result<()> {
+        let mut retries = 0;
+        loop {
+            let Err(error) = self.ring.submit_and_wait(want) else { return Ok(()) };
+            match error.raw_os_error() {
+                Some(libc::EINTR) => return Ok(()),
+                Some(libc::EAGAIN | libc::EBUSY) if retries < RETRIES => {
+                    retries += 1;
+                    self.reap();
+                    std::thread::yield_now();
+                }
+                _ => return Err(failed_std(RING, Operation::Submit)(error)),
+            }
+            if want > 0 && !self.ready.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes all completions that the kernel has posted.
+    fn reap(&mut self) {
+        loop {
+            let Some(entry) = self.ring.completion().next() else { return };
+            self.complete(entry.user_data(), entry.result());
+        }
+    }
+
+    fn complete(&mut self, user_data: u64, result: i32) {
+        let number = (user_data & 0xffff_ffff) as u32;
+        let generation = (user_data >> 32) as u32;
+        let slot = self.slots.get_mut(number as usize).filter(|s| s.generation == generation);
+        let Some((slot, running)) = slot.and_then(|slot| {
+            let running = slot.running.take()?;
+            Some((slot, running))
+        }) else {
+            tracing::error!(user_data, result, "completion of no request; ignored");
+            return;
+        };
+        self.in_ring -= 1;
+        let mut running = running;
+        let result = match running.progress.advance(result) {
+            Outcome::Resubmit => {
+                slot.running = Some(running);
+                self.staged.push_back(number);
+                return;
+            }
+            Outcome::Done => Ok(()),
+            Outcome::Failed(failure) => {
+                Err(running.progress.error(failure, running.file.name(), running.offset))
+            }
+        };
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(number);
+        self.ready.push_back(Completion { token: running.token, buf: running.buf, result });
+    }
+
+    /// Does the kernel hold back finished requests until it is called?
+    fn has_deferred(&mut self) -> bool {
+        let entries = self.ring.submission();
+        entries.taskrun() || entries.cq_overflow()
+    }
+
+    /// Waits, for dropping, until the kernel has given back everything it took. False when it
+    /// refuses to say.
+    fn drain(&mut self) -> bool {
+        let mut failures = 0;
+        loop {
+            // What is staged again by a completion stays staged: it never reaches the kernel.
+            self.reap();
+            let untaken = self.ring.submission().len();
+            if self.in_ring == untaken {
+                return true;
+            }
+            // SAFETY: no argument is passed; nothing is submitted, so no entry is read.
+            let result =
+                unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, GETEVENTS, None) };
+            match result.map_err(|error| error.raw_os_error()) {
+                Ok(_) | Err(Some(libc::EINTR)) => failures = 0,
+                Err(Some(libc::EEXIST)) => return false,
+                Err(_) if failures < LAST_TRIES => {
+                    failures += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+impl Queue for RingQueue {
+    type File = OsFile;
+
+    fn depth(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len() + self.ready.len()
+    }
+
+    fn push(&mut self, request: Request<OsFile>) {
+        assert!(self.in_flight() < self.depth(), "a queue's depth is the caller's to respect");
+        let Request { file, transfer, offset, buf, token } = request;
+        let progress = Progress::new(transfer, buf.len(), file.align());
+        let refused = check_range(file.name(), transfer, offset, buf.len());
+        if refused.is_err() || progress.is_empty() {
+            self.ready.push_back(Completion { token, buf, result: refused });
+            return;
+        }
+        let number = self.free.pop().expect("in flight is below depth, so a slot is free");
+        self.slots[number as usize].running = Some(Running { token, offset, file, buf, progress });
+        self.staged.push_back(number);
+    }
+
+    fn submit(&mut self) -> Result<()> {
+        self.fill()?;
+        // The kernel may take a part only: after a refused entry, or when it is interrupted.
+        let mut idle = 0;
+        let mut left = self.ring.submission().len();
+        while left > 0 {
+            self.enter(0)?;
+            let now = self.ring.submission().len();
+            idle = if now < left { 0 } else { idle + 1 };
+            if idle > u32::from(RETRIES) {
+                let busy = std::io::Error::from_raw_os_error(libc::EBUSY);
+                return Err(failed_std(RING, Operation::Submit)(busy));
+            }
+            left = now;
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        if self.ready.is_empty() && self.in_ring > 0 {
+            self.reap();
+            if self.ready.is_empty() && self.has_deferred() {
+                // SAFETY: no argument is passed; nothing is submitted, so no entry is read.
+                let _ =
+                    unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 0, GETEVENTS, None) };
+                self.reap();
+            }
+        }
+        self.ready.pop_front()
+    }
+
+    fn wait(&mut self) -> Result<Option<Completion>> {
+        loop {
+            if !self.ready.is_empty() {
+                if !self.staged.is_empty() {
+                    self.submit()?;
+                }
+                return Ok(self.ready.pop_front());
+            }
+            if self.in_flight() == 0 {
+                return Ok(None);
+            }
+            self.fill()?;
+            self.enter(1)?;
+            self.reap();
+        }
+    }
+}
+
+impl Drop for RingQueue {
+    fn drop(&mut self) {
+        if self.in_ring == 0 || self.drain() {
+            return;
+        }
+        tracing::error!(
+            in_flight = self.in_ring,
+            "a queue was dropped away from its thread; its buffers are leaked"
+        );
+        std::mem::forget(std::mem::take(&mut self.slots));
+    }
+}
+
+/// The submission entry of a request's next attempt.
+fn entry(running: &mut Running, target: Target) -> squeue::Entry {
+    let (start, count) = running.progress.span();
+    let offset = running.offset + start as u64;
+    let fd = types::Fd(target.number);
+    let entry = match running.progress.transfer() {
+        Transfer::Read => {
+            let bytes = &mut running.buf[start..start + count as usize];
+            opcode::Read::new(fd, bytes.as_mut_ptr(), count).offset(offset).build()
+        }
+        Transfer::Write => {
+            let bytes = &running.buf[start..start + count as usize];
+            opcode::Write::new(fd, bytes.as_ptr(), count).offset(offset).build()
+        }
+        Transfer::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+    };
+    if target.registered { entry.flags(squeue::Flags::FIXED_FILE) } else { entry }
+}

@@ -1,0 +1,360 @@
+//! [`SimDisk`]: the folder of simulated files as a [`Device`].
+
+use core::fmt;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::SimOptions;
+use super::clock::SimClock;
+use super::content::pages_of;
+use super::crash::Image;
+use super::faults::{FaultRates, Rule, code};
+use super::inner::{Inner, Recording, refused};
+use super::ledger::LedgerEntry;
+use super::queue::SimQueue;
+use super::state::{Event, FileId, FolderOp};
+use super::trace::Trace;
+use crate::buffer::{PAGE, PageBuf};
+use crate::device::{Device, DeviceInfo, LockMode, OpenMode, Transfer};
+use crate::error::{IoError, Operation, Result};
+
+const PAGE_U64: u64 = PAGE as u64;
+
+/// A simulated folder. Clones are the same folder.
+///
+/// `docs/simulation.md` says what is modelled.
+#[derive(Clone)]
+pub struct SimDisk(Arc<Mutex<Inner>>);
+
+impl fmt::Debug for SimDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = self.lock_inner();
+        let names: Vec<_> = inner.state.names.keys().collect();
+        f.debug_struct("SimDisk")
+            .field("files", &names)
+            .field("operations", &inner.operations)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Handle {
+    name: Arc<str>,
+    id: FileId,
+    writable: bool,
+    token: Arc<()>,
+}
+
+/// Handle of an open simulated file.
+#[derive(Clone, Debug)]
+pub struct SimFile(Arc<Handle>);
+
+impl SimFile {
+    /// The name under which it was opened.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(super) fn id(&self) -> FileId {
+        self.0.id
+    }
+
+    pub(super) fn is(&self, token: &Arc<()>) -> bool {
+        Arc::ptr_eq(&self.0.token, token)
+    }
+
+    /// Rejects what the system rejects: unaligned transfers, and writes through a read handle.
+    pub(super) fn admit(&self, transfer: Transfer, offset: u64, len: usize) -> Result<()> {
+        let operation = operation_of(transfer);
+        if transfer == Transfer::Write && !self.0.writable {
+            return Err(refused(self.name(), offset, operation, libc::EBADF));
+        }
+        let fits = offset.checked_add(len as u64).is_some_and(|end| i64::try_from(end).is_ok());
+        if !offset.is_multiple_of(PAGE_U64) || !len.is_multiple_of(PAGE) || !fits {
+            return Err(refused(self.name(), offset, operation, libc::EINVAL));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn operation_of(transfer: Transfer) -> Operation {
+    match transfer {
+        Transfer::Read => Operation::Read,
+        Transfer::Write => Operation::Write,
+        Transfer::Sync => Operation::Sync,
+    }
+}
+
+struct LockGuard {
+    disk: SimDisk,
+    mode: LockMode,
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        let mut inner = self.disk.lock_inner();
+        match self.mode {
+            LockMode::Exclusive => inner.writer = false,
+            LockMode::Shared => inner.readers -= 1,
+        }
+    }
+}
+
+impl SimDisk {
+    /// An empty disk whose choices come from `seed`.
+    pub fn new(seed: u64, options: SimOptions) -> Self {
+        Self::from_image_with(&Image::default(), seed, options)
+    }
+
+    /// A disk that holds `image`, all of it durable, without faults.
+    pub fn from_image(image: &Image, seed: u64) -> Self {
+        Self::from_image_with(image, seed, SimOptions::default())
+    }
+
+    /// A disk that holds `image`, all of it durable.
+    pub fn from_image_with(image: &Image, seed: u64, options: SimOptions) -> Self {
+        Self(Arc::new(Mutex::new(Inner::new(image.state(), seed, options))))
+    }
+
+    pub(super) fn lock_inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock()
+    }
+
+    /// Forgets the trace so far and records from here on; what is pending stays pending.
+    pub fn record(&self) {
+        let mut inner = self.lock_inner();
+        let initial = inner.state.clone();
+        inner.recording = Some(Recording { initial, events: Vec::new() });
+    }
+
+    /// The trace since creation or the last [`SimDisk::record`]; empty when recording is off.
+    pub fn trace(&self) -> Trace {
+        let inner = self.lock_inner();
+        match &inner.recording {
+            Some(recording) => Trace::new(recording.initial.clone(), recording.events.clone()),
+            None => Trace::new(inner.state.clone(), Vec::new()),
+        }
+    }
+
+    /// Puts a mark of the application into the trace, for example "commit 7 acknowledged".
+    pub fn mark(&self, mark: u64) {
+        self.lock_inner().emit(Event::Mark(mark));
+    }
+
+    /// What an orderly shutdown would leave: everything that reads see.
+    pub fn image(&self) -> Image {
+        let inner = self.lock_inner();
+        Image::visible(&inner.state)
+    }
+
+    /// Operations started so far. A rule [`Rule::at`] this number + 1 strikes the next one.
+    pub fn operations(&self) -> u64 {
+        self.lock_inner().operations
+    }
+
+    /// Everything that was injected so far.
+    pub fn ledger(&self) -> Vec<LedgerEntry> {
+        self.lock_inner().ledger.clone()
+    }
+
+    /// Adds a rule.
+    pub fn inject(&self, rule: Rule) {
+        self.lock_inner().faults.arm(rule);
+    }
+
+    /// Replaces the chances of random faults.
+    pub fn set_rates(&self, rates: FaultRates) {
+        self.lock_inner().faults.rates = rates;
+    }
+
+    /// Ends all rules and random faults; what they did stays done.
+    pub fn heal(&self) {
+        self.lock_inner().faults.disarm();
+    }
+
+    /// Changes the space limit. What is over it stays.
+    pub fn set_quota(&self, quota: Option<super::Quota>) {
+        self.lock_inner().options.quota = quota;
+    }
+
+    /// Bytes that files occupy.
+    pub fn used(&self) -> u64 {
+        self.lock_inner().used()
+    }
+
+    /// The disk's virtual clock, to be shared with a
+    /// [`SimRuntime`](super::SimRuntime::with_clock).
+    pub fn clock(&self) -> SimClock {
+        self.lock_inner().clock.clone()
+    }
+}
+
+impl Device for SimDisk {
+    type File = SimFile;
+    type Queue = SimQueue;
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { engine: "simulated", direct: true, note: String::new() }
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        let mut inner = self.lock_inner();
+        inner.begin(Operation::List, "", 0)?;
+        Ok(inner.state.names.keys().map(ToString::to_string).collect())
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> Result<SimFile> {
+        let mut inner = self.lock_inner();
+        let creates = mode == OpenMode::CreateNew;
+        let operation = if creates { Operation::Create } else { Operation::Open };
+        inner.begin(operation, name, 0)?;
+        if name.is_empty() || name.contains('/') {
+            return Err(inner.fail(operation, name, 0, libc::EINVAL));
+        }
+        let name: Arc<str> = name.into();
+        let id = match (inner.state.names.get(&name).copied(), creates) {
+            (Some(_), true) => return Err(inner.fail(operation, &name, 0, libc::EEXIST)),
+            (None, false) => return Err(inner.fail(operation, &name, 0, libc::ENOENT)),
+            (Some(id), false) => id,
+            (None, true) => {
+                let id = FileId(inner.state.files.len());
+                inner.tokens.push(Arc::new(()));
+                inner.emit(Event::Folder(FolderOp::Link { name: Arc::clone(&name), id }));
+                id
+            }
+        };
+        let token = Arc::clone(&inner.tokens[id.0]);
+        Ok(SimFile(Arc::new(Handle { name, id, writable: mode != OpenMode::Read, token })))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        let mut inner = self.lock_inner();
+        inner.begin(Operation::Remove, name, 0)?;
+        let Some(id) = inner.state.names.get(name).copied() else {
+            return Err(inner.fail(Operation::Remove, name, 0, libc::ENOENT));
+        };
+        inner.emit(Event::Folder(FolderOp::Unlink { name: name.into(), id }));
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let mut inner = self.lock_inner();
+        inner.begin(Operation::Rename, from, 0)?;
+        let Some(id) = inner.state.names.get(from).copied() else {
+            return Err(inner.fail(Operation::Rename, from, 0, libc::ENOENT));
+        };
+        if to.is_empty() || to.contains('/') {
+            return Err(inner.fail(Operation::Rename, from, 0, libc::EINVAL));
+        }
+        inner.emit(Event::Folder(FolderOp::Rename { from: from.into(), to: to.into(), id }));
+        Ok(())
+    }
+
+    fn sync_folder(&self) -> Result<()> {
+        self.lock_inner().sync_folder()
+    }
+
+    fn lock(&self, mode: LockMode) -> Result<Box<dyn Send + Sync>> {
+        let mut inner = self.lock_inner();
+        inner.begin(Operation::Lock, "", 0)?;
+        if inner.writer || (mode == LockMode::Exclusive && inner.readers > 0) {
+            return Err(IoError::Locked { owner: 0 });
+        }
+        match mode {
+            LockMode::Exclusive => inner.writer = true,
+            LockMode::Shared => inner.readers += 1,
+        }
+        drop(inner);
+        Ok(Box::new(LockGuard { disk: self.clone(), mode }))
+    }
+
+    fn free_space(&self) -> Result<(u64, u64)> {
+        let mut inner = self.lock_inner();
+        inner.begin(Operation::OpenFolder, "", 0)?;
+        let size = inner.limit().bytes;
+        Ok((size.saturating_sub(inner.used()), size))
+    }
+
+    fn len(&self, file: &SimFile) -> Result<u64> {
+        let mut inner = self.lock_inner();
+        let id = inner.check(file);
+        inner.begin(Operation::Length, file.name(), 0)?;
+        Ok(inner.state.files[id.0].visible.len())
+    }
+
+    fn set_len(&self, file: &SimFile, len: u64) -> Result<()> {
+        let mut inner = self.lock_inner();
+        let id = inner.check(file);
+        inner.begin(Operation::Resize, file.name(), len)?;
+        if !file.0.writable || i64::try_from(len).is_err() {
+            return Err(inner.fail(Operation::Resize, file.name(), len, libc::EINVAL));
+        }
+        inner.emit(Event::Resize { id, len });
+        Ok(())
+    }
+
+    fn allocate(&self, file: &SimFile, offset: u64, len: u64) -> Result<()> {
+        let mut inner = self.lock_inner();
+        let id = inner.check(file);
+        inner.begin(Operation::Allocate, file.name(), offset)?;
+        let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok());
+        let failure = match end {
+            _ if !file.0.writable => Some(libc::EBADF),
+            None => Some(code::EFBIG),
+            Some(_) if len == 0 => Some(libc::EINVAL),
+            Some(end) => {
+                let (first, room) = (offset / PAGE_U64, inner.room());
+                let count = pages_of(end) - first;
+                let content = &inner.state.files[id.0].visible;
+                // The first condition bounds the work of the second.
+                if count > room + content.occupied() || content.holes(first, count) > room {
+                    Some(inner.limit().code)
+                } else {
+                    inner.emit(Event::Reserve { id, first, count, len: end });
+                    None
+                }
+            }
+        };
+        match failure {
+            Some(code) => Err(inner.fail(Operation::Allocate, file.name(), offset, code)),
+            None => Ok(()),
+        }
+    }
+
+    fn read_at(&self, file: &SimFile, buf: &mut PageBuf, offset: u64) -> Result<()> {
+        let mut inner = self.lock_inner();
+        inner.check(file);
+        file.admit(Transfer::Read, offset, buf.len())?;
+        let plan = inner.start_read(file, offset, buf.len());
+        inner.clock.advance(plan.delay);
+        inner.finish_read(file, &plan, offset, buf)
+    }
+
+    fn write_at(&self, file: &SimFile, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
+        let mut inner = self.lock_inner();
+        inner.check(file);
+        let Some(bytes) = pages.checked_mul(PAGE).and_then(|len| buf.get(..len)) else {
+            return Err(refused(file.name(), offset, Operation::Write, libc::EINVAL));
+        };
+        file.admit(Transfer::Write, offset, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let ticket = inner.start_write(file, offset, bytes);
+        inner.clock.advance(ticket.delay);
+        inner.finish_write(file, ticket)
+    }
+
+    fn sync(&self, file: &SimFile) -> Result<()> {
+        let mut inner = self.lock_inner();
+        let ticket = inner.start_sync(file);
+        inner.clock.advance(ticket.delay);
+        inner.finish_sync(file, &ticket)
+    }
+
+    fn queue(&self, depth: usize) -> Result<SimQueue> {
+        self.lock_inner().begin(Operation::SetUpRing, "", 0)?;
+        Ok(SimQueue::new(self.clone(), depth))
+    }
+}

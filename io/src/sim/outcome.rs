@@ -1,0 +1,178 @@
+//! Which outcomes of a crash point are looked at: a few fixed ones, draws, or all subsets.
+
+use super::content::SECTORS;
+use super::crash::{CrashMode, CrashPoint, Fate, Grain, Item, Outcome, WriteView};
+use super::rng::Rng;
+
+/// Most things of which all subsets are enumerated.
+const ENUMERABLE: usize = 12;
+
+/// Iterator of [`CrashPoint::outcomes`]. Images are built one by one.
+pub struct Outcomes<'a> {
+    point: &'a CrashPoint,
+    rng: Rng,
+    next: usize,
+    count: usize,
+}
+
+impl<'a> Outcomes<'a> {
+    pub(super) fn new(point: &'a CrashPoint, seed: u64, count: usize) -> Self {
+        let rng = Rng::labelled(seed, point.boundary as u64);
+        let count = if point.items.is_empty() { count.min(1) } else { count };
+        Self { point, rng, next: 0, count }
+    }
+
+    pub(super) fn one(point: &CrashPoint, mode: CrashMode) -> Outcome {
+        let seed = if let CrashMode::Random(seed) = mode { seed } else { 0 };
+        let mut rng = Rng::new(seed);
+        let fates = fates(&point.items, mode, &mut rng);
+        let image = point.image(&fates, &mut rng);
+        Outcome::new(mode, point.boundary, image)
+    }
+
+    /// The mode of outcome number `index`. Of the first eight some need two pending things to
+    /// differ from others; with one, chance takes their turns.
+    fn mode(&mut self, index: usize) -> CrashMode {
+        let pending = self.point.items.len();
+        let several = pending > 1;
+        match index {
+            0 => CrashMode::Dropped,
+            1 => CrashMode::Kept,
+            2 | 5 if several => CrashMode::AllBut(self.rng.index(pending)),
+            3 if several => CrashMode::Only(self.rng.index(pending)),
+            4 | 6 if pending > 2 => CrashMode::Prefix(1 + self.rng.index(pending - 1)),
+            _ => CrashMode::Random(self.rng.next()),
+        }
+    }
+}
+
+impl Iterator for Outcomes<'_> {
+    type Item = Outcome;
+
+    fn next(&mut self) -> Option<Outcome> {
+        if self.next == self.count {
+            return None;
+        }
+        let mode = self.mode(self.next);
+        self.next += 1;
+        Some(Self::one(self.point, mode))
+    }
+}
+
+/// Iterator of [`CrashPoint::subsets`].
+pub struct Subsets<'a> {
+    point: &'a CrashPoint,
+    grain: Grain,
+    next: u32,
+    end: u32,
+}
+
+impl<'a> Subsets<'a> {
+    pub(super) fn new(point: &'a CrashPoint, grain: Grain) -> Option<Self> {
+        let units: usize = point.items.iter().map(|item| units(item, grain)).sum();
+        (units <= ENUMERABLE).then(|| Self { point, grain, next: 0, end: 1 << units })
+    }
+}
+
+impl Iterator for Subsets<'_> {
+    type Item = Outcome;
+
+    fn next(&mut self) -> Option<Outcome> {
+        if self.next == self.end {
+            return None;
+        }
+        let bits = u16::try_from(self.next).ok()?;
+        self.next += 1;
+        Some(Outcomes::one(self.point, CrashMode::Subset(self.grain, bits)))
+    }
+}
+
+/// Things of this grain in a pending one.
+fn units(item: &Item, grain: Grain) -> usize {
+    let Some(write) = item.write() else { return 1 };
+    let data = match grain {
+        Grain::Item => return 1,
+        Grain::Page => write.pages,
+        Grain::Sector => {
+            (0..write.pages).map(|page| write.landed(page).count_ones() as usize).sum()
+        }
+    };
+    data + usize::from(write.lengthens)
+}
+
+fn fates(items: &[Item], mode: CrashMode, rng: &mut Rng) -> Vec<Fate> {
+    let kept = |keep: &dyn Fn(usize) -> bool| {
+        let fate = |at| if keep(at) { Fate::Keep } else { Fate::Drop };
+        (0..items.len()).map(fate).collect()
+    };
+    match mode {
+        CrashMode::Dropped => kept(&|_| false),
+        CrashMode::Kept => kept(&|_| true),
+        CrashMode::AllBut(lost) => kept(&|at| at != lost),
+        CrashMode::Only(alone) => kept(&|at| at == alone),
+        CrashMode::Prefix(end) => kept(&|at| at < end),
+        CrashMode::Random(_) => items.iter().map(|item| random_fate(item, rng)).collect(),
+        CrashMode::Subset(grain, bits) => {
+            let mut bits = u32::from(bits);
+            items.iter().map(|item| subset_fate(item, grain, &mut bits)).collect()
+        }
+    }
+}
+
+fn random_fate(item: &Item, rng: &mut Rng) -> Fate {
+    let Some(WriteView { pages, lengthens, .. }) = item.write() else {
+        return if rng.chance(1, 2) { Fate::Keep } else { Fate::Drop };
+    };
+    let mut keep = vec![0_u8; pages];
+    let mut garbage = vec![0_u8; pages];
+    let sectors = pages * SECTORS;
+    let set = |masks: &mut [u8], sector: usize| masks[sector / SECTORS] |= 1 << (sector % SECTORS);
+    let mut length = rng.chance(1, 2);
+    match rng.below(if lengthens { 6 } else { 5 }) {
+        0 => return Fate::Drop,
+        1 => return Fate::Keep,
+        2 => {
+            let torn = rng.index(sectors + 1);
+            (0..torn).for_each(|sector| set(&mut keep, sector));
+        }
+        3 => keep.iter_mut().for_each(|mask| *mask = rng.byte()),
+        4 => (0..sectors).for_each(|sector| match rng.below(4) {
+            0 => set(&mut keep, sector),
+            1 => {}
+            _ => set(&mut garbage, sector),
+        }),
+        _ => {
+            // Length without data, or data without length.
+            let all = if length { 0 } else { u8::MAX };
+            keep.fill(all);
+        }
+    }
+    // Where no length hangs on the write, keeping it is saying nothing.
+    length |= !lengthens;
+    Fate::Pieces { keep, garbage, length }
+}
+
+fn subset_fate(item: &Item, grain: Grain, bits: &mut u32) -> Fate {
+    let mut take = || {
+        let bit = *bits & 1 == 1;
+        *bits >>= 1;
+        bit
+    };
+    let whole = grain == Grain::Item;
+    let Some(write) = item.write().filter(|_| !whole) else {
+        return if take() { Fate::Keep } else { Fate::Drop };
+    };
+    let mut keep = vec![0_u8; write.pages];
+    for (index, mask) in keep.iter_mut().enumerate() {
+        let landed = write.landed(index);
+        if grain == Grain::Page {
+            *mask = if take() { landed } else { 0 };
+            continue;
+        }
+        for sector in (0..SECTORS).filter(|sector| landed >> sector & 1 == 1) {
+            *mask |= u8::from(take()) << sector;
+        }
+    }
+    let length = !write.lengthens || take();
+    Fate::Pieces { keep, garbage: vec![0; write.pages], length }
+}

@@ -1,0 +1,223 @@
+//! The production runtime: named threads that sleep while there is nothing to do.
+//!
+//! Invariants:
+//! * an event's number only grows; who reads it before checking a condition and sleeps on it
+//!   afterwards cannot miss a notification in between;
+//! * `fork_join`'s index `i` runs on pool thread `i` and on no other, except inside a job, where
+//!   all indices run on the thread that asks (a worker that waited for its own kind could wait
+//!   for ever);
+//! * a panic in a task ends that task, is said through `tracing::error!` and reported by
+//!   [`TaskHandle::join`]; nobody waits for it in vain.
+
+mod workers;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::error::Result;
+use crate::runtime::{Event, Runtime, Step, Task};
+
+use workers::Workers;
+
+/// Threads, clock and randomness of the operating system. Cloning gives another handle.
+#[derive(Clone)]
+pub struct Threads(Arc<Inner>);
+
+struct Inner {
+    start: Instant,
+    workers: Workers,
+}
+
+impl Threads {
+    /// A runtime with `workers` (at least 1) threads for [`Runtime::fork_join`], started now.
+    pub fn new(workers: usize) -> Result<Self> {
+        let workers = Workers::start(workers.max(1))?;
+        Ok(Self(Arc::new(Inner { start: Instant::now(), workers })))
+    }
+}
+
+/// An event: a number that grows, and sleepers.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadEvent(Arc<EventInner>);
+
+#[derive(Debug, Default)]
+struct EventInner {
+    number: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl ThreadEvent {
+    fn number(&self) -> u64 {
+        *self.0.number.lock()
+    }
+
+    /// Sleeps until the number is not `seen`. False when `deadline` came first.
+    fn sleep(&self, seen: u64, deadline: Option<Instant>) -> bool {
+        let mut number = self.0.number.lock();
+        while *number == seen {
+            match deadline {
+                None => self.0.changed.wait(&mut number),
+                Some(deadline) => {
+                    let timed_out = self.0.changed.wait_until(&mut number, deadline).timed_out();
+                    if timed_out && *number == seen {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+}
+
+impl Event for ThreadEvent {
+    fn notify(&self) {
+        *self.0.number.lock() += 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// A spawned task. Dropping it waits for the task's end; in the task itself it does not.
+#[derive(Debug)]
+pub struct TaskHandle {
+    thread: Option<JoinHandle<()>>,
+    panicked: Arc<AtomicBool>,
+}
+
+/// A task that ended by a panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a background task panicked")]
+pub struct TaskPanicked;
+
+impl TaskHandle {
+    /// Waits for the task's end.
+    pub fn join(mut self) -> std::result::Result<(), TaskPanicked> {
+        self.wait();
+        if self.panicked.load(Ordering::Acquire) { Err(TaskPanicked) } else { Ok(()) }
+    }
+
+    /// Has the task ended?
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn wait(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if thread.thread().id() != std::thread::current().id() {
+            // Panics of the task are caught inside.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for TaskHandle {
+    fn drop(&mut self) {
+        self.wait();
+    }
+}
+
+fn run(name: &str, event: &ThreadEvent, task: &mut Task) {
+    loop {
+        let seen = event.number();
+        match task() {
+            Step::Again => {}
+            Step::Idle => {
+                event.sleep(seen, None);
+            }
+            Step::IdleFor(time) => {
+                event.sleep(seen, deadline(Some(time)));
+            }
+            Step::Done => break,
+        }
+    }
+    tracing::trace!(name, "task ended");
+}
+
+/// The end of a timeout; one beyond the clock's range never ends.
+fn deadline(timeout: Option<Duration>) -> Option<Instant> {
+    timeout.and_then(|time| Instant::now().checked_add(time))
+}
+
+impl Runtime for Threads {
+    type Event = ThreadEvent;
+    type Handle = TaskHandle;
+
+    fn now(&self) -> Duration {
+        self.0.start.elapsed()
+    }
+
+    fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        loop {
+            match getrandom(&mut bytes, GetRandomFlags::empty()) {
+                Ok(8) => return u64::from_ne_bytes(bytes),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return keyed_random(),
+            }
+        }
+    }
+
+    fn event(&self) -> ThreadEvent {
+        ThreadEvent::default()
+    }
+
+    /// # Panics
+    /// When the system refuses a thread.
+    fn spawn(&self, name: &str, event: &ThreadEvent, mut task: Task) -> TaskHandle {
+        let panicked = Arc::new(AtomicBool::new(false));
+        let (event, flag, label) = (event.clone(), panicked.clone(), name.to_owned());
+        let body = move || {
+            let result = catch_unwind(AssertUnwindSafe(|| run(&label, &event, &mut task)));
+            // What the task captured may panic on being dropped, too.
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(task)));
+            if result.is_err() || dropped.is_err() {
+                flag.store(true, Ordering::Release);
+                tracing::error!(task = label, "a background task panicked");
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        let thread = thread.unwrap_or_else(|error| panic!("no thread for task {name}: {error}"));
+        TaskHandle { thread: Some(thread), panicked }
+    }
+
+    fn wait(
+        &self,
+        event: &ThreadEvent,
+        timeout: Option<Duration>,
+        done: &mut dyn FnMut() -> bool,
+    ) -> bool {
+        let deadline = deadline(timeout);
+        loop {
+            let seen = event.number();
+            if done() {
+                return true;
+            }
+            if !event.sleep(seen, deadline) {
+                return done();
+            }
+        }
+    }
+
+    fn workers(&self) -> usize {
+        self.0.workers.count()
+    }
+
+    /// # Panics
+    /// Also when `count` is larger than [`Runtime::workers`].
+    fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        self.0.workers.fork_join(count, job);
+    }
+}
+
+/// Randomness where the system call is forbidden: the standard library has its own ways to seed
+/// its hash maps.
+fn keyed_random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}

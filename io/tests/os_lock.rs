@@ -1,0 +1,221 @@
+//! The folder's lock: one winner, the owner named, the dead block nobody.
+
+mod os_support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin};
+use std::time::{Duration, Instant};
+
+use os_support::{cases, filled, role, start};
+use pleach_io::{
+    Device, IoError, LockMode, OpenMode, OsDevice, OsOptions, Queue, Request, Transfer,
+};
+
+fn device(folder: &Path) -> OsDevice {
+    OsDevice::open(folder, OsOptions::default()).expect("open")
+}
+
+fn owner(result: Result<Box<dyn Send + Sync>, IoError>) -> Option<u32> {
+    match result {
+        Ok(_) => None,
+        Err(IoError::Locked { owner }) => Some(owner),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What the children do; a test of its own when nobody started it as a child.
+#[test]
+fn child() {
+    let Some((role, folder)) = role() else { return };
+    let device = device(&folder);
+    let mut go = [0];
+    std::io::stdin().read_exact(&mut go).expect("the parent's signal");
+    match role.as_str() {
+        "race" => {
+            let lock = device.lock(LockMode::Exclusive);
+            match &lock {
+                Ok(_) => println!("\nHELD {}", std::process::id()),
+                Err(IoError::Locked { owner }) => println!("\nLOCKED {owner}"),
+                Err(error) => panic!("{error}"),
+            }
+            // Until the parent has heard from all.
+            let _ = std::io::stdin().read(&mut go);
+        }
+        "write for ever" => {
+            let _lock = device.lock(LockMode::Exclusive).expect("free");
+            println!("\nHELD {}", std::process::id());
+            write_for_ever(&device);
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+fn write_for_ever(device: &OsDevice) {
+    let file = device.open("data", OpenMode::CreateNew).expect("create");
+    let mut queue = device.queue(64).expect("queue");
+    let request = |token: u64| {
+        let (file, buf) = (file.clone(), filled(16, token));
+        let offset = token % 64 * buf.len() as u64;
+        Request { file, transfer: Transfer::Write, offset, buf, token }
+    };
+    for token in 0..64 {
+        queue.push(request(token));
+    }
+    loop {
+        let completion = queue.wait().expect("wait").expect("in flight");
+        completion.result.expect("write");
+        queue.push(request(completion.token + 64));
+    }
+}
+
+struct Racer {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Racer {
+    fn new(role: &str, folder: &Path) -> Self {
+        let mut child = start(role, folder);
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, input, output }
+    }
+
+    fn go(&mut self) {
+        self.input.write_all(b"g").expect("the child listens");
+    }
+
+    /// The child's verdict, among what the test harness prints.
+    fn verdict(&mut self) -> (String, u32) {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).expect("read") > 0, "the child ended");
+            let mut words = line.split_whitespace();
+            if let Some(word @ ("HELD" | "LOCKED")) = words.next() {
+                let pid = words.next().and_then(|text| text.parse().ok()).expect("a pid");
+                return (word.to_owned(), pid);
+            }
+        }
+    }
+}
+
+#[test]
+fn of_eight_processes_one_wins_and_the_others_know_who() {
+    for _ in 0..cases(3).min(100) {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let mut racers: Vec<_> = (0..8).map(|_| Racer::new("race", dir.path())).collect();
+        racers.iter_mut().for_each(Racer::go);
+        let verdicts: Vec<_> = racers.iter_mut().map(Racer::verdict).collect();
+        let winners: Vec<_> = verdicts.iter().filter(|verdict| verdict.0 == "HELD").collect();
+        assert_eq!(winners.len(), 1, "{verdicts:?}");
+        assert!(verdicts.iter().all(|verdict| verdict.1 == winners[0].1), "{verdicts:?}");
+        for mut racer in racers {
+            drop(racer.input);
+            assert!(racer.child.wait().expect("wait").success());
+        }
+        assert!(device(dir.path()).lock(LockMode::Exclusive).is_ok(), "all have left");
+    }
+}
+
+#[test]
+fn a_killed_owner_blocks_nobody_and_its_writes_end_before_the_next_owner_enters() {
+    for round in 0..cases(5).min(100) {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let mut racer = Racer::new("write for ever", dir.path());
+        racer.go();
+        let pid = racer.child.id();
+        assert_eq!(racer.verdict(), ("HELD".to_owned(), pid));
+        let device = device(dir.path());
+        assert_eq!(owner(device.lock(LockMode::Exclusive)), Some(pid));
+        assert_eq!(owner(device.lock(LockMode::Shared)), Some(pid));
+        std::thread::sleep(Duration::from_millis(20));
+        racer.child.kill().expect("kill");
+        if round % 2 == 0 {
+            racer.child.wait().expect("wait");
+        }
+        // Killed, and possibly still a zombie.
+        let asked = Instant::now();
+        let lock = loop {
+            match device.lock(LockMode::Exclusive) {
+                Ok(lock) => break lock,
+                Err(error) => assert!(asked.elapsed() < Duration::from_secs(10), "{error}"),
+            }
+        };
+        let before = std::fs::read(dir.path().join("data")).expect("read");
+        std::thread::sleep(Duration::from_millis(50));
+        let after = std::fs::read(dir.path().join("data")).expect("read");
+        assert!(before == after, "a dead owner's write landed under the next");
+        drop(lock);
+        let _ = racer.child.wait();
+    }
+}
+
+#[test]
+fn two_openings_in_one_process_conflict_and_leaving_frees() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let (one, two) = (device(dir.path()), device(dir.path()));
+    let lock = one.lock(LockMode::Exclusive).expect("free");
+    let this = std::process::id();
+    assert_eq!(owner(two.lock(LockMode::Exclusive)), Some(this));
+    assert_eq!(owner(two.lock(LockMode::Shared)), Some(this));
+    assert_eq!(owner(one.lock(LockMode::Exclusive)), Some(this), "same device, too");
+    drop(lock);
+    let readers = [one.lock(LockMode::Shared), two.lock(LockMode::Shared)];
+    assert!(readers.iter().all(Result::is_ok));
+    assert_eq!(owner(two.lock(LockMode::Exclusive)), Some(0), "readers have no name");
+    drop(readers);
+    assert_eq!(owner(two.lock(LockMode::Exclusive)), None);
+}
+
+#[test]
+fn a_ring_that_outlives_the_lock_does_not_hold_it() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let device = device(dir.path());
+    let lock = device.lock(LockMode::Exclusive).expect("free");
+    let file = device.open("data", OpenMode::CreateNew).expect("create");
+    let mut queue = device.queue(1).expect("queue");
+    let buf = filled(1, 1);
+    queue.push(Request { file, transfer: Transfer::Write, offset: 0, buf, token: 0 });
+    queue.wait().expect("wait").expect("one").result.expect("write");
+    drop(lock);
+    assert_eq!(owner(device.lock(LockMode::Exclusive)), None);
+    drop(queue);
+}
+
+#[test]
+fn a_stale_or_garbled_owner_blocks_nobody() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    for text in ["", "1\n", "999999999\n", "x", "\0\0\0\0", "123456789012345678901234567890\n"] {
+        std::fs::write(dir.path().join("LOCK"), text).expect("write");
+        let device = device(dir.path());
+        assert_eq!(owner(device.lock(LockMode::Exclusive)), None, "{text:?}");
+        std::fs::write(dir.path().join("LOCK"), text).expect("write");
+        let reader = device.lock(LockMode::Shared).expect("free");
+        assert_eq!(owner(device.lock(LockMode::Exclusive)), Some(0), "{text:?}");
+        drop(reader);
+    }
+}
+
+#[test]
+fn the_lock_file_is_nobody_elses() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let device = device(dir.path());
+    let _lock = device.lock(LockMode::Exclusive).expect("free");
+    device.open("data", OpenMode::CreateNew).expect("create");
+    assert_eq!(device.list().expect("list"), ["data"]);
+    assert!(device.open("LOCK", OpenMode::Write).is_err());
+    assert!(device.remove("LOCK").is_err());
+    assert!(device.rename("data", "LOCK").is_err());
+}
+
+#[test]
+fn a_folder_opened_for_reading_takes_shared_locks_only() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let options = OsOptions { read_only: true, ..OsOptions::default() };
+    let reader = OsDevice::open(dir.path(), options).expect("open");
+    assert!(matches!(reader.lock(LockMode::Exclusive), Err(IoError::Os { code: libc::EROFS, .. })));
+    let _shared = reader.lock(LockMode::Shared).expect("free");
+    assert_eq!(owner(device(dir.path()).lock(LockMode::Exclusive)), Some(0));
+}

@@ -1,0 +1,91 @@
+//! What the tests on real files share.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use pleach_io::{IoMode, OsDevice, OsOptions, PAGE, PageBuf};
+
+/// Every way to open a folder, named.
+pub(crate) fn all_modes() -> Vec<(String, OsOptions)> {
+    let mut modes = Vec::new();
+    for (name, io) in [("uring", IoMode::Uring), ("blocking", IoMode::Blocking)] {
+        for direct in [true, false] {
+            let options = OsOptions { io, direct, threads: 4, ..OsOptions::default() };
+            modes.push((format!("{name}, direct {direct}"), options));
+        }
+    }
+    modes
+}
+
+/// Opens a folder; `None`, said aloud, where the kernel has no io_uring for us.
+pub(crate) fn open(folder: &Path, name: &str, options: OsOptions) -> Option<OsDevice> {
+    let uring = options.io == IoMode::Uring;
+    match OsDevice::open(folder, options) {
+        Ok(device) => Some(device),
+        Err(error) if uring => {
+            println!("SKIPPED: {name}: {error}");
+            None
+        }
+        Err(error) => panic!("{name}: {error}"),
+    }
+}
+
+/// A deterministic generator (splitmix64).
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).expect("below a usize")
+    }
+}
+
+/// Buffer whose words are drawn from `seed`.
+pub(crate) fn filled(pages: usize, seed: u64) -> PageBuf {
+    let mut rng = Rng(seed);
+    let mut buf = PageBuf::zeroed(pages);
+    for word in buf.chunks_exact_mut(8) {
+        word.copy_from_slice(&rng.next().to_le_bytes());
+    }
+    buf
+}
+
+/// Iterations: `PLEACH_CASES` or `default`.
+pub(crate) fn cases(default: usize) -> usize {
+    std::env::var("PLEACH_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Bytes of `pages` pages.
+pub(crate) fn bytes(pages: usize) -> u64 {
+    (pages * PAGE) as u64
+}
+
+const ROLE: &str = "PLEACH_IO_TEST_ROLE";
+const ARGUMENT: &str = "PLEACH_IO_TEST_ARGUMENT";
+
+/// Starts this test binary again; its test `child` finds `role` and plays it.
+pub(crate) fn start(role: &str, argument: &Path) -> Child {
+    command(role, argument).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("spawn")
+}
+
+/// The command that [`start`] starts.
+pub(crate) fn command(role: &str, argument: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("own path"));
+    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
+    command.env(ROLE, role).env(ARGUMENT, argument);
+    command
+}
+
+/// The role this process was started for, and its argument.
+pub(crate) fn role() -> Option<(String, std::path::PathBuf)> {
+    Some((std::env::var(ROLE).ok()?, std::env::var_os(ARGUMENT)?.into()))
+}
