@@ -8,14 +8,15 @@ use std::ops::Range;
 
 use pleach_core::fold::{Folder, combine_tiles};
 use pleach_core::page::Identity;
-use pleach_core::page::leaf::{self, LeafBuilder, LeafHeader, LeafView, OverflowCell, RawCell};
+use pleach_core::page::leaf::{self, LeafBuilder, LeafHeader, LeafView, RawCell};
 use pleach_core::prefix::{Prefix, bit};
-use pleach_core::{Hasher, Key, Node};
+use pleach_core::{Hasher, Key, Node, TERMINATOR};
 
 use crate::leaf_fold::below;
+use crate::stored::overflow_cell;
 
-/// Levels of nodes that a written page stores.
-pub const LEVELS: u16 = 3;
+/// Levels of nodes that a written page stores, but for prefixes too deep to have them.
+pub const LEVELS: u8 = 3;
 const TILES: usize = 1 << LEVELS;
 
 /// A cell on its way into a page.
@@ -43,12 +44,17 @@ pub fn filled(prefix: &Prefix, cells: &[CellRef<'_>]) -> usize {
     cells.iter().map(|cell| leaf::cell_size(prefix.len(), cell.bytes.len())).sum()
 }
 
+/// Levels of nodes that a page with this prefix stores.
+pub fn levels(prefix: &Prefix) -> u8 {
+    if leaf::levels_fit(LEVELS, prefix.len()) { LEVELS } else { 0 }
+}
+
 /// Cuts sorted cells below `at` into pages; the prefixes tile `at`.
 pub fn plan(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<Planned> {
     let mut planned = Vec::new();
     let mut todo = vec![Planned { prefix: *at, cells: 0..cells.len() }];
     while let Some(next) = todo.pop() {
-        if filled(&next.prefix, &cells[next.cells.clone()]) <= leaf::capacity(LEVELS) {
+        if filled(&next.prefix, &cells[next.cells.clone()]) <= leaf::capacity(levels(&next.prefix)) {
             planned.push(next);
             continue;
         }
@@ -85,23 +91,7 @@ pub fn fold_pages<H: Hasher>(folder: &mut Folder<H>, pages: &[Unfolded<'_>]) -> 
     folder.clear();
     let mut tiles = Vec::with_capacity(pages.len() * TILES);
     for page in pages {
-        let mut from = 0;
-        for group in 0..1u16 << LEVELS {
-            let at = below(&page.prefix, LEVELS, group);
-            let count = page.cells[from..].partition_point(|cell| at.covers(&cell.key));
-            let cells = &page.cells[from..from + count];
-            from += count;
-            let kept = page.old.filter(|(old, changed)| old.levels() == LEVELS && changed >> group & 1 == 0);
-            if let Some((old, _)) = kept {
-                tiles.push(Tile::Known(old.nodes()[usize::from(group)]));
-                continue;
-            }
-            folder.begin(at.len());
-            for cell in cells {
-                folder.untouched(&cell.key, cell_fold_value(cell));
-            }
-            tiles.push(Tile::Folded(folder.end().expect("no terminal is placed here")));
-        }
+        push_tiles(folder, page, &mut tiles);
     }
     folder.run();
     let stored: Vec<Node> = tiles
@@ -114,7 +104,35 @@ pub fn fold_pages<H: Hasher>(folder: &mut Folder<H>, pages: &[Unfolded<'_>]) -> 
     let mut own = stored.clone();
     combine_tiles::<H>(&mut own, TILES);
     let (stored, _) = stored.as_chunks::<TILES>();
-    stored.iter().zip(own).map(|(stored, own)| PageNodes { stored: *stored, own }).collect()
+    let nodes = stored.iter().zip(own).map(|(stored, own)| PageNodes { stored: *stored, own });
+    nodes.zip(pages).map(|(nodes, page)| if levels(&page.prefix) == 0 { deep(&nodes) } else { nodes }).collect()
+}
+
+/// A page too deep for stored nodes has its own node in the first tile.
+fn deep(nodes: &PageNodes) -> PageNodes {
+    PageNodes { stored: nodes.stored, own: nodes.stored[0] }
+}
+
+fn push_tiles<H: Hasher>(folder: &mut Folder<H>, page: &Unfolded<'_>, tiles: &mut Vec<Tile>) {
+    let levels = levels(&page.prefix);
+    let mut from = 0;
+    for group in 0..1u16 << levels {
+        let at = below(&page.prefix, levels, group);
+        let count = page.cells[from..].partition_point(|cell| at.covers(&cell.key));
+        let cells = &page.cells[from..from + count];
+        from += count;
+        let kept = page.old.filter(|(old, changed)| levels > 0 && old.levels() == levels && changed >> group & 1 == 0);
+        if let Some((old, _)) = kept {
+            tiles.push(Tile::Known(old.nodes()[usize::from(group)]));
+            continue;
+        }
+        folder.begin(at.len());
+        for cell in cells {
+            folder.untouched(&cell.key, cell_fold_value(cell));
+        }
+        tiles.push(Tile::Folded(folder.end().expect("no terminal is placed here")));
+    }
+    tiles.resize_with(tiles.len().next_multiple_of(TILES), || Tile::Known(TERMINATOR));
 }
 
 enum Tile {
@@ -124,7 +142,7 @@ enum Tile {
 
 fn cell_fold_value<'a>(cell: &CellRef<'a>) -> pleach_core::fold::FoldValue<'a> {
     if cell.overflow {
-        pleach_core::fold::FoldValue::Hash(OverflowCell::trusted(cell.bytes).value_hash())
+        pleach_core::fold::FoldValue::Hash(overflow_cell(cell.bytes).value_hash())
     } else {
         pleach_core::fold::FoldValue::Bytes(cell.bytes)
     }
@@ -157,13 +175,15 @@ pub fn write_page(
         namespace: stamp.namespace,
         prefix: *prefix,
         through: stamp.through,
-        levels: LEVELS,
+        levels: levels(prefix),
         count: u16::try_from(cells.len()).expect("a page's cells were planned to fit"),
     };
-    let mut builder = LeafBuilder::new(page, header);
+    let mut builder = LeafBuilder::new(page, &header);
     for cell in cells {
         builder.push(&cell.key, RawCell { bytes: cell.bytes, overflow: cell.overflow });
     }
-    builder.set_nodes(nodes);
+    if header.levels > 0 {
+        builder.set_nodes(nodes);
+    }
     builder.seal()
 }

@@ -64,7 +64,7 @@ pub fn fold_leaf<H: Hasher>(
 }
 
 /// Position number `index` of those `levels` below `at`.
-pub fn below(at: &Prefix, levels: u16, index: u16) -> Prefix {
+pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
     (0..levels).rev().fold(*at, |position, level| position.child(index >> level & 1 == 1))
 }
 

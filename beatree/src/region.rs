@@ -17,7 +17,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Key, Node};
 
-use crate::cuts::Cuts;
+use crate::cuts::{Cut, Cuts};
 use crate::leaf_fold::Patch;
 use crate::stored::Stored;
 
@@ -75,6 +75,9 @@ pub struct RegionState {
     pub nodes: Nodes,
     /// Changes not yet in pages, by key.
     pub pending: Vec<Pending>,
+    /// Values in the overflow file that were replaced while they were pending: the next flush of
+    /// this region gives their runs up.
+    pub dropped: Vec<Stored>,
     /// Commits that changed each child since its page was written, saturating.
     pub touches: Vec<u8>,
     /// Number of the last commit applied here.
@@ -123,6 +126,7 @@ impl Region {
             cuts: Arc::new(cuts),
             nodes: Nodes::Resident(nodes),
             pending: Vec::new(),
+            dropped: Vec::new(),
             touches,
             changed: 0,
             position: 0,
@@ -210,6 +214,9 @@ impl RegionState {
             }
             if let Some(replaced) = old.next_if(|pending| pending.key == key) {
                 bytes -= signed(replaced.bytes());
+                if matches!(replaced.stored, Stored::Overflow(_)) {
+                    self.dropped.push(replaced.stored);
+                }
             }
             let child = self.cuts.find(&key);
             if child != last_child {
@@ -250,6 +257,80 @@ impl RegionState {
         }
         self.pending.drain(keep..range.end);
         (bytes, entries)
+    }
+}
+
+/// A range of a region whose pages were written anew.
+pub struct Relocation<'a> {
+    /// The range: one old page, or siblings that merged.
+    pub range: Prefix,
+    /// Its new pages with their nodes, tiling the range.
+    pub pages: &'a [(Cut, Node)],
+    /// The last commit whose changes they contain.
+    pub through: u64,
+}
+
+/// What relocating changed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Relocated {
+    /// Were cuts split or merged?
+    pub reshaped: bool,
+    /// Bytes of pending changes that went.
+    pub bytes: usize,
+    /// Pending changes that went.
+    pub entries: usize,
+    /// Pages now, less pages before.
+    pub pages: isize,
+}
+
+impl RegionState {
+    /// Puts new pages into the cuts and retires what they contain. `moves` are disjoint and in
+    /// order, and their ranges lie in the region.
+    ///
+    /// # Panics
+    /// When nodes are not in memory, or the new pages do not tile their ranges.
+    pub fn relocate(&mut self, moves: &[Relocation<'_>], position: u64) -> Relocated {
+        assert!(position > self.position, "records are applied in log order, each once");
+        let Nodes::Resident(old_nodes) = &self.nodes else { panic!("a changed region's nodes are in memory") };
+        let mut cuts: Vec<Cut> = Vec::with_capacity(self.cuts.len() + moves.len());
+        let mut nodes: Vec<Node> = Vec::with_capacity(self.cuts.len() + moves.len());
+        let mut done = Relocated::default();
+        let mut coming = moves.iter().peekable();
+        for child in 0..self.cuts.len() {
+            let cut = self.cuts.cut(child);
+            let Some(replaced) = coming.peek().filter(|next| next.range.contains(&cut.prefix)) else {
+                cuts.push(cut);
+                nodes.push(old_nodes[child]);
+                continue;
+            };
+            done.pages -= isize::from(cut.place.is_some());
+            done.reshaped |= replaced.pages.len() != 1 || replaced.range != cut.prefix;
+            if cut.prefix.last_key() == replaced.range.last_key() {
+                for (cut, node) in replaced.pages {
+                    done.pages += isize::from(cut.place.is_some());
+                    cuts.push(*cut);
+                    nodes.push(*node);
+                }
+                coming.next();
+            }
+        }
+        assert!(coming.next().is_none(), "every range lies in the region");
+        self.cuts = Arc::new(Cuts::new(*self.cuts.region(), &cuts));
+        self.nodes = Nodes::Resident(nodes);
+        for moved in moves {
+            let (bytes, entries) = self.retire(&moved.range, moved.through);
+            done.bytes += bytes;
+            done.entries += entries;
+        }
+        self.touches = (0..self.cuts.len()).map(|child| self.touched_once(child)).collect();
+        self.position = position;
+        self.shape += u64::from(done.reshaped);
+        done
+    }
+
+    /// A page that has pending changes counts as touched once when its history is not known.
+    pub fn touched_once(&self, child: usize) -> u8 {
+        u8::from(!self.pending_range(&self.cuts.prefix(child)).is_empty())
     }
 }
 

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use pleach_core::fold::FoldValue;
-use pleach_core::page::leaf::{Cell, MAX_INLINE, OverflowCell};
+use pleach_core::page::leaf::{Cell, MAX_INLINE};
+use pleach_core::page::overflow::OverflowCell;
 use pleach_core::{Hasher, ValueHash};
 
 use crate::value::Value;
@@ -48,7 +49,7 @@ impl Stored {
     pub fn from_cell(cell: Cell<'_>) -> Self {
         match cell {
             Cell::Inline(bytes) => Self::Inline(Value::from(bytes)),
-            Cell::Overflow(cell) => Self::Overflow(cell.raw().into()),
+            Cell::Overflow(cell) => Self::Overflow(cell.bytes().into()),
         }
     }
 
@@ -65,8 +66,8 @@ impl Stored {
         match self {
             Self::Absent => None,
             Self::Inline(value) => Some(FoldValue::Bytes(value)),
-            Self::Large(large) => Some(FoldValue::Hash(&large.hash)),
-            Self::Overflow(raw) => Some(FoldValue::Hash(OverflowCell::trusted(raw).value_hash())),
+            Self::Large(large) => Some(FoldValue::Hash(large.hash)),
+            Self::Overflow(raw) => Some(FoldValue::Hash(overflow_cell(raw).value_hash())),
         }
     }
 
@@ -79,6 +80,14 @@ impl Stored {
             Self::Overflow(raw) => raw.len() + 16,
         }
     }
+}
+
+/// The parsed form of an overflow cell in memory.
+///
+/// # Panics
+/// When it is malformed: cells are parsed where they enter, with their page or log record.
+pub fn overflow_cell(raw: &[u8]) -> OverflowCell<'_> {
+    OverflowCell::parse(raw).expect("a cell in memory was parsed before")
 }
 
 /// What a page's cell hands to the fold.

@@ -181,7 +181,10 @@ mod tests {
             Stream { seed: 7, batch: 50, fresh: 10, distribution: "zipf:1".parse().unwrap() };
         let forwards: Vec<_> = (0..4).map(|number| stream.batch(1000, number).accounts).collect();
         for number in (0..4).rev() {
-            assert_eq!(stream.batch(1000, number).accounts, forwards[usize::try_from(number).unwrap()]);
+            assert_eq!(
+                stream.batch(1000, number).accounts,
+                forwards[usize::try_from(number).unwrap()]
+            );
         }
     }
 }

@@ -31,7 +31,7 @@ pub enum FoldValue<'a> {
     /// The value itself.
     Bytes(&'a [u8]),
     /// The hash of the value.
-    Hash(&'a ValueHash),
+    Hash(ValueHash),
 }
 
 /// What an access leaves behind.
@@ -429,7 +429,7 @@ impl<H: Hasher> Folder<H> {
     fn value(&mut self, value: FoldValue<'_>) -> HashId {
         let id = index32(self.hashes.len());
         match value {
-            FoldValue::Hash(hash) => self.hashes.push(*hash),
+            FoldValue::Hash(hash) => self.hashes.push(hash),
             FoldValue::Bytes(bytes) if bytes.len() <= 64 => {
                 let mut block = [0; 64];
                 block[..bytes.len()].copy_from_slice(bytes);

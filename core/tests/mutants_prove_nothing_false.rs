@@ -1,5 +1,6 @@
 //! Changed encodings are refused, or say something true about the same root; the fast and the
 //! second verifier always agree on which.
+#![cfg(feature = "naive")]
 
 mod common;
 

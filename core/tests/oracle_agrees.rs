@@ -1,4 +1,5 @@
 //! The published crate `nomt-core` computes the same roots and accepts our proofs.
+#![cfg(feature = "naive")]
 
 mod common;
 

@@ -24,6 +24,7 @@ use crate::finish::{ChunkOutcome, refold};
 use crate::log::{ChangeSection, LogValue, MAX_RECORD, NamespacePart, NodeSection, RecordBuf, commit_record};
 use crate::metrics::Counters;
 use crate::options::Durability;
+use crate::overflow::{self, Tentative};
 use crate::shared::{Shared, Tip};
 use crate::undo::{Changed, Changes};
 use crate::view::View;
@@ -41,7 +42,7 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     blob: Option<&[u8]>,
 ) -> Result<u64> {
     shared.throttle()?;
-    spill_large(shared, &mut chunks)?;
+    let spilled = spill_large(shared, &mut chunks)?;
     let blob: Arc<[u8]> = blob.map_or_else(|| Arc::clone(&shared.tip.lock().blob), Into::into);
     let number = base + 1;
     let mut tries = 0;
@@ -77,6 +78,7 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
             continue;
         }
         let position = state.queue(record);
+        spilled.named();
         state.ticketed = number;
         state.in_flight += 1;
         drop(state);
@@ -110,7 +112,7 @@ fn renew<H: Hasher, D: Device, R: Runtime>(
             .iter()
             .map(|changed| Touch { key: changed.key, reads: false, writes: Some(changed.new.clone()) })
             .collect();
-        let view = shared.tip_view();
+        let (view, _) = shared.tip_view();
         let changes = std::mem::take(&mut chunk.changes);
         *chunk = refold(shared, &view, &touches)?;
         chunk.changes = changes;
@@ -269,36 +271,39 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
 const LOG_VALUE: usize = 64 << 10;
 
 /// Writes large values to the overflow file and names their runs instead.
-fn spill_large<H: Hasher, D: Device, R: Runtime>(
-    shared: &Arc<Shared<H, D, R>>,
+fn spill_large<'a, H: Hasher, D: Device, R: Runtime>(
+    shared: &'a Shared<H, D, R>,
     chunks: &mut [ChunkOutcome],
-) -> Result<()> {
-    let mut any = false;
+) -> Result<Tentative<'a>> {
+    let mut spilled = Tentative::new(&shared.extents, &shared.tentative);
     for changed in chunks.iter_mut().flat_map(|chunk| &mut chunk.changes) {
         if let Stored::Large(large) = &changed.new
             && large.bytes.len() > LOG_VALUE
         {
-            changed.new = Stored::Overflow(crate::overflow::write(shared, large, 0)?);
-            any = true;
+            changed.new = Stored::Overflow(overflow::write(shared, &mut spilled, large, 0)?);
         }
     }
-    if any {
+    if !spilled.is_empty() {
         shared.device.sync(&shared.files.overflow).map_err(|error| {
             let error = Error::from(error);
             shared.poison(&error);
             error
         })?;
     }
-    Ok(())
+    Ok(spilled)
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
-    /// A view of the newest published commit.
-    pub(crate) fn tip_view(&self) -> View {
+    /// A view of the newest published commit, and its root.
+    pub(crate) fn tip_view(&self) -> (View, Node) {
+        // Under the sequencer's lock, so that number, root and pin belong together.
         let state = self.sequencer.lock();
-        let base = self.published.load(Ordering::Acquire);
+        let (base, root) = {
+            let tip = self.tip.lock();
+            (tip.number, tip.root)
+        };
         self.undo.pin(base);
         drop(state);
-        View::pinned(base, Arc::default(), Arc::clone(&self.undo), Arc::clone(&self.overlays))
+        (View::pinned(base, Arc::default(), Arc::clone(&self.undo), Arc::clone(&self.overlays)), root)
     }
 }

@@ -16,6 +16,24 @@ pub enum Error {
     /// A superblock, the incarnation or the folder is not what it should be.
     #[error(transparent)]
     Superblock(#[from] crate::superblock::SuperblockError),
+    /// The folder holds other files.
+    #[error("the folder is not a database: it holds {found}; give another folder")]
+    NotADatabase {
+        /// A file in it.
+        found: String,
+    },
+    /// There is no database in the folder.
+    #[error("there is no database in the folder; create one with `Options::create`")]
+    Missing,
+    /// The database cannot be created here.
+    #[error(transparent)]
+    Creation(#[from] crate::creation::CreationError),
+    /// The incarnation file is not what it should be.
+    #[error(transparent)]
+    Incarnation(#[from] crate::incarnation::IncarnationError),
+    /// The log cannot be believed.
+    #[error(transparent)]
+    Scan(crate::log::ScanError),
     /// A page is not what was expected at its place.
     #[error("page {page} of {file}: {error}; run `pleach check` on the folder")]
     Page {

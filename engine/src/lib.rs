@@ -1,5 +1,40 @@
-//! See docs/.
+//! Pleach: a state database for blockchain nodes. A flat key-value store and a binary Merkle trie
+//! share the same SSD pages.
+
+mod block;
+mod checkpoint;
+mod commit;
 pub mod creation;
+mod db;
+mod error;
+mod finish;
+mod flush;
 pub mod incarnation;
 pub mod log;
+mod metrics;
+mod options;
+mod overflow;
+mod overlay;
+mod overlays;
+mod prefetch;
+mod recovery;
+mod resources;
+mod sequencer;
+mod session;
+mod shared;
 pub mod superblock;
+mod undo;
+mod view;
+
+pub use block::Block;
+pub use db::Db;
+pub use error::{Error, Result};
+pub use metrics::Metrics;
+pub use options::{Durability, Geometry, IoMode, Options};
+pub use overlay::Overlay;
+pub use pleach_beatree::Value;
+pub use pleach_core::{Blake3, Sha2};
+pub use session::{Access, AccessKind, MAX_VALUE, Session, SessionOptions};
+
+/// A database under BLAKE3.
+pub type Pleach = Db<Blake3>;

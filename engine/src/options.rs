@@ -161,6 +161,11 @@ impl Options {
         self
     }
 
+    /// Budget of the leaf cache: what the delta, nodes and windows leave.
+    pub(crate) fn leaf_cache_bytes(&self) -> usize {
+        usize::try_from(self.cache_bytes / 2).unwrap_or(usize::MAX)
+    }
+
     /// Says what is absurd, in one line.
     pub(crate) fn check(&self) -> Result<(), crate::Error> {
         let wrong = |what: &str| Err(crate::Error::Options(what.to_owned()));

@@ -6,10 +6,13 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::stored::LargeValue;
+use parking_lot::Mutex;
+
+use pleach_beatree::stored::{LargeValue, overflow_cell};
+use pleach_beatree::space::Extents;
 use pleach_beatree::{Stored, Value};
 use pleach_core::Hasher;
-use pleach_core::page::leaf::{OverflowCell, Run};
+use pleach_core::page::overflow::{OverflowCell, Run};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
 use pleach_core::page::{FileKind, Identity};
 use pleach_io::{Device, PageBuf, Runtime};
@@ -23,11 +26,12 @@ const RUN_PAGES: usize = 256;
 /// Writes a value (unsynced) and gives the cell that names it.
 pub(crate) fn write<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
+    tentative: &mut Tentative<'_>,
     large: &LargeValue,
     flush: u64,
 ) -> Result<Arc<[u8]>> {
     let pages = large.bytes.len().div_ceil(stream::PAYLOAD);
-    let runs = shared.allocate_overflow(pages)?;
+    let runs = shared.allocate_overflow(pages, tentative)?;
     let mut chunks = large.bytes.chunks(stream::PAYLOAD);
     let mut index = 0u32;
     for run in &runs {
@@ -57,8 +61,62 @@ pub(crate) fn write<H: Hasher, D: Device, R: Runtime>(
         }
     }
     let mut cell = Vec::new();
-    OverflowCell::encode(large.bytes.len() as u64, &large.hash, &runs, &mut cell);
+    OverflowCell::encode(large.bytes.len() as u64, &large.hash, &runs, &mut cell)
+        .map_err(|error| Error::Corrupt(format!("a long value's extents cannot be named: {error}")))?;
     Ok(cell.into())
+}
+
+/// Runs that are written and that no record names yet. A checkpoint's map leaves them out; when
+/// nothing comes to name them, they are free again.
+pub(crate) struct Tentative<'a> {
+    extents: &'a Mutex<Extents>,
+    all: &'a Mutex<Vec<Run>>,
+    own: Vec<Run>,
+}
+
+impl<'a> Tentative<'a> {
+    pub(crate) fn new(extents: &'a Mutex<Extents>, all: &'a Mutex<Vec<Run>>) -> Self {
+        Self { extents, all, own: Vec::new() }
+    }
+
+    /// Takes up runs that were kept.
+    pub(crate) fn again(extents: &'a Mutex<Extents>, all: &'a Mutex<Vec<Run>>, own: Vec<Run>) -> Self {
+        Self { extents, all, own }
+    }
+
+    /// Leaves the runs tentative, in the caller's care.
+    pub(crate) fn keep(mut self) -> Vec<Run> {
+        std::mem::take(&mut self.own)
+    }
+
+    /// Runs just allocated; the extents are still locked.
+    pub(crate) fn add(&mut self, runs: &[Run]) {
+        self.all.lock().extend_from_slice(runs);
+        self.own.extend_from_slice(runs);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
+    /// A record that names the runs has been queued; called under the sequencer's lock.
+    pub(crate) fn named(mut self) {
+        let own = std::mem::take(&mut self.own);
+        self.all.lock().retain(|run| !own.contains(run));
+    }
+}
+
+impl Drop for Tentative<'_> {
+    fn drop(&mut self) {
+        if self.own.is_empty() {
+            return;
+        }
+        let mut extents = self.extents.lock();
+        self.all.lock().retain(|run| !self.own.contains(run));
+        for run in &self.own {
+            extents.mark_free(*run).expect("allocated by the same owner");
+        }
+    }
 }
 
 /// The value behind a stored state.
@@ -76,7 +134,7 @@ pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
 
 /// Reads a value; every page and the value's hash are checked.
 fn read<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, raw: &[u8]) -> Result<Value> {
-    let cell = OverflowCell::trusted(raw);
+    let cell = overflow_cell(raw);
     let total = usize::try_from(cell.total_len()).map_err(|_| Error::Corrupt("a value over 4 GiB".to_owned()))?;
     let mut bytes = Vec::with_capacity(total);
     let mut index = 0u32;
@@ -101,7 +159,7 @@ fn read<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, raw: &[u8]) 
             left -= count;
         }
     }
-    if bytes.len() != total || H::hash(&bytes) != *cell.value_hash() {
+    if bytes.len() != total || H::hash(&bytes) != cell.value_hash() {
         return Err(Error::Corrupt("a long value does not have the hash that its cell names".to_owned()));
     }
     Ok(Value::from(bytes))
@@ -114,7 +172,7 @@ fn overflow_identity(database: u64, place: u64) -> Identity {
 /// The runs that a stored state occupies in the overflow file.
 pub(crate) fn runs(stored: &Stored) -> Vec<Run> {
     match stored {
-        Stored::Overflow(raw) => OverflowCell::trusted(raw).runs().collect(),
+        Stored::Overflow(raw) => overflow_cell(raw).runs().collect(),
         _ => Vec::new(),
     }
 }

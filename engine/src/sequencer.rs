@@ -15,7 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use pleach_io::Device;
 
 use crate::error::{Error, Result};
-use crate::log::{LogError, LogWriter, RecordBuf, Segments, Tail};
+use crate::log::{LogError, LogWriter, Point, RecordBuf, Segments, Tail};
 
 /// What the sequencer's lock guards.
 pub(crate) struct State {
@@ -187,9 +187,17 @@ impl<D: Device> Sequencer<D> {
         self.writer.lock().stats().bytes
     }
 
-    /// End of the log and the checksum of its last record; everything queued is written first.
-    pub(crate) fn log_end(&self) -> crate::log::Point {
-        self.writer.lock().end()
+    /// Where a checkpoint's replay starts: everything queued is written, no commit is in flight,
+    /// and `state_at` sees the state at that very point. `None` when a commit is in flight.
+    pub(crate) fn cut<T>(&self, state_at: impl FnOnce(Point) -> T) -> Result<Option<(Point, T)>> {
+        let mut writer = self.writer.lock();
+        self.write_queued(&mut writer, false).inspect_err(|error| self.poison(&error.to_string()))?;
+        let state = self.lock();
+        if state.in_flight > 0 || !state.queue.is_empty() {
+            return Ok(None);
+        }
+        let point = writer.end();
+        Ok(Some((point, state_at(point))))
     }
 
     /// Refuses all further writes.

@@ -12,6 +12,7 @@ use pleach_beatree::grace::Grace;
 use pleach_beatree::space::{Extents, Space};
 use pleach_beatree::{Region, RegionState, Top};
 use pleach_core::page::leaf::LeafView;
+use pleach_core::page::overflow::Run;
 use pleach_core::page::{FileKind, Identity};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, PageBuf, Runtime};
@@ -21,7 +22,9 @@ use crate::finish::Workers;
 use crate::metrics::Counters;
 use crate::options::Options;
 use crate::overlays::Overlays;
+use crate::prefetch::Prefetches;
 use crate::sequencer::Sequencer;
+use crate::superblock::SuperblockStore;
 use crate::undo::Undo;
 
 /// The newest published commit.
@@ -68,8 +71,22 @@ pub(crate) struct Shared<H, D: Device, R: Runtime> {
     pub(crate) work: R::Event,
     /// Tells waiters that background work or a commit has come further.
     pub(crate) progress: R::Event,
+    pub(crate) prefetches: Prefetches<R::Event>,
+    /// Overflow runs that are written and not yet named by a record. Locked after `extents`.
+    pub(crate) tentative: Mutex<Vec<Run>>,
+    /// Held by a flush while it changes cuts, and by a commit that was overtaken too often.
+    pub(crate) structure: Mutex<()>,
+    pub(crate) superblocks: Mutex<SuperblockStore<D>>,
+    /// Where a replay of the newest image starts.
+    pub(crate) replay_start: AtomicU64,
+    /// Counter of flush numbers.
+    pub(crate) flushes: AtomicU64,
     pub(crate) closing: AtomicBool,
     pub(crate) paused: AtomicBool,
+    /// Pages are flushed whatever they were touched.
+    pub(crate) draining: AtomicBool,
+    /// The last flush found no room.
+    pub(crate) full: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) batch: AtomicU64,
     pub(crate) hasher: PhantomData<H>,
@@ -104,7 +121,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let page = u64::from(at.place);
         LeafView::parse(buf.page(0), &self.leaf_identity(at.place))
             .map_err(|error| Error::Page { file: LEAF_FILE, page, error })?;
-        let found = pleach_core::page::tag(buf.page(0));
+        let found = pleach_core::page::header::tag(buf.page(0));
         if found != at.tag {
             return Err(Error::StalePage { file: LEAF_FILE, page, expected: at.tag, found });
         }
@@ -122,6 +139,11 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                 return read(region, &state);
             }
         }
+    }
+
+    /// A number for the next flush or image; never used before.
+    pub(crate) fn flush_number(&self) -> u64 {
+        u64::from(self.incarnation) << 32 | self.flushes.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A failed write or sync: refuses all further writes.

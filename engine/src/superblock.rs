@@ -30,6 +30,8 @@ use crate::log::layout::{get, get_u32, get_u64, put};
 
 /// Name of the file.
 pub const FILE: &str = "super";
+/// Name of its copy in the making, at a writable open.
+pub const TEMPORARY: &str = "super.new";
 /// First bytes of a slot behind its checksum.
 pub const MAGIC: [u8; 8] = *b"PLEACHSB";
 /// The version that this code writes, and the only one that it reads.
@@ -481,10 +483,7 @@ pub struct SuperblockStore<D: Device> {
 impl<D: Device> SuperblockStore<D> {
     /// Makes the file with the first superblock in slot 0, synced. The caller syncs the folder.
     pub fn create(device: D, first: &Superblock) -> Result<Self, SuperblockError> {
-        let file = device.open(FILE, OpenMode::CreateNew)?;
-        let zeros = PageBuf::zeroed(usize::try_from(FILE_LEN).unwrap_or(0) / PAGE);
-        device.allocate(&file, 0, FILE_LEN)?;
-        device.write_at(&file, &zeros, zeros.pages(), 0)?;
+        let file = make_file(&device, FILE)?;
         // The slot is not written before the blank file is durable: nothing else can be found.
         device.sync(&file)?;
         let newest = Superblock { generation: 1, ..*first };
@@ -543,12 +542,31 @@ impl<D: Device> SuperblockStore<D> {
 
     /// Makes the newest superblock durable, before anything else is written at a writable open.
     ///
-    /// It may have been read from a cache whose sync failed. Were it lost later, while the next
-    /// checkpoint overwrites the older slot, neither would be left. With an older superblock to
-    /// back it, the newest is written again in place; without one, to the other slot.
+    /// It may have been read from a cache whose sync failed: lost later, while the next checkpoint
+    /// overwrites the older slot, neither would be left. It must not be written again in place
+    /// either, for it may be durable, and the older one's image may have been overwritten by a
+    /// checkpoint that came to no end. So the file is replaced as a whole by a synced copy.
     pub fn confirm(&mut self) -> Result<(), SuperblockError> {
-        let newest = self.newest;
-        if self.other.is_ok() { self.put(self.newest_slot, &newest) } else { self.write(&newest) }
+        if self.poisoned {
+            return Err(SuperblockError::Poisoned);
+        }
+        match self.device.remove(TEMPORARY) {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+        let file = make_file(&self.device, TEMPORARY)?;
+        let older = self.other.as_ref().ok().map(|older| (1 - self.newest_slot, older));
+        for (slot, superblock) in [Some((self.newest_slot, &self.newest)), older].iter().flatten() {
+            let page = superblock.encode(*slot);
+            self.device.write_at(&file, &page, 1, u64::from(*slot) * SLOT_DISTANCE)?;
+        }
+        self.device.sync(&file)?;
+        self.device.rename(TEMPORARY, FILE)?;
+        let replaced = self.device.sync_folder();
+        self.poisoned = replaced.is_err();
+        replaced?;
+        self.file = self.device.open(FILE, OpenMode::Write)?;
+        Ok(())
     }
 
     /// Writes the next generation to the slot that does not hold the newest, and syncs. After a
@@ -573,4 +591,13 @@ impl<D: Device> SuperblockStore<D> {
         self.poisoned = written.is_err();
         Ok(written?)
     }
+}
+
+/// A new file of full length, both slots blank.
+fn make_file<D: Device>(device: &D, name: &str) -> Result<D::File, IoError> {
+    let file = device.open(name, OpenMode::CreateNew)?;
+    let zeros = PageBuf::zeroed(usize::try_from(FILE_LEN).unwrap_or(0) / PAGE);
+    device.allocate(&file, 0, FILE_LEN)?;
+    device.write_at(&file, &zeros, zeros.pages(), 0)?;
+    Ok(file)
 }

@@ -62,6 +62,11 @@ impl Undo {
         self.trim_under(&pins);
     }
 
+    /// The oldest commit that is pinned; the largest number when none is.
+    pub(crate) fn oldest_pin(&self) -> u64 {
+        self.pins.lock().keys().next().copied().unwrap_or(u64::MAX)
+    }
+
     /// Drops what nothing pins; after a commit's number is published.
     pub(crate) fn trim(&self) {
         self.trim_under(&self.pins.lock());

@@ -23,7 +23,9 @@ enum Failure {
 }
 
 fn ours(name: &str) -> bool {
-    matches!(name, superblock::FILE | incarnation::FILE | incarnation::TEMPORARY | "leaves")
+    name == "leaves"
+        || [superblock::FILE, superblock::TEMPORARY].contains(&name)
+        || [incarnation::FILE, incarnation::TEMPORARY].contains(&name)
 }
 
 fn first() -> Superblock {

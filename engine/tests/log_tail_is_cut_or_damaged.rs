@@ -235,6 +235,37 @@ fn hostile_lengths_and_positions_are_only_bytes() {
 }
 
 #[test]
+fn a_record_of_an_older_incarnation_does_not_follow_even_when_it_chains() {
+    for (second, expected) in [(5, 2), (6, 2), (4, 1)] {
+        let disk = SimDisk::new(0, SimOptions::default());
+        let file = disk.open(&name(0), OpenMode::CreateNew).expect("no faults");
+        let mut page = PageBuf::zeroed(1);
+        let mut previous = 0;
+        for (position, incarnation) in [(0, 5), (88, second)] {
+            let header = Header {
+                kind: pleach::log::Kind::Close,
+                flags: 0,
+                body_len: 0,
+                database: DATABASE,
+                position,
+                number: 1,
+                durable_through: 0,
+                previous,
+                body_checksum: pleach::log::record::body_checksum(DATABASE, []),
+                incarnation,
+            };
+            let at = usize::try_from(position).expect("small");
+            let (bytes, checksum) = header.encode();
+            page[at..at + 88].copy_from_slice(&bytes);
+            previous = checksum;
+        }
+        disk.write_at(&file, &page, 1, 0).expect("no faults");
+        let (found, _) = read_log(&disk, &input(9, 0)).expect("a cut");
+        assert_eq!(found.len(), expected);
+    }
+}
+
+#[test]
 fn a_record_of_a_future_incarnation_and_an_oversized_segment_are_errors() {
     let mut rng = Rng::new(5);
     let (disk, _) = sample(&mut rng, 3);

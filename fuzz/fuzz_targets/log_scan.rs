@@ -27,7 +27,8 @@ fuzz_target!(|data: &[u8]| {
     let names: Vec<String> = (0..3).map(name).collect();
     let files = bytes.chunks(SEGMENT).zip(&names);
     let image = Image::from_files(files.map(|(part, name)| (&**name, Content::from_bytes(part))));
-    let disk = SimDisk::from_image_with(&image, 0, SimOptions { record: false, ..SimOptions::default() });
+    let disk =
+        SimDisk::from_image_with(&image, 0, SimOptions { record: false, ..SimOptions::default() });
     let input = ScanInput {
         database: DATABASE,
         segment_size: SEGMENT as u64,

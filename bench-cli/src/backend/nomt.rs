@@ -20,7 +20,9 @@ use pleach_core::Key;
 
 use crate::account;
 use crate::backend::sizing::{nomt_buckets, peer_arg};
-use crate::backend::{Backend, Done, EngineOptions, Place, Proven, Root, Witness, Work, batches_by_root};
+use crate::backend::{
+    Backend, Done, EngineOptions, Place, Proven, Root, Witness, Work, batches_by_root,
+};
 use crate::error::{BenchError, Result};
 use crate::workload::transfer::Change;
 

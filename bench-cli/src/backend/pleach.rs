@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
 
-use pleach::{Access, AccessKind, Block, LoadOptions, Options, Overlay, Pleach, SessionOptions};
+use pleach::{Access, AccessKind, LoadOptions, Options, Pleach};
 use pleach_core::{Blake3, Key};
+use pleach_io::{OsDevice, Threads};
 
 use crate::account;
 use crate::args::values::{Durability, IoChoice};
@@ -15,6 +16,10 @@ use crate::error::{BenchError, Result};
 use crate::workload::transfer::Change;
 
 const NAME: &str = "pleach";
+
+type Block = pleach::Block<Blake3, OsDevice, Threads>;
+type Overlay = pleach::Overlay<Blake3, OsDevice, Threads>;
+type SessionOptions = pleach::SessionOptions<Blake3, OsDevice, Threads>;
 
 /// An open database.
 pub(crate) struct PleachBackend {
@@ -184,7 +189,13 @@ impl Backend for PleachBackend {
     }
 
     fn notes(&self) -> Vec<String> {
-        Vec::new()
+        let device = self.db.device_info();
+        let direct = if device.direct { "O_DIRECT" } else { "page cache" };
+        let mut notes = vec![format!("pleach: {} with {direct}", device.engine)];
+        if !device.note.is_empty() {
+            notes.push(format!("pleach: {}", device.note));
+        }
+        notes
     }
 
     fn close(self: Box<Self>) -> Result<()> {

@@ -113,12 +113,16 @@ fn say(event: &Event) -> Result<()> {
 
 /// The hidden subcommand: does the job on standard input.
 pub(crate) fn main() -> ExitCode {
-    let outcome = read_spec().and_then(|spec| match spec.job {
+    let spec = match read_spec() {
+        Ok(spec) => spec,
+        Err(error) => return error.report("nomt-bench"),
+    };
+    let outcome = match spec.job {
         Job::Load => load::load(&spec).map(Event::Loaded),
         Job::Run(plan) => run::run(&spec, plan).map(|result| Event::Ran(Box::new(result))),
         Job::Check => check::check(&spec).map(Event::Checked),
         Job::Inspect => check::inspect(&spec).map(Event::Inspected),
-    });
+    };
     let (event, code) = match outcome {
         Ok(event) => (event, ExitCode::SUCCESS),
         Err(error) => {

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use pleach_core::{Blake3, Hasher as _, Key};
 use serde::{Deserialize, Serialize};
 
+use crate::account;
 use crate::args::values::Count;
 use crate::backend::batches::BatchWriter;
-use crate::account;
 use crate::backend::{self, Backend, Counters, Done, Proven, Root, Work};
 use crate::child::{Event, HexRoot, RunPlan, Spec, say};
 use crate::error::{BenchError, Result};
@@ -245,7 +245,13 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn verify(&mut self, number: u64, done: &Done, claims: &Claims<'_>, clocked: bool) -> Result<()> {
+    fn verify(
+        &mut self,
+        number: u64,
+        done: &Done,
+        claims: &Claims<'_>,
+        clocked: bool,
+    ) -> Result<()> {
         if done.prev_root != self.root {
             let text = format!("batch {number} does not start at the root of the one before");
             return Err(BenchError::Wrong(text));
@@ -261,7 +267,8 @@ impl Runner<'_> {
         let folder = &self.spec.place.folder;
         let before = DiskUse::now(folder);
         self.peak = self.peak.max(machine::peak_rss());
-        let verified = witness.verify(&done.prev_root).and_then(|proven| claims.hold(done, &proven));
+        let verified =
+            witness.verify(&done.prev_root).and_then(|proven| claims.hold(done, &proven));
         machine::reset_peak_rss();
         self.outside = self.outside.plus(&DiskUse::now(folder).since(&before));
         self.result.witnesses_verified += u64::from(clocked);

@@ -209,7 +209,10 @@ fn verdict(outcomes: &[Outcome], compared: &Compared) -> String {
     if outcomes.len() > 1 {
         let _ = match compared.states {
             0 => writeln!(text, "roots: the backends have no number of batches in common"),
-            states => writeln!(text, "roots equal in all {states} states (load and batches) that all have"),
+            states => writeln!(
+                text,
+                "roots equal in all {states} states (load and batches) that all have"
+            ),
         };
     }
     text

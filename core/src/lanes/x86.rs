@@ -142,9 +142,11 @@ pub(super) mod tests {
 
     use alloc::vec::Vec;
 
+    use super::super::tests::Kernel;
+
     /// Each kernel that the processor has.
-    pub(in super::super) fn kernels() -> Vec<fn(&[[u8; 64]], &[u8], &mut [[u8; 32]])> {
-        let mut all: Vec<fn(&[[u8; 64]], &[u8], &mut [[u8; 32]])> = Vec::new();
+    pub(in super::super) fn kernels() -> Vec<Kernel> {
+        let mut all: Vec<Kernel> = Vec::new();
         if super::has_avx2() {
             // SAFETY: just checked.
             all.push(|blocks, lens, out| unsafe { super::short_avx2(blocks, lens, out) });

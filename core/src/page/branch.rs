@@ -57,49 +57,81 @@ pub struct Entry {
 /// A position that moves over children from left to right.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
-    at: Key,
-    /// First key behind the page's prefix; zeros where that is behind all keys.
-    end: Key,
+    at: Wide,
+    /// First key behind the page's prefix; zero where that is behind all keys.
+    end: Wide,
     prefix_len: u16,
     done: bool,
 }
 
 impl Walk {
     fn new(prefix: &Prefix) -> Self {
-        let mut end = *prefix.first_key();
-        step(&mut end, prefix.len());
-        Self { at: *prefix.first_key(), end, prefix_len: prefix.len(), done: false }
+        let at = Wide::from_key(prefix.first_key());
+        Self { at, end: at.behind(prefix.len()), prefix_len: prefix.len(), done: false }
     }
 
-    /// The prefix of the next child, if one of such a depth fits here.
-    fn child(&mut self, depth: u16) -> Option<Prefix> {
-        if self.done || depth < self.prefix_len || depth > MAX_PREFIX_LEN {
-            return None;
-        }
-        let child = Prefix::from_raw(self.at, depth)?;
-        self.pass(depth);
-        Some(child)
+    /// Does a child of such a depth fit here?
+    fn fits(&self, depth: u16) -> bool {
+        !self.done
+            && (self.prefix_len..=MAX_PREFIX_LEN).contains(&depth)
+            && self.at.significant_bits() <= depth
     }
 
-    /// Moves behind a child. A child that starts inside the prefix and is at least as deep cannot
-    /// end behind it, so `done` is an equality.
+    /// The first key of the next child.
+    fn first_key(&self) -> Key {
+        self.at.to_key()
+    }
+
+    /// Moves behind a child. One that starts inside the prefix and is at least as deep cannot end
+    /// behind it, so `done` is an equality.
     fn pass(&mut self, depth: u16) {
-        step(&mut self.at, depth);
+        self.at = self.at.behind(depth);
         self.done = self.at == self.end;
     }
 }
 
-/// The first key behind the position `key`/`depth`, modulo 2^256.
-fn step(key: &mut Key, depth: u16) {
-    let Some(last) = depth.checked_sub(1) else { return };
-    let mut add = 0x80_u8 >> (last % 8);
-    for byte in key[..=usize::from(last / 8)].iter_mut().rev() {
-        let (sum, carry) = byte.overflowing_add(add);
-        *byte = sum;
-        if !carry {
-            return;
+/// A key as an integer of 256 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wide {
+    high: u128,
+    low: u128,
+}
+
+impl Wide {
+    fn from_key(key: &Key) -> Self {
+        Self {
+            high: u128::from_be_bytes(array_at(key, 0)),
+            low: u128::from_be_bytes(array_at(key, 16)),
         }
-        add = 1;
+    }
+
+    fn to_key(self) -> Key {
+        let mut key = [0; 32];
+        put(&mut key, 0, &self.high.to_be_bytes());
+        put(&mut key, 16, &self.low.to_be_bytes());
+        key
+    }
+
+    /// Length of the shortest prefix whose first key this is.
+    #[expect(clippy::cast_possible_truncation, reason = "at most 128 each")]
+    fn significant_bits(self) -> u16 {
+        if self.low == 0 {
+            128 - self.high.trailing_zeros() as u16
+        } else {
+            256 - self.low.trailing_zeros() as u16
+        }
+    }
+
+    /// The first key behind a prefix of `depth` bits that starts here, modulo 2^256.
+    fn behind(self, depth: u16) -> Self {
+        match depth {
+            0 => self,
+            1..=128 => Self { high: self.high.wrapping_add(1 << (128 - depth)), ..self },
+            _ => {
+                let (low, carry) = self.low.overflowing_add(1 << (256 - depth));
+                Self { high: self.high.wrapping_add(u128::from(carry)), low }
+            }
+        }
     }
 }
 
@@ -129,7 +161,11 @@ impl<'a> BranchView<'a> {
             if flags & !NO_PAGE != 0 || (flags != 0 && bytes[PLACE..NODE] != [0; NODE - PLACE]) {
                 return Err(PageError::Entry { entry });
             }
-            walk.child(u16::from(bytes[DEPTH])).ok_or(PageError::Tiling { entry })?;
+            let depth = u16::from(bytes[DEPTH]);
+            if !walk.fits(depth) {
+                return Err(PageError::Tiling { entry });
+            }
+            walk.pass(depth);
         }
         if !walk.done {
             return Err(PageError::Tiling { entry: count });
@@ -201,7 +237,7 @@ impl<'a> BranchView<'a> {
         let mut walk = Walk::new(&self.prefix());
         self.entries.iter().map(move |bytes| {
             let entry = decode(bytes);
-            let prefix = Prefix::new(&walk.at, entry.depth);
+            let prefix = Prefix::new(&walk.first_key(), entry.depth);
             walk.pass(entry.depth);
             (prefix, entry)
         })
@@ -254,7 +290,6 @@ impl<'p> BranchBuilder<'p> {
     pub fn new(page: &'p mut Page, header: &BranchHeader) -> Self {
         assert!(header.level > 0, "leaf pages are level 0");
         assert!(header.prefix.len() <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
-        assert!(header.identity.page_no <= MAX_PLACE, "places have 40 bits");
         header::start(
             page,
             &Start {
@@ -275,7 +310,9 @@ impl<'p> BranchBuilder<'p> {
     pub fn push(&mut self, entry: &Entry) -> Prefix {
         let index = usize::from(self.pushed);
         assert!(index < MAX_ENTRIES, "the page is full");
-        let prefix = self.walk.child(entry.depth).expect("children tile the prefix");
+        assert!(self.walk.fits(entry.depth), "children tile the prefix");
+        let prefix = Prefix::new(&self.walk.first_key(), entry.depth);
+        self.walk.pass(entry.depth);
         let place = entry.place.unwrap_or(0);
         assert!(place <= MAX_PLACE, "places have 40 bits");
         assert!(entry.place.is_some() || entry.tag == 0, "no page, no tag");

@@ -20,7 +20,8 @@ const COUNT: usize = PREFIX + 32;
 pub(super) const END: usize = COUNT + 2;
 
 const _: () = assert!(END == 82, "the header of a cut page is 82 bytes");
-const _: () = assert!(AS_OF % 8 == 0 && PREFIX % 8 == 0, "wide fields are aligned");
+const _: () =
+    assert!(AS_OF.is_multiple_of(8) && PREFIX.is_multiple_of(8), "wide fields are aligned");
 
 /// The fields of a page that is cut at a prefix.
 pub(super) struct Cut {

@@ -12,7 +12,7 @@
 
 use twox_hash::XxHash3_64;
 
-use crate::page::{PAGE_SIZE, Page, PageError};
+use crate::page::{MAX_PLACE, PAGE_SIZE, Page, PageError};
 
 /// Version of the page formats in this module tree.
 pub const VERSION: u8 = 1;
@@ -126,6 +126,7 @@ pub(super) struct Start<'a> {
 
 /// Zeroes a page and writes the common header but for the checksum.
 pub(super) fn start(page: &mut Page, start: &Start<'_>) {
+    assert!(start.identity.page_no <= MAX_PLACE, "places have 40 bits");
     page.fill(0);
     put_u64(page, PAGE_NO, start.identity.page_no);
     put_u64(page, DATABASE, start.identity.db_id);

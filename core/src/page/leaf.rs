@@ -18,12 +18,13 @@
 //! so splits are decided before anything is written.
 
 use core::cmp::Ordering;
+use core::hint::select_unpredictable;
 
 use crate::node::{Key, Node};
 use crate::page::cut::{self, Cut};
-use crate::page::header::{self, Start, put, u16_at};
+use crate::page::header::{self, Start, array_at, put, u16_at};
 use crate::page::overflow::OverflowCell;
-use crate::page::{Identity, MAX_PLACE, PAGE_SIZE, Page, PageError, PageType};
+use crate::page::{Identity, PAGE_SIZE, Page, PageError, PageType};
 use crate::prefix::Prefix;
 
 /// Bytes of the longest value that lies in a leaf page.
@@ -281,35 +282,24 @@ impl<'a> LeafView<'a> {
         }
     }
 
-    /// Halves the range by the first 8 bytes as one integer; the rest decides only between equals.
+    /// Searches by the first 8 bytes as one integer; the rest decides only between equals.
     #[inline]
     fn lower_bound_of(&self, suffix: &[u8]) -> usize {
-        let Some(head) = head(suffix) else {
-            return self.partition(|index| self.suffix(index) < suffix);
+        let count = self.areas.count;
+        let less = |index: usize| self.suffix(index) < suffix;
+        let Some(wanted) = head(suffix) else {
+            return partition(0, count, less);
         };
         let stride = self.areas.suffix();
         let keys = &self.page[self.areas.keys..self.areas.values];
-        self.partition(|index| {
-            let at = &keys[index * stride..][..stride];
-            let first = u64::from_be_bytes(header::array_at(at, 0));
-            first < head || (first == head && at[8..] < suffix[8..])
-        })
-    }
-
-    /// The number of leading cells that are `less`.
-    #[inline]
-    fn partition(&self, less: impl Fn(usize) -> bool) -> usize {
-        let (mut base, mut size) = (0, self.areas.count);
-        while size > 0 {
-            let half = size / 2;
-            if less(base + half) {
-                base += half + 1;
-                size -= half + 1;
-            } else {
-                size = half;
-            }
+        let head = |index: usize| u64::from_be_bytes(array_at(keys, index * stride));
+        let first = partition(0, count, |index| head(index) < wanted);
+        // Mostly the key itself or none such: no second search.
+        if first < count && head(first) == wanted && less(first) {
+            partition(first + 1, count, less)
+        } else {
+            first
         }
-        base
     }
 
     #[inline]
@@ -375,6 +365,20 @@ impl<'a> LeafView<'a> {
     }
 }
 
+/// The first index in `from..to` that is not `less`, where all `less` come first. Which half it is
+/// cannot be predicted, so it is selected without a branch.
+#[inline]
+fn partition(from: usize, to: usize, less: impl Fn(usize) -> bool) -> usize {
+    let (mut base, mut size) = (from, to - from);
+    while size > 0 {
+        let half = size / 2;
+        let right = less(base + half);
+        base = select_unpredictable(right, base + half + 1, base);
+        size = select_unpredictable(right, size - half - 1, half);
+    }
+    base
+}
+
 /// The first 8 bytes as an integer of the same order; `None` for shorter suffixes.
 #[inline]
 fn head(suffix: &[u8]) -> Option<u64> {
@@ -431,7 +435,6 @@ impl<'p> LeafBuilder<'p> {
         let prefix_len = header.prefix.len();
         assert!(prefix_len <= super::MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
         assert!(levels_fit(header.levels, prefix_len), "no nodes at such a depth");
-        assert!(header.identity.page_no <= MAX_PLACE, "places have 40 bits");
         let areas = Areas::new(header.levels, prefix_len, header.count);
         assert!(areas.values <= PAGE_SIZE, "more cells than a page holds");
         header::start(

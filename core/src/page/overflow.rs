@@ -74,7 +74,7 @@ impl<'a> OverflowCell<'a> {
             return Err(OverflowError::Length { len });
         }
         let cell = Self { bytes };
-        check_runs(cell.total_len(), cell.runs())?;
+        check_runs(cell.total_len(), &cell.runs())?;
         Ok(cell)
     }
 
@@ -92,7 +92,7 @@ impl<'a> OverflowCell<'a> {
         out: &mut Vec<u8>,
     ) -> Result<(), OverflowError> {
         check_count(runs.len())?;
-        check_runs(total_len, runs.iter().copied())?;
+        check_runs(total_len, &runs.iter().copied())?;
         let count =
             u16::try_from(runs.len()).map_err(|_| OverflowError::Runs { runs: runs.len() })?;
         out.reserve(cell_len(runs.len()));
@@ -142,7 +142,7 @@ fn check_count(runs: usize) -> Result<(), OverflowError> {
 
 fn check_runs(
     total_len: u64,
-    runs: impl Iterator<Item = Run> + Clone,
+    runs: &(impl Iterator<Item = Run> + Clone),
 ) -> Result<(), OverflowError> {
     if total_len <= leaf::MAX_INLINE as u64 {
         return Err(OverflowError::Short { total_len });

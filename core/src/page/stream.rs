@@ -64,7 +64,7 @@ pub struct StreamHeader {
 /// Fills and seals one page of a stream; returns its tag.
 ///
 /// # Panics
-/// When the payload is longer than [`PAYLOAD`].
+/// When the payload is longer than [`PAYLOAD`] or the place has more than 40 bits.
 pub fn build(page: &mut Page, header: &StreamHeader, payload: &[u8]) -> u32 {
     assert!(payload.len() <= PAYLOAD, "a payload longer than a page's");
     #[expect(clippy::cast_possible_truncation, reason = "no more than PAYLOAD")]

@@ -2,7 +2,7 @@
 //!
 //! * [`terminal`], [`op`]: the two kinds of records, and their bytes;
 //! * [`wire`]: the header, the three sections and what makes an encoding canonical;
-//! * [`walk`]: subtries completed from left to right on an explicit stack;
+//! * `walk`: subtries completed from left to right on an explicit stack;
 //! * [`path`], [`multi`], [`witness`]: one key, many keys, a batch with its new root.
 //!
 //! `docs/proofs.md` has the format and the argument. Verification is total (any bytes to a
@@ -21,7 +21,7 @@ pub mod multi;
 pub mod op;
 pub mod path;
 pub mod terminal;
-pub mod walk;
+mod walk;
 pub mod wire;
 pub mod witness;
 

@@ -1,6 +1,6 @@
 //! Multiproofs: what one root says about many keys, each sibling once.
 //!
-//! The siblings are in the post-order of [`walk`](super::walk).
+//! The siblings are in the post-order that `walk` consumes.
 
 use alloc::vec::Vec;
 
@@ -103,7 +103,7 @@ pub(super) fn steps<'a>(
     leaves: &'a [(Key, Node)],
 ) -> impl Iterator<Item = (Terminal, Node, Option<u16>)> + 'a {
     let mut leaves = leaves.iter();
-    let mut ahead = terminals;
+    let mut ahead = terminals.clone();
     ahead.next();
     terminals.map(move |terminal| {
         let fork = ahead.next().and_then(|next| wire::fork(&terminal, &next));

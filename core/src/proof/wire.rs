@@ -16,7 +16,7 @@
 //! 32      ..     terminals | operations | siblings, 32 bytes each, and nothing behind them
 //! ```
 //!
-//! Integers are little-endian. [`Parts::parse`] checks everything that needs no hashing; what it
+//! Integers are little-endian. `Parts::parse` checks everything that needs no hashing; what it
 //! returns borrows the input and allocates only an index of four bytes a terminal.
 
 use alloc::vec::Vec;
@@ -271,7 +271,7 @@ impl<'a> Parts<'a> {
     }
 
     pub(super) fn ops(&self) -> Ops<'a> {
-        Ops { ops: Reader::new(self.ops), terminals: self.terminals(), terminal: None }
+        Ops { records: Reader::new(self.ops), terminals: self.terminals(), terminal: None }
     }
 
     pub(super) fn op_count(&self) -> usize {
@@ -346,7 +346,7 @@ impl<'a> Parts<'a> {
                 self.puts = self.puts.saturating_add(1);
             }
         }
-        if !ops.ops.is_empty() {
+        if !ops.records.is_empty() {
             return Err(DecodeError::Length);
         }
         // Without operations the section is empty, as in a path or multiproof.
@@ -401,7 +401,7 @@ pub(super) fn fork(left: &Terminal, right: &Terminal) -> Option<u16> {
 }
 
 /// The terminals of a checked section.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Terminals<'a>(Reader<'a>);
 
 impl Iterator for Terminals<'_> {
@@ -413,9 +413,8 @@ impl Iterator for Terminals<'_> {
 }
 
 /// The operations, each with its terminal.
-#[derive(Clone, Copy)]
 pub(super) struct Ops<'a> {
-    ops: Reader<'a>,
+    records: Reader<'a>,
     terminals: Terminals<'a>,
     terminal: Option<Terminal>,
 }
@@ -423,7 +422,7 @@ pub(super) struct Ops<'a> {
 impl Ops<'_> {
     /// The next operation, checked against its terminal.
     fn read(&mut self) -> Result<(Op, Terminal), DecodeError> {
-        let RawOp { first, key, access } = RawOp::read(&mut self.ops)?;
+        let RawOp { first, key, access } = RawOp::read(&mut self.records)?;
         if first {
             self.terminal = Some(self.terminals.next().ok_or(DecodeError::OpOutOfScope)?);
         }
@@ -444,7 +443,7 @@ impl Iterator for Ops<'_> {
     type Item = (Op, Terminal);
 
     fn next(&mut self) -> Option<(Op, Terminal)> {
-        if self.ops.is_empty() { None } else { self.read().ok() }
+        if self.records.is_empty() { None } else { self.read().ok() }
     }
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn some_keys(set: &Naive, shape: Shape, rng: &mut ChaCha8Rng, count: 
     let own: Vec<Key> = set.pairs().keys().copied().collect();
     let mut keys: Vec<Key> = (0..count)
         .map(|_| {
-            if own.is_empty() || rng.next_u32() % 3 == 0 {
+            if own.is_empty() || rng.next_u32().is_multiple_of(3) {
                 key(shape, rng)
             } else {
                 own[below(rng, own.len())]

@@ -49,7 +49,7 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
                 folder.child(outcome.region.prefix(), &outcome.node, &outcome.old, number);
                 fragments.push((*chunk, *region));
             }
-            Part::Folded(_, _, Shape::Leaf { key, value_hash }) => folder.untouched(key, FoldValue::Hash(value_hash)),
+            Part::Folded(_, _, Shape::Leaf { key, value_hash }) => folder.untouched(key, FoldValue::Hash(*value_hash)),
             Part::Node(prefix, node) | Part::Folded(prefix, node, _) => folder.subtrie(prefix, node),
         }
     }
@@ -152,7 +152,7 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
         };
         let region = &outcome.regions[0];
         match &region.old {
-            Shape::Leaf { key, value_hash } => folder.untouched(key, FoldValue::Hash(value_hash)),
+            Shape::Leaf { key, value_hash } => folder.untouched(key, FoldValue::Hash(*value_hash)),
             _ => folder.subtrie(region.region.prefix(), &region.node),
         }
         key = region.region.prefix().next().map(|next| *next.first_key());

@@ -392,7 +392,7 @@ impl Chunk {
             if page.touches.is_empty() {
                 match &shape {
                     Shape::Leaf { key, value_hash } => {
-                        space.regions.untouched(key, pleach_core::fold::FoldValue::Hash(value_hash));
+                        space.regions.untouched(key, pleach_core::fold::FoldValue::Hash(*value_hash));
                     }
                     _ => space.regions.subtrie(&page.prefix, &node),
                 }

@@ -60,6 +60,22 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     }
 }
 
+/// Folds a few changes anew, on the calling thread: the cuts below them have changed.
+pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
+    shared: &Arc<Shared<H, D, R>>,
+    view: &View,
+    touches: &[Touch],
+) -> Result<ChunkOutcome> {
+    let mut expose = Vec::new();
+    loop {
+        let batch = Batch { view, touches, witness: false, expose: &expose };
+        match shared.workers.once(shared, &batch)? {
+            Ok(outcome) => return Ok(outcome),
+            Err(key) => expose.push(key),
+        }
+    }
+}
+
 enum Attempt {
     Done(Finished),
     Expose(Key),

@@ -62,11 +62,29 @@ impl<H: Hasher, D: Device> Workers<H, D> {
         batch: &Batch<'_>,
         key: &Key,
     ) -> Result<std::result::Result<ChunkOutcome, Key>> {
+        self.plain(shared, batch, &mut |chunk| chunk.gather_region(shared, batch, key))
+    }
+
+    /// Folds all accesses of a batch as one chunk on the calling thread.
+    pub(super) fn once<R: Runtime>(
+        &self,
+        shared: &Arc<Shared<H, D, R>>,
+        batch: &Batch<'_>,
+    ) -> Result<std::result::Result<ChunkOutcome, Key>> {
+        self.plain(shared, batch, &mut |chunk| chunk.gather(shared, batch, 0..batch.touches.len()))
+    }
+
+    fn plain<R: Runtime>(
+        &self,
+        shared: &Arc<Shared<H, D, R>>,
+        batch: &Batch<'_>,
+        gather: &mut dyn FnMut(&mut Chunk),
+    ) -> Result<std::result::Result<ChunkOutcome, Key>> {
         let mut worker = self.inline.lock();
         let _guard = shared.grace.enter();
         let mut chunk = Chunk::default();
         loop {
-            chunk.gather_region(shared, batch, key);
+            gather(&mut chunk);
             shared.read_missing(&mut chunk)?;
             match chunk.fold(batch, &mut worker.space) {
                 Ok(outcome) => return Ok(Ok(outcome)),

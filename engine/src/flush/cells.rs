@@ -6,7 +6,8 @@ use pleach_beatree::Stored;
 use pleach_beatree::build::CellRef;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::Pending;
-use pleach_core::page::leaf::{Cell, Run};
+use pleach_core::page::leaf::Cell;
+use pleach_core::page::overflow::Run;
 use pleach_core::{Key, Prefix};
 
 use crate::overflow;
@@ -73,7 +74,7 @@ impl Source {
             let (bytes, overflow) = match from {
                 From::Page(index) => match self.page.as_ref().expect("a cell of this page").view().cell(index) {
                     Cell::Inline(bytes) => (bytes, false),
-                    Cell::Overflow(cell) => (cell.raw(), true),
+                    Cell::Overflow(cell) => (cell.bytes(), true),
                 },
                 From::Pending(index) => self.pending_bytes(index),
             };

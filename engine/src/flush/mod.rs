@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use pleach_beatree::grace::Period;
 use pleach_core::fold::Folder;
-use pleach_core::page::leaf::Run;
 use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Event, Runtime, Step};
 
@@ -35,16 +34,16 @@ const ROUND: usize = 512;
 /// A location record waits this long for a commit to sync it.
 const SYNC_AFTER: Duration = Duration::from_millis(100);
 
-/// Places given up by one flush or commit.
-pub(crate) struct Freed {
-    pub(crate) leaf: Vec<u32>,
-    pub(crate) overflow: Vec<Run>,
-    /// The log must be durable through here.
-    pub(crate) position: u64,
+/// Places given up by one flush.
+struct Freed {
+    /// Position of the location record; the places are retired under it.
+    stamp: u64,
+    /// End of the record: the log must be durable through here.
+    end: u64,
     /// No view of an older commit may remain (overflow values are named by undo).
-    pub(crate) commit: u64,
-    pub(crate) period: Period,
-    pub(crate) since: Duration,
+    commit: u64,
+    period: Period,
+    since: Duration,
 }
 
 enum Stage {
@@ -62,7 +61,6 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     round: Round,
     stage: Stage,
     freed: VecDeque<Freed>,
-    counter: u32,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
@@ -74,7 +72,6 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             round: Round::default(),
             stage: Stage::Idle,
             freed: VecDeque::new(),
-            counter: 0,
         }
     }
 
@@ -104,8 +101,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         match self.stage {
             Stage::Idle => self.begin(closing),
             Stage::Gathered => {
-                self.counter += 1;
-                let flush = u64::from(self.shared.incarnation) << 32 | u64::from(self.counter);
+                let flush = self.shared.flush_number();
                 let queue = self.queue.as_mut().expect("made when gathering");
                 self.round.write(&self.shared, queue, &mut self.folder, flush)?;
                 self.stage = Stage::Written;
@@ -171,22 +167,21 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
 
     /// Step (f).
     fn free_matured(&mut self) -> Result<()> {
-        self.freed.extend(self.shared.dropped.lock().drain(..));
         let now = self.shared.runtime.now();
         while let Some(first) = self.freed.front() {
-            if self.shared.sequencer.durable() < first.position {
+            if self.shared.sequencer.durable() < first.end {
                 if now.saturating_sub(first.since) < SYNC_AFTER && !self.shared.closing.load(Ordering::Acquire) {
                     break;
                 }
                 // No commit came by to sync the record.
-                self.shared.sequencer.write_through(first.position, true)?;
+                self.shared.sequencer.write_through(first.end, true)?;
             }
             if !first.period.poll() || self.shared.undo.oldest_pin() < first.commit {
                 break;
             }
             let freed = self.freed.pop_front().expect("just seen");
-            self.shared.space.lock().release(&freed.leaf);
-            self.shared.extents.lock().free(&freed.overflow);
+            self.shared.space.lock().release(freed.stamp);
+            self.shared.extents.lock().release(freed.stamp);
             self.shared.progress.notify();
         }
         Ok(())

@@ -5,18 +5,19 @@ use std::sync::atomic::Ordering;
 
 use pleach_beatree::cuts::Cut;
 use pleach_beatree::leaf_fold::{Patch, fold_leaf};
-use pleach_beatree::region::Nodes;
-use pleach_beatree::{Cuts, Region, RegionState, Top};
+use pleach_beatree::region::Relocation;
+use pleach_beatree::RegionState;
+use pleach_beatree::split::split_regions;
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
-use pleach_core::page::leaf::{LeafView, Run};
-use pleach_core::prefix::bit;
+use pleach_core::page::leaf::LeafView;
+use pleach_core::page::overflow::Run;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, Runtime};
 
 use super::Freed;
-use super::round::{Piece, Round};
-use crate::error::Result;
+use super::round::{NewLeaf, Piece, Round};
+use crate::error::{Error, Result};
 use crate::log::{LocationCut, LocationEncoder, LogRun, NewPage, RecordBuf};
 use crate::metrics::Counters;
 use crate::shared::Shared;
@@ -44,30 +45,33 @@ impl Round {
         let end = record.len();
         let position = state.queue(record);
         let mut freed = Freed {
-            leaf: Vec::new(),
-            overflow: Vec::new(),
-            position: position + end,
+            stamp: position,
+            end: position + end,
             commit: shared.published.load(Ordering::Acquire),
             period: shared.grace.start(),
             since: shared.runtime.now(),
         };
+        self.tentative(shared).named();
+        let (mut leaves, mut runs) = (Vec::new(), Vec::new());
         let mut split = Vec::new();
         let mut reshaped = false;
         for pieces in self.pieces.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region)) {
             let region = Arc::clone(&pieces[0].region);
             let mut regional = region.write();
-            reshaped |= apply(shared, &mut regional, pieces, position, &mut freed);
+            reshaped |= apply(shared, &mut regional, pieces, position, &mut runs, &mut leaves);
             if regional.cuts.len() > MAX_ENTRIES {
                 split.push(Arc::clone(&region));
             }
         }
         if !split.is_empty() {
-            split_regions::<H, D, R>(shared, &split);
+            shared.top.store(Arc::new(split_regions::<H>(&shared.top.load_full(), &split)));
             reshaped = true;
         }
         if reshaped {
             state.shapes += 1;
         }
+        shared.space.lock().retire(&leaves, freed.stamp).map_err(|error| Error::Corrupt(error.to_string()))?;
+        shared.extents.lock().retire(&runs, freed.stamp).map_err(|error| Error::Corrupt(error.to_string()))?;
         // Readers that start now find the new places.
         freed.period = shared.grace.start();
         drop(state);
@@ -103,7 +107,7 @@ impl Round {
             given_up.extend(piece.freed_runs.iter().map(log_run));
             for source in &piece.sources {
                 for (_, cell) in &source.written {
-                    let runs = pleach_core::page::leaf::OverflowCell::trusted(cell).runs();
+                    let runs = pleach_beatree::stored::overflow_cell(cell).runs();
                     allocated.extend(runs.map(|run| log_run(&run)));
                 }
             }
@@ -144,162 +148,44 @@ fn refresh_nodes<H: Hasher>(piece: &mut Piece, folder: &mut Folder<H>) {
     }
 }
 
-/// Puts a region's new pages into its cuts and retires what they contain; says whether cuts were
-/// split or merged.
+/// Puts a region's new pages into its cuts and the cache; says whether cuts were split or merged.
 fn apply<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     state: &mut RegionState,
     pieces: &mut [Piece],
     position: u64,
-    freed: &mut Freed,
+    runs: &mut Vec<Run>,
+    leaves: &mut Vec<u32>,
 ) -> bool {
-    let Nodes::Resident(old_nodes) = &state.nodes else { panic!("a changed region's nodes are in memory") };
-    let mut cuts: Vec<Cut> = Vec::with_capacity(state.cuts.len() + pieces.len());
-    let mut nodes: Vec<Node> = Vec::with_capacity(cuts.capacity());
-    let mut replaced = pieces.iter().peekable();
-    let mut reshaped = false;
-    for child in 0..state.cuts.len() {
-        let cut = state.cuts.cut(child);
-        let Some(piece) = replaced.peek().filter(|piece| piece.range.contains(&cut.prefix)) else {
-            cuts.push(cut);
-            nodes.push(old_nodes[child]);
-            continue;
-        };
-        reshaped |= piece.new.len() != 1 || piece.range != cut.prefix;
-        if cut.prefix.last_key() == piece.range.last_key() {
-            for new in &piece.new {
-                cuts.push(Cut {
-                    prefix: new.prefix,
-                    place: new.page.as_ref().map(|page| page.place),
-                    tag: new.page.as_ref().map_or(0, |page| page.tag),
-                });
-                nodes.push(new.node);
-            }
-            replaced.next();
-        }
-    }
-    let pages_before = (0..state.cuts.len()).filter(|child| state.cuts.place(*child).is_some()).count();
-    let pages_after = cuts.iter().filter(|cut| cut.place.is_some()).count();
-    Counters::change(&shared.counters.leaf_pages, pages_after.cast_signed() - pages_before.cast_signed());
-    let region = *state.cuts.region();
-    state.cuts = Arc::new(Cuts::new(region, &cuts));
-    state.nodes = Nodes::Resident(nodes);
+    let pages: Vec<Vec<(Cut, Node)>> = pieces.iter().map(|piece| piece.new.iter().map(cut_of).collect()).collect();
+    let moves: Vec<Relocation<'_>> = pieces
+        .iter()
+        .zip(&pages)
+        .map(|(piece, pages)| Relocation { range: piece.range, pages, through: piece.through })
+        .collect();
+    let done = state.relocate(&moves, position);
+    state.dropped.drain(..pieces[0].dropped);
+    Counters::change(&shared.counters.leaf_pages, done.pages);
+    Counters::change(&shared.counters.pending_bytes, -done.bytes.cast_signed());
+    Counters::change(&shared.counters.pending_entries, -done.entries.cast_signed());
     for piece in pieces {
-        let (bytes, entries) = state.retire(&piece.range, piece.through);
-        Counters::change(&shared.counters.pending_bytes, -bytes.cast_signed());
-        Counters::change(&shared.counters.pending_entries, -entries.cast_signed());
-        freed.leaf.extend(piece.sources.iter().filter_map(|source| source.place));
-        freed.overflow.append(&mut piece.freed_runs);
-        for new in &mut piece.new {
-            if let Some(page) = new.page.take() {
-                shared.cache.insert(page.place, page.tag, page.buf, shared.batch.load(Ordering::Relaxed));
-            }
+        runs.append(&mut piece.freed_runs);
+        for page in piece.new.iter_mut().filter_map(|new| new.page.take()) {
+            shared.cache.insert(page.place, page.tag, page.buf, shared.batch.load(Ordering::Relaxed));
         }
-        for source in &piece.sources {
-            if let Some(place) = source.place {
-                shared.cache.remove(place);
-            }
+        for place in piece.sources.iter().filter_map(|source| source.place) {
+            shared.cache.remove(place);
+            leaves.push(place);
         }
     }
-    state.touches = (0..state.cuts.len()).map(|child| touches(state, child)).collect();
-    state.position = position;
-    state.shape += u64::from(reshaped);
-    reshaped
+    done.reshaped
 }
 
-/// A page that still has pending changes counts as touched once.
-fn touches(state: &RegionState, child: usize) -> u8 {
-    u8::from(!state.pending_range(&state.cuts.prefix(child)).is_empty())
-}
-
-/// Replaces regions with too many children by their halves, as often as it takes.
-fn split_regions<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, split: &[Arc<Region>]) {
-    let top = shared.top.load_full();
-    let mut regions = Vec::with_capacity(top.regions().len() + split.len());
-    for region in top.regions() {
-        if split.iter().any(|other| Arc::ptr_eq(other, region)) {
-            let mut state = region.write();
-            regions.extend(halves::<H>(&mut state).into_iter().map(|state| Arc::new(Region::with_state(state))));
-            state.retired = true;
-        } else {
-            regions.push(Arc::clone(region));
-        }
-    }
-    shared.top.store(Arc::new(Top::new(regions)));
-}
-
-/// The states of the regions that replace one; each has at most [`MAX_ENTRIES`] children.
-fn halves<H: Hasher>(state: &mut RegionState) -> Vec<RegionState> {
-    let mut done = Vec::new();
-    let mut todo = vec![take(state)];
-    while let Some(whole) = todo.pop() {
-        if whole.cuts.len() <= MAX_ENTRIES {
-            done.push(whole);
-            continue;
-        }
-        let (left, right) = cut_in_two::<H>(&whole);
-        todo.push(right);
-        todo.push(left);
-    }
-    done
-}
-
-fn take(state: &mut RegionState) -> RegionState {
-    RegionState {
-        cuts: Arc::clone(&state.cuts),
-        nodes: Nodes::Resident(resident(state).to_vec()),
-        pending: std::mem::take(&mut state.pending),
-        touches: std::mem::take(&mut state.touches),
-        changed: state.changed,
-        position: state.position,
-        shape: 0,
-        own: state.own,
-        retired: false,
-    }
-}
-
-fn resident(state: &RegionState) -> &[Node] {
-    match &state.nodes {
-        Nodes::Resident(nodes) => nodes,
-        Nodes::Paged { .. } => panic!("a changed region's nodes are in memory"),
-    }
-}
-
-fn cut_in_two<H: Hasher>(whole: &RegionState) -> (RegionState, RegionState) {
-    let prefix = *whole.cuts.region();
-    let at = (0..whole.cuts.len())
-        .position(|child| bit(whole.cuts.prefix(child).first_key(), prefix.len()))
-        .expect("a region of many children has some on the right");
-    let pending_at = whole.pending.partition_point(|pending| !bit(&pending.key, prefix.len()));
-    let half = |range: std::ops::Range<usize>, pending: std::ops::Range<usize>, right: bool| {
-        let cuts: Vec<Cut> = range.clone().map(|child| whole.cuts.cut(child)).collect();
-        let nodes = resident(whole)[range.clone()].to_vec();
-        let cuts = Cuts::new(prefix.child(right), &cuts);
-        let own = region_node::<H>(&cuts, &nodes);
-        RegionState {
-            nodes: Nodes::Resident(nodes),
-            pending: whole.pending[pending].to_vec(),
-            touches: whole.touches[range].to_vec(),
-            cuts: Arc::new(cuts),
-            changed: whole.changed,
-            position: whole.position,
-            shape: 0,
-            own,
-            retired: false,
-        }
+fn cut_of(new: &NewLeaf) -> (Cut, Node) {
+    let cut = Cut {
+        prefix: new.prefix,
+        place: new.page.as_ref().map(|page| page.place),
+        tag: new.page.as_ref().map_or(0, |page| page.tag),
     };
-    let count = whole.cuts.len();
-    (half(0..at, 0..pending_at, false), half(at..count, pending_at..whole.pending.len(), true))
-}
-
-/// The node of a region from those of its children.
-pub(crate) fn region_node<H: Hasher>(cuts: &Cuts, nodes: &[Node]) -> Node {
-    let mut folder = Folder::<H>::new();
-    folder.begin(cuts.region().len());
-    for (cut, node) in cuts.iter().zip(nodes) {
-        folder.subtrie(&cut.prefix, node);
-    }
-    let fold = folder.end().expect("no terminal is placed here");
-    folder.run();
-    folder.node(fold)
+    (cut, new.node)
 }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use pleach_beatree::build::{CellRef, LEVELS, PageStamp, Planned, Unfolded, filled, fold_pages, plan, write_page};
 use pleach_beatree::{Region, RegionState, Stored};
 use pleach_core::fold::Folder;
-use pleach_core::page::leaf::{self, Run};
+use pleach_core::page::leaf;
+use pleach_core::page::overflow::Run;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Device, PageBuf, Queue, Request, Runtime, Transfer};
 
 use super::cells::Source;
 use crate::error::Result;
 use crate::metrics::Counters;
-use crate::overflow;
+use crate::overflow::{self, Tentative};
 use crate::shared::{Located, Shared};
 
 /// Siblings merge when they fill at most this share of a page, in percent.
@@ -29,6 +30,8 @@ pub(super) struct Piece {
     pub(super) shape: u64,
     pub(super) new: Vec<NewLeaf>,
     pub(super) freed_runs: Vec<Run>,
+    /// How many of the region's dropped values this piece gives up.
+    pub(super) dropped: usize,
 }
 
 /// A page as it was written.
@@ -55,6 +58,7 @@ pub(super) struct Round {
     /// Places reserved and not yet published.
     reserved: Vec<u32>,
     overflow_written: bool,
+    tentative: Vec<Run>,
     pub(super) flush: u64,
 }
 
@@ -107,11 +111,14 @@ impl Round {
             let left = sibling.prefix < sources[0].prefix;
             sources.insert(usize::from(!left), sibling);
             if self.pieces.last().is_some_and(|piece| range.covers(piece.range.first_key())) {
-                // Its sibling was taken before and merges on its own.
+                // Its sibling was taken before and merges on its own: this page's turn comes again.
+                shared.ripe.lock().push_back(*wanted);
                 return;
             }
         }
         self.position = self.position.max(state.position);
+        let first = self.pieces.last().is_none_or(|piece| !Arc::ptr_eq(&piece.region, region));
+        let dropped = if first { state.dropped.as_slice() } else { &[] };
         self.pieces.push(Piece {
             region: Arc::clone(region),
             range,
@@ -119,7 +126,8 @@ impl Round {
             through: state.changed,
             shape: state.shape,
             new: Vec::new(),
-            freed_runs: Vec::new(),
+            freed_runs: dropped.iter().flat_map(overflow::runs).collect(),
+            dropped: dropped.len(),
         });
     }
 
@@ -147,14 +155,17 @@ impl Round {
         shared: &Shared<H, D, R>,
         flush: u64,
     ) -> Result<()> {
+        let mut written = Tentative::new(&shared.extents, &shared.tentative);
         for source in self.pieces.iter_mut().flat_map(|piece| &mut piece.sources) {
             for (index, pending) in source.pending.iter().enumerate() {
                 if let Stored::Large(large) = &pending.stored {
-                    source.written.push((index, overflow::write(shared, large, flush)?));
+                    source.written.push((index, overflow::write(shared, &mut written, large, flush)?));
                     self.overflow_written = true;
                 }
             }
         }
+        // From here on the round answers for them.
+        self.tentative = written.keep();
         Ok(())
     }
 
@@ -220,7 +231,7 @@ impl Round {
         drop(planned);
         for ((piece, new), freed) in pieces.iter_mut().zip(built).zip(freed) {
             piece.new = new;
-            piece.freed_runs = freed;
+            piece.freed_runs.extend(freed);
         }
         write_runs(shared, queue, pieces)
     }
@@ -236,17 +247,20 @@ impl Round {
 
     /// The round could not be written: its reserved places go back and its pages stay ripe.
     pub(super) fn abandon<H: Hasher, D: Device, R: Runtime>(&mut self, shared: &Shared<H, D, R>) {
-        shared.space.lock().release(&std::mem::take(&mut self.reserved));
-        shared.ripe.lock().extend(self.pieces.iter().map(|piece| piece.range));
-        for source in self.pieces.iter().flat_map(|piece| &piece.sources) {
-            let runs: Vec<Run> = source
-                .written
-                .iter()
-                .flat_map(|(_, cell)| overflow::runs(&Stored::Overflow(Arc::clone(cell))))
-                .collect();
-            shared.extents.lock().free(&runs);
+        for place in std::mem::take(&mut self.reserved) {
+            shared.space.lock().mark_free(place).expect("reserved by this round");
         }
+        shared.ripe.lock().extend(self.pieces.iter().map(|piece| piece.range));
+        drop(self.tentative(shared));
         self.pieces.clear();
+    }
+
+    /// The overflow runs that this round has written: dropping them gives them back.
+    pub(super) fn tentative<'a, H: Hasher, D: Device, R: Runtime>(
+        &mut self,
+        shared: &'a Shared<H, D, R>,
+    ) -> Tentative<'a> {
+        Tentative::again(&shared.extents, &shared.tentative, std::mem::take(&mut self.tentative))
     }
 
     /// The round is published: its places belong to the index.

@@ -3,7 +3,7 @@
 //! * [`record`]: the frame of a record; [`commit`] and [`location`]: the bodies;
 //! * [`segment`]: the files that hold the log, prepared ahead and recycled;
 //! * [`writer`]: appending, syncing, poison;
-//! * [`scan`]: reading the log back at an open, and telling a torn end from damage.
+//! * [`mod@scan`]: reading the log back at an open, and telling a torn end from damage.
 //!
 //! A *position* is a byte's place in the log since the database was created; it is never used
 //! twice for another durable byte. `docs/format-log.md` has the pictures and the decision table

@@ -300,7 +300,8 @@ impl<D: Device> Segments<D> {
             .and_then(|()| device.sync(&file))
             .and_then(|()| device.rename(TEMPORARY, &name(index)));
         made.map_err(|error| abandon(device, error))?;
-        Ok(file)
+        // Opened again, so that errors of the device name the segment.
+        Ok(device.open(&name(index), OpenMode::Write)?)
     }
 }
 

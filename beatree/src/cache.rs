@@ -1,0 +1,159 @@
+//! Leaf pages in memory, by place and tag.
+//!
+//! A page arrives in a read buffer, is validated by the caller, and [`Cache::insert`] copies it into an
+//! allocation together with an array of key fingerprints ([`CachedPage`]). What is found is handed out
+//! as an `Arc`: eviction never waits for readers, and a reader keeps its page as long as it likes.
+//!
+//! * Copied, not adopted: an allocation of one aligned page takes twice its size
+//!   (docs/decisions/0011), and read buffers stay with the window that the kernel knows.
+//! * Places are spread over shards, each a mutex, an open table and the S3-FIFO queues ([`shard`]).
+//!   No lock is held while a page is copied or hashed, or during I/O.
+//! * **Budget**: pages, their fingerprints, tables and the shards themselves, counted at allocated size.
+//!   An insertion makes room first, so [`Cache::bytes`] exceeds the budget at no time. Evicted pages
+//!   that somebody still holds are the holder's.
+//! * **Batches**: pages inserted or found for the current batch stay until the next one begins,
+//!   up to half of the budget ([`Cache::set_batch`]).
+//! * In a steady state nothing is allocated: an evicted page that nobody holds carries the next one.
+//!
+//! The caller keys by tag too, so a page of an earlier use of the place is never found.
+
+mod buffers;
+mod page;
+mod queue;
+mod shard;
+mod table;
+
+pub use buffers::Buffers;
+pub use page::CachedPage;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pleach_core::page::Page;
+
+use shard::Shard;
+use table::{hash, shard_of};
+
+/// More shards than threads that meet in one.
+const MAX_SHARDS: usize = 64;
+/// A shard's queues say little when they are shorter.
+const MIN_SHARD_PAGES: usize = 32;
+
+/// The number that belongs to no batch.
+pub const NO_BATCH: u64 = 0;
+
+/// Figures of a [`Cache`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Lookups that found their page.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Pages copied in.
+    pub insertions: u64,
+    /// Pages that had to leave.
+    pub evictions: u64,
+    /// Pages present.
+    pub pages: u64,
+    /// Of these, held for the current batch.
+    pub pinned: u64,
+    /// Bytes counted against the budget.
+    pub bytes: u64,
+}
+
+/// Two cache lines, because processors fetch lines in pairs.
+#[repr(align(128))]
+#[derive(Debug)]
+struct Slot(Mutex<Shard>);
+
+/// The cache of leaf pages.
+#[derive(Debug)]
+pub struct Cache {
+    shards: Box<[Slot]>,
+    /// The current batch.
+    batch: AtomicU64,
+}
+
+impl Cache {
+    /// Bytes that a page takes, its share of the tables aside.
+    pub const PAGE_COST: usize = page::COST;
+
+    /// A cache of at most `budget` bytes. One that has no room for a page keeps none and costs its
+    /// shards alone.
+    pub fn new(budget: usize) -> Self {
+        let pages = budget / page::COST;
+        let wanted = (pages / MIN_SHARD_PAGES).clamp(1, MAX_SHARDS);
+        // Rounded down to a power of two.
+        let count = 1_usize << wanted.ilog2();
+        let shards = (0..count).map(|_| Slot(Mutex::new(Shard::new(budget / count)))).collect();
+        Self { shards, batch: AtomicU64::new(NO_BATCH) }
+    }
+
+    /// The page of this place and tag.
+    #[inline]
+    pub fn get(&self, place: u32, tag: u32) -> Option<Arc<CachedPage>> {
+        self.get_in(place, tag, NO_BATCH)
+    }
+
+    /// The same for a batch: if it is the current one, the page stays until the next begins, as far
+    /// as half of the budget reaches. Several uses by one batch count as one for eviction.
+    #[inline]
+    pub fn get_in(&self, place: u32, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
+        self.lock(place).get(place, tag, batch)
+    }
+
+    /// Copies a validated leaf page in and gives it. It replaces any page of the same place; if the same
+    /// page is there already, that one stays.
+    pub fn insert(&self, place: u32, tag: u32, page: &Page, batch: u64) -> Arc<CachedPage> {
+        let room = self.lock(place).make_room();
+        let page = CachedPage::fill(room.carrier, page);
+        if !room.reserved {
+            return page;
+        }
+        self.lock(place).insert(place, tag, page, batch)
+    }
+
+    /// Forgets the page of a place.
+    pub fn remove(&self, place: u32) {
+        let removed = self.lock(place).remove(place);
+        // Freed outside of the lock.
+        drop(removed);
+    }
+
+    /// Begins a batch: pages held for another one become ordinary. Numbers do not repeat.
+    pub fn set_batch(&self, batch: u64) {
+        self.batch.store(batch, Ordering::Relaxed);
+    }
+
+    /// Changes the budget; what is too much leaves at once.
+    pub fn set_budget(&self, budget: usize) {
+        for slot in &self.shards {
+            slot.0.lock().set_budget(budget / self.shards.len());
+        }
+    }
+
+    /// Bytes counted against the budget.
+    pub fn bytes(&self) -> usize {
+        self.shards.iter().map(|slot| slot.0.lock().bytes()).sum()
+    }
+
+    /// Figures; not of one moment while others use the cache.
+    pub fn stats(&self) -> CacheStats {
+        let batch = self.batch.load(Ordering::Relaxed);
+        let mut sum = CacheStats::default();
+        for slot in &self.shards {
+            let mut shard = slot.0.lock();
+            shard.begin(batch);
+            shard.add_to(&mut sum);
+        }
+        sum
+    }
+
+    #[inline]
+    fn lock(&self, place: u32) -> parking_lot::MutexGuard<'_, Shard> {
+        let mut shard = self.shards[shard_of(hash(place), self.shards.len())].0.lock();
+        shard.begin(self.batch.load(Ordering::Relaxed));
+        shard
+    }
+}

@@ -1,0 +1,172 @@
+//! A leaf page in memory with one byte of each key's hash beside it.
+//!
+//! A lookup compares eight of these bytes at a time and then, on average, one key; a binary search
+//! over the keys takes seven dependent comparisons. The hash mixes the whole key, because nothing
+//! says that keys differ in any particular byte.
+
+use std::sync::Arc;
+
+use pleach_core::Key;
+use pleach_core::page::leaf::{Cell, LeafView};
+use pleach_core::page::{PAGE_SIZE, Page};
+
+/// Fingerprints in the allocation itself: pages of more cells have very short values.
+const NEAR: usize = 128;
+const WORD: usize = size_of::<u64>();
+
+/// Bytes of a page's allocation: two reference counts, the struct, and the allocator's header with
+/// its rounding.
+pub(super) const COST: usize = 2 * size_of::<usize>() + size_of::<CachedPage>() + 16;
+
+/// A validated leaf page and its fingerprints.
+pub struct CachedPage {
+    page: Page,
+    /// Number of cells.
+    len: u16,
+    near: [[u8; WORD]; NEAR / WORD],
+    /// All fingerprints, when there are more than `near` holds.
+    far: Vec<[u8; WORD]>,
+}
+
+impl CachedPage {
+    /// A copy of `page`, in `carrier` if nobody else holds that.
+    pub(super) fn fill(carrier: Option<Arc<Self>>, page: &Page) -> Arc<Self> {
+        let mut carrier = carrier.unwrap_or_else(|| Arc::new(Self::empty()));
+        if let Some(target) = Arc::get_mut(&mut carrier) {
+            target.set(page);
+            return carrier;
+        }
+        let mut fresh = Self::empty();
+        fresh.set(page);
+        Arc::new(fresh)
+    }
+
+    fn empty() -> Self {
+        Self {
+            page: [0; PAGE_SIZE],
+            len: 0,
+            near: [[0; WORD]; NEAR / WORD],
+            far: Vec::new(),
+        }
+    }
+
+    fn set(&mut self, page: &Page) {
+        self.page.copy_from_slice(page);
+        let view = LeafView::trusted(&self.page);
+        self.len = u16::try_from(view.len()).expect("a page's count has 16 bits");
+        let prints = if view.len() <= NEAR {
+            self.far = Vec::new();
+            self.near.as_mut_slice()
+        } else {
+            self.far = vec![[0; WORD]; view.len().div_ceil(WORD)];
+            self.far.as_mut_slice()
+        };
+        let prints = prints.as_flattened_mut();
+        for (index, print) in prints.iter_mut().enumerate().take(view.len()) {
+            *print = fingerprint(&view.key(index));
+        }
+    }
+
+    /// The page.
+    #[inline]
+    pub fn page(&self) -> &Page {
+        &self.page
+    }
+
+    /// The page as a leaf.
+    #[inline]
+    pub fn view(&self) -> LeafView<'_> {
+        LeafView::trusted(&self.page)
+    }
+
+    /// The cell of a key.
+    #[inline]
+    pub fn find(&self, key: &Key) -> Option<usize> {
+        let view = self.view();
+        let len = usize::from(self.len);
+        let words = if len <= NEAR { self.near.as_slice() } else { self.far.as_slice() };
+        let wanted = u64::from(fingerprint(key)) * LOW_BITS;
+        for (at, word) in words[..len.div_ceil(WORD)].iter().enumerate() {
+            let mut equal = zero_bytes(u64::from_le_bytes(*word) ^ wanted);
+            while equal != 0 {
+                let index = at * WORD + (equal.trailing_zeros() / 8) as usize;
+                if index < len && view.key(index) == *key {
+                    return Some(index);
+                }
+                equal &= equal - 1;
+            }
+        }
+        None
+    }
+
+    /// The value of a key.
+    #[inline]
+    pub fn get(&self, key: &Key) -> Option<Cell<'_>> {
+        self.find(key).map(|index| self.view().cell(index))
+    }
+
+    /// Bytes of this page's allocations.
+    pub(super) fn bytes(&self) -> usize {
+        COST + self.far.capacity() * WORD
+    }
+}
+
+impl core::fmt::Debug for CachedPage {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "CachedPage({} cells)", self.len)
+    }
+}
+
+const LOW_BITS: u64 = u64::from_ne_bytes([1; 8]);
+const HIGH_BITS: u64 = LOW_BITS << 7;
+
+/// The top bit of each byte that is zero, and no other bit.
+#[inline]
+fn zero_bytes(word: u64) -> u64 {
+    // No carry leaves a byte: its seven low bits plus 127 are at most 254.
+    !(((word & !HIGH_BITS) + !HIGH_BITS) | word) & HIGH_BITS
+}
+
+/// One byte that depends on all bits of a key.
+#[inline]
+fn fingerprint(key: &Key) -> u8 {
+    // Odd, so that two keys that differ in one word always differ in the product.
+    const FACTORS: [u64; 4] =
+        [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
+    let (words, _) = key.as_chunks::<WORD>();
+    let sum = words.iter().zip(FACTORS).fold(0_u64, |sum, (word, factor)| {
+        sum.wrapping_add(u64::from_le_bytes(*word).wrapping_mul(factor))
+    });
+    // Products carry upwards only: fold the high half, which knows everything, over the low one.
+    let [.., top] = (sum ^ sum << 32).wrapping_mul(FACTORS[0]).to_le_bytes();
+    top
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_bytes_are_found_exactly() {
+        for a in [0_u8, 1, 0x7f, 0x80, 0xff] {
+            for b in 0..=255_u8 {
+                let bytes = [a, b, 0, a, 1, b, 0x80, 0];
+                let found = zero_bytes(u64::from_le_bytes(bytes)).to_le_bytes();
+                assert!(bytes.iter().zip(found).all(|(byte, top)| (top == 0x80) == (*byte == 0)));
+            }
+        }
+    }
+
+    #[test]
+    fn keys_that_differ_in_one_byte_share_few_fingerprints() {
+        for byte in 0..32 {
+            let mut seen = [0_u32; 256];
+            for value in 0..=255 {
+                let mut key = [0x55; 32];
+                key[byte] = value;
+                seen[usize::from(fingerprint(&key))] += 1;
+            }
+            assert!(seen.iter().max() <= Some(&12), "byte {byte}: {seen:?}");
+        }
+    }
+}

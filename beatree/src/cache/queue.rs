@@ -1,0 +1,80 @@
+//! Entries of a shard and the queues through them.
+
+use std::sync::Arc;
+
+use super::CachedPage;
+use super::table::NONE;
+
+/// Where an entry waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queue {
+    Small,
+    Main,
+}
+
+/// A cached page, or a vacant place for one.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) page: Option<Arc<CachedPage>>,
+    pub(super) place: u32,
+    pub(super) tag: u32,
+    /// The last batch that it was held for.
+    pub(super) batch: u64,
+    /// Neighbours in its queue.
+    newer: u32,
+    older: u32,
+    /// Since it entered, up to a limit.
+    pub(super) uses: u8,
+    pub(super) queue: Queue,
+}
+
+impl Entry {
+    pub(super) fn new(place: u32, tag: u32, page: Option<Arc<CachedPage>>, queue: Queue) -> Self {
+        Self { page, place, tag, batch: super::NO_BATCH, newer: NONE, older: NONE, uses: 0, queue }
+    }
+}
+
+/// A doubly linked list through the entries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    newest: u32,
+    oldest: u32,
+    len: usize,
+}
+
+impl List {
+    pub(super) const EMPTY: Self = Self { newest: NONE, oldest: NONE, len: 0 };
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The next to leave.
+    pub(super) fn oldest(&self) -> Option<u32> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    pub(super) fn push(&mut self, entries: &mut [Entry], id: u32) {
+        let entry = &mut entries[id as usize];
+        (entry.newer, entry.older) = (NONE, self.newest);
+        match self.newest {
+            NONE => self.oldest = id,
+            newest => entries[newest as usize].newer = id,
+        }
+        self.newest = id;
+        self.len += 1;
+    }
+
+    pub(super) fn unlink(&mut self, entries: &mut [Entry], id: u32) {
+        let Entry { newer, older, .. } = entries[id as usize];
+        match newer {
+            NONE => self.newest = older,
+            newer => entries[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => entries[older as usize].newer = newer,
+        }
+        self.len -= 1;
+    }
+}

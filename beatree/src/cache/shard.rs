@@ -1,0 +1,347 @@
+//! One shard: a table from places to entries and the queues that decide who leaves.
+//!
+//! Eviction is S3-FIFO (docs/decisions/0012). New pages enter the *small* queue. Its oldest page moves
+//! to the *main* queue when it was used more than once since, else it leaves and its place is
+//! remembered in the *ghost*; a place found there enters main at once. Main's oldest page goes round
+//! once more for each use, at most three, else it leaves. So a scan passes through small only.
+//!
+//! Pages held for the current batch go round main whatever their uses. They are at most half of the
+//! shard, and small is emptied down to a tenth first, so main always has others, and going round
+//! costs two steps an eviction on average.
+//!
+//! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
+//! the list of vacant ones, which has at least one for each reservation; `page_bytes` is the sum
+//! over the pages; `pinned` counts the entries of the current batch.
+
+use std::sync::Arc;
+
+use super::page;
+use super::queue::{Entry, List, Queue};
+use super::table::{Table, hash, slot_of};
+use super::{CacheStats, CachedPage, NO_BATCH};
+
+/// Uses that are remembered.
+const MAX_USES: u8 = 3;
+/// Uses that bring a page from small to main.
+const PROMOTED: u8 = 2;
+/// One page in so many is in small.
+const SMALL_PART: usize = 10;
+/// Entries are added so many at a time, at least.
+const MIN_STEP: usize = 8;
+
+/// The answer of [`Shard::make_room`].
+pub(super) struct Room {
+    /// An evicted page to be written over, if nobody else holds it.
+    pub(super) carrier: Option<Arc<CachedPage>>,
+    /// There is room; [`Shard::insert`] must follow.
+    pub(super) reserved: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    budget: usize,
+    table: Table,
+    entries: Vec<Entry>,
+    vacant: Vec<u32>,
+    small: List,
+    main: List,
+    /// Places that left small, each at its hash, plus one; 0 is none.
+    ghost: Vec<u32>,
+    page_bytes: usize,
+    /// Insertions between their two halves.
+    reserved: usize,
+    batch: u64,
+    pinned: usize,
+    hits: u64,
+    misses: u64,
+    insertions: u64,
+    evictions: u64,
+}
+
+impl Shard {
+    pub(super) fn new(budget: usize) -> Self {
+        Self {
+            budget,
+            table: Table::default(),
+            entries: Vec::new(),
+            vacant: Vec::new(),
+            small: List::EMPTY,
+            main: List::EMPTY,
+            ghost: Vec::new(),
+            page_bytes: 0,
+            reserved: 0,
+            batch: NO_BATCH,
+            pinned: 0,
+            hits: 0,
+            misses: 0,
+            insertions: 0,
+            evictions: 0,
+        }
+    }
+
+    /// The current batch is this one.
+    #[inline]
+    pub(super) fn begin(&mut self, batch: u64) {
+        if self.batch != batch {
+            self.batch = batch;
+            self.pinned = 0;
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, place: u32, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
+        let found = self.find(place).filter(|id| self.entries[*id as usize].tag == tag);
+        let Some(id) = found else {
+            self.misses += 1;
+            return None;
+        };
+        self.hits += 1;
+        let entry = &mut self.entries[id as usize];
+        if batch == NO_BATCH || entry.batch != batch {
+            entry.uses = MAX_USES.min(entry.uses + 1);
+            self.hold(id, batch);
+        }
+        self.entries[id as usize].page.clone()
+    }
+
+    /// First half of an insertion: evicts until one page more fits, tables included.
+    pub(super) fn make_room(&mut self) -> Room {
+        let mut carrier = None;
+        self.reserved += 1;
+        loop {
+            let (entries, slots) = self.wanted();
+            if self.bytes() + self.growth(entries, slots) <= self.budget {
+                self.grow(entries, slots);
+                return Room { carrier, reserved: true };
+            }
+            let Some(page) = self.evict() else { break };
+            carrier = Some(page);
+        }
+        self.reserved -= 1;
+        Room { carrier, reserved: false }
+    }
+
+    /// Second half. Gives the page that is cached now, or `page` itself if it has no room after all.
+    pub(super) fn insert(
+        &mut self,
+        place: u32,
+        tag: u32,
+        page: Arc<CachedPage>,
+        batch: u64,
+    ) -> Arc<CachedPage> {
+        assert!(self.reserved > 0, "room was made");
+        if let Some(id) = self.find(place) {
+            let entry = &self.entries[id as usize];
+            if let Some(present) = entry.page.as_ref().filter(|_| entry.tag == tag) {
+                let present = Arc::clone(present);
+                self.reserved -= 1;
+                self.hold(id, batch);
+                return present;
+            }
+            self.take_out(id);
+        }
+        // More than the reserved size only with very many cells.
+        while self.bytes() + page.bytes() - page::COST > self.budget {
+            if self.evict().is_none() {
+                self.reserved -= 1;
+                return page;
+            }
+        }
+        self.reserved -= 1;
+        self.put(Entry::new(place, tag, Some(Arc::clone(&page)), self.entrance(place)), batch);
+        self.page_bytes += page.bytes();
+        self.insertions += 1;
+        page
+    }
+
+    pub(super) fn remove(&mut self, place: u32) -> Option<Arc<CachedPage>> {
+        let id = self.find(place)?;
+        self.take_out(id)
+    }
+
+    pub(super) fn set_budget(&mut self, budget: usize) {
+        self.budget = budget;
+        while self.bytes() > self.budget {
+            if self.evict().is_some() {
+                continue;
+            }
+            if self.reserved == 0 {
+                let figures = (self.hits, self.misses, self.insertions, self.evictions);
+                let batch = self.batch;
+                *self = Self::new(budget);
+                self.batch = batch;
+                (self.hits, self.misses, self.insertions, self.evictions) = figures;
+            }
+            break;
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.page_bytes
+            + self.reserved * page::COST
+            + self.table.bytes()
+            + (self.vacant.capacity() + self.ghost.capacity()) * size_of::<u32>()
+            + self.entries.capacity() * size_of::<Entry>()
+    }
+
+    pub(super) fn add_to(&self, sum: &mut CacheStats) {
+        sum.hits += self.hits;
+        sum.misses += self.misses;
+        sum.insertions += self.insertions;
+        sum.evictions += self.evictions;
+        sum.pages += self.pages() as u64;
+        sum.pinned += self.pinned as u64;
+        sum.bytes += self.bytes() as u64;
+    }
+
+    fn pages(&self) -> usize {
+        self.small.len() + self.main.len()
+    }
+
+    #[inline]
+    fn find(&self, place: u32) -> Option<u32> {
+        self.table.find(hash(place), |id| self.entries[id as usize].place == place)
+    }
+
+    fn list(&mut self, queue: Queue) -> (&mut List, &mut [Entry]) {
+        let list = match queue {
+            Queue::Small => &mut self.small,
+            Queue::Main => &mut self.main,
+        };
+        (list, &mut self.entries)
+    }
+
+    /// Holds an entry for the current batch, if `batch` is that and half of the budget is not held.
+    fn hold(&mut self, id: u32, batch: u64) {
+        let limit = self.max_pinned();
+        let entry = &mut self.entries[id as usize];
+        let current = batch != NO_BATCH && batch == self.batch;
+        if current && entry.batch != batch && self.pinned < limit {
+            entry.batch = batch;
+            self.pinned += 1;
+        }
+    }
+
+    fn max_pinned(&self) -> usize {
+        self.budget / 2 / page::COST
+    }
+
+    /// Which queue a new page enters.
+    fn entrance(&self, place: u32) -> Queue {
+        let seen = self.ghost[slot_of(hash(place), self.ghost.len())] == place.wrapping_add(1);
+        if seen { Queue::Main } else { Queue::Small }
+    }
+
+    /// Adds an entry whose place is not there.
+    fn put(&mut self, entry: Entry, batch: u64) {
+        let (place, queue) = (entry.place, entry.queue);
+        let id = self.vacant.pop().expect("room was made for an entry");
+        self.entries[id as usize] = entry;
+        let (list, entries) = self.list(queue);
+        list.push(entries, id);
+        self.table.insert(hash(place), id);
+        self.hold(id, batch);
+    }
+
+    /// Empties an entry that has a page.
+    fn take_out(&mut self, id: u32) -> Option<Arc<CachedPage>> {
+        let Entry { place, batch, queue, .. } = self.entries[id as usize];
+        let (list, entries) = self.list(queue);
+        list.unlink(entries, id);
+        let entries = &self.entries;
+        self.table.remove(hash(place), id, |id| hash(entries[id as usize].place));
+        if batch != NO_BATCH && batch == self.batch {
+            self.pinned -= 1;
+        }
+        self.vacant.push(id);
+        let page = self.entries[id as usize].page.take();
+        self.page_bytes -= page.as_ref().map_or(0, |page| page.bytes());
+        page
+    }
+
+    /// Makes the least worthy page leave; none when there is no page.
+    fn evict(&mut self) -> Option<Arc<CachedPage>> {
+        // After the budget shrank, or when reservations fill it, the held ones may be all there are.
+        let hold = self.pinned <= self.max_pinned() && self.pinned < self.pages();
+        loop {
+            let from_small = self.small.len() * SMALL_PART > self.pages();
+            let id = match (self.small.oldest(), self.main.oldest()) {
+                (Some(id), _) if from_small => id,
+                (_, Some(id)) | (Some(id), None) => id,
+                (None, None) => return None,
+            };
+            let Entry { place, batch, uses, queue, .. } = self.entries[id as usize];
+            let held = hold && batch != NO_BATCH && batch == self.batch;
+            let stays = match queue {
+                Queue::Small => uses >= PROMOTED,
+                Queue::Main => uses > 0,
+            };
+            if held || stays {
+                self.go_round(id, held);
+                continue;
+            }
+            if queue == Queue::Small {
+                let slot = slot_of(hash(place), self.ghost.len());
+                self.ghost[slot] = place.wrapping_add(1);
+            }
+            self.evictions += 1;
+            return self.take_out(id);
+        }
+    }
+
+    /// To the new end of main, for one use less or, from small, for all of them.
+    fn go_round(&mut self, id: u32, held: bool) {
+        let queue = self.entries[id as usize].queue;
+        let (list, entries) = self.list(queue);
+        list.unlink(entries, id);
+        let entry = &mut entries[id as usize];
+        match queue {
+            Queue::Small => entry.uses = 0,
+            Queue::Main if !held => entry.uses -= 1,
+            Queue::Main => {}
+        }
+        entry.queue = Queue::Main;
+        let (list, entries) = self.list(Queue::Main);
+        list.push(entries, id);
+    }
+
+    /// How many entries and table slots there must be for the reservations.
+    fn wanted(&self) -> (usize, usize) {
+        let missing = self.reserved.saturating_sub(self.vacant.len());
+        if missing == 0 {
+            return (self.entries.len(), self.table.slots());
+        }
+        let entries = self.entries.len() + missing.max(MIN_STEP).max(self.entries.len() / 8);
+        (entries, (2 * entries).next_power_of_two())
+    }
+
+    /// Bytes that [`Shard::grow`] would add.
+    fn growth(&self, entries: usize, slots: usize) -> usize {
+        let more_entries = entries - self.entries.len();
+        let more_slots = slots - self.table.slots();
+        let ghosts = slots / 2 - self.ghost.len();
+        more_entries * (size_of::<Entry>() + size_of::<u32>())
+            + (more_slots + ghosts) * size_of::<u32>()
+    }
+
+    fn grow(&mut self, entries: usize, slots: usize) {
+        let old = self.entries.len();
+        if entries == old {
+            return;
+        }
+        self.entries.reserve_exact(entries - old);
+        // All entries may be vacant at once.
+        self.vacant.reserve_exact(entries - self.vacant.len());
+        for id in old..entries {
+            self.entries.push(Entry::new(0, 0, None, Queue::Small));
+            self.vacant.push(u32::try_from(id).expect("fewer entries than places"));
+        }
+        if slots > self.table.slots() {
+            let entries = &self.entries;
+            self.table.resize(slots, |id| hash(entries[id as usize].place));
+            // What it remembered is forgotten: this happens while the cache still fills.
+            self.ghost = vec![0; slots / 2];
+        }
+    }
+}

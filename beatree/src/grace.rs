@@ -1,0 +1,174 @@
+//! The readers' grace period: when has everyone left who could still hold a place that the index
+//! no longer names?
+//!
+//! A reader enters before it looks a page up and leaves when it has the page's bytes. Who frees a
+//! place first publishes the index without it, then calls [`Grace::start`], and frees the place
+//! when [`Period::poll`] has said true. Nobody ever waits here: readers do one counter up and one
+//! down, and a period is polled from step functions. A reader may sleep in I/O while inside and may
+//! leave on another thread.
+//!
+//! # How
+//! A *phase* number, and in each of a few shards one counter of readers inside for even phases
+//! and one for odd ones.
+//!
+//! * **enter**: (1) load the phase p; (2) add 1 to the counter of p's parity in one's shard; (3) load
+//!   the phase again; if it is not p, take the 1 back and repeat. Passing (3) is *validation*.
+//! * **leave**: subtract 1 from that same counter.
+//! * **advance** from p to p + 1: allowed when in each shard the counter of the other parity, which is
+//!   that of p - 1 and p + 1, was seen at zero after p was loaded; a compare-and-swap from p.
+//! * **start**: reads the phase g by an atomic addition of zero; **poll** advances as far as it can
+//!   and is true once the phase is at least g + 2.
+//!
+//! # Why it is right
+//! All accesses named above but the one of *leave* are sequentially consistent, so they have one
+//! order S.
+//!
+//! 1. *A reader validated in p is seen.* Its (2) precedes its (3) in S, and (3) read p, so it precedes
+//!    the swap p to p + 1 in S. Whoever looks at a counter after having loaded p + 1 does so later in
+//!    S than that swap, hence later than (2), and sees the reader's 1 until it has left.
+//! 2. *The swap p + 1 to p + 2 happens only when no reader validated in p is inside.* Its caller
+//!    loaded p + 1, then saw each counter of p's parity at zero once. By 1 no reader validated
+//!    in p was inside in that shard at that moment, and none can come: to validate in p one must read
+//!    p, and the phase never returns. It does not matter that the shards are read one after the other.
+//!    Readers of p + 2 share the counter but validate only after this swap.
+//! 3. *Who was inside before start is gone when poll says true.* Such a reader was validated in some
+//!    p <= g, g being what start read (both are in S, the phase only grows). The swap to g + 2 waited
+//!    for those of g by 2, the one to g + 1 for those of g - 1, and so on back.
+//! 4. *Who is not waited for sees the new index.* It was validated in a phase above g, by loading a value
+//!    that a swap g to g + 1 or a later one wrote. That swap read start's addition of zero, or a
+//!    later write, so start happens before it, and with start all that its thread did before: the
+//!    publication. This is why start is a read-modify-write: after a plain load the swap by a third
+//!    thread would not be ordered behind the publication.
+//! 5. *What a reader did inside happens before poll's true.* Leaving is a release; the zero that
+//!    the advancing thread read stems from it through a chain of read-modify-writes, and the
+//!    swap hands that on to whoever polls.
+//!
+//! The classic trap, a reader that loads the phase, is preempted for long and counts itself into a
+//! parity long since reused, ends in a failed validation: its short-lived 1 can delay an advance, never
+//! cause one. A reader repeats only when the phase has moved, so somebody always makes progress.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+/// Counters are spread over so many cache lines.
+const SHARDS: usize = 32;
+
+/// Two lines, because processors fetch lines in pairs.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Shard {
+    inside: [AtomicU64; 2],
+}
+
+#[derive(Debug, Default)]
+struct State {
+    phase: AtomicU64,
+    shards: [Shard; SHARDS],
+}
+
+/// Counts readers that are inside; one a database. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Grace(Arc<State>);
+
+/// A reader that is inside, until dropped.
+#[derive(Debug)]
+#[must_use = "dropping the guard leaves"]
+pub struct Guard<'a> {
+    counter: &'a AtomicU64,
+}
+
+/// A grace period: over when everyone who was inside at its start has left.
+#[derive(Clone, Debug)]
+pub struct Period {
+    state: Arc<State>,
+    /// The phase that must be reached.
+    target: u64,
+}
+
+impl Grace {
+    /// With nobody inside.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Enters. What this thread looks up until the guard is dropped stays where it is.
+    #[inline]
+    pub fn enter(&self) -> Guard<'_> {
+        let shard = &self.0.shards[shard_of_thread()];
+        loop {
+            let phase = self.0.phase.load(Ordering::SeqCst);
+            let counter = &shard.inside[parity(phase)];
+            counter.fetch_add(1, Ordering::SeqCst);
+            let guard = Guard { counter };
+            if self.0.phase.load(Ordering::SeqCst) == phase {
+                return guard;
+            }
+        }
+    }
+
+    /// Starts a period. Call it after the publication that hides what is to be freed.
+    pub fn start(&self) -> Period {
+        let phase = self.0.phase.fetch_add(0, Ordering::SeqCst);
+        Period { state: Arc::clone(&self.0), target: phase + 2 }
+    }
+}
+
+impl Period {
+    /// Has everyone left who was inside when this period started? Never waits; once true, always true.
+    pub fn poll(&self) -> bool {
+        // Two advances at most, one more look for what others advanced meanwhile.
+        for _ in 0..3 {
+            let phase = self.state.phase.load(Ordering::SeqCst);
+            if phase >= self.target {
+                return true;
+            }
+            if !self.state.advance(phase) {
+                return false;
+            }
+        }
+        self.state.phase.load(Ordering::SeqCst) >= self.target
+    }
+}
+
+impl State {
+    /// From `phase`, which the caller has loaded, to the next one. False while readers of the phase
+    /// before are inside.
+    fn advance(&self, phase: u64) -> bool {
+        let before = parity(phase + 1);
+        if self.shards.iter().any(|shard| shard.inside[before].load(Ordering::SeqCst) != 0) {
+            return false;
+        }
+        // A failure means that somebody else advanced, which is as good.
+        let _ = self.phase.compare_exchange(
+            phase,
+            phase + 1,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
+        true
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let before = self.counter.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "a guard leaves once");
+    }
+}
+
+#[inline]
+fn parity(phase: u64) -> usize {
+    usize::from(phase & 1 == 1)
+}
+
+/// Threads take shards in turn; a thread keeps its shard, in all databases.
+#[inline]
+fn shard_of_thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static SHARD: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    }
+    // Thread-locals may be gone while a thread ends; any shard is right, its counter only shared.
+    SHARD.try_with(|shard| *shard).unwrap_or(0)
+}

@@ -1,0 +1,445 @@
+//! Places of the leaf file: which pages are in use, which come next, which wait to be free.
+//!
+//! A page is in one of four states:
+//!
+//! ```text
+//!   frontier --allocate--> used --retire(stamp)--> pending --release(stamp)--> hole
+//!                            ^                                                   |
+//!                            +---------------------allocate----------------------+
+//! ```
+//!
+//! * *frontier*: from [`Space::frontier`] to the end of the file: reserved, never written since the
+//!   file grew. It is taken first, in order, so a fresh file is written sequentially.
+//! * *pending*: the index names it no longer, but the location record may not be durable yet, or a
+//!   reader may still look. [`Space::release`] says that both are past (DESIGN, ordering rule 2 (f)).
+//!   Until then it counts as used and is never handed out.
+//!
+//! Policy (docs/decisions/0010): the file grows while it has fewer than `size_percent` of its live
+//! pages; then the holes of the segments with the fewest used pages are filled, whole segments at a
+//! time, in address order.
+//!
+//! Growing is the caller's work: [`Space::allocate`] changes nothing and says [`NeedGrowth`]; the caller
+//! reserves whole segments on the device, calls [`Space::grown`] and asks again. If the device is
+//! full it asks with [`Growth::Refused`] and gets holes as long as there are any.
+//!
+//! Nothing here is stored: an open rebuilds it from the index ([`Space::from_used`]).
+//! [`Extents`] does the like for runs in the overflow file.
+
+mod bits;
+mod buckets;
+mod error;
+mod extents;
+mod free_map;
+mod free_runs;
+mod pending;
+
+pub use error::{NeedGrowth, SpaceError};
+pub use extents::{Extents, ExtentsStats, MAX_RUNS};
+
+use bits::Bits;
+use buckets::Buckets;
+use pending::Pending;
+
+/// Places are below this: the largest number says "no place" in the index.
+pub const MAX_PAGES: u32 = u32::MAX;
+
+/// How a file of pages grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Pages of a segment: the file grows by whole segments.
+    pub segment_pages: u32,
+    /// The file grows while it has fewer pages than this part of its live ones, in percent.
+    pub size_percent: u32,
+}
+
+impl Geometry {
+    /// Segments of 1 MiB, files of 1.5 times the live pages.
+    pub const DEFAULT: Self = Self { segment_pages: 256, size_percent: 150 };
+    /// Segments of 64 KiB, for tests and small databases.
+    pub const TINY: Self = Self { segment_pages: 16, size_percent: 150 };
+}
+
+impl Default for Geometry {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Neighbouring places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run {
+    /// The first.
+    pub start: u32,
+    /// How many, at least one.
+    pub len: u32,
+}
+
+impl Run {
+    /// The place behind the last.
+    pub fn end(&self) -> u32 {
+        self.start + self.len
+    }
+}
+
+/// May an allocation ask for a longer file?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// Yes, as the size factor says.
+    Allowed,
+    /// Only if nothing else is left: the device was found full.
+    Refused,
+}
+
+/// Figures of a [`Space`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceStats {
+    /// Pages of the file.
+    pub pages: u32,
+    /// Segments of the file.
+    pub segments: u32,
+    /// Pages in use and not given up.
+    pub live: u32,
+    /// Pages given up and not released.
+    pub pending: u32,
+    /// Free pages before the frontier.
+    pub holes: u32,
+    /// Pages behind the frontier.
+    pub fresh: u32,
+    /// Pages handed out since opening.
+    pub allocated: u64,
+    /// Runs that these pages came in: `allocated / runs` is the mean run.
+    pub runs: u64,
+}
+
+/// The allocator of the leaf file. It has one owner, the flusher.
+#[derive(Clone, Debug)]
+pub struct Space {
+    geometry: Geometry,
+    /// Used and pending pages.
+    used: Bits,
+    /// Pending pages, all of them also used.
+    retired: Bits,
+    buckets: Buckets,
+    pending: Pending<u32>,
+    used_count: u32,
+    retired_count: u32,
+    /// No page from here on has been used.
+    frontier: u32,
+    allocated: u64,
+    runs: u64,
+    /// Segments picked by one allocation and the pages to take from each; kept for its allocation.
+    picked: Vec<(u32, u32)>,
+}
+
+impl Space {
+    /// An empty file.
+    ///
+    /// # Panics
+    /// When a segment has no pages or more than 65,536, or the size factor is below 100 %.
+    pub fn new(geometry: Geometry) -> Self {
+        assert!((1..=1 << 16).contains(&geometry.segment_pages), "a segment has 1 to 65,536 pages");
+        assert!(geometry.size_percent >= 100, "a file holds its live pages");
+        Self {
+            geometry,
+            used: Bits::default(),
+            retired: Bits::default(),
+            buckets: Buckets::new(geometry.segment_pages),
+            pending: Pending::default(),
+            used_count: 0,
+            retired_count: 0,
+            frontier: 0,
+            allocated: 0,
+            runs: 0,
+            picked: Vec::new(),
+        }
+    }
+
+    /// A file of so many segments in which these places, in any order, are in use.
+    ///
+    /// # Panics
+    /// As [`Space::new`].
+    pub fn from_used(
+        geometry: Geometry,
+        segments: u32,
+        places: impl IntoIterator<Item = u32>,
+    ) -> Result<Self, SpaceError> {
+        let mut space = Self::new(geometry);
+        let pages = space.pages_with(segments)?;
+        space.used.grow(pages);
+        space.retired.grow(pages);
+        let mut counts = vec![0_u32; segments as usize];
+        for place in places {
+            space.check_inside(place)?;
+            if space.used.get(place) {
+                return Err(SpaceError::AlreadyUsed { place: place.into() });
+            }
+            space.used.set(place);
+            counts[(place / geometry.segment_pages) as usize] += 1;
+            space.frontier = space.frontier.max(place + 1);
+        }
+        for count in counts {
+            space.buckets.push(count);
+            space.used_count += count;
+        }
+        Ok(space)
+    }
+
+    /// Pages of the file.
+    pub fn pages(&self) -> u32 {
+        self.used.len()
+    }
+
+    /// The first of the pages at the end of the file that have never been used.
+    pub fn frontier(&self) -> u32 {
+        self.frontier
+    }
+
+    /// Is this page in use or pending? False behind the end of the file.
+    pub fn is_used(&self, place: u32) -> bool {
+        place < self.pages() && self.used.get(place)
+    }
+
+    /// Hands out `count` pages as runs in address order, no two of them adjacent; `out` is replaced.
+    pub fn allocate(
+        &mut self,
+        count: u32,
+        growth: Growth,
+        out: &mut Vec<Run>,
+    ) -> Result<(), NeedGrowth> {
+        out.clear();
+        let fresh = count.min(self.pages() - self.frontier);
+        let rest = count - fresh;
+        self.check_growth(count, rest, growth)?;
+        let run = Run { start: self.frontier, len: fresh };
+        self.take_fresh(run);
+        if rest > 0 {
+            self.fill_holes(rest, out);
+        }
+        if fresh > 0 {
+            // Holes lie before it, so the order holds.
+            push_merged(out, run);
+        }
+        self.used_count += count;
+        self.allocated += u64::from(count);
+        self.runs += out.len() as u64;
+        debug_assert_eq!(out.iter().map(|run| run.len).sum::<u32>(), count);
+        Ok(())
+    }
+
+    /// The device has reserved so many segments more.
+    pub fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
+        let pages = self.pages_with(self.buckets.segments().saturating_add(segments))?;
+        self.used.grow(pages);
+        self.retired.grow(pages);
+        for _ in 0..segments {
+            self.buckets.push(0);
+        }
+        Ok(())
+    }
+
+    /// Gives pages up as of `stamp`, a number that never falls. They stay out of allocation until
+    /// [`Space::release`]. After an error the places before the one named are retired.
+    ///
+    /// # Panics
+    /// When the stamp is below an earlier one.
+    pub fn retire(&mut self, places: &[u32], stamp: u64) -> Result<(), SpaceError> {
+        let mut outcome = Ok(());
+        let mut done = 0;
+        for &place in places {
+            outcome = self.retire_one(place);
+            if outcome.is_err() {
+                break;
+            }
+            done += 1;
+        }
+        if done > 0 {
+            self.pending.add(stamp, places[..done].iter().copied());
+        }
+        outcome
+    }
+
+    /// Location records through `stamp` are durable and the readers from before have left: what was
+    /// retired until then becomes holes. Gives their number.
+    pub fn release(&mut self, stamp: u64) -> u32 {
+        let before = self.retired_count;
+        while let Some(places) = self.pending.take(stamp) {
+            for place in places {
+                self.retired.clear(place);
+                self.retired_count -= 1;
+                self.make_hole(place);
+            }
+        }
+        before - self.retired_count
+    }
+
+    /// Recovery: a location record says that this page is in use.
+    pub fn mark_used(&mut self, place: u32) -> Result<(), SpaceError> {
+        self.check_inside(place)?;
+        if self.used.get(place) {
+            return Err(SpaceError::AlreadyUsed { place: place.into() });
+        }
+        self.used.set(place);
+        self.used_count += 1;
+        let segment = place / self.geometry.segment_pages;
+        self.buckets.set_used(segment, self.buckets.used(segment) + 1);
+        self.frontier = self.frontier.max(place + 1);
+        Ok(())
+    }
+
+    /// A page is free at once: in recovery, where nobody reads, and for pages allocated but never
+    /// published.
+    pub fn mark_free(&mut self, place: u32) -> Result<(), SpaceError> {
+        self.check_owned(place)?;
+        self.make_hole(place);
+        Ok(())
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> SpaceStats {
+        let fresh = self.pages() - self.frontier;
+        SpaceStats {
+            pages: self.pages(),
+            segments: self.buckets.segments(),
+            live: self.used_count - self.retired_count,
+            pending: self.retired_count,
+            holes: self.pages() - self.used_count - fresh,
+            fresh,
+            allocated: self.allocated,
+            runs: self.runs,
+        }
+    }
+
+    /// Bytes of memory that this allocator holds.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.used.bytes()
+            + self.retired.bytes()
+            + self.buckets.bytes()
+            + self.pending.bytes()
+            + self.picked.capacity() * size_of::<(u32, u32)>()
+    }
+
+    /// Pages of a file of so many segments.
+    fn pages_with(&self, segments: u32) -> Result<u32, SpaceError> {
+        let pages = u64::from(segments) * u64::from(self.geometry.segment_pages);
+        u32::try_from(pages).map_err(|_| SpaceError::TooLong { pages })
+    }
+
+    /// `count` pages are wanted, `rest` of them not from the frontier.
+    fn check_growth(&self, count: u32, rest: u32, growth: Growth) -> Result<(), NeedGrowth> {
+        let stats = self.stats();
+        let missing = u64::from(rest).saturating_sub(stats.holes.into());
+        let live = u64::from(stats.live) + u64::from(count);
+        let target = live * u64::from(self.geometry.size_percent) / 100;
+        let short = target.min(self.longest()).saturating_sub(stats.pages.into());
+        let wanted = match growth {
+            Growth::Allowed => short.min(rest.into()).max(missing),
+            Growth::Refused => missing,
+        };
+        if wanted == 0 {
+            return Ok(());
+        }
+        let segments = wanted.div_ceil(self.geometry.segment_pages.into());
+        Err(NeedGrowth { segments: u32::try_from(segments).unwrap_or(u32::MAX) })
+    }
+
+    /// Pages of the longest possible file.
+    fn longest(&self) -> u64 {
+        u64::from(MAX_PAGES - MAX_PAGES % self.geometry.segment_pages)
+    }
+
+    /// Takes `count` holes, which exist, from the emptiest segments. Nothing is fresh any more.
+    fn fill_holes(&mut self, count: u32, out: &mut Vec<Run>) {
+        assert_eq!(self.frontier, self.pages(), "fresh pages go first");
+        let size = self.geometry.segment_pages;
+        let mut picked = core::mem::take(&mut self.picked);
+        picked.clear();
+        let (mut left, mut least) = (count, 0);
+        while left > 0 {
+            let segment = self.buckets.emptiest(least).expect("holes were counted");
+            least = self.buckets.used(segment);
+            let take = left.min(size - least);
+            assert!(take > 0, "a segment with holes");
+            picked.push((segment, take));
+            // Counted now, so that the next look does not find it; its bits follow below.
+            self.buckets.set_used(segment, least + take);
+            left -= take;
+        }
+        picked.sort_unstable();
+        for &(segment, take) in &picked {
+            self.take_holes(segment, take, out);
+        }
+        self.picked = picked;
+    }
+
+    /// Marks the first `take` holes of a segment.
+    fn take_holes(&mut self, segment: u32, take: u32, out: &mut Vec<Run>) {
+        let end = (segment + 1) * self.geometry.segment_pages;
+        let mut at = segment * self.geometry.segment_pages;
+        let mut left = take;
+        while left > 0 {
+            let start = self.used.next_clear(at, end);
+            at = self.used.next_set(start, end.min(start + left));
+            assert!(at > start, "the bitmap has the holes that were counted");
+            self.used.set_range(start, at);
+            push_merged(out, Run { start, len: at - start });
+            left -= at - start;
+        }
+    }
+
+    /// Marks a run at the frontier and moves that behind it.
+    fn take_fresh(&mut self, run: Run) {
+        self.frontier = run.end();
+        self.used.set_range(run.start, run.end());
+        let size = self.geometry.segment_pages;
+        let mut at = run.start;
+        while at < run.end() {
+            let segment = at / size;
+            let end = run.end().min((segment + 1) * size);
+            self.buckets.set_used(segment, self.buckets.used(segment) + end - at);
+            at = end;
+        }
+    }
+
+    fn make_hole(&mut self, place: u32) {
+        self.used.clear(place);
+        self.used_count -= 1;
+        let segment = place / self.geometry.segment_pages;
+        self.buckets.set_used(segment, self.buckets.used(segment) - 1);
+    }
+
+    fn retire_one(&mut self, place: u32) -> Result<(), SpaceError> {
+        self.check_owned(place)?;
+        self.retired.set(place);
+        self.retired_count += 1;
+        Ok(())
+    }
+
+    /// In use, and not given up.
+    fn check_owned(&self, place: u32) -> Result<(), SpaceError> {
+        self.check_inside(place)?;
+        if !self.used.get(place) {
+            return Err(SpaceError::NotUsed { place: place.into() });
+        }
+        if self.retired.get(place) {
+            return Err(SpaceError::AlreadyRetired { place: place.into() });
+        }
+        Ok(())
+    }
+
+    fn check_inside(&self, place: u32) -> Result<(), SpaceError> {
+        if place < self.pages() {
+            Ok(())
+        } else {
+            Err(SpaceError::OutsideFile { place: place.into(), pages: self.pages().into() })
+        }
+    }
+}
+
+/// Appends a run that begins at or behind the end of the last one.
+fn push_merged(out: &mut Vec<Run>, run: Run) {
+    match out.last_mut() {
+        Some(last) if last.end() == run.start => last.len += run.len,
+        _ => out.push(run),
+    }
+}

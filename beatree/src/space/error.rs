@@ -1,0 +1,56 @@
+//! Errors of the allocators.
+
+/// A place was named that cannot be what it was said to be: the index, a location record or an image
+/// is not of this file's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpaceError {
+    /// Two owners of one place.
+    #[error("page {place} is used twice")]
+    AlreadyUsed {
+        /// The place.
+        place: u64,
+    },
+    /// A place given up that nobody owns.
+    #[error("page {place} is given up but was not in use")]
+    NotUsed {
+        /// The place.
+        place: u64,
+    },
+    /// A place given up twice.
+    #[error("page {place} is given up twice")]
+    AlreadyRetired {
+        /// The place.
+        place: u64,
+    },
+    /// A place behind the end of the file.
+    #[error("page {place} lies behind the end of the file, {pages} pages")]
+    OutsideFile {
+        /// The place.
+        place: u64,
+        /// Pages of the file.
+        pages: u64,
+    },
+    /// A file of more pages than places can name.
+    #[error("a file of {pages} pages is longer than its places can say")]
+    TooLong {
+        /// Its pages.
+        pages: u64,
+    },
+    /// A free map that is no free map.
+    #[error("free map: {what} at byte {offset}")]
+    FreeMap {
+        /// What is wrong.
+        what: &'static str,
+        /// Where.
+        offset: usize,
+    },
+}
+
+/// The file must grow before this can be allocated. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the file needs {segments} more segments")]
+pub struct NeedGrowth {
+    /// Whole segments to reserve at the end of the file.
+    pub segments: u32,
+}

@@ -1,0 +1,274 @@
+//! Places of the overflow file: extents, that is a few runs of pages for each long value.
+//!
+//! The same life as in the leaf file (used, retired as of a stamp, released, free), but by runs, and
+//! the state is stored: the image carries the free map ([`super::free_map`]).
+//!
+//! Policy: the smallest free run that holds the whole value; else, while the file has fewer pages
+//! than the size factor says, growth; else the largest free runs, at most [`MAX_RUNS`] of them; else
+//! growth.
+
+use std::collections::BTreeMap;
+
+use pleach_core::page::MAX_PLACE;
+use pleach_core::page::overflow::{MAX_RUN_PAGES, Run};
+
+pub use pleach_core::page::overflow::MAX_RUNS;
+
+use super::free_map;
+use super::free_runs::FreeRuns;
+use super::pending::Pending;
+use super::{Geometry, Growth, NeedGrowth, SpaceError};
+
+/// Figures of [`Extents`], in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtentsStats {
+    /// Pages of the file.
+    pub pages: u64,
+    /// Pages in use and not given up.
+    pub live: u64,
+    /// Pages given up and not released.
+    pub pending: u64,
+    /// Free pages.
+    pub free: u64,
+    /// Runs of free pages.
+    pub free_runs: u64,
+}
+
+/// The allocator of the overflow file. It has one owner, the flusher.
+#[derive(Clone, Debug)]
+pub struct Extents {
+    geometry: Geometry,
+    pages: u64,
+    free: FreeRuns,
+    /// Retired runs by their starts: they overlap neither each other nor free ones.
+    retired: BTreeMap<u64, u64>,
+    retired_pages: u64,
+    pending: Pending<Run>,
+}
+
+impl Extents {
+    /// An empty file.
+    ///
+    /// # Panics
+    /// When a segment has no pages or the size factor is below 100 %.
+    pub fn new(geometry: Geometry) -> Self {
+        assert!(geometry.segment_pages > 0, "a segment has pages");
+        assert!(geometry.size_percent >= 100, "a file holds its live pages");
+        Self {
+            geometry,
+            pages: 0,
+            free: FreeRuns::default(),
+            retired: BTreeMap::new(),
+            retired_pages: 0,
+            pending: Pending::default(),
+        }
+    }
+
+    /// The state that [`Extents::encode`] wrote, validated in full.
+    pub fn parse(geometry: Geometry, bytes: &[u8]) -> Result<Self, SpaceError> {
+        let map = free_map::parse(bytes)?;
+        if map.pages % u64::from(geometry.segment_pages) != 0 {
+            return Err(SpaceError::FreeMap { what: "the file ends within a segment", offset: 0 });
+        }
+        let mut extents = Self::new(geometry);
+        extents.pages = map.pages;
+        for (start, len) in map.runs {
+            extents.free.insert(start, len);
+        }
+        Ok(extents)
+    }
+
+    /// Appends the free map as it will be after a restart: free is what is free now and what was
+    /// retired with a stamp of at most `through`, the newest one whose location record the image
+    /// covers.
+    pub fn encode(&self, through: u64, out: &mut Vec<u8>) {
+        let mut free = self.free.clone();
+        for run in self.pending.iter(through) {
+            free.insert(run.start, run.pages.into());
+        }
+        free_map::encode(self.pages, free.len(), free.iter(), out);
+    }
+
+    /// Hands out `count` pages as at most [`MAX_RUNS`] runs in address order; `out` is replaced.
+    ///
+    /// # Panics
+    /// When `count` is 0.
+    pub fn allocate(
+        &mut self,
+        count: u32,
+        growth: Growth,
+        out: &mut Vec<Run>,
+    ) -> Result<(), NeedGrowth> {
+        assert!(count > 0, "a long value has pages");
+        out.clear();
+        let whole = self.free.smallest_of(count.into()).map(|(start, _)| (start, u64::from(count)));
+        let mut picked: Vec<(u64, u64)> = match whole {
+            Some(run) => vec![run],
+            None if growth == Growth::Allowed && self.is_short(count) => {
+                return Err(self.need(count));
+            }
+            None => self.pick_largest(count).ok_or_else(|| self.need(count))?,
+        };
+        if picked.iter().map(|(_, len)| runs_of(*len)).sum::<u64>() > MAX_RUNS as u64 {
+            return Err(self.need(count));
+        }
+        picked.sort_unstable();
+        for (start, len) in picked {
+            self.free.remove(start, len);
+            cut(start, len, out);
+        }
+        Ok(())
+    }
+
+    /// The device has reserved so many segments more.
+    pub fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
+        let more = u64::from(segments) * u64::from(self.geometry.segment_pages);
+        let pages = self.pages + more;
+        if pages > MAX_PLACE + 1 {
+            return Err(SpaceError::TooLong { pages });
+        }
+        if more > 0 {
+            self.free.insert(self.pages, more);
+        }
+        self.pages = pages;
+        Ok(())
+    }
+
+    /// Gives runs up as of `stamp`, a number that never falls. After an error the runs before the
+    /// one named are retired.
+    ///
+    /// # Panics
+    /// When the stamp is below an earlier one.
+    pub fn retire(&mut self, runs: &[Run], stamp: u64) -> Result<(), SpaceError> {
+        for run in runs {
+            self.check_owned(*run)?;
+            self.retired.insert(run.start, run.pages.into());
+            self.retired_pages += u64::from(run.pages);
+            self.pending.add(stamp, [*run]);
+        }
+        Ok(())
+    }
+
+    /// Frees what was retired with stamps through `stamp`; gives the number of pages.
+    pub fn release(&mut self, stamp: u64) -> u64 {
+        let before = self.retired_pages;
+        while let Some(runs) = self.pending.take(stamp) {
+            for run in runs {
+                self.retired.remove(&run.start);
+                self.retired_pages -= u64::from(run.pages);
+                self.free.insert(run.start, run.pages.into());
+            }
+        }
+        before - self.retired_pages
+    }
+
+    /// Recovery: a location record says that this run is in use.
+    pub fn mark_used(&mut self, run: Run) -> Result<(), SpaceError> {
+        self.check_inside(run)?;
+        if !self.free.contains(run.start, run.pages.into()) {
+            return Err(SpaceError::AlreadyUsed { place: run.start });
+        }
+        self.free.remove(run.start, run.pages.into());
+        Ok(())
+    }
+
+    /// A run is free at once: in recovery, and for runs allocated but never published.
+    pub fn mark_free(&mut self, run: Run) -> Result<(), SpaceError> {
+        self.check_owned(run)?;
+        self.free.insert(run.start, run.pages.into());
+        Ok(())
+    }
+
+    /// Free runs in address order, as start and length.
+    pub fn free_runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.free.iter()
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> ExtentsStats {
+        ExtentsStats {
+            pages: self.pages,
+            live: self.pages - self.free.pages() - self.retired_pages,
+            pending: self.retired_pages,
+            free: self.free.pages(),
+            free_runs: self.free.len() as u64,
+        }
+    }
+
+    /// Bytes of memory that this allocator holds, about.
+    pub fn bytes(&self) -> usize {
+        // A B-tree's nodes are between half and entirely full.
+        const RETIRED: usize = 2 * size_of::<(u64, u64)>();
+        size_of::<Self>()
+            + self.free.bytes()
+            + self.retired.len() * RETIRED
+            + self.pending.bytes()
+    }
+
+    /// Is the file shorter than the size factor allows with `count` more live pages?
+    fn is_short(&self, count: u32) -> bool {
+        let live = self.stats().live + u64::from(count);
+        self.pages < live.saturating_mul(self.geometry.size_percent.into()) / 100
+    }
+
+    /// So many segments that a run of `count` pages lies at the end of the file.
+    fn need(&self, count: u32) -> NeedGrowth {
+        let tail = self.free.ending_at(self.pages);
+        let missing = u64::from(count).saturating_sub(tail);
+        let segments = missing.div_ceil(self.geometry.segment_pages.into());
+        NeedGrowth { segments: u32::try_from(segments).unwrap_or(u32::MAX).max(1) }
+    }
+
+    /// The fewest free runs that hold `count` pages; the last one as small as will do.
+    fn pick_largest(&self, count: u32) -> Option<Vec<(u64, u64)>> {
+        let mut picked = Vec::with_capacity(MAX_RUNS);
+        let mut left = u64::from(count);
+        for (start, len) in self.free.largest().take(MAX_RUNS) {
+            if len >= left {
+                let (start, _) = self.free.smallest_of(left).unwrap_or((start, len));
+                picked.push((start, left));
+                return Some(picked);
+            }
+            picked.push((start, len));
+            left -= len;
+        }
+        None
+    }
+
+    /// Inside the file, nothing of it free, nothing of it given up.
+    fn check_owned(&self, run: Run) -> Result<(), SpaceError> {
+        self.check_inside(run)?;
+        let end = run.start + u64::from(run.pages);
+        if self.free.overlaps(run.start, run.pages.into()) {
+            return Err(SpaceError::NotUsed { place: run.start });
+        }
+        let before = self.retired.range(..end).next_back();
+        if before.is_some_and(|(start, len)| start + len > run.start) {
+            return Err(SpaceError::AlreadyRetired { place: run.start });
+        }
+        Ok(())
+    }
+
+    fn check_inside(&self, run: Run) -> Result<(), SpaceError> {
+        let end = run.start.checked_add(run.pages.into());
+        if run.pages > 0 && end.is_some_and(|end| end <= self.pages) {
+            Ok(())
+        } else {
+            Err(SpaceError::OutsideFile { place: run.start, pages: self.pages })
+        }
+    }
+}
+
+/// Runs that `len` neighbouring pages make: a run has a longest length.
+fn runs_of(len: u64) -> u64 {
+    len.div_ceil(MAX_RUN_PAGES.into())
+}
+
+fn cut(start: u64, len: u64, out: &mut Vec<Run>) {
+    let (mut at, end) = (start, start + len);
+    while at < end {
+        let pages = u32::try_from(end - at).unwrap_or(u32::MAX).min(MAX_RUN_PAGES);
+        out.push(Run { start: at, pages });
+        at += u64::from(pages);
+    }
+}

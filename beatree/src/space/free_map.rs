@@ -1,0 +1,83 @@
+//! The free map of the overflow file as bytes, for an image.
+//!
+//! ```text
+//! 0           8            16
+//! | pages 8   | count 8    | count runs: start 8 | length 8 |
+//! ```
+//!
+//! Little-endian. Runs are in address order, not empty, inside the file and never adjacent, so a
+//! state has one encoding. The checksum is that of the pages which carry these bytes.
+
+use super::SpaceError;
+
+const PAGES: usize = 0;
+const COUNT: usize = PAGES + 8;
+const RUNS: usize = COUNT + 8;
+const RUN_SIZE: usize = 16;
+
+/// A validated free map.
+pub(super) struct FreeMap<'a> {
+    /// Pages of the file.
+    pub(super) pages: u64,
+    /// Start and length of the free runs.
+    pub(super) runs: Runs<'a>,
+}
+
+pub(super) struct Runs<'a>(core::slice::Iter<'a, [u8; RUN_SIZE]>);
+
+impl Iterator for Runs<'_> {
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        self.0.next().map(run)
+    }
+}
+
+pub(super) fn encode(
+    pages: u64,
+    count: usize,
+    runs: impl Iterator<Item = (u64, u64)>,
+    out: &mut Vec<u8>,
+) {
+    out.reserve(RUNS + count * RUN_SIZE);
+    out.extend(pages.to_le_bytes());
+    out.extend((count as u64).to_le_bytes());
+    for (start, len) in runs {
+        out.extend(start.to_le_bytes());
+        out.extend(len.to_le_bytes());
+    }
+}
+
+pub(super) fn parse(bytes: &[u8]) -> Result<FreeMap<'_>, SpaceError> {
+    let fail = |what, offset| Err(SpaceError::FreeMap { what, offset });
+    let (Some(pages), Some(count)) = (u64_at(bytes, PAGES), u64_at(bytes, COUNT)) else {
+        return fail("too short", bytes.len());
+    };
+    let (runs, rest) = bytes[RUNS..].as_chunks::<RUN_SIZE>();
+    if !rest.is_empty() || runs.len() as u64 != count {
+        return fail("length and count disagree", COUNT);
+    }
+    // Behind which a run may start: adjacent ones would be one run.
+    let mut least = 0;
+    for (index, (start, len)) in runs.iter().map(run).enumerate() {
+        let offset = RUNS + index * RUN_SIZE;
+        let end = start.checked_add(len);
+        if start < least {
+            return fail("runs overlap, touch or are out of order", offset);
+        }
+        match end {
+            Some(end) if len > 0 && end <= pages => least = end + 1,
+            _ => return fail("a run is empty or leaves the file", offset),
+        }
+    }
+    Ok(FreeMap { pages, runs: Runs(runs.iter()) })
+}
+
+fn run(bytes: &[u8; RUN_SIZE]) -> (u64, u64) {
+    let (halves, _) = bytes.as_chunks::<8>();
+    (u64::from_le_bytes(halves[0]), u64::from_le_bytes(halves[1]))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk::<8>().map(|word| u64::from_le_bytes(*word))
+}

@@ -1,0 +1,49 @@
+//! What was given up but may not be used again yet, oldest first.
+//!
+//! A *stamp* is a number of the caller's that never falls (the flush that gave the places up). Things
+//! of one stamp are released together, in the order of their stamps.
+
+use std::collections::VecDeque;
+
+#[derive(Clone, Debug)]
+pub(super) struct Pending<T> {
+    batches: VecDeque<(u64, Vec<T>)>,
+}
+
+impl<T> Default for Pending<T> {
+    fn default() -> Self {
+        Self { batches: VecDeque::new() }
+    }
+}
+
+impl<T> Pending<T> {
+    /// # Panics
+    /// When `stamp` is below an earlier one.
+    pub(super) fn add(&mut self, stamp: u64, items: impl IntoIterator<Item = T>) {
+        match self.batches.back_mut() {
+            Some((last, batch)) if *last == stamp => batch.extend(items),
+            last => {
+                assert!(last.is_none_or(|(last, _)| *last < stamp), "stamps never fall");
+                self.batches.push_back((stamp, items.into_iter().collect()));
+            }
+        }
+    }
+
+    /// Takes the oldest batch out if its stamp is at most `through`.
+    pub(super) fn take(&mut self, through: u64) -> Option<Vec<T>> {
+        if self.batches.front()?.0 > through {
+            return None;
+        }
+        self.batches.pop_front().map(|(_, batch)| batch)
+    }
+
+    /// Everything with a stamp of at most `through`.
+    pub(super) fn iter(&self, through: u64) -> impl Iterator<Item = &T> {
+        self.batches.iter().take_while(move |(stamp, _)| *stamp <= through).flat_map(|(_, b)| b)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.batches.iter().map(|(_, batch)| batch.capacity() * size_of::<T>()).sum::<usize>()
+            + self.batches.capacity() * size_of::<(u64, Vec<T>)>()
+    }
+}

@@ -1,0 +1,169 @@
+//! An owned byte string: a value on its way between session, log, delta and page.
+//!
+//! Invariant: strings of at most [`Value::INLINE`] bytes lie in the struct itself, longer ones in a
+//! shared allocation that is never written again. So a clone costs a copy of 24 bytes or a
+//! reference count, and a balance never touches the allocator.
+
+use core::cmp::Ordering;
+use core::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// An immutable byte string, cheap to clone. Equality, order and hash are those of the bytes.
+#[derive(Clone)]
+pub struct Value(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Inline { len: u8, bytes: [u8; Value::INLINE] },
+    Shared(Arc<[u8]>),
+}
+
+const _: () = assert!(size_of::<Value>() == 24, "three words");
+
+impl Value {
+    /// Bytes of the longest string that needs no allocation.
+    pub const INLINE: usize = 22;
+
+    /// Bytes that this value holds outside of its own struct. Clones share them.
+    pub fn heap_bytes(&self) -> usize {
+        match &self.0 {
+            Repr::Inline { .. } => 0,
+            // Two reference counts lie before the bytes.
+            Repr::Shared(bytes) => bytes.len() + 2 * size_of::<usize>(),
+        }
+    }
+
+    fn inline(from: &[u8]) -> Option<Self> {
+        let len = u8::try_from(from.len()).ok()?;
+        let mut bytes = [0; Self::INLINE];
+        bytes.get_mut(..from.len())?.copy_from_slice(from);
+        Some(Self(Repr::Inline { len, bytes }))
+    }
+}
+
+impl core::ops::Deref for Value {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Repr::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl Default for Value {
+    fn default() -> Self {
+        Self(Repr::Inline { len: 0, bytes: [0; Self::INLINE] })
+    }
+}
+
+impl From<&[u8]> for Value {
+    fn from(bytes: &[u8]) -> Self {
+        Self::inline(bytes).unwrap_or_else(|| Self(Repr::Shared(bytes.into())))
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Value {
+    fn from(bytes: &[u8; N]) -> Self {
+        Self::from(bytes.as_slice())
+    }
+}
+
+impl From<Vec<u8>> for Value {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::inline(&bytes).unwrap_or_else(|| Self(Repr::Shared(bytes.into())))
+    }
+}
+
+impl From<Arc<[u8]>> for Value {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        Self::inline(&bytes).unwrap_or(Self(Repr::Shared(bytes)))
+    }
+}
+
+impl AsRef<[u8]> for Value {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl core::borrow::Borrow<[u8]> for Value {
+    fn borrow(&self) -> &[u8] {
+        self
+    }
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Value {}
+
+impl PartialOrd for Value {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Value {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+impl Hash for Value {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+impl core::fmt::Debug for Value {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        const SHOWN: usize = 32;
+        for byte in self.iter().take(SHOWN) {
+            write!(f, "{byte:02x}")?;
+        }
+        if self.len() > SHOWN { write!(f, "... ({} bytes)", self.len()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_around_the_inline_limit_keeps_its_bytes() {
+        for len in [0, 1, 8, Value::INLINE - 1, Value::INLINE, Value::INLINE + 1, 255, 256, 5000] {
+            let bytes: Vec<u8> = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
+            let value = Value::from(bytes.as_slice());
+            assert_eq!(&*value, bytes.as_slice());
+            assert_eq!(value, Value::from(bytes.clone()));
+            assert_eq!(value, Value::from(Arc::<[u8]>::from(bytes.as_slice())));
+            assert_eq!(value.clone(), value);
+            assert_eq!(value.heap_bytes() > 0, len > Value::INLINE);
+        }
+        assert_eq!(Value::default(), Value::from(&[]));
+    }
+
+    #[test]
+    fn order_and_equality_are_those_of_the_bytes() {
+        let strings = [vec![], vec![0], vec![0; 22], vec![0; 23], vec![1], vec![1; 40], vec![2, 0]];
+        for a in &strings {
+            for b in &strings {
+                let (left, right) = (Value::from(a.as_slice()), Value::from(b.as_slice()));
+                assert_eq!(left.cmp(&right), a.cmp(b));
+                assert_eq!(left == right, a == b);
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_value_is_printed_in_part() {
+        assert_eq!(format!("{:?}", Value::from(&[0xab, 1])), "ab01");
+        assert!(format!("{:?}", Value::from(vec![0; 33])).ends_with("... (33 bytes)"));
+    }
+}

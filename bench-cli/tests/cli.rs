@@ -1,0 +1,388 @@
+//! `nomt-bench` and `pleach` as a user runs them: exit codes, one-line errors, the whole of a
+//! tiny run on each backend that this build has, golden roots, reuse of a folder.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Roots after the load and after each of 4 batches of 100 transfers on 2^10 accounts, 25 %
+/// fresh: `docs/workloads.md` has them too. A change is a new version of the workload.
+const LOADED: &str = "48c02c35a8b79dbef9859f84445b79995cdd18754c18f3394fa73708905b69a9";
+const GOLDEN: [(&str, &str, &str); 5] = [
+    ("1", "uniform", "4098751e56fe63ae788030c690dd734319b71d1247250b93f6dec8282f7a0da0"),
+    ("2", "uniform", "529cb6ab99cc9c97b849dc85d14d58f4eea74639cf039f42373ecc46f87290ce"),
+    ("3", "uniform", "1f7a8ce0123b1783f327df79e7b3eaf5f48817322a9631d1e716a8972e794997"),
+    ("1", "zipf:0.99", "3bc9d3ec377b6417580f20f301913b9b00a8197ce065111c32d10597e302d625"),
+    ("1", "pareto", "39995ec78793a05474e1c9c736d79ca0619096c9f89a0b9f785773de02fb1c3a"),
+];
+
+/// The oracle, then every engine that this build has.
+fn backends() -> Vec<&'static str> {
+    let mut all = vec!["model"];
+    if cfg!(feature = "engine") {
+        all.push("pleach");
+    }
+    if cfg!(feature = "peer-nomt") {
+        all.push("nomt");
+    }
+    all
+}
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nomt-bench"));
+    command.args(arguments).output().expect("the binary starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs a command that must succeed and gives what it printed.
+fn succeed(arguments: &[&str]) -> String {
+    let output = bench(arguments);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}\n{out}\n{err}");
+    out
+}
+
+/// Runs a command that must fail with this code and one line, and gives the line.
+fn fail(code: i32, arguments: &[&str]) -> String {
+    let output = bench(arguments);
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{err}");
+    assert_eq!(err.lines().count(), 1, "{arguments:?}\n{err}");
+    assert!(output.stdout.is_empty(), "{arguments:?}\n{}", text(&output.stdout));
+    err
+}
+
+/// A tiny transfer with JSON; gives the document.
+fn transfer(folder: &TempDir, more: &[&str]) -> Value {
+    let file = folder.path().join("result.json");
+    let name = file.to_str().expect("a plain name");
+    let mut arguments = vec!["transfer", "--quiet", "--json", name];
+    let tiny = [
+        ["--log2", "8"],
+        ["--batch", "50"],
+        ["--batches", "3"],
+        ["--warmup", "1"],
+        ["--cache-mib", "64"],
+        ["--log-limit-mib", "4"],
+    ];
+    for pair in tiny {
+        if !more.contains(&pair[0]) {
+            arguments.extend(pair);
+        }
+    }
+    arguments.extend(more);
+    succeed(&arguments);
+    read(&file)
+}
+
+fn read(file: &Path) -> Value {
+    let text = std::fs::read_to_string(file).expect("the result is there");
+    serde_json::from_str(&text).expect("the result is JSON")
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+#[test]
+fn bad_arguments_exit_2_with_one_line() {
+    let cases: [&[&str]; 18] = [
+        &[],
+        &["wander"],
+        &["transfer", "--log2", "99"],
+        &["transfer", "--log2", "0"],
+        &["transfer", "--batch", "0"],
+        &["transfer", "--batches", "0"],
+        &["transfer", "--batches", "several"],
+        &["transfer", "--fresh", "101"],
+        &["transfer", "--distribution", "zipf:0"],
+        &["transfer", "--distribution", "normal"],
+        &["transfer", "--durability", "periodic:0"],
+        &["transfer", "--witness", "maybe"],
+        &["transfer", "--cache-mib", "0"],
+        &["transfer", "--verify-every", "0"],
+        &["transfer", "--backend", "model,model"],
+        &["transfer", "--backend", "abacus"],
+        &["transfer", "--backend", "model", "--peer-arg", "readers=16"],
+        &["transfer", "--reset"],
+    ];
+    for case in cases {
+        let line = fail(2, case);
+        assert!(line.starts_with("nomt-bench: "), "{line}");
+    }
+    let line = fail(2, &["init", "--backend", "model"]);
+    assert!(line.contains("--dir"), "{line}");
+    let line = fail(2, &["recover", "--backend", "model", "--durability", "none"]);
+    assert!(line.contains("--durability commit"), "{line}");
+    let line = fail(2, &["device", "--dir", "/nonexistent/folder"]);
+    assert!(line.contains("--dir"), "{line}");
+    let line = fail(2, &["__child"]);
+    assert!(line.contains("internal"), "{line}");
+}
+
+#[test]
+fn a_need_beyond_the_machine_is_stated_before_anything_is_made() {
+    let at = folder();
+    let dir = at.path().join("db");
+    let name = dir.to_str().expect("a plain name");
+    let line = fail(2, &["init", "--backend", "model", "--log2", "32", "--dir", name]);
+    assert!(line.contains("GiB") && line.contains("free"), "{line}");
+    assert!(!dir.exists());
+}
+
+#[test]
+fn golden_roots_hold_on_every_backend() {
+    for (seed, distribution, last) in GOLDEN {
+        for backend in backends() {
+            let at = folder();
+            let size = ["--log2", "10", "--batch", "100", "--batches", "4", "--warmup", "0"];
+            let which = ["--seed", seed, "--distribution", distribution, "--backend", backend];
+            let file = at.path().join("result.json");
+            let name = file.to_str().expect("a plain name");
+            let rest = ["--quiet", "--cache-mib", "64", "--json", name];
+            succeed(&[&["transfer"], &size[..], &which[..], &rest[..]].concat());
+            let run = &read(&file)["runs"][0];
+            assert_eq!(run["load_root"], LOADED, "{backend} {seed} {distribution}");
+            assert_eq!(run["root"], last, "{backend} {seed} {distribution}");
+        }
+    }
+}
+
+#[test]
+fn all_backends_agree_and_all_fields_are_there() {
+    let at = folder();
+    let document = transfer(&at, &["--backend", &backends().join(",")]);
+    assert_eq!(document["schema"], 1);
+    assert_eq!(document["states_with_equal_roots"], 5);
+    let runs = document["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), backends().len());
+    for (run, backend) in runs.iter().zip(backends()) {
+        assert_eq!(run["backend"], backend);
+        for field in [
+            "workload",
+            "seed",
+            "log2",
+            "batch",
+            "batches",
+            "durability",
+            "witness",
+            "cache_mib",
+            "device",
+            "root",
+            "verified",
+            "transfers_per_second",
+            "transfers_per_second_acknowledged",
+            "accounts_per_second",
+            "execute_ms",
+            "finish_ms",
+            "commit_ms",
+            "total_ms",
+            "ssd_reads",
+            "cache_misses",
+            "ssd_reads_per_miss",
+            "upper_trie_pages_read",
+            "bytes_written_per_account",
+            "witness_bytes_per_batch",
+            "checkpoints",
+            "peak_rss_bytes",
+            "files_bytes",
+            "load_seconds",
+        ] {
+            assert!(run.get(field).is_some(), "{backend}: {field}");
+        }
+        assert!(run["finish_ms"]["p50"].as_f64() > Some(0.0), "{backend}");
+        // 2^8 loaded and 4 batches of 12 new ones.
+        assert_eq!(run["verified"]["balances"], 256 + 4 * 12, "{backend}");
+        assert_eq!(run["verified"]["sum"], 256_000, "{backend}");
+        let witnesses = if backend == "model" { 0 } else { 3 };
+        assert_eq!(run["verified"]["witnesses"], witnesses, "{backend}");
+    }
+}
+
+#[test]
+fn every_flag_that_steers_an_engine_leaves_the_roots_alone() {
+    let plain = transfer(&folder(), &["--backend", "model"])["runs"][0]["root"].clone();
+    let variants: [&[&str]; 8] = [
+        &["--io", "blocking"],
+        &["--io", "auto"],
+        &["--prefetch", "off"],
+        &["--witness", "off"],
+        &["--overlay-window", "2"],
+        &["--durability", "periodic:20"],
+        &["--durability", "none", "--threads", "1"],
+        &["--trie-cache-kib", "0", "--in-flight", "1", "--verify-every", "2"],
+    ];
+    for backend in backends() {
+        for variant in variants {
+            let document = transfer(&folder(), &[&["--backend", backend], variant].concat());
+            assert_eq!(document["runs"][0]["root"], plain, "{backend} {variant:?}");
+        }
+    }
+}
+
+#[test]
+fn a_folder_is_reused_and_the_stream_goes_on() {
+    for backend in backends() {
+        let (at, db) = (folder(), folder());
+        let dir = db.path().to_str().expect("a plain name");
+        let with =
+            |more: &[&str]| transfer(&at, &[&["--backend", backend, "--dir", dir], more].concat());
+        let first = with(&[]);
+        let second = with(&["--batches", "2", "--warmup", "0"]);
+        assert_eq!(first["runs"][0]["loaded_now"], true);
+        assert_eq!(second["runs"][0]["loaded_now"], false);
+        assert_eq!(second["runs"][0]["first_batch"], 4);
+        // The same six batches in one go.
+        let whole = transfer(&at, &["--backend", "model", "--batches", "5"]);
+        assert_eq!(second["runs"][0]["root"], whole["runs"][0]["root"], "{backend}");
+        // --reset starts again.
+        let again = with(&["--reset"]);
+        assert_eq!(again["runs"][0]["loaded_now"], true);
+        assert_eq!(again["runs"][0]["root"], first["runs"][0]["root"]);
+    }
+}
+
+#[test]
+fn a_folder_with_other_parameters_or_of_someone_else_is_refused_untouched() {
+    let (at, db) = (folder(), folder());
+    let dir = db.path().to_str().expect("a plain name");
+    transfer(&at, &["--backend", "model", "--dir", dir]);
+    let state = std::fs::read(db.path().join("model/state")).expect("the state");
+    for other in [["--log2", "9"], ["--batch", "60"], ["--seed", "2"], ["--distribution", "pareto"]]
+    {
+        let mut arguments = vec!["transfer", "--backend", "model", "--dir", dir];
+        for pair in [["--log2", "8"], ["--batch", "50"]] {
+            if pair[0] != other[0] {
+                arguments.extend(pair);
+            }
+        }
+        arguments.extend(other);
+        let line = fail(2, &arguments);
+        assert!(line.contains(other[0]) && line.contains("--reset"), "{line}");
+    }
+    assert_eq!(std::fs::read(db.path().join("model/state")).expect("the state"), state);
+
+    let foreign = folder();
+    std::fs::create_dir(foreign.path().join("model")).expect("a folder");
+    std::fs::write(foreign.path().join("model/thesis.txt"), "years").expect("a file");
+    let name = foreign.path().to_str().expect("a plain name");
+    for reset in [&[][..], &["--reset"]] {
+        let line = fail(2, &[&["transfer", "--backend", "model", "--dir", name], reset].concat());
+        assert!(line.contains("another --dir"), "{line}");
+    }
+    assert!(foreign.path().join("model/thesis.txt").exists());
+}
+
+#[test]
+fn a_wrong_balance_is_printed_and_exits_1() {
+    let (at, db) = (folder(), folder());
+    let dir = db.path().to_str().expect("a plain name");
+    transfer(&at, &["--backend", "model", "--dir", dir]);
+    // The model's file has no checksum: the last byte of the last balance goes up by 2^56.
+    let path = db.path().join("model/state");
+    let mut state = std::fs::read(&path).expect("the state");
+    *state.last_mut().expect("a balance") += 1;
+    std::fs::write(&path, state).expect("written");
+    let size = ["--log2", "8", "--batch", "50", "--batches", "1", "--warmup", "0", "--quiet"];
+    let line = fail(1, &[&["transfer", "--backend", "model", "--dir", dir], &size[..]].concat());
+    assert!(line.contains("wrong result") && line.contains("account"), "{line}");
+}
+
+#[test]
+fn killed_databases_reopen_at_an_announced_root() {
+    for backend in backends() {
+        let at = folder();
+        let file = at.path().join("result.json");
+        let name = file.to_str().expect("a plain name");
+        let size = ["--log2", "8", "--batch", "20", "--kills", "3", "--cache-mib", "64"];
+        let rest = ["--backend", backend, "--quiet", "--json", name];
+        succeed(&[&["recover"], &size[..], &rest[..]].concat());
+        let run = &read(&file)["runs"][0];
+        let count = |field: &str| run[field].as_u64().expect("a number");
+        assert_eq!(count("reopened_at_acknowledged") + count("reopened_at_interrupted"), 3);
+        assert!(count("batches") > 0, "{backend}");
+    }
+}
+
+#[test]
+fn init_loads_once_and_agrees() {
+    let db = folder();
+    let dir = db.path().to_str().expect("a plain name");
+    let list = backends().join(",");
+    let arguments = ["init", "--log2", "10", "--backend", &list, "--dir", dir, "--quiet"];
+    let out = succeed(&arguments);
+    assert_eq!(out.matches(LOADED).count(), backends().len(), "{out}");
+    let out = succeed(&arguments);
+    assert_eq!(out.matches("(was there)").count(), backends().len(), "{out}");
+}
+
+#[test]
+fn device_measures_a_small_file_and_removes_it() {
+    let at = folder();
+    let name = at.path().to_str().expect("a plain name");
+    for io in ["auto", "blocking"] {
+        let size = ["--size-mib", "16", "--millis", "10", "--no-fio", "--io", io];
+        let out = succeed(&[&["device", "--dir", name], &size[..]].concat());
+        for row in ["random read 4 KiB, depth 256", "log write + sync beside 40000 writes/s"] {
+            assert!(out.contains(row), "{out}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(at.path()).expect("the folder").count(), 0);
+}
+
+#[cfg(feature = "engine")]
+mod tools {
+    use super::*;
+
+    fn pleach(arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
+        command.args(arguments).output().expect("the binary starts")
+    }
+
+    #[test]
+    fn a_database_is_described_checked_dumped_and_explained() {
+        let (at, db) = (folder(), folder());
+        let dir = db.path().to_str().expect("a plain name");
+        let run = transfer(&at, &["--backend", "pleach", "--dir", dir])["runs"][0].clone();
+        let root = run["root"].as_str().expect("a root").to_owned();
+        let inside = db.path().join("pleach");
+        let inside = inside.to_str().expect("a plain name");
+        let told = |arguments: &[&str]| {
+            let output = pleach(arguments);
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+            text(&output.stdout)
+        };
+        assert!(told(&["stat", inside]).contains(&root));
+        assert!(told(&["check", inside, "--root", &root]).contains("nothing found"));
+        let dump = told(&["dump", inside]);
+        assert_eq!(dump.lines().count() as u64, 256 + 4 * 12);
+        let key = dump.split(' ').next().expect("a key");
+        assert!(told(&["explain", inside, key]).lines().count() > 1);
+        let wrong = pleach(&["check", inside, "--root", &"0".repeat(64)]);
+        assert_eq!(wrong.status.code(), Some(1));
+    }
+
+    #[test]
+    fn errors_are_one_line() {
+        let at = folder();
+        let empty = at.path().to_str().expect("a plain name");
+        let cases: [(&[&str], i32); 5] = [
+            (&[], 2),
+            (&["stat", "/nonexistent/folder"], 2),
+            (&["explain", empty, "12"], 2),
+            (&["scrub", empty], 2),
+            (&["stat", empty], 1),
+        ];
+        for (arguments, code) in cases {
+            let output = pleach(arguments);
+            let err = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{err}");
+            assert_eq!(err.lines().count(), 1, "{arguments:?}\n{err}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Checkpoint: an image of index, nodes, delta and overflow map, so that old log can go.
+//!
+//! 1. *Cut*: with no commit in flight and the queue written, the end of the log is where a replay
+//!    of this image will start.
+//! 2. Region by region, under its lock for the time of a copy: branch page and pending changes,
+//!    which carry the region's own log position. Commits and flushes go on in between.
+//! 3. Upper levels, streams, table; sync the image.
+//! 4. Sync the log past every position in the image.
+//! 5. Write the older superblock slot and sync it.
+//! 6. Retire log segments that neither superblock needs.
+
+pub(crate) mod delta;
+pub(crate) mod image;
+pub(crate) mod table;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pleach_beatree::region::Nodes;
+use pleach_beatree::space::{self, Extents};
+use pleach_core::page::branch::Entry;
+use pleach_core::page::stream::StreamId;
+use pleach_core::{Hasher, Key};
+use pleach_io::{Device, Event, Runtime, Step};
+
+use crate::error::{Error, Result};
+use crate::log::Point;
+use crate::metrics::Counters;
+use crate::options::Durability;
+use crate::shared::{Shared, Tip};
+use crate::superblock::{DurabilityMode, ImagePlace, Superblock};
+use image::{ImageWriter, Written};
+use table::Table;
+
+/// Regions serialised in one step.
+const REGIONS: usize = 256;
+
+struct Work<D: Device> {
+    writer: ImageWriter<D>,
+    file: crate::superblock::ImageFile,
+    cut: Point,
+    tip: Tip,
+    next: Option<Key>,
+    written: Vec<Written>,
+    delta: Vec<u8>,
+    map: Vec<u8>,
+    /// Highest log position in the image.
+    position: u64,
+}
+
+/// The checkpoint task.
+pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
+    shared: Arc<Shared<H, D, R>>,
+    work: Option<Work<D>>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
+    pub(crate) fn new(shared: Arc<Shared<H, D, R>>) -> Self {
+        Self { shared, work: None }
+    }
+
+    /// One step of the task.
+    pub(crate) fn step(&mut self) -> Step {
+        match self.advance() {
+            Ok(step) => step,
+            Err(Error::Full(why)) => {
+                tracing::warn!(%why, "no room for a checkpoint; it is tried again");
+                self.work = None;
+                Step::IdleFor(core::time::Duration::from_millis(500))
+            }
+            Err(error) => {
+                tracing::error!(%error, "the checkpoint failed");
+                self.shared.poison(&error);
+                Step::Done
+            }
+        }
+    }
+
+    fn advance(&mut self) -> Result<Step> {
+        if self.work.is_none() {
+            if self.shared.closing.load(Ordering::Acquire) {
+                return Ok(Step::Done);
+            }
+            if self.shared.paused.load(Ordering::Acquire) || !self.shared.log_is_long() {
+                return Ok(Step::Idle);
+            }
+            self.work = start(&self.shared)?;
+            return Ok(if self.work.is_some() { Step::Again } else { Step::IdleFor(core::time::Duration::from_millis(1)) });
+        }
+        let work = self.work.as_mut().expect("just checked");
+        if serialise(&self.shared, work, REGIONS)? {
+            let work = self.work.take().expect("just used");
+            finish(&self.shared, work, None)?;
+        }
+        Ok(Step::Again)
+    }
+}
+
+/// A whole checkpoint on the calling thread, as close and creation make it.
+pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, clean: bool) -> Result<()> {
+    let mut work = loop {
+        if let Some(work) = start(shared)? {
+            break work;
+        }
+    };
+    while !serialise(shared, &mut work, usize::MAX)? {}
+    let end = clean.then_some(work.cut.position);
+    finish(shared, work, end)
+}
+
+/// Step 1; `None` when a commit is in flight.
+fn start<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>) -> Result<Option<Work<D>>> {
+    // Tip and map are those of the very point where the replay starts.
+    let Some((cut, (tip, map))) =
+        shared.sequencer.cut(|point| (shared.tip.lock().clone(), overflow_map(shared, point.position)))?
+    else {
+        return Ok(None);
+    };
+    let file = shared.superblocks.lock().newest().image.file.other();
+    let number = shared.flush_number();
+    Ok(Some(Work {
+        writer: ImageWriter::start(&shared.device, file, shared.database, number)?,
+        file,
+        cut,
+        tip,
+        next: Some([0; 32]),
+        written: Vec::new(),
+        delta: Vec::new(),
+        map: map?,
+        position: cut.position,
+    }))
+}
+
+/// Step 2, for up to `count` regions; says whether it is done.
+fn serialise<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    work: &mut Work<D>,
+    count: usize,
+) -> Result<bool> {
+    for _ in 0..count {
+        let Some(key) = work.next else { return Ok(true) };
+        // Whatever is full is written before the lock is taken.
+        work.writer.make_room()?;
+        let (writer, written, delta) = (&mut work.writer, &mut work.written, &mut work.delta);
+        let (position, next) = shared.in_region(&key, |region, state| -> Result<_> {
+            let Nodes::Resident(nodes) = &state.nodes else { return Ok((None, Some(key))) };
+            let entries = state.cuts.iter().zip(nodes).map(|(cut, node)| Entry {
+                depth: cut.prefix.len(),
+                place: cut.place.map(u64::from),
+                tag: cut.tag,
+                node: *node,
+            });
+            let (page, tag) = writer.branch(region.prefix(), 1, state.position, entries)?;
+            written.push(Written { prefix: *region.prefix(), page, tag, node: state.own });
+            delta::encode(delta, region.prefix(), state);
+            Ok((Some(state.position), region.prefix().next().map(|next| *next.first_key())))
+        })?;
+        work.position = work.position.max(position.unwrap_or(0));
+        work.next = next;
+    }
+    Ok(work.next.is_none())
+}
+
+/// The overflow map as of a point of the log, as a recovery wants it: runs that records up to
+/// there gave up are free (no reader outlives a crash), runs that no record names yet are free.
+fn overflow_map<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, through: u64) -> Result<Vec<u8>> {
+    let mut extents = {
+        let extents = shared.extents.lock();
+        extents.clone()
+    };
+    for run in shared.tentative.lock().iter() {
+        extents.mark_free(*run).map_err(|error| Error::Corrupt(error.to_string()))?;
+    }
+    let mut map = Vec::new();
+    extents.encode(through, &mut map);
+    Ok(map)
+}
+
+/// The image of a database without keys: one region, one prefix, no page.
+pub(crate) fn first_image<D: Device>(device: &D, database: u64, geometry: space::Geometry) -> Result<ImagePlace> {
+    let file = crate::superblock::ImageFile::A;
+    let mut writer = ImageWriter::start(device, file, database, 0)?;
+    let entry = Entry { depth: 0, place: None, tag: 0, node: pleach_core::TERMINATOR };
+    let (page, tag) = writer.branch(&pleach_core::Prefix::ROOT, 1, 0, std::iter::once(entry))?;
+    let delta_page = writer.stream(StreamId::Delta, &[])?;
+    let mut map = Vec::new();
+    Extents::new(geometry).encode(0, &mut map);
+    let map_page = writer.stream(StreamId::FreeMap, &map)?;
+    let table = Table {
+        delta_page,
+        delta_len: 0,
+        map_page,
+        map_len: map.len() as u64,
+        level: 1,
+        top_tag: tag,
+        top_page: page,
+        top_node: pleach_core::TERMINATOR,
+        blob: Vec::new(),
+    };
+    place_of(writer, file, &table, map_page)
+}
+
+/// Writes the table and ends the image.
+fn place_of<D: Device>(
+    mut writer: ImageWriter<D>,
+    file: crate::superblock::ImageFile,
+    table: &Table,
+    map_page: u64,
+) -> Result<ImagePlace> {
+    let table = table.encode();
+    let table_page = writer.stream(StreamId::Namespaces, &table)?;
+    let pages = writer.finish()?;
+    Ok(ImagePlace {
+        file,
+        pages: u32::try_from(pages).map_err(|_| Error::Corrupt("an image of 2^32 pages".to_owned()))?,
+        table_page,
+        table_checksum: 0,
+        table_hash: pleach_core::hasher::Blake3::hash(&table),
+        free_map_page: 0,
+        overflow_map_page: map_page,
+    })
+}
+
+/// Steps 3 to 6.
+fn finish<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    mut work: Work<D>,
+    clean_end: Option<u64>,
+) -> Result<()> {
+    let (top, level) = work.writer.upper(std::mem::take(&mut work.written))?;
+    let delta_page = work.writer.stream(StreamId::Delta, &work.delta)?;
+    let map_page = work.writer.stream(StreamId::FreeMap, &work.map)?;
+    let table = Table {
+        delta_page,
+        delta_len: work.delta.len() as u64,
+        map_page,
+        map_len: work.map.len() as u64,
+        level,
+        top_tag: top.tag,
+        top_page: top.page,
+        top_node: work.tip.root,
+        blob: work.tip.blob.to_vec(),
+    };
+    let image = place_of(work.writer, work.file, &table, map_page)?;
+    Counters::add(&shared.counters.image_bytes, u64::from(image.pages) * 4096);
+    shared.sequencer.write_through(work.position + 1, true)?;
+    let mut store = shared.superblocks.lock();
+    let older = store.newest().replay.position;
+    let next = Superblock {
+        image,
+        commit: work.tip.number,
+        root: work.tip.root,
+        next_flush: shared.flushes.load(Ordering::Relaxed),
+        replay: work.cut,
+        durable_through: shared.sequencer.durable(),
+        clean_end,
+        durability: match shared.options.durability {
+            Durability::Commit => DurabilityMode::Commit,
+            Durability::Periodic(time) => {
+                DurabilityMode::Periodic(u32::try_from(time.as_millis()).unwrap_or(u32::MAX))
+            }
+            Durability::None => DurabilityMode::None,
+        },
+        ..*store.newest()
+    };
+    store.write(&next)?;
+    drop(store);
+    shared.replay_start.store(work.cut.position, Ordering::Release);
+    Counters::add(&shared.counters.checkpoints, 1);
+    shared.sequencer.segments().retire(older.min(work.cut.position)).map_err(crate::sequencer::full_or)?;
+    shared.progress.notify();
+    Ok(())
+}

@@ -1,0 +1,317 @@
+//! Opening, creating and closing a database, and what its handle offers.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use pleach_beatree::cache::LeafCache;
+use pleach_beatree::grace::Grace;
+use pleach_beatree::space::{self, Extents, Space};
+use pleach_beatree::{Cut, Cuts, Region, Top};
+use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
+use pleach_io::os::{OsDevice, OsOptions};
+use pleach_io::threads::Threads;
+use pleach_io::{Device, DeviceInfo, Event, LockMode, OpenMode, Runtime};
+
+use crate::checkpoint::image::image_name;
+use crate::checkpoint::{Checkpointer, checkpoint, first_image};
+use crate::creation::{self, Folder};
+use crate::error::{Error, Result};
+use crate::finish::Workers;
+use crate::flush::Flusher;
+use crate::incarnation;
+use crate::log::{LogWriter, SegmentOptions, WriterStart};
+use crate::metrics::{Counters, Metrics};
+use crate::options::Options;
+use crate::overlays::Overlays;
+use crate::prefetch::{Prefetcher, Prefetches};
+use crate::recovery::{Recovered, recover};
+use crate::sequencer::Sequencer;
+use crate::session::{Session, SessionOptions};
+use crate::shared::{Files, LEAF_FILE, OVERFLOW_FILE, Shared, Tip};
+use crate::superblock::{self, ImageFile, ImagePlace, Superblock, SuperblockStore};
+use crate::undo::Undo;
+
+/// An open database.
+pub struct Db<H: Hasher, D: Device = OsDevice, R: Runtime = Threads> {
+    pub(crate) shared: Arc<Shared<H, D, R>>,
+    tasks: Mutex<Option<Vec<R::Handle>>>,
+    /// Keeps other processes out; goes last.
+    _lock: Box<dyn Send + Sync>,
+}
+
+impl<H: Hasher> Db<H> {
+    /// Opens the database in a folder; creates it when the options say so.
+    ///
+    /// # Errors
+    /// A wrong, foreign or newer folder, another hasher, a second process, damage: each has its
+    /// variant, and nothing was changed.
+    pub fn open(options: Options) -> Result<Self> {
+        options.check()?;
+        let os = OsOptions {
+            io: options.io,
+            direct: options.direct,
+            create_folder: options.create,
+            ..OsOptions::default()
+        };
+        let device = OsDevice::open(&options.path, os)?;
+        let runtime = Threads::new(options.threads)?;
+        Self::open_on(device, runtime, options)
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
+    /// Opens a database on any device and runtime (a simulated disk, for crash tests).
+    pub fn open_on(device: D, runtime: R, options: Options) -> Result<Self> {
+        options.check()?;
+        let folder = creation::inspect(&device)?;
+        match folder {
+            Folder::Foreign(found) => return Err(Error::NotADatabase { found }),
+            Folder::Empty | Folder::HalfCreated if !options.create => return Err(Error::Missing),
+            _ => {}
+        }
+        let lock = device.lock(LockMode::Exclusive)?;
+        // Looked at again: another process may have come first.
+        if creation::inspect(&device)? != Folder::Database {
+            create::<H, D, R>(&device, &runtime, &options)?;
+        }
+        let mut superblocks = SuperblockStore::open(device.clone(), OpenMode::Write)?;
+        let newest = *superblocks.newest();
+        newest.check_features(true)?;
+        if newest.hasher != H::ID {
+            return Err(Error::WrongHasher { expected: H::ID, found: newest.hasher });
+        }
+        let last = incarnation::read(&device, newest.database)?;
+        let recovered = recover::<H, D>(&device, &newest, last)?;
+        if let Some(cut) = &recovered.scan.cut {
+            tracing::warn!(position = cut.position, bytes = cut.bytes, "the log's torn end was cut off");
+        }
+        superblocks.confirm()?;
+        let incarnation = incarnation::raise(&device, newest.database)?;
+        let shared = Arc::new(assemble(device, runtime, options, superblocks, incarnation, recovered)?);
+        let tasks = start_tasks(&shared);
+        Ok(Self { shared, tasks: Mutex::new(Some(tasks)), _lock: lock })
+    }
+
+    /// A session on the newest commit, or on the overlay that the options name.
+    pub fn session(&self, options: SessionOptions<H, D, R>) -> Result<Session<H, D, R>> {
+        let (view, root) = match &options.over {
+            Some(overlay) => (overlay.view(), overlay.root()),
+            None => self.shared.tip_view(),
+        };
+        Ok(Session {
+            shared: Arc::clone(&self.shared),
+            view,
+            root,
+            parent: options.over,
+            witness: options.witness,
+            queue: Mutex::new(None),
+        })
+    }
+
+    /// Root of the newest commit.
+    pub fn root(&self) -> Node {
+        self.shared.tip.lock().root
+    }
+
+    /// Number of the newest commit; 0 in a new database.
+    pub fn commit_number(&self) -> u64 {
+        self.shared.tip.lock().number
+    }
+
+    /// The blob of the newest commit.
+    pub fn blob(&self) -> Vec<u8> {
+        self.shared.tip.lock().blob.to_vec()
+    }
+
+    /// What serves the folder.
+    pub fn device_info(&self) -> DeviceInfo {
+        self.shared.device.info()
+    }
+
+    /// Counters and levels.
+    pub fn metrics(&self) -> Metrics {
+        let counters = &self.shared.counters;
+        counters.sequencer_nanos.store(self.shared.sequencer.held_nanos(), Ordering::Relaxed);
+        counters.log_bytes.store(self.shared.sequencer.log_bytes(), Ordering::Relaxed);
+        counters.snapshot()
+    }
+
+    /// Waits until the background has brought the pending changes down to so many, or can bring
+    /// them no further.
+    pub fn drain(&self, max_pending_entries: u64) -> Result<()> {
+        let shared = &self.shared;
+        let level = || shared.counters.pending_entries.load(Ordering::Relaxed);
+        let mut poisoned = false;
+        shared.draining.store(true, Ordering::Release);
+        shared.work.notify();
+        shared.runtime.wait(&shared.progress, None, &mut || {
+            poisoned = shared.sequencer.lock().check().is_err();
+            poisoned || level() <= max_pending_entries
+        });
+        shared.draining.store(false, Ordering::Release);
+        shared.sequencer.lock().check()
+    }
+
+    /// Holds background work back: for measurements between batches.
+    pub fn pause_background(&self) {
+        self.shared.paused.store(true, Ordering::Release);
+    }
+
+    /// Lets background work go on.
+    pub fn resume_background(&self) {
+        self.shared.paused.store(false, Ordering::Release);
+        self.shared.work.notify();
+    }
+
+    /// Writes a checkpoint and closes. Dropping the database without this is safe too: the next
+    /// open replays the log.
+    pub fn close(self) -> Result<()> {
+        self.stop();
+        self.shared.sequencer.lock().check()?;
+        checkpoint(&self.shared, true)
+    }
+
+    fn stop(&self) {
+        if let Some(tasks) = self.tasks.lock().take() {
+            self.shared.closing.store(true, Ordering::Release);
+            self.shared.paused.store(false, Ordering::Release);
+            self.shared.work.notify();
+            drop(tasks);
+        }
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Drop for Db<H, D, R> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Step by step: marker, files, an image of the empty trie, log, incarnation, superblock.
+fn create<H: Hasher, D: Device, R: Runtime>(device: &D, runtime: &R, options: &Options) -> Result<()> {
+    let database = runtime.random();
+    creation::create(device, database, is_ours, |device| {
+        for name in [LEAF_FILE, OVERFLOW_FILE, image_name(ImageFile::A), image_name(ImageFile::B)] {
+            let file = device.open(name, OpenMode::CreateNew)?;
+            device.sync(&file)?;
+        }
+        incarnation::create(device, database)?;
+        let image = first_image(device, database, space_geometry(options.geometry.segment_pages, options.geometry.size_factor))?;
+        let geometry = superblock::Geometry {
+            page_size: 4096,
+            size_factor_percent: options.geometry.size_factor,
+            log_segment: options.geometry.log_segment,
+            log_limit: options.log_limit,
+            leaf_segment: u64::from(options.geometry.segment_pages) * 4096,
+            overflow_segment: u64::from(options.geometry.segment_pages) * 4096,
+            stored_levels: pleach_beatree::build::LEVELS,
+        };
+        let first = Superblock {
+            database,
+            created_by: superblock::FORMAT_VERSION,
+            hasher: H::ID,
+            geometry,
+            image,
+            root: TERMINATOR,
+            next_flush: 1,
+            ..Superblock::default()
+        };
+        SuperblockStore::create(device.clone(), &first)?;
+        Ok(())
+    })
+}
+
+fn space_geometry(segment_pages: u32, size_percent: u32) -> space::Geometry {
+    space::Geometry { segment_pages, size_percent }
+}
+
+/// The geometry that the database was created with.
+pub(crate) fn geometry_of(superblock: &Superblock) -> space::Geometry {
+    let segment_pages = u32::try_from(superblock.geometry.leaf_segment / 4096).unwrap_or(u32::MAX);
+    space_geometry(segment_pages, superblock.geometry.size_factor_percent)
+}
+
+/// Names that a database of ours may have in its folder.
+fn is_ours(name: &str) -> bool {
+    [LEAF_FILE, OVERFLOW_FILE, "image-a", "image-b", superblock::FILE, incarnation::FILE].contains(&name)
+        || name.starts_with("log-")
+}
+
+fn assemble<H: Hasher, D: Device, R: Runtime>(
+    device: D,
+    runtime: R,
+    options: Options,
+    superblocks: SuperblockStore<D>,
+    incarnation: u32,
+    recovered: Recovered,
+) -> Result<Shared<H, D, R>> {
+    let newest = *superblocks.newest();
+    let needed_from = superblocks.other().as_ref().map_or(newest.replay.position, |other| {
+        other.replay.position.min(newest.replay.position)
+    });
+    let start = WriterStart::after(&recovered.scan, newest.database, incarnation, needed_from);
+    let segments = SegmentOptions { size: newest.geometry.log_segment, ..SegmentOptions::default() };
+    let writer = LogWriter::open(device.clone(), segments, &start)?;
+    let leaf = device.open(LEAF_FILE, OpenMode::Write)?;
+    let overflow = device.open(OVERFLOW_FILE, OpenMode::Write)?;
+    let geometry = geometry_of(&newest);
+    let pages = u32::try_from(device.len(&leaf)? / 4096).map_err(|_| Error::Corrupt("the leaf file has over 2^32 pages".to_owned()))?;
+    let segments_now = pages / geometry.segment_pages;
+    let leaf_pages = recovered.places.len() as u64;
+    let space = Space::from_used(geometry, segments_now, recovered.places).map_err(|error| Error::Corrupt(error.to_string()))?;
+    let counters = Counters::default();
+    Counters::add(&counters.leaf_pages, leaf_pages);
+    Counters::add(&counters.pending_bytes, recovered.pending_bytes as u64);
+    Counters::add(&counters.pending_entries, recovered.pending_entries as u64);
+    let ripe: VecDeque<Prefix> = VecDeque::new();
+    Ok(Shared {
+        work: runtime.event(),
+        progress: runtime.event(),
+        workers: Workers::new(runtime.workers()),
+        sequencer: Sequencer::new(writer, recovered.tip.number),
+        cache: LeafCache::new(options.leaf_cache_bytes(), runtime.random()),
+        grace: Grace::new(),
+        space: Mutex::new(space),
+        extents: Mutex::new(recovered.extents),
+        undo: Arc::new(Undo::default()),
+        overlays: Arc::new(Overlays::default()),
+        published: AtomicU64::new(recovered.tip.number),
+        batch: AtomicU64::new(recovered.tip.number + 1),
+        tip: Mutex::new(recovered.tip),
+        top: ArcSwap::from_pointee(recovered.top),
+        ripe: Mutex::new(ripe),
+        tentative: Mutex::new(Vec::new()),
+        prefetches: Prefetches::new(runtime.event()),
+        structure: Mutex::new(()),
+        replay_start: AtomicU64::new(newest.replay.position),
+        superblocks: Mutex::new(superblocks),
+        flushes: AtomicU64::new(1),
+        closing: AtomicBool::new(false),
+        paused: AtomicBool::new(false),
+        draining: AtomicBool::new(false),
+        full: AtomicBool::new(false),
+        files: Files { leaf, overflow },
+        database: newest.database,
+        incarnation,
+        counters,
+        device,
+        runtime,
+        options,
+        hasher: PhantomData,
+    })
+}
+
+fn start_tasks<H: Hasher, D: Device, R: Runtime>(shared: &Arc<Shared<H, D, R>>) -> Vec<R::Handle> {
+    let mut flusher = Flusher::new(Arc::clone(shared));
+    let mut checkpointer = Checkpointer::new(Arc::clone(shared));
+    let mut prefetcher = Prefetcher::new(Arc::clone(shared));
+    vec![
+        shared.runtime.spawn("pleach-flush", &shared.work, Box::new(move || flusher.step())),
+        shared.runtime.spawn("pleach-checkpoint", &shared.work, Box::new(move || checkpointer.step())),
+        shared.runtime.spawn("pleach-prefetch", &shared.prefetches.event, Box::new(move || prefetcher.step())),
+    ]
+}

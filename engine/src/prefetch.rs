@@ -1,0 +1,149 @@
+//! Prefetching: pages start to arrive while the caller goes on.
+//!
+//! The caller looks places up and hands those that are not cached to a task with a queue of its
+//! own, through a bounded channel; what does not fit is dropped, and read when it is needed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_channel::{Receiver, Sender, TrySendError};
+use pleach_core::{Hasher, Key};
+use pleach_io::{Completion, Device, Event, Queue, Request, Runtime, Step, Transfer};
+
+use crate::error::Result;
+use crate::metrics::Counters;
+use crate::shared::{Located, Shared};
+
+/// Pages that may wait to be asked for.
+const WAITING: usize = 1 << 17;
+
+/// The hand-over between sessions and the task.
+pub(crate) struct Prefetches<E> {
+    sender: Sender<Located>,
+    receiver: Receiver<Located>,
+    pub(crate) event: E,
+    /// Is the task asleep?
+    idle: AtomicBool,
+}
+
+impl<E> Prefetches<E> {
+    pub(crate) fn new(event: E) -> Self {
+        let (sender, receiver) = crossbeam_channel::bounded(WAITING);
+        Self { sender, receiver, event, idle: AtomicBool::new(true) }
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
+    /// Hands over the pages of these keys that are not cached.
+    pub(crate) fn prefetch(&self, keys: &[Key]) {
+        for key in keys {
+            let at = self.in_region(key, |_, state| {
+                let child = state.cuts.find(key);
+                state.cuts.place(child).map(|place| Located { place, tag: state.cuts.tag(child) })
+            });
+            let Some(at) = at.filter(|at| !self.cache.contains(at.place, at.tag)) else { continue };
+            match self.prefetches.sender.try_send(at) {
+                Ok(()) => self.wake_prefetcher(),
+                Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => break,
+            }
+        }
+    }
+
+    fn wake_prefetcher(&self) {
+        if self.prefetches.idle.swap(false, Ordering::AcqRel) {
+            self.prefetches.event.notify();
+        }
+    }
+}
+
+/// The prefetch task.
+pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
+    shared: Arc<Shared<H, D, R>>,
+    queue: Option<D::Queue>,
+    /// What each slot of the queue has asked for.
+    asked: Vec<Option<Located>>,
+    free: Vec<usize>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
+    pub(crate) fn new(shared: Arc<Shared<H, D, R>>) -> Self {
+        Self { shared, queue: None, asked: Vec::new(), free: Vec::new() }
+    }
+
+    /// One step: fills the queue and takes in what has arrived. A page that cannot be read is left
+    /// to whoever needs it.
+    pub(crate) fn step(&mut self) -> Step {
+        match self.advance() {
+            Ok(step) => step,
+            Err(error) => {
+                tracing::warn!(%error, "prefetching has ended");
+                Step::Done
+            }
+        }
+    }
+
+    fn advance(&mut self) -> Result<Step> {
+        if self.shared.closing.load(Ordering::Acquire) {
+            return Ok(Step::Done);
+        }
+        if self.queue.is_none() {
+            let depth = self.shared.options.in_flight;
+            self.queue = Some(self.shared.device.queue(depth)?);
+            self.asked = (0..depth).map(|_| None).collect();
+            self.free = (0..depth).collect();
+        }
+        let shared = Arc::clone(&self.shared);
+        // Places that are in flight were looked up before: a page that has moved since fails its
+        // check of place and tag and is dropped.
+        self.ask(&shared)?;
+        let queue = self.queue.as_mut().expect("made above");
+        if queue.in_flight() > 0 {
+            let completion = queue.wait()?;
+            self.take(&shared, completion);
+            while let Some(completion) = self.queue.as_mut().expect("made above").poll() {
+                self.take(&shared, Some(completion));
+            }
+            return Ok(Step::Again);
+        }
+        shared.prefetches.idle.store(true, Ordering::Release);
+        if shared.prefetches.receiver.is_empty() {
+            return Ok(Step::Idle);
+        }
+        shared.prefetches.idle.store(false, Ordering::Release);
+        Ok(Step::Again)
+    }
+
+    fn ask(&mut self, shared: &Arc<Shared<H, D, R>>) -> Result<()> {
+        let queue = self.queue.as_mut().expect("made before");
+        while let Some(slot) = self.free.last().copied() {
+            let Ok(at) = shared.prefetches.receiver.try_recv() else { break };
+            if shared.cache.contains(at.place, at.tag) {
+                continue;
+            }
+            self.free.pop();
+            queue.push(Request {
+                file: shared.files.leaf.clone(),
+                transfer: Transfer::Read,
+                offset: u64::from(at.place) * 4096,
+                buf: shared.cache.take_buf(),
+                token: slot as u64,
+            });
+            self.asked[slot] = Some(at);
+        }
+        queue.submit()?;
+        Ok(())
+    }
+
+    fn take(&mut self, shared: &Arc<Shared<H, D, R>>, completion: Option<Completion>) {
+        let Some(completion) = completion else { return };
+        let slot = usize::try_from(completion.token).expect("a slot");
+        self.free.push(slot);
+        let at = self.asked[slot].take().expect("asked for before");
+        Counters::add(&shared.counters.cache_misses, 1);
+        if completion.result.is_ok()
+            && let Err(error) = shared.admit(&at, completion.buf)
+        {
+            tracing::debug!(%error, "a prefetched page was dropped");
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Recovery: the mirror of commit, flush and checkpoint.
+//!
+//! 1. The newest superblock names an image; its table has the hash that the superblock names.
+//! 2. Branch pages from the top down, each with the tag that its parent expects; they give the
+//!    regions with their nodes and positions.
+//! 3. The delta gives the pending changes.
+//! 4. The log from the replay start: a record is applied to a region only above that region's own
+//!    position. Commits add pending changes and nodes, locations move pages. No leaf page is read.
+//! 5. The nodes fold to a root, which must be that of the last commit.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use pleach_beatree::region::{Applied, Nodes, Pending, Relocation};
+use pleach_beatree::space::Extents;
+use pleach_beatree::split::{region_node, split_regions};
+use pleach_beatree::{Cut, Cuts, Region, RegionState, Stored, Top, Value};
+use pleach_core::fold::Folder;
+use pleach_core::page::branch::MAX_ENTRIES;
+use pleach_core::page::overflow::{OverflowCell, Run};
+use pleach_core::page::stream::StreamId;
+use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_io::Device;
+
+use crate::checkpoint::delta;
+use crate::checkpoint::image::ImageReader;
+use crate::checkpoint::table::Table;
+use crate::error::{Error, Result};
+use crate::log::{CommitView, Kind, LocationView, LogValue, RecordView, ScanEnd, ScanInput, ScanError, scan};
+use crate::overflow;
+use crate::shared::Tip;
+use crate::superblock::Superblock;
+
+/// A database's state in memory, as the device has it.
+pub(crate) struct Recovered {
+    pub(crate) top: Top,
+    pub(crate) extents: Extents,
+    pub(crate) tip: Tip,
+    pub(crate) scan: ScanEnd,
+    pub(crate) pending_bytes: usize,
+    pub(crate) pending_entries: usize,
+    /// Places of all leaf pages.
+    pub(crate) places: Vec<u32>,
+    pub(crate) image_pages: u64,
+}
+
+struct Replay<H> {
+    top: Top,
+    extents: Extents,
+    tip: Tip,
+    touched: Vec<Arc<Region>>,
+    hasher: std::marker::PhantomData<H>,
+}
+
+/// Reads the state that a superblock leads to. Writes nothing. `incarnation` is the last one
+/// known before this open.
+pub(crate) fn recover<H: Hasher, D: Device>(device: &D, superblock: &Superblock, incarnation: u32) -> Result<Recovered> {
+    let mut image =
+        ImageReader::open(device, superblock.image.file, superblock.database, u64::from(superblock.image.pages))?;
+    let table = read_table(&mut image, superblock)?;
+    let regions = read_regions::<H, D>(&mut image, &table, superblock.commit)?;
+    let top = Top::new(regions);
+    let stream = image.stream(StreamId::Delta, table.delta_page, table.delta_len)?;
+    delta::decode::<H>(&stream, |prefix, pending, dropped| install(&top, &prefix, pending, dropped))?;
+    let map = image.stream(StreamId::FreeMap, table.map_page, table.map_len)?;
+    let extents = Extents::parse(crate::db::geometry_of(superblock), &map).map_err(|error| Error::Corrupt(format!("the overflow map: {error}")))?;
+    let tip = Tip { number: superblock.commit, root: superblock.root, blob: table.blob.into() };
+    let mut replay = Replay::<H> { top, extents, tip, touched: Vec::new(), hasher: std::marker::PhantomData };
+    let input = ScanInput {
+        database: superblock.database,
+        segment_size: superblock.geometry.log_segment,
+        incarnation,
+        from: superblock.replay,
+        durable_through: superblock.durable_through,
+    };
+    let scan = scan(device, &input, |record| replay.record(record))?;
+    replay.finish(scan, u64::from(superblock.image.pages))
+}
+
+impl From<ScanError> for Error {
+    fn from(error: ScanError) -> Self {
+        Self::Scan(error)
+    }
+}
+
+fn read_table<D: Device>(image: &mut ImageReader<D>, superblock: &Superblock) -> Result<Table> {
+    let first = superblock.image.table_page;
+    let head = image.head(StreamId::Namespaces, first)?;
+    let bytes = image.stream(StreamId::Namespaces, first, Table::len_of(&head)?)?;
+    if pleach_core::hasher::Blake3::hash(&bytes) != superblock.image.table_hash {
+        return Err(Error::Corrupt("the image's table is not the one that the superblock names".to_owned()));
+    }
+    Table::decode(&bytes)
+}
+
+/// All regions, from the branch pages.
+fn read_regions<H: Hasher, D: Device>(
+    image: &mut ImageReader<D>,
+    table: &Table,
+    commit: u64,
+) -> Result<Vec<Arc<Region>>> {
+    let mut level = table.level;
+    let mut pages = vec![(Prefix::ROOT, table.top_page, table.top_tag)];
+    while level > 1 {
+        let mut below = Vec::new();
+        for (prefix, page, tag) in pages {
+            for (prefix, entry) in image.branch(page, tag, &prefix, level)?.entries {
+                let place = entry.place.ok_or_else(|| Error::Corrupt("a branch without a page".to_owned()))?;
+                below.push((prefix, place, entry.tag));
+            }
+        }
+        pages = below;
+        level -= 1;
+    }
+    let mut regions = Vec::with_capacity(pages.len());
+    for (prefix, page, tag) in pages {
+        let branch = image.branch(page, tag, &prefix, 1)?;
+        let mut cuts = Vec::with_capacity(branch.entries.len());
+        for (prefix, entry) in &branch.entries {
+            let place = entry.place.map(u32::try_from).transpose();
+            let place = place.map_err(|_| Error::Corrupt("a leaf page beyond the largest place".to_owned()))?;
+            cuts.push(Cut { prefix: *prefix, place, tag: entry.tag });
+        }
+        let nodes: Vec<Node> = branch.entries.iter().map(|(_, entry)| entry.node).collect();
+        let cuts = Cuts::new(prefix, &cuts);
+        let own = region_node::<H>(&cuts, &nodes);
+        regions.push(Arc::new(Region::with_state(RegionState {
+            touches: vec![0; cuts.len()],
+            cuts: Arc::new(cuts),
+            nodes: Nodes::Resident(nodes),
+            pending: Vec::new(),
+            dropped: Vec::new(),
+            changed: commit,
+            position: branch.position,
+            shape: 0,
+            own,
+            retired: false,
+        })));
+    }
+    Ok(regions)
+}
+
+fn install(top: &Top, prefix: &Prefix, pending: Vec<Pending>, dropped: Vec<Stored>) -> Result<()> {
+    let region = top.region(prefix.first_key());
+    if region.prefix() != prefix {
+        return Err(Error::Corrupt(format!("the delta of {prefix:?} belongs to no region")));
+    }
+    let mut state = region.write();
+    let newest = pending.iter().map(|pending| pending.commit).max().unwrap_or(0);
+    state.changed = state.changed.max(newest);
+    state.pending = pending;
+    state.dropped = dropped;
+    let touches: Vec<u8> = (0..state.cuts.len()).map(|child| state.touched_once(child)).collect();
+    state.touches = touches;
+    Ok(())
+}
+
+impl<H: Hasher> Replay<H> {
+    fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
+        let position = record.header.position;
+        let bad = |error| Error::Corrupt(format!("the log record at {position:#x}: {error}"));
+        match record.header.kind {
+            Kind::Commit => {
+                let view = CommitView::parse(record.body).map_err(bad)?;
+                self.commit(&view, record.header.number, position)
+            }
+            Kind::Location => {
+                let view = LocationView::parse(record.body).map_err(bad)?;
+                self.location(&view, position)
+            }
+            Kind::Close => Ok(()),
+        }
+    }
+
+    fn commit(&mut self, view: &CommitView<'_>, number: u64, position: u64) -> Result<()> {
+        let bad = |error| Error::Corrupt(format!("the commit record at {position:#x}: {error}"));
+        if number != self.tip.number + 1 {
+            return Err(Error::Corrupt(format!("commit {number} follows commit {}", self.tip.number)));
+        }
+        for namespace in view.namespaces() {
+            let namespace = namespace.map_err(bad)?;
+            if namespace.ns != 0 {
+                return Err(Error::Namespace(namespace.ns));
+            }
+            if *namespace.previous_root != self.tip.root {
+                return Err(Error::Corrupt(format!("commit {number} was made on another root")));
+            }
+            let mut changes = Vec::with_capacity(namespace.change_bound());
+            for change in namespace.changes() {
+                let (key, value) = change.map_err(bad)?;
+                changes.push((*key, stored::<H>(value)?));
+            }
+            let mut nodes = Vec::with_capacity(namespace.node_bound());
+            for node in namespace.nodes() {
+                let (position, node) = node.map_err(bad)?;
+                nodes.push((position, *node));
+            }
+            // The map is that of the replay's start: every record since counts, whatever the
+            // regions' own positions.
+            for run in changes.iter().flat_map(|(_, stored)| overflow::runs(stored)) {
+                self.extents.mark_used(run).map_err(bad_map)?;
+            }
+            self.apply(number, position, &changes, &nodes)?;
+            self.tip.root = *namespace.new_root;
+        }
+        self.tip.number = number;
+        self.tip.blob = view.blob.into();
+        Ok(())
+    }
+
+    fn apply(
+        &mut self,
+        number: u64,
+        position: u64,
+        changes: &[(Key, Stored)],
+        nodes: &[(Prefix, Node)],
+    ) -> Result<()> {
+        let (mut changes, mut nodes) = (changes, nodes);
+        let mut scratch = Vec::new();
+        while let Some((key, _)) = changes.first() {
+            let region = Arc::clone(self.top.region(key));
+            let count = changes.partition_point(|(key, _)| region.prefix().covers(key));
+            let of_region = changes.split_off(..count).expect("counted");
+            let count = nodes.partition_point(|(at, _)| region.prefix().covers(at.first_key()));
+            let of_nodes = nodes.split_off(..count).expect("counted");
+            let mut state = region.write();
+            if position <= state.position {
+                continue;
+            }
+            let mut children = Vec::with_capacity(of_nodes.len());
+            for (at, node) in of_nodes {
+                let child = state.cuts.find(at.first_key());
+                if state.cuts.prefix(child) != *at {
+                    return Err(Error::Corrupt(format!("commit {number} has a node at {at:?}, where no page is cut")));
+                }
+                children.push((u32::try_from(child).expect("few children"), *node));
+            }
+            let mut applied = Applied {
+                commit: number,
+                position,
+                changes: &mut of_region.iter().cloned(),
+                nodes: &children,
+                own: state.own,
+            };
+            state.apply(&mut applied, u8::MAX, &mut scratch, |_| {});
+            drop(state);
+            self.touched.push(region);
+        }
+        Ok(())
+    }
+
+    fn location(&mut self, view: &LocationView<'_>, position: u64) -> Result<()> {
+        let run = |run: crate::log::LogRun| Run { start: run.start, pages: run.pages };
+        for run in view.allocated().map(run) {
+            self.extents.mark_used(run).map_err(bad_map)?;
+        }
+        let freed: HashSet<u64> = view.freed().map(|run| run.start).collect();
+        for run in view.freed().map(run) {
+            self.extents.mark_free(run).map_err(bad_map)?;
+        }
+        let mut all = Vec::new();
+        for cut in view.cuts() {
+            let cut = cut.map_err(|error| Error::Corrupt(format!("the location record at {position:#x}: {error}")))?;
+            let mut pages = Vec::new();
+            let mut through = 0;
+            for page in cut.pages() {
+                let place = page.place.map(u32::try_from).transpose();
+                let place = place.map_err(|_| Error::Corrupt("a leaf page beyond the largest place".to_owned()))?;
+                through = page.through;
+                pages.push((Cut { prefix: page.prefix, place, tag: page.tag }, *page.node));
+            }
+            all.push((cut.range, pages, through));
+        }
+        let mut split = Vec::new();
+        let mut rest = all.as_slice();
+        while let Some((range, ..)) = rest.first() {
+            let region = Arc::clone(self.top.region(range.first_key()));
+            let count = rest.partition_point(|(range, ..)| region.prefix().covers(range.first_key()));
+            let cuts = rest.split_off(..count).expect("counted");
+            let mut state = region.write();
+            if position <= state.position {
+                continue;
+            }
+            if cuts.iter().any(|(range, ..)| !region.prefix().contains(range)) {
+                return Err(Error::Corrupt(format!("the location record at {position:#x} reaches over a region")));
+            }
+            let moves: Vec<Relocation<'_>> = cuts
+                .iter()
+                .map(|(range, pages, through)| Relocation { range: *range, pages, through: *through })
+                .collect();
+            state.relocate(&moves, position);
+            state.dropped.retain(|dropped| overflow::runs(dropped).iter().all(|run| !freed.contains(&run.start)));
+            if state.cuts.len() > MAX_ENTRIES {
+                split.push(Arc::clone(&region));
+            }
+            drop(state);
+            self.touched.push(region);
+        }
+        if !split.is_empty() {
+            for region in &split {
+                renew_own::<H>(region);
+            }
+            self.top = split_regions::<H>(&self.top, &split);
+        }
+        Ok(())
+    }
+
+    fn finish(self, scan: ScanEnd, image_pages: u64) -> Result<Recovered> {
+        for region in &self.touched {
+            renew_own::<H>(region);
+        }
+        let mut folder = Folder::<H>::new();
+        folder.begin(0);
+        let (mut pending_bytes, mut pending_entries) = (0, 0);
+        let mut places = Vec::new();
+        for region in self.top.regions() {
+            let state = region.read();
+            folder.subtrie(region.prefix(), &state.own);
+            pending_bytes += state.pending.iter().map(Pending::bytes).sum::<usize>();
+            pending_entries += state.pending.len();
+            places.extend((0..state.cuts.len()).filter_map(|child| state.cuts.place(child)));
+        }
+        let fold = folder.end().expect("no terminal is placed here");
+        folder.run();
+        if folder.node(fold) != self.tip.root {
+            return Err(Error::Corrupt(format!(
+                "the nodes fold to another root than that of commit {}",
+                self.tip.number
+            )));
+        }
+        Ok(Recovered {
+            top: self.top,
+            extents: self.extents,
+            tip: self.tip,
+            scan,
+            pending_bytes,
+            pending_entries,
+            places,
+            image_pages,
+        })
+    }
+}
+
+fn renew_own<H: Hasher>(region: &Region) {
+    let mut state = region.write();
+    if let Nodes::Resident(nodes) = &state.nodes {
+        state.own = region_node::<H>(&state.cuts, nodes);
+    }
+}
+
+fn stored<H: Hasher>(value: LogValue<'_>) -> Result<Stored> {
+    Ok(match value {
+        LogValue::Absent => Stored::Absent,
+        LogValue::Inline(bytes) => Stored::put::<H>(Value::from(bytes)),
+        LogValue::Overflow(cell) => {
+            OverflowCell::parse(cell).map_err(|error| Error::Corrupt(format!("an overflow cell in the log: {error}")))?;
+            Stored::Overflow(cell.into())
+        }
+    })
+}
+
+fn bad_map(error: impl std::fmt::Display) -> Error {
+    Error::Corrupt(format!("the overflow map: {error}"))
+}

@@ -1,0 +1,155 @@
+//! Places, room and memory: what commits and flushes take before they go ahead.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pleach_beatree::space::{self, Growth};
+use pleach_core::page::overflow::Run;
+use pleach_core::{Hasher, Key, Prefix};
+use pleach_io::{Device, Event, IoError, Runtime};
+
+use crate::error::{Error, Result};
+use crate::metrics::Counters;
+use crate::overflow::Tentative;
+use crate::shared::Shared;
+
+/// The reserve that ordinary growth leaves free is at most this.
+const RESERVE: u64 = 64 << 20;
+
+impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
+    /// Places for `count` leaf pages, in address order; grows the file by whole segments, which
+    /// are reserved before anything is written.
+    pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<u32>> {
+        let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
+        let mut runs: Vec<space::Run> = Vec::new();
+        let mut growth = Growth::Allowed;
+        let mut space = self.space.lock();
+        while let Err(need) = space.allocate(count, growth, &mut runs) {
+            let segment = u64::from(self.options.geometry.segment_pages) * 4096;
+            let bytes = u64::from(need.segments) * segment;
+            let end = u64::from(space.pages()) * 4096;
+            let reserved = self.reserve(growth == Growth::Allowed, bytes).and_then(|()| {
+                self.device.allocate(&self.files.leaf, end, bytes).map_err(full)
+            });
+            match reserved {
+                Ok(()) => space.grown(need.segments).map_err(|error| Error::Corrupt(error.to_string()))?,
+                Err(Error::Full(_)) if growth == Growth::Allowed => growth = Growth::Refused,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(runs.iter().flat_map(|run| run.start..run.end()).collect())
+    }
+
+    /// Runs for `pages` pages of the overflow file, tentative until a record names them.
+    pub(crate) fn allocate_overflow(&self, pages: usize, tentative: &mut Tentative<'_>) -> Result<Vec<Run>> {
+        let count = u32::try_from(pages).expect("values are limited");
+        let mut runs = Vec::new();
+        let mut growth = Growth::Allowed;
+        let mut extents = self.extents.lock();
+        while let Err(need) = extents.allocate(count, growth, &mut runs) {
+            let segment = u64::from(self.options.geometry.segment_pages) * 4096;
+            let bytes = u64::from(need.segments) * segment;
+            let end = extents.stats().pages * 4096;
+            let reserved = self.reserve(growth == Growth::Allowed, bytes).and_then(|()| {
+                self.device.allocate(&self.files.overflow, end, bytes).map_err(full)
+            });
+            match reserved {
+                Ok(()) => extents.grown(need.segments).map_err(|error| Error::Corrupt(error.to_string()))?,
+                Err(Error::Full(_)) if growth == Growth::Allowed => growth = Growth::Refused,
+                Err(error) => return Err(error),
+            }
+        }
+        tentative.add(&runs);
+        Ok(runs)
+    }
+
+    /// Ordinary growth leaves a reserve, so that deletes, flushes and checkpoints can finish on a
+    /// full device.
+    fn reserve(&self, ordinary: bool, bytes: u64) -> Result<()> {
+        if !ordinary {
+            return Ok(());
+        }
+        let (free, total) = self.device.free_space()?;
+        let reserve = RESERVE.min(total / 16);
+        if free < bytes + reserve {
+            return Err(Error::Full(format!("{free} bytes are free, {reserve} of them are kept in reserve")));
+        }
+        Ok(())
+    }
+
+    /// Bytes that the delta may take.
+    pub(crate) fn delta_limit(&self) -> u64 {
+        self.options.cache_bytes / 4
+    }
+
+    /// Has the delta outgrown half of its share, so that pages are flushed before they are ripe?
+    pub(crate) fn is_over_delta(&self) -> bool {
+        self.counters.pending_bytes.load(Ordering::Relaxed) > self.delta_limit() / 2
+    }
+
+    /// Bytes of log that a replay would read.
+    pub(crate) fn log_length(&self) -> u64 {
+        self.sequencer.lock().end().saturating_sub(self.replay_start.load(Ordering::Acquire))
+    }
+
+    /// Is a checkpoint due?
+    pub(crate) fn log_is_long(&self) -> bool {
+        self.log_length() > self.options.log_limit
+    }
+
+    /// Step 1 of a commit: waits while delta or log are full. Near the limits it waits a little,
+    /// at the limits until the background has made room.
+    pub(crate) fn throttle(&self) -> Result<()> {
+        let blocked = || {
+            self.counters.pending_bytes.load(Ordering::Relaxed) > self.delta_limit()
+                || self.log_length() > 2 * self.options.log_limit
+        };
+        if !blocked() {
+            return Ok(());
+        }
+        let since = self.runtime.now();
+        let mut failed = None;
+        self.work.notify();
+        self.runtime.wait(&self.progress, Some(Duration::from_secs(60)), &mut || {
+            failed = self.sequencer.lock().check().err();
+            failed.is_some() || self.full.load(Ordering::Acquire) || !blocked()
+        });
+        let waited = self.runtime.now().saturating_sub(since);
+        Counters::add(&self.counters.stalled_micros, u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if blocked() && self.full.load(Ordering::Acquire) {
+            return Err(Error::Full("the pending changes cannot be written to pages".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Prefixes of up to `count` pages that have pending changes, those with the most first.
+    pub(crate) fn fullest(&self, count: usize) -> Vec<Prefix> {
+        let mut pages: Vec<(usize, Prefix)> = Vec::new();
+        let mut key: Option<Key> = Some([0; 32]);
+        while let Some(at) = key {
+            key = self.in_region(&at, |region, state| {
+                let mut from = 0;
+                while from < state.pending.len() {
+                    let child = state.cuts.find(&state.pending[from].key);
+                    let prefix = state.cuts.prefix(child);
+                    let behind = state.pending[from..].partition_point(|pending| prefix.covers(&pending.key));
+                    pages.push((behind, prefix));
+                    from += behind;
+                }
+                region.prefix().next().map(|next| *next.first_key())
+            });
+        }
+        if pages.len() > count {
+            pages.select_nth_unstable_by(count, |a, b| b.0.cmp(&a.0));
+            pages.truncate(count);
+        }
+        pages.into_iter().map(|(_, prefix)| prefix).collect()
+    }
+}
+
+fn full(error: IoError) -> Error {
+    if error.is_full() { Error::Full(error.to_string()) } else { error.into() }
+}
