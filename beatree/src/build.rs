@@ -54,12 +54,14 @@ pub fn plan(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<Planned> {
     let mut planned = Vec::new();
     let mut todo = vec![Planned { prefix: *at, cells: 0..cells.len() }];
     while let Some(next) = todo.pop() {
-        if filled(&next.prefix, &cells[next.cells.clone()]) <= leaf::capacity(levels(&next.prefix)) {
+        if filled(&next.prefix, &cells[next.cells.clone()]) <= leaf::capacity(levels(&next.prefix))
+        {
             planned.push(next);
             continue;
         }
         let depth = next.prefix.len();
-        let middle = next.cells.start + cells[next.cells.clone()].partition_point(|cell| !bit(&cell.key, depth));
+        let middle = next.cells.start
+            + cells[next.cells.clone()].partition_point(|cell| !bit(&cell.key, depth));
         todo.push(Planned { prefix: next.prefix.child(true), cells: middle..next.cells.end });
         todo.push(Planned { prefix: next.prefix.child(false), cells: next.cells.start..middle });
     }
@@ -105,7 +107,10 @@ pub fn fold_pages<H: Hasher>(folder: &mut Folder<H>, pages: &[Unfolded<'_>]) -> 
     combine_tiles::<H>(&mut own, TILES);
     let (stored, _) = stored.as_chunks::<TILES>();
     let nodes = stored.iter().zip(own).map(|(stored, own)| PageNodes { stored: *stored, own });
-    nodes.zip(pages).map(|(nodes, page)| if levels(&page.prefix) == 0 { deep(&nodes) } else { nodes }).collect()
+    nodes
+        .zip(pages)
+        .map(|(nodes, page)| if levels(&page.prefix) == 0 { deep(&nodes) } else { nodes })
+        .collect()
 }
 
 /// A page too deep for stored nodes has its own node in the first tile.
@@ -121,7 +126,9 @@ fn push_tiles<H: Hasher>(folder: &mut Folder<H>, page: &Unfolded<'_>, tiles: &mu
         let count = page.cells[from..].partition_point(|cell| at.covers(&cell.key));
         let cells = &page.cells[from..from + count];
         from += count;
-        let kept = page.old.filter(|(old, changed)| levels > 0 && old.levels() == levels && changed >> group & 1 == 0);
+        let kept = page.old.filter(|(old, changed)| {
+            levels > 0 && old.levels() == levels && changed >> group & 1 == 0
+        });
         if let Some((old, _)) = kept {
             tiles.push(Tile::Known(old.nodes()[usize::from(group)]));
             continue;

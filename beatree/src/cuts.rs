@@ -4,8 +4,8 @@
 //! kept as the 32 bits behind the region's prefix (13 bytes a leaf page in all); a region with a
 //! child cut deeper than that keeps whole keys.
 
-use pleach_core::prefix::Prefix;
 use pleach_core::Key;
+use pleach_core::prefix::Prefix;
 
 /// One child of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,12 @@ impl Cuts {
         assert_tiling(&region, children);
         let short = children.iter().all(|child| child.prefix.len() <= region.len() + 32);
         let starts = if short {
-            Starts::Short(children.iter().map(|child| bits_behind(child.prefix.first_key(), region.len())).collect())
+            Starts::Short(
+                children
+                    .iter()
+                    .map(|child| bits_behind(child.prefix.first_key(), region.len()))
+                    .collect(),
+            )
         } else {
             Starts::Whole(children.iter().map(|child| *child.prefix.first_key()).collect())
         };
@@ -54,7 +59,9 @@ impl Cuts {
             starts,
             depths: children
                 .iter()
-                .map(|child| u8::try_from(child.prefix.len()).expect("a page's prefix has at most 255 bits"))
+                .map(|child| {
+                    u8::try_from(child.prefix.len()).expect("a page's prefix has at most 255 bits")
+                })
                 .collect(),
             places: children.iter().map(|child| child.place.unwrap_or(NO_PLACE)).collect(),
             tags: children.iter().map(|child| child.tag).collect(),
@@ -131,7 +138,11 @@ impl Cuts {
 fn assert_tiling(region: &Prefix, children: &[Cut]) {
     let mut next = Some(*region.first_key());
     for child in children {
-        assert!(region.contains(&child.prefix), "{:?} lies outside the region {region:?}", child.prefix);
+        assert!(
+            region.contains(&child.prefix),
+            "{:?} lies outside the region {region:?}",
+            child.prefix
+        );
         assert_eq!(next.as_ref(), Some(child.prefix.first_key()), "children tile {region:?}");
         next = child.prefix.next().map(|next| *next.first_key());
     }
@@ -178,7 +189,9 @@ mod tests {
 
     #[test]
     fn children_are_found_and_rebuilt_at_every_offset() {
-        for (from, to) in [(0, 5), (3, 20), (7, 39), (13, 60), (200, 230), (216, 255), (240, 255), (0, 255)] {
+        for (from, to) in
+            [(0, 5), (3, 20), (7, 39), (13, 60), (200, 230), (216, 255), (240, 255), (0, 255)]
+        {
             let region = Prefix::new(&[0xa7; 32], from);
             let mut children = Vec::new();
             split(region, to, &mut children);

@@ -139,12 +139,7 @@ impl State {
             return false;
         }
         // A failure means that somebody else advanced, which is as good.
-        let _ = self.phase.compare_exchange(
-            phase,
-            phase + 1,
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        );
+        let _ = self.phase.compare_exchange(phase, phase + 1, Ordering::SeqCst, Ordering::SeqCst);
         true
     }
 }

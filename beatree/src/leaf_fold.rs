@@ -60,7 +60,10 @@ pub fn fold_leaf<H: Hasher>(
             _ => merge.expand(folder, &position, seen),
         }
     }
-    debug_assert!(merge.patches.is_empty() && merge.touches.is_empty(), "all changes lie below the page");
+    debug_assert!(
+        merge.patches.is_empty() && merge.touches.is_empty(),
+        "all changes lie below the page"
+    );
 }
 
 /// Position number `index` of those `levels` below `at`.
@@ -83,7 +86,12 @@ impl Merge<'_> {
     }
 
     /// Puts every key below `position` into the folder.
-    fn expand<H: Hasher>(&mut self, folder: &mut Folder<H>, position: &Prefix, seen: &mut Vec<Seen>) {
+    fn expand<H: Hasher>(
+        &mut self,
+        folder: &mut Folder<H>,
+        position: &Prefix,
+        seen: &mut Vec<Seen>,
+    ) {
         if let Some(leaf) = self.leaf {
             self.cell = leaf.lower_bound(position.first_key());
         }
@@ -91,7 +99,8 @@ impl Merge<'_> {
         loop {
             let patch = self.patches.first().filter(|patch| position.covers(&patch.0));
             let touch = self.touches.first().filter(|touch| position.covers(&touch.key));
-            let next = [cell_key.as_ref(), patch.map(|patch| &patch.0), touch.map(|touch| &touch.key)];
+            let next =
+                [cell_key.as_ref(), patch.map(|patch| &patch.0), touch.map(|touch| &touch.key)];
             let Some(key) = next.into_iter().flatten().min().copied() else { break };
             let cell = if cell_key == Some(key) {
                 let cell = self.leaf.map(|leaf| leaf.cell(self.cell));

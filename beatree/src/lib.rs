@@ -23,3 +23,4 @@ pub use cuts::{Cut, Cuts};
 pub use region::{Region, RegionState};
 pub use stored::Stored;
 pub use top::Top;
+pub use value::Value;

@@ -7,7 +7,7 @@
 //! Invariants:
 //! * the node of a child is that of its page plus all its pending changes;
 //! * pending keys are strictly increasing and lie in the region; each has the commit that put it;
-//! * `position` is the log position of the last record that was applied here, `changed` the
+//! * `position` is the end of the last log record that was applied here, `changed` the
 //!   number of the last commit among them;
 //! * a region that was replaced by others is `retired`; who finds it so looks up again.
 
@@ -82,7 +82,7 @@ pub struct RegionState {
     pub touches: Vec<u8>,
     /// Number of the last commit applied here.
     pub changed: u64,
-    /// Log position of the last record applied here.
+    /// End of the last log record applied here.
     pub position: u64,
     /// Grows when children are split or merged, not when pages move.
     pub shape: u64,
@@ -103,7 +103,7 @@ pub struct Region {
 pub struct Applied<'a> {
     /// Number of the commit.
     pub commit: u64,
-    /// Log position of its record.
+    /// End of its record in the log.
     pub position: u64,
     /// Changed keys and their new state.
     pub changes: &'a mut dyn Iterator<Item = (Key, Stored)>,
@@ -161,7 +161,10 @@ impl Region {
 impl RegionState {
     /// The pending state of a key.
     pub fn pending_of(&self, key: &Key) -> Option<&Pending> {
-        self.pending.binary_search_by(|pending| pending.key.cmp(key)).ok().map(|at| &self.pending[at])
+        self.pending
+            .binary_search_by(|pending| pending.key.cmp(key))
+            .ok()
+            .map(|at| &self.pending[at])
     }
 
     /// Index range of the pending changes below `prefix`.
@@ -199,7 +202,9 @@ impl RegionState {
         mut ripe: impl FnMut(Prefix),
     ) -> (isize, isize) {
         assert!(commit.position > self.position, "records are applied in log order, each once");
-        let Nodes::Resident(nodes) = &mut self.nodes else { panic!("a changed region's nodes are in memory") };
+        let Nodes::Resident(nodes) = &mut self.nodes else {
+            panic!("a changed region's nodes are in memory")
+        };
         for (child, node) in commit.nodes {
             nodes[*child as usize] = *node;
         }
@@ -291,14 +296,17 @@ impl RegionState {
     /// When nodes are not in memory, or the new pages do not tile their ranges.
     pub fn relocate(&mut self, moves: &[Relocation<'_>], position: u64) -> Relocated {
         assert!(position > self.position, "records are applied in log order, each once");
-        let Nodes::Resident(old_nodes) = &self.nodes else { panic!("a changed region's nodes are in memory") };
+        let Nodes::Resident(old_nodes) = &self.nodes else {
+            panic!("a changed region's nodes are in memory")
+        };
         let mut cuts: Vec<Cut> = Vec::with_capacity(self.cuts.len() + moves.len());
         let mut nodes: Vec<Node> = Vec::with_capacity(self.cuts.len() + moves.len());
         let mut done = Relocated::default();
         let mut coming = moves.iter().peekable();
         for child in 0..self.cuts.len() {
             let cut = self.cuts.cut(child);
-            let Some(replaced) = coming.peek().filter(|next| next.range.contains(&cut.prefix)) else {
+            let Some(replaced) = coming.peek().filter(|next| next.range.contains(&cut.prefix))
+            else {
                 cuts.push(cut);
                 nodes.push(old_nodes[child]);
                 continue;

@@ -15,8 +15,8 @@
 //!   Until then it counts as used and is never handed out.
 //!
 //! Policy (docs/decisions/0010): the file grows while it has fewer than `size_percent` of its live
-//! pages; then the holes of the segments with the fewest used pages are filled, whole segments at a
-//! time, in address order.
+//! pages; then holes are filled by *sweeping*: segments in address order, going round, each filled
+//! whole, those with clearly fewer holes than the mean left for the next time round.
 //!
 //! Growing is the caller's work: [`Space::allocate`] changes nothing and says [`NeedGrowth`]; the caller
 //! reserves whole segments on the device, calls [`Space::grown`] and asks again. If the device is
@@ -26,7 +26,6 @@
 //! [`Extents`] does the like for runs in the overflow file.
 
 mod bits;
-mod buckets;
 mod error;
 mod extents;
 mod free_map;
@@ -37,11 +36,13 @@ pub use error::{NeedGrowth, SpaceError};
 pub use extents::{Extents, ExtentsStats, MAX_RUNS};
 
 use bits::Bits;
-use buckets::Buckets;
 use pending::Pending;
 
 /// Places are below this: the largest number says "no place" in the index.
 pub const MAX_PAGES: u32 = u32::MAX;
+
+/// A sweep fills segments with at least this part of the mean number of holes, in percent.
+const WORTH_PERCENT: u64 = 75;
 
 /// How a file of pages grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +120,10 @@ pub struct Space {
     used: Bits,
     /// Pending pages, all of them also used.
     retired: Bits,
-    buckets: Buckets,
+    /// Used and pending pages of each segment.
+    used_in: Vec<u32>,
+    /// The segment where the sweep goes on.
+    sweep: u32,
     pending: Pending<u32>,
     used_count: u32,
     retired_count: u32,
@@ -143,7 +147,8 @@ impl Space {
             geometry,
             used: Bits::default(),
             retired: Bits::default(),
-            buckets: Buckets::new(geometry.segment_pages),
+            used_in: Vec::new(),
+            sweep: 0,
             pending: Pending::default(),
             used_count: 0,
             retired_count: 0,
@@ -167,19 +172,16 @@ impl Space {
         let pages = space.pages_with(segments)?;
         space.used.grow(pages);
         space.retired.grow(pages);
-        let mut counts = vec![0_u32; segments as usize];
+        space.used_in.resize(segments as usize, 0);
         for place in places {
             space.check_inside(place)?;
             if space.used.get(place) {
                 return Err(SpaceError::AlreadyUsed { place: place.into() });
             }
             space.used.set(place);
-            counts[(place / geometry.segment_pages) as usize] += 1;
+            *space.used_near(place) += 1;
+            space.used_count += 1;
             space.frontier = space.frontier.max(place + 1);
-        }
-        for count in counts {
-            space.buckets.push(count);
-            space.used_count += count;
         }
         Ok(space)
     }
@@ -219,7 +221,7 @@ impl Space {
             // Holes lie before it, so the order holds.
             push_merged(out, run);
         }
-        self.used_count += count;
+        self.used_count += rest;
         self.allocated += u64::from(count);
         self.runs += out.len() as u64;
         debug_assert_eq!(out.iter().map(|run| run.len).sum::<u32>(), count);
@@ -228,12 +230,10 @@ impl Space {
 
     /// The device has reserved so many segments more.
     pub fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
-        let pages = self.pages_with(self.buckets.segments().saturating_add(segments))?;
+        let pages = self.pages_with(self.segments().saturating_add(segments))?;
         self.used.grow(pages);
         self.retired.grow(pages);
-        for _ in 0..segments {
-            self.buckets.push(0);
-        }
+        self.used_in.resize((pages / self.geometry.segment_pages) as usize, 0);
         Ok(())
     }
 
@@ -280,8 +280,7 @@ impl Space {
         }
         self.used.set(place);
         self.used_count += 1;
-        let segment = place / self.geometry.segment_pages;
-        self.buckets.set_used(segment, self.buckets.used(segment) + 1);
+        *self.used_near(place) += 1;
         self.frontier = self.frontier.max(place + 1);
         Ok(())
     }
@@ -299,7 +298,7 @@ impl Space {
         let fresh = self.pages() - self.frontier;
         SpaceStats {
             pages: self.pages(),
-            segments: self.buckets.segments(),
+            segments: self.segments(),
             live: self.used_count - self.retired_count,
             pending: self.retired_count,
             holes: self.pages() - self.used_count - fresh,
@@ -314,9 +313,18 @@ impl Space {
         size_of::<Self>()
             + self.used.bytes()
             + self.retired.bytes()
-            + self.buckets.bytes()
+            + self.used_in.capacity() * size_of::<u32>()
             + self.pending.bytes()
             + self.picked.capacity() * size_of::<(u32, u32)>()
+    }
+
+    fn segments(&self) -> u32 {
+        self.pages() / self.geometry.segment_pages
+    }
+
+    /// The count of the segment that a place lies in.
+    fn used_near(&mut self, place: u32) -> &mut u32 {
+        &mut self.used_in[(place / self.geometry.segment_pages) as usize]
     }
 
     /// Pages of a file of so many segments.
@@ -348,28 +356,45 @@ impl Space {
         u64::from(MAX_PAGES - MAX_PAGES % self.geometry.segment_pages)
     }
 
-    /// Takes `count` holes, which exist, from the emptiest segments. Nothing is fresh any more.
+    /// Takes `count` holes, which exist, by sweeping. Nothing is fresh any more.
     fn fill_holes(&mut self, count: u32, out: &mut Vec<Run>) {
         assert_eq!(self.frontier, self.pages(), "fresh pages go first");
-        let size = self.geometry.segment_pages;
+        let (size, segments) = (self.geometry.segment_pages, self.segments());
         let mut picked = core::mem::take(&mut self.picked);
         picked.clear();
-        let (mut left, mut least) = (count, 0);
+        let mut least = self.worthwhile();
+        let (mut left, mut looked) = (count, 0);
         while left > 0 {
-            let segment = self.buckets.emptiest(least).expect("holes were counted");
-            least = self.buckets.used(segment);
-            let take = left.min(size - least);
-            assert!(take > 0, "a segment with holes");
-            picked.push((segment, take));
-            // Counted now, so that the next look does not find it; its bits follow below.
-            self.buckets.set_used(segment, least + take);
-            left -= take;
+            let used = &mut self.used_in[self.sweep as usize];
+            let holes = size - *used;
+            if holes >= least {
+                let take = left.min(holes);
+                picked.push((self.sweep, take));
+                *used += take;
+                left -= take;
+            }
+            if left > 0 {
+                self.sweep = (self.sweep + 1) % segments;
+                looked += 1;
+                // Once round without enough: now any hole will do.
+                if looked == segments {
+                    least = 1;
+                }
+                assert!(looked < 3 * segments, "holes were counted");
+            }
         }
         picked.sort_unstable();
         for &(segment, take) in &picked {
             self.take_holes(segment, take, out);
         }
         self.picked = picked;
+    }
+
+    /// Holes of a segment that are worth filling.
+    fn worthwhile(&self) -> u32 {
+        let stats = self.stats();
+        let part = u64::from(stats.holes) * WORTH_PERCENT / (100 * u64::from(stats.segments));
+        u32::try_from(part).unwrap_or(u32::MAX).max(1)
     }
 
     /// Marks the first `take` holes of a segment.
@@ -394,18 +419,17 @@ impl Space {
         let size = self.geometry.segment_pages;
         let mut at = run.start;
         while at < run.end() {
-            let segment = at / size;
-            let end = run.end().min((segment + 1) * size);
-            self.buckets.set_used(segment, self.buckets.used(segment) + end - at);
+            let end = run.end().min((at / size + 1) * size);
+            *self.used_near(at) += end - at;
             at = end;
         }
+        self.used_count += run.len;
     }
 
     fn make_hole(&mut self, place: u32) {
         self.used.clear(place);
         self.used_count -= 1;
-        let segment = place / self.geometry.segment_pages;
-        self.buckets.set_used(segment, self.buckets.used(segment) - 1);
+        *self.used_near(place) -= 1;
     }
 
     fn retire_one(&mut self, place: u32) -> Result<(), SpaceError> {

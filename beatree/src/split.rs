@@ -31,7 +31,9 @@ pub fn split_regions<H: Hasher>(top: &Top, split: &[Arc<Region>]) -> Top {
     for region in top.regions() {
         if split.iter().any(|other| Arc::ptr_eq(other, region)) {
             let mut state = region.write();
-            regions.extend(parts::<H>(&mut state).into_iter().map(|state| Arc::new(Region::with_state(state))));
+            regions.extend(
+                parts::<H>(&mut state).into_iter().map(|state| Arc::new(Region::with_state(state))),
+            );
             state.retired = true;
         } else {
             regions.push(Arc::clone(region));
@@ -75,7 +77,12 @@ fn take(state: &mut RegionState) -> RegionState {
     }
 }
 
-fn half<H: Hasher>(whole: &RegionState, children: Range<usize>, pending: Range<usize>, right: bool) -> RegionState {
+fn half<H: Hasher>(
+    whole: &RegionState,
+    children: Range<usize>,
+    pending: Range<usize>,
+    right: bool,
+) -> RegionState {
     let cuts: Vec<Cut> = children.clone().map(|child| whole.cuts.cut(child)).collect();
     let cuts = Cuts::new(whole.cuts.region().child(right), &cuts);
     let nodes = resident(whole)[children.clone()].to_vec();

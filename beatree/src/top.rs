@@ -28,11 +28,16 @@ impl Top {
     pub fn new(regions: Vec<Arc<Region>>) -> Self {
         let mut next = Some([0u8; 32]);
         for region in &regions {
-            assert_eq!(next.as_ref(), Some(region.prefix().first_key()), "regions tile the key space");
+            assert_eq!(
+                next.as_ref(),
+                Some(region.prefix().first_key()),
+                "regions tile the key space"
+            );
             next = region.prefix().next().map(|prefix| *prefix.first_key());
         }
         assert!(next.is_none(), "regions tile the key space to its end");
-        let starts: Vec<u64> = regions.iter().map(|region| leading(region.prefix().first_key())).collect();
+        let starts: Vec<u64> =
+            regions.iter().map(|region| leading(region.prefix().first_key())).collect();
         let bits = starts.len().next_power_of_two().trailing_zeros().clamp(1, 24);
         let shift = 64 - bits;
         let jump = (0..1u64 << bits)

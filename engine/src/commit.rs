@@ -46,7 +46,7 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     let blob: Arc<[u8]> = blob.map_or_else(|| Arc::clone(&shared.tip.lock().blob), Into::into);
     let number = base + 1;
     let mut tries = 0;
-    let (position, end) = loop {
+    let end = loop {
         tries += 1;
         let hold = (tries > TRIES).then(|| shared.structure.lock());
         let shapes = {
@@ -82,14 +82,14 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
         state.ticketed = number;
         state.in_flight += 1;
         drop(state);
-        break (position, position + bytes);
+        break position + bytes;
     };
     let written = shared.sequencer.write_through(end, shared.options.durability == Durability::Commit);
     if let Err(error) = written {
         shared.poison(&error);
         return Err(error);
     }
-    publish(shared, number, position, root, chunks, blob)?;
+    publish(shared, number, end, root, chunks, blob)?;
     Ok(number)
 }
 

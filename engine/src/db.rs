@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pleach_beatree::cache::LeafCache;
+use pleach_beatree::cache::{Buffers, Cache};
 use pleach_beatree::grace::Grace;
-use pleach_beatree::space::{self, Extents, Space};
-use pleach_beatree::{Cut, Cuts, Region, Top};
+use pleach_beatree::space::{self, Space};
 use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
@@ -31,9 +30,12 @@ use crate::prefetch::{Prefetcher, Prefetches};
 use crate::recovery::{Recovered, recover};
 use crate::sequencer::Sequencer;
 use crate::session::{Session, SessionOptions};
-use crate::shared::{Files, LEAF_FILE, OVERFLOW_FILE, Shared, Tip};
-use crate::superblock::{self, ImageFile, ImagePlace, Superblock, SuperblockStore};
+use crate::shared::{Files, LEAF_FILE, OVERFLOW_FILE, Shared};
+use crate::superblock::{self, ImageFile, Superblock, SuperblockStore};
 use crate::undo::Undo;
+
+/// Bytes of page buffers that wait to be used again.
+const BUFFERS: usize = 8 << 20;
 
 /// An open database.
 pub struct Db<H: Hasher, D: Device = OsDevice, R: Runtime = Threads> {
@@ -180,6 +182,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             self.shared.closing.store(true, Ordering::Release);
             self.shared.paused.store(false, Ordering::Release);
             self.shared.work.notify();
+            self.shared.prefetches.event.notify();
             drop(tasks);
         }
     }
@@ -237,7 +240,8 @@ pub(crate) fn geometry_of(superblock: &Superblock) -> space::Geometry {
 
 /// Names that a database of ours may have in its folder.
 fn is_ours(name: &str) -> bool {
-    [LEAF_FILE, OVERFLOW_FILE, "image-a", "image-b", superblock::FILE, incarnation::FILE].contains(&name)
+    [LEAF_FILE, OVERFLOW_FILE, "image-a", "image-b", "super", "super.new", "incarnation", "incarnation.new", "log.new"]
+        .contains(&name)
         || name.starts_with("log-")
 }
 
@@ -254,7 +258,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         other.replay.position.min(newest.replay.position)
     });
     let start = WriterStart::after(&recovered.scan, newest.database, incarnation, needed_from);
-    let segments = SegmentOptions { size: newest.geometry.log_segment, ..SegmentOptions::default() };
+    let segments = SegmentOptions { size: newest.geometry.log_segment, spares: 4 };
     let writer = LogWriter::open(device.clone(), segments, &start)?;
     let leaf = device.open(LEAF_FILE, OpenMode::Write)?;
     let overflow = device.open(OVERFLOW_FILE, OpenMode::Write)?;
@@ -273,7 +277,8 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         progress: runtime.event(),
         workers: Workers::new(runtime.workers()),
         sequencer: Sequencer::new(writer, recovered.tip.number),
-        cache: LeafCache::new(options.leaf_cache_bytes(), runtime.random()),
+        cache: Cache::new(options.leaf_cache_bytes()),
+        buffers: Buffers::new(BUFFERS),
         grace: Grace::new(),
         space: Mutex::new(space),
         extents: Mutex::new(recovered.extents),

@@ -68,7 +68,7 @@ impl Overlays {
     pub(crate) fn range(&self, prefix: &Prefix, ancestry: &HashSet<OverlayId>) -> Vec<(Key, Stored)> {
         let maps = self.maps.read();
         maps.keys
-            .range(prefix.first_key()..=&prefix.last_key())
+            .range(*prefix.first_key()..=prefix.last_key())
             .filter_map(|(key, versions)| Some((*key, newest(versions, ancestry)?.clone())))
             .collect()
     }
@@ -79,7 +79,7 @@ impl Overlays {
         let maps = self.maps.read();
         let changed_by = maps
             .keys
-            .range(position.first_key()..=&position.last_key())
+            .range(*position.first_key()..=position.last_key())
             .filter_map(|(_, versions)| versions.iter().rev().map(|version| version.0).find(|id| ancestry.contains(id)))
             .max();
         let Some(changed_by) = changed_by else { return Ok(None) };

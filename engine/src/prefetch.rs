@@ -41,7 +41,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                 let child = state.cuts.find(key);
                 state.cuts.place(child).map(|place| Located { place, tag: state.cuts.tag(child) })
             });
-            let Some(at) = at.filter(|at| !self.cache.contains(at.place, at.tag)) else { continue };
+            let Some(at) = at.filter(|at| !self.cache.get(at.place, at.tag).is_some()) else { continue };
             match self.prefetches.sender.try_send(at) {
                 Ok(()) => self.wake_prefetcher(),
                 Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => break,
@@ -117,7 +117,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         let queue = self.queue.as_mut().expect("made before");
         while let Some(slot) = self.free.last().copied() {
             let Ok(at) = shared.prefetches.receiver.try_recv() else { break };
-            if shared.cache.contains(at.place, at.tag) {
+            if shared.cache.get(at.place, at.tag).is_some() {
                 continue;
             }
             self.free.pop();
@@ -125,7 +125,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                 file: shared.files.leaf.clone(),
                 transfer: Transfer::Read,
                 offset: u64::from(at.place) * 4096,
-                buf: shared.cache.take_buf(),
+                buf: shared.buffers.take(),
                 token: slot as u64,
             });
             self.asked[slot] = Some(at);

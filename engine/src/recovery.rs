@@ -20,7 +20,7 @@ use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::overflow::{OverflowCell, Run};
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Key, Node, Prefix};
-use pleach_io::Device;
+use pleach_io::{Device, OpenMode};
 
 use crate::checkpoint::delta;
 use crate::checkpoint::image::ImageReader;
@@ -28,7 +28,7 @@ use crate::checkpoint::table::Table;
 use crate::error::{Error, Result};
 use crate::log::{CommitView, Kind, LocationView, LogValue, RecordView, ScanEnd, ScanInput, ScanError, scan};
 use crate::overflow;
-use crate::shared::Tip;
+use crate::shared::{OVERFLOW_FILE, Tip};
 use crate::superblock::Superblock;
 
 /// A database's state in memory, as the device has it.
@@ -41,7 +41,6 @@ pub(crate) struct Recovered {
     pub(crate) pending_entries: usize,
     /// Places of all leaf pages.
     pub(crate) places: Vec<u32>,
-    pub(crate) image_pages: u64,
 }
 
 struct Replay<H> {
@@ -63,7 +62,8 @@ pub(crate) fn recover<H: Hasher, D: Device>(device: &D, superblock: &Superblock,
     let stream = image.stream(StreamId::Delta, table.delta_page, table.delta_len)?;
     delta::decode::<H>(&stream, |prefix, pending, dropped| install(&top, &prefix, pending, dropped))?;
     let map = image.stream(StreamId::FreeMap, table.map_page, table.map_len)?;
-    let extents = Extents::parse(crate::db::geometry_of(superblock), &map).map_err(|error| Error::Corrupt(format!("the overflow map: {error}")))?;
+    let mut extents = Extents::parse(crate::db::geometry_of(superblock), &map).map_err(bad_map)?;
+    grow_to_file(device, superblock, &mut extents)?;
     let tip = Tip { number: superblock.commit, root: superblock.root, blob: table.blob.into() };
     let mut replay = Replay::<H> { top, extents, tip, touched: Vec::new(), hasher: std::marker::PhantomData };
     let input = ScanInput {
@@ -74,13 +74,22 @@ pub(crate) fn recover<H: Hasher, D: Device>(device: &D, superblock: &Superblock,
         durable_through: superblock.durable_through,
     };
     let scan = scan(device, &input, |record| replay.record(record))?;
-    replay.finish(scan, u64::from(superblock.image.pages))
+    replay.finish(scan)
 }
 
 impl From<ScanError> for Error {
     fn from(error: ScanError) -> Self {
         Self::Scan(error)
     }
+}
+
+/// The overflow file may have grown since the image: records name runs in the new segments.
+fn grow_to_file<D: Device>(device: &D, superblock: &Superblock, extents: &mut Extents) -> Result<()> {
+    let file = device.open(OVERFLOW_FILE, OpenMode::Read)?;
+    let known = extents.stats().pages * 4096;
+    let more = device.len(&file)?.saturating_sub(known) / superblock.geometry.overflow_segment;
+    let more = u32::try_from(more).map_err(bad_map)?;
+    extents.grown(more).map_err(bad_map)
 }
 
 fn read_table<D: Device>(image: &mut ImageReader<D>, superblock: &Superblock) -> Result<Table> {
@@ -157,7 +166,8 @@ fn install(top: &Top, prefix: &Prefix, pending: Vec<Pending>, dropped: Vec<Store
 
 impl<H: Hasher> Replay<H> {
     fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
-        let position = record.header.position;
+        // Positions of regions are ends of records.
+        let position = record.header.position + record.header.record_len();
         let bad = |error| Error::Corrupt(format!("the log record at {position:#x}: {error}"));
         match record.header.kind {
             Kind::Commit => {
@@ -305,7 +315,7 @@ impl<H: Hasher> Replay<H> {
         Ok(())
     }
 
-    fn finish(self, scan: ScanEnd, image_pages: u64) -> Result<Recovered> {
+    fn finish(self, scan: ScanEnd) -> Result<Recovered> {
         for region in &self.touched {
             renew_own::<H>(region);
         }
@@ -336,7 +346,6 @@ impl<H: Hasher> Replay<H> {
             pending_bytes,
             pending_entries,
             places,
-            image_pages,
         })
     }
 }

@@ -181,7 +181,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
                 continue;
             }
             let Found::Page(at) = self.locate(key) else { continue };
-            if self.shared.cache.contains(at.place, at.tag) || !places.insert(at.place) {
+            if self.shared.cache.get(at.place, at.tag).is_some() || !places.insert(at.place) {
                 continue;
             }
             if queue.in_flight() == queue.depth() {
@@ -191,7 +191,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
                 file: self.shared.files.leaf.clone(),
                 transfer: Transfer::Read,
                 offset: u64::from(at.place) * 4096,
-                buf: self.shared.cache.take_buf(),
+                buf: self.shared.buffers.take(),
                 token: asked.len() as u64,
             });
             asked.push(at);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pleach_beatree::cache::{CachedPage, LeafCache};
+use pleach_beatree::cache::{Buffers, Cache, CachedPage};
 use pleach_beatree::grace::Grace;
 use pleach_beatree::space::{Extents, Space};
 use pleach_beatree::{Region, RegionState, Top};
@@ -47,7 +47,7 @@ pub(crate) const LEAF_FILE: &str = "leaf";
 pub(crate) const OVERFLOW_FILE: &str = "overflow";
 
 /// The state of an open database.
-pub(crate) struct Shared<H, D: Device, R: Runtime> {
+pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) device: D,
     pub(crate) runtime: R,
     pub(crate) options: Options,
@@ -55,7 +55,8 @@ pub(crate) struct Shared<H, D: Device, R: Runtime> {
     pub(crate) incarnation: u32,
     pub(crate) files: Files<D>,
     pub(crate) top: ArcSwap<Top>,
-    pub(crate) cache: LeafCache,
+    pub(crate) cache: Cache,
+    pub(crate) buffers: Buffers,
     pub(crate) grace: Grace,
     pub(crate) space: Mutex<Space>,
     pub(crate) extents: Mutex<Extents>,
@@ -111,7 +112,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             return Ok(page);
         }
         Counters::add(&self.counters.cache_misses, 1);
-        let mut buf = self.cache.take_buf();
+        let mut buf = self.buffers.take();
         self.device.read_at(&self.files.leaf, &mut buf, u64::from(at.place) * 4096)?;
         self.admit(at, buf)
     }
@@ -125,7 +126,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         if found != at.tag {
             return Err(Error::StalePage { file: LEAF_FILE, page, expected: at.tag, found });
         }
-        Ok(self.cache.insert(at.place, at.tag, buf, self.batch.load(Ordering::Relaxed)))
+        let page = self.cache.insert(at.place, at.tag, buf.page(0), self.batch.load(Ordering::Relaxed));
+        self.buffers.give(buf);
+        Ok(page)
     }
 
     /// The region that covers a key; the closure sees it with its state locked. A region that

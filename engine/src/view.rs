@@ -24,17 +24,6 @@ impl View {
         Self { base, ancestry, undo, overlays }
     }
 
-    /// Another view of the same state, with a pin of its own.
-    pub(crate) fn again(&self) -> Self {
-        self.undo.pin(self.base);
-        Self {
-            base: self.base,
-            ancestry: Arc::clone(&self.ancestry),
-            undo: Arc::clone(&self.undo),
-            overlays: Arc::clone(&self.overlays),
-        }
-    }
-
     /// Does the view stand on a commit alone?
     pub(crate) fn is_committed(&self) -> bool {
         self.ancestry.is_empty()

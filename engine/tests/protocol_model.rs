@@ -117,6 +117,13 @@ const GENERATIONS: Scenario = scenario(
     ONE,
     Budget { checkpoints: 3, power_failures: 2, kills: 1, failed_syncs: 1, ..budget() },
 );
+/// A checkpoint after the newest generation was lost to rot.
+const FALLBACK: Scenario = scenario(
+    "fallback",
+    Durability::None,
+    ONE,
+    Budget { checkpoints: 2, power_failures: 2, rots: 1, ..budget() },
+);
 const READERS: Scenario =
     scenario("readers", DURABLE, TWO, Budget { flushes: 2, reads: 1, ..budget() });
 const ROT: Scenario =
@@ -139,7 +146,7 @@ const WIDE: Scenario = scenario(
 );
 const WIDE_DEPTH: usize = 18;
 
-const SCENARIOS: [Scenario; 11] = [
+const SCENARIOS: [Scenario; 12] = [
     COMMITS,
     LAZY,
     FLUSH,
@@ -149,6 +156,7 @@ const SCENARIOS: [Scenario; 11] = [
     LAZY_CHECKPOINT,
     FUZZY,
     GENERATIONS,
+    FALLBACK,
     READERS,
     ROT,
 ];
@@ -171,8 +179,8 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
         | Mutant::RecoverySyncsOnly => (COMMITS, LOST),
         Mutant::ChildOutlivesParent => (COMMITS, NODE),
         Mutant::NoIncarnation | Mutant::IncarnationNotSynced => (COMMITS, REVIVED),
-        Mutant::BothCopiesInFlight => (COMMITS, "no incarnation"),
-        Mutant::LoneSuperblockRewritten => (COMMITS, NO_GENERATION),
+        Mutant::IncarnationInPlace => (COMMITS, "no incarnation"),
+        Mutant::SuperblockConfirmedInPlace => (COMMITS, NO_GENERATION),
         Mutant::DeltaBeforeUndo
         | Mutant::NumberBeforeDelta
         | Mutant::RetireBeforeIndex
@@ -182,7 +190,7 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
         Mutant::RefoldSkipped => (LAZY_FLUSH, MISFIT),
         Mutant::LocationNodesAtFold => (LAZY_FLUSH, ROOT),
         Mutant::FlushAheadOfLog => (LAZY_FLUSH, "a page has a commit that the log has not"),
-        Mutant::FlushMidPublication => (DELETION, "a page has a commit that the log has not"),
+        Mutant::ThroughIsTip => (DELETION, "a page has a commit that the log has not"),
         Mutant::PagesNotSynced | Mutant::FreeBeforeDurable => {
             (LAZY_FLUSH, "the index names a page")
         }
@@ -194,7 +202,8 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
         Mutant::LogDroppedByNewest => (CHECKPOINT, LOST),
         Mutant::DurableThroughIgnored => (ROT, "cut in silence"),
         Mutant::RegionPositionIgnored => (FUZZY, MISFIT),
-        Mutant::SuperblockNotRewritten => (GENERATIONS, NO_GENERATION),
+        Mutant::GenerationReused => (FALLBACK, ROOT),
+        Mutant::SuperblockNotConfirmed => (GENERATIONS, NO_GENERATION),
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! cargo run --release -p pleach-io --example randread -- [--folder DIR] [--mib N] [--seconds N]
-//!     [--mode auto|uring|blocking] [--depths 1,16,64,256] [--buffered]
+//!     [--mode auto|uring|blocking] [--depths 1,16,64,256] [--buffered] [--plain]
 //! ```
-//! One thread, 4 KiB, O_DIRECT unless `--buffered`. The file is written first and removed at the
+//! One thread, 4 KiB, O_DIRECT unless `--buffered`, buffers registered unless `--plain`. The file is written first and removed at the
 //! end. Where fio is installed, each depth runs ours, fio, ours, fio, and the ratio is that of
 //! the sums, so that a drifting device touches both alike.
 
@@ -13,12 +13,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pleach_io::{
-    Device, IoError, IoMode, OpenMode, OsDevice, OsFile, OsOptions, PAGE, PageBuf, Queue, Request,
-    Transfer,
+    Device, IoError, IoMode, OpenMode, OsDevice, OsFile, OsOptions, PAGE, PageBuf, PagePool, Queue,
+    Request, Transfer,
 };
 
 const FILE: &str = "randread.dat";
-const ROUNDS: u32 = 2;
+const ROUNDS: u32 = 4;
 
 struct Options {
     folder: PathBuf,
@@ -26,6 +26,7 @@ struct Options {
     seconds: u64,
     depths: Vec<usize>,
     device: OsOptions,
+    plain: bool,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -71,8 +72,12 @@ fn measure(
         let (file, offset) = (file.clone(), places.next());
         Request { file, transfer: Transfer::Read, offset, buf, token: 0 }
     };
-    for _ in 0..depth {
-        queue.push(request(PageBuf::zeroed(1), &mut places));
+    let pool = PagePool::new(1, depth);
+    if !options.plain && !queue.register(&pool) {
+        println!("(buffers are not registered)");
+    }
+    while let Some(buf) = pool.take() {
+        queue.push(request(buf, &mut places));
     }
     let (start, cpu) = (Instant::now(), cpu_time());
     let mut count = 0u32;
@@ -131,7 +136,11 @@ fn run_fio(depth: usize, options: &Options) -> Option<f64> {
         .arg(format!("--iodepth={depth}"))
         .arg(format!("--direct={}", u8::from(options.device.direct)))
         .arg(format!("--runtime={}", options.seconds))
-        .arg("--size=100%")
+        .args(["--size=100%", "--registerfiles=1", "--norandommap", "--gtod_reduce=1"])
+        .arg(format!("--fixedbufs={}", u8::from(!options.plain)))
+        .args(["--iodepth_batch_complete_min=1", "--iodepth_low=1"])
+        .arg(format!("--iodepth_batch_complete_max={depth}"))
+        .arg(format!("--iodepth_batch_submit={depth}"))
         .output()
         .ok()?;
     // Terse version 3: the eighth field is the read rate.
@@ -145,6 +154,7 @@ fn parse() -> Result<Options, String> {
         seconds: 4,
         depths: vec![1, 16, 64, 256],
         device: OsOptions::default(),
+        plain: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -164,6 +174,7 @@ fn parse() -> Result<Options, String> {
                     other => return Err(format!("no mode {other}")),
                 }
             }
+            "--plain" => options.plain = true,
             "--buffered" => options.device.direct = false,
             other => return Err(format!("no option {other}")),
         }

@@ -2,15 +2,25 @@
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+use crate::pool::SlabPages;
+
 /// Bytes of a page: the unit of every transfer, aligned in memory and in the file.
 pub const PAGE: usize = 4096;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
-struct AlignedPage([u8; PAGE]);
+pub(crate) struct AlignedPage([u8; PAGE]);
 
-/// An owned run of zero or more pages, aligned to 4096 bytes.
-pub struct PageBuf(Box<[AlignedPage]>);
+/// An owned run of zero or more pages, aligned to 4096 bytes. It never moves in memory.
+pub struct PageBuf(Pages);
+
+/// Where the pages live.
+enum Pages {
+    /// In an allocation of their own.
+    Own(Box<[AlignedPage]>),
+    /// In a pool's slab, to which they go back.
+    Slab(SlabPages),
+}
 
 impl PageBuf {
     /// `pages` zeroed pages.
@@ -18,13 +28,38 @@ impl PageBuf {
     /// # Panics
     /// When memory is exhausted.
     pub fn zeroed(pages: usize) -> Self {
-        let boxed = <[AlignedPage]>::new_box_zeroed_with_elems(pages);
-        Self(boxed.unwrap_or_else(|_| panic!("out of memory for {pages} pages")))
+        Self(Pages::Own(zeroed(pages)))
+    }
+
+    pub(crate) fn in_slab(pages: SlabPages) -> Self {
+        Self(Pages::Slab(pages))
+    }
+
+    /// The pool's pages behind this buffer, if it is from one.
+    pub(crate) fn slab(&self) -> Option<&SlabPages> {
+        match &self.0 {
+            Pages::Own(_) => None,
+            Pages::Slab(pages) => Some(pages),
+        }
+    }
+
+    fn run(&self) -> &[AlignedPage] {
+        match &self.0 {
+            Pages::Own(pages) => pages,
+            Pages::Slab(pages) => pages.get(),
+        }
+    }
+
+    fn run_mut(&mut self) -> &mut [AlignedPage] {
+        match &mut self.0 {
+            Pages::Own(pages) => pages,
+            Pages::Slab(pages) => pages.get_mut(),
+        }
     }
 
     /// Number of pages.
     pub fn pages(&self) -> usize {
-        self.0.len()
+        self.run().len()
     }
 
     /// Page `index` of the run.
@@ -32,7 +67,7 @@ impl PageBuf {
     /// # Panics
     /// When `index` is not below [`PageBuf::pages`].
     pub fn page(&self, index: usize) -> &[u8; PAGE] {
-        &self.0[index].0
+        &self.run()[index].0
     }
 
     /// Page `index` of the run, writable.
@@ -40,20 +75,29 @@ impl PageBuf {
     /// # Panics
     /// When `index` is not below [`PageBuf::pages`].
     pub fn page_mut(&mut self, index: usize) -> &mut [u8; PAGE] {
-        &mut self.0[index].0
+        &mut self.run_mut()[index].0
     }
+}
+
+/// An allocation of `pages` zeroed pages; what it does not touch costs no memory.
+///
+/// # Panics
+/// When memory is exhausted.
+pub(crate) fn zeroed(pages: usize) -> Box<[AlignedPage]> {
+    let boxed = <[AlignedPage]>::new_box_zeroed_with_elems(pages);
+    boxed.unwrap_or_else(|_| panic!("out of memory for {pages} pages"))
 }
 
 impl core::ops::Deref for PageBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        self.0.as_bytes()
+        self.run().as_bytes()
     }
 }
 
 impl core::ops::DerefMut for PageBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.0.as_mut_bytes()
+        self.run_mut().as_mut_bytes()
     }
 }
 

@@ -11,6 +11,7 @@
 
 use crate::buffer::PageBuf;
 use crate::error::{IoError, Result};
+use crate::pool::PagePool;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,5 +152,17 @@ pub trait Queue: Send + 'static {
     fn poll(&mut self) -> Option<Completion>;
     /// Submits what was pushed and sleeps until a completion is at hand; `Ok(None)` when nothing
     /// is in flight.
+    ///
+    /// It submits whatever was pushed even when a completion is at hand already. So the way to
+    /// keep a queue full is to [`Queue::wait`] for one, [`Queue::poll`] until there is none,
+    /// pushing a new request for each, and then to wait again: one system call for all of them.
     fn wait(&mut self) -> Result<Option<Completion>>;
+    /// Tells the device that buffers of `pool` will be used, so that it can prepare their memory
+    /// once instead of at each request; true when it did. A hint: requests may use any buffer
+    /// whatever the answer. Preparing takes all of the pool's memory at once. Call it on the
+    /// thread that uses the queue, with one pool at most.
+    fn register(&mut self, pool: &PagePool) -> bool {
+        let _ = pool;
+        false
+    }
 }

@@ -1,43 +1,92 @@
-//! A bounded pool of page buffers, so that steady work allocates nothing.
+//! A bounded pool of page buffers in one slab, so that steady work allocates nothing and rings
+//! can register the memory once ([`crate::Queue::register`]).
 //!
 //! Invariants:
 //! * all buffers of a pool have the same number of pages;
-//! * buffers at hand plus buffers handed out never exceed the bound; memory is allocated at first
-//!   use and kept;
-//! * a buffer comes back with whatever was in it.
-//!
-//! Buffers are plain [`PageBuf`]s: one that is dropped instead of given back is reported with
-//! [`PagePool::lost`], or the pool is one smaller from then on. `docs/decisions/0001` says why
-//! they are not registered with rings.
+//! * each of the slab's places is free, or belongs to exactly one buffer, which gives it back when
+//!   it is dropped;
+//! * the slab is neither freed nor moved nor given other physical pages while the pool, a buffer
+//!   or a ring that registered it exists;
+//! * places are reused last in, first out: memory that never was needed is never touched, unless
+//!   the slab is registered;
+//! * a buffer holds whatever its last owner left in it.
+#![expect(unsafe_code, reason = "buffers are disjoint parts of one allocation")]
 
+use core::ptr::NonNull;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::buffer::{PAGE, PageBuf};
+use crate::buffer::{AlignedPage, PAGE, PageBuf, zeroed};
 
 /// A pool; cloning gives another handle.
 #[derive(Clone, Debug)]
-pub struct PagePool(Arc<Inner>);
+pub struct PagePool(Arc<Slab>);
 
+/// The memory of a pool.
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct Slab {
+    start: NonNull<AlignedPage>,
+    /// Pages of each buffer.
     pages: usize,
+    /// Number of buffers.
     bound: usize,
-    state: Mutex<State>,
+    places: Mutex<Places>,
 }
 
 #[derive(Debug)]
-struct State {
-    idle: Vec<PageBuf>,
-    out: usize,
+struct Places {
+    /// Given back.
+    free: Vec<usize>,
+    /// This one and all above were never handed out.
+    fresh: usize,
+}
+
+// SAFETY: a slab owns its memory; which part of it may be touched by whom is settled by `places`,
+// which is behind a lock.
+unsafe impl Send for Slab {}
+// SAFETY: as above; `&Slab` alone gives no access to the memory.
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    fn new(pages: usize, bound: usize) -> Self {
+        let total = pages.saturating_mul(bound);
+        let memory = Box::into_raw(zeroed(total));
+        // A box's pointer is never null.
+        let start = NonNull::new(memory.cast::<AlignedPage>()).unwrap_or(NonNull::dangling());
+        let places = Mutex::new(Places { free: Vec::with_capacity(bound), fresh: 0 });
+        Self { start, pages, bound, places }
+    }
+
+    /// The whole memory: first byte and length.
+    pub(crate) fn memory(&self) -> (*mut u8, usize) {
+        (self.start.as_ptr().cast(), self.pages * self.bound * PAGE)
+    }
+
+    /// Bytes of each buffer.
+    pub(crate) fn stride(&self) -> usize {
+        self.pages * PAGE
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        let memory =
+            core::ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.pages * self.bound);
+        // SAFETY: `start` came from `Box::into_raw` of a slice of this length, in `new`, and is
+        // freed nowhere else. Buffers and rings hold an `Arc` of the slab: there are none left.
+        drop(unsafe { Box::from_raw(memory) });
+    }
 }
 
 impl PagePool {
-    /// A pool of at most `bound` buffers of `pages` pages each. Nothing is allocated yet.
+    /// A pool of `bound` buffers of `pages` pages each. Memory is reserved now and used when
+    /// touched.
+    ///
+    /// # Panics
+    /// When memory is exhausted.
     pub fn new(pages: usize, bound: usize) -> Self {
-        let state = Mutex::new(State { idle: Vec::new(), out: 0 });
-        Self(Arc::new(Inner { pages, bound, state }))
+        Self(Arc::new(Slab::new(pages, bound)))
     }
 
     /// Pages of each buffer.
@@ -45,62 +94,83 @@ impl PagePool {
         self.0.pages
     }
 
-    /// Largest number of buffers.
+    /// Number of buffers.
     pub fn bound(&self) -> usize {
         self.0.bound
     }
 
     /// Buffers handed out.
     pub fn outstanding(&self) -> usize {
-        self.0.state.lock().out
+        let places = self.0.places.lock();
+        places.fresh - places.free.len()
     }
 
-    /// Bytes held by buffers, handed out or not.
+    /// Bytes that have been handed out at least once: what the pool costs, unless it is
+    /// registered, when it costs all of [`PagePool::bound`].
     pub fn bytes(&self) -> usize {
-        let state = self.0.state.lock();
-        (state.idle.len() + state.out) * self.0.pages * PAGE
+        self.0.places.lock().fresh * self.0.stride()
     }
 
-    /// A buffer with arbitrary content; `None` when all are out.
+    /// A buffer with arbitrary content; `None` when all are out. Dropping it gives it back.
     pub fn take(&self) -> Option<PageBuf> {
-        let mut state = self.0.state.lock();
-        if state.idle.len() + state.out >= self.0.bound && state.idle.is_empty() {
-            return None;
-        }
-        state.out += 1;
-        let idle = state.idle.pop();
-        // Allocating clears memory; others need not wait for that.
-        drop(state);
-        Some(idle.unwrap_or_else(|| PageBuf::zeroed(self.0.pages)))
-    }
-
-    /// Gives a buffer back. One that is not of this pool's size, or that nobody took, is freed.
-    pub fn give(&self, buf: PageBuf) {
-        let mut state = self.0.state.lock();
-        if buf.pages() != self.0.pages || state.out == 0 {
-            return;
-        }
-        state.out -= 1;
-        state.idle.push(buf);
-    }
-
-    /// Says that `count` buffers that were handed out will not come back.
-    pub fn lost(&self, count: usize) {
-        let mut state = self.0.state.lock();
-        state.out = state.out.saturating_sub(count);
-    }
-
-    /// Frees buffers at hand until at most `keep` are left.
-    pub fn shrink(&self, keep: usize) {
-        let freed = {
-            let mut state = self.0.state.lock();
-            let keep = keep.min(state.idle.len());
-            let freed = state.idle.split_off(keep);
-            state.idle.shrink_to_fit();
-            freed
+        let mut places = self.0.places.lock();
+        let place = match places.free.pop() {
+            Some(place) => place,
+            None if places.fresh < self.0.bound => {
+                places.fresh += 1;
+                places.fresh - 1
+            }
+            None => return None,
         };
-        // Outside the lock: unmapping takes its time.
-        drop(freed);
+        drop(places);
+        Some(PageBuf::in_slab(SlabPages { slab: self.0.clone(), place }))
+    }
+
+    pub(crate) fn slab(&self) -> &Arc<Slab> {
+        &self.0
+    }
+}
+
+/// One place of a slab, owned.
+pub(crate) struct SlabPages {
+    slab: Arc<Slab>,
+    place: usize,
+}
+
+impl SlabPages {
+    /// The slab this is a part of.
+    pub(crate) fn slab(&self) -> &Arc<Slab> {
+        &self.slab
+    }
+
+    /// Which part of the slab.
+    pub(crate) fn place(&self) -> usize {
+        self.place
+    }
+
+    fn start(&self) -> NonNull<AlignedPage> {
+        // SAFETY: `place` is below `bound`, so the offset is inside the slab's allocation (or at
+        // its end, when buffers have no pages).
+        unsafe { self.slab.start.add(self.place * self.slab.pages) }
+    }
+
+    pub(crate) fn get(&self) -> &[AlignedPage] {
+        // SAFETY: `start` is aligned and `pages` initialised (zeroed, or written since) pages from
+        // it are inside the slab, which `self.slab` keeps alive. The place belongs to `self`
+        // alone, so while the slice borrows `self`, nobody writes to it.
+        unsafe { core::slice::from_raw_parts(self.start().as_ptr(), self.slab.pages) }
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut [AlignedPage] {
+        // SAFETY: as in `get`; and `&mut self` is the only access to the place.
+        unsafe { core::slice::from_raw_parts_mut(self.start().as_ptr(), self.slab.pages) }
+    }
+}
+
+impl Drop for SlabPages {
+    fn drop(&mut self) {
+        // Room was reserved for every place.
+        self.slab.places.lock().free.push(self.place);
     }
 }
 
@@ -111,31 +181,57 @@ mod tests {
     #[test]
     fn bound_holds_and_buffers_come_round() {
         let pool = PagePool::new(2, 3);
-        assert_eq!(pool.bytes(), 0);
+        assert_eq!((pool.bytes(), pool.outstanding()), (0, 0));
         let mut bufs: Vec<_> = (0..3).map(|_| pool.take().expect("below the bound")).collect();
         assert!(pool.take().is_none());
         assert_eq!((pool.outstanding(), pool.bytes()), (3, 3 * 2 * PAGE));
-        let address = bufs[2].as_ptr();
-        pool.give(bufs.pop().expect("three"));
-        let again = pool.take().expect("one came back");
-        assert_eq!(again.as_ptr(), address, "reused, not allocated");
-        pool.give(again);
-        pool.shrink(0);
-        assert_eq!(pool.bytes(), 2 * 2 * PAGE);
+        for (index, buf) in (0u8..).zip(&mut bufs) {
+            assert_eq!((buf.pages(), buf.as_ptr().align_offset(PAGE)), (2, 0));
+            buf.fill(index);
+        }
+        for (index, buf) in (0u8..).zip(&bufs) {
+            assert!(buf.iter().all(|byte| *byte == index), "buffers do not overlap");
+        }
+        let address = bufs[1].as_ptr();
+        bufs.remove(1);
+        assert_eq!(pool.outstanding(), 2);
+        assert_eq!(pool.take().expect("one came back").as_ptr(), address);
     }
 
     #[test]
-    fn strangers_are_freed_and_losses_are_made_up() {
-        let pool = PagePool::new(1, 1);
-        pool.give(PageBuf::zeroed(1));
-        assert_eq!((pool.outstanding(), pool.bytes()), (0, 0));
-        drop(pool.take());
-        assert!(pool.take().is_none());
-        pool.lost(1);
-        let buf = pool.take().expect("the loss was reported");
-        pool.give(PageBuf::zeroed(2));
-        assert_eq!(pool.outstanding(), 1, "a buffer of another size is not the one");
-        pool.give(buf);
-        assert_eq!(pool.outstanding(), 0);
+    fn untouched_memory_is_not_counted() {
+        let pool = PagePool::new(1, 1000);
+        for _ in 0..10 {
+            drop((pool.take(), pool.take()));
+        }
+        assert_eq!(pool.bytes(), 2 * PAGE);
+    }
+
+    #[test]
+    fn buffers_outlive_the_pool_and_threads_share_it() {
+        let pool = PagePool::new(1, 64);
+        let buf = pool.take().expect("free");
+        std::thread::scope(|scope| {
+            for number in 0..4u8 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for _ in 0..1000 {
+                        let mut buf = pool.take().expect("4 at most are out");
+                        buf.fill(number);
+                        assert!(buf.iter().all(|byte| *byte == number));
+                    }
+                });
+            }
+        });
+        drop(pool);
+        assert_eq!(buf.len(), PAGE);
+    }
+
+    #[test]
+    fn pools_without_memory_work() {
+        let empty = PagePool::new(4, 0);
+        assert!(empty.take().is_none());
+        let pageless = PagePool::new(0, 2);
+        assert_eq!(pageless.take().expect("free").len(), 0);
     }
 }

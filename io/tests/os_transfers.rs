@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use os_support::{Rng, all_modes, bytes, cases, filled, open};
 use pleach_io::{
     Completion, Device, IoError, IoMode, OpenMode, Operation, OsDevice, OsFile, OsOptions, PAGE,
-    PageBuf, Queue, Request, Transfer,
+    PageBuf, PagePool, Queue, Request, Transfer,
 };
 
 const FILE_PAGES: usize = 64;
@@ -19,6 +19,7 @@ struct Model {
     busy: [bool; FILE_PAGES],
     expected: HashMap<u64, Expected>,
     next: u64,
+    pool: PagePool,
 }
 
 struct Expected {
@@ -49,13 +50,14 @@ impl Model {
         let mut read = None;
         let buf = match transfer {
             Transfer::Write => {
-                let buf = filled(pages, token);
+                let mut buf = buffer(&self.pool, pages);
+                buf.copy_from_slice(&filled(pages, token));
                 self.content[range].copy_from_slice(&buf);
                 buf
             }
             Transfer::Read => {
                 read = Some(self.content[range].to_vec());
-                PageBuf::zeroed(pages)
+                buffer(&self.pool, pages)
             }
             Transfer::Sync => PageBuf::zeroed(0),
         };
@@ -74,10 +76,24 @@ impl Model {
     }
 }
 
+/// Buffers from a pool, where it has one, and of their own otherwise: a device takes both.
+fn buffer(pool: &PagePool, pages: usize) -> PageBuf {
+    if pages == pool.pages() {
+        pool.take().expect("as many as requests")
+    } else {
+        PageBuf::zeroed(pages)
+    }
+}
+
 fn run_model(device: &OsDevice, file: &OsFile, depth: usize, seed: u64, content: &mut Vec<u8>) {
     let mut queue = device.queue(depth).expect("queue");
     assert_eq!(queue.depth(), depth);
+    let pool = PagePool::new(3, depth);
+    let registered = seed.is_multiple_of(2) && queue.register(&pool);
+    assert!(!registered || queue.register(&pool), "registering again changes nothing");
+    assert!(!registered || !queue.register(&PagePool::new(1, 1)), "one pool a ring");
     let mut model = Model {
+        pool,
         rng: Rng(seed),
         content: std::mem::take(content),
         busy: [false; FILE_PAGES],

@@ -42,12 +42,7 @@ impl CachedPage {
     }
 
     fn empty() -> Self {
-        Self {
-            page: [0; PAGE_SIZE],
-            len: 0,
-            near: [[0; WORD]; NEAR / WORD],
-            far: Vec::new(),
-        }
+        Self { page: [0; PAGE_SIZE], len: 0, near: [[0; WORD]; NEAR / WORD], far: Vec::new() }
     }
 
     fn set(&mut self, page: &Page) {
@@ -131,8 +126,12 @@ fn zero_bytes(word: u64) -> u64 {
 #[inline]
 fn fingerprint(key: &Key) -> u8 {
     // Odd, so that two keys that differ in one word always differ in the product.
-    const FACTORS: [u64; 4] =
-        [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
+    const FACTORS: [u64; 4] = [
+        0x9e37_79b9_7f4a_7c15,
+        0xbf58_476d_1ce4_e5b9,
+        0x94d0_49bb_1331_11eb,
+        0xd6e8_feb8_6659_fd93,
+    ];
     let (words, _) = key.as_chunks::<WORD>();
     let sum = words.iter().zip(FACTORS).fold(0_u64, |sum, (word, factor)| {
         sum.wrapping_add(u64::from_le_bytes(*word).wrapping_mul(factor))

@@ -8,8 +8,12 @@ use super::table::NONE;
 /// Where an entry waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
+    /// New pages.
     Small,
+    /// Pages that have proved themselves.
     Main,
+    /// Pages that would have left small, but for the batch that they were held for.
+    Held,
 }
 
 /// A cached page, or a vacant place for one.
@@ -18,8 +22,8 @@ pub(super) struct Entry {
     pub(super) page: Option<Arc<CachedPage>>,
     pub(super) place: u32,
     pub(super) tag: u32,
-    /// The last batch that it was held for.
-    pub(super) batch: u64,
+    /// The last round of its shard in which it was held for a batch; 0 is none.
+    pub(super) round: u64,
     /// Neighbours in its queue.
     newer: u32,
     older: u32,
@@ -30,7 +34,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(place: u32, tag: u32, page: Option<Arc<CachedPage>>, queue: Queue) -> Self {
-        Self { page, place, tag, batch: super::NO_BATCH, newer: NONE, older: NONE, uses: 0, queue }
+        Self { page, place, tag, round: 0, newer: NONE, older: NONE, uses: 0, queue }
     }
 }
 

@@ -5,13 +5,15 @@
 //! remembered in the *ghost*; a place found there enters main at once. Main's oldest page goes round
 //! once more for each use, at most three, else it leaves. So a scan passes through small only.
 //!
-//! Pages held for the current batch go round main whatever their uses. They are at most half of the
-//! shard, and small is emptied down to a tenth first, so main always has others, and going round
-//! costs two steps an eviction on average.
+//! A page of small that is held for the current batch moves to the *held* queue instead of leaving.
+//! Each eviction looks at the oldest there: while it is held it goes round, later it meets the rule
+//! of small. Held pages of main go round main. At most half of the shard is held, and small is emptied
+//! down to a tenth first, so an eviction takes a few steps on average.
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
 //! the list of vacant ones, which has at least one for each reservation; `page_bytes` is the sum
-//! over the pages; `pinned` counts the entries of the current batch.
+//! over the pages; `pinned` counts the entries held in the current *round*. Rounds are the shard's
+//! own count of batches, so that a caller who repeats a batch's number loses holds and no more.
 
 use std::sync::Arc;
 
@@ -45,12 +47,14 @@ pub(super) struct Shard {
     vacant: Vec<u32>,
     small: List,
     main: List,
+    held: List,
     /// Places that left small, each at its hash, plus one; 0 is none.
     ghost: Vec<u32>,
     page_bytes: usize,
     /// Insertions between their two halves.
     reserved: usize,
     batch: u64,
+    round: u64,
     pinned: usize,
     hits: u64,
     misses: u64,
@@ -67,10 +71,12 @@ impl Shard {
             vacant: Vec::new(),
             small: List::EMPTY,
             main: List::EMPTY,
+            held: List::EMPTY,
             ghost: Vec::new(),
             page_bytes: 0,
             reserved: 0,
             batch: NO_BATCH,
+            round: 1,
             pinned: 0,
             hits: 0,
             misses: 0,
@@ -84,6 +90,7 @@ impl Shard {
     pub(super) fn begin(&mut self, batch: u64) {
         if self.batch != batch {
             self.batch = batch;
+            self.round += 1;
             self.pinned = 0;
         }
     }
@@ -96,8 +103,9 @@ impl Shard {
             return None;
         };
         self.hits += 1;
+        let current = self.is_current(batch);
         let entry = &mut self.entries[id as usize];
-        if batch == NO_BATCH || entry.batch != batch {
+        if !current || entry.round != self.round {
             entry.uses = MAX_USES.min(entry.uses + 1);
             self.hold(id, batch);
         }
@@ -196,7 +204,7 @@ impl Shard {
     }
 
     fn pages(&self) -> usize {
-        self.small.len() + self.main.len()
+        self.small.len() + self.main.len() + self.held.len()
     }
 
     #[inline]
@@ -208,19 +216,24 @@ impl Shard {
         let list = match queue {
             Queue::Small => &mut self.small,
             Queue::Main => &mut self.main,
+            Queue::Held => &mut self.held,
         };
         (list, &mut self.entries)
     }
 
     /// Holds an entry for the current batch, if `batch` is that and half of the budget is not held.
     fn hold(&mut self, id: u32, batch: u64) {
-        let limit = self.max_pinned();
+        let (limit, current) = (self.max_pinned(), self.is_current(batch));
         let entry = &mut self.entries[id as usize];
-        let current = batch != NO_BATCH && batch == self.batch;
-        if current && entry.batch != batch && self.pinned < limit {
-            entry.batch = batch;
+        if current && entry.round != self.round && self.pinned < limit {
+            entry.round = self.round;
             self.pinned += 1;
         }
+    }
+
+    #[inline]
+    fn is_current(&self, batch: u64) -> bool {
+        batch != NO_BATCH && batch == self.batch
     }
 
     fn max_pinned(&self) -> usize {
@@ -246,12 +259,12 @@ impl Shard {
 
     /// Empties an entry that has a page.
     fn take_out(&mut self, id: u32) -> Option<Arc<CachedPage>> {
-        let Entry { place, batch, queue, .. } = self.entries[id as usize];
+        let Entry { place, round, queue, .. } = self.entries[id as usize];
         let (list, entries) = self.list(queue);
         list.unlink(entries, id);
         let entries = &self.entries;
         self.table.remove(hash(place), id, |id| hash(entries[id as usize].place));
-        if batch != NO_BATCH && batch == self.batch {
+        if round == self.round {
             self.pinned -= 1;
         }
         self.vacant.push(id);
@@ -264,46 +277,57 @@ impl Shard {
     fn evict(&mut self) -> Option<Arc<CachedPage>> {
         // After the budget shrank, or when reservations fill it, the held ones may be all there are.
         let hold = self.pinned <= self.max_pinned() && self.pinned < self.pages();
-        loop {
-            let from_small = self.small.len() * SMALL_PART > self.pages();
-            let id = match (self.small.oldest(), self.main.oldest()) {
-                (Some(id), _) if from_small => id,
-                (_, Some(id)) | (Some(id), None) => id,
-                (None, None) => return None,
-            };
-            let Entry { place, batch, uses, queue, .. } = self.entries[id as usize];
-            let held = hold && batch != NO_BATCH && batch == self.batch;
-            let stays = match queue {
-                Queue::Small => uses >= PROMOTED,
-                Queue::Main => uses > 0,
-            };
-            if held || stays {
-                self.go_round(id, held);
-                continue;
+        while let Some(id) = self.candidate() {
+            let Entry { place, round, uses, queue, .. } = self.entries[id as usize];
+            let held = hold && round == self.round;
+            match queue {
+                Queue::Main if held => self.move_to(id, Queue::Main),
+                Queue::Main if uses > 0 => {
+                    self.entries[id as usize].uses -= 1;
+                    self.move_to(id, Queue::Main);
+                }
+                Queue::Small | Queue::Held if held => self.move_to(id, Queue::Held),
+                Queue::Small | Queue::Held if uses >= PROMOTED => {
+                    self.entries[id as usize].uses = 0;
+                    self.move_to(id, Queue::Main);
+                }
+                _ => {
+                    if queue != Queue::Main {
+                        let slot = slot_of(hash(place), self.ghost.len());
+                        self.ghost[slot] = place.wrapping_add(1);
+                    }
+                    self.evictions += 1;
+                    return self.take_out(id);
+                }
             }
-            if queue == Queue::Small {
-                let slot = slot_of(hash(place), self.ghost.len());
-                self.ghost[slot] = place.wrapping_add(1);
+        }
+        None
+    }
+
+    /// Who is looked at next.
+    fn candidate(&mut self) -> Option<u32> {
+        if let Some(id) = self.held.oldest() {
+            let only = self.held.len() == self.pages();
+            if only || self.entries[id as usize].round != self.round {
+                return Some(id);
             }
-            self.evictions += 1;
-            return self.take_out(id);
+            self.move_to(id, Queue::Held);
+        }
+        let from_small = self.small.len() * SMALL_PART > self.small.len() + self.main.len();
+        match (self.small.oldest(), self.main.oldest()) {
+            (Some(id), _) if from_small => Some(id),
+            (_, Some(id)) | (Some(id), None) => Some(id),
+            (None, None) => None,
         }
     }
 
-    /// To the new end of main, for one use less or, from small, for all of them.
-    fn go_round(&mut self, id: u32, held: bool) {
-        let queue = self.entries[id as usize].queue;
-        let (list, entries) = self.list(queue);
+    /// To the new end of a queue.
+    fn move_to(&mut self, id: u32, queue: Queue) {
+        let (list, entries) = self.list(self.entries[id as usize].queue);
         list.unlink(entries, id);
-        let entry = &mut entries[id as usize];
-        match queue {
-            Queue::Small => entry.uses = 0,
-            Queue::Main if !held => entry.uses -= 1,
-            Queue::Main => {}
-        }
-        entry.queue = Queue::Main;
-        let (list, entries) = self.list(Queue::Main);
+        let (list, entries) = self.list(queue);
         list.push(entries, id);
+        entries[id as usize].queue = queue;
     }
 
     /// How many entries and table slots there must be for the reservations.

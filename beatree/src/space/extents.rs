@@ -70,6 +70,9 @@ impl Extents {
         if map.pages % u64::from(geometry.segment_pages) != 0 {
             return Err(SpaceError::FreeMap { what: "the file ends within a segment", offset: 0 });
         }
+        if map.pages > MAX_PLACE + 1 {
+            return Err(SpaceError::TooLong { pages: map.pages });
+        }
         let mut extents = Self::new(geometry);
         extents.pages = map.pages;
         for (start, len) in map.runs {
@@ -199,10 +202,7 @@ impl Extents {
     pub fn bytes(&self) -> usize {
         // A B-tree's nodes are between half and entirely full.
         const RETIRED: usize = 2 * size_of::<(u64, u64)>();
-        size_of::<Self>()
-            + self.free.bytes()
-            + self.retired.len() * RETIRED
-            + self.pending.bytes()
+        size_of::<Self>() + self.free.bytes() + self.retired.len() * RETIRED + self.pending.bytes()
     }
 
     /// Is the file shorter than the size factor allows with `count` more live pages?

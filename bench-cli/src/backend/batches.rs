@@ -39,6 +39,7 @@ impl Batches {
     }
 
     /// The largest number with this root.
+    #[cfg(feature = "peer-nomt")]
     pub(crate) fn number_of(&self, root: &Root) -> Option<u64> {
         self.0.iter().rev().find(|entry| entry.1 == root).map(|entry| *entry.0)
     }

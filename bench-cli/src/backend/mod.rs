@@ -16,6 +16,7 @@ use pleach_core::{Key, ValueHash};
 use serde::{Deserialize, Serialize};
 
 use crate::args::values::{Durability, IoChoice, Switch};
+#[cfg(feature = "peer-nomt")]
 use crate::backend::batches::Batches;
 use crate::error::{BenchError, Result};
 use crate::workload::transfer::Change;
@@ -260,6 +261,7 @@ pub(crate) const fn has_checker(kind: Kind) -> bool {
 }
 
 /// Batches done according to the record of roots beside a database that keeps no blob.
+#[cfg(feature = "peer-nomt")]
 fn batches_by_root(place: &Place, root: &Root) -> Result<u64> {
     let record = Batches::read(&place.roots)?;
     record.number_of(root).ok_or_else(|| {

@@ -128,6 +128,9 @@ pub(crate) fn transfer(
     text.push_str(&columns.grid.render());
     text.push('\n');
     text.push_str(&verdict(outcomes, compared));
+    if machine.file_system == "tmpfs" {
+        text.push_str("note: the folder lies in memory; --dir names one on a device\n");
+    }
     for one in outcomes {
         for note in &one.run.notes {
             let _ = writeln!(text, "note: {note}");

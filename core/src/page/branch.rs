@@ -8,7 +8,7 @@
 //!         | depth | place | tag | node | flags |
 //! ```
 //!
-//! * *cut* ([`super::cut`]): its shape byte holds the level, 1 when the children are leaf pages, and
+//! * *cut* (`cut.rs`): its shape byte holds the level, 1 when the children are leaf pages, and
 //!   its position is the one in the log up to which the page contains everything.
 //! * *depth* is the length of the child's prefix. Its bits are not stored: children tile the page's
 //!   prefix without gap or overlap, in order, so each starts where the one before ends.

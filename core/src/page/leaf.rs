@@ -5,7 +5,7 @@
 //! | common | cut  | 0, 8 or 16 nodes | slots     | key suffixes | values, back to back | zeros |
 //! ```
 //!
-//! * *cut* ([`super::cut`]): its shape byte holds the levels between prefix and nodes, 0, 3 or 4:
+//! * *cut* (`cut.rs`): its shape byte holds the levels between prefix and nodes, 0, 3 or 4:
 //!   the nodes are those of the 2^levels positions so far below the prefix, in order.
 //! * *slot*: 2 bytes, where the value ends, counted from the start of the value area; the top bit
 //!   says that the value is an overflow cell ([`super::overflow`]). A value starts where the one

@@ -243,7 +243,7 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     };
     let image = place_of(work.writer, work.file, &table, map_page)?;
     Counters::add(&shared.counters.image_bytes, u64::from(image.pages) * 4096);
-    shared.sequencer.write_through(work.position + 1, true)?;
+    shared.sequencer.write_through(work.position, true)?;
     let mut store = shared.superblocks.lock();
     let older = store.newest().replay.position;
     let next = Superblock {

@@ -14,7 +14,8 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{Patch, Seen, Touch, fold_leaf};
 use pleach_beatree::{Cuts, Region, RegionState};
 use pleach_core::fold::{Folder, NO_HASH, Shape};
-use pleach_core::proof::{Access, Op, op_encode_placed, op_not_first};
+use pleach_core::proof::op::{op_encode_placed, op_not_first};
+use pleach_core::proof::{Access, Op};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Runtime};
 
@@ -97,7 +98,7 @@ pub(super) enum Again {
 
 /// Reused memory of a worker.
 #[derive(Default)]
-pub(super) struct FoldSpace<H> {
+pub(super) struct FoldSpace<H: Hasher> {
     pages: Folder<H>,
     regions: Folder<H>,
     seen: Vec<Seen>,

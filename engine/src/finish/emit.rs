@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use pleach_core::fold::Sink;
-use pleach_core::proof::{Terminal, terminal_encode};
+use pleach_core::proof::Terminal;
+use pleach_core::proof::terminal::terminal_encode;
 use pleach_core::{Key, Node, Prefix, ValueHash};
 
 /// What one fold emitted: ranges of its collector's buffers.

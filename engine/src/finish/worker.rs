@@ -16,7 +16,7 @@ use crate::shared::Shared;
 /// Chunks that a worker has gathered ahead of the one it folds.
 const AHEAD: usize = 8;
 
-struct Worker<H, D: Device> {
+struct Worker<H: Hasher, D: Device> {
     /// Made on the worker's own thread: a ring has one issuer.
     queue: Option<D::Queue>,
     space: FoldSpace<H>,
@@ -31,7 +31,7 @@ impl<H: Hasher, D: Device> Default for Worker<H, D> {
 }
 
 /// The workers' memory and queues; the threads are the runtime's.
-pub(crate) struct Workers<H, D: Device> {
+pub(crate) struct Workers<H: Hasher, D: Device> {
     workers: Vec<Mutex<Worker<H, D>>>,
     inline: Mutex<Worker<H, D>>,
 }
@@ -202,7 +202,7 @@ impl<H: Hasher, D: Device> Worker<H, D> {
                         file: shared.files.leaf.clone(),
                         transfer: Transfer::Read,
                         offset: u64::from(at.place) * 4096,
-                        buf: shared.cache.take_buf(),
+                        buf: shared.buffers.take(),
                         token: (chunk.index as u64) << 32 | chunk.asked as u64,
                     });
                 }

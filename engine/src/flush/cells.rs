@@ -95,10 +95,10 @@ impl Source {
     }
 
     /// Bit `g` is set when a pending change lies in group `g`, `levels` below the prefix.
-    pub(super) fn changed_groups(&self, levels: u16) -> u16 {
+    pub(super) fn changed_groups(&self, levels: u8) -> u16 {
         self.pending.iter().fold(0, |groups, pending| {
             let group = (0..levels).fold(0u16, |group, level| {
-                let depth = self.prefix.len() + level;
+                let depth = self.prefix.len() + u16::from(level);
                 group << 1 | u16::from(depth < 256 && pleach_core::prefix::bit(&pending.key, depth))
             });
             groups | 1 << group

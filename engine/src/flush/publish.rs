@@ -42,11 +42,11 @@ impl Round {
             refresh_nodes(piece, folder);
         }
         let record = self.record(shared.database);
-        let end = record.len();
-        let position = state.queue(record);
+        let len = record.len();
+        let position = state.queue(record) + len;
         let mut freed = Freed {
             stamp: position,
-            end: position + end,
+            end: position,
             commit: shared.published.load(Ordering::Acquire),
             period: shared.grace.start(),
             since: shared.runtime.now(),
@@ -171,7 +171,8 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
     for piece in pieces {
         runs.append(&mut piece.freed_runs);
         for page in piece.new.iter_mut().filter_map(|new| new.page.take()) {
-            shared.cache.insert(page.place, page.tag, page.buf, shared.batch.load(Ordering::Relaxed));
+            shared.cache.insert(page.place, page.tag, page.buf.page(0), shared.batch.load(Ordering::Relaxed));
+            shared.buffers.give(page.buf);
         }
         for place in piece.sources.iter().filter_map(|source| source.place) {
             shared.cache.remove(place);

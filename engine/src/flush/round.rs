@@ -140,8 +140,8 @@ impl Round {
         flush: u64,
     ) -> Result<()> {
         self.flush = flush;
-        if shared.sequencer.durable() <= self.position {
-            shared.sequencer.write_through(self.position + 1, true)?;
+        if shared.sequencer.durable() < self.position {
+            shared.sequencer.write_through(self.position, true)?;
         }
         self.write_long_values(shared, flush)?;
         let mut pieces = std::mem::take(&mut self.pieces);
@@ -213,7 +213,7 @@ impl Round {
             for (page, nodes) in pages.by_ref().take(plans.len()) {
                 let written = (!page.cells.is_empty()).then(|| {
                     let place = places.next().expect("as many places as pages");
-                    let mut buf = shared.cache.take_buf();
+                    let mut buf = shared.buffers.take();
                     let stamp = PageStamp {
                         identity: shared.leaf_identity(place),
                         flush: self.flush,
@@ -337,7 +337,7 @@ fn read_missing<H: Hasher, D: Device, R: Runtime>(
                 file: shared.files.leaf.clone(),
                 transfer: Transfer::Read,
                 offset: u64::from(sources[next].0.place) * 4096,
-                buf: shared.cache.take_buf(),
+                buf: shared.buffers.take(),
                 token: next as u64,
             });
             Counters::add(&shared.counters.page_rereads, 1);

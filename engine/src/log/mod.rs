@@ -23,11 +23,15 @@ pub mod scan;
 pub mod segment;
 pub mod writer;
 
+pub use commit::{
+    ChangeSection, CommitView, MAX_BLOB, NamespacePart, NodeSection, Value as LogValue, commit_record,
+};
 pub use error::{BodyError, LogError, ScanError};
+pub use location::{Cut as LocationCut, LocationEncoder, LocationView, NewPage, Run as LogRun};
 pub use record::{Header, Kind, MAX_RECORD, RecordBuf, RecordView};
 pub use scan::{CutReport, ScanEnd, ScanInput, scan};
-pub use segment::{SegmentStats, Segments};
-pub use writer::{LogWriter, Tail};
+pub use segment::{SegmentOptions, SegmentStats, Segments};
+pub use writer::{LogWriter, Tail, WriterStart};
 
 /// Every batch of records starts at a multiple of this, so that a write never touches a block
 /// that holds durable bytes.

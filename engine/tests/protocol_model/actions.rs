@@ -160,7 +160,7 @@ fn rot(next: &mut Next<'_>) {
         destroy(&mut state.media);
         next.out.push((action, Ok(state)));
     };
-    let Some(truth) = recovery::find(from, &Mutant::None) else { return };
+    let Some(truth) = recovery::find(from, Mutant::None) else { return };
     let start = usize::from(truth.superblock.replay_start);
     for at in start..start + truth.records.len() {
         let sealed = usize::from(truth.proven) > at;
@@ -169,10 +169,10 @@ fn rot(next: &mut Next<'_>) {
     }
     if truth.complete_generations == 2 {
         decay(Action::RotSuperblock, Rot::Generation, &|media| {
-            media.superblock[truth.slot].destroy()
+            media.superblock[truth.slot].destroy();
         });
         decay(Action::RotImage, Rot::Generation, &|media| {
-            media.image[truth.superblock.image].destroy()
+            media.image[truth.superblock.image].destroy();
         });
     }
 }

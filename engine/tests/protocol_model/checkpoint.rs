@@ -18,7 +18,10 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     };
     match checkpoint.step {
         CheckpointStep::Cut | CheckpointStep::FirstRegion => {
-            next.step(Action::CheckpointRegion, serialise)
+            next.step(Action::CheckpointRegion, |world| {
+                serialise(world);
+                Ok(())
+            });
         }
         CheckpointStep::BothRegions => next.step(Action::ImageWrite, |world| {
             let generation = checkpoint.superblock.generation;
@@ -84,9 +87,9 @@ fn cut(world: &mut World<'_>) {
 }
 
 /// Copies one region under its lock: entries, nodes, delta and position belong together.
-fn serialise(world: &mut World<'_>) -> Result<(), String> {
+fn serialise(world: &mut World<'_>) {
     let Engine { checkpoint, regions, .. } = &mut *world.engine;
-    let Some(checkpoint) = checkpoint else { return Ok(()) };
+    let Some(checkpoint) = checkpoint else { return };
     let mut region = regions[checkpoint.regions.len()].clone();
     // Untouched since the cut: everything below the cut is in it.
     region.applied = region.applied.max(checkpoint.superblock.replay_start);
@@ -95,7 +98,6 @@ fn serialise(world: &mut World<'_>) -> Result<(), String> {
         CheckpointStep::Cut => CheckpointStep::FirstRegion,
         _ => CheckpointStep::BothRegions,
     };
-    Ok(())
 }
 
 fn image_sync(next: &mut Next<'_>) {
@@ -122,7 +124,7 @@ fn superblock_sync(next: &mut Next<'_>) {
     next.failing_sync(
         Action::SuperblockSyncFails,
         |world, aftermath| {
-            world.media.superblock.iter_mut().for_each(|unit| unit.fail_sync(aftermath))
+            world.media.superblock.iter_mut().for_each(|unit| unit.fail_sync(aftermath));
         },
         |world| {
             let _: Result<(), String> = set(world, CheckpointStep::SuperblockSynced);

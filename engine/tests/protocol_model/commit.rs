@@ -43,10 +43,8 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     }
     if engine.written < engine.tail {
         next.step(Action::LogWrite, |world| {
-            for record in
-                world.engine.queue.iter().filter(|record| record.position >= world.engine.written)
-            {
-                world.media.write_record(record);
+            for record in world.engine.unwritten.drain(..) {
+                world.media.write_record(&record);
             }
             world.engine.written = world.engine.tail;
             Ok(())
@@ -63,7 +61,10 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     if let Some(record) = engine.queue.first()
         && may_publish(scenario, engine, record)
     {
-        next.step(Action::Publish, publish);
+        next.step(Action::Publish, |world| {
+            publish(world);
+            Ok(())
+        });
     }
 }
 
@@ -85,7 +86,7 @@ fn ticket(world: &mut World<'_>, finished: Finished) {
     let nodes = (0..REGIONS)
         .flat_map(|region| positions(region, fine))
         .filter(|position| position.keys().any(|key| changes[key].is_some()))
-        .map(|position| (*position, position.node(&engine.values)))
+        .map(|position| (*position, position.node(engine.values)))
         .collect();
     let commit = Commit { number: engine.ticketed, changes, replaced, nodes, root: engine.values };
     append(engine, Body::Commit(commit));
@@ -103,7 +104,9 @@ pub(crate) fn append(engine: &mut Engine, body: Body) {
     };
     engine.tail += 1;
     engine.previous = record.checksum();
-    engine.queue.push(Rc::new(record));
+    let record = Rc::new(record);
+    engine.queue.push(Rc::clone(&record));
+    engine.unwritten.push(record);
 }
 
 /// The engine takes everything written for durable; so may the user.
@@ -127,11 +130,14 @@ fn fail_log_sync(world: &mut World<'_>, aftermath: Aftermath) {
     }
 }
 
+/// A commit waits for its bytes, and as the mode says for their sync. A flush need not: only (f)
+/// waits for its record.
 fn may_publish(scenario: &Scenario, engine: &Engine, record: &Record) -> bool {
-    let commit = matches!(record.body, Body::Commit(_));
-    let synced = commit
-        && scenario.durability == Durability::Commit
-        && !scenario.without(Mutant::AckBeforeSync);
+    if matches!(record.body, Body::Location(_)) {
+        return true;
+    }
+    let synced =
+        scenario.durability == Durability::Commit && !scenario.without(Mutant::AckBeforeSync);
     record.position < if synced { engine.durable } else { engine.written }
 }
 
@@ -156,7 +162,7 @@ fn phases(mutant: Mutant, body: &Body) -> Vec<Phase> {
 }
 
 /// One step of publishing the oldest ticket.
-fn publish(world: &mut World<'_>) -> Result<(), String> {
+fn publish(world: &mut World<'_>) {
     let record = Rc::clone(&world.engine.queue[0]);
     let phases = phases(world.scenario.mutant, &record.body);
     let phase = phases[world.engine.publishing];
@@ -176,7 +182,6 @@ fn publish(world: &mut World<'_>) -> Result<(), String> {
             engine.flush = None;
         }
     }
-    Ok(())
 }
 
 fn publish_commit(world: &mut World<'_>, phase: Phase, commit: &Commit, behind: u8) {

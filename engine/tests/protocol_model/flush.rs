@@ -32,9 +32,7 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
 }
 
 fn starts(next: &mut Next<'_>, engine: &Engine) {
-    // Between two publications: a region with half a commit in it has no `through`.
-    let between = engine.publishing == 0 || next.scenario.without(Mutant::FlushMidPublication);
-    if next.from.budget.flushes == 0 || !between {
+    if next.from.budget.flushes == 0 {
         return;
     }
     for region in 0..REGIONS {
@@ -82,7 +80,9 @@ fn fold(
     new: &[Position],
 ) -> Result<(), String> {
     let engine = &mut *world.engine;
-    let through = engine.number;
+    // What the region has, under its lock: a commit may be published here and not yet everywhere.
+    let tip = world.scenario.without(Mutant::ThroughIsTip);
+    let through = if tip { engine.number } else { engine.regions[region].changed };
     let mut values: Values = [0; crate::state::KEYS];
     for key in replaced.iter().flat_map(|position| position.keys()) {
         let entry = engine.regions[region].entry(key);
@@ -90,7 +90,7 @@ fn fold(
             if world.media.leaf[usize::from(*place)].visible() != Some(page) {
                 return Err("a flush read a page that is not the one its entry names".into());
             }
-            values[key] = page.position.value_in(&page.values, key);
+            values[key] = page.position.value_in(page.values, key);
         }
         if let Some((value, number)) = engine.regions[region].delta[key]
             && number <= through
@@ -113,7 +113,7 @@ fn fold(
         folded: values,
     };
     for position in new {
-        let node = position.node(&values);
+        let node = position.node(values);
         if world.scenario.without(Mutant::DeletionUncovers)
             && position.keys().all(|key| values[key] == 0)
         {
@@ -153,7 +153,7 @@ fn advance(next: &mut Next<'_>, engine: &Engine, flush: &Flush) {
             next.failing_sync(
                 Action::FlushSyncFails,
                 |world, aftermath| {
-                    world.media.leaf.iter_mut().for_each(|unit| unit.fail_sync(aftermath))
+                    world.media.leaf.iter_mut().for_each(|unit| unit.fail_sync(aftermath));
                 },
                 |world| {
                     let _: Result<(), String> = set(world, FlushStep::Synced);
@@ -162,7 +162,7 @@ fn advance(next: &mut Next<'_>, engine: &Engine, flush: &Flush) {
         }
         FlushStep::Synced if next.scenario.without(Mutant::PublishBeforeAppend) => {
             next.step(Action::FlushPublishEarly, |world| {
-                let location = location(flush, &world.engine.values);
+                let location = location(flush, world.engine.values);
                 let region = &mut world.engine.regions[flush.region];
                 region.apply_location(&location);
                 region.retire();
@@ -174,7 +174,7 @@ fn advance(next: &mut Next<'_>, engine: &Engine, flush: &Flush) {
             // Nodes as of this place in the log, which may lie behind commits that came after the fold.
             let at_fold = world.scenario.without(Mutant::LocationNodesAtFold);
             let values = if at_fold { flush.folded } else { world.engine.values };
-            let location = location(flush, &values);
+            let location = location(flush, values);
             if flush.region == 0 {
                 let kept = world.engine.regions[0].entries.iter().map(|entry| entry.position);
                 let kept = kept.filter(|position| !location.replaced.contains(position)).count();
@@ -187,7 +187,7 @@ fn advance(next: &mut Next<'_>, engine: &Engine, flush: &Flush) {
     }
 }
 
-fn location(flush: &Flush, values: &Values) -> Location {
+fn location(flush: &Flush, values: Values) -> Location {
     let paged =
         flush.pages.iter().map(|(place, page)| (page.position, Some((*place, Rc::clone(page)))));
     let bare = flush.bare.iter().map(|position| (*position, None));

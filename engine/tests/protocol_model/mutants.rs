@@ -16,7 +16,7 @@ pub(crate) enum Mutant {
     RefoldSkipped,
     LocationNodesAtFold,
     FlushAheadOfLog,
-    FlushMidPublication,
+    ThroughIsTip,
     PagesNotSynced,
     PublishBeforeAppend,
     RetireBeforeIndex,
@@ -33,13 +33,14 @@ pub(crate) enum Mutant {
     LogDroppedByNewest,
     NoIncarnation,
     IncarnationNotSynced,
-    BothCopiesInFlight,
+    IncarnationInPlace,
     DurableThroughIgnored,
     RegionPositionIgnored,
     RecoveryTrustsReads,
     RecoverySyncsOnly,
-    SuperblockNotRewritten,
-    LoneSuperblockRewritten,
+    SuperblockNotConfirmed,
+    SuperblockConfirmedInPlace,
+    GenerationReused,
 }
 
 /// All rules that can be left out.
@@ -53,7 +54,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant::RefoldSkipped,
     Mutant::LocationNodesAtFold,
     Mutant::FlushAheadOfLog,
-    Mutant::FlushMidPublication,
+    Mutant::ThroughIsTip,
     Mutant::PagesNotSynced,
     Mutant::PublishBeforeAppend,
     Mutant::RetireBeforeIndex,
@@ -70,13 +71,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant::LogDroppedByNewest,
     Mutant::NoIncarnation,
     Mutant::IncarnationNotSynced,
-    Mutant::BothCopiesInFlight,
+    Mutant::IncarnationInPlace,
     Mutant::DurableThroughIgnored,
     Mutant::RegionPositionIgnored,
     Mutant::RecoveryTrustsReads,
     Mutant::RecoverySyncsOnly,
-    Mutant::SuperblockNotRewritten,
-    Mutant::LoneSuperblockRewritten,
+    Mutant::SuperblockNotConfirmed,
+    Mutant::SuperblockConfirmedInPlace,
+    Mutant::GenerationReused,
 ];
 
 /// When a commit is acknowledged. `Periodic` is `None` with a sync now and then, which the explorer tries everywhere.

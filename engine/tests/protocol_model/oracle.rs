@@ -20,7 +20,7 @@ pub(crate) fn recovered(state: &mut State, engine: &Engine) -> Result<(), String
             ghost.floor, engine.number
         ));
     }
-    let Some((values, _)) = ghost.history.get(usize::from(engine.number)) else {
+    let Some(&(values, _)) = ghost.history.get(usize::from(engine.number)) else {
         return Err(format!("commit {} is of no history", engine.number));
     };
     state_matches(state, &engine.regions, values)?;
@@ -44,7 +44,7 @@ pub(crate) fn holds(state: &State) -> Result<(), String> {
     if engine.publishing > 0 {
         return Ok(());
     }
-    let (values, _) = &state.ghost.history[usize::from(engine.number)];
+    let (values, _) = state.ghost.history[usize::from(engine.number)];
     state_matches(state, &engine.regions, values)?;
     if engine.flush.is_some() || state.ghost.rot == Some(Rot::Cut) {
         Ok(())
@@ -54,11 +54,7 @@ pub(crate) fn holds(state: &State) -> Result<(), String> {
 }
 
 /// Delta over pages gives exactly `values`, and every node is that of page and all committed changes.
-fn state_matches(
-    state: &State,
-    regions: &[Region; REGIONS],
-    values: &Values,
-) -> Result<(), String> {
+fn state_matches(state: &State, regions: &[Region; REGIONS], values: Values) -> Result<(), String> {
     if !nodes_match(regions, values) {
         return Err("a node is not that of its page and all committed changes".into());
     }
@@ -70,7 +66,7 @@ fn state_matches(
                 if state.media.leaf[usize::from(*place)].visible() != Some(page) {
                     return Err(format!("the index names a page that place {place} does not hold"));
                 }
-                page.position.value_in(&page.values, key)
+                page.position.value_in(page.values, key)
             }
         };
         let value = region.delta[key].map_or(paged, |(value, _)| value);
@@ -81,7 +77,7 @@ fn state_matches(
     Ok(())
 }
 
-pub(crate) fn nodes_match(regions: &[Region; REGIONS], values: &Values) -> bool {
+pub(crate) fn nodes_match(regions: &[Region; REGIONS], values: Values) -> bool {
     regions
         .iter()
         .flat_map(|region| &region.entries)
@@ -97,7 +93,7 @@ fn pages_scan(state: &State, engine: &Engine) -> Result<(), String> {
             pages.filter(|page| page.position.keys().contains(&key)).max_by_key(|page| page.flush);
         let Some(page) = newest else { return Err(format!("no page has key {key}")) };
         let page: &Page = page;
-        let value = page.position.value_in(&page.values, key);
+        let value = page.position.value_in(page.values, key);
         match state.ghost.history.get(usize::from(page.through)) {
             Some((then, _)) if page.through <= engine.number && then[key] == value => {}
             _ => {

@@ -71,7 +71,7 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
                                 "a reader met another page at the place it was sent to".into()
                             );
                         }
-                        page.position.value_in(&page.values, reader.key)
+                        page.position.value_in(page.values, reader.key)
                     }
                 });
             }

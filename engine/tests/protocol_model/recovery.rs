@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use crate::actions::{Action, Next};
+use crate::medium::{Media, Unit};
 use crate::mutants::Mutant;
 use crate::oracle;
 use crate::state::{
@@ -21,12 +22,14 @@ pub(crate) struct Found {
     /// Everything below was synced when some record or superblock was written.
     pub(crate) proven: u8,
     pub(crate) complete_generations: usize,
+    /// The highest that a slot names, complete or not: never given out again.
+    pub(crate) generation: u8,
     /// The log is broken below something that was durable.
     pub(crate) broken: bool,
 }
 
 /// Newest complete generation, and the log from its replay start to the first record that is not the next one.
-pub(crate) fn find(state: &State, mutant: &Mutant) -> Option<Found> {
+pub(crate) fn find(state: &State, mutant: Mutant) -> Option<Found> {
     let media = &state.media;
     let slots = [0, 1].map(|slot| media.superblock[slot].visible());
     let mut complete = Vec::new();
@@ -57,12 +60,22 @@ pub(crate) fn find(state: &State, mutant: &Mutant) -> Option<Found> {
     let claims = slots.iter().flatten().map(|superblock| superblock.durable_through);
     let accepted = records.iter().map(|record| record.durable_through);
     let behind = media.log.iter().skip(at).filter_map(|unit| unit.visible());
-    let later = behind
-        .filter(|record| record.incarnation >= incarnation)
-        .map(|record| record.durable_through);
+    // Whatever its incarnation: what a record knew was true when it was written.
+    let later = behind.map(|record| record.durable_through);
     let proven = claims.chain(accepted).chain(later).max().unwrap_or(0);
-    let broken = usize::from(proven) > at && *mutant != Mutant::DurableThroughIgnored;
-    Some(Found { slot, superblock, image, records, proven, complete_generations, broken })
+    let broken = usize::from(proven) > at && mutant != Mutant::DurableThroughIgnored;
+    let generations = slots.iter().flatten().map(|superblock| superblock.generation);
+    let generation = generations.max().unwrap_or(0);
+    Some(Found {
+        slot,
+        superblock,
+        image,
+        records,
+        proven,
+        complete_generations,
+        generation,
+        broken,
+    })
 }
 
 /// The regions behind the last record, with its commit number and root.
@@ -153,12 +166,12 @@ pub(crate) fn scan(next: &mut Next<'_>) {
 
 /// Reads the medium and builds the memory of an engine behind the cut.
 pub(crate) fn recover(state: &State, mutant: Mutant) -> Result<Recovery, String> {
-    let found = find(state, &mutant).ok_or("no complete generation")?;
+    let found = find(state, mutant).ok_or("no complete generation")?;
     if found.broken {
         return Err("the log is broken below what was durable".into());
     }
     let replayed = replay(&found, mutant).ok_or("a record does not fit its region")?;
-    if !oracle::nodes_match(&replayed.regions, &replayed.root) {
+    if !oracle::nodes_match(&replayed.regions, replayed.root) {
         return Err("the recomputed root is not the last commit's".into());
     }
     let copies = state.media.incarnation.iter().filter_map(|unit| unit.visible());
@@ -188,6 +201,7 @@ pub(crate) fn recover(state: &State, mutant: Mutant) -> Result<Recovery, String>
         ticketed: replayed.number,
         values: replayed.root,
         queue: Vec::new(),
+        unwritten: Vec::new(),
         tail,
         previous,
         written: tail,
@@ -201,62 +215,40 @@ pub(crate) fn recover(state: &State, mutant: Mutant) -> Result<Recovery, String>
         checkpoint: None,
         slot: found.slot,
         image: found.superblock.image,
-        generation: found.superblock.generation,
+        generation: if mutant == Mutant::GenerationReused {
+            found.superblock.generation
+        } else {
+            found.generation
+        },
         reader: None,
         poisoned: false,
     };
-    let spare = found.complete_generations == 2;
-    Ok(Recovery { step: RecoveryStep::Scanned, engine, proven: found.proven, spare })
+    Ok(Recovery { step: RecoveryStep::Scanned, engine, proven: found.proven })
 }
 
 /// What was read may be in the cache only. Nothing is built on it before it is durable.
 pub(crate) fn secure(next: &mut Next<'_>, recovery: &Recovery) {
     let mutant = next.scenario.mutant;
     let mut state = next.from.clone();
-    let media = &mut state.media;
-    let slot = recovery.engine.slot;
     let step = match recovery.step {
         RecoveryStep::Scanned => {
-            // A copy that an interrupted open has left unsynced must not be torn together with this one.
-            if mutant != Mutant::BothCopiesInFlight {
-                media.incarnation.iter_mut().for_each(super::medium::Unit::sync);
-            }
-            RecoveryStep::CopiesSynced
+            confirm_superblocks(&mut state.media, mutant, recovery.engine.slot)
         }
-        RecoveryStep::CopiesSynced => {
-            let older =
-                usize::from(media.incarnation[0].visible() > media.incarnation[1].visible());
-            media.incarnation[older].write(recovery.engine.incarnation);
-            RecoveryStep::IncarnationWritten
+        RecoveryStep::SuperblockWritten => {
+            state.media.superblock.iter_mut().for_each(Unit::sync);
+            RecoveryStep::SuperblockConfirmed
+        }
+        RecoveryStep::SuperblockConfirmed => {
+            raise_incarnation(&mut state.media, mutant, recovery.engine.incarnation)
         }
         RecoveryStep::IncarnationWritten => {
             if mutant != Mutant::IncarnationNotSynced {
-                media.incarnation.iter_mut().for_each(super::medium::Unit::sync);
+                state.media.incarnation.iter_mut().for_each(Unit::sync);
             }
-            RecoveryStep::IncarnationSynced
+            RecoveryStep::IncarnationRaised
         }
-        RecoveryStep::IncarnationSynced => {
-            // In place, so only while the other generation could stand in for it.
-            let rewrite = match mutant {
-                Mutant::RecoveryTrustsReads
-                | Mutant::RecoverySyncsOnly
-                | Mutant::SuperblockNotRewritten => false,
-                Mutant::LoneSuperblockRewritten => true,
-                _ => recovery.spare,
-            };
-            if rewrite && let Some(superblock) = media.superblock[slot].visible().cloned() {
-                media.superblock[slot].write(superblock);
-            }
-            RecoveryStep::SuperblockRewritten
-        }
-        RecoveryStep::SuperblockRewritten => {
-            if mutant != Mutant::RecoveryTrustsReads {
-                media.superblock.iter_mut().for_each(super::medium::Unit::sync);
-            }
-            RecoveryStep::SuperblockSynced
-        }
-        RecoveryStep::SuperblockSynced => {
-            for unit in media.log.iter_mut().skip(usize::from(recovery.proven)) {
+        RecoveryStep::IncarnationRaised => {
+            for unit in state.media.log.iter_mut().skip(usize::from(recovery.proven)) {
                 match mutant {
                     Mutant::RecoveryTrustsReads => {}
                     Mutant::RecoverySyncsOnly => unit.sync(),
@@ -269,6 +261,44 @@ pub(crate) fn secure(next: &mut Next<'_>, recovery: &Recovery) {
     };
     state.process = Process::Recovering(Box::new(Recovery { step, ..recovery.clone() }));
     next.out.push((Action::Secure, Ok(state)));
+}
+
+/// A synced copy of both slots, renamed over them: the newest may be the only one that is of use.
+fn confirm_superblocks(media: &mut Media, mutant: Mutant, slot: usize) -> RecoveryStep {
+    match mutant {
+        Mutant::RecoveryTrustsReads => {}
+        Mutant::RecoverySyncsOnly | Mutant::SuperblockNotConfirmed => {
+            media.superblock.iter_mut().for_each(Unit::sync);
+        }
+        Mutant::SuperblockConfirmedInPlace => {
+            if let Some(superblock) = media.superblock[slot].visible().cloned() {
+                media.superblock[slot].write(superblock);
+            }
+            return RecoveryStep::SuperblockWritten;
+        }
+        _ => media.superblock.iter_mut().for_each(Unit::replace_by_copy),
+    }
+    RecoveryStep::SuperblockConfirmed
+}
+
+/// A synced copy again: old file or new one, and a number is never given out twice.
+fn raise_incarnation(media: &mut Media, mutant: Mutant, incarnation: u8) -> RecoveryStep {
+    let older = usize::from(media.incarnation[0].visible() > media.incarnation[1].visible());
+    match mutant {
+        Mutant::IncarnationNotSynced => {
+            media.incarnation.iter_mut().for_each(Unit::sync);
+            media.incarnation[older].write(incarnation);
+            RecoveryStep::IncarnationWritten
+        }
+        Mutant::IncarnationInPlace => {
+            media.incarnation[older].write(incarnation);
+            RecoveryStep::IncarnationWritten
+        }
+        _ => {
+            media.incarnation = [Unit::new(Some(incarnation)), Unit::new(Some(incarnation))];
+            RecoveryStep::IncarnationRaised
+        }
+    }
 }
 
 fn open(next: &mut Next<'_>, engine: &Engine) {

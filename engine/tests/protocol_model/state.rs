@@ -41,7 +41,7 @@ impl Position {
     }
 
     /// The node of this position when the state is `values`.
-    pub(crate) fn node(self, values: &Values) -> Node {
+    pub(crate) fn node(self, values: Values) -> Node {
         let mut node = [u8::MAX; 2];
         for (slot, key) in node.iter_mut().zip(self.keys()) {
             *slot = values[key];
@@ -49,7 +49,7 @@ impl Position {
         node
     }
 
-    pub(crate) fn value_in(self, node: &Node, key: usize) -> u8 {
+    pub(crate) fn value_in(self, node: Node, key: usize) -> u8 {
         node[key - self.keys().start]
     }
 }
@@ -98,6 +98,8 @@ pub(crate) struct Region {
     pub(crate) delta: [Option<(u8, u8)>; KEYS],
     /// Log position behind the last record applied.
     pub(crate) applied: u8,
+    /// Last commit applied.
+    pub(crate) changed: u8,
 }
 
 impl Region {
@@ -125,6 +127,7 @@ impl Region {
             }
         }
         self.applied = behind;
+        self.changed = commit.number;
         let mut known = true;
         for (position, node) in &commit.nodes {
             if region_of(position.keys().start) == region {
@@ -320,6 +323,8 @@ pub(crate) struct Engine {
     pub(crate) fine: bool,
     /// Ticketed and not wholly published, in order.
     pub(crate) queue: Vec<Rc<Record>>,
+    /// Ticketed and not written, in order.
+    pub(crate) unwritten: Vec<Rc<Record>>,
     /// Next log position, and the checksum of the record before it.
     pub(crate) tail: u8,
     pub(crate) previous: u32,
@@ -332,7 +337,7 @@ pub(crate) struct Engine {
     pub(crate) leaving: Vec<Leaving>,
     pub(crate) free: [bool; PLACES],
     pub(crate) checkpoint: Option<Checkpoint>,
-    /// Slot, image file and generation of the newest durable checkpoint, and the replay start of the other slot.
+    /// Slot and image file of the newest complete generation, and the highest number of one.
     pub(crate) slot: usize,
     pub(crate) image: usize,
     pub(crate) generation: u8,
@@ -343,11 +348,12 @@ pub(crate) struct Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RecoveryStep {
     Scanned,
-    CopiesSynced,
+    /// Only in the mutants that write in place.
+    SuperblockWritten,
+    SuperblockConfirmed,
+    /// Only in the mutants that write in place.
     IncarnationWritten,
-    IncarnationSynced,
-    SuperblockRewritten,
-    SuperblockSynced,
+    IncarnationRaised,
     TailSecured,
 }
 
@@ -358,8 +364,6 @@ pub(crate) struct Recovery {
     pub(crate) engine: Engine,
     /// Everything below is known durable: some record or superblock says so.
     pub(crate) proven: u8,
-    /// Another complete generation could stand in for the newest.
-    pub(crate) spare: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -420,7 +424,7 @@ pub(crate) fn initial(budget: Budget) -> State {
     let pages: Vec<Rc<Page>> = [Position::Coarse, Position::Other]
         .into_iter()
         .map(|position| {
-            Rc::new(Page { flush: (0, 0), position, through: 0, values: position.node(&VALUES) })
+            Rc::new(Page { flush: (0, 0), position, through: 0, values: position.node(VALUES) })
         })
         .collect();
     let region = |at: usize| Region {
@@ -431,6 +435,7 @@ pub(crate) fn initial(budget: Budget) -> State {
         }],
         delta: [None; KEYS],
         applied: 0,
+        changed: 0,
     };
     let image = |generation| Some(Rc::new(Image { generation, regions: [region(0), region(1)] }));
     let superblock = |generation: u8| {

@@ -6,6 +6,7 @@
 //! blocking  queue over threads                        table     a ring's registered files
 //! files     opening, lengths, single transfers        progress  completion step, pure
 //! lock      the folder's lock                         error     results to `IoError`
+//! fixed     a ring's registered memory
 //! ```
 //!
 //! Fallbacks are taken at run time, said once through `tracing::warn!` and kept in
@@ -15,6 +16,7 @@
 mod blocking;
 mod error;
 mod files;
+mod fixed;
 mod lock;
 mod progress;
 mod setup;
@@ -32,6 +34,7 @@ use rustix::io::Errno;
 use crate::buffer::{PAGE, PageBuf};
 use crate::device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, Request};
 use crate::error::{IoError, Operation, Result};
+use crate::pool::PagePool;
 
 use blocking::{Pool, PoolQueue};
 use error::{failed, failed_std, os_error};
@@ -429,6 +432,13 @@ impl Queue for OsQueue {
         match &mut self.0 {
             Engine::Ring(queue) => queue.wait(),
             Engine::Pool(queue) => queue.wait(),
+        }
+    }
+
+    fn register(&mut self, pool: &PagePool) -> bool {
+        match &mut self.0 {
+            Engine::Ring(queue) => queue.register(pool),
+            Engine::Pool(queue) => queue.register(pool),
         }
     }
 }

@@ -30,9 +30,11 @@ use io_uring::{IoUring, opcode, squeue, types};
 use crate::buffer::PageBuf;
 use crate::device::{Completion, Queue, Request, Transfer};
 use crate::error::{Operation, Result};
+use crate::pool::PagePool;
 
 use super::error::failed_std;
 use super::files::OsFile;
+use super::fixed::FixedMemory;
 use super::lock::HeldLock;
 use super::progress::{Outcome, Progress, RETRIES, check_range};
 use super::setup::{Setup, build};
@@ -75,6 +77,7 @@ pub(super) struct RingQueue {
     /// kernel has taken them.
     in_ring: usize,
     files: FileTable,
+    fixed: FixedMemory,
     lock: HeldLock,
     enabled: bool,
 }
@@ -93,21 +96,29 @@ impl RingQueue {
             ready: VecDeque::with_capacity(depth),
             in_ring: 0,
             files: FileTable::new(),
+            fixed: FixedMemory::new(),
             lock,
             enabled: false,
         })
     }
 
+    /// Makes the ring this thread's.
+    fn enable(&mut self) -> Result<()> {
+        if self.enabled {
+            return Ok(());
+        }
+        let ring = self.ring.submitter();
+        ring.register_enable_rings().map_err(failed_std(RING, Operation::SetUpRing))?;
+        self.enabled = true;
+        if let Some(lock) = self.lock.lock().upgrade() {
+            self.files.hold(&ring, &lock);
+        }
+        Ok(())
+    }
+
     /// Turns staged slots into submission entries.
     fn fill(&mut self) -> Result<()> {
-        if !self.enabled {
-            let ring = self.ring.submitter();
-            ring.register_enable_rings().map_err(failed_std(RING, Operation::SetUpRing))?;
-            self.enabled = true;
-            if let Some(lock) = self.lock.lock().upgrade() {
-                self.files.hold(&ring, &lock);
-            }
-        }
+        self.enable()?;
         let (ring, mut entries, _) = self.ring.split();
         self.files.sweep(&ring);
         while let Some(number) = self.staged.pop_front() {
@@ -115,7 +126,7 @@ impl RingQueue {
             let Some(running) = &mut slot.running else { continue };
             let target = self.files.target(&ring, &running.file);
             let user_data = u64::from(slot.generation) << 32 | u64::from(number);
-            let entry = entry(running, target).user_data(user_data);
+            let entry = entry(running, target, &self.fixed).user_data(user_data);
             // SAFETY: the entry points into the buffer of a slot. The slot owns the buffer and
             // its file until the entry's completion was seen, it does not move (`slots` is never
             // resized), nothing touches the buffer meanwhile, and dropping the queue waits for
@@ -294,6 +305,10 @@ impl Queue for RingQueue {
             self.reap();
         }
     }
+
+    fn register(&mut self, pool: &PagePool) -> bool {
+        self.enable().is_ok() && self.fixed.register(&self.ring.submitter(), pool.slab())
+    }
 }
 
 impl Drop for RingQueue {
@@ -310,18 +325,27 @@ impl Drop for RingQueue {
 }
 
 /// The submission entry of a request's next attempt.
-fn entry(running: &mut Running, target: Target) -> squeue::Entry {
+fn entry(running: &mut Running, target: Target, fixed: &FixedMemory) -> squeue::Entry {
     let (start, count) = running.progress.span();
     let offset = running.offset + start as u64;
+    let piece = fixed.piece(&running.buf);
     let fd = types::Fd(target.number);
     let entry = match running.progress.transfer() {
         Transfer::Read => {
-            let bytes = &mut running.buf[start..start + count as usize];
-            opcode::Read::new(fd, bytes.as_mut_ptr(), count).offset(offset).build()
+            let to = running.buf[start..start + count as usize].as_mut_ptr();
+            match piece {
+                Some(piece) => opcode::ReadFixed::new(fd, to, count, piece).offset(offset).build(),
+                None => opcode::Read::new(fd, to, count).offset(offset).build(),
+            }
         }
         Transfer::Write => {
-            let bytes = &running.buf[start..start + count as usize];
-            opcode::Write::new(fd, bytes.as_ptr(), count).offset(offset).build()
+            let from = running.buf[start..start + count as usize].as_ptr();
+            match piece {
+                Some(piece) => {
+                    opcode::WriteFixed::new(fd, from, count, piece).offset(offset).build()
+                }
+                None => opcode::Write::new(fd, from, count).offset(offset).build(),
+            }
         }
         Transfer::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
     };

@@ -1,0 +1,195 @@
+//! Reproduces docs/decisions/0010: how long the runs are that an aged leaf file hands out.
+//!
+//! Uniform updates in steady state: each batch writes pages anew at places that the policy chooses, then
+//! the old places become holes, one batch late. Four policies fill holes; the first is the engine's.
+//!
+//! `cargo run --release -p pleach-beatree --example placement [live pages] [pages a batch]`
+
+use pleach_beatree::space::{Geometry, Growth, NeedGrowth, Run, Space};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+
+/// Something that hands out pages.
+trait Policy {
+    fn allocate(&mut self, count: u32, out: &mut Vec<Run>);
+    fn free(&mut self, places: &[u32], batch: u64);
+    fn pages(&self) -> u32;
+}
+
+impl Policy for Space {
+    fn allocate(&mut self, count: u32, out: &mut Vec<Run>) {
+        while let Err(NeedGrowth { segments }) = Self::allocate(self, count, Growth::Allowed, out) {
+            self.grown(segments).expect("the simulated file is small");
+        }
+    }
+
+    fn free(&mut self, places: &[u32], batch: u64) {
+        self.release(batch - 1);
+        self.retire(places, batch).expect("the simulation frees what it got");
+    }
+
+    fn pages(&self) -> u32 {
+        Self::pages(self)
+    }
+}
+
+/// Which segment is filled next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// The one with the fewest used pages.
+    Emptiest,
+    /// The first in the file.
+    First,
+    /// The one behind that filled last.
+    Next,
+}
+
+/// A file of fixed size that fills its holes in some order, told plainly.
+struct Plain {
+    order: Order,
+    /// Used pages of each segment.
+    segments: Vec<[bool; SEGMENT as usize]>,
+    free: Vec<u32>,
+    pending: Vec<u32>,
+    at: usize,
+}
+
+const SEGMENT: u32 = 256;
+
+impl Plain {
+    fn new(order: Order, pages: u32) -> Self {
+        let count = (pages / SEGMENT) as usize;
+        let segments = vec![[false; SEGMENT as usize]; count];
+        Self { order, segments, free: vec![SEGMENT; count], pending: Vec::new(), at: 0 }
+    }
+
+    fn next_segment(&mut self) -> usize {
+        match self.order {
+            Order::Emptiest => {
+                let by_free = self.free.iter().enumerate().max_by_key(|(_, free)| **free);
+                by_free.map_or(0, |(segment, _)| segment)
+            }
+            Order::First => self.free.iter().position(|free| *free > 0).unwrap_or(0),
+            Order::Next => {
+                while self.free[self.at] == 0 {
+                    self.at = (self.at + 1) % self.segments.len();
+                }
+                self.at
+            }
+        }
+    }
+}
+
+impl Policy for Plain {
+    fn allocate(&mut self, count: u32, out: &mut Vec<Run>) {
+        let mut places = Vec::new();
+        while places.len() < count as usize {
+            let segment = self.next_segment();
+            let start = u32::try_from(segment).expect("places have 32 bits") * SEGMENT;
+            for (place, used) in (start..).zip(&mut self.segments[segment]) {
+                if !*used && places.len() < count as usize {
+                    *used = true;
+                    self.free[segment] -= 1;
+                    places.push(place);
+                }
+            }
+        }
+        places.sort_unstable();
+        out.clear();
+        for place in places {
+            match out.last_mut() {
+                Some(run) if run.end() == place => run.len += 1,
+                _ => out.push(Run { start: place, len: 1 }),
+            }
+        }
+    }
+
+    fn free(&mut self, places: &[u32], _batch: u64) {
+        for place in core::mem::replace(&mut self.pending, places.to_vec()) {
+            self.segments[(place / SEGMENT) as usize][(place % SEGMENT) as usize] = false;
+            self.free[(place / SEGMENT) as usize] += 1;
+        }
+    }
+
+    fn pages(&self) -> u32 {
+        u32::try_from(self.segments.len()).expect("places have 32 bits") * SEGMENT
+    }
+}
+
+/// What a steady state came to.
+struct Outcome {
+    mean_run: f64,
+    file_part: f64,
+}
+
+/// `skewed`: nine of ten updates go to a tenth of the pages.
+fn simulate(policy: &mut dyn Policy, live: u32, per_batch: u32, skewed: bool) -> Outcome {
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let mut runs = Vec::new();
+    policy.allocate(live, &mut runs);
+    let mut places: Vec<u32> = runs.iter().flat_map(|run| run.start..run.end()).collect();
+    let batches = 12 * live / per_batch;
+    let (mut pages, mut writes) = (0_u64, 0_u64);
+    for batch in 1..=batches {
+        let mut old = Vec::with_capacity(per_batch as usize);
+        let chosen = choose(&mut random, live, per_batch, skewed);
+        policy.allocate(per_batch, &mut runs);
+        let mut new = runs.iter().flat_map(|run| run.start..run.end());
+        for page in chosen {
+            let place = new.next().expect("as many as asked for");
+            old.push(core::mem::replace(&mut places[page], place));
+        }
+        policy.free(&old, batch.into());
+        if batch > batches / 2 {
+            pages += u64::from(per_batch);
+            writes += runs.len() as u64;
+        }
+    }
+    #[expect(clippy::cast_precision_loss, reason = "for printing")]
+    let mean_run = pages as f64 / writes as f64;
+    Outcome { mean_run, file_part: f64::from(policy.pages()) / f64::from(live) }
+}
+
+/// Distinct pages, in key order as a flush has them.
+fn choose(random: &mut ChaCha8Rng, live: u32, count: u32, skewed: bool) -> Vec<usize> {
+    let mut chosen = std::collections::BTreeSet::new();
+    while chosen.len() < count as usize {
+        let range = if skewed && random.next_u32() % 10 > 0 { live / 10 } else { live };
+        chosen.insert((random.next_u32() % range) as usize);
+    }
+    chosen.into_iter().collect()
+}
+
+fn main() {
+    let mut numbers = std::env::args().skip(1).map_while(|text| text.parse::<u32>().ok());
+    let live = numbers.next().unwrap_or(400_000);
+    let per_batch = numbers.next().unwrap_or(1_000);
+    println!("{live} live pages, {per_batch} a batch, segments of 256; mean run in pages");
+    println!("updates  file/live  policy                  mean run");
+    for skewed in [false, true] {
+        for size_percent in [125, 150, 200] {
+            let geometry = Geometry { segment_pages: SEGMENT, size_percent };
+            let pages =
+                (u64::from(live) * u64::from(size_percent) / 100).next_multiple_of(SEGMENT.into());
+            let plain = |order| -> Box<dyn Policy> {
+                let pages = u32::try_from(pages).expect("places have 32 bits");
+                Box::new(Plain::new(order, pages))
+            };
+            let policies: [(&str, Box<dyn Policy>); 4] = [
+                ("sweep (the engine's)", Box::new(Space::new(geometry))),
+                ("emptiest segment first", plain(Order::Emptiest)),
+                ("first fit", plain(Order::First)),
+                ("next fit", plain(Order::Next)),
+            ];
+            for (name, mut policy) in policies {
+                let outcome = simulate(policy.as_mut(), live, per_batch, skewed);
+                println!(
+                    "{:8} {:9.2}  {name:22} {:9.2}",
+                    if skewed { "skewed" } else { "uniform" },
+                    outcome.file_part,
+                    outcome.mean_run,
+                );
+            }
+        }
+    }
+}

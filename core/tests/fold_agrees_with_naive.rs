@@ -1,0 +1,328 @@
+//! Pages, regions and root folded level by level give the root and the witness, byte by byte,
+//! that the slow trie gives.
+#![cfg(feature = "naive")]
+
+mod common;
+mod fold_support;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::{SHAPES, Shape, cases, rng};
+use fold_support::{Case, Value};
+use pleach_core::{
+    Blake3, Hasher, Key, Node, NodeKind, Prefix, Sha2, ValueHash,
+    fold::{self, Change, FoldValue, Folder, HashId, NO_HASH, Sink},
+    naive::Naive,
+    node,
+    proof::{
+        Access, Op, Terminal,
+        op::{op_encode_placed, op_not_first},
+        terminal::terminal_encode,
+        wire::Sizes,
+        witness,
+    },
+};
+
+/// What one fold emitted.
+#[derive(Clone, Default)]
+struct Fragment {
+    terminals: Vec<u8>,
+    count: u32,
+    siblings: Vec<Node>,
+}
+
+struct Collect<'a> {
+    own: Fragment,
+    below: &'a [Fragment],
+}
+
+impl Sink for Collect<'_> {
+    fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
+        let terminal = Terminal::Leaf { depth, key: *key, value_hash: *value_hash };
+        terminal_encode(&mut self.own.terminals, &terminal);
+        self.own.count += 1;
+    }
+
+    fn terminator(&mut self, key: &Key, depth: u16) {
+        let terminal = Terminal::Terminator { position: Prefix::new(key, depth) };
+        terminal_encode(&mut self.own.terminals, &terminal);
+        self.own.count += 1;
+    }
+
+    fn sibling(&mut self, node: &Node) {
+        self.own.siblings.push(*node);
+    }
+
+    fn fragment(&mut self, number: u32) {
+        let from = &self.below[number as usize];
+        self.own.terminals.extend_from_slice(&from.terminals);
+        self.own.siblings.extend_from_slice(&from.siblings);
+        self.own.count += from.count;
+    }
+}
+
+/// A fold's part of the witness; none of its own when its terminal floats.
+fn collect<H: Hasher>(folder: &mut Folder<H>, fold: usize, below: &[Fragment]) -> Fragment {
+    let mut sink = Collect { own: Fragment::default(), below };
+    if folder.shape(fold) == fold::Shape::Many {
+        folder.emit(fold, &mut sink);
+    }
+    sink.own
+}
+
+/// A page or a region that was accessed.
+struct Touched {
+    at: Prefix,
+    node: Node,
+    shape: fold::Shape,
+    fragment: Fragment,
+    /// Where its operations start.
+    first_op: usize,
+}
+
+/// A value as its bytes or as its hash.
+fn fold_value<H: Hasher>(value: &Value) -> FoldValue<'_> {
+    if value.len() == 32 { FoldValue::Hash(H::hash(value)) } else { FoldValue::Bytes(value) }
+}
+
+fn naive<H: Hasher>(pairs: &BTreeMap<Key, Value>) -> Naive {
+    pairs.iter().map(|(key, value)| (*key, H::hash(value))).collect()
+}
+
+/// All keys below `at`, accessed or not.
+fn push_keys<H: Hasher>(
+    folder: &mut Folder<H>,
+    case: &Case,
+    at: &Prefix,
+    puts: &mut Vec<(Key, HashId)>,
+) {
+    let range = *at.first_key()..=at.last_key();
+    let keys: BTreeSet<&Key> = case
+        .pairs
+        .range(range.clone())
+        .map(|(key, _)| key)
+        .chain(case.touches.range(range).map(|(key, _)| key))
+        .collect();
+    for key in keys {
+        let old = case.pairs.get(key).map(fold_value::<H>);
+        let Some(touch) = case.touches.get(key) else {
+            folder.untouched(key, old.expect("an old key"));
+            continue;
+        };
+        let change = match &touch.writes {
+            None => Change::Keep,
+            Some(None) => Change::Delete,
+            Some(Some(value)) => Change::Put(fold_value::<H>(value)),
+        };
+        puts.push((*key, folder.accessed(key, old, change)));
+    }
+}
+
+/// A page the way it is stored: groups without an access by their node, unless of one key.
+fn push_page<H: Hasher>(
+    folder: &mut Folder<H>,
+    case: &Case,
+    at: &Prefix,
+    puts: &mut Vec<(Key, HashId)>,
+) {
+    let levels = if at.len() + case.levels <= 256 { case.levels } else { 0 };
+    let mut groups = vec![*at];
+    for _ in 0..levels {
+        groups = groups.iter().flat_map(|at| [at.child(false), at.child(true)]).collect();
+    }
+    for group in groups {
+        let node = naive::<H>(&case.pairs_below(&group)).node::<H>(&group);
+        if levels > 0 && !case.is_touched(&group) && node::kind(&node) != NodeKind::Leaf {
+            folder.subtrie(&group, &node);
+        } else {
+            push_keys(folder, case, &group, puts);
+        }
+    }
+}
+
+fn op_of<H: Hasher>(case: &Case, key: &Key) -> Op {
+    let touch = &case.touches[key];
+    let hash = |value: &Option<Value>| value.as_deref().map(H::hash);
+    let access = match (&touch.writes, touch.reads) {
+        (None, _) => Access::Read,
+        (Some(value), false) => Access::Write(hash(value)),
+        (Some(value), true) => Access::ReadWrite(hash(value)),
+    };
+    Op { key: *key, access }
+}
+
+fn fold_pages<H: Hasher>(case: &Case, folder: &mut Folder<H>, ops: &mut Vec<u8>) -> Vec<Touched> {
+    folder.clear();
+    let mut folds = Vec::new();
+    for at in case.pages().into_iter().filter(|at| case.is_touched(at)) {
+        let mut puts = Vec::new();
+        folder.begin(at.len());
+        push_page(folder, case, &at, &mut puts);
+        folds.push((at, folder.end().expect("one key is given by key"), puts));
+    }
+    folder.run();
+    let mut touched = Vec::new();
+    for (at, fold, puts) in folds {
+        let first_op = ops.len();
+        let firsts: Vec<bool> = folder.first_of_terminal(fold).collect();
+        assert_eq!(firsts.len(), puts.len());
+        for ((key, put), first) in puts.into_iter().zip(firsts) {
+            let op = op_of::<H>(case, &key);
+            let hash = (put != NO_HASH).then(|| folder.value_hash(put));
+            assert_eq!(op.access.written().flatten(), hash);
+            op_encode_placed(ops, &op, case.pairs.contains_key(&key), first);
+        }
+        let fragment = collect(folder, fold, &[]);
+        touched.push(Touched {
+            at,
+            node: folder.node(fold),
+            shape: folder.shape(fold),
+            fragment,
+            first_op,
+        });
+    }
+    touched
+}
+
+/// Folds tiles of one level, touched or not, into the positions of the next.
+fn fold_tiles<H: Hasher>(
+    case: &Case,
+    folder: &mut Folder<H>,
+    ops: &mut [u8],
+    above: &[Prefix],
+    tiles: &[Prefix],
+    touched: &[Touched],
+    exposed: &BTreeSet<Key>,
+) -> Result<Vec<Touched>, Key> {
+    folder.clear();
+    let fragments: Vec<Fragment> = touched.iter().map(|tile| tile.fragment.clone()).collect();
+    let mut tiles = tiles.iter().peekable();
+    let mut numbers = (0u32..).zip(touched).peekable();
+    let mut folds = Vec::new();
+    for at in above {
+        folder.begin(at.len());
+        let first = numbers.peek().map_or(0, |(number, _)| *number as usize);
+        let mut count = 0;
+        while let Some(tile) = tiles.next_if(|tile| at.contains(tile)) {
+            if let Some((number, child)) = numbers.next_if(|(_, child)| child.at == *tile) {
+                folder.child(tile, &child.node, &child.shape, number);
+                count += 1;
+                continue;
+            }
+            let pairs = case.pairs_below(tile);
+            match pairs.first_key_value().filter(|_| exposed.iter().any(|key| tile.covers(key))) {
+                Some((key, value)) => {
+                    assert_eq!(pairs.len(), 1, "a leaf was asked for");
+                    folder.untouched(key, FoldValue::Hash(H::hash(value)));
+                }
+                None => folder.subtrie(tile, &naive::<H>(&pairs).node::<H>(tile)),
+            }
+        }
+        folds.push((*at, folder.end()?, first..first + count));
+    }
+    folder.run();
+    let mut results = Vec::new();
+    for (at, fold, children) in folds {
+        if children.is_empty() {
+            let pairs = naive::<H>(&case.pairs_below(&at));
+            assert_eq!(folder.node(fold), pairs.node::<H>(&at), "an untouched node");
+            continue;
+        }
+        let children = &touched[children];
+        let firsts: Vec<bool> = folder.first_of_terminal(fold).collect();
+        assert_eq!(firsts.len(), children.len());
+        for (child, _) in children.iter().zip(firsts).filter(|(_, first)| !first) {
+            op_not_first(&mut ops[child.first_op]);
+        }
+        results.push(Touched {
+            at,
+            node: folder.node(fold),
+            shape: folder.shape(fold),
+            fragment: collect(folder, fold, &fragments),
+            first_op: children[0].first_op,
+        });
+    }
+    Ok(results)
+}
+
+/// Root and witness from folds of three levels.
+fn fold_all<H: Hasher>(
+    case: &Case,
+    folder: &mut Folder<H>,
+    exposed: &BTreeSet<Key>,
+) -> Result<(Node, Vec<u8>), Key> {
+    let (pages, regions) = (case.pages(), case.regions());
+    let mut ops = Vec::new();
+    let touched_pages = fold_pages(case, folder, &mut ops);
+    let touched_regions =
+        fold_tiles(case, folder, &mut ops, &regions, &pages, &touched_pages, exposed)?;
+    let root =
+        fold_tiles(case, folder, &mut ops, &[Prefix::ROOT], &regions, &touched_regions, exposed)?;
+    let Some(root) = root.into_iter().next() else {
+        let root = naive::<H>(&case.pairs).root::<H>();
+        return Ok((root, witness::Witness::default().encode::<H>().unwrap()));
+    };
+    let mut sink = Collect { own: root.fragment, below: &[] };
+    if root.shape != fold::Shape::Many {
+        Folder::<H>::emit_root(&root.shape, &mut sink);
+    }
+    let proof = sink.own;
+    let sizes = Sizes {
+        terminals: proof.count,
+        ops: u32::try_from(case.touches.len()).unwrap(),
+        siblings: u32::try_from(proof.siblings.len()).unwrap(),
+        terminal_bytes: u32::try_from(proof.terminals.len()).unwrap(),
+        op_bytes: u32::try_from(ops.len()).unwrap(),
+    };
+    let mut bytes = witness::header::<H>(&sizes).to_vec();
+    bytes.extend_from_slice(&proof.terminals);
+    bytes.extend_from_slice(&ops);
+    bytes.extend_from_slice(proof.siblings.as_flattened());
+    Ok((root.node, bytes))
+}
+
+fn check<H: Hasher>(case: &Case, folder: &mut Folder<H>) {
+    let mut exposed = BTreeSet::new();
+    let (root, bytes) = loop {
+        match fold_all(case, folder, &exposed) {
+            Ok(result) => break result,
+            Err(key) => assert!(exposed.insert(key), "a leaf was given and is asked for again"),
+        }
+    };
+    let mut set = naive::<H>(&case.pairs);
+    let prev = set.root::<H>();
+    let ops: Vec<Op> = case.touches.keys().map(|key| op_of::<H>(case, key)).collect();
+    let wanted = set.witness::<H>(&ops).encode::<H>().unwrap();
+    set.apply(&ops);
+    assert_eq!(root, set.root::<H>(), "the root");
+    assert_eq!(bytes, wanted, "the witness");
+    let verified = witness::verify::<H>(&bytes, &prev).expect("a witness");
+    assert_eq!(*verified.new_root(), root);
+}
+
+fn agrees<H: Hasher>(shape: Shape, seed: u64) {
+    let folder = std::cell::RefCell::new(Folder::<H>::new());
+    for number in 0..cases(200) {
+        let case = Case::draw(shape, &mut rng(seed << 32 | number));
+        case.run(&format!("{shape:?} case {number}"), |case| {
+            // A failed check may leave a fold open: start anew after a panic.
+            let mut own = folder.take();
+            check::<H>(case, &mut own);
+            folder.replace(own);
+        });
+    }
+}
+
+#[test]
+fn roots_and_witnesses_agree_under_blake3() {
+    for (seed, shape) in (1..).zip(SHAPES) {
+        agrees::<Blake3>(shape, seed);
+    }
+}
+
+#[test]
+fn roots_and_witnesses_agree_under_sha256() {
+    for (seed, shape) in (11..).zip(SHAPES) {
+        agrees::<Sha2>(shape, seed);
+    }
+}

@@ -1,0 +1,140 @@
+//! What several tests share: a naive model beside the engine, and batches from a seed.
+#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+
+use std::collections::BTreeMap;
+
+use pleach::{Access, AccessKind, Value};
+use pleach_core::naive::Naive;
+use pleach_core::proof::{self, Op};
+use pleach_core::{Hasher, Key};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore as _, SeedableRng as _};
+
+/// Seeded randomness.
+pub struct Rng(ChaCha8Rng);
+
+impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// How keys are drawn.
+#[derive(Clone, Copy, Debug)]
+pub enum Keys {
+    Uniform,
+    Sequential,
+    SharedPrefix,
+}
+
+pub fn key(kind: Keys, id: u64) -> Key {
+    match kind {
+        Keys::Uniform => pleach_core::Blake3::hash(&id.to_be_bytes()),
+        Keys::Sequential => {
+            let mut key = [0; 32];
+            key[24..].copy_from_slice(&id.to_be_bytes());
+            key
+        }
+        Keys::SharedPrefix => {
+            let mut key = [0xa5; 32];
+            let hash = pleach_core::Blake3::hash(&id.to_be_bytes());
+            key[7] = 0xa0 | hash[0] & 0x0f;
+            key[8..].copy_from_slice(&hash[..24]);
+            key
+        }
+    }
+}
+
+pub fn value(rng: &mut Rng) -> Value {
+    let len = match rng.below(200) {
+        0 => 0,
+        1..=4 => 1000,
+        5 => 5000,
+        _ => 8,
+    };
+    bytes(rng, len)
+}
+
+pub fn bytes(rng: &mut Rng, len: usize) -> Value {
+    let mut bytes = vec![0; len];
+    for chunk in bytes.chunks_mut(8) {
+        let word = rng.next().to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    Value::from(bytes)
+}
+
+/// The oracle: values in a map, nodes by plain recursion.
+#[derive(Clone, Default)]
+pub struct Model {
+    pub values: BTreeMap<Key, Value>,
+}
+
+impl Model {
+    pub fn naive<H: Hasher>(&self) -> Naive {
+        self.values.iter().map(|(key, value)| (*key, H::hash(value))).collect()
+    }
+
+    pub fn apply(&mut self, accesses: &[Access]) {
+        for access in accesses {
+            if let AccessKind::Write(value) | AccessKind::ReadWrite(value) = &access.kind {
+                match value {
+                    Some(value) => self.values.insert(access.key, value.clone()),
+                    None => self.values.remove(&access.key),
+                };
+            }
+        }
+    }
+}
+
+/// The same batch as the naive trie takes it.
+pub fn ops<H: Hasher>(accesses: &[Access]) -> Vec<Op> {
+    let mut ops: Vec<Op> = accesses
+        .iter()
+        .map(|access| {
+            let hash = |value: &Option<Value>| value.as_ref().map(|value| H::hash(value));
+            let kind = match &access.kind {
+                AccessKind::Read => proof::Access::Read,
+                AccessKind::Write(value) => proof::Access::Write(hash(value)),
+                AccessKind::ReadWrite(value) => proof::Access::ReadWrite(hash(value)),
+            };
+            Op { key: access.key, access: kind }
+        })
+        .collect();
+    ops.sort_by_key(|op| op.key);
+    ops
+}
+
+/// A batch of up to `size` accesses to ids below `ids`, each key once.
+pub fn batch(rng: &mut Rng, kind: Keys, ids: u64, size: u64) -> Vec<Access> {
+    let mut seen = std::collections::HashSet::new();
+    let count = rng.below(size + 1);
+    let deletes = rng.below(4) * 30;
+    (0..count)
+        .filter_map(|_| {
+            let id = rng.below(ids);
+            if !seen.insert(id) {
+                return None;
+            }
+            let new = if rng.below(100) < deletes { None } else { Some(value(rng)) };
+            let kind_of = match rng.below(4) {
+                0 => AccessKind::Read,
+                1 => AccessKind::Write(new),
+                _ => AccessKind::ReadWrite(new),
+            };
+            Some(Access { namespace: 0, key: key(kind, id), kind: kind_of })
+        })
+        .collect()
+}
+
+pub fn cases(default: u64) -> u64 {
+    std::env::var("PLEACH_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default)
+}
