@@ -154,7 +154,7 @@ fn simulate(policy: &mut dyn Policy, live: u32, per_batch: u32, skewed: bool) ->
 fn choose(random: &mut ChaCha8Rng, live: u32, count: u32, skewed: bool) -> Vec<usize> {
     let mut chosen = std::collections::BTreeSet::new();
     while chosen.len() < count as usize {
-        let range = if skewed && random.next_u32() % 10 > 0 { live / 10 } else { live };
+        let range = if skewed && !random.next_u32().is_multiple_of(10) { live / 10 } else { live };
         chosen.insert((random.next_u32() % range) as usize);
     }
     chosen.into_iter().collect()

@@ -5,8 +5,8 @@
 //! as an `Arc`: eviction never waits for readers, and a reader keeps its page as long as it likes.
 //!
 //! * Copied, not adopted: an allocation of one aligned page takes twice its size
-//!   (docs/decisions/0011), and read buffers stay with the window that the kernel knows.
-//! * Places are spread over shards, each a mutex, an open table and the S3-FIFO queues ([`shard`]).
+//!   (docs/decisions/0011), and read buffers stay with their pool, which rings can register.
+//! * Places are spread over shards, each a mutex, an open table and the S3-FIFO queues (`shard`).
 //!   No lock is held while a page is copied or hashed, or during I/O.
 //! * **Budget**: pages, their fingerprints, tables and the shards themselves, counted at allocated size.
 //!   An insertion makes room first, so [`Cache::bytes`] exceeds the budget at no time. Evicted pages

@@ -44,15 +44,19 @@ impl Pending {
 pub enum Nodes {
     /// In memory, one a child.
     Resident(Vec<Node>),
-    /// In the branch page at this place of a page file, which has this tag.
-    Paged {
-        /// The file.
-        file: NodeFile,
-        /// Page number in it.
-        page: u64,
-        /// Tag of the page.
-        tag: u32,
-    },
+    /// In a branch page on the device.
+    Paged(NodePlace),
+}
+
+/// A branch page that holds a region's nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodePlace {
+    /// The file.
+    pub file: NodeFile,
+    /// Page number in it.
+    pub page: u64,
+    /// Tag of the page.
+    pub tag: u32,
 }
 
 /// Files that hold branch pages.
@@ -73,6 +77,8 @@ pub struct RegionState {
     pub cuts: Arc<Cuts>,
     /// One node a child.
     pub nodes: Nodes,
+    /// A page that holds exactly these nodes; nothing when they have changed since.
+    pub paged_at: Option<NodePlace>,
     /// Changes not yet in pages, by key.
     pub pending: Vec<Pending>,
     /// Values in the overflow file that were replaced while they were pending: the next flush of
@@ -125,6 +131,7 @@ impl Region {
         let state = RegionState {
             cuts: Arc::new(cuts),
             nodes: Nodes::Resident(nodes),
+            paged_at: None,
             pending: Vec::new(),
             dropped: Vec::new(),
             touches,
@@ -184,7 +191,7 @@ impl RegionState {
     pub fn node(&self, child: usize) -> Option<&Node> {
         match &self.nodes {
             Nodes::Resident(nodes) => Some(&nodes[child]),
-            Nodes::Paged { .. } => None,
+            Nodes::Paged(_) => None,
         }
     }
 
@@ -205,6 +212,7 @@ impl RegionState {
         let Nodes::Resident(nodes) = &mut self.nodes else {
             panic!("a changed region's nodes are in memory")
         };
+        self.paged_at = None;
         for (child, node) in commit.nodes {
             nodes[*child as usize] = *node;
         }
@@ -325,6 +333,7 @@ impl RegionState {
         assert!(coming.next().is_none(), "every range lies in the region");
         self.cuts = Arc::new(Cuts::new(*self.cuts.region(), &cuts));
         self.nodes = Nodes::Resident(nodes);
+        self.paged_at = None;
         for moved in moves {
             let (bytes, entries) = self.retire(&moved.range, moved.through);
             done.bytes += bytes;

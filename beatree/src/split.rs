@@ -66,6 +66,7 @@ fn take(state: &mut RegionState) -> RegionState {
     RegionState {
         cuts: Arc::clone(&state.cuts),
         nodes: Nodes::Resident(resident(state).to_vec()),
+        paged_at: None,
         pending: std::mem::take(&mut state.pending),
         dropped: std::mem::take(&mut state.dropped),
         touches: std::mem::take(&mut state.touches),
@@ -89,6 +90,7 @@ fn half<H: Hasher>(
     RegionState {
         own: region_node::<H>(&cuts, &nodes),
         nodes: Nodes::Resident(nodes),
+        paged_at: None,
         pending: whole.pending[pending].to_vec(),
         // Which half gives them up does not matter.
         dropped: if right { Vec::new() } else { whole.dropped.clone() },
@@ -104,6 +106,6 @@ fn half<H: Hasher>(
 fn resident(state: &RegionState) -> &[Node] {
     match &state.nodes {
         Nodes::Resident(nodes) => nodes,
-        Nodes::Paged { .. } => panic!("a changed region's nodes are in memory"),
+        Nodes::Paged(_) => panic!("a changed region's nodes are in memory"),
     }
 }

@@ -100,7 +100,7 @@ fn freed_slots_are_not_reused_under_a_reader() {
                 while !stop.load(Ordering::Relaxed) {
                     let guard = grace.enter();
                     let slot = current.load(Ordering::Acquire);
-                    if reads % 64 == 0 {
+                    if reads.is_multiple_of(64) {
                         thread::yield_now();
                     }
                     assert!(live[slot].load(Ordering::Relaxed), "slot {slot} was freed under us");

@@ -82,7 +82,9 @@ impl Twin {
         let size = self.geometry.segment_pages as usize;
         let mut places: Vec<usize> = (self.frontier..self.pages.len()).take(count).collect();
         let mut pages = self.pages.clone();
-        places.iter().for_each(|place| pages[*place] = State::Used);
+        for place in &places {
+            pages[*place] = State::Used;
+        }
         let segments = pages.len() / size;
         let free_in = |pages: &[State], segment: usize| {
             let pages = &pages[segment * size..(segment + 1) * size];
@@ -96,7 +98,9 @@ impl Twin {
                 let segment = self.sweep * size..(self.sweep + 1) * size;
                 let holes = segment.filter(|place| pages[*place] == State::Free);
                 let taken: Vec<_> = holes.take(count - places.len()).collect();
-                taken.iter().for_each(|place| pages[*place] = State::Used);
+                for place in &taken {
+                    pages[*place] = State::Used;
+                }
                 places.extend(taken);
             }
             if places.len() < count {

@@ -45,6 +45,11 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     let spilled = spill_large(shared, &mut chunks)?;
     let blob: Arc<[u8]> = blob.map_or_else(|| Arc::clone(&shared.tip.lock().blob), Into::into);
     let number = base + 1;
+    // From here to publication the nodes of the touched regions stay in memory.
+    let _nodes = shared.keep_nodes();
+    for outcome in chunks.iter().flat_map(|chunk| &chunk.regions) {
+        shared.make_resident(outcome.region.prefix().first_key())?;
+    }
     let mut tries = 0;
     let end = loop {
         tries += 1;

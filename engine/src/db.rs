@@ -24,6 +24,7 @@ use crate::flush::Flusher;
 use crate::incarnation;
 use crate::log::{LogWriter, SegmentOptions, WriterStart};
 use crate::metrics::{Counters, Metrics};
+use crate::node_cache::{NodeCache, SPILL_FILE};
 use crate::options::Options;
 use crate::overlays::Overlays;
 use crate::prefetch::{Prefetcher, Prefetches};
@@ -240,7 +241,7 @@ pub(crate) fn geometry_of(superblock: &Superblock) -> space::Geometry {
 
 /// Names that a database of ours may have in its folder.
 fn is_ours(name: &str) -> bool {
-    [LEAF_FILE, OVERFLOW_FILE, "image-a", "image-b", "super", "super.new", "incarnation", "incarnation.new", "log.new"]
+    [LEAF_FILE, OVERFLOW_FILE, "image-a", "image-b", "super", "super.new", "incarnation", "incarnation.new", "log.new", SPILL_FILE]
         .contains(&name)
         || name.starts_with("log-")
 }
@@ -294,6 +295,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         structure: Mutex::new(()),
         replay_start: AtomicU64::new(newest.replay.position),
         superblocks: Mutex::new(superblocks),
+        node_cache: NodeCache::open(&device)?,
         flushes: AtomicU64::new(1),
         closing: AtomicBool::new(false),
         paused: AtomicBool::new(false),

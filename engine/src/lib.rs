@@ -12,6 +12,7 @@ mod flush;
 pub mod incarnation;
 pub mod log;
 mod metrics;
+mod node_cache;
 mod options;
 mod overflow;
 mod overlay;

@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pleach_beatree::region::{Applied, Nodes, Pending, Relocation};
+use pleach_beatree::region::{Applied, NodePlace, Nodes, Pending, Relocation};
 use pleach_beatree::space::Extents;
 use pleach_beatree::split::{region_node, split_regions};
 use pleach_beatree::{Cut, Cuts, Region, RegionState, Stored, Top, Value};
@@ -137,6 +137,7 @@ fn read_regions<H: Hasher, D: Device>(
             touches: vec![0; cuts.len()],
             cuts: Arc::new(cuts),
             nodes: Nodes::Resident(nodes),
+            paged_at: Some(NodePlace { file: image.node_file(), page, tag }),
             pending: Vec::new(),
             dropped: Vec::new(),
             changed: commit,

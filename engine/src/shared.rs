@@ -20,6 +20,7 @@ use pleach_io::{Device, PageBuf, Runtime};
 use crate::error::{Error, Result};
 use crate::finish::Workers;
 use crate::metrics::Counters;
+use crate::node_cache::NodeCache;
 use crate::options::Options;
 use crate::overlays::Overlays;
 use crate::prefetch::Prefetches;
@@ -57,6 +58,7 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) top: ArcSwap<Top>,
     pub(crate) cache: Cache,
     pub(crate) buffers: Buffers,
+    pub(crate) node_cache: NodeCache<D>,
     pub(crate) grace: Grace,
     pub(crate) space: Mutex<Space>,
     pub(crate) extents: Mutex<Extents>,

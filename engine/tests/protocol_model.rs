@@ -144,7 +144,7 @@ const WIDE: Scenario = scenario(
         rots: 1,
     },
 );
-const WIDE_DEPTH: usize = 18;
+const WIDE_DEPTH: usize = 16;
 
 const SCENARIOS: [Scenario; 12] = [
     COMMITS,

@@ -15,6 +15,8 @@ fn options(path: &std::path::Path, seed: u64) -> Options {
         .in_flight(16)
         .flush_at(1 + (seed % 3) as u8)
         .geometry(Geometry::tiny())
+        // Every other run lets no node stay in memory.
+        .trie_cache_kib((seed % 2 == 1).then_some(0))
         .log_limit_bytes(256 << 10)
 }
 

@@ -1,7 +1,10 @@
 //! What a power failure may and may not leave, one rule a test.
 
-use pleach_io::sim::{CrashMode, CrashPoint, Grain, Image, SECTOR, SimDisk, SimFile, SimOptions};
-use pleach_io::{Device, OpenMode, PAGE, PageBuf, Queue, Request, Transfer};
+use pleach_io::sim::{
+    CrashMode, CrashPoint, Fault, Grain, Image, Rule, SECTOR, SimDisk, SimFile, SimOptions, Times,
+    code,
+};
+use pleach_io::{Device, OpenMode, Operation, PAGE, PageBuf, Queue, Request, Transfer};
 
 fn page(byte: u8) -> PageBuf {
     let mut buf = PageBuf::zeroed(1);
@@ -53,7 +56,7 @@ fn unsynced_data_is_old_new_torn_or_garbage_and_nothing_else_changes() {
     let (disk, file) = disk_with_file(3);
     disk.write_at(&file, &page(2), 1, PAGE as u64).unwrap();
     let point = now(&disk);
-    let (mut old, mut new, mut noise, mut torn) = (0, 0, 0, 0);
+    let (mut old, mut new, mut noise, mut torn, mut mixed) = (0, 0, 0, 0, 0);
     for outcome in point.outcomes(3, 400) {
         let bytes = bytes(outcome.image());
         assert_eq!(bytes.len(), 3 * PAGE);
@@ -70,9 +73,12 @@ fn unsynced_data_is_old_new_torn_or_garbage_and_nothing_else_changes() {
         old += usize::from(count('o') == 8);
         new += usize::from(count('n') == 8);
         noise += usize::from(count('g') > 0);
-        torn += usize::from(count('o') > 0 && count('n') > 0);
+        let cut = sectors.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        torn += usize::from(count('g') == 0 && sectors[0] == 'n' && cut == 1);
+        mixed += usize::from(count('g') == 0 && cut > 1);
     }
-    assert!(old > 20 && new > 20 && noise > 20 && torn > 20, "{old} {new} {noise} {torn}");
+    let all = [old, new, noise, torn, mixed];
+    assert!(all.iter().all(|&count| count > 20), "old, new, noise, torn, mixed: {all:?}");
 }
 
 #[test]
@@ -230,4 +236,60 @@ fn marks_are_known_at_each_crash_point() {
         disk.trace().crash_points().map(|point| (point.pending(), point.marks().len())).collect();
     assert_eq!(seen, [(0, 0), (0, 1), (1, 1), (0, 1), (0, 2)]);
     assert_eq!(disk.trace().boundaries().len(), seen.len());
+}
+
+/// Growing a file shows zeros, not what a lost length hid.
+#[test]
+fn data_whose_length_was_lost_never_comes_back() {
+    let (disk, file) = disk_with_file(1);
+    disk.write_at(&file, &page(2), 1, PAGE as u64).unwrap();
+    let mut hidden = 0;
+    for outcome in now(&disk).subsets(Grain::Page).unwrap() {
+        if outcome.image().file("f").unwrap().len() > PAGE as u64 {
+            continue;
+        }
+        let survivor = outcome.disk();
+        let file = survivor.open("f", OpenMode::Write).unwrap();
+        survivor.set_len(&file, 2 * PAGE as u64).unwrap();
+        let mut buf = page(9);
+        survivor.read_at(&file, &mut buf, PAGE as u64).unwrap();
+        assert!(buf.iter().all(|&byte| byte == 0));
+        hidden += 1;
+    }
+    assert_eq!(hidden, 2, "with and without the data");
+}
+
+#[test]
+fn a_write_behind_a_cut_can_lose_its_length() {
+    let (disk, file) = disk_with_file(4);
+    disk.set_len(&file, 0).unwrap();
+    disk.write_at(&file, &page(2), 1, 0).unwrap();
+    let lengths: Vec<_> = now(&disk)
+        .subsets(Grain::Page)
+        .unwrap()
+        .map(|outcome| bytes(outcome.image()).len() / PAGE)
+        .collect();
+    assert_eq!(lengths, [4, 0, 4, 0, 4, 1, 4, 1], "cut, data, length: one bit each");
+}
+
+#[test]
+fn what_a_failed_write_did_not_land_is_on_no_image() {
+    for seed in 0..20 {
+        let options = SimOptions::default();
+        let disk = SimDisk::new(seed, options);
+        let file = disk.open("f", OpenMode::CreateNew).unwrap();
+        disk.write_at(&file, &page(1), 1, 0).unwrap();
+        disk.sync(&file).unwrap();
+        disk.sync_folder().unwrap();
+        let fault = Fault::Errno(code::EIO);
+        disk.inject(Rule::nth(Operation::Write, "f", 1, Times::Once, fault));
+        disk.write_at(&file, &page(2), 1, 0).unwrap_err();
+        let seen = disk.image().file("f").unwrap().to_vec();
+        for outcome in now(&disk).outcomes(seed, 40) {
+            let bytes = bytes(outcome.image());
+            for (sector, seen) in bytes.chunks(SECTOR).zip(seen.chunks(SECTOR)) {
+                assert!(seen[0] == 2 || sector.iter().all(|&byte| byte == 1), "{outcome}");
+            }
+        }
+    }
 }

@@ -200,3 +200,19 @@ fn random_numbers_come_from_the_seed_and_not_from_the_schedule() {
     event.notify();
     drop(handle);
 }
+
+#[test]
+fn a_notification_wakes_a_task_before_its_timer() {
+    let runtime = SimRuntime::new(1);
+    let (event, mut steps) = (runtime.event(), 0);
+    let task = move || {
+        steps += 1;
+        if steps == 2 { Step::Done } else { Step::IdleFor(Duration::from_secs(3600)) }
+    };
+    let handle = runtime.spawn("sleeper", &event, Box::new(task));
+    assert_eq!(runtime.step_some(5), 1);
+    event.notify();
+    assert_eq!(runtime.step_some(5), 1);
+    drop(handle);
+    assert!(runtime.now() < Duration::from_secs(1));
+}

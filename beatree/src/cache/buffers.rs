@@ -1,4 +1,6 @@
-//! A bounded pool of one-page read buffers.
+//! A bounded pool of one-page read buffers for blocking reads, each an allocation of its own.
+//!
+//! Rings read into `pleach_io`'s `PagePool`, one slab that the kernel knows.
 
 use parking_lot::Mutex;
 use pleach_io::{PAGE, PageBuf};
@@ -53,7 +55,9 @@ mod tests {
         let buffers = Buffers::new(2 * BUFFER_COST);
         let taken: Vec<_> = (0..3).map(|_| buffers.take()).collect();
         assert!(taken.iter().all(|buf| buf.pages() == 1));
-        taken.into_iter().for_each(|buf| buffers.give(buf));
+        for buf in taken {
+            buffers.give(buf);
+        }
         buffers.give(PageBuf::zeroed(2));
         assert_eq!(buffers.bytes(), 2 * BUFFER_COST);
         drop((buffers.take(), buffers.take()));

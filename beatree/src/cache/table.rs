@@ -23,7 +23,7 @@ pub(super) fn shard_of(hash: u64, shards: usize) -> usize {
 #[inline]
 pub(super) fn slot_of(hash: u64, slots: usize) -> usize {
     debug_assert!(slots.is_power_of_two());
-    (hash >> 24) as u32 as usize & (slots - 1)
+    (hash >> 24) as usize & (slots - 1)
 }
 
 #[derive(Debug, Default)]

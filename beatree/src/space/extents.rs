@@ -1,7 +1,7 @@
 //! Places of the overflow file: extents, that is a few runs of pages for each long value.
 //!
 //! The same life as in the leaf file (used, retired as of a stamp, released, free), but by runs, and
-//! the state is stored: the image carries the free map ([`super::free_map`]).
+//! the state is stored: the image carries the free map (`free_map`).
 //!
 //! Policy: the smallest free run that holds the whole value; else, while the file has fewer pages
 //! than the size factor says, growth; else the largest free runs, at most [`MAX_RUNS`] of them; else

@@ -81,3 +81,38 @@ fn run(bytes: &[u8; RUN_SIZE]) -> (u64, u64) {
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk::<8>().map(|word| u64::from_le_bytes(*word))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_are_these() {
+        let mut bytes = Vec::new();
+        encode(0x20, 2, [(1, 3), (8, 2)].into_iter(), &mut bytes);
+        let mut golden = vec![0x20, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
+        golden.extend([1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend([8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes, golden);
+        let map = parse(&bytes).unwrap();
+        assert_eq!((map.pages, map.runs.collect::<Vec<_>>()), (0x20, vec![(1, 3), (8, 2)]));
+    }
+
+    #[test]
+    fn what_no_allocator_writes_is_refused() {
+        let maps: [(u64, &[(u64, u64)]); 7] = [
+            (32, &[(0, 0)]),
+            (32, &[(30, 3)]),
+            (32, &[(u64::MAX, 2)]),
+            (32, &[(4, 2), (6, 1)]),
+            (32, &[(4, 2), (5, 1)]),
+            (32, &[(9, 2), (4, 1)]),
+            (0, &[(0, 1)]),
+        ];
+        for (pages, runs) in maps {
+            let mut bytes = Vec::new();
+            encode(pages, runs.len(), runs.iter().copied(), &mut bytes);
+            assert!(parse(&bytes).is_err(), "{pages} {runs:?}");
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! branch page is the top, which has the root position as its prefix. Then come the streams:
 //! delta, overflow map, table.
 
+use pleach_beatree::region::NodeFile;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry, MAX_ENTRIES};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
 use pleach_core::page::{FileKind, Identity};
@@ -22,6 +23,14 @@ pub(crate) const fn image_name(file: ImageFile) -> &'static str {
     match file {
         ImageFile::A => "image-a",
         ImageFile::B => "image-b",
+    }
+}
+
+/// An image file, as regions name it.
+pub(crate) const fn node_file(file: ImageFile) -> NodeFile {
+    match file {
+        ImageFile::A => NodeFile::ImageA,
+        ImageFile::B => NodeFile::ImageB,
     }
 }
 
@@ -170,6 +179,7 @@ fn groups(children: &[Written]) -> Vec<(Prefix, std::ops::Range<usize>)> {
 pub(crate) struct ImageReader<D: Device> {
     device: D,
     file: D::File,
+    which: ImageFile,
     name: &'static str,
     database: u64,
     pages: u64,
@@ -186,7 +196,12 @@ impl<D: Device> ImageReader<D> {
             return Err(Error::Corrupt(format!("{name} is shorter than the {pages} pages that it should have")));
         }
         let buf = PageBuf::zeroed(RUN);
-        Ok(Self { device: device.clone(), file: handle, name, database, pages, buf, held: (0, 0) })
+        Ok(Self { device: device.clone(), file: handle, which: file, name, database, pages, buf, held: (0, 0) })
+    }
+
+    /// The file, as regions name it.
+    pub(crate) fn node_file(&self) -> NodeFile {
+        node_file(self.which)
     }
 
     fn identity(&self, page: u64) -> Identity {

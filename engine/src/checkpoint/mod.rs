@@ -16,7 +16,7 @@ pub(crate) mod table;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pleach_beatree::region::Nodes;
+use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_beatree::space::{self, Extents};
 use pleach_core::page::branch::Entry;
 use pleach_core::page::stream::StreamId;
@@ -29,7 +29,7 @@ use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::shared::{Shared, Tip};
 use crate::superblock::{DurabilityMode, ImagePlace, Superblock};
-use image::{ImageWriter, Written};
+use image::{ImageWriter, Written, node_file};
 use table::Table;
 
 /// Regions serialised in one step.
@@ -42,6 +42,8 @@ struct Work<D: Device> {
     tip: Tip,
     next: Option<Key>,
     written: Vec<Written>,
+    /// Position of each written region.
+    positions: Vec<u64>,
     delta: Vec<u8>,
     map: Vec<u8>,
     /// Highest log position in the image.
@@ -125,6 +127,7 @@ fn start<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>) -> Result<O
         tip,
         next: Some([0; 32]),
         written: Vec::new(),
+        positions: Vec::new(),
         delta: Vec::new(),
         map: map?,
         position: cut.position,
@@ -155,6 +158,7 @@ fn serialise<H: Hasher, D: Device, R: Runtime>(
             delta::encode(delta, region.prefix(), state);
             Ok((Some(state.position), region.prefix().next().map(|next| *next.first_key())))
         })?;
+        work.positions.extend(position);
         work.position = work.position.max(position.unwrap_or(0));
         work.next = next;
     }
@@ -227,7 +231,8 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     mut work: Work<D>,
     clean_end: Option<u64>,
 ) -> Result<()> {
-    let (top, level) = work.writer.upper(std::mem::take(&mut work.written))?;
+    let written = std::mem::take(&mut work.written);
+    let (top, level) = work.writer.upper(written.clone())?;
     let delta_page = work.writer.stream(StreamId::Delta, &work.delta)?;
     let map_page = work.writer.stream(StreamId::FreeMap, &work.map)?;
     let table = Table {
@@ -265,6 +270,10 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     };
     store.write(&next)?;
     drop(store);
+    for (region, position) in written.iter().zip(&work.positions) {
+        let place = NodePlace { file: node_file(work.file), page: region.page, tag: region.tag };
+        shared.checkpointed(region.prefix.first_key(), *position, place);
+    }
     shared.replay_start.store(work.cut.position, Ordering::Release);
     Counters::add(&shared.counters.checkpoints, 1);
     shared.sequencer.segments().retire(older.min(work.cut.position)).map_err(crate::sequencer::full_or)?;

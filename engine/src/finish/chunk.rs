@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{Patch, Seen, Touch, fold_leaf};
+use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_beatree::{Cuts, Region, RegionState};
 use pleach_core::fold::{Folder, NO_HASH, Shape};
 use pleach_core::proof::op::{op_encode_placed, op_not_first};
@@ -57,6 +58,10 @@ pub(super) struct Chunk {
     pub(super) missing: usize,
     /// Pages before this one have been asked for.
     pub(super) asked: usize,
+    /// Regions whose nodes are not in memory: region, its first key, where they are.
+    pub(super) away: Vec<(Arc<Region>, Key, NodePlace)>,
+    /// Nodes before this one have been asked for.
+    pub(super) nodes_asked: usize,
 }
 
 /// A region's result.
@@ -161,6 +166,8 @@ impl Chunk {
         self.patches.clear();
         self.missing = 0;
         self.asked = 0;
+        self.away.clear();
+        self.nodes_asked = 0;
     }
 
     fn add_region(&mut self, batch: &Batch<'_>, region: &Arc<Region>, state: &RegionState, touches: Range<usize>) {
@@ -178,6 +185,9 @@ impl Chunk {
         let exposed = batch.expose.iter().any(|key| region.prefix().covers(key));
         if exposed || batch.view.differs(state) {
             self.add_untouched(batch, state, first_page, exposed);
+        }
+        if let Nodes::Paged(place) = &state.nodes {
+            self.away.push((Arc::clone(region), *region.prefix().first_key(), *place));
         }
         self.regions.push(RegionTask {
             region: Arc::clone(region),
@@ -373,7 +383,8 @@ impl Chunk {
         nodes: &mut Vec<(u32, Prefix, Node)>,
     ) -> Result<usize, Again> {
         let state = task.region.read();
-        if state.retired || state.shape != task.shape || state.changed != task.changed {
+        let away = matches!(state.nodes, Nodes::Paged(_));
+        if state.retired || state.shape != task.shape || state.changed != task.changed || away {
             return Err(Again::Changed);
         }
         space.regions.begin(task.region.prefix().len());

@@ -47,6 +47,7 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     touches: &[Touch],
     witness: bool,
 ) -> Result<Finished> {
+    let _nodes = shared.keep_nodes();
     let mut expose = Vec::new();
     loop {
         let batch = Batch { view, touches, witness, expose: &expose };

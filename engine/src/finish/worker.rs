@@ -13,6 +13,9 @@ use crate::error::Result;
 use crate::metrics::Counters;
 use crate::shared::Shared;
 
+/// Bit of a token that says: a branch page for its nodes, not a leaf page.
+const NODES: u64 = 1 << 31;
+
 /// Chunks that a worker has gathered ahead of the one it folds.
 const AHEAD: usize = 8;
 
@@ -98,6 +101,9 @@ impl<H: Hasher, D: Device> Workers<H, D> {
 impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     /// Brings a chunk's pages in with plain reads.
     fn read_missing(&self, chunk: &mut Chunk) -> Result<()> {
+        for (_, key, _) in chunk.away.drain(..) {
+            self.make_resident(&key)?;
+        }
         for page in &mut chunk.pages {
             if let Some(at) = &page.at {
                 page.page = Some(self.leaf(at)?);
@@ -129,7 +135,7 @@ impl<H: Hasher, D: Device> Worker<H, D> {
             if front.missing > 0 {
                 let queue = self.queue.as_mut().expect("only a queue leaves pages missing");
                 let completion = queue.wait()?.expect("missing pages are in flight");
-                self.arrived(shared, completion)?;
+                arrived(&mut self.ahead, shared, completion)?;
                 continue;
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
@@ -185,6 +191,7 @@ impl<H: Hasher, D: Device> Worker<H, D> {
             }
         }
         Counters::add(&shared.counters.cache_hits, (chunk.pages.len() - chunk.missing) as u64);
+        chunk.missing += chunk.away.len();
         Ok(())
     }
 
@@ -192,6 +199,20 @@ impl<H: Hasher, D: Device> Worker<H, D> {
     fn ask<R: Runtime>(&mut self, shared: &Arc<Shared<H, D, R>>) {
         let Some(queue) = &mut self.queue else { return };
         for chunk in &mut self.ahead {
+            while chunk.nodes_asked < chunk.away.len() {
+                if queue.in_flight() == queue.depth() {
+                    return;
+                }
+                let place = &chunk.away[chunk.nodes_asked].2;
+                queue.push(Request {
+                    file: shared.node_cache.file(place).clone(),
+                    transfer: Transfer::Read,
+                    offset: place.page * 4096,
+                    buf: shared.buffers.take(),
+                    token: (chunk.index as u64) << 32 | NODES | chunk.nodes_asked as u64,
+                });
+                chunk.nodes_asked += 1;
+            }
             while chunk.asked < chunk.pages.len() {
                 let page = &chunk.pages[chunk.asked];
                 if let (Some(at), None) = (&page.at, &page.page) {
@@ -209,10 +230,6 @@ impl<H: Hasher, D: Device> Worker<H, D> {
                 chunk.asked += 1;
             }
         }
-    }
-
-    fn arrived<R: Runtime>(&mut self, shared: &Arc<Shared<H, D, R>>, completion: Completion) -> Result<()> {
-        arrived(&mut self.ahead, shared, completion)
     }
 
     /// After an error nothing stays in flight, so that the next batch starts clean.
@@ -235,6 +252,13 @@ fn arrived<H: Hasher, D: Device, R: Runtime>(
     completion.result?;
     let (index, at) = (completion.token >> 32, completion.token & 0xffff_ffff);
     let chunk = ahead.iter_mut().find(|chunk| chunk.index as u64 == index).expect("its chunk waits for it");
+    if at & NODES != 0 {
+        let (region, _, place) = &chunk.away[usize::try_from(at ^ NODES).expect("31 bits")];
+        shared.install_nodes(region, place, &completion.buf)?;
+        shared.buffers.give(completion.buf);
+        chunk.missing -= 1;
+        return Ok(());
+    }
     let page = &mut chunk.pages[usize::try_from(at).expect("32 bits")];
     let at = page.at.as_ref().expect("a page that was asked for has a place");
     Counters::add(&shared.counters.cache_misses, 1);

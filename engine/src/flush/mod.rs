@@ -132,6 +132,9 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         }
         let drain = self.shared.draining.load(Ordering::Acquire);
         let wanted = self.wanted(drain && !closing);
+        if wanted.is_empty() && !closing && self.shared.may_evict() {
+            self.shared.evict_nodes()?;
+        }
         if wanted.is_empty() {
             if closing {
                 return Ok(Step::Done);

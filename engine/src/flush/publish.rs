@@ -32,6 +32,10 @@ impl Round {
         // An upper bound of the record, so that the log has room before anything is decided.
         let pages: usize = self.pieces.iter().map(|piece| piece.new.len() + piece.sources.len()).sum();
         shared.sequencer.make_room(256 + 128 * pages as u64 + self.run_bytes())?;
+        // The flusher is the one that lets nodes leave: what it brings in here stays.
+        for piece in &self.pieces {
+            shared.make_resident(piece.range.first_key())?;
+        }
         let _structure = shared.structure.lock();
         let mut state = shared.sequencer.lock();
         state.check()?;

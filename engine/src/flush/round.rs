@@ -37,7 +37,7 @@ pub(super) struct Piece {
 /// A page as it was written.
 pub(super) struct NewLeaf {
     pub(super) prefix: Prefix,
-    /// `None`: an empty prefix.
+    /// Taken when the page is published.
     pub(super) page: Option<WrittenPage>,
     /// Node of what the page contains.
     pub(super) node: Node,
@@ -201,8 +201,9 @@ impl Round {
             }
         }
         let nodes = fold_pages(folder, &unfolded);
-        let count = unfolded.iter().filter(|page| !page.cells.is_empty()).count();
-        let places = shared.allocate_leaves(count)?;
+        // A prefix that has lost its last key gets a page without cells: what an older page under
+        // it says is dead (rule 9).
+        let places = shared.allocate_leaves(unfolded.len())?;
         self.reserved.clone_from(&places);
         let mut places = places.into_iter();
         let mut built: Vec<Vec<NewLeaf>> = Vec::with_capacity(pieces.len());
@@ -211,7 +212,7 @@ impl Round {
             let piece = &pieces[*index];
             let mut new = Vec::with_capacity(plans.len());
             for (page, nodes) in pages.by_ref().take(plans.len()) {
-                let written = (!page.cells.is_empty()).then(|| {
+                let written = {
                     let place = places.next().expect("as many places as pages");
                     let mut buf = shared.buffers.take();
                     let stamp = PageStamp {
@@ -222,8 +223,8 @@ impl Round {
                     };
                     let tag = write_page(buf.page_mut(0), &stamp, &page.prefix, page.cells, &nodes.stored);
                     WrittenPage { place, tag, buf }
-                });
-                new.push(NewLeaf { prefix: page.prefix, page: written, node: nodes.own });
+                };
+                new.push(NewLeaf { prefix: page.prefix, page: Some(written), node: nodes.own });
             }
             built.push(new);
         }

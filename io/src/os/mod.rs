@@ -442,3 +442,25 @@ impl Queue for OsQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> std::io::Result<Setup> {
+        Err(std::io::Error::from_raw_os_error(libc::EPERM))
+    }
+
+    #[test]
+    fn a_refused_ring_is_a_note_or_an_error_that_says_what_to_do() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let open =
+            |io| OsDevice::open_with(dir.path(), OsOptions { io, ..OsOptions::default() }, refused);
+        let info = open(IoMode::Auto).expect("fallback").info();
+        assert!(info.engine == "blocking" && info.note.contains("io_uring"), "{info:?}");
+        let info = open(IoMode::Blocking).expect("never asks").info();
+        assert_eq!((info.engine, info.note.as_str()), ("blocking", ""));
+        let error = open(IoMode::Uring).map(drop).expect_err("asked for").to_string();
+        assert!(error.contains("kernel.io_uring_disabled"), "{error}");
+    }
+}

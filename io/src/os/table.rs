@@ -161,3 +161,42 @@ impl FileTable {
 fn make_table(ring: &Submitter<'_>) -> bool {
     ring.register_files_sparse(SIZE).is_ok() || ring.register_files(&[EMPTY; SIZE as usize]).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use rustix::fs::{FlockOperation, flock};
+
+    use super::*;
+    use crate::os::setup;
+
+    /// Plays the owner's death: its descriptor closes without unlocking.
+    #[test]
+    fn a_ring_holds_a_dead_owners_lock_until_it_has_ended() {
+        let setup = match setup::probe() {
+            Ok(setup) => setup,
+            Err(error) => return println!("SKIPPED: no io_uring here: {error}"),
+        };
+        let ring = setup::build(setup, 4).expect("probed");
+        ring.submitter().register_enable_rings().expect("made disabled");
+        let file = tempfile::NamedTempFile::new().expect("temporary file");
+        let owner = OwnedFd::from(file.reopen().expect("open"));
+        flock(&owner, FlockOperation::NonBlockingLockExclusive).expect("free");
+        let mut table = FileTable::new();
+        table.hold(&ring.submitter(), &owner);
+        drop(owner);
+        let next = file.reopen().expect("open");
+        let lock = || flock(&next, FlockOperation::NonBlockingLockExclusive);
+        if table.state == State::Refused {
+            return println!("SKIPPED: this kernel registers no files");
+        }
+        assert!(lock().is_err(), "the ring is still there");
+        drop(ring);
+        let start = Instant::now();
+        while lock().is_err() {
+            assert!(start.elapsed() < Duration::from_secs(5), "the ring is gone, its lock not");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

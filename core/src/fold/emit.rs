@@ -1,0 +1,97 @@
+//! Emission: terminals in key order, siblings in post-order (`docs/proofs.md`).
+
+use super::{Folder, Old, Shape, Sink, index32};
+use crate::hasher::Hasher;
+use crate::node::TERMINATOR;
+
+impl<H: Hasher> Folder<H> {
+    /// Gives a fold's terminals and siblings to `sink`.
+    ///
+    /// # Panics
+    /// When the fold's shape is not [`Shape::Many`] (its terminal floats) or nothing in it was
+    /// touched.
+    pub fn emit(&mut self, fold: usize, sink: &mut impl Sink) {
+        let span = self.spans[fold];
+        assert!(
+            span.touched && span.old_keys == 2,
+            "only a touched fold of two old keys places its terminals"
+        );
+        let mut stack = core::mem::take(&mut self.stack);
+        stack.clear();
+        let mut at = span.start as usize;
+        let end = span.end as usize;
+        while at < end {
+            let mut last = at;
+            while last + 1 < end && self.same_unit(at, last + 1) {
+                last += 1;
+            }
+            let next = if last + 1 < end { Some(self.cpl[last]) } else { None };
+            let above = self.above(&stack, next, span.floor);
+            self.emit_unit(at, above, sink);
+            // Everything deeper than the next boundary is complete.
+            while let Some(top) = stack.last().copied() {
+                if next.is_some_and(|next| self.cpl[top as usize] < next) {
+                    break;
+                }
+                stack.pop();
+                let above = self.above(&stack, next, span.floor);
+                self.emit_merge(top, above, sink);
+            }
+            stack.push(index32(last));
+            at = last + 1;
+        }
+        self.stack = stack;
+    }
+
+    /// Emits the only terminal of a trie with fewer than two old keys: it sits at depth 0.
+    pub fn emit_root(shape: &Shape, sink: &mut impl Sink) {
+        match shape {
+            Shape::Empty => sink.terminator(&[0; 32], 0),
+            Shape::Leaf { key, value_hash } => sink.leaf(key, value_hash, 0),
+            Shape::Many => unreachable!("a trie of two keys places its terminals"),
+        }
+    }
+
+    fn same_unit(&self, first: usize, other: usize) -> bool {
+        let (a, b) = (&self.items[first], &self.items[other]);
+        a.touched && b.touched && a.group == b.group
+    }
+
+    /// Depth to which the subtrie at hand climbs: just below the next merge, or the floor.
+    fn above(&self, stack: &[u32], next: Option<u16>, floor: u16) -> u16 {
+        let left = stack.last().map(|boundary| self.cpl[*boundary as usize]);
+        left.max(next).map_or(floor, |cpl| cpl + 1)
+    }
+
+    fn emit_unit(&self, first: usize, above: u16, sink: &mut impl Sink) {
+        let leader = &self.items[self.items[first].group as usize];
+        if !self.items[first].touched {
+            return;
+        }
+        match leader.old {
+            Old::Many => sink.fragment(leader.fragment),
+            Old::Leaf => {
+                sink.leaf(&leader.key, &self.hashes[leader.old_hash as usize], leader.anchor)
+            }
+            Old::Absent => sink.terminator(&leader.key, leader.anchor),
+            Old::HiddenLeaf => unreachable!("a hidden leaf is never touched"),
+        }
+        debug_assert!(leader.anchor >= above, "a terminal lies below the merge above it");
+        for _ in above..leader.anchor {
+            sink.sibling(&TERMINATOR);
+        }
+    }
+
+    fn emit_merge(&self, boundary: u32, above: u16, sink: &mut impl Sink) {
+        let merge = &self.merges[boundary as usize];
+        if !merge.left_touched && !merge.right_touched {
+            return;
+        }
+        if merge.left_touched != merge.right_touched {
+            sink.sibling(&merge.sibling);
+        }
+        for _ in above..self.cpl[boundary as usize] {
+            sink.sibling(&TERMINATOR);
+        }
+    }
+}

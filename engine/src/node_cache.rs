@@ -1,0 +1,266 @@
+//! Nodes of regions beyond memory: they leave to a page file and come back when they are needed.
+//!
+//! A region's nodes may leave when a page on the device has the same: the branch page of the last
+//! image, or one written to the spill file for this purpose. The spill file belongs to one open
+//! of the database and no recovery reads it.
+//!
+//! Invariants:
+//! * `paged_at` of a region names a page with exactly its present nodes; whatever changes them
+//!   clears it;
+//! * no region names a page of the image file that the next checkpoint writes: each finished
+//!   checkpoint moves all regions to its own file;
+//! * nodes do not leave while a finish or a commit is under way ([`Shared::keep_nodes`]).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use pleach_beatree::region::{NodeFile, NodePlace, Nodes};
+use pleach_beatree::{Region, RegionState};
+use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
+use pleach_core::page::{FileKind, Identity};
+use pleach_core::{Hasher, Key, Node};
+use pleach_io::{Device, OpenMode, PageBuf, Runtime};
+
+use crate::checkpoint::image::image_name;
+use crate::error::{Error, Result};
+use crate::metrics::Counters;
+use crate::shared::Shared;
+use crate::superblock::ImageFile;
+
+/// Name of the spill file.
+pub(crate) const SPILL_FILE: &str = "spill";
+
+/// The files that nodes leave to, and which pages of the spill file are free.
+pub(crate) struct NodeCache<D: Device> {
+    images: [D::File; 2],
+    spill: D::File,
+    pages: Mutex<SpillPages>,
+    /// Read while nodes must stay, written while they leave.
+    gate: RwLock<()>,
+    /// Region at which the next search for nodes that may leave begins.
+    hand: Mutex<usize>,
+}
+
+#[derive(Default)]
+struct SpillPages {
+    free: Vec<u64>,
+    next: u64,
+}
+
+impl<D: Device> NodeCache<D> {
+    /// Opens the files; whatever an earlier open has spilled is dead.
+    pub(crate) fn open(device: &D) -> Result<Self> {
+        let open = |file| device.open(image_name(file), OpenMode::Read);
+        let images = [open(ImageFile::A)?, open(ImageFile::B)?];
+        let spill = if device.list()?.iter().any(|name| name == SPILL_FILE) {
+            device.open(SPILL_FILE, OpenMode::Write)?
+        } else {
+            device.open(SPILL_FILE, OpenMode::CreateNew)?
+        };
+        device.set_len(&spill, 0)?;
+        Ok(Self {
+            images,
+            spill,
+            pages: Mutex::new(SpillPages::default()),
+            gate: RwLock::new(()),
+            hand: Mutex::new(0),
+        })
+    }
+
+    /// The file behind a place.
+    pub(crate) fn file(&self, place: &NodePlace) -> &D::File {
+        match place.file {
+            NodeFile::ImageA => &self.images[0],
+            NodeFile::ImageB => &self.images[1],
+            NodeFile::Spill => &self.spill,
+        }
+    }
+
+    fn take_page(&self) -> u64 {
+        let mut pages = self.pages.lock();
+        pages.free.pop().unwrap_or_else(|| {
+            pages.next += 1;
+            pages.next - 1
+        })
+    }
+
+    fn give_page(&self, page: u64) {
+        self.pages.lock().free.push(page);
+    }
+}
+
+/// The name that messages use.
+fn name(file: NodeFile) -> &'static str {
+    match file {
+        NodeFile::ImageA => image_name(ImageFile::A),
+        NodeFile::ImageB => image_name(ImageFile::B),
+        NodeFile::Spill => SPILL_FILE,
+    }
+}
+
+fn identity(database: u64, place: &NodePlace) -> Identity {
+    let kind = if place.file == NodeFile::Spill { FileKind::Spill } else { FileKind::Image };
+    Identity { kind, page_no: place.page, db_id: database }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
+    /// While this is held, nodes in memory stay there.
+    pub(crate) fn keep_nodes(&self) -> RwLockReadGuard<'_, ()> {
+        self.node_cache.gate.read_recursive()
+    }
+
+    /// Brings the nodes of the region over a key into memory, on the calling thread.
+    pub(crate) fn make_resident(&self, key: &Key) -> Result<()> {
+        loop {
+            let away = self.in_region(key, |region, state| match &state.nodes {
+                Nodes::Resident(_) => None,
+                Nodes::Paged(place) => Some((Arc::clone(region), *place)),
+            });
+            let Some((region, place)) = away else { return Ok(()) };
+            let mut buf = self.buffers.take();
+            self.device.read_at(self.node_cache.file(&place), &mut buf, place.page * 4096)?;
+            self.install_nodes(&region, &place, &buf)?;
+            self.buffers.give(buf);
+        }
+    }
+
+    /// Puts nodes that were read back into their region, unless it has changed meanwhile.
+    pub(crate) fn install_nodes(&self, region: &Region, place: &NodePlace, buf: &PageBuf) -> Result<()> {
+        Counters::add(&self.counters.upper_trie_pages_read, 1);
+        let mut state = region.write();
+        if !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+            return Ok(());
+        }
+        let (file, page) = (name(place.file), place.page);
+        let view = BranchView::parse(buf.page(0), &identity(self.database, place))
+            .map_err(|error| Error::Page { file, page, error })?;
+        let found = pleach_core::page::header::tag(buf.page(0));
+        if found != place.tag {
+            return Err(Error::StalePage { file, page, expected: place.tag, found });
+        }
+        if view.prefix() != *region.prefix() || view.len() != state.cuts.len() {
+            return Err(Error::Corrupt(format!("page {page} of {file} belongs to another region")));
+        }
+        let nodes: Vec<Node> = view.iter().map(|(_, entry)| entry.node).collect();
+        state.nodes = Nodes::Resident(nodes);
+        state.paged_at = Some(*place);
+        Ok(())
+    }
+
+    /// Bytes that nodes in memory may take.
+    fn node_limit(&self) -> u64 {
+        self.options.trie_cache.unwrap_or(self.options.cache_bytes / 4)
+    }
+
+    /// Lets nodes leave while they take more than their share. Says whether it did anything; it
+    /// does nothing while a batch is under way.
+    pub(crate) fn evict_nodes(&self) -> Result<bool> {
+        let top = self.top.load_full();
+        let regions = top.regions();
+        let resident = |region: &Arc<Region>| match &region.read().nodes {
+            Nodes::Resident(nodes) => nodes.len() as u64 * 32,
+            Nodes::Paged(_) => 0,
+        };
+        let mut bytes: u64 = regions.iter().map(resident).sum();
+        let limit = self.node_limit();
+        if bytes <= limit {
+            return Ok(false);
+        }
+        let mut hand = self.node_cache.hand.lock();
+        for _ in 0..regions.len() {
+            if bytes <= limit {
+                break;
+            }
+            let region = &regions[*hand % regions.len()];
+            *hand = (*hand + 1) % regions.len();
+            let size = resident(region);
+            if self.evict(region)? {
+                bytes -= size;
+            }
+        }
+        Ok(true)
+    }
+
+    fn evict(&self, region: &Region) -> Result<bool> {
+        let (place, position) = {
+            let state = region.read();
+            if matches!(state.nodes, Nodes::Paged(_)) || state.retired {
+                return Ok(false);
+            }
+            let position = state.position;
+            match state.paged_at {
+                Some(place) => (place, position),
+                None => (self.spill(region, state)?, position),
+            }
+        };
+        // Nodes are needed between a finish and its commit's publication.
+        let Some(_gate) = self.node_cache.gate.try_write() else { return Ok(self.unspill(region, &place)) };
+        let mut state = region.write();
+        if state.position != position || state.retired {
+            drop(state);
+            return Ok(self.unspill(region, &place));
+        }
+        if let Some(old) = state.paged_at.filter(|old| *old != place && old.file == NodeFile::Spill) {
+            self.node_cache.give_page(old.page);
+        }
+        state.paged_at = Some(place);
+        state.nodes = Nodes::Paged(place);
+        Ok(true)
+    }
+
+    /// Gives a page back that was written for nodes which stayed after all.
+    fn unspill(&self, region: &Region, place: &NodePlace) -> bool {
+        if place.file == NodeFile::Spill && region.read().paged_at != Some(*place) {
+            self.node_cache.give_page(place.page);
+        }
+        false
+    }
+
+    /// Writes a region's branch page to the spill file.
+    fn spill(&self, region: &Region, state: parking_lot::RwLockReadGuard<'_, RegionState>) -> Result<NodePlace> {
+        let Nodes::Resident(nodes) = &state.nodes else { unreachable!("just checked") };
+        let mut place = NodePlace { file: NodeFile::Spill, page: self.node_cache.take_page(), tag: 0 };
+        let mut buf = self.buffers.take();
+        let header = BranchHeader {
+            identity: identity(self.database, &place),
+            flush: self.flush_number(),
+            namespace: 0,
+            prefix: *region.prefix(),
+            level: 1,
+            position: state.position,
+        };
+        let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
+        for (cut, node) in state.cuts.iter().zip(nodes) {
+            let place = cut.place.map(u64::from);
+            builder.push(&Entry { depth: cut.prefix.len(), place, tag: cut.tag, node: *node });
+        }
+        place.tag = builder.seal();
+        drop(state);
+        self.device.write_at(&self.node_cache.spill, &buf, 1, place.page * 4096)?;
+        Counters::add(&self.counters.image_bytes, 4096);
+        self.buffers.give(buf);
+        Ok(place)
+    }
+
+    /// A checkpoint has written this region's branch page: its nodes may leave to it.
+    pub(crate) fn checkpointed(&self, key: &Key, position: u64, place: NodePlace) {
+        let region = self.in_region(key, |region, _| Arc::clone(region));
+        let mut state = region.write();
+        if state.retired || state.position != position {
+            return;
+        }
+        if let Some(old) = state.paged_at.filter(|old| old.file == NodeFile::Spill) {
+            self.node_cache.give_page(old.page);
+        }
+        state.paged_at = Some(place);
+        if let Nodes::Paged(at) = &mut state.nodes {
+            *at = place;
+        }
+    }
+
+    /// Are the nodes of a region over its limit worth a look? Cheap, for the flusher's idle step.
+    pub(crate) fn may_evict(&self) -> bool {
+        self.options.trie_cache.is_some() || self.counters.leaf_pages.load(Ordering::Relaxed) * 32 > self.node_limit()
+    }
+}

@@ -1,0 +1,155 @@
+//! Overlays: sessions over chains see what the chain says, roots and witnesses are the oracle's,
+//! chains commit merged, what stands above stays valid, siblings become stale, and old bases are
+//! read as of their commit.
+
+mod common;
+
+use common::{Keys, Model, Rng, batch, cases, key, ops};
+use pleach::{Access, Blake3, Error, Geometry, Options, Pleach, SessionOptions, Value};
+use pleach_core::Hasher;
+
+fn open(path: &std::path::Path) -> Pleach {
+    let options = Options::new(path)
+        .create(true)
+        .cache_mib(16)
+        .threads(2)
+        .in_flight(16)
+        .flush_at(1)
+        .geometry(Geometry::tiny())
+        .log_limit_bytes(256 << 10);
+    Pleach::open(options).expect("opened")
+}
+
+fn put(id: u64, value: u64) -> Access {
+    Access::read_write(key(Keys::Uniform, id), Some(Value::from(&value.to_be_bytes()[..])))
+}
+
+#[test]
+fn chains_follow_the_model() {
+    for seed in 0..cases(6) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let db = open(folder.path());
+        let mut rng = Rng::new(seed);
+        let ids = [5, 300, 5000][(seed % 3) as usize];
+        let mut model = Model::default();
+        let mut overlays: Vec<pleach::Overlay<Blake3, _, _>> = Vec::new();
+        for round in 0..24 {
+            let accesses = batch(&mut rng, Keys::Uniform, ids, 200);
+            let options = SessionOptions::new();
+            let options = match overlays.last() {
+                Some(overlay) => options.over(overlay),
+                None => options,
+            };
+            let session = db.session(options).expect("a session");
+            for access in &accesses {
+                let found = session.read(&access.key).expect("read");
+                assert_eq!(found, model.values.get(&access.key).cloned(), "seed {seed} round {round}");
+            }
+            let before = model.naive::<Blake3>();
+            let mut block = session.finish(accesses.clone()).expect("finished");
+            let expected = before.witness::<Blake3>(&ops::<Blake3>(&accesses)).encode::<Blake3>().expect("encodes");
+            assert_eq!(block.take_witness(), Some(expected), "seed {seed} round {round}: witness");
+            model.apply(&accesses);
+            assert_eq!(block.root(), model.naive::<Blake3>().root::<Blake3>(), "seed {seed} round {round}: root");
+            overlays.push(block.into_overlay());
+            if rng.below(3) == 0 {
+                // Commit part of the chain; what is above stays valid.
+                let at = rng.below(overlays.len() as u64) as usize;
+                overlays[at].commit().expect("committed");
+                assert_eq!(db.root(), overlays[at].root());
+                overlays.drain(..at);
+            }
+        }
+        if let Some(last) = overlays.last() {
+            last.commit().expect("committed");
+        }
+        drop(overlays);
+        assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+        drop(db);
+        assert_eq!(open(folder.path()).root(), model.naive::<Blake3>().root::<Blake3>());
+    }
+}
+
+#[test]
+fn an_overlay_older_than_ten_flushes_is_read_as_of_its_base() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    let first: Vec<Access> = (0..2000).map(|id| put(id, 1)).collect();
+    db.session(SessionOptions::new()).unwrap().finish(first).unwrap().commit().unwrap();
+    let old = db.session(SessionOptions::new()).unwrap();
+    let overlay = db.session(SessionOptions::new()).unwrap().finish(vec![put(7, 100)]).unwrap().into_overlay();
+    let root_then = db.root();
+    for round in 0..14 {
+        let accesses = (0..1500).map(|id| put(id * 3 + round, 2 + round)).collect();
+        db.session(SessionOptions::new()).unwrap().finish(accesses).unwrap().commit().unwrap();
+        db.drain(0).unwrap();
+    }
+    assert!(db.metrics().pages_written > 0, "flushes took place");
+    let over = db.session(SessionOptions::new().over(&overlay)).unwrap();
+    for id in 0..2000 {
+        let value = |value: u64| Some(Value::from(&value.to_be_bytes()[..]));
+        assert_eq!(old.read(&key(Keys::Uniform, id)).unwrap(), value(1));
+        assert_eq!(over.read(&key(Keys::Uniform, id)).unwrap(), value(if id == 7 { 100 } else { 1 }));
+    }
+    // Roots over the old state, too: pages have moved and split since.
+    let mut model = Model::default();
+    model.apply(&(0..2000).map(|id| put(id, 1)).collect::<Vec<_>>());
+    assert_eq!(model.naive::<Blake3>().root::<Blake3>(), root_then);
+    model.apply(&[put(7, 100)]);
+    let before = model.naive::<Blake3>();
+    let accesses: Vec<Access> = (1990..2010).map(|id| put(id, 9)).collect();
+    let mut block = over.finish(accesses.clone()).unwrap();
+    let expected = before.witness::<Blake3>(&ops::<Blake3>(&accesses)).encode::<Blake3>().unwrap();
+    assert_eq!(block.take_witness(), Some(expected));
+    model.apply(&accesses);
+    assert_eq!(block.root(), model.naive::<Blake3>().root::<Blake3>());
+    assert!(matches!(block.commit(), Err(Error::StaleParent { .. })), "its base is not the newest commit");
+}
+
+#[test]
+fn siblings_become_stale() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    let one = db.session(SessionOptions::new()).unwrap().finish(vec![put(1, 1)]).unwrap().into_overlay();
+    let two = db.session(SessionOptions::new()).unwrap().finish(vec![put(2, 2)]).unwrap().into_overlay();
+    let above = db.session(SessionOptions::new().over(&one)).unwrap().finish(vec![put(3, 3)]).unwrap().into_overlay();
+    one.commit().unwrap();
+    assert!(matches!(two.commit(), Err(Error::StaleParent { .. })));
+    above.commit().unwrap();
+    assert_eq!(db.commit_number(), 2);
+    assert_eq!(above.commit_number(), Some(2));
+    assert_eq!(above.commit().unwrap(), 2, "committing again changes nothing");
+}
+
+#[test]
+fn a_split_between_finish_and_commit_is_refolded() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    let mut model = Model::default();
+    db.pause_background();
+    let first: Vec<Access> = (0..3000).map(|id| put(id, 1)).collect();
+    model.apply(&first);
+    db.session(SessionOptions::new()).unwrap().finish(first).unwrap().commit().unwrap();
+    // Folded while everything is one prefix; committed when flushes have cut it.
+    let second: Vec<Access> = (2500..3500).map(|id| put(id, 2)).collect();
+    let block = db.session(SessionOptions::new()).unwrap().finish(second.clone()).unwrap();
+    db.resume_background();
+    db.drain(0).unwrap();
+    model.apply(&second);
+    block.commit().unwrap();
+    assert!(db.metrics().refolds > 0, "the cuts had changed");
+    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    // Deleting nearly everything merges pages between finish and commit.
+    let deletes: Vec<Access> = (0..3400).map(|id| Access::write(key(Keys::Uniform, id), None)).collect();
+    model.apply(&deletes);
+    db.session(SessionOptions::new()).unwrap().finish(deletes).unwrap().commit().unwrap();
+    let third: Vec<Access> = (3400..3450).map(|id| put(id, 3)).collect();
+    let block = db.session(SessionOptions::new()).unwrap().finish(third.clone()).unwrap();
+    db.drain(0).unwrap();
+    model.apply(&third);
+    block.commit().unwrap();
+    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    drop(db);
+    assert_eq!(open(folder.path()).root(), model.naive::<Blake3>().root::<Blake3>());
+    assert_eq!(<Blake3 as Hasher>::ID, 1);
+}
