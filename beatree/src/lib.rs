@@ -12,6 +12,7 @@ pub mod cache;
 pub mod cuts;
 pub mod grace;
 pub mod leaf_fold;
+pub mod load;
 pub mod region;
 pub mod space;
 pub mod split;

@@ -326,3 +326,29 @@ fn roots_and_witnesses_agree_under_sha256() {
         agrees::<Sha2>(shape, seed);
     }
 }
+
+#[test]
+fn an_untouched_leaf_given_by_its_node_goes_up_by_its_node() {
+    let pairs = BTreeMap::from([([0xa5; 32], vec![1])]);
+    let node = naive::<Blake3>(&pairs).root::<Blake3>();
+    let at = Prefix::new(&[0xa5; 32], 9);
+    let mut folder = Folder::<Blake3>::new();
+    folder.begin(4);
+    folder.subtrie(&at, &node);
+    let fold = folder.end().expect("nothing was accessed");
+    folder.run();
+    assert_eq!(folder.node(fold), node);
+    assert_eq!(folder.shape(fold), fold::Shape::Many);
+}
+
+#[test]
+fn a_leaf_known_by_its_node_is_asked_for_when_a_terminal_needs_it() {
+    let pairs = BTreeMap::from([([0xa5; 32], vec![1])]);
+    let node = naive::<Blake3>(&pairs).root::<Blake3>();
+    let at = Prefix::new(&[0xa5; 32], 9);
+    let mut folder = Folder::<Blake3>::new();
+    folder.begin(0);
+    folder.accessed(&[0x11; 32], None, Change::Keep);
+    folder.subtrie(&at, &node);
+    assert_eq!(folder.end(), Err(*at.first_key()));
+}

@@ -144,7 +144,12 @@ fn run_fio(depth: usize, options: &Options) -> Option<f64> {
         .output()
         .ok()?;
     // Terse version 3: the eighth field is the read rate.
-    String::from_utf8_lossy(&output.stdout).split(';').nth(7)?.parse().ok()
+    String::from_utf8_lossy(&output.stdout)
+        .split(';')
+        .nth(7)?
+        .parse()
+        .ok()
+        .filter(|rate| *rate > 0.0)
 }
 
 fn parse() -> Result<Options, String> {

@@ -5,36 +5,39 @@ use alloc::vec::Vec;
 use super::{END, Folder, HashId, Merge, index32};
 use crate::hasher::Hasher;
 use crate::node::{
-    Combined, Node, NodeKind, TERMINATOR, combine_kind, concat, kind, leaf_preimage, tag_internal,
-    tag_leaf,
+    Combined, Node, NodeKind, TERMINATOR, combine_kind, kind, tag_internal, tag_leaf,
 };
 use crate::prefix::bit;
 
 /// Batch of 64-byte hashes with their destinations.
 #[derive(Default)]
 pub(super) struct Batch {
-    blocks: Vec<[u8; 64]>,
+    /// Blocks one behind the other; halves are appended, so that no block is put together on the
+    /// stack first.
+    bytes: Vec<u8>,
     dest: Vec<u32>,
     out: Vec<[u8; 32]>,
 }
 
 impl Batch {
-    fn push(&mut self, block: [u8; 64], dest: u32) {
-        self.blocks.push(block);
+    fn push(&mut self, left: &[u8; 32], right: &[u8; 32], dest: u32) {
+        self.bytes.extend_from_slice(left);
+        self.bytes.extend_from_slice(right);
         self.dest.push(dest);
     }
 
-    fn run<H: Hasher>(&mut self, mut each: impl FnMut(u32, [u8; 32])) -> u64 {
-        let count = self.blocks.len();
+    fn run<H: Hasher>(&mut self, mut each: impl FnMut(u32, &[u8; 32])) -> u64 {
+        let (blocks, _) = self.bytes.as_chunks::<64>();
+        let count = blocks.len();
         if count == 0 {
             return 0;
         }
         self.out.resize(count.max(self.out.len()), [0; 32]);
-        H::hash64_many(&self.blocks, &mut self.out[..count]);
+        H::hash64_many(blocks, &mut self.out[..count]);
         for (dest, hash) in self.dest.iter().zip(&self.out) {
-            each(*dest, *hash);
+            each(*dest, hash);
         }
-        self.blocks.clear();
+        self.bytes.clear();
         self.dest.clear();
         count as u64
     }
@@ -78,19 +81,17 @@ impl<H: Hasher> Folder<H> {
 
     fn hash_leaves(&mut self) {
         for (item, hash) in self.leaves.drain(..) {
-            self.batch.push(
-                leaf_preimage(&self.items[item as usize].key, &self.hashes[hash as usize]),
-                item,
-            );
+            // The halves of `node::leaf_preimage`.
+            self.batch.push(&self.items[item as usize].key, &self.hashes[hash as usize], item);
         }
         let groups = &mut self.groups;
         self.hashed +=
-            self.batch.run::<H>(|item, hash| groups[item as usize].node = tag_leaf(hash));
+            self.batch.run::<H>(|item, hash| groups[item as usize].node = tag_leaf(*hash));
     }
 
     /// Merges every boundary, deepest first.
     fn merge_all(&mut self) {
-        self.merges.clear();
+        // What an earlier use left is written over: each boundary merges once.
         self.merges.resize(
             self.items.len(),
             Merge { left_touched: false, right_touched: false, sibling: TERMINATOR },
@@ -129,80 +130,91 @@ impl<H: Hasher> Folder<H> {
         }
     }
 
+    /// Merges the groups on both sides of `order[from..to]`, all boundaries at `depth`.
     fn merge_at(&mut self, depth: u16, from: usize, to: usize) {
-        loop {
-            for at in from..to {
-                let boundary = self.order[at];
-                let left = self.groups[boundary as usize].head;
-                self.lift_once(left, depth + 1);
-                self.lift_once(boundary + 1, depth + 1);
-            }
-            if self.finish_lifts() == 0 {
-                break;
-            }
-        }
         for at in from..to {
             let boundary = self.order[at];
-            let (head, right) = (self.groups[boundary as usize].head, boundary + 1);
-            let (a, b) = (self.groups[head as usize], self.groups[right as usize]);
-            self.merges[boundary as usize] = Merge {
-                left_touched: a.touched,
-                right_touched: b.touched,
-                sibling: if a.touched { b.node } else { a.node },
-            };
-            let group = &mut self.groups[head as usize];
-            group.touched |= b.touched;
-            group.depth = depth;
-            group.tail = b.tail;
-            match combine_kind(&a.node, &b.node) {
-                Combined::Known(node) => group.node = node,
-                Combined::Hash => self.batch.push(concat(&a.node, &b.node), head),
-            }
-            self.groups[b.tail as usize].head = head;
+            let left = self.groups[boundary as usize].head;
+            self.lift(left, depth + 1);
+            self.lift(boundary + 1, depth + 1);
+        }
+        self.finish_lifts();
+        for at in from..to {
+            self.merge(self.order[at], depth);
         }
         let groups = &mut self.groups;
         self.hashed +=
-            self.batch.run::<H>(|head, hash| groups[head as usize].node = tag_internal(hash));
+            self.batch.run::<H>(|head, hash| groups[head as usize].node = tag_internal(*hash));
     }
 
-    /// Queues one step up beside a terminator when the group's node is internal and deeper than
-    /// `to`; leaves and terminators need no hash to move.
-    fn lift_once(&mut self, head: u32, to: u16) {
+    fn merge(&mut self, boundary: u32, depth: u16) {
+        let (head, right) = (self.groups[boundary as usize].head, boundary + 1);
+        let (a, b) = (&self.groups[head as usize], &self.groups[right as usize]);
+        let merge = &mut self.merges[boundary as usize];
+        (merge.left_touched, merge.right_touched) = (a.touched, b.touched);
+        if a.touched != b.touched {
+            merge.sibling = if a.touched { b.node } else { a.node };
+        }
+        let known = match combine_kind(&a.node, &b.node) {
+            Combined::Known(node) => Some(node),
+            Combined::Hash => {
+                self.batch.push(&a.node, &b.node, head);
+                None
+            }
+        };
+        let (touched, tail) = (a.touched || b.touched, b.tail);
+        let group = &mut self.groups[head as usize];
+        group.touched = touched;
+        group.depth = depth;
+        group.tail = tail;
+        if let Some(node) = known {
+            group.node = node;
+        }
+        self.groups[tail as usize].head = head;
+    }
+
+    /// Takes a group's node up to depth `to`: at once when it is a leaf or a terminator, which
+    /// need no hash to move, else with the next [`Self::finish_lifts`].
+    fn lift(&mut self, head: u32, to: u16) {
         let group = &mut self.groups[head as usize];
         if group.depth <= to {
             return;
         }
-        if kind(&group.node) != NodeKind::Internal {
+        if kind(&group.node) == NodeKind::Internal {
+            self.lifts.push((head, to));
+        } else {
             group.depth = to;
-            return;
         }
-        group.depth -= 1;
-        let right = bit(&self.items[head as usize].key, group.depth);
-        let block =
-            if right { concat(&TERMINATOR, &group.node) } else { concat(&group.node, &TERMINATOR) };
-        self.batch.push(block, head);
     }
 
-    fn finish_lifts(&mut self) -> u64 {
-        let groups = &mut self.groups;
-        let count =
-            self.batch.run::<H>(|head, hash| groups[head as usize].node = tag_internal(hash));
-        self.hashed += count;
-        count
+    /// Lifts all that wait, beside terminators, one level a round.
+    fn finish_lifts(&mut self) {
+        while !self.lifts.is_empty() {
+            let (groups, items, batch) = (&mut self.groups, &self.items, &mut self.batch);
+            self.lifts.retain(|(head, to)| {
+                let group = &mut groups[*head as usize];
+                group.depth -= 1;
+                if bit(&items[*head as usize].key, group.depth) {
+                    batch.push(&TERMINATOR, &group.node, *head);
+                } else {
+                    batch.push(&group.node, &TERMINATOR, *head);
+                }
+                group.depth > *to
+            });
+            self.hashed += self.batch.run::<H>(|head, hash| {
+                groups[head as usize].node = tag_internal(*hash);
+            });
+        }
     }
 
     fn lift_to_floors(&mut self) {
-        loop {
-            for at in 0..self.spans.len() {
-                let span = self.spans[at];
-                if span.start < span.end {
-                    self.lift_once(span.start, span.floor);
-                }
-            }
-            if self.finish_lifts() == 0 {
-                break;
+        for at in 0..self.spans.len() {
+            let span = self.spans[at];
+            if span.start < span.end {
+                self.lift(span.start, span.floor);
             }
         }
+        self.finish_lifts();
     }
 }
 
@@ -221,11 +233,11 @@ pub fn combine_tiles<H: Hasher>(nodes: &mut Vec<Node>, width: usize) {
             let (left, right) = (nodes[2 * at], nodes[2 * at + 1]);
             match combine_kind(&left, &right) {
                 Combined::Known(node) => nodes[at] = node,
-                Combined::Hash => batch.push(concat(&left, &right), index32(at)),
+                Combined::Hash => batch.push(&left, &right, index32(at)),
             }
         }
         nodes.truncate(count);
-        batch.run::<H>(|at, hash| nodes[at as usize] = tag_internal(hash));
+        batch.run::<H>(|at, hash| nodes[at as usize] = tag_internal(*hash));
         width /= 2;
     }
 }

@@ -14,6 +14,10 @@
 //! A fold with fewer than two old keys cannot place its terminal: in the whole trie it sits at or
 //! above the floor. Its result *floats* ([`Shape::Empty`], [`Shape::Leaf`]) and the fold above
 //! places it.
+//!
+//! Use: any number of folds with [`Folder::begin`], items, [`Folder::end`]; then
+//! [`Folder::run`], once; then ask; then [`Folder::clear`]. `place` finds the terminals,
+//! `merge` hashes, `emit` gives the multiproof.
 
 mod emit;
 mod merge;
@@ -158,6 +162,8 @@ pub struct Folder<H> {
     leaves: Vec<(u32, HashId)>,
     values: Values,
     batch: Batch,
+    /// Nodes on their way up: (first item of the group, depth to reach).
+    lifts: Vec<(u32, u16)>,
     order: Vec<u32>,
     stack: Vec<u32>,
     /// Bits shared with the previous / next old item, -1 for none, and that item.
@@ -180,6 +186,7 @@ impl<H: Hasher> Default for Folder<H> {
             leaves: Vec::new(),
             values: Values::default(),
             batch: Batch::default(),
+            lifts: Vec::new(),
             order: Vec::new(),
             stack: Vec::new(),
             before: Vec::new(),
@@ -208,7 +215,6 @@ impl<H: Hasher> Folder<H> {
         self.items.clear();
         self.groups.clear();
         self.cpl.clear();
-        self.merges.clear();
         self.spans.clear();
         self.hashes.clear();
         self.leaves.clear();
@@ -347,19 +353,19 @@ impl<H: Hasher> Folder<H> {
         if span.start == span.end { TERMINATOR } else { self.groups[span.start as usize].node }
     }
 
-    /// The shape of a fold's old keys.
-    ///
-    /// # Panics
-    /// When the only old key was given as a bare node.
+    /// The shape of a fold's old keys. Where nothing was accessed and the only key was given by
+    /// its node alone, it is [`Shape::Many`]: go on with [`Folder::subtrie`].
     pub fn shape(&self, fold: usize) -> Shape {
         let span = &self.spans[fold];
         match span.old_keys {
             0 => Shape::Empty,
-            1 => {
-                let item = &self.items[span.only as usize];
-                assert!(item.old == Old::Leaf, "the only key of a touched fold is known");
-                Shape::Leaf { key: item.key, value_hash: self.hashes[item.old_hash as usize] }
-            }
+            1 => match &self.items[span.only as usize] {
+                item if item.old == Old::Leaf => {
+                    let value_hash = self.hashes[item.old_hash as usize];
+                    Shape::Leaf { key: item.key, value_hash }
+                }
+                _ => Shape::Many,
+            },
             _ => Shape::Many,
         }
     }
@@ -388,9 +394,9 @@ impl<H: Hasher> Folder<H> {
         match value {
             FoldValue::Hash(hash) => self.hashes.push(hash),
             FoldValue::Bytes(bytes) if bytes.len() <= 64 => {
-                let mut block = [0; 64];
-                block[..bytes.len()].copy_from_slice(bytes);
-                self.values.blocks.push(block);
+                let block = self.values.blocks.len();
+                self.values.blocks.push([0; 64]);
+                self.values.blocks[block][..bytes.len()].copy_from_slice(bytes);
                 #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
                 self.values.lens.push(bytes.len() as u8);
                 self.values.dest.push(id);

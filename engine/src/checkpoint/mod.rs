@@ -144,6 +144,7 @@ fn serialise<H: Hasher, D: Device, R: Runtime>(
         let Some(key) = work.next else { return Ok(true) };
         // Whatever is full is written before the lock is taken.
         work.writer.make_room()?;
+        shared.make_resident(&key)?;
         let (writer, written, delta) = (&mut work.writer, &mut work.written, &mut work.delta);
         let (position, next) = shared.in_region(&key, |region, state| -> Result<_> {
             let Nodes::Resident(nodes) = &state.nodes else { return Ok((None, Some(key))) };

@@ -1,0 +1,130 @@
+//! An index over finished pages: regions under the shallowest prefixes that a branch page serves.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pleach_core::fold::Folder;
+use pleach_core::page::branch::MAX_ENTRIES;
+use pleach_core::prefix::{Prefix, bit};
+use pleach_core::{Hasher, Node};
+
+use crate::cuts::{Cut, Cuts};
+use crate::region::Region;
+
+/// Regions folded at once.
+const BATCH: usize = 64;
+
+/// A finished leaf page, or an empty prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BuiltLeaf {
+    /// Prefix, place and tag.
+    pub cut: Cut,
+    /// The node at the prefix.
+    pub node: Node,
+}
+
+/// The regions over pages that tile the key space in order, and the root. `changed` is the commit
+/// that made them.
+///
+/// # Panics
+/// When the pages do not tile the key space.
+pub fn regions<H: Hasher>(pages: &[BuiltLeaf], changed: u64) -> (Vec<Arc<Region>>, Node) {
+    let groups = groups(pages);
+    let mut regions = Vec::with_capacity(groups.len());
+    let mut nodes = Vec::with_capacity(groups.len());
+    let mut folder = Folder::<H>::new();
+    for batch in groups.chunks(BATCH) {
+        folder.clear();
+        let folds: Vec<usize> = batch
+            .iter()
+            .map(|(prefix, range)| {
+                let children = pages[range.clone()].iter().map(|page| (&page.cut.prefix, &page.node));
+                push(&mut folder, prefix, children)
+            })
+            .collect();
+        folder.run();
+        for ((prefix, range), fold) in batch.iter().zip(folds) {
+            let own = folder.node(fold);
+            nodes.push(own);
+            regions.push(Arc::new(region(prefix, &pages[range.clone()], own, changed)));
+        }
+    }
+    folder.clear();
+    let prefixes = groups.iter().map(|(prefix, _)| prefix);
+    let fold = push(&mut folder, &Prefix::ROOT, prefixes.zip(&nodes));
+    folder.run();
+    (regions, folder.node(fold))
+}
+
+fn push<'a, H: Hasher>(
+    folder: &mut Folder<H>,
+    at: &Prefix,
+    children: impl Iterator<Item = (&'a Prefix, &'a Node)>,
+) -> usize {
+    folder.begin(at.len());
+    for (prefix, node) in children {
+        folder.subtrie(prefix, node);
+    }
+    folder.end().expect("no terminal is placed here")
+}
+
+fn region(prefix: &Prefix, pages: &[BuiltLeaf], own: Node, changed: u64) -> Region {
+    let cuts: Vec<Cut> = pages.iter().map(|page| page.cut).collect();
+    let nodes = pages.iter().map(|page| page.node).collect();
+    let region = Region::new(Cuts::new(*prefix, &cuts), nodes, own);
+    region.write().changed = changed;
+    region
+}
+
+/// The shallowest prefixes with at most [`MAX_ENTRIES`] of the pages each.
+fn groups(pages: &[BuiltLeaf]) -> Vec<(Prefix, Range<usize>)> {
+    let mut done = Vec::new();
+    let mut todo = vec![(Prefix::ROOT, 0..pages.len())];
+    while let Some((prefix, range)) = todo.pop() {
+        if range.len() <= MAX_ENTRIES {
+            done.push((prefix, range));
+            continue;
+        }
+        let depth = prefix.len();
+        let right = |page: &BuiltLeaf| bit(page.cut.prefix.first_key(), depth);
+        let middle = range.start + pages[range.clone()].partition_point(|page| !right(page));
+        todo.push((prefix.child(true), middle..range.end));
+        todo.push((prefix.child(false), range.start..middle));
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::Top;
+    use pleach_core::{Blake3, TERMINATOR};
+
+    #[test]
+    fn regions_tile_the_key_space_and_none_is_too_large() {
+        for (depth, lopsided) in [(0, false), (3, false), (7, false), (10, false), (0, true)] {
+            let mut prefixes = vec![Prefix::ROOT];
+            for _ in 0..depth {
+                prefixes = prefixes.iter().flat_map(|at| [at.child(false), at.child(true)]).collect();
+            }
+            while lopsided && prefixes.len() < 200 {
+                let last = prefixes.pop().expect("never empty");
+                prefixes.extend([last.child(false), last.child(true)]);
+            }
+            let pages: Vec<BuiltLeaf> = prefixes
+                .iter()
+                .map(|prefix| BuiltLeaf {
+                    cut: Cut { prefix: *prefix, place: None, tag: 0 },
+                    node: TERMINATOR,
+                })
+                .collect();
+            let (regions, root) = regions::<Blake3>(&pages, 1);
+            assert_eq!(root, TERMINATOR);
+            assert!(regions.iter().all(|region| region.read().cuts.len() <= MAX_ENTRIES));
+            let children: usize = regions.iter().map(|region| region.read().cuts.len()).sum();
+            assert_eq!(children, pages.len());
+            // It checks the tiling.
+            drop(Top::new(regions));
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The pairs below one prefix: sorted, and cut into pages.
+//!
+//! Sorting moves 16 bytes a pair (8 bytes of the key and where the record lies), and cutting reads
+//! no value: the bytes that cells take are sums of lengths, kept as running totals.
+
+use pleach_core::page::leaf;
+use pleach_core::prefix::{Prefix, bit};
+use pleach_core::Key;
+
+use crate::build::{CellRef, Planned, levels};
+
+use super::record::{Record, Records};
+
+/// A key that came twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a key came twice")]
+pub struct Repeated(pub Key);
+
+/// Where a record lies, behind the leading bytes of its key.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    lead: u64,
+    block: u32,
+    offset: u32,
+}
+
+/// Sorted pairs below a prefix.
+#[derive(Debug)]
+pub struct Unit<'a> {
+    prefix: Prefix,
+    blocks: &'a [&'a [u8]],
+    slots: Vec<Slot>,
+    /// Bytes of the values before each pair, and at the end of all.
+    totals: Vec<u64>,
+    /// First bit of a key that its slot's leading bytes hold.
+    from: u16,
+}
+
+impl<'a> Unit<'a> {
+    /// Sorts the records of the filled parts of blocks; all keys lie below `prefix`.
+    ///
+    /// # Errors
+    /// [`Repeated`] with the first key that is there twice.
+    ///
+    /// # Panics
+    /// When there are 2^32 blocks, or one has 4 GiB.
+    pub fn new(prefix: Prefix, blocks: &'a [&'a [u8]]) -> Result<Self, Repeated> {
+        let skip = usize::from(prefix.len() / 8).min(24);
+        let mut slots = Vec::new();
+        for (index, block) in blocks.iter().enumerate() {
+            let block_no = u32::try_from(index).expect("few blocks");
+            for (offset, record) in Records::new(block) {
+                debug_assert!(prefix.covers(record.key));
+                slots.push(Slot {
+                    lead: u64::from_be_bytes(*record.key[skip..].first_chunk().expect("8 bytes")),
+                    block: block_no,
+                    offset: u32::try_from(offset).expect("blocks are small"),
+                });
+            }
+        }
+        let key = |slot: &Slot| Record::at(blocks[slot.block as usize], slot.offset as usize).key;
+        slots.sort_unstable_by(|a, b| a.lead.cmp(&b.lead).then_with(|| key(a).cmp(key(b))));
+        let twice = slots.windows(2).find(|w| w[0].lead == w[1].lead && key(&w[0]) == key(&w[1]));
+        if let Some(pair) = twice {
+            return Err(Repeated(*key(&pair[0])));
+        }
+        let from = u16::try_from(skip * 8).expect("at most 192");
+        let mut unit = Self { prefix, blocks, slots, totals: Vec::new(), from };
+        unit.totals = unit.running_totals();
+        Ok(unit)
+    }
+
+    fn running_totals(&self) -> Vec<u64> {
+        let mut total = 0;
+        let mut totals = Vec::with_capacity(self.slots.len() + 1);
+        totals.push(0);
+        for index in 0..self.slots.len() {
+            total += self.record(index).bytes.len() as u64;
+            totals.push(total);
+        }
+        totals
+    }
+
+    /// Number of pairs.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Is there no pair?
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Pair number `index` in key order.
+    ///
+    /// # Panics
+    /// When there is no such pair.
+    #[inline]
+    pub fn record(&self, index: usize) -> Record<'a> {
+        let slot = self.slots[index];
+        Record::at(self.blocks[slot.block as usize], slot.offset as usize)
+    }
+
+    /// The cell of pair number `index`.
+    ///
+    /// # Panics
+    /// When there is no such pair.
+    #[inline]
+    pub fn cell(&self, index: usize) -> CellRef<'a> {
+        self.record(index).cell()
+    }
+
+    /// Cuts the pairs into pages, as [`crate::build::plan`] does; the prefixes tile the unit's.
+    pub fn plan(&self) -> Vec<Planned> {
+        let mut planned = Vec::new();
+        let mut todo = vec![Planned { prefix: self.prefix, cells: 0..self.slots.len() }];
+        while let Some(next) = todo.pop() {
+            let (from, to) = (next.cells.start, next.cells.end);
+            let depth = next.prefix.len();
+            let values = self.totals[to] - self.totals[from];
+            let filled = ((to - from) * leaf::cell_size(depth, 0)) as u64 + values;
+            if filled <= leaf::capacity(levels(&next.prefix)) as u64 {
+                planned.push(next);
+                continue;
+            }
+            let middle = from + self.left_of(depth, from, to);
+            todo.push(Planned { prefix: next.prefix.child(true), cells: middle..to });
+            todo.push(Planned { prefix: next.prefix.child(false), cells: from..middle });
+        }
+        planned
+    }
+
+    /// How many of these pairs, which agree in the bits before, have a zero at `depth`.
+    fn left_of(&self, depth: u16, from: usize, to: usize) -> usize {
+        let slots = &self.slots[from..to];
+        let at = depth - self.from;
+        if at < 64 {
+            slots.partition_point(|slot| slot.lead << at >> 63 == 0)
+        } else {
+            slots.partition_point(|slot| {
+                let block = self.blocks[slot.block as usize];
+                !bit(Record::at(block, slot.offset as usize).key, depth)
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::plan;
+
+    fn keys(shared: usize, count: u64) -> Vec<Key> {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        (0..count)
+            .map(|_| {
+                let mut key = [0x5a; 32];
+                for byte in &mut key[shared..] {
+                    *byte = next().to_be_bytes()[2];
+                }
+                key
+            })
+            .collect()
+    }
+
+    #[test]
+    fn cuts_are_those_of_the_plan_over_all_cells() {
+        for (shared, count) in [(0, 0), (0, 1), (0, 100), (0, 5000), (7, 3000), (20, 3000), (28, 900)]
+        {
+            let keys = keys(shared, count);
+            let values: Vec<Vec<u8>> =
+                keys.iter().map(|key| vec![1; usize::from(key[31]) * usize::from(key[30] & 4)]).collect();
+            let mut blocks: Vec<Vec<u8>> = vec![Vec::new(); 3];
+            for (index, (key, bytes)) in keys.iter().zip(&values).enumerate() {
+                let block = &mut blocks[index % 3];
+                let end = block.len();
+                block.resize(end + super::super::record_len(bytes.len()), 0);
+                Record { key, bytes, overflow: false }.write(block, end).expect("room");
+            }
+            let blocks: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+            let mut cells: Vec<CellRef<'_>> = keys
+                .iter()
+                .zip(&values)
+                .map(|(key, bytes)| CellRef { key: *key, bytes, overflow: false })
+                .collect();
+            cells.sort_by_key(|cell| cell.key);
+            let at = Prefix::new(&[0x5a; 32], u16::try_from(shared * 8).unwrap());
+            let unit = Unit::new(at, &blocks).expect("distinct keys");
+            assert!((0..unit.len()).all(|index| unit.cell(index).key == cells[index].key));
+            let (found, expected) = (unit.plan(), plan(&at, &cells));
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_eq!((found.prefix, found.cells.clone()), (expected.prefix, expected.cells.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_that_comes_twice_is_named() {
+        let mut block = vec![0; 3 * super::super::record_len(0)];
+        let mut end = 0;
+        for byte in [7, 3, 7] {
+            let record = Record { key: &[byte; 32], bytes: &[], overflow: false };
+            end = record.write(&mut block, end).expect("room");
+        }
+        let blocks = [block.as_slice()];
+        assert_eq!(Unit::new(Prefix::ROOT, &blocks).expect_err("twice"), Repeated([7; 32]));
+    }
+}
