@@ -6,7 +6,7 @@
 
 use pleach_core::fold::{Change, Folder, HashId};
 use pleach_core::node::{NodeKind, kind};
-use pleach_core::page::leaf::LeafView;
+use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key};
 
@@ -86,59 +86,73 @@ impl Merge<'_> {
     }
 
     /// Puts every key below `position` into the folder.
-    fn expand<H: Hasher>(
-        &mut self,
-        folder: &mut Folder<H>,
-        position: &Prefix,
-        seen: &mut Vec<Seen>,
-    ) {
+    fn expand<H: Hasher>(&mut self, folder: &mut Folder<H>, position: &Prefix, seen: &mut Vec<Seen>) {
         if let Some(leaf) = self.leaf {
             self.cell = leaf.lower_bound(position.first_key());
         }
-        let mut cell_key = self.cell_key(position);
-        loop {
-            let patch = self.patches.first().filter(|patch| position.covers(&patch.0));
-            let touch = self.touches.first().filter(|touch| position.covers(&touch.key));
-            let next =
-                [cell_key.as_ref(), patch.map(|patch| &patch.0), touch.map(|touch| &touch.key)];
-            let Some(key) = next.into_iter().flatten().min().copied() else { break };
-            let cell = if cell_key == Some(key) {
-                let cell = self.leaf.map(|leaf| leaf.cell(self.cell));
-                self.cell += 1;
-                cell_key = self.cell_key(position);
-                cell
-            } else {
-                None
-            };
-            let patch = patch.filter(|patch| patch.0 == key);
-            let touch = touch.filter(|touch| touch.key == key);
-            if patch.is_some() {
-                self.patches = &self.patches[1..];
+        let mut change = self.next_change(position);
+        while let Some(key) = self.cell_key(position) {
+            // Most cells have neither patch nor touch: they go in at the price of one comparison.
+            while let Some(at) = change.filter(|at| *at < key) {
+                self.changed(folder, &at, None, seen);
+                change = self.next_change(position);
             }
-            let old = match (patch, &cell) {
-                (Some(patch), _) => patch.1.fold_value(),
-                (None, Some(cell)) => Some(cell_value(cell)),
-                (None, None) => None,
-            };
-            let Some(touch) = touch else {
-                if let Some(value) = old {
-                    folder.untouched(&key, value);
-                }
-                continue;
-            };
-            self.touches = &self.touches[1..];
-            let change = match &touch.writes {
-                None => Change::Keep,
-                Some(stored) => stored.fold_value().map_or(Change::Delete, Change::Put),
-            };
-            let put = folder.accessed(&key, old, change);
-            let prior = match (patch, cell) {
-                (Some(patch), _) => patch.1.clone(),
-                (None, Some(cell)) => Stored::from_cell(cell),
-                (None, None) => Stored::Absent,
-            };
-            seen.push(Seen { prior, put });
+            let cell = self.leaf.expect("a cell of this page").cell(self.cell);
+            self.cell += 1;
+            if change == Some(key) {
+                self.changed(folder, &key, Some(cell), seen);
+                change = self.next_change(position);
+            } else {
+                folder.untouched(&key, cell_value(&cell));
+            }
         }
+        while let Some(at) = change {
+            self.changed(folder, &at, None, seen);
+            change = self.next_change(position);
+        }
+    }
+
+    /// The next key below `position` that has a patch or a touch.
+    fn next_change(&self, position: &Prefix) -> Option<Key> {
+        let patch = self.patches.first().map(|patch| patch.0);
+        let touch = self.touches.first().map(|touch| touch.key);
+        let next = match (patch, touch) {
+            (Some(patch), Some(touch)) => patch.min(touch),
+            (one, other) => one.or(other)?,
+        };
+        position.covers(&next).then_some(next)
+    }
+
+    /// One key with a patch or a touch.
+    fn changed<H: Hasher>(&mut self, folder: &mut Folder<H>, key: &Key, cell: Option<Cell<'_>>, seen: &mut Vec<Seen>) {
+        let patch = self.patches.first().filter(|patch| patch.0 == *key);
+        let touch = self.touches.first().filter(|touch| touch.key == *key);
+        if patch.is_some() {
+            self.patches = &self.patches[1..];
+        }
+        let old = match (patch, &cell) {
+            (Some(patch), _) => patch.1.fold_value(),
+            (None, Some(cell)) => Some(cell_value(cell)),
+            (None, None) => None,
+        };
+        let Some(touch) = touch else {
+            if let Some(value) = old {
+                folder.untouched(key, value);
+            }
+            return;
+        };
+        self.touches = &self.touches[1..];
+        let change = match &touch.writes {
+            None => Change::Keep,
+            Some(stored) => stored.fold_value().map_or(Change::Delete, Change::Put),
+        };
+        let put = folder.accessed(key, old, change);
+        let prior = match (patch, cell) {
+            (Some(patch), _) => patch.1.clone(),
+            (None, Some(cell)) => Stored::from_cell(cell),
+            (None, None) => Stored::Absent,
+        };
+        seen.push(Seen { prior, put });
     }
 
     fn cell_key(&self, position: &Prefix) -> Option<Key> {

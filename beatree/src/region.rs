@@ -39,6 +39,23 @@ impl Pending {
     }
 }
 
+/// A value in the overflow file that was replaced while it was pending.
+#[derive(Clone, Debug)]
+pub struct Dropped {
+    /// The value as it pended.
+    pub pending: Pending,
+    /// The commit that replaced it.
+    pub replaced: u64,
+}
+
+impl Dropped {
+    /// Has a page below `range`, made of the changes up to commit `through`, taken the value up?
+    /// Then it is the page's, and whoever replaces the page's cell gives its runs up.
+    fn is_in(&self, range: &Prefix, through: u64) -> bool {
+        range.covers(&self.pending.key) && self.pending.commit <= through && through < self.replaced
+    }
+}
+
 /// Where the nodes of a region's children are.
 #[derive(Debug)]
 pub enum Nodes {
@@ -81,9 +98,9 @@ pub struct RegionState {
     pub paged_at: Option<NodePlace>,
     /// Changes not yet in pages, by key.
     pub pending: Vec<Pending>,
-    /// Values in the overflow file that were replaced while they were pending: the next flush of
-    /// this region gives their runs up.
-    pub dropped: Vec<Stored>,
+    /// Values in the overflow file that were replaced while they were pending, and that no page
+    /// has: the next flush of this region gives their runs up.
+    pub dropped: Vec<Dropped>,
     /// Commits that changed each child since its page was written, saturating.
     pub touches: Vec<u8>,
     /// Number of the last commit applied here.
@@ -228,7 +245,7 @@ impl RegionState {
             if let Some(replaced) = old.next_if(|pending| pending.key == key) {
                 bytes -= signed(replaced.bytes());
                 if matches!(replaced.stored, Stored::Overflow(_)) {
-                    self.dropped.push(replaced.stored);
+                    self.dropped.push(Dropped { pending: replaced, replaced: commit.commit });
                 }
             }
             let child = self.cuts.find(&key);
@@ -251,25 +268,6 @@ impl RegionState {
         self.changed = commit.commit;
         self.position = commit.position;
         (bytes, signed(self.pending.len()) - signed(entries))
-    }
-
-    /// Drops the pending changes below `prefix` that commits up to `through` made: they are in a
-    /// page now. Gives how many bytes and entries went.
-    pub fn retire(&mut self, prefix: &Prefix, through: u64) -> (usize, usize) {
-        let range = self.pending_range(prefix);
-        let (mut bytes, mut entries, from) = (0, 0, range.start);
-        let mut keep = from;
-        for at in range.clone() {
-            if self.pending[at].commit <= through {
-                bytes += self.pending[at].bytes();
-                entries += 1;
-            } else {
-                self.pending.swap(keep, at);
-                keep += 1;
-            }
-        }
-        self.pending.drain(keep..range.end);
-        (bytes, entries)
     }
 }
 
@@ -309,14 +307,15 @@ impl RegionState {
         };
         let mut cuts: Vec<Cut> = Vec::with_capacity(self.cuts.len() + moves.len());
         let mut nodes: Vec<Node> = Vec::with_capacity(self.cuts.len() + moves.len());
+        let mut touches: Vec<u8> = Vec::with_capacity(self.cuts.len() + moves.len());
         let mut done = Relocated::default();
         let mut coming = moves.iter().peekable();
         for child in 0..self.cuts.len() {
             let cut = self.cuts.cut(child);
-            let Some(replaced) = coming.peek().filter(|next| next.range.contains(&cut.prefix))
-            else {
+            let Some(replaced) = coming.peek().filter(|next| next.range.contains(&cut.prefix)) else {
                 cuts.push(cut);
                 nodes.push(old_nodes[child]);
+                touches.push(self.touches[child]);
                 continue;
             };
             done.pages -= isize::from(cut.place.is_some());
@@ -326,6 +325,7 @@ impl RegionState {
                     done.pages += isize::from(cut.place.is_some());
                     cuts.push(*cut);
                     nodes.push(*node);
+                    touches.push(0);
                 }
                 coming.next();
             }
@@ -334,15 +334,38 @@ impl RegionState {
         self.cuts = Arc::new(Cuts::new(*self.cuts.region(), &cuts));
         self.nodes = Nodes::Resident(nodes);
         self.paged_at = None;
-        for moved in moves {
-            let (bytes, entries) = self.retire(&moved.range, moved.through);
-            done.bytes += bytes;
-            done.entries += entries;
-        }
-        self.touches = (0..self.cuts.len()).map(|child| self.touched_once(child)).collect();
+        self.touches = touches;
+        (done.bytes, done.entries) = self.retire(moves);
+        // Replaced while the pages were being written: they have such a value in a cell.
+        self.dropped.retain(|dropped| !moves.iter().any(|moved| dropped.is_in(&moved.range, moved.through)));
         self.position = position;
         self.shape += u64::from(done.reshaped);
         done
+    }
+
+    /// Drops the pending changes that the new pages contain; gives their bytes and number. A moved
+    /// page that keeps some counts as touched once.
+    fn retire(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
+        let (mut bytes, mut entries) = (0, 0);
+        let ends: Vec<Key> = moves.iter().map(|moved| moved.range.last_key()).collect();
+        let mut at = 0;
+        let (cuts, touches) = (&self.cuts, &mut self.touches);
+        self.pending.retain(|pending| {
+            while at < moves.len() && ends[at] < pending.key {
+                at += 1;
+            }
+            let Some(moved) = moves.get(at).filter(|moved| moved.range.first_key() <= &pending.key) else {
+                return true;
+            };
+            if pending.commit > moved.through {
+                touches[cuts.find(&pending.key)] = 1;
+                return true;
+            }
+            bytes += pending.bytes();
+            entries += 1;
+            false
+        });
+        (bytes, entries)
     }
 
     /// A page that has pending changes counts as touched once when its history is not known.

@@ -85,15 +85,15 @@ fn half<H: Hasher>(
     right: bool,
 ) -> RegionState {
     let cuts: Vec<Cut> = children.clone().map(|child| whole.cuts.cut(child)).collect();
-    let cuts = Cuts::new(whole.cuts.region().child(right), &cuts);
+    let region = whole.cuts.region().child(right);
+    let cuts = Cuts::new(region, &cuts);
     let nodes = resident(whole)[children.clone()].to_vec();
     RegionState {
         own: region_node::<H>(&cuts, &nodes),
         nodes: Nodes::Resident(nodes),
         paged_at: None,
         pending: whole.pending[pending].to_vec(),
-        // Which half gives them up does not matter.
-        dropped: if right { Vec::new() } else { whole.dropped.clone() },
+        dropped: whole.dropped.iter().filter(|dropped| region.covers(&dropped.pending.key)).cloned().collect(),
         touches: whole.touches[children].to_vec(),
         cuts: Arc::new(cuts),
         changed: whole.changed,

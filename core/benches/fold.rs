@@ -135,8 +135,8 @@ fn folds(c: &mut Criterion) {
     let items = folder.len();
     folder.run();
     let mut group = c.benchmark_group(format!(
-        "fold/{items} items, {:.1} hashes an update",
-        folder.hashed() as f64 / updates as f64
+        "fold/{items} items, {} hashes, {updates} updates",
+        folder.hashed()
     ));
     group.throughput(Throughput::Elements(updates as u64));
     group.bench_function("push", |b| b.iter(|| push(&mut folder, black_box(&pages))));

@@ -8,7 +8,7 @@ mod fold_support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{SHAPES, Shape, cases, rng};
-use fold_support::{Case, Value};
+use fold_support::{Case, Value, Write};
 use pleach_core::{
     Blake3, Hasher, Key, Node, NodeKind, Prefix, Sha2, ValueHash,
     fold::{self, Change, FoldValue, Folder, HashId, NO_HASH, Sink},
@@ -110,9 +110,9 @@ fn push_keys<H: Hasher>(
             continue;
         };
         let change = match &touch.writes {
-            None => Change::Keep,
-            Some(None) => Change::Delete,
-            Some(Some(value)) => Change::Put(fold_value::<H>(value)),
+            Write::Nothing => Change::Keep,
+            Write::Delete => Change::Delete,
+            Write::Put(value) => Change::Put(fold_value::<H>(value)),
         };
         puts.push((*key, folder.accessed(key, old, change)));
     }
@@ -142,12 +142,12 @@ fn push_page<H: Hasher>(
 
 fn op_of<H: Hasher>(case: &Case, key: &Key) -> Op {
     let touch = &case.touches[key];
-    let hash = |value: &Option<Value>| value.as_deref().map(H::hash);
-    let access = match (&touch.writes, touch.reads) {
-        (None, _) => Access::Read,
-        (Some(value), false) => Access::Write(hash(value)),
-        (Some(value), true) => Access::ReadWrite(hash(value)),
+    let put = match &touch.writes {
+        Write::Nothing => return Op { key: *key, access: Access::Read },
+        Write::Put(value) => Some(H::hash(value)),
+        Write::Delete => None,
     };
+    let access = if touch.reads { Access::ReadWrite(put) } else { Access::Write(put) };
     Op { key: *key, access }
 }
 

@@ -111,6 +111,9 @@ pub enum Error {
     /// A load wants an empty database.
     #[error("a bulk load wants an empty database; this one is at commit {0}")]
     NotEmpty(u64),
+    /// A load wants the database to itself.
+    #[error("a bulk load wants the database to itself: drop its sessions and overlays first")]
+    InUse,
     /// The device is full; nothing of the operation took place.
     #[error("the device is full: {0}; free some space and try again")]
     Full(String),

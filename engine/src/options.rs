@@ -91,6 +91,13 @@ impl Options {
         self
     }
 
+    /// The same in KiB, for crash tests with a tiny geometry.
+    #[must_use]
+    pub fn cache_kib(mut self, kib: u64) -> Self {
+        self.cache_bytes = kib << 10;
+        self
+    }
+
     /// Worker threads of a finish, a commit and a load.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
@@ -169,7 +176,9 @@ impl Options {
     /// Says what is absurd, in one line.
     pub(crate) fn check(&self) -> Result<(), crate::Error> {
         let wrong = |what: &str| Err(crate::Error::Options(what.to_owned()));
-        if self.cache_bytes < 8 << 20 {
+        // Log segments of less than 64 KiB are for crash tests, and so are budgets of a few pages.
+        let testing = self.geometry.log_segment < 64 << 10;
+        if self.cache_bytes < if testing { 256 << 10 } else { 8 << 20 } {
             return wrong("the memory budget is less than 8 MiB: give at least --cache-mib 8");
         }
         if self.threads == 0 || self.threads > 1024 {
@@ -188,8 +197,8 @@ impl Options {
         if !(16..=1 << 20).contains(&geometry.segment_pages) || !geometry.segment_pages.is_power_of_two() {
             return wrong("a segment has a power of two of pages, 16 to 1048576");
         }
-        if !(64 << 10..=1 << 30).contains(&geometry.log_segment) || !geometry.log_segment.is_power_of_two() {
-            return wrong("a log segment has a power of two of bytes, 64 KiB to 1 GiB");
+        if !(16 << 10..=1 << 30).contains(&geometry.log_segment) || !geometry.log_segment.is_power_of_two() {
+            return wrong("a log segment has a power of two of bytes, 16 KiB to 1 GiB");
         }
         if !(110..=1000).contains(&geometry.size_factor) {
             return wrong("the size factor is between 110 and 1000 percent");

@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pleach_beatree::region::{Applied, NodePlace, Nodes, Pending, Relocation};
+use pleach_beatree::region::{Applied, Dropped, NodePlace, Nodes, Pending, Relocation};
 use pleach_beatree::space::Extents;
 use pleach_beatree::split::{region_node, split_regions};
 use pleach_beatree::{Cut, Cuts, Region, RegionState, Stored, Top, Value};
@@ -150,7 +150,7 @@ fn read_regions<H: Hasher, D: Device>(
     Ok(regions)
 }
 
-fn install(top: &Top, prefix: &Prefix, pending: Vec<Pending>, dropped: Vec<Stored>) -> Result<()> {
+fn install(top: &Top, prefix: &Prefix, pending: Vec<Pending>, dropped: Vec<Dropped>) -> Result<()> {
     let region = top.region(prefix.first_key());
     if region.prefix() != prefix {
         return Err(Error::Corrupt(format!("the delta of {prefix:?} belongs to no region")));
@@ -300,7 +300,9 @@ impl<H: Hasher> Replay<H> {
                 .map(|(range, pages, through)| Relocation { range: *range, pages, through: *through })
                 .collect();
             state.relocate(&moves, position);
-            state.dropped.retain(|dropped| overflow::runs(dropped).iter().all(|run| !freed.contains(&run.start)));
+            state.dropped.retain(|dropped| {
+                overflow::runs(&dropped.pending.stored).iter().all(|run| !freed.contains(&run.start))
+            });
             if state.cuts.len() > MAX_ENTRIES {
                 split.push(Arc::clone(&region));
             }

@@ -164,20 +164,20 @@ impl<D: Device> Sequencer<D> {
     }
 
     fn write_queued(&self, writer: &mut LogWriter<D>, sync: bool) -> Result<()> {
-        let (mut records, end) = {
+        let mut records = {
             let mut state = self.lock();
             state.check()?;
-            let end = state.tail.position();
             if !state.queue.is_empty() {
                 state.tail.seal();
             }
-            (std::mem::take(&mut state.queue), end)
+            std::mem::take(&mut state.queue)
         };
         writer.write(&mut records)?;
-        self.written.store(end, Ordering::Release);
+        // Ends of records, never of the block behind them: a superblock must not claim more than
+        // the log has.
+        self.written.store(writer.end().position, Ordering::Release);
         if sync {
-            writer.sync()?;
-            self.durable.store(end, Ordering::Release);
+            self.durable.store(writer.sync()?, Ordering::Release);
         }
         Ok(())
     }

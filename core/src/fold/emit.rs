@@ -71,7 +71,7 @@ impl<H: Hasher> Folder<H> {
         match leader.old {
             Old::Many => sink.fragment(leader.fragment),
             Old::Leaf => {
-                sink.leaf(&leader.key, &self.hashes[leader.old_hash as usize], leader.anchor)
+                sink.leaf(&leader.key, &self.hashes[leader.old_hash as usize], leader.anchor);
             }
             Old::Absent => sink.terminator(&leader.key, leader.anchor),
             Old::HiddenLeaf => unreachable!("a hidden leaf is never touched"),

@@ -13,12 +13,19 @@ use crate::common::{Shape, below, key};
 /// Value bytes.
 pub(crate) type Value = Vec<u8>;
 
+/// What is written to a key.
+#[derive(Clone, Debug)]
+pub(crate) enum Write {
+    Nothing,
+    Put(Value),
+    Delete,
+}
+
 /// One accessed key.
 #[derive(Clone, Debug)]
 pub(crate) struct Touch {
     pub(crate) reads: bool,
-    /// What is written: a value, or `None` for a delete.
-    pub(crate) writes: Option<Option<Value>>,
+    pub(crate) writes: Write,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -168,10 +175,10 @@ fn value(rng: &mut ChaCha8Rng) -> Value {
 }
 
 fn touch(rng: &mut ChaCha8Rng, deletes: usize) -> Touch {
-    let written = (below(rng, 100) >= deletes).then(|| value(rng));
+    let written = if below(rng, 100) >= deletes { Write::Put(value(rng)) } else { Write::Delete };
     match below(rng, 3) {
-        0 => Touch { reads: true, writes: None },
-        1 => Touch { reads: false, writes: Some(written) },
-        _ => Touch { reads: true, writes: Some(written) },
+        0 => Touch { reads: true, writes: Write::Nothing },
+        1 => Touch { reads: false, writes: written },
+        _ => Touch { reads: true, writes: written },
     }
 }

@@ -3,12 +3,12 @@
 //! ```text
 //! region:  prefix length 2 | prefix 32 | number of changes 4 | number of dropped values 4
 //! change:  key 32 | commit 8 | kind 1 (0 absent, 1 inline, 2 overflow cell) | length 4 | bytes
-//! dropped: length 4 | overflow cell
+//! dropped: key 32 | commit 8 | commit that replaced it 8 | length 4 | overflow cell
 //! ```
 
 use std::sync::Arc;
 
-use pleach_beatree::region::Pending;
+use pleach_beatree::region::{Dropped, Pending};
 use pleach_beatree::{RegionState, Stored, Value};
 use pleach_core::page::overflow::OverflowCell;
 use pleach_core::{Hasher, Prefix};
@@ -43,7 +43,12 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
         out.extend_from_slice(bytes);
     }
     for dropped in &state.dropped {
-        let Stored::Overflow(cell) = dropped else { unreachable!("only values with runs are dropped") };
+        let Stored::Overflow(cell) = &dropped.pending.stored else {
+            unreachable!("only values with runs are dropped")
+        };
+        out.extend_from_slice(&dropped.pending.key);
+        out.extend_from_slice(&dropped.pending.commit.to_le_bytes());
+        out.extend_from_slice(&dropped.replaced.to_le_bytes());
         out.extend_from_slice(&u32::try_from(cell.len()).expect("cells are short").to_le_bytes());
         out.extend_from_slice(cell);
     }
@@ -52,7 +57,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
 /// Reads a delta region by region.
 pub(crate) fn decode<H: Hasher>(
     mut bytes: &[u8],
-    mut region: impl FnMut(Prefix, Vec<Pending>, Vec<Stored>) -> Result<()>,
+    mut region: impl FnMut(Prefix, Vec<Pending>, Vec<Dropped>) -> Result<()>,
 ) -> Result<()> {
     while !bytes.is_empty() {
         let len = u16::from_le_bytes(take(&mut bytes)?);
@@ -80,9 +85,16 @@ pub(crate) fn decode<H: Hasher>(
         }
         let mut dropped = Vec::new();
         for _ in 0..drops {
+            let key = take::<32>(&mut bytes)?;
+            let commit = u64::from_le_bytes(take(&mut bytes)?);
+            let replaced = u64::from_le_bytes(take(&mut bytes)?);
             let len = u32::from_le_bytes(take(&mut bytes)?) as usize;
             let cell = bytes.split_off(..len).filter(|cell| OverflowCell::parse(cell).is_ok()).ok_or_else(bad)?;
-            dropped.push(Stored::Overflow(Arc::from(cell)));
+            if !prefix.covers(&key) || commit >= replaced {
+                return Err(bad());
+            }
+            let stored = Stored::Overflow(Arc::from(cell));
+            dropped.push(Dropped { pending: Pending { key, stored, commit }, replaced });
         }
         region(prefix, pending, dropped)?;
     }

@@ -8,9 +8,8 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::Pending;
 use pleach_core::page::leaf::Cell;
 use pleach_core::page::overflow::Run;
-use pleach_core::{Key, Prefix};
+use pleach_core::Prefix;
 
-use crate::overflow;
 
 /// A page's content to come: what it holds and what pends.
 pub(super) struct Source {
@@ -23,62 +22,43 @@ pub(super) struct Source {
     pub(super) written: Vec<(usize, Arc<[u8]>)>,
 }
 
-/// Where a merged cell's bytes are.
-#[derive(Clone, Copy)]
-enum From {
-    Page(usize),
-    Pending(usize),
-}
-
 impl Source {
-    /// Merged keys in order, with where their bytes are; and the overflow runs that are given up.
-    fn merged(&self, freed: &mut Vec<Run>) -> Vec<(Key, From)> {
-        let view = self.page.as_ref().map(|page| page.view());
-        let cells = view.as_ref().map_or(0, |view| view.len());
-        let mut merged = Vec::with_capacity(cells + self.pending.len());
-        let (mut cell, mut pending) = (0, 0);
-        while cell < cells || pending < self.pending.len() {
-            let cell_key = view.as_ref().filter(|_| cell < cells).map(|view| view.key(cell));
-            let change = self.pending.get(pending);
-            match (cell_key, change) {
-                (Some(key), Some(change)) if key > change.key => pending = self.take_change(pending, &mut merged),
-                (None, Some(_)) => pending = self.take_change(pending, &mut merged),
-                (Some(key), Some(change)) if key == change.key => {
-                    if let Some(view) = &view {
-                        freed.extend(overflow::runs(&Stored::from_cell(view.cell(cell))));
-                    }
-                    cell += 1;
-                    pending = self.take_change(pending, &mut merged);
-                }
-                (Some(key), _) => {
-                    merged.push((key, From::Page(cell)));
-                    cell += 1;
-                }
-                (None, None) => break,
-            }
-        }
-        merged
-    }
-
-    fn take_change(&self, at: usize, merged: &mut Vec<(Key, From)>) -> usize {
-        let change = &self.pending[at];
-        if change.stored.is_present() {
-            merged.push((change.key, From::Pending(at)));
-        }
-        at + 1
-    }
-
-    /// The merged cells.
+    /// The merged cells, appended to `out`; `freed` takes the overflow runs that are given up.
     pub(super) fn cells<'a>(&'a self, out: &mut Vec<CellRef<'a>>, freed: &mut Vec<Run>) {
-        for (key, from) in self.merged(freed) {
-            let (bytes, overflow) = match from {
-                From::Page(index) => match self.page.as_ref().expect("a cell of this page").view().cell(index) {
-                    Cell::Inline(bytes) => (bytes, false),
-                    Cell::Overflow(cell) => (cell.bytes(), true),
-                },
-                From::Pending(index) => self.pending_bytes(index),
+        let Some(page) = &self.page else {
+            self.take_changes(0..self.pending.len(), out);
+            return;
+        };
+        let view = page.view();
+        let mut taken = 0;
+        for (key, cell) in view.iter() {
+            let smaller = self.pending[taken..].iter().take_while(|change| change.key < key).count();
+            self.take_changes(taken..taken + smaller, out);
+            taken += smaller;
+            if self.pending.get(taken).is_some_and(|change| change.key == key) {
+                if let Cell::Overflow(cell) = cell {
+                    freed.extend(cell.runs());
+                }
+                self.take_changes(taken..taken + 1, out);
+                taken += 1;
+                continue;
+            }
+            let (bytes, overflow) = match cell {
+                Cell::Inline(bytes) => (bytes, false),
+                Cell::Overflow(cell) => (cell.bytes(), true),
             };
             out.push(CellRef { key, bytes, overflow });
+        }
+        self.take_changes(taken..self.pending.len(), out);
+    }
+
+    fn take_changes<'a>(&'a self, range: std::ops::Range<usize>, out: &mut Vec<CellRef<'a>>) {
+        for index in range {
+            let change = &self.pending[index];
+            if change.stored.is_present() {
+                let (bytes, overflow) = self.pending_bytes(index);
+                out.push(CellRef { key: change.key, bytes, overflow });
+            }
         }
     }
 

@@ -31,7 +31,8 @@ impl Round {
     ) -> Result<Option<Freed>> {
         // An upper bound of the record, so that the log has room before anything is decided.
         let pages: usize = self.pieces.iter().map(|piece| piece.new.len() + piece.sources.len()).sum();
-        shared.sequencer.make_room(256 + 128 * pages as u64 + self.run_bytes())?;
+        let room = 256 + 128 * pages as u64 + self.run_bytes();
+        shared.sequencer.make_room(room)?;
         // The flusher is the one that lets nodes leave: what it brings in here stays.
         for piece in &self.pieces {
             shared.make_resident(piece.range.first_key())?;
@@ -39,7 +40,7 @@ impl Round {
         let _structure = shared.structure.lock();
         let mut state = shared.sequencer.lock();
         state.check()?;
-        if state.in_flight > 0 {
+        if state.in_flight > 0 || !state.has_room(room) {
             return Ok(None);
         }
         for piece in &mut self.pieces {
@@ -79,7 +80,7 @@ impl Round {
         // Readers that start now find the new places.
         freed.period = shared.grace.start();
         drop(state);
-        self.finish();
+        self.finish(shared);
         Ok(Some(freed))
     }
 
@@ -152,7 +153,7 @@ fn refresh_nodes<H: Hasher>(piece: &mut Piece, folder: &mut Folder<H>) {
     }
 }
 
-/// Puts a region's new pages into its cuts and the cache; says whether cuts were split or merged.
+/// Puts a region's new pages into its cuts; says whether cuts were split or merged.
 fn apply<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     state: &mut RegionState,
@@ -167,21 +168,14 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
         .zip(&pages)
         .map(|(piece, pages)| Relocation { range: piece.range, pages, through: piece.through })
         .collect();
-    let done = state.relocate(&moves, position);
     state.dropped.drain(..pieces[0].dropped);
+    let done = state.relocate(&moves, position);
     Counters::change(&shared.counters.leaf_pages, done.pages);
     Counters::change(&shared.counters.pending_bytes, -done.bytes.cast_signed());
     Counters::change(&shared.counters.pending_entries, -done.entries.cast_signed());
     for piece in pieces {
         runs.append(&mut piece.freed_runs);
-        for page in piece.new.iter_mut().filter_map(|new| new.page.take()) {
-            shared.cache.insert(page.place, page.tag, page.buf.page(0), shared.batch.load(Ordering::Relaxed));
-            shared.buffers.give(page.buf);
-        }
-        for place in piece.sources.iter().filter_map(|source| source.place) {
-            shared.cache.remove(place);
-            leaves.push(place);
-        }
+        leaves.extend(piece.sources.iter().filter_map(|source| source.place));
     }
     done.reshaped
 }

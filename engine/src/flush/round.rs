@@ -1,6 +1,7 @@
 //! One round of the flush: gathering pages, building and writing their successors.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pleach_beatree::build::{CellRef, LEVELS, PageStamp, Planned, Unfolded, filled, fold_pages, plan, write_page};
 use pleach_beatree::{Region, RegionState, Stored};
@@ -37,7 +38,6 @@ pub(super) struct Piece {
 /// A page as it was written.
 pub(super) struct NewLeaf {
     pub(super) prefix: Prefix,
-    /// Taken when the page is published.
     pub(super) page: Option<WrittenPage>,
     /// Node of what the page contains.
     pub(super) node: Node,
@@ -126,7 +126,7 @@ impl Round {
             through: state.changed,
             shape: state.shape,
             new: Vec::new(),
-            freed_runs: dropped.iter().flat_map(overflow::runs).collect(),
+            freed_runs: dropped.iter().flat_map(|dropped| overflow::runs(&dropped.pending.stored)).collect(),
             dropped: dropped.len(),
         });
     }
@@ -243,6 +243,11 @@ impl Round {
             shared.device.sync(&shared.files.overflow)?;
         }
         shared.device.sync(&shared.files.leaf)?;
+        // Into the cache before anybody can look for them, and outside any lock.
+        let batch = shared.batch.load(Ordering::Relaxed);
+        for page in self.pieces.iter().flat_map(|piece| &piece.new).filter_map(|new| new.page.as_ref()) {
+            shared.cache.insert(page.place, page.tag, page.buf.page(0), batch);
+        }
         Ok(())
     }
 
@@ -264,10 +269,17 @@ impl Round {
         Tentative::again(&shared.extents, &shared.tentative, std::mem::take(&mut self.tentative))
     }
 
-    /// The round is published: its places belong to the index.
-    pub(super) fn finish(&mut self) {
+    /// The round is published: its places belong to the index, the old pages to nobody.
+    pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(&mut self, shared: &Shared<H, D, R>) {
         self.reserved.clear();
-        self.pieces.clear();
+        for piece in self.pieces.drain(..) {
+            for page in piece.new.into_iter().filter_map(|new| new.page) {
+                shared.buffers.give(page.buf);
+            }
+            for place in piece.sources.iter().filter_map(|source| source.place) {
+                shared.cache.remove(place);
+            }
+        }
     }
 }
 
@@ -297,6 +309,9 @@ fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
         return None;
     }
     let limit = leaf::capacity(LEVELS) * MERGE_PERCENT / 100;
+    if !may_shrink_below(own, limit) {
+        return None;
+    }
     let mut cells = Vec::new();
     if own.pending.iter().any(|pending| matches!(pending.stored, Stored::Large(_))) {
         return None;
@@ -313,6 +328,15 @@ fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
     let mut both = Vec::new();
     sibling.cells(&mut both, &mut Vec::new());
     (filled(&parent, &cells) + filled(&parent, &both) <= limit).then_some(sibling)
+}
+
+/// A quick look, so that full pages are not merged only to be measured: could the page fill less
+/// than `limit` once its pending deletes are applied?
+fn may_shrink_below(own: &Source, limit: usize) -> bool {
+    let used = own.page.as_ref().map_or(0, |page| page.view().used());
+    let deletes = own.pending.iter().filter(|pending| !pending.stored.is_present()).count();
+    let largest = leaf::cell_size(own.prefix.len(), leaf::MAX_INLINE);
+    used <= limit + deletes * largest
 }
 
 /// Reads the old pages that are not cached.

@@ -1,0 +1,278 @@
+//! Memory of a load: blocks of records, and the file to which they go when memory is used up.
+//!
+//! Blocks have one size. They stay in memory while there is room; from then on each block that
+//! is filled goes to the spill file, several writes in flight, and its memory is used again.
+
+use pleach_io::{Device, OpenMode, PageBuf, Queue, Request, Transfer};
+
+use crate::error::{Error, Result};
+
+/// Name of the spill file; one that an interrupted load left is removed by the next.
+pub(super) const SPILL_FILE: &str = "load-spill";
+
+/// Writes in flight.
+const DEPTH: usize = 16;
+/// Blocks by which the file grows.
+const GROWTH: u64 = 256;
+
+/// Where a filled block is.
+pub(super) enum Held {
+    Memory(PageBuf),
+    /// In the spill file, at this block number.
+    Spilled(u64),
+}
+
+/// A block and how many bytes of it are records.
+pub(super) struct Block {
+    pub(super) held: Held,
+    pub(super) filled: usize,
+}
+
+struct Spill<D: Device> {
+    file: D::File,
+    queue: D::Queue,
+    /// Block numbers below `end` that hold nothing any more.
+    free: Vec<u64>,
+    end: u64,
+    reserved: u64,
+}
+
+/// All blocks of a load.
+pub(super) struct Blocks<D: Device> {
+    device: D,
+    pages: usize,
+    /// Blocks that may be in memory.
+    limit: usize,
+    /// Blocks that are, those in `spare` and in flight included.
+    alive: usize,
+    spare: Vec<PageBuf>,
+    spill: Option<Spill<D>>,
+    /// Bytes written to the spill file.
+    pub(super) spilled: u64,
+}
+
+impl<D: Device> Blocks<D> {
+    /// Blocks of so many pages; about `memory` bytes of them stay in memory.
+    pub(super) fn new(device: &D, pages: usize, memory: u64) -> Result<Self> {
+        match device.remove(SPILL_FILE) {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+        let limit = usize::try_from(memory / (pages as u64 * 4096)).unwrap_or(usize::MAX).max(1);
+        Ok(Self { device: device.clone(), pages, limit, alive: 0, spare: Vec::new(), spill: None, spilled: 0 })
+    }
+
+    /// Bytes of a block.
+    pub(super) fn block_len(&self) -> usize {
+        self.pages * 4096
+    }
+
+    /// A block to be filled.
+    pub(super) fn take(&mut self) -> Result<PageBuf> {
+        if let Some(spare) = self.spare.pop() {
+            return Ok(spare);
+        }
+        if self.alive >= self.limit
+            && let Some(spill) = &mut self.spill
+            && spill.queue.in_flight() > 0
+        {
+            self.arrive()?;
+            if let Some(spare) = self.spare.pop() {
+                return Ok(spare);
+            }
+        }
+        self.alive += 1;
+        Ok(PageBuf::zeroed(self.pages))
+    }
+
+    /// Takes in what was written.
+    fn arrive(&mut self) -> Result<()> {
+        let Some(spill) = &mut self.spill else { return Ok(()) };
+        let mut failed = None;
+        let mut next = spill.queue.wait()?;
+        while let Some(completion) = next {
+            failed = failed.or(completion.result.err());
+            self.spare.push(completion.buf);
+            next = spill.queue.poll();
+        }
+        failed.map_or(Ok(()), |error| Err(full(error)))
+    }
+
+    /// Keeps a filled block, in memory if there is room.
+    pub(super) fn keep(&mut self, buf: PageBuf, filled: usize) -> Result<Block> {
+        if self.alive < self.limit || !self.spare.is_empty() {
+            return Ok(Block { held: Held::Memory(buf), filled });
+        }
+        if self.spill.is_none() {
+            self.spill = Some(Spill {
+                file: self.device.open(SPILL_FILE, OpenMode::CreateNew)?,
+                queue: self.device.queue(DEPTH)?,
+                free: Vec::new(),
+                end: 0,
+                reserved: 0,
+            });
+        }
+        if self.spill.as_ref().is_some_and(|spill| spill.queue.in_flight() == spill.queue.depth()) {
+            self.arrive()?;
+        }
+        let len = self.block_len() as u64;
+        let spill = self.spill.as_mut().expect("just made");
+        let number = match spill.free.pop() {
+            Some(number) => number,
+            None => spill.grow(&self.device, len)?,
+        };
+        spill.queue.push(Request {
+            file: spill.file.clone(),
+            transfer: Transfer::Write,
+            offset: number * len,
+            buf,
+            token: number,
+        });
+        spill.queue.submit()?;
+        self.spilled += len;
+        Ok(Block { held: Held::Spilled(number), filled })
+    }
+
+    /// Waits for all writes: from here on spilled blocks can be read.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        while self.spill.as_ref().is_some_and(|spill| spill.queue.in_flight() > 0) {
+            self.arrive()?;
+        }
+        Ok(())
+    }
+
+    /// A block's bytes; written blocks must have settled. Give the buffer back with
+    /// [`Blocks::give`].
+    pub(super) fn read(&mut self, block: Block) -> Result<(PageBuf, usize)> {
+        match block.held {
+            Held::Memory(buf) => Ok((buf, block.filled)),
+            Held::Spilled(number) => {
+                let mut buf = self.take()?;
+                let offset = number * self.block_len() as u64;
+                let spill = self.spill.as_mut().expect("a spilled block has a file");
+                self.device.read_at(&spill.file, &mut buf, offset)?;
+                spill.free.push(number);
+                Ok((buf, block.filled))
+            }
+        }
+    }
+
+    /// Shows a block's bytes to `look`; the block stays where it is. Written blocks must have
+    /// settled.
+    pub(super) fn look(&mut self, block: &Block, look: impl FnOnce(&[u8])) -> Result<()> {
+        match &block.held {
+            Held::Memory(buf) => look(&buf[..block.filled]),
+            Held::Spilled(number) => {
+                let mut buf = self.take()?;
+                let offset = number * self.block_len() as u64;
+                let spill = self.spill.as_ref().expect("a spilled block has a file");
+                self.device.read_at(&spill.file, &mut buf, offset)?;
+                look(&buf[..block.filled]);
+                self.give(buf);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a buffer back.
+    pub(super) fn give(&mut self, buf: PageBuf) {
+        self.spare.push(buf);
+    }
+
+    /// Ends filling: spare memory goes, and the spill file stays for reading.
+    pub(super) fn freeze(mut self) -> Result<Frozen<D>> {
+        self.settle()?;
+        Ok(Frozen {
+            device: self.device.clone(),
+            pages: self.pages,
+            file: self.spill.take().map(|spill| spill.file),
+            spilled: self.spilled,
+        })
+    }
+}
+
+impl<D: Device> Drop for Blocks<D> {
+    /// After an error; the next load removes the file if this one cannot.
+    fn drop(&mut self) {
+        if let Some(mut spill) = self.spill.take() {
+            while let Ok(Some(_)) = spill.queue.wait() {}
+            drop(spill);
+            remove(&self.device);
+        }
+    }
+}
+
+impl<D: Device> Spill<D> {
+    fn grow(&mut self, device: &D, len: u64) -> Result<u64> {
+        if self.end == self.reserved {
+            device.allocate(&self.file, self.reserved * len, GROWTH * len).map_err(full)?;
+            self.reserved += GROWTH;
+        }
+        self.end += 1;
+        Ok(self.end - 1)
+    }
+}
+
+/// Blocks that are filled and are read by workers.
+pub(super) struct Frozen<D: Device> {
+    device: D,
+    pages: usize,
+    file: Option<D::File>,
+    pub(super) spilled: u64,
+}
+
+impl<D: Device> Frozen<D> {
+    /// The bytes of blocks, those from the spill file read through a queue that is empty before
+    /// and after.
+    pub(super) fn gather(&self, queue: &mut D::Queue, blocks: Vec<Block>) -> Result<Vec<(PageBuf, usize)>> {
+        let mut gathered = Vec::with_capacity(blocks.len());
+        let mut failed = None;
+        for block in blocks {
+            match block.held {
+                Held::Memory(buf) => gathered.push((buf, block.filled)),
+                Held::Spilled(number) => {
+                    if queue.in_flight() == queue.depth() {
+                        failed = failed.or(arrived(queue, &mut gathered)?);
+                    }
+                    queue.push(Request {
+                        file: self.file.clone().expect("a spilled block has a file"),
+                        transfer: Transfer::Read,
+                        offset: number * self.pages as u64 * 4096,
+                        buf: PageBuf::zeroed(self.pages),
+                        token: block.filled as u64,
+                    });
+                }
+            }
+        }
+        while queue.in_flight() > 0 {
+            failed = failed.or(arrived(queue, &mut gathered)?);
+        }
+        failed.map_or(Ok(gathered), Err)
+    }
+}
+
+fn arrived<Q: Queue>(queue: &mut Q, gathered: &mut Vec<(PageBuf, usize)>) -> Result<Option<Error>> {
+    let Some(completion) = queue.wait()? else { return Ok(None) };
+    let filled = usize::try_from(completion.token).expect("bytes of a block");
+    gathered.push((completion.buf, filled));
+    Ok(completion.result.err().map(Error::from))
+}
+
+impl<D: Device> Drop for Frozen<D> {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            remove(&self.device);
+        }
+    }
+}
+
+fn remove<D: Device>(device: &D) {
+    if let Err(error) = device.remove(SPILL_FILE) {
+        tracing::warn!(%error, "the load's spill file is left to the next load");
+    }
+}
+
+/// No room is [`Error::Full`].
+pub(super) fn full(error: pleach_io::IoError) -> Error {
+    if error.is_full() { Error::Full(error.to_string()) } else { error.into() }
+}

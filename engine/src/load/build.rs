@@ -1,0 +1,221 @@
+//! Units to pages: workers sort, cut, fold and write, each with a queue of its own.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use pleach_beatree::build::{CellRef, PageStamp, Planned, Unfolded, fold_pages, write_page};
+use pleach_beatree::load::{BuiltLeaf, Repeated, Unit};
+use pleach_beatree::Cut;
+use pleach_core::Hasher;
+use pleach_core::fold::Folder;
+use pleach_io::{Device, IoError, PageBuf, Queue, Request, Runtime, Transfer};
+
+use super::COMMIT;
+use super::blocks::{Frozen, full};
+use super::collect::UnitSource;
+use crate::error::{Error, Result};
+use crate::shared::Shared;
+
+/// Pages folded and written at once.
+const BATCH: usize = 256;
+/// Requests in flight of a worker.
+const DEPTH: usize = 8;
+
+/// What all workers share.
+pub(super) struct Building<'a, H: Hasher, D: Device, R: Runtime> {
+    shared: &'a Shared<H, D, R>,
+    blocks: &'a Frozen<D>,
+    flush: u64,
+    units: Vec<Mutex<Option<UnitSource>>>,
+    next: AtomicUsize,
+    built: Mutex<Vec<(usize, Vec<BuiltLeaf>)>>,
+    keys: AtomicU64,
+    failed: Mutex<Option<Error>>,
+    stop: AtomicBool,
+    progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// Finished pages in key order.
+pub(super) struct Built {
+    pub(super) leaves: Vec<BuiltLeaf>,
+    pub(super) pages: u64,
+}
+
+/// Builds all units; the pages are written and not yet synced. `progress` is told how many pairs
+/// are in pages.
+pub(super) fn build<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    blocks: &Frozen<D>,
+    units: Vec<UnitSource>,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Built> {
+    let workers = shared.runtime.workers().min(units.len()).max(1);
+    let building = Building {
+        shared,
+        blocks,
+        flush: shared.flush_number(),
+        units: units.into_iter().map(|unit| Mutex::new(Some(unit))).collect(),
+        next: AtomicUsize::new(0),
+        built: Mutex::default(),
+        keys: AtomicU64::new(0),
+        failed: Mutex::default(),
+        stop: AtomicBool::new(false),
+        progress,
+    };
+    shared.runtime.fork_join(workers, &|_| building.work());
+    if let Some(error) = building.failed.into_inner() {
+        return Err(error);
+    }
+    let mut built = building.built.into_inner();
+    built.sort_unstable_by_key(|(index, _)| *index);
+    let leaves: Vec<BuiltLeaf> = built.into_iter().flat_map(|(_, leaves)| leaves).collect();
+    let pages = leaves.iter().filter(|leaf| leaf.cut.place.is_some()).count() as u64;
+    Ok(Built { leaves, pages })
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
+    /// A worker's share: units one after the other, until there are none.
+    fn work(&self) {
+        if let Err(error) = self.units() {
+            self.stop.store(true, Ordering::Release);
+            self.failed.lock().get_or_insert(error);
+        }
+    }
+
+    fn units(&self) -> Result<()> {
+        let mut worker = Worker {
+            queue: self.shared.device.queue(DEPTH)?,
+            folder: Folder::new(),
+            spare: Vec::new(),
+            failed: None,
+        };
+        while !self.stop.load(Ordering::Acquire) {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(unit) = self.units.get(index) else { break };
+            let unit = unit.lock().take().expect("each unit has one worker");
+            let keys = unit.keys;
+            let result = self.unit(&mut worker, unit);
+            if result.is_err() {
+                // What is in flight comes back before the error goes on.
+                let _ = worker.settle();
+            }
+            self.built.lock().push((index, result?));
+            let done = self.keys.fetch_add(keys, Ordering::Relaxed) + keys;
+            (self.progress)(done);
+        }
+        worker.settle()
+    }
+
+    fn unit(&self, worker: &mut Worker<H, D>, source: UnitSource) -> Result<Vec<BuiltLeaf>> {
+        // Blocks are read through the same queue, which must be empty for that.
+        worker.settle()?;
+        let blocks = self.blocks.gather(&mut worker.queue, source.blocks)?;
+        let filled: Vec<&[u8]> = blocks.iter().map(|(buf, filled)| &buf[..*filled]).collect();
+        let unit = Unit::new(source.prefix, &filled).map_err(|Repeated(key)| Error::RepeatedKey(key))?;
+        let planned = unit.plan();
+        let count = planned.iter().filter(|page| !page.cells.is_empty()).count();
+        let places = if count > 0 { self.shared.allocate_leaves(count)? } else { Vec::new() };
+        let mut places = places.as_slice();
+        let mut leaves = Vec::with_capacity(planned.len());
+        let mut cells: Vec<CellRef<'_>> = Vec::new();
+        for batch in planned.chunks(BATCH) {
+            cells.clear();
+            let (from, to) = (batch[0].cells.start, batch[batch.len() - 1].cells.end);
+            cells.extend((from..to).map(|index| unit.cell(index)));
+            let count = batch.iter().filter(|page| !page.cells.is_empty()).count();
+            let own = places.split_off(..count).expect("a place for each page");
+            self.batch(worker, batch, &cells, own, &mut leaves)?;
+        }
+        Ok(leaves)
+    }
+
+    /// Folds and writes neighbouring pages; `cells` are theirs.
+    fn batch(
+        &self,
+        worker: &mut Worker<H, D>,
+        batch: &[Planned],
+        cells: &[CellRef<'_>],
+        places: &[u32],
+        leaves: &mut Vec<BuiltLeaf>,
+    ) -> Result<()> {
+        let from = batch[0].cells.start;
+        let unfolded: Vec<Unfolded<'_>> = batch
+            .iter()
+            .map(|page| Unfolded {
+                prefix: page.prefix,
+                cells: &cells[page.cells.start - from..page.cells.end - from],
+                old: None,
+            })
+            .collect();
+        let nodes = fold_pages(&mut worker.folder, &unfolded);
+        let first = leaves.len();
+        leaves.extend(unfolded.iter().zip(&nodes).map(|(page, nodes)| BuiltLeaf {
+            cut: Cut { prefix: page.prefix, place: None, tag: 0 },
+            node: nodes.own,
+        }));
+        let mut pages = (0..batch.len()).filter(|page| !unfolded[*page].cells.is_empty());
+        for run in places.chunk_by(|a, b| a + 1 == *b) {
+            let mut buf = worker.buffer(run.len());
+            for (slot, (place, page)) in run.iter().zip(pages.by_ref()).enumerate() {
+                let stamp = PageStamp {
+                    identity: self.shared.leaf_identity(*place),
+                    flush: self.flush,
+                    namespace: 0,
+                    through: COMMIT,
+                };
+                let page_of = &unfolded[page];
+                let tag =
+                    write_page(buf.page_mut(slot), &stamp, &page_of.prefix, page_of.cells, &nodes[page].stored);
+                let cut = &mut leaves[first + page].cut;
+                (cut.place, cut.tag) = (Some(*place), tag);
+            }
+            worker.write(&self.shared.files.leaf, buf, u64::from(run[0]) * 4096)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a worker keeps from unit to unit.
+struct Worker<H: Hasher, D: Device> {
+    queue: D::Queue,
+    folder: Folder<H>,
+    /// Buffers of a whole batch.
+    spare: Vec<PageBuf>,
+    failed: Option<IoError>,
+}
+
+impl<H: Hasher, D: Device> Worker<H, D> {
+    fn buffer(&mut self, pages: usize) -> PageBuf {
+        let spare = if pages == BATCH { self.spare.pop() } else { None };
+        spare.unwrap_or_else(|| PageBuf::zeroed(pages))
+    }
+
+    fn write(&mut self, file: &D::File, buf: PageBuf, offset: u64) -> Result<()> {
+        while self.queue.in_flight() == self.queue.depth() {
+            self.arrive()?;
+        }
+        self.queue.push(Request { file: file.clone(), transfer: Transfer::Write, offset, buf, token: 0 });
+        self.queue.submit()?;
+        self.failed.take().map_or(Ok(()), |error| Err(full(error)))
+    }
+
+    fn arrive(&mut self) -> Result<()> {
+        let mut next = self.queue.wait()?;
+        while let Some(completion) = next {
+            self.failed = self.failed.take().or(completion.result.err());
+            if completion.buf.pages() == BATCH {
+                self.spare.push(completion.buf);
+            }
+            next = self.queue.poll();
+        }
+        Ok(())
+    }
+
+    /// Waits for everything in flight.
+    fn settle(&mut self) -> Result<()> {
+        while self.queue.in_flight() > 0 {
+            self.arrive()?;
+        }
+        self.failed.take().map_or(Ok(()), |error| Err(full(error)))
+    }
+}

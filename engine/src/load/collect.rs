@@ -1,0 +1,253 @@
+//! Collecting pairs in buckets by the bits behind a prefix, and making units of the buckets.
+//!
+//! A unit is what one worker sorts and cuts at once: all pairs below a prefix whose parent holds
+//! more than one page can. Small neighbouring buckets become one unit; a bucket too large for one
+//! is distributed again by the bits behind those that all its keys share, as often as it takes.
+
+use pleach_beatree::load::record::MAX_RECORD;
+use pleach_beatree::load::{Record, Records};
+use pleach_core::prefix::common_len;
+use pleach_core::{Key, Prefix};
+use pleach_io::{Device, PageBuf};
+
+use super::blocks::{Block, Blocks};
+use crate::error::{Error, Result};
+
+/// Units have at least this many bytes of records before their neighbours are kept apart: the
+/// cells of the parent then take more than a page, however deep it is.
+const MIN_UNIT: u64 = 64 << 10;
+/// Bytes of records of the largest unit.
+const MAX_UNIT: u64 = 8 << 20;
+/// Bits by which pairs are distributed at once.
+const MAX_BITS: u16 = 10;
+
+const _: () = assert!(MIN_UNIT > 16 * MAX_RECORD as u64);
+
+/// Sizes that follow from the memory of a load.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Pages of a block.
+    pub(super) block_pages: usize,
+    /// Bytes of blocks in memory.
+    pub(super) blocks: u64,
+    /// Bits by which pairs are distributed.
+    bits: u16,
+    /// Bytes of the largest unit.
+    unit: u64,
+}
+
+impl Sizes {
+    /// Three quarters of the memory are for blocks, of which at most a quarter is open; the rest
+    /// is for workers, the new index and the pages on their way.
+    pub(super) fn new(memory: u64, workers: usize) -> Self {
+        let blocks = memory / 4 * 3;
+        let block_pages = (blocks / 4 / 32 / 4096).clamp(1, 16);
+        let open = (blocks / 4 / (block_pages * 4096)).max(2);
+        let bits = u16::try_from(open.ilog2()).expect("at most 64").min(MAX_BITS);
+        // A worker needs about five times a unit's bytes.
+        let unit = (memory / 4 / 5 / workers as u64).clamp(MIN_UNIT, MAX_UNIT);
+        Self { block_pages: usize::try_from(block_pages).expect("at most 16"), blocks, bits, unit }
+    }
+}
+
+struct Bucket {
+    full: Vec<Block>,
+    open: Option<PageBuf>,
+    filled: usize,
+    keys: u64,
+    bytes: u64,
+}
+
+/// Pairs below a prefix, distributed by the bits behind it.
+pub(super) struct Buckets {
+    at: Prefix,
+    bits: u16,
+    buckets: Vec<Bucket>,
+}
+
+/// All pairs below a prefix.
+pub(super) struct UnitSource {
+    pub(super) prefix: Prefix,
+    pub(super) blocks: Vec<Block>,
+    pub(super) keys: u64,
+}
+
+impl Buckets {
+    pub(super) fn new(at: Prefix, sizes: &Sizes) -> Self {
+        let bits = sizes.bits.min(256 - at.len());
+        let empty = |_| Bucket { full: Vec::new(), open: None, filled: 0, keys: 0, bytes: 0 };
+        Self { at, bits, buckets: (0..1usize << bits).map(empty).collect() }
+    }
+
+    /// Adds a pair.
+    #[inline]
+    pub(super) fn push<D: Device>(&mut self, blocks: &mut Blocks<D>, record: &Record<'_>) -> Result<()> {
+        let index = bits_of(record.key, self.at.len(), self.bits);
+        let bucket = &mut self.buckets[index];
+        bucket.keys += 1;
+        bucket.bytes += record.size() as u64;
+        if let Some(open) = &mut bucket.open
+            && let Some(end) = record.write(open, bucket.filled)
+        {
+            bucket.filled = end;
+            return Ok(());
+        }
+        bucket.renew(blocks, record)
+    }
+
+    /// Units of all pairs, in key order; their prefixes tile the key space.
+    pub(super) fn into_units<D: Device>(
+        self,
+        blocks: &mut Blocks<D>,
+        sizes: &Sizes,
+        workers: usize,
+    ) -> Result<Vec<UnitSource>> {
+        let total: u64 = self.buckets.iter().map(|bucket| bucket.bytes).sum();
+        let limit = (total / (workers as u64 * 8)).clamp(MIN_UNIT, sizes.unit);
+        let mut units = Vec::new();
+        Units { blocks, sizes, limit, out: &mut units }.of_buckets(self)?;
+        Ok(units)
+    }
+}
+
+impl Bucket {
+    /// The open block has no room for this record: it is kept, and the record starts another.
+    #[cold]
+    fn renew<D: Device>(&mut self, blocks: &mut Blocks<D>, record: &Record<'_>) -> Result<()> {
+        self.close(blocks)?;
+        let mut open = blocks.take()?;
+        self.filled = record.write(&mut open, 0).expect("a block holds any record");
+        self.open = Some(open);
+        Ok(())
+    }
+
+    fn close<D: Device>(&mut self, blocks: &mut Blocks<D>) -> Result<()> {
+        if let Some(full) = self.open.take() {
+            self.full.push(blocks.keep(full, self.filled)?);
+            self.filled = 0;
+        }
+        Ok(())
+    }
+}
+
+struct Units<'a, D: Device> {
+    blocks: &'a mut Blocks<D>,
+    sizes: &'a Sizes,
+    limit: u64,
+    out: &'a mut Vec<UnitSource>,
+}
+
+impl<D: Device> Units<'_, D> {
+    fn of_buckets(&mut self, from: Buckets) -> Result<()> {
+        let mut buckets = from.buckets;
+        for bucket in &mut buckets {
+            bucket.close(self.blocks)?;
+        }
+        let mut todo = vec![(from.at, buckets)];
+        while let Some((prefix, mut buckets)) = todo.pop() {
+            let bytes: u64 = buckets.iter().map(|bucket| bucket.bytes).sum();
+            if bytes <= self.limit || (buckets.len() == 1 && bytes <= self.sizes.unit) {
+                let keys = buckets.iter().map(|bucket| bucket.keys).sum();
+                let blocks = buckets.into_iter().flat_map(|bucket| bucket.full).collect();
+                self.out.push(UnitSource { prefix, blocks, keys });
+            } else if let [bucket] = &mut buckets[..] {
+                let full = std::mem::take(&mut bucket.full);
+                self.again(prefix, full)?;
+            } else {
+                let right = buckets.split_off(buckets.len() / 2);
+                todo.push((prefix.child(true), right));
+                todo.push((prefix.child(false), buckets));
+            }
+        }
+        Ok(())
+    }
+
+    /// Distributes a large bucket by the bits behind those that all its keys share.
+    fn again(&mut self, at: Prefix, full: Vec<Block>) -> Result<()> {
+        self.blocks.settle()?;
+        let shared = self.shared_prefix(&full)?;
+        let mut buckets = Buckets::new(shared, self.sizes);
+        for block in full {
+            let (buf, filled) = self.blocks.read(block)?;
+            for (_, record) in Records::new(&buf[..filled]) {
+                buckets.push(self.blocks, &record)?;
+            }
+            self.blocks.give(buf);
+        }
+        let empty = |prefix| UnitSource { prefix, blocks: Vec::new(), keys: 0 };
+        let mut behind = Vec::new();
+        for depth in at.len()..shared.len() {
+            let step = Prefix::new(shared.first_key(), depth + 1);
+            let sibling = empty(step.sibling().expect("not the root"));
+            if step.is_right() { self.out.push(sibling) } else { behind.push(sibling) }
+        }
+        self.of_buckets(buckets)?;
+        self.out.extend(behind.into_iter().rev());
+        Ok(())
+    }
+
+    /// The longest prefix of all keys in these blocks, which have settled.
+    fn shared_prefix(&mut self, full: &[Block]) -> Result<Prefix> {
+        let mut shared: Option<Prefix> = None;
+        for block in full {
+            self.blocks.look(block, |filled| {
+                for (_, record) in Records::new(filled) {
+                    let prefix = shared.get_or_insert(Prefix::new(record.key, 256));
+                    let len = common_len(prefix.first_key(), record.key).min(prefix.len());
+                    if len < prefix.len() {
+                        *prefix = Prefix::new(record.key, len);
+                    }
+                }
+            })?;
+        }
+        let shared = shared.expect("a large bucket has keys");
+        if shared.len() == 256 {
+            return Err(Error::RepeatedKey(*shared.first_key()));
+        }
+        Ok(shared)
+    }
+}
+
+/// `bits` bits of a key, from bit `depth` on, as a number.
+#[inline]
+fn bits_of(key: &Key, depth: u16, bits: u16) -> usize {
+    let skip = usize::from(depth / 8).min(24);
+    let window = u64::from_be_bytes(*key[skip..].first_chunk().expect("8 bytes"));
+    let from = usize::from(depth) - skip * 8;
+    if bits == 0 {
+        return 0;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "few bits are left")]
+    let number = ((window << from) >> (64 - bits)) as usize;
+    number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_those_behind_the_prefix() {
+        let mut key = [0; 32];
+        key[31] = 0b0000_0101;
+        key[2] = 0b1100_0000;
+        assert_eq!(bits_of(&key, 16, 2), 3);
+        assert_eq!(bits_of(&key, 15, 4), 0b0110);
+        assert_eq!(bits_of(&key, 253, 3), 5);
+        assert_eq!(bits_of(&key, 255, 1), 1);
+        assert_eq!(bits_of(&key, 0, 10), 0);
+    }
+
+    #[test]
+    fn sizes_stay_within_the_memory() {
+        for mib in [1, 4, 64, 1024, 8192] {
+            for workers in [1, 2, 64] {
+                let memory = mib << 20;
+                let sizes = Sizes::new(memory, workers);
+                let open = (1u64 << sizes.bits) * sizes.block_pages as u64 * 4096;
+                assert!(open <= sizes.blocks / 4, "{mib} MiB: {sizes:?}");
+                assert!((MIN_UNIT..=MAX_UNIT).contains(&sizes.unit));
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! A bulk load gives the root, the values and the pages that commits would, whatever the order
+//! and kind of keys and however little memory it has; batches go on upon it, and it survives
+//! reopening.
+
+mod common;
+
+use common::{Keys, Model, Rng, batch, bytes, cases, key, ops};
+use pleach::tools::{CheckOptions, check};
+use pleach::{Blake3, Db, Error, Geometry, LoadOptions, Options, Pleach, SessionOptions, Sha2, Value};
+use pleach_core::{Hasher, Key, TERMINATOR, witness};
+
+fn options(path: &std::path::Path) -> Options {
+    Options::new(path)
+        .create(true)
+        .cache_mib(16)
+        .threads(2)
+        .in_flight(16)
+        .geometry(Geometry::tiny())
+        .log_limit_bytes(256 << 10)
+}
+
+fn pairs(rng: &mut Rng, kind: Keys, count: u64) -> Vec<(Key, Value)> {
+    let lengths = [0, 1, 8, 8, 8, 8, 8, 8, 100, 1000];
+    (0..count)
+        .map(|id| {
+            let len = match id % 500 {
+                77 => 1025,
+                177 => 5000,
+                277 if id < 1000 => 100_000,
+                _ => lengths[usize::try_from(rng.below(lengths.len() as u64)).expect("small")],
+            };
+            (key(kind, id), bytes(rng, len))
+        })
+        .collect()
+}
+
+fn assert_holds<H: Hasher>(db: &Db<H>, model: &Model) {
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let keys: Vec<Key> = model.values.keys().copied().collect();
+    let values = session.read_many(&keys).expect("read");
+    for (key, value) in keys.iter().zip(values) {
+        assert!(value.as_ref() == model.values.get(key), "the value of a loaded key");
+    }
+}
+
+fn clean(path: &std::path::Path, model: &Model) {
+    let report = check(path, CheckOptions::default()).expect("checked");
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+    assert_eq!(report.keys, model.values.len() as u64);
+}
+
+fn run<H: Hasher>(seed: u64, kind: Keys, count: u64, sorted: bool, memory_mib: u64) -> u64 {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut rng = Rng::new(seed);
+    let mut items = pairs(&mut rng, kind, count);
+    if sorted {
+        items.sort_by_key(|item| item.0);
+    }
+    let mut model = Model { values: items.iter().cloned().collect() };
+    let root = model.naive::<H>().root::<H>();
+    let db = Db::<H>::open(options(folder.path())).expect("created");
+    let report =
+        db.bulk_load(items.into_iter(), LoadOptions::new().memory_mib(memory_mib)).expect("loaded");
+    assert_eq!((report.root, report.accounts, db.commit_number()), (root, count, 1));
+    assert_eq!(db.root(), root);
+    assert_holds(&db, &model);
+    // What a kill right after the load leaves.
+    drop(db);
+    clean(folder.path(), &model);
+    let mut db = Db::<H>::open(options(folder.path())).expect("reopened");
+    assert_eq!((db.root(), db.commit_number()), (root, 1));
+    for round in 0..4 {
+        let accesses = batch(&mut rng, kind, count + 50, 300);
+        let before = model.naive::<H>();
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let mut block = session.finish(accesses.clone()).expect("finished");
+        let expected = before.witness::<H>(&ops::<H>(&accesses)).encode::<H>().expect("encodes");
+        let found = block.take_witness().expect("asked for");
+        assert_eq!(found, expected, "round {round}: witness");
+        witness::verify::<H>(&found, &before.root::<H>()).expect("verifies");
+        model.apply(&accesses);
+        assert_eq!(block.root(), model.naive::<H>().root::<H>(), "round {round}: root");
+        block.commit().expect("committed");
+        if round == 1 {
+            drop(db);
+            db = Db::<H>::open(options(folder.path())).expect("reopened");
+        }
+    }
+    assert_holds(&db, &model);
+    db.close().expect("closed");
+    clean(folder.path(), &model);
+    report.spilled_bytes
+}
+
+#[test]
+fn few_and_many_uniform_keys() {
+    for (seed, count) in [0, 1, 2, 40, 3000, 20_000].into_iter().enumerate() {
+        for sorted in [false, true] {
+            run::<Blake3>(seed as u64, Keys::Uniform, count, sorted, 64);
+        }
+    }
+}
+
+#[test]
+fn sequential_keys_and_keys_that_share_60_bits() {
+    for seed in 0..cases(1) {
+        for kind in [Keys::Sequential, Keys::SharedPrefix] {
+            run::<Blake3>(seed, kind, 200, false, 64);
+            run::<Blake3>(seed, kind, 6000, false, 64);
+        }
+    }
+}
+
+#[test]
+fn under_sha256() {
+    run::<Sha2>(7, Keys::Uniform, 5000, false, 64);
+}
+
+#[test]
+fn pairs_that_do_not_fit_the_memory_wait_in_a_file() {
+    for kind in [Keys::Uniform, Keys::Sequential, Keys::SharedPrefix] {
+        let spilled = run::<Blake3>(9, kind, 25_000, false, 1);
+        assert!(spilled > 1 << 20, "{kind:?}: {spilled} bytes were spilled");
+    }
+}
+
+#[test]
+fn incremental_commits_give_the_same_root() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (loaded, committed) = (folder.path().join("a"), folder.path().join("b"));
+    let mut rng = Rng::new(3);
+    let items = pairs(&mut rng, Keys::Uniform, 4000);
+    let db = Pleach::open(options(&loaded)).expect("created");
+    db.bulk_load(items.iter().cloned(), LoadOptions::new()).expect("loaded");
+    let twin = Pleach::open(options(&committed)).expect("created");
+    for chunk in items.chunks(500) {
+        let accesses =
+            chunk.iter().map(|(key, value)| pleach::Access::write(*key, Some(value.clone()))).collect();
+        let session = twin.session(SessionOptions::new().witness(false)).expect("a session");
+        session.finish(accesses).expect("finished").commit().expect("committed");
+    }
+    assert_eq!(db.root(), twin.root());
+}
+
+#[test]
+fn a_repeated_key_is_refused_and_leaves_the_database_empty() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut rng = Rng::new(4);
+    let mut items = pairs(&mut rng, Keys::Uniform, 3000);
+    let twice = items[1234].0;
+    items.push((twice, Value::from(b"again")));
+    let db = Pleach::open(options(folder.path())).expect("created");
+    let refused = db.bulk_load(items.iter().cloned(), LoadOptions::new());
+    assert!(matches!(refused, Err(Error::RepeatedKey(key)) if key == twice), "{refused:?}");
+    assert_eq!((db.root(), db.commit_number()), (TERMINATOR, 0));
+    items.pop();
+    // The same many times, so that one bucket has nothing to be split by.
+    let many = (0..40_000).map(|_| (twice, Value::from(&[0; 22])));
+    let refused = db.bulk_load(many, LoadOptions::new().memory_mib(1));
+    assert!(matches!(refused, Err(Error::RepeatedKey(key)) if key == twice), "{refused:?}");
+    let report = db.bulk_load(items.into_iter(), LoadOptions::new()).expect("loaded after all");
+    assert_eq!(db.root(), report.root);
+    let again = db.bulk_load(std::iter::empty(), LoadOptions::new());
+    assert!(matches!(again, Err(Error::NotEmpty(1))), "{again:?}");
+    db.close().expect("closed");
+    assert!(!folder.path().join("load-spill").exists());
+}
+
+#[test]
+fn an_open_session_or_a_commit_forbids_a_load() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = Pleach::open(options(folder.path())).expect("created");
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let refused = db.bulk_load(std::iter::empty(), LoadOptions::new());
+    assert!(matches!(refused, Err(Error::InUse)), "{refused:?}");
+    let accesses = vec![pleach::Access::write([1; 32], Some(Value::from(b"one")))];
+    session.finish(accesses).expect("finished").commit().expect("committed");
+    let refused = db.bulk_load(std::iter::empty(), LoadOptions::new());
+    assert!(matches!(refused, Err(Error::NotEmpty(1))), "{refused:?}");
+}
+
+#[test]
+fn a_value_over_the_limit_is_refused_and_progress_reaches_the_count() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = Pleach::open(options(folder.path())).expect("created");
+    let large = vec![([3; 32], Value::from(vec![0; pleach::MAX_VALUE + 1]))];
+    let refused = db.bulk_load(large.into_iter(), LoadOptions::new());
+    assert!(matches!(refused, Err(Error::ValueTooLarge { .. })), "{refused:?}");
+    let told = Arc::new(AtomicU64::new(0));
+    let hears = Arc::clone(&told);
+    let progress: pleach::Progress = Box::new(move |done| {
+        hears.fetch_max(done, Ordering::Relaxed);
+    });
+    let mut rng = Rng::new(5);
+    let items = pairs(&mut rng, Keys::Uniform, 999);
+    db.bulk_load(items.into_iter(), LoadOptions::new().progress(Some(progress))).expect("loaded");
+    assert_eq!(told.load(Ordering::Relaxed), 999);
+}
