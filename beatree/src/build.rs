@@ -169,6 +169,9 @@ pub struct PageStamp {
 }
 
 /// Writes a leaf page and gives its tag.
+///
+/// # Panics
+/// When the cells were not planned for this prefix.
 pub fn write_page(
     page: &mut [u8; 4096],
     stamp: &PageStamp,

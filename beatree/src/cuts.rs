@@ -157,9 +157,7 @@ fn bits_behind(key: &Key, from: u16) -> u32 {
     let mut window = [0u8; 8];
     let have = (32 - byte.min(32)).min(8);
     window[..have].copy_from_slice(&key[byte..byte + have]);
-    #[expect(clippy::cast_possible_truncation, reason = "the upper 32 bits are taken")]
-    let bits = ((u64::from_be_bytes(window) << (from % 8)) >> 32) as u32;
-    bits
+    ((u64::from_be_bytes(window) << (from % 8)) >> 32) as u32
 }
 
 /// The region's first key with `bits` put behind its prefix.

@@ -86,7 +86,12 @@ impl Merge<'_> {
     }
 
     /// Puts every key below `position` into the folder.
-    fn expand<H: Hasher>(&mut self, folder: &mut Folder<H>, position: &Prefix, seen: &mut Vec<Seen>) {
+    fn expand<H: Hasher>(
+        &mut self,
+        folder: &mut Folder<H>,
+        position: &Prefix,
+        seen: &mut Vec<Seen>,
+    ) {
         if let Some(leaf) = self.leaf {
             self.cell = leaf.lower_bound(position.first_key());
         }
@@ -124,7 +129,13 @@ impl Merge<'_> {
     }
 
     /// One key with a patch or a touch.
-    fn changed<H: Hasher>(&mut self, folder: &mut Folder<H>, key: &Key, cell: Option<Cell<'_>>, seen: &mut Vec<Seen>) {
+    fn changed<H: Hasher>(
+        &mut self,
+        folder: &mut Folder<H>,
+        key: &Key,
+        cell: Option<Cell<'_>>,
+        seen: &mut Vec<Seen>,
+    ) {
         let patch = self.patches.first().filter(|patch| patch.0 == *key);
         let touch = self.touches.first().filter(|touch| touch.key == *key);
         if patch.is_some() {

@@ -57,7 +57,7 @@ impl Dropped {
 }
 
 /// Where the nodes of a region's children are.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Nodes {
     /// In memory, one a child.
     Resident(Vec<Node>),
@@ -310,11 +310,12 @@ impl RegionState {
         let mut touches: Vec<u8> = Vec::with_capacity(self.cuts.len() + moves.len());
         let mut done = Relocated::default();
         let mut coming = moves.iter().peekable();
-        for child in 0..self.cuts.len() {
+        for (child, old_node) in old_nodes.iter().enumerate() {
             let cut = self.cuts.cut(child);
-            let Some(replaced) = coming.peek().filter(|next| next.range.contains(&cut.prefix)) else {
+            let Some(replaced) = coming.peek().filter(|next| next.range.contains(&cut.prefix))
+            else {
                 cuts.push(cut);
-                nodes.push(old_nodes[child]);
+                nodes.push(*old_node);
                 touches.push(self.touches[child]);
                 continue;
             };
@@ -337,7 +338,9 @@ impl RegionState {
         self.touches = touches;
         (done.bytes, done.entries) = self.retire(moves);
         // Replaced while the pages were being written: they have such a value in a cell.
-        self.dropped.retain(|dropped| !moves.iter().any(|moved| dropped.is_in(&moved.range, moved.through)));
+        self.dropped.retain(|dropped| {
+            !moves.iter().any(|moved| dropped.is_in(&moved.range, moved.through))
+        });
         self.position = position;
         self.shape += u64::from(done.reshaped);
         done
@@ -354,7 +357,8 @@ impl RegionState {
             while at < moves.len() && ends[at] < pending.key {
                 at += 1;
             }
-            let Some(moved) = moves.get(at).filter(|moved| moved.range.first_key() <= &pending.key) else {
+            let Some(moved) = moves.get(at).filter(|moved| moved.range.first_key() <= &pending.key)
+            else {
                 return true;
             };
             if pending.commit > moved.through {

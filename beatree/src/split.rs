@@ -13,6 +13,9 @@ use crate::region::{Nodes, Region, RegionState};
 use crate::top::Top;
 
 /// The node of a region from those of its children.
+///
+/// # Panics
+/// Never for one node a child.
 pub fn region_node<H: Hasher>(cuts: &Cuts, nodes: &[Node]) -> Node {
     let mut folder = Folder::<H>::new();
     folder.begin(cuts.region().len());
@@ -93,7 +96,12 @@ fn half<H: Hasher>(
         nodes: Nodes::Resident(nodes),
         paged_at: None,
         pending: whole.pending[pending].to_vec(),
-        dropped: whole.dropped.iter().filter(|dropped| region.covers(&dropped.pending.key)).cloned().collect(),
+        dropped: whole
+            .dropped
+            .iter()
+            .filter(|dropped| region.covers(&dropped.pending.key))
+            .cloned()
+            .collect(),
         touches: whole.touches[children].to_vec(),
         cuts: Arc::new(cuts),
         changed: whole.changed,

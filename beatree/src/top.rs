@@ -55,6 +55,9 @@ impl Top {
     }
 
     /// Index of the region that covers a key.
+    ///
+    /// # Panics
+    /// Never: regions tile the key space.
     #[inline]
     pub fn find(&self, key: &Key) -> usize {
         let wanted = leading(key);

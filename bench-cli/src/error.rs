@@ -43,10 +43,6 @@ impl BenchError {
     }
 
     /// Wraps an engine's error, whatever its type.
-    #[cfg_attr(
-        not(any(feature = "engine", feature = "peer-nomt")),
-        expect(dead_code, reason = "the model does not fail in words of its own")
-    )]
     pub(crate) fn backend<E: std::fmt::Display>(name: &'static str) -> impl Fn(E) -> Self {
         // The alternate form prints the whole chain of causes where there is one.
         move |error| Self::Backend { backend: name, message: one_line(&format!("{error:#}")) }

@@ -23,7 +23,6 @@ mod machine;
 mod measure;
 mod progress;
 mod report;
-#[cfg(feature = "engine")]
 mod tools;
 mod workload;
 
@@ -52,7 +51,6 @@ pub fn nomt_bench() -> ExitCode {
 }
 
 /// The whole of `pleach`.
-#[cfg(feature = "engine")]
 pub fn pleach() -> ExitCode {
     tools::main()
 }

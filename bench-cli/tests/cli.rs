@@ -20,10 +20,7 @@ const GOLDEN: [(&str, &str, &str); 5] = [
 
 /// The oracle, then every engine that this build has.
 fn backends() -> Vec<&'static str> {
-    let mut all = vec!["model"];
-    if cfg!(feature = "engine") {
-        all.push("pleach");
-    }
+    let mut all = vec!["model", "pleach"];
     if cfg!(feature = "peer-nomt") {
         all.push("nomt");
     }
@@ -335,7 +332,6 @@ fn device_measures_a_small_file_and_removes_it() {
     assert_eq!(std::fs::read_dir(at.path()).expect("the folder").count(), 0);
 }
 
-#[cfg(feature = "engine")]
 mod tools {
     use super::*;
 

@@ -35,8 +35,8 @@ fn main() -> ExitCode {
 
 fn run(folder: PathBuf, accounts: u64, options: LoadOptions) -> pleach::Result<()> {
     let db = Pleach::open(Options::new(folder).create(true))?;
-    let items =
-        (0..accounts).map(|id| (Blake3::hash(&id.to_be_bytes()), Value::from(&1_000_000u64.to_be_bytes())));
+    let items = (0..accounts)
+        .map(|id| (Blake3::hash(&id.to_be_bytes()), Value::from(&1_000_000u64.to_be_bytes())));
     let report = db.bulk_load(items, options)?;
     println!(
         "{} accounts in {:.2} s: {:.0} a second, {} pages, {} MiB written, {} MiB of them spilled",

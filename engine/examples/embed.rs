@@ -12,11 +12,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let session = db.session(SessionOptions::new())?;
     assert_eq!(session.read(&alice)?, None);
-    let mut block = session.finish(vec![Access::read_write(alice, Some(Value::from(&b"1000"[..])))])?;
+    let mut block =
+        session.finish(vec![Access::read_write(alice, Some(Value::from(&b"1000"[..])))])?;
     let witness = block.take_witness().expect("a session makes a witness unless told otherwise");
     let number = block.commit()?;
 
-    println!("commit {number}, root {:02x?}, a witness of {} bytes", &db.root()[..4], witness.len());
+    println!(
+        "commit {number}, root {:02x?}, a witness of {} bytes",
+        &db.root()[..4],
+        witness.len()
+    );
     assert_eq!(db.session(SessionOptions::new())?.read(&alice)?.as_deref(), Some(&b"1000"[..]));
     db.close()?;
     Ok(())

@@ -8,7 +8,11 @@ use pleach_core::proof::Lookup;
 use pleach_core::{Blake3, Hasher as _, Node, witness};
 
 /// What the client does with a block: believes nothing but the root it knows.
-fn verify(known: &Node, bytes: &[u8], key: &[u8; 32]) -> Result<(Node, bool), Box<dyn std::error::Error>> {
+fn verify(
+    known: &Node,
+    bytes: &[u8],
+    key: &[u8; 32],
+) -> Result<(Node, bool), Box<dyn std::error::Error>> {
     let verified = witness::verify::<Blake3>(bytes, known)?;
     let present = matches!(verified.get(key), Lookup::Present(_));
     Ok((*verified.new_root(), present))

@@ -15,9 +15,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let db = Pleach::open(Options::new(folder.path()).create(true))?;
 
     let one = db.session(SessionOptions::new())?.finish(vec![set("a", "1")])?.into_overlay();
-    let two = db.session(SessionOptions::new().over(&one))?.finish(vec![set("a", "2")])?.into_overlay();
-    let three = db.session(SessionOptions::new().over(&two))?.finish(vec![set("b", "3")])?.into_overlay();
-    let fork = db.session(SessionOptions::new().over(&one))?.finish(vec![set("a", "fork")])?.into_overlay();
+    let two =
+        db.session(SessionOptions::new().over(&one))?.finish(vec![set("a", "2")])?.into_overlay();
+    let three =
+        db.session(SessionOptions::new().over(&two))?.finish(vec![set("b", "3")])?.into_overlay();
+    let fork = db
+        .session(SessionOptions::new().over(&one))?
+        .finish(vec![set("a", "fork")])?
+        .into_overlay();
 
     let read = |overlay| -> Result<_, Error> {
         db.session(SessionOptions::new().over(overlay))?.read(&Blake3::hash(b"a"))

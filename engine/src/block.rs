@@ -69,7 +69,14 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         if self.parent.is_some() {
             return self.into_overlay().commit();
         }
-        commit::commit(&self.shared, self.view.base, &self.prev_root, &self.root, self.chunks, self.blob.as_deref())
+        commit::commit(
+            &self.shared,
+            self.view.base,
+            &self.prev_root,
+            &self.root,
+            self.chunks,
+            self.blob.as_deref(),
+        )
     }
 
     /// Keeps the block in memory as a state that further sessions can stand on.

@@ -13,15 +13,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
+use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::Touch;
 use pleach_beatree::region::{Applied, Pending};
-use pleach_beatree::Stored;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Device, Event, Runtime};
 
 use crate::error::{Error, Result};
 use crate::finish::{ChunkOutcome, refold};
-use crate::log::{ChangeSection, LogValue, MAX_RECORD, NamespacePart, NodeSection, RecordBuf, commit_record};
+use crate::log::{
+    ChangeSection, LogValue, MAX_RECORD, NamespacePart, NodeSection, RecordBuf, commit_record,
+};
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::overflow::{self, Tentative};
@@ -89,7 +91,8 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
         drop(state);
         break position + bytes;
     };
-    let written = shared.sequencer.write_through(end, shared.options.durability == Durability::Commit);
+    let written =
+        shared.sequencer.write_through(end, shared.options.durability == Durability::Commit);
     if let Err(error) = written {
         shared.poison(&error);
         return Err(error);
@@ -115,7 +118,11 @@ fn renew<H: Hasher, D: Device, R: Runtime>(
         let touches: Vec<Touch> = chunk
             .changes
             .iter()
-            .map(|changed| Touch { key: changed.key, reads: false, writes: Some(changed.new.clone()) })
+            .map(|changed| Touch {
+                key: changed.key,
+                reads: false,
+                writes: Some(changed.new.clone()),
+            })
             .collect();
         let (view, _) = shared.tip_view();
         let changes = std::mem::take(&mut chunk.changes);
@@ -247,14 +254,26 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
         for part in regions.iter().skip(index * share).take(share) {
             let outcome = &part.chunk.regions[part.index];
             nodes.clear();
-            nodes.extend(part.chunk.nodes[outcome.nodes.clone()].iter().map(|(child, _, node)| (*child, *node)));
-            let mut states =
-                changes[part.changes.clone()].iter().map(|changed| (changed.key, changed.new.clone()));
-            let mut applied =
-                Applied { commit: number, position, changes: &mut states, nodes: &nodes, own: outcome.node };
+            nodes.extend(
+                part.chunk.nodes[outcome.nodes.clone()]
+                    .iter()
+                    .map(|(child, _, node)| (*child, *node)),
+            );
+            let mut states = changes[part.changes.clone()]
+                .iter()
+                .map(|changed| (changed.key, changed.new.clone()));
+            let mut applied = Applied {
+                commit: number,
+                position,
+                changes: &mut states,
+                nodes: &nodes,
+                own: outcome.node,
+            };
             let mut state = outcome.region.write();
             let (more_bytes, more_entries) =
-                state.apply(&mut applied, shared.options.flush_at, &mut scratch, |prefix| own_ripe.push(prefix));
+                state.apply(&mut applied, shared.options.flush_at, &mut scratch, |prefix| {
+                    own_ripe.push(prefix);
+                });
             bytes += more_bytes;
             entries += more_entries;
         }
@@ -309,6 +328,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         };
         self.undo.pin(base);
         drop(state);
-        (View::pinned(base, Arc::default(), Arc::clone(&self.undo), Arc::clone(&self.overlays)), root)
+        (
+            View::pinned(base, Arc::default(), Arc::clone(&self.undo), Arc::clone(&self.overlays)),
+            root,
+        )
     }
 }

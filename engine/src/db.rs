@@ -90,11 +90,16 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         let last = incarnation::read(&device, newest.database)?;
         let recovered = recover::<H, D>(&device, &newest, last)?;
         if let Some(cut) = &recovered.scan.cut {
-            tracing::warn!(position = cut.position, bytes = cut.bytes, "the log's torn end was cut off");
+            tracing::warn!(
+                position = cut.position,
+                bytes = cut.bytes,
+                "the log's torn end was cut off"
+            );
         }
         superblocks.confirm()?;
         let incarnation = incarnation::raise(&device, newest.database)?;
-        let shared = Arc::new(assemble(device, runtime, options, superblocks, incarnation, recovered)?);
+        let shared =
+            Arc::new(assemble(device, runtime, options, superblocks, incarnation, recovered)?);
         let tasks = start_tasks(&shared);
         Ok(Self { shared, tasks: Mutex::new(Some(tasks)), _lock: lock })
     }
@@ -196,7 +201,11 @@ impl<H: Hasher, D: Device, R: Runtime> Drop for Db<H, D, R> {
 }
 
 /// Step by step: marker, files, an image of the empty trie, log, incarnation, superblock.
-fn create<H: Hasher, D: Device, R: Runtime>(device: &D, runtime: &R, options: &Options) -> Result<()> {
+fn create<H: Hasher, D: Device, R: Runtime>(
+    device: &D,
+    runtime: &R,
+    options: &Options,
+) -> Result<()> {
     let database = runtime.random();
     creation::create(device, database, is_ours, |device| {
         for name in [LEAF_FILE, OVERFLOW_FILE, image_name(ImageFile::A), image_name(ImageFile::B)] {
@@ -204,7 +213,11 @@ fn create<H: Hasher, D: Device, R: Runtime>(device: &D, runtime: &R, options: &O
             device.sync(&file)?;
         }
         incarnation::create(device, database)?;
-        let image = first_image(device, database, space_geometry(options.geometry.segment_pages, options.geometry.size_factor))?;
+        let image = first_image(
+            device,
+            database,
+            space_geometry(options.geometry.segment_pages, options.geometry.size_factor),
+        )?;
         let geometry = superblock::Geometry {
             page_size: 4096,
             size_factor_percent: options.geometry.size_factor,
@@ -241,33 +254,53 @@ pub(crate) fn geometry_of(superblock: &Superblock) -> space::Geometry {
 
 /// Names that a database of ours may have in its folder.
 fn is_ours(name: &str) -> bool {
-    [LEAF_FILE, OVERFLOW_FILE, "image-a", "image-b", "super", "super.new", "incarnation", "incarnation.new", "log.new", SPILL_FILE]
-        .contains(&name)
+    [
+        LEAF_FILE,
+        OVERFLOW_FILE,
+        "image-a",
+        "image-b",
+        "super",
+        "super.new",
+        "incarnation",
+        "incarnation.new",
+        "log.new",
+        SPILL_FILE,
+    ]
+    .contains(&name)
         || name.starts_with("log-")
 }
 
 fn assemble<H: Hasher, D: Device, R: Runtime>(
     device: D,
     runtime: R,
-    options: Options,
+    mut options: Options,
     superblocks: SuperblockStore<D>,
     incarnation: u32,
     recovered: Recovered,
 ) -> Result<Shared<H, D, R>> {
     let newest = *superblocks.newest();
-    let needed_from = superblocks.other().as_ref().map_or(newest.replay.position, |other| {
-        other.replay.position.min(newest.replay.position)
-    });
+    // The database keeps the geometry that it was created with.
+    options.geometry = crate::options::Geometry {
+        segment_pages: geometry_of(&newest).segment_pages,
+        log_segment: newest.geometry.log_segment,
+        size_factor: newest.geometry.size_factor_percent,
+    };
+    let needed_from = superblocks
+        .other()
+        .as_ref()
+        .map_or(newest.replay.position, |other| other.replay.position.min(newest.replay.position));
     let start = WriterStart::after(&recovered.scan, newest.database, incarnation, needed_from);
     let segments = SegmentOptions { size: newest.geometry.log_segment, spares: 4 };
     let writer = LogWriter::open(device.clone(), segments, &start)?;
     let leaf = device.open(LEAF_FILE, OpenMode::Write)?;
     let overflow = device.open(OVERFLOW_FILE, OpenMode::Write)?;
     let geometry = geometry_of(&newest);
-    let pages = u32::try_from(device.len(&leaf)? / 4096).map_err(|_| Error::Corrupt("the leaf file has over 2^32 pages".to_owned()))?;
+    let pages = u32::try_from(device.len(&leaf)? / 4096)
+        .map_err(|_| Error::Corrupt("the leaf file has over 2^32 pages".to_owned()))?;
     let segments_now = pages / geometry.segment_pages;
     let leaf_pages = recovered.places.len() as u64;
-    let space = Space::from_used(geometry, segments_now, recovered.places).map_err(|error| Error::Corrupt(error.to_string()))?;
+    let space = Space::from_used(geometry, segments_now, recovered.places)
+        .map_err(|error| Error::Corrupt(error.to_string()))?;
     let counters = Counters::default();
     Counters::add(&counters.leaf_pages, leaf_pages);
     Counters::add(&counters.pending_bytes, recovered.pending_bytes as u64);
@@ -318,7 +351,15 @@ fn start_tasks<H: Hasher, D: Device, R: Runtime>(shared: &Arc<Shared<H, D, R>>) 
     let mut prefetcher = Prefetcher::new(Arc::clone(shared));
     vec![
         shared.runtime.spawn("pleach-flush", &shared.work, Box::new(move || flusher.step())),
-        shared.runtime.spawn("pleach-checkpoint", &shared.work, Box::new(move || checkpointer.step())),
-        shared.runtime.spawn("pleach-prefetch", &shared.prefetches.event, Box::new(move || prefetcher.step())),
+        shared.runtime.spawn(
+            "pleach-checkpoint",
+            &shared.work,
+            Box::new(move || checkpointer.step()),
+        ),
+        shared.runtime.spawn(
+            "pleach-prefetch",
+            &shared.prefetches.event,
+            Box::new(move || prefetcher.step()),
+        ),
     ]
 }

@@ -45,7 +45,9 @@ pub enum Error {
         error: PageError,
     },
     /// A page is intact but not the one its parent expects: a lost or misdirected write.
-    #[error("page {page} of {file} is stale: its parent expects tag {expected:#010x}, found {found:#010x}")]
+    #[error(
+        "page {page} of {file} is stale: its parent expects tag {expected:#010x}, found {found:#010x}"
+    )]
     StalePage {
         /// File name.
         file: &'static str,
@@ -63,7 +65,9 @@ pub enum Error {
     #[error("{0}")]
     Options(String),
     /// The database was created with another hasher.
-    #[error("the database was created with hasher number {found}, opened with {expected}: open it with its own")]
+    #[error(
+        "the database was created with hasher number {found}, opened with {expected}: open it with its own"
+    )]
     WrongHasher {
         /// Number of the hasher that opened.
         expected: u8,
@@ -71,7 +75,9 @@ pub enum Error {
         found: u8,
     },
     /// The state that a block was made on is no longer the newest.
-    #[error("the block was made on commit {base}, the newest is {tip}: make it again on the newest")]
+    #[error(
+        "the block was made on commit {base}, the newest is {tip}: make it again on the newest"
+    )]
     StaleParent {
         /// Commit that the block was made on.
         base: u64,

@@ -25,6 +25,7 @@ mod sequencer;
 mod session;
 mod shared;
 pub mod superblock;
+pub mod tools;
 mod undo;
 mod view;
 

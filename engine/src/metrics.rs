@@ -67,6 +67,6 @@ impl Counters {
 
     /// Adds a signed change to a level.
     pub(crate) fn change(counter: &AtomicU64, by: isize) {
-        counter.fetch_add(by as i64 as u64, Ordering::Relaxed);
+        counter.fetch_add((by as i64).cast_unsigned(), Ordering::Relaxed);
     }
 }

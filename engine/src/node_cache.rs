@@ -126,7 +126,12 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     }
 
     /// Puts nodes that were read back into their region, unless it has changed meanwhile.
-    pub(crate) fn install_nodes(&self, region: &Region, place: &NodePlace, buf: &PageBuf) -> Result<()> {
+    pub(crate) fn install_nodes(
+        &self,
+        region: &Region,
+        place: &NodePlace,
+        buf: &PageBuf,
+    ) -> Result<()> {
         Counters::add(&self.counters.upper_trie_pages_read, 1);
         let mut state = region.write();
         if !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
@@ -195,13 +200,16 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             }
         };
         // Nodes are needed between a finish and its commit's publication.
-        let Some(_gate) = self.node_cache.gate.try_write() else { return Ok(self.unspill(region, &place)) };
+        let Some(_gate) = self.node_cache.gate.try_write() else {
+            return Ok(self.unspill(region, &place));
+        };
         let mut state = region.write();
         if state.position != position || state.retired {
             drop(state);
             return Ok(self.unspill(region, &place));
         }
-        if let Some(old) = state.paged_at.filter(|old| *old != place && old.file == NodeFile::Spill) {
+        if let Some(old) = state.paged_at.filter(|old| *old != place && old.file == NodeFile::Spill)
+        {
             self.node_cache.give_page(old.page);
         }
         state.paged_at = Some(place);
@@ -218,9 +226,14 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     }
 
     /// Writes a region's branch page to the spill file.
-    fn spill(&self, region: &Region, state: parking_lot::RwLockReadGuard<'_, RegionState>) -> Result<NodePlace> {
+    fn spill(
+        &self,
+        region: &Region,
+        state: parking_lot::RwLockReadGuard<'_, RegionState>,
+    ) -> Result<NodePlace> {
         let Nodes::Resident(nodes) = &state.nodes else { unreachable!("just checked") };
-        let mut place = NodePlace { file: NodeFile::Spill, page: self.node_cache.take_page(), tag: 0 };
+        let mut place =
+            NodePlace { file: NodeFile::Spill, page: self.node_cache.take_page(), tag: 0 };
         let mut buf = self.buffers.take();
         let header = BranchHeader {
             identity: identity(self.database, &place),
@@ -261,6 +274,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 
     /// Are the nodes of a region over its limit worth a look? Cheap, for the flusher's idle step.
     pub(crate) fn may_evict(&self) -> bool {
-        self.options.trie_cache.is_some() || self.counters.leaf_pages.load(Ordering::Relaxed) * 32 > self.node_limit()
+        self.options.trie_cache.is_some()
+            || self.counters.leaf_pages.load(Ordering::Relaxed) * 32 > self.node_limit()
     }
 }

@@ -194,10 +194,14 @@ impl Options {
             return wrong("the log limit is less than 256 KiB");
         }
         let geometry = &self.geometry;
-        if !(16..=1 << 20).contains(&geometry.segment_pages) || !geometry.segment_pages.is_power_of_two() {
+        if !(16..=1 << 20).contains(&geometry.segment_pages)
+            || !geometry.segment_pages.is_power_of_two()
+        {
             return wrong("a segment has a power of two of pages, 16 to 1048576");
         }
-        if !(16 << 10..=1 << 30).contains(&geometry.log_segment) || !geometry.log_segment.is_power_of_two() {
+        if !(16 << 10..=1 << 30).contains(&geometry.log_segment)
+            || !geometry.log_segment.is_power_of_two()
+        {
             return wrong("a log segment has a power of two of bytes, 16 KiB to 1 GiB");
         }
         if !(110..=1000).contains(&geometry.size_factor) {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use pleach_beatree::stored::{LargeValue, overflow_cell};
 use pleach_beatree::space::Extents;
+use pleach_beatree::stored::{LargeValue, overflow_cell};
 use pleach_beatree::{Stored, Value};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, Run};
@@ -51,18 +51,21 @@ pub(crate) fn write<H: Hasher, D: Device, R: Runtime>(
                 stream::build(buf.page_mut(page), &header, chunks.next().unwrap_or_default());
                 index += 1;
             }
-            shared.device.write_at(&shared.files.overflow, &buf, count, at * 4096).map_err(|error| {
-                let error = Error::from(error);
-                shared.poison(&error);
-                error
-            })?;
+            shared.device.write_at(&shared.files.overflow, &buf, count, at * 4096).map_err(
+                |error| {
+                    let error = Error::from(error);
+                    shared.poison(&error);
+                    error
+                },
+            )?;
             at += count as u64;
             left -= count;
         }
     }
     let mut cell = Vec::new();
-    OverflowCell::encode(large.bytes.len() as u64, &large.hash, &runs, &mut cell)
-        .map_err(|error| Error::Corrupt(format!("a long value's extents cannot be named: {error}")))?;
+    OverflowCell::encode(large.bytes.len() as u64, &large.hash, &runs, &mut cell).map_err(
+        |error| Error::Corrupt(format!("a long value's extents cannot be named: {error}")),
+    )?;
     Ok(cell.into())
 }
 
@@ -80,7 +83,11 @@ impl<'a> Tentative<'a> {
     }
 
     /// Takes up runs that were kept.
-    pub(crate) fn again(extents: &'a Mutex<Extents>, all: &'a Mutex<Vec<Run>>, own: Vec<Run>) -> Self {
+    pub(crate) fn again(
+        extents: &'a Mutex<Extents>,
+        all: &'a Mutex<Vec<Run>>,
+        own: Vec<Run>,
+    ) -> Self {
         Self { extents, all, own }
     }
 
@@ -134,8 +141,19 @@ pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
 
 /// Reads a value; every page and the value's hash are checked.
 fn read<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, raw: &[u8]) -> Result<Value> {
+    read_from::<H, D>(&shared.device, &shared.files.overflow, shared.database, raw)
+}
+
+/// The same from a file that is open for reading.
+pub(crate) fn read_from<H: Hasher, D: Device>(
+    device: &D,
+    file: &D::File,
+    database: u64,
+    raw: &[u8],
+) -> Result<Value> {
     let cell = overflow_cell(raw);
-    let total = usize::try_from(cell.total_len()).map_err(|_| Error::Corrupt("a value over 4 GiB".to_owned()))?;
+    let total = usize::try_from(cell.total_len())
+        .map_err(|_| Error::Corrupt("a value over 4 GiB".to_owned()))?;
     let mut bytes = Vec::with_capacity(total);
     let mut index = 0u32;
     for run in cell.runs() {
@@ -144,13 +162,16 @@ fn read<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, raw: &[u8]) 
         while left > 0 {
             let count = left.min(RUN_PAGES);
             let mut buf = PageBuf::zeroed(count);
-            shared.device.read_at(&shared.files.overflow, &mut buf, at * 4096)?;
+            device.read_at(file, &mut buf, at * 4096)?;
             for page in 0..count {
                 let place = at + page as u64;
-                let view = StreamView::parse(buf.page(page), &overflow_identity(shared.database, place))
-                    .map_err(|error| Error::Page { file: OVERFLOW_FILE, page: place, error })?;
+                let view =
+                    StreamView::parse(buf.page(page), &overflow_identity(database, place))
+                        .map_err(|error| Error::Page { file: OVERFLOW_FILE, page: place, error })?;
                 if view.stream() != StreamId::Value || view.index() != index {
-                    return Err(Error::Corrupt(format!("page {place} of {OVERFLOW_FILE} belongs to another value")));
+                    return Err(Error::Corrupt(format!(
+                        "page {place} of {OVERFLOW_FILE} belongs to another value"
+                    )));
                 }
                 bytes.extend_from_slice(view.payload());
                 index += 1;
@@ -160,7 +181,9 @@ fn read<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, raw: &[u8]) 
         }
     }
     if bytes.len() != total || H::hash(&bytes) != cell.value_hash() {
-        return Err(Error::Corrupt("a long value does not have the hash that its cell names".to_owned()));
+        return Err(Error::Corrupt(
+            "a long value does not have the hash that its cell names".to_owned(),
+        ));
     }
     Ok(Value::from(bytes))
 }

@@ -94,7 +94,8 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     pub(crate) fn view(&self) -> View {
         let shared = &self.0.shared;
         let (chain, base) = self.chain();
-        let ancestry: Ancestry = Arc::new(chain.iter().map(|overlay| overlay.0.id).collect::<HashSet<_>>());
+        let ancestry: Ancestry =
+            Arc::new(chain.iter().map(|overlay| overlay.0.id).collect::<HashSet<_>>());
         // The base is pinned already: by the chain's lowest overlay, or it is a commit that this
         // overlay is part of, whose successors' undo the lowest overlay's older pin keeps.
         shared.undo.pin(base);
@@ -117,14 +118,22 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
             return Err(Error::StaleParent { base, tip });
         }
         shared.undo.pin(base);
-        let view = View::pinned(base, Arc::default(), Arc::clone(&shared.undo), Arc::clone(&shared.overlays));
+        let view = View::pinned(
+            base,
+            Arc::default(),
+            Arc::clone(&shared.undo),
+            Arc::clone(&shared.overlays),
+        );
         // One fold over the pages as they are cut now; its root must be the one promised.
         let finished = finish(shared, &view, &prev_root, &touches, false)?;
         if finished.root != self.0.root {
-            return Err(Error::Corrupt("an overlay's root is not the root of its merged changes".to_owned()));
+            return Err(Error::Corrupt(
+                "an overlay's root is not the root of its merged changes".to_owned(),
+            ));
         }
         let blob = chain.iter().find_map(|overlay| overlay.0.blob.as_deref());
-        let number = commit::commit(shared, base, &prev_root, &finished.root, finished.chunks, blob)?;
+        let number =
+            commit::commit(shared, base, &prev_root, &finished.root, finished.chunks, blob)?;
         for overlay in &chain {
             overlay.0.committed.store(number, Ordering::Release);
         }
@@ -142,7 +151,11 @@ fn merged<H: Hasher, D: Device, R: Runtime>(chain: &[Overlay<H, D, R>]) -> Vec<T
     all.sort_unstable_by(|a, b| a.1.key.cmp(&b.1.key).then(a.0.cmp(&b.0)));
     all.dedup_by_key(|(_, changed)| changed.key);
     all.into_iter()
-        .map(|(_, changed)| Touch { key: changed.key, reads: false, writes: Some(changed.new.clone()) })
+        .map(|(_, changed)| Touch {
+            key: changed.key,
+            reads: false,
+            writes: Some(changed.new.clone()),
+        })
         .collect()
 }
 

@@ -65,7 +65,11 @@ impl Overlays {
     }
 
     /// States of all keys below `prefix` that ancestors changed, sorted.
-    pub(crate) fn range(&self, prefix: &Prefix, ancestry: &HashSet<OverlayId>) -> Vec<(Key, Stored)> {
+    pub(crate) fn range(
+        &self,
+        prefix: &Prefix,
+        ancestry: &HashSet<OverlayId>,
+    ) -> Vec<(Key, Stored)> {
         let maps = self.maps.read();
         maps.keys
             .range(*prefix.first_key()..=prefix.last_key())
@@ -75,12 +79,18 @@ impl Overlays {
 
     /// The node that the newest ancestor which changed anything below `position` recorded there;
     /// `Err` when it recorded none: the cuts have changed since.
-    pub(crate) fn node(&self, position: &Prefix, ancestry: &HashSet<OverlayId>) -> Result<Option<Node>, ()> {
+    pub(crate) fn node(
+        &self,
+        position: &Prefix,
+        ancestry: &HashSet<OverlayId>,
+    ) -> Result<Option<Node>, ()> {
         let maps = self.maps.read();
         let changed_by = maps
             .keys
             .range(*position.first_key()..=position.last_key())
-            .filter_map(|(_, versions)| versions.iter().rev().map(|version| version.0).find(|id| ancestry.contains(id)))
+            .filter_map(|(_, versions)| {
+                versions.iter().rev().map(|version| version.0).find(|id| ancestry.contains(id))
+            })
             .max();
         let Some(changed_by) = changed_by else { return Ok(None) };
         let recorded = maps.nodes.get(position).and_then(|versions| {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
+use pleach_beatree::Region;
+use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_core::{Hasher, Key};
 use pleach_io::{Completion, Device, Event, Queue, Request, Runtime, Step, Transfer};
 
@@ -17,10 +19,17 @@ use crate::shared::{Located, Shared};
 /// Pages that may wait to be asked for.
 const WAITING: usize = 1 << 17;
 
+/// What may be brought in.
+enum Wanted {
+    Leaf(Located),
+    /// The nodes of a region that are not in memory.
+    Nodes(Arc<Region>, NodePlace),
+}
+
 /// The hand-over between sessions and the task.
 pub(crate) struct Prefetches<E> {
-    sender: Sender<Located>,
-    receiver: Receiver<Located>,
+    sender: Sender<Wanted>,
+    receiver: Receiver<Wanted>,
     pub(crate) event: E,
     /// Is the task asleep?
     idle: AtomicBool,
@@ -34,18 +43,47 @@ impl<E> Prefetches<E> {
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
-    /// Hands over the pages of these keys that are not cached.
+    /// Hands over the pages of these keys that are not cached, and the nodes above them that are
+    /// not in memory.
     pub(crate) fn prefetch(&self, keys: &[Key]) {
+        let mut last_nodes = None;
         for key in keys {
-            let at = self.in_region(key, |_, state| {
+            let (leaf, nodes) = self.in_region(key, |region, state| {
                 let child = state.cuts.find(key);
-                state.cuts.place(child).map(|place| Located { place, tag: state.cuts.tag(child) })
+                let leaf = state
+                    .cuts
+                    .place(child)
+                    .map(|place| Located { place, tag: state.cuts.tag(child) });
+                let nodes = match &state.nodes {
+                    Nodes::Paged(place) if last_nodes != Some(*place) => {
+                        Some((Arc::clone(region), *place))
+                    }
+                    _ => None,
+                };
+                (leaf, nodes)
             });
-            let Some(at) = at.filter(|at| !self.cache.get(at.place, at.tag).is_some()) else { continue };
-            match self.prefetches.sender.try_send(at) {
-                Ok(()) => self.wake_prefetcher(),
-                Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => break,
+            if let Some((region, place)) = nodes {
+                last_nodes = Some(place);
+                if !self.hand_over(Wanted::Nodes(region, place)) {
+                    return;
+                }
             }
+            if let Some(at) = leaf.filter(|at| self.cache.get(at.place, at.tag).is_none())
+                && !self.hand_over(Wanted::Leaf(at))
+            {
+                return;
+            }
+        }
+    }
+
+    /// False when there is no room: the rest is read when it is needed.
+    fn hand_over(&self, wanted: Wanted) -> bool {
+        match self.prefetches.sender.try_send(wanted) {
+            Ok(()) => {
+                self.wake_prefetcher();
+                true
+            }
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
         }
     }
 
@@ -61,7 +99,7 @@ pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
     shared: Arc<Shared<H, D, R>>,
     queue: Option<D::Queue>,
     /// What each slot of the queue has asked for.
-    asked: Vec<Option<Located>>,
+    asked: Vec<Option<Wanted>>,
     free: Vec<usize>,
 }
 
@@ -116,19 +154,19 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
     fn ask(&mut self, shared: &Arc<Shared<H, D, R>>) -> Result<()> {
         let queue = self.queue.as_mut().expect("made before");
         while let Some(slot) = self.free.last().copied() {
-            let Ok(at) = shared.prefetches.receiver.try_recv() else { break };
-            if shared.cache.get(at.place, at.tag).is_some() {
-                continue;
-            }
+            let Ok(wanted) = shared.prefetches.receiver.try_recv() else { break };
+            let (file, page) = match &wanted {
+                Wanted::Leaf(at) if shared.cache.get(at.place, at.tag).is_some() => continue,
+                Wanted::Leaf(at) => (shared.files.leaf.clone(), u64::from(at.place)),
+                Wanted::Nodes(region, place) if region.read().nodes != Nodes::Paged(*place) => {
+                    continue;
+                }
+                Wanted::Nodes(_, place) => (shared.node_cache.file(place).clone(), place.page),
+            };
             self.free.pop();
-            queue.push(Request {
-                file: shared.files.leaf.clone(),
-                transfer: Transfer::Read,
-                offset: u64::from(at.place) * 4096,
-                buf: shared.buffers.take(),
-                token: slot as u64,
-            });
-            self.asked[slot] = Some(at);
+            let (offset, buf) = (page * 4096, shared.buffers.take());
+            queue.push(Request { file, transfer: Transfer::Read, offset, buf, token: slot as u64 });
+            self.asked[slot] = Some(wanted);
         }
         queue.submit()?;
         Ok(())
@@ -138,11 +176,18 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         let Some(completion) = completion else { return };
         let slot = usize::try_from(completion.token).expect("a slot");
         self.free.push(slot);
-        let at = self.asked[slot].take().expect("asked for before");
-        Counters::add(&shared.counters.cache_misses, 1);
-        if completion.result.is_ok()
-            && let Err(error) = shared.admit(&at, completion.buf)
-        {
+        let wanted = self.asked[slot].take().expect("asked for before");
+        let brought = match (completion.result, wanted) {
+            (Err(error), _) => Err(error.into()),
+            (Ok(()), Wanted::Leaf(at)) => {
+                Counters::add(&shared.counters.cache_misses, 1);
+                shared.admit(&at, completion.buf).map(|_| ())
+            }
+            (Ok(()), Wanted::Nodes(region, place)) => {
+                shared.install_nodes(&region, &place, &completion.buf)
+            }
+        };
+        if let Err(error) = brought {
             tracing::debug!(%error, "a prefetched page was dropped");
         }
     }

@@ -26,7 +26,9 @@ use crate::checkpoint::delta;
 use crate::checkpoint::image::ImageReader;
 use crate::checkpoint::table::Table;
 use crate::error::{Error, Result};
-use crate::log::{CommitView, Kind, LocationView, LogValue, RecordView, ScanEnd, ScanInput, ScanError, scan};
+use crate::log::{
+    CommitView, Kind, LocationView, LogValue, RecordView, ScanEnd, ScanError, ScanInput, scan,
+};
 use crate::overflow;
 use crate::shared::{OVERFLOW_FILE, Tip};
 use crate::superblock::Superblock;
@@ -53,19 +55,30 @@ struct Replay<H> {
 
 /// Reads the state that a superblock leads to. Writes nothing. `incarnation` is the last one
 /// known before this open.
-pub(crate) fn recover<H: Hasher, D: Device>(device: &D, superblock: &Superblock, incarnation: u32) -> Result<Recovered> {
-    let mut image =
-        ImageReader::open(device, superblock.image.file, superblock.database, u64::from(superblock.image.pages))?;
+pub(crate) fn recover<H: Hasher, D: Device>(
+    device: &D,
+    superblock: &Superblock,
+    incarnation: u32,
+) -> Result<Recovered> {
+    let mut image = ImageReader::open(
+        device,
+        superblock.image.file,
+        superblock.database,
+        u64::from(superblock.image.pages),
+    )?;
     let table = read_table(&mut image, superblock)?;
     let regions = read_regions::<H, D>(&mut image, &table, superblock.commit)?;
     let top = Top::new(regions);
     let stream = image.stream(StreamId::Delta, table.delta_page, table.delta_len)?;
-    delta::decode::<H>(&stream, |prefix, pending, dropped| install(&top, &prefix, pending, dropped))?;
+    delta::decode::<H>(&stream, |prefix, pending, dropped| {
+        install(&top, &prefix, pending, dropped)
+    })?;
     let map = image.stream(StreamId::FreeMap, table.map_page, table.map_len)?;
     let mut extents = Extents::parse(crate::db::geometry_of(superblock), &map).map_err(bad_map)?;
     grow_to_file(device, superblock, &mut extents)?;
     let tip = Tip { number: superblock.commit, root: superblock.root, blob: table.blob.into() };
-    let mut replay = Replay::<H> { top, extents, tip, touched: Vec::new(), hasher: std::marker::PhantomData };
+    let mut replay =
+        Replay::<H> { top, extents, tip, touched: Vec::new(), hasher: std::marker::PhantomData };
     let input = ScanInput {
         database: superblock.database,
         segment_size: superblock.geometry.log_segment,
@@ -84,7 +97,11 @@ impl From<ScanError> for Error {
 }
 
 /// The overflow file may have grown since the image: records name runs in the new segments.
-fn grow_to_file<D: Device>(device: &D, superblock: &Superblock, extents: &mut Extents) -> Result<()> {
+fn grow_to_file<D: Device>(
+    device: &D,
+    superblock: &Superblock,
+    extents: &mut Extents,
+) -> Result<()> {
     let file = device.open(OVERFLOW_FILE, OpenMode::Read)?;
     let known = extents.stats().pages * 4096;
     let more = device.len(&file)?.saturating_sub(known) / superblock.geometry.overflow_segment;
@@ -97,7 +114,9 @@ fn read_table<D: Device>(image: &mut ImageReader<D>, superblock: &Superblock) ->
     let head = image.head(StreamId::Namespaces, first)?;
     let bytes = image.stream(StreamId::Namespaces, first, Table::len_of(&head)?)?;
     if pleach_core::hasher::Blake3::hash(&bytes) != superblock.image.table_hash {
-        return Err(Error::Corrupt("the image's table is not the one that the superblock names".to_owned()));
+        return Err(Error::Corrupt(
+            "the image's table is not the one that the superblock names".to_owned(),
+        ));
     }
     Table::decode(&bytes)
 }
@@ -114,7 +133,9 @@ fn read_regions<H: Hasher, D: Device>(
         let mut below = Vec::new();
         for (prefix, page, tag) in pages {
             for (prefix, entry) in image.branch(page, tag, &prefix, level)?.entries {
-                let place = entry.place.ok_or_else(|| Error::Corrupt("a branch without a page".to_owned()))?;
+                let place = entry
+                    .place
+                    .ok_or_else(|| Error::Corrupt("a branch without a page".to_owned()))?;
                 below.push((prefix, place, entry.tag));
             }
         }
@@ -127,7 +148,8 @@ fn read_regions<H: Hasher, D: Device>(
         let mut cuts = Vec::with_capacity(branch.entries.len());
         for (prefix, entry) in &branch.entries {
             let place = entry.place.map(u32::try_from).transpose();
-            let place = place.map_err(|_| Error::Corrupt("a leaf page beyond the largest place".to_owned()))?;
+            let place = place
+                .map_err(|_| Error::Corrupt("a leaf page beyond the largest place".to_owned()))?;
             cuts.push(Cut { prefix: *prefix, place, tag: entry.tag });
         }
         let nodes: Vec<Node> = branch.entries.iter().map(|(_, entry)| entry.node).collect();
@@ -186,7 +208,10 @@ impl<H: Hasher> Replay<H> {
     fn commit(&mut self, view: &CommitView<'_>, number: u64, position: u64) -> Result<()> {
         let bad = |error| Error::Corrupt(format!("the commit record at {position:#x}: {error}"));
         if number != self.tip.number + 1 {
-            return Err(Error::Corrupt(format!("commit {number} follows commit {}", self.tip.number)));
+            return Err(Error::Corrupt(format!(
+                "commit {number} follows commit {}",
+                self.tip.number
+            )));
         }
         for namespace in view.namespaces() {
             let namespace = namespace.map_err(bad)?;
@@ -242,7 +267,9 @@ impl<H: Hasher> Replay<H> {
             for (at, node) in of_nodes {
                 let child = state.cuts.find(at.first_key());
                 if state.cuts.prefix(child) != *at {
-                    return Err(Error::Corrupt(format!("commit {number} has a node at {at:?}, where no page is cut")));
+                    return Err(Error::Corrupt(format!(
+                        "commit {number} has a node at {at:?}, where no page is cut"
+                    )));
                 }
                 children.push((u32::try_from(child).expect("few children"), *node));
             }
@@ -271,12 +298,16 @@ impl<H: Hasher> Replay<H> {
         }
         let mut all = Vec::new();
         for cut in view.cuts() {
-            let cut = cut.map_err(|error| Error::Corrupt(format!("the location record at {position:#x}: {error}")))?;
+            let cut = cut.map_err(|error| {
+                Error::Corrupt(format!("the location record at {position:#x}: {error}"))
+            })?;
             let mut pages = Vec::new();
             let mut through = 0;
             for page in cut.pages() {
                 let place = page.place.map(u32::try_from).transpose();
-                let place = place.map_err(|_| Error::Corrupt("a leaf page beyond the largest place".to_owned()))?;
+                let place = place.map_err(|_| {
+                    Error::Corrupt("a leaf page beyond the largest place".to_owned())
+                })?;
                 through = page.through;
                 pages.push((Cut { prefix: page.prefix, place, tag: page.tag }, *page.node));
             }
@@ -286,22 +317,31 @@ impl<H: Hasher> Replay<H> {
         let mut rest = all.as_slice();
         while let Some((range, ..)) = rest.first() {
             let region = Arc::clone(self.top.region(range.first_key()));
-            let count = rest.partition_point(|(range, ..)| region.prefix().covers(range.first_key()));
+            let count =
+                rest.partition_point(|(range, ..)| region.prefix().covers(range.first_key()));
             let cuts = rest.split_off(..count).expect("counted");
             let mut state = region.write();
             if position <= state.position {
                 continue;
             }
             if cuts.iter().any(|(range, ..)| !region.prefix().contains(range)) {
-                return Err(Error::Corrupt(format!("the location record at {position:#x} reaches over a region")));
+                return Err(Error::Corrupt(format!(
+                    "the location record at {position:#x} reaches over a region"
+                )));
             }
             let moves: Vec<Relocation<'_>> = cuts
                 .iter()
-                .map(|(range, pages, through)| Relocation { range: *range, pages, through: *through })
+                .map(|(range, pages, through)| Relocation {
+                    range: *range,
+                    pages,
+                    through: *through,
+                })
                 .collect();
             state.relocate(&moves, position);
             state.dropped.retain(|dropped| {
-                overflow::runs(&dropped.pending.stored).iter().all(|run| !freed.contains(&run.start))
+                overflow::runs(&dropped.pending.stored)
+                    .iter()
+                    .all(|run| !freed.contains(&run.start))
             });
             if state.cuts.len() > MAX_ENTRIES {
                 split.push(Arc::clone(&region));
@@ -365,7 +405,8 @@ fn stored<H: Hasher>(value: LogValue<'_>) -> Result<Stored> {
         LogValue::Absent => Stored::Absent,
         LogValue::Inline(bytes) => Stored::put::<H>(Value::from(bytes)),
         LogValue::Overflow(cell) => {
-            OverflowCell::parse(cell).map_err(|error| Error::Corrupt(format!("an overflow cell in the log: {error}")))?;
+            OverflowCell::parse(cell)
+                .map_err(|error| Error::Corrupt(format!("an overflow cell in the log: {error}")))?;
             Stored::Overflow(cell.into())
         }
     })

@@ -28,11 +28,15 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             let segment = u64::from(self.options.geometry.segment_pages) * 4096;
             let bytes = u64::from(need.segments) * segment;
             let end = u64::from(space.pages()) * 4096;
-            let reserved = self.reserve(growth == Growth::Allowed, bytes).and_then(|()| {
-                self.device.allocate(&self.files.leaf, end, bytes).map_err(full)
-            });
+            let reserved = self
+                .reserve(growth == Growth::Allowed, bytes)
+                .and_then(|()| self.device.allocate(&self.files.leaf, end, bytes).map_err(full));
             match reserved {
-                Ok(()) => space.grown(need.segments).map_err(|error| Error::Corrupt(error.to_string()))?,
+                Ok(()) => {
+                    space
+                        .grown(need.segments)
+                        .map_err(|error| Error::Corrupt(error.to_string()))?;
+                }
                 Err(Error::Full(_)) if growth == Growth::Allowed => growth = Growth::Refused,
                 Err(error) => return Err(error),
             }
@@ -41,7 +45,11 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     }
 
     /// Runs for `pages` pages of the overflow file, tentative until a record names them.
-    pub(crate) fn allocate_overflow(&self, pages: usize, tentative: &mut Tentative<'_>) -> Result<Vec<Run>> {
+    pub(crate) fn allocate_overflow(
+        &self,
+        pages: usize,
+        tentative: &mut Tentative<'_>,
+    ) -> Result<Vec<Run>> {
         let count = u32::try_from(pages).expect("values are limited");
         let mut runs = Vec::new();
         let mut growth = Growth::Allowed;
@@ -54,7 +62,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                 self.device.allocate(&self.files.overflow, end, bytes).map_err(full)
             });
             match reserved {
-                Ok(()) => extents.grown(need.segments).map_err(|error| Error::Corrupt(error.to_string()))?,
+                Ok(()) => extents
+                    .grown(need.segments)
+                    .map_err(|error| Error::Corrupt(error.to_string()))?,
                 Err(Error::Full(_)) if growth == Growth::Allowed => growth = Growth::Refused,
                 Err(error) => return Err(error),
             }
@@ -72,7 +82,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let (free, total) = self.device.free_space()?;
         let reserve = RESERVE.min(total / 16);
         if free < bytes + reserve {
-            return Err(Error::Full(format!("{free} bytes are free, {reserve} of them are kept in reserve")));
+            return Err(Error::Full(format!(
+                "{free} bytes are free, {reserve} of them are kept in reserve"
+            )));
         }
         Ok(())
     }
@@ -115,7 +127,10 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             failed.is_some() || self.full.load(Ordering::Acquire) || !blocked()
         });
         let waited = self.runtime.now().saturating_sub(since);
-        Counters::add(&self.counters.stalled_micros, u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
+        Counters::add(
+            &self.counters.stalled_micros,
+            u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
+        );
         if let Some(error) = failed {
             return Err(error);
         }
@@ -135,7 +150,8 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                 while from < state.pending.len() {
                     let child = state.cuts.find(&state.pending[from].key);
                     let prefix = state.cuts.prefix(child);
-                    let behind = state.pending[from..].partition_point(|pending| prefix.covers(&pending.key));
+                    let behind = state.pending[from..]
+                        .partition_point(|pending| prefix.covers(&pending.key));
                     pages.push((behind, prefix));
                     from += behind;
                 }

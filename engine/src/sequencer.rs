@@ -191,7 +191,8 @@ impl<D: Device> Sequencer<D> {
     /// and `state_at` sees the state at that very point. `None` when a commit is in flight.
     pub(crate) fn cut<T>(&self, state_at: impl FnOnce(Point) -> T) -> Result<Option<(Point, T)>> {
         let mut writer = self.writer.lock();
-        self.write_queued(&mut writer, false).inspect_err(|error| self.poison(&error.to_string()))?;
+        self.write_queued(&mut writer, false)
+            .inspect_err(|error| self.poison(&error.to_string()))?;
         let state = self.lock();
         if state.in_flight > 0 || !state.queue.is_empty() {
             return Ok(None);

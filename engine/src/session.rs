@@ -99,7 +99,7 @@ pub struct Session<H: Hasher, D: Device, R: Runtime> {
     pub(crate) parent: Option<Overlay<H, D, R>>,
     pub(crate) witness: bool,
     /// Ring for `read_many`, made on first use; a second caller at the same time reads plainly.
-    pub(crate) queue: Mutex<Option<D::Queue>>,
+    pub(crate) queue: Mutex<Option<(std::thread::ThreadId, D::Queue)>>,
 }
 
 /// Where a key's value was found.
@@ -133,7 +133,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
                 Found::Nothing => Stored::Absent,
                 Found::Page(at) => {
                     let page = self.shared.leaf(&at)?;
-                    page.find(key).map_or(Stored::Absent, |cell| Stored::from_cell(page.view().cell(cell)))
+                    page.find(key)
+                        .map_or(Stored::Absent, |cell| Stored::from_cell(page.view().cell(cell)))
                 }
             }
         };
@@ -159,13 +160,15 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         if let Some(mut queue) = self.queue.try_lock() {
             let _guard = self.shared.grace.enter();
-            if queue.is_none() {
-                *queue = Some(self.shared.device.queue(self.shared.options.in_flight)?);
-            }
-            let ring = queue.as_mut().expect("just made");
-            let result = self.fetch(ring, keys);
-            if ring.in_flight() > 0 {
-                *queue = None;
+            // A ring serves the thread that made it.
+            let here = std::thread::current().id();
+            let mut ring = match queue.take() {
+                Some((thread, ring)) if thread == here => ring,
+                _ => self.shared.device.queue(self.shared.options.in_flight)?,
+            };
+            let result = self.fetch(&mut ring, keys);
+            if ring.in_flight() == 0 {
+                *queue = Some((here, ring));
             }
             result?;
         }
@@ -256,7 +259,10 @@ fn sorted_touches<H: Hasher>(accesses: Vec<Access>) -> Result<Vec<Touch>> {
         if let Some(Some(value)) = &writes
             && value.len() > MAX_VALUE
         {
-            return Err(Error::ValueTooLarge { bytes: value.len() as u64, limit: MAX_VALUE as u64 });
+            return Err(Error::ValueTooLarge {
+                bytes: value.len() as u64,
+                limit: MAX_VALUE as u64,
+            });
         }
         let writes = writes.map(|value| value.map_or(Stored::Absent, Stored::put::<H>));
         touches.push(Touch { key: access.key, reads, writes });
@@ -282,6 +288,7 @@ fn sort(touches: &mut Vec<Touch>) {
         a.0.cmp(&b.0).then_with(|| touches[a.1 as usize].key.cmp(&touches[b.1 as usize].key))
     });
     let mut from: Vec<Option<Touch>> = std::mem::take(touches).into_iter().map(Some).collect();
-    touches.extend(order.iter().map(|(_, index)| from[*index as usize].take().expect("each index once")));
+    touches.extend(
+        order.iter().map(|(_, index)| from[*index as usize].take().expect("each index once")),
+    );
 }
-

@@ -128,14 +128,19 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         if found != at.tag {
             return Err(Error::StalePage { file: LEAF_FILE, page, expected: at.tag, found });
         }
-        let page = self.cache.insert(at.place, at.tag, buf.page(0), self.batch.load(Ordering::Relaxed));
+        let page =
+            self.cache.insert(at.place, at.tag, buf.page(0), self.batch.load(Ordering::Relaxed));
         self.buffers.give(buf);
         Ok(page)
     }
 
     /// The region that covers a key; the closure sees it with its state locked. A region that
     /// was replaced in between is looked up again.
-    pub(crate) fn in_region<T>(&self, key: &Key, mut read: impl FnMut(&Arc<Region>, &RegionState) -> T) -> T {
+    pub(crate) fn in_region<T>(
+        &self,
+        key: &Key,
+        mut read: impl FnMut(&Arc<Region>, &RegionState) -> T,
+    ) -> T {
         loop {
             let top = self.top.load();
             let region = top.region(key);

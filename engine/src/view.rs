@@ -20,7 +20,12 @@ pub(crate) struct View {
 
 impl View {
     /// A view of a commit that the caller has pinned; the pin goes with the view.
-    pub(crate) fn pinned(base: u64, ancestry: Ancestry, undo: Arc<Undo>, overlays: Arc<Overlays>) -> Self {
+    pub(crate) fn pinned(
+        base: u64,
+        ancestry: Ancestry,
+        undo: Arc<Undo>,
+        overlays: Arc<Overlays>,
+    ) -> Self {
         Self { base, ancestry, undo, overlays }
     }
 
@@ -47,8 +52,11 @@ impl View {
     /// What the view says below `prefix` beyond pages and pending changes: undo of later commits,
     /// then overlays over it. Sorted.
     pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> BTreeMap<Key, Stored> {
-        let mut changes =
-            if state.changed > self.base { self.undo.range(prefix, self.base) } else { BTreeMap::new() };
+        let mut changes = if state.changed > self.base {
+            self.undo.range(prefix, self.base)
+        } else {
+            BTreeMap::new()
+        };
         if !self.ancestry.is_empty() {
             changes.extend(self.overlays.range(prefix, &self.ancestry));
         }
@@ -63,7 +71,11 @@ impl Drop for View {
 }
 
 /// Puts `changes` over `patches`, both sorted; a change wins.
-pub(crate) fn put_over(patches: &mut Vec<Patch>, from: usize, changes: impl Iterator<Item = (Key, Stored)>) {
+pub(crate) fn put_over(
+    patches: &mut Vec<Patch>,
+    from: usize,
+    changes: impl Iterator<Item = (Key, Stored)>,
+) {
     let below: Vec<Patch> = patches.drain(from..).collect();
     let mut below = below.into_iter().peekable();
     for (key, stored) in changes {

@@ -6,7 +6,9 @@ mod common;
 
 use common::{Keys, Model, Rng, batch, bytes, cases, key, ops};
 use pleach::tools::{CheckOptions, check};
-use pleach::{Blake3, Db, Error, Geometry, LoadOptions, Options, Pleach, SessionOptions, Sha2, Value};
+use pleach::{
+    Blake3, Db, Error, Geometry, LoadOptions, Options, Pleach, SessionOptions, Sha2, Value,
+};
 use pleach_core::{Hasher, Key, TERMINATOR, witness};
 
 fn options(path: &std::path::Path) -> Options {
@@ -14,7 +16,7 @@ fn options(path: &std::path::Path) -> Options {
         .create(true)
         .cache_mib(16)
         .threads(2)
-        .in_flight(16)
+        .in_flight(1024)
         .geometry(Geometry::tiny())
         .log_limit_bytes(256 << 10)
 }
@@ -134,8 +136,10 @@ fn incremental_commits_give_the_same_root() {
     db.bulk_load(items.iter().cloned(), LoadOptions::new()).expect("loaded");
     let twin = Pleach::open(options(&committed)).expect("created");
     for chunk in items.chunks(500) {
-        let accesses =
-            chunk.iter().map(|(key, value)| pleach::Access::write(*key, Some(value.clone()))).collect();
+        let accesses = chunk
+            .iter()
+            .map(|(key, value)| pleach::Access::write(*key, Some(value.clone())))
+            .collect();
         let session = twin.session(SessionOptions::new().witness(false)).expect("a session");
         session.finish(accesses).expect("finished").commit().expect("committed");
     }

@@ -20,17 +20,29 @@ struct Level {
     outcomes: usize,
 }
 
-const LEVELS: [Level; 3] =
-    [Level { points: 6, outcomes: 3 }, Level { points: 4, outcomes: 2 }, Level { points: 3, outcomes: 2 }];
+const LEVELS: [Level; 3] = [
+    Level { points: 6, outcomes: 3 },
+    Level { points: 4, outcomes: 2 },
+    Level { points: 3, outcomes: 2 },
+];
 
 /// Recovers on what `outcome` left, crashes that recovery in turn, and so on.
-fn recover(setup: &Setup, history: &History, promise: Promise, outcome: &Outcome, levels: &[Level], what: &str) -> u64 {
+fn recover(
+    setup: &Setup,
+    history: &History,
+    promise: Promise,
+    outcome: &Outcome,
+    levels: &[Level],
+    what: &str,
+) -> u64 {
     let disk = outcome.disk_with(SimOptions::default());
-    let (db, _) = setup.open(&disk, 7).unwrap_or_else(|error| panic!("{what}: does not open: {error}"));
+    let (db, _) =
+        setup.open(&disk, 7).unwrap_or_else(|error| panic!("{what}: does not open: {error}"));
     let found = state_of(&db, history, promise, &what);
     let trace = disk.trace();
     drop(db);
-    let (db, _) = setup.open(&disk, 8).unwrap_or_else(|error| panic!("{what}: does not open twice: {error}"));
+    let (db, _) =
+        setup.open(&disk, 8).unwrap_or_else(|error| panic!("{what}: does not open twice: {error}"));
     let same = Promise { least: found, most: found };
     state_of(&db, history, same, &what);
     drop(db);
@@ -58,14 +70,14 @@ fn recover(setup: &Setup, history: &History, promise: Promise, outcome: &Outcome
 fn a_crash_in_recovery_changes_nothing() {
     let since = Instant::now();
     let mut schedules = 0;
-    for seed in 0..cases(4) {
+    for seed in 0..cases(2) {
         for durability in [Durability::Commit, Durability::None, Durability::Periodic(PERIOD)] {
             let setup = Setup::draw(2000 + seed).durability(durability);
             let disk = SimDisk::new(setup.seed, SimOptions::default());
             let run = run(&setup, &disk, 10);
             assert!(run.failed.is_none(), "{setup:?}: {:?}", run.failed);
             let trace = disk.trace();
-            let stride = trace.boundaries().len().div_ceil(5).max(1);
+            let stride = trace.boundaries().len().div_ceil(4).max(1);
             for point in trace.crash_points().skip(11).step_by(stride) {
                 for outcome in point.outcomes(setup.seed, 3) {
                     let promise = setup.promise(point.marks());

@@ -43,14 +43,25 @@ fn chains_follow_the_model() {
             let session = db.session(options).expect("a session");
             for access in &accesses {
                 let found = session.read(&access.key).expect("read");
-                assert_eq!(found, model.values.get(&access.key).cloned(), "seed {seed} round {round}");
+                assert_eq!(
+                    found,
+                    model.values.get(&access.key).cloned(),
+                    "seed {seed} round {round}"
+                );
             }
             let before = model.naive::<Blake3>();
             let mut block = session.finish(accesses.clone()).expect("finished");
-            let expected = before.witness::<Blake3>(&ops::<Blake3>(&accesses)).encode::<Blake3>().expect("encodes");
+            let expected = before
+                .witness::<Blake3>(&ops::<Blake3>(&accesses))
+                .encode::<Blake3>()
+                .expect("encodes");
             assert_eq!(block.take_witness(), Some(expected), "seed {seed} round {round}: witness");
             model.apply(&accesses);
-            assert_eq!(block.root(), model.naive::<Blake3>().root::<Blake3>(), "seed {seed} round {round}: root");
+            assert_eq!(
+                block.root(),
+                model.naive::<Blake3>().root::<Blake3>(),
+                "seed {seed} round {round}: root"
+            );
             overlays.push(block.into_overlay());
             if rng.below(3) == 0 {
                 // Commit part of the chain; what is above stays valid.
@@ -77,7 +88,12 @@ fn an_overlay_older_than_ten_flushes_is_read_as_of_its_base() {
     let first: Vec<Access> = (0..2000).map(|id| put(id, 1)).collect();
     db.session(SessionOptions::new()).unwrap().finish(first).unwrap().commit().unwrap();
     let old = db.session(SessionOptions::new()).unwrap();
-    let overlay = db.session(SessionOptions::new()).unwrap().finish(vec![put(7, 100)]).unwrap().into_overlay();
+    let overlay = db
+        .session(SessionOptions::new())
+        .unwrap()
+        .finish(vec![put(7, 100)])
+        .unwrap()
+        .into_overlay();
     let root_then = db.root();
     for round in 0..14 {
         let accesses = (0..1500).map(|id| put(id * 3 + round, 2 + round)).collect();
@@ -89,7 +105,10 @@ fn an_overlay_older_than_ten_flushes_is_read_as_of_its_base() {
     for id in 0..2000 {
         let value = |value: u64| Some(Value::from(&value.to_be_bytes()[..]));
         assert_eq!(old.read(&key(Keys::Uniform, id)).unwrap(), value(1));
-        assert_eq!(over.read(&key(Keys::Uniform, id)).unwrap(), value(if id == 7 { 100 } else { 1 }));
+        assert_eq!(
+            over.read(&key(Keys::Uniform, id)).unwrap(),
+            value(if id == 7 { 100 } else { 1 })
+        );
     }
     // Roots over the old state, too: pages have moved and split since.
     let mut model = Model::default();
@@ -103,16 +122,26 @@ fn an_overlay_older_than_ten_flushes_is_read_as_of_its_base() {
     assert_eq!(block.take_witness(), Some(expected));
     model.apply(&accesses);
     assert_eq!(block.root(), model.naive::<Blake3>().root::<Blake3>());
-    assert!(matches!(block.commit(), Err(Error::StaleParent { .. })), "its base is not the newest commit");
+    assert!(
+        matches!(block.commit(), Err(Error::StaleParent { .. })),
+        "its base is not the newest commit"
+    );
 }
 
 #[test]
 fn siblings_become_stale() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let db = open(folder.path());
-    let one = db.session(SessionOptions::new()).unwrap().finish(vec![put(1, 1)]).unwrap().into_overlay();
-    let two = db.session(SessionOptions::new()).unwrap().finish(vec![put(2, 2)]).unwrap().into_overlay();
-    let above = db.session(SessionOptions::new().over(&one)).unwrap().finish(vec![put(3, 3)]).unwrap().into_overlay();
+    let one =
+        db.session(SessionOptions::new()).unwrap().finish(vec![put(1, 1)]).unwrap().into_overlay();
+    let two =
+        db.session(SessionOptions::new()).unwrap().finish(vec![put(2, 2)]).unwrap().into_overlay();
+    let above = db
+        .session(SessionOptions::new().over(&one))
+        .unwrap()
+        .finish(vec![put(3, 3)])
+        .unwrap()
+        .into_overlay();
     one.commit().unwrap();
     assert!(matches!(two.commit(), Err(Error::StaleParent { .. })));
     above.commit().unwrap();
@@ -140,7 +169,8 @@ fn a_split_between_finish_and_commit_is_refolded() {
     assert!(db.metrics().refolds > 0, "the cuts had changed");
     assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
     // Deleting nearly everything merges pages between finish and commit.
-    let deletes: Vec<Access> = (0..3400).map(|id| Access::write(key(Keys::Uniform, id), None)).collect();
+    let deletes: Vec<Access> =
+        (0..3400).map(|id| Access::write(key(Keys::Uniform, id), None)).collect();
     model.apply(&deletes);
     db.session(SessionOptions::new()).unwrap().finish(deletes).unwrap().commit().unwrap();
     let third: Vec<Access> = (3400..3450).map(|id| put(id, 3)).collect();

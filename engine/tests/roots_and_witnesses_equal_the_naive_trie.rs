@@ -31,7 +31,10 @@ fn run<H: Hasher>(seed: u64, kind: Keys) {
         let accesses = batch(&mut rng, kind, ids, size);
         let session = db.session(SessionOptions::new()).expect("a session");
         for access in accesses.iter().take(50) {
-            assert_eq!(session.read(&access.key).expect("read"), model.values.get(&access.key).cloned());
+            assert_eq!(
+                session.read(&access.key).expect("read"),
+                model.values.get(&access.key).cloned()
+            );
         }
         let before = model.naive::<H>();
         let mut block = session.finish(accesses.clone()).expect("finished");

@@ -38,7 +38,8 @@ pub fn regions<H: Hasher>(pages: &[BuiltLeaf], changed: u64) -> (Vec<Arc<Region>
         let folds: Vec<usize> = batch
             .iter()
             .map(|(prefix, range)| {
-                let children = pages[range.clone()].iter().map(|page| (&page.cut.prefix, &page.node));
+                let children =
+                    pages[range.clone()].iter().map(|page| (&page.cut.prefix, &page.node));
                 push(&mut folder, prefix, children)
             })
             .collect();
@@ -105,7 +106,8 @@ mod tests {
         for (depth, lopsided) in [(0, false), (3, false), (7, false), (10, false), (0, true)] {
             let mut prefixes = vec![Prefix::ROOT];
             for _ in 0..depth {
-                prefixes = prefixes.iter().flat_map(|at| [at.child(false), at.child(true)]).collect();
+                prefixes =
+                    prefixes.iter().flat_map(|at| [at.child(false), at.child(true)]).collect();
             }
             while lopsided && prefixes.len() < 200 {
                 let last = prefixes.pop().expect("never empty");

@@ -3,9 +3,9 @@
 //! Sorting moves 16 bytes a pair (8 bytes of the key and where the record lies), and cutting reads
 //! no value: the bytes that cells take are sums of lengths, kept as running totals.
 
+use pleach_core::Key;
 use pleach_core::page::leaf;
 use pleach_core::prefix::{Prefix, bit};
-use pleach_core::Key;
 
 use crate::build::{CellRef, Planned, levels};
 
@@ -171,11 +171,14 @@ mod tests {
 
     #[test]
     fn cuts_are_those_of_the_plan_over_all_cells() {
-        for (shared, count) in [(0, 0), (0, 1), (0, 100), (0, 5000), (7, 3000), (20, 3000), (28, 900)]
+        for (shared, count) in
+            [(0, 0), (0, 1), (0, 100), (0, 5000), (7, 3000), (20, 3000), (28, 900)]
         {
             let keys = keys(shared, count);
-            let values: Vec<Vec<u8>> =
-                keys.iter().map(|key| vec![1; usize::from(key[31]) * usize::from(key[30] & 4)]).collect();
+            let values: Vec<Vec<u8>> = keys
+                .iter()
+                .map(|key| vec![1; usize::from(key[31]) * usize::from(key[30] & 4)])
+                .collect();
             let mut blocks: Vec<Vec<u8>> = vec![Vec::new(); 3];
             for (index, (key, bytes)) in keys.iter().zip(&values).enumerate() {
                 let block = &mut blocks[index % 3];
@@ -196,7 +199,10 @@ mod tests {
             let (found, expected) = (unit.plan(), plan(&at, &cells));
             assert_eq!(found.len(), expected.len());
             for (found, expected) in found.iter().zip(&expected) {
-                assert_eq!((found.prefix, found.cells.clone()), (expected.prefix, expected.cells.clone()));
+                assert_eq!(
+                    (found.prefix, found.cells.clone()),
+                    (expected.prefix, expected.cells.clone())
+                );
             }
         }
     }

@@ -5,7 +5,6 @@ pub(crate) mod batches;
 mod model;
 #[cfg(feature = "peer-nomt")]
 mod nomt;
-#[cfg(feature = "engine")]
 mod pleach;
 pub(crate) mod sizing;
 
@@ -41,8 +40,7 @@ impl Kind {
     pub(crate) fn parse(name: &str) -> Result<Self> {
         match name {
             "model" => Ok(Self::Model),
-            "pleach" if cfg!(feature = "engine") => Ok(Self::Pleach),
-            "pleach" => Err(missing("pleach", "engine")),
+            "pleach" => Ok(Self::Pleach),
             "nomt" if cfg!(feature = "peer-nomt") => Ok(Self::Nomt),
             "nomt" => Err(missing("nomt", "peer-nomt")),
             _ => {
@@ -54,7 +52,7 @@ impl Kind {
 
     /// The list of backends that this build has, the oracle left out.
     pub(crate) fn built_in() -> String {
-        let all = [("pleach", cfg!(feature = "engine")), ("nomt", cfg!(feature = "peer-nomt"))];
+        let all = [("pleach", true), ("nomt", cfg!(feature = "peer-nomt"))];
         let present: Vec<_> = all.iter().filter(|one| one.1).map(|one| one.0).collect();
         if present.is_empty() { "none".to_owned() } else { present.join(", ") }
     }
@@ -227,31 +225,19 @@ pub(crate) trait Backend {
 pub(crate) fn open(kind: Kind, place: &Place, options: &EngineOptions) -> Result<Box<dyn Backend>> {
     match kind {
         Kind::Model => Ok(Box::new(model::Model::open(place)?)),
-        #[cfg(feature = "engine")]
         Kind::Pleach => Ok(Box::new(pleach::PleachBackend::open(place, options)?)),
         #[cfg(feature = "peer-nomt")]
         Kind::Nomt => Ok(Box::new(nomt::NomtBackend::open(place, options)?)),
-        #[cfg(not(all(feature = "engine", feature = "peer-nomt")))]
-        other => {
-            let _ = options;
-            Err(missing(other.name(), "engine or peer-nomt"))
-        }
+        #[cfg(not(feature = "peer-nomt"))]
+        Kind::Nomt => Err(missing(kind.name(), "peer-nomt")),
     }
 }
 
 /// Offline findings in a closed database; empty where the engine has no checker.
-#[cfg_attr(
-    not(feature = "engine"),
-    expect(clippy::unnecessary_wraps, reason = "the engine's checker can fail")
-)]
 pub(crate) fn check(kind: Kind, folder: &Path) -> Result<Vec<String>> {
     match kind {
-        #[cfg(feature = "engine")]
         Kind::Pleach => pleach::check(folder),
-        _ => {
-            let _ = folder;
-            Ok(Vec::new())
-        }
+        _ => Ok(Vec::new()),
     }
 }
 

@@ -38,7 +38,9 @@ impl PleachBackend {
     pub(crate) fn open(place: &Place, options: &EngineOptions) -> Result<Self> {
         let durability = match options.durability {
             Durability::Commit => pleach::Durability::Commit,
-            Durability::Periodic(millis) => pleach::Durability::Periodic(millis),
+            Durability::Periodic(millis) => {
+                pleach::Durability::Periodic(core::time::Duration::from_millis(millis))
+            }
             Durability::None => pleach::Durability::None,
         };
         let io = match options.io {

@@ -27,8 +27,12 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
     }
     out.extend_from_slice(&region.len().to_le_bytes());
     out.extend_from_slice(region.first_key());
-    out.extend_from_slice(&u32::try_from(pending.len()).expect("fewer than 2^32 in a region").to_le_bytes());
-    out.extend_from_slice(&u32::try_from(state.dropped.len()).expect("fewer than 2^32 in a region").to_le_bytes());
+    out.extend_from_slice(
+        &u32::try_from(pending.len()).expect("fewer than 2^32 in a region").to_le_bytes(),
+    );
+    out.extend_from_slice(
+        &u32::try_from(state.dropped.len()).expect("fewer than 2^32 in a region").to_le_bytes(),
+    );
     for change in pending {
         out.extend_from_slice(&change.key);
         out.extend_from_slice(&change.commit.to_le_bytes());
@@ -39,7 +43,9 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
             Stored::Overflow(cell) => (OVERFLOW, cell),
         };
         out.push(kind);
-        out.extend_from_slice(&u32::try_from(bytes.len()).expect("values are limited").to_le_bytes());
+        out.extend_from_slice(
+            &u32::try_from(bytes.len()).expect("values are limited").to_le_bytes(),
+        );
         out.extend_from_slice(bytes);
     }
     for dropped in &state.dropped {
@@ -75,7 +81,9 @@ pub(crate) fn decode<H: Hasher>(
             let stored = match kind {
                 ABSENT if len == 0 => Stored::Absent,
                 INLINE => Stored::put::<H>(Value::from(value)),
-                OVERFLOW if OverflowCell::parse(value).is_ok() => Stored::Overflow(Arc::from(value)),
+                OVERFLOW if OverflowCell::parse(value).is_ok() => {
+                    Stored::Overflow(Arc::from(value))
+                }
                 _ => return Err(bad()),
             };
             if !prefix.covers(&key) || pending.last().is_some_and(|last| last.key >= key) {
@@ -89,7 +97,10 @@ pub(crate) fn decode<H: Hasher>(
             let commit = u64::from_le_bytes(take(&mut bytes)?);
             let replaced = u64::from_le_bytes(take(&mut bytes)?);
             let len = u32::from_le_bytes(take(&mut bytes)?) as usize;
-            let cell = bytes.split_off(..len).filter(|cell| OverflowCell::parse(cell).is_ok()).ok_or_else(bad)?;
+            let cell = bytes
+                .split_off(..len)
+                .filter(|cell| OverflowCell::parse(cell).is_ok())
+                .ok_or_else(bad)?;
             if !prefix.covers(&key) || commit >= replaced {
                 return Err(bad());
             }

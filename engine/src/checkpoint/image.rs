@@ -58,7 +58,15 @@ impl<D: Device> ImageWriter<D> {
     /// Starts over in an image file; what it held is dead.
     pub(crate) fn start(device: &D, file: ImageFile, database: u64, flush: u64) -> Result<Self> {
         let file = device.open(image_name(file), OpenMode::Write)?;
-        Ok(Self { device: device.clone(), file, database, flush, buf: PageBuf::zeroed(RUN), filled: 0, next: 0 })
+        Ok(Self {
+            device: device.clone(),
+            file,
+            database,
+            flush,
+            buf: PageBuf::zeroed(RUN),
+            filled: 0,
+            next: 0,
+        })
     }
 
     fn identity(&self) -> Identity {
@@ -74,8 +82,14 @@ impl<D: Device> ImageWriter<D> {
         entries: impl Iterator<Item = Entry>,
     ) -> Result<(u64, u32)> {
         self.make_room()?;
-        let header =
-            BranchHeader { identity: self.identity(), flush: self.flush, namespace: 0, prefix: *prefix, level, position };
+        let header = BranchHeader {
+            identity: self.identity(),
+            flush: self.flush,
+            namespace: 0,
+            prefix: *prefix,
+            level,
+            position,
+        };
         let mut builder = BranchBuilder::new(self.buf.page_mut(self.filled), &header);
         for entry in entries {
             builder.push(&entry);
@@ -122,8 +136,13 @@ impl<D: Device> ImageWriter<D> {
                 None => return Ok(first),
             };
             self.make_room()?;
-            let header =
-                StreamHeader { identity: self.identity(), flush: self.flush, namespace: 0, stream: id, index };
+            let header = StreamHeader {
+                identity: self.identity(),
+                flush: self.flush,
+                namespace: 0,
+                stream: id,
+                index,
+            };
             stream::build(self.buf.page_mut(self.filled), &header, chunk);
             index += 1;
             self.advance();
@@ -168,7 +187,8 @@ fn groups(children: &[Written]) -> Vec<(Prefix, std::ops::Range<usize>)> {
             continue;
         }
         let middle = range.start
-            + children[range.clone()].partition_point(|child| !bit(child.prefix.first_key(), prefix.len()));
+            + children[range.clone()]
+                .partition_point(|child| !bit(child.prefix.first_key(), prefix.len()));
         todo.push((prefix.child(true), middle..range.end));
         todo.push((prefix.child(false), range.start..middle));
     }
@@ -193,10 +213,21 @@ impl<D: Device> ImageReader<D> {
         let name = image_name(file);
         let handle = device.open(name, OpenMode::Read)?;
         if device.len(&handle)? < pages * 4096 {
-            return Err(Error::Corrupt(format!("{name} is shorter than the {pages} pages that it should have")));
+            return Err(Error::Corrupt(format!(
+                "{name} is shorter than the {pages} pages that it should have"
+            )));
         }
         let buf = PageBuf::zeroed(RUN);
-        Ok(Self { device: device.clone(), file: handle, which: file, name, database, pages, buf, held: (0, 0) })
+        Ok(Self {
+            device: device.clone(),
+            file: handle,
+            which: file,
+            name,
+            database,
+            pages,
+            buf,
+            held: (0, 0),
+        })
     }
 
     /// The file, as regions name it.
@@ -226,17 +257,28 @@ impl<D: Device> ImageReader<D> {
     }
 
     /// A branch page with the tag that its parent expects.
-    pub(crate) fn branch(&mut self, page: u64, tag: u32, prefix: &Prefix, level: u8) -> Result<Branch> {
+    pub(crate) fn branch(
+        &mut self,
+        page: u64,
+        tag: u32,
+        prefix: &Prefix,
+        level: u8,
+    ) -> Result<Branch> {
         let (identity, name) = (self.identity(page), self.name);
         let bytes = self.page(page)?;
-        let view =
-            BranchView::parse(bytes, &identity).map_err(|error| Error::Page { file: name, page, error })?;
+        let view = BranchView::parse(bytes, &identity).map_err(|error| Error::Page {
+            file: name,
+            page,
+            error,
+        })?;
         let found = pleach_core::page::header::tag(bytes);
         if found != tag {
             return Err(Error::StalePage { file: name, page, expected: tag, found });
         }
         if view.prefix() != *prefix || view.level() != level {
-            return Err(Error::Corrupt(format!("page {page} of {name} is another branch than its parent says")));
+            return Err(Error::Corrupt(format!(
+                "page {page} of {name} is another branch than its parent says"
+            )));
         }
         Ok(Branch { position: view.position(), entries: view.iter().collect() })
     }

@@ -87,7 +87,11 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 return Ok(Step::Idle);
             }
             self.work = start(&self.shared)?;
-            return Ok(if self.work.is_some() { Step::Again } else { Step::IdleFor(core::time::Duration::from_millis(1)) });
+            return Ok(if self.work.is_some() {
+                Step::Again
+            } else {
+                Step::IdleFor(core::time::Duration::from_millis(1))
+            });
         }
         let work = self.work.as_mut().expect("just checked");
         if serialise(&self.shared, work, REGIONS)? {
@@ -99,7 +103,10 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
 }
 
 /// A whole checkpoint on the calling thread, as close and creation make it.
-pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, clean: bool) -> Result<()> {
+pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    clean: bool,
+) -> Result<()> {
     let mut work = loop {
         if let Some(work) = start(shared)? {
             break work;
@@ -113,8 +120,9 @@ pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D,
 /// Step 1; `None` when a commit is in flight.
 fn start<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>) -> Result<Option<Work<D>>> {
     // Tip and map are those of the very point where the replay starts.
-    let Some((cut, (tip, map))) =
-        shared.sequencer.cut(|point| (shared.tip.lock().clone(), overflow_map(shared, point.position)))?
+    let Some((cut, (tip, map))) = shared
+        .sequencer
+        .cut(|point| (shared.tip.lock().clone(), overflow_map(shared, point.position)))?
     else {
         return Ok(None);
     };
@@ -168,7 +176,10 @@ fn serialise<H: Hasher, D: Device, R: Runtime>(
 
 /// The overflow map as of a point of the log, as a recovery wants it: runs that records up to
 /// there gave up are free (no reader outlives a crash), runs that no record names yet are free.
-fn overflow_map<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, through: u64) -> Result<Vec<u8>> {
+fn overflow_map<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    through: u64,
+) -> Result<Vec<u8>> {
     let mut extents = {
         let extents = shared.extents.lock();
         extents.clone()
@@ -182,7 +193,11 @@ fn overflow_map<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, thro
 }
 
 /// The image of a database without keys: one region, one prefix, no page.
-pub(crate) fn first_image<D: Device>(device: &D, database: u64, geometry: space::Geometry) -> Result<ImagePlace> {
+pub(crate) fn first_image<D: Device>(
+    device: &D,
+    database: u64,
+    geometry: space::Geometry,
+) -> Result<ImagePlace> {
     let file = crate::superblock::ImageFile::A;
     let mut writer = ImageWriter::start(device, file, database, 0)?;
     let entry = Entry { depth: 0, place: None, tag: 0, node: pleach_core::TERMINATOR };
@@ -217,7 +232,8 @@ fn place_of<D: Device>(
     let pages = writer.finish()?;
     Ok(ImagePlace {
         file,
-        pages: u32::try_from(pages).map_err(|_| Error::Corrupt("an image of 2^32 pages".to_owned()))?,
+        pages: u32::try_from(pages)
+            .map_err(|_| Error::Corrupt("an image of 2^32 pages".to_owned()))?,
         table_page,
         table_checksum: 0,
         table_hash: pleach_core::hasher::Blake3::hash(&table),
@@ -277,7 +293,11 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     }
     shared.replay_start.store(work.cut.position, Ordering::Release);
     Counters::add(&shared.counters.checkpoints, 1);
-    shared.sequencer.segments().retire(older.min(work.cut.position)).map_err(crate::sequencer::full_or)?;
+    shared
+        .sequencer
+        .segments()
+        .retire(older.min(work.cut.position))
+        .map_err(crate::sequencer::full_or)?;
     shared.progress.notify();
     Ok(())
 }

@@ -64,12 +64,19 @@ impl Table {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        if bytes.len() < HEAD + ENTRY || get_u32(bytes, 0) as usize != bytes.len() || get_u32(bytes, 4) != 1 {
+        if bytes.len() < HEAD + ENTRY
+            || get_u32(bytes, 0) as usize != bytes.len()
+            || get_u32(bytes, 4) != 1
+        {
             return Err(bad());
         }
         let blob = get_u32(bytes, 40) as usize;
         let entry = &bytes[HEAD..HEAD + ENTRY];
-        if blob != bytes.len() - HEAD - ENTRY || get_u32(bytes, 44) != 0 || entry[0] != 0 || entry[2..4] != [0; 2] {
+        if blob != bytes.len() - HEAD - ENTRY
+            || get_u32(bytes, 44) != 0
+            || entry[0] != 0
+            || entry[2..4] != [0; 2]
+        {
             return Err(bad());
         }
         Ok(Self {

@@ -49,8 +49,12 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
                 folder.child(outcome.region.prefix(), &outcome.node, &outcome.old, number);
                 fragments.push((*chunk, *region));
             }
-            Part::Folded(_, _, Shape::Leaf { key, value_hash }) => folder.untouched(key, FoldValue::Hash(*value_hash)),
-            Part::Node(prefix, node) | Part::Folded(prefix, node, _) => folder.subtrie(prefix, node),
+            Part::Folded(_, _, Shape::Leaf { key, value_hash }) => {
+                folder.untouched(key, FoldValue::Hash(*value_hash));
+            }
+            Part::Node(prefix, node) | Part::Folded(prefix, node, _) => {
+                folder.subtrie(prefix, node);
+            }
         }
     }
     let fold = match folder.end() {
@@ -105,7 +109,9 @@ fn parts<H: Hasher, D: Device, R: Runtime>(
         }
     }
     if touched.next().is_some() {
-        return Err(Error::Corrupt("regions were merged while a batch was folded over them".to_owned()));
+        return Err(Error::Corrupt(
+            "regions were merged while a batch was folded over them".to_owned(),
+        ));
     }
     Ok(Ok(parts))
 }
@@ -181,7 +187,11 @@ fn gather_witness<H: Hasher>(
     let mut siblings = Vec::with_capacity(sibling_count + 64 + fragments.len() * 2);
     let shape = folder.shape(fold);
     let count = if shape == Shape::Many {
-        let mut emit = Top { emit: Emit::new(&mut terminals, &mut siblings, &[], &[], &[]), chunks, fragments };
+        let mut emit = Top {
+            emit: Emit::new(&mut terminals, &mut siblings, &[], &[], &[]),
+            chunks,
+            fragments,
+        };
         folder.emit(fold, &mut emit);
         emit.emit.done().count()
     } else {

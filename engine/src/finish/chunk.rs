@@ -142,7 +142,9 @@ impl Chunk {
         let mut at = range.start;
         while at < range.end {
             at = shared.in_region(&batch.touches[at].key, |region, state| {
-                let behind = at + batch.touches[at..range.end].partition_point(|touch| region.prefix().covers(&touch.key));
+                let behind = at
+                    + batch.touches[at..range.end]
+                        .partition_point(|touch| region.prefix().covers(&touch.key));
                 self.add_region(batch, region, state, at..behind);
                 behind
             });
@@ -170,13 +172,20 @@ impl Chunk {
         self.nodes_asked = 0;
     }
 
-    fn add_region(&mut self, batch: &Batch<'_>, region: &Arc<Region>, state: &RegionState, touches: Range<usize>) {
+    fn add_region(
+        &mut self,
+        batch: &Batch<'_>,
+        region: &Arc<Region>,
+        state: &RegionState,
+        touches: Range<usize>,
+    ) {
         let first_page = self.pages.len();
         let mut at = touches.start;
         while at < touches.end {
             let child = state.cuts.find(&batch.touches[at].key);
             let prefix = state.cuts.prefix(child);
-            let behind = at + batch.touches[at..touches.end].partition_point(|touch| prefix.covers(&touch.key));
+            let behind = at
+                + batch.touches[at..touches.end].partition_point(|touch| prefix.covers(&touch.key));
             let from = self.patches.len();
             state.patches(&prefix, &mut self.patches);
             self.push_page(state, child, prefix, at..behind, from, None);
@@ -223,7 +232,13 @@ impl Chunk {
     /// The view is not what pages and pending changes say: puts undo and overlays over the
     /// patches of touched pages, and adds the pages that only they change; with `exposed`, all
     /// pages.
-    fn add_untouched(&mut self, batch: &Batch<'_>, state: &RegionState, first_page: usize, exposed: bool) {
+    fn add_untouched(
+        &mut self,
+        batch: &Batch<'_>,
+        state: &RegionState,
+        first_page: usize,
+        exposed: bool,
+    ) {
         let touched: Vec<PageTask> = self.pages.drain(first_page..).collect();
         let mut touched = touched.into_iter().peekable();
         let changes = batch.view.changes(state.cuts.region(), state);
@@ -246,7 +261,14 @@ impl Chunk {
                 state.patches(&prefix, &mut self.patches);
                 put_over(&mut self.patches, from, over.map(|(key, stored)| (*key, stored.clone())));
             }
-            self.push_page(state, child, prefix, task.map_or(0..0, |task| task.touches), from, known);
+            self.push_page(
+                state,
+                child,
+                prefix,
+                task.map_or(0..0, |task| task.touches),
+                from,
+                known,
+            );
         }
     }
 
@@ -285,13 +307,20 @@ impl Chunk {
                 &batch.touches[page.touches.clone()],
                 &mut space.seen,
             );
-            space.folds.push(space.pages.end().expect("a page's groups of one key are given by key"));
+            space
+                .folds
+                .push(space.pages.end().expect("a page's groups of one key are given by key"));
         }
         space.pages.run();
     }
 
     /// Takes down what was seen and changed, and the pages' parts of the witness.
-    fn emit_pages<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>, outcome: &mut ChunkOutcome) {
+    fn emit_pages<H: Hasher>(
+        &self,
+        batch: &Batch<'_>,
+        space: &mut FoldSpace<H>,
+        outcome: &mut ChunkOutcome,
+    ) {
         space.terminals.clear();
         space.siblings.clear();
         space.fragments.clear();
@@ -309,16 +338,26 @@ impl Chunk {
                         (false, true) => Access::Write(put),
                         (true, true) => Access::ReadWrite(put),
                     };
-                    op_encode_placed(&mut outcome.ops, &Op { key: touch.key, access }, seen.prior.is_present(), first);
+                    op_encode_placed(
+                        &mut outcome.ops,
+                        &Op { key: touch.key, access },
+                        seen.prior.is_present(),
+                        first,
+                    );
                 }
             }
             for (touch, seen) in touches.iter().zip(&mut seen) {
                 if let Some(new) = &touch.writes {
-                    outcome.changes.push(Changed { key: touch.key, new: new.clone(), prior: seen.prior });
+                    outcome.changes.push(Changed {
+                        key: touch.key,
+                        new: new.clone(),
+                        prior: seen.prior,
+                    });
                 }
             }
             let mut fragment = Fragment::default();
-            if batch.witness && !page.touches.is_empty() && space.pages.shape(*fold) == Shape::Many {
+            if batch.witness && !page.touches.is_empty() && space.pages.shape(*fold) == Shape::Many
+            {
                 let mut emit = Emit::new(&mut space.terminals, &mut space.siblings, &[], &[], &[]);
                 space.pages.emit(*fold, &mut emit);
                 fragment = emit.done();
@@ -336,10 +375,17 @@ impl Chunk {
         space.regions.clear();
         let mut folds = Vec::with_capacity(self.regions.len());
         for task in &self.regions {
-            let (from, changes_from) = (outcome.nodes.len(), outcome.regions.last().map_or(0, |region| region.changes.end));
+            let (from, changes_from) = (
+                outcome.nodes.len(),
+                outcome.regions.last().map_or(0, |region| region.changes.end),
+            );
             folds.push(self.fold_region(batch, task, space, &mut outcome.nodes)?);
-            let changes = changes_from..changes_from
-                + batch.touches[task.touches.clone()].iter().filter(|touch| touch.writes.is_some()).count();
+            let changes = changes_from
+                ..changes_from
+                    + batch.touches[task.touches.clone()]
+                        .iter()
+                        .filter(|touch| touch.writes.is_some())
+                        .count();
             outcome.regions.push(RegionOutcome {
                 region: Arc::clone(&task.region),
                 shape: task.shape,
@@ -355,7 +401,8 @@ impl Chunk {
         space.regions.run();
         for ((region, task), fold) in outcome.regions.iter_mut().zip(&self.regions).zip(folds) {
             if batch.witness {
-                let touched = task.pages.clone().filter(|page| !self.pages[*page].touches.is_empty());
+                let touched =
+                    task.pages.clone().filter(|page| !self.pages[*page].touches.is_empty());
                 for (page, first) in touched.zip(space.regions.first_of_terminal(fold)) {
                     if !first {
                         op_not_first(&mut outcome.ops[space.op_starts[page]]);
@@ -367,7 +414,13 @@ impl Chunk {
             region.old = space.regions.shape(fold);
             if batch.witness && region.touched && region.old == Shape::Many {
                 let (terminals, siblings) = (&mut outcome.terminals, &mut outcome.siblings);
-                let mut emit = Emit::new(terminals, siblings, &space.fragments, &space.terminals, &space.siblings);
+                let mut emit = Emit::new(
+                    terminals,
+                    siblings,
+                    &space.fragments,
+                    &space.terminals,
+                    &space.siblings,
+                );
                 space.regions.emit(fold, &mut emit);
                 region.fragment = emit.done();
             }
@@ -400,11 +453,14 @@ impl Chunk {
                 space.regions.subtrie(&page.prefix, known);
                 continue;
             }
-            let (node, shape) = (space.pages.node(space.folds[at]), space.pages.shape(space.folds[at]));
+            let (node, shape) =
+                (space.pages.node(space.folds[at]), space.pages.shape(space.folds[at]));
             if page.touches.is_empty() {
                 match &shape {
                     Shape::Leaf { key, value_hash } => {
-                        space.regions.untouched(key, pleach_core::fold::FoldValue::Hash(*value_hash));
+                        space
+                            .regions
+                            .untouched(key, pleach_core::fold::FoldValue::Hash(*value_hash));
                     }
                     _ => space.regions.subtrie(&page.prefix, &node),
                 }

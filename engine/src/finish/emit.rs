@@ -66,12 +66,18 @@ impl<'a> Emit<'a> {
 
 impl Sink for Emit<'_> {
     fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
-        terminal_encode(self.terminals, &Terminal::Leaf { key: *key, value_hash: *value_hash, depth });
+        terminal_encode(
+            self.terminals,
+            &Terminal::Leaf { key: *key, value_hash: *value_hash, depth },
+        );
         self.own.count += 1;
     }
 
     fn terminator(&mut self, key: &Key, depth: u16) {
-        terminal_encode(self.terminals, &Terminal::Terminator { position: Prefix::new(key, depth) });
+        terminal_encode(
+            self.terminals,
+            &Terminal::Terminator { position: Prefix::new(key, depth) },
+        );
         self.own.count += 1;
     }
 

@@ -109,8 +109,11 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     if let Some(key) = job.expose.into_inner() {
         return Ok(Attempt::Expose(key));
     }
-    let chunks: Vec<ChunkOutcome> =
-        job.outcomes.into_iter().map(|slot| slot.into_inner().expect("every chunk was folded")).collect();
+    let chunks: Vec<ChunkOutcome> = job
+        .outcomes
+        .into_iter()
+        .map(|slot| slot.into_inner().expect("every chunk was folded"))
+        .collect();
     assemble::assemble(shared, batch, prev_root, chunks)
 }
 

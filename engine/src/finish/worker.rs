@@ -45,7 +45,12 @@ impl<H: Hasher, D: Device> Workers<H, D> {
     }
 
     /// Runs a job's chunks on worker `index`.
-    pub(super) fn run<R: Runtime>(&self, index: usize, shared: &Arc<Shared<H, D, R>>, job: &Job<'_>) {
+    pub(super) fn run<R: Runtime>(
+        &self,
+        index: usize,
+        shared: &Arc<Shared<H, D, R>>,
+        job: &Job<'_>,
+    ) {
         let mut worker = self.workers[index].lock();
         let result = worker.run(shared, job, true);
         worker.close(result, job);
@@ -115,7 +120,12 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 }
 
 impl<H: Hasher, D: Device> Worker<H, D> {
-    fn run<R: Runtime>(&mut self, shared: &Arc<Shared<H, D, R>>, job: &Job<'_>, queued: bool) -> Result<()> {
+    fn run<R: Runtime>(
+        &mut self,
+        shared: &Arc<Shared<H, D, R>>,
+        job: &Job<'_>,
+        queued: bool,
+    ) -> Result<()> {
         // Places that this worker has looked up stay as they are until it is done.
         let _guard = shared.grace.enter();
         if queued && self.queue.is_none() {
@@ -128,7 +138,12 @@ impl<H: Hasher, D: Device> Worker<H, D> {
         result
     }
 
-    fn fold_all<R: Runtime>(&mut self, shared: &Arc<Shared<H, D, R>>, job: &Job<'_>, queued: bool) -> Result<()> {
+    fn fold_all<R: Runtime>(
+        &mut self,
+        shared: &Arc<Shared<H, D, R>>,
+        job: &Job<'_>,
+        queued: bool,
+    ) -> Result<()> {
         loop {
             self.look_ahead(shared, job, queued)?;
             let Some(front) = self.ahead.front() else { return Ok(()) };
@@ -143,7 +158,7 @@ impl<H: Hasher, D: Device> Worker<H, D> {
                 Ok(outcome) => *job.outcomes[chunk.index].lock() = Some(outcome),
                 Err(Again::Expose(key)) => *job.expose.lock() = Some(key),
                 Err(Again::Changed) => {
-                    self.start(shared, job, &mut chunk, false)?;
+                    Self::start(shared, job, &mut chunk, false)?;
                     self.ahead.push_front(chunk);
                     continue;
                 }
@@ -153,12 +168,19 @@ impl<H: Hasher, D: Device> Worker<H, D> {
     }
 
     /// Gathers chunks ahead and keeps the queue full.
-    fn look_ahead<R: Runtime>(&mut self, shared: &Arc<Shared<H, D, R>>, job: &Job<'_>, queued: bool) -> Result<()> {
-        while self.ahead.len() < AHEAD && self.queue.as_ref().is_none_or(|queue| queue.in_flight() < queue.depth()) {
+    fn look_ahead<R: Runtime>(
+        &mut self,
+        shared: &Arc<Shared<H, D, R>>,
+        job: &Job<'_>,
+        queued: bool,
+    ) -> Result<()> {
+        while self.ahead.len() < AHEAD
+            && self.queue.as_ref().is_none_or(|queue| queue.in_flight() < queue.depth())
+        {
             let Some(index) = job.claim() else { break };
             let mut chunk = self.spare.pop().unwrap_or_default();
             chunk.index = index;
-            self.start(shared, job, &mut chunk, queued)?;
+            Self::start(shared, job, &mut chunk, queued)?;
             self.ahead.push_back(chunk);
         }
         self.ask(shared);
@@ -171,8 +193,8 @@ impl<H: Hasher, D: Device> Worker<H, D> {
         Ok(())
     }
 
+    /// Gathers a chunk and takes the pages that are cached.
     fn start<R: Runtime>(
-        &mut self,
         shared: &Arc<Shared<H, D, R>>,
         job: &Job<'_>,
         chunk: &mut Chunk,
@@ -251,7 +273,8 @@ fn arrived<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<()> {
     completion.result?;
     let (index, at) = (completion.token >> 32, completion.token & 0xffff_ffff);
-    let chunk = ahead.iter_mut().find(|chunk| chunk.index as u64 == index).expect("its chunk waits for it");
+    let chunk =
+        ahead.iter_mut().find(|chunk| chunk.index as u64 == index).expect("its chunk waits for it");
     if at & NODES != 0 {
         let (region, _, place) = &chunk.away[usize::try_from(at ^ NODES).expect("31 bits")];
         shared.install_nodes(region, place, &completion.buf)?;

@@ -6,10 +6,9 @@ use pleach_beatree::Stored;
 use pleach_beatree::build::CellRef;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::Pending;
+use pleach_core::Prefix;
 use pleach_core::page::leaf::Cell;
 use pleach_core::page::overflow::Run;
-use pleach_core::Prefix;
-
 
 /// A page's content to come: what it holds and what pends.
 pub(super) struct Source {
@@ -32,7 +31,8 @@ impl Source {
         let view = page.view();
         let mut taken = 0;
         for (key, cell) in view.iter() {
-            let smaller = self.pending[taken..].iter().take_while(|change| change.key < key).count();
+            let smaller =
+                self.pending[taken..].iter().take_while(|change| change.key < key).count();
             self.take_changes(taken..taken + smaller, out);
             taken += smaller;
             if self.pending.get(taken).is_some_and(|change| change.key == key) {

@@ -26,6 +26,7 @@ use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Event, Runtime, Step};
 
 use crate::error::{Error, Result};
+use crate::options::Durability;
 use crate::shared::Shared;
 use round::Round;
 
@@ -61,6 +62,10 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     round: Round,
     stage: Stage,
     freed: VecDeque<Freed>,
+    /// The commit after which nodes last left.
+    evicted_at: u64,
+    /// When the log was last synced for durability `Periodic`.
+    synced: Duration,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
@@ -72,6 +77,8 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             round: Round::default(),
             stage: Stage::Idle,
             freed: VecDeque::new(),
+            evicted_at: u64::MAX,
+            synced: Duration::ZERO,
         }
     }
 
@@ -97,6 +104,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
 
     fn advance(&mut self) -> Result<Step> {
         self.free_matured()?;
+        self.sync_periodically()?;
         let closing = self.shared.closing.load(Ordering::Acquire);
         match self.stage {
             Stage::Idle => self.begin(closing),
@@ -127,19 +135,18 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     }
 
     fn begin(&mut self, closing: bool) -> Result<Step> {
-        if self.shared.paused.load(Ordering::Acquire) && !closing {
-            return Ok(Step::Idle);
+        if closing {
+            // What pends is in the log, and in the image of a clean close.
+            return Ok(Step::Done);
         }
         let drain = self.shared.draining.load(Ordering::Acquire);
-        let wanted = self.wanted(drain && !closing);
-        if wanted.is_empty() && !closing && self.shared.may_evict() {
-            self.shared.evict_nodes()?;
+        if self.shared.paused.load(Ordering::Acquire) && !drain {
+            return Ok(self.idle());
         }
+        let wanted = self.wanted(drain);
         if wanted.is_empty() {
-            if closing {
-                return Ok(Step::Done);
-            }
-            return Ok(if self.freed.is_empty() { Step::Idle } else { Step::IdleFor(SYNC_AFTER / 2) });
+            self.let_nodes_leave()?;
+            return Ok(self.idle());
         }
         if self.queue.is_none() {
             self.queue = Some(self.shared.device.queue(64)?);
@@ -168,12 +175,47 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         wanted
     }
 
+    /// Durability `Periodic`: the log is synced about this often.
+    fn sync_periodically(&mut self) -> Result<()> {
+        let Durability::Periodic(period) = self.shared.options.durability else { return Ok(()) };
+        let now = self.shared.runtime.now();
+        if now.saturating_sub(self.synced) >= period {
+            self.synced = now;
+            let end = self.shared.sequencer.lock().end();
+            if self.shared.sequencer.durable() < end {
+                self.shared.sequencer.write_through(end, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Once a commit, so that nodes which were brought in for the next batch stay for it.
+    fn let_nodes_leave(&mut self) -> Result<()> {
+        let published = self.shared.published.load(Ordering::Acquire);
+        if published != self.evicted_at && self.shared.may_evict() {
+            self.evicted_at = published;
+            self.shared.evict_nodes()?;
+        }
+        Ok(())
+    }
+
+    /// Nothing to do: how long at most?
+    fn idle(&self) -> Step {
+        match self.shared.options.durability {
+            Durability::Periodic(period) => Step::IdleFor(period),
+            _ if !self.freed.is_empty() => Step::IdleFor(SYNC_AFTER / 2),
+            _ => Step::Idle,
+        }
+    }
+
     /// Step (f).
     fn free_matured(&mut self) -> Result<()> {
         let now = self.shared.runtime.now();
         while let Some(first) = self.freed.front() {
             if self.shared.sequencer.durable() < first.end {
-                if now.saturating_sub(first.since) < SYNC_AFTER && !self.shared.closing.load(Ordering::Acquire) {
+                if now.saturating_sub(first.since) < SYNC_AFTER
+                    && !self.shared.closing.load(Ordering::Acquire)
+                {
                     break;
                 }
                 // No commit came by to sync the record.

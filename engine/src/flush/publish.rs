@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pleach_beatree::RegionState;
 use pleach_beatree::cuts::Cut;
 use pleach_beatree::leaf_fold::{Patch, fold_leaf};
 use pleach_beatree::region::Relocation;
-use pleach_beatree::RegionState;
 use pleach_beatree::split::split_regions;
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
@@ -30,7 +30,8 @@ impl Round {
         folder: &mut Folder<H>,
     ) -> Result<Option<Freed>> {
         // An upper bound of the record, so that the log has room before anything is decided.
-        let pages: usize = self.pieces.iter().map(|piece| piece.new.len() + piece.sources.len()).sum();
+        let pages: usize =
+            self.pieces.iter().map(|piece| piece.new.len() + piece.sources.len()).sum();
         let room = 256 + 128 * pages as u64 + self.run_bytes();
         shared.sequencer.make_room(room)?;
         // The flusher is the one that lets nodes leave: what it brings in here stays.
@@ -75,8 +76,16 @@ impl Round {
         if reshaped {
             state.shapes += 1;
         }
-        shared.space.lock().retire(&leaves, freed.stamp).map_err(|error| Error::Corrupt(error.to_string()))?;
-        shared.extents.lock().retire(&runs, freed.stamp).map_err(|error| Error::Corrupt(error.to_string()))?;
+        shared
+            .space
+            .lock()
+            .retire(&leaves, freed.stamp)
+            .map_err(|error| Error::Corrupt(error.to_string()))?;
+        shared
+            .extents
+            .lock()
+            .retire(&runs, freed.stamp)
+            .map_err(|error| Error::Corrupt(error.to_string()))?;
         // Readers that start now find the new places.
         freed.period = shared.grace.start();
         drop(state);
@@ -162,7 +171,8 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
     runs: &mut Vec<Run>,
     leaves: &mut Vec<u32>,
 ) -> bool {
-    let pages: Vec<Vec<(Cut, Node)>> = pieces.iter().map(|piece| piece.new.iter().map(cut_of).collect()).collect();
+    let pages: Vec<Vec<(Cut, Node)>> =
+        pieces.iter().map(|piece| piece.new.iter().map(cut_of).collect()).collect();
     let moves: Vec<Relocation<'_>> = pieces
         .iter()
         .zip(&pages)

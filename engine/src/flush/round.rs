@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pleach_beatree::build::{CellRef, LEVELS, PageStamp, Planned, Unfolded, filled, fold_pages, plan, write_page};
+use pleach_beatree::build::{
+    CellRef, LEVELS, PageStamp, Planned, Unfolded, filled, fold_pages, plan, write_page,
+};
 use pleach_beatree::{Region, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf;
@@ -83,7 +85,9 @@ impl Round {
             if self.pieces.last().is_some_and(|piece| piece.range.covers(prefix.first_key())) {
                 continue;
             }
-            shared.in_region(prefix.first_key(), |region, state| self.add(shared, region, state, prefix, flush_at));
+            shared.in_region(prefix.first_key(), |region, state| {
+                self.add(shared, region, state, prefix, flush_at);
+            });
         }
         read_missing(shared, queue, &mut self.pieces)
     }
@@ -126,7 +130,10 @@ impl Round {
             through: state.changed,
             shape: state.shape,
             new: Vec::new(),
-            freed_runs: dropped.iter().flat_map(|dropped| overflow::runs(&dropped.pending.stored)).collect(),
+            freed_runs: dropped
+                .iter()
+                .flat_map(|dropped| overflow::runs(&dropped.pending.stored))
+                .collect(),
             dropped: dropped.len(),
         });
     }
@@ -159,7 +166,9 @@ impl Round {
         for source in self.pieces.iter_mut().flat_map(|piece| &mut piece.sources) {
             for (index, pending) in source.pending.iter().enumerate() {
                 if let Stored::Large(large) = &pending.stored {
-                    source.written.push((index, overflow::write(shared, &mut written, large, flush)?));
+                    source
+                        .written
+                        .push((index, overflow::write(shared, &mut written, large, flush)?));
                     self.overflow_written = true;
                 }
             }
@@ -189,7 +198,10 @@ impl Round {
             planned.push((index, plan(&piece.range, &cells[from..]), from));
         }
         let mut unfolded = Vec::new();
-        let views: Vec<_> = pieces.iter().map(|piece| piece.sources[0].page.as_ref().map(|page| page.view())).collect();
+        let views: Vec<_> = pieces
+            .iter()
+            .map(|piece| piece.sources[0].page.as_ref().map(|page| page.view()))
+            .collect();
         for (index, plans, from) in &planned {
             let piece = &pieces[*index];
             let same = plans.len() == 1 && piece.sources.len() == 1;
@@ -221,7 +233,13 @@ impl Round {
                         namespace: 0,
                         through: piece.through,
                     };
-                    let tag = write_page(buf.page_mut(0), &stamp, &page.prefix, page.cells, &nodes.stored);
+                    let tag = write_page(
+                        buf.page_mut(0),
+                        &stamp,
+                        &page.prefix,
+                        page.cells,
+                        &nodes.stored,
+                    );
                     WrittenPage { place, tag, buf }
                 };
                 new.push(NewLeaf { prefix: page.prefix, page: Some(written), node: nodes.own });
@@ -238,14 +256,19 @@ impl Round {
     }
 
     /// Step 3 (c).
-    pub(super) fn sync<H: Hasher, D: Device, R: Runtime>(&mut self, shared: &Shared<H, D, R>) -> Result<()> {
+    pub(super) fn sync<H: Hasher, D: Device, R: Runtime>(
+        &mut self,
+        shared: &Shared<H, D, R>,
+    ) -> Result<()> {
         if std::mem::take(&mut self.overflow_written) {
             shared.device.sync(&shared.files.overflow)?;
         }
         shared.device.sync(&shared.files.leaf)?;
         // Into the cache before anybody can look for them, and outside any lock.
         let batch = shared.batch.load(Ordering::Relaxed);
-        for page in self.pieces.iter().flat_map(|piece| &piece.new).filter_map(|new| new.page.as_ref()) {
+        for page in
+            self.pieces.iter().flat_map(|piece| &piece.new).filter_map(|new| new.page.as_ref())
+        {
             shared.cache.insert(page.place, page.tag, page.buf.page(0), batch);
         }
         Ok(())
@@ -283,7 +306,11 @@ impl Round {
     }
 }
 
-fn source<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, state: &RegionState, child: usize) -> Source {
+fn source<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    state: &RegionState,
+    child: usize,
+) -> Source {
     let prefix = state.cuts.prefix(child);
     let place = state.cuts.place(child);
     let pending = state.pending[state.pending_range(&prefix)].to_vec();

@@ -59,7 +59,15 @@ impl<D: Device> Blocks<D> {
             _ => {}
         }
         let limit = usize::try_from(memory / (pages as u64 * 4096)).unwrap_or(usize::MAX).max(1);
-        Ok(Self { device: device.clone(), pages, limit, alive: 0, spare: Vec::new(), spill: None, spilled: 0 })
+        Ok(Self {
+            device: device.clone(),
+            pages,
+            limit,
+            alive: 0,
+            spare: Vec::new(),
+            spill: None,
+            spilled: 0,
+        })
     }
 
     /// Bytes of a block.
@@ -224,7 +232,11 @@ pub(super) struct Frozen<D: Device> {
 impl<D: Device> Frozen<D> {
     /// The bytes of blocks, those from the spill file read through a queue that is empty before
     /// and after.
-    pub(super) fn gather(&self, queue: &mut D::Queue, blocks: Vec<Block>) -> Result<Vec<(PageBuf, usize)>> {
+    pub(super) fn gather(
+        &self,
+        queue: &mut D::Queue,
+        blocks: Vec<Block>,
+    ) -> Result<Vec<(PageBuf, usize)>> {
         let mut gathered = Vec::with_capacity(blocks.len());
         let mut failed = None;
         for block in blocks {

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use pleach_beatree::Cut;
 use pleach_beatree::build::{CellRef, PageStamp, Planned, Unfolded, fold_pages, write_page};
 use pleach_beatree::load::{BuiltLeaf, Repeated, Unit};
-use pleach_beatree::Cut;
 use pleach_core::Hasher;
 use pleach_core::fold::Folder;
 use pleach_io::{Device, IoError, PageBuf, Queue, Request, Runtime, Transfer};
@@ -111,7 +111,8 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
         worker.settle()?;
         let blocks = self.blocks.gather(&mut worker.queue, source.blocks)?;
         let filled: Vec<&[u8]> = blocks.iter().map(|(buf, filled)| &buf[..*filled]).collect();
-        let unit = Unit::new(source.prefix, &filled).map_err(|Repeated(key)| Error::RepeatedKey(key))?;
+        let unit =
+            Unit::new(source.prefix, &filled).map_err(|Repeated(key)| Error::RepeatedKey(key))?;
         let planned = unit.plan();
         let count = planned.iter().filter(|page| !page.cells.is_empty()).count();
         let places = if count > 0 { self.shared.allocate_leaves(count)? } else { Vec::new() };
@@ -164,8 +165,13 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
                     through: COMMIT,
                 };
                 let page_of = &unfolded[page];
-                let tag =
-                    write_page(buf.page_mut(slot), &stamp, &page_of.prefix, page_of.cells, &nodes[page].stored);
+                let tag = write_page(
+                    buf.page_mut(slot),
+                    &stamp,
+                    &page_of.prefix,
+                    page_of.cells,
+                    &nodes[page].stored,
+                );
                 let cut = &mut leaves[first + page].cut;
                 (cut.place, cut.tag) = (Some(*place), tag);
             }
@@ -194,7 +200,13 @@ impl<H: Hasher, D: Device> Worker<H, D> {
         while self.queue.in_flight() == self.queue.depth() {
             self.arrive()?;
         }
-        self.queue.push(Request { file: file.clone(), transfer: Transfer::Write, offset, buf, token: 0 });
+        self.queue.push(Request {
+            file: file.clone(),
+            transfer: Transfer::Write,
+            offset,
+            buf,
+            token: 0,
+        });
         self.queue.submit()?;
         self.failed.take().map_or(Ok(()), |error| Err(full(error)))
     }

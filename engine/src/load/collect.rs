@@ -81,7 +81,11 @@ impl Buckets {
 
     /// Adds a pair.
     #[inline]
-    pub(super) fn push<D: Device>(&mut self, blocks: &mut Blocks<D>, record: &Record<'_>) -> Result<()> {
+    pub(super) fn push<D: Device>(
+        &mut self,
+        blocks: &mut Blocks<D>,
+        record: &Record<'_>,
+    ) -> Result<()> {
         let index = bits_of(record.key, self.at.len(), self.bits);
         let bucket = &mut self.buckets[index];
         bucket.keys += 1;

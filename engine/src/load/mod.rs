@@ -133,7 +133,11 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// # Errors
     /// [`Error::NotEmpty`] after the first commit; [`Error::InUse`] while a session or an overlay
     /// is open; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`].
-    pub fn bulk_load(&self, items: impl Iterator<Item = (Key, Value)>, options: LoadOptions) -> Result<LoadReport> {
+    pub fn bulk_load(
+        &self,
+        items: impl Iterator<Item = (Key, Value)>,
+        options: LoadOptions,
+    ) -> Result<LoadReport> {
         let shared = &*self.shared;
         let since = shared.runtime.now();
         let ticket = Ticket::take(shared)?;
@@ -177,7 +181,9 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Ticket<'a, H, D, R> {
         let mut state = shared.sequencer.lock();
         state.check()?;
         if state.ticketed != 0 {
-            return Err(Error::NotEmpty(state.ticketed.min(shared.published.load(Ordering::Acquire).max(1))));
+            return Err(Error::NotEmpty(
+                state.ticketed.min(shared.published.load(Ordering::Acquire).max(1)),
+            ));
         }
         if shared.undo.oldest_pin() != u64::MAX {
             return Err(Error::InUse);
@@ -274,7 +280,10 @@ fn collect<H: Hasher, D: Device, R: Runtime>(
         if value.len() <= MAX_INLINE {
             buckets.push(blocks, &Record { key: &key, bytes: &value, overflow: false })?;
         } else if value.len() > MAX_VALUE {
-            return Err(Error::ValueTooLarge { bytes: value.len() as u64, limit: MAX_VALUE as u64 });
+            return Err(Error::ValueTooLarge {
+                bytes: value.len() as u64,
+                limit: MAX_VALUE as u64,
+            });
         } else if let Stored::Large(large) = Stored::put::<H>(value) {
             let cell = overflow::write(shared, values, &large, 0)?;
             buckets.push(blocks, &Record { key: &key, bytes: &cell, overflow: true })?;
@@ -322,7 +331,10 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
 
 /// Room for the image of so many regions, so that a full device shows before anything is
 /// published.
-fn reserve_image<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, regions: u64) -> Result<()> {
+fn reserve_image<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    regions: u64,
+) -> Result<()> {
     let free_runs = shared.extents.lock().stats().free_runs;
     // Upper levels are a fraction of the regions; a free run takes less than 16 bytes.
     let bytes = (regions + regions / 4 + free_runs / 250 + 16) * 4096;

@@ -24,7 +24,8 @@ pub mod segment;
 pub mod writer;
 
 pub use commit::{
-    ChangeSection, CommitView, MAX_BLOB, NamespacePart, NodeSection, Value as LogValue, commit_record,
+    ChangeSection, CommitView, MAX_BLOB, NamespacePart, NodeSection, Value as LogValue,
+    commit_record,
 };
 pub use error::{BodyError, LogError, ScanError};
 pub use location::{Cut as LocationCut, LocationEncoder, LocationView, NewPage, Run as LogRun};

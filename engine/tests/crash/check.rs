@@ -13,8 +13,15 @@ use crate::common::{Model, Rng, ops};
 ///
 /// # Panics
 /// With `what` in the message, when a promise is broken.
-pub fn check(setup: &Setup, disk: &SimDisk, history: &History, promise: Promise, what: &dyn std::fmt::Display) -> u64 {
-    let (db, runtime) = setup.open(disk, 1).unwrap_or_else(|error| panic!("{what}: does not open: {error}"));
+pub fn check(
+    setup: &Setup,
+    disk: &SimDisk,
+    history: &History,
+    promise: Promise,
+    what: &dyn std::fmt::Display,
+) -> u64 {
+    let (db, runtime) =
+        setup.open(disk, 1).unwrap_or_else(|error| panic!("{what}: does not open: {error}"));
     let found = state_of(&db, history, promise, what);
     let mut rng = Rng::new(setup.seed ^ found);
     reads(setup, &db, history.model(found), what);
@@ -30,7 +37,8 @@ pub fn check(setup: &Setup, disk: &SimDisk, history: &History, promise: Promise,
     } else {
         drop(db);
     }
-    let (db, _) = setup.open(disk, 2).unwrap_or_else(|error| panic!("{what}: does not open again: {error}"));
+    let (db, _) =
+        setup.open(disk, 2).unwrap_or_else(|error| panic!("{what}: does not open again: {error}"));
     let all = Promise { least: found + 3, most: found + 3 };
     state_of(&db, &history, all, what);
     reads(setup, &db, history.model(found + 3), what);
@@ -38,32 +46,54 @@ pub fn check(setup: &Setup, disk: &SimDisk, history: &History, promise: Promise,
 }
 
 /// The commit that an open database is at.
-pub fn state_of(db: &SimDb, history: &History, promise: Promise, what: &dyn std::fmt::Display) -> u64 {
+pub fn state_of(
+    db: &SimDb,
+    history: &History,
+    promise: Promise,
+    what: &dyn std::fmt::Display,
+) -> u64 {
     let found = db.commit_number();
-    assert!((promise.least..=promise.most).contains(&found), "{what}: commit {found} was found, {promise:?}");
+    assert!(
+        (promise.least..=promise.most).contains(&found),
+        "{what}: commit {found} was found, {promise:?}"
+    );
     assert_eq!(db.root(), history.root(found), "{what}: root of commit {found}");
     found
 }
 
 /// Every key that the workload knows has the model's value.
 pub fn reads(setup: &Setup, db: &SimDb, model: &Model, what: &dyn std::fmt::Display) {
-    let session = db.session(SessionOptions::new()).unwrap_or_else(|error| panic!("{what}: a session: {error}"));
+    let session = db
+        .session(SessionOptions::new())
+        .unwrap_or_else(|error| panic!("{what}: a session: {error}"));
     for id in 0..setup.ids {
         let key = setup.key(id);
-        let value = session.read(&key).unwrap_or_else(|error| panic!("{what}: reading {id}: {error}"));
+        let value =
+            session.read(&key).unwrap_or_else(|error| panic!("{what}: reading {id}: {error}"));
         assert!(value.as_ref() == model.values.get(&key), "{what}: key {id} has another value");
     }
 }
 
 /// A witness over the recovered trie is the oracle's, byte by byte.
-fn fresh_witness(setup: &Setup, db: &SimDb, model: &Model, rng: &mut Rng, what: &dyn std::fmt::Display) {
+fn fresh_witness(
+    setup: &Setup,
+    db: &SimDb,
+    model: &Model,
+    rng: &mut Rng,
+    what: &dyn std::fmt::Display,
+) {
     let accesses = batch(rng, setup, model);
     let before = model.naive::<Blake3>();
-    let expected = before.witness::<Blake3>(&ops::<Blake3>(&accesses)).encode::<Blake3>().expect("encodes");
+    let expected =
+        before.witness::<Blake3>(&ops::<Blake3>(&accesses)).encode::<Blake3>().expect("encodes");
     let session = db.session(SessionOptions::new()).expect("a session");
-    let mut block = session.finish(accesses).unwrap_or_else(|error| panic!("{what}: a finish: {error}"));
+    let mut block =
+        session.finish(accesses).unwrap_or_else(|error| panic!("{what}: a finish: {error}"));
     let found = block.take_witness().expect("asked for");
     assert!(found == expected, "{what}: another witness");
     let verified = witness::verify::<Blake3>(&found, &db.root());
-    assert!(verified.is_ok_and(|verified| *verified.new_root() == block.root()), "{what}: the witness's root");
+    assert!(
+        verified.is_ok_and(|verified| *verified.new_root() == block.root()),
+        "{what}: the witness's root"
+    );
 }

@@ -44,7 +44,12 @@ impl Promise {
     /// With `synced`, an acknowledgement means durable.
     pub fn of(marks: &[u64], synced: bool) -> Self {
         let newest = |kinds: &[u64]| {
-            marks.iter().filter(|mark| kinds.contains(&(*mark % 3))).map(|mark| mark / 3).max().unwrap_or(0)
+            marks
+                .iter()
+                .filter(|mark| kinds.contains(&(*mark % 3)))
+                .map(|mark| mark / 3)
+                .max()
+                .unwrap_or(0)
         };
         Self { least: newest(if synced { &[1, 2] } else { &[2] }), most: newest(&[0]) }
     }

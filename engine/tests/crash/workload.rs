@@ -73,7 +73,11 @@ pub fn commit_one(
     let accesses = batch(rng, setup, &model);
     let session = db.session(SessionOptions::new().witness(rng.below(2) == 0))?;
     let probe = setup.key(rng.below(setup.ids));
-    assert_eq!(session.read(&probe)?, model.values.get(&probe).cloned(), "a read before commit {number}");
+    assert_eq!(
+        session.read(&probe)?,
+        model.values.get(&probe).cloned(),
+        "a read before commit {number}"
+    );
     runtime.step_some(rng.below(4) as usize);
     model.apply(&accesses);
     let block = session.finish(accesses)?;

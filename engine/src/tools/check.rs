@@ -1,0 +1,371 @@
+//! The offline checker: reads everything and lists all that does not fit.
+//!
+//! * Recovery must succeed: superblock, image and log belong together, and the nodes of the index
+//!   fold to the commit's root.
+//! * Each leaf page is the one that the index expects: identity, checksum, tag, prefix; it was
+//!   written by a past open and contains no future commit.
+//! * The nodes that it stores, and with its pending changes the node in the index, are those that
+//!   its cells fold to.
+//! * Each region's node follows from its children's.
+//! * Each place is named once, each page of the overflow file is named once or free, never both,
+//!   never neither. Long values have their hash.
+
+use std::path::Path;
+
+use pleach_beatree::leaf_fold::{Patch, below, fold_leaf};
+use pleach_beatree::region::Nodes;
+use pleach_beatree::split::region_node;
+use pleach_beatree::stored::cell_value;
+use pleach_beatree::{RegionState, Stored};
+use pleach_core::fold::Folder;
+use pleach_core::page::leaf::{Cell, LeafView};
+use pleach_core::page::overflow::{OverflowCell, Run};
+use pleach_core::prefix::Prefix;
+use pleach_core::{Hasher, Node, TERMINATOR};
+use pleach_io::{Device, OpenMode};
+
+use super::pages::{Visited, parse, visit};
+use super::{Opened, UnderHasher, device, with_hasher};
+use crate::error::{Result, hex};
+use crate::overflow::{read_from, runs};
+use crate::recovery::Recovered;
+use crate::shared::{LEAF_FILE, OVERFLOW_FILE};
+
+/// What a check does.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckOptions {
+    values: bool,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self { values: true }
+    }
+}
+
+impl CheckOptions {
+    /// Are the values in the overflow file read and hashed (default)?
+    #[must_use]
+    pub fn values(mut self, values: bool) -> Self {
+        self.values = values;
+        self
+    }
+}
+
+/// What a check saw.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// What does not fit, one line each. Empty: all is well.
+    pub findings: Vec<String>,
+    /// Leaf pages read.
+    pub pages: u64,
+    /// Keys present.
+    pub keys: u64,
+    /// Regions of the index.
+    pub regions: u64,
+    /// Long values.
+    pub long_values: u64,
+    /// Pages of the overflow file that something names.
+    pub overflow_pages: u64,
+    /// Root of the newest commit; zero when there is no coming to it.
+    pub root: Node,
+    /// Number of the newest commit.
+    pub commit: u64,
+}
+
+/// Checks the folder's database.
+///
+/// # Errors
+/// A folder without a database, one that is open for writing, or whose superblock cannot be read.
+/// Whatever else is wrong is a finding.
+pub fn check(path: &Path, options: CheckOptions) -> Result<CheckReport> {
+    check_on(&device(path)?, options)
+}
+
+/// The same on any device.
+pub fn check_on<D: Device>(device: &D, options: CheckOptions) -> Result<CheckReport> {
+    with_hasher(device, options)
+}
+
+impl<D: Device> UnderHasher<D> for CheckOptions {
+    type Output = CheckReport;
+
+    fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<CheckReport> {
+        let recovered = match opened.recover::<H>() {
+            Ok(recovered) => recovered,
+            Err(error) => {
+                let findings = vec![format!("the database cannot be recovered: {error}")];
+                return Ok(CheckReport { findings, ..CheckReport::default() });
+            }
+        };
+        let mut checker = Checker::<H, D> {
+            opened,
+            options: self,
+            overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
+            folder: Folder::new(),
+            runs: Vec::new(),
+            report: CheckReport {
+                root: recovered.tip.root,
+                commit: recovered.tip.number,
+                regions: recovered.top.regions().len() as u64,
+                ..CheckReport::default()
+            },
+        };
+        checker.places(&recovered.places);
+        checker.regions(&recovered);
+        let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
+        visit(&opened.device, &leaf, &recovered.top, 0, |visited| {
+            checker.child(visited);
+            Ok(true)
+        })?;
+        checker.space(&recovered);
+        Ok(checker.report)
+    }
+}
+
+struct Checker<'a, H: Hasher, D: Device> {
+    opened: &'a Opened<D>,
+    options: CheckOptions,
+    overflow: D::File,
+    folder: Folder<H>,
+    /// Runs of the overflow file that something names.
+    runs: Vec<Run>,
+    report: CheckReport,
+}
+
+impl<H: Hasher, D: Device> Checker<'_, H, D> {
+    fn finding(&mut self, what: String) {
+        self.report.findings.push(what);
+    }
+
+    fn places(&mut self, places: &[u32]) {
+        let mut places = places.to_vec();
+        places.sort_unstable();
+        for pair in places.chunk_by(|a, b| a == b).filter(|same| same.len() > 1) {
+            self.finding(format!("page {} of {LEAF_FILE} is named {} times", pair[0], pair.len()));
+        }
+    }
+
+    fn regions(&mut self, recovered: &Recovered) {
+        for region in recovered.top.regions() {
+            let state = region.read();
+            if let Nodes::Resident(nodes) = &state.nodes
+                && region_node::<H>(&state.cuts, nodes) != state.own
+            {
+                self.finding(format!(
+                    "region {:?}: its node does not follow from its children's",
+                    region.prefix()
+                ));
+            }
+            for dropped in &state.dropped {
+                self.runs.extend(runs(&dropped.pending.stored));
+            }
+            let future = state
+                .pending
+                .iter()
+                .filter(|pending| pending.commit > recovered.tip.number)
+                .count();
+            if future > 0 {
+                self.finding(format!(
+                    "region {:?}: {future} changes of future commits",
+                    region.prefix()
+                ));
+            }
+        }
+    }
+
+    /// One child of a region: its page, what pends on it, and its node.
+    fn child(&mut self, visited: Visited<'_>) {
+        let state = visited.region.read();
+        let prefix = state.cuts.prefix(visited.child);
+        let mut patches: Vec<Patch> = Vec::new();
+        state.patches(&prefix, &mut patches);
+        for (_, stored) in &patches {
+            if let Stored::Overflow(raw) = stored {
+                self.long_value(raw, &prefix);
+            }
+        }
+        let Some(place) = state.cuts.place(visited.child) else {
+            self.report.keys += patches.iter().filter(|patch| patch.1.is_present()).count() as u64;
+            self.expect_node(&state, visited.child, None, &patches);
+            return;
+        };
+        self.report.pages += 1;
+        let buf = match visited.page {
+            Some(Ok(buf)) => buf,
+            Some(Err(error)) => {
+                return self.finding(format!("page {place} of {LEAF_FILE}: {error}"));
+            }
+            None => return,
+        };
+        match parse(&buf, self.opened.newest.database, place, state.cuts.tag(visited.child)) {
+            Err(error) => self.finding(error.to_string()),
+            Ok(view) => {
+                self.page(&view, &prefix, place);
+                let present = patches.iter().filter(|patch| patch.1.is_present()).count();
+                let kept =
+                    view.len() - patches.iter().filter(|patch| view.find(&patch.0).is_ok()).count();
+                self.report.keys += (present + kept) as u64;
+                self.expect_node(&state, visited.child, Some(&view), &patches);
+            }
+        }
+    }
+
+    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, place: u32) {
+        let at = format!("page {place} of {LEAF_FILE}");
+        if view.prefix() != *prefix {
+            self.finding(format!(
+                "{at}: it is for {:?}, the index wants {prefix:?}",
+                view.prefix()
+            ));
+        }
+        if view.namespace() != 0 {
+            self.finding(format!("{at}: it belongs to namespace {}", view.namespace()));
+        }
+        if view.through() > self.report.commit {
+            self.finding(format!(
+                "{at}: it contains commit {}, the newest is {}",
+                view.through(),
+                self.report.commit
+            ));
+        }
+        if view.flush() >> 32 > u64::from(self.opened.incarnation) {
+            self.finding(format!(
+                "{at}: it was written by a future open, flush {:#x}",
+                view.flush()
+            ));
+        }
+        for (_, cell) in view.iter() {
+            if let Cell::Overflow(cell) = cell {
+                self.long_value(cell.bytes(), prefix);
+            }
+        }
+        self.stored_nodes(view, &at);
+    }
+
+    /// The nodes that a page stores are those of its cells.
+    fn stored_nodes(&mut self, view: &LeafView<'_>, at: &str) {
+        if view.levels() == 0 {
+            return;
+        }
+        self.folder.clear();
+        let mut cells = view.iter().peekable();
+        let mut folds = Vec::with_capacity(view.nodes().len());
+        for group in 0..1u16 << view.levels() {
+            let position = below(&view.prefix(), view.levels(), group);
+            self.folder.begin(position.len());
+            while let Some((key, cell)) = cells.next_if(|(key, _)| position.covers(key)) {
+                self.folder.untouched(&key, cell_value(&cell));
+            }
+            folds.push(self.folder.end().expect("no terminal is placed here"));
+        }
+        self.folder.run();
+        for (group, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
+            if self.folder.node(fold) != *stored {
+                self.finding(format!(
+                    "{at}: the node of its group {group} is not that of its cells"
+                ));
+            }
+        }
+    }
+
+    /// The node in the index is that of the page's cells and what pends on it.
+    fn expect_node(
+        &mut self,
+        state: &RegionState,
+        child: usize,
+        view: Option<&LeafView<'_>>,
+        patches: &[Patch],
+    ) {
+        let Some(expected) = state.node(child).copied() else { return };
+        let prefix = state.cuts.prefix(child);
+        let found = if view.is_none() && patches.is_empty() {
+            TERMINATOR
+        } else {
+            self.folder.clear();
+            self.folder.begin(prefix.len());
+            fold_leaf(&mut self.folder, view, &prefix, patches, &[], &mut Vec::new());
+            let fold = self.folder.end().expect("no terminal is placed here");
+            self.folder.run();
+            self.folder.node(fold)
+        };
+        if found != expected {
+            self.finding(format!(
+                "prefix {prefix:?}: its pairs fold to {}, the index has {}",
+                hex(&found),
+                hex(&expected)
+            ));
+        }
+    }
+
+    fn long_value(&mut self, raw: &[u8], prefix: &Prefix) {
+        self.report.long_values += 1;
+        match OverflowCell::parse(raw) {
+            Ok(cell) => self.runs.extend(cell.runs()),
+            Err(error) => {
+                return self.finding(format!("prefix {prefix:?}: an overflow cell: {error}"));
+            }
+        }
+        if self.options.values {
+            let device = &self.opened.device;
+            let read = read_from::<H, D>(device, &self.overflow, self.opened.newest.database, raw);
+            if let Err(error) = read {
+                self.finding(format!("prefix {prefix:?}: a long value: {error}"));
+            }
+        }
+    }
+
+    /// Every page of the overflow file is named once or free.
+    fn space(&mut self, recovered: &Recovered) {
+        let mut named = std::mem::take(&mut self.runs);
+        named.sort_unstable_by_key(|run| run.start);
+        let mut free = recovered.extents.free_runs().peekable();
+        let pages = recovered.extents.stats().pages;
+        // Where the last named run, and the last page that is accounted for, end.
+        let (mut named_to, mut at) = (0, 0);
+        for run in &named {
+            let end = run.start + u64::from(run.pages);
+            self.report.overflow_pages += u64::from(run.pages);
+            if run.start < named_to {
+                self.finding(format!(
+                    "pages {} to {} of {OVERFLOW_FILE} are named twice",
+                    run.start,
+                    named_to.min(end)
+                ));
+            }
+            if end > pages {
+                self.finding(format!(
+                    "pages {} to {end} of {OVERFLOW_FILE} lie behind its {pages} pages",
+                    run.start
+                ));
+            }
+            while let Some((start, len)) = free.next_if(|(start, _)| *start < run.start) {
+                self.leak(at, start);
+                at = start + len;
+            }
+            self.leak(at, run.start);
+            if at > run.start.max(named_to) || free.peek().is_some_and(|(start, _)| *start < end) {
+                self.finding(format!(
+                    "pages {} to {end} of {OVERFLOW_FILE} are named and in part free",
+                    run.start
+                ));
+            }
+            named_to = named_to.max(end);
+            at = at.max(end);
+        }
+        for (start, len) in free {
+            self.leak(at, start);
+            at = at.max(start + len);
+        }
+        self.leak(at, pages);
+    }
+
+    fn leak(&mut self, from: u64, to: u64) {
+        if from < to {
+            self.finding(format!(
+                "pages {from} to {to} of {OVERFLOW_FILE} are neither named nor free"
+            ));
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! All pairs in key order: pages and what pends on them, merged.
+
+use std::path::Path;
+
+use pleach_beatree::Stored;
+use pleach_core::{Hasher, Key};
+use pleach_io::{Device, OpenMode};
+
+use super::pages::{parse, visit};
+use super::{Opened, UnderHasher, device, with_hasher};
+use crate::error::Result;
+use crate::overflow::read_from;
+use crate::shared::{LEAF_FILE, OVERFLOW_FILE};
+
+/// Gives all pairs of the folder's database to `each`, in key order, until it says false.
+///
+/// # Errors
+/// A folder without a database, one that is open for writing, damage.
+pub fn dump(path: &Path, each: &mut dyn FnMut(&Key, &[u8]) -> bool) -> Result<()> {
+    dump_on(&device(path)?, each)
+}
+
+/// The same on any device.
+pub fn dump_on<D: Device>(device: &D, each: &mut dyn FnMut(&Key, &[u8]) -> bool) -> Result<()> {
+    with_hasher(device, Dump { each })
+}
+
+struct Dump<'a> {
+    each: &'a mut dyn FnMut(&Key, &[u8]) -> bool,
+}
+
+impl<D: Device> UnderHasher<D> for Dump<'_> {
+    type Output = ();
+
+    fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<()> {
+        let recovered = opened.recover::<H>()?;
+        let device = &opened.device;
+        let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
+        let overflow = device.open(OVERFLOW_FILE, OpenMode::Read)?;
+        let database = opened.newest.database;
+        visit(device, &leaf, &recovered.top, 0, |visited| {
+            let state = visited.region.read();
+            let child = visited.child;
+            let pending = &state.pending[state.pending_range(&state.cuts.prefix(child))];
+            let mut pairs: Vec<(Key, Stored)> = Vec::new();
+            if let (Some(page), Some(place)) = (visited.page, state.cuts.place(child)) {
+                let buf = page?;
+                let view = parse(&buf, database, place, state.cuts.tag(child))?;
+                let cells = view.iter().map(|(key, cell)| (key, Stored::from_cell(cell)));
+                pairs.extend(cells);
+            }
+            let changes = pending.iter().map(|pending| (pending.key, pending.stored.clone()));
+            crate::view::put_over(&mut pairs, 0, changes);
+            for (key, stored) in pairs {
+                let value = match stored {
+                    Stored::Absent => continue,
+                    Stored::Inline(value) => value,
+                    Stored::Large(large) => large.bytes.clone(),
+                    Stored::Overflow(raw) => read_from::<H, D>(device, &overflow, database, &raw)?,
+                };
+                if !(self.each)(&key, &value) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+}

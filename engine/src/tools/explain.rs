@@ -1,0 +1,188 @@
+//! Where a key lies: region, page, what pends on it, and how deep its terminal sits.
+
+use std::path::Path;
+
+use pleach_beatree::{RegionState, Stored, Top};
+use pleach_core::node::{NodeKind, kind};
+use pleach_core::prefix::{Prefix, common_len};
+use pleach_core::{Hasher, Key};
+use pleach_io::{Device, OpenMode, PageBuf};
+
+use super::pages::parse;
+use super::{Opened, UnderHasher, device, with_hasher};
+use crate::error::{Result, hex};
+use crate::shared::LEAF_FILE;
+
+/// Several lines about a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The lines.
+    pub lines: Vec<String>,
+    /// Does the key have a value?
+    pub present: bool,
+    /// Depth of the terminal that proves it, and so the number of siblings of its proof.
+    pub depth: u16,
+}
+
+impl std::fmt::Display for Explanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.lines.join("\n"))
+    }
+}
+
+/// Says where a key lies in the folder's database.
+///
+/// # Errors
+/// A folder without a database, one that is open for writing, damage on the way to the key.
+pub fn explain(path: &Path, key: &Key) -> Result<Explanation> {
+    explain_on(&device(path)?, key)
+}
+
+/// The same on any device.
+pub fn explain_on<D: Device>(device: &D, key: &Key) -> Result<Explanation> {
+    with_hasher(device, Explain { key })
+}
+
+struct Explain<'a> {
+    key: &'a Key,
+}
+
+impl<D: Device> UnderHasher<D> for Explain<'_> {
+    type Output = Explanation;
+
+    fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Explanation> {
+        let key = self.key;
+        let recovered = opened.recover::<H>()?;
+        let mut lines = vec![
+            format!("key      {}", hex(key)),
+            format!("commit   {}, root {}", recovered.tip.number, hex(&recovered.tip.root)),
+        ];
+        let index = recovered.top.find(key);
+        let region = &recovered.top.regions()[index];
+        let state = region.read();
+        let child = state.cuts.find(key);
+        let prefix = state.cuts.prefix(child);
+        lines.push(format!(
+            "region   number {index} of {}, prefix {:?}, {} children, {} pending changes, last changed by commit {}",
+            recovered.top.regions().len(),
+            region.prefix(),
+            state.cuts.len(),
+            state.pending.len(),
+            state.changed
+        ));
+        let mut pairs: Vec<(Key, Stored)> = Vec::new();
+        match state.cuts.place(child) {
+            None => lines.push(format!("page     none for prefix {prefix:?}")),
+            Some(place) => {
+                let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
+                let mut buf = PageBuf::zeroed(1);
+                opened.device.read_at(&file, &mut buf, u64::from(place) * 4096)?;
+                let tag = state.cuts.tag(child);
+                let view = parse(&buf, opened.newest.database, place, tag)?;
+                lines.push(format!(
+                    "page     place {place}, tag {tag:#010x}, prefix {prefix:?}, {} keys, through commit {}, flush {:#x}",
+                    view.len(),
+                    view.through(),
+                    view.flush()
+                ));
+                let cell = view.find(key).ok().map(|cell| Stored::from_cell(view.cell(cell)));
+                lines.push(format!("in page  {}", describe(&cell.unwrap_or_default())));
+                pairs.extend(view.iter().map(|(key, cell)| (key, Stored::from_cell(cell))));
+            }
+        }
+        match state.pending_of(key) {
+            None => lines.push("pending  nothing".to_owned()),
+            Some(pending) => {
+                lines.push(format!(
+                    "pending  {}, by commit {}",
+                    describe(&pending.stored),
+                    pending.commit
+                ));
+            }
+        }
+        let pending = state.pending[state.pending_range(&prefix)].iter();
+        let changes = pending.map(|pending| (pending.key, pending.stored.clone()));
+        crate::view::put_over(&mut pairs, 0, changes);
+        pairs.retain(|(_, stored)| stored.is_present());
+        let found = pairs.iter().find(|pair| pair.0 == *key);
+        lines.push(format!("value    {}", describe(found.map_or(&Stored::Absent, |pair| &pair.1))));
+        let present = found.is_some();
+        drop(state);
+        let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
+        let depth = terminal_depth(&recovered.top, key, &prefix, &keys);
+        lines.push(format!(
+            "proof    terminal at depth {depth}: {depth} siblings, {} bytes of nodes",
+            u32::from(depth) * 32
+        ));
+        Ok(Explanation { lines, present, depth })
+    }
+}
+
+fn describe(stored: &Stored) -> String {
+    match stored {
+        Stored::Absent => "absent".to_owned(),
+        Stored::Inline(value) => format!("{} bytes: {value:?}", value.len()),
+        Stored::Large(large) => format!("{} bytes, hash {}", large.bytes.len(), hex(&large.hash)),
+        Stored::Overflow(raw) => {
+            let cell = pleach_beatree::stored::overflow_cell(raw);
+            let runs: Vec<String> =
+                cell.runs().map(|run| format!("{}+{}", run.start, run.pages)).collect();
+            let hash = hex(&cell.value_hash());
+            format!(
+                "{} bytes in the overflow file, pages {}, hash {hash}",
+                cell.total_len(),
+                runs.join(" ")
+            )
+        }
+    }
+}
+
+/// Depth of the terminal on a key's path: the shallowest position with at most one key below.
+fn terminal_depth(top: &Top, key: &Key, page: &Prefix, keys: &[Key]) -> u16 {
+    let below = |depth: u16| keys.iter().filter(|other| common_len(key, other) >= depth).count();
+    let mut depth = page.len();
+    while below(depth) > 1 {
+        depth += 1;
+    }
+    if depth > page.len() {
+        return depth;
+    }
+    let mut count = keys.len();
+    while depth > 0 {
+        let sibling = Prefix::new(key, depth).sibling().expect("not the root");
+        count += keys_below(top, &sibling);
+        if count > 1 {
+            break;
+        }
+        depth -= 1;
+    }
+    depth
+}
+
+/// Keys below a position at which pages begin: 0, 1, or 2 for more.
+fn keys_below(top: &Top, at: &Prefix) -> usize {
+    let mut count = 0;
+    for region in &top.regions()[top.find(at.first_key())..] {
+        let state = region.read();
+        if !at.covers(region.prefix().first_key()) && !region.prefix().contains(at) {
+            break;
+        }
+        count += children_below(&state, at);
+        if count > 1 {
+            return 2;
+        }
+    }
+    count
+}
+
+fn children_below(state: &RegionState, at: &Prefix) -> usize {
+    let children = (0..state.cuts.len()).filter(|child| at.contains(&state.cuts.prefix(*child)));
+    children
+        .map(|child| match state.node(child).map(kind) {
+            Some(NodeKind::Terminator) => 0,
+            Some(NodeKind::Leaf) => 1,
+            Some(NodeKind::Internal) | None => 2,
+        })
+        .sum()
+}

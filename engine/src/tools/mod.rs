@@ -1,0 +1,80 @@
+//! Looking into a database folder that nobody writes to. All of it opens read-only beside other
+//! readers, recovers into memory as an open would, and writes nothing.
+//!
+//! * [`stat`]: what is there;
+//! * [`check`]: reads everything and lists what does not fit;
+//! * [`dump`]: all pairs in key order;
+//! * [`explain`]: where a key lies.
+
+mod check;
+mod dump;
+mod explain;
+mod pages;
+mod stat;
+
+use std::path::Path;
+
+use pleach_core::{Blake3, Hasher, Sha2};
+use pleach_io::os::{OsDevice, OsOptions};
+use pleach_io::{Device, LockMode, OpenMode};
+
+use crate::creation::{self, Folder};
+use crate::error::{Error, Result};
+use crate::incarnation;
+use crate::recovery::{Recovered, recover};
+use crate::superblock::{SlotError, Superblock, SuperblockStore};
+
+pub use check::{CheckOptions, CheckReport, check, check_on};
+pub use dump::{dump, dump_on};
+pub use explain::{Explanation, explain, explain_on};
+pub use stat::{Stat, stat, stat_on};
+
+/// A database, opened for looking.
+struct Opened<D: Device> {
+    device: D,
+    newest: Superblock,
+    older: core::result::Result<Superblock, SlotError>,
+    incarnation: u32,
+    /// Keeps writers out.
+    _lock: Box<dyn Send + Sync>,
+}
+
+impl<D: Device> Opened<D> {
+    fn new(device: &D) -> Result<Self> {
+        match creation::inspect(device)? {
+            Folder::Foreign(found) => return Err(Error::NotADatabase { found }),
+            Folder::Empty | Folder::HalfCreated => return Err(Error::Missing),
+            Folder::Database => {}
+        }
+        let lock = device.lock(LockMode::Shared)?;
+        let store = SuperblockStore::open(device.clone(), OpenMode::Read)?;
+        let newest = *store.newest();
+        newest.check_features(false)?;
+        let incarnation = incarnation::read(device, newest.database)?;
+        Ok(Self { device: device.clone(), newest, older: *store.other(), incarnation, _lock: lock })
+    }
+
+    fn recover<H: Hasher>(&self) -> Result<Recovered> {
+        recover::<H, D>(&self.device, &self.newest, self.incarnation)
+    }
+}
+
+fn device(path: &Path) -> Result<OsDevice> {
+    Ok(OsDevice::open(path, OsOptions { read_only: true, ..OsOptions::default() })?)
+}
+
+/// Work that is the same under every hasher.
+trait UnderHasher<D: Device> {
+    type Output;
+    fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Self::Output>;
+}
+
+/// Opens a database and does the work under the hasher that it was created with.
+fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> Result<W::Output> {
+    let opened = Opened::new(device)?;
+    match opened.newest.hasher {
+        Blake3::ID => work.run::<Blake3>(&opened),
+        Sha2::ID => work.run::<Sha2>(&opened),
+        found => Err(Error::WrongHasher { expected: Blake3::ID, found }),
+    }
+}

@@ -1,0 +1,98 @@
+//! Leaf pages in key order, read ahead.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pleach_beatree::{Region, Top};
+use pleach_core::page::leaf::LeafView;
+use pleach_core::page::{FileKind, Identity, header};
+use pleach_io::{Device, IoError, PageBuf, Queue, Request, Transfer};
+
+use crate::error::{Error, Result};
+use crate::shared::LEAF_FILE;
+
+/// Reads in flight.
+const DEPTH: usize = 64;
+
+/// A child of a region, with its page as it was read.
+pub(super) struct Visited<'a> {
+    pub(super) region: &'a Arc<Region>,
+    pub(super) child: usize,
+    /// `None` for a prefix without a page.
+    pub(super) page: Option<core::result::Result<PageBuf, IoError>>,
+}
+
+struct Ahead<'a> {
+    region: &'a Arc<Region>,
+    child: usize,
+    page: Option<Option<core::result::Result<PageBuf, IoError>>>,
+}
+
+/// Visits all children of all regions in key order, from region number `from` on, until `visit`
+/// says false.
+pub(super) fn visit<D: Device>(
+    device: &D,
+    file: &D::File,
+    top: &Top,
+    from: usize,
+    mut visit: impl FnMut(Visited<'_>) -> Result<bool>,
+) -> Result<()> {
+    let mut queue = device.queue(DEPTH)?;
+    let mut children = top.regions()[from..].iter().flat_map(|region| {
+        let cuts = Arc::clone(&region.read().cuts);
+        (0..cuts.len()).map(move |child| (region, child, cuts.place(child)))
+    });
+    let mut ahead: VecDeque<Ahead<'_>> = VecDeque::new();
+    let mut first = 0u64;
+    let outcome = loop {
+        while ahead.len() < 2 * DEPTH && queue.in_flight() < DEPTH {
+            let Some((region, child, place)) = children.next() else { break };
+            let page = place.is_none().then_some(None);
+            if let Some(place) = place {
+                queue.push(Request {
+                    file: file.clone(),
+                    transfer: Transfer::Read,
+                    offset: u64::from(place) * 4096,
+                    buf: PageBuf::zeroed(1),
+                    token: first + ahead.len() as u64,
+                });
+            }
+            ahead.push_back(Ahead { region, child, page });
+        }
+        let Some(front) = ahead.front_mut() else { break Ok(()) };
+        if let Some(page) = front.page.take() {
+            let visited = Visited { region: front.region, child: front.child, page };
+            ahead.pop_front();
+            first += 1;
+            match visit(visited) {
+                Ok(true) => continue,
+                Ok(false) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        }
+        let Some(completion) = queue.wait()? else { break Ok(()) };
+        let at = usize::try_from(completion.token - first).expect("within what is ahead");
+        ahead[at].page = Some(Some(completion.result.map(|()| completion.buf)));
+    };
+    while queue.in_flight() > 0 {
+        // Results that nobody wants any more.
+        drop(queue.wait()?);
+    }
+    outcome
+}
+
+/// A page as the index expects it, parsed.
+pub(super) fn parse(buf: &PageBuf, database: u64, place: u32, tag: u32) -> Result<LeafView<'_>> {
+    let page = u64::from(place);
+    let identity = Identity { kind: FileKind::Leaf, page_no: page, db_id: database };
+    let view = LeafView::parse(buf.page(0), &identity).map_err(|error| Error::Page {
+        file: LEAF_FILE,
+        page,
+        error,
+    })?;
+    let found = header::tag(buf.page(0));
+    if found != tag {
+        return Err(Error::StalePage { file: LEAF_FILE, page, expected: tag, found });
+    }
+    Ok(view)
+}

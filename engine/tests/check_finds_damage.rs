@@ -1,0 +1,239 @@
+//! The checker says nothing about a sound database and names whatever was damaged, all of it;
+//! stat, dump and explain agree with the model.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use common::{Keys, Rng, bytes, key};
+use pleach::tools::{CheckOptions, CheckReport, check, dump, explain, stat};
+use pleach::{Access, Error, Geometry, LoadOptions, Options, Pleach, SessionOptions, Value};
+use pleach_core::Key;
+
+const PAGE: u64 = 4096;
+
+fn options(path: &Path) -> Options {
+    Options::new(path).create(true).cache_mib(16).threads(2).geometry(Geometry::tiny())
+}
+
+/// A loaded database with a few commits on it, some of which are pending, closed.
+fn database(path: &Path, rng: &mut Rng) -> BTreeMap<Key, Value> {
+    let mut model: BTreeMap<Key, Value> = (0..3000)
+        .map(|id| (key(Keys::Uniform, id), bytes(rng, if id % 300 == 7 { 9000 } else { 8 })))
+        .collect();
+    let db = Pleach::open(options(path)).expect("created");
+    db.bulk_load(model.clone().into_iter(), LoadOptions::new()).expect("loaded");
+    for round in 0..3 {
+        let writes: BTreeMap<Key, Option<Value>> = (0..40)
+            .map(|_| {
+                let value = (rng.below(4) > 0).then(|| {
+                    let len = if rng.below(10) == 0 { 70_000 } else { 9 + round };
+                    bytes(rng, len)
+                });
+                (key(Keys::Uniform, rng.below(3100)), value)
+            })
+            .collect();
+        let accesses =
+            writes.iter().map(|(key, value)| Access::read_write(*key, value.clone())).collect();
+        let session = db.session(SessionOptions::new()).expect("a session");
+        session.finish(accesses).expect("finished").commit().expect("committed");
+        for (key, value) in writes {
+            match value {
+                Some(value) => model.insert(key, value),
+                None => model.remove(&key),
+            };
+        }
+    }
+    db.close().expect("closed");
+    model
+}
+
+fn checked(path: &Path) -> CheckReport {
+    check(path, CheckOptions::default()).expect("checked")
+}
+
+/// Does a finding say all of these?
+fn says(report: &CheckReport, words: &[&str]) -> bool {
+    report.findings.iter().any(|finding| words.iter().all(|word| finding.contains(word)))
+}
+
+/// Place and tag line of the page that holds a key.
+fn place_of(path: &Path, key: &Key) -> u64 {
+    let explanation = explain(path, key).expect("explained");
+    let line = explanation.lines.iter().find(|line| line.contains("place")).expect("a page");
+    let place = line.split("place ").nth(1).and_then(|rest| rest.split(',').next());
+    place.expect("a number").parse().expect("a number")
+}
+
+fn read_page(path: &Path, file: &str, page: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    fs::File::open(path.join(file))
+        .expect("opened")
+        .read_exact_at(&mut bytes, page * PAGE)
+        .expect("read");
+    bytes
+}
+
+fn write_page(path: &Path, file: &str, page: u64, bytes: &[u8]) {
+    let file = fs::OpenOptions::new().write(true).open(path.join(file)).expect("opened");
+    file.write_all_at(bytes, page * PAGE).expect("written");
+}
+
+#[test]
+fn a_sound_database_has_no_findings_and_all_tools_agree() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path();
+    let model = database(path, &mut Rng::new(1));
+    let report = checked(path);
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+    assert_eq!((report.keys, report.commit), (model.len() as u64, 4));
+    let stat = stat(path).expect("stat");
+    assert_eq!((stat.root, stat.commit, stat.pages), (report.root, 4, report.pages));
+    assert!(stat.to_string().contains("commit          4"));
+    let mut dumped = Vec::new();
+    dump(path, &mut |key, value| {
+        dumped.push((*key, Value::from(value)));
+        true
+    })
+    .expect("dumped");
+    assert!(dumped.iter().map(|pair| (&pair.0, &pair.1)).eq(&model), "the dump is the model");
+    let mut some = 0;
+    dump(path, &mut |_, _| {
+        some += 1;
+        some < 10
+    })
+    .expect("dumped");
+    assert_eq!(some, 10, "the caller stops a dump");
+}
+
+#[test]
+fn explain_gives_the_depth_that_the_trie_has() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for count in [1, 2, 3, 500] {
+        let path = folder.path().join(count.to_string());
+        let db = Pleach::open(options(&path)).expect("created");
+        let keys: Vec<Key> = (0..count).map(|id| key(Keys::Uniform, id)).collect();
+        let items = keys.iter().map(|key| (*key, Value::from(b"value")));
+        db.bulk_load(items, LoadOptions::new()).expect("loaded");
+        db.close().expect("closed");
+        for asked in (0..count + 20).map(|id| key(Keys::Uniform, id)) {
+            let explanation = explain(&path, &asked).expect("explained");
+            let alone = |depth: u16| {
+                let near = |key: &&Key| pleach_core::prefix::common_len(key, &asked) >= depth;
+                keys.iter().filter(near).count() <= 1
+            };
+            let depth = (0..=256).find(|depth| alone(*depth)).expect("keys differ");
+            assert_eq!(explanation.depth, depth, "{explanation}");
+            assert_eq!(explanation.present, keys.contains(&asked));
+        }
+    }
+}
+
+#[test]
+fn flipped_bytes_are_found_wherever_they_are() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path();
+    let mut rng = Rng::new(2);
+    let model = database(path, &mut rng);
+    let places: Vec<u64> = model.keys().step_by(700).map(|key| place_of(path, key)).collect();
+    let originals: Vec<Vec<u8>> =
+        places.iter().map(|place| read_page(path, "leaf", *place)).collect();
+    for (place, original) in places.iter().zip(&originals) {
+        let mut damaged = original.clone();
+        damaged[usize::try_from(rng.below(PAGE)).expect("small")] ^= 1 << rng.below(8);
+        write_page(path, "leaf", *place, &damaged);
+    }
+    let report = checked(path);
+    for place in &places {
+        assert!(
+            says(&report, &[&format!("page {place} of leaf"), "checksum"]),
+            "{:#?}",
+            report.findings
+        );
+    }
+    for (place, original) in places.iter().zip(&originals) {
+        write_page(path, "leaf", *place, original);
+    }
+    assert!(checked(path).findings.is_empty());
+}
+
+#[test]
+fn swapped_and_stale_pages_are_found() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path();
+    let model = database(path, &mut Rng::new(3));
+    let keys: Vec<&Key> = model.keys().collect();
+    let (a, b) = (place_of(path, keys[0]), place_of(path, keys[keys.len() - 1]));
+    let (page_a, page_b) = (read_page(path, "leaf", a), read_page(path, "leaf", b));
+    write_page(path, "leaf", a, &page_b);
+    write_page(path, "leaf", b, &page_a);
+    let report = checked(path);
+    assert_eq!(report.findings.len(), 2, "{:#?}", report.findings);
+    write_page(path, "leaf", a, &page_a);
+    // Intact, in its place, of this database, but not the version that the index knows: as if
+    // a write had been lost.
+    let mut stale = page_b.clone();
+    let flush = 24;
+    stale[flush] ^= 1;
+    pleach_core::page::header::seal(stale.as_mut_slice().try_into().expect("a page"));
+    write_page(path, "leaf", b, &stale);
+    let report = checked(path);
+    assert!(says(&report, &[&format!("page {b} of leaf"), "stale"]), "{:#?}", report.findings);
+    assert_eq!(report.findings.len(), 1, "{:#?}", report.findings);
+    write_page(path, "leaf", b, &page_b);
+    assert!(checked(path).findings.is_empty());
+}
+
+#[test]
+fn a_damaged_long_value_and_a_short_file_are_found() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path();
+    let model = database(path, &mut Rng::new(4));
+    let (long, _) = model.iter().find(|(_, value)| value.len() > 5000).expect("a long value");
+    let explanation = explain(path, long).expect("explained").to_string();
+    let page = explanation.split("pages ").nth(1).and_then(|rest| rest.split('+').next());
+    let page: u64 = page.expect("a run").parse().expect("a number");
+    let original = read_page(path, "overflow", page);
+    let mut damaged = original.clone();
+    damaged[2000] ^= 4;
+    write_page(path, "overflow", page, &damaged);
+    let report = checked(path);
+    assert!(
+        says(&report, &["a long value", &format!("page {page} of overflow")]),
+        "{:#?}",
+        report.findings
+    );
+    let without = check(path, CheckOptions::default().values(false)).expect("checked");
+    assert!(without.findings.is_empty(), "values are read on request only");
+    write_page(path, "overflow", page, &original);
+    let file = fs::OpenOptions::new().write(true).open(path.join("leaf")).expect("opened");
+    file.set_len(3 * PAGE).expect("cut");
+    let report = checked(path);
+    assert!(report.findings.len() as u64 >= report.pages - 3, "every lost page is listed");
+}
+
+#[test]
+fn a_damaged_image_is_a_finding_and_other_folders_are_errors() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("db");
+    database(&path, &mut Rng::new(5));
+    for file in ["image-a", "image-b"] {
+        let mut page = read_page(&path, file, 0);
+        page[100] ^= 1;
+        write_page(&path, file, 0, &page);
+    }
+    assert!(says(&checked(&path), &["cannot be recovered", "checksum"]));
+    let empty = folder.path().join("empty");
+    fs::create_dir(&empty).expect("made");
+    assert!(matches!(stat(&empty), Err(Error::Missing)));
+    fs::write(empty.join("notes"), "not ours").expect("written");
+    assert!(matches!(stat(&empty), Err(Error::NotADatabase { .. })));
+    let open = folder.path().join("open");
+    let db = Pleach::open(options(&open)).expect("created");
+    assert!(check(&open, CheckOptions::default()).is_err(), "a writer keeps readers out");
+    drop(db);
+    assert!(checked(&open).findings.is_empty());
+}
