@@ -152,7 +152,7 @@ fn assert_tiling(region: &Prefix, children: &[Cut]) {
 
 /// The 32 bits of `key` from bit `from` on, zeros behind bit 255.
 #[inline]
-fn bits_behind(key: &Key, from: u16) -> u32 {
+pub(crate) fn bits_behind(key: &Key, from: u16) -> u32 {
     let byte = usize::from(from / 8);
     let mut window = [0u8; 8];
     let have = (32 - byte.min(32)).min(8);

@@ -17,7 +17,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Key, Node};
 
-use crate::cuts::{Cut, Cuts};
+use crate::cuts::{Cut, Cuts, bits_behind};
 use crate::leaf_fold::Patch;
 use crate::stored::Stored;
 
@@ -98,6 +98,8 @@ pub struct RegionState {
     pub paged_at: Option<NodePlace>,
     /// Changes not yet in pages, by key.
     pub pending: Vec<Pending>,
+    /// The bits of each pending key behind the region's prefix ([`RegionState::index_pending`]).
+    pub leads: Vec<u32>,
     /// Values in the overflow file that were replaced while they were pending, and that no page
     /// has: the next flush of this region gives their runs up.
     pub dropped: Vec<Dropped>,
@@ -150,6 +152,7 @@ impl Region {
             nodes: Nodes::Resident(nodes),
             paged_at: None,
             pending: Vec::new(),
+            leads: Vec::new(),
             dropped: Vec::new(),
             touches,
             changed: 0,
@@ -162,7 +165,8 @@ impl Region {
     }
 
     /// A region with all that belongs to it.
-    pub fn with_state(state: RegionState) -> Self {
+    pub fn with_state(mut state: RegionState) -> Self {
+        state.index_pending();
         Self { prefix: *state.cuts.region(), state: RwLock::new(state) }
     }
 
@@ -183,17 +187,31 @@ impl Region {
 }
 
 impl RegionState {
+    /// Takes down the leading bits of the pending keys; after every change of `pending`.
+    pub fn index_pending(&mut self) {
+        let from = self.cuts.region().len();
+        self.leads.clear();
+        self.leads.extend(self.pending.iter().map(|pending| bits_behind(&pending.key, from)));
+    }
+
+    /// Index of the first pending change at or behind a key of this region. The leading bits lie
+    /// close together in memory, so this touches few cache lines of the changes themselves.
+    fn pending_from(&self, key: &Key) -> usize {
+        debug_assert_eq!(self.leads.len(), self.pending.len(), "indexed after each change");
+        let lead = bits_behind(key, self.cuts.region().len());
+        let from = self.leads.partition_point(|other| *other < lead);
+        let same = self.leads[from..].iter().take_while(|other| **other == lead).count();
+        from + self.pending[from..from + same].partition_point(|pending| pending.key < *key)
+    }
+
     /// The pending state of a key.
     pub fn pending_of(&self, key: &Key) -> Option<&Pending> {
-        self.pending
-            .binary_search_by(|pending| pending.key.cmp(key))
-            .ok()
-            .map(|at| &self.pending[at])
+        self.pending.get(self.pending_from(key)).filter(|pending| pending.key == *key)
     }
 
     /// Index range of the pending changes below `prefix`.
     pub fn pending_range(&self, prefix: &Prefix) -> std::ops::Range<usize> {
-        let from = self.pending.partition_point(|pending| pending.key < *prefix.first_key());
+        let from = self.pending_from(prefix.first_key());
         let behind = self.pending[from..].partition_point(|pending| prefix.covers(&pending.key));
         from..from + behind
     }
@@ -264,6 +282,7 @@ impl RegionState {
         scratch.extend(old);
         std::mem::swap(&mut self.pending, scratch);
         *scratch = before;
+        self.index_pending();
         self.own = commit.own;
         self.changed = commit.commit;
         self.position = commit.position;
@@ -369,6 +388,7 @@ impl RegionState {
             entries += 1;
             false
         });
+        self.index_pending();
         (bytes, entries)
     }
 

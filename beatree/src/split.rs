@@ -71,6 +71,7 @@ fn take(state: &mut RegionState) -> RegionState {
         nodes: Nodes::Resident(resident(state).to_vec()),
         paged_at: None,
         pending: std::mem::take(&mut state.pending),
+        leads: Vec::new(),
         dropped: std::mem::take(&mut state.dropped),
         touches: std::mem::take(&mut state.touches),
         changed: state.changed,
@@ -96,6 +97,7 @@ fn half<H: Hasher>(
         nodes: Nodes::Resident(nodes),
         paged_at: None,
         pending: whole.pending[pending].to_vec(),
+        leads: Vec::new(),
         dropped: whole
             .dropped
             .iter()

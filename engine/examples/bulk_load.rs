@@ -1,4 +1,4 @@
-//! Loads generated accounts into a new database and says how long each of them took.
+//! Loads generated accounts into a new database and says how long they took.
 //!
 //! ```text
 //! cargo run --release --example bulk_load -- FOLDER [LOG2_ACCOUNTS] [MEMORY_MIB]
@@ -39,10 +39,10 @@ fn run(folder: PathBuf, accounts: u64, options: LoadOptions) -> pleach::Result<(
         .map(|id| (Blake3::hash(&id.to_be_bytes()), Value::from(&1_000_000u64.to_be_bytes())));
     let report = db.bulk_load(items, options)?;
     println!(
-        "{} accounts in {:.2} s: {:.0} a second, {} pages, {} MiB written, {} MiB of them spilled",
+        "{} accounts in {:.2} s, {:.0} ns each, {} pages, {} MiB written, {} MiB of them spilled",
         report.accounts,
         report.seconds,
-        report.accounts as f64 / report.seconds,
+        report.seconds * 1e9 / f64::from(u32::try_from(report.accounts).unwrap_or(u32::MAX)),
         report.pages,
         report.bytes_written >> 20,
         report.spilled_bytes >> 20,

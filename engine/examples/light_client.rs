@@ -1,5 +1,5 @@
 //! A light client: it keeps a root, gets a witness, and knows the new root and what was read,
-//! without a database. The part below `verify` needs the crate `pleach-core` alone (no_std).
+//! without a database. The part below `verify` needs the crate `pleach-core` alone (`no_std`).
 //!
 //! `cargo run --release --example light_client`
 

@@ -196,7 +196,10 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             let position = state.position;
             match state.paged_at {
                 Some(place) => (place, position),
-                None => (self.spill(region, state)?, position),
+                None => match self.spill(region, state)? {
+                    Some(place) => (place, position),
+                    None => return Ok(false),
+                },
             }
         };
         // Nodes are needed between a finish and its commit's publication.
@@ -225,12 +228,13 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         false
     }
 
-    /// Writes a region's branch page to the spill file.
+    /// Writes a region's branch page to the spill file; `None` when the device has no room, so
+    /// that the nodes stay.
     fn spill(
         &self,
         region: &Region,
         state: parking_lot::RwLockReadGuard<'_, RegionState>,
-    ) -> Result<NodePlace> {
+    ) -> Result<Option<NodePlace>> {
         let Nodes::Resident(nodes) = &state.nodes else { unreachable!("just checked") };
         let mut place =
             NodePlace { file: NodeFile::Spill, page: self.node_cache.take_page(), tag: 0 };
@@ -250,10 +254,15 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         }
         place.tag = builder.seal();
         drop(state);
-        self.device.write_at(&self.node_cache.spill, &buf, 1, place.page * 4096)?;
+        let written = self.device.write_at(&self.node_cache.spill, &buf, 1, place.page * 4096);
+        if written.as_ref().is_err_and(pleach_io::IoError::is_full) {
+            self.node_cache.give_page(place.page);
+            return Ok(None);
+        }
+        written?;
         Counters::add(&self.counters.image_bytes, 4096);
         self.buffers.give(buf);
-        Ok(place)
+        Ok(Some(place))
     }
 
     /// A checkpoint has written this region's branch page: its nodes may leave to it.

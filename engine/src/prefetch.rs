@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError};
+use crossbeam_channel::{Receiver, Sender};
 use pleach_beatree::Region;
 use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_core::{Hasher, Key};
@@ -37,7 +37,7 @@ pub(crate) struct Prefetches<E> {
 
 impl<E> Prefetches<E> {
     pub(crate) fn new(event: E) -> Self {
-        let (sender, receiver) = crossbeam_channel::bounded(WAITING);
+        let (sender, receiver) = crossbeam_channel::unbounded();
         Self { sender, receiver, event, idle: AtomicBool::new(true) }
     }
 }
@@ -78,13 +78,13 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 
     /// False when there is no room: the rest is read when it is needed.
     fn hand_over(&self, wanted: Wanted) -> bool {
-        match self.prefetches.sender.try_send(wanted) {
-            Ok(()) => {
-                self.wake_prefetcher();
-                true
-            }
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
+        // Bounded here and not by the channel, which would take the room for all of them at once.
+        let sent =
+            self.prefetches.sender.len() < WAITING && self.prefetches.sender.send(wanted).is_ok();
+        if sent {
+            self.wake_prefetcher();
         }
+        sent
     }
 
     fn wake_prefetcher(&self) {

@@ -161,6 +161,7 @@ fn read_regions<H: Hasher, D: Device>(
             nodes: Nodes::Resident(nodes),
             paged_at: Some(NodePlace { file: image.node_file(), page, tag }),
             pending: Vec::new(),
+            leads: Vec::new(),
             dropped: Vec::new(),
             changed: commit,
             position: branch.position,
@@ -181,6 +182,7 @@ fn install(top: &Top, prefix: &Prefix, pending: Vec<Pending>, dropped: Vec<Dropp
     let newest = pending.iter().map(|pending| pending.commit).max().unwrap_or(0);
     state.changed = state.changed.max(newest);
     state.pending = pending;
+    state.index_pending();
     state.dropped = dropped;
     let touches: Vec<u8> = (0..state.cuts.len()).map(|child| state.touched_once(child)).collect();
     state.touches = touches;

@@ -166,6 +166,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     }
 }
 
-fn full(error: IoError) -> Error {
+/// Having no room is not a failure of the device.
+pub(crate) fn full(error: IoError) -> Error {
     if error.is_full() { Error::Full(error.to_string()) } else { error.into() }
 }

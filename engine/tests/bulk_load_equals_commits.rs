@@ -16,7 +16,7 @@ fn options(path: &std::path::Path) -> Options {
         .create(true)
         .cache_mib(16)
         .threads(2)
-        .in_flight(1024)
+        .in_flight(16)
         .geometry(Geometry::tiny())
         .log_limit_bytes(256 << 10)
 }

@@ -21,9 +21,9 @@ struct Level {
 }
 
 const LEVELS: [Level; 3] = [
-    Level { points: 6, outcomes: 3 },
-    Level { points: 4, outcomes: 2 },
     Level { points: 3, outcomes: 2 },
+    Level { points: 2, outcomes: 2 },
+    Level { points: 2, outcomes: 1 },
 ];
 
 /// Recovers on what `outcome` left, crashes that recovery in turn, and so on.

@@ -6,10 +6,9 @@ mod crash;
 
 use std::time::Instant;
 
-use common::cases;
 use crash::check::check;
 use crash::workload::run;
-use crash::{PERIOD, Setup, report, unrecorded};
+use crash::{PERIOD, Setup, report, seeds, unrecorded};
 use pleach::Durability;
 use pleach_io::sim::{SimDisk, SimOptions};
 
@@ -35,7 +34,7 @@ fn walk(setup: &Setup, commits: u64, stride: usize, outcomes: usize) -> u64 {
 #[test]
 fn an_acknowledged_commit_survives() {
     let since = Instant::now();
-    let schedules = (0..cases(12)).map(|seed| walk(&Setup::draw(seed), 12, 3, 6)).sum();
+    let schedules = seeds(0, 12).map(|seed| walk(&Setup::draw(seed), 12, 3, 6)).sum();
     report("durable commits", schedules, since);
 }
 
@@ -43,9 +42,9 @@ fn an_acknowledged_commit_survives() {
 fn without_durability_a_prefix_of_the_commits_survives() {
     let since = Instant::now();
     let mut schedules = 0;
-    for seed in 0..cases(4) {
+    for seed in seeds(1000, 4) {
         for durability in [Durability::None, Durability::Periodic(PERIOD)] {
-            schedules += walk(&Setup::draw(1000 + seed).durability(durability), 12, 5, 6);
+            schedules += walk(&Setup::draw(seed).durability(durability), 12, 5, 6);
         }
     }
     report("commits that are not synced", schedules, since);

@@ -2,6 +2,8 @@
 //! chains commit merged, what stands above stays valid, siblings become stale, and old bases are
 //! read as of their commit.
 
+#![allow(clippy::cast_possible_truncation, reason = "small draws of a seeded generator")]
+
 mod common;
 
 use common::{Keys, Model, Rng, batch, cases, key, ops};

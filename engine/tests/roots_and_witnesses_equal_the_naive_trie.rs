@@ -1,6 +1,8 @@
 //! Whatever a batch does, root, witness bytes and values are those of the naive trie, and the
 //! witness verifies from root to root; across flushes, checkpoints and reopening.
 
+#![allow(clippy::cast_possible_truncation, reason = "small draws of a seeded generator")]
+
 mod common;
 
 use common::{Keys, Model, Rng, batch, cases, ops};

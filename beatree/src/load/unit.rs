@@ -61,8 +61,8 @@ impl<'a> Unit<'a> {
         let key = |slot: &Slot| Record::at(blocks[slot.block as usize], slot.offset as usize).key;
         slots.sort_unstable_by(|a, b| a.lead.cmp(&b.lead).then_with(|| key(a).cmp(key(b))));
         let twice = slots.windows(2).find(|w| w[0].lead == w[1].lead && key(&w[0]) == key(&w[1]));
-        if let Some(pair) = twice {
-            return Err(Repeated(*key(&pair[0])));
+        if let Some([first, ..]) = twice {
+            return Err(Repeated(*key(first)));
         }
         let from = u16::try_from(skip * 8).expect("at most 192");
         let mut unit = Self { prefix, blocks, slots, totals: Vec::new(), from };

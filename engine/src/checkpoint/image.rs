@@ -13,10 +13,13 @@ use pleach_core::{Node, Prefix};
 use pleach_io::{Device, OpenMode, PageBuf};
 
 use crate::error::{Error, Result};
+use crate::resources::full;
 use crate::superblock::ImageFile;
 
 /// Pages of one write or read.
 const RUN: usize = 256;
+/// Pages of the first write: a small database's image is no more.
+const FIRST_RUN: usize = 16;
 
 /// Name of an image file.
 pub(crate) const fn image_name(file: ImageFile) -> &'static str {
@@ -63,7 +66,7 @@ impl<D: Device> ImageWriter<D> {
             file,
             database,
             flush,
-            buf: PageBuf::zeroed(RUN),
+            buf: PageBuf::zeroed(FIRST_RUN),
             filled: 0,
             next: 0,
         })
@@ -151,7 +154,14 @@ impl<D: Device> ImageWriter<D> {
 
     /// Writes a full buffer, so that the next page needs no I/O.
     pub(crate) fn make_room(&mut self) -> Result<()> {
-        if self.filled == RUN { self.flush() } else { Ok(()) }
+        if self.filled < self.buf.pages() {
+            return Ok(());
+        }
+        self.flush()?;
+        if self.buf.pages() < RUN {
+            self.buf = PageBuf::zeroed(RUN);
+        }
+        Ok(())
     }
 
     fn advance(&mut self) {
@@ -162,7 +172,8 @@ impl<D: Device> ImageWriter<D> {
     fn flush(&mut self) -> Result<()> {
         if self.filled > 0 {
             let first = self.next - self.filled as u64;
-            self.device.write_at(&self.file, &self.buf, self.filled, first * 4096)?;
+            // Without room the image is given up and made again: nothing names it yet.
+            self.device.write_at(&self.file, &self.buf, self.filled, first * 4096).map_err(full)?;
             self.filled = 0;
         }
         Ok(())
@@ -217,7 +228,8 @@ impl<D: Device> ImageReader<D> {
                 "{name} is shorter than the {pages} pages that it should have"
             )));
         }
-        let buf = PageBuf::zeroed(RUN);
+        // Of the right size when the first page is wanted.
+        let buf = PageBuf::zeroed(0);
         Ok(Self {
             device: device.clone(),
             file: handle,

@@ -149,7 +149,8 @@ impl<H: Hasher, D: Device> Worker<H, D> {
             let Some(front) = self.ahead.front() else { return Ok(()) };
             if front.missing > 0 {
                 let queue = self.queue.as_mut().expect("only a queue leaves pages missing");
-                let completion = queue.wait()?.expect("missing pages are in flight");
+                // Nothing in flight: all that was asked for is here, the rest is asked for next.
+                let Some(completion) = queue.wait()? else { continue };
                 arrived(&mut self.ahead, shared, completion)?;
                 continue;
             }

@@ -92,6 +92,10 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 self.stage = Stage::Idle;
                 self.shared.full.store(true, Ordering::Release);
                 self.shared.progress.notify();
+                if self.shared.closing.load(Ordering::Acquire) {
+                    // They stay in the log; whoever closes does not wait for room.
+                    return Step::Done;
+                }
                 Step::IdleFor(Duration::from_millis(200))
             }
             Err(error) => {

@@ -62,7 +62,7 @@ struct Bucket {
 pub(super) struct Buckets {
     at: Prefix,
     bits: u16,
-    buckets: Vec<Bucket>,
+    parts: Vec<Bucket>,
 }
 
 /// All pairs below a prefix.
@@ -76,7 +76,7 @@ impl Buckets {
     pub(super) fn new(at: Prefix, sizes: &Sizes) -> Self {
         let bits = sizes.bits.min(256 - at.len());
         let empty = |_| Bucket { full: Vec::new(), open: None, filled: 0, keys: 0, bytes: 0 };
-        Self { at, bits, buckets: (0..1usize << bits).map(empty).collect() }
+        Self { at, bits, parts: (0..1usize << bits).map(empty).collect() }
     }
 
     /// Adds a pair.
@@ -87,7 +87,7 @@ impl Buckets {
         record: &Record<'_>,
     ) -> Result<()> {
         let index = bits_of(record.key, self.at.len(), self.bits);
-        let bucket = &mut self.buckets[index];
+        let bucket = &mut self.parts[index];
         bucket.keys += 1;
         bucket.bytes += record.size() as u64;
         if let Some(open) = &mut bucket.open
@@ -106,7 +106,7 @@ impl Buckets {
         sizes: &Sizes,
         workers: usize,
     ) -> Result<Vec<UnitSource>> {
-        let total: u64 = self.buckets.iter().map(|bucket| bucket.bytes).sum();
+        let total: u64 = self.parts.iter().map(|bucket| bucket.bytes).sum();
         let limit = (total / (workers as u64 * 8)).clamp(MIN_UNIT, sizes.unit);
         let mut units = Vec::new();
         Units { blocks, sizes, limit, out: &mut units }.of_buckets(self)?;
@@ -143,7 +143,7 @@ struct Units<'a, D: Device> {
 
 impl<D: Device> Units<'_, D> {
     fn of_buckets(&mut self, from: Buckets) -> Result<()> {
-        let mut buckets = from.buckets;
+        let mut buckets = from.parts;
         for bucket in &mut buckets {
             bucket.close(self.blocks)?;
         }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pleach_beatree::load::{Record, regions};
-use pleach_beatree::space::Space;
+use pleach_beatree::space::{Extents, Space};
 use pleach_beatree::{Stored, Top, Value};
 use pleach_core::page::leaf::MAX_INLINE;
 use pleach_core::{Hasher, Key, Node, Prefix};
@@ -133,6 +133,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// # Errors
     /// [`Error::NotEmpty`] after the first commit; [`Error::InUse`] while a session or an overlay
     /// is open; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`].
+    #[expect(clippy::needless_pass_by_value, reason = "options are made for one load")]
     pub fn bulk_load(
         &self,
         items: impl Iterator<Item = (Key, Value)>,
@@ -206,30 +207,43 @@ impl<H: Hasher, D: Device, R: Runtime> Drop for Ticket<'_, H, D, R> {
     }
 }
 
-/// Sizes before the load, for giving room back.
+/// The files before the load, for giving room back.
 struct Room {
     leaf: u64,
+    overflow: u64,
+    extents: Extents,
 }
 
 impl Room {
     fn now<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>) -> Result<Self> {
-        Ok(Self { leaf: shared.device.len(&shared.files.leaf)? })
+        Ok(Self {
+            leaf: shared.device.len(&shared.files.leaf)?,
+            overflow: shared.device.len(&shared.files.overflow)?,
+            extents: shared.extents.lock().clone(),
+        })
     }
 
-    /// No index names any page: the leaf file is again what it was.
-    fn give_back<H: Hasher, D: Device, R: Runtime>(&self, shared: &Shared<H, D, R>) {
+    /// No index names any page: both files are again what they were.
+    fn give_back<H: Hasher, D: Device, R: Runtime>(self, shared: &Shared<H, D, R>) {
+        let stays = |error| tracing::warn!(%error, "a failed load's pages stay reserved");
         let geometry = geometry_of(shared.superblocks.lock().newest());
         let mut space = shared.space.lock();
         let len = match shared.device.set_len(&shared.files.leaf, self.leaf) {
             Ok(()) => self.leaf,
             Err(error) => {
-                tracing::warn!(%error, "a failed load's pages stay reserved");
+                stays(error);
                 u64::from(space.pages()) * 4096
             }
         };
         let segments = len / 4096 / u64::from(geometry.segment_pages);
         let segments = u32::try_from(segments).expect("no more than the space had");
         *space = Space::from_used(geometry, segments, []).expect("no longer than before");
+        drop(space);
+        let mut extents = shared.extents.lock();
+        match shared.device.set_len(&shared.files.overflow, self.overflow) {
+            Ok(()) => *extents = self.extents,
+            Err(error) => stays(error),
+        }
     }
 }
 

@@ -25,7 +25,13 @@ pub(super) struct Visited<'a> {
 struct Ahead<'a> {
     region: &'a Arc<Region>,
     child: usize,
-    page: Option<Option<core::result::Result<PageBuf, IoError>>>,
+    page: Page,
+}
+
+/// A page on its way.
+enum Page {
+    Coming,
+    Here(Option<core::result::Result<PageBuf, IoError>>),
 }
 
 /// Visits all children of all regions in key order, from region number `from` on, until `visit`
@@ -47,7 +53,7 @@ pub(super) fn visit<D: Device>(
     let outcome = loop {
         while ahead.len() < 2 * DEPTH && queue.in_flight() < DEPTH {
             let Some((region, child, place)) = children.next() else { break };
-            let page = place.is_none().then_some(None);
+            let page = if place.is_some() { Page::Coming } else { Page::Here(None) };
             if let Some(place) = place {
                 queue.push(Request {
                     file: file.clone(),
@@ -60,7 +66,8 @@ pub(super) fn visit<D: Device>(
             ahead.push_back(Ahead { region, child, page });
         }
         let Some(front) = ahead.front_mut() else { break Ok(()) };
-        if let Some(page) = front.page.take() {
+        if let Page::Here(page) = &mut front.page {
+            let page = page.take();
             let visited = Visited { region: front.region, child: front.child, page };
             ahead.pop_front();
             first += 1;
@@ -72,7 +79,7 @@ pub(super) fn visit<D: Device>(
         }
         let Some(completion) = queue.wait()? else { break Ok(()) };
         let at = usize::try_from(completion.token - first).expect("within what is ahead");
-        ahead[at].page = Some(Some(completion.result.map(|()| completion.buf)));
+        ahead[at].page = Page::Here(Some(completion.result.map(|()| completion.buf)));
     };
     while queue.in_flight() > 0 {
         // Results that nobody wants any more.

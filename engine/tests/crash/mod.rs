@@ -11,7 +11,7 @@ use pleach::{Blake3, Db, Durability, Error, Geometry, Options};
 use pleach_core::{Hasher as _, Key, Node};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
-use crate::common::{Keys, Model, Rng, key};
+use crate::common::{Keys, Model, Rng, cases, key};
 
 pub type SimDb = Db<Blake3, SimDisk, SimRuntime>;
 
@@ -156,6 +156,13 @@ impl History {
     pub fn model(&self, number: u64) -> &Model {
         &self.states[usize::try_from(number).expect("a small number")].1
     }
+}
+
+/// The seeds of a test: `PLEACH_CASES` of them, from `first` on, or from `PLEACH_SEED` on.
+pub fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+    let from =
+        std::env::var("PLEACH_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(first);
+    from..from + cases(count)
 }
 
 /// A period that a periodic database's test waits out.

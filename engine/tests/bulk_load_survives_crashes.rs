@@ -1,0 +1,126 @@
+//! A power failure at any moment of a load leaves the empty database or the loaded one, the
+//! loaded one for sure once the load has returned; a full disk leaves the empty one, open and
+//! usable. On the simulated disk.
+
+mod common;
+
+use common::{Keys, Rng, bytes, cases, key};
+use pleach::tools::{CheckOptions, check_on};
+use pleach::{Blake3, Db, Error, Geometry, LoadOptions, Options, Value};
+use pleach_core::{Key, Node, TERMINATOR};
+use pleach_io::Device as _;
+use pleach_io::sim::{Quota, SimDisk, SimOptions, SimRuntime, code};
+
+type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+
+fn options() -> Options {
+    Options::new("simulated")
+        .create(true)
+        .cache_mib(16)
+        .threads(2)
+        .in_flight(16)
+        .geometry(Geometry::tiny())
+        .log_limit_bytes(256 << 10)
+}
+
+fn open(disk: &SimDisk, seed: u64) -> pleach::Result<SimDb> {
+    SimDb::open_on(disk.clone(), SimRuntime::new(seed), options())
+}
+
+fn pairs(seed: u64, count: u64) -> Vec<(Key, Value)> {
+    let mut rng = Rng::new(seed);
+    (0..count)
+        .map(|id| {
+            let len = if id % 200 == 9 { 5000 } else { 40 };
+            (key(Keys::Uniform, id), bytes(&mut rng, len))
+        })
+        .collect()
+}
+
+/// Marks on the trace.
+const BEGUN: u64 = 1;
+const DONE: u64 = 2;
+
+fn crash_everywhere(seed: u64, count: u64) -> (usize, usize) {
+    let disk = SimDisk::new(seed, SimOptions::default());
+    let db = open(&disk, seed).expect("created");
+    disk.mark(BEGUN);
+    let load = LoadOptions::new().memory_mib(1);
+    let root = db.bulk_load(pairs(seed, count).into_iter(), load).expect("loaded").root;
+    disk.mark(DONE);
+    let trace = disk.trace();
+    drop(db);
+    let (mut empty, mut loaded) = (0, 0);
+    for point in trace.crash_points() {
+        if !point.marks().contains(&BEGUN) {
+            continue;
+        }
+        let done = point.marks().contains(&DONE);
+        for outcome in point.outcomes(seed, 3) {
+            let survivor = outcome.disk();
+            let found = reopened(&survivor, seed);
+            match found {
+                (TERMINATOR, 0) if !done => {
+                    empty += 1;
+                    let again = open(&survivor, seed).expect("opened");
+                    let load = LoadOptions::new().memory_mib(1);
+                    let report = again.bulk_load(pairs(seed, count).into_iter(), load);
+                    assert_eq!(report.expect("loaded again").root, root, "{outcome}");
+                }
+                (found, 1) if found == root => loaded += 1,
+                other => panic!("{outcome}: after a crash (done: {done}) found {other:?}"),
+            }
+        }
+    }
+    (empty, loaded)
+}
+
+fn reopened(disk: &SimDisk, seed: u64) -> (Node, u64) {
+    let db = open(disk, seed).expect("opened after a crash");
+    let found = (db.root(), db.commit_number());
+    drop(db);
+    let report = check_on(disk, CheckOptions::default()).expect("checked");
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+    found
+}
+
+#[test]
+fn a_crash_leaves_nothing_or_all_of_it() {
+    for seed in 0..cases(2) {
+        let (empty, loaded) = crash_everywhere(seed, 600);
+        assert!(empty > 0 && loaded > 0, "both were seen: {empty} and {loaded}");
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_the_empty_database_usable() {
+    let mut refused = 0;
+    for kib in (400..4000).step_by(300) {
+        let quota = Some(Quota { bytes: kib << 10, code: code::ENOSPC });
+        let disk = SimDisk::new(kib, SimOptions { quota, record: false, ..SimOptions::default() });
+        let Ok(db) = open(&disk, kib) else { continue };
+        let before = disk.free_space().expect("known").0;
+        let load = LoadOptions::new().memory_mib(1);
+        match db.bulk_load(pairs(1, 20_000).into_iter(), load) {
+            Err(Error::Full(_)) => refused += 1,
+            Ok(_) => continue,
+            Err(other) => panic!("{kib} KiB: {other}"),
+        }
+        assert_eq!((db.root(), db.commit_number()), (TERMINATOR, 0));
+        assert!(!disk.list().expect("listed").iter().any(|name| name == "load-spill"));
+        let after = disk.free_space().expect("known").0;
+        assert!(after + (256 << 10) >= before, "{kib} KiB: {before} were free, now {after}");
+        let few = db.bulk_load(pairs(1, 20).into_iter(), LoadOptions::new().memory_mib(1));
+        if let Ok(report) = few {
+            assert_eq!(reopen_root(db, &disk, kib), report.root);
+        }
+    }
+    assert!(refused > 2, "disks that were too small: {refused}");
+}
+
+fn reopen_root(db: SimDb, disk: &SimDisk, seed: u64) -> Node {
+    drop(db);
+    // An open writes a few files anew, and wants room for them.
+    disk.set_quota(None);
+    reopened(disk, seed).0
+}
