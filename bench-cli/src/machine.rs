@@ -134,7 +134,8 @@ fn file_system(folder: &Path) -> String {
 pub(crate) fn free_disk(folder: &Path) -> Option<u64> {
     let absolute = std::path::absolute(folder).ok()?;
     let existing = absolute.ancestors().find(|ancestor| ancestor.exists())?;
-    let stat = rustix::fs::statvfs(existing).ok()?;
+    // A file system without a size (ramfs) says nothing of what is free.
+    let stat = rustix::fs::statvfs(existing).ok().filter(|stat| stat.f_blocks > 0)?;
     Some(stat.f_bavail * stat.f_frsize)
 }
 

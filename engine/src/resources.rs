@@ -80,6 +80,10 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             return Ok(());
         }
         let (free, total) = self.device.free_space()?;
+        if total == 0 {
+            // A file system without a size (ramfs): it says no by itself.
+            return Ok(());
+        }
         let reserve = RESERVE.min(total / 16);
         if free < bytes + reserve {
             return Err(Error::Full(format!(

@@ -107,7 +107,7 @@ impl<D: Device> Sequencer<D> {
         };
         Self {
             durable: AtomicU64::new(writer.durable()),
-            written: AtomicU64::new(writer.tail().position()),
+            written: AtomicU64::new(writer.durable()),
             segments: writer.segments().clone(),
             state: Mutex::new(state),
             writer: Mutex::new(writer),

@@ -149,7 +149,7 @@ fn a_full_device_refuses_and_goes_on_with_room() {
                     .expect("there is room");
             }
             let room = rng.below(40) * 4096;
-            let code = [code::ENOSPC, code::EDQUOT][(seed % 2) as usize];
+            let code = [code::ENOSPC, code::EDQUOT][usize::from(seed % 2 == 1)];
             disk.set_quota(Some(Quota { bytes: disk.used() + room, code }));
             for _ in 0..20 {
                 let before = history.newest();
@@ -168,7 +168,7 @@ fn a_full_device_refuses_and_goes_on_with_room() {
                     }
                     Err(error) => panic!("seed {seed} round {round}: {error}"),
                 }
-                runtime.step_some(rng.below(10) as usize);
+                runtime.step_some(rng.index(10));
             }
             match rng.below(4) {
                 // Closing a full database is refused or done, and does not hang.

@@ -25,6 +25,10 @@ impl Rng {
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
+
+    pub fn index(&mut self, bound: usize) -> usize {
+        usize::try_from(self.below(bound as u64)).expect("below a usize")
+    }
 }
 
 /// How keys are drawn.

@@ -73,11 +73,11 @@ impl Setup {
         let kinds = [Keys::Uniform, Keys::Sequential, Keys::SharedPrefix];
         Self {
             seed,
-            keys: kinds[rng.below(3) as usize],
-            ids: [3, 12, 40, 100][rng.below(4) as usize],
-            flush_at: 1 + rng.below(3) as u8,
+            keys: kinds[rng.index(3)],
+            ids: [3, 12, 40, 100][rng.index(4)],
+            flush_at: [1, 2, 3][rng.index(3)],
             durability: Durability::Commit,
-            cache_kib: [256, 512, 4096][rng.below(3) as usize],
+            cache_kib: [256, 512, 4096][rng.index(3)],
             nodes_stay: rng.below(2) == 0,
         }
     }

@@ -1,9 +1,9 @@
 //! A run from a seed: commits of all kinds with background steps in between.
 
-use pleach::{Access, AccessKind, Error, SessionOptions, Value};
+use pleach::{Access, AccessKind, Durability, Error, SessionOptions, Value};
 use pleach_io::sim::{SimDisk, SimRuntime};
 
-use super::{History, Setup, SimDb, acknowledged, begun, durable};
+use super::{History, PERIOD, Setup, SimDb, acknowledged, begun, durable};
 use crate::common::{Model, Rng, bytes};
 
 /// What a run leaves behind.
@@ -40,7 +40,7 @@ pub fn batch(rng: &mut Rng, setup: &Setup, model: &Model) -> Vec<Access> {
     }
     let most = if rng.below(4) == 0 { setup.ids } else { 4 };
     let count = 1 + rng.below(most);
-    let deletes = [0, 10, 60][rng.below(3) as usize];
+    let deletes = [0, 10, 60][rng.index(3)];
     let mut seen = std::collections::BTreeSet::new();
     let mut accesses = Vec::new();
     for _ in 0..count {
@@ -78,10 +78,10 @@ pub fn commit_one(
         model.values.get(&probe).cloned(),
         "a read before commit {number}"
     );
-    runtime.step_some(rng.below(4) as usize);
+    runtime.step_some(rng.index(4));
     model.apply(&accesses);
     let block = session.finish(accesses)?;
-    runtime.step_some(rng.below(4) as usize);
+    runtime.step_some(rng.index(4));
     history.push(model);
     assert_eq!(block.root(), history.root(number), "root of commit {number}");
     disk.mark(begun(number));
@@ -116,8 +116,15 @@ fn go(setup: &Setup, disk: &SimDisk, commits: u64, run: &mut Run) -> Result<(), 
                 (db, runtime) = setup.open(disk, rng.next())?;
                 disk.mark(durable(run.history.newest()));
             }
+            2 if matches!(setup.durability, Durability::Periodic(_)) => {
+                // Everything runnable runs, the period passes, and the sync is due.
+                runtime.step_some(1000);
+                runtime.clock().advance(2 * PERIOD);
+                runtime.step_some(1000);
+                disk.mark(durable(run.history.newest()));
+            }
             2..=8 => {
-                runtime.step_some(rng.below(12) as usize);
+                runtime.step_some(rng.index(12));
             }
             _ => {}
         }
