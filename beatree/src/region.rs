@@ -96,6 +96,8 @@ pub struct RegionState {
     pub nodes: Nodes,
     /// A page that holds exactly these nodes; nothing when they have changed since.
     pub paged_at: Option<NodePlace>,
+    /// The page of the spill file that this region's nodes are written to, once they were.
+    pub spill_page: Option<u64>,
     /// Changes not yet in pages, by key.
     pub pending: Vec<Pending>,
     /// The bits of each pending key behind the region's prefix ([`RegionState::index_pending`]).
@@ -151,6 +153,7 @@ impl Region {
             cuts: Arc::new(cuts),
             nodes: Nodes::Resident(nodes),
             paged_at: None,
+            spill_page: None,
             pending: Vec::new(),
             leads: Vec::new(),
             dropped: Vec::new(),

@@ -70,6 +70,7 @@ fn take(state: &mut RegionState) -> RegionState {
         cuts: Arc::clone(&state.cuts),
         nodes: Nodes::Resident(resident(state).to_vec()),
         paged_at: None,
+        spill_page: None,
         pending: std::mem::take(&mut state.pending),
         leads: Vec::new(),
         dropped: std::mem::take(&mut state.dropped),
@@ -96,6 +97,7 @@ fn half<H: Hasher>(
         own: region_node::<H>(&cuts, &nodes),
         nodes: Nodes::Resident(nodes),
         paged_at: None,
+        spill_page: None,
         pending: whole.pending[pending].to_vec(),
         leads: Vec::new(),
         dropped: whole

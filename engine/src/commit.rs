@@ -84,6 +84,11 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
             drop(hold);
             continue;
         }
+        // A number names one state only: a block on another state of that number is stale.
+        let tip = shared.tip.lock().clone();
+        if tip.number == base && tip.root != *prev_root {
+            return Err(Error::StaleParent { base, tip: base });
+        }
         let position = state.queue(record);
         spilled.named();
         state.ticketed = number;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use pleach_beatree::Top;
 use pleach_beatree::cache::{Buffers, Cache};
 use pleach_beatree::grace::Grace;
 use pleach_beatree::space::{self, Space};
@@ -38,12 +39,13 @@ use crate::undo::Undo;
 /// Bytes of page buffers that wait to be used again.
 const BUFFERS: usize = 8 << 20;
 
+/// Why nothing is committed any more.
+const CLOSED: &str = "the database was closed";
+
 /// An open database.
 pub struct Db<H: Hasher, D: Device = OsDevice, R: Runtime = Threads> {
     pub(crate) shared: Arc<Shared<H, D, R>>,
     tasks: Mutex<Option<Vec<R::Handle>>>,
-    /// Keeps other processes out; goes last.
-    _lock: Box<dyn Send + Sync>,
 }
 
 impl<H: Hasher> Db<H> {
@@ -98,10 +100,17 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         }
         superblocks.confirm()?;
         let incarnation = incarnation::raise(&device, newest.database)?;
-        let shared =
-            Arc::new(assemble(device, runtime, options, superblocks, incarnation, recovered)?);
+        let shared = Arc::new(assemble(
+            device,
+            runtime,
+            options,
+            superblocks,
+            incarnation,
+            recovered,
+            lock,
+        )?);
         let tasks = start_tasks(&shared);
-        Ok(Self { shared, tasks: Mutex::new(Some(tasks)), _lock: lock })
+        Ok(Self { shared, tasks: Mutex::new(Some(tasks)) })
     }
 
     /// A session on the newest commit, or on the overlay that the options name.
@@ -153,15 +162,24 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn drain(&self, max_pending_entries: u64) -> Result<()> {
         let shared = &self.shared;
         let level = || shared.counters.pending_entries.load(Ordering::Relaxed);
-        let mut poisoned = false;
-        shared.draining.store(true, Ordering::Release);
+        let mut failed = None;
+        shared.full.store(false, Ordering::Release);
+        shared.draining.fetch_add(1, Ordering::AcqRel);
         shared.work.notify();
         shared.runtime.wait(&shared.progress, None, &mut || {
-            poisoned = shared.sequencer.lock().check().is_err();
-            poisoned || level() <= max_pending_entries
+            failed = shared.sequencer.lock().check().err();
+            failed.is_some()
+                || shared.full.load(Ordering::Acquire)
+                || level() <= max_pending_entries
         });
-        shared.draining.store(false, Ordering::Release);
-        shared.sequencer.lock().check()
+        shared.draining.fetch_sub(1, Ordering::AcqRel);
+        match failed {
+            Some(error) => Err(error),
+            None if level() > max_pending_entries => {
+                Err(Error::Full("the pending changes cannot be written to pages".to_owned()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Holds background work back: for measurements between batches.
@@ -180,7 +198,9 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn close(self) -> Result<()> {
         self.stop();
         self.shared.sequencer.lock().check()?;
-        checkpoint(&self.shared, true)
+        let closed = checkpoint(&self.shared, true);
+        self.shared.sequencer.poison(CLOSED);
+        closed
     }
 
     fn stop(&self) {
@@ -197,6 +217,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
 impl<H: Hasher, D: Device, R: Runtime> Drop for Db<H, D, R> {
     fn drop(&mut self) {
         self.stop();
+        // Sessions and overlays may live on: they read, and commit no more.
+        self.shared.sequencer.poison(CLOSED);
     }
 }
 
@@ -277,6 +299,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
     superblocks: SuperblockStore<D>,
     incarnation: u32,
     recovered: Recovered,
+    lock: Box<dyn Send + Sync>,
 ) -> Result<Shared<H, D, R>> {
     let newest = *superblocks.newest();
     // The database keeps the geometry that it was created with.
@@ -305,7 +328,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
     Counters::add(&counters.leaf_pages, leaf_pages);
     Counters::add(&counters.pending_bytes, recovered.pending_bytes as u64);
     Counters::add(&counters.pending_entries, recovered.pending_entries as u64);
-    let ripe: VecDeque<Prefix> = VecDeque::new();
+    let ripe = ripe_pages(&recovered.top, options.flush_at);
     Ok(Shared {
         work: runtime.event(),
         progress: runtime.event(),
@@ -332,8 +355,9 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         flushes: AtomicU64::new(1),
         closing: AtomicBool::new(false),
         paused: AtomicBool::new(false),
-        draining: AtomicBool::new(false),
+        draining: AtomicU64::new(0),
         full: AtomicBool::new(false),
+        checkpoint_full: AtomicBool::new(false),
         files: Files { leaf, overflow },
         database: newest.database,
         incarnation,
@@ -341,8 +365,20 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         device,
         runtime,
         options,
+        _lock: lock,
         hasher: PhantomData,
     })
+}
+
+/// Pages that have pending changes enough to be rewritten at once.
+fn ripe_pages(top: &Top, flush_at: u8) -> VecDeque<Prefix> {
+    let mut ripe = VecDeque::new();
+    for region in top.regions() {
+        let state = region.read();
+        let children = (0..state.cuts.len()).filter(|child| state.touches[*child] >= flush_at);
+        ripe.extend(children.map(|child| state.cuts.prefix(child)));
+    }
+    ripe
 }
 
 fn start_tasks<H: Hasher, D: Device, R: Runtime>(shared: &Arc<Shared<H, D, R>>) -> Vec<R::Handle> {

@@ -38,6 +38,8 @@ pub(crate) struct NodeCache<D: Device> {
     pages: Mutex<SpillPages>,
     /// Read while nodes must stay, written while they leave.
     gate: RwLock<()>,
+    /// Held while a region's nodes get another place on the device.
+    moves: Mutex<()>,
     /// Region at which the next search for nodes that may leave begins.
     hand: Mutex<usize>,
 }
@@ -64,6 +66,7 @@ impl<D: Device> NodeCache<D> {
             spill,
             pages: Mutex::new(SpillPages::default()),
             gate: RwLock::new(()),
+            moves: Mutex::new(()),
             hand: Mutex::new(0),
         })
     }
@@ -180,52 +183,42 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             let region = &regions[*hand % regions.len()];
             *hand = (*hand + 1) % regions.len();
             let size = resident(region);
-            if self.evict(region)? {
-                bytes -= size;
+            match self.evict(region)? {
+                Some(true) => bytes = bytes.saturating_sub(size),
+                Some(false) => {}
+                None => return Ok(false),
             }
         }
         Ok(true)
     }
 
-    fn evict(&self, region: &Region) -> Result<bool> {
-        let (place, position) = {
+    /// Lets one region's nodes leave; `None` when a batch is under way.
+    fn evict(&self, region: &Region) -> Result<Option<bool>> {
+        // Nodes are needed between a finish and its commit's publication.
+        let Some(_gate) = self.node_cache.gate.try_write() else { return Ok(None) };
+        // A checkpoint moves regions to its own image: not at the same time.
+        let _moves = self.node_cache.moves.lock();
+        let (spilled, position) = {
             let state = region.read();
             if matches!(state.nodes, Nodes::Paged(_)) || state.retired {
-                return Ok(false);
+                return Ok(Some(false));
             }
             let position = state.position;
-            match state.paged_at {
-                Some(place) => (place, position),
-                None => match self.spill(region, state)? {
-                    Some(place) => (place, position),
-                    None => return Ok(false),
-                },
-            }
-        };
-        // Nodes are needed between a finish and its commit's publication.
-        let Some(_gate) = self.node_cache.gate.try_write() else {
-            return Ok(self.unspill(region, &place));
+            let away = state.paged_at.is_some();
+            (if away { None } else { self.spill(region, state)? }, position)
         };
         let mut state = region.write();
-        if state.position != position || state.retired {
-            drop(state);
-            return Ok(self.unspill(region, &place));
+        if let Some(place) = spilled {
+            // The page is this region's from now on, whether its nodes leave or not.
+            state.spill_page = Some(place.page);
         }
-        if let Some(old) = state.paged_at.filter(|old| *old != place && old.file == NodeFile::Spill)
-        {
-            self.node_cache.give_page(old.page);
-        }
+        let place = state.paged_at.or(spilled);
+        let Some(place) = place.filter(|_| state.position == position && !state.retired) else {
+            return Ok(Some(false));
+        };
         state.paged_at = Some(place);
         state.nodes = Nodes::Paged(place);
-        Ok(true)
-    }
-
-    /// Gives a page back that was written for nodes which stayed after all.
-    fn unspill(&self, region: &Region, place: &NodePlace) -> bool {
-        if place.file == NodeFile::Spill && region.read().paged_at != Some(*place) {
-            self.node_cache.give_page(place.page);
-        }
-        false
+        Ok(Some(true))
     }
 
     /// Writes a region's branch page to the spill file; `None` when the device has no room, so
@@ -236,8 +229,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         state: parking_lot::RwLockReadGuard<'_, RegionState>,
     ) -> Result<Option<NodePlace>> {
         let Nodes::Resident(nodes) = &state.nodes else { unreachable!("just checked") };
-        let mut place =
-            NodePlace { file: NodeFile::Spill, page: self.node_cache.take_page(), tag: 0 };
+        let own = state.spill_page;
+        let page = own.unwrap_or_else(|| self.node_cache.take_page());
+        let mut place = NodePlace { file: NodeFile::Spill, page, tag: 0 };
         let mut buf = self.buffers.take();
         let header = BranchHeader {
             identity: identity(self.database, &place),
@@ -256,7 +250,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         drop(state);
         let written = self.device.write_at(&self.node_cache.spill, &buf, 1, place.page * 4096);
         if written.as_ref().is_err_and(pleach_io::IoError::is_full) {
-            self.node_cache.give_page(place.page);
+            if own.is_none() {
+                self.node_cache.give_page(page);
+            }
             return Ok(None);
         }
         written?;
@@ -267,13 +263,14 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 
     /// A checkpoint has written this region's branch page: its nodes may leave to it.
     pub(crate) fn checkpointed(&self, key: &Key, position: u64, place: NodePlace) {
+        let _moves = self.node_cache.moves.lock();
         let region = self.in_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();
         if state.retired || state.position != position {
             return;
         }
-        if let Some(old) = state.paged_at.filter(|old| old.file == NodeFile::Spill) {
-            self.node_cache.give_page(old.page);
+        if let Some(page) = state.spill_page.take() {
+            self.node_cache.give_page(page);
         }
         state.paged_at = Some(place);
         if let Nodes::Paged(at) = &mut state.nodes {

@@ -187,6 +187,9 @@ impl Options {
         if self.in_flight == 0 || self.in_flight > 32768 {
             return wrong("the number of reads in flight must be between 1 and 32768");
         }
+        if self.durability == Durability::Periodic(Duration::ZERO) {
+            return wrong("a periodic sync needs a period of at least 1 ms");
+        }
         if self.flush_at == 0 {
             return wrong("pages are flushed on their j-th touch: j must be between 1 and 255");
         }
@@ -194,10 +197,10 @@ impl Options {
             return wrong("the log limit is less than 256 KiB");
         }
         let geometry = &self.geometry;
-        if !(16..=1 << 20).contains(&geometry.segment_pages)
+        if !(16..=1 << 16).contains(&geometry.segment_pages)
             || !geometry.segment_pages.is_power_of_two()
         {
-            return wrong("a segment has a power of two of pages, 16 to 1048576");
+            return wrong("a segment has a power of two of pages, 16 to 65536");
         }
         if !(16 << 10..=1 << 30).contains(&geometry.log_segment)
             || !geometry.log_segment.is_power_of_two()

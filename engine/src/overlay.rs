@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
 
 use pleach_beatree::leaf_fold::Touch;
 use pleach_core::{Hasher, Node, Prefix};
@@ -17,21 +19,24 @@ use crate::shared::Shared;
 use crate::undo::Changed;
 use crate::view::View;
 
-const UNCOMMITTED: u64 = u64::MAX;
-
 pub(crate) struct OverlayInner<H: Hasher, D: Device, R: Runtime> {
     pub(crate) shared: Arc<Shared<H, D, R>>,
-    parent: Option<Overlay<H, D, R>>,
-    /// Pins the commit that the chain stands on.
-    view: View,
+    links: Mutex<Links<H, D, R>>,
     id: OverlayId,
     prev_root: Node,
     root: Node,
     changes: Vec<Changed>,
     nodes: Vec<(Prefix, Node)>,
     blob: Option<Vec<u8>>,
-    /// The commit that this overlay became part of.
-    committed: AtomicU64,
+}
+
+/// What an overlay stands on. A commit changes all of it at once.
+struct Links<H: Hasher, D: Device, R: Runtime> {
+    parent: Option<Overlay<H, D, R>>,
+    /// Pins the commit that the chain stands on, or, once committed, its own.
+    view: View,
+    /// The commit whose state this overlay's is.
+    committed: Option<u64>,
 }
 
 /// An uncommitted block, kept in memory. Clones are the same overlay.
@@ -48,16 +53,15 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         let nodes = block.positions();
         let changes = block.changes();
         let id = block.shared.overlays.insert(&changes, &nodes);
+        let links = Links { parent: block.parent.take(), view: block.view, committed: None };
         Self(Arc::new(OverlayInner {
-            parent: block.parent.take(),
-            view: block.view,
+            links: Mutex::new(links),
             id,
             prev_root: block.prev_root,
             root: block.root,
             changes,
             nodes,
             blob: block.blob,
-            committed: AtomicU64::new(UNCOMMITTED),
             shared: block.shared,
         }))
     }
@@ -67,10 +71,10 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         self.0.root
     }
 
-    /// The commit that this overlay became part of, if it did.
+    /// The commit whose state this overlay's is, once it was committed. An overlay that was merged
+    /// into a later one's commit has no commit of its own.
     pub fn commit_number(&self) -> Option<u64> {
-        let number = self.0.committed.load(Ordering::Acquire);
-        (number != UNCOMMITTED).then_some(number)
+        self.0.links.lock().committed
     }
 
     /// The uncommitted overlays from this one down, and the commit that they stand on.
@@ -78,10 +82,13 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         let mut chain = Vec::new();
         let mut at = self.clone();
         loop {
-            if let Some(number) = at.commit_number() {
-                return (chain, number);
-            }
-            let (parent, base) = (at.0.parent.clone(), at.0.view.base);
+            let (parent, base) = {
+                let links = at.0.links.lock();
+                if let Some(number) = links.committed {
+                    return (chain, number);
+                }
+                (links.parent.clone(), links.view.base)
+            };
             chain.push(at);
             match parent {
                 Some(parent) => at = parent,
@@ -134,9 +141,20 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         let blob = chain.iter().find_map(|overlay| overlay.0.blob.as_deref());
         let number =
             commit::commit(shared, base, &prev_root, &finished.root, finished.chunks, blob)?;
-        for overlay in &chain {
-            overlay.0.committed.store(number, Ordering::Release);
-        }
+        // Only this overlay's state is the commit's: its ancestors keep theirs, and are stale.
+        shared.undo.pin(number);
+        let view = View::pinned(
+            number,
+            Arc::default(),
+            Arc::clone(&shared.undo),
+            Arc::clone(&shared.overlays),
+        );
+        let mut links = self.0.links.lock();
+        links.committed = Some(number);
+        // What it stood on goes, so that a long pipeline of overlays does not pile up.
+        let before = (links.parent.take(), std::mem::replace(&mut links.view, view));
+        drop(links);
+        drop(before);
         Ok(number)
     }
 }
@@ -163,10 +181,10 @@ impl<H: Hasher, D: Device, R: Runtime> Drop for OverlayInner<H, D, R> {
     fn drop(&mut self) {
         self.shared.overlays.remove(self.id, &self.changes, &self.nodes);
         // A long chain must not unwind by recursion.
-        let mut parent = self.parent.take();
+        let mut parent = self.links.get_mut().parent.take();
         while let Some(overlay) = parent {
             parent = match Arc::try_unwrap(overlay.0) {
-                Ok(mut inner) => inner.parent.take(),
+                Ok(mut inner) => inner.links.get_mut().parent.take(),
                 Err(_) => None,
             };
         }

@@ -88,7 +88,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     }
 
     fn wake_prefetcher(&self) {
-        if self.prefetches.idle.swap(false, Ordering::AcqRel) {
+        if self.prefetches.idle.swap(false, Ordering::SeqCst) {
             self.prefetches.event.notify();
         }
     }
@@ -143,7 +143,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             }
             return Ok(Step::Again);
         }
-        shared.prefetches.idle.store(true, Ordering::Release);
+        shared.prefetches.idle.swap(true, Ordering::SeqCst);
         if shared.prefetches.receiver.is_empty() {
             return Ok(Step::Idle);
         }

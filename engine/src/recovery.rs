@@ -160,6 +160,7 @@ fn read_regions<H: Hasher, D: Device>(
             cuts: Arc::new(cuts),
             nodes: Nodes::Resident(nodes),
             paged_at: Some(NodePlace { file: image.node_file(), page, tag }),
+            spill_page: None,
             pending: Vec::new(),
             leads: Vec::new(),
             dropped: Vec::new(),
@@ -360,7 +361,9 @@ impl<H: Hasher> Replay<H> {
         Ok(())
     }
 
-    fn finish(self, scan: ScanEnd) -> Result<Recovered> {
+    fn finish(mut self, scan: ScanEnd) -> Result<Recovered> {
+        self.touched.sort_by_key(Arc::as_ptr);
+        self.touched.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for region in &self.touched {
             renew_own::<H>(region);
         }

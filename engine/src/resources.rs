@@ -1,7 +1,6 @@
 //! Places, room and memory: what commits and flushes take before they go ahead.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use pleach_beatree::space::{self, Growth};
 use pleach_core::page::overflow::Run;
@@ -116,32 +115,33 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     /// Step 1 of a commit: waits while delta or log are full. Near the limits it waits a little,
     /// at the limits until the background has made room.
     pub(crate) fn throttle(&self) -> Result<()> {
-        let blocked = || {
-            self.counters.pending_bytes.load(Ordering::Relaxed) > self.delta_limit()
-                || self.log_length() > 2 * self.options.log_limit
-        };
-        if !blocked() {
+        let delta_is_full =
+            || self.counters.pending_bytes.load(Ordering::Relaxed) > self.delta_limit();
+        let log_is_full = || self.log_length() > 2 * self.options.log_limit;
+        if !delta_is_full() && !log_is_full() {
             return Ok(());
         }
         let since = self.runtime.now();
-        let mut failed = None;
+        let mut outcome = Ok(());
         self.work.notify();
-        self.runtime.wait(&self.progress, Some(Duration::from_secs(60)), &mut || {
-            failed = self.sequencer.lock().check().err();
-            failed.is_some() || self.full.load(Ordering::Acquire) || !blocked()
+        self.runtime.wait(&self.progress, None, &mut || {
+            outcome = self.sequencer.lock().check();
+            if outcome.is_ok() && delta_is_full() && self.full.load(Ordering::Acquire) {
+                outcome = Err(Error::Full("pending changes cannot be written to pages".to_owned()));
+            }
+            if outcome.is_ok() && log_is_full() && self.checkpoint_full.load(Ordering::Acquire) {
+                outcome = Err(Error::Full("a checkpoint cannot be written".to_owned()));
+            }
+            if outcome.is_ok() && self.paused.load(Ordering::Acquire) {
+                // Held back by the caller: waiting would be for ever.
+                return true;
+            }
+            outcome.is_err() || !(delta_is_full() || log_is_full())
         });
         let waited = self.runtime.now().saturating_sub(since);
-        Counters::add(
-            &self.counters.stalled_micros,
-            u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
-        );
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        if blocked() && self.full.load(Ordering::Acquire) {
-            return Err(Error::Full("the pending changes cannot be written to pages".to_owned()));
-        }
-        Ok(())
+        let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+        Counters::add(&self.counters.stalled_micros, waited);
+        outcome
     }
 
     /// Prefixes of up to `count` pages that have pending changes, those with the most first.

@@ -86,12 +86,16 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) flushes: AtomicU64,
     pub(crate) closing: AtomicBool,
     pub(crate) paused: AtomicBool,
-    /// Pages are flushed whatever they were touched.
-    pub(crate) draining: AtomicBool,
+    /// Callers that want pages flushed however often they were touched.
+    pub(crate) draining: AtomicU64,
     /// The last flush found no room.
     pub(crate) full: AtomicBool,
+    /// The last checkpoint found no room.
+    pub(crate) checkpoint_full: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) batch: AtomicU64,
+    /// Keeps other processes out while any handle lives.
+    pub(crate) _lock: Box<dyn Send + Sync>,
     pub(crate) hasher: PhantomData<H>,
 }
 

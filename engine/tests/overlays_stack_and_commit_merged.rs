@@ -185,3 +185,46 @@ fn a_split_between_finish_and_commit_is_refolded() {
     assert_eq!(open(folder.path()).root(), model.naive::<Blake3>().root::<Blake3>());
     assert_eq!(<Blake3 as Hasher>::ID, 1);
 }
+
+/// A merged commit has the newest overlay's state. Its ancestors were once taken for that commit,
+/// too: sessions over them read the wrong state, and what they committed could not be replayed.
+#[test]
+fn ancestors_of_a_merged_commit_keep_their_own_state() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    let finish = |over: Option<&pleach::Overlay<Blake3, _, _>>, accesses| {
+        let options =
+            over.map_or_else(SessionOptions::new, |over| SessionOptions::new().over(over));
+        db.session(options).unwrap().finish(accesses).unwrap()
+    };
+    let one = finish(None, vec![put(1, 1)]).into_overlay();
+    let early = finish(Some(&one), vec![put(1, 3), put(2, 3)]);
+    let two = finish(Some(&one), vec![put(1, 2), put(2, 2)]).into_overlay();
+    two.commit().unwrap();
+    let old = db.session(SessionOptions::new().over(&one)).unwrap();
+    assert_eq!(old.root(), one.root());
+    let value = |value: u64| Some(Value::from(&value.to_be_bytes()[..]));
+    assert_eq!(old.read(&key(Keys::Uniform, 1)).unwrap(), value(1));
+    assert_eq!(old.read(&key(Keys::Uniform, 2)).unwrap(), None);
+    assert!(matches!(early.commit(), Err(Error::StaleParent { .. })));
+    let late = finish(Some(&one), vec![put(1, 4), put(2, 4)]);
+    assert!(matches!(late.commit(), Err(Error::StaleParent { .. })));
+    assert_eq!(one.commit_number(), None);
+    let root = db.root();
+    assert_eq!(root, two.root());
+    drop((one, two, old, db));
+    assert_eq!(open(folder.path()).root(), root);
+}
+
+/// An overlay outlived its database and went on committing into a log that another open owned.
+#[test]
+fn nothing_is_committed_once_the_database_is_closed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    let overlay =
+        db.session(SessionOptions::new()).unwrap().finish(vec![put(1, 1)]).unwrap().into_overlay();
+    drop(db);
+    assert!(matches!(overlay.commit(), Err(Error::Poisoned(_))));
+    drop(overlay);
+    assert_eq!(open(folder.path()).commit_number(), 0);
+}

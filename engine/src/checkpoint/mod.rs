@@ -67,6 +67,8 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             Ok(step) => step,
             Err(Error::Full(why)) => {
                 tracing::warn!(%why, "no room for a checkpoint; it is tried again");
+                self.shared.checkpoint_full.store(true, Ordering::Release);
+                self.shared.progress.notify();
                 self.work = None;
                 Step::IdleFor(core::time::Duration::from_millis(500))
             }
@@ -180,11 +182,12 @@ fn overflow_map<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     through: u64,
 ) -> Result<Vec<u8>> {
-    let mut extents = {
+    // One moment for both: a run is in the clone and tentative, or in neither.
+    let (mut extents, tentative) = {
         let extents = shared.extents.lock();
-        extents.clone()
+        (extents.clone(), shared.tentative.lock().clone())
     };
-    for run in shared.tentative.lock().iter() {
+    for run in &tentative {
         extents.mark_free(*run).map_err(|error| Error::Corrupt(error.to_string()))?;
     }
     let mut map = Vec::new();
@@ -292,6 +295,7 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
         shared.checkpointed(region.prefix.first_key(), *position, place);
     }
     shared.replay_start.store(work.cut.position, Ordering::Release);
+    shared.checkpoint_full.store(false, Ordering::Release);
     Counters::add(&shared.counters.checkpoints, 1);
     shared
         .sequencer

@@ -126,6 +126,11 @@ impl<H: Hasher, D: Device> Worker<H, D> {
         job: &Job<'_>,
         queued: bool,
     ) -> Result<()> {
+        // A panic in a user's hasher may have left an earlier batch's chunks and reads behind.
+        self.spare.extend(self.ahead.drain(..));
+        if self.queue.as_ref().is_some_and(|queue| queue.in_flight() > 0) {
+            self.queue = None;
+        }
         // Places that this worker has looked up stay as they are until it is done.
         let _guard = shared.grace.enter();
         if queued && self.queue.is_none() {

@@ -41,7 +41,7 @@ struct Freed {
     stamp: u64,
     /// End of the record: the log must be durable through here.
     end: u64,
-    /// No view of an older commit may remain (overflow values are named by undo).
+    /// The commit that the index stood at: older views may name overflow values.
     commit: u64,
     period: Period,
     since: Duration,
@@ -62,6 +62,8 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     round: Round,
     stage: Stage,
     freed: VecDeque<Freed>,
+    /// Overflow runs that only older views still name: stamp and commit.
+    values: VecDeque<(u64, u64)>,
     /// The commit after which nodes last left.
     evicted_at: u64,
     /// When the log was last synced for durability `Periodic`.
@@ -77,6 +79,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             round: Round::default(),
             stage: Stage::Idle,
             freed: VecDeque::new(),
+            values: VecDeque::new(),
             evicted_at: u64::MAX,
             synced: Duration::ZERO,
         }
@@ -143,7 +146,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             // What pends is in the log, and in the image of a clean close.
             return Ok(Step::Done);
         }
-        let drain = self.shared.draining.load(Ordering::Acquire);
+        let drain = self.shared.draining.load(Ordering::Acquire) > 0;
         if self.shared.paused.load(Ordering::Acquire) && !drain {
             return Ok(self.idle());
         }
@@ -197,8 +200,9 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     fn let_nodes_leave(&mut self) -> Result<()> {
         let published = self.shared.published.load(Ordering::Acquire);
         if published != self.evicted_at && self.shared.may_evict() {
-            self.evicted_at = published;
-            self.shared.evict_nodes()?;
+            if self.shared.evict_nodes()? {
+                self.evicted_at = published;
+            }
         }
         Ok(())
     }
@@ -225,13 +229,19 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 // No commit came by to sync the record.
                 self.shared.sequencer.write_through(first.end, true)?;
             }
-            if !first.period.poll() || self.shared.undo.oldest_pin() < first.commit {
+            if !first.period.poll() {
                 break;
             }
             let freed = self.freed.pop_front().expect("just seen");
             self.shared.space.lock().release(freed.stamp);
-            self.shared.extents.lock().release(freed.stamp);
+            self.values.push_back((freed.stamp, freed.commit));
             self.shared.progress.notify();
+        }
+        // Long values are named by the undo of views that are older than the flush.
+        let oldest = self.shared.undo.oldest_pin();
+        while self.values.front().is_some_and(|(_, commit)| oldest >= *commit) {
+            let (stamp, _) = self.values.pop_front().expect("just seen");
+            self.shared.extents.lock().release(stamp);
         }
         Ok(())
     }

@@ -180,6 +180,12 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
         .collect();
     state.dropped.drain(..pieces[0].dropped);
     let done = state.relocate(&moves, position);
+    // A page that commits have changed since it was gathered may be ripe again.
+    let new = pages.iter().flatten().map(|(cut, _)| cut.prefix);
+    let ripe = new.filter(|prefix| {
+        state.touches[state.cuts.find(prefix.first_key())] >= shared.options.flush_at
+    });
+    shared.ripe.lock().extend(ripe);
     Counters::change(&shared.counters.leaf_pages, done.pages);
     Counters::change(&shared.counters.pending_bytes, -done.bytes.cast_signed());
     Counters::change(&shared.counters.pending_entries, -done.entries.cast_signed());
