@@ -199,10 +199,9 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     /// Once a commit, so that nodes which were brought in for the next batch stay for it.
     fn let_nodes_leave(&mut self) -> Result<()> {
         let published = self.shared.published.load(Ordering::Acquire);
-        if published != self.evicted_at && self.shared.may_evict() {
-            if self.shared.evict_nodes()? {
-                self.evicted_at = published;
-            }
+        let due = published != self.evicted_at && self.shared.may_evict();
+        if due && self.shared.evict_nodes()? {
+            self.evicted_at = published;
         }
         Ok(())
     }
