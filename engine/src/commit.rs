@@ -27,7 +27,7 @@ use crate::log::{
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::overflow::{self, Tentative};
-use crate::shared::{Shared, Tip};
+use crate::shared::{PoisonOnPanic, Shared, Tip};
 use crate::undo::{Changed, Changes};
 use crate::view::View;
 
@@ -53,6 +53,8 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
         shared.make_resident(outcome.region.prefix().first_key())?;
     }
     let mut tries = 0;
+    // Between ticket and publication a panic would leave everybody waiting.
+    let _guard = PoisonOnPanic(&**shared);
     let end = loop {
         tries += 1;
         let hold = (tries > TRIES).then(|| shared.structure.lock());

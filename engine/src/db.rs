@@ -14,7 +14,7 @@ use pleach_beatree::space::{self, Space};
 use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
-use pleach_io::{Device, DeviceInfo, Event, LockMode, OpenMode, Runtime};
+use pleach_io::{Device, DeviceInfo, Event, LockMode, OpenMode, Runtime, Step};
 
 use crate::checkpoint::image::image_name;
 use crate::checkpoint::{Checkpointer, checkpoint, first_image};
@@ -32,7 +32,7 @@ use crate::prefetch::{Prefetcher, Prefetches};
 use crate::recovery::{Recovered, recover};
 use crate::sequencer::Sequencer;
 use crate::session::{Session, SessionOptions};
-use crate::shared::{Files, LEAF_FILE, OVERFLOW_FILE, Shared};
+use crate::shared::{Files, LEAF_FILE, OVERFLOW_FILE, PoisonOnPanic, Shared};
 use crate::superblock::{self, ImageFile, Superblock, SuperblockStore};
 use crate::undo::Undo;
 
@@ -385,17 +385,17 @@ fn start_tasks<H: Hasher, D: Device, R: Runtime>(shared: &Arc<Shared<H, D, R>>) 
     let mut flusher = Flusher::new(Arc::clone(shared));
     let mut checkpointer = Checkpointer::new(Arc::clone(shared));
     let mut prefetcher = Prefetcher::new(Arc::clone(shared));
+    let spawn = |name, event, mut step: Box<dyn FnMut() -> Step + Send>| {
+        let guarded = Arc::clone(shared);
+        let task = move || {
+            let _guard = PoisonOnPanic(&*guarded);
+            step()
+        };
+        shared.runtime.spawn(name, event, Box::new(task))
+    };
     vec![
-        shared.runtime.spawn("pleach-flush", &shared.work, Box::new(move || flusher.step())),
-        shared.runtime.spawn(
-            "pleach-checkpoint",
-            &shared.work,
-            Box::new(move || checkpointer.step()),
-        ),
-        shared.runtime.spawn(
-            "pleach-prefetch",
-            &shared.prefetches.event,
-            Box::new(move || prefetcher.step()),
-        ),
+        spawn("pleach-flush", &shared.work, Box::new(move || flusher.step())),
+        spawn("pleach-checkpoint", &shared.work, Box::new(move || checkpointer.step())),
+        spawn("pleach-prefetch", &shared.prefetches.event, Box::new(move || prefetcher.step())),
     ]
 }

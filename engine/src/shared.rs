@@ -105,6 +105,21 @@ pub(crate) struct Located {
     pub(crate) tag: u32,
 }
 
+/// Held over work that must not be left half done: a panic in it (in a user's hasher, in an
+/// assertion) poisons the database, so that nobody waits for what will not come.
+pub(crate) struct PoisonOnPanic<'a, H: Hasher, D: Device, R: Runtime>(
+    pub(crate) &'a Shared<H, D, R>,
+);
+
+impl<H: Hasher, D: Device, R: Runtime> Drop for PoisonOnPanic<'_, H, D, R> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.sequencer.poison("a panic");
+            pleach_io::Event::notify(&self.0.progress);
+        }
+    }
+}
+
 impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     /// Identity that the leaf page at a place must have.
     pub(crate) fn leaf_identity(&self, place: u32) -> Identity {

@@ -1,0 +1,75 @@
+//! A panic in a user's hasher ends the call that met it and nothing else. Chunks of the batch that
+//! panicked were once left with the workers and folded into the next batch.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{Keys, Model, key};
+use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
+use pleach_core::Hasher;
+
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Touchy;
+
+impl Hasher for Touchy {
+    const ID: u8 = 200;
+    const NAME: &'static str = "touchy";
+
+    fn hash(message: &[u8]) -> [u8; 32] {
+        assert!(!ARMED.load(Ordering::SeqCst), "armed");
+        pleach_core::Blake3::hash(message)
+    }
+}
+
+fn batch(from: u64) -> Vec<Access> {
+    (from..from + 3000)
+        .map(|id| Access::write(key(Keys::Uniform, id), Some(Value::from(&id.to_be_bytes()[..]))))
+        .collect()
+}
+
+#[test]
+fn the_next_batch_is_right_and_other_sessions_go_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options::new(folder.path())
+        .create(true)
+        .cache_mib(16)
+        .threads(2)
+        .in_flight(16)
+        .geometry(Geometry::tiny());
+    let db = Db::<Touchy>::open(options).expect("created");
+    db.pause_background();
+    let mut model = Model::default();
+    let first = batch(0);
+    model.apply(&first);
+    db.session(SessionOptions::new()).unwrap().finish(first).unwrap().commit().unwrap();
+    let open = db.session(SessionOptions::new()).unwrap();
+
+    for round in 0..5 {
+        let session = db.session(SessionOptions::new()).unwrap();
+        ARMED.store(true, Ordering::SeqCst);
+        let panicked =
+            catch_unwind(AssertUnwindSafe(|| session.finish(batch(1000 * round)).map(|_| ())));
+        ARMED.store(false, Ordering::SeqCst);
+        assert!(panicked.is_err(), "the panic reaches the caller");
+
+        let next = batch(500 + 1000 * round);
+        model.apply(&next);
+        let block = db.session(SessionOptions::new()).unwrap().finish(next).unwrap();
+        assert_eq!(block.root(), model.naive::<Touchy>().root::<Touchy>(), "round {round}");
+        block.commit().unwrap();
+        let seven = key(Keys::Uniform, 7);
+        assert_eq!(open.read(&seven).unwrap().as_deref(), Some(&7u64.to_be_bytes()[..]));
+    }
+
+    // In the background a panic poisons: reads go on, nothing is acknowledged, nobody hangs.
+    ARMED.store(true, Ordering::SeqCst);
+    db.resume_background();
+    let drained = db.drain(0);
+    ARMED.store(false, Ordering::SeqCst);
+    assert!(matches!(drained, Err(Error::Poisoned(_))), "{drained:?}");
+    assert!(open.read(&key(Keys::Uniform, 8)).unwrap().is_some());
+}
