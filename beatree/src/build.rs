@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use pleach_core::fold::{Folder, combine_tiles};
 use pleach_core::page::Identity;
-use pleach_core::page::leaf::{self, LeafBuilder, LeafHeader, LeafView, RawCell};
+use pleach_core::page::leaf::{self, LeafBuilder, LeafHeader, RawCell};
 use pleach_core::prefix::{Prefix, bit};
 use pleach_core::{Hasher, Key, Node, TERMINATOR};
 
@@ -83,9 +83,8 @@ pub struct Unfolded<'a> {
     pub prefix: Prefix,
     /// Its cells.
     pub cells: &'a [CellRef<'a>],
-    /// The page that it replaces, when that has the same prefix, and a bit for each of its
-    /// groups that changed: the others keep their node.
-    pub old: Option<(&'a LeafView<'a>, u16)>,
+    /// Nodes [`LEVELS`] below the prefix that are known already, and a bit for each of them.
+    pub known: Option<&'a ([Node; TILES], u16)>,
 }
 
 /// Folds many pages at once.
@@ -126,11 +125,9 @@ fn push_tiles<H: Hasher>(folder: &mut Folder<H>, page: &Unfolded<'_>, tiles: &mu
         let count = page.cells[from..].partition_point(|cell| at.covers(&cell.key));
         let cells = &page.cells[from..from + count];
         from += count;
-        let kept = page.old.filter(|(old, changed)| {
-            levels > 0 && old.levels() == levels && changed >> group & 1 == 0
-        });
-        if let Some((old, _)) = kept {
-            tiles.push(Tile::Known(old.nodes()[usize::from(group)]));
+        let known = page.known.filter(|(_, known)| levels > 0 && known >> group & 1 == 1);
+        if let Some((nodes, _)) = known {
+            tiles.push(Tile::Known(nodes[usize::from(group)]));
             continue;
         }
         folder.begin(at.len());
@@ -168,6 +165,21 @@ pub struct PageStamp {
     pub through: u64,
 }
 
+impl PageStamp {
+    /// The header of a page with this prefix, its count yet to be filled in.
+    pub fn header(&self, prefix: &Prefix) -> LeafHeader {
+        LeafHeader {
+            identity: self.identity,
+            flush: self.flush,
+            namespace: self.namespace,
+            prefix: *prefix,
+            through: self.through,
+            levels: levels(prefix),
+            count: 0,
+        }
+    }
+}
+
 /// Writes a leaf page and gives its tag.
 ///
 /// # Panics
@@ -179,15 +191,8 @@ pub fn write_page(
     cells: &[CellRef<'_>],
     nodes: &[Node; TILES],
 ) -> u32 {
-    let header = LeafHeader {
-        identity: stamp.identity,
-        flush: stamp.flush,
-        namespace: stamp.namespace,
-        prefix: *prefix,
-        through: stamp.through,
-        levels: levels(prefix),
-        count: u16::try_from(cells.len()).expect("a page's cells were planned to fit"),
-    };
+    let count = u16::try_from(cells.len()).expect("a page's cells were planned to fit");
+    let header = LeafHeader { count, ..stamp.header(prefix) };
     let mut builder = LeafBuilder::new(page, &header);
     for cell in cells {
         builder.push(&cell.key, RawCell { bytes: cell.bytes, overflow: cell.overflow });

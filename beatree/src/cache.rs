@@ -11,6 +11,7 @@
 //! * **Budget**: pages, their fingerprints, tables and the shards themselves, counted at allocated size.
 //!   An insertion makes room first, so [`Cache::bytes`] exceeds the budget at no time. Evicted pages
 //!   that somebody still holds are the holder's.
+//! * **Treelets** hang on pages that are folded again and again, and count with them.
 //! * **Batches**: pages inserted or found for the current batch stay until the next one begins,
 //!   up to half of the budget ([`Cache::set_batch`]).
 //! * In a steady state nothing is allocated: an evicted page that nobody holds carries the next one.
@@ -30,8 +31,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pleach_core::Node;
 use pleach_core::page::Page;
 
+use crate::treelet::Treelet;
 use shard::Shard;
 use table::{hash, shard_of};
 
@@ -103,6 +106,29 @@ impl Cache {
         self.lock(place).get(place, tag, batch)
     }
 
+    /// Reads the page of this place and tag where it lies. Others who meet in its shard wait.
+    #[inline]
+    pub fn read<T>(
+        &self,
+        place: u32,
+        tag: u32,
+        batch: u64,
+        read: impl FnOnce(&CachedPage) -> T,
+    ) -> Option<T> {
+        self.lock(place).read(place, tag, batch, read)
+    }
+
+    /// Is the page of this place and tag here? Does not count as a use.
+    #[inline]
+    pub fn contains(&self, place: u32, tag: u32) -> bool {
+        self.lock(place).contains(place, tag)
+    }
+
+    /// Number of pages here.
+    pub fn pages(&self) -> usize {
+        self.shards.iter().map(|slot| slot.0.lock().pages()).sum()
+    }
+
     /// Copies a validated leaf page in and gives it. It replaces any page of the same place; if the same
     /// page is there already, that one stays.
     pub fn insert(&self, place: u32, tag: u32, page: &Page, batch: u64) -> Arc<CachedPage> {
@@ -112,6 +138,40 @@ impl Cache {
             return page;
         }
         self.lock(place).insert(place, tag, page, batch)
+    }
+
+    /// A commit has changed a page: brings its treelet from commit `before` to `after`. A page
+    /// without a treelet gets one as long as treelets take at most a third of the budget.
+    pub fn advance_treelet(
+        &self,
+        place: u32,
+        tag: u32,
+        step: (u64, u64),
+        own: &Node,
+        nodes: impl Iterator<Item = (u8, Node)>,
+    ) {
+        let Some(page) = self.lock(place).peek(place, tag) else { return };
+        let (before, after) = step;
+        let mut nodes = Some(nodes);
+        let mut advance = |treelet: &mut Treelet| {
+            treelet.advance(before, after, own, nodes.take().into_iter().flatten());
+        };
+        if page.change_treelet(&mut advance) {
+            return;
+        }
+        let mut treelet = Box::new(Treelet::empty());
+        advance(&mut treelet);
+        self.lock(place).attach(place, &page, treelet);
+    }
+
+    /// A flush has moved a page: its treelet goes with it.
+    pub fn move_treelet(&self, from: u32, to: u32, tag: u32) {
+        let Some(treelet) = self.lock(from).detach(from) else { return };
+        let page = self.lock(to).peek(to, tag);
+        if let Some(page) = page {
+            page.mark_folded();
+            self.lock(to).attach(to, &page, treelet);
+        }
     }
 
     /// Forgets the page of a place.

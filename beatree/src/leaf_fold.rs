@@ -1,16 +1,17 @@
 //! One leaf page into the fold: its cells, the changes that hang over it, and what is accessed.
 //!
-//! The page stores the nodes a few levels below its prefix. A group without a change or an
-//! access goes into the fold as that node; the others, and groups of one key (a leaf node may
-//! have to become a terminal), go in key by key.
+//! The page stores the nodes a few levels below its prefix, and its treelet may know more, as of
+//! page + changes. A subtrie that is known and not accessed goes into the fold as its node; the
+//! others, and those of one key (a leaf node may have to become a terminal), go in key by key.
 
-use pleach_core::fold::{Change, Folder, HashId};
+use pleach_core::fold::{Change, Folder, HashId, heap_index};
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::Prefix;
-use pleach_core::{Hasher, Key};
+use pleach_core::{Hasher, Key, Node};
 
 use crate::stored::{Stored, cell_value};
+use crate::treelet::{self, Treelet};
 
 /// What a session does to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,31 +36,45 @@ pub struct Seen {
 /// A change that hangs over a page: newest state of its key in the view that is folded.
 pub type Patch = (Key, Stored);
 
-/// Puts the page at `at` into the folder as one fold with floor `at.len()`, between `begin` and
-/// `end` calls of the caller. `patches` and `touches` are sorted, lie below `at`, and each key is
-/// there once. Pushes one [`Seen`] for each touch.
+/// A leaf page as it stands: what it holds, and what hangs over it.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing<'a> {
+    /// Its prefix.
+    pub at: &'a Prefix,
+    /// The page; `None` for a prefix without one.
+    pub leaf: Option<&'a LeafView<'a>>,
+    /// Changes over the page, sorted, each key once.
+    pub patches: &'a [Patch],
+    /// Nodes of page + patches, where they are known.
+    pub treelet: Option<&'a Treelet>,
+}
+
+/// Levels below `at` that a fold of its page can capture.
+pub fn capture_levels(at: &Prefix) -> u8 {
+    if at.len() + u16::from(treelet::LEVELS) <= 256 { treelet::LEVELS } else { 0 }
+}
+
+/// Puts a page into the folder as one fold with floor `at.len()`, between `begin` and `end` calls
+/// of the caller; `capture` are the levels that it captures. `touches` are sorted, lie below the
+/// page's prefix, and each key is there once. Pushes one [`Seen`] for each touch.
 pub fn fold_leaf<H: Hasher>(
     folder: &mut Folder<H>,
-    leaf: Option<&LeafView<'_>>,
-    at: &Prefix,
-    patches: &[Patch],
+    page: &Standing<'_>,
+    capture: u8,
     touches: &[Touch],
     seen: &mut Vec<Seen>,
 ) {
-    let levels = leaf.map_or(0, LeafView::levels);
-    let mut merge = Merge { leaf, cell: 0, patches, touches };
-    for group in 0..1u16 << levels {
-        let position = below(at, levels, group);
-        let node = leaf.filter(|_| levels > 0).map(|leaf| &leaf.nodes()[usize::from(group)]);
-        match node {
-            Some(node) if !merge.changes(&position) => match kind(node) {
-                NodeKind::Terminator => {}
-                NodeKind::Internal => folder.subtrie(&position, node),
-                NodeKind::Leaf => merge.expand(folder, &position, seen),
-            },
-            _ => merge.expand(folder, &position, seen),
-        }
-    }
+    let stored = page.leaf.map_or(0, LeafView::levels);
+    let mut merge = Merge {
+        leaf: page.leaf,
+        treelet: page.treelet,
+        stored,
+        bottom: capture.max(stored),
+        cell: 0,
+        patches: page.patches,
+        touches,
+    };
+    merge.visit(folder, page.at, 0, 0, seen);
     debug_assert!(
         merge.patches.is_empty() && merge.touches.is_empty(),
         "all changes lie below the page"
@@ -73,16 +88,62 @@ pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
 
 struct Merge<'a> {
     leaf: Option<&'a LeafView<'a>>,
+    treelet: Option<&'a Treelet>,
+    /// Level of the nodes that the page stores; 0 when it stores none.
+    stored: u8,
+    /// Groups of this level are expanded whole.
+    bottom: u8,
     cell: usize,
     patches: &'a [Patch],
     touches: &'a [Touch],
 }
 
-impl Merge<'_> {
-    /// Does a patch or a touch lie below `position`? (Those before it are used up.)
-    fn changes(&self, position: &Prefix) -> bool {
-        self.patches.first().is_some_and(|patch| position.covers(&patch.0))
-            || self.touches.first().is_some_and(|touch| position.covers(&touch.key))
+impl<'a> Merge<'a> {
+    /// Puts the subtrie at `position`, `level` bits below the page's prefix, into the folder: as
+    /// one node where it is known and nothing is touched, key by key where it cannot be divided.
+    fn visit<H: Hasher>(
+        &mut self,
+        folder: &mut Folder<H>,
+        position: &Prefix,
+        level: u8,
+        bits: u8,
+        seen: &mut Vec<Seen>,
+    ) {
+        let touched = self.touches.first().is_some_and(|touch| position.covers(&touch.key));
+        match self.node(position, level, bits).map(|node| (node, kind(node))) {
+            // A leaf node may have to become a terminal: it goes in as a key.
+            Some((_, NodeKind::Leaf)) => return self.expand(folder, position, seen),
+            Some((_, NodeKind::Terminator)) if touched => {
+                return self.expand(folder, position, seen);
+            }
+            Some((node, _)) if !touched => {
+                folder.subtrie(position, node);
+                return self.pass(position);
+            }
+            _ => {}
+        }
+        if level == self.bottom {
+            return self.expand(folder, position, seen);
+        }
+        self.visit(folder, &position.child(false), level + 1, bits << 1, seen);
+        self.visit(folder, &position.child(true), level + 1, bits << 1 | 1, seen);
+    }
+
+    /// The node of page + patches at a position, where it is known.
+    fn node(&self, position: &Prefix, level: u8, bits: u8) -> Option<&'a Node> {
+        let standing = self.treelet.filter(|_| level <= treelet::LEVELS);
+        if let Some(node) = standing.and_then(|known| known.node(heap_index(level, bits))) {
+            return Some(node);
+        }
+        let leaf = self.leaf.filter(|_| level == self.stored && level > 0)?;
+        let patched = self.patches.first().is_some_and(|patch| position.covers(&patch.0));
+        (!patched).then(|| &leaf.nodes()[usize::from(bits)])
+    }
+
+    /// Passes over the patches below `position`: its node includes them.
+    fn pass(&mut self, position: &Prefix) {
+        let count = self.patches.iter().take_while(|patch| position.covers(&patch.0)).count();
+        self.patches = &self.patches[count..];
     }
 
     /// Puts every key below `position` into the folder.

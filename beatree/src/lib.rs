@@ -18,6 +18,7 @@ pub mod space;
 pub mod split;
 pub mod stored;
 pub mod top;
+pub mod treelet;
 pub mod value;
 
 pub use cuts::{Cut, Cuts};

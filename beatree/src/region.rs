@@ -107,6 +107,8 @@ pub struct RegionState {
     pub dropped: Vec<Dropped>,
     /// Commits that changed each child since its page was written, saturating.
     pub touches: Vec<u8>,
+    /// The last commit that changed each child, 0 for none since the database was opened.
+    pub changed_at: Vec<u64>,
     /// Number of the last commit applied here.
     pub changed: u64,
     /// End of the last log record applied here.
@@ -147,7 +149,7 @@ impl Region {
     /// When there is not one node a child.
     pub fn new(cuts: Cuts, nodes: Vec<Node>, own: Node) -> Self {
         assert_eq!(cuts.len(), nodes.len(), "one node a child");
-        let touches = vec![0; cuts.len()];
+        let (touches, changed_at) = (vec![0; cuts.len()], vec![0; cuts.len()]);
         let prefix = *cuts.region();
         let state = RegionState {
             cuts: Arc::new(cuts),
@@ -158,6 +160,7 @@ impl Region {
             leads: Vec::new(),
             dropped: Vec::new(),
             touches,
+            changed_at,
             changed: 0,
             position: 0,
             shape: 0,
@@ -274,6 +277,7 @@ impl RegionState {
                 last_child = child;
                 let touches = &mut self.touches[child];
                 *touches = touches.saturating_add(1);
+                self.changed_at[child] = commit.commit;
                 if *touches == flush_at {
                     ripe(self.cuts.prefix(child));
                 }
@@ -330,6 +334,7 @@ impl RegionState {
         let mut cuts: Vec<Cut> = Vec::with_capacity(self.cuts.len() + moves.len());
         let mut nodes: Vec<Node> = Vec::with_capacity(self.cuts.len() + moves.len());
         let mut touches: Vec<u8> = Vec::with_capacity(self.cuts.len() + moves.len());
+        let mut changed_at: Vec<u64> = Vec::with_capacity(self.cuts.len() + moves.len());
         let mut done = Relocated::default();
         let mut coming = moves.iter().peekable();
         for (child, old_node) in old_nodes.iter().enumerate() {
@@ -339,6 +344,7 @@ impl RegionState {
                 cuts.push(cut);
                 nodes.push(*old_node);
                 touches.push(self.touches[child]);
+                changed_at.push(self.changed_at[child]);
                 continue;
             };
             done.pages -= isize::from(cut.place.is_some());
@@ -349,6 +355,9 @@ impl RegionState {
                     cuts.push(*cut);
                     nodes.push(*node);
                     touches.push(0);
+                    // Where pages were split or merged this is the last of several, and no
+                    // treelet stands there.
+                    changed_at.push(self.changed_at[child]);
                 }
                 coming.next();
             }
@@ -358,6 +367,7 @@ impl RegionState {
         self.nodes = Nodes::Resident(nodes);
         self.paged_at = None;
         self.touches = touches;
+        self.changed_at = changed_at;
         (done.bytes, done.entries) = self.retire(moves);
         // Replaced while the pages were being written: they have such a value in a cell.
         self.dropped.retain(|dropped| {

@@ -75,6 +75,7 @@ fn take(state: &mut RegionState) -> RegionState {
         leads: Vec::new(),
         dropped: std::mem::take(&mut state.dropped),
         touches: std::mem::take(&mut state.touches),
+        changed_at: std::mem::take(&mut state.changed_at),
         changed: state.changed,
         position: state.position,
         shape: 0,
@@ -106,7 +107,8 @@ fn half<H: Hasher>(
             .filter(|dropped| region.covers(&dropped.pending.key))
             .cloned()
             .collect(),
-        touches: whole.touches[children].to_vec(),
+        touches: whole.touches[children.clone()].to_vec(),
+        changed_at: whole.changed_at[children].to_vec(),
         cuts: Arc::new(cuts),
         changed: whole.changed,
         position: whole.position,

@@ -88,7 +88,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     pub(crate) fn positions(&self) -> Vec<(Prefix, Node)> {
         let mut nodes: Vec<(Prefix, Node)> = Vec::new();
         for chunk in &self.chunks {
-            nodes.extend(chunk.nodes.iter().map(|(_, prefix, node)| (*prefix, *node)));
+            nodes.extend(chunk.nodes.iter().map(|page| (page.prefix, page.node)));
             nodes.extend(chunk.regions.iter().map(|region| (*region.region.prefix(), region.node)));
         }
         nodes.sort_unstable_by_key(|(prefix, _)| *prefix);

@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::Touch;
 use pleach_beatree::region::{Applied, Pending};
-use pleach_core::{Hasher, Node, Prefix};
+use pleach_beatree::{Cuts, Stored};
+use pleach_core::{Hasher, Node};
 use pleach_io::{Device, Event, Runtime};
 
 use crate::error::{Error, Result};
-use crate::finish::{ChunkOutcome, refold};
+use crate::finish::{ChunkOutcome, PageNode, refold};
 use crate::log::{
     ChangeSection, LogValue, MAX_RECORD, NamespacePart, NodeSection, RecordBuf, commit_record,
 };
@@ -162,8 +162,8 @@ fn encode(
         for changed in &chunk.changes {
             changes.push(&changed.key, log_value(&changed.new));
         }
-        for (_, position, node) in &chunk.nodes {
-            nodes.push(position, node);
+        for page in &chunk.nodes {
+            nodes.push(&page.prefix, &page.node);
         }
     }
     let part = NamespacePart {
@@ -222,7 +222,8 @@ struct RegionPart {
 
 struct ChunkParts {
     regions: Vec<crate::finish::RegionOutcome>,
-    nodes: Vec<(u32, Prefix, Node)>,
+    nodes: Vec<PageNode>,
+    treelets: Vec<(u8, Node)>,
 }
 
 /// All touched regions, and all changes in one list.
@@ -232,7 +233,11 @@ fn flatten(chunks: Vec<ChunkOutcome>) -> (Vec<RegionPart>, Vec<Changed>) {
     for mut chunk in chunks {
         let offset = all.len();
         all.append(&mut chunk.changes);
-        let owned = Arc::new(ChunkParts { regions: chunk.regions, nodes: chunk.nodes });
+        let owned = Arc::new(ChunkParts {
+            regions: chunk.regions,
+            nodes: chunk.nodes,
+            treelets: chunk.treelets,
+        });
         for (index, region) in owned.regions.iter().enumerate() {
             let changes = region.changes.start + offset..region.changes.end + offset;
             if !changes.is_empty() {
@@ -260,12 +265,9 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
         let mut nodes = Vec::new();
         for part in regions.iter().skip(index * share).take(share) {
             let outcome = &part.chunk.regions[part.index];
+            let pages = &part.chunk.nodes[outcome.nodes.clone()];
             nodes.clear();
-            nodes.extend(
-                part.chunk.nodes[outcome.nodes.clone()]
-                    .iter()
-                    .map(|(child, _, node)| (*child, *node)),
-            );
+            nodes.extend(pages.iter().map(|page| (page.child, page.node)));
             let mut states = changes[part.changes.clone()]
                 .iter()
                 .map(|changed| (changed.key, changed.new.clone()));
@@ -283,6 +285,10 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
                 });
             bytes += more_bytes;
             entries += more_entries;
+            // No flush moves pages before the commit is published.
+            let cuts = Arc::clone(&state.cuts);
+            drop(state);
+            advance_treelets(shared, number, &cuts, pages, &part.chunk.treelets);
         }
         Counters::change(&shared.counters.pending_bytes, bytes);
         Counters::change(&shared.counters.pending_entries, entries);
@@ -296,6 +302,23 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
     let mut ripe = ripe.into_inner();
     ripe.sort_unstable();
     shared.ripe.lock().extend(ripe);
+}
+
+/// The treelets of changed pages follow.
+fn advance_treelets<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    number: u64,
+    cuts: &Cuts,
+    pages: &[PageNode],
+    treelets: &[(u8, Node)],
+) {
+    for page in pages.iter().filter(|page| !page.treelet.is_empty()) {
+        let child = page.child as usize;
+        let Some(place) = cuts.place(child) else { continue };
+        let nodes = treelets[page.treelet.clone()].iter().copied();
+        let step = (page.before, number);
+        shared.cache.advance_treelet(place, cuts.tag(child), step, &page.node, nodes);
+    }
 }
 
 /// Values beyond this are written and synced before the record that names them.

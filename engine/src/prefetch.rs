@@ -1,10 +1,11 @@
 //! Prefetching: pages start to arrive while the caller goes on.
 //!
-//! The caller looks places up and hands those that are not cached to a task with a queue of its
-//! own, through a bounded channel; what does not fit is dropped, and read when it is needed.
+//! The caller hands the keys over and is done. A task with a queue of its own looks their places
+//! up and asks for the pages that are not cached, as far as its queue has room; keys beyond
+//! [`WAITING`] are dropped, and read when they are needed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use pleach_beatree::Region;
@@ -16,10 +17,10 @@ use crate::error::Result;
 use crate::metrics::Counters;
 use crate::shared::{Located, Shared};
 
-/// Pages that may wait to be asked for.
-const WAITING: usize = 1 << 17;
+/// Keys that may wait to be looked up.
+const WAITING: usize = 1 << 18;
 
-/// What may be brought in.
+/// What is brought in.
 enum Wanted {
     Leaf(Located),
     /// The nodes of a region that are not in memory.
@@ -28,8 +29,9 @@ enum Wanted {
 
 /// The hand-over between sessions and the task.
 pub(crate) struct Prefetches<E> {
-    sender: Sender<Wanted>,
-    receiver: Receiver<Wanted>,
+    sender: Sender<Vec<Key>>,
+    receiver: Receiver<Vec<Key>>,
+    waiting: AtomicUsize,
     pub(crate) event: E,
     /// Is the task asleep?
     idle: AtomicBool,
@@ -37,60 +39,34 @@ pub(crate) struct Prefetches<E> {
 
 impl<E> Prefetches<E> {
     pub(crate) fn new(event: E) -> Self {
+        // Bounded by `waiting`, in keys.
         let (sender, receiver) = crossbeam_channel::unbounded();
-        Self { sender, receiver, event, idle: AtomicBool::new(true) }
+        let (waiting, idle) = (AtomicUsize::new(0), AtomicBool::new(true));
+        Self { sender, receiver, waiting, event, idle }
     }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
-    /// Hands over the pages of these keys that are not cached, and the nodes above them that are
-    /// not in memory.
+    /// Hands over keys whose pages, and the nodes above them, are to be brought in.
     pub(crate) fn prefetch(&self, keys: &[Key]) {
-        let mut last_nodes = None;
-        for key in keys {
-            let (leaf, nodes) = self.in_region(key, |region, state| {
-                let child = state.cuts.find(key);
-                let leaf = state
-                    .cuts
-                    .place(child)
-                    .map(|place| Located { place, tag: state.cuts.tag(child) });
-                let nodes = match &state.nodes {
-                    Nodes::Paged(place) if last_nodes != Some(*place) => {
-                        Some((Arc::clone(region), *place))
-                    }
-                    _ => None,
-                };
-                (leaf, nodes)
-            });
-            if let Some((region, place)) = nodes {
-                last_nodes = Some(place);
-                if !self.hand_over(Wanted::Nodes(region, place)) {
-                    return;
-                }
-            }
-            if let Some(at) = leaf.filter(|at| self.cache.get(at.place, at.tag).is_none())
-                && !self.hand_over(Wanted::Leaf(at))
-            {
-                return;
-            }
+        if self.all_is_here() {
+            return;
         }
-    }
-
-    /// False when there is no room: the rest is read when it is needed.
-    fn hand_over(&self, wanted: Wanted) -> bool {
-        // Bounded here and not by the channel, which would take the room for all of them at once.
-        let sent =
-            self.prefetches.sender.len() < WAITING && self.prefetches.sender.send(wanted).is_ok();
-        if sent {
-            self.wake_prefetcher();
+        let waiting = self.prefetches.waiting.fetch_add(keys.len(), Ordering::Relaxed);
+        let taken = keys.len().min(WAITING.saturating_sub(waiting));
+        self.prefetches.waiting.fetch_sub(keys.len() - taken, Ordering::Relaxed);
+        if taken == 0 || self.prefetches.sender.send(keys[..taken].to_vec()).is_err() {
+            return;
         }
-        sent
-    }
-
-    fn wake_prefetcher(&self) {
         if self.prefetches.idle.swap(false, Ordering::SeqCst) {
             self.prefetches.event.notify();
         }
+    }
+
+    /// Are all leaf pages cached and all nodes in memory?
+    fn all_is_here(&self) -> bool {
+        let pages = self.counters.leaf_pages.load(Ordering::Relaxed);
+        !self.may_evict() && self.cache.pages() as u64 >= pages
     }
 }
 
@@ -98,6 +74,13 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
     shared: Arc<Shared<H, D, R>>,
     queue: Option<D::Queue>,
+    /// Keys at hand, and the next of them to be looked up.
+    keys: Vec<Key>,
+    next: usize,
+    /// Found and not asked for yet: the queue was full.
+    found: Option<Wanted>,
+    /// Nodes that were asked for last: neighbouring keys share them.
+    nodes: Option<NodePlace>,
     /// What each slot of the queue has asked for.
     asked: Vec<Option<Wanted>>,
     free: Vec<usize>,
@@ -105,7 +88,16 @@ pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
 
 impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
     pub(crate) fn new(shared: Arc<Shared<H, D, R>>) -> Self {
-        Self { shared, queue: None, asked: Vec::new(), free: Vec::new() }
+        Self {
+            shared,
+            queue: None,
+            keys: Vec::new(),
+            next: 0,
+            found: None,
+            nodes: None,
+            asked: Vec::new(),
+            free: Vec::new(),
+        }
     }
 
     /// One step: fills the queue and takes in what has arrived. A page that cannot be read is left
@@ -144,7 +136,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             return Ok(Step::Again);
         }
         shared.prefetches.idle.swap(true, Ordering::SeqCst);
-        if shared.prefetches.receiver.is_empty() {
+        if shared.prefetches.receiver.is_empty() && self.found.is_none() {
             return Ok(Step::Idle);
         }
         shared.prefetches.idle.store(false, Ordering::Release);
@@ -152,24 +144,58 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
     }
 
     fn ask(&mut self, shared: &Arc<Shared<H, D, R>>) -> Result<()> {
-        let queue = self.queue.as_mut().expect("made before");
         while let Some(slot) = self.free.last().copied() {
-            let Ok(wanted) = shared.prefetches.receiver.try_recv() else { break };
+            let Some(wanted) = self.found.take().or_else(|| self.find(shared)) else { break };
             let (file, page) = match &wanted {
-                Wanted::Leaf(at) if shared.cache.get(at.place, at.tag).is_some() => continue,
                 Wanted::Leaf(at) => (shared.files.leaf.clone(), u64::from(at.place)),
-                Wanted::Nodes(region, place) if region.read().nodes != Nodes::Paged(*place) => {
-                    continue;
-                }
                 Wanted::Nodes(_, place) => (shared.node_cache.file(place).clone(), place.page),
             };
             self.free.pop();
             let (offset, buf) = (page * 4096, shared.buffers.take());
+            let queue = self.queue.as_mut().expect("made before");
             queue.push(Request { file, transfer: Transfer::Read, offset, buf, token: slot as u64 });
             self.asked[slot] = Some(wanted);
         }
-        queue.submit()?;
+        self.queue.as_mut().expect("made before").submit()?;
         Ok(())
+    }
+
+    /// The next page that is wanted and not here.
+    fn find(&mut self, shared: &Shared<H, D, R>) -> Option<Wanted> {
+        loop {
+            while self.next == self.keys.len() {
+                let prefetches = &shared.prefetches;
+                prefetches.waiting.fetch_sub(self.keys.len(), Ordering::Relaxed);
+                (self.keys, self.next) = (Vec::new(), 0);
+                self.keys = prefetches.receiver.try_recv().ok()?;
+            }
+            let key = self.keys[self.next];
+            self.next += 1;
+            let last = self.nodes;
+            let (leaf, nodes) = shared.in_region(&key, |region, state| {
+                let child = state.cuts.find(&key);
+                let leaf = state
+                    .cuts
+                    .place(child)
+                    .map(|place| Located { place, tag: state.cuts.tag(child) });
+                let nodes = match &state.nodes {
+                    Nodes::Paged(place) if last != Some(*place) => {
+                        Some((Arc::clone(region), *place))
+                    }
+                    _ => None,
+                };
+                (leaf, nodes)
+            });
+            let leaf = leaf.filter(|at| !shared.cache.contains(at.place, at.tag)).map(Wanted::Leaf);
+            if let Some((region, place)) = nodes {
+                self.nodes = Some(place);
+                self.found = leaf;
+                return Some(Wanted::Nodes(region, place));
+            }
+            if leaf.is_some() {
+                return leaf;
+            }
+        }
     }
 
     fn take(&mut self, shared: &Arc<Shared<H, D, R>>, completion: Option<Completion>) {

@@ -157,6 +157,7 @@ fn read_regions<H: Hasher, D: Device>(
         let own = region_node::<H>(&cuts, &nodes);
         regions.push(Arc::new(Region::with_state(RegionState {
             touches: vec![0; cuts.len()],
+            changed_at: vec![0; cuts.len()],
             cuts: Arc::new(cuts),
             nodes: Nodes::Resident(nodes),
             paged_at: Some(NodePlace { file: image.node_file(), page, tag }),

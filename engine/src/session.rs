@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::Touch;
 use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, Key, Node};
@@ -132,9 +133,12 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
                 Found::Stored(stored) => stored,
                 Found::Nothing => Stored::Absent,
                 Found::Page(at) => {
-                    let page = self.shared.leaf(&at)?;
-                    page.find(key)
-                        .map_or(Stored::Absent, |cell| Stored::from_cell(page.view().cell(cell)))
+                    let find =
+                        |page: &CachedPage| page.get(key).map_or(Stored::Absent, Stored::from_cell);
+                    match self.shared.read_cached(&at, find) {
+                        Some(stored) => stored,
+                        None => find(&*self.shared.leaf(&at)?),
+                    }
                 }
             }
         };
@@ -184,7 +188,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
                 continue;
             }
             let Found::Page(at) = self.locate(key) else { continue };
-            if self.shared.cache.get(at.place, at.tag).is_some() || !places.insert(at.place) {
+            if self.shared.cache.contains(at.place, at.tag) || !places.insert(at.place) {
                 continue;
             }
             if queue.in_flight() == queue.depth() {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pleach_beatree::cache::{Buffers, Cache, CachedPage};
+use pleach_beatree::cache::{Buffers, Cache, CachedPage, NO_BATCH};
 use pleach_beatree::grace::Grace;
 use pleach_beatree::space::{Extents, Space};
 use pleach_beatree::{Region, RegionState, Top};
@@ -136,6 +136,20 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let mut buf = self.buffers.take();
         self.device.read_at(&self.files.leaf, &mut buf, u64::from(at.place) * 4096)?;
         self.admit(at, buf)
+    }
+
+    /// Reads a page where it lies in the cache, if it is there.
+    #[inline]
+    pub(crate) fn read_cached<T>(
+        &self,
+        at: &Located,
+        read: impl FnOnce(&CachedPage) -> T,
+    ) -> Option<T> {
+        let found = self.cache.read(at.place, at.tag, NO_BATCH, read);
+        if found.is_some() {
+            Counters::add(&self.counters.cache_hits, 1);
+        }
+        found
     }
 
     /// Checks a page that was read and puts it into the cache.

@@ -4,11 +4,15 @@
 //! over the keys takes seven dependent comparisons. The hash mixes the whole key, because nothing
 //! says that keys differ in any particular byte.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use pleach_core::Key;
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::page::{PAGE_SIZE, Page};
+
+use crate::treelet::Treelet;
 
 /// Fingerprints in the allocation itself: pages of more cells have very short values.
 const NEAR: usize = 128;
@@ -17,13 +21,21 @@ const WORD: usize = size_of::<u64>();
 /// Bytes of a page's allocation: two reference counts, the struct, and the allocator's header with
 /// its rounding.
 pub(super) const COST: usize = 2 * size_of::<usize>() + size_of::<CachedPage>() + 16;
+/// Bytes of a treelet's allocation.
+pub(super) const TREELET_COST: usize = size_of::<Treelet>() + 16;
 
-/// A validated leaf page and its fingerprints.
+/// A validated leaf page, its fingerprints, and the nodes of the page as it stands.
+///
+/// What a lookup reads first lies together at the front.
+#[repr(C)]
 pub struct CachedPage {
-    page: Page,
+    near: [[u8; WORD]; NEAR / WORD],
     /// Number of cells.
     len: u16,
-    near: [[u8; WORD]; NEAR / WORD],
+    /// Has a fold come by since the page was cached?
+    folded: AtomicBool,
+    treelet: Mutex<Option<Box<Treelet>>>,
+    page: Page,
     /// All fingerprints, when there are more than `near` holds.
     far: Vec<[u8; WORD]>,
 }
@@ -42,11 +54,20 @@ impl CachedPage {
     }
 
     fn empty() -> Self {
-        Self { page: [0; PAGE_SIZE], len: 0, near: [[0; WORD]; NEAR / WORD], far: Vec::new() }
+        Self {
+            near: [[0; WORD]; NEAR / WORD],
+            len: 0,
+            folded: AtomicBool::new(false),
+            treelet: Mutex::new(None),
+            page: [0; PAGE_SIZE],
+            far: Vec::new(),
+        }
     }
 
     fn set(&mut self, page: &Page) {
         self.page.copy_from_slice(page);
+        *self.folded.get_mut() = false;
+        *self.treelet.get_mut() = None;
         let view = LeafView::trusted(&self.page);
         self.len = u16::try_from(view.len()).expect("a page's count has 16 bits");
         let prints = if view.len() <= NEAR {
@@ -100,9 +121,33 @@ impl CachedPage {
         self.find(key).map(|index| self.view().cell(index))
     }
 
+    /// Takes down that a fold has come by; had one before?
+    #[inline]
+    pub fn mark_folded(&self) -> bool {
+        self.folded.load(Ordering::Relaxed) || self.folded.swap(true, Ordering::Relaxed)
+    }
+
+    /// Shows the page's treelet if it stands at commit `as_of`.
+    pub fn treelet<T>(&self, as_of: u64, read: impl FnOnce(Option<&Treelet>) -> T) -> T {
+        let treelet = self.treelet.lock();
+        read(treelet.as_deref().filter(|treelet| treelet.as_of() == as_of))
+    }
+
+    /// Changes the treelet, if there is one; says whether there is.
+    pub(super) fn change_treelet(&self, change: impl FnOnce(&mut Treelet)) -> bool {
+        let mut treelet = self.treelet.lock();
+        treelet.as_deref_mut().map(change).is_some()
+    }
+
+    /// Exchanges the treelet. Only under the lock of the page's shard, which counts its bytes.
+    pub(super) fn replace_treelet(&self, treelet: Option<Box<Treelet>>) -> Option<Box<Treelet>> {
+        core::mem::replace(&mut *self.treelet.lock(), treelet)
+    }
+
     /// Bytes of this page's allocations.
     pub(super) fn bytes(&self) -> usize {
-        COST + self.far.capacity() * WORD
+        let treelet = if self.treelet.lock().is_some() { TREELET_COST } else { 0 };
+        COST + treelet + self.far.capacity() * WORD
     }
 }
 

@@ -12,7 +12,7 @@
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
 //! the list of vacant ones, which has at least one for each reservation; `page_bytes` is the sum
-//! over the pages; `pinned` counts the entries held in the current *round*. Rounds are the shard's
+//! over the pages and their treelets; `pinned` counts the entries held in the current *round*. Rounds are the shard's
 //! own count of batches, so that a caller who repeats a batch's number loses holds and no more.
 
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use super::page;
 use super::queue::{Entry, List, Queue};
 use super::table::{Table, hash, slot_of};
 use super::{CacheStats, CachedPage, NO_BATCH};
+use crate::treelet::Treelet;
 
 /// Uses that are remembered.
 const MAX_USES: u8 = 3;
@@ -28,6 +29,8 @@ const MAX_USES: u8 = 3;
 const PROMOTED: u8 = 2;
 /// One page in so many is in small.
 const SMALL_PART: usize = 10;
+/// Treelets take at most this part of the budget.
+const TREELET_PART: usize = 3;
 /// Entries are added so many at a time, at least.
 const MIN_STEP: usize = 8;
 
@@ -51,6 +54,8 @@ pub(super) struct Shard {
     /// Places that left small, each at its hash, plus one; 0 is none.
     ghost: Vec<u32>,
     page_bytes: usize,
+    /// Pages that carry a treelet.
+    treelets: usize,
     /// Insertions between their two halves.
     reserved: usize,
     batch: u64,
@@ -74,6 +79,7 @@ impl Shard {
             held: List::EMPTY,
             ghost: Vec::new(),
             page_bytes: 0,
+            treelets: 0,
             reserved: 0,
             batch: NO_BATCH,
             round: 1,
@@ -97,6 +103,25 @@ impl Shard {
 
     #[inline]
     pub(super) fn get(&mut self, place: u32, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
+        let id = self.use_entry(place, tag, batch)?;
+        self.entries[id as usize].page.clone()
+    }
+
+    #[inline]
+    pub(super) fn read<T>(
+        &mut self,
+        place: u32,
+        tag: u32,
+        batch: u64,
+        read: impl FnOnce(&CachedPage) -> T,
+    ) -> Option<T> {
+        let id = self.use_entry(place, tag, batch)?;
+        self.entries[id as usize].page.as_deref().map(read)
+    }
+
+    /// The entry of a place and tag, used once more.
+    #[inline]
+    fn use_entry(&mut self, place: u32, tag: u32, batch: u64) -> Option<u32> {
         let found = self.find(place).filter(|id| self.entries[*id as usize].tag == tag);
         let Some(id) = found else {
             self.misses += 1;
@@ -109,7 +134,12 @@ impl Shard {
             entry.uses = MAX_USES.min(entry.uses + 1);
             self.hold(id, batch);
         }
-        self.entries[id as usize].page.clone()
+        Some(id)
+    }
+
+    #[inline]
+    pub(super) fn contains(&self, place: u32, tag: u32) -> bool {
+        self.find(place).is_some_and(|id| self.entries[id as usize].tag == tag)
     }
 
     /// First half of an insertion: evicts until one page more fits, tables included.
@@ -162,6 +192,43 @@ impl Shard {
         page
     }
 
+    /// The page of a place and tag, as if nobody had asked.
+    pub(super) fn peek(&self, place: u32, tag: u32) -> Option<Arc<CachedPage>> {
+        let entry = &self.entries[self.find(place)? as usize];
+        entry.page.as_ref().filter(|_| entry.tag == tag).cloned()
+    }
+
+    /// Hangs a treelet on a page, if the page is still there and there is room.
+    pub(super) fn attach(&mut self, place: u32, page: &Arc<CachedPage>, treelet: Box<Treelet>) {
+        let held = |shard: &Self| {
+            shard.find(place).is_some_and(|id| {
+                shard.entries[id as usize].page.as_ref().is_some_and(|own| Arc::ptr_eq(own, page))
+            })
+        };
+        if !held(self) || (self.treelets + 1) * page::TREELET_COST > self.budget / TREELET_PART {
+            return;
+        }
+        while self.bytes() + page::TREELET_COST > self.budget {
+            if self.evict().is_none() {
+                return;
+            }
+        }
+        // It may have been the one to leave.
+        if held(self) && page.replace_treelet(Some(treelet)).is_none() {
+            self.treelets += 1;
+            self.page_bytes += page::TREELET_COST;
+        }
+    }
+
+    /// Takes a page's treelet off.
+    pub(super) fn detach(&mut self, place: u32) -> Option<Box<Treelet>> {
+        let id = self.find(place)?;
+        let treelet = self.entries[id as usize].page.as_ref()?.replace_treelet(None)?;
+        self.treelets -= 1;
+        self.page_bytes -= page::TREELET_COST;
+        Some(treelet)
+    }
+
     pub(super) fn remove(&mut self, place: u32) -> Option<Arc<CachedPage>> {
         let id = self.find(place)?;
         self.take_out(id)
@@ -203,7 +270,7 @@ impl Shard {
         sum.bytes += self.bytes() as u64;
     }
 
-    fn pages(&self) -> usize {
+    pub(super) fn pages(&self) -> usize {
         self.small.len() + self.main.len() + self.held.len()
     }
 
@@ -269,7 +336,11 @@ impl Shard {
         }
         self.vacant.push(id);
         let page = self.entries[id as usize].page.take();
-        self.page_bytes -= page.as_ref().map_or(0, |page| page.bytes());
+        if let Some(page) = &page {
+            let bytes = page.bytes();
+            self.page_bytes -= bytes;
+            self.treelets -= usize::from(page.replace_treelet(None).is_some());
+        }
         page
     }
 

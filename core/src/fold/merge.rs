@@ -2,10 +2,10 @@
 
 use alloc::vec::Vec;
 
-use super::{END, Folder, HashId, Merge, index32};
+use super::{Captured, END, Folder, Group, HashId, Merge, Span, heap_index, index32};
 use crate::hasher::Hasher;
 use crate::node::{
-    Combined, Node, NodeKind, TERMINATOR, combine_kind, kind, tag_internal, tag_leaf,
+    Combined, Key, Node, NodeKind, TERMINATOR, combine_kind, kind, tag_internal, tag_leaf,
 };
 use crate::prefix::bit;
 
@@ -163,8 +163,15 @@ impl<H: Hasher> Folder<H> {
             }
         };
         let (touched, tail) = (a.touched || b.touched, b.tail);
+        for (side, first) in [(a, head), (b, right)] {
+            if side.computed {
+                let key = &self.items[first as usize].key;
+                capture(&mut self.captured, &self.spans, side, key, depth + 1);
+            }
+        }
         let group = &mut self.groups[head as usize];
         group.touched = touched;
+        group.computed = true;
         group.depth = depth;
         group.tail = tail;
         if let Some(node) = known {
@@ -181,6 +188,10 @@ impl<H: Hasher> Folder<H> {
             return;
         }
         if kind(&group.node) == NodeKind::Internal {
+            if group.computed {
+                let key = &self.items[head as usize].key;
+                capture(&mut self.captured, &self.spans, group, key, group.depth);
+            }
             self.lifts.push((head, to));
         } else {
             group.depth = to;
@@ -191,10 +202,14 @@ impl<H: Hasher> Folder<H> {
     fn finish_lifts(&mut self) {
         while !self.lifts.is_empty() {
             let (groups, items, batch) = (&mut self.groups, &self.items, &mut self.batch);
+            let (spans, captured) = (&self.spans, &mut self.captured);
             self.lifts.retain(|(head, to)| {
                 let group = &mut groups[*head as usize];
+                let key = &items[*head as usize].key;
+                capture_beside(captured, spans, group, key);
                 group.depth -= 1;
-                if bit(&items[*head as usize].key, group.depth) {
+                group.computed = true;
+                if bit(key, group.depth) {
                     batch.push(&TERMINATOR, &group.node, *head);
                 } else {
                     batch.push(&group.node, &TERMINATOR, *head);
@@ -202,7 +217,9 @@ impl<H: Hasher> Folder<H> {
                 group.depth > *to
             });
             self.hashed += self.batch.run::<H>(|head, hash| {
-                groups[head as usize].node = tag_internal(*hash);
+                let group = &mut groups[head as usize];
+                group.node = tag_internal(*hash);
+                capture(captured, spans, group, &items[head as usize].key, group.depth);
             });
         }
     }
@@ -215,6 +232,35 @@ impl<H: Hasher> Folder<H> {
             }
         }
         self.finish_lifts();
+    }
+}
+
+/// Number of the position at `depth` on the way to `key`, when a fold captures there.
+#[inline]
+fn captured_index(span: &Span, key: &Key, depth: u16) -> Option<u8> {
+    if depth <= span.floor || depth > span.floor + u16::from(span.capture) {
+        return None;
+    }
+    let bits = (span.floor..depth).fold(0, |bits, at| bits << 1 | u8::from(bit(key, at)));
+    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_CAPTURE")]
+    Some(heap_index((depth - span.floor) as u8, bits))
+}
+
+/// Takes down a group's node at `depth`.
+#[inline]
+fn capture(to: &mut Vec<Captured>, spans: &[Span], group: &Group, key: &Key, depth: u16) {
+    if let Some(index) = captured_index(&spans[group.fold as usize], key, depth) {
+        to.push(Captured { fold: group.fold, index, node: group.node });
+    }
+}
+
+/// Takes down that nothing lies beside a group, which is about to be lifted.
+#[inline]
+fn capture_beside(to: &mut Vec<Captured>, spans: &[Span], group: &Group, key: &Key) {
+    if let Some(index) = captured_index(&spans[group.fold as usize], key, group.depth) {
+        // Of two siblings, the left one has the odd number.
+        let index = if index % 2 == 1 { index + 1 } else { index - 1 };
+        to.push(Captured { fold: group.fold, index, node: TERMINATOR });
     }
 }
 

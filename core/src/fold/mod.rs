@@ -15,6 +15,9 @@
 //! above the floor. Its result *floats* ([`Shape::Empty`], [`Shape::Leaf`]) and the fold above
 //! places it.
 //!
+//! A fold may *capture*: the nodes that it computes a few levels below its floor are given to the
+//! caller, who keeps them and passes untouched ones as subtries next time ([`Captured`]).
+//!
 //! Use: any number of folds with [`Folder::begin`], items, [`Folder::end`]; then
 //! [`Folder::run`], once; then ask; then [`Folder::clear`]. `place` finds the terminals,
 //! `merge` hashes, `emit` gives the multiproof.
@@ -67,6 +70,31 @@ pub enum Shape {
     },
     /// Two keys or more: all terminals lie below the position.
     Many,
+}
+
+/// A node that a capturing fold computed.
+///
+/// Of each internal node within the captured levels that the fold computed, both children are
+/// captured too, unless they came in with [`Folder::subtrie`]. Nothing is said of positions below
+/// a leaf node or a terminator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// Number of the fold.
+    pub fold: u32,
+    /// The position: [`heap_index`] of the bits behind the floor.
+    pub index: u8,
+    /// Its new node.
+    pub node: Node,
+}
+
+/// Most levels below its floor that a fold captures.
+pub const MAX_CAPTURE: u8 = 5;
+
+/// Number of a position `level` bits below a floor, whose bits are `bits`: 0 is the floor itself,
+/// 1 and 2 are its children, and so on in order of level and key.
+#[inline]
+pub const fn heap_index(level: u8, bits: u8) -> u8 {
+    (1 << level) - 1 + bits
 }
 
 /// Receives a fold's part of the multiproof, in order.
@@ -122,6 +150,9 @@ struct Group {
     node: Node,
     depth: u16,
     touched: bool,
+    /// Was the node computed here, and not given?
+    computed: bool,
+    fold: u32,
     /// Last item (valid at the first item).
     tail: u32,
     /// First item (valid at the last item).
@@ -142,6 +173,8 @@ struct Span {
     start: u32,
     end: u32,
     floor: u16,
+    /// Levels below the floor whose nodes are captured.
+    capture: u8,
     touched: bool,
     /// Old keys: 0, 1 (of a leaf item, whose index is in `only`), or 2 for more.
     old_keys: u8,
@@ -169,7 +202,9 @@ pub struct Folder<H> {
     /// Bits shared with the previous / next old item, -1 for none, and that item.
     before: Vec<(i16, u32)>,
     after: Vec<(i16, u32)>,
-    open: Option<u16>,
+    /// Floor and captured levels of the open fold.
+    open: Option<(u16, u8)>,
+    captured: Vec<Captured>,
     hashed: u64,
     hasher: PhantomData<H>,
 }
@@ -192,6 +227,7 @@ impl<H: Hasher> Default for Folder<H> {
             before: Vec::new(),
             after: Vec::new(),
             open: None,
+            captured: Vec::new(),
             hashed: 0,
             hasher: PhantomData,
         }
@@ -221,6 +257,7 @@ impl<H: Hasher> Folder<H> {
         self.values.blocks.clear();
         self.values.lens.clear();
         self.values.dest.clear();
+        self.captured.clear();
         self.open = None;
     }
 
@@ -244,7 +281,22 @@ impl<H: Hasher> Folder<H> {
     /// # Panics
     /// When a fold is open already.
     pub fn begin(&mut self, floor: u16) {
-        assert!(self.open.replace(floor).is_none(), "a fold is open already");
+        self.begin_capturing(floor, 0);
+    }
+
+    /// The same for a fold that captures nodes `levels` levels below its floor.
+    ///
+    /// # Panics
+    /// When a fold is open already, or for more levels than [`MAX_CAPTURE`] or than keys have.
+    pub fn begin_capturing(&mut self, floor: u16, levels: u8) {
+        assert!(levels <= MAX_CAPTURE && floor + u16::from(levels) <= 256, "so many levels");
+        assert!(self.open.replace((floor, levels)).is_none(), "a fold is open already");
+    }
+
+    /// What the capturing folds computed, in no particular order; a later entry of the same
+    /// position says the same. Valid after [`Folder::run`].
+    pub fn captured(&self) -> &[Captured] {
+        &self.captured
     }
 
     /// Adds an untouched subtrie by its node.
@@ -254,7 +306,8 @@ impl<H: Hasher> Folder<H> {
             NodeKind::Leaf => Old::HiddenLeaf,
             NodeKind::Internal => Old::Many,
         };
-        self.push(at.first_key(), old, false, at.len(), *node);
+        let item = self.push(at.first_key(), old, false, at.len(), *node);
+        self.groups[item as usize].computed = false;
     }
 
     /// Adds an untouched key.
@@ -318,7 +371,7 @@ impl<H: Hasher> Folder<H> {
     /// # Panics
     /// When no fold is open.
     pub fn end(&mut self) -> Result<usize, Key> {
-        let floor = self.open.take().expect("a fold is open");
+        let (floor, capture) = self.open.take().expect("a fold is open");
         let start = self.spans.last().map_or(0, |span| span.end as usize);
         let end = self.items.len();
         if end > start {
@@ -337,6 +390,7 @@ impl<H: Hasher> Folder<H> {
             start: index32(start),
             end: index32(end),
             floor,
+            capture,
             touched,
             old_keys,
             only,
@@ -428,7 +482,16 @@ impl<H: Hasher> Folder<H> {
             old_hash: NO_HASH,
             fragment: NONE,
         });
-        self.groups.push(Group { node, depth, touched, tail: item, head: item });
+        let fold = index32(self.spans.len());
+        self.groups.push(Group {
+            node,
+            depth,
+            touched,
+            computed: true,
+            fold,
+            tail: item,
+            head: item,
+        });
         self.cpl.push(END);
         item
     }

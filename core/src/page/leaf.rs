@@ -19,6 +19,7 @@
 
 use core::cmp::Ordering;
 use core::hint::select_unpredictable;
+use core::ops::Range;
 
 use crate::node::{Key, Node};
 use crate::page::cut::{self, Cut};
@@ -486,6 +487,48 @@ impl<'p> LeafBuilder<'p> {
         put(self.page, self.areas.values + self.value_end, cell.bytes);
         self.pushed += 1;
         self.value_end = end;
+    }
+
+    /// Adds neighbouring cells of another page at once, at the price of copying their bytes.
+    ///
+    /// # Panics
+    /// As [`Self::push`], and when the other page gives another number of whole key bytes by its
+    /// prefix.
+    pub fn push_run(&mut self, from: &LeafView<'_>, cells: Range<usize>) {
+        if cells.is_empty() {
+            return;
+        }
+        assert!(cells.end <= from.len(), "no such cells");
+        assert!(self.pushed + cells.len() <= self.areas.count, "more cells than announced");
+        assert!(from.areas.whole == self.areas.whole, "keys are cut at another byte");
+        let (first, last) = (from.key(cells.start), from.key(cells.end - 1));
+        assert!(self.prefix.covers(&first) && self.prefix.covers(&last), "not below the prefix");
+        let (start, end) = (from.value_end(cells.start), from.value_end(cells.end));
+        let value_end = self.value_end + end - start;
+        assert!(self.areas.values + value_end <= PAGE_SIZE, "the page is full");
+
+        let stride = self.areas.suffix();
+        let at = self.areas.keys + self.pushed * stride;
+        let suffixes = &from.page[from.areas.keys + cells.start * stride..][..cells.len() * stride];
+        assert!(
+            self.pushed == 0 || increases(&self.page[at - stride..at], &suffixes[..stride]),
+            "keys strictly increase"
+        );
+        put(self.page, at, suffixes);
+        put(
+            self.page,
+            self.areas.values + self.value_end,
+            &from.page[from.areas.values..][start..end],
+        );
+        for cell in cells.clone() {
+            let slot = from.slot(cell);
+            let end = usize::from(slot & !OVERFLOW) - start + self.value_end;
+            #[expect(clippy::cast_possible_truncation, reason = "less than a page")]
+            let slot = end as u16 | slot & OVERFLOW;
+            put(self.page, self.areas.slots + self.pushed * SLOT_SIZE, &slot.to_le_bytes());
+            self.pushed += 1;
+        }
+        self.value_end = value_end;
     }
 
     /// Stores the nodes of the positions `levels` below the prefix, in order.

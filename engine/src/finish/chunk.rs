@@ -11,10 +11,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::leaf_fold::{Patch, Seen, Touch, fold_leaf};
+use pleach_beatree::leaf_fold::{Patch, Seen, Standing, Touch, capture_levels, fold_leaf};
 use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::treelet::Treelet;
 use pleach_beatree::{Cuts, Region, RegionState};
 use pleach_core::fold::{Folder, NO_HASH, Shape};
+use pleach_core::page::leaf::LeafView;
 use pleach_core::proof::op::{op_encode_placed, op_not_first};
 use pleach_core::proof::{Access, Op};
 use pleach_core::{Hasher, Key, Node, Prefix};
@@ -36,6 +38,10 @@ pub(super) struct PageTask {
     patches: Range<usize>,
     /// The node in the view, when it is known without folding (and nothing is touched).
     known: Option<Node>,
+    /// The commit that its treelet must stand at; `None` when the view is not the newest state.
+    stands_at: Option<u64>,
+    /// Commits that changed it since it was written.
+    changes: u8,
 }
 
 struct RegionTask {
@@ -81,12 +87,25 @@ pub(crate) struct RegionOutcome {
     pub(crate) changes: Range<usize>,
 }
 
+/// A page's new node.
+pub(crate) struct PageNode {
+    pub(crate) child: u32,
+    pub(crate) prefix: Prefix,
+    pub(crate) node: Node,
+    /// The commit that the page's treelet stood at.
+    pub(crate) before: u64,
+    /// What the page's treelet learns, in the chunk's list.
+    pub(crate) treelet: Range<usize>,
+}
+
 /// What a chunk gives.
 #[derive(Default)]
 pub(crate) struct ChunkOutcome {
     pub(crate) regions: Vec<RegionOutcome>,
-    /// Touched pages: child index, position, new node.
-    pub(crate) nodes: Vec<(u32, Prefix, Node)>,
+    /// Touched pages.
+    pub(crate) nodes: Vec<PageNode>,
+    /// Nodes inside of pages, by position in their treelet.
+    pub(crate) treelets: Vec<(u8, Node)>,
     pub(crate) changes: Vec<Changed>,
     pub(super) terminals: Vec<u8>,
     pub(super) siblings: Vec<Node>,
@@ -108,6 +127,8 @@ pub(super) struct FoldSpace<H: Hasher> {
     regions: Folder<H>,
     seen: Vec<Seen>,
     folds: Vec<usize>,
+    /// Where each fold's captured nodes end in the outcome.
+    captured_ends: Vec<usize>,
     terminals: Vec<u8>,
     siblings: Vec<Node>,
     fragments: Vec<Fragment>,
@@ -126,8 +147,43 @@ pub(super) struct Batch<'a> {
     pub(super) view: &'a View,
     pub(super) touches: &'a [Touch],
     pub(super) witness: bool,
+    /// Touches after which a page is rewritten.
+    pub(super) flush_at: u8,
     /// Keys whose leaf must be given as a key (rare: see [`Again::Expose`]).
     pub(super) expose: &'a [Key],
+}
+
+impl PageTask {
+    /// Levels of nodes to capture: for a page that is folded again and again, or that this batch
+    /// makes ripe, so that the flush has its nodes.
+    fn capture(&self, batch: &Batch<'_>) -> u8 {
+        let Some(page) = self.page.as_ref().filter(|_| self.stands_at.is_some()) else { return 0 };
+        let again = page.mark_folded();
+        let ripens = self.changes.saturating_add(1) >= batch.flush_at;
+        if again || ripens { capture_levels(&self.prefix) } else { 0 }
+    }
+}
+
+/// Puts what the pages' folds have captured into the outcome, fold by fold.
+fn sort_captured<H: Hasher>(space: &mut FoldSpace<H>, outcome: &mut ChunkOutcome) {
+    let captured = space.pages.captured();
+    let ends = &mut space.captured_ends;
+    ends.clear();
+    ends.resize(space.folds.len(), 0);
+    for one in captured {
+        ends[one.fold as usize] += 1;
+    }
+    let mut sum = 0;
+    for end in ends.iter_mut() {
+        // The start now; every entry moves it on.
+        (sum, *end) = (sum + *end, sum);
+    }
+    outcome.treelets.resize(captured.len(), (0, [0; 32]));
+    for one in captured {
+        let at = &mut ends[one.fold as usize];
+        outcome.treelets[*at] = (one.index, one.node);
+        *at += 1;
+    }
 }
 
 impl Chunk {
@@ -180,6 +236,7 @@ impl Chunk {
         touches: Range<usize>,
     ) {
         let first_page = self.pages.len();
+        let newest = !batch.view.differs(state);
         let mut at = touches.start;
         while at < touches.end {
             let child = state.cuts.find(&batch.touches[at].key);
@@ -189,10 +246,12 @@ impl Chunk {
             let from = self.patches.len();
             state.patches(&prefix, &mut self.patches);
             self.push_page(state, child, prefix, at..behind, from, None);
+            let page = self.pages.last_mut().expect("just pushed");
+            page.stands_at = newest.then(|| state.changed_at[child]);
             at = behind;
         }
         let exposed = batch.expose.iter().any(|key| region.prefix().covers(key));
-        if exposed || batch.view.differs(state) {
+        if exposed || !newest {
             self.add_untouched(batch, state, first_page, exposed);
         }
         if let Nodes::Paged(place) = &state.nodes {
@@ -226,6 +285,8 @@ impl Chunk {
             touches,
             patches: patches_from..self.patches.len(),
             known,
+            stands_at: None,
+            changes: state.touches[child],
         });
     }
 
@@ -280,6 +341,7 @@ impl Chunk {
     ) -> Result<ChunkOutcome, Again> {
         self.fold_pages(batch, space);
         let mut outcome = ChunkOutcome::default();
+        sort_captured(space, &mut outcome);
         self.emit_pages(batch, space, &mut outcome);
         self.fold_regions(batch, space, &mut outcome)?;
         for page in &mut self.pages {
@@ -297,16 +359,22 @@ impl Chunk {
                 space.folds.push(usize::MAX);
                 continue;
             }
-            let leaf = page.page.as_ref().map(|cached| cached.view());
-            space.pages.begin(page.prefix.len());
-            fold_leaf(
-                &mut space.pages,
-                leaf.as_ref(),
-                &page.prefix,
-                &self.patches[page.patches.clone()],
-                &batch.touches[page.touches.clone()],
-                &mut space.seen,
-            );
+            let touches = &batch.touches[page.touches.clone()];
+            let capture = page.capture(batch);
+            let (folder, seen) = (&mut space.pages, &mut space.seen);
+            folder.begin_capturing(page.prefix.len(), capture);
+            let mut fold = |leaf: Option<&LeafView<'_>>, treelet: Option<&Treelet>| {
+                let patches = &self.patches[page.patches.clone()];
+                let standing = Standing { at: &page.prefix, leaf, patches, treelet };
+                fold_leaf(folder, &standing, capture, touches, seen);
+            };
+            match (&page.page, page.stands_at) {
+                (Some(cached), Some(at)) => {
+                    cached.treelet(at, |treelet| fold(Some(&cached.view()), treelet));
+                }
+                (Some(cached), None) => fold(Some(&cached.view()), None),
+                (None, _) => fold(None, None),
+            }
             space
                 .folds
                 .push(space.pages.end().expect("a page's groups of one key are given by key"));
@@ -433,7 +501,7 @@ impl Chunk {
         batch: &Batch<'_>,
         task: &RegionTask,
         space: &mut FoldSpace<H>,
-        nodes: &mut Vec<(u32, Prefix, Node)>,
+        nodes: &mut Vec<PageNode>,
     ) -> Result<usize, Again> {
         let state = task.region.read();
         let away = matches!(state.nodes, Nodes::Paged(_));
@@ -469,7 +537,15 @@ impl Chunk {
             let fragment = u32::try_from(at).expect("a chunk has fewer than 2^32 pages");
             space.regions.child(&page.prefix, &node, &shape, fragment);
             if batch.touches[page.touches.clone()].iter().any(|touch| touch.writes.is_some()) {
-                nodes.push((page.child, page.prefix, node));
+                let fold = space.folds[at];
+                let from = fold.checked_sub(1).map_or(0, |before| space.captured_ends[before]);
+                nodes.push(PageNode {
+                    child: page.child,
+                    prefix: page.prefix,
+                    node,
+                    before: page.stands_at.unwrap_or_default(),
+                    treelet: from..space.captured_ends[fold],
+                });
             }
         }
         space.regions.end().map_err(Again::Expose)

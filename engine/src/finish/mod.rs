@@ -18,7 +18,7 @@ use pleach_beatree::leaf_fold::Touch;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
-pub(crate) use chunk::{ChunkOutcome, RegionOutcome};
+pub(crate) use chunk::{ChunkOutcome, PageNode, RegionOutcome};
 pub(crate) use worker::Workers;
 
 use crate::error::{Error, Result};
@@ -50,7 +50,8 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     let _nodes = shared.keep_nodes();
     let mut expose = Vec::new();
     loop {
-        let batch = Batch { view, touches, witness, expose: &expose };
+        let batch =
+            Batch { view, touches, witness, flush_at: shared.options.flush_at, expose: &expose };
         match attempt(shared, &batch, prev_root)? {
             Attempt::Done(finished) => return Ok(finished),
             Attempt::Expose(key) => {
@@ -69,7 +70,13 @@ pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<ChunkOutcome> {
     let mut expose = Vec::new();
     loop {
-        let batch = Batch { view, touches, witness: false, expose: &expose };
+        let batch = Batch {
+            view,
+            touches,
+            witness: false,
+            flush_at: shared.options.flush_at,
+            expose: &expose,
+        };
         match shared.workers.once(shared, &batch)? {
             Ok(outcome) => return Ok(outcome),
             Err(key) => expose.push(key),

@@ -1,14 +1,23 @@
 //! Merging a page's cells with the changes that pend on it.
+//!
+//! Mostly a page keeps its prefix and its nodes are known: then the new page is made of runs of the
+//! old one's cells with single cells between ([`Edit`]). Pages that are split or merged, and those
+//! whose nodes have to be hashed, are merged cell by cell.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use pleach_beatree::Stored;
-use pleach_beatree::build::CellRef;
+use pleach_beatree::build::{CellRef, LEVELS, levels};
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::Pending;
-use pleach_core::Prefix;
-use pleach_core::page::leaf::Cell;
+use pleach_beatree::{RegionState, Stored};
+use pleach_core::fold::combine_tiles;
+use pleach_core::page::leaf::{Cell, LeafBuilder, LeafHeader, RawCell, capacity, cell_size};
 use pleach_core::page::overflow::Run;
+use pleach_core::{Hasher, Node, Prefix};
+
+const TILES: usize = 1 << LEVELS;
+const ALL_TILES: u16 = (1 << TILES) - 1;
 
 /// A page's content to come: what it holds and what pends.
 pub(super) struct Source {
@@ -19,9 +28,101 @@ pub(super) struct Source {
     pub(super) pending: Vec<Pending>,
     /// Cells of pending long values, by index into `pending`.
     pub(super) written: Vec<(usize, Arc<[u8]>)>,
+    /// Nodes [`LEVELS`] below the prefix with all that pends, and a bit for each that is known.
+    pub(super) tiles: ([Node; TILES], u16),
+    /// The node of page + all that pends, when it was in memory.
+    pub(super) own: Option<Node>,
+}
+
+/// One cell of a new page that differs from the old page's.
+pub(super) struct Edit {
+    /// The old page's cells before this one stay before it.
+    at: usize,
+    /// Does it stand in for cell `at`?
+    replaces: bool,
+    /// Index of the pending change.
+    change: usize,
+}
+
+/// A page that keeps its prefix and whose nodes are known.
+pub(super) struct Edited {
+    /// Its edits, in the round's list.
+    edits: Range<usize>,
+    count: u16,
 }
 
 impl Source {
+    /// What changes in the page, if it keeps its prefix and all its nodes are known. `freed` takes
+    /// the overflow runs that are given up.
+    pub(super) fn edits(&self, out: &mut Vec<Edit>, freed: &mut Vec<Run>) -> Option<Edited> {
+        let page = self.page.as_ref().filter(|_| self.tiles.1 == ALL_TILES)?;
+        let (view, len) = (page.view(), self.prefix.len());
+        if view.levels() != LEVELS {
+            return None;
+        }
+        let (from, freed_from) = (out.len(), freed.len());
+        let (mut used, mut count) = (view.used(), view.len());
+        for (change, pending) in self.pending.iter().enumerate() {
+            let found = page.find(&pending.key);
+            if let Some(cell) = found {
+                let cell = view.cell(cell);
+                used -= cell_size(len, cell.raw().bytes.len());
+                count -= 1;
+                if let Cell::Overflow(cell) = cell {
+                    freed.extend(cell.runs());
+                }
+            }
+            let present = pending.stored.is_present();
+            if present {
+                used += cell_size(len, self.pending_bytes(change).0.len());
+                count += 1;
+            }
+            if present || found.is_some() {
+                let at = found.unwrap_or_else(|| view.lower_bound(&pending.key));
+                out.push(Edit { at, replaces: found.is_some(), change });
+            }
+        }
+        if used > capacity(levels(&self.prefix)) {
+            out.truncate(from);
+            freed.truncate(freed_from);
+            return None;
+        }
+        let count = u16::try_from(count).expect("cells that fit in a page");
+        Some(Edited { edits: from..out.len(), count })
+    }
+
+    /// Do the known nodes fold to the page's own?
+    pub(super) fn agrees<H: Hasher>(&self) -> bool {
+        let mut nodes = self.tiles.0.to_vec();
+        combine_tiles::<H>(&mut nodes, TILES);
+        self.own.is_none_or(|own| own == nodes[0])
+    }
+
+    /// Writes the page with its edits and gives its tag.
+    pub(super) fn write_edited(
+        &self,
+        into: &mut [u8; 4096],
+        header: LeafHeader,
+        edited: &Edited,
+        edits: &[Edit],
+    ) -> u32 {
+        let view = self.page.as_ref().expect("an edited page is there").view();
+        let mut builder = LeafBuilder::new(into, &LeafHeader { count: edited.count, ..header });
+        let mut from = 0;
+        for edit in &edits[edited.edits.clone()] {
+            builder.push_run(&view, from..edit.at);
+            from = edit.at + usize::from(edit.replaces);
+            let pending = &self.pending[edit.change];
+            if pending.stored.is_present() {
+                let (bytes, overflow) = self.pending_bytes(edit.change);
+                builder.push(&pending.key, RawCell { bytes, overflow });
+            }
+        }
+        builder.push_run(&view, from..view.len());
+        builder.set_nodes(&self.tiles.0);
+        builder.seal()
+    }
+
     /// The merged cells, appended to `out`; `freed` takes the overflow runs that are given up.
     pub(super) fn cells<'a>(&'a self, out: &mut Vec<CellRef<'a>>, freed: &mut Vec<Run>) {
         let Some(page) = &self.page else {
@@ -73,15 +174,52 @@ impl Source {
             Stored::Absent => unreachable!("deleted keys have no cell"),
         }
     }
+}
 
-    /// Bit `g` is set when a pending change lies in group `g`, `levels` below the prefix.
-    pub(super) fn changed_groups(&self, levels: u8) -> u16 {
-        self.pending.iter().fold(0, |groups, pending| {
-            let group = (0..levels).fold(0u16, |group, level| {
-                let depth = self.prefix.len() + u16::from(level);
-                group << 1 | u16::from(depth < 256 && pleach_core::prefix::bit(&pending.key, depth))
-            });
-            groups | 1 << group
-        })
+/// The nodes [`LEVELS`] below a child's prefix with all that pends on it: from the treelet of the
+/// page, else from the page where nothing pends.
+pub(super) fn known_tiles(
+    state: &RegionState,
+    child: usize,
+    page: &CachedPage,
+    prefix: &Prefix,
+    pending: &[Pending],
+) -> ([Node; TILES], u16) {
+    let mut tiles = page.treelet(state.changed_at[child], |treelet| {
+        treelet.map_or(([[0; 32]; TILES], 0), |treelet| treelet.level(LEVELS))
+    });
+    add_stored_tiles(&mut tiles, page, prefix, pending);
+    tiles
+}
+
+/// Adds the nodes that the page stores, where nothing pends and nothing better is known.
+pub(super) fn add_stored_tiles(
+    tiles: &mut ([Node; TILES], u16),
+    page: &CachedPage,
+    prefix: &Prefix,
+    pending: &[Pending],
+) {
+    let view = page.view();
+    if view.levels() != LEVELS {
+        return;
     }
+    let (nodes, known) = tiles;
+    let changed = changed_groups(prefix, pending);
+    for (tile, stored) in view.nodes().iter().enumerate() {
+        if (*known | changed) >> tile & 1 == 0 {
+            nodes[tile] = *stored;
+            *known |= 1 << tile;
+        }
+    }
+}
+
+/// Bit `g` is set when a pending change lies in group `g`, [`LEVELS`] below the prefix.
+fn changed_groups(prefix: &Prefix, pending: &[Pending]) -> u16 {
+    pending.iter().fold(0, |groups, pending| {
+        let group = (0..LEVELS).fold(0u16, |group, level| {
+            let depth = prefix.len() + u16::from(level);
+            group << 1 | u16::from(pleach_core::prefix::bit(&pending.key, depth))
+        });
+        groups | 1 << group
+    })
 }

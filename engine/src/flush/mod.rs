@@ -32,6 +32,8 @@ use round::Round;
 
 /// Pages that a round takes.
 const ROUND: usize = 512;
+/// Pages that are chosen at once under pressure: choosing looks at everything that pends.
+const CHOSEN: usize = 32 * ROUND;
 /// A location record waits this long for a commit to sync it.
 const SYNC_AFTER: Duration = Duration::from_millis(100);
 
@@ -62,6 +64,8 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     round: Round,
     stage: Stage,
     freed: VecDeque<Freed>,
+    /// Pages to be written although they are not ripe, in key order.
+    chosen: VecDeque<Prefix>,
     /// Overflow runs that only older views still name: stamp and commit.
     values: VecDeque<(u64, u64)>,
     /// The commit after which nodes last left.
@@ -79,6 +83,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             round: Round::default(),
             stage: Stage::Idle,
             freed: VecDeque::new(),
+            chosen: VecDeque::new(),
             values: VecDeque::new(),
             evicted_at: u64::MAX,
             synced: Duration::ZERO,
@@ -169,13 +174,19 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
 
     /// Prefixes of the pages that the next round takes: ripe ones, or, under pressure, those with
     /// the most pending changes.
-    fn wanted(&self, drain: bool) -> Vec<Prefix> {
+    fn wanted(&mut self, drain: bool) -> Vec<Prefix> {
         let mut ripe = self.shared.ripe.lock();
         let count = ripe.len().min(ROUND);
         let mut wanted: Vec<Prefix> = ripe.drain(..count).collect();
         drop(ripe);
         if wanted.is_empty() && (drain || self.shared.is_over_delta()) {
-            wanted = self.shared.fullest(ROUND);
+            if self.chosen.is_empty() {
+                let mut chosen = self.shared.fullest(CHOSEN);
+                chosen.sort_unstable();
+                self.chosen = chosen.into();
+            }
+            let count = self.chosen.len().min(ROUND);
+            wanted.extend(self.chosen.drain(..count));
         }
         wanted.sort_unstable();
         wanted.dedup();

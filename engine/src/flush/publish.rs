@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use pleach_beatree::RegionState;
 use pleach_beatree::cuts::Cut;
-use pleach_beatree::leaf_fold::{Patch, fold_leaf};
+use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
 use pleach_beatree::region::Relocation;
 use pleach_beatree::split::split_regions;
 use pleach_core::fold::Folder;
@@ -13,7 +13,7 @@ use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::overflow::Run;
 use pleach_core::{Hasher, Node};
-use pleach_io::{Device, Runtime};
+use pleach_io::{Device, PageBuf, Runtime};
 
 use super::Freed;
 use super::round::{NewLeaf, Piece, Round};
@@ -45,7 +45,7 @@ impl Round {
             return Ok(None);
         }
         for piece in &mut self.pieces {
-            refresh_nodes(piece, folder);
+            refresh_nodes(piece, &self.runs, folder);
         }
         let record = self.record(shared.database);
         let len = record.len();
@@ -109,10 +109,10 @@ impl Round {
                 .iter()
                 .map(|new| NewPage {
                     prefix: new.prefix,
-                    place: new.page.as_ref().map(|page| u64::from(page.place)),
-                    tag: new.page.as_ref().map_or(0, |page| page.tag),
+                    place: Some(u64::from(new.page.place)),
+                    tag: new.page.tag,
                     through: piece.through,
-                    node: &new.node,
+                    node: new.node.as_ref().expect("refreshed before"),
                 })
                 .collect();
             let freed: Vec<u64> =
@@ -136,29 +136,35 @@ fn log_run(run: &Run) -> LogRun {
 
 /// Makes the new pages' nodes those of page and *all* committed changes: commits may have come
 /// since the pages were built.
-fn refresh_nodes<H: Hasher>(piece: &mut Piece, folder: &mut Folder<H>) {
+fn refresh_nodes<H: Hasher>(piece: &mut Piece, runs: &[PageBuf], folder: &mut Folder<H>) {
     let state = piece.region.read();
+    assert_eq!(state.shape, piece.shape, "only the flusher changes cuts");
+    if piece.is_moved() {
+        // The same cut: its node is the one that the commits left.
+        let new = &mut piece.new[0];
+        let child = state.cuts.find(new.prefix.first_key());
+        let node = *state.node(child).expect("a changed region's nodes are in memory");
+        if state.changed == piece.through {
+            assert!(new.node.is_none_or(|own| own == node), "a flush changes no node");
+        }
+        new.node = Some(node);
+        return;
+    }
     if state.changed == piece.through {
         return;
     }
-    assert_eq!(state.shape, piece.shape, "only the flusher changes cuts");
-    let moved = piece.new.len() == 1 && piece.sources.len() == 1;
     for new in &mut piece.new {
-        if moved {
-            // The same cut: its node is the one that the commits left.
-            let child = state.cuts.find(new.prefix.first_key());
-            new.node = *state.node(child).expect("a changed region's nodes are in memory");
-            continue;
-        }
         let mut patches: Vec<Patch> = Vec::new();
         state.patches(&new.prefix, &mut patches);
         folder.clear();
         folder.begin(new.prefix.len());
-        let view = new.page.as_ref().map(|page| LeafView::trusted(page.buf.page(0)));
-        fold_leaf(folder, view.as_ref(), &new.prefix, &patches, &[], &mut Vec::new());
+        let view = LeafView::trusted(runs[new.page.run].page(new.page.at));
+        let page =
+            Standing { at: &new.prefix, leaf: Some(&view), patches: &patches, treelet: None };
+        fold_leaf(folder, &page, 0, &[], &mut Vec::new());
         let fold = folder.end().expect("no terminal is placed here");
         folder.run();
-        new.node = folder.node(fold);
+        new.node = Some(folder.node(fold));
     }
 }
 
@@ -197,10 +203,6 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
 }
 
 fn cut_of(new: &NewLeaf) -> (Cut, Node) {
-    let cut = Cut {
-        prefix: new.prefix,
-        place: new.page.as_ref().map(|page| page.place),
-        tag: new.page.as_ref().map_or(0, |page| page.tag),
-    };
-    (cut, new.node)
+    let cut = Cut { prefix: new.prefix, place: Some(new.page.place), tag: new.page.tag };
+    (cut, new.node.expect("refreshed before"))
 }

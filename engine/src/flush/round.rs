@@ -11,10 +11,10 @@ use pleach_core::fold::Folder;
 use pleach_core::page::leaf;
 use pleach_core::page::overflow::Run;
 use pleach_core::{Hasher, Node, Prefix};
-use pleach_io::{Device, PageBuf, Queue, Request, Runtime, Transfer};
+use pleach_io::{Completion, Device, PageBuf, Queue, Request, Runtime, Transfer};
 
-use super::cells::Source;
-use crate::error::Result;
+use super::cells::{Edit, Edited, Source, add_stored_tiles, known_tiles};
+use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::overflow::{self, Tentative};
 use crate::shared::{Located, Shared};
@@ -40,15 +40,41 @@ pub(super) struct Piece {
 /// A page as it was written.
 pub(super) struct NewLeaf {
     pub(super) prefix: Prefix,
-    pub(super) page: Option<WrittenPage>,
-    /// Node of what the page contains.
-    pub(super) node: Node,
+    pub(super) page: WrittenPage,
+    /// Node of what the page contains; of a moved page, not known when its region's nodes were
+    /// not in memory.
+    pub(super) node: Option<Node>,
 }
 
+/// A page and where its bytes are: a run of the round and a page in it.
 pub(super) struct WrittenPage {
     pub(super) place: u32,
     pub(super) tag: u32,
-    pub(super) buf: PageBuf,
+    pub(super) run: usize,
+    pub(super) at: usize,
+}
+
+impl Piece {
+    /// Has one page become one page of the same prefix?
+    pub(super) fn is_moved(&self) -> bool {
+        self.new.len() == 1 && self.sources.len() == 1
+    }
+}
+
+/// How a piece's new pages are made.
+enum Content {
+    Edited(Edited),
+    /// Pages to be, and where the piece's cells start.
+    Planned(Vec<Planned>, usize),
+}
+
+impl Content {
+    fn pages(&self) -> usize {
+        match self {
+            Self::Edited(_) => 1,
+            Self::Planned(plans, _) => plans.len(),
+        }
+    }
 }
 
 /// The state of a round.
@@ -59,6 +85,8 @@ pub(super) struct Round {
     position: u64,
     /// Places reserved and not yet published.
     reserved: Vec<u32>,
+    /// The bytes of the new pages, run by run.
+    pub(super) runs: Vec<PageBuf>,
     overflow_written: bool,
     tentative: Vec<Run>,
     pub(super) flush: u64,
@@ -185,74 +213,87 @@ impl Round {
         folder: &mut Folder<H>,
         pieces: &mut [Piece],
     ) -> Result<()> {
-        let mut freed: Vec<Vec<Run>> = Vec::with_capacity(pieces.len());
+        let mut edits: Vec<Edit> = Vec::new();
         let mut cells: Vec<CellRef<'_>> = Vec::new();
-        let mut planned: Vec<(usize, Vec<Planned>, usize)> = Vec::new();
-        for (index, piece) in pieces.iter().enumerate() {
-            let from = cells.len();
+        let mut contents: Vec<Content> = Vec::with_capacity(pieces.len());
+        let mut freed: Vec<Vec<Run>> = Vec::with_capacity(pieces.len());
+        for piece in &*pieces {
             let mut runs = Vec::new();
-            for source in &piece.sources {
-                source.cells(&mut cells, &mut runs);
-            }
+            let only = (piece.sources.len() == 1).then(|| &piece.sources[0]);
+            let edited = only.and_then(|source| source.edits(&mut edits, &mut runs));
+            contents.push(edited.map_or_else(
+                || {
+                    let from = cells.len();
+                    for source in &piece.sources {
+                        source.cells(&mut cells, &mut runs);
+                    }
+                    Content::Planned(plan(&piece.range, &cells[from..]), from)
+                },
+                Content::Edited,
+            ));
             freed.push(runs);
-            planned.push((index, plan(&piece.range, &cells[from..]), from));
         }
         let mut unfolded = Vec::new();
-        let views: Vec<_> = pieces
-            .iter()
-            .map(|piece| piece.sources[0].page.as_ref().map(|page| page.view()))
-            .collect();
-        for (index, plans, from) in &planned {
-            let piece = &pieces[*index];
+        for (piece, content) in pieces.iter().zip(&contents) {
+            let Content::Planned(plans, from) = content else { continue };
             let same = plans.len() == 1 && piece.sources.len() == 1;
             for page in plans {
                 let cells = &cells[from + page.cells.start..from + page.cells.end];
-                let old = views[*index].as_ref().filter(|_| same);
-                let old = old.map(|view| (view, piece.sources[0].changed_groups(LEVELS)));
-                unfolded.push(Unfolded { prefix: page.prefix, cells, old });
+                let known = same.then(|| &piece.sources[0].tiles);
+                unfolded.push(Unfolded { prefix: page.prefix, cells, known });
             }
         }
         let nodes = fold_pages(folder, &unfolded);
+        let mut folded = unfolded.iter().zip(nodes);
         // A prefix that has lost its last key gets a page without cells: what an older page under
         // it says is dead (rule 9).
-        let places = shared.allocate_leaves(unfolded.len())?;
+        let places = shared.allocate_leaves(contents.iter().map(Content::pages).sum())?;
         self.reserved.clone_from(&places);
-        let mut places = places.into_iter();
+        let mut runs: Vec<PageBuf> =
+            places.chunk_by(|a, b| a + 1 == *b).map(|run| PageBuf::zeroed(run.len())).collect();
+        let mut slots = slots(&places);
         let mut built: Vec<Vec<NewLeaf>> = Vec::with_capacity(pieces.len());
-        let mut pages = unfolded.iter().zip(&nodes);
-        for (index, plans, _) in &planned {
-            let piece = &pieces[*index];
-            let mut new = Vec::with_capacity(plans.len());
-            for (page, nodes) in pages.by_ref().take(plans.len()) {
-                let written = {
-                    let place = places.next().expect("as many places as pages");
-                    let mut buf = shared.buffers.take();
-                    let stamp = PageStamp {
-                        identity: shared.leaf_identity(place),
-                        flush: self.flush,
-                        namespace: 0,
-                        through: piece.through,
-                    };
-                    let tag = write_page(
-                        buf.page_mut(0),
-                        &stamp,
-                        &page.prefix,
-                        page.cells,
-                        &nodes.stored,
-                    );
-                    WrittenPage { place, tag, buf }
-                };
-                new.push(NewLeaf { prefix: page.prefix, page: Some(written), node: nodes.own });
+        for (piece, content) in pieces.iter().zip(&contents) {
+            let stamp = |place| PageStamp {
+                identity: shared.leaf_identity(place),
+                flush: self.flush,
+                namespace: 0,
+                through: piece.through,
+            };
+            let mut new = Vec::with_capacity(content.pages());
+            match content {
+                Content::Edited(edited) => {
+                    let (place, run, at) = slots.next().expect("as many places as pages");
+                    let source = &piece.sources[0];
+                    debug_assert!(source.agrees::<H>(), "a page's nodes fold to its own");
+                    let page = runs[run].page_mut(at);
+                    let header = stamp(place).header(&source.prefix);
+                    let tag = source.write_edited(page, header, edited, &edits);
+                    let page = WrittenPage { place, tag, run, at };
+                    new.push(NewLeaf { prefix: source.prefix, page, node: source.own });
+                }
+                Content::Planned(plans, _) => {
+                    for (page, nodes) in folded.by_ref().take(plans.len()) {
+                        let (place, run, at) = slots.next().expect("as many places as pages");
+                        let into = runs[run].page_mut(at);
+                        let stamp = stamp(place);
+                        let tag = write_page(into, &stamp, &page.prefix, page.cells, &nodes.stored);
+                        let written = WrittenPage { place, tag, run, at };
+                        let node = Some(nodes.own);
+                        new.push(NewLeaf { prefix: page.prefix, page: written, node });
+                    }
+                }
             }
             built.push(new);
         }
-        drop(views);
-        drop(planned);
+        drop(folded);
+        drop(cells);
         for ((piece, new), freed) in pieces.iter_mut().zip(built).zip(freed) {
             piece.new = new;
             piece.freed_runs.extend(freed);
         }
-        write_runs(shared, queue, pieces)
+        self.runs = write_runs(shared, queue, &places, runs)?;
+        Ok(())
     }
 
     /// Step 3 (c).
@@ -266,10 +307,8 @@ impl Round {
         shared.device.sync(&shared.files.leaf)?;
         // Into the cache before anybody can look for them, and outside any lock.
         let batch = shared.batch.load(Ordering::Relaxed);
-        for page in
-            self.pieces.iter().flat_map(|piece| &piece.new).filter_map(|new| new.page.as_ref())
-        {
-            shared.cache.insert(page.place, page.tag, page.buf.page(0), batch);
+        for page in self.pieces.iter().flat_map(|piece| &piece.new).map(|new| &new.page) {
+            shared.cache.insert(page.place, page.tag, self.runs[page.run].page(page.at), batch);
         }
         Ok(())
     }
@@ -281,6 +320,7 @@ impl Round {
         }
         shared.ripe.lock().extend(self.pieces.iter().map(|piece| piece.range));
         drop(self.tentative(shared));
+        self.runs.clear();
         self.pieces.clear();
     }
 
@@ -295,9 +335,11 @@ impl Round {
     /// The round is published: its places belong to the index, the old pages to nobody.
     pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(&mut self, shared: &Shared<H, D, R>) {
         self.reserved.clear();
+        self.runs.clear();
         for piece in self.pieces.drain(..) {
-            for page in piece.new.into_iter().filter_map(|new| new.page) {
-                shared.buffers.give(page.buf);
+            if let (true, Some(from)) = (piece.is_moved(), piece.sources[0].place) {
+                let page = &piece.new[0].page;
+                shared.cache.move_treelet(from, page.place, page.tag);
             }
             for place in piece.sources.iter().filter_map(|source| source.place) {
                 shared.cache.remove(place);
@@ -315,7 +357,11 @@ fn source<H: Hasher, D: Device, R: Runtime>(
     let place = state.cuts.place(child);
     let pending = state.pending[state.pending_range(&prefix)].to_vec();
     let page = place.and_then(|place| shared.cache.get(place, state.cuts.tag(child)));
-    Source { prefix, page, place, pending, written: Vec::new() }
+    let tiles = page.as_ref().map_or(([[0; 32]; 1 << LEVELS], 0), |page| {
+        known_tiles(state, child, page, &prefix, &pending)
+    });
+    let own = state.node(child).copied();
+    Source { prefix, page, place, pending, written: Vec::new(), tiles, own }
 }
 
 /// The sibling, when it is at hand and both together leave a page of the parent's prefix with
@@ -398,42 +444,54 @@ fn read_missing<H: Hasher, D: Device, R: Runtime>(
         if let Some(completion) = queue.wait()? {
             completion.result?;
             let (at, source) = &mut sources[usize::try_from(completion.token).expect("an index")];
-            source.page = Some(shared.admit(at, completion.buf)?);
+            let page = shared.admit(at, completion.buf)?;
+            source.tiles.1 = 0;
+            add_stored_tiles(&mut source.tiles, &page, &source.prefix, &source.pending);
+            source.page = Some(page);
         }
     }
     Ok(())
 }
 
-/// Step (b): neighbouring places are one write.
+/// For each place, in order: the place, its run and the page in it.
+fn slots(places: &[u32]) -> impl Iterator<Item = (u32, usize, usize)> + '_ {
+    places.chunk_by(|a, b| a + 1 == *b).enumerate().flat_map(|(number, run)| {
+        run.iter().enumerate().map(move |(at, place)| (*place, number, at))
+    })
+}
+
+/// Step (b): neighbouring places are one write. Gives the buffers back, in order.
 fn write_runs<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     queue: &mut D::Queue,
-    pieces: &[Piece],
-) -> Result<()> {
-    let mut pages: Vec<&WrittenPage> =
-        pieces.iter().flat_map(|piece| &piece.new).filter_map(|new| new.page.as_ref()).collect();
-    pages.sort_unstable_by_key(|page| page.place);
+    places: &[u32],
+    runs: Vec<PageBuf>,
+) -> Result<Vec<PageBuf>> {
+    let count = runs.len();
+    let mut written: Vec<Option<PageBuf>> = (0..count).map(|_| None).collect();
     let mut failed = None;
-    for run in pages.chunk_by(|a, b| a.place + 1 == b.place) {
-        let mut buf = PageBuf::zeroed(run.len());
-        for (index, page) in run.iter().enumerate() {
-            buf.page_mut(index).copy_from_slice(page.buf.page(0));
-        }
+    let mut take = |completion: Completion| {
+        failed = failed.take().or(completion.result.err());
+        written[usize::try_from(completion.token).expect("an index")] = Some(completion.buf);
+    };
+    let starts = places.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]);
+    for (number, (start, buf)) in starts.zip(runs).enumerate() {
         while queue.in_flight() == queue.depth() {
-            failed = failed.or(queue.wait()?.and_then(|completion| completion.result.err()));
+            queue.wait()?.into_iter().for_each(&mut take);
         }
         queue.push(Request {
             file: shared.files.leaf.clone(),
             transfer: Transfer::Write,
-            offset: u64::from(run[0].place) * 4096,
+            offset: u64::from(start) * 4096,
             buf,
-            token: 0,
+            token: number as u64,
         });
-        Counters::add(&shared.counters.page_runs_written, 1);
     }
     while let Some(completion) = queue.wait()? {
-        failed = failed.or(completion.result.err());
+        take(completion);
     }
-    Counters::add(&shared.counters.pages_written, pages.len() as u64);
-    failed.map_or(Ok(()), |error| Err(error.into()))
+    Counters::add(&shared.counters.page_runs_written, count as u64);
+    Counters::add(&shared.counters.pages_written, places.len() as u64);
+    failed.map_or(Ok(()), |error| Err(Error::from(error)))?;
+    Ok(written.into_iter().map(|buf| buf.expect("every run was written")).collect())
 }

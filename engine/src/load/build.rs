@@ -145,7 +145,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
             .map(|page| Unfolded {
                 prefix: page.prefix,
                 cells: &cells[page.cells.start - from..page.cells.end - from],
-                old: None,
+                known: None,
             })
             .collect();
         let nodes = fold_pages(&mut worker.folder, &unfolded);

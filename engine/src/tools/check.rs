@@ -12,7 +12,7 @@
 
 use std::path::Path;
 
-use pleach_beatree::leaf_fold::{Patch, below, fold_leaf};
+use pleach_beatree::leaf_fold::{Patch, Standing, below, fold_leaf};
 use pleach_beatree::region::Nodes;
 use pleach_beatree::split::region_node;
 use pleach_beatree::stored::cell_value;
@@ -285,7 +285,8 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         } else {
             self.folder.clear();
             self.folder.begin(prefix.len());
-            fold_leaf(&mut self.folder, view, &prefix, patches, &[], &mut Vec::new());
+            let page = Standing { at: &prefix, leaf: view, patches, treelet: None };
+            fold_leaf(&mut self.folder, &page, 0, &[], &mut Vec::new());
             let fold = self.folder.end().expect("no terminal is placed here");
             self.folder.run();
             self.folder.node(fold)

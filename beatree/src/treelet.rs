@@ -1,0 +1,93 @@
+//! The nodes between a leaf page's prefix and its groups, as the page stands now.
+//!
+//! A leaf page stores the nodes three levels below its prefix as of its writing. A page that is
+//! used again and again carries more in memory: the nodes of all positions down to [`LEVELS`]
+//! levels below the prefix, with every committed change applied, so that a fold expands nothing but
+//! the groups that it touches, and a flush hashes nothing at all. Nodes become known as folds
+//! compute them; what is not known is expanded from the page.
+//!
+//! Invariants, for a treelet that stands at commit `as_of`:
+//! * a known node is that of page + all changes up to `as_of`;
+//! * below a known leaf node or terminator nothing is to be read: what is there may be old.
+
+use pleach_core::fold::{MAX_CAPTURE, heap_index};
+use pleach_core::{Node, TERMINATOR};
+
+/// Levels below a page's prefix.
+pub const LEVELS: u8 = MAX_CAPTURE;
+/// Positions: the prefix itself and all down to [`LEVELS`] below it.
+const POSITIONS: usize = (1 << (LEVELS + 1)) - 1;
+
+const _: () = assert!(POSITIONS <= 64, "one bit each in a word");
+
+/// What is known of a page's nodes; see the module.
+#[derive(Clone, Debug)]
+pub struct Treelet {
+    as_of: u64,
+    known: u64,
+    nodes: [Node; POSITIONS],
+}
+
+impl Treelet {
+    /// A treelet that knows nothing, as of no commit.
+    pub fn empty() -> Self {
+        Self { as_of: u64::MAX, known: 0, nodes: [TERMINATOR; POSITIONS] }
+    }
+
+    /// The last commit that changed the page.
+    pub fn as_of(&self) -> u64 {
+        self.as_of
+    }
+
+    /// The node of the position with this [`heap_index`].
+    #[inline]
+    pub fn node(&self, index: u8) -> Option<&Node> {
+        (self.known >> index & 1 == 1).then(|| &self.nodes[usize::from(index)])
+    }
+
+    /// The nodes `levels` levels below the prefix, and for which of them they are known. A node
+    /// below a leaf node or terminator counts as unknown.
+    pub fn level<const N: usize>(&self, levels: u8) -> ([Node; N], u16) {
+        let mut nodes = [TERMINATOR; N];
+        let mut known = 0;
+        for bits in 0..1u8 << levels {
+            let below_end = (0..levels).any(|level| {
+                let above = heap_index(level, bits >> (levels - level));
+                self.node(above).is_none_or(|node| !is_internal(node))
+            });
+            if let Some(node) = self.node(heap_index(levels, bits)).filter(|_| !below_end) {
+                nodes[usize::from(bits)] = *node;
+                known |= 1 << bits;
+            }
+        }
+        (nodes, known)
+    }
+
+    /// Goes from the state before a commit to the state after it: `nodes` are those that the
+    /// commit's fold computed. A treelet that stands elsewhere forgets what it knew.
+    pub fn advance(
+        &mut self,
+        before: u64,
+        after: u64,
+        own: &Node,
+        nodes: impl Iterator<Item = (u8, Node)>,
+    ) {
+        if self.as_of != before {
+            self.known = 0;
+        }
+        self.as_of = after;
+        self.set(heap_index(0, 0), own);
+        for (index, node) in nodes {
+            self.set(index, &node);
+        }
+    }
+
+    fn set(&mut self, index: u8, node: &Node) {
+        self.nodes[usize::from(index)] = *node;
+        self.known |= 1 << index;
+    }
+}
+
+fn is_internal(node: &Node) -> bool {
+    pleach_core::node::kind(node) == pleach_core::NodeKind::Internal
+}

@@ -1,0 +1,167 @@
+//! A treelet that follows commit after commit says of every position what the slow trie says, and
+//! the folds that lean on it give the root of the slow trie.
+
+use std::collections::BTreeMap;
+
+use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page};
+use pleach_beatree::leaf_fold::{Patch, Standing, Touch, capture_levels, fold_leaf};
+use pleach_beatree::treelet::{LEVELS, Treelet};
+use pleach_beatree::{Stored, Value};
+use pleach_core::fold::{Folder, heap_index};
+use pleach_core::naive::Naive;
+use pleach_core::node::{NodeKind, kind};
+use pleach_core::page::leaf::LeafView;
+use pleach_core::page::{FileKind, Identity, Page};
+use pleach_core::{Blake3, Hasher, Key, Node, Prefix};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+
+type State = BTreeMap<Key, Vec<u8>>;
+
+fn cases(default: u64) -> u64 {
+    std::env::var("PLEACH_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+fn below(rng: &mut ChaCha8Rng, bound: u32) -> u32 {
+    rng.next_u32() % bound
+}
+
+/// A key below `at`; few bits behind it differ when `narrow`, so that subtries fill and empty.
+fn key(at: &Prefix, narrow: bool, rng: &mut ChaCha8Rng) -> Key {
+    let mut key = [0; 32];
+    if narrow {
+        for _ in 0..3 {
+            let depth = at.len() + u16::try_from(below(rng, 7)).unwrap();
+            let depth = usize::from(depth.min(255));
+            key[depth / 8] |= 0x80 >> (depth % 8);
+        }
+    } else {
+        rng.fill_bytes(&mut key);
+    }
+    let keep = usize::from(at.len());
+    for bit in 0..keep {
+        let mask = 0x80 >> (bit % 8);
+        key[bit / 8] = key[bit / 8] & !mask | at.first_key()[bit / 8] & mask;
+    }
+    key
+}
+
+fn naive(state: &State) -> Naive {
+    state.iter().map(|(key, value)| (*key, Blake3::hash(value))).collect()
+}
+
+/// The page that holds a state.
+fn page_of(at: &Prefix, state: &State) -> Box<Page> {
+    let cells: Vec<CellRef<'_>> = state
+        .iter()
+        .map(|(key, value)| CellRef { key: *key, bytes: value, overflow: false })
+        .collect();
+    let mut folder = Folder::<Blake3>::new();
+    let unfolded = [Unfolded { prefix: *at, cells: &cells, known: None }];
+    let nodes = fold_pages(&mut folder, &unfolded);
+    let mut page = Box::new([0; 4096]);
+    let identity = Identity { kind: FileKind::Leaf, page_no: 7, db_id: 1 };
+    let stamp = PageStamp { identity, flush: 1, namespace: 0, through: 0 };
+    write_page(&mut page, &stamp, at, &cells, &nodes[0].stored);
+    page
+}
+
+/// Every position that may be read has the slow trie's node.
+fn check(treelet: &Treelet, trie: &Naive, at: &Prefix, level: u8, bits: u8) {
+    let known = treelet.node(heap_index(level, bits));
+    if let Some(node) = known {
+        assert_eq!(*node, trie.node::<Blake3>(at), "level {level}, bits {bits:b}");
+        if kind(node) != NodeKind::Internal {
+            return;
+        }
+    }
+    if level < LEVELS {
+        check(treelet, trie, &at.child(false), level + 1, bits << 1);
+        check(treelet, trie, &at.child(true), level + 1, bits << 1 | 1);
+    }
+}
+
+fn touches(at: &Prefix, narrow: bool, state: &State, rng: &mut ChaCha8Rng) -> Vec<Touch> {
+    let mut touches = BTreeMap::new();
+    for _ in 0..=below(rng, 5) {
+        let own = state.keys().nth(below(rng, 64) as usize);
+        let key = own.filter(|_| below(rng, 2) == 0).copied();
+        let key = key.unwrap_or_else(|| self::key(at, narrow, rng));
+        let writes = match below(rng, 6) {
+            0 => None,
+            1 | 2 => Some(Stored::Absent),
+            _ => Some(Stored::Inline(Value::from(&rng.next_u64().to_le_bytes()))),
+        };
+        touches.insert(key, Touch { key, reads: true, writes });
+    }
+    touches.into_values().collect()
+}
+
+#[test]
+fn a_treelet_follows_its_page() {
+    let mut known = 0u64;
+    for case in 0..cases(400) {
+        let mut rng = ChaCha8Rng::seed_from_u64(case);
+        let depth = [0, 3, 8, 17, 250, 252, 254][below(&mut rng, 7) as usize];
+        let mut lead = [0; 32];
+        rng.fill_bytes(&mut lead);
+        let at = Prefix::new(&lead, depth);
+        let narrow = below(&mut rng, 2) == 0;
+        let mut state = State::new();
+        for _ in 0..[0, 1, 2, 10, 40][below(&mut rng, 5) as usize] {
+            state.insert(key(&at, narrow, &mut rng), rng.next_u64().to_le_bytes().to_vec());
+        }
+        let page = page_of(&at, &state);
+        let view = LeafView::trusted(&page);
+        let mut patches: BTreeMap<Key, Stored> = BTreeMap::new();
+        let mut treelet = Treelet::empty();
+        let mut folder = Folder::<Blake3>::new();
+        for commit in 1..30 {
+            let touches = touches(&at, narrow, &state, &mut rng);
+            let standing: Vec<Patch> =
+                patches.iter().map(|(key, stored)| (*key, stored.clone())).collect();
+            let capture = capture_levels(&at);
+            // Now and then a page is folded without its treelet.
+            let stands = treelet.as_of() == commit - 1 && below(&mut rng, 8) > 0;
+            folder.clear();
+            folder.begin_capturing(at.len(), capture);
+            let input = Standing {
+                at: &at,
+                leaf: Some(&view),
+                patches: &standing,
+                treelet: stands.then_some(&treelet),
+            };
+            fold_leaf(&mut folder, &input, capture, &touches, &mut Vec::new());
+            let fold = folder.end().expect("keys are given by key");
+            folder.run();
+            for touch in touches {
+                let Some(stored) = touch.writes else { continue };
+                match &stored {
+                    Stored::Inline(value) => drop(state.insert(touch.key, value.to_vec())),
+                    _ => drop(state.remove(&touch.key)),
+                }
+                patches.insert(touch.key, stored);
+            }
+            let trie = naive(&state);
+            let own = folder.node(fold);
+            assert_eq!(own, trie.node::<Blake3>(&at), "case {case}, commit {commit}");
+            if capture == 0 {
+                continue;
+            }
+            let captured: Vec<(u8, Node)> =
+                folder.captured().iter().map(|one| (one.index, one.node)).collect();
+            // One that stands elsewhere forgets.
+            let before = if stands { commit - 1 } else { u64::MAX - 1 };
+            treelet.advance(before, commit, &own, captured.into_iter());
+            check(&treelet, &trie, &at, 0, 0);
+            let (nodes, mask) = treelet.level::<8>(3);
+            for (tile, node) in nodes.iter().enumerate().filter(|(tile, _)| mask >> tile & 1 == 1) {
+                let bits = u16::try_from(tile).unwrap();
+                let below = pleach_beatree::leaf_fold::below(&at, 3, bits);
+                assert_eq!(*node, trie.node::<Blake3>(&below), "case {case}, tile {tile}");
+                known += 1;
+            }
+        }
+    }
+    assert!(known > 1000, "the flush finds nodes: {known}");
+}
