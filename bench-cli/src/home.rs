@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::backend::{Kind, Place};
 use crate::child::LoadResult;
-use crate::draws::Stream;
+use crate::draws::{Closing, Stream};
 use crate::error::{BenchError, Result};
 
 /// Version of the parameter file.
@@ -119,6 +119,15 @@ impl Home {
             differ("fresh", theirs.fresh.to_string(), ours.fresh.to_string());
             let of = |stream: &Stream| stream.distribution.to_string();
             differ("distribution", of(theirs), of(ours));
+            let closing = |of: fn(&Closing) -> u32, stream: &Stream| {
+                stream.closing.map_or_else(|| "of no soak".to_owned(), |one| of(&one).to_string())
+            };
+            let both = |of| (closing(of, theirs), closing(of, ours));
+            for (flag, (theirs, ours)) in
+                [("deletes", both(|one| one.deletes)), ("life", both(|one| one.life))]
+            {
+                differ(flag, theirs, ours);
+            }
         }
         if differences.is_empty() {
             return Ok(());

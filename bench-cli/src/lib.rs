@@ -40,6 +40,7 @@ pub fn nomt_bench() -> ExitCode {
     let outcome = match cli.command {
         BenchCommand::Init(args) => command::init::init(args),
         BenchCommand::Transfer(args) => command::transfer::transfer(args),
+        BenchCommand::Soak(args) => command::soak::soak(args),
         BenchCommand::Recover(args) => command::recover::recover(args),
         BenchCommand::Device(args) => command::device::device(&args),
         BenchCommand::Child => return child::main(),

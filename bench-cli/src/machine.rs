@@ -66,6 +66,12 @@ pub(crate) fn peak_rss() -> u64 {
     field(&status, "VmHWM:") * 1024
 }
 
+/// Resident memory of this process now, in bytes.
+pub(crate) fn rss() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    field(&status, "VmRSS:") * 1024
+}
+
 /// Forgets the peak, so that what the harness itself used (verification) does not count.
 pub(crate) fn reset_peak_rss() {
     // Where it is not permitted, the peak is merely too high.

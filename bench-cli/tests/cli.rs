@@ -65,7 +65,7 @@ fn transfer(folder: &TempDir, more: &[&str]) -> Value {
         ["--batches", "3"],
         ["--warmup", "1"],
         ["--cache-mib", "64"],
-        ["--log-limit-mib", "4"],
+        ["--log-limit-mib", "1"],
     ];
     for pair in tiny {
         if !more.contains(&pair[0]) {
@@ -112,6 +112,8 @@ fn bad_arguments_exit_2_with_one_line() {
         let line = fail(2, case);
         assert!(line.starts_with("nomt-bench: "), "{line}");
     }
+    let line = fail(2, &["transfer", "--backend", "model", "--peer-arg", "nomt.readers=16"]);
+    assert!(line.contains("--backend"), "{line}");
     let line = fail(2, &["init", "--backend", "model"]);
     assert!(line.contains("--dir"), "{line}");
     let line = fail(2, &["recover", "--backend", "model", "--durability", "none"]);
@@ -148,6 +150,69 @@ fn golden_roots_hold_on_every_backend() {
             assert_eq!(run["root"], last, "{backend} {seed} {distribution}");
         }
     }
+}
+
+/// Root after 24 batches of a soak: 2^10 accounts, batches of 100, 25 % fresh, seed 1.
+const SOAKED: &str = "71f195d9230df7238d9fd16839f5ceb51b2a97fb77b8cc41b68d537d482499ab";
+
+#[test]
+fn soaks_agree_and_old_sessions_read_old_balances() {
+    for backend in backends() {
+        let at = folder();
+        let (json, page) = (at.path().join("result.json"), at.path().join("report.html"));
+        let names = [&json, &page].map(|path| path.to_str().expect("a plain name"));
+        let sessions = if backend == "nomt" { "0" } else { "4" };
+        let mut arguments = vec!["soak", "--quiet", "--backend", backend, "--json", names[0]];
+        for pair in [
+            ["--log2", "10"],
+            ["--batch", "100"],
+            ["--batches", "24"],
+            ["--warmup", "0"],
+            ["--seed", "1"],
+            ["--cache-mib", "64"],
+            ["--log-limit-mib", "1"],
+            ["--sessions", sessions],
+            ["--report", names[1]],
+        ] {
+            arguments.extend(pair);
+        }
+        succeed(&arguments);
+        let run = &read(&json)["runs"][0];
+        let count = |field: &str| run["verified"][field].as_u64().expect("a number");
+        assert_eq!(run["workload"], "soak");
+        assert_eq!(run["root"], SOAKED, "{backend}");
+        assert_eq!(count("sum"), 1_024_000);
+        assert!(run["accounts_closed"].as_u64() > Some(200));
+        assert_eq!(count("sessions") > 0, sessions != "0");
+        assert_eq!(count("session_accounts_changed") > 0, sessions != "0");
+        assert_eq!(run["rows"].as_array().map(Vec::len), Some(1));
+        // The five figures of the rows, which have no ratios, beside those of a transfer.
+        let page = std::fs::read_to_string(&page).expect("the page");
+        assert!(page.matches("<svg ").count() >= 14, "{backend}");
+    }
+}
+
+#[test]
+fn a_soak_ends_with_its_time_and_knows_its_folder() {
+    let (at, db) = (folder(), folder());
+    let file = at.path().join("result.json");
+    let dir = db.path().to_str().expect("a plain name");
+    let size = ["--log2", "8", "--batch", "50", "--cache-mib", "64", "--dir", dir];
+    let time = ["--minutes", "0.03", "--row-seconds", "1", "--quiet", "--log-limit-mib", "1"];
+    let json = ["--json", file.to_str().expect("a plain name")];
+    succeed(&[&["soak", "--backend", "pleach,model"], &size[..], &time[..], &json[..]].concat());
+    let document = read(&file);
+    let runs = document["runs"].as_array().expect("runs");
+    assert_eq!(runs[0]["batches"], runs[1]["batches"]);
+    assert_eq!(runs[0]["root"], runs[1]["root"]);
+    let wall = runs[0]["batch_wall_seconds"].as_array().expect("a series");
+    assert!(wall.last().and_then(Value::as_f64) >= Some(1.2), "{wall:?}");
+    let line = fail(2, &[&["transfer", "--backend", "pleach"], &size[..]].concat());
+    assert!(line.contains("--life 16"), "{line}");
+    let line = fail(2, &["soak", "--minutes", "2", "--require-level"]);
+    assert!(line.contains("--minutes"), "{line}");
+    fail(2, &["soak", "--minutes", "0"]);
+    fail(2, &["soak", "--minutes", "1", "--batches", "5"]);
 }
 
 #[test]
@@ -218,6 +283,104 @@ fn every_flag_that_steers_an_engine_leaves_the_roots_alone() {
         for variant in variants {
             let document = transfer(&folder(), &[&["--backend", backend], variant].concat());
             assert_eq!(document["runs"][0]["root"], plain, "{backend} {variant:?}");
+        }
+    }
+}
+
+#[test]
+fn backends_that_take_turns_do_the_same_as_one_after_the_other() {
+    let plain = transfer(&folder(), &["--backend", "model", "--batches", "7"]);
+    let list = backends().join(",");
+    // Turns that divide the batches, that do not, and that are longer.
+    for turn in ["1", "3", "100"] {
+        let at = folder();
+        let more = ["--backend", &list, "--batches", "7", "--alternate", turn];
+        let document = transfer(&at, &more);
+        assert_eq!(document["states_with_equal_roots"], 9);
+        for run in document["runs"].as_array().expect("runs") {
+            assert_eq!(run["root"], plain["runs"][0]["root"]);
+            assert_eq!(run["batches"], 7);
+            assert_eq!(run["alternate"].to_string(), turn);
+            assert_eq!(run["batch_ms"].as_array().expect("a series").len(), 7);
+        }
+    }
+    let document = transfer(
+        &folder(),
+        &["--backend", "pleach,model", "--batches", "auto", "--alternate", "9", "--batch", "400"],
+    );
+    let count = |run: usize| document["runs"][run]["batches"].as_u64().expect("a number");
+    assert!(count(0) == count(1) && count(0) >= 40 && count(0).is_multiple_of(9));
+    let line = fail(2, &["transfer", "--backend", "model", "--alternate", "5"]);
+    assert!(line.contains("--backend"), "{line}");
+}
+
+#[test]
+fn a_report_is_one_page_with_everything_inside() {
+    let at = folder();
+    let file = at.path().join("report.html");
+    let name = file.to_str().expect("a plain name");
+    let document = transfer(&at, &["--backend", &backends().join(","), "--report", name]);
+    let page = std::fs::read_to_string(&file).expect("the page");
+    // 4 phases, 6 figures over time, 4 ratios.
+    assert_eq!(page.matches("<svg ").count(), 14);
+    assert_eq!(page.matches("</svg>").count(), 14);
+    for elsewhere in ["<script", "http:", "https:", "<link", "@import"] {
+        assert!(!page.contains(elsewhere), "{elsewhere}");
+    }
+    for run in document["runs"].as_array().expect("runs") {
+        assert!(page.contains(run["root"].as_str().expect("a root")));
+        for series in
+            ["ms", "execute_ms", "read_bytes", "written_bytes", "rss_bytes", "files_bytes"]
+        {
+            let values = run[format!("batch_{series}")].as_array().expect("a series");
+            assert_eq!(values.len(), 3, "{series}");
+        }
+        let sum = |name: &str| -> u64 {
+            run[name].as_array().expect("a series").iter().filter_map(Value::as_u64).sum()
+        };
+        let total = run["bytes_written"].as_u64().expect("a number");
+        assert!(sum("batch_written_bytes") <= total, "{run}");
+    }
+    let nowhere = ["--report", "/nonexistent/folder/report.html"];
+    let line = fail(2, &[&["transfer", "--backend", "model"], &nowhere[..]].concat());
+    assert!(line.contains("report.html"), "{line}");
+}
+
+#[cfg(feature = "peer-nomt")]
+#[test]
+fn peer_arguments_are_checked_printed_and_leave_the_roots_alone() {
+    for wrong in [
+        "nomt.reader=2",
+        "nomt.readers=0",
+        "nomt.load_batch=many",
+        "nomt.buckets=-1",
+        "nomt.warm_up=perhaps",
+    ] {
+        let line = fail(2, &["transfer", "--backend", "nomt", "--peer-arg", wrong]);
+        assert!(line.contains("--peer-arg"), "{line}");
+    }
+    let plain = transfer(&folder(), &["--backend", "model"])["runs"][0]["root"].clone();
+    let settings = [
+        "readers=16",
+        "load_batch=100",
+        "commit_workers=1",
+        "io_workers=2",
+        "page_cache_mib=16",
+        "leaf_cache_mib=16",
+        "prepopulate=true",
+        "warm_up=true",
+    ];
+    for prefetch in ["on", "off"] {
+        let names: Vec<_> = settings.iter().map(|one| format!("nomt.{one}")).collect();
+        let mut arguments = vec!["--backend", "nomt", "--prefetch", prefetch];
+        for name in &names {
+            arguments.extend(["--peer-arg", name]);
+        }
+        let run = transfer(&folder(), &arguments)["runs"][0].clone();
+        assert_eq!(run["root"], plain);
+        let note = run["notes"][0].as_str().expect("a note");
+        for setting in settings {
+            assert!(note.contains(setting), "{note}");
         }
     }
 }

@@ -72,7 +72,7 @@ impl Options {
             direct: true,
             trie_cache: None,
             log_limit: 256 << 20,
-            flush_at: 2,
+            flush_at: 4,
             geometry: Geometry::default(),
         }
     }

@@ -1,13 +1,17 @@
 //! What the fuzz targets share: sets and batches cut from the fuzzer's bytes, and the checks.
 //!
 //! A target cuts its structures from the front with [`Input`]; when the bytes run out they are
-//! zeros, so every input is a valid one.
+//! zeros, so every input is a valid one. Whole databases are opened by [`sim`] and compared with
+//! the oracle in [`model`].
 
 use pleach_core::{
     Blake3, Key, Lookup, Node, Prefix,
     naive::Naive,
     proof::{Access, Op, Terminal, multi, path, witness},
 };
+
+pub mod model;
+pub mod sim;
 
 #[path = "../../core/tests/common/second.rs"]
 #[allow(dead_code)]

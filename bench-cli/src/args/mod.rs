@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::args::values::{Count, Durability, IoChoice, Switch};
+use crate::args::values::{Count, Durability, IoChoice, Minutes, Switch};
 use crate::distribution::Distribution;
 use crate::error::{BenchError, one_line};
 
@@ -26,6 +26,8 @@ pub(crate) enum BenchCommand {
     Init(InitArgs),
     /// Transfers between accounts: the headline workload
     Transfer(TransferArgs),
+    /// Transfers, new and closed accounts and open sessions for some minutes: figures must stay level
+    Soak(SoakArgs),
     /// Kills a running transfer with SIGKILL again and again and checks what reopens
     Recover(RecoverArgs),
     /// What the folder's device gives through our own I/O crate
@@ -141,6 +143,54 @@ pub(crate) struct TransferArgs {
     /// Empty the system's page cache between load and run (needs root)
     #[arg(long)]
     pub(crate) drop_caches: bool,
+    /// Let the backends take turns of N batches, all of them open, one running at a time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) alternate: Option<u32>,
+    /// Writes the results as one HTML page with plots
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+}
+
+/// `nomt-bench soak`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SoakArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) stream: StreamArgs,
+    /// How long, verification between batches included
+    #[arg(long, value_name = "M", default_value = "10")]
+    pub(crate) minutes: Minutes,
+    /// So many batches, however long they take
+    #[arg(long, value_name = "N", conflicts_with = "minutes", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) batches: Option<u64>,
+    /// Loaded accounts that close in a batch, in percent of its transfers
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) deletes: u32,
+    /// Batches after which a batch's new accounts close
+    #[arg(long, value_name = "BATCHES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) life: u32,
+    /// Sessions that stay open while batches go on
+    #[arg(long, value_name = "K", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=1024))]
+    pub(crate) sessions: u32,
+    /// Batches that each of them stays open for
+    #[arg(long, value_name = "BATCHES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) session_batches: u32,
+    /// Batches before the clock starts; auto: until the delta is steady
+    #[arg(long, value_name = "N|auto", default_value = "auto")]
+    pub(crate) warmup: Count,
+    /// Verify one witness in K
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) verify_every: u64,
+    /// Seconds of a row of the table
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) row_seconds: u32,
+    /// Exit 1 when a figure does not stay level
+    #[arg(long)]
+    pub(crate) require_level: bool,
+    /// Writes the results as one HTML page with plots
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
 }
 
 /// `nomt-bench recover`.

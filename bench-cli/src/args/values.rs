@@ -74,6 +74,20 @@ impl fmt::Display for Count {
     }
 }
 
+/// A time in minutes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Minutes(pub(crate) f64);
+
+impl FromStr for Minutes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(minutes) if (0.001..=100_000.0).contains(&minutes) => Ok(Self(minutes)),
+            _ => Err("say 0.001 to 100000 minutes".to_owned()),
+        }
+    }
+}
+
 /// When a commit is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {

@@ -153,6 +153,14 @@ pub(crate) trait Witness {
     fn verify(&self, prev_root: &Root) -> core::result::Result<Proven, String>;
 }
 
+/// One state, readable while batches go on.
+pub(crate) trait View {
+    /// Its root.
+    fn root(&self) -> Root;
+    /// Values of keys in it.
+    fn read(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>>;
+}
+
 /// Counters of an engine; `None` where it keeps none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Counters {
@@ -165,6 +173,8 @@ pub(crate) struct Counters {
     pub(crate) checkpoints: Option<u64>,
     pub(crate) leaf_pages: Option<u64>,
     pub(crate) pages_written: Option<u64>,
+    /// Device writes that these took.
+    pub(crate) page_runs_written: Option<u64>,
     pub(crate) bytes_written_log: Option<u64>,
     pub(crate) hashes: Option<u64>,
 }
@@ -180,6 +190,7 @@ impl Counters {
             upper_trie_pages_read: less(self.upper_trie_pages_read, start.upper_trie_pages_read),
             checkpoints: less(self.checkpoints, start.checkpoints),
             pages_written: less(self.pages_written, start.pages_written),
+            page_runs_written: less(self.page_runs_written, start.page_runs_written),
             bytes_written_log: less(self.bytes_written_log, start.bytes_written_log),
             hashes: less(self.hashes, start.hashes),
             ..*self
@@ -215,10 +226,28 @@ pub(crate) trait Backend {
     }
     /// Values of keys in the newest state.
     fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>>;
+    /// Keeps the newest state readable; an error where commits would wait for that.
+    fn view(&mut self) -> Result<Box<dyn View>>;
     /// What is to be printed with the result: settings, fallbacks, durability.
     fn notes(&self) -> Vec<String>;
     /// Closes it cleanly.
     fn close(self: Box<Self>) -> Result<()>;
+}
+
+/// Refuses settings that no backend of a run would understand, before anything is created.
+pub(crate) fn check_settings(kinds: &[Kind], options: &EngineOptions) -> Result<()> {
+    for (name, value) in &options.peer_args {
+        let peer = name.split_once('.').map_or(name.as_str(), |(peer, _)| peer);
+        if !kinds.iter().any(|kind| kind.name() == peer) {
+            let text = format!("--peer-arg {name}={value}: {peer} is not in --backend");
+            return Err(BenchError::Usage(text));
+        }
+    }
+    #[cfg(feature = "peer-nomt")]
+    if kinds.contains(&Kind::Nomt) {
+        nomt::check_settings(options)?;
+    }
+    Ok(())
 }
 
 /// Opens a backend's database, creating it when the folder is empty or missing.

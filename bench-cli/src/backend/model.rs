@@ -9,7 +9,7 @@ use pleach_core::node::{combine, leaf};
 use pleach_core::{Blake3, Hasher as _, Key, Node, TERMINATOR, ValueHash, prefix};
 
 use crate::account;
-use crate::backend::{Backend, Done, Place, Root, Work};
+use crate::backend::{Backend, Done, Place, Root, View, Work};
 use crate::error::{BenchError, Result};
 use crate::workload::transfer::Change;
 
@@ -86,8 +86,14 @@ impl Backend for Model {
         let changes = (work.compute)(&seen)?;
         let executed = Instant::now();
         for (key, change) in work.keys.iter().zip(changes) {
-            if let Change::Write(balance) = change {
-                self.pairs.insert(*key, account::encode(balance));
+            match change {
+                Change::Read => {}
+                Change::Write(balance) => {
+                    self.pairs.insert(*key, account::encode(balance));
+                }
+                Change::Delete => {
+                    self.pairs.remove(key);
+                }
             }
         }
         let prev_root = core::mem::replace(&mut self.root, root_of(&self.pairs));
@@ -106,7 +112,11 @@ impl Backend for Model {
     }
 
     fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
-        Ok(keys.iter().map(|key| self.pairs.get(key).map(|value| value.to_vec())).collect())
+        Ok(values(&self.pairs, keys))
+    }
+
+    fn view(&mut self) -> Result<Box<dyn View>> {
+        Ok(Box::new(Copy { pairs: self.pairs.clone(), root: self.root }))
     }
 
     fn notes(&self) -> Vec<String> {
@@ -116,6 +126,26 @@ impl Backend for Model {
     fn close(self: Box<Self>) -> Result<()> {
         Ok(())
     }
+}
+
+/// A state as it was.
+struct Copy {
+    pairs: BTreeMap<Key, [u8; 8]>,
+    root: Root,
+}
+
+impl View for Copy {
+    fn root(&self) -> Root {
+        self.root
+    }
+
+    fn read(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
+        Ok(values(&self.pairs, keys))
+    }
+}
+
+fn values(pairs: &BTreeMap<Key, [u8; 8]>, keys: &[Key]) -> Vec<Option<Vec<u8>>> {
+    keys.iter().map(|key| pairs.get(key).map(|value| value.to_vec())).collect()
 }
 
 fn state_path(folder: &Path) -> PathBuf {

@@ -11,7 +11,9 @@ use pleach_io::{OsDevice, Threads};
 
 use crate::account;
 use crate::args::values::{Durability, IoChoice};
-use crate::backend::{Backend, Counters, Done, EngineOptions, Place, Proven, Root, Witness, Work};
+use crate::backend::{
+    Backend, Counters, Done, EngineOptions, Place, Proven, Root, View, Witness, Work,
+};
 use crate::error::{BenchError, Result};
 use crate::workload::transfer::Change;
 
@@ -179,15 +181,19 @@ impl Backend for PleachBackend {
             checkpoints: Some(metrics.checkpoints),
             leaf_pages: Some(metrics.leaf_pages),
             pages_written: Some(metrics.pages_written),
+            page_runs_written: Some(metrics.page_runs_written),
             bytes_written_log: Some(metrics.log_bytes),
             hashes: Some(metrics.hashes),
         }
     }
 
     fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.view()?.read(keys)
+    }
+
+    fn view(&mut self) -> Result<Box<dyn View>> {
         let session = self.db.session(self.session_options(false)).map_err(wrap)?;
-        let values = session.read_many(keys).map_err(wrap)?;
-        Ok(values.into_iter().map(|value| value.map(|value| value.to_vec())).collect())
+        Ok(Box::new(PleachView(session)))
     }
 
     fn notes(&self) -> Vec<String> {
@@ -207,10 +213,25 @@ impl Backend for PleachBackend {
     }
 }
 
+/// A session that stays on its state.
+struct PleachView(pleach::Session<Blake3, OsDevice, Threads>);
+
+impl View for PleachView {
+    fn root(&self) -> Root {
+        self.0.root()
+    }
+
+    fn read(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
+        let values = self.0.read_many(keys).map_err(wrap)?;
+        Ok(values.into_iter().map(|value| value.map(|value| value.to_vec())).collect())
+    }
+}
+
 fn accesses(keys: &[Key], changes: &[Change]) -> Vec<Access> {
     let kind = |change: &Change| match change {
         Change::Read => AccessKind::Read,
         Change::Write(new) => AccessKind::ReadWrite(Some(account::encode(*new).to_vec().into())),
+        Change::Delete => AccessKind::ReadWrite(None),
     };
     keys.iter()
         .zip(changes)

@@ -24,7 +24,7 @@ pub(crate) fn need(kind: Kind, options: &EngineOptions) -> Need {
         },
         Kind::Nomt => Need {
             disk: nomt_buckets(options) * 4097 + accounts * 90 + 512 * MIB,
-            memory: options.cache_mib * MIB + 512 * MIB + accounts * 12,
+            memory: nomt_caches_mib(options) * MIB + 512 * MIB + accounts * 12,
         },
         Kind::Model => Need { disk: accounts * 80 + MIB, memory: accounts * 200 + 16 * MIB },
     }
@@ -33,6 +33,16 @@ pub(crate) fn need(kind: Kind, options: &EngineOptions) -> Need {
 /// A peer's setting by its full name.
 pub(crate) fn peer_arg<'a>(options: &'a EngineOptions, name: &str) -> Option<&'a str> {
     options.peer_args.iter().rev().find(|arg| arg.0 == name).map(|arg| arg.1.as_str())
+}
+
+/// Both caches of nomt: half of the budget each where `--peer-arg` does not say otherwise.
+fn nomt_caches_mib(options: &EngineOptions) -> u64 {
+    let cache = |name| peer_arg(options, name).and_then(|text| text.parse::<u64>().ok());
+    ["nomt.page_cache_mib", "nomt.leaf_cache_mib"]
+        .map(|name| cache(name).unwrap_or(options.cache_mib / 2))
+        .iter()
+        .fold(0u64, |sum, mib| sum.saturating_add(*mib))
+        .min(1 << 40)
 }
 
 /// Buckets of nomt's hash table: `nomt.buckets`, or the pages that uniform keys are expected to

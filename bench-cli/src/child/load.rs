@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend;
+use crate::args::values::Switch;
 use crate::backend::batches::BatchWriter;
+use crate::backend::{self, EngineOptions};
 use crate::child::{Event, HexRoot, Spec, say};
 use crate::error::Result;
 use crate::machine::{self, DiskUse};
@@ -30,7 +31,9 @@ pub(crate) struct LoadResult {
 /// Loads the accounts into a new database and closes it.
 pub(crate) fn load(spec: &Spec) -> Result<LoadResult> {
     let accounts = spec.initial();
-    let mut engine = backend::open(spec.backend, &spec.place, &spec.options)?;
+    // Nobody wants a witness of the load, and an engine may be faster when it knows.
+    let options = EngineOptions { witness: Switch(false), ..spec.options.clone() };
+    let mut engine = backend::open(spec.backend, &spec.place, &options)?;
     let before = DiskUse::now(&spec.place.folder);
     let start = Instant::now();
     let last = Mutex::new(start);

@@ -1,13 +1,16 @@
 //! Jobs in processes of their own, so that memory, caches and I/O of each backend and of load
 //! and run are told apart. The parent starts its own executable again, writes a [`Spec`] to its
-//! standard input and reads [`Event`]s, one JSON line each, from its standard output.
+//! standard input and reads [`Event`]s, one JSON line each, from its standard output. A stepped
+//! run then waits for an [`Order`], a line of its standard input as well, before each step.
 
 mod check;
 mod load;
 mod run;
+mod series;
 pub(crate) mod spawn;
+mod views;
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +23,8 @@ use crate::error::{BenchError, Result};
 pub(crate) use check::{CheckResult, InspectResult};
 pub(crate) use load::LoadResult;
 pub(crate) use run::RunResult;
+pub(crate) use series::BatchSample;
+pub(crate) use views::ViewPlan;
 
 /// One job of one backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,6 +64,22 @@ pub(crate) struct RunPlan {
     pub(crate) warmup: Count,
     pub(crate) batches: Count,
     pub(crate) verify_every: u64,
+    /// With [`Count::Auto`]: batches until so many seconds have passed, pauses included.
+    pub(crate) seconds: Option<f64>,
+    /// Batches under the clock are run as [`Order`]s say.
+    pub(crate) stepped: bool,
+    /// Sessions that stay open meanwhile.
+    pub(crate) views: ViewPlan,
+}
+
+/// What the parent tells a stepped run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Order {
+    /// Run so many batches, then wait again.
+    Go(u64),
+    /// Drain, close, give the result.
+    End,
 }
 
 /// What a child says.
@@ -71,6 +92,10 @@ pub(crate) enum Event {
     Committing { number: u64, root: HexRoot },
     /// That commit is acknowledged.
     Committed { number: u64 },
+    /// A stepped run has warmed up with so many batches and waits.
+    Ready { warmup: u64 },
+    /// It has run a step and waits; by its plan the batches so far are enough.
+    Stepped { enough: bool },
     /// The job's result.
     Loaded(LoadResult),
     /// The job's result.
@@ -137,9 +162,21 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn read_spec() -> Result<Spec> {
-    let mut text = String::new();
-    let read = std::io::stdin().read_to_string(&mut text);
-    read.map_err(|error| BenchError::Child(format!("no job: {error}")))?;
+    let text = read_line()?.unwrap_or_default();
     serde_json::from_str(&text)
         .map_err(|error| BenchError::Usage(format!("this subcommand is internal ({error})")))
+}
+
+/// The parent's next order. A parent that is gone ends the child: nobody waits for the result.
+fn next_order() -> Result<Order> {
+    let gone = || BenchError::Child("the parent is gone".to_owned());
+    let text = read_line()?.ok_or_else(gone)?;
+    serde_json::from_str(&text)
+        .map_err(|error| BenchError::Child(format!("no order: {error}: {text}")))
+}
+
+/// A line of standard input; `None` at its end.
+fn read_line() -> Result<Option<String>> {
+    let line = std::io::stdin().lines().next().transpose();
+    line.map_err(|error| BenchError::Child(format!("no job: {error}")))
 }

@@ -12,10 +12,12 @@ use crate::account;
 use crate::args::values::Count;
 use crate::backend::batches::BatchWriter;
 use crate::backend::{self, Backend, Counters, Done, Proven, Root, Work};
-use crate::child::{Event, HexRoot, RunPlan, Spec, say};
+use crate::child::series::{BatchSample, Sampler};
+use crate::child::views::Views;
+use crate::child::{Event, HexRoot, Order, RunPlan, Spec, next_order, say};
 use crate::error::{BenchError, Result};
 use crate::machine::{self, DiskUse};
-use crate::measure::{Phase, Quantiles, millis};
+use crate::measure::{Phase, Quantiles};
 use crate::workload::transfer::{self, Change, Prepared};
 
 /// Fewest and most batches of `--batches auto`, and checkpoints that it waits for.
@@ -33,6 +35,8 @@ pub(crate) struct RunResult {
     pub(crate) transfers: u64,
     pub(crate) moved: u64,
     pub(crate) empty: u64,
+    /// Accounts that were deleted.
+    pub(crate) closed: u64,
     /// Distinct accounts, summed over the batches.
     pub(crate) accounts: u64,
     /// Time in the engine until the last acknowledgement.
@@ -43,12 +47,18 @@ pub(crate) struct RunResult {
     pub(crate) finish: Quantiles,
     pub(crate) commit: Quantiles,
     pub(crate) total: Quantiles,
-    pub(crate) batch_ms: Vec<f64>,
+    pub(crate) series: Vec<BatchSample>,
     pub(crate) disk: DiskUse,
     pub(crate) counters: Counters,
     pub(crate) witnesses: u64,
     pub(crate) witness_bytes: u64,
     pub(crate) witnesses_verified: u64,
+    /// Sessions that were kept open and read to their end what they read first.
+    pub(crate) sessions_ended: u64,
+    /// Values that they read.
+    pub(crate) session_reads: u64,
+    /// Accounts that they read and that had changed by their end.
+    pub(crate) session_changes: u64,
     pub(crate) peak_rss_bytes: u64,
     pub(crate) files_bytes: u64,
     pub(crate) open_seconds: f64,
@@ -73,6 +83,8 @@ pub(crate) fn run(spec: &Spec, plan: RunPlan) -> Result<RunResult> {
         peak: 0,
         verify_every: plan.verify_every,
         phases: Phases::new(),
+        sampler: None,
+        views: Views::new(plan.views),
         result: RunResult { open_seconds: opened.as_secs_f64(), ..RunResult::default() },
     };
     runner.engine.pause();
@@ -100,15 +112,21 @@ impl Phases {
         }
     }
 
-    fn record(&mut self, done: &Done) -> Duration {
+    fn record(&mut self, done: &Done) {
         let total = done.execute + done.finish + done.commit;
         self.execute.record(done.execute);
         self.finish.record(done.finish);
         self.commit.record(done.commit);
         self.total.record(total);
         self.clock += total;
-        total
     }
+}
+
+/// What there was when the clock started.
+struct Start {
+    time: Instant,
+    counters: Counters,
+    disk: DiskUse,
 }
 
 struct Runner<'a> {
@@ -123,6 +141,9 @@ struct Runner<'a> {
     peak: u64,
     verify_every: u64,
     phases: Phases,
+    /// Present while the clock counts.
+    sampler: Option<Sampler>,
+    views: Views,
     result: RunResult,
 }
 
@@ -140,7 +161,7 @@ impl Runner<'_> {
             if enough {
                 return Ok(done);
             }
-            self.batch(false)?;
+            self.batch()?;
             levels.push(self.engine.counters().pending_entries.unwrap_or(0));
             let of = match (plan.warmup, plan.batches) {
                 (Count::Fixed(warmup), Count::Fixed(batches)) => warmup + batches,
@@ -151,57 +172,98 @@ impl Runner<'_> {
     }
 
     fn clocked(&mut self, plan: RunPlan, warmup: u64) -> Result<()> {
-        let folder = self.spec.place.folder.clone();
+        let start = self.start_clock(warmup);
+        if plan.stepped {
+            self.steps(plan, &start, warmup)?;
+        } else {
+            while !self.enough(plan, &start) {
+                self.batch()?;
+                let of = match plan.batches {
+                    Count::Fixed(batches) => warmup + batches,
+                    Count::Auto => 0,
+                };
+                say(&Event::Progress { done: warmup + self.result.batches, of })?;
+            }
+        }
+        self.views.finish(self.engine.as_mut())?;
+        self.result.sessions_ended = self.views.ended;
+        self.result.session_reads = self.views.reads;
+        self.result.session_changes = self.views.changed;
+        self.stop_clock(&start)
+    }
+
+    fn start_clock(&mut self, warmup: u64) -> Start {
+        let folder = &self.spec.place.folder;
         self.peak = 0;
         machine::reset_peak_rss();
         self.outside = DiskUse::default();
         self.result.first_batch = self.next;
         self.result.warmup = warmup;
-        let counters = self.engine.counters();
-        let disk = DiskUse::now(&folder);
-        while !self.enough(plan.batches, &counters) {
-            self.batch(true)?;
-            let of = match plan.batches {
-                Count::Fixed(batches) => warmup + batches,
-                Count::Auto => 0,
-            };
-            say(&Event::Progress { done: warmup + self.result.batches, of })?;
+        let (counters, disk) = (self.engine.counters(), DiskUse::now(folder));
+        let start = Start { time: Instant::now(), counters, disk };
+        self.sampler = Some(Sampler::new(folder.clone(), start.counters, start.disk));
+        start
+    }
+
+    /// Runs batches when it is told to. Until then others run: what the device does meanwhile
+    /// is not this engine's doing.
+    fn steps(&mut self, plan: RunPlan, start: &Start, warmup: u64) -> Result<()> {
+        let folder = &self.spec.place.folder;
+        let mut event = Event::Ready { warmup };
+        loop {
+            let before = DiskUse::now(folder);
+            say(&event)?;
+            let order = next_order()?;
+            let waited = DiskUse::now(folder).since(&before);
+            self.outside = self.outside.plus(&DiskUse { read: 0, written: 0, ..waited });
+            let Order::Go(batches) = order else { return Ok(()) };
+            for _ in 0..batches {
+                self.batch()?;
+            }
+            event = Event::Stepped { enough: self.enough(plan, start) };
         }
+    }
+
+    fn stop_clock(&mut self, start: &Start) -> Result<()> {
         self.engine.resume();
         let settling = Instant::now();
         self.engine.settle()?;
         let acknowledged = self.phases.clock + settling.elapsed();
         let draining = Instant::now();
-        self.engine.drain(counters.pending_entries.unwrap_or(0))?;
+        self.engine.drain(start.counters.pending_entries.unwrap_or(0))?;
         let drained = acknowledged + draining.elapsed();
 
         let result = &mut self.result;
         result.seconds_acknowledged = acknowledged.as_secs_f64();
         result.seconds_drained = drained.as_secs_f64();
-        result.disk = DiskUse::now(&folder).since(&disk).since(&self.outside);
-        result.counters = self.engine.counters().since(&counters);
+        let disk = DiskUse::now(&self.spec.place.folder);
+        result.disk = disk.since(&start.disk).since(&self.outside);
+        result.counters = self.engine.counters().since(&start.counters);
         result.peak_rss_bytes = machine::peak_rss().max(self.peak);
         Ok(())
     }
 
-    fn enough(&self, batches: Count, start: &Counters) -> bool {
+    fn enough(&self, plan: RunPlan, start: &Start) -> bool {
         let done = self.result.batches;
-        match batches {
-            Count::Fixed(count) => done >= count,
-            Count::Auto => {
+        match (plan.batches, plan.seconds) {
+            (Count::Fixed(count), _) => done >= count,
+            (Count::Auto, Some(seconds)) => {
+                done > 0 && start.time.elapsed().as_secs_f64() >= seconds
+            }
+            (Count::Auto, None) => {
                 let (fewest, most, wanted) = AUTO_BATCHES;
                 // An engine without checkpoints is done with the fewest.
-                let checkpoints = self.engine.counters().since(start).checkpoints;
+                let checkpoints = self.engine.counters().since(&start.counters).checkpoints;
                 done >= most || (done >= fewest && checkpoints.is_none_or(|seen| seen >= wanted))
             }
         }
     }
 
     /// Draws, runs and verifies the next batch; background work is paused before and after.
-    fn batch(&mut self, clocked: bool) -> Result<()> {
+    fn batch(&mut self) -> Result<()> {
         let number = self.next;
         let prepared = Prepared::new(self.spec.stream.batch(self.spec.initial(), number));
-        let (mut moved, mut empty) = (0, 0);
+        let (mut moved, mut empty, mut closed) = (0, 0, 0);
         let (mut seen, mut changes) = (Vec::new(), Vec::new());
         let roots = &mut self.roots;
         let work = Work {
@@ -209,7 +271,7 @@ impl Runner<'_> {
             keys: &prepared.keys,
             compute: &mut |balances| {
                 let applied = transfer::apply(&prepared.batch, balances)?;
-                (moved, empty) = (applied.moved, applied.empty);
+                (moved, empty, closed) = (applied.moved, applied.empty, applied.closed);
                 seen = balances.to_vec();
                 changes.clone_from(&applied.changes);
                 Ok(applied.changes)
@@ -229,34 +291,35 @@ impl Runner<'_> {
             let text = format!("batch {number} turned a sum of {before} into {after}");
             return Err(BenchError::Wrong(text));
         }
-        if clocked {
-            let total = self.phases.record(&done);
+        if let Some(sampler) = &mut self.sampler {
+            self.phases.record(&done);
+            let counters = self.engine.counters();
             let result = &mut self.result;
-            result.batch_ms.push(millis(total));
+            result.series.push(sampler.sample(&done, moved + empty, &counters, &self.outside));
             result.batches += 1;
             result.transfers += moved + empty;
             result.moved += moved;
             result.empty += empty;
+            result.closed += closed;
             result.accounts += prepared.keys.len() as u64;
         }
-        self.verify(number, &done, &Claims { keys: &prepared.keys, seen, changes }, clocked)?;
+        self.verify(number, &done, &Claims { keys: &prepared.keys, seen, changes })?;
         self.root = done.root;
         self.next += 1;
+        let before = DiskUse::now(&self.spec.place.folder);
+        self.views.turn(self.engine.as_mut(), self.spec, self.next)?;
+        let own = DiskUse::now(&self.spec.place.folder).since(&before);
+        self.outside = self.outside.plus(&own);
         Ok(())
     }
 
-    fn verify(
-        &mut self,
-        number: u64,
-        done: &Done,
-        claims: &Claims<'_>,
-        clocked: bool,
-    ) -> Result<()> {
+    fn verify(&mut self, number: u64, done: &Done, claims: &Claims<'_>) -> Result<()> {
         if done.prev_root != self.root {
             let text = format!("batch {number} does not start at the root of the one before");
             return Err(BenchError::Wrong(text));
         }
         let Some(witness) = &done.witness else { return Ok(()) };
+        let clocked = self.sampler.is_some();
         if clocked {
             self.result.witnesses += 1;
             self.result.witness_bytes += witness.bytes();
@@ -312,6 +375,7 @@ impl Claims<'_> {
         let writes = self.keys.iter().zip(&self.changes).filter_map(|(key, change)| match change {
             Change::Read => None,
             Change::Write(new) => Some((*key, Some(hash(*new)))),
+            Change::Delete => Some((*key, None)),
         });
         if !same(reads.collect(), proven.reads.clone()) {
             return Err("proves other reads than were made".to_owned());
@@ -334,7 +398,11 @@ fn sums_of(seen: &[Option<u64>], changes: &[Change]) -> (u128, u128) {
     let mut sums = (0, 0);
     for (seen, change) in seen.iter().zip(changes) {
         let before = seen.unwrap_or(0);
-        let after = if let Change::Write(new) = change { *new } else { before };
+        let after = match change {
+            Change::Read => before,
+            Change::Write(new) => *new,
+            Change::Delete => 0,
+        };
         sums.0 += u128::from(before);
         sums.1 += u128::from(after);
     }

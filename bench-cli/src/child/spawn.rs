@@ -1,18 +1,20 @@
 //! The parent's side: starts a child, hears its events, kills it where a workload wants that.
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::child::{Event, Spec};
+use crate::child::{Event, Job, Order, Spec};
 use crate::error::{BenchError, Result};
 
 /// A running child.
 pub(crate) struct Running {
     process: Child,
     events: Lines<BufReader<ChildStdout>>,
+    /// Open while the job takes orders.
+    orders: Option<ChildStdin>,
     what: String,
 }
 
@@ -25,14 +27,16 @@ impl Running {
         let mut command = Command::new(program);
         command.arg("__child").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(failed)?;
-        let text = serde_json::to_string(spec)
+        let mut text = serde_json::to_string(spec)
             .map_err(|error| BenchError::Child(format!("{what}: {error}")))?;
+        text.push('\n');
         let (Some(mut input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
             return Err(BenchError::Child(format!("{what}: no pipes")));
         };
         input.write_all(text.as_bytes()).map_err(failed)?;
-        drop(input);
-        Ok(Self { process, events: BufReader::new(output).lines(), what })
+        let stepped = matches!(spec.job, Job::Run(plan) if plan.stepped);
+        let orders = stepped.then_some(input);
+        Ok(Self { process, events: BufReader::new(output).lines(), orders, what })
     }
 
     /// The next event; `None` when the child has closed its output. Lines that are no events
@@ -45,6 +49,42 @@ impl Running {
                 Err(_) => eprintln!("{line}"),
             }
         }
+    }
+
+    /// Passes events by until the one that is wanted.
+    ///
+    /// # Errors
+    /// When the child fails or ends before.
+    pub(crate) fn next_of(&mut self, mut wanted: impl FnMut(&Event) -> bool) -> Result<Event> {
+        while let Some(event) = self.next() {
+            match event {
+                Event::Failed { code, message } => return Err(self.failure(code, message)),
+                event if wanted(&event) => return Ok(event),
+                _ => {}
+            }
+        }
+        self.wait()?;
+        Err(self.silent())
+    }
+
+    /// Tells a stepped run what to do next.
+    pub(crate) fn order(&mut self, order: &Order) -> Result<()> {
+        let text = serde_json::to_string(order)
+            .map_err(|error| BenchError::Child(format!("{}: {error}", self.what)))?;
+        let Some(orders) = &mut self.orders else {
+            return Err(BenchError::Child(format!("{} takes no orders", self.what)));
+        };
+        // A child that has failed closes its input; it has said why.
+        let written = writeln!(orders, "{text}").and_then(|()| orders.flush());
+        match written {
+            Ok(()) => Ok(()),
+            Err(_) => self.next_of(|_| false).map(|_| ()),
+        }
+    }
+
+    /// The error of a child that ended without a word.
+    pub(crate) fn silent(&self) -> BenchError {
+        BenchError::Child(format!("{} ended without a result", self.what))
     }
 
     /// Kills the child with SIGKILL after a time. The process is not reaped before

@@ -20,12 +20,14 @@ pub(crate) fn init(args: InitArgs) -> Result<()> {
             seed: args.common.seed,
             batch: 1,
             fresh: 0,
+            closing: None,
             distribution: crate::distribution::Distribution::Uniform,
         },
         witness: Switch(false),
         prefetch: Switch(true),
         overlay_window: 0,
         batches: 0,
+        alternate: None,
     };
     let setting = Setting::new(args.common, &extra)?;
     let mut loads = Vec::new();

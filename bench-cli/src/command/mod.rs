@@ -1,13 +1,17 @@
 //! The subcommands of `nomt-bench`, in the parent process.
 
+mod alternate;
 pub(crate) mod device;
 pub(crate) mod init;
 pub(crate) mod recover;
+pub(crate) mod soak;
 pub(crate) mod transfer;
+
+use std::path::Path;
 
 use crate::args::Common;
 use crate::args::values::Switch;
-use crate::backend::{EngineOptions, Kind, sizing};
+use crate::backend::{self, EngineOptions, Kind, sizing};
 use crate::child::spawn::{run_job, unexpected};
 use crate::child::{Event, Job, LoadResult, Spec};
 use crate::draws::Stream;
@@ -24,6 +28,8 @@ pub(crate) struct Setting {
     pub(crate) home: Home,
     pub(crate) stream: Stream,
     pub(crate) options: EngineOptions,
+    /// Batches a turn, when the backends take turns.
+    pub(crate) alternate: Option<u32>,
 }
 
 /// What a subcommand adds to the common flags.
@@ -34,11 +40,14 @@ pub(crate) struct Extra {
     pub(crate) overlay_window: u32,
     /// Batches that are expected, for sizing.
     pub(crate) batches: u64,
+    /// Batches a turn, when the backends take turns.
+    pub(crate) alternate: Option<u32>,
 }
 
 impl Setting {
     /// Checks the flags against each other and the machine, and makes the folder.
     pub(crate) fn new(common: Common, extra: &Extra) -> Result<Self> {
+        check_output(common.json.as_deref())?;
         let mut kinds = Vec::new();
         for name in &common.backend {
             let kind = Kind::parse(name)?;
@@ -48,7 +57,7 @@ impl Setting {
             kinds.push(kind);
         }
         let initial = 1u64 << common.log2;
-        let grown = extra.stream.accounts_before(initial, extra.batches);
+        let grown = extra.stream.live_before(initial, extra.batches);
         let options = EngineOptions {
             durability: common.durability,
             witness: extra.witness,
@@ -65,9 +74,14 @@ impl Setting {
             // A quarter more than will be there, for runs that go on later.
             expected_accounts: grown.max(initial + initial / 4),
         };
-        check_needs(&common, &kinds, &options)?;
+        backend::check_settings(&kinds, &options)?;
+        if extra.alternate.is_some() {
+            alternate::check_sides(kinds.len())?;
+        }
+        check_needs(&common, &kinds, &options, extra.alternate.is_some())?;
         let home = Home::new(common.dir.as_deref(), common.keep)?;
-        Ok(Self { common, kinds, home, stream: extra.stream, options })
+        let (stream, alternate) = (extra.stream, extra.alternate);
+        Ok(Self { common, kinds, home, stream, options, alternate })
     }
 
     /// A job of a backend.
@@ -107,6 +121,17 @@ impl Setting {
     }
 }
 
+/// Refuses a file that could not be made, before the hours that it would hold.
+pub(crate) fn check_output(path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if path.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+        let text = format!("{} cannot be written: name a file in a folder", path.display());
+        return Err(BenchError::Usage(text));
+    }
+    Ok(())
+}
+
 fn peer_args(args: &[String]) -> Result<Vec<(String, String)>> {
     let known = |name: &str| ["nomt"].contains(&name);
     args.iter()
@@ -121,11 +146,23 @@ fn peer_args(args: &[String]) -> Result<Vec<(String, String)>> {
         .collect()
 }
 
-/// Refuses what cannot fit, with the need stated.
-fn check_needs(common: &Common, kinds: &[Kind], options: &EngineOptions) -> Result<()> {
+/// Empties the system's page cache; says why not, when it could not.
+fn drop_caches() -> bool {
+    machine::drop_caches().inspect_err(|why| eprintln!("nomt-bench: {why}")).is_ok()
+}
+
+/// Refuses what cannot fit, with the need stated; `together`: all backends are open at once.
+fn check_needs(
+    common: &Common,
+    kinds: &[Kind],
+    options: &EngineOptions,
+    together: bool,
+) -> Result<()> {
     let needs = kinds.iter().map(|&kind| sizing::need(kind, options));
     let checking = Replay::memory(options.expected_accounts);
-    let memory = needs.clone().map(|need| need.memory).max().unwrap_or(0).max(checking);
+    let each = needs.clone().map(|need| need.memory);
+    let running = if together { each.sum() } else { each.max().unwrap_or(0) };
+    let memory = running.max(checking);
     let disk: u64 = needs.map(|need| need.disk).sum();
     if let Some(free) = machine::free_memory()
         && memory > free

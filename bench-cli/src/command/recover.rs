@@ -11,7 +11,7 @@ use crate::args::RecoverArgs;
 use crate::args::values::{Count, Durability};
 use crate::backend::{Kind, Root, has_checker};
 use crate::child::spawn::{Running, run_job, unexpected};
-use crate::child::{CheckResult, Event, InspectResult, Job, RunPlan};
+use crate::child::{CheckResult, Event, InspectResult, Job, RunPlan, ViewPlan};
 use crate::command::transfer::{check, stream_of};
 use crate::command::{Extra, Setting};
 use crate::draws::Draws;
@@ -60,6 +60,7 @@ pub(crate) fn recover(args: RecoverArgs) -> Result<()> {
         prefetch: args.stream.prefetch,
         overlay_window: 0,
         batches: u64::from(args.kills) * 20,
+        alternate: None,
     };
     let setting = Setting::new(args.common, &extra)?;
     let mut results = Vec::new();
@@ -127,6 +128,9 @@ fn kill_one(
         // Far more than fit before the kill.
         batches: Count::Fixed(10_000_000),
         verify_every: u64::MAX,
+        seconds: None,
+        stepped: false,
+        views: ViewPlan::default(),
     };
     let moment = KILL_AFTER.0 + draws.below(KILL_AFTER.1 - KILL_AFTER.0);
     let mut child = Running::start(&setting.spec(kind, Job::Run(plan)))?;

@@ -5,13 +5,13 @@ use crate::args::{StreamArgs, TransferArgs};
 use crate::backend::Kind;
 use crate::backend::batches::Batches;
 use crate::child::spawn::{run_job, unexpected};
-use crate::child::{CheckResult, Event, Job, LoadResult, RunPlan, RunResult};
-use crate::command::{Extra, Setting};
+use crate::child::{CheckResult, Event, Job, LoadResult, RunPlan, RunResult, ViewPlan};
+use crate::command::{Extra, Setting, alternate, check_output, drop_caches};
 use crate::draws::Stream;
 use crate::error::{BenchError, Result};
-use crate::machine::{self, Machine};
+use crate::machine::Machine;
 use crate::progress::Progress;
-use crate::report::{self, json};
+use crate::report::{self, html, json};
 
 /// Everything about one backend's run.
 pub(crate) struct Outcome {
@@ -27,7 +27,8 @@ pub(crate) struct Outcome {
 
 /// The stream that the flags describe.
 pub(crate) fn stream_of(seed: u64, args: &StreamArgs) -> Stream {
-    Stream { seed, batch: args.batch, fresh: args.fresh, distribution: args.distribution }
+    let StreamArgs { batch, fresh, distribution, .. } = *args;
+    Stream { seed, batch, fresh, distribution, closing: None }
 }
 
 /// Runs the workload on each backend.
@@ -43,51 +44,71 @@ pub(crate) fn transfer(args: TransferArgs) -> Result<()> {
         prefetch: args.stream.prefetch,
         overlay_window: args.overlay_window,
         batches: fixed(args.warmup, 100) + fixed(args.batches, 400),
+        alternate: args.alternate,
     };
+    check_output(args.report.as_deref())?;
     let setting = Setting::new(args.common, &extra)?;
-    let mut plan =
-        RunPlan { warmup: args.warmup, batches: args.batches, verify_every: args.verify_every };
+    let plan = RunPlan {
+        warmup: args.warmup,
+        batches: args.batches,
+        verify_every: args.verify_every,
+        seconds: None,
+        stepped: false,
+        views: ViewPlan::default(),
+    };
+    let outcomes = match setting.alternate {
+        Some(step) => alternate::run(&setting, plan, step.into(), args.drop_caches)?,
+        None => one_by_one(&setting, plan, args.drop_caches)?,
+    };
+    let compared = compare(&setting)?;
+    let machine = Machine::describe(setting.home.root());
+    let summary = report::table::transfer(&setting, &machine, &outcomes, &compared);
+    print!("{}", summary.render());
+    if let Some(path) = &setting.common.json {
+        json::write_runs(path, &machine, &setting, &outcomes, &compared, &[])?;
+    }
+    if let Some(path) = &args.report {
+        html::write(path, "nomt-bench transfer", &summary, &html::plots(&outcomes))?;
+    }
+    Ok(())
+}
+
+/// Runs the plan on each backend in turn.
+pub(crate) fn one_by_one(setting: &Setting, mut plan: RunPlan, drop: bool) -> Result<Vec<Outcome>> {
     let mut outcomes: Vec<Outcome> = Vec::new();
     for &kind in &setting.kinds {
-        let outcome = one(&setting, kind, plan, args.drop_caches)?;
+        let outcome = one(setting, kind, plan, drop)?;
         // The same operations for those that follow.
         plan.warmup = Count::Fixed(outcome.run.warmup);
         plan.batches = Count::Fixed(outcome.run.batches);
         outcomes.push(outcome);
     }
-    let compared = compare(&setting)?;
-    let machine = Machine::describe(setting.home.root());
-    print!("{}", report::table::transfer(&setting, &machine, &outcomes, &compared));
-    if let Some(path) = &setting.common.json {
-        json::write_runs(path, &machine, &setting, &outcomes, &compared)?;
-    }
-    Ok(())
+    Ok(outcomes)
 }
 
-fn one(setting: &Setting, kind: Kind, plan: RunPlan, drop_caches: bool) -> Result<Outcome> {
+fn one(setting: &Setting, kind: Kind, plan: RunPlan, drop: bool) -> Result<Outcome> {
     let (load, loaded_now) = setting.ensure_loaded(kind, Some(&setting.stream))?;
-    let dropped_caches = drop_caches
-        && match machine::drop_caches() {
-            Ok(()) => true,
-            Err(why) => {
-                eprintln!("nomt-bench: {why}");
-                false
-            }
-        };
+    let dropped_caches = drop && drop_caches();
     let quiet = setting.common.quiet;
     let spec = setting.spec(kind, Job::Run(plan));
     let bar = Progress::new(quiet, &format!("{} run", kind.name()), "batches");
     let Event::Ran(run) = run_job(&spec, |event| bar.hear(event))? else {
         return Err(unexpected(&spec));
     };
-    drop(bar);
+    std::mem::drop(bar);
     let check = check(setting, kind)?;
+    count_witnesses(setting, &run)?;
+    Ok(Outcome { kind, load, loaded_now, run: *run, check, dropped_caches })
+}
+
+/// An engine that gives witnesses gives one a batch.
+pub(crate) fn count_witnesses(setting: &Setting, run: &RunResult) -> Result<()> {
     if setting.options.witness == Switch(true) && run.witnesses > 0 && run.witnesses != run.batches
     {
         let text = format!("{} batches gave {} witnesses", run.batches, run.witnesses);
         return Err(BenchError::Wrong(text));
     }
-    Ok(Outcome { kind, load, loaded_now, run: *run, check, dropped_caches })
+    Ok(())
 }
 
 /// Compares a backend's balances with the replay, in a child.
@@ -107,7 +128,7 @@ pub(crate) struct Compared {
 }
 
 /// Compares the records of roots: the load and every batch that several backends have done.
-fn compare(setting: &Setting) -> Result<Compared> {
+pub(crate) fn compare(setting: &Setting) -> Result<Compared> {
     let mut states = 0;
     let mut first: Option<(Kind, Batches)> = None;
     for &kind in &setting.kinds {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::account::hex;
 use crate::backend::Kind;
-use crate::child::LoadResult;
+use crate::child::{BatchSample, LoadResult};
 use crate::command::Setting;
 use crate::command::recover::Recovered;
 use crate::command::transfer::{Compared, Outcome};
@@ -54,6 +54,7 @@ fn base(workload: &str, kind: Kind, machine: &Machine, setting: &Setting) -> Val
         "load_mib": options.load_mib,
         "log_limit_mib": options.log_limit_mib,
         "overlay_window": options.overlay_window,
+        "alternate": setting.alternate,
         "peer_args": common.peer_arg,
         "device": machine.file_system,
     })
@@ -73,6 +74,8 @@ fn stream(setting: &Setting) -> Value {
         "batch": stream.batch,
         "fresh": stream.fresh,
         "distribution": stream.distribution,
+        "deletes": stream.closing.map(|closing| closing.deletes),
+        "life": stream.closing.map(|closing| closing.life),
     })
 }
 
@@ -85,22 +88,27 @@ fn load_fields(load: &LoadResult) -> Value {
         "load_bytes_written": load.disk.written,
         "load_files_bytes": load.files_bytes,
         "load_root": load.root,
+        "load_notes": load.notes,
     })
 }
 
-/// Writes the results of `transfer`.
+/// Writes the results of `transfer` and `soak`; `more` has further fields of each run.
 pub(crate) fn write_runs(
     path: &Path,
     machine: &Machine,
     setting: &Setting,
     outcomes: &[Outcome],
     compared: &Compared,
+    more: &[Value],
 ) -> Result<()> {
-    let runs = outcomes.iter().map(|one| {
-        let run = with(base("transfer", one.kind, machine, setting), stream(setting));
+    let workload = if setting.stream.closing.is_some() { "soak" } else { "transfer" };
+    let runs = outcomes.iter().enumerate().map(|(index, one)| {
+        let run = with(base(workload, one.kind, machine, setting), stream(setting));
+        let run = with(run, more.get(index).cloned().unwrap_or_default());
         let run = with(run, load_fields(&one.load));
         let run = with(run, run_fields(one));
-        with(run, disk_fields(one))
+        let run = with(run, disk_fields(one));
+        with(run, series_fields(&one.run.series))
     });
     let mut document = document(machine, runs);
     document["states_with_equal_roots"] = json!(compared.states);
@@ -117,6 +125,7 @@ fn run_fields(one: &Outcome) -> Value {
         "transfers": run.transfers,
         "transfers_moved": run.moved,
         "transfers_from_empty": run.empty,
+        "accounts_closed": run.closed,
         "accounts": run.accounts,
         "root": run.root,
         "verified": {
@@ -126,6 +135,9 @@ fn run_fields(one: &Outcome) -> Value {
             "batches": check.batches,
             "witnesses": run.witnesses_verified,
             "of_witnesses": run.witnesses,
+            "sessions": run.sessions_ended,
+            "session_reads": run.session_reads,
+            "session_accounts_changed": run.session_changes,
         },
         "seconds_drained": run.seconds_drained,
         "seconds_acknowledged": run.seconds_acknowledged,
@@ -136,12 +148,29 @@ fn run_fields(one: &Outcome) -> Value {
         "finish_ms": run.finish,
         "commit_ms": run.commit,
         "total_ms": run.total,
-        "batch_ms": run.batch_ms,
+        "batch_ms": run.series.iter().map(BatchSample::total_ms).collect::<Vec<_>>(),
         "open_seconds": run.open_seconds,
         "close_seconds": run.close_seconds,
         "witness_bytes_per_batch": (run.witnesses > 0).then(|| ratio(run.witness_bytes, run.witnesses)),
         "page_cache_dropped": one.dropped_caches,
         "notes": run.notes,
+    })
+}
+
+/// One value a batch, in order.
+fn series_fields(series: &[BatchSample]) -> Value {
+    fn each<T: serde::Serialize>(series: &[BatchSample], of: fn(&BatchSample) -> T) -> Value {
+        series.iter().map(|batch| json!(of(batch))).collect()
+    }
+    json!({
+        "batch_wall_seconds": each(series, |batch| batch.wall_seconds),
+        "batch_execute_ms": each(series, |batch| batch.execute_ms),
+        "batch_finish_ms": each(series, |batch| batch.finish_ms),
+        "batch_commit_ms": each(series, |batch| batch.commit_ms),
+        "batch_read_bytes": each(series, |batch| batch.read),
+        "batch_written_bytes": each(series, |batch| batch.written),
+        "batch_rss_bytes": each(series, |batch| batch.rss),
+        "batch_files_bytes": each(series, |batch| batch.files),
     })
 }
 
@@ -166,6 +195,7 @@ fn disk_fields(one: &Outcome) -> Value {
         "pending_bytes": counters.pending_bytes,
         "leaf_pages": counters.leaf_pages,
         "pages_written": counters.pages_written,
+        "page_runs_written": counters.page_runs_written,
         "bytes_written_log": counters.bytes_written_log,
         "hashes": counters.hashes,
         "hashes_per_account": counters.hashes.map(|hashes| ratio(hashes, run.accounts)),

@@ -1,6 +1,9 @@
-//! Results for people ([`table`]) and for programs ([`json`]).
+//! Results for people ([`table`], [`html`]) and for programs ([`json`]).
 
+pub(crate) mod html;
 pub(crate) mod json;
+mod plot;
+pub(crate) mod soak;
 pub(crate) mod table;
 
 use core::fmt::Write as _;

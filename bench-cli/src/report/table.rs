@@ -100,13 +100,27 @@ impl Columns<'_> {
     }
 }
 
-/// The table of `transfer`.
+/// A result in its parts: what was run, the table, what was checked and noted.
+pub(crate) struct Summary {
+    pub(crate) head: String,
+    pub(crate) grid: Grid,
+    pub(crate) verdict: String,
+}
+
+impl Summary {
+    /// All of it as text.
+    pub(crate) fn render(&self) -> String {
+        format!("{}\n{}\n{}", self.head, self.grid.render(), self.verdict)
+    }
+}
+
+/// The result of `transfer`.
 pub(crate) fn transfer(
     setting: &Setting,
     machine: &Machine,
     outcomes: &[Outcome],
     compared: &Compared,
-) -> String {
+) -> Summary {
     let mut columns = Columns { grid: Grid::default(), outcomes };
     let names = outcomes.iter().map(|one| format!("{} {}", one.kind.name(), one.kind.version()));
     let ratios = outcomes.iter().skip(1).map(|one| {
@@ -119,24 +133,40 @@ pub(crate) fn transfer(
     disk(&mut columns);
     ends(&mut columns);
     let stream = &setting.stream;
-    let mut text = head(setting, machine);
-    let _ = writeln!(
-        text,
-        "transfer: 2^{} accounts at the start, {} transfers a batch, {} % fresh receivers, {}\n",
-        setting.common.log2, stream.batch, stream.fresh, stream.distribution
+    let head = format!(
+        "{}{}: 2^{} accounts at the start, {} transfers a batch, {} % fresh receivers, {}\n",
+        head(setting, machine),
+        if stream.closing.is_some() { "soak" } else { "transfer" },
+        setting.common.log2,
+        stream.batch,
+        stream.fresh,
+        stream.distribution
     );
-    text.push_str(&columns.grid.render());
-    text.push('\n');
-    text.push_str(&verdict(outcomes, compared));
+    let head = match setting.alternate {
+        Some(step) => format!("{head}the backends took turns of {step} batches\n"),
+        None => head,
+    };
+    let head = match stream.closing {
+        Some(closing) => format!(
+            "{head}closed in a batch: {} % loaded accounts, new ones after {} batches\n",
+            closing.deletes, closing.life
+        ),
+        None => head,
+    };
+    let mut verdict = verdict(outcomes, compared);
     if machine.file_system == "tmpfs" {
-        text.push_str("note: the folder lies in memory; --dir names one on a device\n");
+        verdict.push_str("note: the folder lies in memory; --dir names one on a device\n");
     }
     for one in outcomes {
         for note in &one.run.notes {
-            let _ = writeln!(text, "note: {note}");
+            let _ = writeln!(verdict, "note: {note}");
+        }
+        // The load has settings of its own where an engine loads otherwise than it runs.
+        for note in one.load.notes.iter().filter(|note| !one.run.notes.contains(note)) {
+            let _ = writeln!(verdict, "note, load: {note}");
         }
     }
-    text
+    Summary { head, grid: columns.grid, verdict }
 }
 
 fn rates(columns: &mut Columns<'_>) {

@@ -13,6 +13,8 @@ pub(crate) enum Change {
     Read,
     /// Read, and written with this balance.
     Write(u64),
+    /// Read, and deleted: it closed, and what it had is elsewhere.
+    Delete,
 }
 
 /// Outcome of a batch.
@@ -24,6 +26,8 @@ pub(crate) struct Applied {
     pub(crate) moved: u64,
     /// Transfers from an empty account: nothing moved.
     pub(crate) empty: u64,
+    /// Accounts that were there and closed.
+    pub(crate) closed: u64,
 }
 
 /// A batch ready to be run: keys beside the draws.
@@ -44,29 +48,45 @@ impl Prepared {
 /// account has nothing.
 pub(crate) fn apply(batch: &Batch, seen: &[Option<u64>]) -> Result<Applied> {
     assert_eq!(seen.len(), batch.accounts.len(), "one balance an account");
-    let mut balances: Vec<u64> = seen.iter().map(|balance| balance.unwrap_or(0)).collect();
-    let mut changes = vec![Change::Read; seen.len()];
-    let (mut moved, mut empty) = (0, 0);
+    let mut balances = seen.to_vec();
+    let mut touched = vec![false; seen.len()];
+    let mut add = |balances: &mut [Option<u64>], to: usize, amount: u64| {
+        let sum = balances[to].unwrap_or(0).checked_add(amount).ok_or_else(|| {
+            BenchError::Wrong(format!("account {} would hold 2^64", batch.accounts[to]))
+        })?;
+        balances[to] = Some(sum);
+        touched[to] = true;
+        Ok(())
+    };
+    let (mut moved, mut empty, mut closed) = (0, 0, 0);
     for &(sender, receiver) in &batch.transfers {
         let (from, to) = (sender as usize, receiver as usize);
-        if balances[from] == 0 {
+        let Some(left) = balances[from].and_then(|balance| balance.checked_sub(1)) else {
             empty += 1;
             continue;
-        }
-        balances[from] -= 1;
-        balances[to] = balances[to].checked_add(1).ok_or_else(|| {
-            BenchError::Wrong(format!("account {} holds 2^64-1", batch.accounts[to]))
-        })?;
-        changes[from] = Change::Write(0);
-        changes[to] = Change::Write(0);
+        };
+        balances[from] = Some(left);
+        add(&mut balances, from, 0)?;
+        add(&mut balances, to, 1)?;
         moved += 1;
     }
-    for (change, balance) in changes.iter_mut().zip(&balances) {
-        if let Change::Write(new) = change {
-            *new = *balance;
+    for &(account, heir) in &batch.closes {
+        // Closing what is not there, or is there no more, is no operation.
+        let Some(left) = balances[account as usize] else { continue };
+        add(&mut balances, account as usize, 0)?;
+        balances[account as usize] = None;
+        closed += 1;
+        if left > 0 {
+            add(&mut balances, heir as usize, left)?;
         }
     }
-    Ok(Applied { changes, moved, empty })
+    let change = |(balance, touched): (&Option<u64>, &bool)| match (balance, touched) {
+        (_, false) => Change::Read,
+        (Some(balance), true) => Change::Write(*balance),
+        (None, true) => Change::Delete,
+    };
+    let changes = balances.iter().zip(&touched).map(change).collect();
+    Ok(Applied { changes, moved, empty, closed })
 }
 
 #[cfg(test)]
@@ -76,8 +96,13 @@ mod tests {
 
     #[test]
     fn transfers_conserve_the_sum_and_touch_nothing_from_empty_accounts() {
-        let stream =
-            Stream { seed: 5, batch: 64, fresh: 25, distribution: "uniform".parse().unwrap() };
+        let stream = Stream {
+            closing: None,
+            seed: 5,
+            batch: 64,
+            fresh: 25,
+            distribution: "uniform".parse().unwrap(),
+        };
         let batch = stream.batch(8, 0);
         let seen: Vec<_> = (0..batch.accounts.len()).map(|i| (i % 3 == 0).then_some(2)).collect();
         let applied = apply(&batch, &seen).unwrap();
@@ -90,8 +115,24 @@ mod tests {
             .map(|(seen, change)| match change {
                 Change::Read => seen.unwrap_or(0),
                 Change::Write(new) => *new,
+                Change::Delete => 0,
             })
             .sum();
         assert_eq!(before, after);
+    }
+    #[test]
+    fn closing_moves_all_and_a_later_credit_brings_the_account_back() {
+        // Slots: 0 pays 1, which closes in favour of 2; 2 closes in favour of 3, which was
+        // absent; 4 is absent and closes; 3 closes in favour of 1: it is there again.
+        let mut batch = Batch::default();
+        batch.accounts = vec![10, 11, 12, 13, 14];
+        batch.transfers = vec![(0, 1)];
+        batch.closes = vec![(1, 2), (2, 3), (4, 0), (3, 1)];
+        let seen = [Some(5), Some(7), Some(0), None, None];
+        let applied = apply(&batch, &seen).unwrap();
+        let expected =
+            [Change::Write(4), Change::Write(8), Change::Delete, Change::Delete, Change::Read];
+        assert_eq!(applied.changes, expected);
+        assert_eq!((applied.moved, applied.empty, applied.closed), (1, 0, 3));
     }
 }

@@ -13,16 +13,12 @@ fn main() -> io::Result<()> {
         fs::write(folder.join(format!("seed-{name}")), bytes)
     };
     for seed in 0..6u8 {
-        // A stream of bytes that all of the structures below are cut from.
-        let mut state = u32::from(seed).wrapping_mul(0x9e37_79b9) | 1;
-        let stream: Vec<u8> = (0..40 * usize::from(seed) + 8)
-            .map(|_| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                state.to_be_bytes()[0]
-            })
-            .collect();
+        let stream = stream(seed, 40 * usize::from(seed) + 8);
         for target in ["multi_verify", "update_verify", "proof_soundness", "witness_roundtrip"] {
             save(target, seed, &stream)?;
+        }
+        for target in ["api_model", "crash_schedule", "open_dir"] {
+            save(target, seed, &self::stream(seed, 80 * usize::from(seed) + 40))?;
         }
         let mut input = Input(&stream);
         let (set, ops) = (input.set(), input.ops());
@@ -38,4 +34,14 @@ fn main() -> io::Result<()> {
         save("proof_decode", 100 + seed, &with_root(path))?;
     }
     Ok(())
+}
+
+/// A stream of bytes that all structures are cut from.
+fn stream(seed: u8, len: usize) -> Vec<u8> {
+    let mut state = u32::from(seed).wrapping_mul(0x9e37_79b9) | 1;
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    std::iter::repeat_with(next).take(len).collect()
 }

@@ -1,11 +1,7 @@
 //! The crate `nomt` as its documentation has it used: a session on the newest state, `warm_up`
 //! and reads, `finish` with the actual reads and writes in key order, `commit`.
-//!
-//! Its own settings come from `--peer-arg`: `nomt.readers` (threads that read a batch when
-//! prefetch is on, 16), `nomt.commit_concurrency` (1 with witnesses, its own default; all threads
-//! without), `nomt.io_workers` (3),
-//! `nomt.page_cache_mib` and `nomt.leaf_cache_mib` (half the budget each), `nomt.upper_levels`
-//! (2), `nomt.prepopulate` (off), `nomt.warm_up` (off, as is its default), `nomt.buckets`.
+
+mod settings;
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,132 +9,24 @@ use std::time::Instant;
 use nomt::hasher::Blake3Hasher;
 use nomt::proof::{PathUpdate, verify_update};
 use nomt::trie::LeafData;
-use nomt::{
-    FinishedSession, KeyReadWrite, Nomt, Options, Overlay, Session, SessionParams, WitnessMode,
-};
+use nomt::{FinishedSession, KeyReadWrite, Nomt, Overlay, Session, SessionParams, WitnessMode};
 use pleach_core::Key;
 
 use crate::account;
-use crate::backend::sizing::{nomt_buckets, peer_arg};
 use crate::backend::{
-    Backend, Done, EngineOptions, Place, Proven, Root, Witness, Work, batches_by_root,
+    Backend, Done, EngineOptions, Place, Proven, Root, View, Witness, Work, batches_by_root,
 };
 use crate::error::{BenchError, Result};
 use crate::workload::transfer::Change;
+use settings::Settings;
 
 const NAME: &str = "nomt";
-/// Inserts a commit while loading.
-const LOAD_COMMIT: u64 = 65_536;
 
 type Actuals = Vec<(Key, KeyReadWrite)>;
 
-/// Settings after `--peer-arg`.
-struct Settings {
-    readers: usize,
-    commit_concurrency: usize,
-    io_workers: usize,
-    page_cache_mib: usize,
-    leaf_cache_mib: usize,
-    upper_levels: usize,
-    prepopulate: bool,
-    warm_up: bool,
-    buckets: u32,
-}
-
-impl Settings {
-    fn new(options: &EngineOptions) -> Result<Self> {
-        check_names(options)?;
-        let half = usize::try_from(options.cache_mib / 2).unwrap_or(usize::MAX).max(1);
-        let buckets = nomt_buckets(options);
-        // With several commit workers, version 1.0.5 takes their witnesses in the order of their
-        // arrival and hands out operations as if that were key order: such witnesses name wrong
-        // paths and do not verify.
-        let workers = if options.witness.0 { 1 } else { options.threads };
-        Ok(Self {
-            readers: number(options, "nomt.readers", 16)?.clamp(1, 1024),
-            commit_concurrency: number(options, "nomt.commit_concurrency", workers)?.clamp(1, 64),
-            io_workers: number(options, "nomt.io_workers", 3)?.clamp(1, 64),
-            page_cache_mib: number(options, "nomt.page_cache_mib", half)?,
-            leaf_cache_mib: number(options, "nomt.leaf_cache_mib", half)?,
-            upper_levels: number(options, "nomt.upper_levels", 2)?,
-            prepopulate: switch(options, "nomt.prepopulate")?,
-            warm_up: switch(options, "nomt.warm_up")?,
-            buckets: u32::try_from(buckets).map_err(|_| {
-                BenchError::Usage(format!(
-                    "nomt's hash table cannot have {buckets} buckets; lower --log2"
-                ))
-            })?,
-        })
-    }
-
-    fn options(&self, place: &Place) -> Options {
-        let mut to = Options::new();
-        to.path(&place.folder);
-        to.commit_concurrency(self.commit_concurrency);
-        to.io_workers(self.io_workers);
-        to.page_cache_size(self.page_cache_mib);
-        to.leaf_cache_size(self.leaf_cache_mib);
-        to.page_cache_upper_levels(self.upper_levels);
-        to.prepopulate_page_cache(self.prepopulate);
-        to.warm_up(self.warm_up);
-        to.hashtable_buckets(self.buckets);
-        // Places in its table follow from this seed; fixed, so that runs repeat.
-        to.bitbox_seed(*b"pleach-bench v1.");
-        to
-    }
-
-    fn note(&self) -> String {
-        format!(
-            "nomt: readers={} commit_concurrency={} io_workers={} page_cache_mib={} leaf_cache_mib={} \
-             upper_levels={} prepopulate={} warm_up={} buckets={}",
-            self.readers,
-            self.commit_concurrency,
-            self.io_workers,
-            self.page_cache_mib,
-            self.leaf_cache_mib,
-            self.upper_levels,
-            self.prepopulate,
-            self.warm_up,
-            self.buckets
-        )
-    }
-}
-
-fn check_names(options: &EngineOptions) -> Result<()> {
-    const KNOWN: [&str; 9] = [
-        "readers",
-        "commit_concurrency",
-        "io_workers",
-        "page_cache_mib",
-        "leaf_cache_mib",
-        "upper_levels",
-        "prepopulate",
-        "warm_up",
-        "buckets",
-    ];
-    for (name, _) in &options.peer_args {
-        if let Some(own) = name.strip_prefix("nomt.")
-            && !KNOWN.contains(&own)
-        {
-            let text = format!("--peer-arg {name} is unknown; nomt has {}", KNOWN.join(", "));
-            return Err(BenchError::Usage(text));
-        }
-    }
-    Ok(())
-}
-
-fn number(options: &EngineOptions, name: &str, default: usize) -> Result<usize> {
-    let Some(text) = peer_arg(options, name) else { return Ok(default) };
-    let bad = |_| BenchError::Usage(format!("--peer-arg {name}={text}: say a number"));
-    text.parse().map_err(bad)
-}
-
-fn switch(options: &EngineOptions, name: &str) -> Result<bool> {
-    match peer_arg(options, name) {
-        None | Some("off") => Ok(false),
-        Some("on") => Ok(true),
-        Some(other) => Err(BenchError::Usage(format!("--peer-arg {name}={other}: say on or off"))),
-    }
+/// Refuses peer arguments that mean nothing.
+pub(crate) fn check_settings(options: &EngineOptions) -> Result<()> {
+    Settings::new(options).map(|_| ())
 }
 
 /// An open `nomt` database.
@@ -182,21 +70,23 @@ impl NomtBackend {
         Ok(self.db.begin_session(params))
     }
 
-    fn read_keys(
+    /// Reads keys with `nomt.readers` threads.
+    fn read_keys<E: std::fmt::Display>(
         &self,
-        session: &Session<Blake3Hasher>,
         keys: &[Key],
+        read: impl Fn(Key) -> core::result::Result<Option<Vec<u8>>, E> + Sync,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         let read = |keys: &[Key]| -> Result<Vec<Option<Vec<u8>>>> {
-            keys.iter().map(|key| session.read(*key).map_err(BenchError::backend(NAME))).collect()
+            keys.iter().map(|key| read(*key).map_err(BenchError::backend(NAME))).collect()
         };
-        if !self.prefetch || self.settings.readers == 1 || keys.is_empty() {
+        let readers = self.settings.readers.min(keys.len());
+        if readers <= 1 {
             return read(keys);
         }
-        let share = keys.len().div_ceil(self.settings.readers);
         let parts: Vec<Result<_>> = std::thread::scope(|scope| {
+            let read = &read;
             let workers: Vec<_> =
-                keys.chunks(share).map(|part| scope.spawn(move || read(part))).collect();
+                shares(keys, readers).map(|part| scope.spawn(move || read(part))).collect();
             workers.into_iter().map(join).collect()
         });
         let mut values = Vec::with_capacity(keys.len());
@@ -224,6 +114,11 @@ impl NomtBackend {
     }
 }
 
+/// Neighbouring shares of nearly equal length, exactly so many.
+fn shares(keys: &[Key], count: usize) -> impl Iterator<Item = &[Key]> {
+    (0..count).map(move |index| &keys[keys.len() * index / count..keys.len() * (index + 1) / count])
+}
+
 fn join<T>(worker: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     worker.join().unwrap_or_else(|_| {
         Err(BenchError::Backend { backend: NAME, message: "a reader panicked".to_owned() })
@@ -244,7 +139,7 @@ impl Backend for NomtBackend {
         let value = account::encode(account::INITIAL_BALANCE);
         let mut next = 0;
         while next < accounts {
-            let end = (next + LOAD_COMMIT).min(accounts);
+            let end = (next + self.settings.load_batch).min(accounts);
             let mut actuals: Actuals = (next..end)
                 .map(|id| (account::key(id), KeyReadWrite::Write(Some(value.to_vec()))))
                 .collect();
@@ -269,7 +164,7 @@ impl Backend for NomtBackend {
                 session.warm_up(*key);
             }
         }
-        let values = self.read_keys(&session, work.keys)?;
+        let values = self.read_keys(work.keys, |key| session.read(key))?;
         let seen = balances(&values)?;
         let changes = (work.compute)(&seen)?;
         let executed = Instant::now();
@@ -297,8 +192,17 @@ impl Backend for NomtBackend {
     }
 
     fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
+        if self.overlays.is_empty() {
+            // Without a session: one that is dropped unfinished while warm-up is on makes its
+            // worker panic.
+            return self.read_keys(keys, |key| self.db.read(key));
+        }
         let session = self.session(false)?;
-        self.read_keys(&session, keys)
+        self.read_keys(keys, |key| session.read(key))
+    }
+
+    fn view(&mut self) -> Result<Box<dyn View>> {
+        Err(BenchError::Usage("nomt's commits wait until all sessions are closed".to_owned()))
     }
 
     fn notes(&self) -> Vec<String> {
@@ -334,6 +238,7 @@ fn actuals(keys: &[Key], values: Vec<Option<Vec<u8>>>, changes: &[Change]) -> Ac
                 Change::Write(new) => {
                     KeyReadWrite::ReadThenWrite(old, Some(account::encode(*new).to_vec()))
                 }
+                Change::Delete => KeyReadWrite::ReadThenWrite(old, None),
             };
             (*key, access)
         })

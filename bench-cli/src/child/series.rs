@@ -1,0 +1,96 @@
+//! What is kept of each batch under the clock. Taken between batches, with the clock and the
+//! engine's background work stopped.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{Counters, Done};
+use crate::machine::{self, DiskUse};
+use crate::measure::{millis, rate};
+
+/// One batch.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct BatchSample {
+    /// End of the batch since the clock was first started, pauses included.
+    pub(crate) wall_seconds: f64,
+    /// The same on the clock.
+    pub(crate) clock_seconds: f64,
+    pub(crate) execute_ms: f64,
+    pub(crate) finish_ms: f64,
+    pub(crate) commit_ms: f64,
+    pub(crate) transfers: u64,
+    /// Bytes that the kernel read for the process since the batch before, without the harness.
+    pub(crate) read: u64,
+    /// The same for writes.
+    pub(crate) written: u64,
+    /// Resident memory after the batch.
+    pub(crate) rss: u64,
+    /// The database folder after it.
+    pub(crate) files: u64,
+    /// Leaf pages and the device writes that they took, since the clock started.
+    pub(crate) pages_written: Option<u64>,
+    pub(crate) page_runs_written: Option<u64>,
+}
+
+impl BatchSample {
+    /// All phases.
+    pub(crate) fn total_ms(&self) -> f64 {
+        self.execute_ms + self.finish_ms + self.commit_ms
+    }
+
+    /// Transfers a second of the batch.
+    pub(crate) fn rate(&self) -> f64 {
+        rate(self.transfers, self.total_ms() / 1000.0)
+    }
+}
+
+/// Takes the samples of a run.
+pub(super) struct Sampler {
+    folder: PathBuf,
+    start: Instant,
+    clock_seconds: f64,
+    counters: Counters,
+    disk: DiskUse,
+    /// Sum of the samples so far.
+    seen: DiskUse,
+}
+
+impl Sampler {
+    /// The clock starts at these counters.
+    pub(super) fn new(folder: PathBuf, counters: Counters, disk: DiskUse) -> Self {
+        let (start, seen) = (Instant::now(), DiskUse::default());
+        Self { folder, start, clock_seconds: 0.0, counters, disk, seen }
+    }
+
+    /// Samples a batch that has just ended; `outside` is the harness's own disk use so far.
+    pub(super) fn sample(
+        &mut self,
+        done: &Done,
+        transfers: u64,
+        counters: &Counters,
+        outside: &DiskUse,
+    ) -> BatchSample {
+        let disk = DiskUse::now(&self.folder).since(&self.disk).since(outside);
+        let this = disk.since(&self.seen);
+        self.seen = disk;
+        let total = done.execute + done.finish + done.commit;
+        self.clock_seconds += total.as_secs_f64();
+        let counters = counters.since(&self.counters);
+        BatchSample {
+            wall_seconds: self.start.elapsed().as_secs_f64(),
+            clock_seconds: self.clock_seconds,
+            execute_ms: millis(done.execute),
+            finish_ms: millis(done.finish),
+            commit_ms: millis(done.commit),
+            transfers,
+            read: this.read,
+            written: this.written,
+            rss: machine::rss(),
+            files: machine::folder_bytes(&self.folder),
+            pages_written: counters.pages_written,
+            page_runs_written: counters.page_runs_written,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The page that `--report` writes: one file, its style and its plots inside, nothing from
+//! elsewhere, no scripts.
+
+use core::fmt::Write as _;
+use std::path::Path;
+
+use crate::child::{BatchSample, RunResult};
+use crate::command::transfer::Outcome;
+use crate::error::{BenchError, Result};
+use crate::report::Grid;
+use crate::report::plot::{Line, Plot, escape};
+use crate::report::table::Summary;
+
+/// Colours by place of the backend, on light and on dark paper.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--p:#fff;--t:#1c2024;--m:#667;--g:#dde1e6;--c0:#1f62c4;--c1:#c2580a;--c2:#26824a;--c3:#7a48b8}
+@media(prefers-color-scheme:dark){:root{--p:#14171a;--t:#e4e7ea;--m:#9aa2ab;--g:#2c3238;--c0:#6ba4f5;--c1:#f0924c;--c2:#5fc486;--c3:#b491ec}}
+body{background:var(--p);color:var(--t);font:14px/1.45 system-ui,sans-serif;max-width:1360px;margin:24px auto;padding:0 16px}
+h1{font-size:20px}h2{font-size:16px;margin:28px 0 8px}
+pre{white-space:pre-wrap;font-size:13px}
+.w{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+td,th{padding:2px 12px 2px 0;text-align:right;white-space:nowrap;border-bottom:1px solid var(--g);font-weight:400}
+tr:first-child th{font-weight:600}td:first-child,th:first-child{text-align:left}
+.f{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:12px 24px}
+figure{margin:0}figcaption{margin-bottom:2px}svg{width:100%;height:auto}
+svg text{fill:var(--m);font:11px system-ui,sans-serif}
+.g{stroke:var(--g);fill:none}.a{stroke:var(--m);fill:none}.l{stroke:var(--m);fill:none;stroke-dasharray:4 4}
+polyline{fill:none;stroke-width:1.5;stroke-linejoin:round}
+.k{margin-left:10px}.k:before{content:'';display:inline-block;width:10px;height:10px;margin-right:4px;border-radius:2px;background:currentColor}
+.c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}
+polyline{stroke:currentColor}circle{fill:currentColor}
+";
+
+/// A part of the page under a heading.
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    pub(crate) table: Grid,
+    pub(crate) plots: Vec<Plot>,
+}
+
+/// A figure of a batch.
+type Figure = fn(&BatchSample) -> f64;
+
+const PHASES: [(&str, Figure); 4] = [
+    ("execute", |batch| batch.execute_ms),
+    ("finish + witness", |batch| batch.finish_ms),
+    ("commit", |batch| batch.commit_ms),
+    ("batch total", BatchSample::total_ms),
+];
+
+/// Writes the page of a run.
+pub(crate) fn write(path: &Path, title: &str, summary: &Summary, parts: &[Part]) -> Result<()> {
+    let mut text =
+        String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
+    text.push_str("<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">");
+    let title = escape(title);
+    let _ = write!(text, "<title>{title}</title>\n<style>{STYLE}</style></head><body>\n");
+    let _ = write!(text, "<h1>{title}</h1>\n<pre>{}</pre>\n", escape(&summary.head));
+    text.push_str(&table(&summary.grid));
+    let _ = writeln!(text, "<pre>{}</pre>", escape(&summary.verdict));
+    for part in parts {
+        let _ = writeln!(text, "<h2>{}</h2>\n{}", escape(part.name), table(&part.table));
+        text.push_str("<div class=\"f\">\n");
+        text.extend(part.plots.iter().map(Plot::render));
+        text.push_str("</div>\n");
+    }
+    text.push_str("</body></html>\n");
+    std::fs::write(path, text).map_err(BenchError::file(path))
+}
+
+fn table(grid: &Grid) -> String {
+    if grid.0.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("<div class=\"w\"><table>\n");
+    for (index, row) in grid.0.iter().enumerate() {
+        let kind = if index == 0 { "th" } else { "td" };
+        text.push_str("<tr>");
+        for cell in row {
+            let _ = write!(text, "<{kind}>{}</{kind}>", escape(cell));
+        }
+        text.push_str("</tr>\n");
+    }
+    text.push_str("</table></div>\n");
+    text
+}
+
+/// The plots of one run a backend.
+pub(crate) fn plots(outcomes: &[Outcome]) -> Vec<Part> {
+    let part = |name, plots| Part { name, table: Grid::default(), plots };
+    let mut parts = vec![
+        part("Latency of each phase", latencies(outcomes)),
+        part("Over time, a point a batch", over_time(outcomes)),
+    ];
+    if outcomes.len() > 1 {
+        parts.push(part("Ratios of speed, batch by batch", ratios(outcomes)));
+    }
+    parts
+}
+
+fn lines(outcomes: &[Outcome], points: impl Fn(&RunResult) -> Vec<(f64, f64)>) -> Vec<Line> {
+    outcomes
+        .iter()
+        .map(|one| Line { name: one.kind.name().to_owned(), points: points(&one.run) })
+        .collect()
+}
+
+fn latencies(outcomes: &[Outcome]) -> Vec<Plot> {
+    PHASES
+        .into_iter()
+        .map(|(name, of)| Plot {
+            title: format!("{name}, ms"),
+            x: "percentile of the batches",
+            lines: lines(outcomes, |run| {
+                let mut values: Vec<f64> = run.series.iter().map(of).collect();
+                values.sort_unstable_by(f64::total_cmp);
+                let count = values.len() as u64;
+                let at = |index: u64| crate::measure::ratio(100 * index, count);
+                (1..).map(at).zip(values).collect()
+            }),
+            level: None,
+        })
+        .collect()
+}
+
+fn over_time(outcomes: &[Outcome]) -> Vec<Plot> {
+    let mib = |bytes: u64| crate::measure::ratio(bytes, 1 << 20);
+    let plot = |title: &str, of: &dyn Fn(&BatchSample) -> f64| Plot {
+        title: title.to_owned(),
+        x: "seconds on the clock",
+        lines: lines(outcomes, |run| {
+            run.series.iter().map(|batch| (batch.clock_seconds, of(batch))).collect()
+        }),
+        level: None,
+    };
+    vec![
+        plot("transfers/s", &BatchSample::rate),
+        plot("batch total, ms", &BatchSample::total_ms),
+        plot("read in a batch, MiB", &|batch| mib(batch.read)),
+        plot("written in a batch, MiB", &|batch| mib(batch.written)),
+        plot("RSS, MiB", &|batch| mib(batch.rss)),
+        plot("files, MiB", &|batch| mib(batch.files)),
+    ]
+}
+
+/// The first backend's speed over that of each other one: above 1, the first is faster.
+fn ratios(outcomes: &[Outcome]) -> Vec<Plot> {
+    let Some((first, others)) = outcomes.split_first() else { return Vec::new() };
+    let line = |other: &Outcome, of: Figure| {
+        let pairs = first.run.series.iter().zip(&other.run.series);
+        let ratios = pairs.map(|(ours, theirs)| (of(theirs) / of(ours).max(1e-6)).min(1e6));
+        let points = (1..).map(crate::measure::float).zip(ratios).collect();
+        Line { name: format!("{} / {}", first.kind.name(), other.kind.name()), points }
+    };
+    PHASES
+        .into_iter()
+        .map(|(name, of)| Plot {
+            title: format!("speed of {name}"),
+            x: "batch",
+            lines: others.iter().map(|other| line(other, of)).collect(),
+            level: Some(1.0),
+        })
+        .collect()
+}

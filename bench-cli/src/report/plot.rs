@@ -1,0 +1,224 @@
+//! Line plots as SVG, for the page that `--report` writes. Colours come from the page's style:
+//! the line at place `i` has the class `c{i}`, so that a backend has one colour everywhere.
+
+use core::fmt::Write as _;
+
+/// The whole picture.
+const SIZE: (f64, f64) = (640.0, 240.0);
+/// Left, top, right and bottom margins of the plot inside it.
+const MARGIN: (f64, f64, f64, f64) = (64.0, 10.0, 12.0, 40.0);
+/// Each point gets a mark with its value up to so many points a line; beyond, the line stands
+/// alone.
+const MARKED: usize = 120;
+/// Beyond so many points, a line is drawn from the extremes of so many stretches.
+const STRETCHES: usize = 600;
+
+/// A line: points in the order of x.
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// A plot. Both axes start at 0.
+pub(crate) struct Plot {
+    pub(crate) title: String,
+    pub(crate) x: &'static str,
+    pub(crate) lines: Vec<Line>,
+    /// A value to draw across, such as 1 for ratios.
+    pub(crate) level: Option<f64>,
+}
+
+impl Plot {
+    /// A figure with a caption; nothing when there are no points.
+    pub(crate) fn render(&self) -> String {
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let most = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(0.0, f64::max);
+        if points().next().is_none() {
+            return String::new();
+        }
+        let scale = Scale {
+            x: most(|point| point.0).max(f64::MIN_POSITIVE),
+            y: 1.05 * most(|point| point.1).max(self.level.unwrap_or(0.0)).max(1e-9),
+        };
+        let mut text = String::from("<figure><figcaption>");
+        let _ = write!(text, "<b>{}</b>", escape(&self.title));
+        for (place, line) in self.lines.iter().enumerate() {
+            let _ = write!(text, " <span class=\"k c{place}\">{}</span>", escape(&line.name));
+        }
+        let (width, height) = SIZE;
+        let _ = write!(
+            text,
+            "</figcaption>\n<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">\n",
+            escape(&self.title)
+        );
+        self.axes(&scale, &mut text);
+        for (place, line) in self.lines.iter().enumerate() {
+            draw(place, line, &scale, &mut text);
+        }
+        text.push_str("</svg></figure>\n");
+        text
+    }
+
+    fn axes(&self, scale: &Scale, text: &mut String) {
+        let (left, right) = (scale.at_x(0.0), scale.at_x(scale.x));
+        let (top, bottom) = (MARGIN.1, scale.at_y(0.0));
+        for (value, label) in ticks(scale.y) {
+            let y = scale.at_y(value);
+            let _ = writeln!(
+                text,
+                "<path class=\"g\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+                left - 6.0,
+                y + 4.0
+            );
+        }
+        for (value, label) in ticks(scale.x) {
+            let x = scale.at_x(value);
+            let _ = writeln!(
+                text,
+                "<path class=\"g\" d=\"M{x:.1} {bottom:.1}v4\"/>\
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
+                bottom + 16.0
+            );
+        }
+        if let Some(level) = self.level {
+            let y = scale.at_y(level);
+            let _ = writeln!(text, "<path class=\"l\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>");
+        }
+        let _ = writeln!(
+            text,
+            "<path class=\"a\" d=\"M{left:.1} {top:.1}V{bottom:.1}H{right:.1}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            f64::midpoint(left, right),
+            bottom + 32.0,
+            escape(self.x)
+        );
+    }
+}
+
+/// Largest values of both axes.
+struct Scale {
+    x: f64,
+    y: f64,
+}
+
+impl Scale {
+    fn at_x(&self, value: f64) -> f64 {
+        MARGIN.0 + value / self.x * (SIZE.0 - MARGIN.0 - MARGIN.2)
+    }
+
+    fn at_y(&self, value: f64) -> f64 {
+        SIZE.1 - MARGIN.3 - value / self.y * (SIZE.1 - MARGIN.1 - MARGIN.3)
+    }
+}
+
+fn draw(place: usize, line: &Line, scale: &Scale, text: &mut String) {
+    let points = thinned(&line.points);
+    let _ = write!(text, "<polyline class=\"c{place}\" points=\"");
+    for (x, y) in &points {
+        let _ = write!(text, "{:.1},{:.1} ", scale.at_x(*x), scale.at_y(*y));
+    }
+    text.push_str("\"/>\n");
+    if points.len() > MARKED {
+        return;
+    }
+    for (x, y) in &points {
+        let _ = writeln!(
+            text,
+            "<circle class=\"c{place}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.5\"><title>{}: {} at {}</title></circle>",
+            scale.at_x(*x),
+            scale.at_y(*y),
+            escape(&line.name),
+            super::number(*y),
+            super::number(*x)
+        );
+    }
+}
+
+/// At most two points a stretch, its lowest and its highest, so that no peak is lost.
+fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    if points.len() <= 2 * STRETCHES {
+        return points.to_vec();
+    }
+    let mut kept = Vec::with_capacity(2 * STRETCHES);
+    for stretch in points.chunks(points.len().div_ceil(STRETCHES)) {
+        let by_y = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
+        let ends = stretch.iter().min_by(by_y).zip(stretch.iter().max_by(by_y));
+        if let Some((&low, &high)) = ends {
+            kept.extend(if low.0 <= high.0 { [low, high] } else { [high, low] });
+        }
+    }
+    kept
+}
+
+/// Four to ten round values from 0 to `most`, with their labels.
+fn ticks(most: f64) -> Vec<(f64, String)> {
+    let rough = most / 5.0;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = match rough / power {
+        part if part <= 1.0 => power,
+        part if part <= 2.0 => 2.0 * power,
+        part if part <= 5.0 => 5.0 * power,
+        _ => 10.0 * power,
+    };
+    let (unit, suffix) = match most {
+        most if most >= 10_000_000.0 => (1_000_000.0, " M"),
+        most if most >= 10_000.0 => (1000.0, " k"),
+        _ => (1.0, ""),
+    };
+    let decimals = [1.0, 0.1, 0.01, 0.001].iter().take_while(|size| step / unit < **size * 0.999);
+    let decimals = decimals.count();
+    let mut marks = Vec::new();
+    let mut value = 0.0;
+    // A tenth of a step of room for the rounding of the sums.
+    while value <= most + 0.1 * step && marks.len() < 12 {
+        marks.push((value, format!("{:.decimals$}{suffix}", value / unit)));
+        value += step;
+    }
+    if marks.last().is_some_and(|last| last.0 > most) {
+        marks.pop();
+    }
+    marks
+}
+
+/// A text as HTML.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_inside() {
+        let labels = |most| ticks(most).into_iter().map(|tick| tick.1).collect::<Vec<_>>();
+        assert_eq!(labels(10.0), ["0", "2", "4", "6", "8", "10"]);
+        assert_eq!(labels(0.7), ["0.0", "0.2", "0.4", "0.6"]);
+        assert_eq!(labels(123_456.0), ["0 k", "50 k", "100 k"]);
+        for most in [1e-9, 0.013, 1.0, 7.0, 99.0, 1e4, 3e6, 8e9] {
+            let ticks = ticks(most);
+            assert!((3..=11).contains(&ticks.len()), "{most}: {ticks:?}");
+            assert!(ticks.iter().all(|tick| tick.0 <= most), "{most}: {ticks:?}");
+        }
+    }
+
+    #[test]
+    fn thinning_keeps_the_peaks_and_the_order() {
+        let points: Vec<_> =
+            (0..5000u32).map(|i| (f64::from(i), if i == 3333 { 9.0 } else { 1.0 })).collect();
+        let kept = thinned(&points);
+        assert!(kept.len() <= 2 * STRETCHES);
+        assert!(kept.contains(&(3333.0, 9.0)));
+        assert!(kept.windows(2).all(|pair| pair[0].0 <= pair[1].0));
+    }
+
+    #[test]
+    fn names_cannot_leave_their_place() {
+        let lines = vec![Line { name: "<b>&\"".to_owned(), points: vec![(0.0, 1.0), (1.0, 2.0)] }];
+        let plot = Plot { title: "a < b".to_owned(), x: "s", lines, level: None };
+        let svg = plot.render();
+        assert!(!svg.contains("<b>&\"") && svg.contains("&lt;b&gt;&amp;&quot;"), "{svg}");
+        assert!(svg.contains("a &lt; b"), "{svg}");
+    }
+}

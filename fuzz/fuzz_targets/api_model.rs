@@ -1,0 +1,448 @@
+//! The embedding API beside a model: sessions, blocks, overlays, loads, closes and opens with
+//! other options, in any order, on a simulated disk without faults. After each operation root,
+//! number, blob and values are the model's; at the end so are the files, which the checker finds
+//! clean.
+//!
+//! Input: a byte for the kind of keys, two of options, one of the executor's seed, then operations.
+#![no_main]
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use libfuzzer_sys::fuzz_target;
+use pleach::{Access, Error, LoadOptions, SessionOptions};
+use pleach_core::Key;
+use pleach_fuzz::model::{Draw, State, session};
+use pleach_fuzz::sim::{Setup, SimBlock, SimDb, SimOverlay, SimSession, unrecorded};
+use pleach_io::sim::{SimDisk, SimRuntime};
+
+/// Operations of one input.
+const OPERATIONS: usize = 48;
+/// Handles of each kind that are held.
+const HELD: usize = 4;
+
+fuzz_target!(|data: &[u8]| {
+    let mut draw = Draw::new(data);
+    let mut world = World::new(&mut draw);
+    for _ in 0..OPERATIONS {
+        if draw.is_empty() {
+            break;
+        }
+        world.operate(&mut draw);
+        world.compare(&mut draw);
+    }
+    world.end(&mut draw);
+});
+
+/// What a session, block or overlay stands on.
+#[derive(Clone)]
+struct Base {
+    over: Option<Rc<Layer>>,
+    /// The commit, for a chain of overlays the one below it.
+    commit: u64,
+}
+
+/// The model of an overlay.
+struct Layer {
+    base: RefCell<Base>,
+    state: Rc<State>,
+    blob: Option<Vec<u8>>,
+    committed: Cell<Option<u64>>,
+}
+
+impl Layer {
+    /// The commit that the uncommitted overlays from this one down stand on, and the blob of the
+    /// newest of them that has one.
+    fn chain(self: &Rc<Self>) -> (u64, Option<Vec<u8>>) {
+        let (mut at, mut blob) = (Rc::clone(self), None);
+        loop {
+            if let Some(number) = at.committed.get() {
+                return (number, blob);
+            }
+            blob = blob.or_else(|| at.blob.clone());
+            let base = at.base.borrow().clone();
+            match base.over {
+                Some(below) => at = below,
+                None => return (base.commit, blob),
+            }
+        }
+    }
+}
+
+struct HeldSession {
+    session: SimSession,
+    base: Base,
+    state: Rc<State>,
+    witness: bool,
+}
+
+struct HeldBlock {
+    block: SimBlock,
+    base: Base,
+    state: Rc<State>,
+    blob: Option<Vec<u8>>,
+}
+
+struct HeldOverlay {
+    overlay: SimOverlay,
+    layer: Rc<Layer>,
+}
+
+struct World {
+    disk: SimDisk,
+    setup: Setup,
+    /// Absent only while it is opened again.
+    db: Option<SimDb>,
+    runtime: SimRuntime,
+    tip: Rc<State>,
+    number: u64,
+    blob: Vec<u8>,
+    sessions: Vec<HeldSession>,
+    blocks: Vec<HeldBlock>,
+    overlays: Vec<HeldOverlay>,
+}
+
+impl World {
+    fn new(draw: &mut Draw<'_>) -> Self {
+        let setup = Setup::draw(&mut draw.input);
+        let seed = draw.input.u8().into();
+        let disk = SimDisk::new(seed, unrecorded());
+        let (db, runtime) = setup.open(&disk, seed).expect("created");
+        Self {
+            disk,
+            setup,
+            db: Some(db),
+            runtime,
+            tip: Rc::default(),
+            number: 0,
+            blob: Vec::new(),
+            sessions: Vec::new(),
+            blocks: Vec::new(),
+            overlays: Vec::new(),
+        }
+    }
+
+    fn db(&self) -> &SimDb {
+        self.db.as_ref().expect("open between operations")
+    }
+
+    fn operate(&mut self, draw: &mut Draw<'_>) {
+        match draw.input.u8() % 32 {
+            0..=5 => self.commit_batch(draw),
+            6 | 7 => {
+                let session = self.session(draw);
+                keep(&mut self.sessions, session);
+            }
+            8 => {
+                if let Some(session) = take(&mut self.sessions, draw) {
+                    self.finish(session, draw);
+                }
+            }
+            9..=12 => {
+                let session = self.session(draw);
+                self.finish(session, draw);
+            }
+            13 | 14 => self.commit_overlay(draw),
+            15 => {
+                if let Some(block) = take(&mut self.blocks, draw) {
+                    self.commit_block(block);
+                }
+            }
+            16 => match draw.below(3) {
+                0 => drop(take(&mut self.sessions, draw)),
+                1 => drop(take(&mut self.blocks, draw)),
+                _ => drop(take(&mut self.overlays, draw)),
+            },
+            17 | 18 => self.read_many(draw),
+            19 => {
+                let keys: Vec<Key> = (0..draw.below(8)).map(|_| draw.key()).collect();
+                session(self.db(), false).prefetch(&keys);
+            }
+            20 => {
+                self.db().resume_background();
+                let level = u64::from(draw.input.u8() / 4);
+                self.db().drain(level).expect("the disk has room");
+                assert!(self.db().metrics().pending_entries <= level);
+            }
+            21 | 22 => {
+                let steps = draw.input.u8().into();
+                self.runtime.step_some(steps);
+            }
+            23 => self.db().pause_background(),
+            24 => self.db().resume_background(),
+            25 => self.refused(draw),
+            26 | 27 => self.load(draw),
+            28 => {
+                self.close_under_handles(draw);
+                self.reopen(draw);
+            }
+            29 => self.close(draw),
+            _ => {
+                self.close(draw);
+                self.setup = Setup::draw(&mut draw.input);
+            }
+        }
+        if self.db.is_none() {
+            self.reopen(draw);
+        }
+    }
+
+    /// The tip is the model's; a key of the tip, and of a session that has been held for a while,
+    /// has the value that it had.
+    fn compare(&self, draw: &mut Draw<'_>) {
+        self.tip.assert_tip_of(self.db(), self.number);
+        assert_eq!(self.db().blob(), self.blob);
+        let key = draw.key();
+        let fresh = session(self.db(), false);
+        assert!(fresh.read(&key).expect("reads").as_ref() == self.tip.get(&key), "{key:02x?}");
+        for held in &self.sessions {
+            let found = held.session.read(&key).expect("reads");
+            assert!(found.as_ref() == held.state.get(&key), "an old session's {key:02x?}");
+        }
+        for held in &self.overlays {
+            assert_eq!(held.overlay.root(), held.layer.state.root());
+            assert_eq!(held.overlay.commit_number(), held.layer.committed.get());
+        }
+    }
+
+    /// A session on the tip, or on an overlay.
+    fn session(&self, draw: &mut Draw<'_>) -> HeldSession {
+        let choice = draw.input.u8();
+        let witness = choice & 1 == 0;
+        let options = SessionOptions::new().witness(witness);
+        let over = match self.overlays.len() {
+            0 => None,
+            count => (choice & 6 != 0).then(|| &self.overlays[usize::from(choice >> 3) % count]),
+        };
+        let Some(HeldOverlay { overlay, layer }) = over else {
+            let session = self.db().session(options).expect("a session");
+            let base = Base { over: None, commit: self.number };
+            return HeldSession { session, base, state: Rc::clone(&self.tip), witness };
+        };
+        let session = self.db().session(options.over(overlay)).expect("a session");
+        let base = Base { over: Some(Rc::clone(layer)), commit: layer.chain().0 };
+        HeldSession { session, base, state: Rc::clone(&layer.state), witness }
+    }
+
+    /// A batch over a session; the block is kept, or becomes an overlay.
+    fn finish(&mut self, held: HeldSession, draw: &mut Draw<'_>) {
+        let accesses = draw.batch(&held.state);
+        let (mut block, after) = held.state.finish(held.session, &accesses, held.witness);
+        let choice = draw.input.u8();
+        let blob = (choice & 0xf0 == 0xf0).then(|| vec![choice; usize::from(choice & 7)]);
+        if let Some(blob) = &blob {
+            block.set_blob(blob.clone()).expect("a short blob");
+        }
+        let (base, state) = (held.base, Rc::new(after));
+        if choice & 3 == 0 {
+            keep(&mut self.blocks, HeldBlock { block, base, state, blob });
+        } else {
+            let base = RefCell::new(base);
+            let layer = Layer { base, state, blob, committed: Cell::new(None) };
+            let overlay = block.into_overlay();
+            keep(&mut self.overlays, HeldOverlay { overlay, layer: Rc::new(layer) });
+        }
+    }
+
+    fn commit_batch(&mut self, draw: &mut Draw<'_>) {
+        let witness = draw.input.u8() % 2 == 0;
+        let accesses = draw.batch(&self.tip);
+        let (block, after) = self.tip.finish(session(self.db(), witness), &accesses, witness);
+        assert_eq!(block.commit().expect("on the tip"), self.number + 1);
+        (self.number, self.tip) = (self.number + 1, Rc::new(after));
+        let fresh = session(self.db(), false);
+        for Access { key, .. } in accesses {
+            let found = fresh.read(&key).expect("reads");
+            assert!(found.as_ref() == self.tip.get(&key), "{key:02x?} of the batch");
+        }
+    }
+
+    fn commit_block(&mut self, held: HeldBlock) {
+        let (base, below) =
+            held.base.over.as_ref().map_or((held.base.commit, None), |layer| layer.chain());
+        if !self.committed(base, held.block.commit()) {
+            return;
+        }
+        self.tip = held.state;
+        if let Some(blob) = held.blob.or(below) {
+            self.blob = blob;
+        }
+    }
+
+    fn commit_overlay(&mut self, draw: &mut Draw<'_>) {
+        if self.overlays.is_empty() {
+            return;
+        }
+        let HeldOverlay { overlay, layer } = &self.overlays[draw.below(self.overlays.len())];
+        let (overlay, layer) = (overlay.clone(), Rc::clone(layer));
+        if let Some(number) = layer.committed.get() {
+            assert_eq!(overlay.commit().expect("committed before"), number);
+            return;
+        }
+        let (base, blob) = layer.chain();
+        if !self.committed(base, overlay.commit()) {
+            return;
+        }
+        layer.committed.set(Some(self.number));
+        self.tip = Rc::clone(&layer.state);
+        if let Some(blob) = blob {
+            self.blob = blob;
+        }
+    }
+
+    /// What a commit on commit `base` must have come to; true when it succeeded.
+    fn committed(&mut self, base: u64, result: Result<u64, Error>) -> bool {
+        match result {
+            Ok(number) => {
+                assert_eq!(base, self.number, "a commit on a stale parent");
+                assert_eq!(number, self.number + 1);
+                self.number = number;
+                true
+            }
+            Err(Error::StaleParent { base: told, tip }) => {
+                assert_ne!(base, self.number, "the parent is the newest commit");
+                assert_eq!((told, tip), (base, self.number));
+                false
+            }
+            Err(other) => panic!("a commit: {other}"),
+        }
+    }
+
+    fn read_many(&self, draw: &mut Draw<'_>) {
+        let on_tip = session(self.db(), false);
+        let (session, state) = match self.sessions.len() {
+            0 => (&on_tip, &self.tip),
+            count => {
+                let held = &self.sessions[draw.below(count)];
+                (&held.session, &held.state)
+            }
+        };
+        if draw.below(4) == 0 {
+            return state.assert_read_by(session);
+        }
+        let keys: Vec<Key> = (0..draw.below(12)).map(|_| draw.key()).collect();
+        let values = session.read_many(&keys).expect("reads");
+        assert!(values.iter().map(Option::as_ref).eq(keys.iter().map(|key| state.get(key))));
+    }
+
+    /// Calls that are refused leave nothing behind.
+    fn refused(&self, draw: &mut Draw<'_>) {
+        let key = draw.key();
+        let access = Access::write(key, Some(draw.value()));
+        let refused = |accesses: Vec<Access>| {
+            session(self.db(), true).finish(accesses).err().expect("refused")
+        };
+        let twice = refused(vec![Access::read(key), access.clone()]);
+        assert!(matches!(twice, Error::RepeatedKey(found) if found == key));
+        let elsewhere = refused(vec![Access { namespace: 1, ..access }]);
+        assert!(matches!(elsewhere, Error::Namespace(1)));
+    }
+
+    fn load(&mut self, draw: &mut Draw<'_>) {
+        let mut pairs = draw.load();
+        let choice = draw.input.u8();
+        if choice & 3 == 0 {
+            self.drop_handles();
+        }
+        let twice = if choice & 0x30 == 0x30 { pairs.first().cloned() } else { None };
+        pairs.extend(twice.clone());
+        let options = LoadOptions::new().memory_mib(1);
+        let result = self.db().bulk_load(pairs.iter().cloned(), options);
+        let is_used =
+            !(self.sessions.is_empty() && self.blocks.is_empty() && self.overlays.is_empty());
+        match result {
+            Ok(report) => {
+                assert!(self.number == 0 && !is_used && twice.is_none(), "an illegal load");
+                self.tip = Rc::new(pairs.into_iter().collect());
+                self.number = 1;
+                assert_eq!(report.root, self.tip.root());
+            }
+            Err(Error::NotEmpty(number)) => {
+                assert!(self.number > 0 && number == self.number, "commit {number}");
+            }
+            Err(Error::InUse) => assert!(self.number == 0 && is_used, "nothing is open"),
+            Err(Error::RepeatedKey(key)) => {
+                assert_eq!(Some(key), twice.map(|pair| pair.0));
+                assert!(self.number == 0 && !is_used, "another error goes before");
+            }
+            Err(other) => panic!("a load: {other}"),
+        }
+    }
+
+    fn drop_handles(&mut self) {
+        self.sessions.clear();
+        self.blocks.clear();
+        self.overlays.clear();
+    }
+
+    /// Closes or drops the database, with all that stands on it.
+    fn close(&mut self, draw: &mut Draw<'_>) {
+        self.drop_handles();
+        let db = self.db.take().expect("open between operations");
+        if draw.input.u8() % 2 == 0 {
+            db.close().expect("the disk has room");
+        } else {
+            drop(db);
+        }
+    }
+
+    /// What outlives the database reads on, commits nothing and keeps others out.
+    fn close_under_handles(&mut self, draw: &mut Draw<'_>) {
+        let session = self.session(draw);
+        keep(&mut self.sessions, session);
+        self.db.take().expect("open between operations").close().expect("the disk has room");
+        let locked = self.setup.open(&self.disk, 0).err().expect("its lock is held");
+        assert!(matches!(locked, Error::Io(pleach_io::IoError::Locked { .. })), "{locked}");
+        for held in &self.sessions {
+            held.state.assert_read_by(&held.session);
+        }
+        let is_refused = |result: Result<u64, Error>| {
+            matches!(result, Err(Error::Poisoned(_) | Error::StaleParent { .. }))
+        };
+        for held in self.overlays.drain(..) {
+            if held.layer.committed.get().is_none() {
+                assert!(is_refused(held.overlay.commit()), "a commit into a closed database");
+            }
+        }
+        for held in self.blocks.drain(..) {
+            assert!(is_refused(held.block.commit()), "a commit into a closed database");
+        }
+        for held in self.sessions.drain(..) {
+            let accesses = draw.batch(&held.state);
+            let (block, _) = held.state.finish(held.session, &accesses, held.witness);
+            assert!(is_refused(block.commit()), "a commit into a closed database");
+        }
+    }
+
+    fn reopen(&mut self, draw: &mut Draw<'_>) {
+        let seed = draw.input.u8().into();
+        let (db, runtime) = self.setup.open(&self.disk, seed).expect("opens again");
+        (self.db, self.runtime) = (Some(db), runtime);
+    }
+
+    /// Everything that was kept is right still; the files are, too, and an open of them.
+    fn end(mut self, draw: &mut Draw<'_>) {
+        for held in &self.sessions {
+            held.state.assert_read_by(&held.session);
+        }
+        self.tip.assert_read_by(&session(self.db(), false));
+        self.close(draw);
+        self.tip.assert_on_disk(&self.disk, self.number);
+        self.reopen(draw);
+        self.tip.assert_tip_of(self.db(), self.number);
+        assert_eq!(self.db().blob(), self.blob);
+        self.tip.assert_read_by(&session(self.db(), false));
+    }
+}
+
+fn keep<T>(held: &mut Vec<T>, new: T) {
+    if held.len() == HELD {
+        held.remove(0);
+    }
+    held.push(new);
+}
+
+fn take<T>(held: &mut Vec<T>, draw: &mut Draw<'_>) -> Option<T> {
+    let count = held.len();
+    (count > 0).then(|| held.remove(draw.below(count)))
+}

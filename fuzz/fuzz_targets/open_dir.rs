@@ -1,0 +1,322 @@
+//! A folder of a small database in which one file was changed, cut, made longer or taken away: it
+//! is refused with an error, or every value, root and witness is right or an error.
+//!
+//! A commit at the log's end may be taken for torn and cut off: then the state is an earlier one,
+//! whole. Where the change has a good checksum, which no accident has, values may be wrong; nothing
+//! may panic or hang all the same.
+//!
+//! Input: a byte without meaning, one for the folder, one for the file, then changes.
+#![no_main]
+
+use std::sync::OnceLock;
+
+use libfuzzer_sys::fuzz_target;
+use pleach::log::record::{HEADER_LEN, MAGIC, body_checksum};
+use pleach::tools::{CheckOptions, check_on, dump_on};
+use pleach::{Access, Durability, LoadOptions, Value};
+use pleach_core::Key;
+use pleach_fuzz::Input;
+use pleach_fuzz::model::{Draw, State, session, shallow_keys};
+use pleach_fuzz::sim::{Setup, SimDb, unrecorded};
+use pleach_io::PAGE;
+use pleach_io::sim::{Asserts, Content, Damage, Image, PageOf, SimDisk, SimOptions, Unpolled};
+use twox_hash::XxHash3_64;
+
+/// Changes of one input.
+const CHANGES: usize = 4;
+
+/// A sound folder and its states by commit number.
+struct Folder {
+    image: Image,
+    states: Vec<State>,
+}
+
+fuzz_target!(|data: &[u8]| {
+    static FOLDERS: OnceLock<Vec<Folder>> = OnceLock::new();
+    let folders = FOLDERS.get_or_init(|| (0..4).map(build).collect());
+    let mut draw = Draw::new(data);
+    let folder = &folders[draw.below(folders.len())];
+    let changed = Changed::draw(&folder.image, &mut draw.input);
+    let disk = SimDisk::from_image_with(&changed.image(&folder.image), 1, options());
+    if let Some(page) = changed.unreadable {
+        let at = PageOf { file: changed.name.clone(), page };
+        disk.damage(&Damage::Unreadable(at));
+    }
+    let claims = Claims::new(folder, &changed);
+    let is_clean = look(&disk, &claims);
+    work(&disk, &claims, is_clean, &mut draw);
+});
+
+fn setup() -> Setup {
+    Setup {
+        create: false,
+        flush_at: 2,
+        cache_kib: 256,
+        trie_cache_kib: Some(0),
+        in_flight: 4,
+        threads: 1,
+        durability: Durability::Commit,
+    }
+}
+
+/// A `read_many` or a flush that meets several pages which cannot be read gives the first error
+/// and leaves the others' results to nobody.
+fn options() -> SimOptions {
+    let asserts = Asserts { unpolled: Unpolled::Ignore, ..Asserts::default() };
+    SimOptions { asserts, ..unrecorded() }
+}
+
+/// Builds a folder: loaded or not, closed or not, with values of all kinds, pages and pending
+/// changes.
+fn build(kind: u8) -> Folder {
+    let disk = SimDisk::new(kind.into(), unrecorded());
+    let (db, runtime) = Setup { create: true, ..setup() }.open(&disk, 1).expect("created");
+    let bytes: Vec<u8> =
+        (0..2000_u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 21) as u8).collect();
+    let mut draw = Draw::new(&bytes);
+    let keys: Vec<Key> = shallow_keys().collect();
+    let mut states = vec![State::default()];
+    if kind & 1 != 0 {
+        let pairs: Vec<_> = keys[..24].iter().map(|key| (*key, draw.value())).collect();
+        db.bulk_load(pairs.iter().cloned(), LoadOptions::new().memory_mib(1)).expect("loaded");
+        states.push(pairs.into_iter().collect());
+    }
+    for round in 0..6 {
+        let state = &states[states.len() - 1];
+        let writes = (0..6).map(|nth| {
+            let value = (nth != 5).then(|| draw.value());
+            Access::read_write(keys[(5 * round + nth) % keys.len()], value)
+        });
+        let accesses: Vec<_> = writes.collect();
+        let (block, after) = state.finish(session(&db, true), &accesses, true);
+        block.commit().expect("committed");
+        states.push(after);
+        if round == 2 {
+            db.drain(0).expect("drained");
+        }
+        runtime.step_some(3);
+    }
+    if kind & 2 != 0 {
+        db.close().expect("closed");
+    } else {
+        drop(db);
+    }
+    let folder = Folder { image: disk.image(), states };
+    let newest = folder.states.len() - 1;
+    folder.states[newest].assert_on_disk(&disk, newest as u64);
+    folder
+}
+
+/// One file, changed.
+struct Changed {
+    name: String,
+    /// What it is called now; `None`: it is gone.
+    renamed: Option<String>,
+    bytes: Vec<u8>,
+    unreadable: Option<u64>,
+    /// Does a change have a good checksum?
+    forged: bool,
+}
+
+impl Changed {
+    fn draw(image: &Image, input: &mut Input<'_>) -> Self {
+        let names: Vec<&str> = image.names().collect();
+        let name = names[usize::from(input.u8()) % names.len()].to_owned();
+        let bytes = image.file(&name).expect("it has a name").to_vec();
+        let renamed = Some(name.clone());
+        let mut changed = Self { name, renamed, bytes, unreadable: None, forged: false };
+        for _ in 0..CHANGES {
+            if input.0.is_empty() {
+                break;
+            }
+            changed.change(image, &names, input);
+        }
+        changed
+    }
+
+    fn change(&mut self, image: &Image, names: &[&str], input: &mut Input<'_>) {
+        let what = input.u8() % 16;
+        let page = usize::from(input.u8()) % self.bytes.len().div_ceil(PAGE).max(1);
+        let at = (page * PAGE + usize::from(input.u16()) % PAGE).min(self.bytes.len());
+        let other = names[usize::from(input.u8()) % names.len()];
+        let len = usize::from(input.u8()).min(self.bytes.len() - at);
+        match what {
+            0..=2 if len > 0 => self.bytes[at] ^= input.u8().max(1),
+            3 => self.bytes[at..at + len].fill(input.u8()),
+            4 => self.bytes[at..at + len].fill_with(|| input.u8()),
+            5 => self.bytes.truncate(at),
+            6 => self.bytes.truncate(page * PAGE),
+            7 => {
+                let fill = input.u8();
+                let more = usize::from(input.u8() % 3) * PAGE + len;
+                self.bytes.resize(self.bytes.len() + more, fill);
+            }
+            8 => self.bytes[page * PAGE..].iter_mut().take(PAGE).for_each(|byte| *byte = 0),
+            9 => {
+                // Another page's bytes, of this file or another.
+                let from = image.file(other).expect("it has a name").page(input.u8().into());
+                let to = self.bytes[page * PAGE..].iter_mut();
+                to.zip(from).for_each(|(to, from)| *to = *from);
+            }
+            10 => self.renamed = None,
+            11 => self.bytes = image.file(other).expect("it has a name").to_vec(),
+            12 => {
+                let strange = ["super.new", "incarnation.new", "log.new", "CREATING", "LOCK"];
+                let all = names.iter().chain(&strange).chain(&["node-spill", "log-9", "x"]);
+                let all: Vec<_> = all.collect();
+                self.renamed = Some((*all[usize::from(input.u8()) % all.len()]).to_owned());
+            }
+            13 => self.unreadable = Some(page as u64),
+            _ => self.forge(page * PAGE, at, input),
+        }
+    }
+
+    /// A change with a good checksum: of a log record, or of a page.
+    fn forge(&mut self, page: usize, at: usize, input: &mut Input<'_>) {
+        if at < self.bytes.len() {
+            self.bytes[at] ^= input.u8();
+        }
+        let Some(bytes) = self.bytes.get_mut(page..page + PAGE) else { return };
+        self.forged = true;
+        if bytes[..4] == MAGIC.to_le_bytes() {
+            return sign_record(&mut self.bytes[page..]);
+        }
+        let checksum = XxHash3_64::oneshot(&bytes[8..]);
+        bytes[..8].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    fn image(&self, sound: &Image) -> Image {
+        let taken = |name: &str| name == self.name || Some(name) == self.renamed.as_deref();
+        let others = sound.names().filter(|name| !taken(name));
+        let others = others.map(|name| (name, sound.file(name).expect("it has a name").clone()));
+        let own = self.renamed.as_deref().map(|name| (name, Content::from_bytes(&self.bytes)));
+        Image::from_files(others.chain(own))
+    }
+}
+
+/// Gives the record at the start of `bytes` a good checksum, and the records behind it the links
+/// that they then need.
+fn sign_record(bytes: &mut [u8]) {
+    let (mut at, mut previous) = (0, None);
+    while let Some(header) = bytes.get(at..at + HEADER_LEN)
+        && header[..4] == MAGIC.to_le_bytes()
+    {
+        let word = |n: usize| u64::from_le_bytes(header[8 * n..8 * n + 8].try_into().expect("8"));
+        let (len, database) = (word(1), word(2));
+        let body = at + HEADER_LEN;
+        let end = usize::try_from(len).ok().and_then(|len| body.checked_add(len));
+        let Some(end) = end.filter(|end| *end <= bytes.len()) else { return };
+        let sum = body_checksum(database, [&bytes[body..end]]);
+        bytes[at + 56..at + 64].copy_from_slice(&sum.to_le_bytes());
+        if let Some(previous) = previous {
+            bytes[at + 48..at + 56].copy_from_slice(&u64::to_le_bytes(previous));
+        }
+        let checksum = XxHash3_64::oneshot_with_seed(database, &bytes[at..body - 8]);
+        bytes[body - 8..body].copy_from_slice(&checksum.to_le_bytes());
+        previous = Some(checksum);
+        // The next record follows at once, or in the next block.
+        at = end.next_multiple_of(8);
+        if bytes.get(at..at + 4) != Some(&MAGIC.to_le_bytes()) {
+            at = end.next_multiple_of(PAGE);
+        }
+    }
+}
+
+/// What the changed folder is to be compared with.
+struct Claims<'a> {
+    states: &'a [State],
+    /// Only a change of the log or of a superblock may cost commits.
+    least: usize,
+    forged: bool,
+}
+
+impl<'a> Claims<'a> {
+    fn new(folder: &'a Folder, changed: &Changed) -> Self {
+        let costs = |name: &str| name.starts_with("log") || name.starts_with("super");
+        let costs = costs(&changed.name) || changed.renamed.as_deref().is_some_and(costs);
+        let least = if costs { 0 } else { folder.states.len() - 1 };
+        Self { states: &folder.states, least, forged: changed.forged }
+    }
+
+    /// The state of a commit that was found.
+    fn state(&self, number: u64, root: &[u8; 32]) -> Option<&'a State> {
+        if self.forged {
+            return None;
+        }
+        let number = number as usize;
+        assert!((self.least..self.states.len()).contains(&number), "commit {number} was found");
+        assert_eq!(self.states[number].root(), *root, "root of commit {number}");
+        Some(&self.states[number])
+    }
+}
+
+/// The tools that only look; true when they find a whole database.
+fn look(disk: &SimDisk, claims: &Claims<'_>) -> bool {
+    let Ok(report) = check_on(disk, CheckOptions::default()) else { return false };
+    if !report.findings.is_empty() && report.root == [0; 32] && report.pages == 0 {
+        // It did not come to a state.
+        return false;
+    }
+    let mut pairs: Vec<(Key, Value)> = Vec::new();
+    let dumped = dump_on(disk, &mut |key, value| {
+        pairs.push((*key, Value::from(value)));
+        pairs.len() < 1000
+    });
+    let Some(state) = claims.state(report.commit, &report.root) else { return false };
+    for (key, value) in &pairs {
+        assert!(state.get(key) == Some(value), "the scan's {key:02x?}");
+    }
+    if dumped.is_ok() {
+        assert!(pairs.iter().map(|pair| &pair.0).eq(state.keys()), "the scan's keys");
+    } else {
+        assert!(!report.findings.is_empty(), "a scan fails where the checker finds nothing");
+    }
+    report.findings.is_empty()
+}
+
+/// An open database: reads, a batch, a commit, a flush, a close, and an open of that.
+fn work(disk: &SimDisk, claims: &Claims<'_>, is_clean: bool, draw: &mut Draw<'_>) {
+    let Ok((db, _runtime)) = setup().open(disk, 2) else { return };
+    let state = claims.state(db.commit_number(), &db.root());
+    let failed = reads(&db, state);
+    assert!(!is_clean || failed == 0, "reads fail where the checker finds nothing");
+    let model = state.cloned().unwrap_or_default();
+    let accesses = draw.batch(&model);
+    let Ok(mut block) = session(&db, true).finish(accesses.clone()) else { return };
+    let after = model.after(&accesses);
+    let witness = block.take_witness().expect("asked for");
+    if state.is_some() {
+        assert_eq!(block.root(), after.root());
+        model.assert_witness(&witness, &accesses, &after);
+    }
+    let number = db.commit_number() + 1;
+    let Ok(committed) = block.commit() else { return };
+    assert_eq!(committed, number);
+    let expected = state.is_some().then_some(&after);
+    let drained = db.drain(0);
+    reads(&db, expected);
+    let closed = db.close();
+    assert!(drained.is_ok() || closed.is_err(), "a failed flush refuses what follows");
+    let Ok((db, _runtime)) = setup().open(disk, 3) else { return };
+    if let Some(after) = expected {
+        after.assert_tip_of(&db, number);
+    }
+    reads(&db, expected);
+}
+
+/// Every value is right, or an error; so are those of `read_many`. Gives the number of errors.
+fn reads(db: &SimDb, state: Option<&State>) -> usize {
+    let session = session(db, false);
+    let all: Vec<Key> = shallow_keys().collect();
+    let many = session.read_many(&all);
+    let mut failed = usize::from(many.is_err());
+    for (at, key) in all.iter().enumerate() {
+        let one = session.read(key);
+        failed += usize::from(one.is_err());
+        let Some(state) = state else { continue };
+        for value in one.iter().chain(many.iter().map(|many| &many[at])) {
+            assert!(value.as_ref() == state.get(key), "key {key:02x?}");
+        }
+    }
+    failed
+}

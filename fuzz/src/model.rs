@@ -1,0 +1,325 @@
+//! The oracle of a whole database: values in a map, the root by plain recursion; and batches cut
+//! from the fuzzer's bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pleach::tools::{CheckOptions, check_on, dump_on};
+use pleach::{Access, AccessKind, Blake3, SessionOptions, Value};
+use pleach_core::naive::Naive;
+use pleach_core::proof::{self, Op};
+use pleach_core::{Hasher as _, Key, Lookup, Node, TERMINATOR, ValueHash, witness};
+use pleach_io::sim::SimDisk;
+
+use crate::Input;
+use crate::sim::{SimBlock, SimDb, SimSession};
+
+/// Batches and loads of hundreds of keys that one input may have.
+const HEAVY: u32 = 2;
+/// Numbers of [`key`].
+const KEYS: u8 = 64;
+/// Bit of the numbers of keys that share 64 bits at most.
+const SHALLOW: u8 = 16;
+
+/// One state of a database.
+#[derive(Clone, Debug)]
+pub struct State {
+    values: BTreeMap<Key, (Value, ValueHash)>,
+    root: Node,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { values: BTreeMap::new(), root: TERMINATOR }
+    }
+}
+
+impl FromIterator<(Key, Value)> for State {
+    fn from_iter<I: IntoIterator<Item = (Key, Value)>>(pairs: I) -> Self {
+        let mut state = Self::default();
+        pairs.into_iter().for_each(|(key, value)| state.set(key, Some(value)));
+        state.fold();
+        state
+    }
+}
+
+impl State {
+    pub fn root(&self) -> Node {
+        self.root
+    }
+
+    pub fn get(&self, key: &Key) -> Option<&Value> {
+        self.values.get(key).map(|value| &value.0)
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.values.keys()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// The state behind a batch.
+    #[must_use]
+    pub fn after(&self, accesses: &[Access]) -> Self {
+        let mut state = self.clone();
+        for access in accesses {
+            if let AccessKind::Write(value) | AccessKind::ReadWrite(value) = &access.kind {
+                state.set(access.key, value.clone());
+            }
+        }
+        state.fold();
+        state
+    }
+
+    fn set(&mut self, key: Key, value: Option<Value>) {
+        match value {
+            Some(value) => {
+                let hash = Blake3::hash(&value);
+                self.values.insert(key, (value, hash));
+            }
+            None => drop(self.values.remove(&key)),
+        }
+    }
+
+    fn fold(&mut self) {
+        self.root = self.naive().root::<Blake3>();
+    }
+
+    fn naive(&self) -> Naive {
+        self.values.iter().map(|(key, (_, hash))| (*key, *hash)).collect()
+    }
+
+    /// Every key that a batch can name, and every one that is there, has its value.
+    pub fn assert_read_by(&self, session: &SimSession) {
+        assert_eq!(session.root(), self.root);
+        let named = (0..KEYS).map(key);
+        let keys: BTreeSet<Key> = named.chain(self.keys().copied()).collect();
+        let keys: Vec<Key> = keys.into_iter().collect();
+        let values = session.read_many(&keys).expect("reads");
+        for (key, value) in keys.iter().zip(values) {
+            assert!(value.as_ref() == self.get(key), "key {key:02x?}");
+        }
+    }
+
+    /// The tip of an open database is this state.
+    pub fn assert_tip_of(&self, db: &SimDb, number: u64) {
+        assert_eq!(db.commit_number(), number);
+        assert_eq!(db.root(), self.root, "root of commit {number}");
+    }
+
+    /// The closed database on a disk has no faults, and a scan of it gives this state.
+    pub fn assert_on_disk(&self, disk: &SimDisk, number: u64) {
+        let report = check_on(disk, CheckOptions::default()).expect("can be checked");
+        assert!(report.findings.is_empty(), "{:#?}", report.findings);
+        assert_eq!((report.commit, report.root), (number, self.root));
+        assert_eq!(report.keys, self.values.len() as u64);
+        let mut wanted = self.values.iter();
+        dump_on(disk, &mut |key, bytes| {
+            let next = wanted.next().expect("no more pairs than the model has");
+            assert!(next.0 == key && *next.1.0 == *bytes, "key {key:02x?} where {:02x?}", next.0);
+            true
+        })
+        .expect("can be dumped");
+        assert_eq!(wanted.next(), None, "a pair that the scan misses");
+    }
+
+    /// Finishes a batch over this state; its root is the model's, and so is its witness, byte by
+    /// byte, which also holds for a verifier that has nothing else.
+    pub fn finish(
+        &self,
+        session: SimSession,
+        accesses: &[Access],
+        witnessed: bool,
+    ) -> (SimBlock, Self) {
+        assert_eq!(session.root(), self.root);
+        let after = self.after(accesses);
+        let mut block = session.finish(accesses.to_vec()).expect("a legal batch");
+        assert_eq!(block.prev_root(), self.root);
+        assert_eq!(block.root(), after.root);
+        let found = block.take_witness();
+        assert_eq!(found.is_some(), witnessed);
+        if let Some(found) = found {
+            self.assert_witness(&found, accesses, &after);
+        }
+        (block, after)
+    }
+
+    /// The witness of a batch over this state is the naive trie's, and leads to the state behind.
+    pub fn assert_witness(&self, bytes: &[u8], accesses: &[Access], after: &Self) {
+        let wanted = self.naive().witness::<Blake3>(&ops(accesses));
+        assert!(wanted.encode::<Blake3>().expect("small") == bytes, "the naive trie's witness");
+        let verified = witness::verify::<Blake3>(bytes, &self.root).expect("a valid witness");
+        assert_eq!(*verified.new_root(), after.root);
+        assert_eq!(verified.op_count(), accesses.len());
+        for access in accesses {
+            let hash = self.values.get(&access.key).map(|value| value.1);
+            assert_eq!(verified.get(&access.key), hash.map_or(Lookup::Absent, Lookup::Present));
+        }
+    }
+}
+
+/// The same batch as the naive trie takes it.
+fn ops(accesses: &[Access]) -> Vec<Op> {
+    let hash = |value: &Option<Value>| value.as_ref().map(|value| Blake3::hash(value));
+    let op = |access: &Access| Op {
+        key: access.key,
+        access: match &access.kind {
+            AccessKind::Read => proof::Access::Read,
+            AccessKind::Write(value) => proof::Access::Write(hash(value)),
+            AccessKind::ReadWrite(value) => proof::Access::ReadWrite(hash(value)),
+        },
+    };
+    let mut ops: Vec<Op> = accesses.iter().map(op).collect();
+    ops.sort_unstable_by_key(|op| op.key);
+    ops
+}
+
+/// One of few keys: a quarter of them differ in their last bits only, a quarter from bit 60 on,
+/// a quarter at places that climb through the key; the rest is spread evenly.
+fn key(id: u8) -> Key {
+    let (kind, id) = (id / 16 % 4, id % 16);
+    let mut key = [0xa5; 32];
+    match kind {
+        0 => key[31] = id,
+        1 => key[7] = 0xa0 | id,
+        2 => key[usize::from(id) * 2] ^= 0x80 >> (id % 8),
+        _ => match id {
+            0 => key = [0; 32],
+            1 => key = [0xff; 32],
+            _ => key = wide(u16::from(id)),
+        },
+    }
+    key
+}
+
+/// The keys that share 64 bits at most.
+pub fn shallow_keys() -> impl Iterator<Item = Key> {
+    (0..KEYS).filter(|id| id & SHALLOW != 0).map(key)
+}
+
+/// One of many keys that are spread evenly.
+fn wide(id: u16) -> Key {
+    Blake3::hash(&id.to_le_bytes())
+}
+
+/// A value that hundreds of keys can have.
+fn small(value: Value) -> Value {
+    if value.len() > 1000 { Value::from(&value[..1000]) } else { value }
+}
+
+/// Cuts batches and loads from the input.
+pub struct Draw<'a> {
+    pub input: Input<'a>,
+    /// Half of the keys share hundreds of bits, and so the index has hundreds of empty prefixes:
+    /// everything is several times slower.
+    deep: bool,
+    heavy: u32,
+}
+
+impl<'a> Draw<'a> {
+    /// The first byte says whether keys are deep.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        let mut input = Input(bytes);
+        let deep = input.u8() & 3 == 3;
+        Self { input, deep, heavy: 0 }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.input.0.is_empty()
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: usize) -> usize {
+        usize::from(self.input.u8()) % bound
+    }
+
+    pub fn key(&mut self) -> Key {
+        let id = self.input.u8() % KEYS;
+        key(if self.deep { id } else { id | SHALLOW })
+    }
+
+    /// In a page, filling a page with few, out of the page at the flush, out of the log record.
+    pub fn value(&mut self) -> Value {
+        let (shape, fill) = (self.input.u8(), self.input.u8());
+        let len = match shape % 32 {
+            0..=2 => 0,
+            3 => 1,
+            4 => 1023,
+            5 => 1024,
+            6 => 1025,
+            7..=10 => 5000,
+            11 => 70_000,
+            12..=19 => 1000,
+            _ => 8,
+        };
+        Value::from(vec![fill; len])
+    }
+
+    fn new_value(&mut self) -> Option<Value> {
+        (self.input.u8() % 4 > 0).then(|| self.value())
+    }
+
+    /// The accesses of one batch over a state, each key once.
+    pub fn batch(&mut self, state: &State) -> Vec<Access> {
+        let shape = self.input.u8();
+        match shape % 16 {
+            0 => state.keys().map(|key| Access::write(*key, None)).collect(),
+            1 => {
+                let same = |key: &Key| Access::read_write(*key, state.get(key).cloned());
+                state.keys().take(8).map(same).collect()
+            }
+            2 if self.heavy < HEAVY => self.many(),
+            3 => shallow_keys().map(Access::read).collect(),
+            _ => self.few(usize::from(shape / 16)),
+        }
+    }
+
+    fn few(&mut self, count: usize) -> Vec<Access> {
+        let mut seen = BTreeSet::new();
+        let mut accesses = Vec::new();
+        for _ in 0..count {
+            let key = self.key();
+            let access = match self.input.u8() % 4 {
+                0 => Access::read(key),
+                1 => Access::write(key, self.new_value()),
+                _ => Access::read_write(key, self.new_value()),
+            };
+            if seen.insert(key) {
+                accesses.push(access);
+            }
+        }
+        accesses
+    }
+
+    /// Hundreds of keys, so that regions of the index split and merge.
+    fn many(&mut self) -> Vec<Access> {
+        self.heavy += 1;
+        let (count, first, value) = (self.input.u8(), self.input.u8(), self.new_value().map(small));
+        let ids = u16::from(first)..u16::from(first) + 2 * u16::from(count);
+        ids.map(|id| Access::read_write(wide(id), value.clone())).collect()
+    }
+
+    /// The pairs of a bulk load, in some order.
+    pub fn load(&mut self) -> Vec<(Key, Value)> {
+        let shape = self.input.u8();
+        let mut pairs: BTreeMap<Key, Value> =
+            (0..shape % 32).map(|_| (self.key(), self.value())).collect();
+        if shape & 0x80 != 0 && self.heavy < HEAVY {
+            self.heavy += 1;
+            let value = small(self.value());
+            let more = 2 * u16::from(self.input.u8());
+            pairs.extend((0..more).map(|id| (wide(id), value.clone())));
+        }
+        let mut pairs: Vec<_> = pairs.into_iter().collect();
+        if shape & 0x40 != 0 {
+            pairs.reverse();
+        }
+        pairs
+    }
+}
+
+/// A session on the tip whose finish gives a witness, or none.
+pub fn session(db: &SimDb, witnessed: bool) -> SimSession {
+    db.session(SessionOptions::new().witness(witnessed)).expect("a session")
+}

@@ -1,0 +1,69 @@
+//! Databases on the simulated disk, as small as they can be: log segments of 16 KiB, a checkpoint
+//! due at 64 KiB, so that a few commits see flushes, checkpoints and recycled segments.
+
+use std::time::Duration;
+
+use pleach::{Blake3, Block, Db, Durability, Error, Geometry, Options, Overlay, Session};
+use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
+
+use crate::Input;
+
+pub type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+pub type SimBlock = Block<Blake3, SimDisk, SimRuntime>;
+pub type SimOverlay = Overlay<Blake3, SimDisk, SimRuntime>;
+pub type SimSession = Session<Blake3, SimDisk, SimRuntime>;
+
+/// Period of a database that syncs periodically.
+pub const PERIOD: Duration = Duration::from_millis(20);
+
+/// One way to run a database. All that may differ from one open to the next.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub create: bool,
+    pub flush_at: u8,
+    pub cache_kib: u64,
+    pub trie_cache_kib: Option<u64>,
+    pub in_flight: usize,
+    pub threads: usize,
+    pub durability: Durability,
+}
+
+impl Setup {
+    /// Two bytes of the input. Acknowledged commits are durable.
+    pub fn draw(input: &mut Input<'_>) -> Self {
+        let (first, second) = (input.u8(), input.u8());
+        Self {
+            create: true,
+            flush_at: [1, 2, 3, 255][usize::from(first & 3)],
+            cache_kib: [256, 512, 4096][usize::from(first >> 2 & 3) % 3],
+            trie_cache_kib: [None, Some(0), Some(1), Some(64)][usize::from(first >> 4 & 3)],
+            in_flight: [1, 4, 64][usize::from(second & 3) % 3],
+            threads: 1 + usize::from(second >> 2 & 3),
+            durability: Durability::Commit,
+        }
+    }
+
+    pub fn options(&self) -> Options {
+        Options::new("sim")
+            .create(self.create)
+            .cache_kib(self.cache_kib)
+            .threads(self.threads)
+            .in_flight(self.in_flight)
+            .durability(self.durability)
+            .flush_at(self.flush_at)
+            .trie_cache_kib(self.trie_cache_kib)
+            .log_limit_bytes(64 << 10)
+            .geometry(Geometry { segment_pages: 16, log_segment: 16 << 10, size_factor: 150 })
+    }
+
+    /// Opens the database on a disk, or creates it. Every choice of the executor is the seed's.
+    pub fn open(&self, disk: &SimDisk, seed: u64) -> Result<(SimDb, SimRuntime), Error> {
+        let runtime = SimRuntime::with_clock(seed, disk.clock(), self.threads);
+        Ok((Db::open_on(disk.clone(), runtime.clone(), self.options())?, runtime))
+    }
+}
+
+/// Options of a disk whose crashes nobody looks at.
+pub fn unrecorded() -> SimOptions {
+    SimOptions { record: false, ..SimOptions::default() }
+}
