@@ -31,7 +31,6 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pleach_core::Node;
 use pleach_core::page::Page;
 
 use crate::treelet::Treelet;
@@ -140,28 +139,15 @@ impl Cache {
         self.lock(place).insert(place, tag, page, batch)
     }
 
-    /// A commit has changed a page: brings its treelet from commit `before` to `after`. A page
-    /// without a treelet gets one as long as treelets take at most a third of the budget.
-    pub fn advance_treelet(
+    /// Hangs a treelet on a page that has none, if the page is still here and treelets take less
+    /// than a third of the budget.
+    pub fn give_treelet(
         &self,
         place: u32,
-        tag: u32,
-        step: (u64, u64),
-        own: &Node,
-        nodes: impl Iterator<Item = (u8, Node)>,
+        page: &Arc<CachedPage>,
+        fill: impl FnOnce(&mut Treelet),
     ) {
-        let Some(page) = self.lock(place).peek(place, tag) else { return };
-        let (before, after) = step;
-        let mut nodes = Some(nodes);
-        let mut advance = |treelet: &mut Treelet| {
-            treelet.advance(before, after, own, nodes.take().into_iter().flatten());
-        };
-        if page.change_treelet(&mut advance) {
-            return;
-        }
-        let mut treelet = Box::new(Treelet::empty());
-        advance(&mut treelet);
-        self.lock(place).attach(place, &page, treelet);
+        self.lock(place).attach(place, page, None, fill);
     }
 
     /// A flush has moved a page: its treelet goes with it.
@@ -170,7 +156,7 @@ impl Cache {
         let page = self.lock(to).peek(to, tag);
         if let Some(page) = page {
             page.mark_folded();
-            self.lock(to).attach(to, &page, treelet);
+            self.lock(to).attach(to, &page, Some(treelet), |_| {});
         }
     }
 

@@ -10,6 +10,7 @@ use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
+use crate::cuts::bits_behind;
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, Treelet};
 
@@ -66,6 +67,7 @@ pub fn fold_leaf<H: Hasher>(
 ) {
     let stored = page.leaf.map_or(0, LeafView::levels);
     let mut merge = Merge {
+        at: page.at,
         leaf: page.leaf,
         treelet: page.treelet,
         stored,
@@ -74,7 +76,7 @@ pub fn fold_leaf<H: Hasher>(
         patches: page.patches,
         touches,
     };
-    merge.visit(folder, page.at, 0, 0, seen);
+    merge.visit(folder, 0, 0, seen);
     debug_assert!(
         merge.patches.is_empty() && merge.touches.is_empty(),
         "all changes lie below the page"
@@ -82,11 +84,15 @@ pub fn fold_leaf<H: Hasher>(
 }
 
 /// Position number `index` of those `levels` below `at`.
+///
+/// # Panics
+/// When there is no such position.
 pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
-    (0..levels).rev().fold(*at, |position, level| position.child(index >> level & 1 == 1))
+    at.descendant(levels, u8::try_from(index).expect("at most 8 levels"))
 }
 
 struct Merge<'a> {
+    at: &'a Prefix,
     leaf: Option<&'a LeafView<'a>>,
     treelet: Option<&'a Treelet>,
     /// Level of the nodes that the page stores; 0 when it stores none.
@@ -99,60 +105,74 @@ struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// Puts the subtrie at `position`, `level` bits below the page's prefix, into the folder: as
+    /// Puts the subtrie `level` bits below the page's prefix, with these bits, into the folder: as
     /// one node where it is known and nothing is touched, key by key where it cannot be divided.
     fn visit<H: Hasher>(
         &mut self,
         folder: &mut Folder<H>,
-        position: &Prefix,
         level: u8,
         bits: u8,
         seen: &mut Vec<Seen>,
     ) {
-        let touched = self.touches.first().is_some_and(|touch| position.covers(&touch.key));
-        match self.node(position, level, bits).map(|node| (node, kind(node))) {
+        let touched =
+            self.touches.first().is_some_and(|touch| self.bits_of(&touch.key, level) == bits);
+        match self.node(level, bits).map(|node| (node, kind(node))) {
             // A leaf node may have to become a terminal: it goes in as a key.
-            Some((_, NodeKind::Leaf)) => return self.expand(folder, position, seen),
+            Some((_, NodeKind::Leaf)) => return self.expand(folder, level, bits, seen),
             Some((_, NodeKind::Terminator)) if touched => {
-                return self.expand(folder, position, seen);
+                return self.expand(folder, level, bits, seen);
             }
             Some((node, _)) if !touched => {
-                folder.subtrie(position, node);
-                return self.pass(position);
+                folder.subtrie(&self.at.descendant(level, bits), node);
+                return self.pass(level, bits);
             }
             _ => {}
         }
         if level == self.bottom {
-            return self.expand(folder, position, seen);
+            return self.expand(folder, level, bits, seen);
         }
-        self.visit(folder, &position.child(false), level + 1, bits << 1, seen);
-        self.visit(folder, &position.child(true), level + 1, bits << 1 | 1, seen);
+        self.visit(folder, level + 1, bits << 1, seen);
+        self.visit(folder, level + 1, bits << 1 | 1, seen);
+    }
+
+    /// The bits of a key behind the page's prefix.
+    #[inline]
+    fn bits_of(&self, key: &Key, level: u8) -> u8 {
+        let bits = u64::from(bits_behind(key, self.at.len()));
+        #[expect(clippy::cast_possible_truncation, reason = "as few bits as levels")]
+        let bits = (bits >> (32 - level)) as u8;
+        bits
     }
 
     /// The node of page + patches at a position, where it is known.
-    fn node(&self, position: &Prefix, level: u8, bits: u8) -> Option<&'a Node> {
+    #[inline]
+    fn node(&self, level: u8, bits: u8) -> Option<&'a Node> {
         let standing = self.treelet.filter(|_| level <= treelet::LEVELS);
         if let Some(node) = standing.and_then(|known| known.node(heap_index(level, bits))) {
             return Some(node);
         }
         let leaf = self.leaf.filter(|_| level == self.stored && level > 0)?;
-        let patched = self.patches.first().is_some_and(|patch| position.covers(&patch.0));
+        let patched =
+            self.patches.first().is_some_and(|patch| self.bits_of(&patch.0, level) == bits);
         (!patched).then(|| &leaf.nodes()[usize::from(bits)])
     }
 
-    /// Passes over the patches below `position`: its node includes them.
-    fn pass(&mut self, position: &Prefix) {
-        let count = self.patches.iter().take_while(|patch| position.covers(&patch.0)).count();
+    /// Passes over the patches below a position: its node includes them.
+    fn pass(&mut self, level: u8, bits: u8) {
+        let below = |patch: &&Patch| self.bits_of(&patch.0, level) == bits;
+        let count = self.patches.iter().take_while(below).count();
         self.patches = &self.patches[count..];
     }
 
-    /// Puts every key below `position` into the folder.
+    /// Puts every key below a position into the folder.
     fn expand<H: Hasher>(
         &mut self,
         folder: &mut Folder<H>,
-        position: &Prefix,
+        level: u8,
+        bits: u8,
         seen: &mut Vec<Seen>,
     ) {
+        let position = &self.at.descendant(level, bits);
         if let Some(leaf) = self.leaf {
             self.cell = leaf.lower_bound(position.first_key());
         }

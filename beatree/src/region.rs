@@ -207,12 +207,19 @@ impl RegionState {
         let lead = bits_behind(key, self.cuts.region().len());
         let from = self.leads.partition_point(|other| *other < lead);
         let same = self.leads[from..].iter().take_while(|other| **other == lead).count();
+        if same == 0 {
+            return from;
+        }
         from + self.pending[from..from + same].partition_point(|pending| pending.key < *key)
     }
 
     /// The pending state of a key.
     pub fn pending_of(&self, key: &Key) -> Option<&Pending> {
-        self.pending.get(self.pending_from(key)).filter(|pending| pending.key == *key)
+        let at = self.pending_from(key);
+        // The change itself is far away in memory: mostly its leading bits say no.
+        let lead = bits_behind(key, self.cuts.region().len());
+        self.leads.get(at).filter(|other| **other == lead)?;
+        Some(&self.pending[at]).filter(|pending| pending.key == *key)
     }
 
     /// Index range of the pending changes below `prefix`.

@@ -11,6 +11,7 @@
 //! * below a known leaf node or terminator nothing is to be read: what is there may be old.
 
 use pleach_core::fold::{MAX_CAPTURE, heap_index};
+use pleach_core::lanes::prefetch;
 use pleach_core::{Node, TERMINATOR};
 
 /// Levels below a page's prefix.
@@ -34,6 +35,11 @@ impl Treelet {
         Self { as_of: u64::MAX, known: 0, nodes: [TERMINATOR; POSITIONS] }
     }
 
+    /// Knows nothing any more.
+    pub fn forget(&mut self) {
+        (self.as_of, self.known) = (u64::MAX, 0);
+    }
+
     /// The last commit that changed the page.
     pub fn as_of(&self) -> u64 {
         self.as_of
@@ -43,6 +49,16 @@ impl Treelet {
     #[inline]
     pub fn node(&self, index: u8) -> Option<&Node> {
         (self.known >> index & 1 == 1).then(|| &self.nodes[usize::from(index)])
+    }
+
+    /// Asks for the memory that a fold of this group reads: the way down to it, and what lies
+    /// beside.
+    pub fn prefetch(&self, group: u8) {
+        for level in 1..=LEVELS {
+            // Siblings lie side by side, the left one at an odd index.
+            let left = (heap_index(level, group >> (LEVELS - level)) - 1) | 1;
+            prefetch(self.nodes[usize::from(left)..=usize::from(left) + 1].as_flattened());
+        }
     }
 
     /// The nodes `levels` levels below the prefix, and for which of them they are known. A node

@@ -13,8 +13,10 @@
 //! single compression: chaining value = IV, counter = 0, block length = message length and the
 //! flags `CHUNK_START | CHUNK_END | ROOT`.
 //!
+//! Beside them, [`prefetch`]: a hint that memory will be read soon.
+//!
 //! This is the one module of the crate with unsafe code: calls into functions that are compiled
-//! for an instruction set whose presence was checked. Nothing here allocates.
+//! for an instruction set whose presence was checked, and prefetching. Nothing here allocates.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "calls of functions compiled for a detected instruction set")
@@ -53,6 +55,21 @@ const SCHEDULE: [[usize; 16]; 7] = [
     [9, 14, 11, 5, 8, 12, 15, 1, 13, 3, 0, 10, 2, 6, 4, 7],
     [11, 15, 5, 0, 1, 9, 8, 6, 14, 10, 2, 12, 3, 4, 7, 13],
 ];
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Tells the processor that these bytes will be read soon. Does nothing where there is no such
+/// instruction.
+#[inline]
+pub fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(LINE) {
+        x86::prefetch(line);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
 
 /// Hashes of 64-byte messages.
 ///

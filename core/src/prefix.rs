@@ -89,6 +89,28 @@ impl Prefix {
         child
     }
 
+    /// The position `levels` below, whose last bits are `bits`.
+    ///
+    /// # Panics
+    /// When it would be longer than 256 bits, or for more than 8 levels.
+    #[must_use]
+    pub fn descendant(&self, levels: u8, bits: u8) -> Self {
+        assert!(levels <= 8 && self.len + u16::from(levels) <= 256, "no such position");
+        debug_assert!(levels == 8 || bits >> levels == 0, "as many bits as levels");
+        let mut below = *self;
+        if levels > 0 {
+            let (byte, rest) = (usize::from(self.len / 8), self.len % 8);
+            let window = u16::from(bits) << (16 - levels) >> rest;
+            let [high, low] = window.to_be_bytes();
+            below.bits[byte] |= high;
+            if let Some(next) = below.bits.get_mut(byte + 1) {
+                *next |= low;
+            }
+        }
+        below.len += u16::from(levels);
+        below
+    }
+
     /// The position one bit shallower; `None` at the root.
     pub fn parent(&self) -> Option<Self> {
         (self.len > 0).then(|| Self::new(&self.bits, self.len - 1))
@@ -162,6 +184,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn descendants_are_children_of_children() {
+        for (len, levels) in (0..=256u16).flat_map(|len| (0..=8u8).map(move |l| (len, l))) {
+            if len + u16::from(levels) > 256 {
+                continue;
+            }
+            let at = Prefix::new(&[0xa6; 32], len);
+            let mask = 0xff_u8.checked_shl(levels.into()).map_or(0xff, |above| !above);
+            for bits in [0, 1, 0x5a, 0xff].map(|bits| bits & mask) {
+                let slow = (0..levels).rev().fold(at, |at, level| at.child(bits >> level & 1 == 1));
+                assert_eq!(at.descendant(levels, bits), slow, "{len} {levels} {bits:b}");
+            }
+        }
+    }
+
+    #[test]
     fn children_tile_their_parent_in_order() {
         let key = [0b1010_0110; 32];
         for len in [0u16, 1, 7, 8, 9, 63, 64, 254, 255] {
@@ -170,6 +207,7 @@ mod tests {
             assert_eq!(left.sibling(), Some(right));
             assert_eq!(left.parent(), Some(parent));
             assert!(left < right && parent < left);
+            assert_eq!((parent.descendant(1, 0), parent.descendant(1, 1)), (left, right));
             assert_eq!(left.first_key(), parent.first_key());
             assert_eq!(right.last_key(), parent.last_key());
             assert_eq!(left.next(), Some(right));

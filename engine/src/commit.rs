@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
+use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::Touch;
 use pleach_beatree::region::{Applied, Pending};
-use pleach_beatree::{Cuts, Stored};
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, Event, Runtime};
 
@@ -285,10 +285,8 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
                 });
             bytes += more_bytes;
             entries += more_entries;
-            // No flush moves pages before the commit is published.
-            let cuts = Arc::clone(&state.cuts);
             drop(state);
-            advance_treelets(shared, number, &cuts, pages, &part.chunk.treelets);
+            advance_treelets(shared, number, pages, &part.chunk.treelets);
         }
         Counters::change(&shared.counters.pending_bytes, bytes);
         Counters::change(&shared.counters.pending_entries, entries);
@@ -308,16 +306,19 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
 fn advance_treelets<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     number: u64,
-    cuts: &Cuts,
     pages: &[PageNode],
     treelets: &[(u8, Node)],
 ) {
-    for page in pages.iter().filter(|page| !page.treelet.is_empty()) {
-        let child = page.child as usize;
-        let Some(place) = cuts.place(child) else { continue };
-        let nodes = treelets[page.treelet.clone()].iter().copied();
-        let step = (page.before, number);
-        shared.cache.advance_treelet(place, cuts.tag(child), step, &page.node, nodes);
+    for node in pages {
+        let Some((place, page)) = &node.page else { continue };
+        let nodes = || treelets[node.treelet.clone()].iter().copied();
+        let step = (node.before, number);
+        if !page.advance_treelet(step, &node.node, nodes()) {
+            shared.cache.give_treelet(*place, page, |treelet| {
+                treelet.forget();
+                treelet.advance(step.0, step.1, &node.node, nodes());
+            });
+        }
     }
 }
 

@@ -154,7 +154,8 @@ impl Options {
         self
     }
 
-    /// The touch on which a page is rewritten, 1 to 255 (default 2).
+    /// The touch on which a page is rewritten, 1 to 255 (default 4;
+    /// decision 0014).
     #[must_use]
     pub fn flush_at(mut self, touches: u8) -> Self {
         self.flush_at = touches;

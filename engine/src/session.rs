@@ -171,6 +171,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
                 _ => self.shared.device.queue(self.shared.options.in_flight)?,
             };
             let result = self.fetch(&mut ring, keys);
+            // After an error nothing stays in flight.
+            while ring.in_flight() > 0 && ring.wait().is_ok() {}
             if ring.in_flight() == 0 {
                 *queue = Some((here, ring));
             }
@@ -250,6 +252,10 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
 }
 
 fn sorted_touches<H: Hasher>(accesses: Vec<Access>) -> Result<Vec<Touch>> {
+    u32::try_from(accesses.len()).map_err(|_| Error::BatchTooLarge {
+        bytes: accesses.len() as u64,
+        limit: u64::from(u32::MAX),
+    })?;
     let mut touches = Vec::with_capacity(accesses.len());
     for access in accesses {
         if access.namespace != 0 {
@@ -278,19 +284,34 @@ fn sorted_touches<H: Hasher>(accesses: Vec<Access>) -> Result<Vec<Touch>> {
     Ok(touches)
 }
 
-/// Sorts by key through small proxies: the touches themselves are moved once.
+/// Sorts by key: through small proxies, so that the touches themselves are moved once, and by
+/// their leading bits into buckets first, which leaves little to compare when keys are spread.
 fn sort(touches: &mut Vec<Touch>) {
-    let mut order: Vec<(u64, u32)> = touches
-        .iter()
-        .enumerate()
-        .map(|(index, touch)| {
-            let lead = u64::from_be_bytes(*touch.key.first_chunk().expect("32 bytes"));
-            (lead, u32::try_from(index).expect("a batch has fewer than 2^32 accesses"))
-        })
-        .collect();
-    order.sort_unstable_by(|a, b| {
-        a.0.cmp(&b.0).then_with(|| touches[a.1 as usize].key.cmp(&touches[b.1 as usize].key))
-    });
+    let lead = |touch: &Touch| u64::from_be_bytes(*touch.key.first_chunk().expect("32 bytes"));
+    let bits = touches.len().next_power_of_two().trailing_zeros().clamp(1, 16);
+    let bucket = |lead: u64| usize::try_from(lead >> (64 - bits)).expect("16 bits");
+    let mut starts = vec![0u32; (1 << bits) + 1];
+    for touch in &*touches {
+        starts[bucket(lead(touch)) + 1] += 1;
+    }
+    for at in 1..starts.len() {
+        starts[at] += starts[at - 1];
+    }
+    let mut order = vec![(0u64, 0u32); touches.len()];
+    for (index, touch) in (0u32..).zip(&*touches) {
+        let lead = lead(touch);
+        let slot = &mut starts[bucket(lead)];
+        order[*slot as usize] = (lead, index);
+        *slot += 1;
+    }
+    for same in order.chunk_by_mut(|a, b| bucket(a.0) == bucket(b.0)) {
+        if same.len() > 1 {
+            same.sort_unstable_by(|a, b| {
+                let keys = || touches[a.1 as usize].key.cmp(&touches[b.1 as usize].key);
+                a.0.cmp(&b.0).then_with(keys)
+            });
+        }
+    }
     let mut from: Vec<Option<Touch>> = std::mem::take(touches).into_iter().map(Some).collect();
     touches.extend(
         order.iter().map(|(_, index)| from[*index as usize].take().expect("each index once")),

@@ -19,7 +19,7 @@ use pleach_fuzz::Input;
 use pleach_fuzz::model::{Draw, State, session, shallow_keys};
 use pleach_fuzz::sim::{Setup, SimDb, unrecorded};
 use pleach_io::PAGE;
-use pleach_io::sim::{Asserts, Content, Damage, Image, PageOf, SimDisk, SimOptions, Unpolled};
+use pleach_io::sim::{Content, Damage, Image, PageOf, SimDisk};
 use twox_hash::XxHash3_64;
 
 /// Changes of one input.
@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
     let mut draw = Draw::new(data);
     let folder = &folders[draw.below(folders.len())];
     let changed = Changed::draw(&folder.image, &mut draw.input);
-    let disk = SimDisk::from_image_with(&changed.image(&folder.image), 1, options());
+    let disk = SimDisk::from_image_with(&changed.image(&folder.image), 1, unrecorded());
     if let Some(page) = changed.unreadable {
         let at = PageOf { file: changed.name.clone(), page };
         disk.damage(&Damage::Unreadable(at));
@@ -57,13 +57,6 @@ fn setup() -> Setup {
         threads: 1,
         durability: Durability::Commit,
     }
-}
-
-/// A `read_many` or a flush that meets several pages which cannot be read gives the first error
-/// and leaves the others' results to nobody.
-fn options() -> SimOptions {
-    let asserts = Asserts { unpolled: Unpolled::Ignore, ..Asserts::default() };
-    SimOptions { asserts, ..unrecorded() }
 }
 
 /// Builds a folder: loaded or not, closed or not, with values of all kinds, pages and pending

@@ -8,15 +8,19 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pleach_core::Key;
+use pleach_core::lanes::prefetch;
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::page::{PAGE_SIZE, Page};
+use pleach_core::{Key, Node};
 
-use crate::treelet::Treelet;
+use crate::cuts::bits_behind;
+use crate::treelet::{LEVELS, Treelet};
 
 /// Fingerprints in the allocation itself: pages of more cells have very short values.
 const NEAR: usize = 128;
 const WORD: usize = size_of::<u64>();
+/// Bytes of two cache lines.
+const LINES: usize = 128;
 
 /// Bytes of a page's allocation: two reference counts, the struct, and the allocator's header with
 /// its rounding.
@@ -100,6 +104,8 @@ impl CachedPage {
     pub fn find(&self, key: &Key) -> Option<usize> {
         let view = self.view();
         let len = usize::from(self.len);
+        // What is read when the fingerprints have said where is on its way by then.
+        self.prefetch_cell(&view, key);
         let words = if len <= NEAR { self.near.as_slice() } else { self.far.as_slice() };
         let wanted = u64::from(fingerprint(key)) * LOW_BITS;
         for (at, word) in words[..len.div_ceil(WORD)].iter().enumerate() {
@@ -121,6 +127,38 @@ impl CachedPage {
         self.find(key).map(|index| self.view().cell(index))
     }
 
+    /// Asks for the memory where a fold begins.
+    #[inline]
+    pub fn prefetch_head(&self) {
+        // The header, and in the line before it what lies in front of the page.
+        prefetch(&self.page[..LINES]);
+    }
+
+    /// Asks for the memory that a fold reads around a key, when what [`Self::prefetch_head`] asked
+    /// for is there.
+    #[inline]
+    pub fn prefetch_key(&self, key: &Key) {
+        let view = self.view();
+        if view.is_empty() {
+            return;
+        }
+        self.prefetch_cell(&view, key);
+        if let Some(treelet) = self.treelet.try_lock()
+            && let Some(treelet) = treelet.as_deref()
+        {
+            let bits = bits_behind(key, view.prefix_len());
+            treelet.prefetch((bits >> (32 - LEVELS)) as u8);
+        }
+    }
+
+    #[inline]
+    fn prefetch_cell(&self, view: &LeafView<'_>, key: &Key) {
+        let (value, suffix) = view.guess(key);
+        let end = (suffix + LINES / 2).min(PAGE_SIZE);
+        prefetch(&self.page[end.saturating_sub(LINES)..end]);
+        prefetch(&self.page[value.min(PAGE_SIZE - 1)..][..1]);
+    }
+
     /// Takes down that a fold has come by; had one before?
     #[inline]
     pub fn mark_folded(&self) -> bool {
@@ -133,10 +171,18 @@ impl CachedPage {
         read(treelet.as_deref().filter(|treelet| treelet.as_of() == as_of))
     }
 
-    /// Changes the treelet, if there is one; says whether there is.
-    pub(super) fn change_treelet(&self, change: impl FnOnce(&mut Treelet)) -> bool {
+    /// A commit has changed the page: brings its treelet from commit `step.0` to `step.1`. False
+    /// when it has none ([`super::Cache::give_treelet`]).
+    pub fn advance_treelet(
+        &self,
+        step: (u64, u64),
+        own: &Node,
+        nodes: impl Iterator<Item = (u8, Node)>,
+    ) -> bool {
         let mut treelet = self.treelet.lock();
-        treelet.as_deref_mut().map(change).is_some()
+        let Some(treelet) = treelet.as_deref_mut() else { return false };
+        treelet.advance(step.0, step.1, own, nodes);
+        true
     }
 
     /// Exchanges the treelet. Only under the lock of the page's shard, which counts its bytes.

@@ -31,6 +31,8 @@ const PROMOTED: u8 = 2;
 const SMALL_PART: usize = 10;
 /// Treelets take at most this part of the budget.
 const TREELET_PART: usize = 3;
+/// Pages, and treelets, that went and whose memory a shard keeps.
+const MAX_SPARE: usize = 16;
 /// Entries are added so many at a time, at least.
 const MIN_STEP: usize = 8;
 
@@ -56,6 +58,10 @@ pub(super) struct Shard {
     page_bytes: usize,
     /// Pages that carry a treelet.
     treelets: usize,
+    /// Memory of pages and treelets that went, for the next ones.
+    spare_pages: Vec<Arc<CachedPage>>,
+    #[expect(clippy::vec_box, reason = "the boxes go on to other pages as they are")]
+    spare_treelets: Vec<Box<Treelet>>,
     /// Insertions between their two halves.
     reserved: usize,
     batch: u64,
@@ -80,6 +86,8 @@ impl Shard {
             ghost: Vec::new(),
             page_bytes: 0,
             treelets: 0,
+            spare_pages: Vec::new(),
+            spare_treelets: Vec::new(),
             reserved: 0,
             batch: NO_BATCH,
             round: 1,
@@ -148,6 +156,8 @@ impl Shard {
         self.reserved += 1;
         loop {
             let (entries, slots) = self.wanted();
+            let spare = if carrier.is_none() { self.spare_pages.pop() } else { None };
+            carrier = carrier.or(spare);
             if self.bytes() + self.growth(entries, slots) <= self.budget {
                 self.grow(entries, slots);
                 return Room { carrier, reserved: true };
@@ -199,25 +209,39 @@ impl Shard {
     }
 
     /// Hangs a treelet on a page, if the page is still there and there is room.
-    pub(super) fn attach(&mut self, place: u32, page: &Arc<CachedPage>, treelet: Box<Treelet>) {
-        let held = |shard: &Self| {
-            shard.find(place).is_some_and(|id| {
-                shard.entries[id as usize].page.as_ref().is_some_and(|own| Arc::ptr_eq(own, page))
-            })
-        };
-        if !held(self) || (self.treelets + 1) * page::TREELET_COST > self.budget / TREELET_PART {
+    pub(super) fn attach(
+        &mut self,
+        place: u32,
+        page: &Arc<CachedPage>,
+        treelet: Option<Box<Treelet>>,
+        fill: impl FnOnce(&mut Treelet),
+    ) {
+        if !self.holds(place, page)
+            || (self.treelets + 1) * page::TREELET_COST > self.budget / TREELET_PART
+        {
             return;
         }
+        let spare = || self.spare_treelets.pop();
+        let mut treelet = treelet.or_else(spare).unwrap_or_else(|| Box::new(Treelet::empty()));
         while self.bytes() + page::TREELET_COST > self.budget {
             if self.evict().is_none() {
                 return;
             }
         }
         // It may have been the one to leave.
-        if held(self) && page.replace_treelet(Some(treelet)).is_none() {
-            self.treelets += 1;
-            self.page_bytes += page::TREELET_COST;
+        if self.holds(place, page) {
+            fill(&mut treelet);
+            if page.replace_treelet(Some(treelet)).is_none() {
+                self.treelets += 1;
+                self.page_bytes += page::TREELET_COST;
+            }
         }
+    }
+
+    /// Is this very page here?
+    fn holds(&self, place: u32, page: &Arc<CachedPage>) -> bool {
+        let entry = self.find(place).map(|id| &self.entries[id as usize]);
+        entry.and_then(|entry| entry.page.as_ref()).is_some_and(|own| Arc::ptr_eq(own, page))
     }
 
     /// Takes a page's treelet off.
@@ -229,9 +253,16 @@ impl Shard {
         Some(treelet)
     }
 
+    /// Gives the page of a place back to be freed, unless it is kept for the next one.
     pub(super) fn remove(&mut self, place: u32) -> Option<Arc<CachedPage>> {
         let id = self.find(place)?;
-        self.take_out(id)
+        let page = self.take_out(id)?;
+        let room = self.bytes() + page::COST <= self.budget && self.spare_pages.len() < MAX_SPARE;
+        if room && page.bytes() == page::COST && Arc::strong_count(&page) == 1 {
+            self.spare_pages.push(page);
+            return None;
+        }
+        Some(page)
     }
 
     pub(super) fn set_budget(&mut self, budget: usize) {
@@ -254,7 +285,8 @@ impl Shard {
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>()
             + self.page_bytes
-            + self.reserved * page::COST
+            + (self.reserved + self.spare_pages.len()) * page::COST
+            + self.spare_treelets.len() * page::TREELET_COST
             + self.table.bytes()
             + (self.vacant.capacity() + self.ghost.capacity()) * size_of::<u32>()
             + self.entries.capacity() * size_of::<Entry>()
@@ -339,13 +371,27 @@ impl Shard {
         if let Some(page) = &page {
             let bytes = page.bytes();
             self.page_bytes -= bytes;
-            self.treelets -= usize::from(page.replace_treelet(None).is_some());
+            if let Some(treelet) = page.replace_treelet(None) {
+                self.treelets -= 1;
+                if self.spare_treelets.len() < MAX_SPARE
+                    && self.bytes() + page::TREELET_COST <= self.budget
+                {
+                    self.spare_treelets.push(treelet);
+                }
+            }
         }
         page
     }
 
     /// Makes the least worthy page leave; none when there is no page.
     fn evict(&mut self) -> Option<Arc<CachedPage>> {
+        if let Some(page) = self.spare_pages.pop() {
+            return Some(page);
+        }
+        if self.spare_treelets.pop().is_some() {
+            // Its room may do; the caller comes again if not.
+            return self.evict();
+        }
         // After the budget shrank, or when reservations fill it, the held ones may be all there are.
         let hold = self.pinned <= self.max_pinned() && self.pinned < self.pages();
         while let Some(id) = self.candidate() {

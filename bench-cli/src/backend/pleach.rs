@@ -230,7 +230,7 @@ impl View for PleachView {
 fn accesses(keys: &[Key], changes: &[Change]) -> Vec<Access> {
     let kind = |change: &Change| match change {
         Change::Read => AccessKind::Read,
-        Change::Write(new) => AccessKind::ReadWrite(Some(account::encode(*new).to_vec().into())),
+        Change::Write(new) => AccessKind::ReadWrite(Some((&account::encode(*new)).into())),
         Change::Delete => AccessKind::ReadWrite(None),
     };
     keys.iter()

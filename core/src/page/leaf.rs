@@ -177,6 +177,12 @@ impl<'a> LeafView<'a> {
         cut::prefix(self.page)
     }
 
+    /// Length of the prefix.
+    #[inline]
+    pub fn prefix_len(&self) -> u16 {
+        cut::prefix_len(self.page)
+    }
+
     /// The last commit whose changes this page contains.
     #[inline]
     pub fn through(&self) -> u64 {
@@ -231,9 +237,21 @@ impl<'a> LeafView<'a> {
     #[inline]
     pub fn key(&self, index: usize) -> Key {
         let whole = self.areas.whole;
-        let mut key = [0; 32];
-        key[..whole].copy_from_slice(&cut::prefix_bits(self.page)[..whole]);
-        key[whole..].copy_from_slice(self.suffix(index));
+        assert!(index < self.areas.count, "no such cell");
+        // The 32 bytes that end with the suffix, so that their number is fixed; the first of them
+        // are the prefix's.
+        let mut key: Key =
+            array_at(self.page, self.areas.keys + index * self.areas.suffix() - whole);
+        let given = cut::prefix_bits(self.page);
+        if whole <= 8 {
+            #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
+            let mask = u64::MAX.checked_shl(64 - 8 * whole as u32).unwrap_or(0);
+            let (own, given) =
+                (u64::from_be_bytes(array_at(&key, 0)), u64::from_be_bytes(array_at(given, 0)));
+            put(&mut key, 0, &(own & !mask | given & mask).to_be_bytes());
+        } else {
+            key[..whole].copy_from_slice(&given[..whole]);
+        }
         key
     }
 
@@ -283,7 +301,29 @@ impl<'a> LeafView<'a> {
         }
     }
 
-    /// Searches by the first 8 bytes as one integer; the rest decides only between equals.
+    /// About where the value and the suffix of the first cell not less than `key` lie, if keys are
+    /// spread evenly: offsets in the page.
+    #[inline]
+    pub fn guess(&self, key: &Key) -> (usize, usize) {
+        let Some(wanted) = head(&key[self.areas.whole..]) else { return (0, 0) };
+        let at = self.guess_of(wanted);
+        let suffix = self.areas.keys + at * self.areas.suffix();
+        // Values of one length, as they mostly are.
+        (
+            self.areas.values + self.value_end(self.areas.count) * at / self.areas.count.max(1),
+            suffix,
+        )
+    }
+
+    /// The cell at which a head lies, if keys are spread evenly.
+    #[inline]
+    fn guess_of(&self, wanted: u64) -> usize {
+        let behind = wanted << (cut::prefix_len(self.page) % 8);
+        ((behind >> 32) as usize * self.areas.count) >> 32
+    }
+
+    /// Searches by the first 8 bytes as one integer, from where even keys would lie outwards; the
+    /// rest decides only between equals.
     #[inline]
     fn lower_bound_of(&self, suffix: &[u8]) -> usize {
         let count = self.areas.count;
@@ -294,7 +334,8 @@ impl<'a> LeafView<'a> {
         let stride = self.areas.suffix();
         let keys = &self.page[self.areas.keys..self.areas.values];
         let head = |index: usize| u64::from_be_bytes(array_at(keys, index * stride));
-        let first = partition(0, count, |index| head(index) < wanted);
+        let (from, to) = around(self.guess_of(wanted), count, |index| head(index) < wanted);
+        let first = partition(from, to, |index| head(index) < wanted);
         // Mostly the key itself or none such: no second search.
         if first < count && head(first) == wanted && less(first) {
             partition(first + 1, count, less)
@@ -364,6 +405,35 @@ impl<'a> LeafView<'a> {
         }
         Ok(self.areas.values + start)
     }
+}
+
+/// Bounds of the first index that is not `less` among `count`: from a guess outwards in doubling
+/// steps, so that a bad guess costs no more than twice a plain search.
+#[inline]
+fn around(guess: usize, count: usize, less: impl Fn(usize) -> bool) -> (usize, usize) {
+    let (mut from, mut to, mut step) = (0, count, 2);
+    if guess < count && less(guess) {
+        from = guess + 1;
+        while from + step < to {
+            if !less(from + step) {
+                to = from + step;
+                break;
+            }
+            from += step + 1;
+            step *= 2;
+        }
+    } else {
+        to = guess.min(count);
+        while to > step {
+            if less(to - step) {
+                from = to - step + 1;
+                break;
+            }
+            to -= step;
+            step *= 2;
+        }
+    }
+    (from, to)
 }
 
 /// The first index in `from..to` that is not `less`, where all `less` come first. Which half it is

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use pleach_core::fold::{FoldValue, Folder, Shape};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::Sizes;
@@ -9,10 +10,13 @@ use pleach_core::{Hasher, Node, Prefix, witness};
 use pleach_io::{Device, Runtime};
 
 use super::chunk::Batch;
-use super::emit::{Emit, Fragment};
+use super::emit::Emit;
 use super::{Attempt, ChunkOutcome, Finished};
 use crate::error::{Error, Result};
 use crate::shared::Shared;
+
+/// Bytes from which on a witness is copied by several workers.
+const PARALLEL_COPY: usize = 1 << 20;
 
 /// A region at the top: what it contributes to the root.
 enum Part {
@@ -31,7 +35,8 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     mut chunks: Vec<ChunkOutcome>,
 ) -> Result<Attempt> {
     if batch.touches.is_empty() {
-        let witness = if batch.witness { Some(encode::<H>(0, 0, &[], &[], &[])?) } else { None };
+        let witness =
+            if batch.witness { Some(encode(shared, 0, 0, &Default::default())?) } else { None };
         return Ok(Attempt::Done(Finished { root: *prev_root, chunks, witness }));
     }
     let parts = match parts(shared, batch, &chunks)? {
@@ -70,7 +75,8 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
                 op_not_first(&mut chunks[*chunk].ops[at]);
             }
         }
-        Some(gather_witness(&mut folder, fold, &chunks, &fragments, batch.touches.len())?)
+        let ops = batch.touches.len();
+        Some(gather_witness(shared, &mut folder, fold, &chunks, &fragments, ops)?)
     } else {
         None
     };
@@ -174,40 +180,60 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
     Ok(Ok(Part::Folded(*prefix, folder.node(fold), shape)))
 }
 
-fn gather_witness<H: Hasher>(
+/// The witness: what the top emits, with the regions' fragments between, then operations and
+/// siblings; copied to its place by all workers.
+fn gather_witness<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
     folder: &mut Folder<H>,
     fold: usize,
     chunks: &[ChunkOutcome],
     fragments: &[(usize, usize)],
     ops: usize,
 ) -> Result<Vec<u8>> {
-    let terminal_bytes: usize = chunks.iter().map(|chunk| chunk.terminals.len()).sum();
-    let sibling_count: usize = chunks.iter().map(|chunk| chunk.siblings.len()).sum();
-    let mut terminals = Vec::with_capacity(terminal_bytes + 256);
-    let mut siblings = Vec::with_capacity(sibling_count + 64 + fragments.len() * 2);
+    let (mut terminals, mut siblings) = (Vec::new(), Vec::new());
     let shape = folder.shape(fold);
-    let count = if shape == Shape::Many {
-        let mut emit = Top {
-            emit: Emit::new(&mut terminals, &mut siblings, &[], &[], &[]),
-            chunks,
-            fragments,
-        };
-        folder.emit(fold, &mut emit);
-        emit.emit.done().count()
-    } else {
-        let mut emit = Emit::new(&mut terminals, &mut siblings, &[], &[], &[]);
-        Folder::<H>::emit_root(&shape, &mut emit);
-        emit.done().count()
+    let mut top = Top {
+        emit: Emit::new(&mut terminals, &mut siblings, &[], &[], &[]),
+        cuts: Vec::with_capacity(fragments.len()),
     };
-    let op_parts: Vec<&[u8]> = chunks.iter().map(|chunk| chunk.ops.as_slice()).collect();
+    if shape == Shape::Many {
+        folder.emit(fold, &mut top);
+    } else {
+        Folder::<H>::emit_root(&shape, &mut top);
+    }
+    let (own, cuts) = (top.emit.done(), top.cuts);
+    let fragment = |number: u32| {
+        let (chunk, region) = fragments[number as usize];
+        (&chunks[chunk], &chunks[chunk].regions[region].fragment)
+    };
+    let below: u32 = cuts.iter().map(|cut| fragment(cut.number).1.count()).sum();
+    let mut sections: [Vec<&[u8]>; 3] = Default::default();
+    let (mut from, mut siblings_from) = (0, 0);
+    for cut in &cuts {
+        let (chunk, fragment) = fragment(cut.number);
+        sections[0].push(&terminals[from..cut.terminals]);
+        sections[0].push(fragment.terminals(&chunk.terminals));
+        sections[2].push(siblings[siblings_from..cut.siblings].as_flattened());
+        sections[2].push(fragment.siblings(&chunk.siblings).as_flattened());
+        (from, siblings_from) = (cut.terminals, cut.siblings);
+    }
+    sections[0].push(&terminals[from..]);
+    sections[1].extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
+    sections[2].push(siblings[siblings_from..].as_flattened());
     let op_count = u32::try_from(ops).map_err(|_| too_large())?;
-    encode::<H>(count, op_count, &terminals, &op_parts, &siblings)
+    encode(shared, own.count() + below, op_count, &sections)
+}
+
+/// Where a region's fragment goes among what the top emits.
+struct FragmentCut {
+    number: u32,
+    terminals: usize,
+    siblings: usize,
 }
 
 struct Top<'a> {
     emit: Emit<'a>,
-    chunks: &'a [ChunkOutcome],
-    fragments: &'a [(usize, usize)],
+    cuts: Vec<FragmentCut>,
 }
 
 impl pleach_core::fold::Sink for Top<'_> {
@@ -224,10 +250,8 @@ impl pleach_core::fold::Sink for Top<'_> {
     }
 
     fn fragment(&mut self, number: u32) {
-        let (chunk, region) = self.fragments[number as usize];
-        let outcome = &self.chunks[chunk];
-        let fragment: &Fragment = &outcome.regions[region].fragment;
-        self.emit.copy(fragment, &outcome.terminals, &outcome.siblings);
+        let (terminals, siblings) = self.emit.ends();
+        self.cuts.push(FragmentCut { number, terminals, siblings });
     }
 }
 
@@ -235,28 +259,58 @@ fn too_large() -> Error {
     Error::BatchTooLarge { bytes: u64::MAX, limit: u64::from(u32::MAX) }
 }
 
-fn encode<H: Hasher>(
+/// Encodes a witness of these sections: terminals, operations, siblings.
+fn encode<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
     terminal_count: u32,
     ops: u32,
-    terminals: &[u8],
-    op_parts: &[&[u8]],
-    siblings: &[Node],
+    sections: &[Vec<&[u8]>; 3],
 ) -> Result<Vec<u8>> {
-    let op_bytes: usize = op_parts.iter().map(|part| part.len()).sum();
+    let bytes = |section: &Vec<&[u8]>| section.iter().map(|part| part.len()).sum::<usize>();
     let size = |bytes: usize| u32::try_from(bytes).map_err(|_| too_large());
     let sizes = Sizes {
         terminals: terminal_count,
         ops,
-        siblings: size(siblings.len())?,
-        terminal_bytes: size(terminals.len())?,
-        op_bytes: size(op_bytes)?,
+        siblings: size(bytes(&sections[2]) / size_of::<Node>())?,
+        terminal_bytes: size(bytes(&sections[0]))?,
+        op_bytes: size(bytes(&sections[1]))?,
     };
-    let mut witness = Vec::with_capacity(sizes.total().ok_or_else(too_large)?);
-    witness.extend_from_slice(&witness::header::<H>(&sizes));
-    witness.extend_from_slice(terminals);
-    for part in op_parts {
-        witness.extend_from_slice(part);
-    }
-    witness.extend_from_slice(siblings.as_flattened());
+    let mut witness = vec![0; sizes.total().ok_or_else(too_large)?];
+    let header = witness::header::<H>(&sizes);
+    let parts = std::iter::once(header.as_slice()).chain(sections.iter().flatten().copied());
+    copy_all(shared, &mut witness, parts);
     Ok(witness)
+}
+
+/// Bytes and where they go.
+type Copy<'a> = (&'a mut [u8], &'a [u8]);
+
+/// Copies the parts one behind the other, by all workers when it is much: most of the time goes
+/// into the fresh memory of `to`.
+fn copy_all<'a, H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    to: &mut [u8],
+    parts: impl Iterator<Item = &'a [u8]>,
+) {
+    let workers = if to.len() < PARALLEL_COPY { 1 } else { shared.runtime.workers() };
+    let share = to.len().div_ceil(workers);
+    let mut shares: Vec<Mutex<Vec<Copy<'_>>>> = Vec::new();
+    shares.resize_with(workers, Mutex::default);
+    let (mut rest, mut at) = (to, 0);
+    for part in parts {
+        let (here, behind) = std::mem::take(&mut rest).split_at_mut(part.len());
+        shares[(at / share).min(workers - 1)].get_mut().push((here, part));
+        (rest, at) = (behind, at + part.len());
+    }
+    debug_assert!(rest.is_empty(), "the sizes are those of the parts");
+    let copy = |index: usize| {
+        for (to, from) in shares[index].lock().iter_mut() {
+            to.copy_from_slice(from);
+        }
+    };
+    if workers == 1 {
+        copy(0);
+    } else {
+        shared.runtime.fork_join(workers, &copy);
+    }
 }

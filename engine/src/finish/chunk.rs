@@ -28,6 +28,11 @@ use crate::shared::{Located, Shared};
 use crate::undo::Changed;
 use crate::view::{View, put_over};
 
+/// About what an encoded operation takes: key, flags and a value's hash.
+const OP_BYTES: usize = 72;
+/// Pages ahead of the one that is folded, whose memory is asked for.
+const PAGES_AHEAD: usize = 4;
+
 /// A leaf page that takes part.
 pub(super) struct PageTask {
     pub(super) child: u32,
@@ -96,6 +101,8 @@ pub(crate) struct PageNode {
     pub(crate) before: u64,
     /// What the page's treelet learns, in the chunk's list.
     pub(crate) treelet: Range<usize>,
+    /// The page, when its treelet learns something.
+    pub(crate) page: Option<(u32, Arc<CachedPage>)>,
 }
 
 /// What a chunk gives.
@@ -340,7 +347,14 @@ impl Chunk {
         space: &mut FoldSpace<H>,
     ) -> Result<ChunkOutcome, Again> {
         self.fold_pages(batch, space);
-        let mut outcome = ChunkOutcome::default();
+        let touches: usize = self.pages.iter().map(|page| page.touches.len()).sum();
+        let mut outcome = ChunkOutcome {
+            regions: Vec::with_capacity(self.regions.len()),
+            nodes: Vec::with_capacity(self.pages.len()),
+            changes: Vec::with_capacity(touches),
+            ops: Vec::with_capacity(if batch.witness { touches * OP_BYTES } else { 0 }),
+            ..ChunkOutcome::default()
+        };
         sort_captured(space, &mut outcome);
         self.emit_pages(batch, space, &mut outcome);
         self.fold_regions(batch, space, &mut outcome)?;
@@ -354,7 +368,8 @@ impl Chunk {
         space.pages.clear();
         space.seen.clear();
         space.folds.clear();
-        for page in &self.pages {
+        for (index, page) in self.pages.iter().enumerate() {
+            self.prefetch_behind(batch, index);
             if page.known.is_some() {
                 space.folds.push(usize::MAX);
                 continue;
@@ -380,6 +395,22 @@ impl Chunk {
                 .push(space.pages.end().expect("a page's groups of one key are given by key"));
         }
         space.pages.run();
+    }
+
+    /// Asks for the memory of pages that are folded next: they are cold, and waiting for them one
+    /// by one would take longer than the fold.
+    fn prefetch_behind(&self, batch: &Batch<'_>, index: usize) {
+        let page = |ahead| self.pages.get(index + ahead);
+        if let Some(page) = page(2 * PAGES_AHEAD).and_then(|task| task.page.as_ref()) {
+            page.prefetch_head();
+        }
+        if let Some(task) = page(PAGES_AHEAD)
+            && let Some(page) = &task.page
+        {
+            for touch in &batch.touches[task.touches.clone()] {
+                page.prefetch_key(&touch.key);
+            }
+        }
     }
 
     /// Takes down what was seen and changed, and the pages' parts of the witness.
@@ -467,6 +498,10 @@ impl Chunk {
             });
         }
         space.regions.run();
+        if batch.witness {
+            outcome.terminals.reserve(space.terminals.len() + self.regions.len() * 64);
+            outcome.siblings.reserve(space.siblings.len() + self.regions.len() * 32);
+        }
         for ((region, task), fold) in outcome.regions.iter_mut().zip(&self.regions).zip(folds) {
             if batch.witness {
                 let touched =
@@ -539,12 +574,15 @@ impl Chunk {
             if batch.touches[page.touches.clone()].iter().any(|touch| touch.writes.is_some()) {
                 let fold = space.folds[at];
                 let from = fold.checked_sub(1).map_or(0, |before| space.captured_ends[before]);
+                let treelet = from..space.captured_ends[fold];
+                let learns = page.page.as_ref().filter(|_| !treelet.is_empty());
                 nodes.push(PageNode {
                     child: page.child,
                     prefix: page.prefix,
                     node,
                     before: page.stands_at.unwrap_or_default(),
-                    treelet: from..space.captured_ends[fold],
+                    treelet,
+                    page: page.at.as_ref().zip(learns).map(|(at, page)| (at.place, page.clone())),
                 });
             }
         }

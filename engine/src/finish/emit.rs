@@ -21,6 +21,16 @@ impl Fragment {
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
+
+    /// Its terminals, in the buffer that it was emitted to.
+    pub(crate) fn terminals<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
+        &buffer[self.terminals.clone()]
+    }
+
+    /// Its siblings, in the buffer that it was emitted to.
+    pub(crate) fn siblings<'a>(&self, buffer: &'a [Node]) -> &'a [Node] {
+        &buffer[self.siblings.clone()]
+    }
 }
 
 /// Appends to its buffers; fragments come from those of the level below.
@@ -56,11 +66,9 @@ impl<'a> Emit<'a> {
         self.own
     }
 
-    /// Copies a fragment of other buffers.
-    pub(crate) fn copy(&mut self, fragment: &Fragment, terminals: &[u8], siblings: &[Node]) {
-        self.terminals.extend_from_slice(&terminals[fragment.terminals.clone()]);
-        self.siblings.extend_from_slice(&siblings[fragment.siblings.clone()]);
-        self.own.count += fragment.count;
+    /// Where terminals and siblings end by now.
+    pub(crate) fn ends(&self) -> (usize, usize) {
+        (self.terminals.len(), self.siblings.len())
     }
 }
 

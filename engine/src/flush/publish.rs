@@ -16,7 +16,7 @@ use pleach_core::{Hasher, Node};
 use pleach_io::{Device, PageBuf, Runtime};
 
 use super::Freed;
-use super::round::{NewLeaf, Piece, Round};
+use super::round::{NewLeaf, Piece, Round, disagree};
 use crate::error::{Error, Result};
 use crate::log::{LocationCut, LocationEncoder, LogRun, NewPage, RecordBuf};
 use crate::metrics::Counters;
@@ -45,7 +45,7 @@ impl Round {
             return Ok(None);
         }
         for piece in &mut self.pieces {
-            refresh_nodes(piece, &self.runs, folder);
+            refresh_nodes(piece, &self.runs, folder)?;
         }
         let record = self.record(shared.database);
         let len = record.len();
@@ -136,7 +136,11 @@ fn log_run(run: &Run) -> LogRun {
 
 /// Makes the new pages' nodes those of page and *all* committed changes: commits may have come
 /// since the pages were built.
-fn refresh_nodes<H: Hasher>(piece: &mut Piece, runs: &[PageBuf], folder: &mut Folder<H>) {
+fn refresh_nodes<H: Hasher>(
+    piece: &mut Piece,
+    runs: &[PageBuf],
+    folder: &mut Folder<H>,
+) -> Result<()> {
     let state = piece.region.read();
     assert_eq!(state.shape, piece.shape, "only the flusher changes cuts");
     if piece.is_moved() {
@@ -144,14 +148,14 @@ fn refresh_nodes<H: Hasher>(piece: &mut Piece, runs: &[PageBuf], folder: &mut Fo
         let new = &mut piece.new[0];
         let child = state.cuts.find(new.prefix.first_key());
         let node = *state.node(child).expect("a changed region's nodes are in memory");
-        if state.changed == piece.through {
-            assert!(new.node.is_none_or(|own| own == node), "a flush changes no node");
+        if state.changed == piece.through && new.node.is_some_and(|own| own != node) {
+            return Err(disagree(&new.prefix));
         }
         new.node = Some(node);
-        return;
+        return Ok(());
     }
     if state.changed == piece.through {
-        return;
+        return Ok(());
     }
     for new in &mut piece.new {
         let mut patches: Vec<Patch> = Vec::new();
@@ -166,6 +170,7 @@ fn refresh_nodes<H: Hasher>(piece: &mut Piece, runs: &[PageBuf], folder: &mut Fo
         folder.run();
         new.node = Some(folder.node(fold));
     }
+    Ok(())
 }
 
 /// Puts a region's new pages into its cuts; says whether cuts were split or merged.

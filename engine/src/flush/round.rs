@@ -19,6 +19,8 @@ use crate::metrics::Counters;
 use crate::overflow::{self, Tentative};
 use crate::shared::{Located, Shared};
 
+/// Pages of write buffers that are kept from round to round.
+const SPARE_PAGES: usize = 1024;
 /// Siblings merge when they fill at most this share of a page, in percent.
 const MERGE_PERCENT: usize = 60;
 
@@ -87,6 +89,8 @@ pub(super) struct Round {
     reserved: Vec<u32>,
     /// The bytes of the new pages, run by run.
     pub(super) runs: Vec<PageBuf>,
+    /// Buffers of earlier rounds.
+    spare: Vec<PageBuf>,
     overflow_written: bool,
     tentative: Vec<Run>,
     pub(super) flush: u64,
@@ -250,7 +254,7 @@ impl Round {
         let places = shared.allocate_leaves(contents.iter().map(Content::pages).sum())?;
         self.reserved.clone_from(&places);
         let mut runs: Vec<PageBuf> =
-            places.chunk_by(|a, b| a + 1 == *b).map(|run| PageBuf::zeroed(run.len())).collect();
+            places.chunk_by(|a, b| a + 1 == *b).map(|run| self.buffer(run.len())).collect();
         let mut slots = slots(&places);
         let mut built: Vec<Vec<NewLeaf>> = Vec::with_capacity(pieces.len());
         for (piece, content) in pieces.iter().zip(&contents) {
@@ -265,7 +269,9 @@ impl Round {
                 Content::Edited(edited) => {
                     let (place, run, at) = slots.next().expect("as many places as pages");
                     let source = &piece.sources[0];
-                    debug_assert!(source.agrees::<H>(), "a page's nodes fold to its own");
+                    if cfg!(debug_assertions) && !source.agrees::<H>() {
+                        return Err(disagree(&source.prefix));
+                    }
                     let page = runs[run].page_mut(at);
                     let header = stamp(place).header(&source.prefix);
                     let tag = source.write_edited(page, header, edited, &edits);
@@ -294,6 +300,12 @@ impl Round {
         }
         self.runs = write_runs(shared, queue, &places, runs)?;
         Ok(())
+    }
+
+    /// A buffer of an earlier round, or a new one: fresh memory costs more than what is put into it.
+    fn buffer(&mut self, pages: usize) -> PageBuf {
+        let kept = self.spare.iter().position(|buf| buf.pages() == pages);
+        kept.map_or_else(|| PageBuf::zeroed(pages), |at| self.spare.swap_remove(at))
     }
 
     /// Step 3 (c).
@@ -335,7 +347,13 @@ impl Round {
     /// The round is published: its places belong to the index, the old pages to nobody.
     pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(&mut self, shared: &Shared<H, D, R>) {
         self.reserved.clear();
-        self.runs.clear();
+        let kept: usize = self.spare.iter().map(PageBuf::pages).sum();
+        let room = SPARE_PAGES.saturating_sub(kept);
+        let mut pages = 0;
+        self.spare.extend(self.runs.drain(..).take_while(|buf| {
+            pages += buf.pages();
+            pages <= room
+        }));
         for piece in self.pieces.drain(..) {
             if let (true, Some(from)) = (piece.is_moved(), piece.sources[0].place) {
                 let page = &piece.new[0].page;
@@ -412,8 +430,24 @@ fn may_shrink_below(own: &Source, limit: usize) -> bool {
     used <= limit + deletes * largest
 }
 
+/// Pages and index contradict each other.
+pub(super) fn disagree(prefix: &Prefix) -> Error {
+    Error::Corrupt(format!("the pairs below {prefix:?} do not fold to the node in the index"))
+}
+
 /// Reads the old pages that are not cached.
 fn read_missing<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    queue: &mut D::Queue,
+    pieces: &mut [Piece],
+) -> Result<()> {
+    let result = read_all(shared, queue, pieces);
+    // After an error nothing stays in flight.
+    while queue.in_flight() > 0 && queue.wait().is_ok() {}
+    result
+}
+
+fn read_all<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     queue: &mut D::Queue,
     pieces: &mut [Piece],
