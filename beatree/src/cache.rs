@@ -117,10 +117,10 @@ impl Cache {
         self.lock(place).read(place, tag, batch, read)
     }
 
-    /// Is the page of this place and tag here? Does not count as a use.
+    /// Is the page of this place and tag here? If so, it is held for the batch. Not a use.
     #[inline]
-    pub fn contains(&self, place: u32, tag: u32) -> bool {
-        self.lock(place).contains(place, tag)
+    pub fn hold(&self, place: u32, tag: u32, batch: u64) -> bool {
+        self.lock(place).hold_for(place, tag, batch)
     }
 
     /// Number of pages here.
@@ -139,15 +139,17 @@ impl Cache {
         self.lock(place).insert(place, tag, page, batch)
     }
 
-    /// Hangs a treelet on a page that has none, if the page is still here and treelets take less
-    /// than a third of the budget.
+    /// Hangs a treelet on a page that has none, if the page is still here and there is room: what
+    /// no page needs, up to a third of the budget; with `soon` (a flush will use it) also the room
+    /// of other pages, up to a sixteenth.
     pub fn give_treelet(
         &self,
         place: u32,
         page: &Arc<CachedPage>,
+        soon: bool,
         fill: impl FnOnce(&mut Treelet),
     ) {
-        self.lock(place).attach(place, page, None, fill);
+        self.lock(place).attach(place, page, None, soon, fill);
     }
 
     /// A flush has moved a page: its treelet goes with it.
@@ -156,7 +158,7 @@ impl Cache {
         let page = self.lock(to).peek(to, tag);
         if let Some(page) = page {
             page.mark_folded();
-            self.lock(to).attach(to, &page, Some(treelet), |_| {});
+            self.lock(to).attach(to, &page, Some(treelet), false, |_| {});
         }
     }
 

@@ -6,6 +6,7 @@
 
 use pleach_core::Key;
 use pleach_core::prefix::Prefix;
+use pleach_core::search::lower_bound_bits;
 
 /// One child of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +87,7 @@ impl Cuts {
         let behind = match &self.starts {
             Starts::Short(starts) => {
                 let wanted = bits_behind(key, self.region.len());
-                starts.partition_point(|start| *start <= wanted)
+                lower_bound_bits(wanted, starts.len(), |at| starts[at] <= wanted)
             }
             Starts::Whole(starts) => starts.partition_point(|start| start <= key),
         };

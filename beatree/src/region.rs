@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_core::prefix::Prefix;
+use pleach_core::search::lower_bound_bits;
 use pleach_core::{Key, Node};
 
 use crate::cuts::{Cut, Cuts, bits_behind};
@@ -205,7 +206,7 @@ impl RegionState {
     fn pending_from(&self, key: &Key) -> usize {
         debug_assert_eq!(self.leads.len(), self.pending.len(), "indexed after each change");
         let lead = bits_behind(key, self.cuts.region().len());
-        let from = self.leads.partition_point(|other| *other < lead);
+        let from = lower_bound_bits(lead, self.leads.len(), |at| self.leads[at] < lead);
         let same = self.leads[from..].iter().take_while(|other| **other == lead).count();
         if same == 0 {
             return from;
@@ -225,8 +226,15 @@ impl RegionState {
     /// Index range of the pending changes below `prefix`.
     pub fn pending_range(&self, prefix: &Prefix) -> std::ops::Range<usize> {
         let from = self.pending_from(prefix.first_key());
-        let behind = self.pending[from..].partition_point(|pending| prefix.covers(&pending.key));
-        from..from + behind
+        let behind = prefix.len() - self.cuts.region().len();
+        if behind > 32 {
+            let pending = &self.pending[from..];
+            return from..from + pending.partition_point(|pending| prefix.covers(&pending.key));
+        }
+        // The leading bits decide: again without a look at the changes themselves.
+        let last = bits_behind(&prefix.last_key(), self.cuts.region().len());
+        let more = self.leads[from..].iter().take_while(|lead| **lead <= last).count();
+        from..from + more
     }
 
     /// Copies the pending changes below `prefix` into `out`.

@@ -23,6 +23,7 @@ pub mod node;
 pub mod page;
 pub mod prefix;
 pub mod proof;
+pub mod search;
 
 pub use hasher::{Blake3, Hasher, Sha2};
 pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};

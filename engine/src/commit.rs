@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::Touch;
 use pleach_beatree::region::{Applied, Pending};
+use pleach_beatree::treelet::Treelet;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, Event, Runtime};
 
@@ -314,7 +315,7 @@ fn advance_treelets<H: Hasher, D: Device, R: Runtime>(
         let nodes = || treelets[node.treelet.clone()].iter().copied();
         let step = (node.before, number);
         if !page.advance_treelet(step, &node.node, nodes()) {
-            shared.cache.give_treelet(*place, page, |treelet| {
+            shared.cache.give_treelet(*place, page, node.ripens, |treelet: &mut Treelet| {
                 treelet.forget();
                 treelet.advance(step.0, step.1, &node.node, nodes());
             });

@@ -162,6 +162,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
 
     /// The next page that is wanted and not here.
     fn find(&mut self, shared: &Shared<H, D, R>) -> Option<Wanted> {
+        let batch = shared.batch.load(Ordering::Relaxed);
         loop {
             while self.next == self.keys.len() {
                 let prefetches = &shared.prefetches;
@@ -186,7 +187,8 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                 };
                 (leaf, nodes)
             });
-            let leaf = leaf.filter(|at| !shared.cache.contains(at.place, at.tag)).map(Wanted::Leaf);
+            let leaf =
+                leaf.filter(|at| !shared.cache.hold(at.place, at.tag, batch)).map(Wanted::Leaf);
             if let Some((region, place)) = nodes {
                 self.nodes = Some(place);
                 self.found = leaf;

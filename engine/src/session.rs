@@ -1,6 +1,7 @@
 //! Sessions: reading a state, warming it, and finishing a batch over it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use pleach_beatree::cache::CachedPage;
@@ -183,6 +184,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
 
     /// Brings the pages of many keys into the cache.
     fn fetch(&self, queue: &mut D::Queue, keys: &[Key]) -> Result<()> {
+        let batch = self.shared.batch.load(Ordering::Relaxed);
         let mut asked: Vec<Located> = Vec::new();
         let mut places = std::collections::HashSet::new();
         for key in keys {
@@ -190,7 +192,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
                 continue;
             }
             let Found::Page(at) = self.locate(key) else { continue };
-            if self.shared.cache.contains(at.place, at.tag) || !places.insert(at.place) {
+            if self.shared.cache.hold(at.place, at.tag, batch) || !places.insert(at.place) {
                 continue;
             }
             if queue.in_flight() == queue.depth() {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pleach_beatree::cache::{Buffers, Cache, CachedPage, NO_BATCH};
+use pleach_beatree::cache::{Buffers, Cache, CachedPage};
 use pleach_beatree::grace::Grace;
 use pleach_beatree::space::{Extents, Space};
 use pleach_beatree::{Region, RegionState, Top};
@@ -145,7 +145,8 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         at: &Located,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
-        let found = self.cache.read(at.place, at.tag, NO_BATCH, read);
+        let batch = self.batch.load(Ordering::Relaxed);
+        let found = self.cache.read(at.place, at.tag, batch, read);
         if found.is_some() {
             Counters::add(&self.counters.cache_hits, 1);
         }

@@ -29,8 +29,10 @@ const MAX_USES: u8 = 3;
 const PROMOTED: u8 = 2;
 /// One page in so many is in small.
 const SMALL_PART: usize = 10;
-/// Treelets take at most this part of the budget.
+/// Treelets take at most this part of the budget, of what no page needs.
 const TREELET_PART: usize = 3;
+/// They take at most this part of the budget when pages have to leave for them.
+const SOON_PART: usize = 16;
 /// Pages, and treelets, that went and whose memory a shard keeps.
 const MAX_SPARE: usize = 16;
 /// Entries are added so many at a time, at least.
@@ -146,8 +148,12 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn contains(&self, place: u32, tag: u32) -> bool {
-        self.find(place).is_some_and(|id| self.entries[id as usize].tag == tag)
+    pub(super) fn hold_for(&mut self, place: u32, tag: u32, batch: u64) -> bool {
+        let found = self.find(place).filter(|id| self.entries[*id as usize].tag == tag);
+        if let Some(id) = found {
+            self.hold(id, batch);
+        }
+        found.is_some()
     }
 
     /// First half of an insertion: evicts until one page more fits, tables included.
@@ -208,23 +214,26 @@ impl Shard {
         entry.page.as_ref().filter(|_| entry.tag == tag).cloned()
     }
 
-    /// Hangs a treelet on a page, if the page is still there and there is room.
+    /// Hangs a treelet on a page, if the page is still there and there is room. Pages leave for it
+    /// only when `soon` says that a flush will need it.
     pub(super) fn attach(
         &mut self,
         place: u32,
         page: &Arc<CachedPage>,
         treelet: Option<Box<Treelet>>,
+        soon: bool,
         fill: impl FnOnce(&mut Treelet),
     ) {
-        if !self.holds(place, page)
-            || (self.treelets + 1) * page::TREELET_COST > self.budget / TREELET_PART
-        {
+        let part = if soon { SOON_PART } else { TREELET_PART };
+        let limit = self.budget / part / page::TREELET_COST;
+        if !self.holds(place, page) || self.treelets >= limit {
             return;
         }
         let spare = || self.spare_treelets.pop();
         let mut treelet = treelet.or_else(spare).unwrap_or_else(|| Box::new(Treelet::empty()));
         while self.bytes() + page::TREELET_COST > self.budget {
-            if self.evict().is_none() {
+            if !soon || self.evict().is_none() {
+                self.keep_treelet(treelet);
                 return;
             }
         }
@@ -235,6 +244,14 @@ impl Shard {
                 self.treelets += 1;
                 self.page_bytes += page::TREELET_COST;
             }
+        }
+    }
+
+    /// Keeps a treelet's memory for the next one.
+    fn keep_treelet(&mut self, treelet: Box<Treelet>) {
+        if self.spare_treelets.len() < MAX_SPARE && self.bytes() + page::TREELET_COST <= self.budget
+        {
+            self.spare_treelets.push(treelet);
         }
     }
 
@@ -373,11 +390,7 @@ impl Shard {
             self.page_bytes -= bytes;
             if let Some(treelet) = page.replace_treelet(None) {
                 self.treelets -= 1;
-                if self.spare_treelets.len() < MAX_SPARE
-                    && self.bytes() + page::TREELET_COST <= self.budget
-                {
-                    self.spare_treelets.push(treelet);
-                }
+                self.keep_treelet(treelet);
             }
         }
         page

@@ -18,7 +18,6 @@
 //! so splits are decided before anything is written.
 
 use core::cmp::Ordering;
-use core::hint::select_unpredictable;
 use core::ops::Range;
 
 use crate::node::{Key, Node};
@@ -27,6 +26,7 @@ use crate::page::header::{self, Start, array_at, put, u16_at};
 use crate::page::overflow::OverflowCell;
 use crate::page::{Identity, PAGE_SIZE, Page, PageError, PageType};
 use crate::prefix::Prefix;
+use crate::search::{guess, lower_bound_near, partition};
 
 /// Bytes of the longest value that lies in a leaf page.
 pub const MAX_INLINE: usize = 1024;
@@ -319,7 +319,7 @@ impl<'a> LeafView<'a> {
     #[inline]
     fn guess_of(&self, wanted: u64) -> usize {
         let behind = wanted << (cut::prefix_len(self.page) % 8);
-        ((behind >> 32) as usize * self.areas.count) >> 32
+        guess((behind >> 32) as u32, self.areas.count)
     }
 
     /// Searches by the first 8 bytes as one integer, from where even keys would lie outwards; the
@@ -334,8 +334,7 @@ impl<'a> LeafView<'a> {
         let stride = self.areas.suffix();
         let keys = &self.page[self.areas.keys..self.areas.values];
         let head = |index: usize| u64::from_be_bytes(array_at(keys, index * stride));
-        let (from, to) = around(self.guess_of(wanted), count, |index| head(index) < wanted);
-        let first = partition(from, to, |index| head(index) < wanted);
+        let first = lower_bound_near(self.guess_of(wanted), count, |index| head(index) < wanted);
         // Mostly the key itself or none such: no second search.
         if first < count && head(first) == wanted && less(first) {
             partition(first + 1, count, less)
@@ -405,49 +404,6 @@ impl<'a> LeafView<'a> {
         }
         Ok(self.areas.values + start)
     }
-}
-
-/// Bounds of the first index that is not `less` among `count`: from a guess outwards in doubling
-/// steps, so that a bad guess costs no more than twice a plain search.
-#[inline]
-fn around(guess: usize, count: usize, less: impl Fn(usize) -> bool) -> (usize, usize) {
-    let (mut from, mut to, mut step) = (0, count, 2);
-    if guess < count && less(guess) {
-        from = guess + 1;
-        while from + step < to {
-            if !less(from + step) {
-                to = from + step;
-                break;
-            }
-            from += step + 1;
-            step *= 2;
-        }
-    } else {
-        to = guess.min(count);
-        while to > step {
-            if less(to - step) {
-                from = to - step + 1;
-                break;
-            }
-            to -= step;
-            step *= 2;
-        }
-    }
-    (from, to)
-}
-
-/// The first index in `from..to` that is not `less`, where all `less` come first. Which half it is
-/// cannot be predicted, so it is selected without a branch.
-#[inline]
-fn partition(from: usize, to: usize, less: impl Fn(usize) -> bool) -> usize {
-    let (mut base, mut size) = (from, to - from);
-    while size > 0 {
-        let half = size / 2;
-        let right = less(base + half);
-        base = select_unpredictable(right, base + half + 1, base);
-        size = select_unpredictable(right, size - half - 1, half);
-    }
-    base
 }
 
 /// The first 8 bytes as an integer of the same order; `None` for shorter suffixes.

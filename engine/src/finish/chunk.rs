@@ -101,6 +101,8 @@ pub(crate) struct PageNode {
     pub(crate) before: u64,
     /// What the page's treelet learns, in the chunk's list.
     pub(crate) treelet: Range<usize>,
+    /// Does the commit make the page ripe for its flush?
+    pub(crate) ripens: bool,
     /// The page, when its treelet learns something.
     pub(crate) page: Option<(u32, Arc<CachedPage>)>,
 }
@@ -161,13 +163,17 @@ pub(super) struct Batch<'a> {
 }
 
 impl PageTask {
+    /// Does a commit of the batch make the page ripe for its flush?
+    fn ripens(&self, batch: &Batch<'_>) -> bool {
+        self.changes.saturating_add(1) >= batch.flush_at
+    }
+
     /// Levels of nodes to capture: for a page that is folded again and again, or that this batch
     /// makes ripe, so that the flush has its nodes.
     fn capture(&self, batch: &Batch<'_>) -> u8 {
         let Some(page) = self.page.as_ref().filter(|_| self.stands_at.is_some()) else { return 0 };
         let again = page.mark_folded();
-        let ripens = self.changes.saturating_add(1) >= batch.flush_at;
-        if again || ripens { capture_levels(&self.prefix) } else { 0 }
+        if again || self.ripens(batch) { capture_levels(&self.prefix) } else { 0 }
     }
 }
 
@@ -582,6 +588,7 @@ impl Chunk {
                     node,
                     before: page.stands_at.unwrap_or_default(),
                     treelet,
+                    ripens: page.ripens(batch),
                     page: page.at.as_ref().zip(learns).map(|(at, page)| (at.place, page.clone())),
                 });
             }

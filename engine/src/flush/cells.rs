@@ -17,7 +17,7 @@ use pleach_core::page::overflow::Run;
 use pleach_core::{Hasher, Node, Prefix};
 
 const TILES: usize = 1 << LEVELS;
-const ALL_TILES: u16 = (1 << TILES) - 1;
+const ALL_TILES: u16 = u16::MAX >> (16 - TILES);
 
 /// A page's content to come: what it holds and what pends.
 pub(super) struct Source {
