@@ -252,7 +252,7 @@ impl RegionState {
     }
 
     /// Applies a commit. `scratch` is a spare list whose memory is reused; `ripe` is called for
-    /// each child whose touches reach `flush_at`. Gives the change of the pending bytes and of
+    /// each child with `flush_at` touches or more. Gives the change of the pending bytes and of
     /// the number of pending entries.
     ///
     /// # Panics
@@ -293,7 +293,7 @@ impl RegionState {
                 let touches = &mut self.touches[child];
                 *touches = touches.saturating_add(1);
                 self.changed_at[child] = commit.commit;
-                if *touches == flush_at {
+                if *touches >= flush_at {
                     ripe(self.cuts.prefix(child));
                 }
             }

@@ -209,7 +209,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         state.in_flight -= 1;
     }
     shared.undo.trim();
-    shared.batch.store(number + 1, Ordering::Relaxed);
+    shared.begin_batch(number + 1);
     shared.progress.notify();
     shared.work.notify();
     Ok(())
@@ -259,6 +259,7 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
     let workers = if changes.len() < 4096 { 1 } else { shared.runtime.workers() };
     let share = regions.len().div_ceil(workers).max(1);
     let ripe = Mutex::new(Vec::new());
+    let flush_at = shared.flush_at();
     let apply = |index: usize| {
         let mut scratch: Vec<Pending> = Vec::new();
         let mut own_ripe = Vec::new();
@@ -281,7 +282,7 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
             };
             let mut state = outcome.region.write();
             let (more_bytes, more_entries) =
-                state.apply(&mut applied, shared.options.flush_at, &mut scratch, |prefix| {
+                state.apply(&mut applied, flush_at, &mut scratch, |prefix| {
                     own_ripe.push(prefix);
                 });
             bytes += more_bytes;

@@ -329,12 +329,15 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
     Counters::add(&counters.pending_bytes, recovered.pending_bytes as u64);
     Counters::add(&counters.pending_entries, recovered.pending_entries as u64);
     let ripe = ripe_pages(&recovered.top, options.flush_at);
+    let cache = Cache::new(options.leaf_cache_bytes());
+    let batch = recovered.tip.number + 1;
+    cache.set_batch(batch);
     Ok(Shared {
         work: runtime.event(),
         progress: runtime.event(),
         workers: Workers::new(runtime.workers()),
         sequencer: Sequencer::new(writer, recovered.tip.number),
-        cache: Cache::new(options.leaf_cache_bytes()),
+        cache,
         buffers: Buffers::new(BUFFERS),
         grace: Grace::new(),
         space: Mutex::new(space),
@@ -342,12 +345,12 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         undo: Arc::new(Undo::default()),
         overlays: Arc::new(Overlays::default()),
         published: AtomicU64::new(recovered.tip.number),
-        batch: AtomicU64::new(recovered.tip.number + 1),
+        batch: AtomicU64::new(batch),
         tip: Mutex::new(recovered.tip),
         top: ArcSwap::from_pointee(recovered.top),
         ripe: Mutex::new(ripe),
         tentative: Mutex::new(Vec::new()),
-        prefetches: Prefetches::new(runtime.event()),
+        prefetches: Prefetches::new(runtime.event(), runtime.event()),
         structure: Mutex::new(()),
         replay_start: AtomicU64::new(newest.replay.position),
         superblocks: Mutex::new(superblocks),

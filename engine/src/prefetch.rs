@@ -4,10 +4,13 @@
 //! up and asks for the pages that are not cached, as far as its queue has room; keys beyond
 //! [`WAITING`] are dropped, and read when they are needed.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
+use parking_lot::Mutex;
 use pleach_beatree::Region;
 use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_core::{Hasher, Key};
@@ -19,6 +22,9 @@ use crate::shared::{Located, Shared};
 
 /// Keys that may wait to be looked up.
 const WAITING: usize = 1 << 18;
+
+/// How long a reader waits for a page that is being read.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What is brought in.
 enum Wanted {
@@ -32,17 +38,26 @@ pub(crate) struct Prefetches<E> {
     sender: Sender<Vec<Key>>,
     receiver: Receiver<Vec<Key>>,
     waiting: AtomicUsize,
+    /// Places of leaf pages that are being read: who needs one waits for it.
+    flying: Mutex<HashSet<u32>>,
+    /// Tells those who wait.
+    landed: E,
     pub(crate) event: E,
     /// Is the task asleep?
     idle: AtomicBool,
 }
 
 impl<E> Prefetches<E> {
-    pub(crate) fn new(event: E) -> Self {
+    pub(crate) fn new(event: E, landed: E) -> Self {
         // Bounded by `waiting`, in keys.
         let (sender, receiver) = crossbeam_channel::unbounded();
         let (waiting, idle) = (AtomicUsize::new(0), AtomicBool::new(true));
-        Self { sender, receiver, waiting, event, idle }
+        let flying = Mutex::default();
+        Self { sender, receiver, waiting, flying, landed, event, idle }
+    }
+
+    fn is_flying(&self, place: u32) -> bool {
+        self.flying.lock().contains(&place)
     }
 }
 
@@ -61,6 +76,17 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         if self.prefetches.idle.swap(false, Ordering::SeqCst) {
             self.prefetches.event.notify();
         }
+    }
+
+    /// Waits for a page that is being read already, but no longer than a device takes: whoever
+    /// waits in vain reads for itself. False when nobody reads it.
+    pub(crate) fn wait_for_flying(&self, place: u32) -> bool {
+        if !self.prefetches.is_flying(place) {
+            return false;
+        }
+        let landed = || !self.prefetches.is_flying(place);
+        self.runtime.wait(&self.prefetches.landed, Some(PATIENCE), &mut { landed });
+        true
     }
 
     /// Are all leaf pages cached and all nodes in memory?
@@ -106,6 +132,8 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         match self.advance() {
             Ok(step) => step,
             Err(error) => {
+                self.shared.prefetches.flying.lock().clear();
+                self.shared.prefetches.landed.notify();
                 tracing::warn!(%error, "prefetching has ended");
                 Step::Done
             }
@@ -133,6 +161,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             while let Some(completion) = self.queue.as_mut().expect("made above").poll() {
                 self.take(&shared, Some(completion));
             }
+            shared.prefetches.landed.notify();
             return Ok(Step::Again);
         }
         shared.prefetches.idle.swap(true, Ordering::SeqCst);
@@ -147,7 +176,10 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         while let Some(slot) = self.free.last().copied() {
             let Some(wanted) = self.found.take().or_else(|| self.find(shared)) else { break };
             let (file, page) = match &wanted {
-                Wanted::Leaf(at) => (shared.files.leaf.clone(), u64::from(at.place)),
+                Wanted::Leaf(at) => {
+                    shared.prefetches.flying.lock().insert(at.place);
+                    (shared.files.leaf.clone(), u64::from(at.place))
+                }
                 Wanted::Nodes(_, place) => (shared.node_cache.file(place).clone(), place.page),
             };
             self.free.pop();
@@ -205,6 +237,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         let slot = usize::try_from(completion.token).expect("a slot");
         self.free.push(slot);
         let wanted = self.asked[slot].take().expect("asked for before");
+        let place = if let Wanted::Leaf(at) = &wanted { Some(at.place) } else { None };
         let brought = match (completion.result, wanted) {
             (Err(error), _) => Err(error.into()),
             (Ok(()), Wanted::Leaf(at)) => {
@@ -215,6 +248,9 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                 shared.install_nodes(&region, &place, &completion.buf)
             }
         };
+        if let Some(place) = place {
+            shared.prefetches.flying.lock().remove(&place);
+        }
         if let Err(error) = brought {
             tracing::debug!(%error, "a prefetched page was dropped");
         }

@@ -102,6 +102,23 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         self.counters.pending_bytes.load(Ordering::Relaxed) > self.delta_limit() / 2
     }
 
+    /// Is the delta so large that pages are read again only to be written?
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.counters.pending_bytes.load(Ordering::Relaxed) > self.delta_limit() / 8 * 7
+    }
+
+    /// The touch on which a page is rewritten now. The fuller the delta, the sooner: a page that a
+    /// commit has just changed is in memory, one chosen later has to be read again.
+    pub(crate) fn flush_at(&self) -> u8 {
+        let pending = self.counters.pending_bytes.load(Ordering::Relaxed);
+        let eighth = self.delta_limit() / 8;
+        match pending / eighth.max(1) {
+            0..4 => self.options.flush_at,
+            4 | 5 => self.options.flush_at.min(2),
+            _ => 1,
+        }
+    }
+
     /// Bytes of log that a replay would read.
     pub(crate) fn log_length(&self) -> u64 {
         self.sequencer.lock().end().saturating_sub(self.replay_start.load(Ordering::Acquire))

@@ -132,6 +132,11 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             Counters::add(&self.counters.cache_hits, 1);
             return Ok(page);
         }
+        if self.wait_for_flying(at.place)
+            && let Some(page) = self.cache.get(at.place, at.tag)
+        {
+            return Ok(page);
+        }
         Counters::add(&self.counters.cache_misses, 1);
         let mut buf = self.buffers.take();
         self.device.read_at(&self.files.leaf, &mut buf, u64::from(at.place) * 4096)?;
@@ -166,6 +171,12 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             self.cache.insert(at.place, at.tag, buf.page(0), self.batch.load(Ordering::Relaxed));
         self.buffers.give(buf);
         Ok(page)
+    }
+
+    /// The batch that makes this commit begins: pages that it reads stay until the next one.
+    pub(crate) fn begin_batch(&self, commit: u64) {
+        self.batch.store(commit, Ordering::Relaxed);
+        self.cache.set_batch(commit);
     }
 
     /// The region that covers a key; the closure sees it with its state locked. A region that

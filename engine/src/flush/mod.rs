@@ -179,7 +179,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         let count = ripe.len().min(ROUND);
         let mut wanted: Vec<Prefix> = ripe.drain(..count).collect();
         drop(ripe);
-        if wanted.is_empty() && (drain || self.shared.is_over_delta()) {
+        if wanted.is_empty() && (drain || self.shared.is_pressed()) {
             if self.chosen.is_empty() {
                 let mut chosen = self.shared.fullest(CHOSEN);
                 chosen.sort_unstable();

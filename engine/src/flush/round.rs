@@ -1,11 +1,11 @@
 //! One round of the flush: gathering pages, building and writing their successors.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use pleach_beatree::build::{
     CellRef, LEVELS, PageStamp, Planned, Unfolded, filled, fold_pages, plan, write_page,
 };
+use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::{Region, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf;
@@ -318,9 +318,9 @@ impl Round {
         }
         shared.device.sync(&shared.files.leaf)?;
         // Into the cache before anybody can look for them, and outside any lock.
-        let batch = shared.batch.load(Ordering::Relaxed);
         for page in self.pieces.iter().flat_map(|piece| &piece.new).map(|new| &new.page) {
-            shared.cache.insert(page.place, page.tag, self.runs[page.run].page(page.at), batch);
+            let bytes = self.runs[page.run].page(page.at);
+            shared.cache.insert(page.place, page.tag, bytes, NO_BATCH);
         }
         Ok(())
     }

@@ -337,7 +337,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     state.ticketed = CLOSED;
     drop(state);
     drop(structure);
-    shared.batch.store(COMMIT + 1, Ordering::Relaxed);
+    shared.begin_batch(COMMIT + 1);
     Counters::add(&shared.counters.leaf_pages, built.pages);
     shared.progress.notify();
     Ok(root)
