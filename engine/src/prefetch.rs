@@ -26,6 +26,10 @@ const WAITING: usize = 1 << 18;
 /// How long a reader waits for a page that is being read.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// Readers are told of so many pages at once: a wake-up costs more than a page, and who was told
+/// of one would wait for the next.
+const ANNOUNCED: usize = 32;
+
 /// What is brought in.
 enum Wanted {
     Leaf(Located),
@@ -107,6 +111,8 @@ pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
     found: Option<Wanted>,
     /// Nodes that were asked for last: neighbouring keys share them.
     nodes: Option<NodePlace>,
+    /// Pages that have landed since those who wait were told.
+    unannounced: usize,
     /// What each slot of the queue has asked for.
     asked: Vec<Option<Wanted>>,
     free: Vec<usize>,
@@ -121,6 +127,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             next: 0,
             found: None,
             nodes: None,
+            unannounced: 0,
             asked: Vec::new(),
             free: Vec::new(),
         }
@@ -161,7 +168,11 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             while let Some(completion) = self.queue.as_mut().expect("made above").poll() {
                 self.take(&shared, Some(completion));
             }
-            shared.prefetches.landed.notify();
+            let flying = self.queue.as_ref().expect("made above").in_flight();
+            if self.unannounced >= ANNOUNCED || flying < ANNOUNCED {
+                self.unannounced = 0;
+                shared.prefetches.landed.notify();
+            }
             return Ok(Step::Again);
         }
         shared.prefetches.idle.swap(true, Ordering::SeqCst);
@@ -234,6 +245,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
 
     fn take(&mut self, shared: &Arc<Shared<H, D, R>>, completion: Option<Completion>) {
         let Some(completion) = completion else { return };
+        self.unannounced += 1;
         let slot = usize::try_from(completion.token).expect("a slot");
         self.free.push(slot);
         let wanted = self.asked[slot].take().expect("asked for before");
