@@ -139,16 +139,22 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         match self.advance() {
             Ok(step) => step,
             Err(error) => {
-                self.shared.prefetches.flying.lock().clear();
-                self.shared.prefetches.landed.notify();
+                self.end();
                 tracing::warn!(%error, "prefetching has ended");
                 Step::Done
             }
         }
     }
 
+    /// Nothing will land any more: sessions may outlive the task and must not wait for it.
+    fn end(&self) {
+        self.shared.prefetches.flying.lock().clear();
+        self.shared.prefetches.landed.notify();
+    }
+
     fn advance(&mut self) -> Result<Step> {
         if self.shared.closing.load(Ordering::Acquire) {
+            self.end();
             return Ok(Step::Done);
         }
         if self.queue.is_none() {
