@@ -123,6 +123,12 @@ impl Cache {
         self.lock(place).hold_for(place, tag, batch)
     }
 
+    /// Asks for the memory where a lookup of this place begins.
+    #[inline]
+    pub fn prefetch(&self, place: u32) {
+        self.lock(place).prefetch(place);
+    }
+
     /// Number of pages here.
     pub fn pages(&self) -> usize {
         self.shards.iter().map(|slot| slot.0.lock().pages()).sum()

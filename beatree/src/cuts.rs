@@ -1,12 +1,15 @@
 //! The cuts of one region: which prefixes its leaf pages have, and where they lie.
 //!
 //! Invariant: the children tile the region's prefix in order, without gaps. A child's start is
-//! kept as the 32 bits behind the region's prefix (13 bytes a leaf page in all); a region with a
-//! child cut deeper than that keeps whole keys.
+//! kept as the 32 bits behind the region's prefix (16 bytes a leaf page in all); a region with a
+//! child cut deeper than that keeps whole keys too.
+
+use std::ops::Range;
 
 use pleach_core::Key;
+use pleach_core::lanes::prefetch;
 use pleach_core::prefix::Prefix;
-use pleach_core::search::lower_bound_bits;
+use pleach_core::search::{guess, lower_bound_bits, partition};
 
 /// One child of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,20 +24,23 @@ pub struct Cut {
 
 const NO_PLACE: u32 = u32::MAX;
 
-#[derive(Debug)]
-enum Starts {
-    Short(Vec<u32>),
-    Whole(Vec<Key>),
+/// A child as it is kept: what a lookup reads lies in one cache line.
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    /// The 32 bits of its first key behind the region's prefix.
+    start: u32,
+    place: u32,
+    tag: u32,
+    depth: u8,
 }
 
-/// The children of a region, immutable: a flush replaces them whole.
-#[derive(Debug)]
+/// The children of a region. A flush moves single ones, or replaces all when prefixes change.
+#[derive(Clone, Debug)]
 pub struct Cuts {
     region: Prefix,
-    starts: Starts,
-    depths: Vec<u8>,
-    places: Vec<u32>,
-    tags: Vec<u32>,
+    children: Vec<Child>,
+    /// First keys, when 32 bits do not tell the children apart.
+    whole: Option<Vec<Key>>,
 }
 
 impl Cuts {
@@ -42,31 +48,17 @@ impl Cuts {
     ///
     /// # Panics
     /// When the children do not tile the region.
-    pub fn new(region: Prefix, children: &[Cut]) -> Self {
-        assert_tiling(&region, children);
-        let short = children.iter().all(|child| child.prefix.len() <= region.len() + 32);
-        let starts = if short {
-            Starts::Short(
-                children
-                    .iter()
-                    .map(|child| bits_behind(child.prefix.first_key(), region.len()))
-                    .collect(),
-            )
-        } else {
-            Starts::Whole(children.iter().map(|child| *child.prefix.first_key()).collect())
+    pub fn new(region: Prefix, cuts: &[Cut]) -> Self {
+        assert_tiling(&region, cuts);
+        let short = cuts.iter().all(|cut| cut.prefix.len() <= region.len() + 32);
+        let whole = (!short).then(|| cuts.iter().map(|cut| *cut.prefix.first_key()).collect());
+        let child = |cut: &Cut| Child {
+            start: bits_behind(cut.prefix.first_key(), region.len()),
+            place: cut.place.unwrap_or(NO_PLACE),
+            tag: cut.tag,
+            depth: u8::try_from(cut.prefix.len()).expect("a page's prefix has at most 255 bits"),
         };
-        Self {
-            region,
-            starts,
-            depths: children
-                .iter()
-                .map(|child| {
-                    u8::try_from(child.prefix.len()).expect("a page's prefix has at most 255 bits")
-                })
-                .collect(),
-            places: children.iter().map(|child| child.place.unwrap_or(NO_PLACE)).collect(),
-            tags: children.iter().map(|child| child.tag).collect(),
-        }
+        Self { region, children: cuts.iter().map(child).collect(), whole }
     }
 
     /// The region's own prefix.
@@ -77,48 +69,72 @@ impl Cuts {
     /// Number of children, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a region has at least one child")]
     pub fn len(&self) -> usize {
-        self.depths.len()
+        self.children.len()
     }
 
     /// Index of the child that covers `key`, which lies in the region.
     #[inline]
     pub fn find(&self, key: &Key) -> usize {
         debug_assert!(self.region.covers(key));
-        let behind = match &self.starts {
-            Starts::Short(starts) => {
+        let behind = match &self.whole {
+            None => {
                 let wanted = bits_behind(key, self.region.len());
-                lower_bound_bits(wanted, starts.len(), |at| starts[at] <= wanted)
+                lower_bound_bits(wanted, self.len(), |at| self.children[at].start <= wanted)
             }
-            Starts::Whole(starts) => starts.partition_point(|start| start <= key),
+            Some(starts) => starts.partition_point(|start| start <= key),
         };
         behind - 1
     }
 
+    /// Asks for the memory where [`Cuts::find`] looks first.
+    #[inline]
+    pub fn prefetch(&self, key: &Key) {
+        let guess = guess(bits_behind(key, self.region.len()), self.len());
+        // The guess is a few children off as often as not.
+        let near = guess.saturating_sub(3)..(guess + 4).min(self.len());
+        prefetch(&self.children[near]);
+    }
+
     /// The prefix of a child.
     pub fn prefix(&self, index: usize) -> Prefix {
-        let depth = u16::from(self.depths[index]);
-        match &self.starts {
-            Starts::Short(starts) => Prefix::new(&with_bits(&self.region, starts[index]), depth),
-            Starts::Whole(starts) => Prefix::new(&starts[index], depth),
+        let child = &self.children[index];
+        let depth = u16::from(child.depth);
+        match &self.whole {
+            None => Prefix::new(&with_bits(&self.region, child.start), depth),
+            Some(starts) => Prefix::new(&starts[index], depth),
         }
+    }
+
+    /// Where the right half begins of the children below a position `level` bits below the region,
+    /// none of which is the position itself.
+    pub fn split(&self, level: u8, children: Range<usize>) -> usize {
+        debug_assert!(level < 32);
+        let is_left = |at: usize| self.children[at].start >> (31 - level) & 1 == 0;
+        partition(children.start, children.end, is_left)
     }
 
     /// The place of a child's page; `None` when it has none.
     #[inline]
     pub fn place(&self, index: usize) -> Option<u32> {
-        let place = self.places[index];
+        let place = self.children[index].place;
         (place != NO_PLACE).then_some(place)
     }
 
     /// The tag of a child's page.
     #[inline]
     pub fn tag(&self, index: usize) -> u32 {
-        self.tags[index]
+        self.children[index].tag
+    }
+
+    /// A child's page has a new place.
+    pub(crate) fn relocate(&mut self, index: usize, place: Option<u32>, tag: u32) {
+        let child = &mut self.children[index];
+        (child.place, child.tag) = (place.unwrap_or(NO_PLACE), tag);
     }
 
     /// A child with all that belongs to it.
     pub fn cut(&self, index: usize) -> Cut {
-        Cut { prefix: self.prefix(index), place: self.place(index), tag: self.tags[index] }
+        Cut { prefix: self.prefix(index), place: self.place(index), tag: self.tag(index) }
     }
 
     /// All children in order.
@@ -128,11 +144,8 @@ impl Cuts {
 
     /// Bytes in memory, for the budget.
     pub fn bytes(&self) -> usize {
-        let starts = match &self.starts {
-            Starts::Short(starts) => starts.len() * 4,
-            Starts::Whole(starts) => starts.len() * 32,
-        };
-        size_of::<Self>() + starts + self.len() * 9
+        let whole = self.whole.as_ref().map_or(0, |starts| starts.len() * size_of::<Key>());
+        size_of::<Self>() + self.len() * size_of::<Child>() + whole
     }
 }
 

@@ -6,14 +6,16 @@
 //!
 //! Invariants:
 //! * the node of a child is that of its page plus all its pending changes;
+//! * a treelet is that of page nodes and pending changes at commit `as_of`; it counts only while
+//!   that is `changed`;
 //! * pending keys are strictly increasing and lie in the region; each has the commit that put it;
 //! * `position` is the end of the last log record that was applied here, `changed` the
 //!   number of the last commit among them;
 //! * a region that was replaced by others is `retired`; who finds it so looks up again.
 
-use std::sync::Arc;
-
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pleach_core::lanes::prefetch;
+use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::Prefix;
 use pleach_core::search::lower_bound_bits;
 use pleach_core::{Key, Node};
@@ -21,6 +23,7 @@ use pleach_core::{Key, Node};
 use crate::cuts::{Cut, Cuts, bits_behind};
 use crate::leaf_fold::Patch;
 use crate::stored::Stored;
+use crate::treelet::Treelet;
 
 /// A committed change that is not in a page yet.
 #[derive(Clone, Debug)]
@@ -92,9 +95,11 @@ pub enum NodeFile {
 #[derive(Debug)]
 pub struct RegionState {
     /// The cuts.
-    pub cuts: Arc<Cuts>,
+    pub cuts: Cuts,
     /// One node a child.
     pub nodes: Nodes,
+    /// Nodes between the region and its children; internal ones only.
+    pub treelet: Option<Box<Treelet>>,
     /// A page that holds exactly these nodes; nothing when they have changed since.
     pub paged_at: Option<NodePlace>,
     /// The page of the spill file that this region's nodes are written to, once they were.
@@ -141,6 +146,8 @@ pub struct Applied<'a> {
     pub nodes: &'a [(u32, Node)],
     /// New node of the region.
     pub own: Node,
+    /// What the region's treelet learns: the commit that it must stand at, and nodes by position.
+    pub inner: Option<(u64, &'a [(u8, Node)])>,
 }
 
 impl Region {
@@ -153,8 +160,9 @@ impl Region {
         let (touches, changed_at) = (vec![0; cuts.len()], vec![0; cuts.len()]);
         let prefix = *cuts.region();
         let state = RegionState {
-            cuts: Arc::new(cuts),
+            cuts,
             nodes: Nodes::Resident(nodes),
+            treelet: None,
             paged_at: None,
             spill_page: None,
             pending: Vec::new(),
@@ -177,6 +185,12 @@ impl Region {
         Self { prefix: *state.cuts.region(), state: RwLock::new(state) }
     }
 
+    /// Asks for the memory that a lookup reads first.
+    #[inline]
+    pub fn prefetch(&self) {
+        prefetch(core::slice::from_ref(self));
+    }
+
     /// The prefix that this region covers.
     pub fn prefix(&self) -> &Prefix {
         &self.prefix
@@ -193,25 +207,35 @@ impl Region {
     }
 }
 
+/// The bits of each pending key behind the prefix of a region of this depth.
+fn index(leads: &mut Vec<u32>, pending: &[Pending], depth: u16) {
+    leads.clear();
+    leads.extend(pending.iter().map(|pending| bits_behind(&pending.key, depth)));
+}
+
+/// Index of the first pending change at or behind a key. The leading bits lie close together in
+/// memory, so this touches few cache lines of the changes themselves.
+fn position(leads: &[u32], pending: &[Pending], depth: u16, key: &Key) -> usize {
+    debug_assert_eq!(leads.len(), pending.len(), "indexed after each change");
+    let lead = bits_behind(key, depth);
+    let from = lower_bound_bits(lead, leads.len(), |at| leads[at] < lead);
+    let same = leads[from..].iter().take_while(|other| **other == lead).count();
+    if same == 0 {
+        return from;
+    }
+    from + pending[from..from + same].partition_point(|pending| pending.key < *key)
+}
+
 impl RegionState {
-    /// Takes down the leading bits of the pending keys; after every change of `pending`.
+    /// Takes down the leading bits of the pending keys; after every change of `pending` from
+    /// outside.
     pub fn index_pending(&mut self) {
-        let from = self.cuts.region().len();
-        self.leads.clear();
-        self.leads.extend(self.pending.iter().map(|pending| bits_behind(&pending.key, from)));
+        index(&mut self.leads, &self.pending, self.cuts.region().len());
     }
 
-    /// Index of the first pending change at or behind a key of this region. The leading bits lie
-    /// close together in memory, so this touches few cache lines of the changes themselves.
+    /// Index of the first pending change at or behind a key of this region.
     fn pending_from(&self, key: &Key) -> usize {
-        debug_assert_eq!(self.leads.len(), self.pending.len(), "indexed after each change");
-        let lead = bits_behind(key, self.cuts.region().len());
-        let from = lower_bound_bits(lead, self.leads.len(), |at| self.leads[at] < lead);
-        let same = self.leads[from..].iter().take_while(|other| **other == lead).count();
-        if same == 0 {
-            return from;
-        }
-        from + self.pending[from..from + same].partition_point(|pending| pending.key < *key)
+        position(&self.leads, &self.pending, self.cuts.region().len(), key)
     }
 
     /// The pending state of a key.
@@ -251,18 +275,17 @@ impl RegionState {
         }
     }
 
-    /// Applies a commit. `scratch` is a spare list whose memory is reused; `ripe` is called for
-    /// each child with `flush_at` touches or more. Gives the change of the pending bytes and of
-    /// the number of pending entries.
+    /// Applies a commit. `scratch` is a spare list whose memory is reused; `touched` is
+    /// called for each changed child with the number of its touches. Gives the change of the
+    /// pending bytes and of the number of pending entries.
     ///
     /// # Panics
     /// When nodes are not in memory, or records come out of order.
     pub fn apply(
         &mut self,
         commit: &mut Applied<'_>,
-        flush_at: u8,
         scratch: &mut Vec<Pending>,
-        mut ripe: impl FnMut(Prefix),
+        mut touched: impl FnMut(Prefix, u8),
     ) -> (isize, isize) {
         assert!(commit.position > self.position, "records are applied in log order, each once");
         let Nodes::Resident(nodes) = &mut self.nodes else {
@@ -272,43 +295,108 @@ impl RegionState {
         for (child, node) in commit.nodes {
             nodes[*child as usize] = *node;
         }
-        scratch.clear();
-        let mut before = std::mem::take(&mut self.pending);
-        let (entries, mut bytes) = (before.len(), 0isize);
-        let mut old = before.drain(..).peekable();
+        let entries = self.pending.len();
         let mut last_child = usize::MAX;
-        for (key, stored) in &mut *commit.changes {
-            while let Some(smaller) = old.next_if(|pending| pending.key < key) {
-                scratch.push(smaller);
-            }
-            if let Some(replaced) = old.next_if(|pending| pending.key == key) {
-                bytes -= signed(replaced.bytes());
-                if matches!(replaced.stored, Stored::Overflow(_)) {
-                    self.dropped.push(Dropped { pending: replaced, replaced: commit.commit });
-                }
-            }
-            let child = self.cuts.find(&key);
+        let (cuts, touches, changed_at) = (&self.cuts, &mut self.touches, &mut self.changed_at);
+        let number = commit.commit;
+        let mut coming = (&mut *commit.changes).map(|(key, stored)| {
+            let child = cuts.find(&key);
             if child != last_child {
                 last_child = child;
-                let touches = &mut self.touches[child];
-                *touches = touches.saturating_add(1);
-                self.changed_at[child] = commit.commit;
-                if *touches >= flush_at {
-                    ripe(self.cuts.prefix(child));
-                }
+                touches[child] = touches[child].saturating_add(1);
+                changed_at[child] = number;
+                touched(cuts.prefix(child), touches[child]);
             }
-            let pending = Pending { key, stored, commit: commit.commit };
-            bytes += signed(pending.bytes());
-            scratch.push(pending);
+            Pending { key, stored, commit: number }
+        });
+        let mut delta = Delta {
+            region: cuts.region().len(),
+            pending: &mut self.pending,
+            leads: &mut self.leads,
+            dropped: &mut self.dropped,
+            commit: number,
+            bytes: 0,
+        };
+        if commit.nodes.len() <= FEW {
+            coming.for_each(|pending| delta.put(pending));
+        } else {
+            delta.merge(&mut coming, scratch);
         }
-        scratch.extend(old);
-        std::mem::swap(&mut self.pending, scratch);
-        *scratch = before;
-        self.index_pending();
+        let bytes = delta.bytes;
+        // Below a leaf or a terminator old nodes would lie hidden.
+        let is_internal = |node: &Node| kind(node) == NodeKind::Internal;
+        let inner =
+            commit.inner.filter(|(_, nodes)| nodes.iter().all(|(_, node)| is_internal(node)));
+        match inner {
+            Some((before, nodes)) if is_internal(&commit.own) => {
+                let treelet = self.treelet.get_or_insert_with(|| Box::new(Treelet::empty()));
+                treelet.advance(before, number, &commit.own, nodes.iter().copied());
+            }
+            _ => self.treelet = None,
+        }
         self.own = commit.own;
         self.changed = commit.commit;
         self.position = commit.position;
         (bytes, signed(self.pending.len()) - signed(entries))
+    }
+}
+
+/// Children of a region that are changed or moved one by one, each at the price of moving what
+/// lies behind it; with more of them everything is moved once.
+const FEW: usize = 6;
+
+/// The pending changes of a region while a commit is applied.
+struct Delta<'a> {
+    /// Depth of the region.
+    region: u16,
+    pending: &'a mut Vec<Pending>,
+    leads: &'a mut Vec<u32>,
+    dropped: &'a mut Vec<Dropped>,
+    commit: u64,
+    /// Change of the pending bytes.
+    bytes: isize,
+}
+
+impl Delta<'_> {
+    /// Puts one change in its place.
+    fn put(&mut self, new: Pending) {
+        self.bytes += signed(new.bytes());
+        let at = position(self.leads, self.pending, self.region, &new.key);
+        if self.pending.get(at).is_some_and(|old| old.key == new.key) {
+            let old = core::mem::replace(&mut self.pending[at], new);
+            self.replaced(old);
+        } else {
+            self.leads.insert(at, bits_behind(&new.key, self.region));
+            self.pending.insert(at, new);
+        }
+    }
+
+    /// Merges changes in key order.
+    fn merge(&mut self, coming: &mut dyn Iterator<Item = Pending>, scratch: &mut Vec<Pending>) {
+        scratch.clear();
+        let mut before = std::mem::take(self.pending);
+        let mut old = before.drain(..).peekable();
+        for new in coming {
+            while let Some(smaller) = old.next_if(|pending| pending.key < new.key) {
+                scratch.push(smaller);
+            }
+            if let Some(replaced) = old.next_if(|pending| pending.key == new.key) {
+                self.replaced(replaced);
+            }
+            self.bytes += signed(new.bytes());
+            scratch.push(new);
+        }
+        scratch.extend(old);
+        std::mem::swap(self.pending, scratch);
+        *scratch = before;
+        index(self.leads, self.pending, self.region);
+    }
+
+    fn replaced(&mut self, old: Pending) {
+        self.bytes -= signed(old.bytes());
+        if matches!(old.stored, Stored::Overflow(_)) {
+            self.dropped.push(Dropped { pending: old, replaced: self.commit });
+        }
     }
 }
 
@@ -343,14 +431,51 @@ impl RegionState {
     /// When nodes are not in memory, or the new pages do not tile their ranges.
     pub fn relocate(&mut self, moves: &[Relocation<'_>], position: u64) -> Relocated {
         assert!(position > self.position, "records are applied in log order, each once");
-        let Nodes::Resident(old_nodes) = &self.nodes else {
-            panic!("a changed region's nodes are in memory")
-        };
-        let mut cuts: Vec<Cut> = Vec::with_capacity(self.cuts.len() + moves.len());
-        let mut nodes: Vec<Node> = Vec::with_capacity(self.cuts.len() + moves.len());
-        let mut touches: Vec<u8> = Vec::with_capacity(self.cuts.len() + moves.len());
-        let mut changed_at: Vec<u64> = Vec::with_capacity(self.cuts.len() + moves.len());
+        assert!(matches!(self.nodes, Nodes::Resident(_)), "a changed region's nodes are in memory");
         let mut done = Relocated::default();
+        let same_shape = moves.iter().all(|moved| {
+            let child = self.cuts.find(moved.range.first_key());
+            matches!(moved.pages, [(cut, _)] if cut.prefix == moved.range)
+                && self.cuts.prefix(child) == moved.range
+        });
+        if same_shape {
+            self.move_children(moves, &mut done);
+        } else {
+            self.reshape(moves, &mut done);
+        }
+        self.paged_at = None;
+        (done.bytes, done.entries) =
+            if moves.len() <= FEW { self.retire_few(moves) } else { self.retire(moves) };
+        // Replaced while the pages were being written: they have such a value in a cell.
+        self.dropped.retain(|dropped| {
+            !moves.iter().any(|moved| dropped.is_in(&moved.range, moved.through))
+        });
+        self.position = position;
+        self.shape += u64::from(done.reshaped);
+        done
+    }
+
+    /// Pages that keep their prefixes have new places.
+    fn move_children(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
+        let Nodes::Resident(nodes) = &mut self.nodes else { unreachable!("asserted before") };
+        for (cut, node) in moves.iter().flat_map(|moved| moved.pages) {
+            let child = self.cuts.find(cut.prefix.first_key());
+            done.pages +=
+                isize::from(cut.place.is_some()) - isize::from(self.cuts.place(child).is_some());
+            self.cuts.relocate(child, cut.place, cut.tag);
+            nodes[child] = *node;
+            self.touches[child] = 0;
+        }
+    }
+
+    /// Pages are split or merged: all children are put down anew.
+    fn reshape(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
+        let Nodes::Resident(old_nodes) = &self.nodes else { unreachable!("asserted before") };
+        let room = self.cuts.len() + moves.len();
+        let mut cuts: Vec<Cut> = Vec::with_capacity(room);
+        let mut nodes: Vec<Node> = Vec::with_capacity(room);
+        let mut touches: Vec<u8> = Vec::with_capacity(room);
+        let mut changed_at: Vec<u64> = Vec::with_capacity(room);
         let mut coming = moves.iter().peekable();
         for (child, old_node) in old_nodes.iter().enumerate() {
             let cut = self.cuts.cut(child);
@@ -378,19 +503,10 @@ impl RegionState {
             }
         }
         assert!(coming.next().is_none(), "every range lies in the region");
-        self.cuts = Arc::new(Cuts::new(*self.cuts.region(), &cuts));
+        self.cuts = Cuts::new(*self.cuts.region(), &cuts);
         self.nodes = Nodes::Resident(nodes);
-        self.paged_at = None;
         self.touches = touches;
         self.changed_at = changed_at;
-        (done.bytes, done.entries) = self.retire(moves);
-        // Replaced while the pages were being written: they have such a value in a cell.
-        self.dropped.retain(|dropped| {
-            !moves.iter().any(|moved| dropped.is_in(&moved.range, moved.through))
-        });
-        self.position = position;
-        self.shape += u64::from(done.reshaped);
-        done
     }
 
     /// Drops the pending changes that the new pages contain; gives their bytes and number. A moved
@@ -418,6 +534,38 @@ impl RegionState {
         });
         self.index_pending();
         (bytes, entries)
+    }
+
+    /// The same for few moves: looks at nothing but the changes below them.
+    fn retire_few(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
+        let (mut bytes, mut entries) = (0, 0);
+        for moved in moves {
+            let mut range = self.pending_range(&moved.range);
+            while let Some(at) = self.pending[range.clone()]
+                .iter()
+                .position(|pending| pending.commit > moved.through)
+                .map(|at| range.start + at)
+            {
+                self.touches[self.cuts.find(&self.pending[at].key)] = 1;
+                let before = at - range.start;
+                let (gone_bytes, gone) = self.drop_pending(range.start..at);
+                bytes += gone_bytes;
+                entries += gone;
+                // What stays lies where the first one was.
+                range = range.start + 1..range.end - before;
+            }
+            let (gone_bytes, gone) = self.drop_pending(range);
+            bytes += gone_bytes;
+            entries += gone;
+        }
+        (bytes, entries)
+    }
+
+    fn drop_pending(&mut self, range: std::ops::Range<usize>) -> (usize, usize) {
+        self.leads.drain(range.clone());
+        let gone = self.pending.drain(range);
+        let entries = gone.len();
+        (gone.map(|pending| pending.bytes()).sum(), entries)
     }
 
     /// A page that has pending changes counts as touched once when its history is not known.

@@ -67,8 +67,9 @@ fn parts<H: Hasher>(state: &mut RegionState) -> Vec<RegionState> {
 
 fn take(state: &mut RegionState) -> RegionState {
     RegionState {
-        cuts: Arc::clone(&state.cuts),
+        cuts: state.cuts.clone(),
         nodes: Nodes::Resident(resident(state).to_vec()),
+        treelet: None,
         paged_at: None,
         spill_page: None,
         pending: std::mem::take(&mut state.pending),
@@ -97,6 +98,7 @@ fn half<H: Hasher>(
     RegionState {
         own: region_node::<H>(&cuts, &nodes),
         nodes: Nodes::Resident(nodes),
+        treelet: None,
         paged_at: None,
         spill_page: None,
         pending: whole.pending[pending].to_vec(),
@@ -109,7 +111,7 @@ fn half<H: Hasher>(
             .collect(),
         touches: whole.touches[children.clone()].to_vec(),
         changed_at: whole.changed_at[children].to_vec(),
-        cuts: Arc::new(cuts),
+        cuts,
         changed: whole.changed,
         position: whole.position,
         shape: 0,

@@ -65,10 +65,11 @@ impl Top {
         let from = self.jump[slot] as usize;
         let to = self.jump.get(slot + 1).map_or(self.regions.len(), |next| *next as usize + 1);
         let mut at = from + self.starts[from..to].partition_point(|start| *start <= wanted) - 1;
-        // Regions cut deeper than 64 bits share their leading bits.
-        while !self.regions[at].prefix().covers(key) {
+        // Regions cut deeper than 64 bits share their leading bits: only then they are looked at.
+        while self.starts[at] == wanted && !self.regions[at].prefix().covers(key) {
             at -= 1;
         }
+        debug_assert!(self.regions[at].prefix().covers(key));
         at
     }
 

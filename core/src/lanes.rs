@@ -59,16 +59,16 @@ const SCHEDULE: [[usize; 16]; 7] = [
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Tells the processor that these bytes will be read soon. Does nothing where there is no such
+/// Tells the processor that these values will be read soon. Does nothing where there is no such
 /// instruction.
 #[inline]
-pub fn prefetch(bytes: &[u8]) {
+pub fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(LINE) {
-        x86::prefetch(line);
+    for at in (0..size_of_val(values)).step_by(LINE) {
+        x86::prefetch(values.as_ptr().cast::<u8>().wrapping_add(at));
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = values;
 }
 
 /// Hashes of 64-byte messages.

@@ -225,6 +225,7 @@ struct ChunkParts {
     regions: Vec<crate::finish::RegionOutcome>,
     nodes: Vec<PageNode>,
     treelets: Vec<(u8, Node)>,
+    inner: Vec<(u8, Node)>,
 }
 
 /// All touched regions, and all changes in one list.
@@ -238,6 +239,7 @@ fn flatten(chunks: Vec<ChunkOutcome>) -> (Vec<RegionPart>, Vec<Changed>) {
             regions: chunk.regions,
             nodes: chunk.nodes,
             treelets: chunk.treelets,
+            inner: chunk.inner,
         });
         for (index, region) in owned.regions.iter().enumerate() {
             let changes = region.changes.start + offset..region.changes.end + offset;
@@ -259,7 +261,8 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
     let workers = if changes.len() < 4096 { 1 } else { shared.runtime.workers() };
     let share = regions.len().div_ceil(workers).max(1);
     let ripe = Mutex::new(Vec::new());
-    let flush_at = shared.flush_at();
+    let ripeness = shared.ripeness();
+    let keep_inner = !shared.may_evict();
     let apply = |index: usize| {
         let mut scratch: Vec<Pending> = Vec::new();
         let mut own_ripe = Vec::new();
@@ -279,11 +282,17 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
                 changes: &mut states,
                 nodes: &nodes,
                 own: outcome.node,
+                inner: outcome
+                    .before
+                    .filter(|_| keep_inner)
+                    .map(|before| (before, &part.chunk.inner[outcome.treelet.clone()])),
             };
             let mut state = outcome.region.write();
             let (more_bytes, more_entries) =
-                state.apply(&mut applied, flush_at, &mut scratch, |prefix| {
-                    own_ripe.push(prefix);
+                state.apply(&mut applied, &mut scratch, |prefix, touches| {
+                    if ripeness.is_ripe(&prefix, touches) {
+                        own_ripe.push(prefix);
+                    }
                 });
             bytes += more_bytes;
             entries += more_entries;

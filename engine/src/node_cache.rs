@@ -28,6 +28,9 @@ use crate::metrics::Counters;
 use crate::shared::Shared;
 use crate::superblock::ImageFile;
 
+/// Bytes of nodes for each leaf page: its own, and its share of the region's treelet.
+const NODE_BYTES: u64 = 56;
+
 /// Name of the spill file.
 pub(crate) const SPILL_FILE: &str = "spill";
 
@@ -218,6 +221,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         };
         state.paged_at = Some(place);
         state.nodes = Nodes::Paged(place);
+        state.treelet = None;
         Ok(Some(true))
     }
 
@@ -281,6 +285,6 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     /// Are the nodes of a region over its limit worth a look? Cheap, for the flusher's idle step.
     pub(crate) fn may_evict(&self) -> bool {
         self.options.trie_cache.is_some()
-            || self.counters.leaf_pages.load(Ordering::Relaxed) * 32 > self.node_limit()
+            || self.counters.leaf_pages.load(Ordering::Relaxed) * NODE_BYTES > self.node_limit()
     }
 }

@@ -4,7 +4,7 @@
 //! up and asks for the pages that are not cached, as far as its queue has room; keys beyond
 //! [`WAITING`] are dropped, and read when they are needed.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -29,6 +29,13 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// Readers are told of so many pages at once: a wake-up costs more than a page, and who was told
 /// of one would wait for the next.
 const ANNOUNCED: usize = 32;
+
+/// Keys that are looked up together: the memory that one needs is asked for while others are looked
+/// at. A key's way to its place is four reads of cold memory, each after the other.
+const GROUP: usize = 32;
+
+/// The ring is asked for so many pages at once when it has many: each call costs as much as a page.
+const TAKEN: usize = 8;
 
 /// What is brought in.
 enum Wanted {
@@ -107,8 +114,8 @@ pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
     /// Keys at hand, and the next of them to be looked up.
     keys: Vec<Key>,
     next: usize,
-    /// Found and not asked for yet: the queue was full.
-    found: Option<Wanted>,
+    /// Found and not asked for yet.
+    found: VecDeque<Wanted>,
     /// Nodes that were asked for last: neighbouring keys share them.
     nodes: Option<NodePlace>,
     /// Pages that have landed since those who wait were told.
@@ -125,7 +132,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             queue: None,
             keys: Vec::new(),
             next: 0,
-            found: None,
+            found: VecDeque::with_capacity(2 * GROUP),
             nodes: None,
             unannounced: 0,
             asked: Vec::new(),
@@ -166,10 +173,11 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         let shared = Arc::clone(&self.shared);
         // Places that are in flight were looked up before: a page that has moved since fails its
         // check of place and tag and is dropped.
-        self.ask(&shared)?;
+        self.ask(&shared);
         let queue = self.queue.as_mut().expect("made above");
         if queue.in_flight() > 0 {
-            let completion = queue.wait()?;
+            // Submits what was asked for, too.
+            let completion = queue.wait_for((queue.in_flight() / 4).clamp(1, TAKEN))?;
             self.take(&shared, completion);
             while let Some(completion) = self.queue.as_mut().expect("made above").poll() {
                 self.take(&shared, Some(completion));
@@ -182,16 +190,19 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             return Ok(Step::Again);
         }
         shared.prefetches.idle.swap(true, Ordering::SeqCst);
-        if shared.prefetches.receiver.is_empty() && self.found.is_none() {
+        if shared.prefetches.receiver.is_empty() && self.found.is_empty() {
             return Ok(Step::Idle);
         }
         shared.prefetches.idle.store(false, Ordering::Release);
         Ok(Step::Again)
     }
 
-    fn ask(&mut self, shared: &Arc<Shared<H, D, R>>) -> Result<()> {
+    fn ask(&mut self, shared: &Arc<Shared<H, D, R>>) {
         while let Some(slot) = self.free.last().copied() {
-            let Some(wanted) = self.found.take().or_else(|| self.find(shared)) else { break };
+            if self.found.is_empty() {
+                self.look_up(shared);
+            }
+            let Some(wanted) = self.found.pop_front() else { break };
             let (file, page) = match &wanted {
                 Wanted::Leaf(at) => {
                     shared.prefetches.flying.lock().insert(at.place);
@@ -205,47 +216,22 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             queue.push(Request { file, transfer: Transfer::Read, offset, buf, token: slot as u64 });
             self.asked[slot] = Some(wanted);
         }
-        self.queue.as_mut().expect("made before").submit()?;
-        Ok(())
     }
 
-    /// The next page that is wanted and not here.
-    fn find(&mut self, shared: &Shared<H, D, R>) -> Option<Wanted> {
-        let batch = shared.batch.load(Ordering::Relaxed);
-        loop {
-            while self.next == self.keys.len() {
+    /// Looks up the next keys until a page is wanted that is not here.
+    fn look_up(&mut self, shared: &Shared<H, D, R>) {
+        while self.found.is_empty() {
+            if self.next == self.keys.len() {
                 let prefetches = &shared.prefetches;
                 prefetches.waiting.fetch_sub(self.keys.len(), Ordering::Relaxed);
                 (self.keys, self.next) = (Vec::new(), 0);
-                self.keys = prefetches.receiver.try_recv().ok()?;
+                let Ok(keys) = prefetches.receiver.try_recv() else { return };
+                self.keys = keys;
             }
-            let key = self.keys[self.next];
-            self.next += 1;
-            let last = self.nodes;
-            let (leaf, nodes) = shared.in_region(&key, |region, state| {
-                let child = state.cuts.find(&key);
-                let leaf = state
-                    .cuts
-                    .place(child)
-                    .map(|place| Located { place, tag: state.cuts.tag(child) });
-                let nodes = match &state.nodes {
-                    Nodes::Paged(place) if last != Some(*place) => {
-                        Some((Arc::clone(region), *place))
-                    }
-                    _ => None,
-                };
-                (leaf, nodes)
-            });
-            let leaf =
-                leaf.filter(|at| !shared.cache.hold(at.place, at.tag, batch)).map(Wanted::Leaf);
-            if let Some((region, place)) = nodes {
-                self.nodes = Some(place);
-                self.found = leaf;
-                return Some(Wanted::Nodes(region, place));
-            }
-            if leaf.is_some() {
-                return leaf;
-            }
+            let end = self.keys.len().min(self.next + GROUP);
+            let group = &self.keys[self.next..end];
+            self.next = end;
+            find(shared, group, &mut self.nodes, &mut self.found);
         }
     }
 
@@ -273,4 +259,47 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             tracing::debug!(%error, "a prefetched page was dropped");
         }
     }
+}
+
+/// The pages, and the nodes, that these keys want and that are not here. `last` are the nodes that
+/// were asked for last.
+fn find<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    group: &[Key],
+    last: &mut Option<NodePlace>,
+    found: &mut VecDeque<Wanted>,
+) {
+    {
+        // Nothing is taken from these looks but that the memory is near.
+        let top = shared.top.load();
+        for key in group {
+            top.region(key).prefetch();
+        }
+        for key in group {
+            top.region(key).read().cuts.prefetch(key);
+        }
+    }
+    let mut leaves = [const { None }; GROUP];
+    for (key, leaf) in group.iter().zip(&mut leaves) {
+        let nodes = shared.in_region(key, |region, state| {
+            let child = state.cuts.find(key);
+            let tag = state.cuts.tag(child);
+            *leaf = state.cuts.place(child).map(|place| Located { place, tag });
+            match &state.nodes {
+                Nodes::Paged(place) if *last != Some(*place) => Some((Arc::clone(region), *place)),
+                _ => None,
+            }
+        });
+        if let Some(at) = leaf {
+            shared.cache.prefetch(at.place);
+        }
+        if let Some((region, place)) = nodes {
+            *last = Some(place);
+            found.push_back(Wanted::Nodes(region, place));
+        }
+    }
+    let batch = shared.batch.load(Ordering::Relaxed);
+    let missing = leaves.into_iter().flatten();
+    let missing = missing.filter(|at| !shared.cache.hold(at.place, at.tag, batch));
+    found.extend(missing.map(Wanted::Leaf));
 }

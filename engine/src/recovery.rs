@@ -158,9 +158,10 @@ fn read_regions<H: Hasher, D: Device>(
         regions.push(Arc::new(Region::with_state(RegionState {
             touches: vec![0; cuts.len()],
             changed_at: vec![0; cuts.len()],
-            cuts: Arc::new(cuts),
+            cuts,
             nodes: Nodes::Resident(nodes),
             paged_at: Some(NodePlace { file: image.node_file(), page, tag }),
+            treelet: None,
             spill_page: None,
             pending: Vec::new(),
             leads: Vec::new(),
@@ -283,8 +284,9 @@ impl<H: Hasher> Replay<H> {
                 changes: &mut of_region.iter().cloned(),
                 nodes: &children,
                 own: state.own,
+                inner: None,
             };
-            state.apply(&mut applied, u8::MAX, &mut scratch, |_| {});
+            state.apply(&mut applied, &mut scratch, |_, _| {});
             drop(state);
             self.touched.push(region);
         }

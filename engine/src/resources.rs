@@ -97,26 +97,16 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         self.options.cache_bytes / 4
     }
 
-    /// Has the delta outgrown half of its share, so that pages are flushed before they are ripe?
-    pub(crate) fn is_over_delta(&self) -> bool {
-        self.counters.pending_bytes.load(Ordering::Relaxed) > self.delta_limit() / 2
-    }
-
     /// Is the delta so large that pages are read again only to be written?
     pub(crate) fn is_pressed(&self) -> bool {
         self.counters.pending_bytes.load(Ordering::Relaxed) > self.delta_limit() / 8 * 7
     }
 
-    /// The touch on which a page is rewritten now. The fuller the delta, the sooner: a page that a
-    /// commit has just changed is in memory, one chosen later has to be read again.
-    pub(crate) fn flush_at(&self) -> u8 {
+    /// When pages are rewritten now. The fuller the delta, the sooner: a page that a commit has just
+    /// changed is in memory, one chosen later has to be read again.
+    pub(crate) fn ripeness(&self) -> Ripeness {
         let pending = self.counters.pending_bytes.load(Ordering::Relaxed);
-        let eighth = self.delta_limit() / 8;
-        match pending / eighth.max(1) {
-            0..4 => self.options.flush_at,
-            4 | 5 => self.options.flush_at.min(2),
-            _ => 1,
-        }
+        Ripeness::new(self.options.flush_at, pending, self.delta_limit())
     }
 
     /// Bytes of log that a replay would read.
@@ -171,10 +161,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                 while from < state.pending.len() {
                     let child = state.cuts.find(&state.pending[from].key);
                     let prefix = state.cuts.prefix(child);
-                    let behind = state.pending[from..]
-                        .partition_point(|pending| prefix.covers(&pending.key));
-                    pages.push((behind, prefix));
-                    from += behind;
+                    let behind = state.pending_range(&prefix).end;
+                    pages.push((behind - from, prefix));
+                    from = behind;
                 }
                 region.prefix().next().map(|next| *next.first_key())
             });
@@ -184,6 +173,42 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             pages.truncate(count);
         }
         pages.into_iter().map(|(_, prefix)| prefix).collect()
+    }
+}
+
+/// How often pages are touched before they are rewritten.
+///
+/// Between a quarter and three quarters of the delta's limit this falls smoothly from the option to
+/// one touch, as a fraction: each page has its own share of it, so that what is written follows what
+/// comes in instead of swinging around a threshold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ripeness {
+    /// In 256ths of a touch.
+    touches: u32,
+}
+
+impl Ripeness {
+    pub(crate) fn new(flush_at: u8, pending: u64, limit: u64) -> Self {
+        let most = u32::from(flush_at) * 256;
+        let half = (limit / 2).max(1);
+        let over = pending.saturating_sub(limit / 4).min(half);
+        // At most `most - 256`.
+        let sooner = u64::from(most - 256) * over / half;
+        Self { touches: most - u32::try_from(sooner).unwrap_or(most - 256) }
+    }
+
+    /// Is a page ripe that so many commits have changed?
+    #[inline]
+    pub(crate) fn is_ripe(self, prefix: &Prefix, touches: u8) -> bool {
+        let lead = u64::from_be_bytes(*prefix.first_key().first_chunk().expect("32 bytes"));
+        // Not the bits by which pages are spread, which neighbours share.
+        let share = lead.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+        u32::from(touches) * 256 + u32::try_from(share).unwrap_or(0) >= self.touches
+    }
+
+    /// Touches that no ripe page has fewer of.
+    pub(crate) fn least(self) -> u8 {
+        u8::try_from(self.touches / 256).unwrap_or(u8::MAX)
     }
 }
 

@@ -157,6 +157,13 @@ pub trait Queue: Send + 'static {
     /// keep a queue full is to [`Queue::wait`] for one, [`Queue::poll`] until there is none,
     /// pushing a new request for each, and then to wait again: one system call for all of them.
     fn wait(&mut self) -> Result<Option<Completion>>;
+    /// The same, but may sleep until `count` completions are at hand, or all that are in flight: each
+    /// call of the kernel costs about as much as a request, so whoever has many in flight and is in
+    /// no hurry waits for some. Gives one of them; the others are polled.
+    fn wait_for(&mut self, count: usize) -> Result<Option<Completion>> {
+        let _ = count;
+        self.wait()
+    }
     /// Tells the device that buffers of `pool` will be used, so that it can prepare their memory
     /// once instead of at each request; true when it did. A hint: requests may use any buffer
     /// whatever the answer. Preparing takes all of the pool's memory at once. Call it on the

@@ -127,6 +127,13 @@ impl CachedPage {
         self.find(key).map(|index| self.view().cell(index))
     }
 
+    /// Asks for the memory that is read when the page leaves, and written when another takes its place.
+    #[inline]
+    pub(super) fn prefetch_front(&self) {
+        prefetch(&self.near);
+        prefetch(core::slice::from_ref(&self.treelet));
+    }
+
     /// Asks for the memory where a fold begins.
     #[inline]
     pub fn prefetch_head(&self) {

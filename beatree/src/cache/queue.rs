@@ -38,6 +38,13 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// The one that leaves its queue after this one.
+    pub(super) fn newer(&self) -> Option<u32> {
+        (self.newer != NONE).then_some(self.newer)
+    }
+}
+
 /// A doubly linked list through the entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct List {

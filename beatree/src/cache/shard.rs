@@ -17,6 +17,8 @@
 
 use std::sync::Arc;
 
+use pleach_core::lanes::prefetch;
+
 use super::page;
 use super::queue::{Entry, List, Queue};
 use super::table::{Table, hash, slot_of};
@@ -324,6 +326,11 @@ impl Shard {
     }
 
     #[inline]
+    pub(super) fn prefetch(&self, place: u32) {
+        self.table.prefetch(hash(place));
+    }
+
+    #[inline]
     fn find(&self, place: u32) -> Option<u32> {
         self.table.find(hash(place), |id| self.entries[id as usize].place == place)
     }
@@ -427,11 +434,24 @@ impl Shard {
                         self.ghost[slot] = place.wrapping_add(1);
                     }
                     self.evictions += 1;
+                    self.prefetch_behind(id);
                     return self.take_out(id);
                 }
             }
         }
         None
+    }
+
+    /// Asks for the memory of those who leave after this one.
+    fn prefetch_behind(&self, id: u32) {
+        let Some(next) = self.entries[id as usize].newer() else { return };
+        let next = &self.entries[next as usize];
+        if let Some(page) = &next.page {
+            page.prefetch_front();
+        }
+        if let Some(third) = next.newer() {
+            prefetch(core::slice::from_ref(&self.entries[third as usize]));
+        }
     }
 
     /// Who is looked at next.

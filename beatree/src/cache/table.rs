@@ -3,6 +3,8 @@
 //! It stores numbers only; whoever owns the entries says which place a number has. It never grows by
 //! itself and must be kept at most half full.
 
+use pleach_core::lanes::prefetch;
+
 /// Not the number of an entry.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -47,6 +49,15 @@ impl Table {
                 id if is_it(id) => return Some(id),
                 _ => slot = self.after(slot),
             }
+        }
+    }
+
+    /// Asks for the memory where [`Table::find`] looks first.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        if !self.0.is_empty() {
+            let slot = slot_of(hash, self.0.len());
+            prefetch(&self.0[slot..=slot]);
         }
     }
 

@@ -6,6 +6,7 @@ mod model;
 #[cfg(feature = "peer-nomt")]
 mod nomt;
 mod pleach;
+mod readers;
 pub(crate) mod sizing;
 
 use core::time::Duration;
@@ -242,6 +243,9 @@ pub(crate) fn check_settings(kinds: &[Kind], options: &EngineOptions) -> Result<
             let text = format!("--peer-arg {name}={value}: {peer} is not in --backend");
             return Err(BenchError::Usage(text));
         }
+    }
+    if kinds.contains(&Kind::Pleach) {
+        pleach::check_settings(options)?;
     }
     #[cfg(feature = "peer-nomt")]
     if kinds.contains(&Kind::Nomt) {

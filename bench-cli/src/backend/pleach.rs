@@ -11,6 +11,8 @@ use pleach_io::{OsDevice, Threads};
 
 use crate::account;
 use crate::args::values::{Durability, IoChoice};
+use crate::backend::readers::read_with;
+use crate::backend::sizing::peer_arg;
 use crate::backend::{
     Backend, Counters, Done, EngineOptions, Place, Proven, Root, View, Witness, Work,
 };
@@ -27,6 +29,8 @@ type SessionOptions = pleach::SessionOptions<Blake3, OsDevice, Threads>;
 pub(crate) struct PleachBackend {
     db: Pleach,
     options: EngineOptions,
+    /// Threads that read a batch's accounts.
+    readers: usize,
     /// Uncommitted overlays, oldest first.
     overlays: VecDeque<Overlay>,
 }
@@ -38,6 +42,7 @@ fn wrap<E: std::fmt::Display>(error: E) -> BenchError {
 impl PleachBackend {
     /// Opens or creates the database.
     pub(crate) fn open(place: &Place, options: &EngineOptions) -> Result<Self> {
+        let readers = readers(options)?;
         let durability = match options.durability {
             Durability::Commit => pleach::Durability::Commit,
             Durability::Periodic(millis) => {
@@ -60,7 +65,7 @@ impl PleachBackend {
             .trie_cache_kib(options.trie_cache_kib)
             .log_limit_mib(options.log_limit_mib);
         let db = Pleach::open(settings).map_err(wrap)?;
-        Ok(Self { db, options: options.clone(), overlays: VecDeque::new() })
+        Ok(Self { db, options: options.clone(), readers, overlays: VecDeque::new() })
     }
 
     fn commit(&mut self, block: Block) -> Result<()> {
@@ -127,11 +132,10 @@ impl Backend for PleachBackend {
         if self.options.prefetch.0 {
             session.prefetch(work.keys);
         }
-        let mut seen = Vec::with_capacity(work.keys.len());
-        for key in work.keys {
+        let seen = read_with(work.keys, self.readers, |key| {
             let value = session.read(key).map_err(wrap)?;
-            seen.push(value.map(|value| account::decode(&value)).transpose()?);
-        }
+            value.map(|value| account::decode(&value)).transpose()
+        })?;
         let changes = (work.compute)(&seen)?;
         let executed = Instant::now();
 
@@ -199,7 +203,8 @@ impl Backend for PleachBackend {
     fn notes(&self) -> Vec<String> {
         let device = self.db.device_info();
         let direct = if device.direct { "O_DIRECT" } else { "page cache" };
-        let mut notes = vec![format!("pleach: {} with {direct}", device.engine)];
+        let mut notes =
+            vec![format!("pleach: {} with {direct}, readers={}", device.engine, self.readers)];
         if !device.note.is_empty() {
             notes.push(format!("pleach: {}", device.note));
         }
@@ -211,6 +216,28 @@ impl Backend for PleachBackend {
         drop(overlays);
         db.close().map_err(wrap)
     }
+}
+
+/// Refuses peer arguments that mean nothing.
+pub(crate) fn check_settings(options: &EngineOptions) -> Result<()> {
+    readers(options).map(|_| ())
+}
+
+/// `--peer-arg pleach.readers=N`: one thread without prefetch, else as many as work.
+fn readers(options: &EngineOptions) -> Result<usize> {
+    let unknown = options
+        .peer_args
+        .iter()
+        .find(|(name, _)| name.starts_with("pleach.") && name != "pleach.readers");
+    if let Some((name, _)) = unknown {
+        return Err(BenchError::Usage(format!("--peer-arg {name} is unknown; pleach has readers")));
+    }
+    let Some(text) = peer_arg(options, "pleach.readers") else {
+        return Ok(if options.prefetch.0 { options.threads } else { 1 });
+    };
+    text.parse().ok().filter(|count| (1..=1024).contains(count)).ok_or_else(|| {
+        BenchError::Usage(format!("--peer-arg pleach.readers={text}: say 1 to 1024"))
+    })
 }
 
 /// A session that stays on its state.

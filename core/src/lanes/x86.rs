@@ -33,12 +33,12 @@ pub(super) fn has_avx512() -> bool {
     detected!("avx512f")
 }
 
-/// Prefetches the line of the first byte.
+/// Prefetches the line of a byte.
 #[inline]
-pub(super) fn prefetch(line: &[u8]) {
+pub(super) fn prefetch(line: *const u8) {
     // SAFETY: SSE is part of x86-64, and a prefetch neither faults nor changes memory, whatever
     // the address.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
 }
 
 /// The kernel with 8 lanes.

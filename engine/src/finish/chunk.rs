@@ -14,17 +14,17 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{Patch, Seen, Standing, Touch, capture_levels, fold_leaf};
 use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_beatree::treelet::Treelet;
-use pleach_beatree::{Cuts, Region, RegionState};
+use pleach_beatree::{Region, RegionState};
 use pleach_core::fold::{Folder, NO_HASH, Shape};
 use pleach_core::page::leaf::LeafView;
-use pleach_core::proof::op::{op_encode_placed, op_not_first};
+use pleach_core::proof::op::op_encode_placed;
 use pleach_core::proof::{Access, Op};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Runtime};
 
 use super::emit::{Emit, Fragment};
+use crate::resources::Ripeness;
 use crate::shared::{Located, Shared};
-
 use crate::undo::Changed;
 use crate::view::{View, put_over};
 
@@ -39,30 +39,31 @@ pub(super) struct PageTask {
     pub(super) prefix: Prefix,
     pub(super) at: Option<Located>,
     pub(super) page: Option<Arc<CachedPage>>,
-    touches: Range<usize>,
+    pub(super) touches: Range<usize>,
     patches: Range<usize>,
     /// The node in the view, when it is known without folding (and nothing is touched).
-    known: Option<Node>,
+    pub(super) known: Option<Node>,
     /// The commit that its treelet must stand at; `None` when the view is not the newest state.
-    stands_at: Option<u64>,
+    pub(super) stands_at: Option<u64>,
     /// Commits that changed it since it was written.
     changes: u8,
 }
 
-struct RegionTask {
-    region: Arc<Region>,
-    cuts: Arc<Cuts>,
-    shape: u64,
-    changed: u64,
-    touches: Range<usize>,
-    pages: Range<usize>,
+pub(super) struct RegionTask {
+    pub(super) region: Arc<Region>,
+    pub(super) shape: u64,
+    pub(super) changed: u64,
+    /// Is the view the newest state of this region?
+    pub(super) newest: bool,
+    pub(super) touches: Range<usize>,
+    pub(super) pages: Range<usize>,
 }
 
 /// Regions with the accesses below them.
 #[derive(Default)]
 pub(super) struct Chunk {
     pub(super) index: usize,
-    regions: Vec<RegionTask>,
+    pub(super) regions: Vec<RegionTask>,
     pub(super) pages: Vec<PageTask>,
     patches: Vec<Patch>,
     /// Pages that are not here yet.
@@ -90,6 +91,10 @@ pub(crate) struct RegionOutcome {
     pub(crate) nodes: Range<usize>,
     /// Its changes, in the chunk's list.
     pub(crate) changes: Range<usize>,
+    /// What its treelet learns, in the chunk's list.
+    pub(crate) treelet: Range<usize>,
+    /// The commit that its treelet stood at; `None` when the view was not the newest state.
+    pub(crate) before: Option<u64>,
 }
 
 /// A page's new node.
@@ -115,6 +120,8 @@ pub(crate) struct ChunkOutcome {
     pub(crate) nodes: Vec<PageNode>,
     /// Nodes inside of pages, by position in their treelet.
     pub(crate) treelets: Vec<(u8, Node)>,
+    /// Nodes between regions and their pages, likewise.
+    pub(crate) inner: Vec<(u8, Node)>,
     pub(crate) changes: Vec<Changed>,
     pub(super) terminals: Vec<u8>,
     pub(super) siblings: Vec<Node>,
@@ -132,17 +139,19 @@ pub(super) enum Again {
 /// Reused memory of a worker.
 #[derive(Default)]
 pub(super) struct FoldSpace<H: Hasher> {
-    pages: Folder<H>,
-    regions: Folder<H>,
-    seen: Vec<Seen>,
-    folds: Vec<usize>,
+    pub(super) pages: Folder<H>,
+    pub(super) regions: Folder<H>,
+    pub(super) seen: Vec<Seen>,
+    pub(super) folds: Vec<usize>,
     /// Where each fold's captured nodes end in the outcome.
-    captured_ends: Vec<usize>,
-    terminals: Vec<u8>,
-    siblings: Vec<Node>,
-    fragments: Vec<Fragment>,
+    pub(super) captured_ends: Vec<usize>,
+    /// The same of the regions' folds.
+    pub(super) inner_ends: Vec<usize>,
+    pub(super) terminals: Vec<u8>,
+    pub(super) siblings: Vec<Node>,
+    pub(super) fragments: Vec<Fragment>,
     /// Where each page's operations start.
-    op_starts: Vec<usize>,
+    pub(super) op_starts: Vec<usize>,
 }
 
 impl<H: Hasher> FoldSpace<H> {
@@ -156,16 +165,16 @@ pub(super) struct Batch<'a> {
     pub(super) view: &'a View,
     pub(super) touches: &'a [Touch],
     pub(super) witness: bool,
-    /// Touches after which a page is rewritten.
-    pub(super) flush_at: u8,
+    /// When pages are rewritten.
+    pub(super) ripeness: Ripeness,
     /// Keys whose leaf must be given as a key (rare: see [`Again::Expose`]).
     pub(super) expose: &'a [Key],
 }
 
 impl PageTask {
     /// Does a commit of the batch make the page ripe for its flush?
-    fn ripens(&self, batch: &Batch<'_>) -> bool {
-        self.changes.saturating_add(1) >= batch.flush_at
+    pub(super) fn ripens(&self, batch: &Batch<'_>) -> bool {
+        batch.ripeness.is_ripe(&self.prefix, self.changes.saturating_add(1))
     }
 
     /// Levels of nodes to capture: for a page that is folded again and again, or that this batch
@@ -177,12 +186,16 @@ impl PageTask {
     }
 }
 
-/// Puts what the pages' folds have captured into the outcome, fold by fold.
-fn sort_captured<H: Hasher>(space: &mut FoldSpace<H>, outcome: &mut ChunkOutcome) {
-    let captured = space.pages.captured();
-    let ends = &mut space.captured_ends;
+/// Sorts what a folder's folds have captured fold by fold, and takes down where each fold's ends.
+pub(super) fn sort_captured<H: Hasher>(
+    folder: &Folder<H>,
+    folds: usize,
+    ends: &mut Vec<usize>,
+    out: &mut Vec<(u8, Node)>,
+) {
+    let captured = folder.captured();
     ends.clear();
-    ends.resize(space.folds.len(), 0);
+    ends.resize(folds, 0);
     for one in captured {
         ends[one.fold as usize] += 1;
     }
@@ -191,10 +204,10 @@ fn sort_captured<H: Hasher>(space: &mut FoldSpace<H>, outcome: &mut ChunkOutcome
         // The start now; every entry moves it on.
         (sum, *end) = (sum + *end, sum);
     }
-    outcome.treelets.resize(captured.len(), (0, [0; 32]));
+    out.resize(captured.len(), (0, [0; 32]));
     for one in captured {
         let at = &mut ends[one.fold as usize];
-        outcome.treelets[*at] = (one.index, one.node);
+        out[*at] = (one.index, one.node);
         *at += 1;
     }
 }
@@ -272,9 +285,9 @@ impl Chunk {
         }
         self.regions.push(RegionTask {
             region: Arc::clone(region),
-            cuts: Arc::clone(&state.cuts),
             shape: state.shape,
             changed: state.changed,
+            newest,
             touches,
             pages: first_page..self.pages.len(),
         });
@@ -361,7 +374,8 @@ impl Chunk {
             ops: Vec::with_capacity(if batch.witness { touches * OP_BYTES } else { 0 }),
             ..ChunkOutcome::default()
         };
-        sort_captured(space, &mut outcome);
+        let (ends, folds) = (&mut space.captured_ends, space.folds.len());
+        sort_captured(&space.pages, folds, ends, &mut outcome.treelets);
         self.emit_pages(batch, space, &mut outcome);
         self.fold_regions(batch, space, &mut outcome)?;
         for page in &mut self.pages {
@@ -469,130 +483,5 @@ impl Chunk {
             }
             space.fragments.push(fragment);
         }
-    }
-
-    fn fold_regions<H: Hasher>(
-        &self,
-        batch: &Batch<'_>,
-        space: &mut FoldSpace<H>,
-        outcome: &mut ChunkOutcome,
-    ) -> Result<(), Again> {
-        space.regions.clear();
-        let mut folds = Vec::with_capacity(self.regions.len());
-        for task in &self.regions {
-            let (from, changes_from) = (
-                outcome.nodes.len(),
-                outcome.regions.last().map_or(0, |region| region.changes.end),
-            );
-            folds.push(self.fold_region(batch, task, space, &mut outcome.nodes)?);
-            let changes = changes_from
-                ..changes_from
-                    + batch.touches[task.touches.clone()]
-                        .iter()
-                        .filter(|touch| touch.writes.is_some())
-                        .count();
-            outcome.regions.push(RegionOutcome {
-                region: Arc::clone(&task.region),
-                shape: task.shape,
-                touched: !task.touches.is_empty(),
-                node: [0; 32],
-                old: Shape::Empty,
-                fragment: Fragment::default(),
-                first_op: 0,
-                nodes: from..outcome.nodes.len(),
-                changes,
-            });
-        }
-        space.regions.run();
-        if batch.witness {
-            outcome.terminals.reserve(space.terminals.len() + self.regions.len() * 64);
-            outcome.siblings.reserve(space.siblings.len() + self.regions.len() * 32);
-        }
-        for ((region, task), fold) in outcome.regions.iter_mut().zip(&self.regions).zip(folds) {
-            if batch.witness {
-                let touched =
-                    task.pages.clone().filter(|page| !self.pages[*page].touches.is_empty());
-                for (page, first) in touched.zip(space.regions.first_of_terminal(fold)) {
-                    if !first {
-                        op_not_first(&mut outcome.ops[space.op_starts[page]]);
-                    }
-                }
-                region.first_op = task.pages.clone().next().map_or(0, |page| space.op_starts[page]);
-            }
-            region.node = space.regions.node(fold);
-            region.old = space.regions.shape(fold);
-            if batch.witness && region.touched && region.old == Shape::Many {
-                let (terminals, siblings) = (&mut outcome.terminals, &mut outcome.siblings);
-                let mut emit = Emit::new(
-                    terminals,
-                    siblings,
-                    &space.fragments,
-                    &space.terminals,
-                    &space.siblings,
-                );
-                space.regions.emit(fold, &mut emit);
-                region.fragment = emit.done();
-            }
-        }
-        Ok(())
-    }
-
-    fn fold_region<H: Hasher>(
-        &self,
-        batch: &Batch<'_>,
-        task: &RegionTask,
-        space: &mut FoldSpace<H>,
-        nodes: &mut Vec<PageNode>,
-    ) -> Result<usize, Again> {
-        let state = task.region.read();
-        let away = matches!(state.nodes, Nodes::Paged(_));
-        if state.retired || state.shape != task.shape || state.changed != task.changed || away {
-            return Err(Again::Changed);
-        }
-        space.regions.begin(task.region.prefix().len());
-        let mut pages = task.pages.clone().peekable();
-        for child in 0..task.cuts.len() {
-            let Some(at) = pages.next_if(|at| self.pages[*at].child as usize == child) else {
-                let node = state.node(child).expect("nodes were brought into memory before");
-                space.regions.subtrie(&task.cuts.prefix(child), node);
-                continue;
-            };
-            let page = &self.pages[at];
-            if let Some(known) = &page.known {
-                space.regions.subtrie(&page.prefix, known);
-                continue;
-            }
-            let (node, shape) =
-                (space.pages.node(space.folds[at]), space.pages.shape(space.folds[at]));
-            if page.touches.is_empty() {
-                match &shape {
-                    Shape::Leaf { key, value_hash } => {
-                        space
-                            .regions
-                            .untouched(key, pleach_core::fold::FoldValue::Hash(*value_hash));
-                    }
-                    _ => space.regions.subtrie(&page.prefix, &node),
-                }
-                continue;
-            }
-            let fragment = u32::try_from(at).expect("a chunk has fewer than 2^32 pages");
-            space.regions.child(&page.prefix, &node, &shape, fragment);
-            if batch.touches[page.touches.clone()].iter().any(|touch| touch.writes.is_some()) {
-                let fold = space.folds[at];
-                let from = fold.checked_sub(1).map_or(0, |before| space.captured_ends[before]);
-                let treelet = from..space.captured_ends[fold];
-                let learns = page.page.as_ref().filter(|_| !treelet.is_empty());
-                nodes.push(PageNode {
-                    child: page.child,
-                    prefix: page.prefix,
-                    node,
-                    before: page.stands_at.unwrap_or_default(),
-                    treelet,
-                    ripens: page.ripens(batch),
-                    page: page.at.as_ref().zip(learns).map(|(at, page)| (at.place, page.clone())),
-                });
-            }
-        }
-        space.regions.end().map_err(Again::Expose)
     }
 }

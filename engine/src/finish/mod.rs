@@ -7,6 +7,7 @@
 mod assemble;
 mod chunk;
 mod emit;
+mod regions;
 mod worker;
 
 use std::sync::Arc;
@@ -50,7 +51,7 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     let _nodes = shared.keep_nodes();
     let mut expose = Vec::new();
     loop {
-        let batch = Batch { view, touches, witness, flush_at: shared.flush_at(), expose: &expose };
+        let batch = Batch { view, touches, witness, ripeness: shared.ripeness(), expose: &expose };
         match attempt(shared, &batch, prev_root)? {
             Attempt::Done(finished) => return Ok(finished),
             Attempt::Expose(key) => {
@@ -70,7 +71,7 @@ pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
     let mut expose = Vec::new();
     loop {
         let batch =
-            Batch { view, touches, witness: false, flush_at: shared.flush_at(), expose: &expose };
+            Batch { view, touches, witness: false, ripeness: shared.ripeness(), expose: &expose };
         match shared.workers.once(shared, &batch)? {
             Ok(outcome) => return Ok(outcome),
             Err(key) => expose.push(key),

@@ -164,7 +164,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             self.queue = Some(self.shared.device.queue(64)?);
         }
         let queue = self.queue.as_mut().expect("just made");
-        self.round.gather(&self.shared, queue, &wanted, drain)?;
+        self.round.gather(&self.shared, queue, &wanted, drain || self.shared.is_pressed())?;
         if self.round.is_empty() {
             return Ok(Step::Again);
         }

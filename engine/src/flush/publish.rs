@@ -193,8 +193,9 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
     let done = state.relocate(&moves, position);
     // A page that commits have changed since it was gathered may be ripe again.
     let new = pages.iter().flatten().map(|(cut, _)| cut.prefix);
+    let ripeness = shared.ripeness();
     let ripe = new.filter(|prefix| {
-        state.touches[state.cuts.find(prefix.first_key())] >= shared.options.flush_at
+        ripeness.is_ripe(prefix, state.touches[state.cuts.find(prefix.first_key())])
     });
     shared.ripe.lock().extend(ripe);
     Counters::change(&shared.counters.leaf_pages, done.pages);

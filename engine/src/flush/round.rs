@@ -111,14 +111,14 @@ impl Round {
     ) -> Result<()> {
         self.pieces.clear();
         self.position = 0;
-        let flush_at = if any { 1 } else { shared.options.flush_at };
+        let least = if any { 1 } else { shared.ripeness().least() };
         let _guard = shared.grace.enter();
         for prefix in wanted {
             if self.pieces.last().is_some_and(|piece| piece.range.covers(prefix.first_key())) {
                 continue;
             }
             shared.in_region(prefix.first_key(), |region, state| {
-                self.add(shared, region, state, prefix, flush_at);
+                self.add(shared, region, state, prefix, least);
             });
         }
         read_missing(shared, queue, &mut self.pieces)
@@ -130,10 +130,10 @@ impl Round {
         region: &Arc<Region>,
         state: &RegionState,
         wanted: &Prefix,
-        flush_at: u8,
+        least: u8,
     ) {
         let child = state.cuts.find(wanted.first_key());
-        if state.touches[child] < flush_at.min(shared.options.flush_at) && !shared.is_over_delta() {
+        if state.touches[child] < least {
             return;
         }
         let own = source(shared, state, child);

@@ -428,6 +428,13 @@ impl Queue for OsQueue {
         }
     }
 
+    fn wait_for(&mut self, count: usize) -> Result<Option<Completion>> {
+        match &mut self.0 {
+            Engine::Ring(queue) => queue.wait_for(count),
+            Engine::Pool(queue) => queue.wait_for(count),
+        }
+    }
+
     fn wait(&mut self) -> Result<Option<Completion>> {
         match &mut self.0 {
             Engine::Ring(queue) => queue.wait(),

@@ -290,8 +290,13 @@ impl Queue for RingQueue {
     }
 
     fn wait(&mut self) -> Result<Option<Completion>> {
+        self.wait_for(1)
+    }
+
+    fn wait_for(&mut self, count: usize) -> Result<Option<Completion>> {
         loop {
-            if !self.ready.is_empty() {
+            let want = count.clamp(1, self.in_flight().max(1));
+            if self.ready.len() >= want {
                 if !self.staged.is_empty() {
                     self.submit()?;
                 }
@@ -301,7 +306,7 @@ impl Queue for RingQueue {
                 return Ok(None);
             }
             self.fill()?;
-            self.enter(1)?;
+            self.enter(want - self.ready.len())?;
             self.reap();
         }
     }

@@ -13,6 +13,7 @@ use nomt::{FinishedSession, KeyReadWrite, Nomt, Overlay, Session, SessionParams,
 use pleach_core::Key;
 
 use crate::account;
+use crate::backend::readers::read_with;
 use crate::backend::{
     Backend, Done, EngineOptions, Place, Proven, Root, View, Witness, Work, batches_by_root,
 };
@@ -76,24 +77,8 @@ impl NomtBackend {
         keys: &[Key],
         read: impl Fn(Key) -> core::result::Result<Option<Vec<u8>>, E> + Sync,
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        let read = |keys: &[Key]| -> Result<Vec<Option<Vec<u8>>>> {
-            keys.iter().map(|key| read(*key).map_err(BenchError::backend(NAME))).collect()
-        };
-        let readers = self.settings.readers.min(keys.len());
-        if readers <= 1 {
-            return read(keys);
-        }
-        let parts: Vec<Result<_>> = std::thread::scope(|scope| {
-            let read = &read;
-            let workers: Vec<_> =
-                shares(keys, readers).map(|part| scope.spawn(move || read(part))).collect();
-            workers.into_iter().map(join).collect()
-        });
-        let mut values = Vec::with_capacity(keys.len());
-        for part in parts {
-            values.extend(part?);
-        }
-        Ok(values)
+        let read = |key: &Key| read(*key).map_err(BenchError::backend(NAME));
+        read_with(keys, self.settings.readers, read)
     }
 
     fn commit(&mut self, block: FinishedSession) -> Result<()> {
@@ -112,17 +97,6 @@ impl NomtBackend {
         }
         Ok(())
     }
-}
-
-/// Neighbouring shares of nearly equal length, exactly so many.
-fn shares(keys: &[Key], count: usize) -> impl Iterator<Item = &[Key]> {
-    (0..count).map(move |index| &keys[keys.len() * index / count..keys.len() * (index + 1) / count])
-}
-
-fn join<T>(worker: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    worker.join().unwrap_or_else(|_| {
-        Err(BenchError::Backend { backend: NAME, message: "a reader panicked".to_owned() })
-    })
 }
 
 impl Backend for NomtBackend {
