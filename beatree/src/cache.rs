@@ -31,6 +31,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pleach_core::Key;
 use pleach_core::page::Page;
 
 use crate::treelet::Treelet;
@@ -44,6 +45,17 @@ const MIN_SHARD_PAGES: usize = 32;
 
 /// The number that belongs to no batch.
 pub const NO_BATCH: u64 = 0;
+
+/// What a lookup reads, step by step.
+#[derive(Clone, Copy, Debug)]
+pub enum Step<'a> {
+    /// The table of places.
+    Table,
+    /// The page's entry.
+    Entry,
+    /// The page, where a key's cell is expected.
+    Page(&'a Key),
+}
 
 /// Figures of a [`Cache`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,16 +117,18 @@ impl Cache {
         self.lock(place).get(place, tag, batch)
     }
 
-    /// Reads the page of this place and tag where it lies. Others who meet in its shard wait.
+    /// Reads the page of this place and tag where it lies, to look for `key` (whose memory is asked
+    /// for). Others who meet in its shard wait.
     #[inline]
     pub fn read<T>(
         &self,
         place: u32,
         tag: u32,
         batch: u64,
+        key: &Key,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
-        self.lock(place).read(place, tag, batch, read)
+        self.lock(place).read(place, tag, batch, key, read)
     }
 
     /// Is the page of this place and tag here? If so, it is held for the batch. Not a use.
@@ -123,10 +137,11 @@ impl Cache {
         self.lock(place).hold_for(place, tag, batch)
     }
 
-    /// Asks for the memory where a lookup of this place begins.
+    /// Asks for the memory that a step of a lookup reads. The steps before it should have been asked
+    /// for some time ago: they are read.
     #[inline]
-    pub fn prefetch(&self, place: u32) {
-        self.lock(place).prefetch(place);
+    pub fn ask_ahead(&self, place: u32, step: Step<'_>) {
+        self.lock(place).ask_ahead(place, step);
     }
 
     /// Number of pages here.

@@ -17,7 +17,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_core::lanes::prefetch;
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::Prefix;
-use pleach_core::search::lower_bound_bits;
+use pleach_core::search::{guess, lower_bound_bits};
 use pleach_core::{Key, Node};
 
 use crate::cuts::{Cut, Cuts, bits_behind};
@@ -227,6 +227,14 @@ fn position(leads: &[u32], pending: &[Pending], depth: u16, key: &Key) -> usize 
 }
 
 impl RegionState {
+    /// Asks for the memory where a lookup of a key of this region goes on.
+    #[inline]
+    pub fn prefetch(&self, key: &Key) {
+        self.cuts.prefetch(key);
+        let at = guess(bits_behind(key, self.cuts.region().len()), self.leads.len());
+        prefetch(&self.leads[at..(at + 1).min(self.leads.len())]);
+    }
+
     /// Takes down the leading bits of the pending keys; after every change of `pending` from
     /// outside.
     pub fn index_pending(&mut self) {

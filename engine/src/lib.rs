@@ -28,6 +28,7 @@ pub mod superblock;
 pub mod tools;
 mod undo;
 mod view;
+mod warm;
 
 pub use block::Block;
 pub use db::Db;

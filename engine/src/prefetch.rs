@@ -19,6 +19,7 @@ use pleach_io::{Completion, Device, Event, Queue, Request, Runtime, Step, Transf
 use crate::error::Result;
 use crate::metrics::Counters;
 use crate::shared::{Located, Shared};
+use crate::warm::{GROUP, Reach};
 
 /// Keys that may wait to be looked up.
 const WAITING: usize = 1 << 18;
@@ -29,10 +30,6 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// Readers are told of so many pages at once: a wake-up costs more than a page, and who was told
 /// of one would wait for the next.
 const ANNOUNCED: usize = 32;
-
-/// Keys that are looked up together: the memory that one needs is asked for while others are looked
-/// at. A key's way to its place is four reads of cold memory, each after the other.
-const GROUP: usize = 32;
 
 /// The ring is asked for so many pages at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
@@ -101,7 +98,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     }
 
     /// Are all leaf pages cached and all nodes in memory?
-    fn all_is_here(&self) -> bool {
+    pub(crate) fn all_is_here(&self) -> bool {
         let pages = self.counters.leaf_pages.load(Ordering::Relaxed);
         !self.may_evict() && self.cache.pages() as u64 >= pages
     }
@@ -269,16 +266,7 @@ fn find<H: Hasher, D: Device, R: Runtime>(
     last: &mut Option<NodePlace>,
     found: &mut VecDeque<Wanted>,
 ) {
-    {
-        // Nothing is taken from these looks but that the memory is near.
-        let top = shared.top.load();
-        for key in group {
-            top.region(key).prefetch();
-        }
-        for key in group {
-            top.region(key).read().cuts.prefetch(key);
-        }
-    }
+    shared.warm(group.iter(), Reach::Place);
     let mut leaves = [const { None }; GROUP];
     for (key, leaf) in group.iter().zip(&mut leaves) {
         let nodes = shared.in_region(key, |region, state| {
@@ -290,9 +278,6 @@ fn find<H: Hasher, D: Device, R: Runtime>(
                 _ => None,
             }
         });
-        if let Some(at) = leaf {
-            shared.cache.prefetch(at.place);
-        }
         if let Some((region, place)) = nodes {
             *last = Some(place);
             found.push_back(Wanted::Nodes(region, place));

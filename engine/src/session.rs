@@ -17,6 +17,7 @@ use crate::metrics::Counters;
 use crate::overlay::Overlay;
 use crate::shared::{Located, Shared};
 use crate::view::View;
+use crate::warm::{GROUP, Reach};
 
 /// Largest value.
 pub const MAX_VALUE: usize = 64 << 20;
@@ -136,7 +137,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
                 Found::Page(at) => {
                     let find =
                         |page: &CachedPage| page.get(key).map_or(Stored::Absent, Stored::from_cell);
-                    match self.shared.read_cached(&at, find) {
+                    match self.shared.read_cached(&at, key, find) {
                         Some(stored) => stored,
                         None => find(&*self.shared.leaf(&at)?),
                     }
@@ -163,7 +164,9 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// The values of many keys in namespace 0, in their order; misses are read at the device's
     /// full depth.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
-        if let Some(mut queue) = self.queue.try_lock() {
+        if !self.shared.all_is_here()
+            && let Some(mut queue) = self.queue.try_lock()
+        {
             let _guard = self.shared.grace.enter();
             // A ring serves the thread that made it.
             let here = std::thread::current().id();
@@ -179,7 +182,17 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             }
             result?;
         }
-        keys.iter().map(|key| self.read(key)).collect()
+        let mut values = Vec::with_capacity(keys.len());
+        for group in keys.chunks(GROUP) {
+            {
+                let _guard = self.shared.grace.enter();
+                self.shared.warm(group.iter(), Reach::Cell);
+            }
+            for key in group {
+                values.push(self.read(key)?);
+            }
+        }
+        Ok(values)
     }
 
     /// Brings the pages of many keys into the cache.
@@ -187,7 +200,10 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         let batch = self.shared.batch.load(Ordering::Relaxed);
         let mut asked: Vec<Located> = Vec::new();
         let mut places = std::collections::HashSet::new();
-        for key in keys {
+        for (index, key) in keys.iter().enumerate() {
+            if index.is_multiple_of(GROUP) {
+                self.shared.warm(keys[index..].iter().take(GROUP), Reach::Place);
+            }
             if self.view.overlaid(key).is_some() {
                 continue;
             }

@@ -143,15 +143,16 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         self.admit(at, buf)
     }
 
-    /// Reads a page where it lies in the cache, if it is there.
+    /// Reads a page where it lies in the cache, if it is there, to look for a key.
     #[inline]
     pub(crate) fn read_cached<T>(
         &self,
         at: &Located,
+        key: &Key,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
         let batch = self.batch.load(Ordering::Relaxed);
-        let found = self.cache.read(at.place, at.tag, batch, read);
+        let found = self.cache.read(at.place, at.tag, batch, key, read);
         if found.is_some() {
             Counters::add(&self.counters.cache_hits, 1);
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_core::lanes::prefetch;
-use pleach_core::page::leaf::{Cell, LeafView};
+use pleach_core::page::leaf::{Cell, CellGuess, LeafView};
 use pleach_core::page::{PAGE_SIZE, Page};
 use pleach_core::{Key, Node};
 
@@ -36,6 +36,8 @@ pub struct CachedPage {
     near: [[u8; WORD]; NEAR / WORD],
     /// Number of cells.
     len: u16,
+    /// Where they lie.
+    guess: CellGuess,
     /// Has a fold come by since the page was cached?
     folded: AtomicBool,
     treelet: Mutex<Option<Box<Treelet>>>,
@@ -61,6 +63,7 @@ impl CachedPage {
         Self {
             near: [[0; WORD]; NEAR / WORD],
             len: 0,
+            guess: CellGuess::default(),
             folded: AtomicBool::new(false),
             treelet: Mutex::new(None),
             page: [0; PAGE_SIZE],
@@ -74,6 +77,7 @@ impl CachedPage {
         *self.treelet.get_mut() = None;
         let view = LeafView::trusted(&self.page);
         self.len = u16::try_from(view.len()).expect("a page's count has 16 bits");
+        self.guess = view.cell_guess();
         let prints = if view.len() <= NEAR {
             self.far = Vec::new();
             self.near.as_mut_slice()
@@ -104,8 +108,6 @@ impl CachedPage {
     pub fn find(&self, key: &Key) -> Option<usize> {
         let view = self.view();
         let len = usize::from(self.len);
-        // What is read when the fingerprints have said where is on its way by then.
-        self.prefetch_cell(&view, key);
         let words = if len <= NEAR { self.near.as_slice() } else { self.far.as_slice() };
         let wanted = u64::from(fingerprint(key)) * LOW_BITS;
         for (at, word) in words[..len.div_ceil(WORD)].iter().enumerate() {
@@ -134,6 +136,17 @@ impl CachedPage {
         prefetch(core::slice::from_ref(&self.treelet));
     }
 
+    /// Asks for the memory that a lookup of `key` reads; `guess` is this page's.
+    #[inline]
+    pub(super) fn prefetch_lookup(&self, guess: CellGuess, key: &Key) {
+        self.prefetch_cell(guess, key);
+    }
+
+    /// Where the page's cells lie.
+    pub(super) fn guess(&self) -> CellGuess {
+        self.guess
+    }
+
     /// Asks for the memory where a fold begins.
     #[inline]
     pub fn prefetch_head(&self) {
@@ -145,25 +158,23 @@ impl CachedPage {
     /// for is there.
     #[inline]
     pub fn prefetch_key(&self, key: &Key) {
-        let view = self.view();
-        if view.is_empty() {
-            return;
-        }
-        self.prefetch_cell(&view, key);
+        self.prefetch_cell(self.guess, key);
         if let Some(treelet) = self.treelet.try_lock()
             && let Some(treelet) = treelet.as_deref()
         {
-            let bits = bits_behind(key, view.prefix_len());
+            let bits = bits_behind(key, self.view().prefix_len());
             treelet.prefetch((bits >> (32 - LEVELS)) as u8);
         }
     }
 
     #[inline]
-    fn prefetch_cell(&self, view: &LeafView<'_>, key: &Key) {
-        let (value, suffix) = view.guess(key);
+    fn prefetch_cell(&self, guess: CellGuess, key: &Key) {
+        let [slot, suffix, value] = guess.offsets(key);
         let end = (suffix + LINES / 2).min(PAGE_SIZE);
         prefetch(&self.page[end.saturating_sub(LINES)..end]);
-        prefetch(&self.page[value.min(PAGE_SIZE - 1)..][..1]);
+        for at in [slot, value] {
+            prefetch(&self.page[at.min(PAGE_SIZE - 1)..][..1]);
+        }
     }
 
     /// Takes down that a fold has come by; had one before?

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pleach_core::page::leaf::CellGuess;
+
 use super::CachedPage;
 use super::table::NONE;
 
@@ -20,6 +22,8 @@ pub(super) enum Queue {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) page: Option<Arc<CachedPage>>,
+    /// The page's: its memory is asked for before it is looked at.
+    pub(super) guess: CellGuess,
     pub(super) place: u32,
     pub(super) tag: u32,
     /// The last round of its shard in which it was held for a batch; 0 is none.
@@ -34,7 +38,8 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(place: u32, tag: u32, page: Option<Arc<CachedPage>>, queue: Queue) -> Self {
-        Self { page, place, tag, round: 0, newer: NONE, older: NONE, uses: 0, queue }
+        let guess = page.as_ref().map_or_else(CellGuess::default, |page| page.guess());
+        Self { page, guess, place, tag, round: 0, newer: NONE, older: NONE, uses: 0, queue }
     }
 }
 

@@ -17,12 +17,13 @@
 
 use std::sync::Arc;
 
+use pleach_core::Key;
 use pleach_core::lanes::prefetch;
 
 use super::page;
 use super::queue::{Entry, List, Queue};
 use super::table::{Table, hash, slot_of};
-use super::{CacheStats, CachedPage, NO_BATCH};
+use super::{CacheStats, CachedPage, NO_BATCH, Step};
 use crate::treelet::Treelet;
 
 /// Uses that are remembered.
@@ -125,10 +126,14 @@ impl Shard {
         place: u32,
         tag: u32,
         batch: u64,
+        key: &Key,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
         let id = self.use_entry(place, tag, batch)?;
-        self.entries[id as usize].page.as_deref().map(read)
+        let entry = &self.entries[id as usize];
+        let page = entry.page.as_deref()?;
+        page.prefetch_lookup(entry.guess, key);
+        Some(read(page))
     }
 
     /// The entry of a place and tag, used once more.
@@ -326,8 +331,24 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn prefetch(&self, place: u32) {
-        self.table.prefetch(hash(place));
+    pub(super) fn ask_ahead(&self, place: u32, step: Step<'_>) {
+        match step {
+            Step::Table => self.table.prefetch(hash(place)),
+            Step::Entry => {
+                // The number alone, not yet the entry, which would say whether it is this place's.
+                if let Some(id) = self.table.find(hash(place), |_| true) {
+                    prefetch(core::slice::from_ref(&self.entries[id as usize]));
+                }
+            }
+            Step::Page(key) => {
+                let entry = self.find(place).map(|id| &self.entries[id as usize]);
+                if let Some(entry) = entry
+                    && let Some(page) = &entry.page
+                {
+                    page.prefetch_lookup(entry.guess, key);
+                }
+            }
+        }
     }
 
     #[inline]

@@ -29,8 +29,7 @@ type SessionOptions = pleach::SessionOptions<Blake3, OsDevice, Threads>;
 pub(crate) struct PleachBackend {
     db: Pleach,
     options: EngineOptions,
-    /// Threads that read a batch's accounts.
-    readers: usize,
+    reads: Reads,
     /// Uncommitted overlays, oldest first.
     overlays: VecDeque<Overlay>,
 }
@@ -42,7 +41,7 @@ fn wrap<E: std::fmt::Display>(error: E) -> BenchError {
 impl PleachBackend {
     /// Opens or creates the database.
     pub(crate) fn open(place: &Place, options: &EngineOptions) -> Result<Self> {
-        let readers = readers(options)?;
+        let reads = reads(options)?;
         let durability = match options.durability {
             Durability::Commit => pleach::Durability::Commit,
             Durability::Periodic(millis) => {
@@ -65,7 +64,7 @@ impl PleachBackend {
             .trie_cache_kib(options.trie_cache_kib)
             .log_limit_mib(options.log_limit_mib);
         let db = Pleach::open(settings).map_err(wrap)?;
-        Ok(Self { db, options: options.clone(), readers, overlays: VecDeque::new() })
+        Ok(Self { db, options: options.clone(), reads, overlays: VecDeque::new() })
     }
 
     fn commit(&mut self, block: Block) -> Result<()> {
@@ -132,10 +131,17 @@ impl Backend for PleachBackend {
         if self.options.prefetch.0 {
             session.prefetch(work.keys);
         }
-        let seen = read_with(work.keys, self.readers, |key| {
-            let value = session.read(key).map_err(wrap)?;
-            value.map(|value| account::decode(&value)).transpose()
-        })?;
+        let decode =
+            |value: Option<pleach::Value>| value.map(|value| account::decode(&value)).transpose();
+        let seen = match self.reads {
+            Reads::Each(readers) => {
+                read_with(work.keys, readers, |key| decode(session.read(key).map_err(wrap)?))?
+            }
+            Reads::Many => {
+                let values = session.read_many(work.keys).map_err(wrap)?;
+                values.into_iter().map(decode).collect::<Result<_>>()?
+            }
+        };
         let changes = (work.compute)(&seen)?;
         let executed = Instant::now();
 
@@ -203,8 +209,11 @@ impl Backend for PleachBackend {
     fn notes(&self) -> Vec<String> {
         let device = self.db.device_info();
         let direct = if device.direct { "O_DIRECT" } else { "page cache" };
-        let mut notes =
-            vec![format!("pleach: {} with {direct}, readers={}", device.engine, self.readers)];
+        let reads = match self.reads {
+            Reads::Each(readers) => format!("readers={readers}"),
+            Reads::Many => "reads=many".to_owned(),
+        };
+        let mut notes = vec![format!("pleach: {} with {direct}, {reads}", device.engine)];
         if !device.note.is_empty() {
             notes.push(format!("pleach: {}", device.note));
         }
@@ -220,24 +229,45 @@ impl Backend for PleachBackend {
 
 /// Refuses peer arguments that mean nothing.
 pub(crate) fn check_settings(options: &EngineOptions) -> Result<()> {
-    readers(options).map(|_| ())
+    reads(options).map(|_| ())
 }
 
-/// `--peer-arg pleach.readers=N`: one thread without prefetch, else as many as work.
-fn readers(options: &EngineOptions) -> Result<usize> {
-    let unknown = options
-        .peer_args
-        .iter()
-        .find(|(name, _)| name.starts_with("pleach.") && name != "pleach.readers");
-    if let Some((name, _)) = unknown {
-        return Err(BenchError::Usage(format!("--peer-arg {name} is unknown; pleach has readers")));
+/// How a batch's accounts are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    /// Key by key, by so many threads.
+    Each(usize),
+    /// All keys in one call.
+    Many,
+}
+
+/// `--peer-arg pleach.readers=N`, `--peer-arg pleach.reads=each|many`: key by key, by one thread.
+fn reads(options: &EngineOptions) -> Result<Reads> {
+    let known = ["pleach.readers", "pleach.reads"];
+    let unknown = |name: &str| name.starts_with("pleach.") && !known.contains(&name);
+    if let Some((name, _)) = options.peer_args.iter().find(|(name, _)| unknown(name)) {
+        let text = format!("--peer-arg {name} is unknown; pleach has readers, reads");
+        return Err(BenchError::Usage(text));
     }
-    let Some(text) = peer_arg(options, "pleach.readers") else {
-        return Ok(if options.prefetch.0 { options.threads } else { 1 });
+    let text = peer_arg(options, known[0]);
+    let readers = match text {
+        None => 1,
+        Some(text) => {
+            text.parse().ok().filter(|count| (1..=1024).contains(count)).ok_or_else(|| {
+                BenchError::Usage(format!("--peer-arg pleach.readers={text}: say 1 to 1024"))
+            })?
+        }
     };
-    text.parse().ok().filter(|count| (1..=1024).contains(count)).ok_or_else(|| {
-        BenchError::Usage(format!("--peer-arg pleach.readers={text}: say 1 to 1024"))
-    })
+    match (peer_arg(options, known[1]), text) {
+        (None | Some("each"), _) => Ok(Reads::Each(readers)),
+        (Some("many"), None) => Ok(Reads::Many),
+        (Some("many"), Some(_)) => Err(BenchError::Usage(
+            "--peer-arg pleach.reads=many is one call: leave pleach.readers out".to_owned(),
+        )),
+        (Some(other), _) => {
+            Err(BenchError::Usage(format!("--peer-arg pleach.reads={other}: say each or many")))
+        }
+    }
 }
 
 /// A session that stays on its state.

@@ -133,7 +133,7 @@ pub(crate) fn check_output(path: Option<&Path>) -> Result<()> {
 }
 
 fn peer_args(args: &[String]) -> Result<Vec<(String, String)>> {
-    let known = |name: &str| ["nomt"].contains(&name);
+    let known = |name: &str| ["nomt", "pleach"].contains(&name);
     args.iter()
         .map(|arg| match arg.split_once('=') {
             Some((name, value)) if name.split_once('.').is_some_and(|(peer, _)| known(peer)) => {

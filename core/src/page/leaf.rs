@@ -132,6 +132,38 @@ impl Areas {
     }
 }
 
+/// Where a page's cells lie if its keys are spread evenly: enough to ask for their memory without a
+/// look at the page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CellGuess {
+    prefix_len: u16,
+    count: u16,
+    keys: u16,
+    value_bytes: u16,
+}
+
+impl CellGuess {
+    /// Offsets in the page of what a lookup of `key` reads: slot, suffix and value of a cell.
+    #[inline]
+    pub fn offsets(&self, key: &Key) -> [usize; 3] {
+        let whole = whole_bytes(self.prefix_len);
+        let Some(wanted) = head(&key[whole..]) else { return [0; 3] };
+        let (count, keys) = (usize::from(self.count), usize::from(self.keys));
+        let at = guess_of(wanted, self.prefix_len, count);
+        let values = keys + count * (32 - whole);
+        // Values of one length, as they mostly are.
+        let value = values + usize::from(self.value_bytes) * at / count.max(1);
+        [keys - (count - at) * SLOT_SIZE, keys + at * (32 - whole), value]
+    }
+}
+
+/// The cell at which a head lies, if keys are spread evenly.
+#[inline]
+fn guess_of(wanted: u64, prefix_len: u16, count: usize) -> usize {
+    let behind = wanted << (prefix_len % 8);
+    guess((behind >> 32) as u32, count)
+}
+
 /// A leaf page, parsed.
 #[derive(Clone, Copy, Debug)]
 pub struct LeafView<'a> {
@@ -301,25 +333,23 @@ impl<'a> LeafView<'a> {
         }
     }
 
-    /// About where the value and the suffix of the first cell not less than `key` lie, if keys are
-    /// spread evenly: offsets in the page.
+    /// Where cells lie, for [`CellGuess::offsets`].
     #[inline]
-    pub fn guess(&self, key: &Key) -> (usize, usize) {
-        let Some(wanted) = head(&key[self.areas.whole..]) else { return (0, 0) };
-        let at = self.guess_of(wanted);
-        let suffix = self.areas.keys + at * self.areas.suffix();
-        // Values of one length, as they mostly are.
-        (
-            self.areas.values + self.value_end(self.areas.count) * at / self.areas.count.max(1),
-            suffix,
-        )
+    pub fn cell_guess(&self) -> CellGuess {
+        // Offsets in a page have 12 bits.
+        let short = |offset: usize| u16::try_from(offset).unwrap_or_default();
+        CellGuess {
+            prefix_len: self.prefix_len(),
+            count: short(self.areas.count),
+            keys: short(self.areas.keys),
+            value_bytes: short(self.value_end(self.areas.count)),
+        }
     }
 
     /// The cell at which a head lies, if keys are spread evenly.
     #[inline]
     fn guess_of(&self, wanted: u64) -> usize {
-        let behind = wanted << (cut::prefix_len(self.page) % 8);
-        guess((behind >> 32) as u32, self.areas.count)
+        guess_of(wanted, cut::prefix_len(self.page), self.areas.count)
     }
 
     /// Searches by the first 8 bytes as one integer, from where even keys would lie outwards; the

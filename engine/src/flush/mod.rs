@@ -31,7 +31,7 @@ use crate::shared::Shared;
 use round::Round;
 
 /// Pages that a round takes.
-const ROUND: usize = 512;
+const ROUND: usize = 1024;
 /// Pages that are chosen at once under pressure: choosing looks at everything that pends.
 const CHOSEN: usize = 32 * ROUND;
 /// A location record waits this long for a commit to sync it.

@@ -18,9 +18,12 @@ use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::overflow::{self, Tentative};
 use crate::shared::{Located, Shared};
+use crate::warm::{GROUP, Reach};
 
 /// Pages of write buffers that are kept from round to round.
 const SPARE_PAGES: usize = 1024;
+/// Pieces ahead of the one that is merged, whose memory is asked for.
+const AHEAD: usize = 4;
 /// Siblings merge when they fill at most this share of a page, in percent.
 const MERGE_PERCENT: usize = 60;
 
@@ -113,7 +116,11 @@ impl Round {
         self.position = 0;
         let least = if any { 1 } else { shared.ripeness().least() };
         let _guard = shared.grace.enter();
-        for prefix in wanted {
+        for (index, prefix) in wanted.iter().enumerate() {
+            if index.is_multiple_of(GROUP) {
+                let group = wanted[index..].iter().take(GROUP);
+                shared.warm(group.map(Prefix::first_key), Reach::Cell);
+            }
             if self.pieces.last().is_some_and(|piece| piece.range.covers(prefix.first_key())) {
                 continue;
             }
@@ -221,7 +228,8 @@ impl Round {
         let mut cells: Vec<CellRef<'_>> = Vec::new();
         let mut contents: Vec<Content> = Vec::with_capacity(pieces.len());
         let mut freed: Vec<Vec<Run>> = Vec::with_capacity(pieces.len());
-        for piece in &*pieces {
+        for (index, piece) in pieces.iter().enumerate() {
+            prefetch_behind(&pieces[index..]);
             let mut runs = Vec::new();
             let only = (piece.sources.len() == 1).then(|| &piece.sources[0]);
             let edited = only.and_then(|source| source.edits(&mut edits, &mut runs));
@@ -354,7 +362,9 @@ impl Round {
             pages += buf.pages();
             pages <= room
         }));
-        for piece in self.pieces.drain(..) {
+        for mut piece in self.pieces.drain(..) {
+            // Whoever is the last to hold a page keeps its memory: let that be the cache.
+            piece.sources.iter_mut().for_each(|source| source.page = None);
             if let (true, Some(from)) = (piece.is_moved(), piece.sources[0].place) {
                 let page = &piece.new[0].page;
                 shared.cache.move_treelet(from, page.place, page.tag);
@@ -380,6 +390,20 @@ fn source<H: Hasher, D: Device, R: Runtime>(
     });
     let own = state.node(child).copied();
     Source { prefix, page, place, pending, written: Vec::new(), tiles, own }
+}
+
+/// Asks for the memory of pieces that are merged next.
+fn prefetch_behind(pieces: &[Piece]) {
+    let page = |ahead: usize| {
+        let source = pieces.get(ahead)?.sources.first()?;
+        Some((source, source.page.as_ref()?))
+    };
+    if let Some((_, page)) = page(2 * AHEAD) {
+        page.prefetch_head();
+    }
+    if let Some((source, page)) = page(AHEAD) {
+        source.pending.iter().for_each(|pending| page.prefetch_key(&pending.key));
+    }
 }
 
 /// The sibling, when it is at hand and both together leave a page of the parent's prefix with
