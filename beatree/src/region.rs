@@ -23,7 +23,7 @@ use pleach_core::{Key, Node};
 use crate::cuts::{Cut, Cuts, bits_behind};
 use crate::leaf_fold::Patch;
 use crate::stored::Stored;
-use crate::treelet::Treelet;
+use crate::treelet::{self, Treelet};
 
 /// A committed change that is not in a page yet.
 #[derive(Clone, Debug)]
@@ -233,6 +233,26 @@ impl RegionState {
         self.cuts.prefetch(key);
         let at = guess(bits_behind(key, self.cuts.region().len()), self.leads.len());
         prefetch(&self.leads[at..(at + 1).min(self.leads.len())]);
+    }
+
+    /// Asks for the memory that a fold of a key's page, and of this region, reads here.
+    pub fn prefetch_fold(&self, key: &Key) {
+        if self.retired {
+            // Its successors have it all.
+            return;
+        }
+        let child = self.cuts.find(key);
+        prefetch(&self.touches[child..=child]);
+        prefetch(&self.changed_at[child..=child]);
+        if let Nodes::Resident(nodes) = &self.nodes {
+            prefetch(&nodes[child.saturating_sub(1)..(child + 2).min(nodes.len())]);
+        }
+        let at = self.pending_from(key);
+        prefetch(&self.pending[at..(at + 1).min(self.pending.len())]);
+        if let Some(treelet) = &self.treelet {
+            let [lead, ..] = bits_behind(key, self.cuts.region().len()).to_be_bytes();
+            treelet.prefetch(lead >> (8 - treelet::LEVELS));
+        }
     }
 
     /// Takes down the leading bits of the pending keys; after every change of `pending` from

@@ -21,6 +21,8 @@ pub(crate) enum Reach {
     Place,
     /// To its cell in a cached page.
     Cell,
+    /// To all that a fold of its page and its region reads.
+    Fold,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
@@ -37,6 +39,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         for (key, place) in keys.clone().zip(&mut places) {
             let state = top.region(key).read();
             *place = state.cuts.place(state.cuts.find(key));
+            if reach == Reach::Fold {
+                state.prefetch_fold(key);
+            }
             if let Some(place) = place {
                 self.cache.ask_ahead(*place, Step::Table);
             }

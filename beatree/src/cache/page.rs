@@ -139,6 +139,11 @@ impl CachedPage {
     /// Asks for the memory that a lookup of `key` reads; `guess` is this page's.
     #[inline]
     pub(super) fn prefetch_lookup(&self, guess: CellGuess, key: &Key) {
+        // Fingerprints and length, and before them the reference counts.
+        prefetch(&self.near);
+        prefetch(core::slice::from_ref(&self.guess));
+        // The header has the bytes that keys share.
+        prefetch(&self.page[..1]);
         self.prefetch_cell(guess, key);
     }
 
