@@ -1,0 +1,101 @@
+//! Nodes between a region and its pages are kept from commit to commit: what is not touched is not
+//! hashed again, and what was deleted to a single key or to none leaves nothing stale behind.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Keys, Model, Rng, bytes, key, ops};
+use pleach::{Access, LoadOptions, Options, Pleach, SessionOptions, Value};
+use pleach_core::{Blake3, Key};
+
+fn open(path: &Path) -> Pleach {
+    let options = Options::new(path).create(true).cache_mib(16).threads(2).in_flight(16);
+    Pleach::open(options).expect("opened")
+}
+
+fn load(db: &Pleach, keys: &[Key], len: usize) {
+    let mut sorted = keys.to_vec();
+    sorted.sort_unstable();
+    let items = sorted.into_iter().map(|key| (key, Value::from(vec![7; len])));
+    db.bulk_load(items, LoadOptions::new()).expect("loaded");
+}
+
+#[test]
+fn a_change_hashes_its_own_path_and_not_its_region() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    let keys: Vec<Key> = (0..6000).map(|id| key(Keys::Uniform, id)).collect();
+    load(&db, &keys, 8);
+    let hashed = |value: u8| {
+        let before = db.metrics().hashes;
+        let session = db.session(SessionOptions::new().witness(false)).expect("a session");
+        let change = Access::read_write(keys[0], Some(Value::from(&[value; 8])));
+        let block = session.finish(vec![change]).expect("finished");
+        block.commit().expect("committed");
+        db.metrics().hashes - before
+    };
+    let first = hashed(1);
+    assert!(db.metrics().leaf_pages >= 64, "enough pages for the difference to show");
+    assert!(first > 64, "the first commit hashes between all pages: {first}");
+    // The page's own path comes once with its second fold.
+    hashed(2);
+    let known = hashed(3);
+    assert!(known < 40, "{known} hashes");
+}
+
+#[test]
+fn what_shrinks_to_a_leaf_and_grows_again_is_never_stale() {
+    for seed in 0..common::cases(6) {
+        let mut rng = Rng::new(seed);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let db = open(folder.path());
+        let mut model = Model::default();
+        let mut accesses: Vec<Access> = (0..1200)
+            .map(|id| Access::read_write(key(Keys::Uniform, id), Some(bytes(&mut rng, 150))))
+            .collect();
+        for round in 0..30 {
+            let before = model.naive::<Blake3>();
+            let session = db.session(SessionOptions::new()).expect("a session");
+            let mut block = session.finish(accesses.clone()).expect("finished");
+            let expected = before.witness::<Blake3>(&ops::<Blake3>(&accesses));
+            let expected = expected.encode::<Blake3>().expect("encodes");
+            assert_eq!(block.take_witness(), Some(expected), "seed {seed} round {round}");
+            model.apply(&accesses);
+            let root = model.naive::<Blake3>().root::<Blake3>();
+            assert_eq!(block.root(), root, "seed {seed} round {round}");
+            block.commit().expect("committed");
+            accesses = next(&mut rng, &model);
+        }
+    }
+}
+
+/// Deletes what lies below a prefix of a few bits but for one key or none, fills such a prefix
+/// again, or changes a key here and there.
+fn next(rng: &mut Rng, model: &Model) -> Vec<Access> {
+    let bits = 1 + rng.below(5);
+    let group = rng.below(1 << bits);
+    let below = |key: &Key| u64::from(key[0]) >> (8 - bits) == group;
+    let fresh = |rng: &mut Rng| key(Keys::Uniform, 10_000 + rng.below(1 << 20));
+    match rng.below(3) {
+        0 => {
+            let keep = usize::try_from(rng.below(2)).expect("0 or 1");
+            let gone = model.values.keys().filter(|key| below(key)).skip(keep);
+            gone.map(|key| Access::read_write(*key, None)).collect()
+        }
+        1 => {
+            let keys: std::collections::BTreeSet<Key> =
+                (0..400).map(|_| fresh(rng)).filter(|key| below(key)).collect();
+            let mut put = |key| Access::read_write(key, Some(bytes(rng, 150)));
+            keys.into_iter().map(&mut put).collect()
+        }
+        _ => {
+            let count = model.values.len().max(1);
+            let some: std::collections::BTreeSet<Key> = (0..3)
+                .filter_map(|_| model.values.keys().nth(rng.index(count)).copied())
+                .collect();
+            let mut put = |key| Access::read_write(key, Some(bytes(rng, 150)));
+            some.into_iter().map(&mut put).collect()
+        }
+    }
+}
