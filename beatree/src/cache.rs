@@ -13,7 +13,7 @@
 //!   that somebody still holds are the holder's.
 //! * **Treelets** hang on pages that are folded again and again, and count with them.
 //! * **Batches**: pages inserted or found for the current batch stay until the next one begins,
-//!   up to half of the budget ([`Cache::set_batch`]).
+//!   up to three quarters of the budget ([`Cache::set_batch`]).
 //! * In a steady state nothing is allocated: an evicted page that nobody holds carries the next one.
 //!
 //! The caller keys by tag too, so a page of an earlier use of the place is never found.
@@ -111,7 +111,7 @@ impl Cache {
     }
 
     /// The same for a batch: if it is the current one, the page stays until the next begins, as far
-    /// as half of the budget reaches. Several uses by one batch count as one for eviction.
+    /// as three quarters of the budget reach. Several uses by one batch count as one for eviction.
     #[inline]
     pub fn get_in(&self, place: u32, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
         self.lock(place).get(place, tag, batch)

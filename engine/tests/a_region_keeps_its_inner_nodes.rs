@@ -91,9 +91,8 @@ fn next(rng: &mut Rng, model: &Model) -> Vec<Access> {
         }
         _ => {
             let count = model.values.len().max(1);
-            let some: std::collections::BTreeSet<Key> = (0..3)
-                .filter_map(|_| model.values.keys().nth(rng.index(count)).copied())
-                .collect();
+            let some: std::collections::BTreeSet<Key> =
+                (0..3).filter_map(|_| model.values.keys().nth(rng.index(count)).copied()).collect();
             let mut put = |key| Access::read_write(key, Some(bytes(rng, 150)));
             some.into_iter().map(&mut put).collect()
         }

@@ -7,7 +7,7 @@
 //!
 //! A page of small that is held for the current batch moves to the *held* queue instead of leaving.
 //! Each eviction looks at the oldest there: while it is held it goes round, later it meets the rule
-//! of small. Held pages of main go round main. At most half of the shard is held, and small is emptied
+//! of small. Held pages of main go round main. At most three quarters of the shard are held, and small is emptied
 //! down to a tenth first, so an eviction takes a few steps on average.
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
@@ -365,7 +365,7 @@ impl Shard {
         (list, &mut self.entries)
     }
 
-    /// Holds an entry for the current batch, if `batch` is that and half of the budget is not held.
+    /// Holds an entry for the current batch, if `batch` is that and three quarters of the budget are not held.
     fn hold(&mut self, id: u32, batch: u64) {
         let (limit, current) = (self.max_pinned(), self.is_current(batch));
         let entry = &mut self.entries[id as usize];
@@ -381,7 +381,7 @@ impl Shard {
     }
 
     fn max_pinned(&self) -> usize {
-        self.budget / 2 / page::COST
+        self.budget / 4 * 3 / page::COST
     }
 
     /// Which queue a new page enters.

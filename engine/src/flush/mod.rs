@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::grace::Period;
 use pleach_core::fold::Folder;
 use pleach_core::{Hasher, Prefix};
@@ -28,6 +29,7 @@ use pleach_io::{Device, Event, Runtime, Step};
 use crate::error::{Error, Result};
 use crate::options::Durability;
 use crate::shared::Shared;
+use crate::warm::{GROUP, Reach};
 use round::Round;
 
 /// Pages that a round takes.
@@ -70,6 +72,8 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     values: VecDeque<(u64, u64)>,
     /// The commit after which nodes last left.
     evicted_at: u64,
+    /// The batch that ripe pages are held for.
+    held_for: u64,
     /// When the log was last synced for durability `Periodic`.
     synced: Duration,
 }
@@ -86,6 +90,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             chosen: VecDeque::new(),
             values: VecDeque::new(),
             evicted_at: u64::MAX,
+            held_for: NO_BATCH,
             synced: Duration::ZERO,
         }
     }
@@ -155,6 +160,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         if self.shared.paused.load(Ordering::Acquire) && !drain {
             return Ok(self.idle());
         }
+        self.hold_ripe();
         let wanted = self.wanted(drain);
         if wanted.is_empty() {
             self.let_nodes_leave()?;
@@ -170,6 +176,28 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         }
         self.stage = Stage::Gathered;
         Ok(Step::Again)
+    }
+
+    /// Once a batch: what the last commit has made ripe stays cached until it is written, though
+    /// the batch that begins now brings other pages.
+    fn hold_ripe(&mut self) {
+        let batch = self.shared.batch.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.held_for, batch) == batch || self.shared.all_is_here() {
+            return;
+        }
+        let ripe: Vec<Prefix> = self.shared.ripe.lock().iter().copied().collect();
+        for group in ripe.chunks(GROUP) {
+            self.shared.warm(group.iter().map(Prefix::first_key), Reach::Place);
+            for prefix in group {
+                let at = self.shared.in_region(prefix.first_key(), |_, state| {
+                    let child = state.cuts.find(prefix.first_key());
+                    state.cuts.place(child).map(|place| (place, state.cuts.tag(child)))
+                });
+                if let Some((place, tag)) = at {
+                    self.shared.cache.hold(place, tag, batch);
+                }
+            }
+        }
     }
 
     /// Prefixes of the pages that the next round takes: ripe ones, or, under pressure, those with
