@@ -177,6 +177,10 @@ pub(crate) struct Counters {
     /// Device writes that these took.
     pub(crate) page_runs_written: Option<u64>,
     pub(crate) bytes_written_log: Option<u64>,
+    /// Nanoseconds that commits and flushes spent one after the other, under one lock.
+    pub(crate) sequencer_nanos: Option<u64>,
+    /// Microseconds that commits waited for background writes.
+    pub(crate) stalled_micros: Option<u64>,
     pub(crate) hashes: Option<u64>,
 }
 
@@ -193,6 +197,8 @@ impl Counters {
             pages_written: less(self.pages_written, start.pages_written),
             page_runs_written: less(self.page_runs_written, start.page_runs_written),
             bytes_written_log: less(self.bytes_written_log, start.bytes_written_log),
+            sequencer_nanos: less(self.sequencer_nanos, start.sequencer_nanos),
+            stalled_micros: less(self.stalled_micros, start.stalled_micros),
             hashes: less(self.hashes, start.hashes),
             ..*self
         }

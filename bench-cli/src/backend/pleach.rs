@@ -193,6 +193,8 @@ impl Backend for PleachBackend {
             pages_written: Some(metrics.pages_written),
             page_runs_written: Some(metrics.page_runs_written),
             bytes_written_log: Some(metrics.log_bytes),
+            sequencer_nanos: Some(metrics.sequencer_nanos),
+            stalled_micros: Some(metrics.stalled_micros),
             hashes: Some(metrics.hashes),
         }
     }

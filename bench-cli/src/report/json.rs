@@ -197,6 +197,8 @@ fn disk_fields(one: &Outcome) -> Value {
         "pages_written": counters.pages_written,
         "page_runs_written": counters.page_runs_written,
         "bytes_written_log": counters.bytes_written_log,
+        "sequencer_nanos": counters.sequencer_nanos,
+        "stalled_micros": counters.stalled_micros,
         "hashes": counters.hashes,
         "hashes_per_account": counters.hashes.map(|hashes| ratio(hashes, run.accounts)),
         "peak_rss_bytes": run.peak_rss_bytes,

@@ -206,6 +206,20 @@ fn disk(columns: &mut Columns<'_>) {
         one.run.counters.hashes.map(|hashes| ratio(hashes, one.run.accounts))
     });
     columns.value("checkpoints", |one| count(one.run.counters.checkpoints));
+    columns.value("pages a write", |one| {
+        let counters = &one.run.counters;
+        counters
+            .pages_written
+            .zip(counters.page_runs_written)
+            .filter(|(_, runs)| *runs > 0)
+            .map(|(pages, runs)| ratio(pages, runs))
+    });
+    columns.value("serialized, us a batch", |one| {
+        one.run.counters.sequencer_nanos.map(|nanos| ratio(nanos / 1000, one.run.batches.max(1)))
+    });
+    columns.value("commits held up by background writes, ms", |one| {
+        one.run.counters.stalled_micros.map(|micros| ratio(micros, 1000))
+    });
     columns.value("witness bytes a batch", |one| {
         (one.run.witnesses > 0).then(|| ratio(one.run.witness_bytes, one.run.witnesses))
     });
