@@ -188,7 +188,7 @@ pub(crate) struct Ripeness {
 }
 
 impl Ripeness {
-    pub(crate) fn new(flush_at: u8, pending: u64, limit: u64) -> Self {
+    fn new(flush_at: u8, pending: u64, limit: u64) -> Self {
         let most = u32::from(flush_at) * 256;
         let half = (limit / 2).max(1);
         let over = pending.saturating_sub(limit / 4).min(half);
@@ -215,4 +215,39 @@ impl Ripeness {
 /// Having no room is not a failure of the device.
 pub(crate) fn full(error: IoError) -> Error {
     if error.is_full() { Error::Full(error.to_string()) } else { error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of 1,000 pages with so many touches, how many are ripe?
+    fn ripe(ripeness: Ripeness, touches: u8) -> usize {
+        let page = |index: u16| {
+            let [high, low] = (index * 64).to_be_bytes();
+            let mut key = [0; 32];
+            (key[0], key[1]) = (high, low);
+            Prefix::new(&key, 10)
+        };
+        (0..1000).filter(|index| ripeness.is_ripe(&page(*index), touches)).count()
+    }
+
+    #[test]
+    fn pages_ripen_sooner_as_the_delta_fills_and_never_all_at_once() {
+        const LIMIT: u64 = 1 << 20;
+        let at = |percent: u64| Ripeness::new(4, LIMIT * percent / 100, LIMIT);
+        assert_eq!((ripe(at(0), 3), ripe(at(25), 3), ripe(at(25), 4)), (0, 0, 1000));
+        assert_eq!((ripe(at(75), 1), ripe(at(100), 1)), (1000, 1000));
+        let mut before = 0;
+        for percent in 25..75 {
+            let ripeness = at(percent);
+            // A page of each number of touches: the sum is what a batch would write.
+            let now: usize = (1..=4).map(|touches| ripe(ripeness, touches)).sum();
+            assert!(now >= before && now < before + 1250, "{percent} %: {before} to {now}");
+            assert!((1..ripeness.least()).all(|touches| ripe(ripeness, touches) == 0));
+            before = now;
+        }
+        let once = Ripeness::new(1, 0, LIMIT);
+        assert_eq!(ripe(once, 1), 1000);
+    }
 }

@@ -1,0 +1,117 @@
+//! A region takes few changes one by one and many in one pass; both ways lead to the same region.
+
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
+use pleach_beatree::Stored;
+use pleach_beatree::cuts::{Cut, Cuts};
+use pleach_beatree::region::{Applied, Region, RegionState, Relocation};
+use pleach_core::prefix::Prefix;
+use pleach_core::{Key, Node};
+use proptest::prelude::*;
+
+const BITS: u8 = 4;
+const CHILDREN: usize = 1 << BITS;
+
+fn child(index: usize) -> Prefix {
+    Prefix::ROOT.descendant(BITS, u8::try_from(index).expect("few"))
+}
+
+fn region() -> Region {
+    let cuts: Vec<Cut> = (0..CHILDREN)
+        .map(|index| Cut { prefix: child(index), place: Some(index as u32), tag: 0 })
+        .collect();
+    Region::new(Cuts::new(Prefix::ROOT, &cuts), vec![[1; 32]; CHILDREN], [1; 32])
+}
+
+fn key(draw: u16) -> Key {
+    let mut key = [0; 32];
+    key[..2].copy_from_slice(&draw.to_be_bytes());
+    // Some keys share their first 32 bits.
+    key[31] = (draw % 7) as u8;
+    if draw.is_multiple_of(3) {
+        key[1] = 0;
+    }
+    key
+}
+
+/// Applies a commit; `nodes` says how many children it claims to change.
+fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> (isize, isize) {
+    let nodes: Vec<(u32, Node)> = (0..nodes).map(|at| (at as u32, [2; 32])).collect();
+    let value = |key: &Key| match key[1] % 4 {
+        0 => Stored::Absent,
+        _ => Stored::Inline(vec![key[1]; usize::from(key[1] % 40)].into()),
+    };
+    let mut changes = keys.iter().map(|key| (*key, value(key)));
+    let mut applied = Applied {
+        commit,
+        position: commit * 100,
+        changes: &mut changes,
+        nodes: &nodes,
+        own: [2; 32],
+        inner: None,
+    };
+    state.apply(&mut applied, &mut Vec::new(), |_, _| {})
+}
+
+fn moved(state: &RegionState, index: usize) -> (Cut, Node) {
+    let cut = Cut { prefix: child(index), place: Some(1000 + index as u32), tag: 5 };
+    (cut, *state.node(index).expect("in memory"))
+}
+
+fn look(state: &RegionState) -> Vec<(Key, Stored, u64)> {
+    let pending = state.pending.iter();
+    pending.map(|one| (one.key, one.stored.clone(), one.commit)).collect()
+}
+
+proptest! {
+    #[test]
+    fn few_at_a_time_and_many_at_once_are_the_same(
+        commits in prop::collection::vec(prop::collection::btree_set(any::<u16>(), 0..40), 1..8),
+        through in 0u64..8,
+        ranges in prop::collection::btree_set(0usize..CHILDREN, 7..CHILDREN),
+    ) {
+        let (few, many) = (region(), region());
+        let (mut few, mut many) = (few.write(), many.write());
+        for (number, draws) in (1..).zip(&commits) {
+            let keys: std::collections::BTreeSet<Key> = draws.iter().map(|draw| key(*draw)).collect();
+            let keys: Vec<Key> = keys.into_iter().collect();
+            let one = apply(&mut few, number, &keys, 0);
+            let all = apply(&mut many, number, &keys, CHILDREN);
+            prop_assert_eq!(one, all);
+            prop_assert_eq!(look(&few), look(&many));
+            prop_assert_eq!(&few.touches, &many.touches);
+            for key in &keys {
+                prop_assert!(few.pending_of(key).is_some_and(|own| own.commit == number));
+            }
+        }
+        let ranges: Vec<usize> = ranges.into_iter().collect();
+        let relocate = |state: &mut RegionState, ranges: &[usize], position: u64| {
+            let pages: Vec<_> = ranges.iter().map(|index| [moved(state, *index)]).collect();
+            let moves: Vec<Relocation<'_>> = ranges
+                .iter()
+                .zip(&pages)
+                .map(|(index, pages)| Relocation { range: child(*index), pages, through })
+                .collect();
+            let done = state.relocate(&moves, position);
+            (done.bytes, done.entries)
+        };
+        let all = relocate(&mut many, &ranges, 10_000);
+        let mut one = (0, 0);
+        for (position, ranges) in (10_000..).zip(ranges.chunks(3)) {
+            let (bytes, entries) = relocate(&mut few, ranges, position);
+            one = (one.0 + bytes, one.1 + entries);
+        }
+        prop_assert_eq!(one, all);
+        prop_assert_eq!(look(&few), look(&many));
+        prop_assert_eq!(&few.touches, &many.touches);
+        for index in 0..CHILDREN {
+            prop_assert_eq!(few.cuts.cut(index), many.cuts.cut(index));
+            let range = few.pending_range(&child(index));
+            prop_assert!(few.pending[range].iter().all(|one| child(index).covers(&one.key)));
+        }
+        for (position, one) in few.pending.iter().enumerate() {
+            let place = ranges.contains(&few.cuts.find(&one.key));
+            prop_assert!(!place || one.commit > through, "entry {position} should have gone");
+        }
+    }
+}
