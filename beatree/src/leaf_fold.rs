@@ -4,6 +4,7 @@
 //! page + changes. A subtrie that is known and not accessed goes into the fold as its node; the
 //! others, and those of one key (a leaf node may have to become a terminal), go in key by key.
 
+use pleach_core::fold::tiles::{Inner, Side, Tiles};
 use pleach_core::fold::{Change, Folder, HashId, heap_index};
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::page::leaf::{Cell, LeafView};
@@ -83,12 +84,52 @@ pub fn fold_leaf<H: Hasher>(
     );
 }
 
+/// The same for a page whose treelet knows its node as an internal one: only the groups that are
+/// touched become folds, of the folder, and what is above them one tile, whose number this gives.
+/// `None`, with nothing done, for other pages.
+///
+/// # Panics
+/// When a fold or a tile is open.
+pub fn fold_tile<H: Hasher>(
+    folder: &mut Folder<H>,
+    tiles: &mut Tiles<H>,
+    page: &Standing<'_>,
+    touches: &[Touch],
+    seen: &mut Vec<Seen>,
+) -> Option<usize> {
+    let own = page.treelet?.node(heap_index(0, 0))?;
+    if kind(own) != NodeKind::Internal || touches.is_empty() || capture_levels(page.at) == 0 {
+        return None;
+    }
+    let mut merge = Merge {
+        at: page.at,
+        leaf: page.leaf,
+        treelet: page.treelet,
+        stored: page.leaf.map_or(0, LeafView::levels),
+        bottom: treelet::LEVELS,
+        cell: 0,
+        patches: page.patches,
+        touches,
+    };
+    let top = tiles.begin();
+    merge.descend(&mut Descent { folder, tiles, seen }, top, 0, 0);
+    debug_assert!(merge.touches.is_empty(), "all touches lie below the page");
+    Some(tiles.end())
+}
+
 /// Position number `index` of those `levels` below `at`.
 ///
 /// # Panics
 /// When there is no such position.
 pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
     at.descendant(levels, u8::try_from(index).expect("at most 8 levels"))
+}
+
+/// Where the parts of a tile go.
+struct Descent<'a, H> {
+    folder: &'a mut Folder<H>,
+    tiles: &'a mut Tiles<H>,
+    seen: &'a mut Vec<Seen>,
 }
 
 struct Merge<'a> {
@@ -133,6 +174,51 @@ impl<'a> Merge<'a> {
         }
         self.visit(folder, level + 1, bits << 1, seen);
         self.visit(folder, level + 1, bits << 1 | 1, seen);
+    }
+
+    /// Puts what is below a touched internal node into its block, and what is touched there into
+    /// further blocks and folds.
+    fn descend<H: Hasher>(&mut self, to: &mut Descent<'_, H>, inner: Inner, level: u8, bits: u8) {
+        let level = level + 1;
+        for (side, bits) in [(Side::Left, bits << 1), (Side::Right, bits << 1 | 1)] {
+            let touched =
+                self.touches.first().is_some_and(|touch| self.bits_of(&touch.key, level) == bits);
+            match self.known(level, bits) {
+                Some(node) if !touched => to.tiles.known(inner, side, node),
+                Some(node) if level < self.bottom && kind(node) == NodeKind::Internal => {
+                    let below = to.tiles.inner(inner, side);
+                    self.descend(to, below, level, bits);
+                }
+                // A leaf, a terminator, a group at the bottom, or all keys of what is not known.
+                _ => {
+                    let position = self.at.descendant(level, bits);
+                    to.folder.begin_capturing(position.len(), self.bottom - level);
+                    self.skip_patches(level, bits);
+                    self.expand(to.folder, level, bits, to.seen);
+                    let fold = to.folder.end().expect("keys are given by key");
+                    to.tiles.group(inner, side, fold, touched);
+                }
+            }
+        }
+        to.tiles.leave(inner);
+    }
+
+    /// The node of page + patches at a position, where it is known; patches in any position.
+    #[inline]
+    fn known(&self, level: u8, bits: u8) -> Option<&'a Node> {
+        if let Some(node) = self.treelet.and_then(|known| known.node(heap_index(level, bits))) {
+            return Some(node);
+        }
+        let leaf = self.leaf.filter(|_| level == self.stored)?;
+        let patched = self.patches.iter().any(|patch| self.bits_of(&patch.0, level) == bits);
+        (!patched).then(|| &leaf.nodes()[usize::from(bits)])
+    }
+
+    /// Passes over the patches before a position.
+    fn skip_patches(&mut self, level: u8, bits: u8) {
+        let before = |patch: &&Patch| self.bits_of(&patch.0, level) < bits;
+        let count = self.patches.iter().take_while(before).count();
+        self.patches = &self.patches[count..];
     }
 
     /// The bits of a key behind the page's prefix.

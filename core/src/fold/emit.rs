@@ -43,6 +43,21 @@ impl<H: Hasher> Folder<H> {
         self.stack = stack;
     }
 
+    /// Emits the only terminal of a fold that has fewer than two old keys and at least one access,
+    /// when it is known to sit at `depth`.
+    ///
+    /// # Panics
+    /// When the fold's shape is [`Shape::Many`], or nothing was given to it.
+    pub fn emit_only(&self, fold: usize, depth: u16, sink: &mut impl Sink) {
+        match self.shape(fold) {
+            Shape::Empty => {
+                sink.terminator(&self.items[self.spans[fold].start as usize].key, depth);
+            }
+            Shape::Leaf { key, value_hash } => sink.leaf(&key, &value_hash, depth),
+            Shape::Many => panic!("a fold of two old keys places its terminals"),
+        }
+    }
+
     /// Emits the only terminal of a trie with fewer than two old keys: it sits at depth 0.
     pub fn emit_root(shape: &Shape, sink: &mut impl Sink) {
         match shape {

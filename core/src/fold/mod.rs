@@ -25,6 +25,7 @@
 mod emit;
 mod merge;
 mod place;
+pub mod tiles;
 
 use alloc::vec::Vec;
 use core::marker::PhantomData;
@@ -95,6 +96,15 @@ pub const MAX_CAPTURE: u8 = 5;
 #[inline]
 pub const fn heap_index(level: u8, bits: u8) -> u8 {
     (1 << level) - 1 + bits
+}
+
+/// The [`heap_index`] below a position of what has the index `inner` below the position `outer`.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "at most 6 bits")]
+pub const fn heap_below(outer: u8, inner: u8) -> u8 {
+    // One more than the index is its level's first bit, then the bits of the path.
+    let levels = (inner + 1).ilog2();
+    (((outer + 1) << levels) + (inner + 1 - (1 << levels)) - 1) as u8
 }
 
 /// Receives a fold's part of the multiproof, in order.
@@ -269,6 +279,11 @@ impl<H: Hasher> Folder<H> {
     /// Is there nothing to fold?
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty() && self.items.is_empty()
+    }
+
+    /// Closed folds.
+    pub fn folds(&self) -> usize {
+        self.spans.len()
     }
 
     /// Hash calls made since creation, values included.

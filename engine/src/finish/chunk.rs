@@ -11,11 +11,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::leaf_fold::{Patch, Seen, Standing, Touch, capture_levels, fold_leaf};
+use pleach_beatree::leaf_fold::{
+    Patch, Seen, Standing, Touch, capture_levels, fold_leaf, fold_tile,
+};
 use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_beatree::treelet::Treelet;
 use pleach_beatree::{Region, RegionState};
-use pleach_core::fold::{Folder, NO_HASH, Shape};
+use pleach_core::fold::tiles::Tiles;
+use pleach_core::fold::{Folder, NO_HASH, Shape, heap_below};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::proof::op::op_encode_placed;
 use pleach_core::proof::{Access, Op};
@@ -140,14 +143,30 @@ pub(super) enum Again {
     Expose(Key),
 }
 
+/// How a page was folded.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PageFold {
+    /// Not at all: its node is known.
+    Known,
+    /// As one fold.
+    Whole(usize),
+    /// As a tile, over the folds of its groups.
+    Tile(usize),
+}
+
 /// Reused memory of a worker.
 #[derive(Default)]
 pub(super) struct FoldSpace<H: Hasher> {
     pub(super) pages: Folder<H>,
+    pub(super) tiles: Tiles<H>,
     pub(super) regions: Folder<H>,
     pub(super) seen: Vec<Seen>,
-    pub(super) folds: Vec<usize>,
-    /// Where each fold's captured nodes end in the outcome.
+    /// One of each page.
+    pub(super) folds: Vec<PageFold>,
+    /// What the folds of pages have captured, fold by fold, and where each fold's ends.
+    captured: Vec<(u8, Node)>,
+    fold_ends: Vec<usize>,
+    /// Where what each page's treelet learns ends in the outcome.
     pub(super) captured_ends: Vec<usize>,
     /// The same of the regions' folds.
     pub(super) inner_ends: Vec<usize>,
@@ -160,7 +179,64 @@ pub(super) struct FoldSpace<H: Hasher> {
 
 impl<H: Hasher> FoldSpace<H> {
     pub(super) fn hashed(&self) -> u64 {
-        self.pages.hashed() + self.regions.hashed()
+        self.pages.hashed() + self.tiles.hashed() + self.regions.hashed()
+    }
+
+    /// A page's new node.
+    pub(super) fn node(&self, fold: PageFold) -> Node {
+        match fold {
+            PageFold::Known => unreachable!("a page that was not folded"),
+            PageFold::Whole(fold) => self.pages.node(fold),
+            PageFold::Tile(tile) => *self.tiles.node(tile),
+        }
+    }
+
+    /// The shape of a page's old keys.
+    pub(super) fn shape(&self, fold: PageFold) -> Shape {
+        match fold {
+            PageFold::Known => unreachable!("a page that was not folded"),
+            PageFold::Whole(fold) => self.pages.shape(fold),
+            PageFold::Tile(_) => Shape::Many,
+        }
+    }
+
+    /// For each access of a page, in order: is it the first below its terminal?
+    fn firsts(&self, fold: PageFold, mut each: impl FnMut(bool)) {
+        match fold {
+            PageFold::Known => {}
+            PageFold::Whole(fold) => self.pages.first_of_terminal(fold).for_each(each),
+            PageFold::Tile(tile) => {
+                for (_, fold) in self.tiles.groups(tile) {
+                    self.pages.first_of_terminal(fold).for_each(&mut each);
+                }
+            }
+        }
+    }
+
+    /// Takes down what each page's treelet learns.
+    fn gather_captured(&mut self, out: &mut Vec<(u8, Node)>) {
+        let (ends, captured) = (&mut self.fold_ends, &mut self.captured);
+        sort_captured(&self.pages, self.pages.folds(), ends, captured);
+        let of = |fold: usize| {
+            let from = fold.checked_sub(1).map_or(0, |before| ends[before]);
+            &captured[from..ends[fold]]
+        };
+        self.captured_ends.clear();
+        for fold in &self.folds {
+            match *fold {
+                PageFold::Known => {}
+                PageFold::Whole(fold) => out.extend_from_slice(of(fold)),
+                PageFold::Tile(tile) => {
+                    self.tiles.computed(tile, |index, node| out.push((index, *node)));
+                    for (group, fold) in self.tiles.groups(tile) {
+                        out.extend(
+                            of(fold).iter().map(|(index, node)| (heap_below(group, *index), *node)),
+                        );
+                    }
+                }
+            }
+            self.captured_ends.push(out.len());
+        }
     }
 }
 
@@ -384,8 +460,7 @@ impl Chunk {
             ops: Vec::with_capacity(if batch.witness { touches * OP_BYTES } else { 0 }),
             ..ChunkOutcome::default()
         };
-        let (ends, folds) = (&mut space.captured_ends, space.folds.len());
-        sort_captured(&space.pages, folds, ends, &mut outcome.treelets);
+        space.gather_captured(&mut outcome.treelets);
         self.emit_pages(batch, space, &mut outcome);
         self.fold_regions(batch, space, &mut outcome)?;
         for page in &mut self.pages {
@@ -396,35 +471,49 @@ impl Chunk {
 
     fn fold_pages<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
         space.pages.clear();
+        space.tiles.clear();
         space.seen.clear();
         space.folds.clear();
         for (index, page) in self.pages.iter().enumerate() {
             self.prefetch_behind(batch, index);
             if page.known.is_some() {
-                space.folds.push(usize::MAX);
+                space.folds.push(PageFold::Known);
                 continue;
             }
-            let touches = &batch.touches[page.touches.clone()];
-            let capture = page.capture(batch);
-            let (folder, seen) = (&mut space.pages, &mut space.seen);
-            folder.begin_capturing(page.prefix.len(), capture);
-            let mut fold = |leaf: Option<&LeafView<'_>>, treelet: Option<&Treelet>| {
-                let patches = &self.patches[page.patches.clone()];
-                let standing = Standing { at: &page.prefix, leaf, patches, treelet };
-                fold_leaf(folder, &standing, capture, touches, seen);
-            };
-            match (&page.page, page.stands_at) {
-                (Some(cached), Some(at)) => {
-                    cached.treelet(at, |treelet| fold(Some(&cached.view()), treelet));
+            let fold = match (&page.page, page.stands_at) {
+                (Some(cached), Some(at)) => cached.treelet(at, |treelet| {
+                    self.fold_page(batch, page, Some(&cached.view()), treelet, space)
+                }),
+                (Some(cached), None) => {
+                    self.fold_page(batch, page, Some(&cached.view()), None, space)
                 }
-                (Some(cached), None) => fold(Some(&cached.view()), None),
-                (None, _) => fold(None, None),
-            }
-            space
-                .folds
-                .push(space.pages.end().expect("a page's groups of one key are given by key"));
+                (None, _) => self.fold_page(batch, page, None, None, space),
+            };
+            space.folds.push(fold);
         }
         space.pages.run();
+        space.tiles.run(&space.pages);
+    }
+
+    fn fold_page<H: Hasher>(
+        &self,
+        batch: &Batch<'_>,
+        page: &PageTask,
+        leaf: Option<&LeafView<'_>>,
+        treelet: Option<&Treelet>,
+        space: &mut FoldSpace<H>,
+    ) -> PageFold {
+        let capture = page.capture(batch);
+        let touches = &batch.touches[page.touches.clone()];
+        let patches = &self.patches[page.patches.clone()];
+        let standing = Standing { at: &page.prefix, leaf, patches, treelet };
+        let FoldSpace { pages, tiles, seen, .. } = space;
+        if let Some(tile) = fold_tile(pages, tiles, &standing, touches, seen) {
+            return PageFold::Tile(tile);
+        }
+        pages.begin_capturing(page.prefix.len(), capture);
+        fold_leaf(pages, &standing, capture, touches, seen);
+        PageFold::Whole(pages.end().expect("a page's groups of one key are given by key"))
     }
 
     /// Asks for the memory of pages that are folded next: they are cold, and waiting for them one
@@ -454,26 +543,25 @@ impl Chunk {
         space.siblings.clear();
         space.fragments.clear();
         space.op_starts.clear();
-        let mut seen = space.seen.drain(..);
+        let mut all_seen = std::mem::take(&mut space.seen);
+        let mut seen = all_seen.drain(..);
         for (page, fold) in self.pages.iter().zip(&space.folds) {
             let touches = &batch.touches[page.touches.clone()];
             space.op_starts.push(outcome.ops.len());
             if batch.witness && !touches.is_empty() {
-                let firsts = space.pages.first_of_terminal(*fold);
-                for ((touch, seen), first) in touches.iter().zip(seen.as_slice()).zip(firsts) {
+                let mut accesses = touches.iter().zip(seen.as_slice());
+                let ops = &mut outcome.ops;
+                space.firsts(*fold, |first| {
+                    let (touch, seen) = accesses.next().expect("one for each access");
                     let put = (seen.put != NO_HASH).then(|| *space.pages.value_hash(seen.put));
                     let access = match (touch.reads, touch.writes.is_some()) {
                         (_, false) => Access::Read,
                         (false, true) => Access::Write(put),
                         (true, true) => Access::ReadWrite(put),
                     };
-                    op_encode_placed(
-                        &mut outcome.ops,
-                        &Op { key: touch.key, access },
-                        seen.prior.is_present(),
-                        first,
-                    );
-                }
+                    let op = Op { key: touch.key, access };
+                    op_encode_placed(ops, &op, seen.prior.is_present(), first);
+                });
             }
             for (touch, seen) in touches.iter().zip(&mut seen) {
                 if let Some(new) = &touch.writes {
@@ -485,13 +573,20 @@ impl Chunk {
                 }
             }
             let mut fragment = Fragment::default();
-            if batch.witness && !page.touches.is_empty() && space.pages.shape(*fold) == Shape::Many
-            {
+            if batch.witness && !page.touches.is_empty() && space.shape(*fold) == Shape::Many {
                 let mut emit = Emit::new(&mut space.terminals, &mut space.siblings, &[], &[], &[]);
-                space.pages.emit(*fold, &mut emit);
+                match *fold {
+                    PageFold::Known => {}
+                    PageFold::Whole(fold) => space.pages.emit(fold, &mut emit),
+                    PageFold::Tile(tile) => {
+                        space.tiles.emit(tile, page.prefix.len(), &mut space.pages, &mut emit);
+                    }
+                }
                 fragment = emit.done();
             }
             space.fragments.push(fragment);
         }
+        drop(seen);
+        space.seen = all_seen;
     }
 }

@@ -110,7 +110,7 @@ impl Chunk {
         let prefix = task.region.prefix();
         let levels = if task.newest { capture_levels(prefix) } else { 0 };
         let treelet = state.treelet.as_deref();
-        let FoldSpace { pages, regions, folds, captured_ends, .. } = space;
+        let mut regions = std::mem::take(&mut space.regions);
         regions.begin_capturing(prefix.len(), levels);
         let mut walk = Walk {
             chunk: self,
@@ -120,20 +120,15 @@ impl Chunk {
             levels,
             treelet: treelet.filter(|own| task.newest && own.as_of() == state.changed),
             coming: task.pages.clone().peekable(),
-            folded: Folded { pages, folds, captured_ends },
-            regions,
+            folded: space,
+            regions: &mut regions,
             nodes,
         };
         walk.visit(0, 0, 0..state.cuts.len());
-        space.regions.end().map_err(Again::Expose)
+        let fold = regions.end().map_err(Again::Expose);
+        space.regions = regions;
+        fold
     }
-}
-
-/// The folds of a chunk's pages.
-struct Folded<'a, H: Hasher> {
-    pages: &'a Folder<H>,
-    folds: &'a [usize],
-    captured_ends: &'a [usize],
 }
 
 /// On the way through a region's children.
@@ -147,7 +142,7 @@ struct Walk<'a, H: Hasher> {
     treelet: Option<&'a Treelet>,
     /// Pages that take part and have not been met yet.
     coming: Peekable<Range<usize>>,
-    folded: Folded<'a, H>,
+    folded: &'a FoldSpace<H>,
     regions: &'a mut Folder<H>,
     nodes: &'a mut Vec<PageNode>,
 }
@@ -190,8 +185,8 @@ impl<'a, H: Hasher> Walk<'a, H> {
             self.regions.subtrie(&page.prefix, known);
             return;
         }
-        let Folded { pages, folds, .. } = &self.folded;
-        let (node, shape) = (pages.node(folds[at]), pages.shape(folds[at]));
+        let fold = self.folded.folds[at];
+        let (node, shape) = (self.folded.node(fold), self.folded.shape(fold));
         if page.touches.is_empty() {
             match &shape {
                 Shape::Leaf { key, value_hash } => {
@@ -211,9 +206,8 @@ impl<'a, H: Hasher> Walk<'a, H> {
     }
 
     fn page_node(&self, page: &PageTask, at: usize, node: Node) -> PageNode {
-        let Folded { folds, captured_ends: ends, .. } = &self.folded;
-        let fold = folds[at];
-        let treelet = fold.checked_sub(1).map_or(0, |before| ends[before])..ends[fold];
+        let ends = &self.folded.captured_ends;
+        let treelet = at.checked_sub(1).map_or(0, |before| ends[before])..ends[at];
         let learns = page.page.as_ref().filter(|_| !treelet.is_empty());
         PageNode {
             child: page.child,

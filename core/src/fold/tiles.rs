@@ -1,0 +1,299 @@
+//! Tiles: the few levels of nodes below a position whose old nodes are known.
+//!
+//! Where a trie is known down to some level, only the *groups* at its lower end need a fold. What is
+//! between the position and its groups is a binary tree of fixed shape: no keys to compare, no
+//! boundaries to sort. Each internal node on the way to a touched group has a *block*, the two nodes
+//! of its children side by side, which is what its hash is made of. Untouched children are written
+//! into it at once, the others when they are known; all blocks of one level, of all tiles, are one
+//! hash batch and are hashed where they lie.
+//!
+//! A tile's position, and each block's, holds an internal node in the old trie. So the terminal of
+//! a group with fewer than two old keys sits exactly at the group's position: nothing floats.
+//!
+//! Use: [`Tiles::begin`], then in key order, from above to below: [`Tiles::known`],
+//! [`Tiles::inner`] and [`Tiles::leave`], [`Tiles::group`]; [`Tiles::end`]. After
+//! [`Folder::run`] on the groups' folder: [`Tiles::run`], once; then ask; then [`Tiles::clear`].
+
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+
+use super::{Folder, MAX_CAPTURE, Shape, Sink, heap_index, index32};
+use crate::hasher::Hasher;
+use crate::node::{Combined, Node, combine_kind, tag_internal};
+
+/// Levels that have blocks; groups lie at most this deep.
+const LEVELS: usize = MAX_CAPTURE as usize;
+
+/// An internal node with a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Inner {
+    level: u8,
+    block: u32,
+}
+
+/// One of the two children of an [`Inner`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The next bit is 0.
+    Left,
+    /// The next bit is 1.
+    Right,
+}
+
+/// What is known of a block beside its bytes; of the pairs the left child is first.
+#[derive(Clone, Copy)]
+struct Block {
+    /// The half of the level above that gets its node.
+    into: u32,
+    /// [`heap_index`] of its position in its tile.
+    index: u8,
+    touched: [bool; 2],
+    /// Computed here, and not given?
+    computed: [bool; 2],
+}
+
+/// The blocks of one level.
+#[derive(Default)]
+struct Level {
+    bytes: Vec<[u8; 64]>,
+    blocks: Vec<Block>,
+}
+
+struct Group {
+    fold: u32,
+    /// Level of the block above, and its half that gets the node.
+    level: u8,
+    into: u32,
+    /// [`heap_index`] of its position.
+    index: u8,
+}
+
+/// A step of an emission.
+#[derive(Clone, Copy)]
+enum Step {
+    /// What this group emits.
+    Group(u32),
+    /// A half of a block of this level.
+    Sibling { level: u8, half: u32 },
+}
+
+struct Tile {
+    /// Where its parts end; they start where those of the tile before it end.
+    steps: u32,
+    groups: u32,
+    blocks: [u32; LEVELS],
+    node: Node,
+}
+
+/// Tiles over the folds of a [`Folder`]. Buffers are kept from use to use.
+pub struct Tiles<H> {
+    levels: [Level; LEVELS],
+    groups: Vec<Group>,
+    steps: Vec<Step>,
+    tiles: Vec<Tile>,
+    out: Vec<[u8; 32]>,
+    hashed: u64,
+    hasher: PhantomData<H>,
+}
+
+impl<H> Default for Tiles<H> {
+    fn default() -> Self {
+        Self {
+            levels: core::array::from_fn(|_| Level::default()),
+            groups: Vec::new(),
+            steps: Vec::new(),
+            tiles: Vec::new(),
+            out: Vec::new(),
+            hashed: 0,
+            hasher: PhantomData,
+        }
+    }
+}
+
+/// Number of a block's half.
+#[inline]
+fn half(block: u32, side: Side) -> u32 {
+    block << 1 | u32::from(side == Side::Right)
+}
+
+/// A half's node.
+#[inline]
+fn node_of(bytes: &[[u8; 64]], half: u32) -> &Node {
+    let (nodes, _) = bytes[(half >> 1) as usize].as_chunks::<32>();
+    &nodes[(half & 1) as usize]
+}
+
+/// A half's node, to be written.
+#[inline]
+fn node_mut(bytes: &mut [[u8; 64]], half: u32) -> &mut Node {
+    let (nodes, _) = bytes[(half >> 1) as usize].as_chunks_mut::<32>();
+    &mut nodes[(half & 1) as usize]
+}
+
+/// Position of a half's child in its tile.
+#[inline]
+fn child_index(parent: u8, side: Side) -> u8 {
+    2 * parent + 1 + u8::from(side == Side::Right)
+}
+
+impl<H: Hasher> Tiles<H> {
+    /// Forgets all tiles and keeps the buffers.
+    pub fn clear(&mut self) {
+        for level in &mut self.levels {
+            level.bytes.clear();
+            level.blocks.clear();
+        }
+        self.groups.clear();
+        self.steps.clear();
+        self.tiles.clear();
+    }
+
+    /// Hash calls made since creation.
+    pub fn hashed(&self) -> u64 {
+        self.hashed
+    }
+
+    /// Opens a tile: its own position's block. It is touched.
+    pub fn begin(&mut self) -> Inner {
+        self.push(0, u32::MAX, heap_index(0, 0))
+    }
+
+    /// Closes the tile, all of whose blocks have been left, and gives its number.
+    pub fn end(&mut self) -> usize {
+        let blocks = core::array::from_fn(|level| index32(self.levels[level].blocks.len()));
+        let (steps, groups) = (index32(self.steps.len()), index32(self.groups.len()));
+        self.tiles.push(Tile { steps, groups, blocks, node: [0; 32] });
+        self.tiles.len() - 1
+    }
+
+    /// An untouched child, by its node.
+    #[inline]
+    pub fn known(&mut self, of: Inner, side: Side, node: &Node) {
+        *node_mut(&mut self.levels[usize::from(of.level)].bytes, half(of.block, side)) = *node;
+    }
+
+    /// A touched child that is an internal node of the old trie itself.
+    #[inline]
+    pub fn inner(&mut self, of: Inner, side: Side) -> Inner {
+        let block = self.child(of, side, true);
+        self.push(of.level + 1, half(of.block, side), block)
+    }
+
+    /// A child that is the result of a fold of the folder: below it something is touched, or it is
+    /// not known.
+    #[inline]
+    pub fn group(&mut self, of: Inner, side: Side, fold: usize, touched: bool) {
+        let index = self.child(of, side, touched);
+        if touched {
+            self.steps.push(Step::Group(index32(self.groups.len())));
+        }
+        let into = half(of.block, side);
+        self.groups.push(Group { fold: index32(fold), level: of.level, into, index });
+    }
+
+    /// Both children of a block have been given.
+    #[inline]
+    pub fn leave(&mut self, inner: Inner) {
+        let block = &self.levels[usize::from(inner.level)].blocks[inner.block as usize];
+        let side = match block.touched {
+            [true, false] => Side::Right,
+            [false, true] => Side::Left,
+            _ => return,
+        };
+        self.steps.push(Step::Sibling { level: inner.level, half: half(inner.block, side) });
+    }
+
+    #[inline]
+    fn push(&mut self, level: u8, into: u32, index: u8) -> Inner {
+        let level_mut = &mut self.levels[usize::from(level)];
+        let block = index32(level_mut.blocks.len());
+        level_mut.bytes.push([0; 64]);
+        level_mut.blocks.push(Block { into, index, touched: [false; 2], computed: [false; 2] });
+        Inner { level, block }
+    }
+
+    /// Marks a child as computed; gives its position.
+    #[inline]
+    fn child(&mut self, of: Inner, side: Side, touched: bool) -> u8 {
+        let block = &mut self.levels[usize::from(of.level)].blocks[of.block as usize];
+        let at = usize::from(side == Side::Right);
+        (block.touched[at], block.computed[at]) = (touched, true);
+        child_index(block.index, side)
+    }
+
+    /// Hashes everything, from the groups up.
+    pub fn run(&mut self, folder: &Folder<H>) {
+        for group in &self.groups {
+            let bytes = &mut self.levels[usize::from(group.level)].bytes;
+            *node_mut(bytes, group.into) = folder.node(group.fold as usize);
+        }
+        for level in (0..LEVELS).rev() {
+            let (above, own) = self.levels.split_at_mut(level);
+            let Level { bytes, blocks } = &own[0];
+            self.out.resize(bytes.len().max(self.out.len()), [0; 32]);
+            let out = &mut self.out[..bytes.len()];
+            H::hash64_many(bytes, out);
+            self.hashed += bytes.len() as u64;
+            for (at, (block, hash)) in blocks.iter().zip(out).enumerate() {
+                let (left, right) = (half(index32(at), Side::Left), half(index32(at), Side::Right));
+                // Rarely known: deletions alone bring it about.
+                let node = match combine_kind(node_of(bytes, left), node_of(bytes, right)) {
+                    Combined::Known(node) => node,
+                    Combined::Hash => tag_internal(*hash),
+                };
+                match above.last_mut() {
+                    Some(above) => *node_mut(&mut above.bytes, block.into) = node,
+                    None => self.tiles[at].node = node,
+                }
+            }
+        }
+    }
+
+    /// The new node of a tile.
+    pub fn node(&self, tile: usize) -> &Node {
+        &self.tiles[tile].node
+    }
+
+    /// Gives a tile's terminals and siblings to `sink`; `floor` is the depth of its position.
+    pub fn emit(&self, tile: usize, floor: u16, folder: &mut Folder<H>, sink: &mut impl Sink) {
+        let from = tile.checked_sub(1).map_or(0, |before| self.tiles[before].steps);
+        for step in &self.steps[from as usize..self.tiles[tile].steps as usize] {
+            match *step {
+                Step::Sibling { level, half } => {
+                    sink.sibling(node_of(&self.levels[usize::from(level)].bytes, half));
+                }
+                Step::Group(group) => {
+                    let group = &self.groups[group as usize];
+                    let fold = group.fold as usize;
+                    if folder.shape(fold) == Shape::Many {
+                        folder.emit(fold, sink);
+                    } else {
+                        folder.emit_only(fold, floor + u16::from(group.level) + 1, sink);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The folds of a tile's groups, in key order, with the [`heap_index`] of each.
+    pub fn groups(&self, tile: usize) -> impl Iterator<Item = (u8, usize)> + '_ {
+        let from = tile.checked_sub(1).map_or(0, |before| self.tiles[before].groups);
+        let groups = &self.groups[from as usize..self.tiles[tile].groups as usize];
+        groups.iter().map(|group| (group.index, group.fold as usize))
+    }
+
+    /// Gives the nodes below a tile's position that were computed, with the [`heap_index`] of each.
+    pub fn computed(&self, tile: usize, mut each: impl FnMut(u8, &Node)) {
+        for (number, level) in self.levels.iter().enumerate() {
+            let from = tile.checked_sub(1).map_or(0, |before| self.tiles[before].blocks[number]);
+            for at in from..self.tiles[tile].blocks[number] {
+                let block = &level.blocks[at as usize];
+                for side in [Side::Left, Side::Right] {
+                    if block.computed[usize::from(side == Side::Right)] {
+                        each(child_index(block.index, side), node_of(&level.bytes, half(at, side)));
+                    }
+                }
+            }
+        }
+    }
+}
