@@ -22,17 +22,22 @@ const POSITIONS: usize = (1 << (LEVELS + 1)) - 1;
 const _: () = assert!(POSITIONS <= 64, "one bit each in a word");
 
 /// What is known of a page's nodes; see the module.
+///
+/// A fold reads nodes in pairs of siblings: each pair is one cache line.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub struct Treelet {
     as_of: u64,
     known: u64,
+    /// The first node is half a line, and the first of a pair begins a line.
+    _half: [u64; 2],
     nodes: [Node; POSITIONS],
 }
 
 impl Treelet {
     /// A treelet that knows nothing, as of no commit.
     pub fn empty() -> Self {
-        Self { as_of: u64::MAX, known: 0, nodes: [TERMINATOR; POSITIONS] }
+        Self { as_of: u64::MAX, known: 0, _half: [0; 2], nodes: [TERMINATOR; POSITIONS] }
     }
 
     /// Knows nothing any more.
@@ -59,6 +64,12 @@ impl Treelet {
             let left = (heap_index(level, group >> (LEVELS - level)) - 1) | 1;
             prefetch(self.nodes[usize::from(left)..=usize::from(left) + 1].as_flattened());
         }
+    }
+
+    /// Asks for the memory of a node that will be written.
+    #[inline]
+    pub fn prefetch_node(&self, index: u8) {
+        prefetch(&self.nodes[usize::from(index)..=usize::from(index)]);
     }
 
     /// The nodes `levels` levels below the prefix, and for which of them they are known. A node

@@ -64,8 +64,13 @@ const LINE: usize = 64;
 #[inline]
 pub fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
-    for at in (0..size_of_val(values)).step_by(LINE) {
-        x86::prefetch(values.as_ptr().cast::<u8>().wrapping_add(at));
+    {
+        let start = values.as_ptr().cast::<u8>();
+        // From the line of the first byte to that of the last.
+        let before = start.addr() % LINE;
+        for at in (0..before + size_of_val(values)).step_by(LINE) {
+            x86::prefetch(start.wrapping_sub(before).wrapping_add(at));
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = values;

@@ -21,7 +21,7 @@ use pleach_core::{Hasher, Node};
 use pleach_io::{Device, Event, Runtime};
 
 use crate::error::{Error, Result};
-use crate::finish::{ChunkOutcome, PageNode, refold};
+use crate::finish::{PAGES_AHEAD, ChunkOutcome, PageNode, refold};
 use crate::log::{
     ChangeSection, LogValue, MAX_RECORD, NamespacePart, NodeSection, RecordBuf, commit_record,
 };
@@ -320,7 +320,14 @@ fn advance_treelets<H: Hasher, D: Device, R: Runtime>(
     pages: &[PageNode],
     treelets: &[(u8, Node)],
 ) {
-    for node in pages {
+    let ahead = |at: usize| pages.get(at).and_then(|node| Some((node, &node.page.as_ref()?.1)));
+    for (at, node) in pages.iter().enumerate() {
+        if let Some((_, page)) = ahead(at + 2 * PAGES_AHEAD) {
+            page.prefetch_head();
+        }
+        if let Some((node, page)) = ahead(at + PAGES_AHEAD) {
+            page.prefetch_nodes(treelets[node.treelet.clone()].iter().map(|(index, _)| *index));
+        }
         let Some((place, page)) = &node.page else { continue };
         let nodes = || treelets[node.treelet.clone()].iter().copied();
         let step = (node.before, number);

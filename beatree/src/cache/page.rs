@@ -19,8 +19,11 @@ use crate::treelet::{LEVELS, Treelet};
 /// Fingerprints in the allocation itself: pages of more cells have very short values.
 const NEAR: usize = 128;
 const WORD: usize = size_of::<u64>();
-/// Bytes of two cache lines.
-const LINES: usize = 128;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Lines of keys, on either side, in which a fold's search for a group mostly ends: keys are spread
+/// with a deviation of two lines in the middle of a page.
+const FOLD_LINES: usize = 3;
 
 /// Bytes of a page's allocation: two reference counts, the struct, and the allocator's header with
 /// its rounding.
@@ -144,7 +147,7 @@ impl CachedPage {
         prefetch(core::slice::from_ref(&self.guess));
         // The header has the bytes that keys share.
         prefetch(&self.page[..1]);
-        self.prefetch_cell(guess, key);
+        self.prefetch_cell(guess, key, 1);
     }
 
     /// Where the page's cells lie.
@@ -156,14 +159,14 @@ impl CachedPage {
     #[inline]
     pub fn prefetch_head(&self) {
         // The header, and in the line before it what lies in front of the page.
-        prefetch(&self.page[..LINES]);
+        prefetch(&self.page[..2 * LINE]);
     }
 
     /// Asks for the memory that a fold reads around a key, when what [`Self::prefetch_head`] asked
     /// for is there.
     #[inline]
     pub fn prefetch_key(&self, key: &Key) {
-        self.prefetch_cell(self.guess, key);
+        self.prefetch_cell(self.guess, key, FOLD_LINES);
         if let Some(treelet) = self.treelet.try_lock()
             && let Some(treelet) = treelet.as_deref()
         {
@@ -172,13 +175,25 @@ impl CachedPage {
         }
     }
 
+    /// So many `lines` of keys, on either side of where the key is expected.
     #[inline]
-    fn prefetch_cell(&self, guess: CellGuess, key: &Key) {
+    fn prefetch_cell(&self, guess: CellGuess, key: &Key, lines: usize) {
         let [slot, suffix, value] = guess.offsets(key);
-        let end = (suffix + LINES / 2).min(PAGE_SIZE);
-        prefetch(&self.page[end.saturating_sub(LINES)..end]);
+        let end = (suffix + lines * LINE).min(PAGE_SIZE);
+        prefetch(&self.page[suffix.saturating_sub(lines * LINE).min(end)..end]);
         for at in [slot, value] {
             prefetch(&self.page[at.min(PAGE_SIZE - 1)..][..1]);
+        }
+    }
+
+    /// Asks for the memory of nodes of the treelet that will be written; that of the page's front
+    /// should have been asked for ([`Self::prefetch_head`]).
+    #[inline]
+    pub fn prefetch_nodes(&self, nodes: impl Iterator<Item = u8>) {
+        if let Some(treelet) = self.treelet.try_lock()
+            && let Some(treelet) = treelet.as_deref()
+        {
+            nodes.for_each(|index| treelet.prefetch_node(index));
         }
     }
 

@@ -148,6 +148,16 @@ impl<H: Hasher> Tiles<H> {
         self.tiles.clear();
     }
 
+    /// At least as many as nodes were computed below the tiles' positions.
+    pub fn len(&self) -> usize {
+        self.groups.len() + self.levels.iter().map(|level| level.blocks.len()).sum::<usize>()
+    }
+
+    /// Is there no tile?
+    pub fn is_empty(&self) -> bool {
+        self.tiles.is_empty()
+    }
+
     /// Hash calls made since creation.
     pub fn hashed(&self) -> u64 {
         self.hashed

@@ -37,8 +37,8 @@ const OP_BYTES: usize = 72;
 /// Accesses a region from which on regions are not looked up ahead: at 78 that cost a tenth of the
 /// finish, at 2 it saved as much.
 const DENSE: usize = 32;
-/// Pages ahead of the one that is folded, whose memory is asked for.
-const PAGES_AHEAD: usize = 4;
+/// Pages ahead of the one that is worked on, whose memory is asked for.
+pub(crate) const PAGES_AHEAD: usize = 4;
 
 /// A leaf page that takes part.
 pub(super) struct PageTask {
@@ -222,6 +222,7 @@ impl<H: Hasher> FoldSpace<H> {
             &captured[from..ends[fold]]
         };
         self.captured_ends.clear();
+        out.reserve(captured.len() + self.tiles.len());
         for fold in &self.folds {
             match *fold {
                 PageFold::Known => {}

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pleach_beatree::cache::Step;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Completion, Device, Queue, Request, Runtime, Transfer};
 
 use super::Job;
-use super::chunk::{Again, Batch, Chunk, ChunkOutcome, FoldSpace};
+use super::chunk::{Again, Batch, Chunk, ChunkOutcome, FoldSpace, PAGES_AHEAD};
 use crate::error::Result;
 use crate::metrics::Counters;
 use crate::shared::Shared;
@@ -210,7 +211,13 @@ impl<H: Hasher, D: Device> Worker<H, D> {
         if !queued {
             return shared.read_missing(chunk);
         }
-        for page in &mut chunk.pages {
+        for index in 0..chunk.pages.len() {
+            for (ahead, step) in [(2 * PAGES_AHEAD, Step::Table), (PAGES_AHEAD, Step::Entry)] {
+                if let Some(at) = chunk.pages.get(index + ahead).and_then(|page| page.at.as_ref()) {
+                    shared.cache.ask_ahead(at.place, step);
+                }
+            }
+            let page = &mut chunk.pages[index];
             if let Some(at) = &page.at {
                 page.page = shared.cache.get(at.place, at.tag);
                 if page.page.is_none() {
