@@ -53,6 +53,8 @@ pub enum Step<'a> {
     Table,
     /// The page's entry.
     Entry,
+    /// The page, where it is searched for any key.
+    Front,
     /// The page, where a key's cell is expected.
     Page(&'a Key),
 }

@@ -6,7 +6,7 @@
 
 use pleach_core::fold::tiles::{Inner, Side, Tiles};
 use pleach_core::fold::{Change, Folder, HashId, heap_index};
-use pleach_core::node::{NodeKind, kind};
+use pleach_core::node::{NodeKind, kind, precedes};
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
@@ -265,7 +265,7 @@ impl<'a> Merge<'a> {
         let mut change = self.next_change(position);
         while let Some(key) = self.cell_key(position) {
             // Most cells have neither patch nor touch: they go in at the price of one comparison.
-            while let Some(at) = change.filter(|at| *at < key) {
+            while let Some(at) = change.filter(|at| precedes(at, &key)) {
                 self.changed(folder, &at, None, seen);
                 change = self.next_change(position);
             }
@@ -289,7 +289,13 @@ impl<'a> Merge<'a> {
         let patch = self.patches.first().map(|patch| patch.0);
         let touch = self.touches.first().map(|touch| touch.key);
         let next = match (patch, touch) {
-            (Some(patch), Some(touch)) => patch.min(touch),
+            (Some(patch), Some(touch)) => {
+                if precedes(&touch, &patch) {
+                    touch
+                } else {
+                    patch
+                }
+            }
             (one, other) => one.or(other)?,
         };
         position.covers(&next).then_some(next)

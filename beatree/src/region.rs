@@ -15,6 +15,7 @@
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_core::lanes::prefetch;
+use pleach_core::node::precedes;
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::Prefix;
 use pleach_core::search::{guess, lower_bound_bits};
@@ -223,7 +224,7 @@ fn position(leads: &[u32], pending: &[Pending], depth: u16, key: &Key) -> usize 
     if same == 0 {
         return from;
     }
-    from + pending[from..from + same].partition_point(|pending| pending.key < *key)
+    from + pending[from..from + same].partition_point(|pending| precedes(&pending.key, key))
 }
 
 impl RegionState {
@@ -405,7 +406,7 @@ impl Delta<'_> {
         let mut before = std::mem::take(self.pending);
         let mut old = before.drain(..).peekable();
         for new in coming {
-            while let Some(smaller) = old.next_if(|pending| pending.key < new.key) {
+            while let Some(smaller) = old.next_if(|pending| precedes(&pending.key, &new.key)) {
                 scratch.push(smaller);
             }
             if let Some(replaced) = old.next_if(|pending| pending.key == new.key) {

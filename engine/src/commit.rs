@@ -10,7 +10,7 @@
 //!    number.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::Stored;
@@ -21,7 +21,7 @@ use pleach_core::{Hasher, Node};
 use pleach_io::{Device, Event, Runtime};
 
 use crate::error::{Error, Result};
-use crate::finish::{PAGES_AHEAD, ChunkOutcome, PageNode, refold};
+use crate::finish::{ChunkOutcome, PAGES_AHEAD, PageNode, refold};
 use crate::log::{
     ChangeSection, LogValue, MAX_RECORD, NamespacePart, NodeSection, RecordBuf, commit_record,
 };
@@ -196,10 +196,10 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         // The parent failed after this record was queued behind it.
         shared.sequencer.lock().check()?;
     }
-    let (regions, changes) = flatten(chunks);
+    let (parts, changes) = flatten(chunks);
     let changes: Changes = Arc::new(changes);
     shared.undo.push(number, Arc::clone(&changes));
-    apply_all(shared, number, position, &regions, &changes);
+    apply_all(shared, number, position, parts, &changes);
     Counters::add(&shared.counters.changes, changes.len() as u64);
     Counters::add(&shared.counters.commits, 1);
     {
@@ -215,89 +215,77 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     Ok(())
 }
 
-struct RegionPart {
-    chunk: Arc<ChunkParts>,
-    index: usize,
-    changes: std::ops::Range<usize>,
+/// A chunk on its way into the regions, and where its changes start in the commit's list.
+struct Part {
+    chunk: ChunkOutcome,
+    first: usize,
 }
 
-struct ChunkParts {
-    regions: Vec<crate::finish::RegionOutcome>,
-    nodes: Vec<PageNode>,
-    treelets: Vec<(u8, Node)>,
-    inner: Vec<(u8, Node)>,
-}
-
-/// All touched regions, and all changes in one list.
-fn flatten(chunks: Vec<ChunkOutcome>) -> (Vec<RegionPart>, Vec<Changed>) {
-    let mut parts = Vec::new();
+/// All chunks, and all changes in one list.
+fn flatten(chunks: Vec<ChunkOutcome>) -> (Vec<Mutex<Part>>, Vec<Changed>) {
     let mut all = Vec::with_capacity(chunks.iter().map(|chunk| chunk.changes.len()).sum());
-    for mut chunk in chunks {
-        let offset = all.len();
+    let part = |mut chunk: ChunkOutcome| {
+        let first = all.len();
         all.append(&mut chunk.changes);
-        let owned = Arc::new(ChunkParts {
-            regions: chunk.regions,
-            nodes: chunk.nodes,
-            treelets: chunk.treelets,
-            inner: chunk.inner,
-        });
-        for (index, region) in owned.regions.iter().enumerate() {
-            let changes = region.changes.start + offset..region.changes.end + offset;
-            if !changes.is_empty() {
-                parts.push(RegionPart { chunk: Arc::clone(&owned), index, changes });
-            }
-        }
-    }
-    (parts, all)
+        Mutex::new(Part { chunk, first })
+    };
+    (chunks.into_iter().map(part).collect(), all)
 }
 
 fn apply_all<H: Hasher, D: Device, R: Runtime>(
     shared: &Arc<Shared<H, D, R>>,
     number: u64,
     position: u64,
-    regions: &[RegionPart],
+    parts: Vec<Mutex<Part>>,
     changes: &[Changed],
 ) {
     let workers = if changes.len() < 4096 { 1 } else { shared.runtime.workers() };
-    let share = regions.len().div_ceil(workers).max(1);
+    let next = AtomicUsize::new(0);
     let ripe = Mutex::new(Vec::new());
     let ripeness = shared.ripeness();
     let keep_inner = !shared.may_evict();
-    let apply = |index: usize| {
+    let apply = |_: usize| {
         let mut scratch: Vec<Pending> = Vec::new();
         let mut own_ripe = Vec::new();
         let (mut bytes, mut entries) = (0, 0);
         let mut nodes = Vec::new();
-        for part in regions.iter().skip(index * share).take(share) {
-            let outcome = &part.chunk.regions[part.index];
-            let pages = &part.chunk.nodes[outcome.nodes.clone()];
-            nodes.clear();
-            nodes.extend(pages.iter().map(|page| (page.child, page.node)));
-            let mut states = changes[part.changes.clone()]
-                .iter()
-                .map(|changed| (changed.key, changed.new.clone()));
-            let mut applied = Applied {
-                commit: number,
-                position,
-                changes: &mut states,
-                nodes: &nodes,
-                own: outcome.node,
-                inner: outcome
-                    .before
-                    .filter(|_| keep_inner)
-                    .map(|before| (before, &part.chunk.inner[outcome.treelet.clone()])),
-            };
-            let mut state = outcome.region.write();
-            let (more_bytes, more_entries) =
-                state.apply(&mut applied, &mut scratch, |prefix, touches| {
-                    if ripeness.is_ripe(&prefix, touches) {
-                        own_ripe.push(prefix);
-                    }
-                });
-            bytes += more_bytes;
-            entries += more_entries;
-            drop(state);
-            advance_treelets(shared, number, pages, &part.chunk.treelets);
+        while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let Part { chunk, first } = &mut *part.lock();
+            for outcome in &chunk.regions {
+                let own = *first + outcome.changes.start..*first + outcome.changes.end;
+                if own.is_empty() {
+                    continue;
+                }
+                let pages = &chunk.nodes[outcome.nodes.clone()];
+                nodes.clear();
+                nodes.extend(pages.iter().map(|page| (page.child, page.node)));
+                let mut states =
+                    changes[own].iter().map(|changed| (changed.key, changed.new.clone()));
+                let mut applied = Applied {
+                    commit: number,
+                    position,
+                    changes: &mut states,
+                    nodes: &nodes,
+                    own: outcome.node,
+                    inner: outcome
+                        .before
+                        .filter(|_| keep_inner)
+                        .map(|before| (before, &chunk.inner[outcome.treelet.clone()])),
+                };
+                let mut state = outcome.region.write();
+                let (more_bytes, more_entries) =
+                    state.apply(&mut applied, &mut scratch, |prefix, touches| {
+                        if ripeness.is_ripe(&prefix, touches) {
+                            own_ripe.push(prefix);
+                        }
+                    });
+                bytes += more_bytes;
+                entries += more_entries;
+                drop(state);
+                advance_treelets(shared, number, pages, &chunk.treelets);
+            }
+            // Here, while its pages are near.
+            chunk.clear();
         }
         Counters::change(&shared.counters.pending_bytes, bytes);
         Counters::change(&shared.counters.pending_entries, entries);
@@ -308,6 +296,7 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
     } else {
         shared.runtime.fork_join(workers, &apply);
     }
+    shared.workers.keep(parts.into_iter().map(|part| part.into_inner().chunk));
     let mut ripe = ripe.into_inner();
     ripe.sort_unstable();
     shared.ripe.lock().extend(ripe);

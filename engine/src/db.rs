@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use pleach_beatree::Top;
 use pleach_beatree::cache::{Buffers, Cache};
@@ -16,6 +16,7 @@ use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{Device, DeviceInfo, Event, LockMode, OpenMode, Runtime, Step};
 
+use crate::answers::Answers;
 use crate::checkpoint::image::image_name;
 use crate::checkpoint::{Checkpointer, checkpoint, first_image};
 use crate::creation::{self, Folder};
@@ -125,6 +126,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             root,
             parent: options.over,
             witness: options.witness,
+            announces: AtomicBool::new(false),
+            announced: ArcSwapOption::empty(),
             queue: Mutex::new(None),
         })
     }
@@ -350,6 +353,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         top: ArcSwap::from_pointee(recovered.top),
         ripe: Mutex::new(ripe),
         tentative: Mutex::new(Vec::new()),
+        answers: Answers::new(options.answers_bytes()),
         prefetches: Prefetches::new(runtime.event(), runtime.event()),
         structure: Mutex::new(()),
         replay_start: AtomicU64::new(newest.replay.position),

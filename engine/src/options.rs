@@ -57,6 +57,9 @@ pub struct Options {
     pub(crate) geometry: Geometry,
 }
 
+/// More room for answers than sessions use.
+const MAX_ANSWERS: usize = 64 << 20;
+
 impl Options {
     /// Options for the database in this folder, with the defaults: not created when missing, a
     /// budget of 1 GiB, all cores, 128 page reads in flight, [`Durability::Commit`].
@@ -72,7 +75,7 @@ impl Options {
             direct: true,
             trie_cache: None,
             log_limit: 256 << 20,
-            flush_at: 4,
+            flush_at: 8,
             geometry: Geometry::default(),
         }
     }
@@ -171,7 +174,12 @@ impl Options {
 
     /// Budget of the leaf cache: what the delta, nodes and windows leave.
     pub(crate) fn leaf_cache_bytes(&self) -> usize {
-        usize::try_from(self.cache_bytes / 2).unwrap_or(usize::MAX)
+        usize::try_from(self.cache_bytes / 2).unwrap_or(usize::MAX) - self.answers_bytes()
+    }
+
+    /// Budget of the values that were looked up ahead: at the default, 2^17 of them.
+    pub(crate) fn answers_bytes(&self) -> usize {
+        usize::try_from(self.cache_bytes / 64).unwrap_or(usize::MAX / 4).min(MAX_ANSWERS)
     }
 
     /// Says what is absurd, in one line.

@@ -1,8 +1,11 @@
-//! Prefetching: pages start to arrive while the caller goes on.
+//! Prefetching: pages start to arrive, and values are looked up, while the caller goes on.
 //!
-//! The caller hands the keys over and is done. A task with a queue of its own looks their places
-//! up and asks for the pages that are not cached, as far as its queue has room; keys beyond
-//! [`WAITING`] are dropped, and read when they are needed.
+//! The caller hands the keys over and is done. A task with a queue of its own looks them up in
+//! groups: values at hand become answers ([`crate::answers`]), and pages that are not cached are
+//! asked for, as far as the queue has room; what they bring becomes answers too. A reader that finds
+//! no answer takes a group upon itself before it looks for its own key, so that it need not wait
+//! for a task that has no processor. Keys beyond [`WAITING`] are dropped, and read when they are
+//! needed.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -11,15 +14,17 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
-use pleach_beatree::Region;
+use pleach_beatree::cache::{CachedPage, Step as Lookup};
 use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::{Region, Stored};
+use pleach_core::page::leaf::Cell;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Completion, Device, Event, Queue, Request, Runtime, Step, Transfer};
 
 use crate::error::Result;
 use crate::metrics::Counters;
 use crate::shared::{Located, Shared};
-use crate::warm::{GROUP, Reach};
+use crate::warm::GROUP;
 
 /// Keys that may wait to be looked up.
 const WAITING: usize = 1 << 18;
@@ -34,18 +39,54 @@ const ANNOUNCED: usize = 32;
 /// The ring is asked for so many pages at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
 
+/// Keys that a session has announced, looked up group by group by whoever has time.
+pub(crate) struct Announced {
+    /// The commit that the session reads.
+    base: u64,
+    keys: Vec<Key>,
+    next: AtomicUsize,
+}
+
+impl Announced {
+    /// The next group, for the caller alone.
+    fn claim(&self) -> Option<&[Key]> {
+        if self.next.load(Ordering::Relaxed) >= self.keys.len() {
+            return None;
+        }
+        let from = self.next.fetch_add(GROUP, Ordering::Relaxed);
+        let end = self.keys.len().min(from.saturating_add(GROUP));
+        self.keys.get(from..end).filter(|group| !group.is_empty())
+    }
+}
+
+/// How far the lookup of a key has come.
+struct Found {
+    /// Where its page is.
+    at: Option<Located>,
+    /// Does the page have the answer?
+    answers: bool,
+    page: Option<Arc<CachedPage>>,
+}
+
+impl Found {
+    const NOTHING: Self = Self { at: None, answers: false, page: None };
+}
+
 /// What is brought in.
 enum Wanted {
-    Leaf(Located),
+    /// A page, and the key that has an answer in it as of this commit.
+    Leaf(Located, Option<(u64, Key)>),
     /// The nodes of a region that are not in memory.
     Nodes(Arc<Region>, NodePlace),
 }
 
 /// The hand-over between sessions and the task.
 pub(crate) struct Prefetches<E> {
-    sender: Sender<Vec<Key>>,
-    receiver: Receiver<Vec<Key>>,
+    sender: Sender<Arc<Announced>>,
+    receiver: Receiver<Arc<Announced>>,
     waiting: AtomicUsize,
+    /// What readers found missing in the groups that they took upon themselves.
+    missing: (Sender<Wanted>, Receiver<Wanted>),
     /// Places of leaf pages that are being read: who needs one waits for it.
     flying: Mutex<HashSet<u32>>,
     /// Tells those who wait.
@@ -59,9 +100,10 @@ impl<E> Prefetches<E> {
     pub(crate) fn new(event: E, landed: E) -> Self {
         // Bounded by `waiting`, in keys.
         let (sender, receiver) = crossbeam_channel::unbounded();
+        let missing = crossbeam_channel::unbounded();
         let (waiting, idle) = (AtomicUsize::new(0), AtomicBool::new(true));
         let flying = Mutex::default();
-        Self { sender, receiver, waiting, flying, landed, event, idle }
+        Self { sender, receiver, waiting, missing, flying, landed, event, idle }
     }
 
     fn is_flying(&self, place: u32) -> bool {
@@ -70,19 +112,143 @@ impl<E> Prefetches<E> {
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
-    /// Hands over keys whose pages, and the nodes above them, are to be brought in.
-    pub(crate) fn prefetch(&self, keys: &[Key]) {
-        if self.all_is_here() {
-            return;
-        }
+    /// Hands over keys whose values, pages, and nodes above them are to be brought in for a session
+    /// that reads this commit; gives what its readers can help with.
+    pub(crate) fn prefetch(&self, base: u64, keys: &[Key]) -> Option<Arc<Announced>> {
         let waiting = self.prefetches.waiting.fetch_add(keys.len(), Ordering::Relaxed);
         let taken = keys.len().min(WAITING.saturating_sub(waiting));
         self.prefetches.waiting.fetch_sub(keys.len() - taken, Ordering::Relaxed);
-        if taken == 0 || self.prefetches.sender.send(keys[..taken].to_vec()).is_err() {
-            return;
+        if taken == 0 {
+            return None;
         }
+        let keys = keys[..taken].to_vec();
+        let announced = Arc::new(Announced { base, keys, next: AtomicUsize::new(0) });
+        if self.all_is_here() {
+            self.prefetches.waiting.fetch_sub(taken, Ordering::Relaxed);
+            return Some(announced);
+        }
+        self.prefetches.sender.send(Arc::clone(&announced)).ok()?;
+        self.wake_prefetcher();
+        Some(announced)
+    }
+
+    fn wake_prefetcher(&self) {
         if self.prefetches.idle.swap(false, Ordering::SeqCst) {
             self.prefetches.event.notify();
+        }
+    }
+
+    /// Looks up the next group of announced keys, on a reader's thread. False when there is none
+    /// left. The caller holds a grace guard.
+    pub(crate) fn help(&self, announced: &Announced) -> bool {
+        let Some(group) = announced.claim() else { return false };
+        let mut missing = false;
+        self.look_up(announced.base, group, &mut None, &mut |wanted| {
+            missing |= self.prefetches.missing.0.send(wanted).is_ok();
+        });
+        if missing {
+            self.wake_prefetcher();
+        }
+        true
+    }
+
+    /// Looks up a group of keys: values at hand become answers, what is not here is given to
+    /// `wanted`. `last` are the nodes that were wanted last.
+    ///
+    /// Each step is taken for the whole group, and asks for the memory that the next one reads.
+    fn look_up(
+        &self,
+        base: u64,
+        group: &[Key],
+        last: &mut Option<NodePlace>,
+        wanted: &mut impl FnMut(Wanted),
+    ) {
+        let mut found = [const { Found::NOTHING }; GROUP];
+        {
+            let top = self.top.load();
+            for key in group {
+                top.region(key).prefetch();
+                self.answers.ask_ahead(key);
+            }
+            for key in group {
+                top.region(key).read().prefetch(key);
+            }
+        }
+        for (key, found) in group.iter().zip(&mut found) {
+            *found = self.find(base, key, last, wanted);
+            if let Some(at) = &found.at {
+                self.cache.ask_ahead(at.place, Lookup::Table);
+            }
+        }
+        for step in [Lookup::Entry, Lookup::Front] {
+            let places = found.iter().filter_map(|found| found.at.as_ref());
+            places.for_each(|at| self.cache.ask_ahead(at.place, step));
+        }
+        let batch = self.batch.load(Ordering::Relaxed);
+        for (key, found) in group.iter().zip(&mut found) {
+            let Some(at) = found.at.take() else { continue };
+            found.page = self.cache.get_in(at.place, at.tag, batch);
+            match &found.page {
+                None => wanted(Wanted::Leaf(at, found.answers.then_some((base, *key)))),
+                Some(page) if found.answers => page.prefetch_found(key),
+                Some(_) => {}
+            }
+        }
+        for (key, found) in group.iter().zip(&found) {
+            if let Some(page) = found.page.as_ref().filter(|_| found.answers) {
+                self.answer_from(base, key, page);
+            }
+        }
+    }
+
+    /// The first half of a lookup: in the index and among the pending changes.
+    fn find(
+        &self,
+        base: u64,
+        key: &Key,
+        last: &mut Option<NodePlace>,
+        wanted: &mut impl FnMut(Wanted),
+    ) -> Found {
+        let mut nodes = None;
+        let found = self.in_region(key, |region, state| {
+            if let Nodes::Paged(place) = &state.nodes
+                && *last != Some(*place)
+            {
+                nodes = Some((Arc::clone(region), *place));
+            }
+            let child = state.cuts.find(key);
+            let tag = state.cuts.tag(child);
+            let at = state.cuts.place(child).map(|place| Located { place, tag });
+            // Only what the session's commit left is an answer.
+            let stands = state.changed <= base;
+            match (state.pending_of(key), &at) {
+                (Some(pending), _) if stands => self.answer(base, key, &pending.stored),
+                (None, None) if stands => self.answers.put(base, key, None),
+                (None, Some(_)) => return Found { at, answers: stands, page: None },
+                _ => {}
+            }
+            Found { at, answers: false, page: None }
+        });
+        if let Some((region, place)) = nodes {
+            *last = Some(place);
+            wanted(Wanted::Nodes(region, place));
+        }
+        found
+    }
+
+    fn answer_from(&self, base: u64, key: &Key, page: &CachedPage) {
+        match page.get(key) {
+            None => self.answers.put(base, key, None),
+            Some(Cell::Inline(value)) => self.answers.put(base, key, Some(value)),
+            Some(Cell::Overflow(_)) => {}
+        }
+    }
+
+    fn answer(&self, base: u64, key: &Key, stored: &Stored) {
+        match stored {
+            Stored::Absent => self.answers.put(base, key, None),
+            Stored::Inline(value) => self.answers.put(base, key, Some(value)),
+            Stored::Large(_) | Stored::Overflow(_) => {}
         }
     }
 
@@ -108,9 +274,8 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
     shared: Arc<Shared<H, D, R>>,
     queue: Option<D::Queue>,
-    /// Keys at hand, and the next of them to be looked up.
-    keys: Vec<Key>,
-    next: usize,
+    /// Keys at hand.
+    keys: Option<Arc<Announced>>,
     /// Found and not asked for yet.
     found: VecDeque<Wanted>,
     /// Nodes that were asked for last: neighbouring keys share them.
@@ -127,8 +292,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         Self {
             shared,
             queue: None,
-            keys: Vec::new(),
-            next: 0,
+            keys: None,
             found: VecDeque::with_capacity(2 * GROUP),
             nodes: None,
             unannounced: 0,
@@ -187,7 +351,9 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             return Ok(Step::Again);
         }
         shared.prefetches.idle.swap(true, Ordering::SeqCst);
-        if shared.prefetches.receiver.is_empty() && self.found.is_empty() {
+        let prefetches = &shared.prefetches;
+        let (announced, missing) = (&prefetches.receiver, &prefetches.missing.1);
+        if announced.is_empty() && missing.is_empty() && self.found.is_empty() {
             return Ok(Step::Idle);
         }
         shared.prefetches.idle.store(false, Ordering::Release);
@@ -201,7 +367,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             }
             let Some(wanted) = self.found.pop_front() else { break };
             let (file, page) = match &wanted {
-                Wanted::Leaf(at) => {
+                Wanted::Leaf(at, _) => {
                     shared.prefetches.flying.lock().insert(at.place);
                     (shared.files.leaf.clone(), u64::from(at.place))
                 }
@@ -217,18 +383,25 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
 
     /// Looks up the next keys until a page is wanted that is not here.
     fn look_up(&mut self, shared: &Shared<H, D, R>) {
+        let prefetches = &shared.prefetches;
         while self.found.is_empty() {
-            if self.next == self.keys.len() {
-                let prefetches = &shared.prefetches;
-                prefetches.waiting.fetch_sub(self.keys.len(), Ordering::Relaxed);
-                (self.keys, self.next) = (Vec::new(), 0);
-                let Ok(keys) = prefetches.receiver.try_recv() else { return };
-                self.keys = keys;
+            if let Ok(wanted) = prefetches.missing.1.try_recv() {
+                self.found.push_back(wanted);
+                return;
             }
-            let end = self.keys.len().min(self.next + GROUP);
-            let group = &self.keys[self.next..end];
-            self.next = end;
-            find(shared, group, &mut self.nodes, &mut self.found);
+            let Some(announced) = &self.keys else {
+                let Ok(announced) = prefetches.receiver.try_recv() else { return };
+                self.keys = Some(announced);
+                continue;
+            };
+            let Some(group) = announced.claim() else {
+                prefetches.waiting.fetch_sub(announced.keys.len(), Ordering::Relaxed);
+                self.keys = None;
+                continue;
+            };
+            let _guard = shared.grace.enter();
+            let (found, last) = (&mut self.found, &mut self.nodes);
+            shared.look_up(announced.base, group, last, &mut |wanted| found.push_back(wanted));
         }
     }
 
@@ -238,12 +411,16 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         let slot = usize::try_from(completion.token).expect("a slot");
         self.free.push(slot);
         let wanted = self.asked[slot].take().expect("asked for before");
-        let place = if let Wanted::Leaf(at) = &wanted { Some(at.place) } else { None };
+        let place = if let Wanted::Leaf(at, _) = &wanted { Some(at.place) } else { None };
         let brought = match (completion.result, wanted) {
             (Err(error), _) => Err(error.into()),
-            (Ok(()), Wanted::Leaf(at)) => {
+            (Ok(()), Wanted::Leaf(at, asks)) => {
                 Counters::add(&shared.counters.cache_misses, 1);
-                shared.admit(&at, completion.buf).map(|_| ())
+                shared.admit(&at, completion.buf).map(|page| {
+                    if let Some((base, key)) = asks {
+                        shared.answer_from(base, &key, &page);
+                    }
+                })
             }
             (Ok(()), Wanted::Nodes(region, place)) => {
                 shared.install_nodes(&region, &place, &completion.buf)
@@ -256,35 +433,4 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             tracing::debug!(%error, "a prefetched page was dropped");
         }
     }
-}
-
-/// The pages, and the nodes, that these keys want and that are not here. `last` are the nodes that
-/// were asked for last.
-fn find<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
-    group: &[Key],
-    last: &mut Option<NodePlace>,
-    found: &mut VecDeque<Wanted>,
-) {
-    shared.warm(group.iter(), Reach::Place);
-    let mut leaves = [const { None }; GROUP];
-    for (key, leaf) in group.iter().zip(&mut leaves) {
-        let nodes = shared.in_region(key, |region, state| {
-            let child = state.cuts.find(key);
-            let tag = state.cuts.tag(child);
-            *leaf = state.cuts.place(child).map(|place| Located { place, tag });
-            match &state.nodes {
-                Nodes::Paged(place) if *last != Some(*place) => Some((Arc::clone(region), *place)),
-                _ => None,
-            }
-        });
-        if let Some((region, place)) = nodes {
-            *last = Some(place);
-            found.push_back(Wanted::Nodes(region, place));
-        }
-    }
-    let batch = shared.batch.load(Ordering::Relaxed);
-    let missing = leaves.into_iter().flatten();
-    let missing = missing.filter(|at| !shared.cache.hold(at.place, at.tag, batch));
-    found.extend(missing.map(Wanted::Leaf));
 }

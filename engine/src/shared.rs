@@ -17,6 +17,7 @@ use pleach_core::page::{FileKind, Identity};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, PageBuf, Runtime};
 
+use crate::answers::Answers;
 use crate::error::{Error, Result};
 use crate::finish::Workers;
 use crate::metrics::Counters;
@@ -74,6 +75,7 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) work: R::Event,
     /// Tells waiters that background work or a commit has come further.
     pub(crate) progress: R::Event,
+    pub(crate) answers: Answers,
     pub(crate) prefetches: Prefetches<R::Event>,
     /// Overflow runs that are written and not yet named by a record. Locked after `extents`.
     pub(crate) tentative: Mutex<Vec<Run>>,

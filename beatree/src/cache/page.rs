@@ -110,20 +110,25 @@ impl CachedPage {
     #[inline]
     pub fn find(&self, key: &Key) -> Option<usize> {
         let view = self.view();
+        self.candidates(key).find(|index| view.key(*index) == *key)
+    }
+
+    /// Cells that may be a key's: those with its fingerprint.
+    #[inline]
+    fn candidates(&self, key: &Key) -> impl Iterator<Item = usize> + '_ {
         let len = usize::from(self.len);
         let words = if len <= NEAR { self.near.as_slice() } else { self.far.as_slice() };
         let wanted = u64::from(fingerprint(key)) * LOW_BITS;
-        for (at, word) in words[..len.div_ceil(WORD)].iter().enumerate() {
+        let words = words[..len.div_ceil(WORD)].iter().enumerate();
+        let indexes = words.flat_map(move |(at, word)| {
             let mut equal = zero_bytes(u64::from_le_bytes(*word) ^ wanted);
-            while equal != 0 {
-                let index = at * WORD + (equal.trailing_zeros() / 8) as usize;
-                if index < len && view.key(index) == *key {
-                    return Some(index);
-                }
+            core::iter::from_fn(move || {
+                let bit = (equal != 0).then(|| equal.trailing_zeros())?;
                 equal &= equal - 1;
-            }
-        }
-        None
+                Some(at * WORD + (bit / 8) as usize)
+            })
+        });
+        indexes.take_while(move |index| *index < len)
     }
 
     /// The value of a key.
@@ -137,6 +142,26 @@ impl CachedPage {
     pub(super) fn prefetch_front(&self) {
         prefetch(&self.near);
         prefetch(core::slice::from_ref(&self.treelet));
+    }
+
+    /// Asks for the memory that a search for a cell reads.
+    #[inline]
+    pub(super) fn prefetch_prints(&self) {
+        prefetch(&self.near);
+        prefetch(core::slice::from_ref(&self.guess));
+        prefetch(&self.page[..2 * LINE]);
+    }
+
+    /// Searches for a key, as far as fingerprints say, and asks for the memory of its cell.
+    #[inline]
+    pub fn prefetch_found(&self, key: &Key) {
+        if let Some(index) = self.candidates(key).next() {
+            let [slot, suffix, value] = self.guess.offsets_of(index);
+            for (at, len) in [(slot, 1), (suffix, size_of::<Key>()), (value, 1)] {
+                let at = at.min(PAGE_SIZE);
+                prefetch(&self.page[at..(at + len).min(PAGE_SIZE)]);
+            }
+        }
     }
 
     /// Asks for the memory that a lookup of `key` reads; `guess` is this page's.

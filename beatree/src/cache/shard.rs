@@ -340,6 +340,10 @@ impl Shard {
                     prefetch(core::slice::from_ref(&self.entries[id as usize]));
                 }
             }
+            Step::Front => {
+                let page = self.find(place).and_then(|id| self.entries[id as usize].page.as_ref());
+                page.into_iter().for_each(|page| page.prefetch_prints());
+            }
             Step::Page(key) => {
                 let entry = self.find(place).map(|id| &self.entries[id as usize]);
                 if let Some(entry) = entry

@@ -148,8 +148,14 @@ impl CellGuess {
     pub fn offsets(&self, key: &Key) -> [usize; 3] {
         let whole = whole_bytes(self.prefix_len);
         let Some(wanted) = head(&key[whole..]) else { return [0; 3] };
+        self.offsets_of(guess_of(wanted, self.prefix_len, usize::from(self.count)))
+    }
+
+    /// The same of a cell that is known.
+    #[inline]
+    pub fn offsets_of(&self, at: usize) -> [usize; 3] {
+        let whole = whole_bytes(self.prefix_len);
         let (count, keys) = (usize::from(self.count), usize::from(self.keys));
-        let at = guess_of(wanted, self.prefix_len, count);
         let values = keys + count * (32 - whole);
         // Values of one length, as they mostly are.
         let value = values + usize::from(self.value_bytes) * at / count.max(1);

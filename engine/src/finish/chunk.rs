@@ -135,6 +135,20 @@ pub(crate) struct ChunkOutcome {
     pub(super) ops: Vec<u8>,
 }
 
+impl ChunkOutcome {
+    /// Forgets all and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.regions.clear();
+        self.nodes.clear();
+        self.treelets.clear();
+        self.inner.clear();
+        self.changes.clear();
+        self.terminals.clear();
+        self.siblings.clear();
+        self.ops.clear();
+    }
+}
+
 /// Why a chunk gave nothing.
 pub(super) enum Again {
     /// A region changed meanwhile: gather anew.
@@ -173,6 +187,8 @@ pub(super) struct FoldSpace<H: Hasher> {
     pub(super) terminals: Vec<u8>,
     pub(super) siblings: Vec<Node>,
     pub(super) fragments: Vec<Fragment>,
+    /// The page of each node in the outcome.
+    pub(super) node_pages: Vec<usize>,
     /// Where each page's operations start.
     pub(super) op_starts: Vec<usize>,
 }
@@ -446,24 +462,28 @@ impl Chunk {
         }
     }
 
-    /// Folds the chunk, whose pages are all here.
+    /// Folds the chunk, whose pages are all here. An `outcome` that has been used lends its memory.
     pub(super) fn fold<H: Hasher>(
         &mut self,
         batch: &Batch<'_>,
         space: &mut FoldSpace<H>,
+        mut outcome: ChunkOutcome,
     ) -> Result<ChunkOutcome, Again> {
         self.fold_pages(batch, space);
         let touches: usize = self.pages.iter().map(|page| page.touches.len()).sum();
-        let mut outcome = ChunkOutcome {
-            regions: Vec::with_capacity(self.regions.len()),
-            nodes: Vec::with_capacity(self.pages.len()),
-            changes: Vec::with_capacity(touches),
-            ops: Vec::with_capacity(if batch.witness { touches * OP_BYTES } else { 0 }),
-            ..ChunkOutcome::default()
-        };
+        outcome.clear();
+        outcome.regions.reserve(self.regions.len());
+        outcome.nodes.reserve(self.pages.len());
+        outcome.changes.reserve(touches);
+        outcome.ops.reserve(if batch.witness { touches * OP_BYTES } else { 0 });
         space.gather_captured(&mut outcome.treelets);
         self.emit_pages(batch, space, &mut outcome);
         self.fold_regions(batch, space, &mut outcome)?;
+        for (node, at) in outcome.nodes.iter_mut().zip(&space.node_pages) {
+            let task = &mut self.pages[*at];
+            let page = task.page.take().filter(|_| !node.treelet.is_empty());
+            node.page = task.at.as_ref().map(|at| at.place).zip(page);
+        }
         for page in &mut self.pages {
             page.page = None;
         }

@@ -19,7 +19,7 @@ use pleach_beatree::leaf_fold::Touch;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
-pub(crate) use chunk::{ChunkOutcome, PAGES_AHEAD, PageNode, RegionOutcome};
+pub(crate) use chunk::{ChunkOutcome, PAGES_AHEAD, PageNode};
 pub(crate) use worker::Workers;
 
 use crate::error::{Error, Result};

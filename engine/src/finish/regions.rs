@@ -30,6 +30,7 @@ impl Chunk {
         outcome: &mut ChunkOutcome,
     ) -> Result<(), Again> {
         space.regions.clear();
+        space.node_pages.clear();
         let mut folds = Vec::with_capacity(self.regions.len());
         for task in &self.regions {
             let (from, changes_from) = (
@@ -110,7 +111,8 @@ impl Chunk {
         let prefix = task.region.prefix();
         let levels = if task.newest { capture_levels(prefix) } else { 0 };
         let treelet = state.treelet.as_deref();
-        let mut regions = std::mem::take(&mut space.regions);
+        let (mut regions, mut node_pages) =
+            (std::mem::take(&mut space.regions), std::mem::take(&mut space.node_pages));
         regions.begin_capturing(prefix.len(), levels);
         let mut walk = Walk {
             chunk: self,
@@ -123,10 +125,11 @@ impl Chunk {
             folded: space,
             regions: &mut regions,
             nodes,
+            node_pages: &mut node_pages,
         };
         walk.visit(0, 0, 0..state.cuts.len());
         let fold = regions.end().map_err(Again::Expose);
-        space.regions = regions;
+        (space.regions, space.node_pages) = (regions, node_pages);
         fold
     }
 }
@@ -145,6 +148,7 @@ struct Walk<'a, H: Hasher> {
     folded: &'a FoldSpace<H>,
     regions: &'a mut Folder<H>,
     nodes: &'a mut Vec<PageNode>,
+    node_pages: &'a mut Vec<usize>,
 }
 
 impl<'a, H: Hasher> Walk<'a, H> {
@@ -202,13 +206,13 @@ impl<'a, H: Hasher> Walk<'a, H> {
         if touches.iter().any(|touch| touch.writes.is_some()) {
             let new = self.page_node(page, at, node);
             self.nodes.push(new);
+            self.node_pages.push(at);
         }
     }
 
     fn page_node(&self, page: &PageTask, at: usize, node: Node) -> PageNode {
         let ends = &self.folded.captured_ends;
         let treelet = at.checked_sub(1).map_or(0, |before| ends[before])..ends[at];
-        let learns = page.page.as_ref().filter(|_| !treelet.is_empty());
         PageNode {
             child: page.child,
             prefix: page.prefix,
@@ -216,7 +220,7 @@ impl<'a, H: Hasher> Walk<'a, H> {
             before: page.stands_at.unwrap_or_default(),
             treelet,
             ripens: page.ripens(self.batch),
-            page: page.at.as_ref().zip(learns).map(|(at, page)| (at.place, page.clone())),
+            page: None,
         }
     }
 }

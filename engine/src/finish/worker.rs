@@ -20,6 +20,9 @@ const NODES: u64 = 1 << 31;
 /// Chunks that a worker has gathered ahead of the one it folds.
 const AHEAD: usize = 8;
 
+/// Outcomes whose memory is kept: those of a batch of 100,000 accesses.
+const MAX_KEPT: usize = 200;
+
 struct Worker<H: Hasher, D: Device> {
     /// Made on the worker's own thread: a ring has one issuer.
     queue: Option<D::Queue>,
@@ -38,11 +41,26 @@ impl<H: Hasher, D: Device> Default for Worker<H, D> {
 pub(crate) struct Workers<H: Hasher, D: Device> {
     workers: Vec<Mutex<Worker<H, D>>>,
     inline: Mutex<Worker<H, D>>,
+    /// Outcomes that have been used: fresh memory costs as much as folding into it.
+    outcomes: Mutex<Vec<ChunkOutcome>>,
 }
 
 impl<H: Hasher, D: Device> Workers<H, D> {
     pub(crate) fn new(count: usize) -> Self {
-        Self { workers: (0..count).map(|_| Mutex::default()).collect(), inline: Mutex::default() }
+        let workers = (0..count).map(|_| Mutex::default()).collect();
+        Self { workers, inline: Mutex::default(), outcomes: Mutex::default() }
+    }
+
+    /// An empty outcome.
+    fn outcome(&self) -> ChunkOutcome {
+        self.outcomes.lock().pop().unwrap_or_default()
+    }
+
+    /// Keeps the memory of outcomes that are not needed any more.
+    pub(crate) fn keep(&self, outcomes: impl Iterator<Item = ChunkOutcome>) {
+        let mut kept = self.outcomes.lock();
+        let room = MAX_KEPT.saturating_sub(kept.len());
+        kept.extend(outcomes.take(room));
     }
 
     /// Runs a job's chunks on worker `index`.
@@ -95,7 +113,7 @@ impl<H: Hasher, D: Device> Workers<H, D> {
         loop {
             gather(&mut chunk);
             shared.read_missing(&mut chunk)?;
-            match chunk.fold(batch, &mut worker.space) {
+            match chunk.fold(batch, &mut worker.space, self.outcome()) {
                 Ok(outcome) => return Ok(Ok(outcome)),
                 Err(Again::Changed) => {}
                 Err(Again::Expose(key)) => return Ok(Err(key)),
@@ -161,7 +179,7 @@ impl<H: Hasher, D: Device> Worker<H, D> {
                 continue;
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
-            match chunk.fold(job.batch, &mut self.space) {
+            match chunk.fold(job.batch, &mut self.space, shared.workers.outcome()) {
                 Ok(outcome) => *job.outcomes[chunk.index].lock() = Some(outcome),
                 Err(Again::Expose(key)) => *job.expose.lock() = Some(key),
                 Err(Again::Changed) => {
@@ -212,7 +230,9 @@ impl<H: Hasher, D: Device> Worker<H, D> {
             return shared.read_missing(chunk);
         }
         for index in 0..chunk.pages.len() {
-            for (ahead, step) in [(2 * PAGES_AHEAD, Step::Table), (PAGES_AHEAD, Step::Entry)] {
+            let steps = [Step::Table, Step::Entry, Step::Front];
+            for (ahead, step) in (1..=3).rev().zip(steps) {
+                let ahead = ahead * PAGES_AHEAD;
                 if let Some(at) = chunk.pages.get(index + ahead).and_then(|page| page.at.as_ref()) {
                     shared.cache.ask_ahead(at.place, step);
                 }
