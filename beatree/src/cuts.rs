@@ -168,9 +168,14 @@ fn assert_tiling(region: &Prefix, children: &[Cut]) {
 #[inline]
 pub(crate) fn bits_behind(key: &Key, from: u16) -> u32 {
     let byte = usize::from(from / 8);
-    let mut window = [0u8; 8];
-    let have = (32 - byte.min(32)).min(8);
-    window[..have].copy_from_slice(&key[byte..byte + have]);
+    let window = if let Some(window) = key.get(byte..).and_then(<[u8]>::first_chunk) {
+        *window
+    } else {
+        let mut window = [0u8; 8];
+        let have = (32 - byte.min(32)).min(8);
+        window[..have].copy_from_slice(&key[byte..byte + have]);
+        window
+    };
     ((u64::from_be_bytes(window) << (from % 8)) >> 32) as u32
 }
 

@@ -202,6 +202,11 @@ impl Region {
         self.state.read()
     }
 
+    /// The state, for reading, if nobody changes it.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, RegionState>> {
+        self.state.try_read()
+    }
+
     /// The state, for changing.
     pub fn write(&self) -> RwLockWriteGuard<'_, RegionState> {
         self.state.write()
@@ -245,11 +250,18 @@ impl RegionState {
         let child = self.cuts.find(key);
         prefetch(&self.touches[child..=child]);
         prefetch(&self.changed_at[child..=child]);
-        if let Nodes::Resident(nodes) = &self.nodes {
-            prefetch(&nodes[child.saturating_sub(1)..(child + 2).min(nodes.len())]);
-        }
+        self.prefetch_nodes(child, key);
         let at = self.pending_from(key);
         prefetch(&self.pending[at..(at + 1).min(self.pending.len())]);
+    }
+
+    /// Asks for the memory that the fold of this region reads on the way to a child, which has
+    /// this key. There may be no such child any more.
+    pub fn prefetch_nodes(&self, child: usize, key: &Key) {
+        if let Nodes::Resident(nodes) = &self.nodes {
+            let end = (child + 2).min(nodes.len());
+            prefetch(&nodes[child.saturating_sub(1).min(end)..end]);
+        }
         if let Some(treelet) = &self.treelet {
             let [lead, ..] = bits_behind(key, self.cuts.region().len()).to_be_bytes();
             treelet.prefetch(lead >> (8 - treelet::LEVELS));

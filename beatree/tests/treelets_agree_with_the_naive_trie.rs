@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 
 use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page};
-use pleach_beatree::leaf_fold::{Patch, Standing, Touch, capture_levels, fold_leaf};
+use pleach_beatree::leaf_fold::{Patch, Standing, Touch, capture_levels, fold_leaf, fold_tile};
 use pleach_beatree::treelet::{LEVELS, Treelet};
 use pleach_beatree::{Stored, Value};
-use pleach_core::fold::{Folder, heap_index};
+use pleach_core::fold::tiles::Tiles;
+use pleach_core::fold::{Folder, Shape, Sink, heap_below, heap_index};
 use pleach_core::naive::Naive;
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, Page};
-use pleach_core::{Blake3, Hasher, Key, Node, Prefix};
+use pleach_core::{Blake3, Hasher, Key, Node, Prefix, ValueHash};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
@@ -81,6 +82,53 @@ fn check(treelet: &Treelet, trie: &Naive, at: &Prefix, level: u8, bits: u8) {
     }
 }
 
+/// What a fold has emitted.
+#[derive(Debug, Default, PartialEq)]
+struct Emitted(Vec<(Option<ValueHash>, Key, u16)>, Vec<Node>);
+
+impl Sink for Emitted {
+    fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
+        self.0.push((Some(*value_hash), *key, depth));
+    }
+
+    fn terminator(&mut self, key: &Key, depth: u16) {
+        self.0.push((None, *Prefix::new(key, depth).first_key(), depth));
+    }
+
+    fn sibling(&mut self, node: &Node) {
+        self.1.push(*node);
+    }
+
+    fn fragment(&mut self, _: u32) {
+        unreachable!("a page has no folds below it");
+    }
+}
+
+/// Folds the same page as a tile, where that can be done: node, what is captured, emitted, and
+/// which accesses are the first of their terminals. The number of items says what it cost.
+type Tiled = (Node, Vec<(u8, Node)>, Emitted, Vec<bool>, usize);
+
+fn tiled(page: &Standing<'_>, touches: &[Touch]) -> Option<Tiled> {
+    let (mut folder, mut tiles) = (Folder::<Blake3>::new(), Tiles::<Blake3>::default());
+    let mut seen = Vec::new();
+    // Two of them: what one leaves must not show in the other.
+    fold_tile(&mut folder, &mut tiles, page, touches, &mut seen)?;
+    let tile = fold_tile(&mut folder, &mut tiles, page, touches, &mut seen)?;
+    assert_eq!(seen.len(), 2 * touches.len());
+    folder.run();
+    tiles.run(&folder);
+    let mut captured = Vec::new();
+    tiles.computed(tile, |index, node| captured.push((index, *node)));
+    for (group, fold) in tiles.groups(tile) {
+        let own = folder.captured().iter().filter(|one| one.fold as usize == fold);
+        captured.extend(own.map(|one| (heap_below(group, one.index), one.node)));
+    }
+    let firsts = tiles.groups(tile).flat_map(|(_, fold)| folder.first_of_terminal(fold)).collect();
+    let mut emitted = Emitted::default();
+    tiles.emit(tile, page.at.len(), &mut folder, &mut emitted);
+    Some((*tiles.node(tile), captured, emitted, firsts, folder.len() / 2))
+}
+
 fn touches(at: &Prefix, narrow: bool, state: &State, rng: &mut ChaCha8Rng) -> Vec<Touch> {
     let mut touches = BTreeMap::new();
     for _ in 0..=below(rng, 5) {
@@ -99,7 +147,7 @@ fn touches(at: &Prefix, narrow: bool, state: &State, rng: &mut ChaCha8Rng) -> Ve
 
 #[test]
 fn a_treelet_follows_its_page() {
-    let mut known = 0u64;
+    let (mut known, mut tiles, mut items, mut whole_items) = (0u64, 0, 0, 0);
     for case in 0..cases(400) {
         let mut rng = ChaCha8Rng::seed_from_u64(case);
         let depth = [0, 3, 8, 17, 250, 252, 254][below(&mut rng, 7) as usize];
@@ -134,6 +182,18 @@ fn a_treelet_follows_its_page() {
             fold_leaf(&mut folder, &input, capture, &touches, &mut Vec::new());
             let fold = folder.end().expect("keys are given by key");
             folder.run();
+            let tiled = tiled(&input, &touches);
+            if let Some((node, _, emitted, firsts, count)) = &tiled {
+                assert_eq!(*node, folder.node(fold), "case {case}, commit {commit}");
+                assert_eq!(folder.shape(fold), Shape::Many);
+                let mut whole = Emitted::default();
+                folder.emit(fold, &mut whole);
+                assert_eq!(*emitted, whole, "case {case}, commit {commit}");
+                let whole_firsts: Vec<bool> = folder.first_of_terminal(fold).collect();
+                assert_eq!(*firsts, whole_firsts, "case {case}, commit {commit}");
+                (tiles, items, whole_items) =
+                    (tiles + 1, items + count, whole_items + folder.len());
+            }
             for touch in touches {
                 let Some(stored) = touch.writes else { continue };
                 match &stored {
@@ -148,8 +208,12 @@ fn a_treelet_follows_its_page() {
             if capture == 0 {
                 continue;
             }
-            let captured: Vec<(u8, Node)> =
-                folder.captured().iter().map(|one| (one.index, one.node)).collect();
+            let whole = || folder.captured().iter().map(|one| (one.index, one.node)).collect();
+            // What the one has learnt serves the other.
+            let captured: Vec<(u8, Node)> = match tiled {
+                Some((_, captured, ..)) if below(&mut rng, 4) > 0 => captured,
+                _ => whole(),
+            };
             // One that stands elsewhere forgets.
             let before = if stands { commit - 1 } else { u64::MAX - 1 };
             treelet.advance(before, commit, &own, captured.into_iter());
@@ -164,4 +228,6 @@ fn a_treelet_follows_its_page() {
         }
     }
     assert!(known > 1000, "the flush finds nodes: {known}");
+    assert!(tiles > 1000, "most folds are tiles: {tiles}");
+    assert!(items * 3 < whole_items * 2, "tiles take fewer items: {items} of {whole_items}");
 }

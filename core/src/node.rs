@@ -10,7 +10,7 @@ pub type Key = [u8; 32];
 /// Does key `a` come before key `b`? The first eight bytes mostly decide, without a call.
 #[inline]
 pub fn precedes(a: &Key, b: &Key) -> bool {
-    let lead = |key: &Key| u64::from_be_bytes(*key.first_chunk().expect("32 bytes"));
+    let lead = |key: &Key| key.first_chunk().map(|lead| u64::from_be_bytes(*lead));
     let (left, right) = (lead(a), lead(b));
     if left == right { a < b } else { left < right }
 }

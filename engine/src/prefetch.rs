@@ -278,6 +278,8 @@ pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
     keys: Option<Arc<Announced>>,
     /// Found and not asked for yet.
     found: VecDeque<Wanted>,
+    /// Is what was found from a reader, and so looked up some time ago?
+    came_late: bool,
     /// Nodes that were asked for last: neighbouring keys share them.
     nodes: Option<NodePlace>,
     /// Pages that have landed since those who wait were told.
@@ -294,6 +296,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             queue: None,
             keys: None,
             found: VecDeque::with_capacity(2 * GROUP),
+            came_late: false,
             nodes: None,
             unannounced: 0,
             asked: Vec::new(),
@@ -367,8 +370,19 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             }
             let Some(wanted) = self.found.pop_front() else { break };
             let (file, page) = match &wanted {
-                Wanted::Leaf(at, _) => {
-                    shared.prefetches.flying.lock().insert(at.place);
+                Wanted::Leaf(at, asks) => {
+                    // Looked up by a reader: the page may have come since.
+                    let late = self.came_late.then(|| shared.cache.get(at.place, at.tag)).flatten();
+                    if let Some(page) = late {
+                        if let Some((base, key)) = asks {
+                            shared.answer_from(*base, key, &page);
+                        }
+                        continue;
+                    }
+                    if !shared.prefetches.flying.lock().insert(at.place) {
+                        // Asked for by another key. This one has no answer and finds the page.
+                        continue;
+                    }
                     (shared.files.leaf.clone(), u64::from(at.place))
                 }
                 Wanted::Nodes(_, place) => (shared.node_cache.file(place).clone(), place.page),
@@ -385,7 +399,9 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
     fn look_up(&mut self, shared: &Shared<H, D, R>) {
         let prefetches = &shared.prefetches;
         while self.found.is_empty() {
+            self.came_late = false;
             if let Ok(wanted) = prefetches.missing.1.try_recv() {
+                self.came_late = true;
                 self.found.push_back(wanted);
                 return;
             }

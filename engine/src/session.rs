@@ -11,6 +11,7 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Queue, Request, Runtime, Transfer};
 
+use crate::answers::Answer;
 use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::finish::finish;
@@ -129,7 +130,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         if self.announces.load(Ordering::Relaxed)
             && let Some(answer) = self.answer(key)
         {
-            return Ok(answer);
+            return Ok(answer.value().map(Value::from));
         }
         let stored = self.stored(key)?;
         crate::overflow::value(&self.shared, stored)
@@ -137,7 +138,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
 
     /// What was looked up ahead. Where that is behind, a group is looked up here, which costs less
     /// than its keys one by one.
-    fn answer(&self, key: &Key) -> Option<Option<Value>> {
+    fn answer(&self, key: &Key) -> Option<Answer> {
         if self.view.overlaid(key).is_some() {
             return None;
         }
@@ -149,7 +150,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             get()
         })?;
         Counters::add(&self.shared.counters.cache_hits, 1);
-        Some(found.map(|answer| Value::from(answer.bytes())))
+        Some(found)
     }
 
     fn stored(&self, key: &Key) -> Result<Stored> {
@@ -300,17 +301,21 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     }
 }
 
-fn sorted_touches<H: Hasher>(accesses: Vec<Access>) -> Result<Vec<Touch>> {
+fn sorted_touches<H: Hasher>(mut accesses: Vec<Access>) -> Result<Vec<Touch>> {
     u32::try_from(accesses.len()).map_err(|_| Error::BatchTooLarge {
         bytes: accesses.len() as u64,
         limit: u64::from(u32::MAX),
     })?;
-    let mut touches = Vec::with_capacity(accesses.len());
-    for access in accesses {
+    let mut touches: Vec<Touch> = Vec::with_capacity(accesses.len());
+    for (_, index) in sorted(&accesses) {
+        let access = &mut accesses[index as usize];
         if access.namespace != 0 {
             return Err(Error::Namespace(access.namespace));
         }
-        let (reads, writes) = match access.kind {
+        if touches.last().is_some_and(|touch| touch.key == access.key) {
+            return Err(Error::RepeatedKey(access.key));
+        }
+        let (reads, writes) = match std::mem::replace(&mut access.kind, AccessKind::Read) {
             AccessKind::Read => (true, None),
             AccessKind::Write(value) => (false, Some(value)),
             AccessKind::ReadWrite(value) => (true, Some(value)),
@@ -326,29 +331,25 @@ fn sorted_touches<H: Hasher>(accesses: Vec<Access>) -> Result<Vec<Touch>> {
         let writes = writes.map(|value| value.map_or(Stored::Absent, Stored::put::<H>));
         touches.push(Touch { key: access.key, reads, writes });
     }
-    sort(&mut touches);
-    if let Some(pair) = touches.windows(2).find(|pair| pair[0].key == pair[1].key) {
-        return Err(Error::RepeatedKey(pair[0].key));
-    }
     Ok(touches)
 }
 
-/// Sorts by key: through small proxies, so that the touches themselves are moved once, and by
-/// their leading bits into buckets first, which leaves little to compare when keys are spread.
-fn sort(touches: &mut Vec<Touch>) {
-    let lead = |touch: &Touch| u64::from_be_bytes(*touch.key.first_chunk().expect("32 bytes"));
-    let bits = touches.len().next_power_of_two().trailing_zeros().clamp(1, 16);
+/// The accesses' leading bits and indexes, in order of their keys: sorted by these small proxies,
+/// and by some of the bits into buckets first, which leaves little to compare when keys are spread.
+fn sorted(accesses: &[Access]) -> Vec<(u64, u32)> {
+    let lead = |access: &Access| u64::from_be_bytes(*access.key.first_chunk().expect("32 bytes"));
+    let bits = accesses.len().next_power_of_two().trailing_zeros().clamp(1, 16);
     let bucket = |lead: u64| usize::try_from(lead >> (64 - bits)).expect("16 bits");
     let mut starts = vec![0u32; (1 << bits) + 1];
-    for touch in &*touches {
-        starts[bucket(lead(touch)) + 1] += 1;
+    for access in accesses {
+        starts[bucket(lead(access)) + 1] += 1;
     }
     for at in 1..starts.len() {
         starts[at] += starts[at - 1];
     }
-    let mut order = vec![(0u64, 0u32); touches.len()];
-    for (index, touch) in (0u32..).zip(&*touches) {
-        let lead = lead(touch);
+    let mut order = vec![(0u64, 0u32); accesses.len()];
+    for (index, access) in (0u32..).zip(accesses) {
+        let lead = lead(access);
         let slot = &mut starts[bucket(lead)];
         order[*slot as usize] = (lead, index);
         *slot += 1;
@@ -356,13 +357,10 @@ fn sort(touches: &mut Vec<Touch>) {
     for same in order.chunk_by_mut(|a, b| bucket(a.0) == bucket(b.0)) {
         if same.len() > 1 {
             same.sort_unstable_by(|a, b| {
-                let keys = || touches[a.1 as usize].key.cmp(&touches[b.1 as usize].key);
+                let keys = || accesses[a.1 as usize].key.cmp(&accesses[b.1 as usize].key);
                 a.0.cmp(&b.0).then_with(keys)
             });
         }
     }
-    let mut from: Vec<Option<Touch>> = std::mem::take(touches).into_iter().map(Some).collect();
-    touches.extend(
-        order.iter().map(|(_, index)| from[*index as usize].take().expect("each index once")),
-    );
+    order
 }

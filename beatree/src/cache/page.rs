@@ -200,14 +200,14 @@ impl CachedPage {
         }
     }
 
-    /// So many `lines` of keys, on either side of where the key is expected.
+    /// So many `lines` of keys, on either side of where the key is expected, and half of that of
+    /// values.
     #[inline]
     fn prefetch_cell(&self, guess: CellGuess, key: &Key, lines: usize) {
         let [slot, suffix, value] = guess.offsets(key);
-        let end = (suffix + lines * LINE).min(PAGE_SIZE);
-        prefetch(&self.page[suffix.saturating_sub(lines * LINE).min(end)..end]);
-        for at in [slot, value] {
-            prefetch(&self.page[at.min(PAGE_SIZE - 1)..][..1]);
+        for (at, lines) in [(slot, 0), (suffix, lines), (value, lines / 2)] {
+            let end = (at + (lines * LINE).max(1)).min(PAGE_SIZE);
+            prefetch(&self.page[at.saturating_sub(lines * LINE).min(end)..end]);
         }
     }
 

@@ -341,8 +341,11 @@ impl Shard {
                 }
             }
             Step::Front => {
-                let page = self.find(place).and_then(|id| self.entries[id as usize].page.as_ref());
-                page.into_iter().for_each(|page| page.prefetch_prints());
+                if let Some(id) = self.find(place)
+                    && let Some(page) = &self.entries[id as usize].page
+                {
+                    page.prefetch_prints();
+                }
             }
             Step::Page(key) => {
                 let entry = self.find(place).map(|id| &self.entries[id as usize]);

@@ -134,9 +134,11 @@ impl<H: Hasher> Folder<H> {
     fn merge_at(&mut self, depth: u16, from: usize, to: usize) {
         for at in from..to {
             let boundary = self.order[at];
-            let left = self.groups[boundary as usize].head;
-            self.lift(left, depth + 1);
-            self.lift(boundary + 1, depth + 1);
+            for head in [self.groups[boundary as usize].head, boundary + 1] {
+                if self.groups[head as usize].depth > depth + 1 {
+                    self.lift(head, depth + 1);
+                }
+            }
         }
         self.finish_lifts();
         for at in from..to {
@@ -241,9 +243,13 @@ fn captured_index(span: &Span, key: &Key, depth: u16) -> Option<u8> {
     if depth <= span.floor || depth > span.floor + u16::from(span.capture) {
         return None;
     }
-    let bits = (span.floor..depth).fold(0, |bits, at| bits << 1 | u8::from(bit(key, at)));
-    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_CAPTURE")]
-    Some(heap_index((depth - span.floor) as u8, bits))
+    // At most seven bits before them and five of them.
+    let byte = usize::from(span.floor / 8);
+    let window = u16::from_be_bytes([key[byte], key.get(byte + 1).copied().unwrap_or(0)]);
+    let levels = depth - span.floor;
+    let bits = (window << (span.floor % 8)) >> (16 - levels);
+    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_CAPTURE bits")]
+    Some(heap_index(levels as u8, bits as u8))
 }
 
 /// Takes down a group's node at `depth`.

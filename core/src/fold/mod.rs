@@ -100,11 +100,10 @@ pub const fn heap_index(level: u8, bits: u8) -> u8 {
 
 /// The [`heap_index`] below a position of what has the index `inner` below the position `outer`.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "at most 6 bits")]
 pub const fn heap_below(outer: u8, inner: u8) -> u8 {
     // One more than the index is its level's first bit, then the bits of the path.
     let levels = (inner + 1).ilog2();
-    (((outer + 1) << levels) + (inner + 1 - (1 << levels)) - 1) as u8
+    ((outer + 1) << levels) + (inner + 1 - (1 << levels)) - 1
 }
 
 /// Receives a fold's part of the multiproof, in order.
@@ -465,7 +464,12 @@ impl<H: Hasher> Folder<H> {
             FoldValue::Bytes(bytes) if bytes.len() <= 64 => {
                 let block = self.values.blocks.len();
                 self.values.blocks.push([0; 64]);
-                self.values.blocks[block][..bytes.len()].copy_from_slice(bytes);
+                let to = &mut self.values.blocks[block];
+                match <[u8; 8]>::try_from(bytes) {
+                    // As balances are: a store, and no call.
+                    Ok(word) => to[..8].copy_from_slice(&word),
+                    Err(_) => to[..bytes.len()].copy_from_slice(bytes),
+                }
                 #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
                 self.values.lens.push(bytes.len() as u8);
                 self.values.dest.push(id);

@@ -90,7 +90,7 @@ pub struct Tiles<H> {
     levels: [Level; LEVELS],
     groups: Vec<Group>,
     steps: Vec<Step>,
-    tiles: Vec<Tile>,
+    done: Vec<Tile>,
     out: Vec<[u8; 32]>,
     hashed: u64,
     hasher: PhantomData<H>,
@@ -102,7 +102,7 @@ impl<H> Default for Tiles<H> {
             levels: core::array::from_fn(|_| Level::default()),
             groups: Vec::new(),
             steps: Vec::new(),
-            tiles: Vec::new(),
+            done: Vec::new(),
             out: Vec::new(),
             hashed: 0,
             hasher: PhantomData,
@@ -145,7 +145,7 @@ impl<H: Hasher> Tiles<H> {
         }
         self.groups.clear();
         self.steps.clear();
-        self.tiles.clear();
+        self.done.clear();
     }
 
     /// At least as many as nodes were computed below the tiles' positions.
@@ -155,7 +155,7 @@ impl<H: Hasher> Tiles<H> {
 
     /// Is there no tile?
     pub fn is_empty(&self) -> bool {
-        self.tiles.is_empty()
+        self.done.is_empty()
     }
 
     /// Hash calls made since creation.
@@ -172,8 +172,8 @@ impl<H: Hasher> Tiles<H> {
     pub fn end(&mut self) -> usize {
         let blocks = core::array::from_fn(|level| index32(self.levels[level].blocks.len()));
         let (steps, groups) = (index32(self.steps.len()), index32(self.groups.len()));
-        self.tiles.push(Tile { steps, groups, blocks, node: [0; 32] });
-        self.tiles.len() - 1
+        self.done.push(Tile { steps, groups, blocks, node: [0; 32] });
+        self.done.len() - 1
     }
 
     /// An untouched child, by its node.
@@ -253,7 +253,7 @@ impl<H: Hasher> Tiles<H> {
                 };
                 match above.last_mut() {
                     Some(above) => *node_mut(&mut above.bytes, block.into) = node,
-                    None => self.tiles[at].node = node,
+                    None => self.done[at].node = node,
                 }
             }
         }
@@ -261,13 +261,13 @@ impl<H: Hasher> Tiles<H> {
 
     /// The new node of a tile.
     pub fn node(&self, tile: usize) -> &Node {
-        &self.tiles[tile].node
+        &self.done[tile].node
     }
 
     /// Gives a tile's terminals and siblings to `sink`; `floor` is the depth of its position.
     pub fn emit(&self, tile: usize, floor: u16, folder: &mut Folder<H>, sink: &mut impl Sink) {
-        let from = tile.checked_sub(1).map_or(0, |before| self.tiles[before].steps);
-        for step in &self.steps[from as usize..self.tiles[tile].steps as usize] {
+        let from = tile.checked_sub(1).map_or(0, |before| self.done[before].steps);
+        for step in &self.steps[from as usize..self.done[tile].steps as usize] {
             match *step {
                 Step::Sibling { level, half } => {
                     sink.sibling(node_of(&self.levels[usize::from(level)].bytes, half));
@@ -287,16 +287,16 @@ impl<H: Hasher> Tiles<H> {
 
     /// The folds of a tile's groups, in key order, with the [`heap_index`] of each.
     pub fn groups(&self, tile: usize) -> impl Iterator<Item = (u8, usize)> + '_ {
-        let from = tile.checked_sub(1).map_or(0, |before| self.tiles[before].groups);
-        let groups = &self.groups[from as usize..self.tiles[tile].groups as usize];
+        let from = tile.checked_sub(1).map_or(0, |before| self.done[before].groups);
+        let groups = &self.groups[from as usize..self.done[tile].groups as usize];
         groups.iter().map(|group| (group.index, group.fold as usize))
     }
 
     /// Gives the nodes below a tile's position that were computed, with the [`heap_index`] of each.
     pub fn computed(&self, tile: usize, mut each: impl FnMut(u8, &Node)) {
         for (number, level) in self.levels.iter().enumerate() {
-            let from = tile.checked_sub(1).map_or(0, |before| self.tiles[before].blocks[number]);
-            for at in from..self.tiles[tile].blocks[number] {
+            let from = tile.checked_sub(1).map_or(0, |before| self.done[before].blocks[number]);
+            for at in from..self.done[tile].blocks[number] {
                 let block = &level.blocks[at as usize];
                 for side in [Side::Left, Side::Right] {
                     if block.computed[usize::from(side == Side::Right)] {

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use pleach_core::fold::{FoldValue, Folder, Shape};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::Sizes;
 use pleach_core::{Hasher, Node, Prefix, witness};
-use pleach_io::{Device, Runtime};
+use pleach_io::{Device, Runtime, gather};
 
 use super::chunk::Batch;
 use super::emit::Emit;
@@ -275,42 +274,17 @@ fn encode<H: Hasher, D: Device, R: Runtime>(
         terminal_bytes: size(bytes(&sections[0]))?,
         op_bytes: size(bytes(&sections[1]))?,
     };
-    let mut witness = vec![0; sizes.total().ok_or_else(too_large)?];
+    let total = sizes.total().ok_or_else(too_large)?;
     let header = witness::header::<H>(&sizes);
     let parts = std::iter::once(header.as_slice()).chain(sections.iter().flatten().copied());
-    copy_all(shared, &mut witness, parts);
-    Ok(witness)
-}
-
-/// Bytes and where they go.
-type Copy<'a> = (&'a mut [u8], &'a [u8]);
-
-/// Copies the parts one behind the other, by all workers when it is much: most of the time goes
-/// into the fresh memory of `to`.
-fn copy_all<'a, H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
-    to: &mut [u8],
-    parts: impl Iterator<Item = &'a [u8]>,
-) {
-    let workers = if to.len() < PARALLEL_COPY { 1 } else { shared.runtime.workers() };
-    let share = to.len().div_ceil(workers);
-    let mut shares: Vec<Mutex<Vec<Copy<'_>>>> = Vec::new();
-    shares.resize_with(workers, Mutex::default);
-    let (mut rest, mut at) = (to, 0);
-    for part in parts {
-        let (here, behind) = std::mem::take(&mut rest).split_at_mut(part.len());
-        shares[(at / share).min(workers - 1)].get_mut().push((here, part));
-        (rest, at) = (behind, at + part.len());
-    }
-    debug_assert!(rest.is_empty(), "the sizes are those of the parts");
-    let copy = |index: usize| {
-        for (to, from) in shares[index].lock().iter_mut() {
-            to.copy_from_slice(from);
+    let workers = if total < PARALLEL_COPY { 1 } else { shared.runtime.workers() };
+    let witness = gather(parts, workers, |workers, copy| {
+        if workers == 1 {
+            copy(0);
+        } else {
+            shared.runtime.fork_join(workers, copy);
         }
-    };
-    if workers == 1 {
-        copy(0);
-    } else {
-        shared.runtime.fork_join(workers, &copy);
-    }
+    });
+    debug_assert_eq!(witness.len(), total, "the sizes are those of the parts");
+    Ok(witness)
 }

@@ -29,6 +29,8 @@ use chunk::Batch;
 
 /// Accesses a chunk starts with; it takes the whole of its last region.
 const CHUNK: usize = 512;
+/// Accesses a region below which they are sparse.
+const DENSE: usize = 32;
 /// Batches of up to this many accesses are folded on the calling thread: waking workers costs
 /// more.
 const INLINE: usize = 128;
@@ -117,6 +119,13 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         .map(|slot| slot.into_inner().expect("every chunk was folded"))
         .collect();
     assemble::assemble(shared, batch, prev_root, chunks)
+}
+
+impl Batch<'_> {
+    /// Do few accesses meet in a region?
+    fn is_sparse(&self, top: &Top) -> bool {
+        top.regions().len() * DENSE > self.touches.len()
+    }
 }
 
 /// One finish, as the workers share it.

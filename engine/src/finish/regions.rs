@@ -22,6 +22,9 @@ use super::chunk::{
 };
 use super::emit::{Emit, Fragment};
 
+/// Regions ahead of the one that is folded, whose memory is asked for.
+const REGIONS_AHEAD: usize = 2;
+
 impl Chunk {
     pub(super) fn fold_regions<H: Hasher>(
         &self,
@@ -32,7 +35,8 @@ impl Chunk {
         space.regions.clear();
         space.node_pages.clear();
         let mut folds = Vec::with_capacity(self.regions.len());
-        for task in &self.regions {
+        for (index, task) in self.regions.iter().enumerate() {
+            self.prefetch_regions(index);
             let (from, changes_from) = (
                 outcome.nodes.len(),
                 outcome.regions.last().map_or(0, |region| region.changes.end),
@@ -94,6 +98,20 @@ impl Chunk {
             }
         }
         Ok(())
+    }
+
+    /// Asks for the memory of the regions that are folded next.
+    fn prefetch_regions(&self, index: usize) {
+        if let Some(task) = self.regions.get(index + 2 * REGIONS_AHEAD) {
+            task.region.prefetch();
+        }
+        if let Some(task) = self.regions.get(index + REGIONS_AHEAD)
+            && let Some(state) = task.region.try_read()
+        {
+            for page in &self.pages[task.pages.clone()] {
+                state.prefetch_nodes(page.child as usize, page.prefix.first_key());
+            }
+        }
     }
 
     fn fold_region<H: Hasher>(

@@ -39,7 +39,7 @@ impl<H: Hasher, D: Device> Default for Worker<H, D> {
 
 /// The workers' memory and queues; the threads are the runtime's.
 pub(crate) struct Workers<H: Hasher, D: Device> {
-    workers: Vec<Mutex<Worker<H, D>>>,
+    each: Vec<Mutex<Worker<H, D>>>,
     inline: Mutex<Worker<H, D>>,
     /// Outcomes that have been used: fresh memory costs as much as folding into it.
     outcomes: Mutex<Vec<ChunkOutcome>>,
@@ -47,8 +47,8 @@ pub(crate) struct Workers<H: Hasher, D: Device> {
 
 impl<H: Hasher, D: Device> Workers<H, D> {
     pub(crate) fn new(count: usize) -> Self {
-        let workers = (0..count).map(|_| Mutex::default()).collect();
-        Self { workers, inline: Mutex::default(), outcomes: Mutex::default() }
+        let each = (0..count).map(|_| Mutex::default()).collect();
+        Self { each, inline: Mutex::default(), outcomes: Mutex::default() }
     }
 
     /// An empty outcome.
@@ -70,7 +70,7 @@ impl<H: Hasher, D: Device> Workers<H, D> {
         shared: &Arc<Shared<H, D, R>>,
         job: &Job<'_>,
     ) {
-        let mut worker = self.workers[index].lock();
+        let mut worker = self.each[index].lock();
         let result = worker.run(shared, job, true);
         worker.close(result, job);
     }

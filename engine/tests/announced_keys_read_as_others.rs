@@ -1,0 +1,150 @@
+//! A key that was announced reads as it would without: whoever looked it up, from wherever it came,
+//! and whatever was committed since.
+
+use std::collections::BTreeMap;
+
+use pleach::{Access, Options, Overlay, Pleach, Value};
+use pleach_core::{Blake3, Hasher, Key};
+use pleach_io::{OsDevice, Threads};
+
+const KEYS: u64 = 6_000;
+const ROUNDS: u64 = 24;
+
+type SessionOptions = pleach::SessionOptions<Blake3, OsDevice, Threads>;
+type Session = pleach::Session<Blake3, OsDevice, Threads>;
+type State = BTreeMap<Key, Value>;
+
+fn key(id: u64) -> Key {
+    Blake3::hash(&id.to_be_bytes())
+}
+
+/// None, short, as long as an answer can be and longer, in an overflow run.
+fn value(id: u64, round: u64) -> Option<Value> {
+    let len = match (id + round) % 11 {
+        0 => return None,
+        1 => 88,
+        2 => 89,
+        3 if id.is_multiple_of(97) => 3000,
+        4 => 0,
+        _ => 8,
+    };
+    Some(Value::from((id * 1000 + round).to_le_bytes().repeat(len / 8 + 1)[..len].to_vec()))
+}
+
+fn open(path: &std::path::Path, cache_mib: u64) -> Pleach {
+    let options = Options::new(path).create(true).cache_mib(cache_mib).threads(2).in_flight(16);
+    Pleach::open(options).expect("opened")
+}
+
+fn changes(round: u64) -> impl Iterator<Item = (Key, Option<Value>)> {
+    (0..KEYS).filter(move |id| id % ROUNDS <= round).map(move |id| (key(id), value(id, round)))
+}
+
+fn apply(state: &mut State, round: u64) {
+    for (key, value) in changes(round) {
+        match value {
+            Some(value) => drop(state.insert(key, value)),
+            None => drop(state.remove(&key)),
+        }
+    }
+}
+
+fn accesses(round: u64) -> Vec<Access> {
+    changes(round).map(|(key, value)| Access::write(key, value)).collect()
+}
+
+/// Announces keys and reads all of them, some that were not announced between.
+fn check(db: &Pleach, options: SessionOptions, state: &State, from: u64) {
+    let session = db.session(options).expect("a session");
+    read(&session, state, from);
+}
+
+fn read(session: &Session, state: &State, from: u64) {
+    // Also keys that never were, and in two announcements.
+    let ids: Vec<u64> = (from..from + 2000).map(|id| id * 7 % (KEYS + 500)).collect();
+    let (first, second) = ids.split_at(1200);
+    for part in [first, second] {
+        let keys: Vec<Key> = part.iter().map(|id| key(*id)).collect();
+        session.prefetch(&keys);
+        for (index, id) in part.iter().enumerate() {
+            let got = session.read(&key(*id)).expect("read");
+            assert_eq!(got.as_ref(), state.get(&key(*id)), "key {id}");
+            if index % 10 == 0 {
+                let other = key((id + 3) % KEYS);
+                assert_eq!(session.read(&other).expect("read").as_ref(), state.get(&other));
+            }
+        }
+    }
+}
+
+fn run(cache_mib: u64) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut state = State::new();
+    let mut db = open(folder.path(), cache_mib);
+    let mut old: Vec<(Session, State)> = Vec::new();
+    for round in 0..ROUNDS {
+        let session = db.session(SessionOptions::new()).expect("a session");
+        if round % 3 == 0 {
+            session.prefetch(&(0..KEYS).map(key).collect::<Vec<_>>());
+        }
+        // Sessions of earlier states, announced now.
+        for (session, state) in &old {
+            read(session, state, round * 100);
+        }
+        session.finish(accesses(round)).expect("finished").commit().expect("committed");
+        apply(&mut state, round);
+        check(&db, SessionOptions::new(), &state, round * 50);
+        if round % 4 == 1 {
+            let session = db.session(SessionOptions::new()).expect("a session");
+            session.prefetch(&[key(round)]);
+            old.push((session, state.clone()));
+        }
+        if round % 6 == 5 {
+            // On an uncommitted block, whose changes no answer has.
+            let session = db.session(SessionOptions::new()).expect("a session");
+            let block = session.finish(accesses(round + 1)).expect("finished");
+            let overlay: Overlay<Blake3, OsDevice, Threads> = block.into_overlay();
+            let mut above = state.clone();
+            apply(&mut above, round + 1);
+            check(&db, SessionOptions::new().over(&overlay), &above, round);
+        }
+        if round % 8 == 7 {
+            // From the device.
+            old.clear();
+            db.close().expect("closed");
+            db = open(folder.path(), cache_mib);
+            check(&db, SessionOptions::new(), &state, round);
+        }
+    }
+}
+
+#[test]
+fn with_all_in_memory() {
+    run(64);
+}
+
+#[test]
+fn with_a_cache_of_few_pages() {
+    run(8);
+}
+
+#[test]
+fn announced_pages_are_read_once() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path(), 64);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let accesses = (0..KEYS).map(|id| Access::write(key(id), Some(Value::from(b"12345678"))));
+    session.finish(accesses.collect()).expect("finished").commit().expect("committed");
+    db.drain(0).expect("drained");
+    db.close().expect("closed");
+    let db = open(folder.path(), 64);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let keys: Vec<Key> = (0..KEYS).map(key).collect();
+    session.prefetch(&keys);
+    for key in &keys {
+        assert_eq!(session.read(key).expect("read").as_deref(), Some(b"12345678".as_slice()));
+    }
+    let (misses, pages) = (db.metrics().cache_misses, db.metrics().leaf_pages);
+    // A reader may miss a page that the task has just asked for.
+    assert!(misses >= pages && misses < 2 * pages, "{misses} reads of {pages} pages");
+}
