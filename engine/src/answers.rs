@@ -203,8 +203,11 @@ mod tests {
             }
         }
         assert!(found > 4 * 190, "most keys have a slot: {found}");
-        answers.put(3, &key(0), Some(b"older"));
-        assert_eq!(got(3, 0), None, "an older commit takes no slot");
+        for number in 0..200 {
+            let before = got(8, number);
+            answers.put(3, &key(number), Some(b"older"));
+            assert_eq!(got(8, number), before, "an older commit takes no newer one's slot");
+        }
         answers.put(9, &key(777), Some(&[1; MAX_ANSWER + 1]));
         assert_eq!(got(9, 777), None, "no room for so long a value");
     }
