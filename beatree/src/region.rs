@@ -232,13 +232,18 @@ fn position(leads: &[u32], pending: &[Pending], depth: u16, key: &Key) -> usize 
     from + pending[from..from + same].partition_point(|pending| precedes(&pending.key, key))
 }
 
+/// Leads that are asked for on either side of where a key's would be if they were spread evenly.
+const LEADS_AROUND: usize = 24;
+
 impl RegionState {
     /// Asks for the memory where a lookup of a key of this region goes on.
     #[inline]
     pub fn prefetch(&self, key: &Key) {
         self.cuts.prefetch(key);
         let at = guess(bits_behind(key, self.cuts.region().len()), self.leads.len());
-        prefetch(&self.leads[at..(at + 1).min(self.leads.len())]);
+        // Off by half the root of their number: a line or two on either side.
+        let end = (at + LEADS_AROUND).min(self.leads.len());
+        prefetch(&self.leads[at.saturating_sub(LEADS_AROUND).min(end)..end]);
     }
 
     /// Asks for the memory that a fold of a key's page, and of this region, reads here.

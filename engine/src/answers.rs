@@ -52,6 +52,10 @@ impl Answer {
     }
 }
 
+/// Where a key's answer has its place in a table.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place(usize);
+
 /// The table of answers.
 pub(crate) struct Answers {
     slots: Box<[Slot]>,
@@ -66,21 +70,29 @@ impl Answers {
         Self { slots: (0..slots).map(|_| Slot::default()).collect() }
     }
 
-    /// Asks for the memory that [`Self::put`] writes or [`Self::get`] reads.
+    /// Asks for the memory that [`Self::put`] writes.
     #[inline]
-    pub(crate) fn ask_ahead(&self, key: &Key) {
-        prefetch(&self.ways(key)[0].key);
+    pub(crate) fn ask_ahead(&self, place: Place) {
+        prefetch(&self.ways(place)[0].key);
     }
 
-    /// Keeps what `key` has as of `commit`, if there is room.
-    pub(crate) fn put(&self, commit: u64, key: &Key, value: Option<&[u8]>) {
+    /// Where a key's answer has its place.
+    #[inline]
+    pub(crate) fn place(&self, key: &Key) -> Place {
+        let hash = twox_hash::XxHash3_64::oneshot(key);
+        let mask = (self.slots.len() / WAYS) as u64 - 1;
+        Place(usize::try_from(hash & mask).expect("an index"))
+    }
+
+    /// Keeps what `key` has as of `commit`, if there is room in its place.
+    pub(crate) fn put(&self, place: Place, commit: u64, key: &Key, value: Option<&[u8]>) {
         let len = match value {
             Some(value) if value.len() > MAX_ANSWER => return,
             Some(value) => value.len() as u64,
             None => ABSENT,
         };
         let mark = (commit + 1) << 8;
-        for slot in self.ways(key) {
+        for slot in self.ways(place) {
             let before = slot.mark.load(Ordering::Relaxed);
             // Of this commit, of a later one, or being written.
             if before >= mark {
@@ -110,7 +122,7 @@ impl Answers {
     /// What `key` has as of `commit`, if that is here.
     #[inline]
     pub(crate) fn get(&self, commit: u64, key: &Key) -> Option<Answer> {
-        for slot in self.ways(key) {
+        for slot in self.ways(self.place(key)) {
             let mark = slot.mark.load(Ordering::Acquire);
             if mark >> 8 != commit + 1 || !slot.is_of(key) {
                 continue;
@@ -133,13 +145,11 @@ impl Answers {
         None
     }
 
-    /// The slots that a key may have, which lie side by side.
+    /// The slots of a place, which lie side by side.
     #[inline]
-    fn ways(&self, key: &Key) -> &[Slot; WAYS] {
-        let hash = twox_hash::XxHash3_64::oneshot(key);
+    fn ways(&self, place: Place) -> &[Slot; WAYS] {
         let (pairs, _) = self.slots.as_chunks::<WAYS>();
-        let mask = pairs.len() as u64 - 1;
-        &pairs[usize::try_from(hash & mask).expect("an index")]
+        &pairs[place.0]
     }
 }
 
@@ -182,6 +192,9 @@ mod tests {
     #[test]
     fn an_answer_is_that_of_its_commit_or_none() {
         let answers = Answers::new(1 << 16);
+        let put = |commit, key: &Key, value: Option<&[u8]>| {
+            answers.put(answers.place(key), commit, key, value);
+        };
         let got = |commit, number| {
             answers.get(commit, &key(number)).map(|found| found.value().map(<[u8]>::to_vec))
         };
@@ -189,9 +202,9 @@ mod tests {
         for commit in [0, 1, 7, 8] {
             for number in 0..200 {
                 let value = value(commit, number);
-                answers.put(commit, &key(number), (number % 5 > 0).then_some(&value));
+                put(commit, &key(number), (number % 5 > 0).then_some(&value));
                 // A second one of the same commit changes nothing.
-                answers.put(commit, &key(number), Some(b"other"));
+                put(commit, &key(number), Some(b"other"));
             }
             for number in 0..200 {
                 let expected = (number % 5 > 0).then(|| value(commit, number));
@@ -205,10 +218,10 @@ mod tests {
         assert!(found > 4 * 190, "most keys have a slot: {found}");
         for number in 0..200 {
             let before = got(8, number);
-            answers.put(3, &key(number), Some(b"older"));
+            put(3, &key(number), Some(b"older"));
             assert_eq!(got(8, number), before, "an older commit takes no newer one's slot");
         }
-        answers.put(9, &key(777), Some(&[1; MAX_ANSWER + 1]));
+        put(9, &key(777), Some(&[1; MAX_ANSWER + 1]));
         assert_eq!(got(9, 777), None, "no room for so long a value");
     }
 
@@ -232,7 +245,8 @@ mod tests {
             });
             for commit in 0..20_000 {
                 for number in 0..8 {
-                    answers.put(commit, &key(number), Some(&value(commit, number)));
+                    let key = key(number);
+                    answers.put(answers.place(&key), commit, &key, Some(&value(commit, number)));
                 }
             }
             done.store(true, Ordering::Relaxed);

@@ -21,6 +21,7 @@ use pleach_core::page::leaf::Cell;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Completion, Device, Event, Queue, Request, Runtime, Step, Transfer};
 
+use crate::answers::Place;
 use crate::error::Result;
 use crate::metrics::Counters;
 use crate::shared::{Located, Shared};
@@ -60,16 +61,17 @@ impl Announced {
 }
 
 /// How far the lookup of a key has come.
+#[derive(Default)]
 struct Found {
+    /// Where its answer goes.
+    place: Place,
     /// Where its page is.
     at: Option<Located>,
     /// Does the page have the answer?
     answers: bool,
     page: Option<Arc<CachedPage>>,
-}
-
-impl Found {
-    const NOTHING: Self = Self { at: None, answers: false, page: None };
+    /// The cell that is probably its.
+    cell: Option<usize>,
 }
 
 /// What is brought in.
@@ -163,19 +165,20 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         last: &mut Option<NodePlace>,
         wanted: &mut impl FnMut(Wanted),
     ) {
-        let mut found = [const { Found::NOTHING }; GROUP];
+        let mut found: [Found; GROUP] = std::array::from_fn(|_| Found::default());
         {
             let top = self.top.load();
-            for key in group {
+            for (key, found) in group.iter().zip(&mut found) {
+                found.place = self.answers.place(key);
+                self.answers.ask_ahead(found.place);
                 top.region(key).prefetch();
-                self.answers.ask_ahead(key);
             }
             for key in group {
                 top.region(key).read().prefetch(key);
             }
         }
         for (key, found) in group.iter().zip(&mut found) {
-            *found = self.find(base, key, last, wanted);
+            self.find(base, key, found, last, wanted);
             if let Some(at) = &found.at {
                 self.cache.ask_ahead(at.place, Lookup::Table);
             }
@@ -190,13 +193,13 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             found.page = self.cache.get_in(at.place, at.tag, batch);
             match &found.page {
                 None => wanted(Wanted::Leaf(at, found.answers.then_some((base, *key)))),
-                Some(page) if found.answers => page.prefetch_found(key),
+                Some(page) if found.answers => found.cell = page.prefetch_found(key),
                 Some(_) => {}
             }
         }
         for (key, found) in group.iter().zip(&found) {
             if let Some(page) = found.page.as_ref().filter(|_| found.answers) {
-                self.answer_from(base, key, page);
+                self.answer_from(found.place, base, key, page.get_near(key, found.cell));
             }
         }
     }
@@ -206,11 +209,12 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         &self,
         base: u64,
         key: &Key,
+        found: &mut Found,
         last: &mut Option<NodePlace>,
         wanted: &mut impl FnMut(Wanted),
-    ) -> Found {
+    ) {
         let mut nodes = None;
-        let found = self.in_region(key, |region, state| {
+        self.in_region(key, |region, state| {
             if let Nodes::Paged(place) = &state.nodes
                 && *last != Some(*place)
             {
@@ -218,36 +222,36 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             }
             let child = state.cuts.find(key);
             let tag = state.cuts.tag(child);
-            let at = state.cuts.place(child).map(|place| Located { place, tag });
+            found.at = state.cuts.place(child).map(|place| Located { place, tag });
             // Only what the session's commit left is an answer.
             let stands = state.changed <= base;
-            match (state.pending_of(key), &at) {
-                (Some(pending), _) if stands => self.answer(base, key, &pending.stored),
-                (None, None) if stands => self.answers.put(base, key, None),
-                (None, Some(_)) => return Found { at, answers: stands, page: None },
-                _ => {}
+            match (state.pending_of(key), &found.at) {
+                (Some(pending), _) if stands => {
+                    self.answer(found.place, base, key, &pending.stored);
+                }
+                (None, None) if stands => self.answers.put(found.place, base, key, None),
+                (pending, _) => found.answers = stands && pending.is_none(),
             }
-            Found { at, answers: false, page: None }
         });
         if let Some((region, place)) = nodes {
             *last = Some(place);
             wanted(Wanted::Nodes(region, place));
         }
-        found
     }
 
-    fn answer_from(&self, base: u64, key: &Key, page: &CachedPage) {
-        match page.get(key) {
-            None => self.answers.put(base, key, None),
-            Some(Cell::Inline(value)) => self.answers.put(base, key, Some(value)),
+    /// What a page says of a key that has no newer change.
+    fn answer_from(&self, place: Place, base: u64, key: &Key, cell: Option<Cell<'_>>) {
+        match cell {
+            None => self.answers.put(place, base, key, None),
+            Some(Cell::Inline(value)) => self.answers.put(place, base, key, Some(value)),
             Some(Cell::Overflow(_)) => {}
         }
     }
 
-    fn answer(&self, base: u64, key: &Key, stored: &Stored) {
+    fn answer(&self, place: Place, base: u64, key: &Key, stored: &Stored) {
         match stored {
-            Stored::Absent => self.answers.put(base, key, None),
-            Stored::Inline(value) => self.answers.put(base, key, Some(value)),
+            Stored::Absent => self.answers.put(place, base, key, None),
+            Stored::Inline(value) => self.answers.put(place, base, key, Some(value)),
             Stored::Large(_) | Stored::Overflow(_) => {}
         }
     }
@@ -375,7 +379,12 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                     let late = self.came_late.then(|| shared.cache.get(at.place, at.tag)).flatten();
                     if let Some(page) = late {
                         if let Some((base, key)) = asks {
-                            shared.answer_from(*base, key, &page);
+                            shared.answer_from(
+                                shared.answers.place(key),
+                                *base,
+                                key,
+                                page.get(key),
+                            );
                         }
                         continue;
                     }
@@ -434,7 +443,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                 Counters::add(&shared.counters.cache_misses, 1);
                 shared.admit(&at, completion.buf).map(|page| {
                     if let Some((base, key)) = asks {
-                        shared.answer_from(base, &key, &page);
+                        shared.answer_from(shared.answers.place(&key), base, &key, page.get(&key));
                     }
                 })
             }

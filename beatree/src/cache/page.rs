@@ -152,16 +152,25 @@ impl CachedPage {
         prefetch(&self.page[..2 * LINE]);
     }
 
-    /// Searches for a key, as far as fingerprints say, and asks for the memory of its cell.
+    /// Searches for a key, as far as fingerprints say, and asks for the memory of that cell.
     #[inline]
-    pub fn prefetch_found(&self, key: &Key) {
-        if let Some(index) = self.candidates(key).next() {
+    pub fn prefetch_found(&self, key: &Key) -> Option<usize> {
+        let found = self.candidates(key).next();
+        if let Some(index) = found {
             let [slot, suffix, value] = self.guess.offsets_of(index);
             for (at, len) in [(slot, 1), (suffix, size_of::<Key>()), (value, 1)] {
                 let at = at.min(PAGE_SIZE);
                 prefetch(&self.page[at..(at + len).min(PAGE_SIZE)]);
             }
         }
+        found
+    }
+
+    /// The value of a key, whose cell is probably `found` ([`Self::prefetch_found`]).
+    #[inline]
+    pub fn get_near(&self, key: &Key, found: Option<usize>) -> Option<Cell<'_>> {
+        let view = self.view();
+        if view.key(found?) == *key { found.map(|index| view.cell(index)) } else { self.get(key) }
     }
 
     /// Asks for the memory that a lookup of `key` reads; `guess` is this page's.
