@@ -14,14 +14,12 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
-use pleach_beatree::cache::{CachedPage, Step as Lookup};
-use pleach_beatree::region::{NodePlace, Nodes};
-use pleach_beatree::{Region, Stored};
-use pleach_core::page::leaf::Cell;
+use pleach_beatree::Region;
+use pleach_beatree::region::NodePlace;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Completion, Device, Event, Queue, Request, Runtime, Step, Transfer};
 
-use crate::answers::Place;
+use crate::announced::Announced;
 use crate::error::Result;
 use crate::metrics::Counters;
 use crate::shared::{Located, Shared};
@@ -40,42 +38,8 @@ const ANNOUNCED: usize = 32;
 /// The ring is asked for so many pages at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
 
-/// Keys that a session has announced, looked up group by group by whoever has time.
-pub(crate) struct Announced {
-    /// The commit that the session reads.
-    base: u64,
-    keys: Vec<Key>,
-    next: AtomicUsize,
-}
-
-impl Announced {
-    /// The next group, for the caller alone.
-    fn claim(&self) -> Option<&[Key]> {
-        if self.next.load(Ordering::Relaxed) >= self.keys.len() {
-            return None;
-        }
-        let from = self.next.fetch_add(GROUP, Ordering::Relaxed);
-        let end = self.keys.len().min(from.saturating_add(GROUP));
-        self.keys.get(from..end).filter(|group| !group.is_empty())
-    }
-}
-
-/// How far the lookup of a key has come.
-#[derive(Default)]
-struct Found {
-    /// Where its answer goes.
-    place: Place,
-    /// Where its page is.
-    at: Option<Located>,
-    /// Does the page have the answer?
-    answers: bool,
-    page: Option<Arc<CachedPage>>,
-    /// The cell that is probably its.
-    cell: Option<usize>,
-}
-
 /// What is brought in.
-enum Wanted {
+pub(crate) enum Wanted {
     /// A page, and the key that has an answer in it as of this commit.
     Leaf(Located, Option<(u64, Key)>),
     /// The nodes of a region that are not in memory.
@@ -88,7 +52,7 @@ pub(crate) struct Prefetches<E> {
     receiver: Receiver<Arc<Announced>>,
     waiting: AtomicUsize,
     /// What readers found missing in the groups that they took upon themselves.
-    missing: (Sender<Wanted>, Receiver<Wanted>),
+    pub(crate) missing: (Sender<Wanted>, Receiver<Wanted>),
     /// Places of leaf pages that are being read: who needs one waits for it.
     flying: Mutex<HashSet<u32>>,
     /// Tells those who wait.
@@ -124,7 +88,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             return None;
         }
         let keys = keys[..taken].to_vec();
-        let announced = Arc::new(Announced { base, keys, next: AtomicUsize::new(0) });
+        let announced = Arc::new(Announced::new(base, keys));
         if self.all_is_here() {
             self.prefetches.waiting.fetch_sub(taken, Ordering::Relaxed);
             return Some(announced);
@@ -134,125 +98,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         Some(announced)
     }
 
-    fn wake_prefetcher(&self) {
+    pub(crate) fn wake_prefetcher(&self) {
         if self.prefetches.idle.swap(false, Ordering::SeqCst) {
             self.prefetches.event.notify();
-        }
-    }
-
-    /// Looks up the next group of announced keys, on a reader's thread. False when there is none
-    /// left. The caller holds a grace guard.
-    pub(crate) fn help(&self, announced: &Announced) -> bool {
-        let Some(group) = announced.claim() else { return false };
-        let mut missing = false;
-        self.look_up(announced.base, group, &mut None, &mut |wanted| {
-            missing |= self.prefetches.missing.0.send(wanted).is_ok();
-        });
-        if missing {
-            self.wake_prefetcher();
-        }
-        true
-    }
-
-    /// Looks up a group of keys: values at hand become answers, what is not here is given to
-    /// `wanted`. `last` are the nodes that were wanted last.
-    ///
-    /// Each step is taken for the whole group, and asks for the memory that the next one reads.
-    fn look_up(
-        &self,
-        base: u64,
-        group: &[Key],
-        last: &mut Option<NodePlace>,
-        wanted: &mut impl FnMut(Wanted),
-    ) {
-        let mut found: [Found; GROUP] = std::array::from_fn(|_| Found::default());
-        {
-            let top = self.top.load();
-            for (key, found) in group.iter().zip(&mut found) {
-                found.place = self.answers.place(key);
-                self.answers.ask_ahead(found.place);
-                top.region(key).prefetch();
-            }
-            for key in group {
-                top.region(key).read().prefetch(key);
-            }
-        }
-        for (key, found) in group.iter().zip(&mut found) {
-            self.find(base, key, found, last, wanted);
-            if let Some(at) = &found.at {
-                self.cache.ask_ahead(at.place, Lookup::Table);
-            }
-        }
-        for step in [Lookup::Entry, Lookup::Front] {
-            let places = found.iter().filter_map(|found| found.at.as_ref());
-            places.for_each(|at| self.cache.ask_ahead(at.place, step));
-        }
-        let batch = self.batch.load(Ordering::Relaxed);
-        for (key, found) in group.iter().zip(&mut found) {
-            let Some(at) = found.at.take() else { continue };
-            found.page = self.cache.get_in(at.place, at.tag, batch);
-            match &found.page {
-                None => wanted(Wanted::Leaf(at, found.answers.then_some((base, *key)))),
-                Some(page) if found.answers => found.cell = page.prefetch_found(key),
-                Some(_) => {}
-            }
-        }
-        for (key, found) in group.iter().zip(&found) {
-            if let Some(page) = found.page.as_ref().filter(|_| found.answers) {
-                self.answer_from(found.place, base, key, page.get_near(key, found.cell));
-            }
-        }
-    }
-
-    /// The first half of a lookup: in the index and among the pending changes.
-    fn find(
-        &self,
-        base: u64,
-        key: &Key,
-        found: &mut Found,
-        last: &mut Option<NodePlace>,
-        wanted: &mut impl FnMut(Wanted),
-    ) {
-        let mut nodes = None;
-        self.in_region(key, |region, state| {
-            if let Nodes::Paged(place) = &state.nodes
-                && *last != Some(*place)
-            {
-                nodes = Some((Arc::clone(region), *place));
-            }
-            let child = state.cuts.find(key);
-            let tag = state.cuts.tag(child);
-            found.at = state.cuts.place(child).map(|place| Located { place, tag });
-            // Only what the session's commit left is an answer.
-            let stands = state.changed <= base;
-            match (state.pending_of(key), &found.at) {
-                (Some(pending), _) if stands => {
-                    self.answer(found.place, base, key, &pending.stored);
-                }
-                (None, None) if stands => self.answers.put(found.place, base, key, None),
-                (pending, _) => found.answers = stands && pending.is_none(),
-            }
-        });
-        if let Some((region, place)) = nodes {
-            *last = Some(place);
-            wanted(Wanted::Nodes(region, place));
-        }
-    }
-
-    /// What a page says of a key that has no newer change.
-    fn answer_from(&self, place: Place, base: u64, key: &Key, cell: Option<Cell<'_>>) {
-        match cell {
-            None => self.answers.put(place, base, key, None),
-            Some(Cell::Inline(value)) => self.answers.put(place, base, key, Some(value)),
-            Some(Cell::Overflow(_)) => {}
-        }
-    }
-
-    fn answer(&self, place: Place, base: u64, key: &Key, stored: &Stored) {
-        match stored {
-            Stored::Absent => self.answers.put(place, base, key, None),
-            Stored::Inline(value) => self.answers.put(place, base, key, Some(value)),
-            Stored::Large(_) | Stored::Overflow(_) => {}
         }
     }
 
@@ -420,13 +268,13 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                 continue;
             };
             let Some(group) = announced.claim() else {
-                prefetches.waiting.fetch_sub(announced.keys.len(), Ordering::Relaxed);
+                prefetches.waiting.fetch_sub(announced.len(), Ordering::Relaxed);
                 self.keys = None;
                 continue;
             };
             let _guard = shared.grace.enter();
             let (found, last) = (&mut self.found, &mut self.nodes);
-            shared.look_up(announced.base, group, last, &mut |wanted| found.push_back(wanted));
+            shared.look_up(announced.base(), group, last, &mut |wanted| found.push_back(wanted));
         }
     }
 

@@ -11,13 +11,13 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Queue, Request, Runtime, Transfer};
 
+use crate::announced::Announced;
 use crate::answers::Answer;
 use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::finish::finish;
 use crate::metrics::Counters;
 use crate::overlay::Overlay;
-use crate::prefetch::Announced;
 use crate::shared::{Located, Shared};
 use crate::view::View;
 use crate::warm::{GROUP, Reach};

@@ -100,6 +100,12 @@ impl State {
         for (key, value) in keys.iter().zip(values) {
             assert!(value.as_ref() == self.get(key), "key {key:02x?}");
         }
+        // The same one by one, most of them announced.
+        session.prefetch(&keys[keys.len() / 4..]);
+        for key in &keys {
+            let value = session.read(key).expect("reads");
+            assert!(value.as_ref() == self.get(key), "announced key {key:02x?}");
+        }
     }
 
     /// The tip of an open database is this state.

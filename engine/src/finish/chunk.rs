@@ -11,14 +11,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::leaf_fold::{
-    Patch, Seen, Standing, Touch, capture_levels, fold_leaf, fold_tile,
-};
+use pleach_beatree::leaf_fold::{Patch, Standing, Touch, capture_levels, fold_leaf, fold_tile};
 use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_beatree::treelet::Treelet;
 use pleach_beatree::{Region, RegionState};
-use pleach_core::fold::tiles::Tiles;
-use pleach_core::fold::{Folder, NO_HASH, Shape, heap_below};
+use pleach_core::fold::{NO_HASH, Shape};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::proof::op::op_encode_placed;
 use pleach_core::proof::{Access, Op};
@@ -26,6 +23,7 @@ use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Runtime};
 
 use super::emit::{Emit, Fragment};
+use super::space::{FoldSpace, PageFold};
 use crate::resources::Ripeness;
 use crate::shared::{Located, Shared};
 use crate::undo::Changed;
@@ -154,106 +152,6 @@ pub(super) enum Again {
     Expose(Key),
 }
 
-/// How a page was folded.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum PageFold {
-    /// Not at all: its node is known.
-    Known,
-    /// As one fold.
-    Whole(usize),
-    /// As a tile, over the folds of its groups.
-    Tile(usize),
-}
-
-/// Reused memory of a worker.
-#[derive(Default)]
-pub(super) struct FoldSpace<H: Hasher> {
-    pub(super) pages: Folder<H>,
-    pub(super) tiles: Tiles<H>,
-    pub(super) regions: Folder<H>,
-    pub(super) seen: Vec<Seen>,
-    /// One of each page.
-    pub(super) folds: Vec<PageFold>,
-    /// What the folds of pages have captured, fold by fold, and where each fold's ends.
-    captured: Vec<(u8, Node)>,
-    fold_ends: Vec<usize>,
-    /// Where what each page's treelet learns ends in the outcome.
-    pub(super) captured_ends: Vec<usize>,
-    /// The same of the regions' folds.
-    pub(super) inner_ends: Vec<usize>,
-    pub(super) terminals: Vec<u8>,
-    pub(super) siblings: Vec<Node>,
-    pub(super) fragments: Vec<Fragment>,
-    /// The page of each node in the outcome.
-    pub(super) node_pages: Vec<usize>,
-    /// Where each page's operations start.
-    pub(super) op_starts: Vec<usize>,
-}
-
-impl<H: Hasher> FoldSpace<H> {
-    pub(super) fn hashed(&self) -> u64 {
-        self.pages.hashed() + self.tiles.hashed() + self.regions.hashed()
-    }
-
-    /// A page's new node.
-    pub(super) fn node(&self, fold: PageFold) -> Node {
-        match fold {
-            PageFold::Known => unreachable!("a page that was not folded"),
-            PageFold::Whole(fold) => self.pages.node(fold),
-            PageFold::Tile(tile) => *self.tiles.node(tile),
-        }
-    }
-
-    /// The shape of a page's old keys.
-    pub(super) fn shape(&self, fold: PageFold) -> Shape {
-        match fold {
-            PageFold::Known => unreachable!("a page that was not folded"),
-            PageFold::Whole(fold) => self.pages.shape(fold),
-            PageFold::Tile(_) => Shape::Many,
-        }
-    }
-
-    /// For each access of a page, in order: is it the first below its terminal?
-    fn firsts(&self, fold: PageFold, mut each: impl FnMut(bool)) {
-        match fold {
-            PageFold::Known => {}
-            PageFold::Whole(fold) => self.pages.first_of_terminal(fold).for_each(each),
-            PageFold::Tile(tile) => {
-                for (_, fold) in self.tiles.groups(tile) {
-                    self.pages.first_of_terminal(fold).for_each(&mut each);
-                }
-            }
-        }
-    }
-
-    /// Takes down what each page's treelet learns.
-    fn gather_captured(&mut self, out: &mut Vec<(u8, Node)>) {
-        let (ends, captured) = (&mut self.fold_ends, &mut self.captured);
-        sort_captured(&self.pages, self.pages.folds(), ends, captured);
-        let of = |fold: usize| {
-            let from = fold.checked_sub(1).map_or(0, |before| ends[before]);
-            &captured[from..ends[fold]]
-        };
-        self.captured_ends.clear();
-        out.reserve(captured.len() + self.tiles.len());
-        for fold in &self.folds {
-            match *fold {
-                PageFold::Known => {}
-                PageFold::Whole(fold) => out.extend_from_slice(of(fold)),
-                PageFold::Tile(tile) => {
-                    self.tiles.computed(tile, |index, node| out.push((index, *node)));
-                    for (group, fold) in self.tiles.groups(tile) {
-                        out.extend(
-                            of(fold).iter().map(|(index, node)| (heap_below(group, *index), *node)),
-                        );
-                    }
-                }
-            }
-            self.captured_ends.push(out.len());
-        }
-    }
-}
-
 /// The whole batch, as a chunk sees it.
 pub(super) struct Batch<'a> {
     pub(super) view: &'a View,
@@ -277,32 +175,6 @@ impl PageTask {
         let Some(page) = self.page.as_ref().filter(|_| self.stands_at.is_some()) else { return 0 };
         let again = page.mark_folded();
         if again || self.ripens(batch) { capture_levels(&self.prefix) } else { 0 }
-    }
-}
-
-/// Sorts what a folder's folds have captured fold by fold, and takes down where each fold's ends.
-pub(super) fn sort_captured<H: Hasher>(
-    folder: &Folder<H>,
-    folds: usize,
-    ends: &mut Vec<usize>,
-    out: &mut Vec<(u8, Node)>,
-) {
-    let captured = folder.captured();
-    ends.clear();
-    ends.resize(folds, 0);
-    for one in captured {
-        ends[one.fold as usize] += 1;
-    }
-    let mut sum = 0;
-    for end in ends.iter_mut() {
-        // The start now; every entry moves it on.
-        (sum, *end) = (sum + *end, sum);
-    }
-    out.resize(captured.len(), (0, [0; 32]));
-    for one in captured {
-        let at = &mut ends[one.fold as usize];
-        out[*at] = (one.index, one.node);
-        *at += 1;
     }
 }
 

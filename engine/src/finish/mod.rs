@@ -8,6 +8,7 @@ mod assemble;
 mod chunk;
 mod emit;
 mod regions;
+mod space;
 mod worker;
 
 use std::sync::Arc;

@@ -17,10 +17,10 @@ use pleach_core::proof::op::op_not_first;
 use pleach_core::{Hasher, Node, Prefix};
 
 use super::chunk::{
-    Again, Batch, Chunk, ChunkOutcome, FoldSpace, PageNode, PageTask, RegionOutcome, RegionTask,
-    sort_captured,
+    Again, Batch, Chunk, ChunkOutcome, PageNode, PageTask, RegionOutcome, RegionTask,
 };
 use super::emit::{Emit, Fragment};
+use super::space::{FoldSpace, sort_captured};
 
 /// Regions ahead of the one that is folded, whose memory is asked for.
 const REGIONS_AHEAD: usize = 2;

@@ -9,7 +9,8 @@ use pleach_core::{Hasher, Key};
 use pleach_io::{Completion, Device, Queue, Request, Runtime, Transfer};
 
 use super::Job;
-use super::chunk::{Again, Batch, Chunk, ChunkOutcome, FoldSpace, PAGES_AHEAD};
+use super::chunk::{Again, Batch, Chunk, ChunkOutcome, PAGES_AHEAD};
+use super::space::FoldSpace;
 use crate::error::Result;
 use crate::metrics::Counters;
 use crate::shared::Shared;
