@@ -338,7 +338,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
     Ok(Shared {
         work: runtime.event(),
         progress: runtime.event(),
-        workers: Workers::new(runtime.workers()),
+        workers: Workers::new(runtime.workers(), options.outcome_bytes()),
         sequencer: Sequencer::new(writer, recovered.tip.number),
         cache,
         buffers: Buffers::new(BUFFERS),

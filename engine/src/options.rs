@@ -174,7 +174,14 @@ impl Options {
 
     /// Budget of the leaf cache: what the delta, nodes and windows leave.
     pub(crate) fn leaf_cache_bytes(&self) -> usize {
-        usize::try_from(self.cache_bytes / 2).unwrap_or(usize::MAX) - self.answers_bytes()
+        usize::try_from(self.cache_bytes / 2).unwrap_or(usize::MAX)
+            - self.answers_bytes()
+            - self.outcome_bytes()
+    }
+
+    /// Budget of the arrays of a finish that are kept for the next one.
+    pub(crate) fn outcome_bytes(&self) -> usize {
+        usize::try_from(self.cache_bytes / 32).unwrap_or(usize::MAX / 4)
     }
 
     /// Budget of the values that were looked up ahead: at the default, 2^17 of them.

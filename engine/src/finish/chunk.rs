@@ -131,6 +131,17 @@ pub(crate) struct ChunkOutcome {
 }
 
 impl ChunkOutcome {
+    /// Bytes of its memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.regions.capacity() * size_of::<RegionOutcome>()
+            + self.nodes.capacity() * size_of::<PageNode>()
+            + (self.treelets.capacity() + self.inner.capacity()) * size_of::<(u8, Node)>()
+            + self.changes.capacity() * size_of::<Changed>()
+            + self.siblings.capacity() * size_of::<Node>()
+            + self.terminals.capacity()
+            + self.ops.capacity()
+    }
+
     /// Forgets all and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.regions.clear();

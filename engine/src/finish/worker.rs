@@ -21,9 +21,6 @@ const NODES: u64 = 1 << 31;
 /// Chunks that a worker has gathered ahead of the one it folds.
 const AHEAD: usize = 8;
 
-/// Outcomes whose memory is kept: those of a batch of 100,000 accesses.
-const MAX_KEPT: usize = 200;
-
 struct Worker<H: Hasher, D: Device> {
     /// Made on the worker's own thread: a ring has one issuer.
     queue: Option<D::Queue>,
@@ -42,26 +39,37 @@ impl<H: Hasher, D: Device> Default for Worker<H, D> {
 pub(crate) struct Workers<H: Hasher, D: Device> {
     each: Vec<Mutex<Worker<H, D>>>,
     inline: Mutex<Worker<H, D>>,
-    /// Outcomes that have been used: fresh memory costs as much as folding into it.
-    outcomes: Mutex<Vec<ChunkOutcome>>,
+    /// Outcomes that have been used, and their bytes: fresh memory costs as much as folding into it.
+    outcomes: Mutex<(Vec<ChunkOutcome>, usize)>,
+    /// Most bytes of these.
+    keeps: usize,
 }
 
 impl<H: Hasher, D: Device> Workers<H, D> {
-    pub(crate) fn new(count: usize) -> Self {
+    /// So many workers, which keep so many bytes of what they gave.
+    pub(crate) fn new(count: usize, keeps: usize) -> Self {
         let each = (0..count).map(|_| Mutex::default()).collect();
-        Self { each, inline: Mutex::default(), outcomes: Mutex::default() }
+        Self { each, inline: Mutex::default(), outcomes: Mutex::default(), keeps }
     }
 
     /// An empty outcome.
     fn outcome(&self) -> ChunkOutcome {
-        self.outcomes.lock().pop().unwrap_or_default()
+        let (kept, bytes) = &mut *self.outcomes.lock();
+        let Some(outcome) = kept.pop() else { return ChunkOutcome::default() };
+        *bytes -= outcome.bytes();
+        outcome
     }
 
     /// Keeps the memory of outcomes that are not needed any more.
     pub(crate) fn keep(&self, outcomes: impl Iterator<Item = ChunkOutcome>) {
-        let mut kept = self.outcomes.lock();
-        let room = MAX_KEPT.saturating_sub(kept.len());
-        kept.extend(outcomes.take(room));
+        let (kept, bytes) = &mut *self.outcomes.lock();
+        for outcome in outcomes {
+            let more = outcome.bytes();
+            if *bytes + more <= self.keeps {
+                *bytes += more;
+                kept.push(outcome);
+            }
+        }
     }
 
     /// Runs a job's chunks on worker `index`.
