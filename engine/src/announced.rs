@@ -1,5 +1,6 @@
 //! Announced keys: looked up in groups, by the prefetch task or by a reader that is ahead of it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +12,7 @@ use pleach_core::{Hasher, Key};
 use pleach_io::{Device, Runtime};
 
 use crate::answers::Place;
-use crate::prefetch::Wanted;
+use crate::prefetch::{WAITING, Wanted};
 use crate::shared::{Located, Shared};
 use crate::warm::GROUP;
 
@@ -32,6 +33,11 @@ impl Announced {
         self.base
     }
 
+    /// Are all groups claimed?
+    pub(crate) fn is_done(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.keys.len()
+    }
+
     /// Number of keys.
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
@@ -39,12 +45,35 @@ impl Announced {
 
     /// The next group, for the caller alone.
     pub(crate) fn claim(&self) -> Option<&[Key]> {
-        if self.next.load(Ordering::Relaxed) >= self.keys.len() {
+        if self.is_done() {
             return None;
         }
         let from = self.next.fetch_add(GROUP, Ordering::Relaxed);
         let end = self.keys.len().min(from.saturating_add(GROUP));
         self.keys.get(from..end).filter(|group| !group.is_empty())
+    }
+}
+
+/// What a session has announced, oldest first.
+#[derive(Default)]
+pub(crate) struct Announcements(VecDeque<Arc<Announced>>);
+
+impl Announcements {
+    /// Keeps the newest, up to as many keys as may wait.
+    pub(crate) fn push(&mut self, announced: Arc<Announced>) {
+        self.0.retain(|old| !old.is_done());
+        self.0.push_back(announced);
+        while self.0.iter().map(|one| one.len()).sum::<usize>() > WAITING {
+            self.0.pop_front();
+        }
+    }
+
+    /// The first that has keys left to look up.
+    pub(crate) fn first(&mut self) -> Option<Arc<Announced>> {
+        while self.0.front().is_some_and(|one| one.is_done()) {
+            self.0.pop_front();
+        }
+        self.0.front().cloned()
     }
 }
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use pleach_beatree::Top;
 use pleach_beatree::cache::{Buffers, Cache};
@@ -127,7 +127,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             parent: options.over,
             witness: options.witness,
             announces: AtomicBool::new(false),
-            announced: ArcSwapOption::empty(),
+            announced: Mutex::default(),
             queue: Mutex::new(None),
         })
     }

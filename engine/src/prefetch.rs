@@ -15,7 +15,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 use pleach_beatree::Region;
-use pleach_beatree::region::NodePlace;
+use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_core::{Hasher, Key};
 use pleach_io::{Completion, Device, Event, Queue, Request, Runtime, Step, Transfer};
 
@@ -26,7 +26,7 @@ use crate::shared::{Located, Shared};
 use crate::warm::GROUP;
 
 /// Keys that may wait to be looked up.
-const WAITING: usize = 1 << 18;
+pub(crate) const WAITING: usize = 1 << 18;
 
 /// How long a reader waits for a page that is being read.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -122,6 +122,13 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     }
 }
 
+/// However it ends.
+impl<H: Hasher, D: Device, R: Runtime> Drop for Prefetcher<H, D, R> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 /// The prefetch task.
 pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
     shared: Arc<Shared<H, D, R>>,
@@ -189,12 +196,17 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         let shared = Arc::clone(&self.shared);
         // Places that are in flight were looked up before: a page that has moved since fails its
         // check of place and tag and is dropped.
-        self.ask(&shared);
+        let more = self.ask(&shared);
         let queue = self.queue.as_mut().expect("made above");
         if queue.in_flight() > 0 {
-            // Submits what was asked for, too.
-            let completion = queue.wait_for((queue.in_flight() / 4).clamp(1, TAKEN))?;
-            self.take(&shared, completion);
+            if more {
+                // Readers may wait already for what was asked for.
+                queue.submit()?;
+            } else {
+                // Submits, too.
+                let completion = queue.wait_for((queue.in_flight() / 4).clamp(1, TAKEN))?;
+                self.take(&shared, completion);
+            }
             while let Some(completion) = self.queue.as_mut().expect("made above").poll() {
                 self.take(&shared, Some(completion));
             }
@@ -203,6 +215,9 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                 self.unannounced = 0;
                 shared.prefetches.landed.notify();
             }
+            return Ok(Step::Again);
+        }
+        if more {
             return Ok(Step::Again);
         }
         shared.prefetches.idle.swap(true, Ordering::SeqCst);
@@ -215,12 +230,15 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         Ok(Step::Again)
     }
 
-    fn ask(&mut self, shared: &Arc<Shared<H, D, R>>) {
+    /// Asks for pages as far as the queue has room and groups of keys miss some. True when it has
+    /// room and there may be more keys: who waits for what was asked for comes first.
+    fn ask(&mut self, shared: &Arc<Shared<H, D, R>>) -> bool {
+        self.came_late |= !self.found.is_empty();
         while let Some(slot) = self.free.last().copied() {
-            if self.found.is_empty() {
-                self.look_up(shared);
+            if self.found.is_empty() && !self.look_up(shared) {
+                return false;
             }
-            let Some(wanted) = self.found.pop_front() else { break };
+            let Some(wanted) = self.found.pop_front() else { return true };
             let (file, page) = match &wanted {
                 Wanted::Leaf(at, asks) => {
                     // Looked up by a reader: the page may have come since.
@@ -242,7 +260,15 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                     }
                     (shared.files.leaf.clone(), u64::from(at.place))
                 }
-                Wanted::Nodes(_, place) => (shared.node_cache.file(place).clone(), place.page),
+                Wanted::Nodes(region, place) => {
+                    let same =
+                        |other: &Wanted| matches!(other, Wanted::Nodes(_, at) if at == place);
+                    let away = matches!(&region.read().nodes, Nodes::Paged(at) if at == place);
+                    if !away || self.asked.iter().flatten().any(same) {
+                        continue;
+                    }
+                    (shared.node_cache.file(place).clone(), place.page)
+                }
             };
             self.free.pop();
             let (offset, buf) = (page * 4096, shared.buffers.take());
@@ -250,31 +276,34 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             queue.push(Request { file, transfer: Transfer::Read, offset, buf, token: slot as u64 });
             self.asked[slot] = Some(wanted);
         }
+        false
     }
 
-    /// Looks up the next keys until a page is wanted that is not here.
-    fn look_up(&mut self, shared: &Shared<H, D, R>) {
+    /// Takes what readers found missing, or looks up the next group of keys. False when there is
+    /// none.
+    fn look_up(&mut self, shared: &Shared<H, D, R>) -> bool {
         let prefetches = &shared.prefetches;
-        while self.found.is_empty() {
-            self.came_late = false;
-            if let Ok(wanted) = prefetches.missing.1.try_recv() {
-                self.came_late = true;
-                self.found.push_back(wanted);
-                return;
-            }
+        if let Ok(wanted) = prefetches.missing.1.try_recv() {
+            self.came_late = true;
+            self.found.push_back(wanted);
+            return true;
+        }
+        self.came_late = false;
+        loop {
             let Some(announced) = &self.keys else {
-                let Ok(announced) = prefetches.receiver.try_recv() else { return };
+                let Ok(announced) = prefetches.receiver.try_recv() else { return false };
                 self.keys = Some(announced);
                 continue;
             };
             let Some(group) = announced.claim() else {
                 prefetches.waiting.fetch_sub(announced.len(), Ordering::Relaxed);
-                self.keys = None;
+                (self.keys, self.nodes) = (None, None);
                 continue;
             };
             let _guard = shared.grace.enter();
             let (found, last) = (&mut self.found, &mut self.nodes);
             shared.look_up(announced.base(), group, last, &mut |wanted| found.push_back(wanted));
+            return true;
         }
     }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::Touch;
@@ -11,7 +10,7 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Queue, Request, Runtime, Transfer};
 
-use crate::announced::Announced;
+use crate::announced::Announcements;
 use crate::answers::Answer;
 use crate::block::Block;
 use crate::error::{Error, Result};
@@ -104,9 +103,9 @@ pub struct Session<H: Hasher, D: Device, R: Runtime> {
     pub(crate) root: Node,
     pub(crate) parent: Option<Overlay<H, D, R>>,
     pub(crate) witness: bool,
-    /// Have keys been announced, and the last of them.
+    /// Have keys been announced, and those that readers can still look up.
     pub(crate) announces: AtomicBool,
-    pub(crate) announced: ArcSwapOption<Announced>,
+    pub(crate) announced: Mutex<Announcements>,
     /// Ring for `read_many`, made on first use; a second caller at the same time reads plainly.
     pub(crate) queue: Mutex<Option<(std::thread::ThreadId, D::Queue)>>,
 }
@@ -144,10 +143,9 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         }
         let get = || self.shared.answers.get(self.view.base, key);
         let found = get().or_else(|| {
-            let announced = self.announced.load();
+            let announced = self.announced.lock().first()?;
             let _guard = self.shared.grace.enter();
-            announced.as_ref().filter(|announced| self.shared.help(announced))?;
-            get()
+            if self.shared.help(&announced) { get() } else { None }
         })?;
         Counters::add(&self.shared.counters.cache_hits, 1);
         Some(found)
@@ -274,7 +272,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// once.
     pub fn prefetch(&self, keys: &[Key]) {
         if let Some(announced) = self.shared.prefetch(self.view.base, keys) {
-            self.announced.store(Some(announced));
+            self.announced.lock().push(announced);
             self.announces.store(true, Ordering::Relaxed);
         }
     }

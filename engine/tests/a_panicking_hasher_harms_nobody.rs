@@ -1,16 +1,19 @@
 //! A panic in a user's hasher ends the call that met it and nothing else. Chunks of the batch that
-//! panicked were once left with the workers and folded into the next batch.
+//! panicked were once left with the workers and folded into the next batch, and so was what a folder
+//! had put down to be hashed.
 
 mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{Keys, Model, key};
 use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_core::Hasher;
 
 static ARMED: AtomicBool = AtomicBool::new(false);
+/// Nodes to be hashed until one panics; 0 for never.
+static FUSE: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Touchy;
@@ -21,6 +24,9 @@ impl Hasher for Touchy {
 
     fn hash(message: &[u8]) -> [u8; 32] {
         assert!(!ARMED.load(Ordering::SeqCst), "armed");
+        if message.len() == 64 && FUSE.load(Ordering::SeqCst) > 0 {
+            assert_ne!(FUSE.fetch_sub(1, Ordering::SeqCst), 1, "burnt down");
+        }
         pleach_core::Blake3::hash(message)
     }
 }
@@ -48,13 +54,15 @@ fn the_next_batch_is_right_and_other_sessions_go_on() {
     db.session(SessionOptions::new()).unwrap().finish(first).unwrap().commit().unwrap();
     let open = db.session(SessionOptions::new()).unwrap();
 
-    for round in 0..5 {
+    for (round, fuse) in (0..).zip([0, 1, 40, 700, 2100, 2900, 4000, 5200]) {
         let session = db.session(SessionOptions::new()).unwrap();
-        ARMED.store(true, Ordering::SeqCst);
+        ARMED.store(fuse == 0, Ordering::SeqCst);
+        FUSE.store(fuse, Ordering::SeqCst);
         let panicked =
             catch_unwind(AssertUnwindSafe(|| session.finish(batch(1000 * round)).map(|_| ())));
         ARMED.store(false, Ordering::SeqCst);
-        assert!(panicked.is_err(), "the panic reaches the caller");
+        FUSE.store(0, Ordering::SeqCst);
+        assert!(panicked.is_err(), "the panic reaches the caller: {fuse}");
 
         let next = batch(500 + 1000 * round);
         model.apply(&next);

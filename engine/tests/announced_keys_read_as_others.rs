@@ -60,12 +60,13 @@ fn check(db: &Pleach, options: SessionOptions, state: &State, from: u64) {
 }
 
 fn read(session: &Session, state: &State, from: u64) {
-    // Also keys that never were, and in two announcements.
+    // Also keys that never were, and in several announcements, some before any of them is read.
     let ids: Vec<u64> = (from..from + 2000).map(|id| id * 7 % (KEYS + 500)).collect();
     let (first, second) = ids.split_at(1200);
     for part in [first, second] {
-        let keys: Vec<Key> = part.iter().map(|id| key(*id)).collect();
-        session.prefetch(&keys);
+        for piece in part.chunks(500) {
+            session.prefetch(&piece.iter().map(|id| key(*id)).collect::<Vec<_>>());
+        }
         for (index, id) in part.iter().enumerate() {
             let got = session.read(&key(*id)).expect("read");
             assert_eq!(got.as_ref(), state.get(&key(*id)), "key {id}");

@@ -26,6 +26,11 @@ impl Batch {
         self.dest.push(dest);
     }
 
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.dest.clear();
+    }
+
     fn run<H: Hasher>(&mut self, mut each: impl FnMut(u32, &[u8; 32])) -> u64 {
         let (blocks, _) = self.bytes.as_chunks::<64>();
         let count = blocks.len();
@@ -37,8 +42,7 @@ impl Batch {
         for (dest, hash) in self.dest.iter().zip(&self.out) {
             each(*dest, hash);
         }
-        self.bytes.clear();
-        self.dest.clear();
+        self.clear();
         count as u64
     }
 }

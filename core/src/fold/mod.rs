@@ -267,6 +267,9 @@ impl<H: Hasher> Folder<H> {
         self.values.lens.clear();
         self.values.dest.clear();
         self.captured.clear();
+        // Empty after a run, but not after one that a panicking hasher ended.
+        self.batch.clear();
+        self.lifts.clear();
         self.open = None;
     }
 

@@ -228,7 +228,8 @@ impl Chunk {
         shared.in_region(key, |region, state| self.add_region(batch, region, state, 0..0));
     }
 
-    fn reset(&mut self) {
+    /// Forgets all and keeps the memory.
+    pub(super) fn reset(&mut self) {
         self.regions.clear();
         self.pages.clear();
         self.patches.clear();

@@ -122,7 +122,7 @@ impl<H: Hasher, D: Device> Workers<H, D> {
         loop {
             gather(&mut chunk);
             shared.read_missing(&mut chunk)?;
-            match chunk.fold(batch, &mut worker.space, self.outcome()) {
+            match chunk.fold(batch, &mut worker.space, ChunkOutcome::default()) {
                 Ok(outcome) => return Ok(Ok(outcome)),
                 Err(Again::Changed) => {}
                 Err(Again::Expose(key)) => return Ok(Err(key)),
@@ -155,7 +155,7 @@ impl<H: Hasher, D: Device> Worker<H, D> {
         queued: bool,
     ) -> Result<()> {
         // A panic in a user's hasher may have left an earlier batch's chunks and reads behind.
-        self.spare.extend(self.ahead.drain(..));
+        self.give_up_ahead();
         if self.queue.as_ref().is_some_and(|queue| queue.in_flight() > 0) {
             self.queue = None;
         }
@@ -197,6 +197,7 @@ impl<H: Hasher, D: Device> Worker<H, D> {
                     continue;
                 }
             }
+            chunk.reset();
             self.spare.push(chunk);
         }
     }
@@ -296,12 +297,18 @@ impl<H: Hasher, D: Device> Worker<H, D> {
         }
     }
 
+    /// Chunks that will not be folded lend their memory to others, and let go of their pages.
+    fn give_up_ahead(&mut self) {
+        self.ahead.iter_mut().for_each(Chunk::reset);
+        self.spare.extend(self.ahead.drain(..));
+    }
+
     /// After an error nothing stays in flight, so that the next batch starts clean.
     fn close(&mut self, result: Result<()>, job: &Job<'_>) {
         if let Err(error) = result {
             job.failed.lock().get_or_insert(error);
         }
-        self.spare.extend(self.ahead.drain(..));
+        self.give_up_ahead();
         if self.queue.as_ref().is_some_and(|queue| queue.in_flight() > 0) {
             self.queue = None;
         }
