@@ -56,24 +56,35 @@ impl Announced {
 
 /// What a session has announced, oldest first.
 #[derive(Default)]
-pub(crate) struct Announcements(VecDeque<Arc<Announced>>);
+pub(crate) struct Announcements {
+    waiting: VecDeque<Arc<Announced>>,
+    /// Keys of these.
+    keys: usize,
+}
 
 impl Announcements {
     /// Keeps the newest, up to as many keys as may wait.
     pub(crate) fn push(&mut self, announced: Arc<Announced>) {
-        self.0.retain(|old| !old.is_done());
-        self.0.push_back(announced);
-        while self.0.iter().map(|one| one.len()).sum::<usize>() > WAITING {
-            self.0.pop_front();
+        self.keys += announced.len();
+        self.waiting.push_back(announced);
+        let keep = |one: &Announced, keys: usize| !one.is_done() && keys <= WAITING;
+        while let Some(one) = self.waiting.front()
+            && !keep(one, self.keys)
+        {
+            self.keys -= one.len();
+            self.waiting.pop_front();
         }
     }
 
     /// The first that has keys left to look up.
     pub(crate) fn first(&mut self) -> Option<Arc<Announced>> {
-        while self.0.front().is_some_and(|one| one.is_done()) {
-            self.0.pop_front();
+        while let Some(one) = self.waiting.front()
+            && one.is_done()
+        {
+            self.keys -= one.len();
+            self.waiting.pop_front();
         }
-        self.0.front().cloned()
+        self.waiting.front().cloned()
     }
 }
 

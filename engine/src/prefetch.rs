@@ -122,13 +122,6 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     }
 }
 
-/// However it ends.
-impl<H: Hasher, D: Device, R: Runtime> Drop for Prefetcher<H, D, R> {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
 /// The prefetch task.
 pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
     shared: Arc<Shared<H, D, R>>,
@@ -146,6 +139,13 @@ pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
     /// What each slot of the queue has asked for.
     asked: Vec<Option<Wanted>>,
     free: Vec<usize>,
+}
+
+/// However the task ends, nobody waits for what it has asked for.
+impl<H: Hasher, D: Device, R: Runtime> Drop for Prefetcher<H, D, R> {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
