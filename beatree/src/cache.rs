@@ -175,6 +175,13 @@ impl Cache {
         self.lock(place).attach(place, page, None, soon, fill);
     }
 
+    /// Hangs a treelet on a page for the current batch alone, if the page is still here. Others that
+    /// were given so, and that no commit has advanced, leave for it when their batch is over; pages
+    /// do up to a quarter of the budget. False when there was no room.
+    pub fn give_ahead(&self, place: u32, page: &Arc<CachedPage>, treelet: &Treelet) -> bool {
+        self.lock(place).attach_ahead(place, page, treelet)
+    }
+
     /// A flush has moved a page: its treelet goes with it.
     pub fn move_treelet(&self, from: u32, to: u32, tag: u32) {
         let Some(treelet) = self.lock(from).detach(from) else { return };

@@ -11,26 +11,24 @@ use pleach_core::page::leaf::Cell;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Device, Runtime};
 
+use crate::ahead::Arrived;
 use crate::answers::Place;
-use crate::prefetch::{WAITING, Wanted};
+use crate::prefetch::{WAITING, Wanted, Wish};
 use crate::shared::{Located, Shared};
 use crate::warm::GROUP;
 
 /// Keys that a session has announced, looked up group by group by whoever has time.
 pub(crate) struct Announced {
     base: u64,
+    /// Are its pages folded ahead?
+    folds: bool,
     keys: Vec<Key>,
     next: AtomicUsize,
 }
 
 impl Announced {
-    pub(crate) fn new(base: u64, keys: Vec<Key>) -> Self {
-        Self { base, keys, next: AtomicUsize::new(0) }
-    }
-
-    /// The commit that the session reads.
-    pub(crate) fn base(&self) -> u64 {
-        self.base
+    pub(crate) fn new(base: u64, folds: bool, keys: Vec<Key>) -> Self {
+        Self { base, folds, keys, next: AtomicUsize::new(0) }
     }
 
     /// Are all groups claimed?
@@ -95,6 +93,8 @@ struct Found {
     place: Place,
     /// Where its page is.
     at: Option<Located>,
+    /// The last commit that changed its page.
+    stands_at: u64,
     /// Does the page have the answer?
     answers: bool,
     page: Option<Arc<CachedPage>>,
@@ -108,8 +108,10 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     pub(crate) fn help(&self, announced: &Announced) -> bool {
         let Some(group) = announced.claim() else { return false };
         let mut missing = false;
-        self.look_up(announced.base, group, &mut None, &mut |wanted| {
-            missing |= self.prefetches.missing.0.send(wanted).is_ok();
+        self.look_up(announced, group, &mut None, &mut |wanted| match wanted {
+            // The reader's own time is not for that, nor is it worth a wake-up.
+            Wanted::Fold(_) => {}
+            wanted => missing |= self.prefetches.missing.0.send(wanted).is_ok(),
         });
         if missing {
             self.wake_prefetcher();
@@ -123,11 +125,12 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     /// Each step is taken for the whole group, and asks for the memory that the next one reads.
     pub(crate) fn look_up(
         &self,
-        base: u64,
+        announced: &Announced,
         group: &[Key],
         last: &mut Option<NodePlace>,
         wanted: &mut impl FnMut(Wanted),
     ) {
+        let (base, folds) = (announced.base, announced.folds);
         let mut found: [Found; GROUP] = std::array::from_fn(|_| Found::default());
         {
             let top = self.top.load();
@@ -154,10 +157,16 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         for (key, found) in group.iter().zip(&mut found) {
             let Some(at) = found.at.take() else { continue };
             found.page = self.cache.get_in(at.place, at.tag, batch);
-            match &found.page {
-                None => wanted(Wanted::Leaf(at, found.answers.then_some((base, *key)))),
-                Some(page) if found.answers => found.cell = page.prefetch_found(key),
-                Some(_) => {}
+            let Some(page) = &found.page else {
+                let answers = found.answers.then_some(base);
+                wanted(Wanted::Leaf(Wish { at, key: *key, answers, folds }));
+                continue;
+            };
+            if found.answers {
+                found.cell = page.prefetch_found(key);
+            }
+            if folds && !page.treelet(found.stands_at, |treelet| treelet.is_some()) {
+                wanted(Wanted::Fold(Arrived { page: Arc::clone(page), at, key: *key }));
             }
         }
         for (key, found) in group.iter().zip(&found) {
@@ -185,6 +194,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             }
             let child = state.cuts.find(key);
             let tag = state.cuts.tag(child);
+            found.stands_at = state.changed_at[child];
             found.at = state.cuts.place(child).map(|place| Located { place, tag });
             // Only what the session's commit left is an answer.
             let stands = state.changed <= base;

@@ -16,6 +16,7 @@ use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{Device, DeviceInfo, Event, LockMode, OpenMode, Runtime, Step};
 
+use crate::ahead::{Arrivals, FoldAhead};
 use crate::answers::Answers;
 use crate::checkpoint::image::image_name;
 use crate::checkpoint::{Checkpointer, checkpoint, first_image};
@@ -212,6 +213,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             self.shared.paused.store(false, Ordering::Release);
             self.shared.work.notify();
             self.shared.prefetches.event.notify();
+            self.shared.arrivals.event.notify();
             drop(tasks);
         }
     }
@@ -355,6 +357,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         tentative: Mutex::new(Vec::new()),
         answers: Answers::new(options.answers_bytes()),
         prefetches: Prefetches::new(runtime.event(), runtime.event()),
+        arrivals: Arrivals::new(runtime.event()),
         structure: Mutex::new(()),
         replay_start: AtomicU64::new(newest.replay.position),
         superblocks: Mutex::new(superblocks),
@@ -392,6 +395,7 @@ fn start_tasks<H: Hasher, D: Device, R: Runtime>(shared: &Arc<Shared<H, D, R>>) 
     let mut flusher = Flusher::new(Arc::clone(shared));
     let mut checkpointer = Checkpointer::new(Arc::clone(shared));
     let mut prefetcher = Prefetcher::new(Arc::clone(shared));
+    let mut ahead = FoldAhead::new(Arc::clone(shared));
     let spawn = |name, event, mut step: Box<dyn FnMut() -> Step + Send>| {
         let guarded = Arc::clone(shared);
         let task = move || {
@@ -404,5 +408,6 @@ fn start_tasks<H: Hasher, D: Device, R: Runtime>(shared: &Arc<Shared<H, D, R>>) 
         spawn("pleach-flush", &shared.work, Box::new(move || flusher.step())),
         spawn("pleach-checkpoint", &shared.work, Box::new(move || checkpointer.step())),
         spawn("pleach-prefetch", &shared.prefetches.event, Box::new(move || prefetcher.step())),
+        spawn("pleach-ahead", &shared.arrivals.event, Box::new(move || ahead.step())),
     ]
 }

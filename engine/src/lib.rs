@@ -1,6 +1,7 @@
 //! Pleach: a state database for blockchain nodes. A flat key-value store and a binary Merkle trie
 //! share the same SSD pages.
 
+mod ahead;
 mod announced;
 mod answers;
 mod block;

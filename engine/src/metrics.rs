@@ -46,8 +46,10 @@ counters! {
     log_bytes,
     /// Bytes written to checkpoint images and the spill file.
     image_bytes,
-    /// Hash calls of finishes, values included.
+    /// Hash calls of finishes and of what is folded ahead of them, values included.
     hashes,
+    /// Leaf pages whose nodes were computed before the finish that needs them.
+    pages_folded_ahead,
     /// Distinct keys that commits changed.
     changes,
     /// Commits.

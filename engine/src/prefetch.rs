@@ -15,10 +15,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 use pleach_beatree::Region;
+use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_core::{Hasher, Key};
 use pleach_io::{Completion, Device, Event, Queue, Request, Runtime, Step, Transfer};
 
+use crate::ahead::Arrived;
 use crate::announced::Announced;
 use crate::error::Result;
 use crate::metrics::Counters;
@@ -40,10 +42,22 @@ const TAKEN: usize = 8;
 
 /// What is brought in.
 pub(crate) enum Wanted {
-    /// A page, and the key that has an answer in it as of this commit.
-    Leaf(Located, Option<(u64, Key)>),
+    /// A page that is not here.
+    Leaf(Wish),
+    /// A page that is here, to be folded ahead.
+    Fold(Arrived),
     /// The nodes of a region that are not in memory.
     Nodes(Arc<Region>, NodePlace),
+}
+
+/// A page that is wanted for a key.
+pub(crate) struct Wish {
+    pub(crate) at: Located,
+    pub(crate) key: Key,
+    /// It has the key's answer as of this commit.
+    pub(crate) answers: Option<u64>,
+    /// Is it to be folded ahead?
+    pub(crate) folds: bool,
 }
 
 /// The hand-over between sessions and the task.
@@ -79,8 +93,9 @@ impl<E> Prefetches<E> {
 
 impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     /// Hands over keys whose values, pages, and nodes above them are to be brought in for a session
-    /// that reads this commit; gives what its readers can help with.
-    pub(crate) fn prefetch(&self, base: u64, keys: &[Key]) -> Option<Arc<Announced>> {
+    /// that reads this commit, and nothing over it when it `folds`; gives what its readers can help
+    /// with.
+    pub(crate) fn prefetch(&self, base: u64, folds: bool, keys: &[Key]) -> Option<Arc<Announced>> {
         let waiting = self.prefetches.waiting.fetch_add(keys.len(), Ordering::Relaxed);
         let taken = keys.len().min(WAITING.saturating_sub(waiting));
         self.prefetches.waiting.fetch_sub(keys.len() - taken, Ordering::Relaxed);
@@ -88,7 +103,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             return None;
         }
         let keys = keys[..taken].to_vec();
-        let announced = Arc::new(Announced::new(base, keys));
+        let announced = Arc::new(Announced::new(base, folds, keys));
         if self.all_is_here() {
             self.prefetches.waiting.fetch_sub(taken, Ordering::Relaxed);
             return Some(announced);
@@ -96,6 +111,14 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         self.prefetches.sender.send(Arc::clone(&announced)).ok()?;
         self.wake_prefetcher();
         Some(announced)
+    }
+
+    /// A page that was wanted is here.
+    fn fulfil(&self, wish: &Wish, page: &CachedPage) {
+        let key = &wish.key;
+        if let Some(base) = wish.answers {
+            self.answer_from(self.answers.place(key), base, key, page.get(key));
+        }
     }
 
     pub(crate) fn wake_prefetcher(&self) {
@@ -220,6 +243,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         if more {
             return Ok(Step::Again);
         }
+        shared.arrivals.wake();
         shared.prefetches.idle.swap(true, Ordering::SeqCst);
         let prefetches = &shared.prefetches;
         let (announced, missing) = (&prefetches.receiver, &prefetches.missing.1);
@@ -240,18 +264,13 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             }
             let Some(wanted) = self.found.pop_front() else { return true };
             let (file, page) = match &wanted {
-                Wanted::Leaf(at, asks) => {
+                Wanted::Fold(_) => unreachable!("handed over when it was found"),
+                Wanted::Leaf(wish) => {
+                    let at = &wish.at;
                     // Looked up by a reader: the page may have come since.
                     let late = self.came_late.then(|| shared.cache.get(at.place, at.tag)).flatten();
                     if let Some(page) = late {
-                        if let Some((base, key)) = asks {
-                            shared.answer_from(
-                                shared.answers.place(key),
-                                *base,
-                                key,
-                                page.get(key),
-                            );
-                        }
+                        shared.fulfil(wish, &page);
                         continue;
                     }
                     if !shared.prefetches.flying.lock().insert(at.place) {
@@ -302,7 +321,10 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             };
             let _guard = shared.grace.enter();
             let (found, last) = (&mut self.found, &mut self.nodes);
-            shared.look_up(announced.base(), group, last, &mut |wanted| found.push_back(wanted));
+            shared.look_up(announced, group, last, &mut |wanted| match wanted {
+                Wanted::Fold(arrived) => shared.arrivals.push(arrived),
+                wanted => found.push_back(wanted),
+            });
             return true;
         }
     }
@@ -313,14 +335,16 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         let slot = usize::try_from(completion.token).expect("a slot");
         self.free.push(slot);
         let wanted = self.asked[slot].take().expect("asked for before");
-        let place = if let Wanted::Leaf(at, _) = &wanted { Some(at.place) } else { None };
+        let place = if let Wanted::Leaf(wish) = &wanted { Some(wish.at.place) } else { None };
         let brought = match (completion.result, wanted) {
             (Err(error), _) => Err(error.into()),
-            (Ok(()), Wanted::Leaf(at, asks)) => {
+            (Ok(()), Wanted::Fold(_)) => unreachable!("nothing is read for it"),
+            (Ok(()), Wanted::Leaf(wish)) => {
                 Counters::add(&shared.counters.cache_misses, 1);
-                shared.admit(&at, completion.buf).map(|page| {
-                    if let Some((base, key)) = asks {
-                        shared.answer_from(shared.answers.place(&key), base, &key, page.get(&key));
+                shared.admit(&wish.at, completion.buf).map(|page| {
+                    shared.fulfil(&wish, &page);
+                    if wish.folds {
+                        shared.arrivals.push(Arrived { page, at: wish.at, key: wish.key });
                     }
                 })
             }

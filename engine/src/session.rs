@@ -271,7 +271,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// Starts to bring in the values and pages of these keys, with the trie in them, and returns at
     /// once.
     pub fn prefetch(&self, keys: &[Key]) {
-        if let Some(announced) = self.shared.prefetch(self.view.base, keys) {
+        let folds = self.view.is_committed();
+        if let Some(announced) = self.shared.prefetch(self.view.base, folds, keys) {
             self.announced.lock().push(announced);
             self.announces.store(true, Ordering::Relaxed);
         }

@@ -17,6 +17,7 @@ use pleach_core::page::{FileKind, Identity};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, PageBuf, Runtime};
 
+use crate::ahead::Arrivals;
 use crate::answers::Answers;
 use crate::error::{Error, Result};
 use crate::finish::Workers;
@@ -77,6 +78,7 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) progress: R::Event,
     pub(crate) answers: Answers,
     pub(crate) prefetches: Prefetches<R::Event>,
+    pub(crate) arrivals: Arrivals<R::Event>,
     /// Overflow runs that are written and not yet named by a record. Locked after `extents`.
     pub(crate) tentative: Mutex<Vec<Run>>,
     /// Held by a flush while it changes cuts, and by a commit that was overtaken too often.

@@ -15,6 +15,7 @@
 //! over the pages and their treelets; `pinned` counts the entries held in the current *round*. Rounds are the shard's
 //! own count of batches, so that a caller who repeats a batch's number loses holds and no more.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pleach_core::Key;
@@ -36,8 +37,12 @@ const SMALL_PART: usize = 10;
 const TREELET_PART: usize = 3;
 /// They take at most this part of the budget when pages have to leave for them.
 const SOON_PART: usize = 16;
+/// Those that were given ahead, for a batch, take at most this part of the budget.
+const AHEAD_PART: usize = 4;
 /// Pages, and treelets, that went and whose memory a shard keeps.
 const MAX_SPARE: usize = 16;
+/// Room for treelets given ahead is noted so many at a time.
+const AHEAD_STEP: usize = 64;
 /// Entries are added so many at a time, at least.
 const MIN_STEP: usize = 8;
 
@@ -47,6 +52,16 @@ pub(super) struct Room {
     pub(super) carrier: Option<Arc<CachedPage>>,
     /// There is room; [`Shard::insert`] must follow.
     pub(super) reserved: bool,
+}
+
+/// A treelet that was given ahead.
+#[derive(Debug)]
+struct Ahead {
+    place: u32,
+    /// The batch that it was given for.
+    round: u64,
+    /// The commit that it stood at: one that stands elsewhere by now has become the page's own.
+    as_of: u64,
 }
 
 #[derive(Debug)]
@@ -63,6 +78,8 @@ pub(super) struct Shard {
     page_bytes: usize,
     /// Pages that carry a treelet.
     treelets: usize,
+    /// Treelets that were given ahead, oldest first.
+    ahead: VecDeque<Ahead>,
     /// Memory of pages and treelets that went, for the next ones.
     spare_pages: Vec<Arc<CachedPage>>,
     #[expect(clippy::vec_box, reason = "the boxes go on to other pages as they are")]
@@ -91,6 +108,7 @@ impl Shard {
             ghost: Vec::new(),
             page_bytes: 0,
             treelets: 0,
+            ahead: VecDeque::new(),
             spare_pages: Vec::new(),
             spare_treelets: Vec::new(),
             reserved: 0,
@@ -254,6 +272,71 @@ impl Shard {
         }
     }
 
+    /// Hangs a copy of a treelet on a page for the current batch.
+    pub(super) fn attach_ahead(
+        &mut self,
+        place: u32,
+        page: &Arc<CachedPage>,
+        treelet: &Treelet,
+    ) -> bool {
+        if !self.holds(place, page) {
+            return false;
+        }
+        // Two go for one that comes, so that those of an earlier batch do not stay.
+        let mut room = self.end_ahead();
+        if let Some(second) = self.end_ahead() {
+            self.keep_treelet(second);
+        }
+        if room.is_none() && self.ahead.len() >= self.budget / AHEAD_PART / page::TREELET_COST {
+            return false;
+        }
+        if self.ahead.len() == self.ahead.capacity() {
+            self.ahead.reserve_exact(AHEAD_STEP);
+        }
+        room = room.or_else(|| self.spare_treelets.pop());
+        while self.bytes() + page::TREELET_COST > self.budget {
+            if self.evict().is_none() {
+                return false;
+            }
+        }
+        // It may have been the one to leave.
+        if !self.holds(place, page) {
+            return false;
+        }
+        let as_of = treelet.as_of();
+        let given = match room {
+            Some(mut room) => {
+                *room = treelet.clone();
+                room
+            }
+            None => Box::new(treelet.clone()),
+        };
+        if page.replace_treelet(Some(given)).is_none() {
+            self.treelets += 1;
+            self.page_bytes += page::TREELET_COST;
+        }
+        self.ahead.push_back(Ahead { place, round: self.round, as_of });
+        true
+    }
+
+    /// Takes the oldest treelet off that was given for an earlier batch and that no page has made
+    /// its own.
+    fn end_ahead(&mut self) -> Option<Box<Treelet>> {
+        while let Some(given) = self.ahead.front()
+            && given.round != self.round
+        {
+            let given = self.ahead.pop_front().expect("just seen");
+            let page = self.find(given.place).map(|id| &self.entries[id as usize].page);
+            let unused = page
+                .and_then(Option::as_ref)
+                .is_some_and(|page| page.treelet(given.as_of, |treelet| treelet.is_some()));
+            if unused {
+                return self.detach(given.place);
+            }
+        }
+        None
+    }
+
     /// Keeps a treelet's memory for the next one.
     fn keep_treelet(&mut self, treelet: Box<Treelet>) {
         if self.spare_treelets.len() < MAX_SPARE && self.bytes() + page::TREELET_COST <= self.budget
@@ -312,6 +395,7 @@ impl Shard {
             + (self.reserved + self.spare_pages.len()) * page::COST
             + self.spare_treelets.len() * page::TREELET_COST
             + self.table.bytes()
+            + self.ahead.capacity() * size_of::<Ahead>()
             + (self.vacant.capacity() + self.ghost.capacity()) * size_of::<u32>()
             + self.entries.capacity() * size_of::<Entry>()
     }

@@ -412,7 +412,7 @@ impl Chunk {
         let standing = Standing { at: &page.prefix, leaf, patches, treelet };
         let FoldSpace { pages, tiles, seen, .. } = space;
         if let Some(tile) = fold_tile(pages, tiles, &standing, touches, seen) {
-            return PageFold::Tile(tile);
+            return PageFold::Tile { tile, learns: capture > 0 };
         }
         pages.begin_capturing(page.prefix.len(), capture);
         fold_leaf(pages, &standing, capture, touches, seen);
@@ -481,7 +481,7 @@ impl Chunk {
                 match *fold {
                     PageFold::Known => {}
                     PageFold::Whole(fold) => space.pages.emit(fold, &mut emit),
-                    PageFold::Tile(tile) => {
+                    PageFold::Tile { tile, .. } => {
                         space.tiles.emit(tile, page.prefix.len(), &mut space.pages, &mut emit);
                     }
                 }

@@ -15,7 +15,12 @@ pub(super) enum PageFold {
     /// As one fold.
     Whole(usize),
     /// As a tile, over the folds of its groups.
-    Tile(usize),
+    Tile {
+        /// Its number.
+        tile: usize,
+        /// Is the page's treelet brought to the state after the batch?
+        learns: bool,
+    },
 }
 
 /// Reused memory of a worker.
@@ -53,7 +58,7 @@ impl<H: Hasher> FoldSpace<H> {
         match fold {
             PageFold::Known => unreachable!("a page that was not folded"),
             PageFold::Whole(fold) => self.pages.node(fold),
-            PageFold::Tile(tile) => *self.tiles.node(tile),
+            PageFold::Tile { tile, .. } => *self.tiles.node(tile),
         }
     }
 
@@ -62,7 +67,7 @@ impl<H: Hasher> FoldSpace<H> {
         match fold {
             PageFold::Known => unreachable!("a page that was not folded"),
             PageFold::Whole(fold) => self.pages.shape(fold),
-            PageFold::Tile(_) => Shape::Many,
+            PageFold::Tile { .. } => Shape::Many,
         }
     }
 
@@ -71,7 +76,7 @@ impl<H: Hasher> FoldSpace<H> {
         match fold {
             PageFold::Known => {}
             PageFold::Whole(fold) => self.pages.first_of_terminal(fold).for_each(each),
-            PageFold::Tile(tile) => {
+            PageFold::Tile { tile, .. } => {
                 for (_, fold) in self.tiles.groups(tile) {
                     self.pages.first_of_terminal(fold).for_each(&mut each);
                 }
@@ -91,9 +96,9 @@ impl<H: Hasher> FoldSpace<H> {
         out.reserve(captured.len() + self.tiles.len());
         for fold in &self.folds {
             match *fold {
-                PageFold::Known => {}
+                PageFold::Known | PageFold::Tile { learns: false, .. } => {}
                 PageFold::Whole(fold) => out.extend_from_slice(of(fold)),
-                PageFold::Tile(tile) => {
+                PageFold::Tile { tile, .. } => {
                     self.tiles.computed(tile, |index, node| out.push((index, *node)));
                     for (group, fold) in self.tiles.groups(tile) {
                         out.extend(

@@ -1,0 +1,217 @@
+//! Folding ahead: what a finish will find is computed while the device is waited for.
+//!
+//! A page that comes from the device knows eight nodes, those that it stores, and the changes that
+//! pend on it make some of these old. Its first fold hashes all of that, though nothing of it
+//! depends on the batch. So pages that arrive for announced keys are folded as they stand, each
+//! with the group of its key, by a task of its own; the nodes hang on the page as a treelet
+//! ([`pleach_beatree::treelet`]) until the batch is over, and the finish folds a tile.
+//!
+//! Nothing depends on it. Pages come through a queue of fixed length, and what does not fit, or
+//! comes when a finish wants the processors, is left to the finish. A treelet is given for the
+//! commit that it stands at: one that comes too late counts for nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use pleach_beatree::cache::CachedPage;
+use pleach_beatree::leaf_fold::{Patch, Seen, Standing, Touch, capture_levels, fold_leaf};
+use pleach_beatree::treelet::Treelet;
+use pleach_core::fold::Folder;
+use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_io::{Device, Event, Runtime, Step};
+
+use crate::metrics::Counters;
+use crate::shared::{Located, Shared};
+use crate::warm::GROUP;
+
+/// Pages that may wait: each is held in memory for it.
+const WAITING: usize = 1024;
+
+/// A page that is here for an announced key.
+pub(crate) struct Arrived {
+    pub(crate) page: Arc<CachedPage>,
+    pub(crate) at: Located,
+    pub(crate) key: Key,
+}
+
+/// The way of pages to the task.
+pub(crate) struct Arrivals<E> {
+    sender: Sender<Arrived>,
+    receiver: Receiver<Arrived>,
+    pub(crate) event: E,
+    /// Is the task asleep?
+    idle: AtomicBool,
+    /// Finishes that run.
+    finishing: AtomicUsize,
+}
+
+impl<E: Event> Arrivals<E> {
+    pub(crate) fn new(event: E) -> Self {
+        let (sender, receiver) = bounded(WAITING);
+        let (idle, finishing) = (AtomicBool::new(true), AtomicUsize::new(0));
+        Self { sender, receiver, event, idle, finishing }
+    }
+
+    /// Hands a page over, if there is room. The task is woken for a group of them: see
+    /// [`Self::wake`].
+    pub(crate) fn push(&self, arrived: Arrived) {
+        if self.finishing.load(Ordering::Relaxed) == 0
+            && self.sender.try_send(arrived).is_ok()
+            && self.sender.len() >= GROUP
+        {
+            self.wake();
+        }
+    }
+
+    /// Wakes the task, if anything waits for it.
+    pub(crate) fn wake(&self) {
+        if !self.receiver.is_empty() && self.idle.swap(false, Ordering::SeqCst) {
+            self.event.notify();
+        }
+    }
+
+    /// Nothing is folded ahead while this lives.
+    pub(crate) fn pause(&self) -> Pause<'_> {
+        self.finishing.fetch_add(1, Ordering::Relaxed);
+        Pause(&self.finishing)
+    }
+}
+
+/// See [`Arrivals::pause`].
+pub(crate) struct Pause<'a>(&'a AtomicUsize);
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A page of a group that is folded.
+struct Task {
+    arrived: Arrived,
+    prefix: Prefix,
+    /// The commit that it stands at.
+    as_of: u64,
+    /// The node that the region has for it, when nodes are in memory.
+    node: Option<Node>,
+    /// Where its patches end.
+    patches_end: usize,
+}
+
+/// The task.
+pub(crate) struct FoldAhead<H: Hasher, D: Device, R: Runtime> {
+    shared: Arc<Shared<H, D, R>>,
+    folder: Folder<H>,
+    tasks: Vec<Task>,
+    patches: Vec<Patch>,
+    seen: Vec<Seen>,
+    treelet: Box<Treelet>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
+    pub(crate) fn new(shared: Arc<Shared<H, D, R>>) -> Self {
+        Self {
+            shared,
+            folder: Folder::new(),
+            tasks: Vec::with_capacity(GROUP),
+            patches: Vec::new(),
+            seen: Vec::new(),
+            treelet: Box::new(Treelet::empty()),
+        }
+    }
+
+    /// One step: a group of pages.
+    pub(crate) fn step(&mut self) -> Step {
+        let shared = Arc::clone(&self.shared);
+        if shared.closing.load(Ordering::Acquire) {
+            return Step::Done;
+        }
+        let arrivals = &shared.arrivals;
+        self.tasks.clear();
+        self.patches.clear();
+        let mut came = false;
+        for arrived in arrivals.receiver.try_iter().take(GROUP) {
+            came = true;
+            if arrivals.finishing.load(Ordering::Relaxed) == 0 {
+                self.gather(arrived);
+            }
+        }
+        if !self.tasks.is_empty() {
+            self.fold();
+        }
+        if came {
+            return Step::Again;
+        }
+        arrivals.idle.store(true, Ordering::SeqCst);
+        if arrivals.receiver.len() < GROUP {
+            return Step::Idle;
+        }
+        arrivals.idle.store(false, Ordering::Release);
+        Step::Again
+    }
+
+    /// Takes down how a page stands, unless it has moved or its nodes are known.
+    fn gather(&mut self, arrived: Arrived) {
+        let patches = &mut self.patches;
+        let found = self.shared.in_region(&arrived.key, |_, state| {
+            let child = state.cuts.find(&arrived.key);
+            let here = state.cuts.place(child) == Some(arrived.at.place)
+                && state.cuts.tag(child) == arrived.at.tag;
+            let as_of = state.changed_at[child];
+            if !here || arrived.page.treelet(as_of, |treelet| treelet.is_some()) {
+                return None;
+            }
+            let prefix = state.cuts.prefix(child);
+            state.patches(&prefix, patches);
+            Some((prefix, as_of, state.node(child).copied()))
+        });
+        let Some((prefix, as_of, node)) = found.filter(|(at, ..)| capture_levels(at) > 0) else {
+            return;
+        };
+        self.tasks.push(Task { arrived, prefix, as_of, node, patches_end: self.patches.len() });
+    }
+
+    /// Folds the gathered pages, each with its key read, and hangs their nodes on them.
+    fn fold(&mut self) {
+        self.folder.clear();
+        self.seen.clear();
+        let mut from = 0;
+        for task in &self.tasks {
+            let leaf = task.arrived.page.view();
+            let patches = &self.patches[from..task.patches_end];
+            let standing = Standing { at: &task.prefix, leaf: Some(&leaf), patches, treelet: None };
+            let capture = capture_levels(&task.prefix);
+            let touch = [Touch { key: task.arrived.key, reads: true, writes: None }];
+            self.folder.begin_capturing(task.prefix.len(), capture);
+            fold_leaf(&mut self.folder, &standing, capture, &touch, &mut self.seen);
+            self.folder.end().expect("a page's groups of one key are given by key");
+            from = task.patches_end;
+        }
+        let hashed = self.folder.hashed();
+        self.folder.run();
+        Counters::add(&self.shared.counters.hashes, self.folder.hashed() - hashed);
+        let mut captured = self.folder.captured().to_vec();
+        captured.sort_by_key(|one| one.fold);
+        let mut captured = captured.as_slice();
+        for (fold, task) in self.tasks.iter().enumerate() {
+            let own = captured.partition_point(|one| one.fold as usize <= fold);
+            let (nodes, rest) = captured.split_at(own);
+            captured = rest;
+            let node = self.folder.node(fold);
+            debug_assert!(
+                task.node.is_none_or(|known| known == node),
+                "the region's node of {:?} is that of page and changes",
+                task.prefix
+            );
+            self.treelet.forget();
+            let nodes = nodes.iter().map(|one| (one.index, one.node));
+            self.treelet.advance(0, task.as_of, &node, nodes);
+            let Arrived { page, at, .. } = &task.arrived;
+            if self.shared.cache.give_ahead(at.place, page, &self.treelet) {
+                Counters::add(&self.shared.counters.pages_folded_ahead, 1);
+            }
+        }
+        self.tasks.clear();
+    }
+}
