@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 use pleach_core::Key;
 use pleach_core::page::Page;
 
-use crate::treelet::Treelet;
+use crate::treelet::{Excerpt, Treelet};
 use shard::Shard;
 use table::{hash, shard_of};
 
@@ -175,11 +175,10 @@ impl Cache {
         self.lock(place).attach(place, page, None, soon, fill);
     }
 
-    /// Hangs a treelet on a page for the current batch alone, if the page is still here. Others that
-    /// were given so, and that no commit has advanced, leave for it when their batch is over; pages
-    /// do up to a quarter of the budget. False when there was no room.
-    pub fn give_ahead(&self, place: u32, page: &Arc<CachedPage>, treelet: &Treelet) -> bool {
-        self.lock(place).attach_ahead(place, page, treelet)
+    /// Hangs an excerpt on a page for the current batch, if the page is still here. Those of earlier
+    /// batches leave for it, and pages up to an eighth of the budget. False when there was no room.
+    pub fn give_excerpt(&self, place: u32, page: &Arc<CachedPage>, excerpt: Excerpt) -> bool {
+        self.lock(place).attach_excerpt(place, page, excerpt)
     }
 
     /// A flush has moved a page: its treelet goes with it.

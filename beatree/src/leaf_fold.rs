@@ -13,7 +13,7 @@ use pleach_core::{Hasher, Key, Node};
 
 use crate::cuts::bits_behind;
 use crate::stored::{Stored, cell_value};
-use crate::treelet::{self, Treelet};
+use crate::treelet::{self, Known};
 
 /// What a session does to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct Standing<'a> {
     /// Changes over the page, sorted, each key once.
     pub patches: &'a [Patch],
     /// Nodes of page + patches, where they are known.
-    pub treelet: Option<&'a Treelet>,
+    pub treelet: Option<Known<'a>>,
 }
 
 /// Levels below `at` that a fold of its page can capture.
@@ -135,7 +135,7 @@ struct Descent<'a, H> {
 struct Merge<'a> {
     at: &'a Prefix,
     leaf: Option<&'a LeafView<'a>>,
-    treelet: Option<&'a Treelet>,
+    treelet: Option<Known<'a>>,
     /// Level of the nodes that the page stores; 0 when it stores none.
     stored: u8,
     /// Groups of this level are expanded whole.

@@ -269,7 +269,7 @@ impl RegionState {
         }
         if let Some(treelet) = &self.treelet {
             let [lead, ..] = bits_behind(key, self.cuts.region().len()).to_be_bytes();
-            treelet.prefetch(lead >> (8 - treelet::LEVELS));
+            treelet.known().prefetch(lead >> (8 - treelet::LEVELS));
         }
     }
 

@@ -50,44 +50,22 @@ impl Treelet {
         self.as_of
     }
 
+    /// All that is known.
+    #[inline]
+    pub fn known(&self) -> Known<'_> {
+        Known { known: self.known, nodes: &self.nodes, packed: false }
+    }
+
     /// The node of the position with this [`heap_index`].
     #[inline]
     pub fn node(&self, index: u8) -> Option<&Node> {
         (self.known >> index & 1 == 1).then(|| &self.nodes[usize::from(index)])
     }
 
-    /// Asks for the memory that a fold of this group reads: the way down to it, and what lies
-    /// beside.
-    pub fn prefetch(&self, group: u8) {
-        for level in 1..=LEVELS {
-            // Siblings lie side by side, the left one at an odd index.
-            let left = (heap_index(level, group >> (LEVELS - level)) - 1) | 1;
-            prefetch(self.nodes[usize::from(left)..=usize::from(left) + 1].as_flattened());
-        }
-    }
-
     /// Asks for the memory of a node that will be written.
     #[inline]
     pub fn prefetch_node(&self, index: u8) {
         prefetch(&self.nodes[usize::from(index)..=usize::from(index)]);
-    }
-
-    /// The nodes `levels` levels below the prefix, and for which of them they are known. A node
-    /// below a leaf node or terminator counts as unknown.
-    pub fn level<const N: usize>(&self, levels: u8) -> ([Node; N], u16) {
-        let mut nodes = [TERMINATOR; N];
-        let mut known = 0;
-        for bits in 0..1u8 << levels {
-            let below_end = (0..levels).any(|level| {
-                let above = heap_index(level, bits >> (levels - level));
-                self.node(above).is_none_or(|node| !is_internal(node))
-            });
-            if let Some(node) = self.node(heap_index(levels, bits)).filter(|_| !below_end) {
-                nodes[usize::from(bits)] = *node;
-                known |= 1 << bits;
-            }
-        }
-        (nodes, known)
     }
 
     /// Goes from the state before a commit to the state after it: `nodes` are those that the
@@ -112,6 +90,105 @@ impl Treelet {
     fn set(&mut self, index: u8, node: &Node) {
         self.nodes[usize::from(index)] = *node;
         self.known |= 1 << index;
+    }
+}
+
+/// The part of a treelet that one key needs: all that is known some levels down, and below that
+/// what is on the way to the key's group and beside it. Made once and thrown away; it takes a third
+/// of a treelet's memory.
+#[derive(Clone, Debug)]
+pub struct Excerpt {
+    as_of: u64,
+    known: u64,
+    /// The known ones, in order.
+    nodes: Box<[Node]>,
+}
+
+/// Levels of which an excerpt has all.
+const WHOLE: u8 = 3;
+
+impl Excerpt {
+    /// What a fold of this group needs.
+    pub fn new(treelet: &Treelet, group: u8) -> Self {
+        let mut wanted: u64 = (1 << heap_index(WHOLE + 1, 0)) - 1;
+        for level in WHOLE + 1..=LEVELS {
+            let below = 1 << (level - WHOLE);
+            let first = heap_index(level, group >> (LEVELS - WHOLE) << (level - WHOLE));
+            wanted |= ((1 << below) - 1) << first;
+        }
+        let known = treelet.known & wanted;
+        let positions = (0..).zip(&treelet.nodes).filter(|(index, _)| known >> index & 1 == 1);
+        let nodes = positions.map(|(_, node)| *node).collect();
+        Self { as_of: treelet.as_of, known, nodes }
+    }
+
+    /// The last commit that changed the page.
+    pub fn as_of(&self) -> u64 {
+        self.as_of
+    }
+
+    /// All that is known.
+    #[inline]
+    pub fn known(&self) -> Known<'_> {
+        Known { known: self.known, nodes: &self.nodes, packed: true }
+    }
+
+    /// Bytes of its nodes.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.nodes)
+    }
+}
+
+/// Known nodes of a page, to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    known: u64,
+    nodes: &'a [Node],
+    /// Does `nodes` have the known ones only?
+    packed: bool,
+}
+
+impl<'a> Known<'a> {
+    /// The node of the position with this [`heap_index`].
+    #[inline]
+    pub fn node(&self, index: u8) -> Option<&'a Node> {
+        if self.known >> index & 1 == 0 {
+            return None;
+        }
+        let before = self.known & ((1 << index) - 1);
+        let at = if self.packed { before.count_ones() as usize } else { usize::from(index) };
+        Some(&self.nodes[at])
+    }
+
+    /// Asks for the memory that a fold of this group reads: the way down to it, and what lies
+    /// beside.
+    pub fn prefetch(&self, group: u8) {
+        if self.packed {
+            return prefetch(self.nodes.as_flattened());
+        }
+        for level in 1..=LEVELS {
+            // Siblings lie side by side, the left one at an odd index.
+            let left = (heap_index(level, group >> (LEVELS - level)) - 1) | 1;
+            prefetch(self.nodes[usize::from(left)..=usize::from(left) + 1].as_flattened());
+        }
+    }
+
+    /// The nodes `levels` levels below the prefix, and for which of them they are known. A node
+    /// below a leaf node or terminator counts as unknown.
+    pub fn level<const N: usize>(&self, levels: u8) -> ([Node; N], u16) {
+        let mut nodes = [TERMINATOR; N];
+        let mut known = 0;
+        for bits in 0..1u8 << levels {
+            let below_end = (0..levels).any(|level| {
+                let above = heap_index(level, bits >> (levels - level));
+                self.node(above).is_none_or(|node| !is_internal(node))
+            });
+            if let Some(node) = self.node(heap_index(levels, bits)).filter(|_| !below_end) {
+                nodes[usize::from(bits)] = *node;
+                known |= 1 << bits;
+            }
+        }
+        (nodes, known)
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use pleach_beatree::cache::{Cache, CacheStats, NO_BATCH};
+use pleach_beatree::treelet::{Excerpt, Treelet};
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader, RawCell};
 use pleach_core::page::{FileKind, Identity, PAGE_SIZE, Page};
 use pleach_core::prefix::Prefix;
@@ -36,6 +37,13 @@ fn page(place: u32, version: u64, many: bool) -> Page {
     }
     builder.seal();
     page
+}
+
+/// A treelet that knows all, as of a commit.
+fn treelet(as_of: u64) -> Treelet {
+    let mut treelet = Treelet::empty();
+    treelet.advance(0, as_of, &[1; 32], (1..63).map(|index| (index, [index; 32])));
+    treelet
 }
 
 /// Drives a cache and a map by one seed.
@@ -74,7 +82,7 @@ impl Twin {
     fn step(&mut self, places: u32, version: u64) {
         let place = self.below(places);
         let batch = if self.below(2) == 0 { self.batch } else { NO_BATCH };
-        match self.below(16) {
+        match self.below(19) {
             0..=6 => {
                 let tag = self.below(3);
                 let wanted = self.model.get(&place).filter(|(newest, _)| *newest == tag);
@@ -98,7 +106,26 @@ impl Twin {
                 );
                 self.model.insert(place, (tag, present));
             }
-            14 => {
+            14 | 15 => {
+                // Each page has a treelet that says when it was hung on it.
+                let Some((tag, _)) = self.model.get(&place) else { return };
+                self.gets += 1;
+                let Some(page) = self.cache.get(place, *tag) else { return };
+                self.hits += 1;
+                if self.below(2) == 0 {
+                    let soon = self.below(2) == 0;
+                    self.cache.give_treelet(place, &page, soon, |given| *given = treelet(version));
+                } else if self.cache.give_excerpt(place, &page, Excerpt::new(&treelet(version), 3))
+                {
+                    assert!(page.knows(version));
+                }
+            }
+            16 => {
+                // A page that the cache no longer has gets nothing.
+                let page = Cache::new(1 << 20).insert(place, 0, &page(place, 0, false), NO_BATCH);
+                assert!(!self.cache.give_excerpt(place, &page, Excerpt::new(&treelet(0), 0)));
+            }
+            17 => {
                 self.cache.remove(place);
                 self.model.remove(&place);
             }
@@ -130,6 +157,38 @@ fn random_operations_at_every_kind_of_budget() {
             }
         }
     }
+}
+
+#[test]
+fn excerpts_go_when_those_of_later_batches_come() {
+    const PAGES: u32 = 400;
+    let cache = Cache::new(4 << 20);
+    let pages: Vec<_> =
+        (0..PAGES).map(|place| cache.insert(place, 0, &page(place, 1, false), NO_BATCH)).collect();
+    let give = |batch: u64, places: core::ops::Range<u32>| {
+        cache.set_batch(batch);
+        let excerpt = || Excerpt::new(&treelet(batch), 3);
+        places.filter(|at| cache.give_excerpt(*at, &pages[*at as usize], excerpt())).count()
+    };
+    let known = |batch: u64| pages.iter().filter(|page| page.knows(batch)).count();
+    let before = cache.bytes();
+    assert_eq!(give(1, 0..PAGES / 2), 200);
+    assert_eq!(known(1), 200);
+    let held = cache.bytes() - before;
+    assert!(held > 200 * Excerpt::new(&treelet(1), 3).bytes(), "{held}");
+    // One comes for two that go, in each shard.
+    assert_eq!(give(2, PAGES / 2..PAGES), 200);
+    assert!(known(1) < 50, "{}: shards do not get equally many", known(1));
+    assert_eq!(known(2), 200);
+    assert!(cache.bytes() <= before + held + held / 4);
+    // There is a limit, which pages that leave bring down again.
+    let many = give(3, 0..PAGES) + give(4, 0..PAGES) + give(5, 0..PAGES);
+    assert!(known(5) > 0 && many <= 3 * PAGES as usize);
+    assert!(cache.bytes() <= 4 << 20);
+    (0..PAGES).for_each(|place| cache.remove(place));
+    drop(pages);
+    assert_eq!(cache.stats().pages, 0);
+    assert!(cache.bytes() <= before, "{} of {before}", cache.bytes());
 }
 
 #[test]

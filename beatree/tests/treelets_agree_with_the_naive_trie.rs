@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page};
 use pleach_beatree::leaf_fold::{Patch, Standing, Touch, capture_levels, fold_leaf, fold_tile};
-use pleach_beatree::treelet::{LEVELS, Treelet};
+use pleach_beatree::treelet::{Excerpt, LEVELS, Treelet};
 use pleach_beatree::{Stored, Value};
 use pleach_core::fold::tiles::Tiles;
 use pleach_core::fold::{Folder, Shape, Sink, heap_below, heap_index};
@@ -82,6 +82,27 @@ fn check(treelet: &Treelet, trie: &Naive, at: &Prefix, level: u8, bits: u8) {
     }
 }
 
+/// The part of a treelet for a key: nothing but what the treelet has, and all of it around the key.
+fn excerpt(treelet: &Treelet, at: &Prefix, key: &Key) -> Excerpt {
+    let group = (0..LEVELS).fold(0, |group, level| {
+        let depth = at.len() + u16::from(level);
+        group << 1 | u8::from(depth < 256 && pleach_core::prefix::bit(key, depth))
+    });
+    let excerpt = Excerpt::new(treelet, group);
+    for level in 0..=LEVELS {
+        let own = group >> (LEVELS - level);
+        for bits in 0..1 << level {
+            let index = heap_index(level, bits);
+            let got = excerpt.known().node(index);
+            assert!(got.is_none() || got == treelet.node(index));
+            if bits == own || bits == own ^ 1 {
+                assert_eq!(got, treelet.node(index), "level {level}, bits {bits:b}");
+            }
+        }
+    }
+    excerpt
+}
+
 /// What a fold has emitted.
 #[derive(Debug, Default, PartialEq)]
 struct Emitted(Vec<(Option<ValueHash>, Key, u16)>, Vec<Node>);
@@ -147,7 +168,7 @@ fn touches(at: &Prefix, narrow: bool, state: &State, rng: &mut ChaCha8Rng) -> Ve
 
 #[test]
 fn a_treelet_follows_its_page() {
-    let (mut known, mut tiles, mut items, mut whole_items) = (0u64, 0, 0, 0);
+    let (mut known, mut tiles, mut items, mut whole_items, mut excerpts) = (0u64, 0, 0, 0, 0);
     for case in 0..cases(400) {
         let mut rng = ChaCha8Rng::seed_from_u64(case);
         let depth = [0, 3, 8, 17, 250, 251, 252, 254][below(&mut rng, 8) as usize];
@@ -177,7 +198,7 @@ fn a_treelet_follows_its_page() {
                 at: &at,
                 leaf: Some(&view),
                 patches: &standing,
-                treelet: stands.then_some(&treelet),
+                treelet: stands.then(|| treelet.known()),
             };
             fold_leaf(&mut folder, &input, capture, &touches, &mut Vec::new());
             let fold = folder.end().expect("keys are given by key");
@@ -193,6 +214,25 @@ fn a_treelet_follows_its_page() {
                 assert_eq!(*firsts, whole_firsts, "case {case}, commit {commit}");
                 (tiles, items, whole_items) =
                     (tiles + 1, items + count, whole_items + folder.len());
+            }
+            if stands && let Some(touch) = touches.first() {
+                let excerpt = excerpt(&treelet, &at, &touch.key);
+                excerpts += 1;
+                let input = Standing { treelet: Some(excerpt.known()), ..input };
+                let own = self::tiled(&input, &touches);
+                // What it does not know is folded, so items and what is captured may be more.
+                let told = |tiled: &Option<Tiled>| {
+                    tiled.as_ref().map(|(node, _, emitted, firsts, _)| {
+                        (*node, emitted.0.clone(), emitted.1.clone(), firsts.clone())
+                    })
+                };
+                assert_eq!(told(&own), told(&tiled), "case {case}, commit {commit}");
+                let mut other = Folder::<Blake3>::new();
+                other.begin_capturing(at.len(), capture);
+                fold_leaf(&mut other, &input, capture, &touches, &mut Vec::new());
+                let only = other.end().expect("keys are given by key");
+                other.run();
+                assert_eq!(other.node(only), folder.node(fold), "case {case}, commit {commit}");
             }
             for touch in touches {
                 let Some(stored) = touch.writes else { continue };
@@ -218,7 +258,7 @@ fn a_treelet_follows_its_page() {
             let before = if stands { commit - 1 } else { u64::MAX - 1 };
             treelet.advance(before, commit, &own, captured.into_iter());
             check(&treelet, &trie, &at, 0, 0);
-            let (nodes, mask) = treelet.level::<8>(3);
+            let (nodes, mask) = treelet.known().level::<8>(3);
             for (tile, node) in nodes.iter().enumerate().filter(|(tile, _)| mask >> tile & 1 == 1) {
                 let bits = u16::try_from(tile).unwrap();
                 let below = pleach_beatree::leaf_fold::below(&at, 3, bits);
@@ -228,6 +268,7 @@ fn a_treelet_follows_its_page() {
         }
     }
     assert!(known > 1000, "the flush finds nodes: {known}");
+    assert!(excerpts > 1000, "excerpts: {excerpts}");
     assert!(tiles > 1000, "most folds are tiles: {tiles}");
     assert!(items * 3 < whole_items * 2, "tiles take fewer items: {items} of {whole_items}");
 }

@@ -3,11 +3,12 @@
 //! A page that comes from the device knows eight nodes, those that it stores, and the changes that
 //! pend on it make some of these old. Its first fold hashes all of that, though nothing of it
 //! depends on the batch. So pages that arrive for announced keys are folded as they stand, each
-//! with the group of its key, by a task of its own; the nodes hang on the page as a treelet
-//! ([`pleach_beatree::treelet`]) until the batch is over, and the finish folds a tile.
+//! with the group of its key, by a task of its own; the nodes hang on the page as an
+//! excerpt ([`pleach_beatree::treelet::Excerpt`]) until the batch is over, and the finish folds a
+//! tile.
 //!
 //! Nothing depends on it. Pages come through a queue of fixed length, and what does not fit, or
-//! comes when a finish wants the processors, is left to the finish. A treelet is given for the
+//! comes when a finish wants the processors, is left to the finish. An excerpt is given for the
 //! commit that it stands at: one that comes too late counts for nothing.
 
 use std::sync::Arc;
@@ -16,14 +17,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{Patch, Seen, Standing, Touch, capture_levels, fold_leaf};
-use pleach_beatree::treelet::Treelet;
+use pleach_beatree::treelet::{Excerpt, Treelet};
 use pleach_core::fold::Folder;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Event, Runtime, Step};
 
+use crate::finish::PAGES_AHEAD;
 use crate::metrics::Counters;
 use crate::shared::{Located, Shared};
-use crate::warm::GROUP;
+use crate::warm::{GROUP, Reach};
 
 /// Pages that may wait: each is held in memory for it.
 const WAITING: usize = 1024;
@@ -103,6 +105,7 @@ struct Task {
 pub(crate) struct FoldAhead<H: Hasher, D: Device, R: Runtime> {
     shared: Arc<Shared<H, D, R>>,
     folder: Folder<H>,
+    group: Vec<Arrived>,
     tasks: Vec<Task>,
     patches: Vec<Patch>,
     seen: Vec<Seen>,
@@ -114,6 +117,7 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
         Self {
             shared,
             folder: Folder::new(),
+            group: Vec::with_capacity(GROUP),
             tasks: Vec::with_capacity(GROUP),
             patches: Vec::new(),
             seen: Vec::new(),
@@ -130,16 +134,17 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
         let arrivals = &shared.arrivals;
         self.tasks.clear();
         self.patches.clear();
-        let mut came = false;
-        for arrived in arrivals.receiver.try_iter().take(GROUP) {
-            came = true;
-            if arrivals.finishing.load(Ordering::Relaxed) == 0 {
-                self.gather(arrived);
-            }
-        }
-        if !self.tasks.is_empty() {
+        let mut group = std::mem::take(&mut self.group);
+        group.extend(arrivals.receiver.try_iter().take(GROUP));
+        let came = !group.is_empty();
+        if arrivals.finishing.load(Ordering::Relaxed) == 0 {
+            let _guard = shared.grace.enter();
+            shared.warm(group.iter().map(|arrived| &arrived.key), Reach::Region);
+            group.drain(..).for_each(|arrived| self.gather(arrived));
             self.fold();
         }
+        group.clear();
+        self.group = group;
         if came {
             return Step::Again;
         }
@@ -159,7 +164,7 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
             let here = state.cuts.place(child) == Some(arrived.at.place)
                 && state.cuts.tag(child) == arrived.at.tag;
             let as_of = state.changed_at[child];
-            if !here || arrived.page.treelet(as_of, |treelet| treelet.is_some()) {
+            if !here || arrived.page.knows(as_of) {
                 return None;
             }
             let prefix = state.cuts.prefix(child);
@@ -177,7 +182,14 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
         self.folder.clear();
         self.seen.clear();
         let mut from = 0;
-        for task in &self.tasks {
+        for (at, task) in self.tasks.iter().enumerate() {
+            let page = |ahead: usize| self.tasks.get(at + ahead).map(|task| &task.arrived);
+            if let Some(arrived) = page(2 * PAGES_AHEAD) {
+                arrived.page.prefetch_head();
+            }
+            if let Some(arrived) = page(PAGES_AHEAD) {
+                arrived.page.prefetch_key(&arrived.key);
+            }
             let leaf = task.arrived.page.view();
             let patches = &self.patches[from..task.patches_end];
             let standing = Standing { at: &task.prefix, leaf: Some(&leaf), patches, treelet: None };
@@ -207,8 +219,9 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
             self.treelet.forget();
             let nodes = nodes.iter().map(|one| (one.index, one.node));
             self.treelet.advance(0, task.as_of, &node, nodes);
-            let Arrived { page, at, .. } = &task.arrived;
-            if self.shared.cache.give_ahead(at.place, page, &self.treelet) {
+            let Arrived { page, at, key } = &task.arrived;
+            let excerpt = Excerpt::new(&self.treelet, page.group(key));
+            if self.shared.cache.give_excerpt(at.place, page, excerpt) {
                 Counters::add(&self.shared.counters.pages_folded_ahead, 1);
             }
         }

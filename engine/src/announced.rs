@@ -108,10 +108,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     pub(crate) fn help(&self, announced: &Announced) -> bool {
         let Some(group) = announced.claim() else { return false };
         let mut missing = false;
-        self.look_up(announced, group, &mut None, &mut |wanted| match wanted {
-            // The reader's own time is not for that, nor is it worth a wake-up.
-            Wanted::Fold(_) => {}
-            wanted => missing |= self.prefetches.missing.0.send(wanted).is_ok(),
+        // To see what is known of a page's nodes is not worth the reader's time.
+        self.look_up(announced, group, false, &mut None, &mut |wanted| {
+            missing |= self.prefetches.missing.0.send(wanted).is_ok();
         });
         if missing {
             self.wake_prefetcher();
@@ -120,13 +119,15 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     }
 
     /// Looks up a group of keys: values at hand become answers, what is not here is given to
-    /// `wanted`. `last` are the nodes that were wanted last.
+    /// `wanted`, and with `folds_cached` what is here and can be folded ahead. `last` are the nodes
+    /// that were wanted last.
     ///
     /// Each step is taken for the whole group, and asks for the memory that the next one reads.
     pub(crate) fn look_up(
         &self,
         announced: &Announced,
         group: &[Key],
+        folds_cached: bool,
         last: &mut Option<NodePlace>,
         wanted: &mut impl FnMut(Wanted),
     ) {
@@ -144,7 +145,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             }
         }
         for (key, found) in group.iter().zip(&mut found) {
-            self.find(base, key, found, last, wanted);
+            self.find(base, key, folds_cached, found, last, wanted);
             if let Some(at) = &found.at {
                 self.cache.ask_ahead(at.place, Step::Table);
             }
@@ -165,7 +166,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             if found.answers {
                 found.cell = page.prefetch_found(key);
             }
-            if folds && !page.treelet(found.stands_at, |treelet| treelet.is_some()) {
+            if folds_cached && folds && !page.knows(found.stands_at) {
                 wanted(Wanted::Fold(Arrived { page: Arc::clone(page), at, key: *key }));
             }
         }
@@ -181,6 +182,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         &self,
         base: u64,
         key: &Key,
+        folds_cached: bool,
         found: &mut Found,
         last: &mut Option<NodePlace>,
         wanted: &mut impl FnMut(Wanted),
@@ -194,7 +196,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             }
             let child = state.cuts.find(key);
             let tag = state.cuts.tag(child);
-            found.stands_at = state.changed_at[child];
+            if folds_cached {
+                found.stands_at = state.changed_at[child];
+            }
             found.at = state.cuts.place(child).map(|place| Located { place, tag });
             // Only what the session's commit left is an answer.
             let stands = state.changed <= base;

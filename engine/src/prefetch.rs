@@ -321,7 +321,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             };
             let _guard = shared.grace.enter();
             let (found, last) = (&mut self.found, &mut self.nodes);
-            shared.look_up(announced, group, last, &mut |wanted| match wanted {
+            shared.look_up(announced, group, true, last, &mut |wanted| match wanted {
                 Wanted::Fold(arrived) => shared.arrivals.push(arrived),
                 wanted => found.push_back(wanted),
             });

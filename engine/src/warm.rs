@@ -21,6 +21,8 @@ pub(crate) enum Reach {
     Place,
     /// To its cell in a cached page.
     Cell,
+    /// To what a fold of its page reads of its region, and no further.
+    Region,
     /// To all that a fold of its page and its region reads.
     Fold,
 }
@@ -39,14 +41,14 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         for (key, place) in keys.clone().zip(&mut places) {
             let state = top.region(key).read();
             *place = state.cuts.place(state.cuts.find(key));
-            if reach == Reach::Fold {
+            if matches!(reach, Reach::Fold | Reach::Region) {
                 state.prefetch_fold(key);
             }
-            if let Some(place) = place {
-                self.cache.ask_ahead(*place, Step::Table);
+            if let Some(place) = place.filter(|_| reach != Reach::Region) {
+                self.cache.ask_ahead(place, Step::Table);
             }
         }
-        if reach == Reach::Place {
+        if matches!(reach, Reach::Place | Reach::Region) {
             return;
         }
         for place in places.into_iter().flatten() {

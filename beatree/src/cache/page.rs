@@ -14,7 +14,7 @@ use pleach_core::page::{PAGE_SIZE, Page};
 use pleach_core::{Key, Node};
 
 use crate::cuts::bits_behind;
-use crate::treelet::{LEVELS, Treelet};
+use crate::treelet::{Excerpt, Known, LEVELS, Treelet};
 
 /// Fingerprints in the allocation itself: pages of more cells have very short values.
 const NEAR: usize = 128;
@@ -31,6 +31,14 @@ pub(super) const COST: usize = 2 * size_of::<usize>() + size_of::<CachedPage>() 
 /// Bytes of a treelet's allocation.
 pub(super) const TREELET_COST: usize = size_of::<Treelet>() + 16;
 
+/// Nodes of a page as it stands.
+#[derive(Default)]
+struct Beside {
+    treelet: Option<Box<Treelet>>,
+    /// What was computed ahead of a fold.
+    excerpt: Option<Excerpt>,
+}
+
 /// A validated leaf page, its fingerprints, and the nodes of the page as it stands.
 ///
 /// What a lookup reads first lies together at the front.
@@ -43,7 +51,7 @@ pub struct CachedPage {
     guess: CellGuess,
     /// Has a fold come by since the page was cached?
     folded: AtomicBool,
-    treelet: Mutex<Option<Box<Treelet>>>,
+    beside: Mutex<Beside>,
     page: Page,
     /// All fingerprints, when there are more than `near` holds.
     far: Vec<[u8; WORD]>,
@@ -68,7 +76,7 @@ impl CachedPage {
             len: 0,
             guess: CellGuess::default(),
             folded: AtomicBool::new(false),
-            treelet: Mutex::new(None),
+            beside: Mutex::default(),
             page: [0; PAGE_SIZE],
             far: Vec::new(),
         }
@@ -77,7 +85,7 @@ impl CachedPage {
     fn set(&mut self, page: &Page) {
         self.page.copy_from_slice(page);
         *self.folded.get_mut() = false;
-        *self.treelet.get_mut() = None;
+        *self.beside.get_mut() = Beside::default();
         let view = LeafView::trusted(&self.page);
         self.len = u16::try_from(view.len()).expect("a page's count has 16 bits");
         self.guess = view.cell_guess();
@@ -141,7 +149,7 @@ impl CachedPage {
     #[inline]
     pub(super) fn prefetch_front(&self) {
         prefetch(&self.near);
-        prefetch(core::slice::from_ref(&self.treelet));
+        prefetch(core::slice::from_ref(&self.beside));
     }
 
     /// Asks for the memory that a search for a cell reads.
@@ -201,11 +209,10 @@ impl CachedPage {
     #[inline]
     pub fn prefetch_key(&self, key: &Key) {
         self.prefetch_cell(self.guess, key, FOLD_LINES);
-        if let Some(treelet) = self.treelet.try_lock()
-            && let Some(treelet) = treelet.as_deref()
-        {
-            let bits = bits_behind(key, self.view().prefix_len());
-            treelet.prefetch((bits >> (32 - LEVELS)) as u8);
+        let Some(beside) = self.beside.try_lock() else { return };
+        let treelet = beside.treelet.as_deref().map(Treelet::known);
+        if let Some(known) = beside.excerpt.as_ref().map(Excerpt::known).or(treelet) {
+            known.prefetch(self.group(key));
         }
     }
 
@@ -224,8 +231,8 @@ impl CachedPage {
     /// should have been asked for ([`Self::prefetch_head`]).
     #[inline]
     pub fn prefetch_nodes(&self, nodes: impl Iterator<Item = u8>) {
-        if let Some(treelet) = self.treelet.try_lock()
-            && let Some(treelet) = treelet.as_deref()
+        if let Some(beside) = self.beside.try_lock()
+            && let Some(treelet) = beside.treelet.as_deref()
         {
             nodes.for_each(|index| treelet.prefetch_node(index));
         }
@@ -237,10 +244,26 @@ impl CachedPage {
         self.folded.load(Ordering::Relaxed) || self.folded.swap(true, Ordering::Relaxed)
     }
 
-    /// Shows the page's treelet if it stands at commit `as_of`.
-    pub fn treelet<T>(&self, as_of: u64, read: impl FnOnce(Option<&Treelet>) -> T) -> T {
-        let treelet = self.treelet.lock();
-        read(treelet.as_deref().filter(|treelet| treelet.as_of() == as_of))
+    /// Shows what is known of the page's nodes at commit `as_of`.
+    pub fn treelet<T>(&self, as_of: u64, read: impl FnOnce(Option<Known<'_>>) -> T) -> T {
+        let beside = self.beside.lock();
+        let treelet = beside.treelet.as_deref().filter(|treelet| treelet.as_of() == as_of);
+        let excerpt = beside.excerpt.as_ref().filter(|excerpt| excerpt.as_of() == as_of);
+        read(treelet.map(Treelet::known).or(excerpt.map(Excerpt::known)))
+    }
+
+    /// Is anything known at commit `as_of`?
+    #[inline]
+    pub fn knows(&self, as_of: u64) -> bool {
+        self.treelet(as_of, |known| known.is_some())
+    }
+
+    /// The group of a key: its bits behind the page's prefix.
+    #[inline]
+    pub fn group(&self, key: &Key) -> u8 {
+        #[expect(clippy::cast_possible_truncation, reason = "as few bits as levels")]
+        let group = (bits_behind(key, self.view().prefix_len()) >> (32 - LEVELS)) as u8;
+        group
     }
 
     /// A commit has changed the page: brings its treelet from commit `step.0` to `step.1`. False
@@ -251,22 +274,40 @@ impl CachedPage {
         own: &Node,
         nodes: impl Iterator<Item = (u8, Node)>,
     ) -> bool {
-        let mut treelet = self.treelet.lock();
-        let Some(treelet) = treelet.as_deref_mut() else { return false };
+        let mut beside = self.beside.lock();
+        let Some(treelet) = beside.treelet.as_deref_mut() else { return false };
         treelet.advance(step.0, step.1, own, nodes);
         true
     }
 
     /// Exchanges the treelet. Only under the lock of the page's shard, which counts its bytes.
     pub(super) fn replace_treelet(&self, treelet: Option<Box<Treelet>>) -> Option<Box<Treelet>> {
-        core::mem::replace(&mut *self.treelet.lock(), treelet)
+        core::mem::replace(&mut self.beside.lock().treelet, treelet)
+    }
+
+    /// Exchanges the excerpt, under the same lock; gives the bytes of the one before.
+    pub(super) fn replace_excerpt(&self, excerpt: Option<Excerpt>) -> usize {
+        let before = core::mem::replace(&mut self.beside.lock().excerpt, excerpt);
+        before.map_or(0, |before| excerpt_cost(&before))
+    }
+
+    /// Commit that the excerpt stands at, if there is one.
+    pub(super) fn excerpt_as_of(&self) -> Option<u64> {
+        self.beside.lock().excerpt.as_ref().map(Excerpt::as_of)
     }
 
     /// Bytes of this page's allocations.
     pub(super) fn bytes(&self) -> usize {
-        let treelet = if self.treelet.lock().is_some() { TREELET_COST } else { 0 };
-        COST + treelet + self.far.capacity() * WORD
+        let beside = self.beside.lock();
+        let treelet = if beside.treelet.is_some() { TREELET_COST } else { 0 };
+        let excerpt = beside.excerpt.as_ref().map_or(0, excerpt_cost);
+        COST + treelet + excerpt + self.far.capacity() * WORD
     }
+}
+
+/// Bytes of an excerpt's allocation.
+pub(super) fn excerpt_cost(excerpt: &Excerpt) -> usize {
+    excerpt.bytes() + 16
 }
 
 impl core::fmt::Debug for CachedPage {

@@ -25,7 +25,7 @@ use super::page;
 use super::queue::{Entry, List, Queue};
 use super::table::{Table, hash, slot_of};
 use super::{CacheStats, CachedPage, NO_BATCH, Step};
-use crate::treelet::Treelet;
+use crate::treelet::{Excerpt, Treelet};
 
 /// Uses that are remembered.
 const MAX_USES: u8 = 3;
@@ -37,12 +37,14 @@ const SMALL_PART: usize = 10;
 const TREELET_PART: usize = 3;
 /// They take at most this part of the budget when pages have to leave for them.
 const SOON_PART: usize = 16;
-/// Those that were given ahead, for a batch, take at most this part of the budget.
-const AHEAD_PART: usize = 4;
+/// Excerpts take at most this part of it.
+const EXCERPT_PART: usize = 8;
+/// Excerpts ahead of the one that goes, whose memory is asked for.
+const EXCERPTS_AHEAD: usize = 4;
 /// Pages, and treelets, that went and whose memory a shard keeps.
 const MAX_SPARE: usize = 16;
-/// Room for treelets given ahead is noted so many at a time.
-const AHEAD_STEP: usize = 64;
+/// Notes of excerpts are added so many at a time.
+const EXCERPT_STEP: usize = 64;
 /// Entries are added so many at a time, at least.
 const MIN_STEP: usize = 8;
 
@@ -54,13 +56,15 @@ pub(super) struct Room {
     pub(super) reserved: bool,
 }
 
-/// A treelet that was given ahead.
+/// An excerpt that was given.
 #[derive(Debug)]
-struct Ahead {
+struct Given {
+    /// Its page's entry, if that is still of this place.
+    id: u32,
     place: u32,
     /// The batch that it was given for.
     round: u64,
-    /// The commit that it stood at: one that stands elsewhere by now has become the page's own.
+    /// The commit that it stands at.
     as_of: u64,
 }
 
@@ -78,8 +82,9 @@ pub(super) struct Shard {
     page_bytes: usize,
     /// Pages that carry a treelet.
     treelets: usize,
-    /// Treelets that were given ahead, oldest first.
-    ahead: VecDeque<Ahead>,
+    /// Excerpts and their bytes, oldest first; pages may have left with theirs.
+    excerpts: VecDeque<Given>,
+    excerpt_bytes: usize,
     /// Memory of pages and treelets that went, for the next ones.
     spare_pages: Vec<Arc<CachedPage>>,
     #[expect(clippy::vec_box, reason = "the boxes go on to other pages as they are")]
@@ -108,7 +113,8 @@ impl Shard {
             ghost: Vec::new(),
             page_bytes: 0,
             treelets: 0,
-            ahead: VecDeque::new(),
+            excerpts: VecDeque::new(),
+            excerpt_bytes: 0,
             spare_pages: Vec::new(),
             spare_treelets: Vec::new(),
             reserved: 0,
@@ -272,69 +278,61 @@ impl Shard {
         }
     }
 
-    /// Hangs a copy of a treelet on a page for the current batch.
-    pub(super) fn attach_ahead(
+    /// Hangs an excerpt on a page for the current batch.
+    pub(super) fn attach_excerpt(
         &mut self,
         place: u32,
         page: &Arc<CachedPage>,
-        treelet: &Treelet,
+        excerpt: Excerpt,
     ) -> bool {
-        if !self.holds(place, page) {
-            return false;
-        }
         // Two go for one that comes, so that those of an earlier batch do not stay.
-        let mut room = self.end_ahead();
-        if let Some(second) = self.end_ahead() {
-            self.keep_treelet(second);
-        }
-        if room.is_none() && self.ahead.len() >= self.budget / AHEAD_PART / page::TREELET_COST {
+        self.end_excerpt();
+        self.end_excerpt();
+        let cost = page::excerpt_cost(&excerpt);
+        if self.excerpt_bytes + cost > self.budget / EXCERPT_PART {
             return false;
         }
-        if self.ahead.len() == self.ahead.capacity() {
-            self.ahead.reserve_exact(AHEAD_STEP);
+        if self.excerpts.len() == self.excerpts.capacity() {
+            self.excerpts.reserve_exact(EXCERPT_STEP);
         }
-        room = room.or_else(|| self.spare_treelets.pop());
-        while self.bytes() + page::TREELET_COST > self.budget {
+        while self.bytes() + cost > self.budget {
             if self.evict().is_none() {
                 return false;
             }
         }
         // It may have been the one to leave.
-        if !self.holds(place, page) {
-            return false;
-        }
-        let as_of = treelet.as_of();
-        let given = match room {
-            Some(mut room) => {
-                *room = treelet.clone();
-                room
-            }
-            None => Box::new(treelet.clone()),
-        };
-        if page.replace_treelet(Some(given)).is_none() {
-            self.treelets += 1;
-            self.page_bytes += page::TREELET_COST;
-        }
-        self.ahead.push_back(Ahead { place, round: self.round, as_of });
+        let Some(id) = self.find(place).filter(|_| self.holds(place, page)) else { return false };
+        let as_of = excerpt.as_of();
+        let before = page.replace_excerpt(Some(excerpt));
+        self.page_bytes = self.page_bytes + cost - before;
+        self.excerpt_bytes = self.excerpt_bytes + cost - before;
+        self.excerpts.push_back(Given { id, place, round: self.round, as_of });
         true
     }
 
-    /// Takes the oldest treelet off that was given for an earlier batch and that no page has made
-    /// its own.
-    fn end_ahead(&mut self) -> Option<Box<Treelet>> {
-        while let Some(given) = self.ahead.front()
-            && given.round != self.round
-        {
-            let given = self.ahead.pop_front().expect("just seen");
-            let page = self.find(given.place).map(|id| &self.entries[id as usize].page);
-            let unused = page
-                .and_then(Option::as_ref)
-                .is_some_and(|page| page.treelet(given.as_of, |treelet| treelet.is_some()));
-            if unused {
-                return self.detach(given.place);
-            }
+    /// Takes the oldest excerpt off, if it was given for an earlier batch.
+    fn end_excerpt(&mut self) {
+        let entry = |given: &Given| &self.entries[given.id as usize];
+        if let Some(given) = self.excerpts.get(2 * EXCERPTS_AHEAD) {
+            prefetch(core::slice::from_ref(entry(given)));
         }
-        None
+        if let Some(page) =
+            self.excerpts.get(EXCERPTS_AHEAD).and_then(|one| entry(one).page.as_ref())
+        {
+            page.prefetch_front();
+        }
+        if self.excerpts.front().is_none_or(|given| given.round == self.round) {
+            return;
+        }
+        let given = self.excerpts.pop_front().expect("just seen");
+        let entry = &self.entries[given.id as usize];
+        if let Some(page) = entry.page.as_ref().filter(|_| entry.place == given.place)
+            && page.excerpt_as_of() == Some(given.as_of)
+        {
+            let bytes = page.replace_excerpt(None);
+            self.page_bytes -= bytes;
+            self.excerpt_bytes -= bytes;
+        }
     }
 
     /// Keeps a treelet's memory for the next one.
@@ -395,7 +393,7 @@ impl Shard {
             + (self.reserved + self.spare_pages.len()) * page::COST
             + self.spare_treelets.len() * page::TREELET_COST
             + self.table.bytes()
-            + self.ahead.capacity() * size_of::<Ahead>()
+            + self.excerpts.capacity() * size_of::<Given>()
             + (self.vacant.capacity() + self.ghost.capacity()) * size_of::<u32>()
             + self.entries.capacity() * size_of::<Entry>()
     }
@@ -507,6 +505,7 @@ impl Shard {
         if let Some(page) = &page {
             let bytes = page.bytes();
             self.page_bytes -= bytes;
+            self.excerpt_bytes -= page.replace_excerpt(None);
             if let Some(treelet) = page.replace_treelet(None) {
                 self.treelets -= 1;
                 self.keep_treelet(treelet);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{Patch, Standing, Touch, capture_levels, fold_leaf, fold_tile};
 use pleach_beatree::region::{NodePlace, Nodes};
-use pleach_beatree::treelet::Treelet;
+use pleach_beatree::treelet::Known;
 use pleach_beatree::{Region, RegionState};
 use pleach_core::fold::{NO_HASH, Shape};
 use pleach_core::page::leaf::LeafView;
@@ -403,7 +403,7 @@ impl Chunk {
         batch: &Batch<'_>,
         page: &PageTask,
         leaf: Option<&LeafView<'_>>,
-        treelet: Option<&Treelet>,
+        treelet: Option<Known<'_>>,
         space: &mut FoldSpace<H>,
     ) -> PageFold {
         let capture = page.capture(batch);

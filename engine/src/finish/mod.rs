@@ -20,7 +20,8 @@ use pleach_beatree::leaf_fold::Touch;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
-pub(crate) use chunk::{ChunkOutcome, PAGES_AHEAD, PageNode};
+pub(crate) use chunk::{ChunkOutcome, PAGES_AHEAD, PageNode, RegionOutcome};
+pub(crate) use regions::REGIONS_AHEAD;
 pub(crate) use worker::Workers;
 
 use crate::error::{Error, Result};
@@ -31,7 +32,7 @@ use chunk::Batch;
 /// Accesses a chunk starts with; it takes the whole of its last region.
 const CHUNK: usize = 512;
 /// Accesses a region below which they are sparse.
-const DENSE: usize = 32;
+pub(crate) const DENSE: usize = 32;
 /// Batches of up to this many accesses are folded on the calling thread: waking workers costs
 /// more.
 const INLINE: usize = 128;
