@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 use pleach_core::Key;
 use pleach_core::page::Page;
 
-use crate::treelet::{Excerpt, Treelet};
+use crate::treelet::Treelet;
 use shard::Shard;
 use table::{hash, shard_of};
 
@@ -175,10 +175,16 @@ impl Cache {
         self.lock(place).attach(place, page, None, soon, fill);
     }
 
-    /// Hangs an excerpt on a page for the current batch, if the page is still here. Those of earlier
+    /// Hangs the excerpt of a treelet for this group on a page for the current batch, if the page is still here. Those of earlier
     /// batches leave for it, and pages up to an eighth of the budget. False when there was no room.
-    pub fn give_excerpt(&self, place: u32, page: &Arc<CachedPage>, excerpt: Excerpt) -> bool {
-        self.lock(place).attach_excerpt(place, page, excerpt)
+    pub fn give_excerpt(
+        &self,
+        place: u32,
+        page: &Arc<CachedPage>,
+        treelet: &Treelet,
+        group: u8,
+    ) -> bool {
+        self.lock(place).attach_excerpt(place, page, treelet, group)
     }
 
     /// A flush has moved a page: its treelet goes with it.

@@ -94,22 +94,31 @@ impl Treelet {
 }
 
 /// The part of a treelet that one key needs: all that is known some levels down, and below that
-/// what is on the way to the key's group and beside it. Made once and thrown away; it takes a third
-/// of a treelet's memory.
-#[derive(Clone, Debug)]
+/// what is on the way to the key's group and beside it. It takes a third of a treelet's memory.
+#[derive(Debug)]
 pub struct Excerpt {
     as_of: u64,
     known: u64,
-    /// The known ones, in order.
-    nodes: Box<[Node]>,
+    /// The known ones, in order, at the front.
+    nodes: Box<[Node; EXCERPT]>,
 }
 
 /// Levels of which an excerpt has all.
 const WHOLE: u8 = 3;
+/// Positions of these levels, and below one of the lowest of them.
+const EXCERPT: usize = (1 << (WHOLE + 1)) - 1 + (1 << (LEVELS - WHOLE + 1)) - 2;
 
 impl Excerpt {
-    /// What a fold of this group needs.
-    pub fn new(treelet: &Treelet, group: u8) -> Self {
+    /// Bytes of its nodes.
+    pub const BYTES: usize = EXCERPT * size_of::<Node>();
+
+    /// One that knows nothing.
+    pub fn empty() -> Self {
+        Self { as_of: u64::MAX, known: 0, nodes: Box::new([TERMINATOR; EXCERPT]) }
+    }
+
+    /// Knows what a fold of this group needs, and nothing else.
+    pub fn set(&mut self, treelet: &Treelet, group: u8) {
         let mut wanted: u64 = (1 << heap_index(WHOLE + 1, 0)) - 1;
         for level in WHOLE + 1..=LEVELS {
             let below = 1 << (level - WHOLE);
@@ -118,8 +127,8 @@ impl Excerpt {
         }
         let known = treelet.known & wanted;
         let positions = (0..).zip(&treelet.nodes).filter(|(index, _)| known >> index & 1 == 1);
-        let nodes = positions.map(|(_, node)| *node).collect();
-        Self { as_of: treelet.as_of, known, nodes }
+        self.nodes.iter_mut().zip(positions).for_each(|(to, (_, node))| *to = *node);
+        (self.as_of, self.known) = (treelet.as_of, known);
     }
 
     /// The last commit that changed the page.
@@ -130,12 +139,7 @@ impl Excerpt {
     /// All that is known.
     #[inline]
     pub fn known(&self) -> Known<'_> {
-        Known { known: self.known, nodes: &self.nodes, packed: true }
-    }
-
-    /// Bytes of its nodes.
-    pub fn bytes(&self) -> usize {
-        size_of_val(&*self.nodes)
+        Known { known: self.known, nodes: &*self.nodes, packed: true }
     }
 }
 

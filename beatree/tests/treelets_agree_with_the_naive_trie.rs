@@ -88,7 +88,9 @@ fn excerpt(treelet: &Treelet, at: &Prefix, key: &Key) -> Excerpt {
         let depth = at.len() + u16::from(level);
         group << 1 | u8::from(depth < 256 && pleach_core::prefix::bit(key, depth))
     });
-    let excerpt = Excerpt::new(treelet, group);
+    let mut excerpt = Excerpt::empty();
+    excerpt.set(&Treelet::empty(), 0);
+    excerpt.set(treelet, group);
     for level in 0..=LEVELS {
         let own = group >> (LEVELS - level);
         for bits in 0..1 << level {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{Patch, Seen, Standing, Touch, capture_levels, fold_leaf};
-use pleach_beatree::treelet::{Excerpt, Treelet};
+use pleach_beatree::treelet::Treelet;
 use pleach_core::fold::Folder;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Event, Runtime, Step};
@@ -220,8 +220,8 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
             let nodes = nodes.iter().map(|one| (one.index, one.node));
             self.treelet.advance(0, task.as_of, &node, nodes);
             let Arrived { page, at, key } = &task.arrived;
-            let excerpt = Excerpt::new(&self.treelet, page.group(key));
-            if self.shared.cache.give_excerpt(at.place, page, excerpt) {
+            let group = page.group(key);
+            if self.shared.cache.give_excerpt(at.place, page, &self.treelet, group) {
                 Counters::add(&self.shared.counters.pages_folded_ahead, 1);
             }
         }

@@ -21,9 +21,7 @@ use pleach_core::{Hasher, Node};
 use pleach_io::{Device, Event, Runtime};
 
 use crate::error::{Error, Result};
-use crate::finish::{
-    ChunkOutcome, DENSE, PAGES_AHEAD, PageNode, REGIONS_AHEAD, RegionOutcome, refold,
-};
+use crate::finish::{ChunkOutcome, PAGES_AHEAD, PageNode, refold};
 use crate::log::{
     ChangeSection, LogValue, MAX_RECORD, NamespacePart, NodeSection, RecordBuf, commit_record,
 };
@@ -253,8 +251,7 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
         let mut nodes = Vec::new();
         while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
             let Part { chunk, first } = &mut *part.lock();
-            for (at, outcome) in chunk.regions.iter().enumerate() {
-                ask_ahead(&chunk.regions[at..], &changes[*first..]);
+            for outcome in &chunk.regions {
                 let own = *first + outcome.changes.start..*first + outcome.changes.end;
                 if own.is_empty() {
                     continue;
@@ -303,25 +300,6 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
     let mut ripe = ripe.into_inner();
     ripe.sort_unstable();
     shared.ripe.lock().extend(ripe);
-}
-
-/// Asks for the memory of the regions behind the first one. Where many changes meet in a region it is
-/// near as it is.
-fn ask_ahead(regions: &[RegionOutcome], changes: &[Changed]) {
-    let keys = |ahead: usize| {
-        let few = regions.get(ahead).filter(|outcome| outcome.changes.len() < DENSE)?;
-        let keys = changes[few.changes.clone()].iter().map(|changed| &changed.key);
-        Some((few.region.try_read().filter(|state| !state.retired)?, keys))
-    };
-    if let Some(outcome) = regions.get(3 * REGIONS_AHEAD) {
-        outcome.region.prefetch();
-    }
-    if let Some((state, keys)) = keys(2 * REGIONS_AHEAD) {
-        keys.for_each(|key| state.prefetch(key));
-    }
-    if let Some((state, keys)) = keys(REGIONS_AHEAD) {
-        keys.for_each(|key| state.prefetch_fold(key));
-    }
 }
 
 /// The treelets of changed pages follow.

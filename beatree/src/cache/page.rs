@@ -30,6 +30,8 @@ const FOLD_LINES: usize = 3;
 pub(super) const COST: usize = 2 * size_of::<usize>() + size_of::<CachedPage>() + 16;
 /// Bytes of a treelet's allocation.
 pub(super) const TREELET_COST: usize = size_of::<Treelet>() + 16;
+/// Bytes of an excerpt's allocation.
+pub(super) const EXCERPT_COST: usize = Excerpt::BYTES + 16;
 
 /// Nodes of a page as it stands.
 #[derive(Default)]
@@ -285,10 +287,9 @@ impl CachedPage {
         core::mem::replace(&mut self.beside.lock().treelet, treelet)
     }
 
-    /// Exchanges the excerpt, under the same lock; gives the bytes of the one before.
-    pub(super) fn replace_excerpt(&self, excerpt: Option<Excerpt>) -> usize {
-        let before = core::mem::replace(&mut self.beside.lock().excerpt, excerpt);
-        before.map_or(0, |before| excerpt_cost(&before))
+    /// Exchanges the excerpt, under the same lock.
+    pub(super) fn replace_excerpt(&self, excerpt: Option<Excerpt>) -> Option<Excerpt> {
+        core::mem::replace(&mut self.beside.lock().excerpt, excerpt)
     }
 
     /// Commit that the excerpt stands at, if there is one.
@@ -300,14 +301,9 @@ impl CachedPage {
     pub(super) fn bytes(&self) -> usize {
         let beside = self.beside.lock();
         let treelet = if beside.treelet.is_some() { TREELET_COST } else { 0 };
-        let excerpt = beside.excerpt.as_ref().map_or(0, excerpt_cost);
+        let excerpt = if beside.excerpt.is_some() { EXCERPT_COST } else { 0 };
         COST + treelet + excerpt + self.far.capacity() * WORD
     }
-}
-
-/// Bytes of an excerpt's allocation.
-pub(super) fn excerpt_cost(excerpt: &Excerpt) -> usize {
-    excerpt.bytes() + 16
 }
 
 impl core::fmt::Debug for CachedPage {

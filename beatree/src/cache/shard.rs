@@ -41,7 +41,7 @@ const SOON_PART: usize = 16;
 const EXCERPT_PART: usize = 8;
 /// Excerpts ahead of the one that goes, whose memory is asked for.
 const EXCERPTS_AHEAD: usize = 4;
-/// Pages, and treelets, that went and whose memory a shard keeps.
+/// Pages, treelets and excerpts that went and whose memory a shard keeps.
 const MAX_SPARE: usize = 16;
 /// Notes of excerpts are added so many at a time.
 const EXCERPT_STEP: usize = 64;
@@ -82,13 +82,15 @@ pub(super) struct Shard {
     page_bytes: usize,
     /// Pages that carry a treelet.
     treelets: usize,
-    /// Excerpts and their bytes, oldest first; pages may have left with theirs.
+    /// Excerpts, oldest first; pages may have left with theirs.
     excerpts: VecDeque<Given>,
-    excerpt_bytes: usize,
-    /// Memory of pages and treelets that went, for the next ones.
+    /// Pages that have one.
+    given: usize,
+    /// Memory of pages, treelets and excerpts that went, for the next ones.
     spare_pages: Vec<Arc<CachedPage>>,
     #[expect(clippy::vec_box, reason = "the boxes go on to other pages as they are")]
     spare_treelets: Vec<Box<Treelet>>,
+    spare_excerpts: Vec<Excerpt>,
     /// Insertions between their two halves.
     reserved: usize,
     batch: u64,
@@ -114,9 +116,10 @@ impl Shard {
             page_bytes: 0,
             treelets: 0,
             excerpts: VecDeque::new(),
-            excerpt_bytes: 0,
+            given: 0,
             spare_pages: Vec::new(),
             spare_treelets: Vec::new(),
+            spare_excerpts: Vec::new(),
             reserved: 0,
             batch: NO_BATCH,
             round: 1,
@@ -283,35 +286,39 @@ impl Shard {
         &mut self,
         place: u32,
         page: &Arc<CachedPage>,
-        excerpt: Excerpt,
+        treelet: &Treelet,
+        group: u8,
     ) -> bool {
         // Two go for one that comes, so that those of an earlier batch do not stay.
-        self.end_excerpt();
-        self.end_excerpt();
-        let cost = page::excerpt_cost(&excerpt);
-        if self.excerpt_bytes + cost > self.budget / EXCERPT_PART {
+        for _ in 0..2 {
+            let ended = self.end_excerpt();
+            self.spare_excerpts.extend(ended.filter(|_| self.spare_excerpts.len() < MAX_SPARE));
+        }
+        if self.given >= self.budget / EXCERPT_PART / page::EXCERPT_COST {
             return false;
         }
         if self.excerpts.len() == self.excerpts.capacity() {
             self.excerpts.reserve_exact(EXCERPT_STEP);
         }
-        while self.bytes() + cost > self.budget {
+        let mut excerpt = self.spare_excerpts.pop().unwrap_or_else(Excerpt::empty);
+        while self.bytes() + page::EXCERPT_COST > self.budget {
             if self.evict().is_none() {
                 return false;
             }
         }
         // It may have been the one to leave.
         let Some(id) = self.find(place).filter(|_| self.holds(place, page)) else { return false };
-        let as_of = excerpt.as_of();
-        let before = page.replace_excerpt(Some(excerpt));
-        self.page_bytes = self.page_bytes + cost - before;
-        self.excerpt_bytes = self.excerpt_bytes + cost - before;
-        self.excerpts.push_back(Given { id, place, round: self.round, as_of });
+        excerpt.set(treelet, group);
+        if page.replace_excerpt(Some(excerpt)).is_none() {
+            self.given += 1;
+            self.page_bytes += page::EXCERPT_COST;
+        }
+        self.excerpts.push_back(Given { id, place, round: self.round, as_of: treelet.as_of() });
         true
     }
 
     /// Takes the oldest excerpt off, if it was given for an earlier batch.
-    fn end_excerpt(&mut self) {
+    fn end_excerpt(&mut self) -> Option<Excerpt> {
         let entry = |given: &Given| &self.entries[given.id as usize];
         if let Some(given) = self.excerpts.get(2 * EXCERPTS_AHEAD) {
             prefetch(core::slice::from_ref(entry(given)));
@@ -321,18 +328,19 @@ impl Shard {
         {
             page.prefetch_front();
         }
-        if self.excerpts.front().is_none_or(|given| given.round == self.round) {
-            return;
+        if self.excerpts.front()?.round == self.round {
+            return None;
         }
-        let given = self.excerpts.pop_front().expect("just seen");
+        let given = self.excerpts.pop_front()?;
         let entry = &self.entries[given.id as usize];
-        if let Some(page) = entry.page.as_ref().filter(|_| entry.place == given.place)
-            && page.excerpt_as_of() == Some(given.as_of)
-        {
-            let bytes = page.replace_excerpt(None);
-            self.page_bytes -= bytes;
-            self.excerpt_bytes -= bytes;
+        let page = entry.page.as_ref().filter(|_| entry.place == given.place)?;
+        if page.excerpt_as_of() != Some(given.as_of) {
+            return None;
         }
+        let excerpt = page.replace_excerpt(None)?;
+        self.given -= 1;
+        self.page_bytes -= page::EXCERPT_COST;
+        Some(excerpt)
     }
 
     /// Keeps a treelet's memory for the next one.
@@ -392,6 +400,7 @@ impl Shard {
             + self.page_bytes
             + (self.reserved + self.spare_pages.len()) * page::COST
             + self.spare_treelets.len() * page::TREELET_COST
+            + self.spare_excerpts.len() * page::EXCERPT_COST
             + self.table.bytes()
             + self.excerpts.capacity() * size_of::<Given>()
             + (self.vacant.capacity() + self.ghost.capacity()) * size_of::<u32>()
@@ -505,7 +514,11 @@ impl Shard {
         if let Some(page) = &page {
             let bytes = page.bytes();
             self.page_bytes -= bytes;
-            self.excerpt_bytes -= page.replace_excerpt(None);
+            if let Some(excerpt) = page.replace_excerpt(None) {
+                self.given -= 1;
+                self.spare_excerpts
+                    .extend(Some(excerpt).filter(|_| self.spare_excerpts.len() < MAX_SPARE));
+            }
             if let Some(treelet) = page.replace_treelet(None) {
                 self.treelets -= 1;
                 self.keep_treelet(treelet);
@@ -519,7 +532,7 @@ impl Shard {
         if let Some(page) = self.spare_pages.pop() {
             return Some(page);
         }
-        if self.spare_treelets.pop().is_some() {
+        if self.spare_treelets.pop().is_some() || self.spare_excerpts.pop().is_some() {
             // Its room may do; the caller comes again if not.
             return self.evict();
         }

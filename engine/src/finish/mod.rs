@@ -20,8 +20,7 @@ use pleach_beatree::leaf_fold::Touch;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
-pub(crate) use chunk::{ChunkOutcome, PAGES_AHEAD, PageNode, RegionOutcome};
-pub(crate) use regions::REGIONS_AHEAD;
+pub(crate) use chunk::{ChunkOutcome, PAGES_AHEAD, PageNode};
 pub(crate) use worker::Workers;
 
 use crate::error::{Error, Result};
@@ -32,7 +31,7 @@ use chunk::Batch;
 /// Accesses a chunk starts with; it takes the whole of its last region.
 const CHUNK: usize = 512;
 /// Accesses a region below which they are sparse.
-pub(crate) const DENSE: usize = 32;
+const DENSE: usize = 32;
 /// Batches of up to this many accesses are folded on the calling thread: waking workers costs
 /// more.
 const INLINE: usize = 128;

@@ -22,8 +22,8 @@ use super::chunk::{
 use super::emit::{Emit, Fragment};
 use super::space::{FoldSpace, sort_captured};
 
-/// Regions ahead of the one that is worked on, whose memory is asked for.
-pub(crate) const REGIONS_AHEAD: usize = 2;
+/// Regions ahead of the one that is folded, whose memory is asked for.
+const REGIONS_AHEAD: usize = 2;
 
 impl Chunk {
     pub(super) fn fold_regions<H: Hasher>(
