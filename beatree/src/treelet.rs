@@ -53,7 +53,7 @@ impl Treelet {
     /// All that is known.
     #[inline]
     pub fn known(&self) -> Known<'_> {
-        Known { known: self.known, nodes: &self.nodes, packed: false }
+        Known { positions: self.known, nodes: &self.nodes, packed: false }
     }
 
     /// The node of the position with this [`heap_index`].
@@ -139,14 +139,14 @@ impl Excerpt {
     /// All that is known.
     #[inline]
     pub fn known(&self) -> Known<'_> {
-        Known { known: self.known, nodes: &*self.nodes, packed: true }
+        Known { positions: self.known, nodes: &*self.nodes, packed: true }
     }
 }
 
 /// Known nodes of a page, to be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
-    known: u64,
+    positions: u64,
     nodes: &'a [Node],
     /// Does `nodes` have the known ones only?
     packed: bool,
@@ -156,10 +156,10 @@ impl<'a> Known<'a> {
     /// The node of the position with this [`heap_index`].
     #[inline]
     pub fn node(&self, index: u8) -> Option<&'a Node> {
-        if self.known >> index & 1 == 0 {
+        if self.positions >> index & 1 == 0 {
             return None;
         }
-        let before = self.known & ((1 << index) - 1);
+        let before = self.positions & ((1 << index) - 1);
         let at = if self.packed { before.count_ones() as usize } else { usize::from(index) };
         Some(&self.nodes[at])
     }

@@ -263,9 +263,7 @@ impl CachedPage {
     /// The group of a key: its bits behind the page's prefix.
     #[inline]
     pub fn group(&self, key: &Key) -> u8 {
-        #[expect(clippy::cast_possible_truncation, reason = "as few bits as levels")]
-        let group = (bits_behind(key, self.view().prefix_len()) >> (32 - LEVELS)) as u8;
-        group
+        (bits_behind(key, self.view().prefix_len()) >> (32 - LEVELS)) as u8
     }
 
     /// A commit has changed the page: brings its treelet from commit `step.0` to `step.1`. False
