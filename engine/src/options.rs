@@ -157,7 +157,7 @@ impl Options {
         self
     }
 
-    /// The touch on which a page is rewritten, 1 to 255 (default 4;
+    /// The touch on which a page is rewritten, 1 to 255 (default 8;
     /// decision 0014).
     #[must_use]
     pub fn flush_at(mut self, touches: u8) -> Self {
