@@ -184,7 +184,20 @@ fn excerpts_go_when_those_of_later_batches_come() {
     let many = give(3, 0..PAGES) + give(4, 0..PAGES) + give(5, 0..PAGES);
     assert!(known(5) > 0 && many <= 3 * PAGES as usize);
     assert!(cache.bytes() <= 4 << 20);
-    (0..PAGES).for_each(|place| cache.remove(place));
+    // A batch without end whose pages come and go: notes of those that left do not pile up.
+    let own = treelet(6);
+    cache.set_batch(6);
+    let mut given = 0;
+    for round in 0..20 {
+        for place in 0..PAGES {
+            let at = PAGES + round * PAGES + place;
+            let page = cache.insert(at, 0, &page(at, 1, false), NO_BATCH);
+            given += u32::from(cache.give_excerpt(at, &page, &own, 3));
+        }
+    }
+    assert!(given > 10 * PAGES, "{given}");
+    assert!(cache.stats().pages > 700, "{:?}", cache.stats());
+    (0..21 * PAGES).for_each(|place| cache.remove(place));
     drop(pages);
     assert_eq!(cache.stats().pages, 0);
     assert!(cache.bytes() <= before, "{} of {before}", cache.bytes());

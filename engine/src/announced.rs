@@ -119,8 +119,8 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     }
 
     /// Looks up a group of keys: values at hand become answers, what is not here is given to
-    /// `wanted`, and with `folds_cached` what is here and can be folded ahead. `last` are the nodes
-    /// that were wanted last.
+    /// `wanted`. With `folds_cached` pages that are here and of which nothing is known are folded
+    /// ahead. `last` are the nodes that were wanted last.
     ///
     /// Each step is taken for the whole group, and asks for the memory that the next one reads.
     pub(crate) fn look_up(
@@ -167,7 +167,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                 found.cell = page.prefetch_found(key);
             }
             if folds_cached && folds && !page.knows(found.stands_at) {
-                wanted(Wanted::Fold(Arrived { page: Arc::clone(page), at, key: *key }));
+                self.arrivals.push(Arrived { page: Arc::clone(page), at, key: *key });
             }
         }
         for (key, found) in group.iter().zip(&found) {

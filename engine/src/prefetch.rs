@@ -44,8 +44,6 @@ const TAKEN: usize = 8;
 pub(crate) enum Wanted {
     /// A page that is not here.
     Leaf(Wish),
-    /// A page that is here, to be folded ahead.
-    Fold(Arrived),
     /// The nodes of a region that are not in memory.
     Nodes(Arc<Region>, NodePlace),
 }
@@ -264,7 +262,6 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             }
             let Some(wanted) = self.found.pop_front() else { return true };
             let (file, page) = match &wanted {
-                Wanted::Fold(_) => unreachable!("handed over when it was found"),
                 Wanted::Leaf(wish) => {
                     let at = &wish.at;
                     // Looked up by a reader: the page may have come since.
@@ -321,10 +318,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             };
             let _guard = shared.grace.enter();
             let (found, last) = (&mut self.found, &mut self.nodes);
-            shared.look_up(announced, group, true, last, &mut |wanted| match wanted {
-                Wanted::Fold(arrived) => shared.arrivals.push(arrived),
-                wanted => found.push_back(wanted),
-            });
+            shared.look_up(announced, group, true, last, &mut |wanted| found.push_back(wanted));
             return true;
         }
     }
@@ -338,7 +332,6 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         let place = if let Wanted::Leaf(wish) = &wanted { Some(wish.at.place) } else { None };
         let brought = match (completion.result, wanted) {
             (Err(error), _) => Err(error.into()),
-            (Ok(()), Wanted::Fold(_)) => unreachable!("nothing is read for it"),
             (Ok(()), Wanted::Leaf(wish)) => {
                 Counters::add(&shared.counters.cache_misses, 1);
                 shared.admit(&wish.at, completion.buf).map(|page| {

@@ -84,8 +84,6 @@ pub(super) struct Shard {
     treelets: usize,
     /// Excerpts, oldest first; pages may have left with theirs.
     excerpts: VecDeque<Given>,
-    /// Pages that have one.
-    given: usize,
     /// Memory of pages, treelets and excerpts that went, for the next ones.
     spare_pages: Vec<Arc<CachedPage>>,
     #[expect(clippy::vec_box, reason = "the boxes go on to other pages as they are")]
@@ -116,7 +114,6 @@ impl Shard {
             page_bytes: 0,
             treelets: 0,
             excerpts: VecDeque::new(),
-            given: 0,
             spare_pages: Vec::new(),
             spare_treelets: Vec::new(),
             spare_excerpts: Vec::new(),
@@ -294,7 +291,7 @@ impl Shard {
             let ended = self.end_excerpt();
             self.spare_excerpts.extend(ended.filter(|_| self.spare_excerpts.len() < MAX_SPARE));
         }
-        if self.given >= self.budget / EXCERPT_PART / page::EXCERPT_COST {
+        if self.excerpts.len() >= self.budget / EXCERPT_PART / page::EXCERPT_COST {
             return false;
         }
         if self.excerpts.len() == self.excerpts.capacity() {
@@ -310,14 +307,14 @@ impl Shard {
         let Some(id) = self.find(place).filter(|_| self.holds(place, page)) else { return false };
         excerpt.set(treelet, group);
         if page.replace_excerpt(Some(excerpt)).is_none() {
-            self.given += 1;
             self.page_bytes += page::EXCERPT_COST;
         }
         self.excerpts.push_back(Given { id, place, round: self.round, as_of: treelet.as_of() });
         true
     }
 
-    /// Takes the oldest excerpt off, if it was given for an earlier batch.
+    /// Takes the oldest excerpt off, if it was given for an earlier batch, and forgets it if it has left
+    /// with its page.
     fn end_excerpt(&mut self) -> Option<Excerpt> {
         let entry = |given: &Given| &self.entries[given.id as usize];
         if let Some(given) = self.excerpts.get(2 * EXCERPTS_AHEAD) {
@@ -328,17 +325,15 @@ impl Shard {
         {
             page.prefetch_front();
         }
-        if self.excerpts.front()?.round == self.round {
+        let given = self.excerpts.front()?;
+        let (entry, as_of) = (entry(given), Some(given.as_of));
+        let page = entry.page.as_ref().filter(|_| entry.place == given.place);
+        let page = page.filter(|page| page.excerpt_as_of() == as_of);
+        if page.is_some() && given.round == self.round {
             return None;
         }
-        let given = self.excerpts.pop_front()?;
-        let entry = &self.entries[given.id as usize];
-        let page = entry.page.as_ref().filter(|_| entry.place == given.place)?;
-        if page.excerpt_as_of() != Some(given.as_of) {
-            return None;
-        }
-        let excerpt = page.replace_excerpt(None)?;
-        self.given -= 1;
+        self.excerpts.pop_front();
+        let excerpt = page?.replace_excerpt(None)?;
         self.page_bytes -= page::EXCERPT_COST;
         Some(excerpt)
     }
@@ -515,7 +510,6 @@ impl Shard {
             let bytes = page.bytes();
             self.page_bytes -= bytes;
             if let Some(excerpt) = page.replace_excerpt(None) {
-                self.given -= 1;
                 self.spare_excerpts
                     .extend(Some(excerpt).filter(|_| self.spare_excerpts.len() < MAX_SPARE));
             }
