@@ -11,7 +11,8 @@
 //! * **Budget**: pages, their fingerprints, tables and the shards themselves, counted at allocated size.
 //!   An insertion makes room first, so [`Cache::bytes`] exceeds the budget at no time. Evicted pages
 //!   that somebody still holds are the holder's.
-//! * **Treelets** hang on pages that are folded again and again, and count with them.
+//! * **Treelets** hang on pages that are folded again and again, excerpts of them on pages of the
+//!   current batch; both count with their pages.
 //! * **Batches**: pages inserted or found for the current batch stay until the next one begins,
 //!   up to three quarters of the budget ([`Cache::set_batch`]).
 //! * In a steady state nothing is allocated: an evicted page that nobody holds carries the next one.

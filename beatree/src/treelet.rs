@@ -87,6 +87,17 @@ impl Treelet {
         }
     }
 
+    /// Takes over what an excerpt knows, and where it stands.
+    pub fn begin_with(&mut self, excerpt: &Excerpt) {
+        self.forget();
+        self.as_of = excerpt.as_of;
+        for index in 0..heap_index(LEVELS, 0) * 2 + 1 {
+            if let Some(node) = excerpt.known().node(index) {
+                self.set(index, node);
+            }
+        }
+    }
+
     fn set(&mut self, index: u8, node: &Node) {
         self.nodes[usize::from(index)] = *node;
         self.known |= 1 << index;

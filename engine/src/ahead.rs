@@ -137,7 +137,7 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
         let mut group = std::mem::take(&mut self.group);
         group.extend(arrivals.receiver.try_iter().take(GROUP));
         let came = !group.is_empty();
-        if arrivals.finishing.load(Ordering::Relaxed) == 0 {
+        if came && arrivals.finishing.load(Ordering::Relaxed) == 0 {
             let _guard = shared.grace.enter();
             shared.warm(group.iter().map(|arrived| &arrived.key), Reach::Region);
             group.drain(..).for_each(|arrived| self.gather(arrived));
@@ -149,7 +149,7 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
             return Step::Again;
         }
         arrivals.idle.store(true, Ordering::SeqCst);
-        if arrivals.receiver.len() < GROUP {
+        if arrivals.receiver.is_empty() {
             return Step::Idle;
         }
         arrivals.idle.store(false, Ordering::Release);
@@ -164,16 +164,14 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
             let here = state.cuts.place(child) == Some(arrived.at.place)
                 && state.cuts.tag(child) == arrived.at.tag;
             let as_of = state.changed_at[child];
-            if !here || arrived.page.knows(as_of) {
+            let prefix = state.cuts.prefix(child);
+            if !here || capture_levels(&prefix) == 0 || arrived.page.knows(as_of) {
                 return None;
             }
-            let prefix = state.cuts.prefix(child);
             state.patches(&prefix, patches);
             Some((prefix, as_of, state.node(child).copied()))
         });
-        let Some((prefix, as_of, node)) = found.filter(|(at, ..)| capture_levels(at) > 0) else {
-            return;
-        };
+        let Some((prefix, as_of, node)) = found else { return };
         self.tasks.push(Task { arrived, prefix, as_of, node, patches_end: self.patches.len() });
     }
 
@@ -181,6 +179,7 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
     fn fold(&mut self) {
         self.folder.clear();
         self.seen.clear();
+        let hashed = self.folder.hashed();
         let mut from = 0;
         for (at, task) in self.tasks.iter().enumerate() {
             let page = |ahead: usize| self.tasks.get(at + ahead).map(|task| &task.arrived);
@@ -200,7 +199,6 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
             self.folder.end().expect("a page's groups of one key are given by key");
             from = task.patches_end;
         }
-        let hashed = self.folder.hashed();
         self.folder.run();
         Counters::add(&self.shared.counters.hashes, self.folder.hashed() - hashed);
         let mut captured = self.folder.captured().to_vec();
@@ -211,11 +209,13 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
             let (nodes, rest) = captured.split_at(own);
             captured = rest;
             let node = self.folder.node(fold);
-            debug_assert!(
-                task.node.is_none_or(|known| known == node),
-                "the region's node of {:?} is that of page and changes",
-                task.prefix
-            );
+            let agrees = task.node.is_none_or(|known| known == node);
+            debug_assert!(agrees, "{:?}: its node is that of page and changes", task.prefix);
+            if !agrees {
+                // The finish will look for itself.
+                tracing::error!(prefix = ?task.prefix, "a page does not fold to its node");
+                continue;
+            }
             self.treelet.forget();
             let nodes = nodes.iter().map(|one| (one.index, one.node));
             self.treelet.advance(0, task.as_of, &node, nodes);

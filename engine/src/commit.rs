@@ -322,7 +322,7 @@ fn advance_treelets<H: Hasher, D: Device, R: Runtime>(
         let step = (node.before, number);
         if !page.advance_treelet(step, &node.node, nodes()) {
             shared.cache.give_treelet(*place, page, node.ripens, |treelet: &mut Treelet| {
-                treelet.forget();
+                page.begin_treelet(treelet);
                 treelet.advance(step.0, step.1, &node.node, nodes());
             });
         }

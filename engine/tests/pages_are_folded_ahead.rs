@@ -83,6 +83,12 @@ fn a_finish_says_the_same_with_fewer_hashes() {
         let folded = db.metrics().pages_folded_ahead;
         let announced = session();
         announced.prefetch(&keys(round));
+        let begin = Instant::now();
+        while db.metrics().pages_folded_ahead < folded + 150
+            && begin.elapsed() < Duration::from_secs(20)
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         settle(&db);
         let folded = db.metrics().pages_folded_ahead - folded;
         assert!(folded > 150, "round {round}: {folded} pages were folded ahead");
@@ -105,5 +111,66 @@ fn a_finish_says_the_same_with_fewer_hashes() {
         assert!(witness == old_witness, "round {round}: witnesses differ");
     }
     assert!(ahead * 10 < plain * 7, "hash calls of finishes: {ahead} with, {plain} without");
+    db.close().expect("closed");
+}
+
+/// Keys that share 251 bits, with long values: their pages lie too deep to have a treelet.
+fn deep(at: u8) -> Key {
+    let mut key = [0xa5; 32];
+    key[31] = at;
+    key
+}
+
+#[test]
+fn pages_too_deep_for_a_treelet_leave_the_others_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let long = |round: u64| Some(Value::from(round.to_le_bytes().repeat(26)));
+    let mut db = open(folder.path());
+    let mut items: Vec<(Key, Value)> =
+        (0..ACCOUNTS / 8).map(|id| (key(id), Value::from(b"7"))).collect();
+    items.extend((0..32).map(|at| (deep(at), long(0).expect("some"))));
+    items.sort_by_key(|item| item.0);
+    db.bulk_load(items.into_iter(), LoadOptions::new()).expect("loaded");
+    for round in 1..8 {
+        // Changes pend on pages of both kinds; then all pages are cold.
+        let own: Vec<Key> = (0..32)
+            .map(deep)
+            .chain((0..200).map(|at| key((round * 31 + at * 97) % 20_000)))
+            .collect();
+        let write = |round: u64| {
+            let value = move |key: &Key| {
+                if key[0] == 0xa5 && key[1] == 0xa5 {
+                    long(round)
+                } else {
+                    Some(Value::from(&round.to_le_bytes()))
+                }
+            };
+            own.iter().map(|key| Access::read_write(*key, value(key))).collect::<Vec<_>>()
+        };
+        let session = db.session(SessionOptions::new()).expect("a session");
+        session.finish(write(round)).expect("finished").commit().expect("committed");
+        db.close().expect("closed");
+        db = open(folder.path());
+        let announced = db.session(SessionOptions::new()).expect("a session");
+        let before = db.metrics().pages_folded_ahead;
+        announced.prefetch(&own);
+        let begin = Instant::now();
+        while db.metrics().pages_folded_ahead < before + 100
+            && begin.elapsed() < Duration::from_secs(20)
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        settle(&db);
+        assert!(db.metrics().pages_folded_ahead >= before + 100, "round {round}");
+        let mut block = announced.finish(write(round + 100)).expect("finished");
+        let (root, witness) = (block.root(), block.take_witness().expect("asked for"));
+        drop(block);
+        db.close().expect("closed");
+        db = open(folder.path());
+        let plain = db.session(SessionOptions::new()).expect("a session");
+        let mut block = plain.finish(write(round + 100)).expect("finished");
+        assert_eq!(root, block.root(), "round {round}");
+        assert!(witness == block.take_witness().expect("asked for"), "round {round}");
+    }
     db.close().expect("closed");
 }

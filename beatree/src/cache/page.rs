@@ -212,8 +212,8 @@ impl CachedPage {
     pub fn prefetch_key(&self, key: &Key) {
         self.prefetch_cell(self.guess, key, FOLD_LINES);
         let Some(beside) = self.beside.try_lock() else { return };
-        let treelet = beside.treelet.as_deref().map(Treelet::known);
-        if let Some(known) = beside.excerpt.as_ref().map(Excerpt::known).or(treelet) {
+        let excerpt = beside.excerpt.as_ref().map(Excerpt::known);
+        if let Some(known) = beside.treelet.as_deref().map(Treelet::known).or(excerpt) {
             known.prefetch(self.group(key));
         }
     }
@@ -264,6 +264,14 @@ impl CachedPage {
     #[inline]
     pub fn group(&self, key: &Key) -> u8 {
         (bits_behind(key, self.view().prefix_len()) >> (32 - LEVELS)) as u8
+    }
+
+    /// A treelet for this page knows what its excerpt does, or nothing.
+    pub fn begin_treelet(&self, treelet: &mut Treelet) {
+        match &self.beside.lock().excerpt {
+            Some(excerpt) => treelet.begin_with(excerpt),
+            None => treelet.forget(),
+        }
     }
 
     /// A commit has changed the page: brings its treelet from commit `step.0` to `step.1`. False

@@ -12,7 +12,7 @@
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
 //! the list of vacant ones, which has at least one for each reservation; `page_bytes` is the sum
-//! over the pages and their treelets; `pinned` counts the entries held in the current *round*. Rounds are the shard's
+//! over the pages with their treelets and excerpts; `pinned` counts the entries held in the current *round*. Rounds are the shard's
 //! own count of batches, so that a caller who repeats a batch's number loses holds and no more.
 
 use std::collections::VecDeque;
@@ -286,6 +286,9 @@ impl Shard {
         treelet: &Treelet,
         group: u8,
     ) -> bool {
+        if !self.holds(place, page) {
+            return false;
+        }
         // Two go for one that comes, so that those of an earlier batch do not stay.
         for _ in 0..2 {
             let ended = self.end_excerpt();
@@ -294,14 +297,16 @@ impl Shard {
         if self.excerpts.len() >= self.budget / EXCERPT_PART / page::EXCERPT_COST {
             return false;
         }
-        if self.excerpts.len() == self.excerpts.capacity() {
-            self.excerpts.reserve_exact(EXCERPT_STEP);
-        }
+        let full = self.excerpts.len() == self.excerpts.capacity();
+        let notes = if full { EXCERPT_STEP * size_of::<Given>() } else { 0 };
         let mut excerpt = self.spare_excerpts.pop().unwrap_or_else(Excerpt::empty);
-        while self.bytes() + page::EXCERPT_COST > self.budget {
+        while self.bytes() + page::EXCERPT_COST + notes > self.budget {
             if self.evict().is_none() {
                 return false;
             }
+        }
+        if full {
+            self.excerpts.reserve_exact(EXCERPT_STEP);
         }
         // It may have been the one to leave.
         let Some(id) = self.find(place).filter(|_| self.holds(place, page)) else { return false };
