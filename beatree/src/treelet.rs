@@ -91,7 +91,7 @@ impl Treelet {
     pub fn begin_with(&mut self, excerpt: &Excerpt) {
         self.forget();
         self.as_of = excerpt.as_of;
-        for index in 0..heap_index(LEVELS, 0) * 2 + 1 {
+        for index in 0..=heap_index(LEVELS, u8::MAX >> (8 - LEVELS)) {
             if let Some(node) = excerpt.known().node(index) {
                 self.set(index, node);
             }

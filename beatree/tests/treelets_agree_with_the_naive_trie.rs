@@ -217,6 +217,7 @@ fn a_treelet_follows_its_page() {
                 (tiles, items, whole_items) =
                     (tiles + 1, items + count, whole_items + folder.len());
             }
+            let mut follows = Vec::new();
             if stands && let Some(touch) = touches.first() {
                 let excerpt = excerpt(&treelet, &at, &touch.key);
                 excerpts += 1;
@@ -229,6 +230,13 @@ fn a_treelet_follows_its_page() {
                     })
                 };
                 assert_eq!(told(&own), told(&tiled), "case {case}, commit {commit}");
+                // A treelet that begins with it follows the page, too.
+                if let Some((node, captured, ..)) = &own {
+                    let mut begun = Treelet::empty();
+                    begun.begin_with(&excerpt);
+                    begun.advance(commit - 1, commit, node, captured.iter().copied());
+                    follows.push(begun);
+                }
                 let mut other = Folder::<Blake3>::new();
                 other.begin_capturing(at.len(), capture);
                 fold_leaf(&mut other, &input, capture, &touches, &mut Vec::new());
@@ -247,6 +255,7 @@ fn a_treelet_follows_its_page() {
             let trie = naive(&state);
             let own = folder.node(fold);
             assert_eq!(own, trie.node::<Blake3>(&at), "case {case}, commit {commit}");
+            follows.iter().for_each(|begun| check(begun, &trie, &at, 0, 0));
             if capture == 0 {
                 continue;
             }
