@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!(known, db.root());
 
         // A forged witness is refused.
-        let mut forged = witness.clone();
+        let mut forged = witness.to_vec();
         let last = forged.len() - 1;
         forged[last] ^= 1;
         assert!(verify(&db.root(), &forged, &key).is_err());

@@ -12,7 +12,7 @@
 //! commit that it stands at: one that comes too late counts for nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use pleach_beatree::cache::CachedPage;
@@ -44,24 +44,18 @@ pub(crate) struct Arrivals<E> {
     pub(crate) event: E,
     /// Is the task asleep?
     idle: AtomicBool,
-    /// Finishes that run.
-    finishing: AtomicUsize,
 }
 
 impl<E: Event> Arrivals<E> {
     pub(crate) fn new(event: E) -> Self {
         let (sender, receiver) = bounded(WAITING);
-        let (idle, finishing) = (AtomicBool::new(true), AtomicUsize::new(0));
-        Self { sender, receiver, event, idle, finishing }
+        Self { sender, receiver, event, idle: AtomicBool::new(true) }
     }
 
     /// Hands a page over, if there is room. The task is woken for a group of them: see
     /// [`Self::wake`].
-    pub(crate) fn push(&self, arrived: Arrived) {
-        if self.finishing.load(Ordering::Relaxed) == 0
-            && self.sender.try_send(arrived).is_ok()
-            && self.sender.len() >= GROUP
-        {
+    fn push(&self, arrived: Arrived) {
+        if self.sender.try_send(arrived).is_ok() && self.sender.len() >= GROUP {
             self.wake();
         }
     }
@@ -72,20 +66,14 @@ impl<E: Event> Arrivals<E> {
             self.event.notify();
         }
     }
-
-    /// Nothing is folded ahead while this lives.
-    pub(crate) fn pause(&self) -> Pause<'_> {
-        self.finishing.fetch_add(1, Ordering::Relaxed);
-        Pause(&self.finishing)
-    }
 }
 
-/// See [`Arrivals::pause`].
-pub(crate) struct Pause<'a>(&'a AtomicUsize);
-
-impl Drop for Pause<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
+    /// A page has come that could be folded ahead.
+    pub(crate) fn arrived(&self, arrived: Arrived) {
+        if !self.foreground.is_busy() {
+            self.arrivals.push(arrived);
+        }
     }
 }
 
@@ -137,7 +125,7 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
         let mut group = std::mem::take(&mut self.group);
         group.extend(arrivals.receiver.try_iter().take(GROUP));
         let came = !group.is_empty();
-        if came && arrivals.finishing.load(Ordering::Relaxed) == 0 {
+        if came && !shared.foreground.is_busy() {
             let _guard = shared.grace.enter();
             shared.warm(group.iter().map(|arrived| &arrived.key), Reach::Region);
             group.drain(..).for_each(|arrived| self.gather(arrived));

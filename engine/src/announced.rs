@@ -167,7 +167,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                 found.cell = page.prefetch_found(key);
             }
             if folds_cached && folds && !page.knows(found.stands_at) {
-                self.arrivals.push(Arrived { page: Arc::clone(page), at, key: *key });
+                self.arrived(Arrived { page: Arc::clone(page), at, key: *key });
             }
         }
         for (key, found) in group.iter().zip(&found) {

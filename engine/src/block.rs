@@ -13,6 +13,7 @@ use crate::overlay::Overlay;
 use crate::shared::Shared;
 use crate::undo::Changed;
 use crate::view::View;
+use crate::witness::Witness;
 
 /// What a session made: a root over its parent's, and the changes that lead there. Nothing of it
 /// is on disk.
@@ -23,7 +24,7 @@ pub struct Block<H: Hasher, D: Device, R: Runtime> {
     pub(crate) prev_root: Node,
     pub(crate) root: Node,
     pub(crate) chunks: Vec<ChunkOutcome>,
-    pub(crate) witness: Option<Vec<u8>>,
+    pub(crate) witness: Option<Witness>,
     pub(crate) blob: Option<Vec<u8>>,
 }
 
@@ -40,7 +41,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
 
     /// The witness, once: `None` when none was asked for or when it was taken before. Its bytes
     /// are for `pleach_core::witness::verify`.
-    pub fn take_witness(&mut self) -> Option<Vec<u8>> {
+    pub fn take_witness(&mut self) -> Option<Witness> {
         self.witness.take()
     }
 

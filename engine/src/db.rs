@@ -24,6 +24,7 @@ use crate::creation::{self, Folder};
 use crate::error::{Error, Result};
 use crate::finish::Workers;
 use crate::flush::Flusher;
+use crate::foreground::Foreground;
 use crate::incarnation;
 use crate::log::{LogWriter, SegmentOptions, WriterStart};
 use crate::metrics::{Counters, Metrics};
@@ -36,7 +37,9 @@ use crate::sequencer::Sequencer;
 use crate::session::{Session, SessionOptions};
 use crate::shared::{Files, LEAF_FILE, OVERFLOW_FILE, PoisonOnPanic, Shared};
 use crate::superblock::{self, ImageFile, Superblock, SuperblockStore};
+use crate::touches::Sorters;
 use crate::undo::Undo;
+use crate::witness::Spare;
 
 /// Bytes of page buffers that wait to be used again.
 const BUFFERS: usize = 8 << 20;
@@ -341,6 +344,8 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         work: runtime.event(),
         progress: runtime.event(),
         workers: Workers::new(runtime.workers(), options.outcome_bytes()),
+        sorters: Sorters::new(options.outcome_bytes() / 4),
+        witnesses: Arc::new(Spare::new(options.witness_bytes())),
         sequencer: Sequencer::new(writer, recovered.tip.number),
         cache,
         buffers: Buffers::new(BUFFERS),
@@ -358,6 +363,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         answers: Answers::new(options.answers_bytes()),
         prefetches: Prefetches::new(runtime.event(), runtime.event()),
         arrivals: Arrivals::new(runtime.event()),
+        foreground: Foreground::default(),
         structure: Mutex::new(()),
         replay_start: AtomicU64::new(newest.replay.position),
         superblocks: Mutex::new(superblocks),

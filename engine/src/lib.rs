@@ -12,6 +12,7 @@ mod db;
 mod error;
 mod finish;
 mod flush;
+mod foreground;
 pub mod incarnation;
 mod load;
 pub mod log;
@@ -29,9 +30,11 @@ mod session;
 mod shared;
 pub mod superblock;
 pub mod tools;
+mod touches;
 mod undo;
 mod view;
 mod warm;
+mod witness;
 
 pub use block::Block;
 pub use db::Db;
@@ -43,6 +46,7 @@ pub use overlay::Overlay;
 pub use pleach_beatree::Value;
 pub use pleach_core::{Blake3, Sha2};
 pub use session::{Access, AccessKind, MAX_VALUE, Session, SessionOptions};
+pub use witness::Witness;
 
 /// A database under BLAKE3.
 pub type Pleach = Db<Blake3>;

@@ -177,10 +177,16 @@ impl Options {
         usize::try_from(self.cache_bytes / 2).unwrap_or(usize::MAX)
             - self.answers_bytes()
             - self.outcome_bytes()
+            - self.witness_bytes()
     }
 
     /// Budget of the arrays of a finish that are kept for the next one.
     pub(crate) fn outcome_bytes(&self) -> usize {
+        usize::try_from(self.cache_bytes / 32).unwrap_or(usize::MAX / 4)
+    }
+
+    /// Budget of the memory of a witness that is kept for the next one.
+    pub(crate) fn witness_bytes(&self) -> usize {
         usize::try_from(self.cache_bytes / 32).unwrap_or(usize::MAX / 4)
     }
 

@@ -337,7 +337,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                 shared.admit(&wish.at, completion.buf).map(|page| {
                     shared.fulfil(&wish, &page);
                     if wish.folds {
-                        shared.arrivals.push(Arrived { page, at: wish.at, key: wish.key });
+                        shared.arrived(Arrived { page, at: wish.at, key: wish.key });
                     }
                 })
             }

@@ -10,6 +10,7 @@ use pleach_io::{Device, Event, IoError, Runtime};
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::overflow::Tentative;
+use crate::sequencer::full_or;
 use crate::shared::Shared;
 
 /// The reserve that ordinary growth leaves free is at most this.
@@ -70,6 +71,20 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         }
         tentative.add(&runs);
         Ok(runs)
+    }
+
+    /// Makes the log's next segment before a commit has to: that takes as long as several commits.
+    /// Without room this does nothing; the commit that needs the segment will say so.
+    pub(crate) fn prepare_log(&self) -> Result<()> {
+        let Some(through) = self.sequencer.runs_out_at() else { return Ok(()) };
+        let segments = self.sequencer.segments();
+        let prepared = self
+            .reserve(true, segments.size())
+            .and_then(|()| segments.ensure(through).map_err(full_or));
+        match prepared {
+            Err(Error::Full(_)) => Ok(()),
+            prepared => prepared,
+        }
     }
 
     /// Ordinary growth leaves a reserve, so that deletes, flushes and checkpoints can finish on a

@@ -147,6 +147,13 @@ impl<D: Device> Sequencer<D> {
         Ok(())
     }
 
+    /// Has the log come to the second half of its last prepared segment? Then through where should
+    /// it be prepared?
+    pub(crate) fn runs_out_at(&self) -> Option<u64> {
+        let through = self.lock().end() + self.segments.size() / 2;
+        (self.segments.prepared_through() < through).then_some(through)
+    }
+
     /// Writes everything that is queued, at least through `end`, and syncs it when asked.
     pub(crate) fn write_through(&self, end: u64, sync: bool) -> Result<()> {
         let done = || {

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::leaf_fold::Touch;
 use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Queue, Request, Runtime, Transfer};
@@ -13,7 +12,7 @@ use pleach_io::{Device, Queue, Request, Runtime, Transfer};
 use crate::announced::Announcements;
 use crate::answers::Answer;
 use crate::block::Block;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::finish::finish;
 use crate::metrics::Counters;
 use crate::overlay::Overlay;
@@ -285,8 +284,10 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// [`Error::RepeatedKey`], [`Error::ValueTooLarge`], [`Error::Namespace`], and what reading
     /// can bring.
     pub fn finish(self, accesses: Vec<Access>) -> Result<Block<H, D, R>> {
-        let touches = sorted_touches::<H>(accesses)?;
-        let finished = finish(&self.shared, &self.view, &self.root, &touches, self.witness)?;
+        let mut sorter = self.shared.sorters.take();
+        let touches = sorter.sort::<H>(accesses)?;
+        let finished = finish(&self.shared, &self.view, &self.root, touches, self.witness)?;
+        self.shared.sorters.give(sorter);
         Ok(Block {
             shared: self.shared,
             view: self.view,
@@ -298,68 +299,4 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             blob: None,
         })
     }
-}
-
-fn sorted_touches<H: Hasher>(mut accesses: Vec<Access>) -> Result<Vec<Touch>> {
-    u32::try_from(accesses.len()).map_err(|_| Error::BatchTooLarge {
-        bytes: accesses.len() as u64,
-        limit: u64::from(u32::MAX),
-    })?;
-    let mut touches: Vec<Touch> = Vec::with_capacity(accesses.len());
-    for (_, index) in sorted(&accesses) {
-        let access = &mut accesses[index as usize];
-        if access.namespace != 0 {
-            return Err(Error::Namespace(access.namespace));
-        }
-        if touches.last().is_some_and(|touch| touch.key == access.key) {
-            return Err(Error::RepeatedKey(access.key));
-        }
-        let (reads, writes) = match std::mem::replace(&mut access.kind, AccessKind::Read) {
-            AccessKind::Read => (true, None),
-            AccessKind::Write(value) => (false, Some(value)),
-            AccessKind::ReadWrite(value) => (true, Some(value)),
-        };
-        if let Some(Some(value)) = &writes
-            && value.len() > MAX_VALUE
-        {
-            return Err(Error::ValueTooLarge {
-                bytes: value.len() as u64,
-                limit: MAX_VALUE as u64,
-            });
-        }
-        let writes = writes.map(|value| value.map_or(Stored::Absent, Stored::put::<H>));
-        touches.push(Touch { key: access.key, reads, writes });
-    }
-    Ok(touches)
-}
-
-/// The accesses' leading bits and indexes, in order of their keys: sorted by these small proxies,
-/// and by some of the bits into buckets first, which leaves little to compare when keys are spread.
-fn sorted(accesses: &[Access]) -> Vec<(u64, u32)> {
-    let lead = |access: &Access| u64::from_be_bytes(*access.key.first_chunk().expect("32 bytes"));
-    let bits = accesses.len().next_power_of_two().trailing_zeros().clamp(1, 16);
-    let bucket = |lead: u64| usize::try_from(lead >> (64 - bits)).expect("16 bits");
-    let mut starts = vec![0u32; (1 << bits) + 1];
-    for access in accesses {
-        starts[bucket(lead(access)) + 1] += 1;
-    }
-    for at in 1..starts.len() {
-        starts[at] += starts[at - 1];
-    }
-    let mut order = vec![(0u64, 0u32); accesses.len()];
-    for (index, access) in (0u32..).zip(accesses) {
-        let lead = lead(access);
-        let slot = &mut starts[bucket(lead)];
-        order[*slot as usize] = (lead, index);
-        *slot += 1;
-    }
-    for same in order.chunk_by_mut(|a, b| bucket(a.0) == bucket(b.0)) {
-        if same.len() > 1 {
-            same.sort_unstable_by(|a, b| {
-                let keys = || accesses[a.1 as usize].key.cmp(&accesses[b.1 as usize].key);
-                a.0.cmp(&b.0).then_with(keys)
-            });
-        }
-    }
-    order
 }

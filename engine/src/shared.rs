@@ -21,6 +21,7 @@ use crate::ahead::Arrivals;
 use crate::answers::Answers;
 use crate::error::{Error, Result};
 use crate::finish::Workers;
+use crate::foreground::Foreground;
 use crate::metrics::Counters;
 use crate::node_cache::NodeCache;
 use crate::options::Options;
@@ -28,7 +29,9 @@ use crate::overlays::Overlays;
 use crate::prefetch::Prefetches;
 use crate::sequencer::Sequencer;
 use crate::superblock::SuperblockStore;
+use crate::touches::Sorters;
 use crate::undo::Undo;
+use crate::witness::Spare;
 
 /// The newest published commit.
 #[derive(Clone, Debug)]
@@ -66,6 +69,10 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) extents: Mutex<Extents>,
     pub(crate) sequencer: Sequencer<D>,
     pub(crate) workers: Workers<H, D>,
+    /// Memory for the next sort.
+    pub(crate) sorters: Sorters,
+    /// Memory for the next witness.
+    pub(crate) witnesses: Arc<Spare>,
     pub(crate) undo: Arc<Undo>,
     pub(crate) overlays: Arc<Overlays>,
     pub(crate) tip: Mutex<Tip>,
@@ -79,6 +86,7 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) answers: Answers,
     pub(crate) prefetches: Prefetches<R::Event>,
     pub(crate) arrivals: Arrivals<R::Event>,
+    pub(crate) foreground: Foreground,
     /// Overflow runs that are written and not yet named by a record. Locked after `extents`.
     pub(crate) tentative: Mutex<Vec<Run>>,
     /// Held by a flush while it changes cuts, and by a commit that was overtaken too often.

@@ -78,7 +78,7 @@ fn run<H: Hasher>(seed: u64, kind: Keys, count: u64, sorted: bool, memory_mib: u
         let mut block = session.finish(accesses.clone()).expect("finished");
         let expected = before.witness::<H>(&ops::<H>(&accesses)).encode::<H>().expect("encodes");
         let found = block.take_witness().expect("asked for");
-        assert_eq!(found, expected, "round {round}: witness");
+        assert_eq!(*found, *expected, "round {round}: witness");
         witness::verify::<H>(&found, &before.root::<H>()).expect("verifies");
         model.apply(&accesses);
         assert_eq!(block.root(), model.naive::<H>().root::<H>(), "round {round}: root");

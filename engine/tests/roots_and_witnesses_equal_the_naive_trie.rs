@@ -46,7 +46,7 @@ fn run<H: Hasher>(seed: u64, kind: Keys) {
         let root = model.naive::<H>().root::<H>();
         assert_eq!(block.prev_root(), before.root::<H>());
         assert_eq!(block.root(), root, "seed {seed} round {round}: root");
-        assert_eq!(witness, expected, "seed {seed} round {round}: witness");
+        assert_eq!(*witness, *expected, "seed {seed} round {round}: witness");
         let verified = witness::verify::<H>(&witness, &before.root::<H>()).expect("verifies");
         assert_eq!(*verified.new_root(), root);
         block.commit().expect("committed");

@@ -8,7 +8,6 @@
 pub mod buffer;
 pub mod device;
 pub mod error;
-mod gather;
 pub mod os;
 pub mod pool;
 pub mod runtime;
@@ -19,7 +18,6 @@ pub mod threads;
 pub use buffer::{PAGE, PageBuf};
 pub use device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, Request, Transfer};
 pub use error::{IoError, Operation};
-pub use gather::gather;
 pub use os::{IoMode, OsDevice, OsFile, OsOptions, OsQueue};
 pub use pool::PagePool;
 pub use runtime::{Event, Runtime, Step};

@@ -299,7 +299,7 @@ fn accesses(keys: &[Key], changes: &[Change]) -> Vec<Access> {
 }
 
 /// A witness in its wire encoding.
-struct PleachWitness(Vec<u8>);
+struct PleachWitness(pleach::Witness);
 
 impl Witness for PleachWitness {
     fn bytes(&self) -> u64 {

@@ -85,7 +85,11 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             if self.shared.closing.load(Ordering::Acquire) {
                 return Ok(Step::Done);
             }
-            if self.shared.paused.load(Ordering::Acquire) || !self.shared.log_is_long() {
+            if self.shared.paused.load(Ordering::Acquire) {
+                return Ok(Step::Idle);
+            }
+            self.shared.prepare_log()?;
+            if !self.shared.log_is_long() {
                 return Ok(Step::Idle);
             }
             self.work = start(&self.shared)?;
@@ -95,6 +99,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 Step::IdleFor(core::time::Duration::from_millis(1))
             });
         }
+        self.shared.prepare_log()?;
         let work = self.work.as_mut().expect("just checked");
         if serialise(&self.shared, work, REGIONS)? {
             let work = self.work.take().expect("just used");

@@ -6,13 +6,14 @@ use pleach_core::fold::{FoldValue, Folder, Shape};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::Sizes;
 use pleach_core::{Hasher, Node, Prefix, witness};
-use pleach_io::{Device, Runtime, gather};
+use pleach_io::{Device, Runtime};
 
 use super::chunk::Batch;
 use super::emit::Emit;
 use super::{Attempt, ChunkOutcome, Finished};
 use crate::error::{Error, Result};
 use crate::shared::Shared;
+use crate::witness::{Witness, gather};
 
 /// Bytes from which on a witness is copied by several workers.
 const PARALLEL_COPY: usize = 1 << 20;
@@ -188,7 +189,7 @@ fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     chunks: &[ChunkOutcome],
     fragments: &[(usize, usize)],
     ops: usize,
-) -> Result<Vec<u8>> {
+) -> Result<Witness> {
     let (mut terminals, mut siblings) = (Vec::new(), Vec::new());
     let shape = folder.shape(fold);
     let mut top = Top {
@@ -264,7 +265,7 @@ fn encode<H: Hasher, D: Device, R: Runtime>(
     terminal_count: u32,
     ops: u32,
     sections: &[Vec<&[u8]>; 3],
-) -> Result<Vec<u8>> {
+) -> Result<Witness> {
     let bytes = |section: &Vec<&[u8]>| section.iter().map(|part| part.len()).sum::<usize>();
     let size = |bytes: usize| u32::try_from(bytes).map_err(|_| too_large());
     let sizes = Sizes {
@@ -278,7 +279,7 @@ fn encode<H: Hasher, D: Device, R: Runtime>(
     let header = witness::header::<H>(&sizes);
     let parts = std::iter::once(header.as_slice()).chain(sections.iter().flatten().copied());
     let workers = if total < PARALLEL_COPY { 1 } else { shared.runtime.workers() };
-    let witness = gather(parts, workers, |workers, copy| {
+    let witness = gather(&shared.witnesses, parts, workers, |workers, copy| {
         if workers == 1 {
             copy(0);
         } else {

@@ -26,6 +26,7 @@ pub(crate) use worker::Workers;
 use crate::error::{Error, Result};
 use crate::shared::Shared;
 use crate::view::View;
+use crate::witness::Witness;
 use chunk::Batch;
 
 /// Accesses a chunk starts with; it takes the whole of its last region.
@@ -40,7 +41,7 @@ const INLINE: usize = 128;
 pub(crate) struct Finished {
     pub(crate) root: Node,
     pub(crate) chunks: Vec<ChunkOutcome>,
-    pub(crate) witness: Option<Vec<u8>>,
+    pub(crate) witness: Option<Witness>,
 }
 
 /// Folds sorted accesses over a view whose root is `prev_root`.
@@ -52,7 +53,7 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     witness: bool,
 ) -> Result<Finished> {
     let _nodes = shared.keep_nodes();
-    let _own_processors = shared.arrivals.pause();
+    let _own_processors = shared.foreground.enter();
     let mut expose = Vec::new();
     loop {
         let batch = Batch { view, touches, witness, ripeness: shared.ripeness(), expose: &expose };

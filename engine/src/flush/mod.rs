@@ -27,6 +27,7 @@ use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Event, Runtime, Step};
 
 use crate::error::{Error, Result};
+use crate::foreground::GivesWay;
 use crate::options::Durability;
 use crate::shared::Shared;
 use crate::warm::{GROUP, Reach};
@@ -76,6 +77,7 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     held_for: u64,
     /// When the log was last synced for durability `Periodic`.
     synced: Duration,
+    gives_way: GivesWay,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
@@ -92,6 +94,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             evicted_at: u64::MAX,
             held_for: NO_BATCH,
             synced: Duration::ZERO,
+            gives_way: GivesWay::default(),
         }
     }
 
@@ -123,6 +126,10 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         self.free_matured()?;
         self.sync_periodically()?;
         let closing = self.shared.closing.load(Ordering::Acquire);
+        // A sync takes nobody's processor.
+        if !matches!(self.stage, Stage::Written) && self.gives_way() {
+            return Ok(Step::IdleFor(GivesWay::LOOK));
+        }
         match self.stage {
             Stage::Idle => self.begin(closing),
             Stage::Gathered => {
@@ -149,6 +156,14 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 Ok(Step::Again)
             }
         }
+    }
+
+    /// Would the next step take processors from somebody who waits, and can it be put off?
+    fn gives_way(&mut self) -> bool {
+        let wanted = self.shared.draining.load(Ordering::Acquire) > 0
+            || self.shared.closing.load(Ordering::Acquire)
+            || self.shared.is_pressed();
+        !wanted && self.gives_way.waits(&self.shared.foreground, self.shared.runtime.now())
     }
 
     fn begin(&mut self, closing: bool) -> Result<Step> {

@@ -201,12 +201,6 @@ impl<D: Device> Segments<D> {
         Ok(())
     }
 
-    /// Prepares one more segment; for a background task that keeps one ahead.
-    pub fn prepare_next(&self) -> Result<(), LogError> {
-        let _changing = self.shared.changing.lock();
-        self.prepare()
-    }
-
     /// Retires the segments that lie below `below` as a whole.
     pub fn retire(&self, below: u64) -> Result<(), LogError> {
         let shared = &*self.shared;

@@ -90,7 +90,7 @@ fn fresh_witness(
     let mut block =
         session.finish(accesses).unwrap_or_else(|error| panic!("{what}: a finish: {error}"));
     let found = block.take_witness().expect("asked for");
-    assert!(found == expected, "{what}: another witness");
+    assert!(*found == *expected, "{what}: another witness");
     let verified = witness::verify::<Blake3>(&found, &db.root());
     assert!(
         verified.is_ok_and(|verified| *verified.new_root() == block.root()),

@@ -1,0 +1,83 @@
+//! What callers wait for goes before what runs behind.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Finishes and publications that want the processors.
+#[derive(Default)]
+pub(crate) struct Foreground {
+    running: AtomicUsize,
+}
+
+impl Foreground {
+    /// Background work is put off while this lives.
+    pub(crate) fn enter(&self) -> Running<'_> {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        Running(&self.running)
+    }
+
+    /// Does anybody wait?
+    pub(crate) fn is_busy(&self) -> bool {
+        self.running.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// See [`Foreground::enter`].
+pub(crate) struct Running<'a>(&'a AtomicUsize);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A background task that gives way, though not for ever: sessions that finish one after the other
+/// would let changes pile up until commits had to wait.
+#[derive(Default)]
+pub(crate) struct GivesWay {
+    since: Option<Duration>,
+}
+
+impl GivesWay {
+    /// How long a task waits between two looks.
+    pub(crate) const LOOK: Duration = Duration::from_millis(1);
+    /// How long it waits at most before it does a step again.
+    const LONGEST: Duration = Duration::from_millis(250);
+
+    /// Should the task wait now?
+    pub(crate) fn waits(&mut self, foreground: &Foreground, now: Duration) -> bool {
+        if !foreground.is_busy() {
+            self.since = None;
+            return false;
+        }
+        let since = *self.since.get_or_insert(now);
+        let waits = now.saturating_sub(since) < Self::LONGEST;
+        if !waits {
+            self.since = None;
+        }
+        waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_gives_way_while_somebody_waits_and_never_for_ever() {
+        let (foreground, mut task) = (Foreground::default(), GivesWay::default());
+        let mut now = Duration::ZERO;
+        assert!(!task.waits(&foreground, now));
+        let one = foreground.enter();
+        let two = foreground.enter();
+        drop(one);
+        let mut steps = 0;
+        for _ in 0..2502 {
+            steps += u32::from(!task.waits(&foreground, now));
+            now += GivesWay::LOOK;
+        }
+        assert_eq!(steps, 9, "one in 251 looks");
+        drop(two);
+        assert!(!task.waits(&foreground, now));
+    }
+}
