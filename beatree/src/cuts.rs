@@ -142,10 +142,10 @@ impl Cuts {
         (0..self.len()).map(|index| self.cut(index))
     }
 
-    /// Bytes in memory, for the budget.
-    pub fn bytes(&self) -> usize {
+    /// Bytes outside of the struct, for the budget.
+    pub fn heap_bytes(&self) -> usize {
         let whole = self.whole.as_ref().map_or(0, |starts| starts.len() * size_of::<Key>());
-        size_of::<Self>() + self.len() * size_of::<Child>() + whole
+        self.len() * size_of::<Child>() + whole
     }
 }
 

@@ -192,6 +192,14 @@ impl Region {
         prefetch(core::slice::from_ref(self));
     }
 
+    /// Bytes of the region without nodes, treelet and pending changes.
+    pub fn bytes(&self) -> usize {
+        let state = self.state.read();
+        let counts = state.touches.capacity() + state.changed_at.capacity() * size_of::<u64>();
+        // Two reference counts, and what the allocator adds to each of four allocations.
+        size_of::<Self>() + size_of::<[usize; 2 + 4]>() + state.cuts.heap_bytes() + counts
+    }
+
     /// The prefix that this region covers.
     pub fn prefix(&self) -> &Prefix {
         &self.prefix
@@ -391,6 +399,21 @@ impl RegionState {
 /// lies behind it; with more of them everything is moved once.
 const FEW: usize = 6;
 
+/// Room for one more, and little beyond: there are many regions, and doubling would take half as much
+/// memory again as the changes themselves.
+fn make_room<T>(list: &mut Vec<T>) {
+    if list.len() == list.capacity() {
+        list.reserve_exact(list.len() / 8 + 2);
+    }
+}
+
+/// Gives back what a list has much more room than it needs.
+fn trim<T>(list: &mut Vec<T>) {
+    if list.capacity() > 2 * list.len() + 16 {
+        list.shrink_to(list.len() + list.len() / 8);
+    }
+}
+
 /// The pending changes of a region while a commit is applied.
 struct Delta<'a> {
     /// Depth of the region.
@@ -412,6 +435,8 @@ impl Delta<'_> {
             let old = core::mem::replace(&mut self.pending[at], new);
             self.replaced(old);
         } else {
+            make_room(self.leads);
+            make_room(self.pending);
             self.leads.insert(at, bits_behind(&new.key, self.region));
             self.pending.insert(at, new);
         }
@@ -420,6 +445,11 @@ impl Delta<'_> {
     /// Merges changes in key order.
     fn merge(&mut self, coming: &mut dyn Iterator<Item = Pending>, scratch: &mut Vec<Pending>) {
         scratch.clear();
+        // Lists go from region to region: none stays where it is much too long.
+        let most = self.pending.len() + coming.size_hint().0;
+        if !(most..=most + most / 4).contains(&scratch.capacity()) {
+            *scratch = Vec::with_capacity(most);
+        }
         let mut before = std::mem::take(self.pending);
         let mut old = before.drain(..).peekable();
         for new in coming {
@@ -492,6 +522,8 @@ impl RegionState {
         self.paged_at = None;
         (done.bytes, done.entries) =
             if moves.len() <= FEW { self.retire_few(moves) } else { self.retire(moves) };
+        trim(&mut self.pending);
+        trim(&mut self.leads);
         // Replaced while the pages were being written: they have such a value in a cell.
         self.dropped.retain(|dropped| {
             !moves.iter().any(|moved| dropped.is_in(&moved.range, moved.through))

@@ -79,9 +79,11 @@ impl Top {
         &self.regions[self.find(key)]
     }
 
-    /// Bytes of this table, without the regions.
+    /// Bytes of this table and of what its regions have in any case: cuts, places, counts. Without
+    /// nodes, treelets and pending changes.
     pub fn bytes(&self) -> usize {
-        self.regions.len() * 16 + self.jump.len() * 4
+        let table = self.regions.len() * 16 + self.jump.len() * 4;
+        self.regions.iter().fold(table, |sum, region| sum + region.bytes())
     }
 }
 

@@ -29,7 +29,7 @@ use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::overflow::{self, Tentative};
 use crate::shared::{PoisonOnPanic, Shared, Tip};
-use crate::undo::{Changed, Changes};
+use crate::undo::Changes;
 use crate::view::View;
 
 /// Tries to get a ticket with current cuts before structural flushes are held off.
@@ -196,9 +196,8 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         // The parent failed after this record was queued behind it.
         shared.sequencer.lock().check()?;
     }
-    let (parts, changes) = flatten(chunks);
-    let changes: Changes = Arc::new(changes);
-    shared.undo.push(number, Arc::clone(&changes));
+    let (parts, changes) = split(chunks);
+    shared.undo.push(number, changes.clone());
     apply_all(shared, number, position, parts, &changes);
     Counters::add(&shared.counters.changes, changes.len() as u64);
     Counters::add(&shared.counters.commits, 1);
@@ -215,21 +214,24 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     Ok(())
 }
 
-/// A chunk on its way into the regions, and where its changes start in the commit's list.
+/// A chunk on its way into the regions, and which of the commit's lists has its changes, if it has any.
 struct Part {
     chunk: ChunkOutcome,
-    first: usize,
+    list: Option<usize>,
 }
 
-/// All chunks, and all changes in one list.
-fn flatten(chunks: Vec<ChunkOutcome>) -> (Vec<Mutex<Part>>, Vec<Changed>) {
-    let mut all = Vec::with_capacity(chunks.iter().map(|chunk| chunk.changes.len()).sum());
-    let part = |mut chunk: ChunkOutcome| {
-        let first = all.len();
-        all.append(&mut chunk.changes);
-        Mutex::new(Part { chunk, first })
-    };
-    (chunks.into_iter().map(part).collect(), all)
+/// The chunks, and their changes.
+fn split(chunks: Vec<ChunkOutcome>) -> (Vec<Mutex<Part>>, Changes) {
+    let mut lists = Vec::with_capacity(chunks.len());
+    let mut parts = Vec::with_capacity(chunks.len());
+    for mut chunk in chunks {
+        let list = (!chunk.changes.is_empty()).then_some(lists.len());
+        if list.is_some() {
+            lists.push(std::mem::take(&mut chunk.changes));
+        }
+        parts.push(Mutex::new(Part { chunk, list }));
+    }
+    (parts, Changes::new(lists))
 }
 
 fn apply_all<H: Hasher, D: Device, R: Runtime>(
@@ -237,7 +239,7 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
     number: u64,
     position: u64,
     parts: Vec<Mutex<Part>>,
-    changes: &[Changed],
+    changes: &Changes,
 ) {
     let workers = if changes.len() < 4096 { 1 } else { shared.runtime.workers() };
     let next = AtomicUsize::new(0);
@@ -250,17 +252,17 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
         let (mut bytes, mut entries) = (0, 0);
         let mut nodes = Vec::new();
         while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let Part { chunk, first } = &mut *part.lock();
+            let Part { chunk, list } = &mut *part.lock();
+            let list = list.map_or(&[][..], |list| changes.list(list));
             for outcome in &chunk.regions {
-                let own = *first + outcome.changes.start..*first + outcome.changes.end;
+                let own = &list[outcome.changes.clone()];
                 if own.is_empty() {
                     continue;
                 }
                 let pages = &chunk.nodes[outcome.nodes.clone()];
                 nodes.clear();
                 nodes.extend(pages.iter().map(|page| (page.child, page.node)));
-                let mut states =
-                    changes[own].iter().map(|changed| (changed.key, changed.new.clone()));
+                let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
                 let mut applied = Applied {
                     commit: number,
                     position,

@@ -337,7 +337,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
     Counters::add(&counters.pending_bytes, recovered.pending_bytes as u64);
     Counters::add(&counters.pending_entries, recovered.pending_entries as u64);
     let ripe = ripe_pages(&recovered.top, options.flush_at);
-    let cache = Cache::new(options.leaf_cache_bytes());
+    let cache = Cache::new(options.leaf_cache_bytes(recovered.top.bytes()));
     let batch = recovered.tip.number + 1;
     cache.set_batch(batch);
     Ok(Shared {

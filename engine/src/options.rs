@@ -172,12 +172,12 @@ impl Options {
         self
     }
 
-    /// Budget of the leaf cache: what the delta, nodes and windows leave.
-    pub(crate) fn leaf_cache_bytes(&self) -> usize {
-        usize::try_from(self.cache_bytes / 2).unwrap_or(usize::MAX)
-            - self.answers_bytes()
-            - self.outcome_bytes()
-            - self.witness_bytes()
+    /// Budget of the leaf cache: what delta, nodes, windows and an index of so many bytes leave, and
+    /// never less than an eighth of all.
+    pub(crate) fn leaf_cache_bytes(&self, index: usize) -> usize {
+        let half = usize::try_from(self.cache_bytes / 2).unwrap_or(usize::MAX);
+        let others = self.answers_bytes() + self.outcome_bytes() + self.witness_bytes() + index;
+        half.saturating_sub(others).max(half / 4)
     }
 
     /// Budget of the arrays of a finish that are kept for the next one.

@@ -107,6 +107,11 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         Ok(())
     }
 
+    /// The leaf cache gets what the index leaves of its share, as large as that is by now.
+    pub(crate) fn fit_cache(&self) {
+        self.cache.set_budget(self.options.leaf_cache_bytes(self.top.load().bytes()));
+    }
+
     /// Bytes that the delta may take.
     pub(crate) fn delta_limit(&self) -> u64 {
         self.options.cache_bytes / 4

@@ -22,8 +22,47 @@ pub(crate) struct Changed {
     pub(crate) prior: Stored,
 }
 
-/// The changes of a commit or of an overlay, sorted by key.
-pub(crate) type Changes = Arc<Vec<Changed>>;
+/// The changes of a commit, as its finish made them: lists of which none is empty, each sorted by
+/// key and behind the one before.
+#[derive(Clone)]
+pub(crate) struct Changes(Arc<[Vec<Changed>]>);
+
+impl Changes {
+    pub(crate) fn new(lists: Vec<Vec<Changed>>) -> Self {
+        debug_assert!(lists.iter().flatten().is_sorted_by(|a, b| a.key < b.key));
+        debug_assert!(lists.iter().all(|list| !list.is_empty()));
+        Self(lists.into())
+    }
+
+    /// Number of changed keys.
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+
+    pub(crate) fn list(&self, index: usize) -> &[Changed] {
+        &self.0[index]
+    }
+
+    fn find(&self, key: &Key) -> Option<&Changed> {
+        let list = self.behind(key).first()?;
+        let at = list.binary_search_by(|changed| changed.key.cmp(key)).ok()?;
+        Some(&list[at])
+    }
+
+    /// Those below a prefix.
+    fn within(&self, prefix: &Prefix) -> impl Iterator<Item = &Changed> {
+        let first = prefix.first_key();
+        let lists = self.behind(first);
+        let from = lists.first().map_or(0, |list| list.partition_point(|one| one.key < *first));
+        lists.iter().flatten().skip(from).take_while(move |one| prefix.covers(&one.key))
+    }
+
+    /// The lists that may have this key or later ones.
+    fn behind(&self, key: &Key) -> &[Vec<Changed>] {
+        let before = |list: &Vec<Changed>| list.last().is_some_and(|last| last.key < *key);
+        &self.0[self.0.partition_point(before)..]
+    }
+}
 
 struct CommitUndo {
     number: u64,
@@ -92,10 +131,7 @@ impl Undo {
     pub(crate) fn get(&self, key: &Key, base: u64) -> Option<Stored> {
         let commits = self.commits.read();
         let from = commits.partition_point(|commit| commit.number <= base);
-        commits.iter().skip(from).find_map(|commit| {
-            let at = commit.changes.binary_search_by(|changed| changed.key.cmp(key)).ok()?;
-            Some(commit.changes[at].prior.clone())
-        })
+        commits.iter().skip(from).find_map(|commit| Some(commit.changes.find(key)?.prior.clone()))
     }
 
     /// States as of `base` of all keys below `prefix` that later commits changed, sorted.
@@ -105,17 +141,10 @@ impl Undo {
         let mut states = BTreeMap::new();
         // Newest first, so that the oldest commit has the last word.
         for commit in commits.iter().skip(from).rev() {
-            for changed in within(&commit.changes, prefix) {
+            for changed in commit.changes.within(prefix) {
                 states.insert(changed.key, changed.prior.clone());
             }
         }
         states
     }
-}
-
-/// The part of sorted changes that lies below a prefix.
-pub(crate) fn within<'a>(changes: &'a [Changed], prefix: &Prefix) -> &'a [Changed] {
-    let from = changes.partition_point(|changed| changed.key < *prefix.first_key());
-    let count = changes[from..].partition_point(|changed| prefix.covers(&changed.key));
-    &changes[from..from + count]
 }

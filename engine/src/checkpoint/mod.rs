@@ -307,6 +307,7 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
         .segments()
         .retire(older.min(work.cut.position))
         .map_err(crate::sequencer::full_or)?;
+    shared.fit_cache();
     shared.progress.notify();
     Ok(())
 }
