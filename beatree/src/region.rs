@@ -465,6 +465,7 @@ impl Delta<'_> {
         scratch.extend(old);
         std::mem::swap(self.pending, scratch);
         *scratch = before;
+        trim(self.pending);
         index(self.leads, self.pending, self.region);
     }
 

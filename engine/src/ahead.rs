@@ -71,7 +71,7 @@ impl<E: Event> Arrivals<E> {
 impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     /// A page has come that could be folded ahead.
     pub(crate) fn arrived(&self, arrived: Arrived) {
-        if !self.foreground.is_busy() {
+        if !self.foreground.is_finishing() {
             self.arrivals.push(arrived);
         }
     }
@@ -125,7 +125,7 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
         let mut group = std::mem::take(&mut self.group);
         group.extend(arrivals.receiver.try_iter().take(GROUP));
         let came = !group.is_empty();
-        if came && !shared.foreground.is_busy() {
+        if came && !shared.foreground.is_finishing() {
             let _guard = shared.grace.enter();
             shared.warm(group.iter().map(|arrived| &arrived.key), Reach::Region);
             group.drain(..).for_each(|arrived| self.gather(arrived));

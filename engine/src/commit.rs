@@ -293,7 +293,7 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
         Counters::change(&shared.counters.pending_entries, entries);
         ripe.lock().append(&mut own_ripe);
     };
-    let _own_processors = shared.foreground.enter();
+    let _own_processors = shared.foreground.publish();
     if workers == 1 {
         apply(0);
     } else {

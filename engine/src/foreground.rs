@@ -6,24 +6,41 @@ use std::time::Duration;
 /// Finishes and publications that want the processors.
 #[derive(Default)]
 pub(crate) struct Foreground {
-    running: AtomicUsize,
+    finishing: AtomicUsize,
+    publishing: AtomicUsize,
 }
 
 impl Foreground {
-    /// Background work is put off while this lives.
-    pub(crate) fn enter(&self) -> Running<'_> {
-        self.running.fetch_add(1, Ordering::Relaxed);
-        Running(&self.running)
+    /// A finish runs while this lives.
+    pub(crate) fn finish(&self) -> Running<'_> {
+        Running::of(&self.finishing)
+    }
+
+    /// A commit is published while this lives.
+    pub(crate) fn publish(&self) -> Running<'_> {
+        Running::of(&self.publishing)
+    }
+
+    /// Does a finish run?
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.finishing.load(Ordering::Relaxed) > 0
     }
 
     /// Does anybody wait?
-    pub(crate) fn is_busy(&self) -> bool {
-        self.running.load(Ordering::Relaxed) > 0
+    fn is_busy(&self) -> bool {
+        self.is_finishing() || self.publishing.load(Ordering::Relaxed) > 0
     }
 }
 
-/// See [`Foreground::enter`].
+/// See [`Foreground`].
 pub(crate) struct Running<'a>(&'a AtomicUsize);
+
+impl<'a> Running<'a> {
+    fn of(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
@@ -68,9 +85,9 @@ mod tests {
         let (foreground, mut task) = (Foreground::default(), GivesWay::default());
         let mut now = Duration::ZERO;
         assert!(!task.waits(&foreground, now));
-        let one = foreground.enter();
-        let two = foreground.enter();
+        let (one, two) = (foreground.finish(), foreground.publish());
         drop(one);
+        assert!(!foreground.is_finishing());
         let mut steps = 0;
         for _ in 0..2502 {
             steps += u32::from(!task.waits(&foreground, now));

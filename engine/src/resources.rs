@@ -73,18 +73,12 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         Ok(runs)
     }
 
-    /// Makes the log's next segment before a commit has to: that takes as long as several commits.
-    /// Without room this does nothing; the commit that needs the segment will say so.
-    pub(crate) fn prepare_log(&self) -> Result<()> {
-        let Some(through) = self.sequencer.runs_out_at() else { return Ok(()) };
+    /// Makes the log's next segments, through a position, before a commit has to: that takes as long
+    /// as several commits.
+    pub(crate) fn prepare_log(&self, through: u64) -> Result<()> {
         let segments = self.sequencer.segments();
-        let prepared = self
-            .reserve(true, segments.size())
-            .and_then(|()| segments.ensure(through).map_err(full_or));
-        match prepared {
-            Err(Error::Full(_)) => Ok(()),
-            prepared => prepared,
-        }
+        self.reserve(true, segments.size())?;
+        segments.ensure(through).map_err(full_or)
     }
 
     /// Ordinary growth leaves a reserve, so that deletes, flushes and checkpoints can finish on a

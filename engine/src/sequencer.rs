@@ -139,8 +139,9 @@ impl<D: Device> Sequencer<D> {
     /// Reserves room for a record of `len` bytes; a full disk shows here, and nothing happened.
     pub(crate) fn make_room(&self, len: u64) -> Result<()> {
         let through = self.lock().tail.through(len);
-        // A little more, so that neighbours rarely have to come back.
-        let through = through + (1 << 16);
+        // A little more, so that neighbours rarely have to come back, and less than what is prepared
+        // ahead.
+        let through = through + (self.segments.size() / 4).min(1 << 16);
         self.segments.ensure(through).map_err(full_or)?;
         let mut state = self.lock();
         state.room = state.room.max(through);

@@ -12,14 +12,19 @@ use parking_lot::Mutex;
 ///
 /// The database takes its memory back when it is dropped, and builds the next one in it.
 pub struct Witness {
-    bytes: Vec<u8>,
+    /// The witness and, behind it, anything.
+    memory: Vec<u8>,
+    len: usize,
     home: Arc<Spare>,
 }
 
 impl Witness {
     /// The bytes as a vector; the database then takes fresh memory for the next witness.
     pub fn into_vec(mut self) -> Vec<u8> {
-        std::mem::take(&mut self.bytes)
+        let mut bytes = std::mem::take(&mut self.memory);
+        bytes.truncate(self.len);
+        self.len = 0;
+        bytes
     }
 }
 
@@ -27,7 +32,7 @@ impl Deref for Witness {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        &self.memory[..self.len]
     }
 }
 
@@ -45,9 +50,12 @@ impl std::fmt::Debug for Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        self.home.give(std::mem::take(&mut self.bytes));
+        self.home.give(std::mem::take(&mut self.memory));
     }
 }
+
+/// So many bytes too many are not worth a thought.
+const LITTLE: usize = 1 << 16;
 
 /// The memory of one witness that is not needed any more.
 pub(crate) struct Spare {
@@ -62,22 +70,22 @@ impl Spare {
         Self { kept: Mutex::default(), limit }
     }
 
-    /// Room for so many bytes, with any contents.
+    /// So many bytes or more, with any contents. A small witness does not get a large one's memory:
+    /// it may be kept for long.
     fn take(&self, len: usize) -> Vec<u8> {
-        let mut bytes = std::mem::take(&mut *self.kept.lock());
-        if bytes.capacity() < len {
-            // A little more than is needed, so that the next one fits, too. The system clears what
-            // is touched, when it is touched: by the workers that copy.
-            bytes = vec![0; len + len / 8];
+        let mut kept = self.kept.lock();
+        if (len..=2 * len + LITTLE).contains(&kept.len()) {
+            return std::mem::take(&mut kept);
         }
-        bytes.resize(len, 0);
-        bytes
+        // A little more than is needed, so that the next one fits, too. The system clears what is
+        // touched, when it is touched: by the workers that copy.
+        vec![0; len + len / 8]
     }
 
-    fn give(&self, bytes: Vec<u8>) {
+    fn give(&self, memory: Vec<u8>) {
         let mut kept = self.kept.lock();
-        if bytes.capacity() <= self.limit && bytes.capacity() > kept.capacity() {
-            *kept = bytes;
+        if memory.len() <= self.limit && memory.len() > kept.len() {
+            *kept = memory;
         }
     }
 }
@@ -95,10 +103,10 @@ pub(crate) fn gather<'a>(
 ) -> Witness {
     let total: usize = parts.clone().map(<[u8]>::len).sum();
     let share = total.div_ceil(workers).max(1);
-    let mut bytes = home.take(total);
+    let mut memory = home.take(total);
     let mut shares: Vec<Mutex<Vec<Copy<'_>>>> = Vec::new();
     shares.resize_with(workers, Mutex::default);
-    let (mut rest, mut at) = (bytes.as_mut_slice(), 0);
+    let (mut rest, mut at) = (&mut memory[..total], 0);
     for part in parts {
         let (here, behind) = std::mem::take(&mut rest).split_at_mut(part.len());
         shares[(at / share).min(workers - 1)].get_mut().push((here, part));
@@ -111,7 +119,7 @@ pub(crate) fn gather<'a>(
     let done = shares.iter_mut().all(|share| share.get_mut().is_empty());
     assert!(done, "every job is run: what was there before is never shown");
     drop(shares);
-    Witness { bytes, home: Arc::clone(home) }
+    Witness { memory, len: total, home: Arc::clone(home) }
 }
 
 #[cfg(test)]
@@ -147,21 +155,27 @@ mod tests {
     #[test]
     fn memory_comes_back_unless_it_was_kept_or_is_too_large() {
         let home = Arc::new(Spare::new(1000));
-        let make = |len: usize| {
-            let bytes = vec![7; len];
-            gather(&home, std::iter::once(bytes.as_slice()), 1, copy)
-        };
+        let make = |len: usize| gather(&home, std::iter::once(&vec![7; len][..]), 1, copy);
         let first = make(800);
         let at = first.as_ptr();
         drop(first);
         let second = make(700);
         assert_eq!((second.as_ptr(), second.len()), (at, 700));
         assert_eq!(second.into_vec(), vec![7; 700]);
-        assert_eq!(home.kept.lock().capacity(), 0);
+        assert_eq!(home.kept.lock().len(), 0);
         drop(make(2000));
-        assert_eq!(home.kept.lock().capacity(), 0);
+        assert_eq!(home.kept.lock().len(), 0);
         let (one, two) = (make(100), make(400));
         drop((one, two));
-        assert_eq!(home.kept.lock().capacity(), 450, "the larger one is kept");
+        assert_eq!(home.kept.lock().len(), 450, "the larger one is kept");
+    }
+
+    #[test]
+    fn a_small_witness_leaves_a_large_ones_memory() {
+        let home = Arc::new(Spare::new(10 * LITTLE));
+        let make = |len: usize| gather(&home, std::iter::once(&vec![7; len][..]), 1, copy);
+        drop(make(8 * LITTLE));
+        let small = make(100);
+        assert_eq!((home.kept.lock().len(), small.memory.len()), (9 * LITTLE, 112));
     }
 }

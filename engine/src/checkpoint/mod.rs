@@ -54,11 +54,13 @@ struct Work<D: Device> {
 pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
     shared: Arc<Shared<H, D, R>>,
     work: Option<Work<D>>,
+    /// The log could not be prepared beyond this.
+    refused_at: Option<u64>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
     pub(crate) fn new(shared: Arc<Shared<H, D, R>>) -> Self {
-        Self { shared, work: None }
+        Self { shared, work: None, refused_at: None }
     }
 
     /// One step of the task.
@@ -88,7 +90,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             if self.shared.paused.load(Ordering::Acquire) {
                 return Ok(Step::Idle);
             }
-            self.shared.prepare_log()?;
+            self.prepare_log();
             if !self.shared.log_is_long() {
                 return Ok(Step::Idle);
             }
@@ -99,13 +101,28 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 Step::IdleFor(core::time::Duration::from_millis(1))
             });
         }
-        self.shared.prepare_log()?;
+        self.prepare_log();
         let work = self.work.as_mut().expect("just checked");
         if serialise(&self.shared, work, REGIONS)? {
             let work = self.work.take().expect("just used");
             finish(&self.shared, work, None)?;
         }
         Ok(Step::Again)
+    }
+
+    /// Keeps the log prepared for half a segment more. Where that fails nothing is lost: the commit that
+    /// needs the segment tries again, and says so.
+    fn prepare_log(&mut self) {
+        let sequencer = &self.shared.sequencer;
+        let Some(through) = sequencer.runs_out_at() else { return };
+        let prepared = sequencer.segments().prepared_through();
+        if self.refused_at == Some(prepared) {
+            return;
+        }
+        if let Err(error) = self.shared.prepare_log(through) {
+            tracing::warn!(%error, "the log's next segment could not be made ahead");
+            self.refused_at = Some(prepared);
+        }
     }
 }
 
@@ -307,7 +324,7 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
         .segments()
         .retire(older.min(work.cut.position))
         .map_err(crate::sequencer::full_or)?;
-    shared.fit_cache();
     shared.progress.notify();
+    shared.fit_cache();
     Ok(())
 }

@@ -352,12 +352,13 @@ impl Chunk {
         mut outcome: ChunkOutcome,
     ) -> Result<ChunkOutcome, Again> {
         self.fold_pages(batch, space);
-        let touches: usize = self.pages.iter().map(|page| page.touches.len()).sum();
+        let touches = || self.pages.iter().flat_map(|page| &batch.touches[page.touches.clone()]);
         outcome.clear();
         outcome.regions.reserve(self.regions.len());
         outcome.nodes.reserve(self.pages.len());
-        outcome.changes.reserve(touches);
-        outcome.ops.reserve(if batch.witness { touches * OP_BYTES } else { 0 });
+        // These may be kept for older views: no more than is needed.
+        outcome.changes.reserve_exact(touches().filter(|touch| touch.writes.is_some()).count());
+        outcome.ops.reserve(if batch.witness { touches().count() * OP_BYTES } else { 0 });
         space.gather_captured(&mut outcome.treelets);
         self.emit_pages(batch, space, &mut outcome);
         self.fold_regions(batch, space, &mut outcome)?;

@@ -126,8 +126,8 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         self.free_matured()?;
         self.sync_periodically()?;
         let closing = self.shared.closing.load(Ordering::Acquire);
-        // A sync takes nobody's processor.
-        if !matches!(self.stage, Stage::Written) && self.gives_way() {
+        // What is written already takes little more, and its places and buffers are taken.
+        if matches!(self.stage, Stage::Idle | Stage::Gathered) && self.gives_way() {
             return Ok(Step::IdleFor(GivesWay::LOOK));
         }
         match self.stage {
@@ -160,10 +160,11 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
 
     /// Would the next step take processors from somebody who waits, and can it be put off?
     fn gives_way(&mut self) -> bool {
-        let wanted = self.shared.draining.load(Ordering::Acquire) > 0
+        let must = self.shared.draining.load(Ordering::Acquire) > 0
             || self.shared.closing.load(Ordering::Acquire)
+            || self.shared.paused.load(Ordering::Acquire)
             || self.shared.is_pressed();
-        !wanted && self.gives_way.waits(&self.shared.foreground, self.shared.runtime.now())
+        !must && self.gives_way.waits(&self.shared.foreground, self.shared.runtime.now())
     }
 
     fn begin(&mut self, closing: bool) -> Result<Step> {
