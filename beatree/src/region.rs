@@ -224,6 +224,7 @@ impl Region {
 /// The bits of each pending key behind the prefix of a region of this depth.
 fn index(leads: &mut Vec<u32>, pending: &[Pending], depth: u16) {
     leads.clear();
+    leads.reserve_exact(pending.len());
     leads.extend(pending.iter().map(|pending| bits_behind(&pending.key, depth)));
 }
 
@@ -407,7 +408,7 @@ fn make_room<T>(list: &mut Vec<T>) {
     }
 }
 
-/// Gives back what a list has much more room than it needs.
+/// Gives room back where a list has much more than it needs.
 fn trim<T>(list: &mut Vec<T>) {
     if list.capacity() > 2 * list.len() + 16 {
         list.shrink_to(list.len() + list.len() / 8);

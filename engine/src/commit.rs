@@ -196,9 +196,14 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         // The parent failed after this record was queued behind it.
         shared.sequencer.lock().check()?;
     }
-    let (parts, changes) = split(chunks);
+    let (mut chunks, mut unchanged): (Vec<_>, Vec<_>) =
+        chunks.into_iter().partition(|chunk| !chunk.changes.is_empty());
+    unchanged.iter_mut().for_each(ChunkOutcome::clear);
+    shared.workers.keep(unchanged.into_iter());
+    let lists = chunks.iter_mut().map(|chunk| std::mem::take(&mut chunk.changes));
+    let changes = Changes::new(lists.collect());
     shared.undo.push(number, changes.clone());
-    apply_all(shared, number, position, parts, &changes);
+    apply_all(shared, number, position, chunks, &changes);
     Counters::add(&shared.counters.changes, changes.len() as u64);
     Counters::add(&shared.counters.commits, 1);
     {
@@ -214,34 +219,15 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     Ok(())
 }
 
-/// A chunk on its way into the regions, and which of the commit's lists has its changes, if it has any.
-struct Part {
-    chunk: ChunkOutcome,
-    list: Option<usize>,
-}
-
-/// The chunks, and their changes.
-fn split(chunks: Vec<ChunkOutcome>) -> (Vec<Mutex<Part>>, Changes) {
-    let mut lists = Vec::with_capacity(chunks.len());
-    let mut parts = Vec::with_capacity(chunks.len());
-    for mut chunk in chunks {
-        let list = (!chunk.changes.is_empty()).then_some(lists.len());
-        if list.is_some() {
-            lists.push(std::mem::take(&mut chunk.changes));
-        }
-        parts.push(Mutex::new(Part { chunk, list }));
-    }
-    (parts, Changes::new(lists))
-}
-
 fn apply_all<H: Hasher, D: Device, R: Runtime>(
     shared: &Arc<Shared<H, D, R>>,
     number: u64,
     position: u64,
-    parts: Vec<Mutex<Part>>,
+    chunks: Vec<ChunkOutcome>,
     changes: &Changes,
 ) {
     let workers = if changes.len() < 4096 { 1 } else { shared.runtime.workers() };
+    let chunks: Vec<Mutex<ChunkOutcome>> = chunks.into_iter().map(Mutex::new).collect();
     let next = AtomicUsize::new(0);
     let ripe = Mutex::new(Vec::new());
     let ripeness = shared.ripeness();
@@ -251,11 +237,12 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
         let mut own_ripe = Vec::new();
         let (mut bytes, mut entries) = (0, 0);
         let mut nodes = Vec::new();
-        while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let Part { chunk, list } = &mut *part.lock();
-            let list = list.map_or(&[][..], |list| changes.list(list));
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(chunk) = chunks.get(at) else { break };
+            let mut chunk = chunk.lock();
             for outcome in &chunk.regions {
-                let own = &list[outcome.changes.clone()];
+                let own = &changes.list(at)[outcome.changes.clone()];
                 if own.is_empty() {
                     continue;
                 }
@@ -293,13 +280,13 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
         Counters::change(&shared.counters.pending_entries, entries);
         ripe.lock().append(&mut own_ripe);
     };
-    let _own_processors = shared.foreground.publish();
+    let _own_processors = (workers > 1).then(|| shared.foreground.publishing());
     if workers == 1 {
         apply(0);
     } else {
         shared.runtime.fork_join(workers, &apply);
     }
-    shared.workers.keep(parts.into_iter().map(|part| part.into_inner().chunk));
+    shared.workers.keep(chunks.into_iter().map(Mutex::into_inner));
     let mut ripe = ripe.into_inner();
     ripe.sort_unstable();
     shared.ripe.lock().extend(ripe);

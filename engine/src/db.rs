@@ -37,7 +37,7 @@ use crate::sequencer::Sequencer;
 use crate::session::{Session, SessionOptions};
 use crate::shared::{Files, LEAF_FILE, OVERFLOW_FILE, PoisonOnPanic, Shared};
 use crate::superblock::{self, ImageFile, Superblock, SuperblockStore};
-use crate::touches::Sorters;
+use crate::touches::SpareSorter;
 use crate::undo::Undo;
 use crate::witness::Spare;
 
@@ -344,7 +344,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         work: runtime.event(),
         progress: runtime.event(),
         workers: Workers::new(runtime.workers(), options.outcome_bytes()),
-        sorters: Sorters::new(options.outcome_bytes() / 4),
+        sorter: SpareSorter::new(options.sorter_bytes()),
         witnesses: Arc::new(Spare::new(options.witness_bytes())),
         sequencer: Sequencer::new(writer, recovered.tip.number),
         cache,

@@ -12,12 +12,12 @@ pub(crate) struct Foreground {
 
 impl Foreground {
     /// A finish runs while this lives.
-    pub(crate) fn finish(&self) -> Running<'_> {
+    pub(crate) fn finishing(&self) -> Running<'_> {
         Running::of(&self.finishing)
     }
 
     /// A commit is published while this lives.
-    pub(crate) fn publish(&self) -> Running<'_> {
+    pub(crate) fn publishing(&self) -> Running<'_> {
         Running::of(&self.publishing)
     }
 
@@ -48,14 +48,14 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A background task that gives way, though not for ever: sessions that finish one after the other
+/// A background task's patience, which is not without end: sessions that finish one after the other
 /// would let changes pile up until commits had to wait.
 #[derive(Default)]
-pub(crate) struct GivesWay {
+pub(crate) struct Patience {
     since: Option<Duration>,
 }
 
-impl GivesWay {
+impl Patience {
     /// How long a task waits between two looks.
     pub(crate) const LOOK: Duration = Duration::from_millis(1);
     /// How long it waits at most before it does a step again.
@@ -82,16 +82,16 @@ mod tests {
 
     #[test]
     fn a_task_gives_way_while_somebody_waits_and_never_for_ever() {
-        let (foreground, mut task) = (Foreground::default(), GivesWay::default());
+        let (foreground, mut task) = (Foreground::default(), Patience::default());
         let mut now = Duration::ZERO;
         assert!(!task.waits(&foreground, now));
-        let (one, two) = (foreground.finish(), foreground.publish());
+        let (one, two) = (foreground.finishing(), foreground.publishing());
         drop(one);
         assert!(!foreground.is_finishing());
         let mut steps = 0;
         for _ in 0..2502 {
             steps += u32::from(!task.waits(&foreground, now));
-            now += GivesWay::LOOK;
+            now += Patience::LOOK;
         }
         assert_eq!(steps, 9, "one in 251 looks");
         drop(two);

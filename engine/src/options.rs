@@ -172,27 +172,38 @@ impl Options {
         self
     }
 
-    /// Budget of the leaf cache: what delta, nodes, windows and an index of so many bytes leave, and
-    /// never less than an eighth of all.
+    /// One part in so many of the budget.
+    fn part(&self, of: u64) -> usize {
+        usize::try_from(self.cache_bytes / of).unwrap_or(usize::MAX / 8)
+    }
+
+    /// Budget of the leaf cache: what delta, nodes, the parts below and an index of so many bytes
+    /// leave, and never less than an eighth of all.
     pub(crate) fn leaf_cache_bytes(&self, index: usize) -> usize {
         let half = usize::try_from(self.cache_bytes / 2).unwrap_or(usize::MAX);
-        let others = self.answers_bytes() + self.outcome_bytes() + self.witness_bytes() + index;
+        let others = [self.answers_bytes(), self.outcome_bytes(), self.sorter_bytes()];
+        let others = others.iter().sum::<usize>() + self.witness_bytes() + index;
         half.saturating_sub(others).max(half / 4)
     }
 
     /// Budget of the arrays of a finish that are kept for the next one.
     pub(crate) fn outcome_bytes(&self) -> usize {
-        usize::try_from(self.cache_bytes / 32).unwrap_or(usize::MAX / 4)
+        self.part(32)
+    }
+
+    /// Budget of the arrays of a sort that are kept for the next one.
+    pub(crate) fn sorter_bytes(&self) -> usize {
+        self.part(128)
     }
 
     /// Budget of the memory of a witness that is kept for the next one.
     pub(crate) fn witness_bytes(&self) -> usize {
-        usize::try_from(self.cache_bytes / 32).unwrap_or(usize::MAX / 4)
+        self.part(32)
     }
 
     /// Budget of the values that were looked up ahead: at the default, 2^17 of them.
     pub(crate) fn answers_bytes(&self) -> usize {
-        usize::try_from(self.cache_bytes / 64).unwrap_or(usize::MAX / 4).min(MAX_ANSWERS)
+        self.part(64).min(MAX_ANSWERS)
     }
 
     /// Says what is absurd, in one line.

@@ -73,8 +73,8 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         Ok(runs)
     }
 
-    /// Makes the log's next segments, through a position, before a commit has to: that takes as long
-    /// as several commits.
+    /// Makes the log's next segment, which goes beyond this position, before a commit has to: that
+    /// takes as long as several commits.
     pub(crate) fn prepare_log(&self, through: u64) -> Result<()> {
         let segments = self.sequencer.segments();
         self.reserve(true, segments.size())?;

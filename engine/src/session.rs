@@ -284,10 +284,10 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// [`Error::RepeatedKey`], [`Error::ValueTooLarge`], [`Error::Namespace`], and what reading
     /// can bring.
     pub fn finish(self, accesses: Vec<Access>) -> Result<Block<H, D, R>> {
-        let mut sorter = self.shared.sorters.take();
+        let mut sorter = self.shared.sorter.take();
         let touches = sorter.sort::<H>(accesses)?;
         let finished = finish(&self.shared, &self.view, &self.root, touches, self.witness)?;
-        self.shared.sorters.give(sorter);
+        self.shared.sorter.give(sorter);
         Ok(Block {
             shared: self.shared,
             view: self.view,

@@ -29,7 +29,7 @@ use crate::overlays::Overlays;
 use crate::prefetch::Prefetches;
 use crate::sequencer::Sequencer;
 use crate::superblock::SuperblockStore;
-use crate::touches::Sorters;
+use crate::touches::SpareSorter;
 use crate::undo::Undo;
 use crate::witness::Spare;
 
@@ -70,7 +70,7 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) sequencer: Sequencer<D>,
     pub(crate) workers: Workers<H, D>,
     /// Memory for the next sort.
-    pub(crate) sorters: Sorters,
+    pub(crate) sorter: SpareSorter,
     /// Memory for the next witness.
     pub(crate) witnesses: Arc<Spare>,
     pub(crate) undo: Arc<Undo>,

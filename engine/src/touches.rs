@@ -98,13 +98,13 @@ fn touch<H: Hasher>(access: &mut Access) -> Result<Touch> {
 }
 
 /// A sorter between two batches.
-pub(crate) struct Sorters {
+pub(crate) struct SpareSorter {
     kept: Mutex<Sorter>,
     /// Most bytes of it.
     limit: usize,
 }
 
-impl Sorters {
+impl SpareSorter {
     /// Keeps nothing yet, and never more than `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self { kept: Mutex::default(), limit }

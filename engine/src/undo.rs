@@ -2,7 +2,7 @@
 //!
 //! A session, an overlay or a snapshot pins the commit that it reads. A commit's undo is pushed
 //! before its changes are applied and dropped when nothing pins an older commit; it is the
-//! commit's own sorted list of changes, shared, so that keeping it costs nothing.
+//! commit's own sorted lists of changes, shared, so that keeping it costs nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

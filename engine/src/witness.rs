@@ -19,11 +19,11 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// The bytes as a vector; the database then takes fresh memory for the next witness.
+    /// The bytes as a vector, whose capacity may be twice their number; the database then takes fresh
+    /// memory for the next witness.
     pub fn into_vec(mut self) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.memory);
         bytes.truncate(self.len);
-        self.len = 0;
         bytes
     }
 }
@@ -77,21 +77,23 @@ impl Spare {
         if (len..=2 * len + LITTLE).contains(&kept.len()) {
             return std::mem::take(&mut kept);
         }
-        // A little more than is needed, so that the next one fits, too. The system clears what is
-        // touched, when it is touched: by the workers that copy.
-        vec![0; len + len / 8]
+        // A little more than is needed, so that the next one fits, too.
+        vec![0; (len + len / 8).min(self.limit).max(len)]
     }
 
     fn give(&self, memory: Vec<u8>) {
-        let mut kept = self.kept.lock();
-        if memory.len() <= self.limit && memory.len() > kept.len() {
-            *kept = memory;
+        if memory.is_empty() || memory.len() > self.limit {
+            return;
         }
+        // The newest, which is as large as witnesses are now.
+        let before = std::mem::replace(&mut *self.kept.lock(), memory);
+        // Freed outside of the lock.
+        drop(before);
     }
 }
 
-/// One part's copy: where to, and from where.
-type Copy<'a> = (&'a mut [u8], &'a [u8]);
+/// A part: where it goes, and where it is.
+type Piece<'a> = (&'a mut [u8], &'a [u8]);
 
 /// The parts one behind the other, copied by `workers`: `fork_join` is called once, with their number
 /// and a job that takes each number below it once; it returns when all have returned.
@@ -104,7 +106,7 @@ pub(crate) fn gather<'a>(
     let total: usize = parts.clone().map(<[u8]>::len).sum();
     let share = total.div_ceil(workers).max(1);
     let mut memory = home.take(total);
-    let mut shares: Vec<Mutex<Vec<Copy<'_>>>> = Vec::new();
+    let mut shares: Vec<Mutex<Vec<Piece<'_>>>> = Vec::new();
     shares.resize_with(workers, Mutex::default);
     let (mut rest, mut at) = (&mut memory[..total], 0);
     for part in parts {
@@ -165,9 +167,11 @@ mod tests {
         assert_eq!(home.kept.lock().len(), 0);
         drop(make(2000));
         assert_eq!(home.kept.lock().len(), 0);
-        let (one, two) = (make(100), make(400));
-        drop((one, two));
-        assert_eq!(home.kept.lock().len(), 450, "the larger one is kept");
+        drop(make(950));
+        assert_eq!(home.kept.lock().len(), 1000, "room for more, and no more than the limit");
+        // After a large one, small ones come back, too.
+        drop(make(100));
+        assert_eq!(home.kept.lock().len(), 1000, "little is not worth a thought");
     }
 
     #[test]
@@ -177,5 +181,8 @@ mod tests {
         drop(make(8 * LITTLE));
         let small = make(100);
         assert_eq!((home.kept.lock().len(), small.memory.len()), (9 * LITTLE, 112));
+        let at = small.as_ptr();
+        drop(small);
+        assert_eq!(make(110).as_ptr(), at, "the newest is kept");
     }
 }

@@ -90,7 +90,9 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             if self.shared.paused.load(Ordering::Acquire) {
                 return Ok(Step::Idle);
             }
-            self.prepare_log();
+        }
+        self.prepare_log();
+        let Some(work) = &mut self.work else {
             if !self.shared.log_is_long() {
                 return Ok(Step::Idle);
             }
@@ -100,11 +102,10 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             } else {
                 Step::IdleFor(core::time::Duration::from_millis(1))
             });
-        }
-        self.prepare_log();
-        let work = self.work.as_mut().expect("just checked");
-        if serialise(&self.shared, work, REGIONS)? {
-            let work = self.work.take().expect("just used");
+        };
+        if serialise(&self.shared, work, REGIONS)?
+            && let Some(work) = self.work.take()
+        {
             finish(&self.shared, work, None)?;
         }
         Ok(Step::Again)

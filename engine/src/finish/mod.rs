@@ -53,7 +53,7 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     witness: bool,
 ) -> Result<Finished> {
     let _nodes = shared.keep_nodes();
-    let _own_processors = shared.foreground.finish();
+    let _own_processors = (touches.len() > INLINE).then(|| shared.foreground.finishing());
     let mut expose = Vec::new();
     loop {
         let batch = Batch { view, touches, witness, ripeness: shared.ripeness(), expose: &expose };

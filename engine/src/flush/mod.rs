@@ -27,7 +27,7 @@ use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Event, Runtime, Step};
 
 use crate::error::{Error, Result};
-use crate::foreground::GivesWay;
+use crate::foreground::Patience;
 use crate::options::Durability;
 use crate::shared::Shared;
 use crate::warm::{GROUP, Reach};
@@ -77,7 +77,7 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     held_for: u64,
     /// When the log was last synced for durability `Periodic`.
     synced: Duration,
-    gives_way: GivesWay,
+    patience: Patience,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
@@ -94,7 +94,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             evicted_at: u64::MAX,
             held_for: NO_BATCH,
             synced: Duration::ZERO,
-            gives_way: GivesWay::default(),
+            patience: Patience::default(),
         }
     }
 
@@ -128,7 +128,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         let closing = self.shared.closing.load(Ordering::Acquire);
         // What is written already takes little more, and its places and buffers are taken.
         if matches!(self.stage, Stage::Idle | Stage::Gathered) && self.gives_way() {
-            return Ok(Step::IdleFor(GivesWay::LOOK));
+            return Ok(Step::IdleFor(Patience::LOOK));
         }
         match self.stage {
             Stage::Idle => self.begin(closing),
@@ -164,7 +164,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             || self.shared.closing.load(Ordering::Acquire)
             || self.shared.paused.load(Ordering::Acquire)
             || self.shared.is_pressed();
-        !must && self.gives_way.waits(&self.shared.foreground, self.shared.runtime.now())
+        !must && self.patience.waits(&self.shared.foreground, self.shared.runtime.now())
     }
 
     fn begin(&mut self, closing: bool) -> Result<Step> {
