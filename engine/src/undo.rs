@@ -148,3 +148,39 @@ impl Undo {
         states
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(first: u8) -> Changed {
+        let mut key = [0; 32];
+        key[0] = first;
+        Changed { key, new: Stored::Absent, prior: Stored::Absent }
+    }
+
+    #[test]
+    fn lists_are_searched_as_one() {
+        let lists: [&[u8]; 3] = [&[1, 3], &[5, 7], &[9]];
+        let list = |keys: &[u8]| keys.iter().map(|key| changed(*key)).collect();
+        let changes = Changes::new(lists.iter().map(|keys| list(keys)).collect());
+        assert_eq!((changes.len(), changes.list(1).len()), (5, 2));
+        for first in 0..=10 {
+            let key = changed(first).key;
+            let found = changes.find(&key).map(|found| found.key);
+            assert_eq!(found, (first % 2 == 1 && first < 10).then_some(key), "{first}");
+        }
+        for depth in 0..=8_u16 {
+            for first in 0..16_u8 {
+                let prefix = Prefix::new(&changed(first).key, depth);
+                let found: Vec<u8> = changes.within(&prefix).map(|one| one.key[0]).collect();
+                let all = lists.concat().into_iter();
+                let expected: Vec<u8> =
+                    all.filter(|key| prefix.covers(&changed(*key).key)).collect();
+                assert_eq!(found, expected, "{prefix:?}");
+            }
+        }
+        let none = Changes::new(Vec::new());
+        assert!(none.find(&[7; 32]).is_none() && none.within(&Prefix::ROOT).next().is_none());
+    }
+}
