@@ -281,8 +281,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// the values seen. Nothing is written.
     ///
     /// # Errors
-    /// [`Error::RepeatedKey`], [`Error::ValueTooLarge`], [`Error::Namespace`], and what reading
-    /// can bring.
+    /// [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
+    /// [`Namespace`](crate::Error::Namespace), and what reading can bring.
     pub fn finish(self, accesses: Vec<Access>) -> Result<Block<H, D, R>> {
         let mut sorter = self.shared.sorter.take();
         let touches = sorter.sort::<H>(accesses)?;
