@@ -1,6 +1,6 @@
 //! A block's witness, in memory that comes back.
 //!
-//! The witness of 50,000 accesses takes 10 to 30 MB. Memory fresh from the system is cleared page by
+//! The witness of 50,000 accesses takes 12 to 24 MB. Memory fresh from the system is cleared page by
 //! page when it is first touched, which took longer than copying the witness into it.
 
 use std::ops::Deref;
