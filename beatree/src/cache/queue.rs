@@ -14,7 +14,7 @@ pub(super) enum Queue {
     Small,
     /// Pages that have proved themselves.
     Main,
-    /// Pages that would have left small, but for the batch that they were held for.
+    /// Pages whose turn came while they were held for a batch.
     Held,
 }
 
@@ -34,12 +34,25 @@ pub(super) struct Entry {
     /// Since it entered, up to a limit.
     pub(super) uses: u8,
     pub(super) queue: Queue,
+    /// In the held queue: it came from main.
+    pub(super) from_main: bool,
 }
 
 impl Entry {
     pub(super) fn new(place: u32, tag: u32, page: Option<Arc<CachedPage>>, queue: Queue) -> Self {
         let guess = page.as_ref().map_or_else(CellGuess::default, |page| page.guess());
-        Self { page, guess, place, tag, round: 0, newer: NONE, older: NONE, uses: 0, queue }
+        Self {
+            page,
+            guess,
+            place,
+            tag,
+            round: 0,
+            newer: NONE,
+            older: NONE,
+            uses: 0,
+            queue,
+            from_main: false,
+        }
     }
 }
 

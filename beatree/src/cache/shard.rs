@@ -5,10 +5,12 @@
 //! remembered in the *ghost*; a place found there enters main at once. Main's oldest page goes round
 //! once more for each use, at most three, else it leaves. So a scan passes through small only.
 //!
-//! A page of small that is held for the current batch moves to the *held* queue instead of leaving.
-//! Each eviction looks at the oldest there: while it is held it goes round, later it meets the rule
-//! of small. Held pages of main go round main. At most three quarters of the shard are held, and small is emptied
-//! down to a tenth first, so an eviction takes a few steps on average.
+//! A page that is held for the current batch moves to the *held* queue when its turn comes. Each
+//! eviction looks at the oldest there: while it is held it goes round, later one that came from small
+//! meets the rule of small, and one that came from main goes back there. So a page is looked at once
+//! a batch for being held, and no queue that is looked at has held pages only: an eviction takes a few
+//! steps on average, and at most [`MAX_LOOKS`] for each page. At most three quarters of the shard are
+//! held, and small is emptied down to a tenth first.
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
 //! the list of vacant ones, which has at least one for each reservation; `page_bytes` is the sum
@@ -45,6 +47,10 @@ const EXCERPTS_AHEAD: usize = 4;
 const MAX_SPARE: usize = 16;
 /// Notes of excerpts are added so many at a time.
 const EXCERPT_STEP: usize = 64;
+/// An eviction looks at a page no more often than this: to hold it, to find it no longer held and
+/// promote it, for each of its uses, and to let it leave; the oldest of the held queue goes round
+/// beside each of these.
+const MAX_LOOKS: usize = 2 * (MAX_USES as usize + 3);
 /// Entries are added so many at a time, at least.
 const MIN_STEP: usize = 8;
 
@@ -527,42 +533,62 @@ impl Shard {
     }
 
     /// Makes the least worthy page leave; none when there is no page.
+    ///
+    /// Bounded: a page that is looked at leaves, loses a use, or changes its queue, and it does each of
+    /// these a limited number of times before the next batch. Should the rules ever go round without one
+    /// leaving, whoever is looked at last leaves, held or not.
     fn evict(&mut self) -> Option<Arc<CachedPage>> {
         if let Some(page) = self.spare_pages.pop() {
             return Some(page);
         }
-        if self.spare_treelets.pop().is_some() || self.spare_excerpts.pop().is_some() {
-            // Its room may do; the caller comes again if not.
-            return self.evict();
-        }
+        // What nobody uses goes before a page.
+        self.spare_treelets.clear();
+        self.spare_excerpts.clear();
         // After the budget shrank, or when reservations fill it, the held ones may be all there are.
         let hold = self.pinned <= self.max_pinned() && self.pinned < self.pages();
-        while let Some(id) = self.candidate() {
-            let Entry { place, round, uses, queue, .. } = self.entries[id as usize];
-            let held = hold && round == self.round;
-            match queue {
-                Queue::Main if held => self.move_to(id, Queue::Main),
-                Queue::Main if uses > 0 => {
-                    self.entries[id as usize].uses -= 1;
-                    self.move_to(id, Queue::Main);
-                }
-                Queue::Small | Queue::Held if held => self.move_to(id, Queue::Held),
-                Queue::Small | Queue::Held if uses >= PROMOTED => {
-                    self.entries[id as usize].uses = 0;
-                    self.move_to(id, Queue::Main);
-                }
-                _ => {
-                    if queue != Queue::Main {
-                        let slot = slot_of(hash(place), self.ghost.len());
-                        self.ghost[slot] = place.wrapping_add(1);
-                    }
-                    self.evictions += 1;
-                    self.prefetch_behind(id);
-                    return self.take_out(id);
-                }
+        let bound = MAX_LOOKS * self.pages();
+        for look in 0..=bound {
+            let id = self.candidate()?;
+            if look == bound || self.leaves(id, hold) {
+                debug_assert!(look < bound, "{look} looks at {} pages", self.pages());
+                return self.let_go(id);
             }
         }
         None
+    }
+
+    /// May this one leave, by the rules of its queue? If not, it moves to where it waits next.
+    fn leaves(&mut self, id: u32, hold: bool) -> bool {
+        let Entry { round, uses, queue, from_main, .. } = self.entries[id as usize];
+        if hold && round == self.round {
+            self.entries[id as usize].from_main |= queue == Queue::Main;
+            self.move_to(id, Queue::Held);
+            return false;
+        }
+        let (stays, left) = match queue {
+            Queue::Main => (uses > 0, uses.saturating_sub(1)),
+            // It goes on where it was.
+            Queue::Held if from_main => (true, uses),
+            Queue::Small | Queue::Held => (uses >= PROMOTED, 0),
+        };
+        if stays {
+            let entry = &mut self.entries[id as usize];
+            (entry.uses, entry.from_main) = (left, false);
+            self.move_to(id, Queue::Main);
+        }
+        !stays
+    }
+
+    /// Takes out who leaves.
+    fn let_go(&mut self, id: u32) -> Option<Arc<CachedPage>> {
+        let Entry { place, queue, from_main, .. } = self.entries[id as usize];
+        if queue != Queue::Main && !from_main {
+            let slot = slot_of(hash(place), self.ghost.len());
+            self.ghost[slot] = place.wrapping_add(1);
+        }
+        self.evictions += 1;
+        self.prefetch_behind(id);
+        self.take_out(id)
     }
 
     /// Asks for the memory of those who leave after this one.
@@ -642,3 +668,7 @@ impl Shard {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "shard_tests.rs"]
+mod tests;
