@@ -4,9 +4,7 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "small draws of a seeded generator")]
 
-mod common;
-
-use common::{Keys, Model, Rng, batch, cases, key, ops};
+use crate::common::{Keys, Model, Rng, batch, cases, key, ops};
 use pleach::{Access, Blake3, Error, Geometry, Options, Pleach, SessionOptions, Value};
 use pleach_core::Hasher;
 

@@ -5,13 +5,11 @@
 
 #![expect(unsafe_code, reason = "leases have no safe wrapper here")]
 
-mod os_support;
-
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use os_support::{filled, open};
+use crate::os_support::{filled, open};
 use pleach_io::{
     Device, IoMode, OpenMode, OsFile, OsOptions, OsQueue, PageBuf, Queue, Request, Transfer,
 };

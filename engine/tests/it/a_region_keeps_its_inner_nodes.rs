@@ -1,11 +1,9 @@
 //! Nodes between a region and its pages are kept from commit to commit: what is not touched is not
 //! hashed again, and what was deleted to a single key or to none leaves nothing stale behind.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Keys, Model, Rng, bytes, key, ops};
+use crate::common::{Keys, Model, Rng, bytes, key, ops};
 use pleach::{Access, LoadOptions, Options, Pleach, SessionOptions, Value};
 use pleach_core::{Blake3, Key};
 
@@ -46,7 +44,7 @@ fn a_change_hashes_its_own_path_and_not_its_region() {
 
 #[test]
 fn what_shrinks_to_a_leaf_and_grows_again_is_never_stale() {
-    for seed in 0..common::cases(6) {
+    for seed in 0..crate::common::cases(6) {
         let mut rng = Rng::new(seed);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let db = open(folder.path());

@@ -1,10 +1,8 @@
 //! Transfers on real files agree with a vector of bytes, on every engine, direct and buffered.
 
-mod os_support;
-
 use std::collections::HashMap;
 
-use os_support::{Rng, all_modes, bytes, cases, filled, open};
+use crate::os_support::{Rng, all_modes, bytes, cases, filled, open};
 use pleach_io::{
     Completion, Device, IoError, IoMode, OpenMode, Operation, OsDevice, OsFile, OsOptions, PAGE,
     PageBuf, PagePool, Queue, Request, Transfer,

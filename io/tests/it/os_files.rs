@@ -1,10 +1,8 @@
 //! Files and folders: names, creation, lengths, reserving space, real short writes.
 
-mod os_support;
-
 use std::path::Path;
 
-use os_support::{all_modes, bytes, command, filled, open, role};
+use crate::os_support::{all_modes, bytes, command, filled, open, role};
 use pleach_io::{
     Device, IoError, OpenMode, Operation, OsDevice, OsOptions, PAGE, PageBuf, Queue, Request,
     Transfer,

@@ -1,11 +1,8 @@
 //! A long value's place is given up once, however its replacement falls between the steps of a
 //! flush that is writing it: by the pending value that was dropped, or by the page that has it.
 
-mod common;
-mod crash;
-
-use common::Keys;
-use crash::{Setup, unrecorded};
+use crate::common::Keys;
+use crate::crash::{Setup, unrecorded};
 use pleach::{Access, Durability, SessionOptions, Value};
 use pleach_io::sim::SimDisk;
 

@@ -1,9 +1,9 @@
 //! Whatever is done to the log's bytes, a scan gives the records before it and then either cuts
 //! or reports damage, exactly as DESIGN rule 5 says.
 
-mod log_support;
-
-use log_support::{DATABASE, SEGMENT, cases, continue_log, input, new_log, read_log, record};
+use crate::log_support::{
+    DATABASE, SEGMENT, cases, continue_log, input, new_log, read_log, record,
+};
 use pleach::log::segment::name;
 use pleach::log::{BLOCK, Header, Point, ScanError};
 use pleach_io::sim::{Damage, PageOf, Rng, SimDisk, SimOptions};

@@ -3,16 +3,13 @@
 //! failed, what was published stays readable, and reopening gives a state that may be there. A
 //! full device refuses cleanly and goes on when there is room.
 
-mod common;
-mod crash;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use common::{Rng, cases};
-use crash::check::check;
-use crash::workload::{Run, commit_one, run};
-use crash::{History, Promise, Setup, report, unrecorded};
+use crate::common::{Rng, cases};
+use crate::crash::check::check;
+use crate::crash::workload::{Run, commit_one, run};
+use crate::crash::{History, Promise, Setup, report, unrecorded};
 use pleach::{Error, SessionOptions};
 use pleach_io::Operation;
 use pleach_io::sim::{Aftermath, Fault, Quota, Rule, SimDisk, SimOptions, Times, code};
@@ -120,7 +117,7 @@ fn a_failed_sync_refuses_what_follows_and_is_not_repeated() {
         assert!(!matches!(failed, Error::Full(_)), "{failed}");
         let published = history.newest() - 1;
         assert_eq!(db.commit_number(), published, "the failed commit was not published");
-        crash::check::reads(&setup, &db, history.model(published), &"after the failure");
+        crate::crash::check::reads(&setup, &db, history.model(published), &"after the failure");
         history.truncate(published + 1);
         // The device works again; the database does not.
         for _ in 0..3 {
@@ -158,7 +155,7 @@ fn a_full_device_refuses_and_goes_on_with_room() {
                     Err(Error::Full(_)) => {
                         history.truncate(before + 1);
                         assert_eq!(db.commit_number(), before, "seed {seed} round {round}");
-                        crash::check::reads(
+                        crate::crash::check::reads(
                             &setup,
                             &db,
                             history.model(before),

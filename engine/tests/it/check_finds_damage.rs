@@ -1,14 +1,12 @@
 //! The checker says nothing about a sound database and names whatever was damaged, all of it;
 //! stat, dump and explain agree with the model.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use common::{Keys, Rng, bytes, key};
+use crate::common::{Keys, Rng, bytes, key};
 use pleach::tools::{CheckOptions, CheckReport, check, dump, explain, stat};
 use pleach::{Access, Error, Geometry, LoadOptions, Options, Pleach, SessionOptions, Value};
 use pleach_core::Key;

@@ -1,14 +1,11 @@
 //! A crash at every boundary of a run leaves the state of a commit: at least the last one that
 //! was acknowledged, at most the last one that was begun, whole, and fit for further work.
 
-mod common;
-mod crash;
-
 use std::time::Instant;
 
-use crash::check::check;
-use crash::workload::run;
-use crash::{PERIOD, Setup, report, seeds, unrecorded};
+use crate::crash::check::check;
+use crate::crash::workload::run;
+use crate::crash::{PERIOD, Setup, report, seeds, unrecorded};
 use pleach::Durability;
 use pleach_io::sim::{SimDisk, SimOptions};
 

@@ -2,9 +2,7 @@
 //! and kind of keys and however little memory it has; batches go on upon it, and it survives
 //! reopening.
 
-mod common;
-
-use common::{Keys, Model, Rng, batch, bytes, cases, key, ops};
+use crate::common::{Keys, Model, Rng, batch, bytes, cases, key, ops};
 use pleach::tools::{CheckOptions, check};
 use pleach::{
     Blake3, Db, Error, Geometry, LoadOptions, Options, Pleach, SessionOptions, Sha2, Value,

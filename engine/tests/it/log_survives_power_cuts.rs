@@ -1,11 +1,9 @@
 //! Records that were synced survive any crash, and any crash during the recovery from it; records
 //! that were not are there in order or not at all, and never come back once they were cut off.
 
-mod log_support;
-
 use std::collections::BTreeMap;
 
-use log_support::{cases, continue_log, input, new_log, read_log, record};
+use crate::log_support::{cases, continue_log, input, new_log, read_log, record};
 use pleach::log::record::body_checksum;
 use pleach::log::{LogError, LogWriter, RecordBuf, Tail};
 use pleach_io::sim::{Aftermath, Fault, Quota, Rng, Rule, SimDisk, SimOptions, Times, code};

@@ -1,15 +1,12 @@
 //! A crash during recovery, and during the recovery from that, changes nothing: the same commit
 //! is found, and its database is fit for work. So it is for crashes of creation and close.
 
-mod common;
-mod crash;
-
 use std::time::Instant;
 
-use common::cases;
-use crash::check::{check, state_of};
-use crash::workload::run;
-use crash::{History, PERIOD, Promise, Setup, begun, durable, report, unrecorded};
+use crate::common::cases;
+use crate::crash::check::{check, state_of};
+use crate::crash::workload::run;
+use crate::crash::{History, PERIOD, Promise, Setup, begun, durable, report, unrecorded};
 use pleach::Durability;
 use pleach_io::sim::{Outcome, SimDisk, SimOptions};
 

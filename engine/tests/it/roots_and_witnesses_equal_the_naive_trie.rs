@@ -3,9 +3,7 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "small draws of a seeded generator")]
 
-mod common;
-
-use common::{Keys, Model, Rng, batch, cases, ops};
+use crate::common::{Keys, Model, Rng, batch, cases, ops};
 use pleach::{Blake3, Db, Geometry, Options, SessionOptions, Sha2};
 use pleach_core::{Hasher, witness};
 

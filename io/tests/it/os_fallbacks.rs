@@ -2,12 +2,10 @@
 
 #![expect(unsafe_code, reason = "a seccomp filter plays the kernel without io_uring")]
 
-mod os_support;
-
 use std::path::Path;
 use std::process::{Command, Output};
 
-use os_support::{bytes, command, filled, role};
+use crate::os_support::{bytes, command, filled, role};
 use pleach_io::{
     Device, DeviceInfo, IoError, IoMode, OpenMode, Operation, OsDevice, OsOptions, PageBuf, Queue,
     Request, Transfer,

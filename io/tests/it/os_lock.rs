@@ -1,13 +1,11 @@
 //! The folder's lock: one winner, the owner named, the dead block nobody.
 
-mod os_support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin};
 use std::time::{Duration, Instant};
 
-use os_support::{cases, filled, role, start};
+use crate::os_support::{cases, filled, role, start};
 use pleach_io::{
     Device, IoError, LockMode, OpenMode, OsDevice, OsOptions, Queue, Request, Transfer,
 };

@@ -2,12 +2,10 @@
 //! panicked were once left with the workers and folded into the next batch, and so was what a folder
 //! had put down to be hashed.
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Keys, Model, key};
+use crate::common::{Keys, Model, key};
 use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_core::Hasher;
 

@@ -2,9 +2,7 @@
 //! loaded one for sure once the load has returned; a full disk leaves the empty one, open and
 //! usable. On the simulated disk.
 
-mod common;
-
-use common::{Keys, Rng, bytes, cases, key};
+use crate::common::{Keys, Rng, bytes, cases, key};
 use pleach::tools::{CheckOptions, check_on};
 use pleach::{Blake3, Db, Error, Geometry, LoadOptions, Options, Value};
 use pleach_core::{Key, Node, TERMINATOR};
