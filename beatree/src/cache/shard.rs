@@ -83,6 +83,8 @@ pub(super) struct Shard {
     small: List,
     main: List,
     held: List,
+    /// Pages of the held queue that came from main.
+    parked: usize,
     /// Places that left small, each at its hash, plus one; 0 is none.
     ghost: Vec<u32>,
     page_bytes: usize,
@@ -116,6 +118,7 @@ impl Shard {
             small: List::EMPTY,
             main: List::EMPTY,
             held: List::EMPTY,
+            parked: 0,
             ghost: Vec::new(),
             page_bytes: 0,
             treelets: 0,
@@ -510,6 +513,7 @@ impl Shard {
         let Entry { place, round, queue, .. } = self.entries[id as usize];
         let (list, entries) = self.list(queue);
         list.unlink(entries, id);
+        self.unpark(id);
         let entries = &self.entries;
         self.table.remove(hash(place), id, |id| hash(entries[id as usize].place));
         if round == self.round {
@@ -561,7 +565,10 @@ impl Shard {
     fn leaves(&mut self, id: u32, hold: bool) -> bool {
         let Entry { round, uses, queue, from_main, .. } = self.entries[id as usize];
         if hold && round == self.round {
-            self.entries[id as usize].from_main |= queue == Queue::Main;
+            if queue == Queue::Main {
+                self.entries[id as usize].from_main = true;
+                self.parked += 1;
+            }
             self.move_to(id, Queue::Held);
             return false;
         }
@@ -572,11 +579,17 @@ impl Shard {
             Queue::Small | Queue::Held => (uses >= PROMOTED, 0),
         };
         if stays {
-            let entry = &mut self.entries[id as usize];
-            (entry.uses, entry.from_main) = (left, false);
+            self.unpark(id);
+            self.entries[id as usize].uses = left;
             self.move_to(id, Queue::Main);
         }
         !stays
+    }
+
+    fn unpark(&mut self, id: u32) {
+        if std::mem::take(&mut self.entries[id as usize].from_main) {
+            self.parked -= 1;
+        }
     }
 
     /// Takes out who leaves.
@@ -612,7 +625,8 @@ impl Shard {
             }
             self.move_to(id, Queue::Held);
         }
-        let from_small = self.small.len() * SMALL_PART > self.small.len() + self.main.len();
+        let main = self.main.len() + self.parked;
+        let from_small = self.small.len() * SMALL_PART > self.small.len() + main;
         match (self.small.oldest(), self.main.oldest()) {
             (Some(id), _) if from_small => Some(id),
             (_, Some(id)) | (Some(id), None) => Some(id),

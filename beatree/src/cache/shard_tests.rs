@@ -55,6 +55,7 @@ fn shard(fills: [Fill; 4]) -> Shard {
             shard.page_bytes += page.bytes();
             let mut entry = Entry::new(place, 0, Some(page), queue);
             (entry.uses, entry.from_main) = (fill.uses, from_main);
+            shard.parked += usize::from(from_main);
             shard.put(entry, if index < fill.held { BATCH } else { NO_BATCH });
             place += 1;
         }
@@ -77,7 +78,7 @@ fn drain(fills: [Fill; 4]) {
         assert!(shard.pinned == held || spared, "{fills:?}: a held page left");
     }
     assert!(shard.evict().is_none());
-    assert_eq!((shard.pinned, shard.page_bytes), (0, 0));
+    assert_eq!((shard.pinned, shard.parked, shard.page_bytes), (0, 0, 0));
 }
 
 #[test]
