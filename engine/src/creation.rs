@@ -1,23 +1,38 @@
 //! Atomic creation of a database in an empty folder (DESIGN rule 11).
 //!
 //! 1. write the marker, sync it and the folder;
-//! 2. make all files, each synced, the superblock last; sync the folder;
+//! 2. make all files, each synced; sync the folder; make the superblock, synced; sync the folder;
 //! 3. remove the marker, sync the folder. Only now does the database exist.
 //!
-//! The marker names the database being created. Whoever finds it starts again from nothing, for
-//! nothing was acknowledged before 3 was durable, unless the incarnation has been raised since:
-//! then a writable open came after 3 (a marker that came back when a sync of the folder failed
-//! and the power with it), and the marker is ignored.
+//! The marker names the database being created. Whoever finds it may start again from nothing, but only
+//! where what lies beside it *proves* that the creation came to no end:
 //!
-//! A folder that has neither marker nor superblock, but other files, is somebody else's. Nothing
-//! in it is touched.
+//! | beside a marker of database `m` | what it is |
+//! |---|---|
+//! | nothing | half created |
+//! | no whole `super`; no leaf or overflow page, no log record; `incarnation` missing, torn, or 0 of `m` | half created |
+//! | a `super` whose slots are blank or torn; `incarnation` is 0 of `m` | half created |
+//! | a superblock of `m`, generation 1; `incarnation` is 0 of `m` | half created: 3 was not durable |
+//! | a superblock of `m`; `incarnation` is above 0 | a database; the marker came back |
+//! | anything else: another database's superblock, one that cannot be read, a rotten `incarnation` | an error |
+//!
+//! The marker comes back when a sync of the folder fails and the power with it; the first writable open
+//! raises the incarnation after the marker's removal is durable. A file of that name that is no whole
+//! marker is one torn in the making when nothing lies beside it, else an error. On an error nothing is
+//! removed.
+//!
+//! A folder that has neither marker nor superblock is a database that has lost its superblock, where
+//! files of ours lie in it; with other files it is somebody else's. Nothing in either is touched.
 
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 use twox_hash::XxHash3_64;
 
+use crate::files::{IMAGES, is_ours};
 use crate::incarnation::{self, IncarnationError};
 use crate::log::layout::{get, get_u64, put};
-use crate::superblock;
+use crate::log::segment;
+use crate::shared::{LEAF_FILE, OVERFLOW_FILE};
+use crate::superblock::{self, SlotError, Superblock, SuperblockError};
 
 /// Name of the marker.
 pub const MARKER: &str = "CREATING";
@@ -41,6 +56,8 @@ pub enum Folder {
     HalfCreated,
     /// A database.
     Database,
+    /// Files of a database, and no superblock.
+    NoSuperblock,
     /// Other files, of which this is one.
     Foreign(String),
 }
@@ -61,61 +78,148 @@ pub enum CreationError {
     /// The folder holds a database.
     #[error("the folder holds a database already")]
     Exists,
+    /// There is a creation marker, and what lies beside it is not a creation that came to no end.
+    #[error(
+        "the folder holds the marker {MARKER} of a creation, but {why}; nothing was touched. If the database is yours, move {MARKER} out of the folder and open it again"
+    )]
+    Marker {
+        /// What does not fit.
+        why: String,
+    },
 }
 
 /// Says what the folder holds; writes nothing.
-pub fn inspect<D: Device>(device: &D) -> Result<Folder, IoError> {
+///
+/// # Errors
+/// A marker that does not belong to what else is there; the device's.
+pub fn inspect<D: Device>(device: &D) -> Result<Folder, CreationError> {
     let names = device.list()?;
     let has = |name: &str| names.iter().any(|found| found == name);
     if has(MARKER) {
-        let marked = read_marker(device)?;
-        let stale = has(superblock::FILE)
-            && match marked {
-                Some(database) => is_in_use(device, database)?,
-                None => true,
-            };
-        let foreign = (marked.is_none()).then(|| a_stranger(&names)).flatten();
-        return Ok(match (stale, foreign) {
-            (true, _) => Folder::Database,
-            // A torn marker is followed by nothing: it was synced before anything else was made.
-            (false, Some(name)) => Folder::Foreign(name),
-            (false, None) => Folder::HalfCreated,
-        });
+        return beside_marker(device, &names);
     }
     if has(superblock::FILE) {
         return Ok(Folder::Database);
     }
-    Ok(a_stranger(&names).map_or(Folder::Empty, Folder::Foreign))
+    if has(incarnation::FILE) && has(LEAF_FILE) && IMAGES.iter().any(|image| has(image)) {
+        return Ok(Folder::NoSuperblock);
+    }
+    Ok(others(&names).min().map_or(Folder::Empty, |name| Folder::Foreign(name.clone())))
 }
 
-/// Creates a database. `build` makes all files, each synced, the superblock last.
-///
-/// `ours` tells the names that `build` may use; such files of an earlier attempt are removed.
+/// The table of the module's documentation.
+fn beside_marker<D: Device>(device: &D, names: &[String]) -> Result<Folder, CreationError> {
+    let wrong = |why: String| Err(CreationError::Marker { why });
+    if others(names).next().is_none() {
+        // Torn or not: it is synced before anything else is made.
+        return Ok(Folder::HalfCreated);
+    }
+    let Some(marked) = read_marker(device)? else {
+        return wrong("it is not one of ours".to_owned());
+    };
+    let raised = match incarnation::read(device, marked) {
+        Ok(incarnation) => Ok(incarnation.number),
+        Err(IncarnationError::Io(error)) if !error.is_not_found() => return Err(error.into()),
+        Err(error) => Err(error),
+    };
+    let slots = superblock::look(device).or_else(|error| match error {
+        SuperblockError::Io(error) => Err(CreationError::Io(error)),
+        error => wrong(error.to_string()).map(|_: Folder| None),
+    })?;
+    let Some(slots) = slots else {
+        let pages = pages(device, LEAF_FILE)? + pages(device, OVERFLOW_FILE)?;
+        return match raised {
+            _ if pages > 0 => wrong(format!("there are {pages} pages and no superblock")),
+            _ if has_records(device, names)? => {
+                wrong("there is a log and no superblock".to_owned())
+            }
+            Ok(incarnation::FIRST)
+            | Err(
+                IncarnationError::Io(_)
+                | IncarnationError::Length { .. }
+                | IncarnationError::Damaged,
+            ) => Ok(Folder::HalfCreated),
+            Ok(number) => wrong(format!("the database was opened {number} times")),
+            Err(error) => wrong(error.to_string()),
+        };
+    };
+    let raised = match raised {
+        Ok(number) => number,
+        Err(error) => return wrong(error.to_string()),
+    };
+    match newest(&slots) {
+        Some(block) if block.database != marked => {
+            wrong(format!("database {:#x} lies beside the marker of {marked:#x}", block.database))
+        }
+        Some(_) if raised > incarnation::FIRST => Ok(Folder::Database),
+        Some(block) if block.generation == 1 => Ok(Folder::HalfCreated),
+        None if raised == incarnation::FIRST && slots.iter().all(is_unwritten) => {
+            Ok(Folder::HalfCreated)
+        }
+        Some(_) | None => wrong("the superblocks are not those of a new database".to_owned()),
+    }
+}
+
+/// A slot that a creation may have left: not written, or torn while it was.
+fn is_unwritten(slot: &Result<Superblock, SlotError>) -> bool {
+    matches!(slot, Err(SlotError::Blank | SlotError::Checksum | SlotError::Foreign))
+}
+
+fn newest(slots: &[Result<Superblock, SlotError>; 2]) -> Option<&Superblock> {
+    slots.iter().flatten().max_by_key(|block| block.generation)
+}
+
+/// Pages in a file; none when it is missing.
+fn pages<D: Device>(device: &D, name: &str) -> Result<u64, IoError> {
+    match device.open(name, OpenMode::Read) {
+        Ok(file) => Ok(device.len(&file)? / PAGE as u64),
+        Err(error) if error.is_not_found() => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Has anything been written to the log?
+fn has_records<D: Device>(device: &D, names: &[String]) -> Result<bool, IoError> {
+    let segments: Vec<u64> = names.iter().filter_map(|name| segment::parse_name(name)).collect();
+    if segments.iter().any(|index| *index > 0) {
+        return Ok(true);
+    }
+    if segments.is_empty() {
+        return Ok(false);
+    }
+    let file = device.open(&segment::name(0), OpenMode::Read)?;
+    let mut buf = PageBuf::zeroed(1);
+    device.read_at(&file, &mut buf, 0)?;
+    Ok(buf.page(0).iter().any(|byte| *byte != 0))
+}
+
+/// Names beside the marker and the lock.
+fn others(names: &[String]) -> impl Iterator<Item = &String> {
+    names.iter().filter(|name| *name != MARKER && *name != LOCK)
+}
+
+/// Creates a database. `build` makes all files, each synced, the superblock last. What an earlier
+/// attempt has left is removed, files of ours only.
 pub fn create<D, E>(
     device: &D,
     database: u64,
-    ours: impl Fn(&str) -> bool,
     build: impl FnOnce(&D) -> Result<(), E>,
 ) -> Result<(), E>
 where
     D: Device,
     E: From<CreationError>,
 {
-    start(device, database, ours)?;
+    start(device, database)?;
     build(device)?;
     end(device).map_err(|error| E::from(error.into()))
 }
 
-fn start<D: Device>(
-    device: &D,
-    database: u64,
-    ours: impl Fn(&str) -> bool,
-) -> Result<(), CreationError> {
+fn start<D: Device>(device: &D, database: u64) -> Result<(), CreationError> {
     match inspect(device)? {
         Folder::Foreign(found) => return Err(CreationError::NotADatabase { found }),
-        Folder::Database => return Err(CreationError::Exists),
+        Folder::Database | Folder::NoSuperblock => return Err(CreationError::Exists),
         Folder::Empty => {}
-        Folder::HalfCreated => clear(device, ours)?,
+        Folder::HalfCreated => clear(device)?,
     }
     let file = device.open(MARKER, OpenMode::CreateNew)?;
     device.write_at(&file, &encode_marker(database), 1, 0)?;
@@ -124,10 +228,15 @@ fn start<D: Device>(
     Ok(())
 }
 
-/// Removes what an earlier attempt has left, the marker last: while it stands, anything may.
-fn clear<D: Device>(device: &D, ours: impl Fn(&str) -> bool) -> Result<(), IoError> {
+/// Removes what an earlier attempt has left: the superblock first, so that what is left of the rest
+/// still shows that the creation came to no end, and the marker last.
+fn clear<D: Device>(device: &D) -> Result<(), IoError> {
+    match device.remove(superblock::FILE) {
+        Err(error) if !error.is_not_found() => return Err(error),
+        _ => device.sync_folder()?,
+    }
     for name in device.list()? {
-        if name != MARKER && name != LOCK && ours(&name) {
+        if is_ours(&name) {
             device.remove(&name)?;
         }
     }
@@ -140,20 +249,6 @@ fn end<D: Device>(device: &D) -> Result<(), IoError> {
     device.sync_folder()?;
     device.remove(MARKER)?;
     device.sync_folder()
-}
-
-fn a_stranger(names: &[String]) -> Option<String> {
-    names.iter().filter(|name| *name != MARKER && *name != LOCK).min().cloned()
-}
-
-/// Has a database been opened for writing since it was created?
-/// A failed read is an error here: a database must not be cleared away for it.
-fn is_in_use<D: Device>(device: &D, database: u64) -> Result<bool, IoError> {
-    match incarnation::read(device, database) {
-        Ok(number) => Ok(number > incarnation::FIRST),
-        Err(IncarnationError::Io(error)) if !error.is_not_found() => Err(error),
-        Err(_) => Ok(false),
-    }
 }
 
 fn encode_marker(database: u64) -> PageBuf {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use pleach_beatree::Top;
 use pleach_beatree::cache::{Buffers, Cache};
 use pleach_beatree::grace::Grace;
-use pleach_beatree::space::{self, Space};
+use pleach_beatree::space;
 use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
@@ -18,25 +18,25 @@ use pleach_io::{Device, DeviceInfo, Event, LockMode, OpenMode, Runtime, Step};
 
 use crate::ahead::{Arrivals, FoldAhead};
 use crate::answers::Answers;
-use crate::checkpoint::image::image_name;
 use crate::checkpoint::{Checkpointer, checkpoint, first_image};
 use crate::creation::{self, Folder};
 use crate::error::{Error, Result};
+use crate::examine::{self, Examined, Opening, full_at_open};
+use crate::files::{self, IMAGES};
 use crate::finish::Workers;
 use crate::flush::Flusher;
 use crate::foreground::Foreground;
 use crate::incarnation;
-use crate::log::{LogWriter, SegmentOptions, WriterStart};
+use crate::log::{LogWriter, SegmentOptions, WriterStart, segment};
 use crate::metrics::{Counters, Metrics};
 use crate::node_cache::{NodeCache, SPILL_FILE};
 use crate::options::Options;
 use crate::overlays::Overlays;
 use crate::prefetch::{Prefetcher, Prefetches};
-use crate::recovery::{Recovered, recover};
 use crate::sequencer::Sequencer;
 use crate::session::{Session, SessionOptions};
 use crate::shared::{Files, LEAF_FILE, OVERFLOW_FILE, PoisonOnPanic, Shared};
-use crate::superblock::{self, ImageFile, Superblock, SuperblockStore};
+use crate::superblock::{self, Superblock, SuperblockStore};
 use crate::touches::SpareSorter;
 use crate::undo::Undo;
 use crate::witness::Spare;
@@ -77,45 +77,38 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// Opens a database on any device and runtime (a simulated disk, for crash tests).
     pub fn open_on(device: D, runtime: R, options: Options) -> Result<Self> {
         options.check()?;
+        Self::open_checked(device, runtime, options).map_err(full_at_open)
+    }
+
+    /// Everything is opened, measured and checked before the first byte is written.
+    fn open_checked(device: D, runtime: R, options: Options) -> Result<Self> {
         let folder = creation::inspect(&device)?;
         match folder {
             Folder::Foreign(found) => return Err(Error::NotADatabase { found }),
             Folder::Empty | Folder::HalfCreated if !options.create => return Err(Error::Missing),
+            Folder::NoSuperblock => {
+                return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
+            }
             _ => {}
         }
         let lock = device.lock(LockMode::Exclusive)?;
         // Looked at again: another process may have come first.
-        if creation::inspect(&device)? != Folder::Database {
+        let created = creation::inspect(&device)? != Folder::Database;
+        if created {
             create::<H, D, R>(&device, &runtime, &options)?;
         }
-        let mut superblocks = SuperblockStore::open(device.clone(), OpenMode::Write)?;
-        let newest = *superblocks.newest();
-        newest.check_features(true)?;
-        if newest.hasher != H::ID {
-            return Err(Error::WrongHasher { expected: H::ID, found: newest.hasher });
-        }
-        let last = incarnation::read(&device, newest.database)?;
-        let recovered = recover::<H, D>(&device, &newest, last)?;
-        if let Some(cut) = &recovered.scan.cut {
-            tracing::warn!(
-                position = cut.position,
-                bytes = cut.bytes,
-                "the log's torn end was cut off"
-            );
-        }
-        superblocks.confirm()?;
-        let incarnation = incarnation::raise(&device, newest.database)?;
-        let shared = Arc::new(assemble(
-            device,
-            runtime,
-            options,
-            superblocks,
-            incarnation,
-            recovered,
-            lock,
-        )?);
+        let superblocks = examine::superblocks(&device, OpenMode::Write)?;
+        let mut examined = examine::examine::<H, D>(&device, superblocks)?;
+        examined.opening.created = created;
+        let shared = Arc::new(begin(device, runtime, options, examined, lock)?);
         let tasks = start_tasks(&shared);
         Ok(Self { shared, tasks: Mutex::new(Some(tasks)) })
+    }
+
+    /// How the open found the database: what was cut off, whether it had been closed, what it had to
+    /// go around.
+    pub fn opened(&self) -> &Opening {
+        &self.shared.opening
     }
 
     /// A session on the newest commit, or on the overlay that the options name.
@@ -237,12 +230,13 @@ fn create<H: Hasher, D: Device, R: Runtime>(
     options: &Options,
 ) -> Result<()> {
     let database = runtime.random();
-    creation::create(device, database, is_ours, |device| {
-        for name in [LEAF_FILE, OVERFLOW_FILE, image_name(ImageFile::A), image_name(ImageFile::B)] {
+    creation::create(device, database, |device| {
+        for name in [LEAF_FILE, OVERFLOW_FILE, SPILL_FILE].into_iter().chain(IMAGES) {
             let file = device.open(name, OpenMode::CreateNew)?;
             device.sync(&file)?;
         }
         incarnation::create(device, database)?;
+        segment::create(device, options.geometry.log_segment)?;
         let image = first_image(
             device,
             database,
@@ -265,8 +259,11 @@ fn create<H: Hasher, D: Device, R: Runtime>(
             image,
             root: TERMINATOR,
             next_flush: 1,
+            prepared_through: options.geometry.log_segment,
             ..Superblock::default()
         };
+        // A superblock proves that all else is there: its name must not be durable before theirs.
+        device.sync_folder()?;
         SuperblockStore::create(device.clone(), &first)?;
         Ok(())
     })
@@ -282,56 +279,45 @@ pub(crate) fn geometry_of(superblock: &Superblock) -> space::Geometry {
     space_geometry(segment_pages, superblock.geometry.size_factor_percent)
 }
 
-/// Names that a database of ours may have in its folder.
-fn is_ours(name: &str) -> bool {
-    [
-        LEAF_FILE,
-        OVERFLOW_FILE,
-        "image-a",
-        "image-b",
-        "super",
-        "super.new",
-        "incarnation",
-        "incarnation.new",
-        "log.new",
-        SPILL_FILE,
-    ]
-    .contains(&name)
-        || name.starts_with("log-")
-}
-
-fn assemble<H: Hasher, D: Device, R: Runtime>(
+/// Steps 6 to 9 of recovery: makes durable what was read, and takes the files over for writing.
+fn begin<H: Hasher, D: Device, R: Runtime>(
     device: D,
     runtime: R,
     mut options: Options,
-    superblocks: SuperblockStore<D>,
-    incarnation: u32,
-    recovered: Recovered,
+    examined: Examined<D>,
     lock: Box<dyn Send + Sync>,
 ) -> Result<Shared<H, D, R>> {
+    let Examined { mut superblocks, recovered, space, log_from, opening, .. } = examined;
+    if let Some(cut) = &opening.cut {
+        tracing::warn!(
+            position = cut.position,
+            bytes = cut.bytes,
+            "the log's torn end was cut off"
+        );
+    }
+    if let Some(error) = &opening.fell_back {
+        tracing::error!(%error, "the newest checkpoint cannot be used; its forerunner is");
+    }
+    for note in &opening.notes {
+        tracing::warn!(%note, "found when the database was opened");
+    }
+    superblocks.confirm(recovered.scan.prepared_through)?;
     let newest = *superblocks.newest();
+    let incarnation = incarnation::raise(&device, newest.database)?;
+    files::make_missing(&device)?;
     // The database keeps the geometry that it was created with.
     options.geometry = crate::options::Geometry {
         segment_pages: geometry_of(&newest).segment_pages,
         log_segment: newest.geometry.log_segment,
         size_factor: newest.geometry.size_factor_percent,
     };
-    let needed_from = superblocks
-        .other()
-        .as_ref()
-        .map_or(newest.replay.position, |other| other.replay.position.min(newest.replay.position));
-    let start = WriterStart::after(&recovered.scan, newest.database, incarnation, needed_from);
+    let start = WriterStart::after(&recovered.scan, newest.database, incarnation, log_from);
     let segments = SegmentOptions { size: newest.geometry.log_segment, spares: 4 };
     let writer = LogWriter::open(device.clone(), segments, &start)?;
+    examine::renew_spares(&device, newest.geometry.log_segment)?;
     let leaf = device.open(LEAF_FILE, OpenMode::Write)?;
     let overflow = device.open(OVERFLOW_FILE, OpenMode::Write)?;
-    let geometry = geometry_of(&newest);
-    let pages = u32::try_from(device.len(&leaf)? / 4096)
-        .map_err(|_| Error::Corrupt("the leaf file has over 2^32 pages".to_owned()))?;
-    let segments_now = pages / geometry.segment_pages;
     let leaf_pages = recovered.places.len() as u64;
-    let space = Space::from_used(geometry, segments_now, recovered.places)
-        .map_err(|error| Error::Corrupt(error.to_string()))?;
     let counters = Counters::default();
     Counters::add(&counters.leaf_pages, leaf_pages);
     Counters::add(&counters.pending_bytes, recovered.pending_bytes as u64);
@@ -369,6 +355,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         superblocks: Mutex::new(superblocks),
         node_cache: NodeCache::open(&device)?,
         flushes: AtomicU64::new(1),
+        opening,
         closing: AtomicBool::new(false),
         paused: AtomicBool::new(false),
         draining: AtomicU64::new(0),

@@ -58,6 +58,40 @@ pub enum Error {
         /// Tag of the page.
         found: u32,
     },
+    /// A page is intact and of another image than the one that is read: a lost or misdirected write.
+    #[error(
+        "page {page} of {file} belongs to image {found:#x}, not to {expected:#x}: it was written for another checkpoint"
+    )]
+    ForeignImagePage {
+        /// File name.
+        file: &'static str,
+        /// Page number.
+        page: u64,
+        /// Number of the image that the superblock names.
+        expected: u64,
+        /// Number in the page.
+        found: u64,
+    },
+    /// A file of the database is missing.
+    #[error(
+        "the file {file} of the database is missing: give it back, or restore the folder from a backup"
+    )]
+    MissingFile {
+        /// File name.
+        file: String,
+    },
+    /// A file of the database is shorter than what lies in it.
+    #[error(
+        "the file {file} has {found} bytes, what the database has in it ends at {expected}: it was cut"
+    )]
+    ShortFile {
+        /// File name.
+        file: &'static str,
+        /// Its length.
+        found: u64,
+        /// Bytes that it must have at least.
+        expected: u64,
+    },
     /// Intact parts contradict each other.
     #[error("the database is damaged: {0}")]
     Corrupt(String),

@@ -7,21 +7,23 @@
 //! checksum u64 | magic 8 | copy u32 | incarnation u32 | database u64 | zeros
 //! ```
 //!
-//! Raising writes a new file beside the old one, syncs it, renames it over and syncs the folder.
+//! Raising writes a copy into the file's spare, syncs it, exchanges the two and syncs the folder
+//! ([`crate::spare`]).
 //! Writing in place, copy by copy, would not do: a process whose sync failed leaves a copy that
 //! can be read and is not durable, and whichever copy is overwritten next may be the only durable
 //! one. Replaced as a whole, the file is the old one or the new one, and a number is never given
-//! out twice. The second copy is there for rot.
+//! out twice. The second copy is there for rot, and for a sector that cannot be read: either is enough.
 
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 use twox_hash::XxHash3_64;
 
 use crate::log::layout::{get, get_u32, get_u64, put};
+use crate::spare::Spare;
 
 /// Name of the file.
 pub const FILE: &str = "incarnation";
-/// Name of the next one in the making.
-pub const TEMPORARY: &str = "incarnation.new";
+/// What the next one goes into.
+pub const SPARE: Spare = Spare { name: "incarnation.spare", len: FILE_LEN };
 /// The incarnation of a new database, before its first writable open.
 pub const FIRST: u32 = 0;
 
@@ -50,8 +52,8 @@ pub enum IncarnationError {
         /// Its length.
         found: u64,
     },
-    /// Both copies are damaged.
-    #[error("both copies in {FILE} are damaged")]
+    /// Both copies are damaged or cannot be read.
+    #[error("both copies in {FILE} are damaged or cannot be read")]
     Damaged,
     /// The file belongs to another database.
     #[error("{FILE} belongs to database {found:#x}, not {expected:#x}")]
@@ -66,42 +68,50 @@ pub enum IncarnationError {
     Exhausted,
 }
 
-/// Makes the file of a new database, synced. The caller syncs the folder.
+/// Makes the file of a new database and its spare, synced. The caller syncs the folder.
 pub fn create<D: Device>(device: &D, database: u64) -> Result<(), IncarnationError> {
+    SPARE.create(device)?;
     let file = device.open(FILE, OpenMode::CreateNew)?;
     device.write_at(&file, &encode(database, FIRST), COPIES, 0)?;
     Ok(device.sync(&file)?)
 }
 
-/// Reads the last incarnation; writes nothing.
-pub fn read<D: Device>(device: &D, database: u64) -> Result<u32, IncarnationError> {
+/// What was read from the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Incarnation {
+    /// The last incarnation.
+    pub number: u32,
+    /// Is each of the two copies good?
+    pub copies: [bool; COPIES],
+}
+
+/// Reads the last incarnation; writes nothing. The copies are read one by one: one that cannot be read
+/// is a bad copy, and the other is enough.
+pub fn read<D: Device>(device: &D, database: u64) -> Result<Incarnation, IncarnationError> {
     let file = device.open(FILE, OpenMode::Read)?;
     let found = device.len(&file)?;
     if found != FILE_LEN {
         return Err(IncarnationError::Length { found });
     }
-    let mut pages = PageBuf::zeroed(COPIES);
-    device.read_at(&file, &mut pages, 0)?;
-    let copies = (0..COPIES).filter_map(|copy| decode(pages.page(copy), copy));
-    let (number, found) = copies.max().ok_or(IncarnationError::Damaged)?;
-    if found != database {
-        return Err(IncarnationError::Foreign { found, expected: database });
+    let copies = [0, 1].map(|copy: usize| {
+        let mut page = PageBuf::zeroed(1);
+        let read = device.read_at(&file, &mut page, (copy * PAGE) as u64);
+        read.ok().and_then(|()| decode(page.page(0), copy))
+    });
+    let (number, found) = copies.iter().flatten().max().ok_or(IncarnationError::Damaged)?;
+    if *found != database {
+        return Err(IncarnationError::Foreign { found: *found, expected: database });
     }
-    Ok(number)
+    Ok(Incarnation { number: *number, copies: copies.map(|copy| copy.is_some()) })
 }
 
 /// Gives this open its incarnation, durable when the call returns.
 pub fn raise<D: Device>(device: &D, database: u64) -> Result<u32, IncarnationError> {
-    let number = read(device, database)?.checked_add(1).ok_or(IncarnationError::Exhausted)?;
-    match device.remove(TEMPORARY) {
-        Err(error) if !error.is_not_found() => return Err(error.into()),
-        _ => {}
-    }
-    let file = device.open(TEMPORARY, OpenMode::CreateNew)?;
-    device.write_at(&file, &encode(database, number), COPIES, 0)?;
-    device.sync(&file)?;
-    device.rename(TEMPORARY, FILE)?;
-    device.sync_folder()?;
+    let last = read(device, database)?.number;
+    let number = last.checked_add(1).ok_or(IncarnationError::Exhausted)?;
+    SPARE.replace(device, FILE, |copy| {
+        device.write_at(copy, &encode(database, number), COPIES, 0)
+    })?;
     Ok(number)
 }
 

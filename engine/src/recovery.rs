@@ -53,27 +53,34 @@ struct Replay<H> {
     hasher: std::marker::PhantomData<H>,
 }
 
-/// Reads the state that a superblock leads to. Writes nothing. `incarnation` is the last one
-/// known before this open.
+/// What the two superblocks and the incarnation know of the log, whichever of them is in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// The last incarnation before this open.
+    pub(crate) incarnation: u32,
+    /// The log was synced below this.
+    pub(crate) durable_through: u64,
+    /// Segments had been prepared below this.
+    pub(crate) prepared_through: u64,
+    /// Was the database closed cleanly at the end of the log that the superblock names?
+    pub(crate) clean: bool,
+}
+
+/// Reads the state that a superblock leads to. Writes nothing.
 pub(crate) fn recover<H: Hasher, D: Device>(
     device: &D,
     superblock: &Superblock,
-    incarnation: u32,
+    known: &Known,
 ) -> Result<Recovered> {
-    let mut image = ImageReader::open(
-        device,
-        superblock.image.file,
-        superblock.database,
-        u64::from(superblock.image.pages),
-    )?;
+    let mut image = ImageReader::open(device, &superblock.image, superblock.database)?;
     let table = read_table(&mut image, superblock)?;
     let regions = read_regions::<H, D>(&mut image, &table, superblock.commit)?;
     let top = Top::new(regions);
-    let stream = image.stream(StreamId::Delta, table.delta_page, table.delta_len)?;
+    let stream = image.checked_stream(StreamId::Delta, &table.delta)?;
     delta::decode::<H>(&stream, |prefix, pending, dropped| {
         install(&top, &prefix, pending, dropped)
     })?;
-    let map = image.stream(StreamId::FreeMap, table.map_page, table.map_len)?;
+    let map = image.checked_stream(StreamId::FreeMap, &table.map)?;
     let mut extents = Extents::parse(crate::db::geometry_of(superblock), &map).map_err(bad_map)?;
     grow_to_file(device, superblock, &mut extents)?;
     let tip = Tip { number: superblock.commit, root: superblock.root, blob: table.blob.into() };
@@ -82,9 +89,11 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let input = ScanInput {
         database: superblock.database,
         segment_size: superblock.geometry.log_segment,
-        incarnation,
+        incarnation: known.incarnation,
         from: superblock.replay,
-        durable_through: superblock.durable_through,
+        durable_through: known.durable_through,
+        prepared_through: known.prepared_through,
+        clean: known.clean,
     };
     let scan = scan(device, &input, |record| replay.record(record))?;
     replay.finish(scan)
@@ -103,8 +112,12 @@ fn grow_to_file<D: Device>(
     extents: &mut Extents,
 ) -> Result<()> {
     let file = device.open(OVERFLOW_FILE, OpenMode::Read)?;
-    let known = extents.stats().pages * 4096;
-    let more = device.len(&file)?.saturating_sub(known) / superblock.geometry.overflow_segment;
+    let expected = extents.stats().pages * 4096;
+    let found = device.len(&file)?;
+    if found < expected {
+        return Err(Error::ShortFile { file: OVERFLOW_FILE, found, expected });
+    }
+    let more = (found - expected) / superblock.geometry.overflow_segment;
     let more = u32::try_from(more).map_err(bad_map)?;
     extents.grown(more).map_err(bad_map)
 }

@@ -20,6 +20,7 @@ use pleach_io::{Device, PageBuf, Runtime};
 use crate::ahead::Arrivals;
 use crate::answers::Answers;
 use crate::error::{Error, Result};
+use crate::examine::Opening;
 use crate::finish::Workers;
 use crate::foreground::Foreground;
 use crate::metrics::Counters;
@@ -94,6 +95,8 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) superblocks: Mutex<SuperblockStore<D>>,
     /// Where a replay of the newest image starts.
     pub(crate) replay_start: AtomicU64,
+    /// How the open found the database.
+    pub(crate) opening: Opening,
     /// Counter of flush numbers.
     pub(crate) flushes: AtomicU64,
     pub(crate) closing: AtomicBool,

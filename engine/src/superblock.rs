@@ -11,10 +11,11 @@
 //! geometry    page size u32 | size factor, percent u32 | log segment u64 | log limit u64
 //!             | leaf segment u64 | overflow segment u64 | stored node levels u8 | 0 u56
 //! generation  u64
-//! image       file u8 (0 = A, 1 = B) | 0 u24 | pages u32 | table page u64 | table checksum u64
-//!             | table hash 32 | free map page u64 | overflow map page u64
-//! state       commit u64 | root 32 | next flush u64
+//! image       file u8 (0 = A, 1 = B) | 0 u24 | pages u32 | table page u64 | number u64
+//!             | table hash 32
+//! state       commit u64 | root 32 | next flush u64 | incarnation u32 | 0 u32
 //! log         replay position u64 | replay checksum u64 | durable_through u64 | clean end u64
+//!             | prepared through u64
 //! options     history u64 | durability u8 | 0 u24 | period, ms u32
 //! rest        zeros to the end of the page
 //! ```
@@ -27,15 +28,16 @@ use twox_hash::XxHash3_64;
 
 use crate::log::Point;
 use crate::log::layout::{get, get_u32, get_u64, put};
+use crate::spare::Spare;
 
 /// Name of the file.
 pub const FILE: &str = "super";
-/// Name of its copy in the making, at a writable open.
-pub const TEMPORARY: &str = "super.new";
+/// What its copy goes into, at a writable open.
+pub const SPARE: Spare = Spare { name: "super.spare", len: FILE_LEN };
 /// First bytes of a slot behind its checksum.
 pub const MAGIC: [u8; 8] = *b"PLEACHSB";
 /// The version that this code writes, and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Bytes from one slot to the next.
 pub const SLOT_DISTANCE: u64 = 64 << 10;
 /// Bytes of the file.
@@ -70,18 +72,19 @@ const AT_IMAGE_FILE: usize = AT_GENERATION + 8;
 const AT_PAD_IMAGE: usize = AT_IMAGE_FILE + 1;
 const AT_IMAGE_PAGES: usize = AT_PAD_IMAGE + 3;
 const AT_TABLE_PAGE: usize = AT_IMAGE_PAGES + 4;
-const AT_TABLE_SUM: usize = AT_TABLE_PAGE + 8;
-const AT_TABLE_HASH: usize = AT_TABLE_SUM + 8;
-const AT_FREE_MAP: usize = AT_TABLE_HASH + 32;
-const AT_OVERFLOW_MAP: usize = AT_FREE_MAP + 8;
-const AT_COMMIT: usize = AT_OVERFLOW_MAP + 8;
+const AT_IMAGE_NUMBER: usize = AT_TABLE_PAGE + 8;
+const AT_TABLE_HASH: usize = AT_IMAGE_NUMBER + 8;
+const AT_COMMIT: usize = AT_TABLE_HASH + 32;
 const AT_ROOT: usize = AT_COMMIT + 8;
 const AT_NEXT_FLUSH: usize = AT_ROOT + 32;
-const AT_REPLAY: usize = AT_NEXT_FLUSH + 8;
+const AT_INCARNATION: usize = AT_NEXT_FLUSH + 8;
+const AT_PAD_INCARNATION: usize = AT_INCARNATION + 4;
+const AT_REPLAY: usize = AT_PAD_INCARNATION + 4;
 const AT_REPLAY_SUM: usize = AT_REPLAY + 8;
 const AT_DURABLE: usize = AT_REPLAY_SUM + 8;
 const AT_CLEAN_END: usize = AT_DURABLE + 8;
-const AT_HISTORY: usize = AT_CLEAN_END + 8;
+const AT_PREPARED: usize = AT_CLEAN_END + 8;
+const AT_HISTORY: usize = AT_PREPARED + 8;
 const AT_DURABILITY: usize = AT_HISTORY + 8;
 const AT_PAD_DURABILITY: usize = AT_DURABILITY + 1;
 const AT_PERIOD: usize = AT_PAD_DURABILITY + 3;
@@ -93,10 +96,11 @@ const _: () = assert!(AT_TABLE_PAGE.is_multiple_of(8) && AT_REPLAY.is_multiple_o
 const _: () = assert!(AT_REST == 288 && AT_REST <= PAGE);
 const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));
 
-const RESERVED: [(usize, usize); 5] = [
+const RESERVED: [(usize, usize); 6] = [
     (AT_PAD_HASHER, AT_COMPATIBLE),
     (AT_PAD_LEVELS, AT_GENERATION),
     (AT_PAD_IMAGE, AT_IMAGE_PAGES),
+    (AT_PAD_INCARNATION, AT_REPLAY),
     (AT_PAD_DURABILITY, AT_PERIOD),
     (AT_REST, PAGE),
 ];
@@ -148,14 +152,10 @@ pub struct ImagePlace {
     pub pages: u32,
     /// Page of the namespace table.
     pub table_page: u64,
-    /// Checksum that the table's page must have.
-    pub table_checksum: u64,
+    /// Number of the image, which each of its pages carries as its flush number.
+    pub number: u64,
     /// BLAKE3 of the namespace table.
     pub table_hash: [u8; 32],
-    /// First page of the free map.
-    pub free_map_page: u64,
-    /// First page of the overflow file's free map.
-    pub overflow_map_page: u64,
 }
 
 /// Durability mode last used, recorded for reports.
@@ -197,12 +197,17 @@ pub struct Superblock {
     pub root: [u8; 32],
     /// Counter of the next flush number.
     pub next_flush: u64,
+    /// The writable open that wrote this superblock.
+    pub incarnation: u32,
     /// Where replay starts.
     pub replay: Point,
     /// The log was synced below this position.
     pub durable_through: u64,
-    /// End of the log at a clean close; `None` while the database may be open for writing.
+    /// End of the log at a clean close; `None` while the database may be open for writing. It counts
+    /// as long as no later incarnation has been given out.
     pub clean_end: Option<u64>,
+    /// Below this position the log's segments had been prepared: their files are there.
+    pub prepared_through: u64,
     /// Number of past commits whose undo is kept.
     pub history: u64,
     /// Durability mode last used.
@@ -216,6 +221,12 @@ pub enum SlotError {
     /// All zeros: never written.
     #[error("never written")]
     Blank,
+    /// It leads to something that is damaged, and the other slot is used in its place.
+    #[error("given up for the older one")]
+    GivenUp,
+    /// The device cannot read it.
+    #[error("unreadable")]
+    Unreadable,
     /// No magic: not a superblock at all.
     #[error("not a superblock")]
     Foreign,
@@ -225,6 +236,9 @@ pub enum SlotError {
     /// A superblock of a later version of the format.
     #[error("format version {0}, this software knows {FORMAT_VERSION}")]
     Newer(u32),
+    /// A superblock of an earlier version of the format.
+    #[error("format version {0}, this software reads {FORMAT_VERSION} only")]
+    Older(u32),
     /// The contents of the other slot.
     #[error("the contents of slot {0}")]
     Misplaced(u32),
@@ -249,6 +263,14 @@ pub enum SuperblockError {
     /// A later version has written here.
     #[error("the database has format version {found}, this software knows {FORMAT_VERSION}")]
     NewerVersion {
+        /// Its version.
+        found: u32,
+    },
+    /// A version of this software whose format is no longer read has written here.
+    #[error(
+        "the database has format version {found}, this software reads {FORMAT_VERSION} only: load it again"
+    )]
+    OlderVersion {
         /// Its version.
         found: u32,
     },
@@ -298,10 +320,12 @@ impl Superblock {
         put(page, AT_COMMIT, self.commit.to_le_bytes());
         put(page, AT_ROOT, self.root);
         put(page, AT_NEXT_FLUSH, self.next_flush.to_le_bytes());
+        put(page, AT_INCARNATION, self.incarnation.to_le_bytes());
         put(page, AT_REPLAY, self.replay.position.to_le_bytes());
         put(page, AT_REPLAY_SUM, self.replay.checksum.to_le_bytes());
         put(page, AT_DURABLE, self.durable_through.to_le_bytes());
         put(page, AT_CLEAN_END, self.clean_end.unwrap_or(NOT_CLEAN).to_le_bytes());
+        put(page, AT_PREPARED, self.prepared_through.to_le_bytes());
         put(page, AT_HISTORY, self.history.to_le_bytes());
         let (mode, period) = match self.durability {
             DurabilityMode::Commit => (0, 0),
@@ -324,6 +348,7 @@ impl Superblock {
             }
         }
         let clean_end = get_u64(page, AT_CLEAN_END);
+        let geometry = Geometry::decode(page)?;
         Ok(Self {
             database: get_u64(page, AT_DATABASE),
             created_by: get_u32(page, AT_CREATED_BY),
@@ -331,12 +356,14 @@ impl Superblock {
             compatible: get_u64(page, AT_COMPATIBLE),
             read_only_compatible: get_u64(page, AT_READ_ONLY),
             incompatible: get_u64(page, AT_INCOMPATIBLE),
-            geometry: Geometry::decode(page)?,
+            prepared_through: decode_prepared(page, geometry.log_segment)?,
+            geometry,
             generation: get_u64(page, AT_GENERATION),
             image: ImagePlace::decode(page)?,
             commit: get_u64(page, AT_COMMIT),
             root: get(page, AT_ROOT),
             next_flush: get_u64(page, AT_NEXT_FLUSH),
+            incarnation: get_u32(page, AT_INCARNATION),
             replay: decode_replay(page)?,
             durable_through: get_u64(page, AT_DURABLE),
             clean_end: (clean_end != NOT_CLEAN).then_some(clean_end),
@@ -371,6 +398,7 @@ fn check_frame(page: &[u8; PAGE], slot: u32) -> Result<(), SlotError> {
     match get_u32(page, AT_VERSION) {
         FORMAT_VERSION => {}
         0 => return Err(SlotError::Field(AT_VERSION)),
+        older if older < FORMAT_VERSION => return Err(SlotError::Older(older)),
         newer => return Err(SlotError::Newer(newer)),
     }
     match get_u32(page, AT_SLOT) {
@@ -386,6 +414,15 @@ fn decode_replay(page: &[u8; PAGE]) -> Result<Point, SlotError> {
         && replay.position <= crate::log::record::MAX_POSITION
         && replay.position <= get_u64(page, AT_DURABLE);
     if fits { Ok(replay) } else { Err(SlotError::Field(AT_REPLAY)) }
+}
+
+/// The log's next byte always lies in a segment that is prepared.
+fn decode_prepared(page: &[u8; PAGE], segment: u64) -> Result<u64, SlotError> {
+    let prepared = get_u64(page, AT_PREPARED);
+    let fits = prepared.is_multiple_of(segment)
+        && prepared > get_u64(page, AT_REPLAY)
+        && prepared <= 2 * crate::log::record::MAX_POSITION;
+    if fits { Ok(prepared) } else { Err(SlotError::Field(AT_PREPARED)) }
 }
 
 fn decode_durability(page: &[u8; PAGE]) -> Result<DurabilityMode, SlotError> {
@@ -445,10 +482,8 @@ impl ImagePlace {
         put(page, AT_IMAGE_FILE, [self.file as u8]);
         put(page, AT_IMAGE_PAGES, self.pages.to_le_bytes());
         put(page, AT_TABLE_PAGE, self.table_page.to_le_bytes());
-        put(page, AT_TABLE_SUM, self.table_checksum.to_le_bytes());
+        put(page, AT_IMAGE_NUMBER, self.number.to_le_bytes());
         put(page, AT_TABLE_HASH, self.table_hash);
-        put(page, AT_FREE_MAP, self.free_map_page.to_le_bytes());
-        put(page, AT_OVERFLOW_MAP, self.overflow_map_page.to_le_bytes());
     }
 
     fn decode(page: &[u8; PAGE]) -> Result<Self, SlotError> {
@@ -461,10 +496,8 @@ impl ImagePlace {
             file,
             pages: get_u32(page, AT_IMAGE_PAGES),
             table_page: get_u64(page, AT_TABLE_PAGE),
-            table_checksum: get_u64(page, AT_TABLE_SUM),
+            number: get_u64(page, AT_IMAGE_NUMBER),
             table_hash: get(page, AT_TABLE_HASH),
-            free_map_page: get_u64(page, AT_FREE_MAP),
-            overflow_map_page: get_u64(page, AT_OVERFLOW_MAP),
         })
     }
 }
@@ -474,41 +507,43 @@ impl ImagePlace {
 pub struct SuperblockStore<D: Device> {
     device: D,
     file: D::File,
+    /// The superblock in use: the newest, or, after [`SuperblockStore::fall_back`], the older one.
     newest: Superblock,
     newest_slot: u32,
     other: Result<Superblock, SlotError>,
+    /// Highest generation that either slot has.
+    highest: u64,
     poisoned: bool,
 }
 
 impl<D: Device> SuperblockStore<D> {
-    /// Makes the file with the first superblock in slot 0, synced. The caller syncs the folder.
+    /// Makes the file with the first superblock in slot 0, and its spare, synced. The caller syncs
+    /// the folder.
     pub fn create(device: D, first: &Superblock) -> Result<Self, SuperblockError> {
-        let file = make_file(&device, FILE)?;
+        SPARE.create(&device)?;
+        let file = device.open(FILE, OpenMode::CreateNew)?;
+        device.allocate(&file, 0, FILE_LEN)?;
+        let zeros = zeros();
+        device.write_at(&file, &zeros, zeros.pages(), 0)?;
         // The slot is not written before the blank file is durable: nothing else can be found.
         device.sync(&file)?;
         let newest = Superblock { generation: 1, ..*first };
         let other = Err(SlotError::Blank);
-        let mut store = Self { device, file, newest, newest_slot: 0, other, poisoned: false };
+        let mut store =
+            Self { device, file, newest, newest_slot: 0, other, highest: 1, poisoned: false };
         store.put(0, &newest)?;
         Ok(store)
     }
 
-    /// Reads both slots. Nothing is written.
+    /// Reads both slots, each by itself: one that cannot be read is a bad slot. Nothing is written.
     pub fn open(device: D, mode: OpenMode) -> Result<Self, SuperblockError> {
         let file = device.open(FILE, mode)?;
-        let found = device.len(&file)?;
-        if found != FILE_LEN {
-            return Err(SuperblockError::Length { found });
-        }
-        let mut slots = [Err(SlotError::Blank); 2];
-        for (slot, offset) in [(0u32, 0), (1, SLOT_DISTANCE)] {
-            let mut page = PageBuf::zeroed(1);
-            device.read_at(&file, &mut page, offset)?;
-            slots[slot as usize] = Superblock::decode(page.page(0), slot);
-        }
-        let (newest_slot, newest, other) = match slots {
+        let (newest_slot, newest, other) = match read_slots(&device, &file)? {
             [Err(SlotError::Newer(found)), _] | [_, Err(SlotError::Newer(found))] => {
                 return Err(SuperblockError::NewerVersion { found });
+            }
+            [Err(SlotError::Older(found)), Err(_)] | [Err(_), Err(SlotError::Older(found))] => {
+                return Err(SuperblockError::OlderVersion { found });
             }
             [Err(first), Err(second)] => return Err(SuperblockError::Damaged { first, second }),
             [Ok(a), Ok(b)] if a.database != b.database || a.generation == b.generation => {
@@ -518,10 +553,11 @@ impl<D: Device> SuperblockStore<D> {
             [Ok(a), Err(error)] => (0, a, Err(error)),
             [a, Ok(b)] => (1, b, a),
         };
-        Ok(Self { device, file, newest, newest_slot, other, poisoned: false })
+        let highest = newest.generation;
+        Ok(Self { device, file, newest, newest_slot, other, highest, poisoned: false })
     }
 
-    /// The newest superblock.
+    /// The superblock in use: the newest, or the one that was fallen back to.
     pub fn newest(&self) -> &Superblock {
         &self.newest
     }
@@ -531,52 +567,59 @@ impl<D: Device> SuperblockStore<D> {
         &self.other
     }
 
-    /// The store without its newest superblock, where that leads to something that is damaged and
-    /// there is an older one; legal only with an unbroken log from the older one's replay start
-    /// (DESIGN rule 6). Nothing is written.
-    pub fn fall_back(self) -> Option<Self> {
-        let newest = self.other.ok()?;
-        let newest_slot = 1 - self.newest_slot;
-        Some(Self { newest, newest_slot, other: Err(SlotError::Checksum), ..self })
+    /// The number of the slot in use: 0 or 1.
+    pub fn slot(&self) -> u32 {
+        self.newest_slot
     }
 
-    /// Makes the newest superblock durable, before anything else is written at a writable open.
+    /// The store with the older superblock in use, where the newest leads to something that is damaged
+    /// and there is an older one; legal only with an unbroken log from the older one's replay start
+    /// (rule "generations" of docs/commit-and-recovery.md). The newest is given up: it is no longer in
+    /// the file once [`SuperblockStore::confirm`] has replaced it. Nothing is written here.
+    pub fn fall_back(&mut self) -> bool {
+        let Ok(older) = self.other else { return false };
+        self.newest = older;
+        self.newest_slot = 1 - self.newest_slot;
+        self.other = Err(SlotError::GivenUp);
+        true
+    }
+
+    /// Makes the superblock in use durable, before anything else is written at a writable open, with
+    /// what the open knows about the log's files.
     ///
     /// It may have been read from a cache whose sync failed: lost later, while the next checkpoint
     /// overwrites the older slot, neither would be left. It must not be written again in place
     /// either, for it may be durable, and the older one's image may have been overwritten by a
     /// checkpoint that came to no end. So the file is replaced as a whole by a synced copy.
-    pub fn confirm(&mut self) -> Result<(), SuperblockError> {
+    pub fn confirm(&mut self, prepared_through: u64) -> Result<(), SuperblockError> {
         if self.poisoned {
             return Err(SuperblockError::Poisoned);
         }
-        match self.device.remove(TEMPORARY) {
-            Err(error) if !error.is_not_found() => return Err(error.into()),
-            _ => {}
+        self.newest.prepared_through = self.newest.prepared_through.max(prepared_through);
+        let mut whole = zeros();
+        let slots = [(self.newest_slot, Ok(self.newest)), (1 - self.newest_slot, self.other)];
+        for (slot, superblock) in slots {
+            let Ok(superblock) = superblock else { continue };
+            let at = usize::try_from(u64::from(slot) * SLOT_DISTANCE).unwrap_or(0) / PAGE;
+            whole.page_mut(at).copy_from_slice(superblock.encode(slot).page(0));
         }
-        let file = make_file(&self.device, TEMPORARY)?;
-        let older = self.other.as_ref().ok().map(|older| (1 - self.newest_slot, older));
-        for (slot, superblock) in [Some((self.newest_slot, &self.newest)), older].iter().flatten() {
-            let page = superblock.encode(*slot);
-            self.device.write_at(&file, &page, 1, u64::from(*slot) * SLOT_DISTANCE)?;
-        }
-        self.device.sync(&file)?;
-        self.device.rename(TEMPORARY, FILE)?;
-        let replaced = self.device.sync_folder();
+        let device = &self.device;
+        let replaced =
+            SPARE.replace(device, FILE, |copy| device.write_at(copy, &whole, whole.pages(), 0));
         self.poisoned = replaced.is_err();
         replaced?;
         self.file = self.device.open(FILE, OpenMode::Write)?;
         Ok(())
     }
 
-    /// Writes the next generation to the slot that does not hold the newest, and syncs. After a
-    /// failure the store refuses further writes; which superblock counts shows at the next open.
+    /// Writes the next generation to the slot that is not in use, and syncs. After a failure the store
+    /// refuses further writes; which superblock counts shows at the next open.
     pub fn write(&mut self, superblock: &Superblock) -> Result<(), SuperblockError> {
-        let next = Superblock { generation: self.newest.generation + 1, ..*superblock };
+        let next = Superblock { generation: self.highest + 1, ..*superblock };
         let slot = 1 - self.newest_slot;
         self.put(slot, &next)?;
         self.other = Ok(self.newest);
-        (self.newest, self.newest_slot) = (next, slot);
+        (self.newest, self.newest_slot, self.highest) = (next, slot, next.generation);
         Ok(())
     }
 
@@ -593,11 +636,41 @@ impl<D: Device> SuperblockStore<D> {
     }
 }
 
-/// A new file of full length, both slots blank.
-fn make_file<D: Device>(device: &D, name: &str) -> Result<D::File, IoError> {
-    let file = device.open(name, OpenMode::CreateNew)?;
-    let zeros = PageBuf::zeroed(usize::try_from(FILE_LEN).unwrap_or(0) / PAGE);
-    device.allocate(&file, 0, FILE_LEN)?;
-    device.write_at(&file, &zeros, zeros.pages(), 0)?;
-    Ok(file)
+/// Both slots of a file of the right length.
+fn read_slots<D: Device>(
+    device: &D,
+    file: &D::File,
+) -> Result<[Result<Superblock, SlotError>; 2], SuperblockError> {
+    let found = device.len(file)?;
+    if found != FILE_LEN {
+        return Err(SuperblockError::Length { found });
+    }
+    Ok([0, 1].map(|slot| {
+        let mut page = PageBuf::zeroed(1);
+        match device.read_at(file, &mut page, u64::from(slot) * SLOT_DISTANCE) {
+            Ok(()) => Superblock::decode(page.page(0), slot),
+            Err(_) => Err(SlotError::Unreadable),
+        }
+    }))
+}
+
+/// What the slots say, for whoever has to tell a database from a creation that came to no end; `None`
+/// when the file is missing or shorter than a superblock's. Writes nothing.
+pub(crate) fn look<D: Device>(
+    device: &D,
+) -> Result<Option<[Result<Superblock, SlotError>; 2]>, SuperblockError> {
+    let file = match device.open(FILE, OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match read_slots(device, &file) {
+        Ok(slots) => Ok(Some(slots)),
+        Err(SuperblockError::Length { found }) if found < FILE_LEN => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn zeros() -> PageBuf {
+    PageBuf::zeroed(usize::try_from(FILE_LEN).unwrap_or(0) / PAGE)
 }

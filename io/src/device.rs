@@ -65,7 +65,10 @@ pub trait Device: Clone + Send + Sync + 'static {
     fn remove(&self, name: &str) -> Result<()>;
     /// Renames a file over another; durable after [`Device::sync_folder`].
     fn rename(&self, from: &str, to: &str) -> Result<()>;
-    /// Makes creations, removals and renames durable.
+    /// Swaps the names of two files in one step; durable after [`Device::sync_folder`]. False where
+    /// the file system cannot do that: then nothing has happened.
+    fn exchange(&self, a: &str, b: &str) -> Result<bool>;
+    /// Makes creations, removals, renames and exchanges durable.
     fn sync_folder(&self) -> Result<()>;
     /// Locks the folder against other processes; held until the value is dropped.
     /// [`IoError::Locked`] names the owner when it is taken.

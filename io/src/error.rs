@@ -13,6 +13,7 @@ pub enum Operation {
     Open,
     Remove,
     Rename,
+    Exchange,
     SyncFolder,
     Length,
     Resize,
@@ -73,6 +74,14 @@ impl IoError {
     /// Is this "no space left" or "quota exceeded"?
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Os { kind: ErrorKind::StorageFull | ErrorKind::QuotaExceeded, .. })
+    }
+
+    /// Name of the file, where one is concerned.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Self::Os { file, .. } | Self::Short { file, .. } => Some(file),
+            Self::Locked { .. } => None,
+        }
     }
 
     /// Is this "no such file"?

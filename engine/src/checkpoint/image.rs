@@ -3,6 +3,10 @@
 //! Page 0 is the first region's branch page. A level's pages follow the level below; the last
 //! branch page is the top, which has the root position as its prefix. Then come the streams:
 //! delta, overflow map, table.
+//!
+//! Every page carries the image's number as its flush number, which no other image ever has. The
+//! superblock names it, so that a page which an earlier image has left in its place (a lost write) is
+//! found, whatever else of it is right.
 
 use pleach_beatree::region::NodeFile;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry, MAX_ENTRIES};
@@ -12,9 +16,10 @@ use pleach_core::prefix::bit;
 use pleach_core::{Node, Prefix};
 use pleach_io::{Device, OpenMode, PageBuf};
 
+use crate::checkpoint::table::StreamPlace;
 use crate::error::{Error, Result};
 use crate::resources::full;
-use crate::superblock::ImageFile;
+use crate::superblock::{ImageFile, ImagePlace};
 
 /// Pages of one write or read.
 const RUN: usize = 256;
@@ -70,6 +75,11 @@ impl<D: Device> ImageWriter<D> {
             filled: 0,
             next: 0,
         })
+    }
+
+    /// The image's number.
+    pub(crate) fn number(&self) -> u64 {
+        self.flush
     }
 
     fn identity(&self) -> Identity {
@@ -214,13 +224,15 @@ pub(crate) struct ImageReader<D: Device> {
     name: &'static str,
     database: u64,
     pages: u64,
+    number: u64,
     buf: PageBuf,
     /// First page in the buffer, and how many are in it.
     held: (u64, u64),
 }
 
 impl<D: Device> ImageReader<D> {
-    pub(crate) fn open(device: &D, file: ImageFile, database: u64, pages: u64) -> Result<Self> {
+    pub(crate) fn open(device: &D, image: &ImagePlace, database: u64) -> Result<Self> {
+        let (file, pages) = (image.file, u64::from(image.pages));
         let name = image_name(file);
         let handle = device.open(name, OpenMode::Read)?;
         if device.len(&handle)? < pages * 4096 {
@@ -237,6 +249,7 @@ impl<D: Device> ImageReader<D> {
             name,
             database,
             pages,
+            number: image.number,
             buf,
             held: (0, 0),
         })
@@ -268,6 +281,14 @@ impl<D: Device> ImageReader<D> {
         Ok(self.buf.page(usize::try_from(page - self.held.0).expect("within the run")))
     }
 
+    /// A page whose checksum is right is of this image?
+    fn check_number(&self, page: u64, found: u64) -> Result<()> {
+        if found == self.number {
+            return Ok(());
+        }
+        Err(Error::ForeignImagePage { file: self.name, page, expected: self.number, found })
+    }
+
     /// A branch page with the tag that its parent expects.
     pub(crate) fn branch(
         &mut self,
@@ -292,7 +313,22 @@ impl<D: Device> ImageReader<D> {
                 "page {page} of {name} is another branch than its parent says"
             )));
         }
-        Ok(Branch { position: view.position(), entries: view.iter().collect() })
+        let flush = view.flush();
+        let branch = Branch { position: view.position(), entries: view.iter().collect() };
+        self.check_number(page, flush)?;
+        Ok(branch)
+    }
+
+    /// A stream that the table names.
+    pub(crate) fn checked_stream(&mut self, id: StreamId, place: &StreamPlace) -> Result<Vec<u8>> {
+        let bytes = self.stream(id, place.page, place.len)?;
+        if !place.fits(&bytes) {
+            return Err(Error::Corrupt(format!(
+                "the {id:?} stream of {} is not the one that its table names",
+                self.name
+            )));
+        }
+        Ok(bytes)
     }
 
     /// A stream of `len` bytes from page `first` on.
@@ -308,10 +344,16 @@ impl<D: Device> ImageReader<D> {
             let page = first + u64::from(index);
             let identity = self.identity(page);
             let wanted = stream::payload_len(len, index);
-            let payload = StreamView::parse(self.page(page)?, &identity)
-                .and_then(|view| view.expect(id, index, wanted))
+            let view = StreamView::parse(self.page(page)?, &identity)
                 .map_err(|error| Error::Page { file: name, page, error })?;
+            let payload = view.expect(id, index, wanted).map_err(|error| Error::Page {
+                file: name,
+                page,
+                error,
+            })?;
             bytes.extend_from_slice(payload);
+            let flush = view.flush();
+            self.check_number(page, flush)?;
         }
         Ok(bytes)
     }

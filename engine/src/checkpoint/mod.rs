@@ -30,7 +30,7 @@ use crate::options::Durability;
 use crate::shared::{Shared, Tip};
 use crate::superblock::{DurabilityMode, ImagePlace, Superblock};
 use image::{ImageWriter, Written, node_file};
-use table::Table;
+use table::{StreamPlace, Table};
 
 /// Regions serialised in one step.
 const REGIONS: usize = 256;
@@ -228,22 +228,20 @@ pub(crate) fn first_image<D: Device>(
     let mut writer = ImageWriter::start(device, file, database, 0)?;
     let entry = Entry { depth: 0, place: None, tag: 0, node: pleach_core::TERMINATOR };
     let (page, tag) = writer.branch(&pleach_core::Prefix::ROOT, 1, 0, std::iter::once(entry))?;
-    let delta_page = writer.stream(StreamId::Delta, &[])?;
+    let delta = StreamPlace::of(writer.stream(StreamId::Delta, &[])?, &[]);
     let mut map = Vec::new();
     Extents::new(geometry).encode(0, &mut map);
-    let map_page = writer.stream(StreamId::FreeMap, &map)?;
+    let map = StreamPlace::of(writer.stream(StreamId::FreeMap, &map)?, &map);
     let table = Table {
-        delta_page,
-        delta_len: 0,
-        map_page,
-        map_len: map.len() as u64,
+        delta,
+        map,
         level: 1,
         top_tag: tag,
         top_page: page,
         top_node: pleach_core::TERMINATOR,
         blob: Vec::new(),
     };
-    place_of(writer, file, &table, map_page)
+    place_of(writer, file, &table)
 }
 
 /// Writes the table and ends the image.
@@ -251,20 +249,18 @@ fn place_of<D: Device>(
     mut writer: ImageWriter<D>,
     file: crate::superblock::ImageFile,
     table: &Table,
-    map_page: u64,
 ) -> Result<ImagePlace> {
     let table = table.encode();
     let table_page = writer.stream(StreamId::Namespaces, &table)?;
+    let number = writer.number();
     let pages = writer.finish()?;
     Ok(ImagePlace {
         file,
         pages: u32::try_from(pages)
             .map_err(|_| Error::Corrupt("an image of 2^32 pages".to_owned()))?,
         table_page,
-        table_checksum: 0,
+        number,
         table_hash: pleach_core::hasher::Blake3::hash(&table),
-        free_map_page: 0,
-        overflow_map_page: map_page,
     })
 }
 
@@ -276,20 +272,18 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<()> {
     let written = std::mem::take(&mut work.written);
     let (top, level) = work.writer.upper(written.clone())?;
-    let delta_page = work.writer.stream(StreamId::Delta, &work.delta)?;
-    let map_page = work.writer.stream(StreamId::FreeMap, &work.map)?;
+    let delta = work.writer.stream(StreamId::Delta, &work.delta)?;
+    let map = work.writer.stream(StreamId::FreeMap, &work.map)?;
     let table = Table {
-        delta_page,
-        delta_len: work.delta.len() as u64,
-        map_page,
-        map_len: work.map.len() as u64,
+        delta: StreamPlace::of(delta, &work.delta),
+        map: StreamPlace::of(map, &work.map),
         level,
         top_tag: top.tag,
         top_page: top.page,
         top_node: work.tip.root,
         blob: work.tip.blob.to_vec(),
     };
-    let image = place_of(work.writer, work.file, &table, map_page)?;
+    let image = place_of(work.writer, work.file, &table)?;
     Counters::add(&shared.counters.image_bytes, u64::from(image.pages) * 4096);
     shared.sequencer.write_through(work.position, true)?;
     let mut store = shared.superblocks.lock();
@@ -299,9 +293,11 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
         commit: work.tip.number,
         root: work.tip.root,
         next_flush: shared.flushes.load(Ordering::Relaxed),
+        incarnation: shared.incarnation,
         replay: work.cut,
         durable_through: shared.sequencer.durable(),
         clean_end,
+        prepared_through: shared.sequencer.segments().prepared_through(),
         durability: match shared.options.durability {
             Durability::Commit => DurabilityMode::Commit,
             Durability::Periodic(time) => {

@@ -1,4 +1,6 @@
-//! The table at the end of an image: what belongs to each namespace, and where it lies.
+//! The table at the end of an image: what belongs to each namespace, and where it lies. The superblock has
+//! its hash; the table has a checksum of each stream, and the branch pages hang on its tag. So nothing of
+//! an image can be exchanged for something of another one.
 //!
 //! ```text
 //! offset  size
@@ -8,27 +10,50 @@
 //! 16      8     bytes of the delta stream
 //! 24      8     first page of the overflow map stream
 //! 32      8     bytes of the overflow map stream
-//! 40      4     bytes of the blob
-//! 44      4     zero
-//! 48      48    per namespace: number 1, level of its top branch page 1, zero 2, tag 4, page 8, node 32
+//! 40      8     checksum of the delta stream: XXH3-64 of its bytes
+//! 48      8     checksum of the overflow map stream
+//! 56      4     bytes of the blob
+//! 60      4     zero
+//! 64      48    per namespace: number 1, level of its top branch page 1, zero 2, tag 4, page 8, node 32
 //! ..      ..    blob
 //! ```
 
 use pleach_core::Node;
+use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::log::layout::{get, get_u32, get_u64};
 
-const HEAD: usize = 48;
+const HEAD: usize = 64;
 const ENTRY: usize = 48;
+
+/// A stream of the image: where it is and what it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamPlace {
+    /// First page.
+    pub(crate) page: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+    pub(crate) checksum: u64,
+}
+
+impl StreamPlace {
+    pub(crate) fn of(page: u64, bytes: &[u8]) -> Self {
+        Self { page, len: bytes.len() as u64, checksum: XxHash3_64::oneshot(bytes) }
+    }
+
+    /// Are these the stream's bytes?
+    pub(crate) fn fits(&self, bytes: &[u8]) -> bool {
+        bytes.len() as u64 == self.len && XxHash3_64::oneshot(bytes) == self.checksum
+    }
+}
 
 /// The table of an image with one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
-    pub(crate) delta_page: u64,
-    pub(crate) delta_len: u64,
-    pub(crate) map_page: u64,
-    pub(crate) map_len: u64,
+    pub(crate) delta: StreamPlace,
+    /// The overflow map.
+    pub(crate) map: StreamPlace,
     pub(crate) level: u8,
     pub(crate) top_tag: u32,
     pub(crate) top_page: u64,
@@ -43,9 +68,12 @@ impl Table {
         let len = u32::try_from(len).expect("a blob has at most 64 KiB");
         bytes.extend_from_slice(&len.to_le_bytes());
         bytes.extend_from_slice(&1u32.to_le_bytes());
-        for field in [self.delta_page, self.delta_len, self.map_page, self.map_len] {
-            bytes.extend_from_slice(&field.to_le_bytes());
+        for stream in [&self.delta, &self.map] {
+            bytes.extend_from_slice(&stream.page.to_le_bytes());
+            bytes.extend_from_slice(&stream.len.to_le_bytes());
         }
+        bytes.extend_from_slice(&self.delta.checksum.to_le_bytes());
+        bytes.extend_from_slice(&self.map.checksum.to_le_bytes());
         let blob = u32::try_from(self.blob.len()).expect("a blob has at most 64 KiB");
         bytes.extend_from_slice(&blob.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
@@ -70,20 +98,23 @@ impl Table {
         {
             return Err(bad());
         }
-        let blob = get_u32(bytes, 40) as usize;
+        let blob = get_u32(bytes, 56) as usize;
         let entry = &bytes[HEAD..HEAD + ENTRY];
         if blob != bytes.len() - HEAD - ENTRY
-            || get_u32(bytes, 44) != 0
+            || get_u32(bytes, 60) != 0
             || entry[0] != 0
             || entry[2..4] != [0; 2]
         {
             return Err(bad());
         }
+        let stream = |place: usize, checksum: usize| StreamPlace {
+            page: get_u64(bytes, place),
+            len: get_u64(bytes, place + 8),
+            checksum: get_u64(bytes, checksum),
+        };
         Ok(Self {
-            delta_page: get_u64(bytes, 8),
-            delta_len: get_u64(bytes, 16),
-            map_page: get_u64(bytes, 24),
-            map_len: get_u64(bytes, 32),
+            delta: stream(8, 40),
+            map: stream(24, 48),
             level: entry[1],
             top_tag: get_u32(entry, 4),
             top_page: get_u64(entry, 8),

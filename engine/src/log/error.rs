@@ -49,7 +49,7 @@ pub enum LogError {
     #[error("an earlier write or sync of the log failed")]
     Poisoned,
     /// A segment that the live part of the log needs is missing or has the wrong length.
-    #[error("log segment {index:#x} has {found:?} bytes, {expected} expected")]
+    #[error("the log is damaged: its file {} {}", super::segment::name(*.index), size(*.found, *.expected))]
     Segment {
         /// Number of the segment.
         index: u64,
@@ -110,13 +110,17 @@ pub enum ScanError {
         /// The incarnation read from its file.
         known: u32,
     },
-    /// A segment file is longer than its geometry says.
-    #[error("log segment {index:#x} has {found} bytes, {expected} expected")]
-    Oversized {
+    /// A segment file that the log has made is missing or has another length than all have. Commits may
+    /// be in it, so the log is not cut there.
+    #[error(
+        "the log is damaged: its file {} {}; restore the file, or the folder from a backup",
+        super::segment::name(*.index), size(*.found, *.expected)
+    )]
+    Segment {
         /// Number of the segment.
         index: u64,
-        /// Its length.
-        found: u64,
+        /// Its length, `None` when it is missing.
+        found: Option<u64>,
         /// The length in the superblock's geometry.
         expected: u64,
     },
@@ -128,6 +132,13 @@ pub enum ScanError {
         /// The replay start.
         position: u64,
     },
+}
+
+fn size(found: Option<u64>, expected: u64) -> String {
+    match found {
+        None => "is missing".to_owned(),
+        Some(found) => format!("has {found} bytes instead of {expected}"),
+    }
 }
 
 /// Who knows how far the log was durable.

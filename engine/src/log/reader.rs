@@ -12,8 +12,8 @@ const CHUNK_PAGES: usize = 256;
 pub(super) struct LogReader<D: Device> {
     device: D,
     size: u64,
-    /// Readable bytes of each segment, whole pages; a short one is the log's end or damage.
-    files: BTreeMap<u64, (D::File, u64)>,
+    first: u64,
+    files: BTreeMap<u64, D::File>,
     /// Log bytes from `base` on; `base` is a multiple of the page size.
     window: Vec<u8>,
     base: u64,
@@ -21,56 +21,51 @@ pub(super) struct LogReader<D: Device> {
 }
 
 impl<D: Device> LogReader<D> {
-    /// Opens, for reading, the segments that hold `from` or later positions.
+    /// Opens, for reading, the segments that hold `from` or later positions. None is missing between
+    /// them, and each has its full size; what is not so is an error.
     pub(super) fn open(device: &D, size: u64, from: u64) -> Result<Self, ScanError> {
+        let first = from / size;
         let mut files = BTreeMap::new();
         for name in device.list()? {
             let Some(index) = segment::parse_name(&name) else { continue };
-            if index < from / size || index > super::record::MAX_POSITION / size {
+            if index < first {
                 continue;
             }
             let file = device.open(&name, OpenMode::Read)?;
-            let length = device.len(&file)?;
-            if length > size {
-                return Err(ScanError::Oversized { index, found: length, expected: size });
+            let found = device.len(&file)?;
+            if found != size {
+                return Err(ScanError::Segment { index, found: Some(found), expected: size });
             }
-            files.insert(index, (file, length - length % PAGE as u64));
+            files.insert(index, file);
+        }
+        let missing = (first..).zip(files.keys()).find(|(expected, index)| expected != *index);
+        if let Some((index, _)) = missing {
+            return Err(ScanError::Segment { index, found: None, expected: size });
         }
         let chunk = PageBuf::zeroed(segment::run_pages(size).min(CHUNK_PAGES));
-        Ok(Self { device: device.clone(), size, files, window: Vec::new(), base: 0, chunk })
+        Ok(Self { device: device.clone(), size, first, files, window: Vec::new(), base: 0, chunk })
     }
 
     /// The stretches of positions that can be read, from `from` on, ascending: one a segment.
     pub(super) fn stretches(&self, from: u64) -> Vec<(u64, u64)> {
-        (self.files.iter())
-            .map(|(index, (_, length))| {
+        (self.files.keys())
+            .map(|index| {
                 let start = index * self.size;
-                (start.max(from), start + length)
+                (start.max(from), start + self.size)
             })
             .filter(|(start, end)| start < end)
             .collect()
     }
 
-    /// Number of bytes that can be read from `position` on without a gap, counted up to `enough`.
-    pub(super) fn available(&self, position: u64, enough: u64) -> u64 {
-        let mut at = position;
-        while at - position < enough {
-            let end = match self.files.get(&(at / self.size)) {
-                Some((_, length)) => at / self.size * self.size + length,
-                None => at,
-            };
-            if end <= at {
-                break;
-            }
-            at = end;
-        }
-        at - position
+    /// The files end here.
+    pub(super) fn prepared_through(&self) -> u64 {
+        (self.first + self.files.len() as u64) * self.size
     }
 
     /// The `len` bytes from `position` on; `None` when they are not all there.
     pub(super) fn read(&mut self, position: u64, len: u64) -> Result<Option<&[u8]>, IoError> {
         if !self.covers(position, len) {
-            if self.available(position, len) < len {
+            if position.saturating_add(len) > self.prepared_through() {
                 return Ok(None);
             }
             self.fill(position, len)?;
@@ -111,8 +106,8 @@ impl<D: Device> LogReader<D> {
     fn extend(&mut self) -> Result<(), IoError> {
         let at = self.base + self.window.len() as u64;
         let offset = at % self.size;
-        let (file, length) = &self.files[&(at / self.size)];
-        let left = usize::try_from((length - offset) / PAGE as u64).unwrap_or(usize::MAX);
+        let file = &self.files[&(at / self.size)];
+        let left = usize::try_from((self.size - offset) / PAGE as u64).unwrap_or(usize::MAX);
         if left >= self.chunk.pages() {
             self.device.read_at(file, &mut self.chunk, offset)?;
             self.window.extend_from_slice(&self.chunk);

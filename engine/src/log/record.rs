@@ -7,7 +7,7 @@
 //!   +------+--------+-----+------+---------+---------+---------+---------+-------+
 //!   40               48        56             64           68  72      80         88
 //!   +----------------+---------+--------------+------------+---+-------+----------+
-//!   | durable_through| previous| body checksum| incarnation| 0 | 0     | checksum |
+//!   | durable_through| previous| body checksum| incarnation| 0 | prep. | checksum |
 //!   +----------------+---------+--------------+------------+---+-------+----------+
 //! ```
 //!
@@ -19,6 +19,8 @@
 //! Invariants of a record that was written:
 //! * `position` is a multiple of 8 and is where the record lies in the log since creation;
 //! * `durable_through` is at most `position`, and everything below it had been synced;
+//! * `prep.` is above the end of the record's batch: the segments below it had been prepared, each with
+//!   its full size, its name durable. A file that a record in an earlier one speaks of is never missing;
 //! * the length is believed only after the header's checksum, position and database fit.
 
 use core::hash::Hasher as _;
@@ -30,7 +32,7 @@ use super::layout::{get_u32, get_u64, put};
 /// First bytes of a record: "PLLR".
 pub const MAGIC: u32 = u32::from_le_bytes(*b"PLLR");
 /// Version of the frame and of the bodies.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Largest record, header included. A larger batch is refused before anything is written.
 pub const MAX_RECORD: u64 = 1 << 30;
 /// Records start at multiples of this.
@@ -50,7 +52,8 @@ const AT_PREVIOUS: usize = AT_DURABLE + 8;
 const AT_BODY_SUM: usize = AT_PREVIOUS + 8;
 const AT_INCARNATION: usize = AT_BODY_SUM + 8;
 const AT_RESERVED: usize = AT_INCARNATION + 4;
-const AT_CHECKSUM: usize = AT_RESERVED + 12;
+const AT_PREPARED: usize = AT_RESERVED + 4;
+const AT_CHECKSUM: usize = AT_PREPARED + 8;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = AT_CHECKSUM + 8;
 
@@ -107,6 +110,8 @@ pub struct Header {
     pub body_checksum: u64,
     /// The writable open that wrote it.
     pub incarnation: u32,
+    /// The log's segments had been prepared below this position when the record was written.
+    pub prepared_through: u64,
 }
 
 /// Why 88 bytes are not a header.
@@ -144,6 +149,7 @@ impl Header {
         put(&mut bytes, AT_PREVIOUS, self.previous.to_le_bytes());
         put(&mut bytes, AT_BODY_SUM, self.body_checksum.to_le_bytes());
         put(&mut bytes, AT_INCARNATION, self.incarnation.to_le_bytes());
+        put(&mut bytes, AT_PREPARED, self.prepared_through.to_le_bytes());
         let checksum = XxHash3_64::oneshot_with_seed(self.database, &bytes[..AT_CHECKSUM]);
         put(&mut bytes, AT_CHECKSUM, checksum.to_le_bytes());
         (bytes, checksum)
@@ -165,7 +171,7 @@ impl Header {
         if bytes[AT_VERSION] != VERSION
             || bytes[AT_WORDS] != WORDS
             || flags & !KNOWN_FLAGS != 0
-            || bytes[AT_RESERVED..AT_CHECKSUM].iter().any(|byte| *byte != 0)
+            || bytes[AT_RESERVED..AT_PREPARED].iter().any(|byte| *byte != 0)
         {
             return Err(HeaderError::Unknown);
         }
@@ -180,9 +186,12 @@ impl Header {
             previous: get_u64(bytes, AT_PREVIOUS),
             body_checksum: get_u64(bytes, AT_BODY_SUM),
             incarnation: get_u32(bytes, AT_INCARNATION),
+            prepared_through: get_u64(bytes, AT_PREPARED),
         };
         let fits = header.body_len <= MAX_RECORD - HEADER_LEN as u64
             && header.position <= MAX_POSITION
+            && header.prepared_through > header.position
+            && header.prepared_through <= 2 * MAX_POSITION
             && header.durable_through <= header.position;
         if fits { Ok((header, checksum)) } else { Err(HeaderError::Length) }
     }
@@ -312,6 +321,7 @@ impl RecordBuf {
             previous: chain.previous,
             body_checksum: self.body_checksum,
             incarnation: chain.incarnation,
+            prepared_through: chain.prepared_through,
         }
     }
 }
@@ -322,6 +332,7 @@ pub(super) struct Chain {
     pub(super) database: u64,
     pub(super) incarnation: u32,
     pub(super) durable_through: u64,
+    pub(super) prepared_through: u64,
     pub(super) previous: u64,
 }
 
@@ -352,6 +363,7 @@ mod tests {
             previous: 5,
             body_checksum: 6,
             incarnation: 3,
+            prepared_through: 8192,
         }
     }
 
@@ -370,7 +382,9 @@ mod tests {
     #[test]
     fn hostile_headers_with_good_checksums_are_refused() {
         type Spoil = fn(&mut Header);
-        let cases: [(Spoil, HeaderError); 5] = [
+        let cases: [(Spoil, HeaderError); 7] = [
+            (|h| h.prepared_through = h.position, HeaderError::Length),
+            (|h| h.prepared_through = u64::MAX, HeaderError::Length),
             (|h| h.body_len = MAX_RECORD, HeaderError::Length),
             (|h| h.body_len = u64::MAX, HeaderError::Length),
             (|h| h.position = u64::MAX - 7, HeaderError::Length),
@@ -384,6 +398,7 @@ mod tests {
         }
         let mut largest = sample();
         largest.body_len = MAX_RECORD - HEADER_LEN as u64;
+        largest.prepared_through = 2 * MAX_POSITION;
         assert!(Header::decode(&largest.encode().0).is_ok());
     }
 

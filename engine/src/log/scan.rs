@@ -16,7 +16,12 @@
 //! of anything durable past `e`. So whatever a cut leaves behind it never contradicts the
 //! incarnations that write over it. The table in `docs/format-log.md` goes through the cases.
 //!
-//! A failed read is an error, never an end. The scan changes nothing.
+//! Before and beside that, the log's *files*: from the replay start on each has its full size and none
+//! is missing, up to the last one of which a superblock or any good header says that it was prepared.
+//! Anything else is an error, whether the database was closed or killed.
+//!
+//! A failed read is an error, never an end, but for one: behind a clean close lies nothing, so a sector
+//! there that cannot be read does not matter. The scan changes nothing.
 
 use pleach_io::Device;
 
@@ -38,8 +43,12 @@ pub struct ScanInput {
     pub incarnation: u32,
     /// Replay start: where the record before it ended, and its checksum.
     pub from: Point,
-    /// The superblock's: the log was synced below this.
+    /// The superblocks': the log was synced below this.
     pub durable_through: u64,
+    /// The superblocks': segments had been prepared below this.
+    pub prepared_through: u64,
+    /// The database was closed at the replay start, and nobody has opened it for writing since.
+    pub clean: bool,
 }
 
 /// What was given up at the log's end.
@@ -66,6 +75,8 @@ pub struct ScanEnd {
     /// Below this the log is known to have been synced. What lies between here and the end was
     /// read back, but a crash may still lose it until [`super::LogWriter::open`] has seen to it.
     pub proven: u64,
+    /// Segments are there below this position.
+    pub prepared_through: u64,
     /// Valid records seen.
     pub records: u64,
     /// What was cut off; `None` when nothing but blank space follows.
@@ -93,8 +104,19 @@ where
     let mut scanner = Scanner {
         reader: LogReader::open(device, input.segment_size, from)?,
         input: *input,
-        end: ScanEnd { end: input.from, incarnation: 0, proven: from, records: 0, cut: None },
+        end: ScanEnd {
+            end: input.from,
+            incarnation: 0,
+            proven: from,
+            prepared_through: 0,
+            records: 0,
+            cut: None,
+        },
+        known_prepared: input.prepared_through,
     };
+    if input.clean && !matches!(scanner.next(), Ok(Ok(_)) | Err(ScanError::Future { .. })) {
+        return Ok(scanner.close()?);
+    }
     loop {
         match scanner.next()? {
             Ok((header, checksum)) => {
@@ -113,6 +135,8 @@ struct Scanner<D: Device> {
     reader: LogReader<D>,
     input: ScanInput,
     end: ScanEnd,
+    /// Who was seen knows of segments below this.
+    known_prepared: u64,
 }
 
 impl<D: Device> Scanner<D> {
@@ -181,6 +205,7 @@ impl<D: Device> Scanner<D> {
         self.end.end = Point { position: header.end(), checksum };
         self.end.incarnation = header.incarnation;
         self.end.proven = self.end.proven.max(header.durable_through);
+        self.known_prepared = self.known_prepared.max(header.prepared_through);
         self.end.records += 1;
     }
 
@@ -200,6 +225,19 @@ impl<D: Device> Scanner<D> {
         }
         let nothing = blank && cut.records == 0;
         self.end.cut = (!nothing).then_some(cut);
+        self.close()
+    }
+
+    /// The end is found: are all the files there that anybody knows of?
+    fn close(mut self) -> Result<ScanEnd, ScanError> {
+        self.end.prepared_through = self.reader.prepared_through();
+        if self.end.prepared_through < self.known_prepared {
+            return Err(ScanError::Segment {
+                index: self.end.prepared_through / self.input.segment_size,
+                found: None,
+                expected: self.input.segment_size,
+            });
+        }
         Ok(self.end)
     }
 
@@ -249,6 +287,7 @@ impl<D: Device> Scanner<D> {
             });
         }
         self.end.proven = self.end.proven.max(durable_through);
+        self.known_prepared = self.known_prepared.max(header.prepared_through);
         cut.records += 1;
         cut.bytes = cut.bytes.max(header.end() - cut.position);
         Ok(())

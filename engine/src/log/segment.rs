@@ -5,7 +5,9 @@
 //!
 //! 1. *prepared*: made under a temporary name, reserved, zero-written and synced, then renamed
 //!    and the folder synced; or a retired one, renamed. Only then may a record go into it, so a
-//!    file named `log-*` has its full size, and its name outlives a crash;
+//!    file named `log-*` has its full size, and its name outlives a crash. Segments are prepared in
+//!    their order, and the first one when the database is created: from the first one that is needed
+//!    on there is no gap, and what has another size or is missing is damage;
 //! 2. *live*: records are written, and no block is written twice by records;
 //! 3. *retired*: nobody needs what is below its end; it waits under its old name to be renamed,
 //!    or is removed when enough are waiting.
@@ -25,10 +27,13 @@ use parking_lot::Mutex;
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
 use super::error::LogError;
+use crate::spare::Spare;
 
 const PREFIX: &str = "log-";
 /// Name of a segment in the making.
 pub const TEMPORARY: &str = "log.new";
+/// Name of the spare that copies of segments go into.
+pub const SPARE_NAME: &str = "log.spare";
 /// Smallest segment.
 pub const MIN_SEGMENT: u64 = 2 * PAGE as u64;
 /// Largest run of pages in one write.
@@ -119,8 +124,14 @@ impl<D: Device> core::fmt::Debug for Segments<D> {
 }
 
 impl<D: Device> Segments<D> {
+    /// Would [`Segments::open`] find what it needs? Writes nothing.
+    pub fn check(device: &D, size: u64, needed_from: u64, end: u64) -> Result<(), LogError> {
+        Survey::new(device, size, needed_from, end, OpenMode::Read).map(drop)
+    }
+
     /// Takes over the segments in the folder. Those that hold positions from `needed_from` to
-    /// `end` must be there; older ones are retired, later ones count as prepared.
+    /// `end` must be there; older ones are retired, later ones count as prepared. Of the segments that
+    /// are neither needed nor prepared nor enough to wait as spares, the files are removed.
     ///
     /// # Panics
     /// When the size is not [`valid_size`].
@@ -130,33 +141,8 @@ impl<D: Device> Segments<D> {
         needed_from: u64,
         end: u64,
     ) -> Result<Self, LogError> {
-        assert!(valid_size(options.size), "the superblock's geometry is checked before");
-        let first = needed_from.min(end) / options.size;
-        let needed_end = end.div_ceil(options.size);
-        let mut indices: Vec<u64> =
-            device.list()?.iter().filter_map(|name| parse_name(name)).collect();
-        indices.sort_unstable();
-
-        let mut live = BTreeMap::new();
-        let mut old = Vec::new();
-        let mut next = first;
-        for index in indices {
-            let file = device.open(&name(index), OpenMode::Write)?;
-            let length = device.len(&file)?;
-            if index == next && length == options.size {
-                live.insert(index, file);
-                next += 1;
-            } else if index >= first && index < needed_end {
-                let (index, found) =
-                    if index == next { (index, Some(length)) } else { (next, None) };
-                return Err(LogError::Segment { index, found, expected: options.size });
-            } else {
-                old.push((index, length));
-            }
-        }
-        if next < needed_end {
-            return Err(LogError::Segment { index: next, found: None, expected: options.size });
-        }
+        let Survey { live, old, next } =
+            Survey::new(&device, options.size, needed_from, end, OpenMode::Write)?;
         let mut spares = Vec::new();
         for (index, length) in old {
             if length == options.size && spares.len() < options.spares {
@@ -258,8 +244,12 @@ impl<D: Device> Segments<D> {
             (state.next, state.spares.pop())
         };
         let file = match spare {
-            Some(old) => self.recycle(old, index)?,
-            None => self.make(index)?,
+            // One that cannot be renamed goes on waiting.
+            Some(old) => {
+                let recycled = self.recycle(old, index);
+                recycled.inspect_err(|_| shared.state.lock().spares.push(old))?
+            }
+            None => make_segment(&shared.device, index, self.size())?,
         };
         if let Err(error) = shared.device.sync_folder() {
             // The name is visible and may not be durable: nobody may find it prepared.
@@ -281,21 +271,97 @@ impl<D: Device> Segments<D> {
 
     fn recycle(&self, old: u64, index: u64) -> Result<D::File, LogError> {
         let device = &self.shared.device;
-        let renamed = (device.rename(&name(old), &name(index)))
-            .and_then(|()| device.open(&name(index), OpenMode::Write));
-        Ok(renamed?)
+        device.rename(&name(old), &name(index))?;
+        let opened = device.open(&name(index), OpenMode::Write);
+        // It is not prepared, and its old name is what the next attempt looks for.
+        Ok(opened.inspect_err(|_| drop(device.rename(&name(index), &name(old))))?)
     }
+}
 
-    fn make(&self, index: u64) -> Result<D::File, LogError> {
-        let device = &self.shared.device;
-        let file = make_temporary(device, self.size())?;
-        let zeros = PageBuf::zeroed(run_pages(self.size()));
-        let made = write_zeros(device, &file, &zeros, 0, self.size())
-            .and_then(|()| device.sync(&file))
-            .and_then(|()| device.rename(TEMPORARY, &name(index)));
-        made.map_err(|error| abandon(device, error))?;
-        // Opened again, so that errors of the device name the segment.
-        Ok(device.open(&name(index), OpenMode::Write)?)
+/// Makes the first segment of a new database, and the spare that copies go into, synced. The caller syncs
+/// the folder.
+pub fn create<D: Device>(device: &D, size: u64) -> Result<(), LogError> {
+    spare(size).create(device).map_err(full_or_io)?;
+    make_segment(device, 0, size).map(drop)
+}
+
+/// What copies of segments go into.
+pub fn spare(size: u64) -> Spare {
+    Spare { name: SPARE_NAME, len: size }
+}
+
+/// A log that is kept from `newest` on: does it reach back to `older`, with every segment between?
+/// Writes nothing.
+pub fn reaches_back<D: Device>(
+    device: &D,
+    size: u64,
+    newest: u64,
+    older: u64,
+) -> Result<bool, IoError> {
+    for index in older / size..newest / size {
+        match device.open(&name(index), OpenMode::Read) {
+            Ok(file) if device.len(&file)? == size => {}
+            Ok(_) => return Ok(false),
+            Err(error) if error.is_not_found() => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(older <= newest)
+}
+
+/// A new segment under its name, zero-written and synced. The caller syncs the folder.
+fn make_segment<D: Device>(device: &D, index: u64, size: u64) -> Result<D::File, LogError> {
+    let file = make_temporary(device, size)?;
+    let zeros = PageBuf::zeroed(run_pages(size));
+    let made = write_zeros(device, &file, &zeros, 0, size)
+        .and_then(|()| device.sync(&file))
+        .and_then(|()| device.rename(TEMPORARY, &name(index)));
+    made.map_err(|error| abandon(device, error))?;
+    // Opened again, so that errors of the device name the segment.
+    Ok(device.open(&name(index), OpenMode::Write)?)
+}
+
+/// The segments in a folder.
+struct Survey<F> {
+    /// Those that are needed or prepared: contiguous, each of full size.
+    live: BTreeMap<u64, F>,
+    /// Older ones, and their lengths.
+    old: Vec<(u64, u64)>,
+    /// The first index behind the live ones.
+    next: u64,
+}
+
+impl<F> Survey<F> {
+    fn new<D: Device<File = F>>(
+        device: &D,
+        size: u64,
+        needed_from: u64,
+        end: u64,
+        mode: OpenMode,
+    ) -> Result<Self, LogError> {
+        assert!(valid_size(size), "the superblock's geometry is checked before");
+        let first = needed_from.min(end) / size;
+        let mut indices: Vec<u64> =
+            device.list()?.iter().filter_map(|name| parse_name(name)).collect();
+        indices.sort_unstable();
+        let mut survey = Self { live: BTreeMap::new(), old: Vec::new(), next: first };
+        for index in indices {
+            let file = device.open(&name(index), mode)?;
+            let length = device.len(&file)?;
+            if index < first {
+                survey.old.push((index, length));
+            } else if index == survey.next && length == size {
+                survey.live.insert(index, file);
+                survey.next += 1;
+            } else {
+                let found = (index == survey.next).then_some(length);
+                return Err(LogError::Segment { index: survey.next, found, expected: size });
+            }
+        }
+        if survey.next < end.div_ceil(size) {
+            return Err(LogError::Segment { index: survey.next, found: None, expected: size });
+        }
+        Ok(survey)
     }
 }
 
@@ -305,7 +371,7 @@ pub(super) fn run_pages(size: u64) -> usize {
 }
 
 /// A file of a segment's size under the temporary name, its space reserved.
-pub(super) fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File, LogError> {
+fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File, LogError> {
     match device.remove(TEMPORARY) {
         Err(error) if !error.is_not_found() => return Err(error.into()),
         _ => {}
@@ -318,8 +384,12 @@ pub(super) fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File
 }
 
 /// Undoes a segment in the making, as far as the device lets us; the next attempt removes it too.
-pub(super) fn abandon<D: Device>(device: &D, error: IoError) -> LogError {
+fn abandon<D: Device>(device: &D, error: IoError) -> LogError {
     let _ = device.remove(TEMPORARY);
+    full_or_io(error)
+}
+
+pub(super) fn full_or_io(error: IoError) -> LogError {
     if error.is_full() { LogError::Full(error) } else { LogError::Io(error) }
 }
 

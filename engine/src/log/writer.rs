@@ -17,10 +17,7 @@ use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 use super::error::LogError;
 use super::record::{ALIGN, Chain, RecordBuf, align_up};
 use super::scan::ScanEnd;
-use super::segment::{
-    SegmentOptions, Segments, TEMPORARY, abandon, make_temporary, name, parse_name, run_pages,
-    write_zeros,
-};
+use super::segment::{SegmentOptions, Segments, full_or_io, name, run_pages, spare, write_zeros};
 use super::{BLOCK, Point};
 
 /// The sequencer's end of the log: hands out positions.
@@ -50,10 +47,17 @@ impl Tail {
     }
 
     /// What [`Segments::ensure`] has to be asked for before a record of `len` bytes is reserved:
-    /// its last block is written whole.
+    /// its last block is written whole, and the block behind it must be prepared, too ([`behind`]).
     pub fn through(&self, len: u64) -> u64 {
-        align_up(align_up(self.next, BLOCK) + len, BLOCK)
+        behind(align_up(self.next, BLOCK) + len)
     }
+}
+
+/// Through where segments must be prepared for a batch that ends here: one byte into the block behind
+/// it. So each record says of the file that takes the next one that it is there, and a file that is
+/// missing later is missed by a record in the file before it.
+fn behind(end: u64) -> u64 {
+    align_up(end, BLOCK) + 1
 }
 
 /// What a writer continues.
@@ -127,9 +131,7 @@ impl<D: Device> LogWriter<D> {
     /// when it is repeated. So segments with unproven bytes are copied, the copies synced and
     /// renamed over them; a durable block is never overwritten in place.
     pub fn open(device: D, options: SegmentOptions, start: &WriterStart) -> Result<Self, LogError> {
-        if start.proven < start.end.position {
-            reseal(&device, options.size, start.proven, start.end.position)?;
-        }
+        reseal(&device, options.size, start.proven, start.end.position)?;
         let needed_from = start.needed_from.min(start.proven);
         let segments = Segments::open(device, options, needed_from, start.end.position)?;
         Ok(Self {
@@ -139,6 +141,7 @@ impl<D: Device> LogWriter<D> {
                 database: start.database,
                 incarnation: start.incarnation,
                 durable_through: start.end.position,
+                prepared_through: 0,
                 previous: start.end.checksum,
             },
             written: start.end.position,
@@ -187,7 +190,7 @@ impl<D: Device> LogWriter<D> {
             record.place(after.reserve(record.len()));
         }
         after.seal();
-        self.segments.ensure(after.position())?;
+        self.segments.ensure(behind(after.position()))?;
         *tail = after;
         self.write(records)
     }
@@ -211,7 +214,8 @@ impl<D: Device> LogWriter<D> {
             assert!(!record.is_too_large(), "the engine refuses a batch of that size");
             end = align_up(position + record.len(), ALIGN);
         }
-        self.segments.ensure(align_up(end, BLOCK))?;
+        self.segments.ensure(behind(end))?;
+        self.chain.prepared_through = self.segments.prepared_through();
         let written = self.write_all(first, records);
         self.poisoned |= written.is_err();
         self.written = written?;
@@ -343,35 +347,21 @@ impl<D: Device> Run<'_, D> {
     }
 }
 
-/// Replaces the segments that hold `[proven, end)` by synced copies of them, blank behind `end`.
+/// Replaces the segments that hold `[proven, end)` by synced copies of them, blank behind `end`. The
+/// room for a copy is there ([`spare`]), so that a full disk does not keep the database closed.
 fn reseal<D: Device>(device: &D, size: u64, proven: u64, end: u64) -> Result<(), LogError> {
+    if proven >= end {
+        return Ok(());
+    }
     for index in proven / size..end.div_ceil(size) {
         let used = (end - index * size).min(size);
-        let old = device.open(&name(index), OpenMode::Read)?;
-        let copy = take_ahead(device, size, end)?;
-        let copied = copy_segment(device, &old, &copy, used, size)
-            .and_then(|()| device.sync(&copy))
-            .and_then(|()| device.rename(TEMPORARY, &name(index)));
-        copied.map_err(|error| abandon(device, error))?;
+        let name = name(index);
+        let old = device.open(&name, OpenMode::Read)?;
+        let sealed =
+            spare(size).replace(device, &name, |copy| copy_segment(device, &old, copy, used, size));
+        sealed.map_err(full_or_io)?;
     }
-    device.sync_folder()?;
     Ok(())
-}
-
-/// A file for a copy, under the temporary name: a prepared segment behind the end where there is
-/// one, so that a full disk does not keep the database closed; else a new one.
-fn take_ahead<D: Device>(device: &D, size: u64, end: u64) -> Result<D::File, LogError> {
-    let ahead = device.list()?.iter().filter_map(|name| parse_name(name)).max();
-    if let Some(index) = ahead.filter(|index| *index >= end.div_ceil(size)) {
-        let file = device.open(&name(index), OpenMode::Write)?;
-        if device.len(&file)? == size {
-            device.rename(&name(index), TEMPORARY)?;
-            // Not one file under two names, should a crash keep the next rename alone.
-            device.sync_folder()?;
-            return Ok(file);
-        }
-    }
-    make_temporary(device, size)
 }
 
 fn copy_segment<D: Device>(

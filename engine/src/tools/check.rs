@@ -1,4 +1,6 @@
-//! The offline checker: reads everything and lists all that does not fit.
+//! The offline checker: reads everything and lists all that does not fit. It is the judge: whatever does
+//! not open fails it, and what an open survives without a word is named, too: dead copies, a torn end of
+//! the log, missing spares, rights.
 //!
 //! * Recovery must succeed: superblock, image and log belong together, and the nodes of the index
 //!   fold to the commit's root.
@@ -10,6 +12,7 @@
 //! * Each place is named once, each page of the overflow file is named once or free, never both,
 //!   never neither. Long values have their hash.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use pleach_beatree::leaf_fold::{Patch, Standing, below, fold_leaf};
@@ -22,11 +25,14 @@ use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::page::overflow::{OverflowCell, Run};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Node, TERMINATOR};
-use pleach_io::{Device, OpenMode};
+use pleach_io::{Device, IoError, OpenMode};
 
 use super::pages::{Visited, parse, visit};
 use super::{Opened, UnderHasher, device, with_hasher};
-use crate::error::{Result, hex};
+use crate::creation::CreationError;
+use crate::error::{Error, Result, hex};
+use crate::examine::Opening;
+use crate::files;
 use crate::overflow::{read_from, runs};
 use crate::recovery::Recovered;
 use crate::shared::{LEAF_FILE, OVERFLOW_FILE};
@@ -52,12 +58,48 @@ impl CheckOptions {
     }
 }
 
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The database opens; what is named may be lost, or is a copy of which another one is left.
+    Survived,
+    /// The database does not open.
+    Fatal,
+}
+
+/// Something that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is, with the file it is in.
+    pub what: String,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+/// What a check comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is well.
+    Clean,
+    /// There are findings that an open survives.
+    Findings,
+    /// The database does not open.
+    DoesNotOpen,
+}
+
 /// What a check saw.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// What does not fit, one line each. Empty: all is well.
-    pub findings: Vec<String>,
+    /// What does not fit. Empty: all is well.
+    pub findings: Vec<Finding>,
     /// Leaf pages read.
     pub pages: u64,
     /// Keys present.
@@ -74,33 +116,80 @@ pub struct CheckReport {
     pub commit: u64,
 }
 
+impl CheckReport {
+    /// What it comes to.
+    pub fn verdict(&self) -> Verdict {
+        match self.findings.iter().map(|finding| finding.severity).max() {
+            None => Verdict::Clean,
+            Some(Severity::Survived) => Verdict::Findings,
+            Some(Severity::Fatal) => Verdict::DoesNotOpen,
+        }
+    }
+
+    fn add(&mut self, severity: Severity, what: String) {
+        self.findings.push(Finding { severity, what });
+    }
+}
+
 /// Checks the folder's database.
 ///
 /// # Errors
-/// A folder without a database, one that is open for writing, or whose superblock cannot be read.
-/// Whatever else is wrong is a finding.
+/// A folder without a database, or one that is open for writing. Whatever else is wrong is a finding.
 pub fn check(path: &Path, options: CheckOptions) -> Result<CheckReport> {
-    check_on(&device(path)?, options)
+    let device = device(path)?;
+    let mut report = check_on(&device, options)?;
+    for name in device.list()?.iter().filter(|name| files::is_ours(name)) {
+        // Root opens what nobody may: its mode says what others will meet.
+        let mode = std::fs::metadata(path.join(name)).map(|found| found.permissions().mode());
+        if let Some(mode) = mode.ok().filter(|mode| mode & 0o600 != 0o600) {
+            let what = format!(
+                "{name}: its owner may not read and write it (mode {:03o}): chmod u+rw",
+                mode & 0o777
+            );
+            report.add(Severity::Fatal, what);
+        }
+    }
+    Ok(report)
 }
 
 /// The same on any device.
 pub fn check_on<D: Device>(device: &D, options: CheckOptions) -> Result<CheckReport> {
-    with_hasher(device, options)
+    match with_hasher(device, options) {
+        Err(
+            error @ (Error::Missing
+            | Error::NotADatabase { .. }
+            | Error::WrongHasher { .. }
+            | Error::Creation(CreationError::Marker { .. })
+            | Error::Io(IoError::Locked { .. })),
+        ) => Err(error),
+        Err(error) => Ok(does_not_open(device, &error)),
+        checked => checked,
+    }
+}
+
+/// The report on a database that does not open, with all files that it lacks.
+fn does_not_open<D: Device>(device: &D, error: &Error) -> CheckReport {
+    let mut report = CheckReport::default();
+    report.add(Severity::Fatal, format!("the database does not open: {error}"));
+    let names = device.list().unwrap_or_default();
+    for file in files::REQUIRED.iter().chain(&files::IMAGES) {
+        let named = matches!(error, Error::MissingFile { file: named } if named == file);
+        if !named && !names.iter().any(|name| name == file) {
+            report.add(Severity::Fatal, format!("{file}: the file is missing"));
+        }
+    }
+    report
 }
 
 impl<D: Device> UnderHasher<D> for CheckOptions {
     type Output = CheckReport;
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<CheckReport> {
-        let recovered = match opened.recover::<H>() {
-            Ok(recovered) => recovered,
-            Err(error) => {
-                let findings = vec![format!("the database cannot be recovered: {error}")];
-                return Ok(CheckReport { findings, ..CheckReport::default() });
-            }
-        };
+        let examined = opened.examine::<H>()?;
+        let recovered = examined.recovered;
         let mut checker = Checker::<H, D> {
             opened,
+            incarnation: examined.incarnation.number,
             options: self,
             overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
             folder: Folder::new(),
@@ -112,6 +201,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
                 ..CheckReport::default()
             },
         };
+        checker.opening(&examined.opening);
         checker.places(&recovered.places);
         checker.regions(&recovered);
         let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
@@ -126,6 +216,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
 
 struct Checker<'a, H: Hasher, D: Device> {
     opened: &'a Opened<D>,
+    incarnation: u32,
     options: CheckOptions,
     overflow: D::File,
     folder: Folder<H>,
@@ -136,7 +227,25 @@ struct Checker<'a, H: Hasher, D: Device> {
 
 impl<H: Hasher, D: Device> Checker<'_, H, D> {
     fn finding(&mut self, what: String) {
-        self.report.findings.push(what);
+        self.report.add(Severity::Survived, what);
+    }
+
+    /// What an open goes around.
+    fn opening(&mut self, opening: &Opening) {
+        if let Some(error) = &opening.fell_back {
+            self.finding(format!(
+                "the newest checkpoint cannot be used, its forerunner is: {error}"
+            ));
+        }
+        if let Some(cut) = &opening.cut {
+            self.finding(format!(
+                "the log ends in torn records at {:#x}: {} of them, {} bytes, which an open cuts off",
+                cut.position, cut.records, cut.bytes
+            ));
+        }
+        for note in &opening.notes {
+            self.finding(note.to_string());
+        }
     }
 
     fn places(&mut self, places: &[u32]) {
@@ -230,7 +339,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
                 self.report.commit
             ));
         }
-        if view.flush() >> 32 > u64::from(self.opened.incarnation) {
+        if view.flush() >> 32 > u64::from(self.incarnation) {
             self.finding(format!(
                 "{at}: it was written by a future open, flush {:#x}",
                 view.flush()

@@ -33,7 +33,7 @@ impl<D: Device> UnderHasher<D> for Dump<'_> {
     type Output = ();
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<()> {
-        let recovered = opened.recover::<H>()?;
+        let recovered = opened.examine::<H>()?.recovered;
         let device = &opened.device;
         let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
         let overflow = device.open(OVERFLOW_FILE, OpenMode::Read)?;

@@ -53,7 +53,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Explanation> {
         let key = self.key;
-        let recovered = opened.recover::<H>()?;
+        let recovered = opened.examine::<H>()?.recovered;
         let mut lines = vec![
             format!("key      {}", hex(key)),
             format!("commit   {}, root {}", recovered.tip.number, hex(&recovered.tip.root)),

@@ -20,11 +20,10 @@ use pleach_io::{Device, LockMode, OpenMode};
 
 use crate::creation::{self, Folder};
 use crate::error::{Error, Result};
-use crate::incarnation;
-use crate::recovery::{Recovered, recover};
-use crate::superblock::{SlotError, Superblock, SuperblockStore};
+use crate::examine::{self, Examined};
+use crate::superblock::{self, Superblock};
 
-pub use check::{CheckOptions, CheckReport, check, check_on};
+pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
 pub use dump::{dump, dump_on};
 pub use explain::{Explanation, explain, explain_on};
 pub use stat::{Stat, stat, stat_on};
@@ -32,9 +31,8 @@ pub use stat::{Stat, stat, stat_on};
 /// A database, opened for looking.
 struct Opened<D: Device> {
     device: D,
+    /// The newest superblock, which says what the database is.
     newest: Superblock,
-    older: core::result::Result<Superblock, SlotError>,
-    incarnation: u32,
     /// Keeps writers out.
     _lock: Box<dyn Send + Sync>,
 }
@@ -44,18 +42,20 @@ impl<D: Device> Opened<D> {
         match creation::inspect(device)? {
             Folder::Foreign(found) => return Err(Error::NotADatabase { found }),
             Folder::Empty | Folder::HalfCreated => return Err(Error::Missing),
+            Folder::NoSuperblock => {
+                return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
+            }
             Folder::Database => {}
         }
         let lock = device.lock(LockMode::Shared)?;
-        let store = SuperblockStore::open(device.clone(), OpenMode::Read)?;
-        let newest = *store.newest();
-        newest.check_features(false)?;
-        let incarnation = incarnation::read(device, newest.database)?;
-        Ok(Self { device: device.clone(), newest, older: *store.other(), incarnation, _lock: lock })
+        let newest = *examine::superblocks(device, OpenMode::Read)?.newest();
+        Ok(Self { device: device.clone(), newest, _lock: lock })
     }
 
-    fn recover<H: Hasher>(&self) -> Result<Recovered> {
-        recover::<H, D>(&self.device, &self.newest, self.incarnation)
+    /// The database as an open would find it.
+    fn examine<H: Hasher>(&self) -> Result<Examined<D>> {
+        let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
+        examine::examine::<H, D>(&self.device, superblocks)
     }
 }
 

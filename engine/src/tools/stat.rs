@@ -8,6 +8,7 @@ use pleach_io::{Device, OpenMode};
 use super::{Opened, UnderHasher, device, with_hasher};
 use crate::checkpoint::image::image_name;
 use crate::error::{Result, hex};
+use crate::examine::Opening;
 use crate::shared::LEAF_FILE;
 use crate::superblock::{DurabilityMode, SlotError, Superblock};
 
@@ -39,7 +40,10 @@ pub struct Stat {
     pub files: Vec<(String, u64)>,
     /// Bytes of log that an open replays.
     pub log_replay_bytes: u64,
-    /// The newest superblock.
+    /// How an open would find the database: closed or not, what it would cut off, what it would have to
+    /// go around.
+    pub opening: Opening,
+    /// The superblock in use.
     pub superblock: Superblock,
     /// The other slot.
     pub other_slot: core::result::Result<Superblock, SlotError>,
@@ -66,7 +70,9 @@ impl<D: Device> UnderHasher<D> for Figures {
     type Output = Stat;
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Stat> {
-        let recovered = opened.recover::<H>()?;
+        let examined = opened.examine::<H>()?;
+        let recovered = &examined.recovered;
+        let superblock = *examined.superblocks.newest();
         let children: usize =
             recovered.top.regions().iter().map(|region| region.read().cuts.len()).sum();
         let pages = recovered.places.len();
@@ -90,14 +96,11 @@ impl<D: Device> UnderHasher<D> for Figures {
             pending_bytes: recovered.pending_bytes as u64,
             overflow_pages: (extents.live + extents.pending, extents.pages),
             files,
-            log_replay_bytes: recovered
-                .scan
-                .end
-                .position
-                .saturating_sub(opened.newest.replay.position),
-            superblock: opened.newest,
-            other_slot: opened.older,
-            incarnation: opened.incarnation,
+            log_replay_bytes: examined.opening.replayed,
+            superblock,
+            other_slot: *examined.superblocks.other(),
+            incarnation: examined.incarnation.number,
+            opening: examined.opening,
         })
     }
 }
@@ -154,7 +157,7 @@ impl std::fmt::Display for Stat {
             DurabilityMode::Periodic(ms) => format!("every {ms} ms"),
             DurabilityMode::None => "none".to_owned(),
         };
-        let closed = if block.clean_end.is_some() { "closed" } else { "not closed" };
+        let closed = if self.opening.closed { "closed" } else { "not closed" };
         writeln!(
             f,
             "last use        incarnation {}, durability {durability}, {closed}",
@@ -168,6 +171,19 @@ impl std::fmt::Display for Stat {
             geometry.log_segment >> 10,
             geometry.size_factor_percent
         )?;
+        if let Some(cut) = &self.opening.cut {
+            writeln!(
+                f,
+                "log cut         at {:#x}: {} torn records, {} bytes",
+                cut.position, cut.records, cut.bytes
+            )?;
+        }
+        if let Some(error) = &self.opening.fell_back {
+            writeln!(f, "fallen back     the newest checkpoint cannot be used: {error}")?;
+        }
+        for note in &self.opening.notes {
+            writeln!(f, "note            {note}")?;
+        }
         let total: u64 = self.files.iter().map(|file| file.1).sum();
         write!(f, "files           {total} bytes")?;
         for (name, bytes) in &self.files {

@@ -1,10 +1,10 @@
 //! A crash or an error during creation leaves a folder in which creation works; a folder that
 //! belongs to somebody else is named and not touched; an incarnation is given out once.
 
-use pleach::creation::{self, CreationError, Folder, MARKER, create, inspect};
+use pleach::creation::{CreationError, Folder, MARKER, create, inspect};
 use pleach::incarnation::{self, IncarnationError, raise};
 use pleach::superblock::{self, Geometry, Superblock, SuperblockError, SuperblockStore};
-use pleach_io::sim::{Aftermath, Fault, Rule, SimDisk, SimOptions, Times, code};
+use pleach_io::sim::{Aftermath, Content, Fault, Image, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device, IoError, OpenMode, Operation, PageBuf};
 
 const DATABASE: u64 = 0x77;
@@ -22,12 +22,6 @@ enum Failure {
     Io(#[from] IoError),
 }
 
-fn ours(name: &str) -> bool {
-    name == "leaves"
-        || [superblock::FILE, superblock::TEMPORARY].contains(&name)
-        || [incarnation::FILE, incarnation::TEMPORARY].contains(&name)
-}
-
 fn first() -> Superblock {
     let geometry = Geometry {
         page_size: 4096,
@@ -38,24 +32,34 @@ fn first() -> Superblock {
         overflow_segment: 1 << 20,
         stored_levels: 3,
     };
-    Superblock { database: DATABASE, hasher: 1, geometry, ..Superblock::default() }
+    let prepared_through = geometry.log_segment;
+    Superblock {
+        database: DATABASE,
+        hasher: 1,
+        geometry,
+        prepared_through,
+        ..Superblock::default()
+    }
 }
 
 /// Opens for writing as the engine does: creates if need be, raises the incarnation.
 fn open(disk: &SimDisk) -> Result<u32, Failure> {
     match inspect(disk)? {
         Folder::Database => {}
+        Folder::NoSuperblock => panic!("a creation never looks like a lost superblock"),
         Folder::Foreign(found) => return Err(CreationError::NotADatabase { found }.into()),
-        Folder::Empty | Folder::HalfCreated => create(disk, DATABASE, ours, |disk| {
-            let file = disk.open("leaves", OpenMode::CreateNew)?;
-            disk.write_at(&file, &PageBuf::zeroed(3), 3, 0)?;
-            disk.sync(&file)?;
+        Folder::Empty | Folder::HalfCreated => create(disk, DATABASE, |disk| {
+            for name in ["leaf", "image-a"] {
+                let file = disk.open(name, OpenMode::CreateNew)?;
+                disk.sync(&file)?;
+            }
             incarnation::create(disk, DATABASE)?;
+            disk.sync_folder()?;
             SuperblockStore::create(disk.clone(), &first())?;
             Ok::<_, Failure>(())
         })?,
     }
-    SuperblockStore::open(disk.clone(), OpenMode::Write)?.confirm()?;
+    SuperblockStore::open(disk.clone(), OpenMode::Write)?.confirm(0)?;
     Ok(raise(disk, DATABASE)?)
 }
 
@@ -159,24 +163,93 @@ fn a_strangers_folder_is_named_and_not_touched() {
     assert_eq!(disk.list().expect("no faults"), ["notes.txt"]);
 }
 
+/// The disk's files with this content in place of one, or beside them.
+fn with(disk: &SimDisk, name: &str, content: Content) -> SimDisk {
+    let image = disk.image();
+    let mut files: Vec<(&str, Content)> = image
+        .names()
+        .filter(|found| *found != name)
+        .map(|name| (name, image.file(name).expect("listed").clone()))
+        .collect();
+    files.push((name, content));
+    SimDisk::from_image(&Image::from_files(files), 6)
+}
+
+fn names_and_bytes(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
+    let image = disk.image();
+    image
+        .names()
+        .map(|name| (name.to_owned(), image.file(name).expect("listed").to_vec()))
+        .collect()
+}
+
+/// The marker of a creation of this database.
+fn marker(database: u64) -> Content {
+    let disk = SimDisk::new(5, SimOptions::default());
+    let stopped = create(&disk, database, |_| Err::<(), _>(CreationError::Exists));
+    assert!(stopped.is_err());
+    assert_eq!(inspect(&disk).expect("no faults"), Folder::HalfCreated);
+    disk.image().file(MARKER).expect("the marker").clone()
+}
+
 #[test]
-fn a_marker_that_is_not_ours_does_not_cost_a_database() {
+fn a_marker_that_came_back_does_not_cost_a_database() {
     let disk = SimDisk::new(4, SimOptions::default());
     open(&disk).expect("no faults");
-    // A torn one, and ours come back from the dead after the database was used.
-    disk.open(MARKER, OpenMode::CreateNew).expect("no faults");
+    let disk = with(&disk, MARKER, marker(DATABASE));
     assert_eq!(inspect(&disk).expect("no faults"), Folder::Database);
-    disk.remove(MARKER).expect("no faults");
-    let other = SimDisk::new(5, SimOptions::default());
-    let stop = create(&other, DATABASE, ours, |_| Err::<(), _>(CreationError::Exists));
-    assert!(stop.is_err());
-    assert_eq!(inspect(&other).expect("no faults"), Folder::HalfCreated);
-    let marker = other.image().file(MARKER).expect("the marker").clone();
-    let mut image: Vec<_> = vec![(creation::MARKER, marker)];
-    let visible = disk.image();
-    image.extend(visible.names().map(|name| (name, visible.file(name).expect("listed").clone())));
-    let disk = SimDisk::from_image(&pleach_io::sim::Image::from_files(image), 6);
-    assert_eq!(inspect(&disk).expect("no faults"), Folder::Database);
+}
+
+#[test]
+fn nothing_is_removed_for_a_marker_that_proves_nothing() {
+    // A foreign marker beside an intact database made an open remove all of it, and so did one of
+    // our own beside two rotten copies of the incarnation.
+    let disk = SimDisk::new(4, SimOptions::default());
+    open(&disk).expect("no faults");
+    let torn = Content::from_bytes(&[7; 4096]);
+    let rotten = Content::from_bytes(&[0; 8192]);
+    let blank = Content::from_bytes(&vec![0; usize::try_from(superblock::FILE_LEN).unwrap()]);
+    let ours = with(&disk, MARKER, marker(DATABASE));
+    let no_superblock = with(&ours, superblock::FILE, Content::from_bytes(&[]));
+    let cases = [
+        ("foreign", with(&disk, MARKER, marker(1))),
+        ("torn", with(&disk, MARKER, torn)),
+        ("rotten incarnation", with(&ours, incarnation::FILE, rotten.clone())),
+        ("rotten superblocks", with(&ours, superblock::FILE, blank)),
+        ("no superblock", no_superblock.clone()),
+        (
+            "a page",
+            with(
+                &with(&no_superblock, incarnation::FILE, rotten.clone()),
+                "leaf",
+                Content::from_bytes(&[0; 4096]),
+            ),
+        ),
+        (
+            "a log",
+            with(
+                &with(&no_superblock, incarnation::FILE, rotten),
+                "log-0000000000000001",
+                Content::from_bytes(&[0; 4096]),
+            ),
+        ),
+    ];
+    for (what, disk) in cases {
+        let before = names_and_bytes(&disk);
+        let found = inspect(&disk);
+        assert!(matches!(found, Err(CreationError::Marker { .. })), "{what}: {found:?}");
+        assert!(open(&disk).is_err(), "{what}");
+        assert!(create(&disk, 9, |_| Err::<(), _>(CreationError::Exists)).is_err());
+        assert_eq!(names_and_bytes(&disk), before, "{what}");
+    }
+}
+
+#[test]
+fn a_lost_superblock_is_not_taken_for_a_strangers_folder() {
+    let disk = SimDisk::new(4, SimOptions::default());
+    open(&disk).expect("no faults");
+    disk.remove(superblock::FILE).expect("no faults");
+    assert_eq!(inspect(&disk).expect("no faults"), Folder::NoSuperblock);
 }
 
 #[test]
@@ -186,7 +259,8 @@ fn damaged_and_foreign_incarnation_files_are_errors() {
     assert!(matches!(raise(&disk, 1), Err(IncarnationError::Foreign { found: DATABASE, .. })));
     let file = disk.open(incarnation::FILE, OpenMode::Write).expect("no faults");
     disk.write_at(&file, &PageBuf::zeroed(1), 1, 0).expect("no faults");
-    assert_eq!(incarnation::read(&disk, DATABASE).expect("the second copy"), 1);
+    let read = incarnation::read(&disk, DATABASE).expect("the second copy");
+    assert_eq!((read.number, read.copies), (1, [false, true]));
     disk.write_at(&file, &PageBuf::zeroed(1), 1, 4096).expect("no faults");
     assert!(matches!(raise(&disk, DATABASE), Err(IncarnationError::Damaged)));
     disk.set_len(&file, 4096).expect("no faults");

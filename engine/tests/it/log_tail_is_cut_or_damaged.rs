@@ -5,9 +5,9 @@ use crate::log_support::{
     DATABASE, SEGMENT, cases, continue_log, input, new_log, read_log, record,
 };
 use pleach::log::segment::name;
-use pleach::log::{BLOCK, Header, Point, ScanError};
+use pleach::log::{BLOCK, Header, Point, ScanError, ScanInput};
 use pleach_io::sim::{Damage, PageOf, Rng, SimDisk, SimOptions};
-use pleach_io::{Device, OpenMode, PAGE, PageBuf};
+use pleach_io::{Device, OpenMode, PageBuf};
 
 /// A log of `batches` batches, some synced, and its headers.
 fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<Header>) {
@@ -89,60 +89,46 @@ fn a_flipped_bit_is_a_cut_or_damage_by_the_rule() {
 }
 
 #[test]
-fn a_truncated_log_is_cut_or_damaged_by_the_rule() {
+fn a_file_of_the_log_that_is_missing_or_has_another_length_is_damage() {
+    // The newest file was cut off or removed, and the log ended where it ended: acknowledged commits
+    // were gone without an error.
     let mut rng = Rng::new(2);
     for case in 0..cases(20) {
         let (disk, headers) = sample(&mut rng, 6);
         let end = headers.last().expect("records").end();
         let image = disk.image();
-        for page in 0..end.div_ceil(BLOCK) {
-            // All that lies behind the position is gone: shorter file, and no later ones.
-            let position = page * BLOCK;
-            let Some(bad) = headers.iter().position(|h| h.position + h.record_len() > position)
-            else {
-                continue;
-            };
-            let disk = SimDisk::from_image(&image, 0);
-            let file = name(position / SEGMENT);
-            for name in image.names() {
-                if *name > *file {
-                    disk.remove(name).expect("no faults");
-                }
-            }
-            assert!(
-                disk.damage(&Damage::Truncate { file, len: position % SEGMENT + rng.below(512) })
-            );
+        let files = image.names().filter(|name| name.starts_with("log-")).count() as u64;
+        for index in 0..files {
+            let file = name(index);
+            let lengths =
+                [0, 1, 4095, 4096, rng.below(SEGMENT), SEGMENT - 1, SEGMENT + 1, 2 * SEGMENT];
             for superblock in [0, rng.below(end)] {
-                let what = format!("case {case}, page {page}, superblock {superblock:#x}");
-                // No witness is left behind the cut.
-                let x = if bad == 0 { 0 } else { headers[bad - 1].end() };
-                match read_log(&disk, &input(1, superblock)) {
-                    Ok((found, end)) => {
-                        assert!(superblock <= x, "{what}");
-                        assert_eq!((found.len(), end.end.position), (bad, x), "{what}");
+                for len in lengths {
+                    let disk = SimDisk::from_image(&image, 0);
+                    if len < SEGMENT {
+                        disk.damage(&Damage::Truncate { file: file.clone(), len });
+                    } else {
+                        let file = disk.open(&file, OpenMode::Write).expect("no faults");
+                        disk.set_len(&file, len).expect("no faults");
                     }
-                    Err(ScanError::Damaged { position, .. }) => {
-                        assert!(superblock > x && position == x, "{what}");
-                    }
-                    Err(error) => panic!("{what}: {error}"),
+                    let result = read_log(&disk, &input(1, superblock));
+                    assert!(
+                        matches!(result, Err(ScanError::Segment { index: at, found: Some(found), .. })
+                            if (at, found) == (index, len)),
+                        "case {case}, file {index} of {len} bytes: {result:?}"
+                    );
                 }
+                let disk = SimDisk::from_image(&image, 0);
+                disk.remove(&file).expect("no faults");
+                let result = read_log(&disk, &input(1, superblock));
+                let named = matches!(result, Err(ScanError::Segment { index: at, found: None, .. }) if at == index)
+                    || matches!(result, Err(ScanError::Damaged { .. }));
+                // Of a file that was made ahead while nothing has been written since, no record knows.
+                let unknown = index + 1 == files && index * SEGMENT > end;
+                assert!(named || unknown, "case {case}, file {index} is missing: {result:?}");
             }
         }
     }
-}
-
-#[test]
-fn a_missing_segment_with_records_behind_it_is_damage() {
-    let mut rng = Rng::new(3);
-    let disk = SimDisk::new(0, SimOptions::default());
-    let (mut writer, mut tail) = new_log(&disk);
-    for number in 1..=20 {
-        writer.append(&mut tail, &mut [record(number, 5000, rng.next())]).expect("no faults");
-        writer.sync().expect("no faults");
-    }
-    disk.remove(&name(1)).expect("no faults");
-    let result = read_log(&disk, &input(1, 0));
-    assert!(matches!(result, Err(ScanError::Damaged { .. })), "{result:?}");
 }
 
 #[test]
@@ -212,11 +198,13 @@ fn hostile_lengths_and_positions_are_only_bytes() {
         previous: 0,
         body_checksum: 0,
         incarnation: 1,
+        prepared_through: SEGMENT,
     };
     for body_len in [1 << 20, (1 << 30) - 88, 1 << 30, u64::MAX - 88, u64::MAX] {
         for position in [0, 8, u64::MAX - 7] {
             let disk = SimDisk::new(0, SimOptions::default());
             let file = disk.open(&name(0), OpenMode::CreateNew).expect("no faults");
+            disk.set_len(&file, SEGMENT).expect("no faults");
             let mut page = PageBuf::zeroed(1);
             let header = Header { body_len, position, ..honest };
             page[..88].copy_from_slice(&header.encode().0);
@@ -239,6 +227,7 @@ fn a_record_of_an_older_incarnation_does_not_follow_even_when_it_chains() {
     for (second, expected) in [(5, 2), (6, 2), (4, 1)] {
         let disk = SimDisk::new(0, SimOptions::default());
         let file = disk.open(&name(0), OpenMode::CreateNew).expect("no faults");
+        disk.set_len(&file, SEGMENT).expect("no faults");
         let mut page = PageBuf::zeroed(1);
         let mut previous = 0;
         for (position, incarnation) in [(0, 5), (88, second)] {
@@ -253,6 +242,7 @@ fn a_record_of_an_older_incarnation_does_not_follow_even_when_it_chains() {
                 previous,
                 body_checksum: pleach::log::record::body_checksum(DATABASE, []),
                 incarnation,
+                prepared_through: SEGMENT,
             };
             let at = usize::try_from(position).expect("small");
             let (bytes, checksum) = header.encode();
@@ -266,12 +256,35 @@ fn a_record_of_an_older_incarnation_does_not_follow_even_when_it_chains() {
 }
 
 #[test]
-fn a_record_of_a_future_incarnation_and_an_oversized_segment_are_errors() {
+fn a_record_of_a_future_incarnation_is_an_error() {
     let mut rng = Rng::new(5);
     let (disk, _) = sample(&mut rng, 3);
     let result = read_log(&disk, &input(0, 0));
     assert!(matches!(result, Err(ScanError::Future { found: 1, known: 0, .. })));
-    let file = disk.open(&name(0), OpenMode::Write).expect("no faults");
-    disk.set_len(&file, SEGMENT + PAGE as u64).expect("no faults");
-    assert!(matches!(read_log(&disk, &input(1, 0)), Err(ScanError::Oversized { index: 0, .. })));
+}
+
+#[test]
+fn behind_a_clean_close_unreadable_sectors_do_not_matter_and_records_do() {
+    let mut rng = Rng::new(6);
+    let (disk, headers) = sample(&mut rng, 4);
+    let (_, end) = read_log(&disk, &input(1, 0)).expect("an intact log");
+    let clean = ScanInput { from: end.end, clean: true, ..input(1, end.end.position) };
+    let unclean = ScanInput { clean: false, ..clean };
+    let image = disk.image();
+    let block = end.end.position.div_ceil(BLOCK);
+    for page in block..(block / (SEGMENT / BLOCK) + 1) * (SEGMENT / BLOCK) {
+        let disk = SimDisk::from_image(&image, 0);
+        let at = PageOf { file: name(page * BLOCK / SEGMENT), page: page % (SEGMENT / BLOCK) };
+        disk.damage(&Damage::Unreadable(at));
+        let (found, scanned) = read_log(&disk, &clean).expect("nothing was to be read");
+        assert_eq!((found.len(), scanned.end, scanned.proven), (0, end.end, end.end.position));
+        assert!(matches!(read_log(&disk, &unclean), Err(ScanError::Io(_))), "page {page}");
+    }
+    // A superblock that came back from before the last records does not hide them.
+    let last = headers[headers.len() - 1];
+    let older = Point { position: last.position, checksum: last.previous };
+    let stale = ScanInput { from: older, clean: true, ..input(1, last.position) };
+    assert_eq!(read_log(&disk, &stale).expect("intact").0.len(), 1);
+    let stale = ScanInput { incarnation: 0, ..stale };
+    assert!(matches!(read_log(&disk, &stale), Err(ScanError::Future { .. })));
 }

@@ -5,8 +5,9 @@
 //!    openings in one process conflict, and the kernel drops it with the description's last
 //!    reference when its holder dies, however it dies.
 //! 2. An exclusive owner also locks the folder itself, and writes its process id into `LOCK`;
-//!    it empties the file on leaving. The text only serves the error message: a stale id blocks
-//!    nobody.
+//!    it blanks the text on leaving. The text only serves the error message: a stale id blocks
+//!    nobody, and neither does a full disk that does not take it. The file keeps its length, so that
+//!    the next owner's id needs no room.
 //! 3. A shared holder locks `LOCK`, created if need be; where the file is missing and cannot be
 //!    created (read-only folder or file system), it locks the folder itself, which a later
 //!    exclusive owner collides with.
@@ -60,7 +61,7 @@ impl Drop for FolderLock {
     fn drop(&mut self) {
         if let (Some(file), true) = (&self.file, self.exclusive) {
             // Failing leaves a stale id, which blocks nobody.
-            let _ = rustix::fs::ftruncate(file, 0);
+            let _ = write_text(file, "");
         }
         // Unlocked by name, not by closing: a child forked meanwhile may share the descriptor.
         // And a ring's reference must not keep it locked either.
@@ -90,7 +91,8 @@ pub(super) fn lock(
 fn exclusive(folder: BorrowedFd<'_>, held: &HeldLock) -> Result<FolderLock> {
     let file = lock_file(folder, FlockOperation::NonBlockingLockExclusive, OFlags::RDWR)?;
     let folder = lock_folder(folder, FlockOperation::NonBlockingLockExclusive)?;
-    write_owner(&file).map_err(failed(LOCK_NAME, Operation::Lock))?;
+    // Without it the next process says "in use", and not by whom: no reason to refuse this one.
+    let _ = write_text(&file, &std::process::id().to_string());
     let file = Arc::new(file);
     *held.lock() = Arc::downgrade(&file);
     Ok(FolderLock { file: Some(file), folder, exclusive: true })
@@ -101,7 +103,9 @@ fn shared(folder: BorrowedFd<'_>) -> Result<FolderLock> {
     match lock_file(folder, operation, OFlags::RDWR) {
         Ok(file) => {
             // No exclusive owner exists now: an id in the file is that of a killed one.
-            let _ = rustix::fs::ftruncate(&file, 0);
+            if Owner::of(&file) != Owner::Unnamed {
+                let _ = write_text(&file, "");
+            }
             return Ok(FolderLock { file: Some(Arc::new(file)), folder: None, exclusive: false });
         }
         Err(error) if is_unwritable(&error) => {}
@@ -170,9 +174,11 @@ fn lock_folder(folder: BorrowedFd<'_>, operation: FlockOperation) -> Result<Opti
     }
 }
 
-fn write_owner(file: &OwnedFd) -> rustix::io::Result<()> {
-    let text = format!("{}\n", std::process::id());
-    rustix::fs::ftruncate(file, 0)?;
+/// Bytes of the text, padded with blanks.
+const TEXT: usize = 16;
+
+fn write_text(file: &OwnedFd, owner: &str) -> rustix::io::Result<()> {
+    let text = format!("{owner:<width$}\n", width = TEXT - 1);
     rustix::io::pwrite(file, text.as_bytes(), 0).map(|_| ())
 }
 
@@ -210,9 +216,9 @@ impl Owner {
     }
 }
 
-/// A whole line; half a line is no id.
+/// A whole line, blanks at its end; half a line is no id.
 fn parse_owner(text: &[u8]) -> Option<u32> {
-    std::str::from_utf8(text.strip_suffix(b"\n")?).ok()?.parse().ok()
+    std::str::from_utf8(text.strip_suffix(b"\n")?).ok()?.trim_end_matches(' ').parse().ok()
 }
 
 fn is_alive(pid: u32) -> bool {
@@ -236,6 +242,7 @@ mod tests {
     #[test]
     fn owner_is_a_whole_line() {
         assert_eq!(parse_owner(b"123\n"), Some(123));
+        assert_eq!(parse_owner(b"123            \n"), Some(123));
         for text in [&b""[..], b"\n", b"123", b"-1\n", b"12 3\n", b"99999999999\n", b"\xff\n"] {
             assert_eq!(parse_owner(text), None, "{text:?}");
         }

@@ -305,6 +305,19 @@ impl Device for OsDevice {
             .map_err(failed(from, Operation::Rename))
     }
 
+    fn exchange(&self, a: &str, b: &str) -> Result<bool> {
+        self.check_writable(a, Operation::Exchange)?;
+        files::check_name(a, Operation::Exchange)?;
+        files::check_name(b, Operation::Exchange)?;
+        let flags = rustix::fs::RenameFlags::EXCHANGE;
+        match rustix::fs::renameat_with(self.folder(), a, self.folder(), b, flags) {
+            Ok(()) => Ok(true),
+            // File systems and kernels that know no exchange say one of these.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
+            Err(errno) => Err(failed(a, Operation::Exchange)(errno)),
+        }
+    }
+
     fn sync_folder(&self) -> Result<()> {
         self.check_writable(&self.0.path, Operation::SyncFolder)?;
         rustix::fs::fsync(self.folder()).map_err(failed(&self.0.path, Operation::SyncFolder))

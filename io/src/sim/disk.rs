@@ -251,6 +251,20 @@ impl Device for SimDisk {
         Ok(())
     }
 
+    fn exchange(&self, a: &str, b: &str) -> Result<bool> {
+        let mut inner = self.lock_inner();
+        inner.begin(Operation::Exchange, a, 0)?;
+        if !inner.options.exchanges {
+            return Ok(false);
+        }
+        let ids = (inner.state.names.get(a).copied(), inner.state.names.get(b).copied());
+        let (Some(id_a), Some(id_b)) = ids else {
+            return Err(inner.fail(Operation::Exchange, a, 0, libc::ENOENT));
+        };
+        inner.emit(Event::Folder(FolderOp::Exchange { a: a.into(), b: b.into(), id_a, id_b }));
+        Ok(true)
+    }
+
     fn sync_folder(&self) -> Result<()> {
         self.lock_inner().sync_folder()
     }

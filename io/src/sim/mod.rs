@@ -92,6 +92,8 @@ pub struct SimOptions {
     pub rules: Vec<Rule>,
     /// Space limit; a disk without one has 16 GiB.
     pub quota: Option<Quota>,
+    /// Can two names be exchanged in one step?
+    pub exchanges: bool,
     /// Misuse that panics.
     pub asserts: Asserts,
     /// Is a trace kept from the start?
@@ -105,6 +107,7 @@ impl Default for SimOptions {
             rates: FaultRates::default(),
             rules: Vec::new(),
             quota: None,
+            exchanges: true,
             asserts: Asserts::default(),
             record: true,
         }

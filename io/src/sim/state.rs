@@ -103,9 +103,26 @@ pub(super) struct FileState {
 /// A change of the folder that no folder sync has covered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum FolderOp {
-    Link { name: Arc<str>, id: FileId },
-    Unlink { name: Arc<str>, id: FileId },
-    Rename { from: Arc<str>, to: Arc<str>, id: FileId },
+    Link {
+        name: Arc<str>,
+        id: FileId,
+    },
+    Unlink {
+        name: Arc<str>,
+        id: FileId,
+    },
+    Rename {
+        from: Arc<str>,
+        to: Arc<str>,
+        id: FileId,
+    },
+    /// The names change places; the ids are those before.
+    Exchange {
+        a: Arc<str>,
+        b: Arc<str>,
+        id_a: FileId,
+        id_b: FileId,
+    },
 }
 
 impl FolderOp {
@@ -123,6 +140,10 @@ impl FolderOp {
             Self::Rename { from, to, id } => {
                 unlink(names, from, *id);
                 names.insert(Arc::clone(to), *id);
+            }
+            Self::Exchange { a, b, id_a, id_b } => {
+                names.insert(Arc::clone(a), *id_b);
+                names.insert(Arc::clone(b), *id_a);
             }
         }
     }

@@ -38,6 +38,8 @@ pub fn input(incarnation: u32, durable_through: u64) -> ScanInput {
         incarnation,
         from: Point::default(),
         durable_through,
+        prepared_through: 0,
+        clean: false,
     }
 }
 

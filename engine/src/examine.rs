@@ -1,0 +1,233 @@
+//! Steps 1 to 5 of recovery as one: everything is opened, measured and checked, and nothing is written.
+//! An open for writing goes on from here; tools that only look end here.
+
+use pleach_beatree::space::Space;
+use pleach_core::Hasher;
+use pleach_io::{Device, OpenMode};
+
+use crate::error::{Error, Result};
+use crate::incarnation::{self, Incarnation};
+use crate::log::segment::{self, Segments};
+use crate::log::{CutReport, LogError};
+use crate::recovery::{Known, Recovered, recover};
+use crate::shared::LEAF_FILE;
+use crate::spare::{Spare, SpareState};
+use crate::superblock::{self, SlotError, SuperblockError, SuperblockStore};
+use crate::{files, log};
+
+/// How an open found the database, and what it did to be able to go on.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Opening {
+    /// The folder was empty, or held a creation that had come to no end: the database is new.
+    pub created: bool,
+    /// It had been closed. If not, its process was killed, or dropped it without closing.
+    pub closed: bool,
+    /// The newest commit that was found.
+    pub commit: u64,
+    /// Bytes of the log that were replayed.
+    pub replayed: u64,
+    /// What was given up at the log's end: a commit that was never acknowledged as durable, torn. After
+    /// a kill, rot in the very last durable record looks the same. `None` when nothing was.
+    pub cut: Option<CutReport>,
+    /// The newest checkpoint could not be used, and why; the older one and its log were.
+    pub fell_back: Option<Error>,
+    /// What was found that an open survives: copies that are dead, spares that are missing.
+    pub notes: Vec<Note>,
+}
+
+/// Something about a file that an open survives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Name of the file.
+    pub file: String,
+    /// What is the matter with it.
+    pub what: String,
+}
+
+impl core::fmt::Display for Note {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}: {}", self.file, self.what)
+    }
+}
+
+/// A database as its folder has it.
+pub(crate) struct Examined<D: Device> {
+    /// With the superblock in use that recovery went from.
+    pub(crate) superblocks: SuperblockStore<D>,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) recovered: Recovered,
+    pub(crate) space: Space,
+    /// The log is kept from this position on.
+    pub(crate) log_from: u64,
+    pub(crate) opening: Opening,
+}
+
+/// Opens the superblocks, the first look at a folder that holds a database.
+pub(crate) fn superblocks<D: Device>(device: &D, mode: OpenMode) -> Result<SuperblockStore<D>> {
+    files::open_all(device, mode)?;
+    let store = SuperblockStore::open(device.clone(), mode)?;
+    store.newest().check_features(mode == OpenMode::Write)?;
+    Ok(store)
+}
+
+/// Examines a database. Writes nothing.
+pub(crate) fn examine<H: Hasher, D: Device>(
+    device: &D,
+    mut superblocks: SuperblockStore<D>,
+) -> Result<Examined<D>> {
+    let newest = *superblocks.newest();
+    if newest.hasher != H::ID {
+        return Err(Error::WrongHasher { expected: H::ID, found: newest.hasher });
+    }
+    let incarnation = incarnation::read(device, newest.database)?;
+    let mut opening = Opening::default();
+    let older = superblocks.other().ok();
+    let mut known = Known {
+        incarnation: incarnation.number,
+        durable_through: newest.durable_through,
+        prepared_through: newest.prepared_through,
+        clean: newest.clean_end == Some(newest.replay.position)
+            && newest.incarnation == incarnation.number,
+    };
+    if let Some(older) = older {
+        known.durable_through = known.durable_through.max(older.durable_through);
+        known.prepared_through = known.prepared_through.max(older.prepared_through);
+    }
+    opening.closed = known.clean;
+    let recovered = match recover::<H, D>(device, &newest, &known) {
+        Ok(recovered) => recovered,
+        Err(error) => match older.filter(|_| is_of_the_image(&error)) {
+            None => return Err(missing(error)),
+            Some(older) => {
+                known.clean = false;
+                // With its own log unbroken the older generation leads to the same state.
+                let Ok(recovered) = recover::<H, D>(device, &older, &known) else {
+                    return Err(missing(error));
+                };
+                superblocks.fall_back();
+                opening.fell_back = Some(error);
+                recovered
+            }
+        },
+    };
+    let in_use = *superblocks.newest();
+    let (size, replay) = (in_use.geometry.log_segment, in_use.replay.position);
+    let mut log_from = replay;
+    if let Ok(other) = superblocks.other() {
+        let other = other.replay.position;
+        // The other generation counts as long as its log is there.
+        if other < replay && segment::reaches_back(device, size, replay, other)? {
+            log_from = other;
+        }
+    }
+    Segments::check(device, size, log_from, recovered.scan.end.position)?;
+    let space = leaf_space(device, &in_use, &recovered)?;
+    opening.commit = recovered.tip.number;
+    opening.replayed = recovered.scan.end.position - replay;
+    opening.cut = recovered.scan.cut;
+    opening.notes = notes(device, &superblocks, &incarnation, size)?;
+    Ok(Examined { superblocks, incarnation, recovered, space, log_from, opening })
+}
+
+/// Does the error come from the image, so that the older one may do? The log is the same for both.
+fn is_of_the_image(error: &Error) -> bool {
+    match error {
+        Error::Page { .. }
+        | Error::StalePage { .. }
+        | Error::ForeignImagePage { .. }
+        | Error::Corrupt(_) => true,
+        Error::Io(error) => error.file().is_some_and(|file| files::IMAGES.contains(&file)),
+        _ => false,
+    }
+}
+
+/// A file that is not there is said by its name.
+fn missing(error: Error) -> Error {
+    match error {
+        Error::Io(io) if io.is_not_found() && io.file().is_some_and(files::is_ours) => {
+            Error::MissingFile { file: io.file().unwrap_or_default().to_owned() }
+        }
+        error => error,
+    }
+}
+
+/// Which pages of the leaf file are taken; each must be in the file.
+fn leaf_space<D: Device>(
+    device: &D,
+    superblock: &superblock::Superblock,
+    recovered: &Recovered,
+) -> Result<Space> {
+    let file = device.open(LEAF_FILE, OpenMode::Read)?;
+    let found = device.len(&file)?;
+    let geometry = crate::db::geometry_of(superblock);
+    let pages = u32::try_from(found / 4096)
+        .map_err(|_| Error::Corrupt("the leaf file has over 2^32 pages".to_owned()))?;
+    let in_segments = pages / geometry.segment_pages * geometry.segment_pages;
+    let last = recovered.places.iter().max();
+    if let Some(last) = last.filter(|last| **last >= in_segments) {
+        let expected = (u64::from(*last) + 1) * 4096;
+        return Err(Error::ShortFile { file: LEAF_FILE, found, expected });
+    }
+    let segments = pages / geometry.segment_pages;
+    Space::from_used(geometry, segments, recovered.places.iter().copied())
+        .map_err(|error| Error::Corrupt(error.to_string()))
+}
+
+fn notes<D: Device>(
+    device: &D,
+    superblocks: &SuperblockStore<D>,
+    incarnation: &Incarnation,
+    log_segment: u64,
+) -> Result<Vec<Note>> {
+    let mut notes = Vec::new();
+    let mut note = |file: &str, what: String| notes.push(Note { file: file.to_owned(), what });
+    let dead = superblocks.other().err();
+    if let Some(error) = dead.filter(|error| *error != SlotError::Blank) {
+        note(superblock::FILE, format!("slot {}: {error}", 1 - superblocks.slot()));
+    }
+    for (copy, good) in incarnation.copies.iter().enumerate() {
+        if !good {
+            note(incarnation::FILE, format!("copy {copy} is damaged or cannot be read"));
+        }
+    }
+    for spare in spares(log_segment) {
+        match spare.state(device)? {
+            SpareState::Ready => {}
+            SpareState::Missing => note(spare.name, "missing".to_owned()),
+            SpareState::Unmarked => note(spare.name, "left by an open that failed".to_owned()),
+        }
+    }
+    Ok(notes)
+}
+
+/// The spares of a database.
+pub(crate) fn spares(log_segment: u64) -> [Spare; 3] {
+    [superblock::SPARE, incarnation::SPARE, log::segment::spare(log_segment)]
+}
+
+/// Makes spares that an open before this one has used up, where there is room.
+pub(crate) fn renew_spares<D: Device>(device: &D, log_segment: u64) -> Result<()> {
+    for spare in spares(log_segment) {
+        match spare.renew(device) {
+            Err(error) if error.is_full() => {
+                tracing::warn!(%error, spare = spare.name, "no room for a spare file");
+            }
+            renewed => renewed?,
+        }
+    }
+    Ok(())
+}
+
+/// No room for what an open has to write is [`Error::Full`], wherever it shows.
+pub(crate) fn full_at_open(error: Error) -> Error {
+    let io = match &error {
+        Error::Io(io)
+        | Error::Log(LogError::Io(io) | LogError::Full(io))
+        | Error::Superblock(SuperblockError::Io(io))
+        | Error::Incarnation(incarnation::IncarnationError::Io(io))
+        | Error::Creation(crate::creation::CreationError::Io(io)) => io,
+        _ => return error,
+    };
+    if io.is_full() { Error::Full(io.to_string()) } else { missing(error) }
+}
