@@ -81,6 +81,12 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         segments.ensure(through).map_err(full_or)
     }
 
+    /// Ordinary growth of a file; a failure leaves it as it was.
+    pub(crate) fn reserve_file(&self, file: &D::File, from: u64, bytes: u64) -> Result<()> {
+        self.reserve(true, bytes)?;
+        self.device.allocate(file, from, bytes).map_err(full)
+    }
+
     /// Ordinary growth leaves a reserve, so that deletes, flushes and checkpoints can finish on a
     /// full device.
     fn reserve(&self, ordinary: bool, bytes: u64) -> Result<()> {

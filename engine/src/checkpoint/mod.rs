@@ -21,7 +21,7 @@ use pleach_beatree::space::{self, Extents};
 use pleach_core::page::branch::Entry;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Key};
-use pleach_io::{Device, Event, Runtime, Step};
+use pleach_io::{Device, Event, OpenMode, Runtime, Step};
 
 use crate::error::{Error, Result};
 use crate::log::Point;
@@ -32,6 +32,8 @@ use crate::superblock::{DurabilityMode, ImagePlace, Superblock};
 use image::{ImageWriter, Written, node_file};
 use table::{StreamPlace, Table};
 
+/// Pages that an image may grow by, beside a quarter, without asking for room.
+const IMAGE_SLACK: u64 = 32;
 /// Regions serialised in one step.
 const REGIONS: usize = 256;
 
@@ -264,6 +266,27 @@ fn place_of<D: Device>(
     })
 }
 
+/// Keeps room for the next images in both files: a checkpoint on a full disk is what lets its log, and
+/// with it the disk, become free again. Without room they stay as they are.
+fn reserve_images<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    pages: u64,
+) -> Result<()> {
+    let wanted = (pages + pages / 4 + IMAGE_SLACK) * 4096;
+    for name in crate::files::IMAGES {
+        let file = shared.device.open(name, OpenMode::Write)?;
+        let len = shared.device.len(&file)?;
+        if len >= wanted {
+            continue;
+        }
+        match shared.reserve_file(&file, len, wanted - len) {
+            Err(Error::Full(_)) => {}
+            reserved => reserved?,
+        }
+    }
+    Ok(())
+}
+
 /// Steps 3 to 6.
 fn finish<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
@@ -313,6 +336,7 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
         let place = NodePlace { file: node_file(work.file), page: region.page, tag: region.tag };
         shared.checkpointed(region.prefix.first_key(), *position, place);
     }
+    reserve_images(shared, u64::from(image.pages))?;
     shared.replay_start.store(work.cut.position, Ordering::Release);
     shared.checkpoint_full.store(false, Ordering::Release);
     Counters::add(&shared.counters.checkpoints, 1);

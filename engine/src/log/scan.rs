@@ -59,7 +59,8 @@ pub struct CutReport {
     /// Bytes from there to the end of the last record that could be recognised, torn ones
     /// included; 0 when none could.
     pub bytes: u64,
-    /// How many records could be recognised.
+    /// How many records of the last writable open could be recognised. Those of earlier ones were cut
+    /// off, and reported, before.
     pub records: u64,
     /// What was found at the cut.
     pub invalid: Invalid,
@@ -79,7 +80,8 @@ pub struct ScanEnd {
     pub prepared_through: u64,
     /// Valid records seen.
     pub records: u64,
-    /// What was cut off; `None` when nothing but blank space follows.
+    /// What was cut off; `None` when nothing follows but blank space, what a recycled segment held
+    /// before, and what an earlier open has cut off.
     pub cut: Option<CutReport>,
 }
 
@@ -127,6 +129,14 @@ where
             Err(invalid) => return Ok(scanner.finish(invalid)?),
         }
     }
+}
+
+/// What the end's segment holds behind the end.
+struct Rest {
+    /// Zeros only.
+    blank: bool,
+    /// Records of another place, or of an earlier open.
+    used_before: bool,
 }
 
 type Verdict = Result<(Header, u64), Invalid>;
@@ -219,11 +229,11 @@ impl<D: Device> Scanner<D> {
         }
         self.end.proven = self.end.proven.max(known);
         let mut cut = CutReport { position, bytes: 0, records: 0, invalid };
-        let mut blank = true;
+        let mut rest = Rest { blank: true, used_before: false };
         for (from, to) in self.reader.stretches(position) {
-            self.search(from, to, &mut cut, &mut blank)?;
+            self.search(from, to, &mut cut, &mut rest)?;
         }
-        let nothing = blank && cut.records == 0;
+        let nothing = (rest.blank || rest.used_before) && cut.records == 0;
         self.end.cut = (!nothing).then_some(cut);
         self.close()
     }
@@ -247,7 +257,7 @@ impl<D: Device> Scanner<D> {
         from: u64,
         to: u64,
         cut: &mut CutReport,
-        blank: &mut bool,
+        rest: &mut Rest,
     ) -> Result<(), ScanError> {
         let own_segment = cut.position / self.input.segment_size;
         let mut at = from;
@@ -255,7 +265,7 @@ impl<D: Device> Scanner<D> {
             let stop = to.min(align_up(at + 1, BLOCK));
             let Some(bytes) = self.reader.read(at, stop - at)? else { return Ok(()) };
             if at / self.input.segment_size == own_segment {
-                *blank &= bytes.iter().all(|byte| *byte == 0);
+                rest.blank &= bytes.iter().all(|byte| *byte == 0);
             }
             let hit = (bytes.chunks_exact(8))
                 .position(|word| word[..4] == MAGIC.to_le_bytes())
@@ -265,6 +275,8 @@ impl<D: Device> Scanner<D> {
                 continue;
             };
             if let Ok((header, _)) = self.header(hit)? {
+                rest.used_before |= header.database == self.input.database
+                    && (header.position != hit || header.incarnation < self.input.incarnation);
                 self.testify(&header, hit, cut)?;
             }
             at = hit + ALIGN;
@@ -288,8 +300,10 @@ impl<D: Device> Scanner<D> {
         }
         self.end.proven = self.end.proven.max(durable_through);
         self.known_prepared = self.known_prepared.max(header.prepared_through);
-        cut.records += 1;
-        cut.bytes = cut.bytes.max(header.end() - cut.position);
+        if header.incarnation == self.input.incarnation {
+            cut.records += 1;
+            cut.bytes = cut.bytes.max(header.end() - cut.position);
+        }
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ mod crash;
 mod crash_during_recovery;
 mod crash_every_boundary;
 mod creation_is_atomic;
+mod damage_is_found_or_survived;
 mod errors_are_never_acknowledged;
 mod log_records_encode_and_decode;
 mod log_support;
