@@ -126,7 +126,7 @@ pub(crate) fn examine<H: Hasher, D: Device>(
     opening.commit = recovered.tip.number;
     opening.replayed = recovered.scan.end.position - replay;
     opening.cut = recovered.scan.cut;
-    opening.notes = notes(device, &superblocks, &incarnation, size)?;
+    opening.notes = notes(device, &superblocks, incarnation, size)?;
     Ok(Examined { superblocks, incarnation, recovered, space, log_from, opening })
 }
 
@@ -177,7 +177,7 @@ fn leaf_space<D: Device>(
 fn notes<D: Device>(
     device: &D,
     superblocks: &SuperblockStore<D>,
-    incarnation: &Incarnation,
+    incarnation: Incarnation,
     log_segment: u64,
 ) -> Result<Vec<Note>> {
     let mut notes = Vec::new();
@@ -221,13 +221,13 @@ pub(crate) fn renew_spares<D: Device>(device: &D, log_segment: u64) -> Result<()
 
 /// No room for what an open has to write is [`Error::Full`], wherever it shows.
 pub(crate) fn full_at_open(error: Error) -> Error {
-    let io = match &error {
-        Error::Io(io)
-        | Error::Log(LogError::Io(io) | LogError::Full(io))
-        | Error::Superblock(SuperblockError::Io(io))
-        | Error::Incarnation(incarnation::IncarnationError::Io(io))
-        | Error::Creation(crate::creation::CreationError::Io(io)) => io,
-        _ => return error,
+    let (Error::Io(io)
+    | Error::Log(LogError::Io(io) | LogError::Full(io))
+    | Error::Superblock(SuperblockError::Io(io))
+    | Error::Incarnation(incarnation::IncarnationError::Io(io))
+    | Error::Creation(crate::creation::CreationError::Io(io))) = &error
+    else {
+        return error;
     };
     if io.is_full() { Error::Full(io.to_string()) } else { missing(error) }
 }

@@ -29,7 +29,7 @@ pub struct Geometry {
 
 impl Default for Geometry {
     fn default() -> Self {
-        Self { segment_pages: 256, log_segment: 64 << 20, size_factor: 150 }
+        Self { segment_pages: 256, log_segment: 32 << 20, size_factor: 150 }
     }
 }
 

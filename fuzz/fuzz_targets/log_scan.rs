@@ -2,7 +2,8 @@
 //! it accepts is a chain. Bodies go through the views of commits and locations.
 //!
 //! Input: one byte of flags, then the first segment's bytes; with flag 1, 88-byte strings that
-//! start with the magic get a good checksum, so that the fuzzer passes the first gate.
+//! start with the magic get a good checksum, so that the fuzzer passes the first gate. With the
+//! highest flag the database was closed where the scan begins.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -20,10 +21,11 @@ const SEGMENT: usize = 4 * PAGE;
 fuzz_target!(|data: &[u8]| {
     let Some((flags, bytes)) = data.split_first() else { return };
     let mut bytes = bytes[..bytes.len().min(3 * SEGMENT)].to_vec();
-    bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
+    bytes.resize(bytes.len().next_multiple_of(SEGMENT), 0);
     if flags & 1 != 0 {
         sign(&mut bytes);
     }
+    let clean = flags & 0x80 != 0;
     let names: Vec<String> = (0..3).map(name).collect();
     let files = bytes.chunks(SEGMENT).zip(&names);
     let image = Image::from_files(files.map(|(part, name)| (&**name, Content::from_bytes(part))));
@@ -34,7 +36,9 @@ fuzz_target!(|data: &[u8]| {
         segment_size: SEGMENT as u64,
         incarnation: 9,
         from: Point::default(),
-        durable_through: u64::from(flags >> 1) * 64,
+        durable_through: if clean { 0 } else { u64::from(flags >> 1) * 64 },
+        prepared_through: bytes.len() as u64,
+        clean,
     };
     let mut last = Point::default();
     let end = scan(&disk, &input, |view| {
@@ -47,6 +51,7 @@ fuzz_target!(|data: &[u8]| {
     });
     if let Ok(end) = end {
         assert!(end.end == last && end.proven <= last.position);
+        assert_eq!(end.prepared_through, bytes.len() as u64);
         assert!(input.durable_through <= last.position);
     }
 });
@@ -71,6 +76,7 @@ fn sign(bytes: &mut [u8]) {
             previous: word(6),
             body_checksum: body_checksum(DATABASE, [&bytes[body]]),
             incarnation: bytes[at + 64].into(),
+            prepared_through: at as u64 + 1 + word(9) % (4 * SEGMENT as u64),
         };
         bytes[at..at + HEADER_LEN].copy_from_slice(&header.encode().0);
     }

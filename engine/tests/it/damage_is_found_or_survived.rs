@@ -100,7 +100,7 @@ impl Subject {
                 Err(
                     Error::Page { .. } | Error::StalePage { .. } | Error::Io(_) | Error::Corrupt(_),
                 ) => {
-                    assert_ne!(report.verdict(), Verdict::Clean, "{what}: key {id} cannot be read")
+                    assert_ne!(report.verdict(), Verdict::Clean, "{what}: key {id} cannot be read");
                 }
                 Err(error) => panic!("{what}: key {id}: {error}"),
             }
