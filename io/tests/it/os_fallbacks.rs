@@ -118,14 +118,14 @@ fn assert_played(output: &Output) {
 fn without_io_uring_threads_serve_and_asking_for_a_ring_is_an_error() {
     for role in ["ENOSYS", "EPERM"] {
         let dir = tempfile::tempdir().expect("tempdir");
-        assert_played(&command(role, dir.path()).output().expect("spawn"));
+        assert_played(&command(module_path!(), role, dir.path()).output().expect("spawn"));
     }
 }
 
 #[test]
 fn without_o_direct_files_go_through_the_page_cache() {
     let dir = tempfile::tempdir().expect("tempdir");
-    let child = command("ramfs", dir.path());
+    let child = command(module_path!(), "ramfs", dir.path());
     // A mount namespace of its own: nothing is left behind. Code 77 stands for "cannot mount".
     let script = "mount -t ramfs none \"$0\" || exit 77; exec \"$@\"";
     for flags in ["-m", "-rm"] {

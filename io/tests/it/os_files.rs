@@ -54,7 +54,7 @@ fn child() {
 fn a_write_cut_short_by_a_limit_is_an_error_that_says_so() {
     let dir = tempfile::tempdir().expect("tempdir");
     // The limit's signal would end the process; a shell sets both, without unsafe code here.
-    let child = command("limited", dir.path());
+    let child = command(module_path!(), "limited", dir.path());
     let mut shell = std::process::Command::new("prlimit");
     shell.arg(format!("--fsize={LIMIT}")).arg("env").arg("--ignore-signal=XFSZ");
     shell.arg(child.get_program()).args(child.get_args());
@@ -89,6 +89,21 @@ fn a_name_is_created_once_listed_renamed_and_removed() {
     assert_eq!(device.list().expect("list again"), ["b"], "a listing starts at the beginning");
     device.remove("b").expect("remove");
     assert!(device.remove("b").expect_err("gone").is_not_found());
+}
+
+#[test]
+fn two_names_are_exchanged_in_one_step() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let device = device(dir.path());
+    std::fs::write(dir.path().join("a"), "first").expect("write");
+    std::fs::write(dir.path().join("b"), "second").expect("write");
+    if device.exchange("a", "b").expect("exchange") {
+        device.sync_folder().expect("sync");
+        let read = |name| std::fs::read_to_string(dir.path().join(name)).expect("read");
+        assert_eq!((read("a"), read("b")), ("second".to_owned(), "first".to_owned()));
+    }
+    assert!(device.exchange("a", "none").expect_err("no such file").is_not_found());
+    assert!(device.exchange("a", "LOCK").is_err());
 }
 
 #[test]

@@ -75,7 +75,7 @@ struct Racer {
 
 impl Racer {
     fn new(role: &str, folder: &Path) -> Self {
-        let mut child = start(role, folder);
+        let mut child = start(module_path!(), role, folder);
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         Self { child, input, output }

@@ -151,6 +151,31 @@ fn lengths_and_reservations_are_volatile_until_a_sync_of_the_file() {
 }
 
 #[test]
+fn an_exchange_is_lost_or_kept_as_a_whole() {
+    let (disk, file) = disk_with_file(1);
+    disk.sync(&file).unwrap();
+    let other = disk.open("g", OpenMode::CreateNew).unwrap();
+    disk.allocate(&other, 0, 3 * PAGE as u64).unwrap();
+    disk.sync(&other).unwrap();
+    disk.sync_folder().unwrap();
+    assert!(disk.exchange("f", "g").unwrap());
+    let pages = |image: &pleach_io::sim::Image| {
+        (image.file("f").unwrap().pages(), image.file("g").unwrap().pages())
+    };
+    let before = pages(now(&disk).outcome(CrashMode::Dropped).image());
+    let after = pages(now(&disk).outcome(CrashMode::Kept).image());
+    assert_eq!((before.1, after.0), (3, 3));
+    assert_eq!((before.0, before.1), (after.1, after.0));
+    for outcome in now(&disk).outcomes(1, 12) {
+        let found = pages(outcome.image());
+        assert!(found == before || found == after, "never half done");
+    }
+    disk.sync_folder().unwrap();
+    assert_eq!(pages(now(&disk).outcome(CrashMode::Dropped).image()), after);
+    assert!(disk.exchange("f", "none").is_err());
+}
+
+#[test]
 fn folder_changes_are_volatile_until_a_folder_sync() {
     let (disk, file) = disk_with_file(1);
     disk.sync(&file).unwrap();

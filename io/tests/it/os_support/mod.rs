@@ -72,15 +72,22 @@ pub(crate) fn bytes(pages: usize) -> u64 {
 const ROLE: &str = "PLEACH_IO_TEST_ROLE";
 const ARGUMENT: &str = "PLEACH_IO_TEST_ARGUMENT";
 
-/// Starts this test binary again; its test `child` finds `role` and plays it.
-pub(crate) fn start(role: &str, argument: &Path) -> Child {
-    command(role, argument).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("spawn")
+/// Starts this test binary again; the test `child` of a module finds `role` and plays it.
+pub(crate) fn start(module: &str, role: &str, argument: &Path) -> Child {
+    command(module, role, argument)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("spawn")
 }
 
 /// The command that [`start`] starts.
-pub(crate) fn command(role: &str, argument: &Path) -> Command {
+pub(crate) fn command(module: &str, role: &str, argument: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("own path"));
-    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
+    // The path of a test begins behind the binary's name.
+    let (_, module) = module.split_once("::").expect("a module of the binary");
+    let test = format!("{module}::child");
+    command.args(["--exact", &test, "--nocapture", "--test-threads=1"]);
     command.env(ROLE, role).env(ARGUMENT, argument);
     command
 }
