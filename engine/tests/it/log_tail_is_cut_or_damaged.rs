@@ -6,8 +6,8 @@ use crate::log_support::{
 };
 use pleach::log::segment::name;
 use pleach::log::{BLOCK, Header, Point, ScanError, ScanInput};
-use pleach_io::sim::{Damage, PageOf, Rng, SimDisk, SimOptions};
-use pleach_io::{Device, OpenMode, PageBuf};
+use pleach_io::sim::{Damage, Fault, PageOf, Rng, Rule, SimDisk, SimOptions, Times, code};
+use pleach_io::{Device, OpenMode, Operation, PageBuf};
 
 /// A log of `batches` batches, some synced, and its headers.
 fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<Header>) {
@@ -289,4 +289,30 @@ fn behind_a_clean_close_unreadable_sectors_do_not_matter_and_records_do() {
     assert_eq!(read_log(&disk, &stale).expect("intact").0.len(), 1);
     let stale = ScanInput { incarnation: 0, ..stale };
     assert!(matches!(read_log(&disk, &stale), Err(ScanError::Future { .. })));
+}
+
+#[test]
+fn a_spare_segment_that_cannot_be_renamed_goes_on_waiting() {
+    // It had been taken from the list before the rename failed, and was lost until the next open.
+    let mut rng = Rng::new(7);
+    for operation in [Operation::Rename, Operation::Open] {
+        let disk = SimDisk::new(0, SimOptions::default());
+        let (mut writer, mut tail) = new_log(&disk);
+        for number in 1..=8 {
+            writer.append(&mut tail, &mut [record(number, 9000, rng.next())]).expect("no faults");
+            writer.sync().expect("no faults");
+        }
+        let segments = writer.segments().clone();
+        segments.retire(writer.end().position).expect("no faults");
+        let before = segments.stats();
+        assert!(before.spare > 0);
+        let next = segments.prepared_through() + 1;
+        disk.inject(Rule::nth(operation, "log-", 1, Times::Once, Fault::Errno(code::EIO)));
+        assert!(segments.ensure(next).is_err(), "{operation:?}");
+        assert_eq!(segments.stats(), before, "{operation:?}: nothing is lost");
+        segments.ensure(next).expect("the fault strikes once");
+        let after = segments.stats();
+        assert_eq!((after.recycled, after.spare), (before.recycled + 1, before.spare - 1));
+        assert_eq!(after.made, before.made, "{operation:?}: a spare was used");
+    }
 }
