@@ -39,8 +39,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 
 /// `1.89`, `1.89.0` and `1` as numbers.
 fn version(text: &str) -> Vec<u32> {
-    let mut parts: Vec<u32> =
-        text.split('.').map(|part| part.parse().expect("a number")).collect();
+    let mut parts: Vec<u32> = text.split('.').map(|part| part.parse().expect("a number")).collect();
     parts.resize(3, 0);
     parts
 }

@@ -28,4 +28,4 @@ pub mod search;
 pub use hasher::{Blake3, Hasher, Sha2};
 pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
 pub use prefix::Prefix;
-pub use proof::{Lookup, VerifyError, witness};
+pub use proof::{Limits, Lookup, VerifyError, witness};
