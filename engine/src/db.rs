@@ -14,7 +14,7 @@ use pleach_beatree::space::{self, Space};
 use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
-use pleach_io::{Device, DeviceInfo, Event, LockMode, OpenMode, Runtime, Step};
+use pleach_io::{Device, DeviceInfo, Event, IoError, LockMode, OpenMode, Operation, Runtime, Step};
 
 use crate::ahead::{Arrivals, FoldAhead};
 use crate::answers::Answers;
@@ -67,10 +67,29 @@ impl<H: Hasher> Db<H> {
             create_folder: options.create,
             ..OsOptions::default()
         };
-        let device = OsDevice::open(&options.path, os)?;
+        let device = OsDevice::open(&options.path, os).map_err(no_folder)?;
         let runtime = Threads::new(options.threads)?;
         Self::open_on(device, runtime, options)
     }
+}
+
+/// A folder that is not there has no database in it.
+pub(crate) fn no_folder(error: IoError) -> Error {
+    match error {
+        IoError::Os { operation: Operation::OpenFolder, .. } if error.is_not_found() => {
+            Error::Missing
+        }
+        other => other.into(),
+    }
+}
+
+/// Why a folder with other files, of which `found` is one, is not opened. One with the rest of a
+/// database's files has lost its superblock: it must not be sent away as somebody else's.
+pub(crate) fn refusal<D: Device>(device: &D, found: String) -> Result<Error> {
+    let names = device.list()?;
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    let lost = has(incarnation::FILE) && has(LEAF_FILE);
+    Ok(if lost { Error::SuperblockMissing } else { Error::NotADatabase { found } })
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
@@ -79,7 +98,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         options.check()?;
         let folder = creation::inspect(&device)?;
         match folder {
-            Folder::Foreign(found) => return Err(Error::NotADatabase { found }),
+            Folder::Foreign(found) => return Err(refusal(&device, found)?),
             Folder::Empty | Folder::HalfCreated if !options.create => return Err(Error::Missing),
             _ => {}
         }

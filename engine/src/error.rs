@@ -22,7 +22,12 @@ pub enum Error {
         /// A file in it.
         found: String,
     },
-    /// There is no database in the folder.
+    /// The folder holds the other files of a database.
+    #[error(
+        "the superblock file `super` is missing beside the other files of a database: put it back from a copy of the whole folder, or restore that copy"
+    )]
+    SuperblockMissing,
+    /// There is no database in the folder, or no folder.
     #[error("there is no database in the folder; create one with `Options::create`")]
     Missing,
     /// The database cannot be created here.
@@ -35,7 +40,7 @@ pub enum Error {
     #[error(transparent)]
     Scan(crate::log::ScanError),
     /// A page is not what was expected at its place.
-    #[error("page {page} of {file}: {error}; run `pleach check` on the folder")]
+    #[error("page {page} of {file}: {error}")]
     Page {
         /// File name.
         file: &'static str,

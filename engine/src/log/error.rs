@@ -49,7 +49,7 @@ pub enum LogError {
     #[error("an earlier write or sync of the log failed")]
     Poisoned,
     /// A segment that the live part of the log needs is missing or has the wrong length.
-    #[error("log segment {index:#x} has {found:?} bytes, {expected} expected")]
+    #[error("log segment {index:#x} {}, {expected} bytes expected", has(*found))]
     Segment {
         /// Number of the segment.
         index: u64,
@@ -58,6 +58,10 @@ pub enum LogError {
         /// The length in the superblock's geometry.
         expected: u64,
     },
+}
+
+fn has(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "is missing".to_owned(), |bytes| format!("has {bytes} bytes"))
 }
 
 /// Why the bytes at a position are not the log's next record.

@@ -19,6 +19,7 @@ use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::{Device, LockMode, OpenMode};
 
 use crate::creation::{self, Folder};
+use crate::db::{no_folder, refusal};
 use crate::error::{Error, Result};
 use crate::incarnation;
 use crate::recovery::{Recovered, recover};
@@ -42,7 +43,7 @@ struct Opened<D: Device> {
 impl<D: Device> Opened<D> {
     fn new(device: &D) -> Result<Self> {
         match creation::inspect(device)? {
-            Folder::Foreign(found) => return Err(Error::NotADatabase { found }),
+            Folder::Foreign(found) => return Err(refusal(device, found)?),
             Folder::Empty | Folder::HalfCreated => return Err(Error::Missing),
             Folder::Database => {}
         }
@@ -60,7 +61,8 @@ impl<D: Device> Opened<D> {
 }
 
 fn device(path: &Path) -> Result<OsDevice> {
-    Ok(OsDevice::open(path, OsOptions { read_only: true, ..OsOptions::default() })?)
+    let options = OsOptions { read_only: true, ..OsOptions::default() };
+    OsDevice::open(path, options).map_err(no_folder)
 }
 
 /// Work that is the same under every hasher.

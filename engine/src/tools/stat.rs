@@ -8,7 +8,7 @@ use pleach_io::{Device, OpenMode};
 use super::{Opened, UnderHasher, device, with_hasher};
 use crate::checkpoint::image::image_name;
 use crate::error::{Result, hex};
-use crate::shared::LEAF_FILE;
+use crate::shared::{LEAF_FILE, OVERFLOW_FILE};
 use crate::superblock::{DurabilityMode, SlotError, Superblock};
 
 /// Figures of a database, as recovery sees it.
@@ -45,6 +45,8 @@ pub struct Stat {
     pub other_slot: core::result::Result<Superblock, SlotError>,
     /// Writable opens so far.
     pub incarnation: u32,
+    /// Files that are missing or too short for what the index names, one line each.
+    pub damage: Vec<String>,
 }
 
 /// Figures of the folder's database.
@@ -78,6 +80,12 @@ impl<D: Device> UnderHasher<D> for Figures {
         }
         files.sort();
         let extents = recovered.extents.stats();
+        let needed = [
+            (LEAF_FILE, recovered.places.iter().max().map_or(0, |place| u64::from(*place) + 1)),
+            (OVERFLOW_FILE, extents.pages),
+        ];
+        let damage = needed.into_iter().filter_map(|(name, pages)| short(&files, name, pages));
+        let damage = damage.collect();
         Ok(Stat {
             root: recovered.tip.root,
             commit: recovered.tip.number,
@@ -98,7 +106,20 @@ impl<D: Device> UnderHasher<D> for Figures {
             superblock: opened.newest,
             other_slot: opened.older,
             incarnation: opened.incarnation,
+            damage,
         })
+    }
+}
+
+/// What is wrong with a file that must have so many pages.
+fn short(files: &[(String, u64)], name: &str, pages: u64) -> Option<String> {
+    match files.iter().find(|file| file.0 == name) {
+        None => Some(format!("the file `{name}` is missing, {pages} pages of it are in use")),
+        Some((_, bytes)) if bytes / 4096 < pages => {
+            let found = bytes / 4096;
+            Some(format!("the file `{name}` has {found} pages, {pages} are in use"))
+        }
+        Some(_) => None,
     }
 }
 
@@ -169,6 +190,9 @@ impl std::fmt::Display for Stat {
             geometry.size_factor_percent
         )?;
         let total: u64 = self.files.iter().map(|file| file.1).sum();
+        for line in &self.damage {
+            writeln!(f, "damage          {line}")?;
+        }
         write!(f, "files           {total} bytes")?;
         for (name, bytes) in &self.files {
             write!(f, "\n  {name:<22} {bytes:>14}")?;
