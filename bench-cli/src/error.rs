@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::{interrupt, output};
+
 /// Result of anything here.
 pub(crate) type Result<T> = core::result::Result<T, BenchError>;
 
@@ -15,6 +17,9 @@ pub(crate) enum BenchError {
     /// A balance, count, root or witness is wrong.
     #[error("wrong result: {0}")]
     Wrong(String),
+    /// The database that was checked does not open.
+    #[error("{0}")]
+    Unusable(String),
     /// The engine under test refused or failed.
     #[error("{backend}: {message}")]
     Backend {
@@ -34,6 +39,18 @@ pub(crate) enum BenchError {
     /// A child process ended without a result.
     #[error("{0}")]
     Child(String),
+    /// Ctrl-C or the like.
+    #[error("ended by {}: {}", interrupt::name(*.signal), kept(*.partial))]
+    Interrupted {
+        /// The signal.
+        signal: i32,
+        /// Is there a result of what was measured until then?
+        partial: bool,
+    },
+}
+
+const fn kept(partial: bool) -> &'static str {
+    if partial { "the result is that of what was done until then" } else { "nothing was measured" }
 }
 
 impl BenchError {
@@ -48,19 +65,27 @@ impl BenchError {
         move |error| Self::Backend { backend: name, message: one_line(&format!("{error:#}")) }
     }
 
-    /// 2 for what the caller can change, 1 for everything else.
-    pub(crate) const fn code(&self) -> u8 {
+    /// 2 for what the caller can change, 128 and the signal's number after one, 1 for everything
+    /// else.
+    pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::Unusable(_) => 2,
+            Self::Interrupted { signal, .. } => interrupt::code(*signal),
             _ => 1,
         }
     }
 
     /// Prints one line and gives the exit code.
     pub(crate) fn report(&self, program: &str) -> ExitCode {
-        eprintln!("{program}: {}", one_line(&self.to_string()));
+        output::say(&format!("{program}: {}", one_line(&self.to_string())));
         ExitCode::from(self.code())
     }
+}
+
+/// `1 finding`, `2 findings`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }
 
 /// A text on one line.

@@ -13,6 +13,7 @@ use crate::backend::{Kind, Place};
 use crate::child::LoadResult;
 use crate::draws::{Closing, Stream};
 use crate::error::{BenchError, Result};
+use crate::{interrupt, output};
 
 /// Version of the parameter file.
 const SCHEMA: u32 = 1;
@@ -39,17 +40,22 @@ impl Home {
     /// `--dir`, or a temporary folder that goes with this value unless it is to be kept.
     pub(crate) fn new(dir: Option<&Path>, keep: bool) -> Result<Self> {
         if let Some(dir) = dir {
-            std::fs::create_dir_all(dir).map_err(BenchError::file(dir))?;
+            make_usable(dir)?;
             return Ok(Self { root: dir.to_owned(), _temporary: None });
         }
         let made = tempfile::Builder::new().prefix("nomt-bench-").tempdir();
-        let temporary = made.map_err(BenchError::file(&std::env::temp_dir()))?;
+        let temporary = made.map_err(|error| {
+            let at = std::env::temp_dir();
+            let text = format!("no folder can be made in {} ({error})", at.display());
+            BenchError::Usage(format!("{text}: name another with --dir or TMPDIR"))
+        })?;
         let root = temporary.path().to_owned();
         if keep {
             let root = temporary.keep();
-            eprintln!("nomt-bench: keeping {}", root.display());
+            output::say(&format!("nomt-bench: keeping {}", root.display()));
             return Ok(Self { root, _temporary: None });
         }
+        interrupt::remove_at_end(root.clone());
         Ok(Self { root, _temporary: Some(temporary) })
     }
 
@@ -96,6 +102,18 @@ impl Home {
             return Ok(None);
         }
         self.compare(kind, &parameters, log2, stream)?;
+        // An engine would make an empty database there, and every account would be wrong.
+        let folder = self.place(kind).folder;
+        let mut entries = std::fs::read_dir(&folder).into_iter().flatten();
+        if entries.next().is_none() {
+            let file = self.parameter_file(kind);
+            return Err(BenchError::Usage(format!(
+                "{} says that {} holds a database, but that is missing: put it back, or say \
+                 --reset to load it again",
+                file.display(),
+                folder.display()
+            )));
+        }
         Ok(Some(parameters))
     }
 
@@ -186,4 +204,27 @@ impl Home {
         let path = self.parameter_file(kind);
         gone(&path, std::fs::remove_file(&path))
     }
+}
+
+/// Makes a folder where there is none, and tries whether files can be made in it.
+fn make_usable(dir: &Path) -> Result<()> {
+    let cure = "name another folder with --dir";
+    if dir.exists() && !dir.is_dir() {
+        return Err(BenchError::Usage(format!("{} is a file: {cure}", dir.display())));
+    }
+    std::fs::create_dir_all(dir).map_err(|error| {
+        BenchError::Usage(format!("{} cannot be made ({error}): {cure}", dir.display()))
+    })?;
+    check_writable(dir)
+}
+
+/// Tries whether files can be made in a folder.
+pub(crate) fn check_writable(dir: &Path) -> Result<()> {
+    let probe = dir.join(format!(".nomt-bench-{}", std::process::id()));
+    std::fs::File::create_new(&probe).and_then(|_| std::fs::remove_file(&probe)).map_err(|error| {
+        let at = dir.display();
+        BenchError::Usage(format!(
+            "no file can be made in {at} ({error}): name another folder with --dir"
+        ))
+    })
 }

@@ -7,6 +7,7 @@
 //! workload  what a batch computes         backend   engines under test
 //! report    tables and JSON               machine   what the operating system counts
 //! home      the folder of a run           device    the device through our own I/O crate
+//! interrupt Ctrl-C and its like           output    printing that may fail
 //! ```
 
 mod account;
@@ -19,8 +20,10 @@ mod distribution;
 mod draws;
 mod error;
 mod home;
+mod interrupt;
 mod machine;
 mod measure;
+mod output;
 mod progress;
 mod report;
 mod tools;
@@ -29,6 +32,7 @@ mod workload;
 use std::process::ExitCode;
 
 use args::{BenchCli, BenchCommand};
+use error::BenchError;
 
 /// The whole of `nomt-bench`.
 pub fn nomt_bench() -> ExitCode {
@@ -37,14 +41,17 @@ pub fn nomt_bench() -> ExitCode {
         Err(None) => return ExitCode::SUCCESS,
         Err(Some(error)) => return error.report("nomt-bench"),
     };
-    let outcome = match cli.command {
+    if matches!(cli.command, BenchCommand::Child) {
+        return child::main();
+    }
+    let outcome = interrupt::listen().and_then(|()| match cli.command {
         BenchCommand::Init(args) => command::init::init(args),
         BenchCommand::Transfer(args) => command::transfer::transfer(args),
         BenchCommand::Soak(args) => command::soak::soak(args),
         BenchCommand::Recover(args) => command::recover::recover(args),
         BenchCommand::Device(args) => command::device::device(&args),
-        BenchCommand::Child => return child::main(),
-    };
+        BenchCommand::Child => Err(BenchError::Usage("this subcommand is internal".to_owned())),
+    });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error.report("nomt-bench"),

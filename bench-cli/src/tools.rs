@@ -1,21 +1,40 @@
 //! The binary `pleach`: look into a database folder. Reading only; one clear line on errors.
-//! Exit code 0: fine; 1: the database is damaged, busy, or holds findings; 2: bad arguments.
+//! Exit code 0: fine; 1: the database is damaged or busy, or `check` has findings that an open survives;
+//! 2: bad arguments, or `check` finds that the database does not open.
 
-use std::io::{BufWriter, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use pleach::tools::{self, CheckOptions};
+use pleach::tools::{self, CheckOptions, CheckReport, Severity, Stat, Verdict};
 use pleach_core::Key;
+use serde_json::{Value, json};
 
 use crate::account::{from_hex, hex};
 use crate::args;
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, counted};
+use crate::output;
 
-/// Look into a Pleach database.
+/// Name of the file that makes a folder a database.
+const SUPERBLOCK: &str = "super";
+
+const EXAMPLES: &str = "\
+Examples:
+  pleach stat /mnt/ssd/state                 what is there
+  pleach stat /mnt/ssd/state --json          the same for programs
+  pleach check /mnt/ssd/state --root 0x48c0...
+  pleach dump /mnt/ssd/state | head
+  pleach explain /mnt/ssd/state KEY          where a key lies
+
+Nothing is written to the folder. A database that is open is in use: close it first.
+Exit codes: 0 fine; 1 damaged or in use, of `check`: findings that an open survives; 2 arguments that do
+not fit, of `check`: the database does not open.";
+
+/// Looks into the folder of a Pleach state database: figures, a check of everything, all pairs,
+/// the place of a key.
 #[derive(Debug, Parser)]
-#[command(name = "pleach", version, about)]
+#[command(name = "pleach", version, after_help = EXAMPLES)]
 struct ToolsCli {
     #[command(subcommand)]
     command: ToolsCommand,
@@ -23,9 +42,9 @@ struct ToolsCli {
 
 #[derive(Debug, Subcommand)]
 enum ToolsCommand {
-    /// What is in the folder: root, counts, sizes
-    Stat(Folder),
-    /// Reads everything and lists what does not fit; exit code 1 with findings
+    /// What is in the folder: root, counts, sizes; exit code 1 when a file is missing or short
+    Stat(StatArgs),
+    /// Reads everything and lists what does not fit; exit code 1 with findings, 2 when it does not open
     Check(CheckArgs),
     /// All pairs in key order, one a line, in hexadecimal
     Dump(Folder),
@@ -40,29 +59,59 @@ struct Folder {
 }
 
 #[derive(Debug, Args)]
+struct StatArgs {
+    #[command(flatten)]
+    folder: Folder,
+    /// For programs: one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
 struct CheckArgs {
     #[command(flatten)]
     folder: Folder,
-    /// The root that the database must have, 64 hexadecimal digits
+    /// The root that the database must have, 64 hexadecimal digits, with or without 0x
     #[arg(long, value_name = "HEX", value_parser = digits)]
     root: Option<Key>,
+    /// For programs: one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
 struct ExplainArgs {
     #[command(flatten)]
     folder: Folder,
-    /// The key, 64 hexadecimal digits
+    /// The key, 64 hexadecimal digits, with or without 0x
     #[arg(value_name = "HEX", value_parser = digits)]
     key: Key,
 }
 
 fn digits(text: &str) -> core::result::Result<Key, String> {
-    from_hex(text).ok_or_else(|| "say 64 hexadecimal digits".to_owned())
+    let digits = text.trim();
+    let digits = digits.strip_prefix("0x").or(digits.strip_prefix("0X")).unwrap_or(digits);
+    from_hex(digits).ok_or_else(|| {
+        let count = digits.chars().count();
+        format!("say 64 hexadecimal digits, with or without 0x; these are {count} characters")
+    })
 }
 
-fn wrap<E: std::fmt::Display>(error: E) -> BenchError {
-    BenchError::backend("database")(error)
+/// The engine's words about a folder, and what can be done with these commands.
+fn wrap(folder: &Path) -> impl Fn(pleach::Error) -> BenchError + '_ {
+    move |error| {
+        let at = folder.display();
+        let text = match &error {
+            pleach::Error::Missing => format!(
+                "there is no database in {at}: `nomt-bench init --dir {at}` loads one into {at}/pleach"
+            ),
+            pleach::Error::Page { .. } | pleach::Error::StalePage { .. } => {
+                format!("{error}; `pleach check {at}` lists all that is damaged")
+            }
+            _ => error.to_string(),
+        };
+        BenchError::backend("database")(text)
+    }
 }
 
 /// The whole of `pleach`.
@@ -73,7 +122,7 @@ pub(crate) fn main() -> ExitCode {
         Err(Some(error)) => return error.report("pleach"),
     };
     let outcome = match cli.command {
-        ToolsCommand::Stat(folder) => stat(&folder),
+        ToolsCommand::Stat(args) => stat(&args),
         ToolsCommand::Check(args) => check(&args),
         ToolsCommand::Dump(folder) => dump(&folder),
         ToolsCommand::Explain(args) => explain(&args),
@@ -87,67 +136,155 @@ pub(crate) fn main() -> ExitCode {
 impl Folder {
     /// The folder, if it is one: a typing error is the caller's, not the database's.
     fn path(&self) -> Result<&Path> {
-        if self.folder.is_dir() {
-            return Ok(&self.folder);
-        }
-        Err(BenchError::Usage(format!("{} is no folder", self.folder.display())))
+        let folder = &self.folder;
+        let at = folder.display();
+        let wrong = if folder.is_dir() {
+            let inside = databases_in(folder);
+            if inside.is_empty() {
+                return Ok(folder);
+            }
+            format!("{at} is no database itself: give {}, which it holds", inside.join(" or "))
+        } else if folder.exists() {
+            format!("{at} is a file: give the folder of the database, with all its files")
+        } else {
+            format!(
+                "there is no folder {at}: give that of a database (nomt-bench keeps its own in \
+                 DIR/pleach)"
+            )
+        };
+        Err(BenchError::Usage(wrong))
     }
 }
 
-fn stat(folder: &Folder) -> Result<()> {
-    let stat = tools::stat(folder.path()?).map_err(wrap)?;
-    out(|to| writeln!(to, "{stat}"))
+/// Subfolders that hold a database, of a folder that does not.
+fn databases_in(folder: &Path) -> Vec<String> {
+    let has = |folder: &Path, name: &str| folder.join(name).is_file();
+    if has(folder, SUPERBLOCK) {
+        return Vec::new();
+    }
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let inside = entries.map(|entry| entry.path()).filter(|path| has(path, SUPERBLOCK));
+    let mut names: Vec<_> = inside.map(|path| path.display().to_string()).collect();
+    names.sort();
+    names
+}
+
+fn stat(args: &StatArgs) -> Result<()> {
+    let folder = args.folder.path()?;
+    let stat = tools::stat(folder).map_err(wrap(folder))?;
+    let text = if args.json { format!("{:#}", json(&stat)) } else { stat.to_string() };
+    output::print(&format!("{text}\n"))
+}
+
+/// Figures as JSON, schema 1. Fields may be added under the same number.
+fn json(stat: &Stat) -> Value {
+    let block = &stat.superblock;
+    let slot = |generation: u64, commit: u64| json!({"generation": generation, "commit": commit});
+    json!({
+        "schema": 1,
+        "root": hex(&stat.root),
+        "commit": stat.commit,
+        "blob_bytes": stat.blob_bytes,
+        "hasher": stat.hasher,
+        "leaf_pages": stat.pages,
+        "empty_prefixes": stat.empty_prefixes,
+        "regions": stat.regions,
+        "pending_entries": stat.pending_entries,
+        "pending_bytes": stat.pending_bytes,
+        "overflow_pages_used": stat.overflow_pages.0,
+        "overflow_pages": stat.overflow_pages.1,
+        "log_replay_bytes": stat.log_replay_bytes,
+        "superblock": slot(block.generation, block.commit),
+        "other_slot": match &stat.other_slot {
+            Ok(other) => slot(other.generation, other.commit),
+            Err(error) => json!({"error": error.to_string()}),
+        },
+        "incarnation": stat.incarnation,
+        "closed": stat.opening.closed,
+        "geometry": {
+            "leaf_segment": block.geometry.leaf_segment,
+            "overflow_segment": block.geometry.overflow_segment,
+            "log_segment": block.geometry.log_segment,
+            "size_factor_percent": block.geometry.size_factor_percent,
+        },
+        "files_bytes": stat.files.iter().map(|file| file.1).sum::<u64>(),
+        "files": stat.files.iter().map(|file| json!({"name": file.0, "bytes": file.1})).collect::<Value>(),
+        "log_cut_bytes": stat.opening.cut.map(|cut| cut.bytes),
+        "fell_back": stat.opening.fell_back.as_ref().map(ToString::to_string),
+        "notes": stat.opening.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
 }
 
 fn check(args: &CheckArgs) -> Result<()> {
     let path = args.folder.path()?;
-    let report = tools::check(path, CheckOptions::default()).map_err(wrap)?;
-    let mut findings = report.findings;
-    if let Some(wanted) = args.root {
-        let stat = tools::stat(path).map_err(wrap)?;
-        if stat.root != wanted {
-            findings.push(format!("the root is {}", hex(&stat.root)));
+    let report = tools::check(path, CheckOptions::default()).map_err(wrap(path))?;
+    let mut verdict = report.verdict();
+    let mut findings: Vec<(Severity, String)> =
+        report.findings.iter().map(|it| (it.severity, it.what.clone())).collect();
+    if let Some(wanted) = args.root.filter(|_| verdict != Verdict::DoesNotOpen)
+        && report.root != wanted
+    {
+        findings.push((Severity::Survived, format!("the root is {}", hex(&report.root))));
+        verdict = Verdict::Findings;
+    }
+    if args.json {
+        output::print(&format!("{:#}\n", check_json(&report, verdict, &findings)))?;
+    } else {
+        output::write(|to| {
+            findings.iter().try_for_each(|(_, what)| writeln!(to, "{what}"))?;
+            if findings.is_empty() { writeln!(to, "nothing found") } else { Ok(()) }
+        })?;
+    }
+    let count = counted(findings.len(), "finding");
+    match verdict {
+        Verdict::Clean => Ok(()),
+        Verdict::Findings => Err(BenchError::Wrong(format!("{count}; the database opens"))),
+        Verdict::DoesNotOpen => {
+            Err(BenchError::Unusable(format!("{count}; the database does not open")))
         }
     }
-    out(|to| {
-        findings.iter().try_for_each(|finding| writeln!(to, "{finding}"))?;
-        if findings.is_empty() { writeln!(to, "nothing found") } else { Ok(()) }
-    })?;
-    match findings.len() {
-        0 => Ok(()),
-        count => Err(BenchError::Wrong(format!("{count} findings"))),
-    }
+}
+
+/// The report as JSON, schema 1. Fields may be added under the same number.
+fn check_json(report: &CheckReport, verdict: Verdict, findings: &[(Severity, String)]) -> Value {
+    let findings = findings
+        .iter()
+        .map(|(severity, what)| json!({"fatal": *severity == Severity::Fatal, "what": what}));
+    json!({
+        "schema": 1,
+        "verdict": match verdict {
+            Verdict::Clean => "clean",
+            Verdict::Findings => "findings",
+            Verdict::DoesNotOpen => "does not open",
+        },
+        "findings": findings.collect::<Value>(),
+        "commit": report.commit,
+        "root": hex(&report.root),
+        "pages": report.pages,
+        "keys": report.keys,
+        "regions": report.regions,
+        "long_values": report.long_values,
+        "overflow_pages": report.overflow_pages,
+    })
 }
 
 fn dump(folder: &Folder) -> Result<()> {
     let path = folder.path()?;
     let mut failed = Ok(());
-    out(|to| {
+    output::write(|to| {
         let mut broken = Ok(());
         failed = tools::dump(path, &mut |key: &Key, value: &[u8]| {
             broken = writeln!(to, "{} {}", hex(key), hex(value));
             broken.is_ok()
         })
-        .map_err(wrap);
+        .map_err(wrap(path));
         broken
     })?;
     failed
 }
 
 fn explain(args: &ExplainArgs) -> Result<()> {
-    let explanation = tools::explain(args.folder.path()?, &args.key).map_err(wrap)?;
-    out(|to| writeln!(to, "{explanation}"))
-}
-
-/// Writes to standard output. A reader that has enough (`head`) is no error.
-fn out(
-    write: impl FnOnce(&mut BufWriter<std::io::StdoutLock<'static>>) -> std::io::Result<()>,
-) -> Result<()> {
-    let mut to = BufWriter::new(std::io::stdout().lock());
-    match write(&mut to).and_then(|()| to.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(BenchError::file(Path::new("standard output"))(error))
-        }
-        _ => Ok(()),
-    }
+    let folder = args.folder.path()?;
+    let explanation = tools::explain(folder, &args.key).map_err(wrap(folder))?;
+    output::print(&format!("{explanation}\n"))
 }

@@ -27,7 +27,7 @@ fn backends() -> Vec<&'static str> {
     all
 }
 
-fn bench(arguments: &[&str]) -> Output {
+fn bench_output(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nomt-bench"));
     command.args(arguments).output().expect("the binary starts")
 }
@@ -38,7 +38,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// Runs a command that must succeed and gives what it printed.
 fn succeed(arguments: &[&str]) -> String {
-    let output = bench(arguments);
+    let output = bench_output(arguments);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{arguments:?}\n{out}\n{err}");
     out
@@ -46,7 +46,7 @@ fn succeed(arguments: &[&str]) -> String {
 
 /// Runs a command that must fail with this code and one line, and gives the line.
 fn fail(code: i32, arguments: &[&str]) -> String {
-    let output = bench(arguments);
+    let output = bench_output(arguments);
     let err = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{err}");
     assert_eq!(err.lines().count(), 1, "{arguments:?}\n{err}");
@@ -495,6 +495,144 @@ fn device_measures_a_small_file_and_removes_it() {
     assert_eq!(std::fs::read_dir(at.path()).expect("the folder").count(), 0);
 }
 
+#[test]
+fn numbers_take_separators_and_units_and_refusals_say_what_is_accepted() {
+    let at = folder();
+    let document = transfer(
+        &at,
+        &["--batch", "1_00", "--cache-mib", "64 MiB", "--log-limit-mib", "1m", "--seed", "1,000"],
+    );
+    let run = &document["runs"][0];
+    assert_eq!((&run["batch"], &run["cache_mib"]), (&Value::from(100), &Value::from(64)));
+    assert_eq!((&run["log_limit_mib"], &run["seed"]), (&Value::from(1), &Value::from(1000)));
+    let cases: [(&[&str], &str); 8] = [
+        (&["--cache-mib", "4"], "8 to 16,777,216 MiB"),
+        (&["--cache-mib", "99999999999999999999"], "1GiB"),
+        (&["--cache-mib", "1XB"], "1GiB"),
+        (&["--batch", "25,00"], "25,000"),
+        (&["--batch", "many"], "64k"),
+        (&["--batches", "1.5"], "auto or a number"),
+        (&["--threads", "2000"], "1 to 1,024"),
+        (&["--log2", "2^20"], "1 to 32"),
+    ];
+    for (arguments, words) in cases {
+        let line = fail(2, &[&["transfer", "--backend", "model"], arguments].concat());
+        assert!(line.contains(words), "{line}");
+    }
+}
+
+#[test]
+fn folders_that_cannot_be_used_are_refused_with_a_cure() {
+    for (dir, words) in [
+        ("/etc/passwd", "is a file"),
+        ("/etc/passwd/db", "cannot be made"),
+        ("/proc", "no file can be made in /proc"),
+    ] {
+        for command in ["transfer", "device"] {
+            let line = fail(2, &[command, "--dir", dir]);
+            assert!(line.contains("--dir"), "{line}");
+            assert!(command == "device" || line.contains(words), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_database_that_is_missing_is_not_made_anew() {
+    for backend in backends() {
+        let (at, db) = (folder(), folder());
+        let dir = db.path().to_str().expect("a plain name");
+        let first = transfer(&at, &["--backend", backend, "--dir", dir]);
+        let inside = db.path().join(backend);
+        std::fs::remove_dir_all(&inside).expect("removed");
+        let size = ["--log2", "8", "--batch", "50", "--cache-mib", "64", "--quiet"];
+        let again = [&["transfer", "--backend", backend, "--dir", dir], &size[..]].concat();
+        for _ in 0..2 {
+            let line = fail(2, &again);
+            assert!(line.contains("missing") && line.contains("--reset"), "{line}");
+            // The second time there is an empty folder in its place.
+            std::fs::create_dir_all(&inside).expect("made");
+        }
+        let reset = transfer(&at, &["--backend", backend, "--dir", dir, "--reset"]);
+        assert_eq!(reset["runs"][0]["root"], first["runs"][0]["root"]);
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let db = folder();
+    let dir = db.path().to_str().expect("a plain name");
+    let tiny = ["--log2", "8", "--batch", "50", "--batches", "2", "--cache-mib", "64", "--quiet"];
+    let run = [&["transfer", "--dir", dir], &tiny[..]].concat();
+    succeed(&run);
+    let inside = db.path().join("pleach");
+    let inside = inside.to_str().expect("a plain name");
+    let (bench, pleach) = (env!("CARGO_BIN_EXE_nomt-bench"), env!("CARGO_BIN_EXE_pleach"));
+    let commands: [(&str, &[&str]); 8] = [
+        (bench, &run),
+        (bench, &["--help"]),
+        (bench, &["transfer", "--help"]),
+        (pleach, &["--version"]),
+        (pleach, &["stat", inside]),
+        (pleach, &["stat", inside, "--json"]),
+        (pleach, &["check", inside]),
+        (pleach, &["dump", inside]),
+    ];
+    for (program, arguments) in commands {
+        let mut command = Command::new(program);
+        let output = command.args(arguments).stdout(full()).output().expect("it starts");
+        let err = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}\n{err}");
+        assert!(err.lines().count() == 1 && err.contains("standard output"), "{err}");
+
+        // A reader that has gone before the first byte.
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(program);
+        let output = command.args(arguments).stdout(writer).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert_eq!(text(&output.stderr), "", "{arguments:?}");
+    }
+    let output = bench_output(&[&run[..], &["--json", "/dev/full"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let err = text(&output.stderr);
+    assert!(err.lines().count() == 1 && err.contains("/dev/full"), "{err}");
+    // Nobody hears of a wrong argument here; the exit code remains.
+    let mut command = Command::new(bench);
+    let output = command.args(["transfer", "--batch", "0"]).stderr(full()).status();
+    assert_eq!(output.expect("it starts").code(), Some(2));
+}
+
+#[test]
+fn help_begins_with_what_the_program_is_and_ends_with_examples() {
+    for (program, first, example) in [
+        (env!("CARGO_BIN_EXE_nomt-bench"), "Measures the state database", "nomt-bench transfer --"),
+        (env!("CARGO_BIN_EXE_pleach"), "Looks into the folder", "pleach stat /"),
+    ] {
+        let output = Command::new(program).arg("--help").output().expect("it starts");
+        let help = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(help.starts_with(first), "{help}");
+        assert!(help.contains("Examples:") && help.contains(example), "{help}");
+        assert!(help.contains("Exit codes:"), "{help}");
+    }
+}
+
+#[test]
+fn counts_are_printed_as_counts_and_nothing_as_0() {
+    let size = ["--log2", "10", "--batch", "100", "--batches", "2", "--cache-mib", "64", "--quiet"];
+    let out = succeed(&[&["transfer"], &size[..]].concat());
+    let cell = |name: &str| {
+        let line = out.lines().find(|line| line.trim_start().starts_with(name));
+        line.and_then(|line| line.split_whitespace().last()).expect("a row").to_owned()
+    };
+    for row in ["leaf misses", "upper trie pages read", "pages reread", "checkpoints"] {
+        let count = cell(row);
+        assert!(count.bytes().all(|byte| byte.is_ascii_digit() || byte == b','), "{row} {count}");
+    }
+    assert!(!out.contains(" 0.000"), "{out}");
+}
+
 mod tools {
     use super::*;
 
@@ -543,5 +681,148 @@ mod tools {
             assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{err}");
             assert_eq!(err.lines().count(), 1, "{arguments:?}\n{err}");
         }
+    }
+
+    /// A small database of the bench; gives the bench's folder and the database's.
+    fn database(db: &TempDir) -> (String, String) {
+        let dir = db.path().to_str().expect("a plain name");
+        transfer(&folder(), &["--backend", "pleach", "--dir", dir]);
+        (dir.to_owned(), db.path().join("pleach").to_str().expect("a plain name").to_owned())
+    }
+
+    fn refusal(code: i32, arguments: &[&str]) -> String {
+        let output = pleach(arguments);
+        let err = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{err}");
+        assert_eq!(err.lines().count(), 1, "{arguments:?}\n{err}");
+        err
+    }
+
+    #[test]
+    fn a_wrong_folder_is_answered_with_the_right_one() {
+        let db = folder();
+        let (dir, inside) = database(&db);
+        for command in ["stat", "check", "dump"] {
+            let line = refusal(2, &[command, &dir]);
+            assert!(line.contains(&format!("give {inside}")), "{line}");
+            let line = refusal(2, &[command, &format!("{dir}/nowhere")]);
+            assert!(line.contains("there is no folder") && line.contains("DIR/pleach"), "{line}");
+            let line = refusal(2, &[command, &format!("{inside}/super")]);
+            assert!(line.contains("is a file"), "{line}");
+        }
+        let empty = folder();
+        let line = refusal(1, &["stat", empty.path().to_str().expect("a plain name")]);
+        assert!(line.contains("no database") && line.contains("nomt-bench init --dir"), "{line}");
+    }
+
+    #[test]
+    fn roots_and_keys_may_begin_with_0x() {
+        let db = folder();
+        let (_, inside) = database(&db);
+        let document = pleach(&["stat", &inside, "--json"]);
+        let document: Value = serde_json::from_slice(&document.stdout).expect("JSON");
+        let root = document["root"].as_str().expect("a root");
+        for root in [format!("0x{root}"), format!("0X{}", root.to_uppercase())] {
+            let output = pleach(&["check", &inside, "--root", &root]);
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        }
+        let zeros = format!("0x{}", "0".repeat(64));
+        assert_eq!(pleach(&["explain", &inside, &zeros]).status.code(), Some(0));
+        let line = refusal(2, &["check", &inside, "--root", "0x12"]);
+        assert!(line.contains("64 hexadecimal digits") && line.contains("these are 2"), "{line}");
+        let output = pleach(&["check", &inside, "--root", &zeros]);
+        assert!(
+            text(&output.stderr).ends_with("1 finding; the database opens\n"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+
+    #[test]
+    fn stat_says_the_same_to_programs() {
+        let db = folder();
+        let (_, inside) = database(&db);
+        let told = text(&pleach(&["stat", &inside]).stdout);
+        let output = pleach(&["stat", &inside, "--json"]);
+        assert_eq!(output.status.code(), Some(0));
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(document["schema"], 1);
+        assert!(told.contains(document["root"].as_str().expect("a root")));
+        for field in [
+            "commit",
+            "leaf_pages",
+            "regions",
+            "pending_entries",
+            "log_replay_bytes",
+            "incarnation",
+            "files_bytes",
+        ] {
+            let number = document[field].as_u64().unwrap_or_else(|| panic!("{field}"));
+            assert!(told.contains(&number.to_string()), "{field} {number}\n{told}");
+        }
+        assert_eq!(document["notes"], Value::Array(Vec::new()));
+        let files = document["files"].as_array().expect("files");
+        assert!(
+            files.iter().any(|file| file["name"] == "leaf" && file["bytes"].as_u64() > Some(0))
+        );
+    }
+
+    #[test]
+    fn lost_files_are_named_and_a_damaged_page_is_sent_to_check_only_from_elsewhere() {
+        let db = folder();
+        let (_, inside) = database(&db);
+        let at = |name: &str| Path::new(&inside).join(name);
+        let leaf = std::fs::read(at("leaf")).expect("the leaf file");
+        std::fs::remove_file(at("leaf")).expect("removed");
+        for arguments in [&["stat", &inside][..], &["stat", &inside, "--json"]] {
+            let output = pleach(arguments);
+            let err = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{err}");
+            assert!(err.contains("`leaf` is missing"), "{err}");
+        }
+        let output = pleach(&["check", &inside, "--json"]);
+        assert_eq!(output.status.code(), Some(2), "it does not open");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(report["verdict"], "does not open");
+        assert_eq!(report["findings"][0]["fatal"], true);
+        // All pages, so that one in use is among them.
+        let mut damaged = leaf.clone();
+        damaged.chunks_mut(4096).for_each(|page| page[100] ^= 1);
+        std::fs::write(at("leaf"), damaged).expect("written");
+        let output = pleach(&["check", &inside]);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("page ") && !said.contains("pleach check"), "{said}");
+        let line = refusal(1, &["dump", &inside]);
+        assert!(line.contains(&format!("`pleach check {inside}`")), "{line}");
+        std::fs::write(at("leaf"), leaf).expect("written");
+
+        std::fs::rename(at("super"), db.path().join("super")).expect("moved");
+        for (command, code) in [("stat", 1), ("check", 2), ("dump", 1)] {
+            let output = pleach(&[command, &inside]);
+            let said = text(&output.stdout) + &text(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{said}");
+            assert!(said.contains("`super` is missing"), "{said}");
+        }
+        std::fs::rename(db.path().join("super"), at("super")).expect("moved back");
+
+        // A dead copy is a finding that an open survives, and so is a file that nobody may write.
+        let mut copies = std::fs::read(at("incarnation")).expect("the incarnation file");
+        copies[100] ^= 1;
+        std::fs::write(at("incarnation"), &copies).expect("written");
+        let output = pleach(&["check", &inside, "--json"]);
+        assert_eq!(output.status.code(), Some(1));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(report["verdict"], "findings");
+        assert_eq!(report["findings"].as_array().map(Vec::len), Some(1), "{report}");
+        copies[100] ^= 1;
+        std::fs::write(at("incarnation"), &copies).expect("written");
+        assert_eq!(pleach(&["check", &inside]).status.code(), Some(0));
+        let mut rights = std::fs::metadata(at("leaf")).expect("there").permissions();
+        rights.set_readonly(true);
+        std::fs::set_permissions(at("leaf"), rights).expect("changed");
+        let output = pleach(&["check", &inside]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stdout).contains("chmod u+rw"), "{}", text(&output.stdout));
     }
 }

@@ -5,7 +5,7 @@
 //! * [`prefix`]: trie positions as bits and length;
 //! * [`proof`]: proofs, witnesses and their verifiers;
 //! * [`page`]: how leaf pages, branch pages and streams lie in 4 KiB;
-//! * `naive` (a feature, on by default): the slow, obvious twin of everything clever here.
+//! * `naive` (a feature, for tests): the slow, obvious twin of everything clever here.
 //!
 //! A light client that verifies witnesses needs this crate alone. `docs/trie.md` has the definitions.
 #![no_std]
@@ -28,4 +28,4 @@ pub mod search;
 pub use hasher::{Blake3, Hasher, Sha2};
 pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
 pub use prefix::Prefix;
-pub use proof::{Lookup, VerifyError, witness};
+pub use proof::{Limits, Lookup, VerifyError, witness};

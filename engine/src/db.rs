@@ -14,7 +14,7 @@ use pleach_beatree::space;
 use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
-use pleach_io::{Device, DeviceInfo, Event, LockMode, OpenMode, Runtime, Step};
+use pleach_io::{Device, DeviceInfo, Event, IoError, LockMode, OpenMode, Operation, Runtime, Step};
 
 use crate::ahead::{Arrivals, FoldAhead};
 use crate::answers::Answers;
@@ -67,9 +67,19 @@ impl<H: Hasher> Db<H> {
             create_folder: options.create,
             ..OsOptions::default()
         };
-        let device = OsDevice::open(&options.path, os)?;
+        let device = OsDevice::open(&options.path, os).map_err(no_folder)?;
         let runtime = Threads::new(options.threads)?;
         Self::open_on(device, runtime, options)
+    }
+}
+
+/// A folder that is not there has no database in it.
+pub(crate) fn no_folder(error: IoError) -> Error {
+    match error {
+        IoError::Os { operation: Operation::OpenFolder, .. } if error.is_not_found() => {
+            Error::Missing
+        }
+        other => other.into(),
     }
 }
 

@@ -22,7 +22,7 @@ pub enum Error {
         /// A file in it.
         found: String,
     },
-    /// There is no database in the folder.
+    /// There is no database in the folder, or no folder.
     #[error("there is no database in the folder; create one with `Options::create`")]
     Missing,
     /// The database cannot be created here.
@@ -35,7 +35,7 @@ pub enum Error {
     #[error(transparent)]
     Scan(crate::log::ScanError),
     /// A page is not what was expected at its place.
-    #[error("page {page} of {file}: {error}; run `pleach check` on the folder")]
+    #[error("page {page} of {file}: {error}")]
     Page {
         /// File name.
         file: &'static str,
@@ -74,7 +74,7 @@ pub enum Error {
     },
     /// A file of the database is missing.
     #[error(
-        "the file {file} of the database is missing: give it back, or restore the folder from a backup"
+        "the file `{file}` is missing beside the other files of a database: put it back, or restore the whole folder from a copy"
     )]
     MissingFile {
         /// File name.

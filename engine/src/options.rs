@@ -90,14 +90,14 @@ impl Options {
     /// The memory budget for everything that grows, in MiB.
     #[must_use]
     pub fn cache_mib(mut self, mib: u64) -> Self {
-        self.cache_bytes = mib << 20;
+        self.cache_bytes = mib.saturating_mul(1 << 20);
         self
     }
 
     /// The same in KiB, for crash tests with a tiny geometry.
     #[must_use]
     pub fn cache_kib(mut self, kib: u64) -> Self {
-        self.cache_bytes = kib << 10;
+        self.cache_bytes = kib.saturating_mul(1 << 10);
         self
     }
 
@@ -139,14 +139,14 @@ impl Options {
     /// A cap on resident trie nodes inside the budget, in KiB; `Some(0)`: none stays.
     #[must_use]
     pub fn trie_cache_kib(mut self, kib: Option<u64>) -> Self {
-        self.trie_cache = kib.map(|kib| kib << 10);
+        self.trie_cache = kib.map(|kib| kib.saturating_mul(1 << 10));
         self
     }
 
     /// Size of the log at which a checkpoint is made, in MiB.
     #[must_use]
     pub fn log_limit_mib(mut self, mib: u64) -> Self {
-        self.log_limit = mib << 20;
+        self.log_limit = mib.saturating_mul(1 << 20);
         self
     }
 
@@ -212,7 +212,12 @@ impl Options {
         // Log segments of less than 64 KiB are for crash tests, and so are budgets of a few pages.
         let testing = self.geometry.log_segment < 64 << 10;
         if self.cache_bytes < if testing { 256 << 10 } else { 8 << 20 } {
-            return wrong("the memory budget is less than 8 MiB: give at least --cache-mib 8");
+            return wrong(
+                "the memory budget is less than 8 MiB: give `Options::cache_mib` 8 or more",
+            );
+        }
+        if self.cache_bytes > 1 << 44 {
+            return wrong("the memory budget is more than 16 TiB: give `Options::cache_mib` less");
         }
         if self.threads == 0 || self.threads > 1024 {
             return wrong("the number of threads must be between 1 and 1024");

@@ -5,7 +5,7 @@
 //! the oracle in [`model`].
 
 use pleach_core::{
-    Blake3, Key, Lookup, Node, Prefix,
+    Blake3, Key, Limits, Lookup, Node, Prefix, VerifyError,
     naive::Naive,
     proof::{Access, Op, Terminal, multi, path, witness},
 };
@@ -148,6 +148,7 @@ impl Input<'_> {
 /// Both verifiers on the bytes of a multiproof.
 pub fn multi_agrees(bytes: &[u8], root: &Node) -> bool {
     let first = multi::verify::<Blake3>(bytes, root);
+    limits_hold(|limits| multi::verify_with::<Blake3>(bytes, root, limits).map(|_| ()));
     assert_eq!(first.is_ok(), second::verify::<Blake3>(bytes, false, root).is_some());
     if let Ok(verified) = &first {
         for terminal in verified.terminals() {
@@ -160,6 +161,9 @@ pub fn multi_agrees(bytes: &[u8], root: &Node) -> bool {
 /// Both verifiers on the bytes of a witness; the new root, if they accept.
 pub fn witness_agrees(bytes: &[u8], root: &Node) -> Option<Node> {
     let first = witness::verify::<Blake3>(bytes, root);
+    limits_hold(|limits| {
+        witness::verify_with::<Blake3>(bytes, root, limits).map(|verified| *verified.new_root())
+    });
     let new_root = first.as_ref().ok().map(|verified| *verified.new_root());
     assert_eq!(new_root, second::verify::<Blake3>(bytes, true, root));
     if let Ok(verified) = &first {
@@ -172,8 +176,20 @@ pub fn witness_agrees(bytes: &[u8], root: &Node) -> Option<Node> {
     new_root
 }
 
+/// Under a limit of the hashes that are announced the verdict is that without limits; with one
+/// less there is none.
+fn limits_hold<T: PartialEq + core::fmt::Debug>(
+    verify: impl Fn(&Limits) -> Result<T, VerifyError>,
+) {
+    let with = |hashes| verify(&Limits { hashes, ..Limits::UNLIMITED });
+    let Err(VerifyError::OverLimit { needed, .. }) = with(0) else { return };
+    assert!(matches!(with(needed - 1), Err(VerifyError::OverLimit { .. })));
+    assert_eq!(with(needed), verify(&Limits::UNLIMITED));
+}
+
 /// A path proof: no panic.
 pub fn path_holds(bytes: &[u8], root: &Node) -> bool {
+    limits_hold(|limits| path::verify_with::<Blake3>(bytes, root, limits).map(|_| ()));
     path::verify::<Blake3>(bytes, root)
         .inspect(|verified| {
             assert_ne!(verified.get(verified.terminal().bits()), Lookup::OutOfScope);

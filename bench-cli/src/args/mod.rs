@@ -1,19 +1,42 @@
 //! Command lines. Everything absurd is refused here, before anything is created: exit code 2 and
 //! one line that says what to change.
 
+pub(crate) mod numbers;
 pub(crate) mod values;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::args::numbers::{count, kib, mib};
 use crate::args::values::{Count, Durability, IoChoice, Minutes, Switch};
 use crate::distribution::Distribution;
 use crate::error::{BenchError, one_line};
+use crate::output;
 
-/// Workloads of the field on Pleach and its peers.
+/// What both help texts say of numbers.
+const NUMBERS: &str = "\
+Numbers: 25000, 25,000, 25_000, 64k (64,000), 3M, 2^20. Sizes: a number of the flag's unit, or with
+its own: 512MiB, 1GiB (or 1G), 1GB (10^9 bytes).
+Exit codes: 0 right, 1 a wrong result or a failure, 2 arguments that do not fit, 130 Ctrl-C, 143
+SIGTERM, 129 SIGHUP: the batch at hand is finished and what was measured is printed; a second one
+ends at once.";
+
+const EXAMPLES: &str = "\
+Examples:
+  nomt-bench transfer                                    2^20 accounts in a temporary folder
+  nomt-bench transfer --log2 24 --cache-mib 2GiB --dir /mnt/ssd/bench
+  nomt-bench transfer --batch 10k --batches 100 --json result.json --report result.html
+  nomt-bench init --log2 22 --dir /mnt/ssd/bench         load once, run often
+  nomt-bench soak --minutes 30 --dir /mnt/ssd/bench
+  nomt-bench recover --kills 50                          SIGKILL, reopen, check; 50 times
+  nomt-bench device --dir /mnt/ssd                       what the device itself can do
+";
+
+/// Measures the state database Pleach: loads accounts, runs transfers, kills and reopens it, checks
+/// every balance, root and witness, and prints a table.
 #[derive(Debug, Parser)]
-#[command(name = "nomt-bench", version, about, long_about = None)]
+#[command(name = "nomt-bench", version, after_help = format!("{EXAMPLES}\n{NUMBERS}"))]
 pub(crate) struct BenchCli {
     #[command(subcommand)]
     pub(crate) command: BenchCommand,
@@ -41,10 +64,10 @@ pub(crate) enum BenchCommand {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Common {
     /// Number of accounts at the start, as a power of two
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=32))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = count::<u32>(1..=32))]
     pub(crate) log2: u32,
     /// Fixes every draw
-    #[arg(long, default_value_t = 12345)]
+    #[arg(long, default_value_t = 12345, value_parser = count::<u64>(0..=u64::MAX))]
     pub(crate) seed: u64,
     /// Engines, one after the other on the same operations: pleach, nomt (feature peer-nomt)
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "pleach")]
@@ -53,25 +76,25 @@ pub(crate) struct Common {
     #[arg(long, value_name = "MODE", default_value = "commit")]
     pub(crate) durability: Durability,
     /// One memory budget for everything
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=16_777_216))]
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(8..=16_777_216))]
     pub(crate) cache_mib: u64,
     /// Worker threads (default: all cores)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = count::<u16>(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// Page reads in flight
-    #[arg(long, value_name = "W", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "W", default_value_t = 128, value_parser = count::<u32>(1..=4096))]
     pub(crate) in_flight: u32,
     /// How files are read and written: auto, uring or blocking
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) io: IoChoice,
     /// Cap on trie nodes in memory, inside the budget; 0: none stays
-    #[arg(long, value_name = "KIB")]
+    #[arg(long, value_name = "KIB", value_parser = kib(0..=16_777_216 << 10))]
     pub(crate) trie_cache_kib: Option<u64>,
     /// Memory of the load (default: the engine's own)
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=16_777_216))]
+    #[arg(long, value_name = "MIB", value_parser = mib(16..=16_777_216))]
     pub(crate) load_mib: Option<u64>,
     /// Log size at which a checkpoint starts
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = mib(1..=1_048_576))]
     pub(crate) log_limit_mib: u64,
     /// Setting of a peer, such as nomt.readers=16 (may be repeated)
     #[arg(long, value_name = "NAME=VALUE")]
@@ -98,10 +121,10 @@ pub(crate) struct Common {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StreamArgs {
     /// Transfers a batch; a batch is one commit
-    #[arg(long, default_value_t = 25_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, default_value_t = 25_000, value_parser = count::<u32>(1..=10_000_000))]
     pub(crate) batch: u32,
     /// Percent of a batch's receivers that are new accounts
-    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = count::<u32>(0..=100))]
     pub(crate) fresh: u32,
     /// How accounts are drawn: uniform, zipf:S or pareto
     #[arg(long, default_value = "uniform")]
@@ -135,16 +158,16 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_name = "N|auto", default_value = "4")]
     pub(crate) warmup: Count,
     /// Keep K uncommitted batches as overlays and commit behind them
-    #[arg(long, value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=4096))]
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = count::<u32>(0..=4096))]
     pub(crate) overlay_window: u32,
     /// Verify one witness in K
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = count::<u64>(1..=u64::MAX))]
     pub(crate) verify_every: u64,
     /// Empty the system's page cache between load and run (needs root)
     #[arg(long)]
     pub(crate) drop_caches: bool,
     /// Let the backends take turns of N batches, all of them open, one running at a time
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1_000_000))]
     pub(crate) alternate: Option<u32>,
     /// Writes the results as one HTML page with plots
     #[arg(long, value_name = "FILE")]
@@ -162,28 +185,28 @@ pub(crate) struct SoakArgs {
     #[arg(long, value_name = "M", default_value = "10")]
     pub(crate) minutes: Minutes,
     /// So many batches, however long they take
-    #[arg(long, value_name = "N", conflicts_with = "minutes", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", conflicts_with = "minutes", value_parser = count::<u64>(1..=10_000_000))]
     pub(crate) batches: Option<u64>,
     /// Loaded accounts that close in a batch, in percent of its transfers
-    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = count::<u32>(0..=100))]
     pub(crate) deletes: u32,
     /// Batches after which a batch's new accounts close
-    #[arg(long, value_name = "BATCHES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "BATCHES", default_value_t = 16, value_parser = count::<u32>(1..=1_000_000))]
     pub(crate) life: u32,
     /// Sessions that stay open while batches go on
-    #[arg(long, value_name = "K", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=1024))]
+    #[arg(long, value_name = "K", default_value_t = 4, value_parser = count::<u32>(0..=1024))]
     pub(crate) sessions: u32,
     /// Batches that each of them stays open for
-    #[arg(long, value_name = "BATCHES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "BATCHES", default_value_t = 16, value_parser = count::<u32>(1..=1_000_000))]
     pub(crate) session_batches: u32,
     /// Batches before the clock starts; auto: until the delta is steady
     #[arg(long, value_name = "N|auto", default_value = "auto")]
     pub(crate) warmup: Count,
     /// Verify one witness in K
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = count::<u64>(1..=u64::MAX))]
     pub(crate) verify_every: u64,
     /// Seconds of a row of the table
-    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = count::<u32>(1..=86_400))]
     pub(crate) row_seconds: u32,
     /// Exit 1 when a figure does not stay level
     #[arg(long)]
@@ -201,7 +224,7 @@ pub(crate) struct RecoverArgs {
     #[command(flatten)]
     pub(crate) stream: StreamArgs,
     /// How often the process is killed
-    #[arg(long, value_name = "K", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "K", default_value_t = 20, value_parser = count::<u32>(1..=1_000_000))]
     pub(crate) kills: u32,
 }
 
@@ -212,16 +235,16 @@ pub(crate) struct DeviceArgs {
     #[arg(long, default_value = ".")]
     pub(crate) dir: PathBuf,
     /// Size of the test file; larger than the device's own cache is better
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(16..=1_048_576))]
     pub(crate) size_mib: u64,
     /// Milliseconds a measurement
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = count::<u64>(10..=600_000))]
     pub(crate) millis: u64,
     /// How files are read and written: auto, uring or blocking
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) io: IoChoice,
     /// Fixes the places that are read and written
-    #[arg(long, default_value_t = 12345)]
+    #[arg(long, default_value_t = 12345, value_parser = count::<u64>(0..=u64::MAX))]
     pub(crate) seed: u64,
     /// Do not run fio beside, even where it is installed
     #[arg(long)]
@@ -235,8 +258,7 @@ pub(crate) struct DeviceArgs {
 pub(crate) fn parse<C: Parser>() -> Result<C, Option<BenchError>> {
     C::try_parse().map_err(|error| {
         if !error.use_stderr() {
-            let _ = error.print();
-            return None;
+            return output::judge(error.print()).err();
         }
         // clap explains itself over many lines; the first paragraph is the message, and a
         // `tip:` says what was probably meant.

@@ -5,6 +5,8 @@ use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::args::numbers;
+
 /// Serializes a type through its text.
 macro_rules! as_text {
     ($type:ty) => {
@@ -58,9 +60,9 @@ impl FromStr for Count {
         if text == "auto" {
             return Ok(Self::Auto);
         }
-        match text.parse() {
-            Ok(count) if count <= 10_000_000 => Ok(Self::Fixed(count)),
-            _ => Err("say auto or a number up to 10000000".to_owned()),
+        match numbers::whole(text) {
+            Some(count) if count <= 10_000_000 => Ok(Self::Fixed(count)),
+            _ => Err("say auto or a number up to 10,000,000, such as 40, 1,000 or 2k".to_owned()),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use pleach::{Access, AccessKind, LoadOptions, Options, Pleach};
-use pleach_core::{Blake3, Key};
+use pleach_core::{Blake3, Key, Limits};
 use pleach_io::{OsDevice, Threads};
 
 use crate::account;
@@ -307,7 +307,9 @@ impl Witness for PleachWitness {
     }
 
     fn verify(&self, prev_root: &Root) -> core::result::Result<Proven, String> {
-        let verified = pleach_core::witness::verify::<Blake3>(&self.0, prev_root)
+        // Our own bytes, of a batch of any size.
+        let limits = Limits::UNLIMITED;
+        let verified = pleach_core::witness::verify_with::<Blake3>(&self.0, prev_root, &limits)
             .map_err(|error| error.to_string())?;
         let mut proven = Proven { new_root: *verified.new_root(), ..Proven::default() };
         for op in verified.ops() {
@@ -325,5 +327,5 @@ impl Witness for PleachWitness {
 /// Findings of the offline checker.
 pub(crate) fn check(folder: &Path) -> Result<Vec<String>> {
     let report = pleach::tools::check(folder, pleach::tools::CheckOptions::default());
-    Ok(report.map_err(wrap)?.findings)
+    Ok(report.map_err(wrap)?.findings.iter().map(ToString::to_string).collect())
 }

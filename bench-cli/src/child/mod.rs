@@ -20,6 +20,7 @@ use crate::args::values::Count;
 use crate::backend::{EngineOptions, Kind, Place, Root};
 use crate::draws::Stream;
 use crate::error::{BenchError, Result};
+use crate::interrupt;
 pub(crate) use check::{CheckResult, InspectResult};
 pub(crate) use load::LoadResult;
 pub(crate) use run::RunResult;
@@ -138,7 +139,7 @@ fn say(event: &Event) -> Result<()> {
 
 /// The hidden subcommand: does the job on standard input.
 pub(crate) fn main() -> ExitCode {
-    let spec = match read_spec() {
+    let spec = match interrupt::note_in_child().and_then(|()| read_spec()) {
         Ok(spec) => spec,
         Err(error) => return error.report("nomt-bench"),
     };

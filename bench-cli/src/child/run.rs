@@ -16,6 +16,7 @@ use crate::child::series::{BatchSample, Sampler};
 use crate::child::views::Views;
 use crate::child::{Event, HexRoot, Order, RunPlan, Spec, next_order, say};
 use crate::error::{BenchError, Result};
+use crate::interrupt;
 use crate::machine::{self, DiskUse};
 use crate::measure::{Phase, Quantiles};
 use crate::workload::transfer::{self, Change, Prepared};
@@ -32,6 +33,8 @@ pub(crate) struct RunResult {
     pub(crate) first_batch: u64,
     pub(crate) warmup: u64,
     pub(crate) batches: u64,
+    /// Ended by a signal before the plan was done.
+    pub(crate) interrupted: bool,
     pub(crate) transfers: u64,
     pub(crate) moved: u64,
     pub(crate) empty: u64,
@@ -158,7 +161,7 @@ impl Runner<'_> {
                     done >= AUTO_WARMUP.1 || (done >= AUTO_WARMUP.0 && is_steady(&levels))
                 }
             };
-            if enough {
+            if enough || interrupt::asked() {
                 return Ok(done);
             }
             self.batch()?;
@@ -176,7 +179,7 @@ impl Runner<'_> {
         if plan.stepped {
             self.steps(plan, &start, warmup)?;
         } else {
-            while !self.enough(plan, &start) {
+            while !self.enough(plan, &start) && !interrupt::asked() {
                 self.batch()?;
                 let of = match plan.batches {
                     Count::Fixed(batches) => warmup + batches,
@@ -218,6 +221,9 @@ impl Runner<'_> {
             self.outside = self.outside.plus(&DiskUse { read: 0, written: 0, ..waited });
             let Order::Go(batches) = order else { return Ok(()) };
             for _ in 0..batches {
+                if interrupt::asked() {
+                    break;
+                }
                 self.batch()?;
             }
             event = Event::Stepped { enough: self.enough(plan, start) };
@@ -344,6 +350,7 @@ impl Runner<'_> {
             return Err(BenchError::Wrong("the last root is not the last batch's".to_owned()));
         }
         let mut result = self.result;
+        result.interrupted = interrupt::asked();
         result.notes = self.engine.notes();
         let closing = Instant::now();
         self.engine.close()?;

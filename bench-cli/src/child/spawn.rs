@@ -4,10 +4,11 @@ use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::child::{Event, Job, Order, Spec};
 use crate::error::{BenchError, Result};
+use crate::{interrupt, output};
 
 /// A running child.
 pub(crate) struct Running {
@@ -16,27 +17,38 @@ pub(crate) struct Running {
     /// Open while the job takes orders.
     orders: Option<ChildStdin>,
     what: String,
+    /// It has been waited for: its id may be another's.
+    reaped: bool,
 }
 
 impl Running {
-    /// Starts this executable again with a job.
+    /// Starts this executable again with a job, unless a signal was caught.
     pub(crate) fn start(spec: &Spec) -> Result<Self> {
+        interrupt::check()?;
         let what = format!("the {} child ({})", spec.backend.name(), job_name(spec));
         let failed = |error: std::io::Error| BenchError::Child(format!("{what}: {error}"));
         let program = std::env::current_exe().map_err(failed)?;
         let mut command = Command::new(program);
         command.arg("__child").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(failed)?;
+        if let Some(id) = pid(&process) {
+            interrupt::add_child(id, matches!(spec.job, Job::Run(_)));
+        }
         let mut text = serde_json::to_string(spec)
             .map_err(|error| BenchError::Child(format!("{what}: {error}")))?;
         text.push('\n');
         let (Some(mut input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
             return Err(BenchError::Child(format!("{what}: no pipes")));
         };
-        input.write_all(text.as_bytes()).map_err(failed)?;
         let stepped = matches!(spec.job, Job::Run(plan) if plan.stepped);
+        let sent = input.write_all(text.as_bytes()).map_err(failed);
         let orders = stepped.then_some(input);
-        Ok(Self { process, events: BufReader::new(output).lines(), orders, what })
+        // From here on the child is waited for, whatever happens.
+        let running =
+            Self { process, events: BufReader::new(output).lines(), orders, what, reaped: false };
+        // A child that a signal has ended cannot take its job.
+        sent.map_err(|error| interrupt::check().err().unwrap_or(error))?;
+        Ok(running)
     }
 
     /// The next event; `None` when the child has closed its output. Lines that are no events
@@ -46,7 +58,7 @@ impl Running {
             let line = self.events.next()?.ok()?;
             match serde_json::from_str(&line) {
                 Ok(event) => return Some(event),
-                Err(_) => eprintln!("{line}"),
+                Err(_) => output::say(&line),
             }
         }
     }
@@ -64,6 +76,7 @@ impl Running {
             }
         }
         self.wait()?;
+        interrupt::check()?;
         Err(self.silent())
     }
 
@@ -90,7 +103,7 @@ impl Running {
     /// Kills the child with SIGKILL after a time. The process is not reaped before
     /// [`Running::wait`], so its id cannot have been given to another.
     pub(crate) fn kill_after(&self, time: Duration) -> std::thread::JoinHandle<()> {
-        let id = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        let id = pid(&self.process);
         std::thread::spawn(move || {
             std::thread::sleep(time);
             if let Some(id) = id {
@@ -102,6 +115,13 @@ impl Running {
 
     /// Waits until the child has ended.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
+        if let Some(id) = pid(&self.process).filter(|_| !self.reaped) {
+            // As long as it is not reaped, no other process can have its id, and be killed for it.
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            while waitid(WaitId::Pid(id), options).err() == Some(rustix::io::Errno::INTR) {}
+            interrupt::remove_child(id);
+            self.reaped = true;
+        }
         self.process.wait().map_err(|error| BenchError::Child(format!("{}: {error}", self.what)))
     }
 
@@ -118,8 +138,13 @@ impl Drop for Running {
     fn drop(&mut self) {
         // Only a failed parent leaves a child behind; both are no-ops after `wait`.
         let _ = self.process.kill();
-        let _ = self.process.wait();
+        let _ = self.wait();
     }
+}
+
+/// The id of a child.
+fn pid(process: &Child) -> Option<Pid> {
+    i32::try_from(process.id()).ok().and_then(Pid::from_raw)
 }
 
 fn job_name(spec: &Spec) -> String {
@@ -139,7 +164,11 @@ pub(crate) fn run_job(spec: &Spec, mut hear: impl FnMut(&Event)) -> Result<Event
     match last {
         Some(Event::Failed { code, message }) => Err(child.failure(code, message)),
         Some(event) if status.success() => Ok(event),
-        _ => Err(BenchError::Child(format!("{} ended without a result: {status}", child.what))),
+        _ => {
+            // It may have been killed for a signal.
+            interrupt::check()?;
+            Err(BenchError::Child(format!("{} ended without a result: {status}", child.what)))
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::child::{Event, Job, LoadResult, Order, RunPlan, RunResult};
 use crate::command::transfer::{self, Outcome};
 use crate::command::{Setting, drop_caches};
 use crate::error::{BenchError, Result};
+use crate::interrupt;
 use crate::progress::Progress;
 
 /// A backend whose child is alive.
@@ -76,11 +77,16 @@ pub(crate) fn run(
     for side in &mut sides {
         runs.push(side.end()?);
     }
+    if runs.iter().all(|run| run.batches == 0) {
+        interrupt::check()?;
+    }
     sides
         .into_iter()
         .zip(runs)
+        // A signal may have come before a side's first turn.
+        .filter(|(_, run)| run.batches > 0)
         .map(|(side, run)| {
-            let check = transfer::check(setting, side.kind)?;
+            let check = interrupt::left_out(transfer::check(setting, side.kind), true)?;
             let Side { kind, load, loaded_now, .. } = side;
             let outcome = Outcome { kind, load, loaded_now, run, check, dropped_caches };
             transfer::count_witnesses(setting, &outcome.run)?;
@@ -98,7 +104,7 @@ fn take_turns(setting: &Setting, sides: &mut [Side], batches: Count, step: u64) 
             Count::Fixed(all) => (step.min(all - done), all),
             Count::Auto => (step, 0),
         };
-        if count == 0 {
+        if count == 0 || interrupt::caught().is_some() {
             return Ok(());
         }
         let mut enough = false;

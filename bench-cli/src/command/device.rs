@@ -4,23 +4,27 @@ use serde_json::json;
 
 use crate::args::DeviceArgs;
 use crate::child::Event;
+use crate::command::check_output;
 use crate::device::{self, Row, Suite};
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::report::{Grid, json, number};
+use crate::{interrupt, output};
 
 /// Measures the folder's device.
 pub(crate) fn device(args: &DeviceArgs) -> Result<()> {
+    check_output(args.json.as_deref())?;
     let machine = Machine::describe(&args.dir);
     let bar = Progress::new(false, "device", "measurements");
     let suite = device::run(args, |done, of| bar.hear(&Event::Progress { done, of }))?;
     drop(bar);
-    print!("{}", table(args, &machine, &suite));
+    let printed = output::print(&table(args, &machine, &suite));
     if let Some(path) = &args.json {
         json::write(path, &document(args, &machine, &suite))?;
     }
-    Ok(())
+    printed?;
+    interrupt::after_printing()
 }
 
 fn table(args: &DeviceArgs, machine: &Machine, suite: &Suite) -> String {

@@ -8,6 +8,7 @@ use crate::draws::Stream;
 use crate::error::{BenchError, Result};
 use crate::machine::Machine;
 use crate::report::{self, json};
+use crate::{interrupt, output};
 
 /// Loads each backend's database.
 pub(crate) fn init(args: InitArgs) -> Result<()> {
@@ -27,19 +28,22 @@ pub(crate) fn init(args: InitArgs) -> Result<()> {
         prefetch: Switch(true),
         overlay_window: 0,
         batches: 0,
+        written: 0,
         alternate: None,
     };
     let setting = Setting::new(args.common, &extra)?;
     let mut loads = Vec::new();
     for &kind in &setting.kinds {
-        let (loaded, anew) = setting.ensure_loaded(kind, None)?;
+        let load = setting.ensure_loaded(kind, None);
+        let Some((loaded, anew)) = interrupt::left_out(load, !loads.is_empty())? else { break };
         loads.push((kind, loaded, anew));
     }
-    print!("{}", report::table::loads(&loads));
+    let printed = output::print(&report::table::loads(&loads));
     if let Some(path) = &setting.common.json {
         let machine = Machine::describe(setting.home.root());
         json::write_loads(path, &machine, &setting, &loads)?;
     }
+    printed?;
     if let Some(first) = loads.first()
         && let Some(other) = loads.iter().find(|load| load.1.root != first.1.root)
     {
@@ -51,5 +55,5 @@ pub(crate) fn init(args: InitArgs) -> Result<()> {
             hex(&other.1.root.0)
         )));
     }
-    Ok(())
+    interrupt::after_printing()
 }

@@ -11,13 +11,15 @@ use std::path::Path;
 
 use crate::args::Common;
 use crate::args::values::Switch;
-use crate::backend::{self, EngineOptions, Kind, sizing};
+use crate::backend::sizing::{self, Demand};
+use crate::backend::{self, EngineOptions, Kind};
 use crate::child::spawn::{run_job, unexpected};
 use crate::child::{Event, Job, LoadResult, Spec};
 use crate::draws::Stream;
 use crate::error::{BenchError, Result};
 use crate::home::Home;
 use crate::machine;
+use crate::output;
 use crate::progress::Progress;
 use crate::workload::replay::Replay;
 
@@ -38,8 +40,10 @@ pub(crate) struct Extra {
     pub(crate) witness: Switch,
     pub(crate) prefetch: Switch,
     pub(crate) overlay_window: u32,
-    /// Batches that are expected, for sizing.
+    /// Batches after which no more accounts live at the same time, for sizing.
     pub(crate) batches: u64,
+    /// Batches that are run, for sizing; all that a database can grow by when it is not known.
+    pub(crate) written: u64,
     /// Batches a turn, when the backends take turns.
     pub(crate) alternate: Option<u32>,
 }
@@ -78,7 +82,11 @@ impl Setting {
         if extra.alternate.is_some() {
             alternate::check_sides(kinds.len())?;
         }
-        check_needs(&common, &kinds, &options, extra.alternate.is_some())?;
+        let demand = Demand {
+            accounts: grown,
+            accesses: extra.written.saturating_mul(2 * u64::from(extra.stream.batch)),
+        };
+        check_needs(&common, &kinds, &options, &demand, extra.alternate.is_some())?;
         let home = Home::new(common.dir.as_deref(), common.keep)?;
         let (stream, alternate) = (extra.stream, extra.alternate);
         Ok(Self { common, kinds, home, stream, options, alternate })
@@ -148,7 +156,7 @@ fn peer_args(args: &[String]) -> Result<Vec<(String, String)>> {
 
 /// Empties the system's page cache; says why not, when it could not.
 fn drop_caches() -> bool {
-    machine::drop_caches().inspect_err(|why| eprintln!("nomt-bench: {why}")).is_ok()
+    machine::drop_caches().inspect_err(|why| output::say(&format!("nomt-bench: {why}"))).is_ok()
 }
 
 /// Refuses what cannot fit, with the need stated; `together`: all backends are open at once.
@@ -156,9 +164,10 @@ fn check_needs(
     common: &Common,
     kinds: &[Kind],
     options: &EngineOptions,
+    demand: &Demand,
     together: bool,
 ) -> Result<()> {
-    let needs = kinds.iter().map(|&kind| sizing::need(kind, options));
+    let needs = kinds.iter().map(|&kind| sizing::need(kind, options, demand));
     let checking = Replay::memory(options.expected_accounts);
     let each = needs.clone().map(|need| need.memory);
     let running = if together { each.sum() } else { each.max().unwrap_or(0) };

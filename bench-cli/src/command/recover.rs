@@ -15,11 +15,12 @@ use crate::child::{CheckResult, Event, InspectResult, Job, RunPlan, ViewPlan};
 use crate::command::transfer::{check, stream_of};
 use crate::command::{Extra, Setting};
 use crate::draws::Draws;
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, counted};
 use crate::machine::Machine;
 use crate::measure::Phase;
 use crate::progress::Progress;
 use crate::report::{self, json};
+use crate::{interrupt, output};
 
 /// Kill between so many milliseconds after the child's first commit began.
 const KILL_AFTER: (u64, u64) = (5, 400);
@@ -36,7 +37,8 @@ pub(crate) struct Recovered {
     pub(crate) clean_checks: u32,
     pub(crate) open_after_kill: Phase,
     pub(crate) open_after_close: Phase,
-    pub(crate) check: CheckResult,
+    /// Absent after a signal.
+    pub(crate) check: Option<CheckResult>,
     pub(crate) root: Root,
     pub(crate) seconds: f64,
 }
@@ -60,18 +62,22 @@ pub(crate) fn recover(args: RecoverArgs) -> Result<()> {
         prefetch: args.stream.prefetch,
         overlay_window: 0,
         batches: u64::from(args.kills) * 20,
+        written: u64::from(args.kills) * 20,
         alternate: None,
     };
     let setting = Setting::new(args.common, &extra)?;
     let mut results = Vec::new();
     for &kind in &setting.kinds {
-        results.push(cycles(&setting, kind, args.kills)?);
+        let result = interrupt::left_out(cycles(&setting, kind, args.kills), !results.is_empty())?;
+        let Some(result) = result else { break };
+        results.push(result);
     }
-    print!("{}", report::table::recover(&setting, &results));
+    let printed = output::print(&report::table::recover(&setting, &results));
     if let Some(path) = &setting.common.json {
         json::write_recover(path, &Machine::describe(setting.home.root()), &setting, &results)?;
     }
-    Ok(())
+    printed?;
+    interrupt::after_printing()
 }
 
 fn cycles(setting: &Setting, kind: Kind, kills: u32) -> Result<Recovered> {
@@ -83,34 +89,38 @@ fn cycles(setting: &Setting, kind: Kind, kills: u32) -> Result<Recovered> {
     let mut state = (opened.batches, opened.root.0);
     let mut result = Recovered {
         kind,
-        kills,
+        kills: 0,
         at_acknowledged: 0,
         at_interrupted: 0,
         clean_checks: 0,
         open_after_kill: Phase::new(),
         open_after_close,
-        check: CheckResult::default(),
+        check: None,
         root: state.1,
         seconds: 0.0,
     };
     let mut draws = Draws::new(setting.stream.seed, b"pleach-bench kills    v1", 0);
     let bar = Progress::new(setting.common.quiet, &format!("{} kills", kind.name()), "kills");
     for cycle in 1..=kills {
-        let promise = kill_one(setting, kind, state, &mut draws)?;
-        let opened = inspect(setting, kind)?;
+        let promise = kill_one(setting, kind, state, &mut draws);
+        // A cycle that a signal ended does not count.
+        let Some(promise) = interrupt::left_out(promise, cycle > 1)? else { break };
+        let opened = interrupt::left_out(inspect(setting, kind), cycle > 1)?;
+        let Some(opened) = opened else { break };
+        // The same database once more, now cleanly closed.
+        let Some(again) = interrupt::left_out(inspect(setting, kind), cycle > 1)? else { break };
         judge(cycle, &promise, &opened, &mut result)?;
         state = (opened.batches, opened.root.0);
-        // The same database once more, now cleanly closed.
-        let again = inspect(setting, kind)?;
         if again.root != opened.root || again.batches != opened.batches {
             return Err(BenchError::Wrong(format!(
                 "cycle {cycle}: a clean reopening changed the root"
             )));
         }
         result.open_after_close.record(Duration::from_secs_f64(again.open_seconds));
+        result.kills = cycle;
         bar.hear(&Event::Progress { done: cycle.into(), of: kills.into() });
     }
-    result.check = check(setting, kind)?;
+    result.check = interrupt::left_out(check(setting, kind), true)?;
     result.root = state.1;
     result.seconds = start.elapsed().as_secs_f64();
     Ok(result)
@@ -159,6 +169,7 @@ fn kill_one(
     if std::os::unix::process::ExitStatusExt::signal(&status) == Some(9) {
         Ok(promise)
     } else {
+        interrupt::check()?;
         Err(BenchError::Child(format!("the {} child ended before its kill: {status}", kind.name())))
     }
 }
@@ -192,7 +203,10 @@ fn judge(
         )));
     }
     if let Some(first) = opened.findings.first() {
-        let text = format!("cycle {cycle}: {} findings, the first: {first}", opened.findings.len());
+        let text = format!(
+            "cycle {cycle}: {}, the first: {first}",
+            counted(opened.findings.len(), "finding")
+        );
         return Err(BenchError::Wrong(text));
     }
     result.clean_checks += u32::from(has_checker(result.kind));

@@ -14,6 +14,7 @@ use crate::error::{BenchError, Result};
 use crate::machine::Machine;
 use crate::report::soak::{Level, Soak};
 use crate::report::{self, html, json};
+use crate::{interrupt, output};
 
 /// Runs the workload on each backend.
 pub(crate) fn soak(args: SoakArgs) -> Result<()> {
@@ -27,6 +28,8 @@ pub(crate) fn soak(args: SoakArgs) -> Result<()> {
         overlay_window: 0,
         // Accounts that live at the same time are no more after this many.
         batches: u64::from(args.life) + 1,
+        // As long as it takes.
+        written: u64::MAX,
         alternate: None,
     };
     let setting = Setting::new(args.common, &extra)?;
@@ -39,7 +42,7 @@ pub(crate) fn soak(args: SoakArgs) -> Result<()> {
         views: ViewPlan { sessions: args.sessions, batches: args.session_batches },
     };
     let outcomes = one_by_one(&setting, plan, false)?;
-    let compared = compare(&setting)?;
+    let compared = compare(&setting, &outcomes)?;
     let machine = Machine::describe(setting.home.root());
     let mut summary = report::table::transfer(&setting, &machine, &outcomes, &compared);
     let soaks: Vec<Soak> =
@@ -57,10 +60,11 @@ pub(crate) fn soak(args: SoakArgs) -> Result<()> {
         summary.verdict.push_str(&soak.verdict());
     }
     let tables: Vec<_> = outcomes.iter().zip(&soaks).map(|(one, soak)| soak.grid(one)).collect();
-    print!("{}", summary.render());
+    let mut text = summary.render();
     for table in &tables {
-        print!("\n{}", table.render());
+        let _ = write!(text, "\n{}", table.render());
     }
+    let printed = output::print(&text);
     if let Some(path) = &setting.common.json {
         let more: Vec<_> = soaks.iter().map(Soak::json).collect();
         json::write_runs(path, &machine, &setting, &outcomes, &compared, &more)?;
@@ -70,6 +74,8 @@ pub(crate) fn soak(args: SoakArgs) -> Result<()> {
         parts.extend(html::plots(&outcomes));
         html::write(path, "nomt-bench soak", &summary, &parts)?;
     }
+    printed?;
+    interrupt::after_printing()?;
     if args.require_level
         && let Some(level) = soaks.iter().flat_map(|soak| &soak.levels).find(|level| !level.holds)
     {

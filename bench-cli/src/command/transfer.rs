@@ -12,6 +12,7 @@ use crate::error::{BenchError, Result};
 use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::report::{self, html, json};
+use crate::{interrupt, output};
 
 /// Everything about one backend's run.
 pub(crate) struct Outcome {
@@ -20,7 +21,8 @@ pub(crate) struct Outcome {
     /// Was it loaded by this command?
     pub(crate) loaded_now: bool,
     pub(crate) run: RunResult,
-    pub(crate) check: CheckResult,
+    /// Absent when a signal came before its end.
+    pub(crate) check: Option<CheckResult>,
     /// Was the system's page cache dropped before the run?
     pub(crate) dropped_caches: bool,
 }
@@ -38,12 +40,14 @@ pub(crate) fn transfer(args: TransferArgs) -> Result<()> {
     if args.batches == Count::Fixed(0) {
         return Err(BenchError::Usage("--batches 0 measures nothing: say 1 or more".to_owned()));
     }
+    let batches = fixed(args.warmup, 100) + fixed(args.batches, 400);
     let extra = Extra {
         stream,
         witness: args.stream.witness,
         prefetch: args.stream.prefetch,
         overlay_window: args.overlay_window,
-        batches: fixed(args.warmup, 100) + fixed(args.batches, 400),
+        batches,
+        written: batches,
         alternate: args.alternate,
     };
     check_output(args.report.as_deref())?;
@@ -60,24 +64,26 @@ pub(crate) fn transfer(args: TransferArgs) -> Result<()> {
         Some(step) => alternate::run(&setting, plan, step.into(), args.drop_caches)?,
         None => one_by_one(&setting, plan, args.drop_caches)?,
     };
-    let compared = compare(&setting)?;
+    let compared = compare(&setting, &outcomes)?;
     let machine = Machine::describe(setting.home.root());
     let summary = report::table::transfer(&setting, &machine, &outcomes, &compared);
-    print!("{}", summary.render());
+    let printed = output::print(&summary.render());
     if let Some(path) = &setting.common.json {
         json::write_runs(path, &machine, &setting, &outcomes, &compared, &[])?;
     }
     if let Some(path) = &args.report {
         html::write(path, "nomt-bench transfer", &summary, &html::plots(&outcomes))?;
     }
-    Ok(())
+    printed?;
+    interrupt::after_printing()
 }
 
-/// Runs the plan on each backend in turn.
+/// Runs the plan on each backend in turn. After a signal, what was measured until then.
 pub(crate) fn one_by_one(setting: &Setting, mut plan: RunPlan, drop: bool) -> Result<Vec<Outcome>> {
     let mut outcomes: Vec<Outcome> = Vec::new();
     for &kind in &setting.kinds {
-        let outcome = one(setting, kind, plan, drop)?;
+        let outcome = one(setting, kind, plan, drop);
+        let Some(outcome) = interrupt::left_out(outcome, !outcomes.is_empty())? else { break };
         // The same operations for those that follow.
         plan.warmup = Count::Fixed(outcome.run.warmup);
         plan.batches = Count::Fixed(outcome.run.batches);
@@ -96,7 +102,10 @@ fn one(setting: &Setting, kind: Kind, plan: RunPlan, drop: bool) -> Result<Outco
         return Err(unexpected(&spec));
     };
     std::mem::drop(bar);
-    let check = check(setting, kind)?;
+    if run.batches == 0 {
+        interrupt::check()?;
+    }
+    let check = interrupt::left_out(check(setting, kind), true)?;
     count_witnesses(setting, &run)?;
     Ok(Outcome { kind, load, loaded_now, run: *run, check, dropped_caches })
 }
@@ -128,10 +137,10 @@ pub(crate) struct Compared {
 }
 
 /// Compares the records of roots: the load and every batch that several backends have done.
-pub(crate) fn compare(setting: &Setting) -> Result<Compared> {
+pub(crate) fn compare(setting: &Setting, outcomes: &[Outcome]) -> Result<Compared> {
     let mut states = 0;
     let mut first: Option<(Kind, Batches)> = None;
-    for &kind in &setting.kinds {
+    for kind in outcomes.iter().map(|one| one.kind) {
         let record = Batches::read(&setting.home.place(kind).roots)?;
         let Some((other, known)) = &first else {
             states = record.0.len() as u64;

@@ -13,6 +13,8 @@ use crate::device::load::{self, Measured, Pace, failed};
 use crate::device::{Case, PAGE, Pattern, cases, fio};
 use crate::draws::Draws;
 use crate::error::{BenchError, Result};
+use crate::home::check_writable;
+use crate::interrupt;
 use crate::machine;
 use crate::measure::Phase;
 
@@ -65,6 +67,9 @@ pub(crate) fn run(args: &DeviceArgs, mut hear: impl FnMut(u64, u64)) -> Result<S
     let options = OsOptions { io, ..OsOptions::default() };
     let device = OsDevice::open(&args.dir, options).map_err(|error| failed(&error))?;
     let _cleaner = Cleaner(&args.dir);
+    for name in [NAME, LOG] {
+        interrupt::remove_at_end(args.dir.join(name));
+    }
     let mut draws = Draws::new(args.seed, b"pleach-bench device   v1", 0);
     let time = Duration::from_millis(args.millis);
     let file = fill(&device, bytes, &mut draws)?;
@@ -73,6 +78,9 @@ pub(crate) fn run(args: &DeviceArgs, mut hear: impl FnMut(u64, u64)) -> Result<S
     let steps = (cases.len() + 2 * BACKGROUND.len()) as u64;
     let mut rows = Vec::new();
     for case in cases {
+        if stopped(&rows)? {
+            break;
+        }
         let ours = load::run(&device, &file, bytes, case, time, &mut draws)?;
         let path = args.dir.join(NAME);
         let fio = fio_version.as_ref().and_then(|_| fio::measure(&path, bytes, case, time));
@@ -81,15 +89,29 @@ pub(crate) fn run(args: &DeviceArgs, mut hear: impl FnMut(u64, u64)) -> Result<S
     }
     let beside = Beside { device: &device, file: &file, bytes, time };
     for background in BACKGROUND {
+        if stopped(&rows)? {
+            break;
+        }
         rows.push(beside.sync(background, &mut draws)?);
         hear(rows.len() as u64, steps);
     }
     for background in BACKGROUND {
+        if stopped(&rows)? {
+            break;
+        }
         rows.push(beside.read(background, &mut draws)?);
         hear(rows.len() as u64, steps);
     }
     let info = device.info();
     Ok(Suite { engine: info.engine, direct: info.direct, note: info.note, fio_version, rows })
+}
+
+/// Was a signal caught? Without a row there is nothing to print then.
+fn stopped(rows: &[Row]) -> Result<bool> {
+    if rows.is_empty() {
+        interrupt::check()?;
+    }
+    Ok(interrupt::caught().is_some())
 }
 
 fn check(args: &DeviceArgs, bytes: u64) -> Result<()> {
@@ -102,6 +124,7 @@ fn check(args: &DeviceArgs, bytes: u64) -> Result<()> {
             format!("{} has the files of another run: remove {NAME} and {LOG}", args.dir.display());
         return Err(BenchError::Usage(text));
     }
+    check_writable(&args.dir)?;
     match machine::free_disk(&args.dir) {
         Some(free) if free < bytes + LOG_PAGES * PAGE => Err(BenchError::Usage(format!(
             "{} has {} MiB free: lower --size-mib",
@@ -120,6 +143,7 @@ fn fill<D: Device>(device: &D, bytes: u64, draws: &mut Draws) -> Result<D::File>
     let buf = load::noise(pages, draws);
     let step = pages as u64 * PAGE;
     for place in 0..bytes / step {
+        interrupt::check()?;
         device.write_at(&file, &buf, pages, place * step).map_err(|error| failed(&error))?;
     }
     device.sync(&file).map_err(|error| failed(&error))?;

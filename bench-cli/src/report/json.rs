@@ -116,12 +116,15 @@ pub(crate) fn write_runs(
 }
 
 fn run_fields(one: &Outcome) -> Value {
-    let (run, check, rates) = (&one.run, &one.check, Rates::of(&one.run));
+    let (run, rates) = (&one.run, Rates::of(&one.run));
+    // Nothing is known of the balances when a signal came before they were read.
+    let check = one.check.as_ref();
     json!({
         "loaded_now": one.loaded_now,
         "first_batch": run.first_batch,
         "warmup": run.warmup,
         "batches": run.batches,
+        "interrupted": run.interrupted,
         "transfers": run.transfers,
         "transfers_moved": run.moved,
         "transfers_from_empty": run.empty,
@@ -129,10 +132,10 @@ fn run_fields(one: &Outcome) -> Value {
         "accounts": run.accounts,
         "root": run.root,
         "verified": {
-            "balances": check.balances,
-            "all_balances": check.all,
-            "sum": check.sum,
-            "batches": check.batches,
+            "balances": check.map(|check| check.balances),
+            "all_balances": check.map(|check| check.all),
+            "sum": check.map(|check| check.sum),
+            "batches": check.map(|check| check.batches),
             "witnesses": run.witnesses_verified,
             "of_witnesses": run.witnesses,
             "sessions": run.sessions_ended,
@@ -229,6 +232,7 @@ pub(crate) fn write_recover(
 ) -> Result<()> {
     let runs = results.iter().map(|one| {
         let run = with(base("recover", one.kind, machine, setting), stream(setting));
+        let check = one.check.as_ref();
         with(
             run,
             json!({
@@ -238,8 +242,12 @@ pub(crate) fn write_recover(
                 "clean_checks": one.clean_checks,
                 "open_after_kill_ms": one.open_after_kill.quantiles(),
                 "open_after_close_ms": one.open_after_close.quantiles(),
-                "batches": one.check.batches,
-                "verified": {"balances": one.check.balances, "all_balances": one.check.all, "sum": one.check.sum},
+                "batches": check.map(|check| check.batches),
+                "verified": {
+                    "balances": check.map(|check| check.balances),
+                    "all_balances": check.map(|check| check.all),
+                    "sum": check.map(|check| check.sum),
+                },
                 "root": hex(&one.root),
                 "seconds": one.seconds,
             }),

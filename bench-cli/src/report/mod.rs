@@ -46,7 +46,9 @@ impl Grid {
 /// A number with as many digits as are worth reading.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
-    if size >= 10_000.0 {
+    if size == 0.0 {
+        "0".to_owned()
+    } else if size >= 10_000.0 {
         grouped(value)
     } else if size >= 100.0 {
         format!("{value:.0}")
@@ -76,7 +78,8 @@ mod tests {
 
     #[test]
     fn numbers_are_short_and_grouped() {
-        assert_eq!(number(0.0), "0.000");
+        assert_eq!(number(0.0), "0");
+        assert_eq!(number(0.0625), "0.062");
         assert_eq!(number(12.345), "12.35");
         assert_eq!(number(999.6), "1000");
         assert_eq!(number(10_000.0), "10,000");

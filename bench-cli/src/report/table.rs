@@ -4,13 +4,14 @@
 use core::fmt::Write as _;
 
 use crate::account::hex;
+use crate::args::numbers::grouped as whole;
 use crate::backend::Kind;
-use crate::child::{LoadResult, RunResult};
+use crate::child::{CheckResult, LoadResult, RunResult};
 use crate::command::recover::Recovered;
 use crate::command::transfer::{Compared, Outcome};
 use crate::command::{Setting, gib};
 use crate::machine::Machine;
-use crate::measure::{Quantiles, rate, ratio};
+use crate::measure::{Quantiles, float, rate, ratio};
 use crate::report::{Grid, number};
 
 /// What was run on what.
@@ -77,16 +78,32 @@ impl Columns<'_> {
         self.grid.row(core::iter::once(name.to_owned()).chain(cells));
     }
 
-    /// A row of numbers with their ratios; a dash where there is none.
+    /// A row of counts with their ratios; a dash where there is none.
+    fn count(&mut self, name: &str, cell: impl Fn(&Outcome) -> Option<u64>) {
+        let counts: Vec<_> = self.outcomes.iter().map(cell).collect();
+        let shown = counts.iter().map(|count| count.map(whole)).collect();
+        self.with_ratios(
+            name,
+            shown,
+            &counts.iter().map(|count| count.map(float)).collect::<Vec<_>>(),
+        );
+    }
+
+    /// A row of measured numbers with their ratios; a dash where there is none.
     fn value(&mut self, name: &str, cell: impl Fn(&Outcome) -> Option<f64>) {
         let values: Vec<_> = self.outcomes.iter().map(cell).collect();
-        let shown = |value: &Option<f64>| value.map_or_else(|| "-".to_owned(), number);
+        let shown = values.iter().map(|value| value.map(number)).collect();
+        self.with_ratios(name, shown, &values);
+    }
+
+    fn with_ratios(&mut self, name: &str, shown: Vec<Option<String>>, values: &[Option<f64>]) {
+        let shown = shown.into_iter().map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
         let first = values.first().copied().flatten();
         let ratios = values.iter().skip(1).map(|other| match (first, other) {
             (Some(first), Some(other)) if *other > 0.0 => format!("{:.2} x", first / other),
             _ => "-".to_owned(),
         });
-        let cells = core::iter::once(name.to_owned()).chain(values.iter().map(shown)).chain(ratios);
+        let cells = core::iter::once(name.to_owned()).chain(shown).chain(ratios);
         self.grid.row(cells);
     }
 
@@ -193,10 +210,9 @@ fn disk(columns: &mut Columns<'_>) {
     columns.value("SSD reads an account", |one| each(ssd_reads(&one.run), one));
     columns.value("SSD bytes read an account", |one| each(one.run.disk.read, one));
     columns.value("bytes written an account", |one| each(one.run.disk.written, one));
-    let count = |count: Option<u64>| count.map(crate::measure::float);
-    columns.value("leaf misses", |one| count(one.run.counters.cache_misses));
-    columns.value("upper trie pages read", |one| count(one.run.counters.upper_trie_pages_read));
-    columns.value("pages reread", |one| count(one.run.counters.page_rereads));
+    columns.count("leaf misses", |one| one.run.counters.cache_misses);
+    columns.count("upper trie pages read", |one| one.run.counters.upper_trie_pages_read);
+    columns.count("pages reread", |one| one.run.counters.page_rereads);
     columns.value("SSD reads a miss", |one| {
         misses(&one.run)
             .filter(|&misses| misses > 0)
@@ -205,7 +221,7 @@ fn disk(columns: &mut Columns<'_>) {
     columns.value("hashes an account", |one| {
         one.run.counters.hashes.map(|hashes| ratio(hashes, one.run.accounts))
     });
-    columns.value("checkpoints", |one| count(one.run.counters.checkpoints));
+    columns.count("checkpoints", |one| one.run.counters.checkpoints);
     columns.value("pages a write", |one| {
         let counters = &one.run.counters;
         counters
@@ -239,19 +255,28 @@ fn ends(columns: &mut Columns<'_>) {
 fn verdict(outcomes: &[Outcome], compared: &Compared) -> String {
     let mut text = String::new();
     for Outcome { kind, run, check, .. } in outcomes {
-        let which = if check.all { "all" } else { "a sample of" };
+        let name = kind.name();
+        let _ = match check {
+            Some(check) => {
+                let which = if check.all { "all" } else { "a sample of" };
+                write!(
+                    text,
+                    "{name}: sum {} conserved, {which} {} balances right after {} batches",
+                    check.sum, check.balances, check.batches
+                )
+            }
+            None => write!(text, "{name}: balances NOT checked"),
+        };
         let _ = writeln!(
             text,
-            "{}: sum {} conserved, {which} {} balances right after {} batches, \
-             {} of {} witnesses verified\n  root {}",
-            kind.name(),
-            check.sum,
-            check.balances,
-            check.batches,
+            ", {} of {} witnesses verified\n  root {}",
             run.witnesses_verified,
             run.witnesses,
             hex(&run.root.0),
         );
+        if run.interrupted {
+            let _ = writeln!(text, "  INTERRUPTED after {} batches", run.batches);
+        }
     }
     if outcomes.len() > 1 {
         let _ = match compared.states {
@@ -275,7 +300,7 @@ pub(crate) fn loads(loads: &[(Kind, LoadResult, bool)]) -> String {
             if *anew { kind.name().to_owned() } else { format!("{} (was there)", kind.name()) };
         grid.row([
             name,
-            load.accounts.to_string(),
+            whole(load.accounts),
             number(load.seconds),
             number(rate(load.accounts, load.seconds)),
             gib(load.peak_rss_bytes),
@@ -311,8 +336,11 @@ pub(crate) fn recover(setting: &Setting, results: &[Recovered]) -> String {
         |quantiles: Quantiles| format!("{} / {}", number(quantiles.p50), number(quantiles.max));
     row("open after a kill, p50 / max, ms", &|one| times(one.open_after_kill.quantiles()));
     row("open after a close, p50 / max, ms", &|one| times(one.open_after_close.quantiles()));
-    row("batches at the end", &|one| one.check.batches.to_string());
-    row("balances right", &|one| one.check.balances.to_string());
+    let checked = |one: &Recovered, of: fn(&CheckResult) -> u64| {
+        one.check.as_ref().map_or_else(|| "-".to_owned(), |check| whole(of(check)))
+    };
+    row("batches at the end", &|one| checked(one, |check| check.batches));
+    row("balances right", &|one| checked(one, |check| check.balances));
     row("seconds", &|one| number(one.seconds));
     let stream = &setting.stream;
     format!(

@@ -3,7 +3,8 @@
 //! * [`terminal`], [`op`]: the two kinds of records, and their bytes;
 //! * [`wire`]: the header, the three sections and what makes an encoding canonical;
 //! * `walk`: subtries completed from left to right on an explicit stack;
-//! * [`path`], [`multi`], [`witness`]: one key, many keys, a batch with its new root.
+//! * [`path`], [`multi`], [`witness`]: one key, many keys, a batch with its new root;
+//! * [`Limits`]: what a verification may take.
 //!
 //! `docs/proofs.md` has the format and the argument. Verification is total (any bytes to a
 //! `Result`), canonical (one byte string a claim), iterative and bounded: no more than 256 hashes
@@ -17,6 +18,7 @@
     clippy::panic
 )]
 
+mod limits;
 pub mod multi;
 pub mod op;
 pub mod path;
@@ -25,6 +27,7 @@ mod walk;
 pub mod wire;
 pub mod witness;
 
+pub use limits::{Limit, Limits};
 pub use multi::MultiProof;
 pub use op::{Access, Op};
 pub use path::PathProof;
@@ -58,6 +61,16 @@ pub enum VerifyError {
     Impossible {
         /// Depth of the two nodes.
         depth: u16,
+    },
+    /// More than the caller's [`Limits`] allow; nothing was hashed.
+    #[error("{needed} {limit}, where {allowed} are allowed: {} too many", needed.saturating_sub(*allowed))]
+    OverLimit {
+        /// Which limit.
+        limit: Limit,
+        /// What the encoding takes.
+        needed: u64,
+        /// The limit.
+        allowed: u64,
     },
     /// The proof is about another root.
     #[error("the proof leads to another root")]

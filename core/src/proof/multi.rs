@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use super::{
-    Lookup, Terminal, VerifyError,
+    Limits, Lookup, Terminal, VerifyError,
     terminal::{terminal_encode, terminal_len},
     walk::{self, Known, Walk},
     wire::{self, EncodeError, Kind, Parts, Sizes, Terminals},
@@ -71,9 +71,21 @@ impl Verified<'_> {
     }
 }
 
-/// Checks a multiproof against a root. A proof without terminals says nothing, about any root.
+/// Checks a multiproof against a root, within the default [`Limits`]. A proof without terminals
+/// says nothing, about any root.
 pub fn verify<'a, H: Hasher>(bytes: &'a [u8], root: &Node) -> Result<Verified<'a>, VerifyError> {
+    verify_with::<H>(bytes, root, &Limits::DEFAULT)
+}
+
+/// The same within these limits.
+pub fn verify_with<'a, H: Hasher>(
+    bytes: &'a [u8],
+    root: &Node,
+    limits: &Limits,
+) -> Result<Verified<'a>, VerifyError> {
+    limits.check_bytes(bytes)?;
     let parts = Parts::parse::<H>(Kind::Multi, bytes)?;
+    limits.check_hashes(parts.hashes())?;
     let leaves = leaf_nodes::<H>(&parts);
     let mut walk = Walk::new(parts.siblings());
     let mut found = None;

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use super::{
-    Lookup, Terminal, VerifyError,
+    Limits, Lookup, Terminal, VerifyError,
     terminal::{terminal_encode, terminal_len},
     walk::{Known, Subtrie},
     wire::{self, EncodeError, Kind, Parts, Sizes},
@@ -65,9 +65,20 @@ impl Verified {
     }
 }
 
-/// Checks a path proof against a root.
+/// Checks a path proof against a root, within the default [`Limits`].
 pub fn verify<H: Hasher>(bytes: &[u8], root: &Node) -> Result<Verified, VerifyError> {
+    verify_with::<H>(bytes, root, &Limits::DEFAULT)
+}
+
+/// Checks a path proof against a root, within these limits.
+pub fn verify_with<H: Hasher>(
+    bytes: &[u8],
+    root: &Node,
+    limits: &Limits,
+) -> Result<Verified, VerifyError> {
+    limits.check_bytes(bytes)?;
     let parts = Parts::parse::<H>(Kind::Path, bytes)?;
+    limits.check_hashes(parts.hashes())?;
     let terminal = parts.terminals().next().ok_or(wire::DecodeError::Count)?;
     let mut node = Known(terminal.node::<H>());
     for (above, sibling) in (0..terminal.depth()).zip(parts.siblings()).rev() {

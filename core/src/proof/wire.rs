@@ -235,6 +235,8 @@ pub(super) struct Parts<'a> {
     /// Offset of each terminal in its section.
     index: Vec<u32>,
     sizes: Sizes,
+    /// Leaves among the terminals.
+    leaves: usize,
     /// Puts among the operations.
     puts: usize,
 }
@@ -252,7 +254,8 @@ impl<'a> Parts<'a> {
         let terminals = reader.bytes(len(sizes.terminal_bytes)?)?;
         let ops = reader.bytes(len(sizes.op_bytes)?)?;
         let siblings = reader.bytes(reader.left())?.as_chunks().0;
-        let mut parts = Self { terminals, ops, siblings, index: Vec::new(), sizes, puts: 0 };
+        let mut parts =
+            Self { terminals, ops, siblings, index: Vec::new(), sizes, leaves: 0, puts: 0 };
         parts.check_terminals()?;
         parts.check_ops()?;
         Ok(parts)
@@ -278,8 +281,24 @@ impl<'a> Parts<'a> {
         usize::try_from(self.sizes.ops).unwrap_or(usize::MAX)
     }
 
+    pub(super) fn leaf_count(&self) -> usize {
+        self.leaves
+    }
+
     pub(super) fn puts(&self) -> usize {
         self.puts
+    }
+
+    /// Places where two subtries are combined: each sibling is combined once, and so are the two
+    /// sides of each fork between neighbouring terminals.
+    pub(super) fn joins(&self) -> u64 {
+        let forks = u64::from(self.sizes.terminals).saturating_sub(1);
+        u64::from(self.sizes.siblings).saturating_add(forks)
+    }
+
+    /// Hashes from the terminals up to the root.
+    pub(super) fn hashes(&self) -> u64 {
+        u64::try_from(self.leaves).unwrap_or(u64::MAX).saturating_add(self.joins())
     }
 
     /// The terminal that covers `key`.
@@ -321,6 +340,9 @@ impl<'a> Parts<'a> {
                     wanted.saturating_add(below).saturating_sub(2)
                 }
             };
+            if matches!(terminal, Terminal::Leaf { .. }) {
+                self.leaves = self.leaves.saturating_add(1);
+            }
             last = Some(terminal);
         }
         if !reader.is_empty() {

@@ -10,16 +10,17 @@
 use alloc::vec::Vec;
 
 use super::{
-    Access, DecodeError, Lookup, MultiProof, Op, Terminal, VerifyError,
+    Access, DecodeError, Limits, Lookup, MultiProof, Op, Terminal, VerifyError,
     multi::{leaf_nodes, steps},
     op::{op_encode, op_len},
-    terminal::{terminal_encode, terminal_len},
+    terminal::{MAX_DEPTH, terminal_encode, terminal_len},
     walk::{self, BeforeAfter, Known, Walk},
     wire::{self, EncodeError, Kind, Parts, Sizes},
 };
 use crate::{
     hasher::Hasher,
     node::{Key, Node, ValueHash},
+    prefix,
 };
 
 /// A multiproof and the operations of a batch, to be encoded.
@@ -224,17 +225,29 @@ impl Verified<'_> {
     }
 }
 
-/// Checks a witness against the root before the batch and computes the root after it.
+/// Checks a witness against the root before the batch and computes the root after it, within the
+/// default [`Limits`].
 pub fn verify<'a, H: Hasher>(
     bytes: &'a [u8],
     prev_root: &Node,
 ) -> Result<Verified<'a>, VerifyError> {
+    verify_with::<H>(bytes, prev_root, &Limits::DEFAULT)
+}
+
+/// The same within these limits.
+pub fn verify_with<'a, H: Hasher>(
+    bytes: &'a [u8],
+    prev_root: &Node,
+    limits: &Limits,
+) -> Result<Verified<'a>, VerifyError> {
+    limits.check_bytes(bytes)?;
     let parts = Parts::parse::<H>(Kind::Witness, bytes)?;
+    check_hashes(&parts, limits)?;
     if parts.terminal_count() == 0 {
         return Ok(Verified { parts, prev_root: *prev_root, new_root: *prev_root });
     }
     let before = leaf_nodes::<H>(&parts);
-    let after = leaves_after::<H>(&parts, before.len());
+    let after = leaves_after::<H>(&parts);
     let mut after = after.as_slice();
     let mut stack = Vec::new();
     let mut walk = Walk::new(parts.siblings());
@@ -255,10 +268,48 @@ pub fn verify<'a, H: Hasher>(
     }
 }
 
+/// Refuses a witness that takes more hashes than the limit.
+fn check_hashes(parts: &Parts<'_>, limits: &Limits) -> Result<(), VerifyError> {
+    // Where every leaf afterwards had a chain of its own down to the last bit, it would be fewer
+    // than this: most callers are within it, and need not wait for the count.
+    let leaves = u64::try_from(parts.puts().saturating_add(parts.leaf_count())).unwrap_or(u64::MAX);
+    let around = parts.hashes().saturating_add(parts.joins());
+    let most = around.saturating_add(leaves.saturating_mul(u64::from(MAX_DEPTH).saturating_add(1)));
+    if most <= limits.hashes {
+        return Ok(());
+    }
+    limits.check_hashes(around.saturating_add(hashes_below(parts)))
+}
+
+/// Hashes below the terminals after the batch: leaves, and the internal nodes above them.
+fn hashes_below(parts: &Parts<'_>) -> u64 {
+    let mut hashes = 0u64;
+    // The leaf to the left, and the depth behind the last internal node on its path.
+    let mut left: Option<(Key, u16)> = None;
+    each_leaf_after(parts, |terminal, key, _| {
+        let mut behind = terminal.depth();
+        if let Some((before, counted)) = left.filter(|(before, _)| terminal.covers(before)) {
+            // Both lie below each prefix that they share; those above the last fork are counted.
+            behind = prefix::common_len(&before, &key).saturating_add(1);
+            hashes = hashes.saturating_add(behind.saturating_sub(counted).into());
+        }
+        hashes = hashes.saturating_add(1);
+        left = Some((key, behind));
+    });
+    hashes
+}
+
 /// The leaf nodes below all terminals after the batch, in key order.
-fn leaves_after<H: Hasher>(parts: &Parts<'_>, old_leaves: usize) -> Vec<(Key, Node)> {
+fn leaves_after<H: Hasher>(parts: &Parts<'_>) -> Vec<(Key, Node)> {
     let mut leaves = Vec::new();
-    leaves.reserve_exact(parts.puts().saturating_add(old_leaves));
+    leaves.reserve_exact(parts.puts().saturating_add(parts.leaf_count()));
+    each_leaf_after(parts, |_, key, value_hash| leaves.push((key, value_hash)));
+    walk::hash_leaves::<H>(&mut leaves);
+    leaves
+}
+
+/// Keys and value hashes below all terminals after the batch, in key order.
+fn each_leaf_after(parts: &Parts<'_>, mut leaf: impl FnMut(&Terminal, Key, ValueHash)) {
     let mut ops = parts.ops().map(|(op, _)| op).peekable();
     for terminal in parts.terminals() {
         // The old leaf, until an operation overwrites it or its place in the order is passed.
@@ -268,12 +319,16 @@ fn leaves_after<H: Hasher>(parts: &Parts<'_>, old_leaves: usize) -> Vec<(Key, No
         };
         while let Some(op) = ops.next_if(|op| terminal.covers(&op.key)) {
             let Some(written) = op.access.written() else { continue };
-            leaves.extend(old.take_if(|(key, _)| *key < op.key));
+            if let Some((key, value_hash)) = old.take_if(|(key, _)| *key < op.key) {
+                leaf(&terminal, key, value_hash);
+            }
             old.take_if(|(key, _)| *key == op.key);
-            leaves.extend(written.map(|value_hash| (op.key, *value_hash)));
+            if let Some(value_hash) = written {
+                leaf(&terminal, op.key, *value_hash);
+            }
         }
-        leaves.extend(old);
+        if let Some((key, value_hash)) = old {
+            leaf(&terminal, key, value_hash);
+        }
     }
-    walk::hash_leaves::<H>(&mut leaves);
-    leaves
 }

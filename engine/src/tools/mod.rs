@@ -19,6 +19,7 @@ use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::{Device, LockMode, OpenMode};
 
 use crate::creation::{self, Folder};
+use crate::db::no_folder;
 use crate::error::{Error, Result};
 use crate::examine::{self, Examined};
 use crate::superblock::{self, Superblock};
@@ -60,7 +61,8 @@ impl<D: Device> Opened<D> {
 }
 
 fn device(path: &Path) -> Result<OsDevice> {
-    Ok(OsDevice::open(path, OsOptions { read_only: true, ..OsOptions::default() })?)
+    let options = OsOptions { read_only: true, ..OsOptions::default() };
+    OsDevice::open(path, options).map_err(no_folder)
 }
 
 /// Work that is the same under every hasher.

@@ -233,9 +233,53 @@ fn a_damaged_image_is_a_finding_and_other_folders_are_errors() {
     assert!(matches!(stat(&empty), Err(Error::Missing)));
     fs::write(empty.join("notes"), "not ours").expect("written");
     assert!(matches!(stat(&empty), Err(Error::NotADatabase { .. })));
+    assert!(matches!(stat(&folder.path().join("nowhere")), Err(Error::Missing)));
+    let nowhere = Options::new(folder.path().join("nowhere"));
+    assert!(matches!(Pleach::open(nowhere).map(|_| ()), Err(Error::Missing)));
     let open = folder.path().join("open");
     let db = Pleach::open(options(&open)).expect("created");
     assert!(check(&open, CheckOptions::default()).is_err(), "a writer keeps readers out");
     drop(db);
     assert!(checked(&open).findings.is_empty());
+}
+
+#[test]
+fn a_lost_superblock_is_called_that_and_nothing_is_created_over_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("db");
+    database(&path, &mut Rng::new(6));
+    let root = stat(&path).expect("a database").root;
+    fs::rename(path.join("super"), folder.path().join("super")).expect("moved away");
+    for error in [stat(&path).map(|_| ()), Pleach::open(options(&path)).map(|_| ())] {
+        let error = error.expect_err("no superblock");
+        assert!(matches!(&error, Error::MissingFile { file } if file == "super"), "{error:?}");
+    }
+    fs::rename(folder.path().join("super"), path.join("super")).expect("put back");
+    assert_eq!(stat(&path).expect("a database").root, root);
+}
+
+#[test]
+fn figures_of_a_database_that_has_lost_its_leaf_file_are_an_error() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("db");
+    database(&path, &mut Rng::new(7));
+    let leaf = fs::read(path.join("leaf")).expect("the file");
+    fs::write(path.join("leaf"), &leaf[..4096]).expect("cut");
+    assert!(matches!(stat(&path), Err(Error::ShortFile { file: "leaf", found: 4096, .. })));
+    fs::remove_file(path.join("leaf")).expect("removed");
+    let error = stat(&path).expect_err("no leaf file");
+    assert!(matches!(&error, Error::MissingFile { file } if file == "leaf"), "{error:?}");
+    assert_eq!(checked(&path).verdict(), Verdict::DoesNotOpen);
+}
+
+#[test]
+fn absurd_budgets_are_refused_by_the_name_of_the_option() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for mib in [0, 7, u64::MAX] {
+        let path = folder.path().join("db");
+        let refused = Pleach::open(Options::new(&path).create(true).cache_mib(mib)).map(|_| ());
+        let error = refused.expect_err("absurd").to_string();
+        assert!(error.contains("`Options::cache_mib`"), "{error}");
+        assert!(!path.exists());
+    }
 }

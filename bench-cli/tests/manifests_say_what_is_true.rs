@@ -1,0 +1,145 @@
+//! The manifests of the workspace: the stated Rust version is enough for every package that is
+//! compiled, each declared dependency is named in the sources, and a production build of the
+//! engine carries nothing that only tests want.
+//!
+//! The stated version once was 1.89 while `cargo test` compiled a package that asks for 1.90, and
+//! four dependencies were built that no source named.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+/// What `cargo` prints for these arguments in the workspace.
+fn cargo(arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO"));
+    let output = command.args(arguments).current_dir(workspace()).output().expect("cargo starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "cargo {arguments:?}\n{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn metadata(more: &[&str]) -> Value {
+    // `--locked`: the lock file as it is committed, so that nothing is resolved anew.
+    let arguments = [&["metadata", "--format-version", "1", "--locked"], more].concat();
+    serde_json::from_str(&cargo(&arguments)).expect("metadata is JSON")
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value[field].as_array().unwrap_or_else(|| panic!("no list {field}"))
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_else(|| panic!("no text {field} in {value}"))
+}
+
+/// `1.89`, `1.89.0` and `1` as numbers.
+fn version(text: &str) -> Vec<u32> {
+    let mut parts: Vec<u32> = text.split('.').map(|part| part.parse().expect("a number")).collect();
+    parts.resize(3, 0);
+    parts
+}
+
+#[test]
+fn no_package_asks_for_a_newer_rust_than_we_state() {
+    let about = cargo(&["-vV"]);
+    let host = about.lines().find_map(|line| line.strip_prefix("host: ")).expect("a host");
+    // Only what is compiled here counts, tests and benchmarks included.
+    let metadata = metadata(&["--filter-platform", host]);
+    let packages = list(&metadata, "packages");
+    let members = list(&metadata, "workspace_members");
+    let ours: Vec<&Value> = packages.iter().filter(|one| members.contains(&one["id"])).collect();
+    let stated = text(ours.first().expect("a member"), "rust_version");
+    assert!(ours.iter().all(|one| text(one, "rust_version") == stated), "members differ");
+    assert!(packages.len() > ours.len() + 50, "only {} packages were looked at", packages.len());
+    let newer: Vec<String> = packages
+        .iter()
+        .filter_map(|one| Some((one, one["rust_version"].as_str()?)))
+        .filter(|(_, wanted)| version(wanted) > version(stated))
+        .map(|(one, wanted)| format!("{} {} asks for {wanted}", one["name"], one["version"]))
+        .collect();
+    assert!(newer.is_empty(), "we state {stated}, but {newer:?}");
+    let readme = std::fs::read_to_string(workspace().join("README.md")).expect("the README");
+    assert!(readme.contains(&format!("stable Rust {stated} or later")), "the README differs");
+}
+
+#[test]
+fn every_declared_dependency_is_named_in_the_sources() {
+    let metadata = metadata(&["--no-deps"]);
+    let mut unused = Vec::new();
+    let mut looked_at = 0;
+    for package in list(&metadata, "packages") {
+        let folder = Path::new(text(package, "manifest_path")).parent().expect("a folder");
+        let source = sources(&folder.join("src"));
+        let tests = ["tests", "benches", "examples"].map(|part| sources(&folder.join(part)));
+        for dependency in list(package, "dependencies") {
+            let name = dependency["rename"].as_str().unwrap_or_else(|| text(dependency, "name"));
+            let name = name.replace('-', "_");
+            let own = names(&source, &name);
+            let named = match dependency["kind"].as_str() {
+                // Tests inside `src` may use it as well.
+                Some("dev") => own || tests.iter().any(|part| names(part, &name)),
+                _ => own,
+            };
+            looked_at += 1;
+            if !named {
+                unused.push(format!("{}: {name}", package["name"]));
+            }
+        }
+    }
+    assert!(looked_at > 40, "only {looked_at} dependencies were looked at");
+    assert!(unused.is_empty(), "declared and never named: {unused:?}");
+}
+
+/// All Rust sources below a folder, comments left out.
+fn sources(folder: &Path) -> String {
+    let mut all = String::new();
+    let Ok(entries) = std::fs::read_dir(folder) else { return all };
+    for entry in entries {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            all.push_str(&sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let code = std::fs::read_to_string(&path).expect("a source");
+            for line in code.lines() {
+                all.push_str(line.split("//").next().unwrap_or_default());
+                all.push('\n');
+            }
+        }
+    }
+    all
+}
+
+/// Is there a path that begins with this crate, or an import of it?
+fn names(source: &str, name: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':';
+    source.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&source[..at], &source[at + name.len()..]);
+        let starts = !before.bytes().next_back().is_some_and(is_part);
+        let imported = before.ends_with("use ") || before.ends_with("extern crate ");
+        starts && (after.starts_with("::") || (imported && after.starts_with([';', ' '])))
+    })
+}
+
+#[test]
+fn a_name_counts_only_as_the_start_of_a_path() {
+    for yes in ["use rayon::prelude::*;", "    rayon::join(a, b)", "extern crate rayon;"] {
+        assert!(names(yes, "rayon"), "{yes}");
+    }
+    for no in ["let rayon = 1;", "crayon::draw()", "crate::rayon::x", "rayonne::x", "\"rayon\""] {
+        assert!(!names(no, "rayon"), "{no}");
+    }
+}
+
+#[test]
+fn a_production_build_of_the_engine_has_no_test_crates() {
+    let tree = cargo(&["tree", "--locked", "-p", "pleach", "-e", "normal", "--prefix", "none"]);
+    assert!(tree.contains("pleach-core "), "{tree}");
+    for test_only in ["bitvec ", "nomt-core ", "proptest "] {
+        assert!(!tree.contains(test_only), "{test_only}is in a production build:\n{tree}");
+    }
+}

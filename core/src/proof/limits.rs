@@ -1,0 +1,81 @@
+//! What a verifier may be asked to do. A caller that takes bytes from strangers sets [`Limits`];
+//! they are checked before anything is hashed.
+//!
+//! Two numbers bound the time: reading is linear in the bytes, and everything else is hashing. The
+//! hashes do not follow from the bytes alone: two keys of 65 bytes that part in their last bit
+//! have 256 internal nodes above them. So they are counted, from the records, before the first.
+
+use core::fmt;
+
+use super::VerifyError;
+
+/// The most that a verification may take.
+///
+/// ```
+/// use pleach_core::{Blake3, Limits, VerifyError, witness};
+///
+/// let limits = Limits { bytes: 1 << 20, ..Limits::default() };
+/// let refused = witness::verify_with::<Blake3>(&[0; 2 << 20], &[0; 32], &limits);
+/// assert!(matches!(refused, Err(VerifyError::OverLimit { .. })));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of the encoding. They bound the memory too: four times as much, and 64 KiB.
+    pub bytes: u64,
+    /// Hashes of 64 bytes, at most so many to verify: one a leaf, before and after the batch, one
+    /// a sibling and a fork (two in a witness: before and after), and one an internal node that
+    /// the batch puts below a terminal.
+    pub hashes: u64,
+}
+
+impl Limits {
+    /// What the functions without limits use: 256 MiB and 2^24 hashes, which is less than two
+    /// seconds of one core, and ten times what a batch of 25,000 transfers between 2^27 accounts
+    /// takes.
+    pub const DEFAULT: Self = Self { bytes: 256 << 20, hashes: 1 << 24 };
+
+    /// None, for bytes of one's own making.
+    pub const UNLIMITED: Self = Self { bytes: u64::MAX, hashes: u64::MAX };
+
+    pub(super) fn check_bytes(&self, bytes: &[u8]) -> Result<(), VerifyError> {
+        let needed = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        within(Limit::Bytes, needed, self.bytes)
+    }
+
+    pub(super) fn check_hashes(&self, needed: u64) -> Result<(), VerifyError> {
+        within(Limit::Hashes, needed, self.hashes)
+    }
+}
+
+impl Default for Limits {
+    /// [`Limits::DEFAULT`].
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Which limit was exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// [`Limits::bytes`].
+    Bytes,
+    /// [`Limits::hashes`].
+    Hashes,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bytes => "bytes",
+            Self::Hashes => "hashes",
+        })
+    }
+}
+
+fn within(limit: Limit, needed: u64, allowed: u64) -> Result<(), VerifyError> {
+    if needed <= allowed {
+        return Ok(());
+    }
+    Err(VerifyError::OverLimit { limit, needed, allowed })
+}
