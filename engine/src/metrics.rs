@@ -36,6 +36,8 @@ counters! {
     pending_bytes,
     /// Checkpoints made.
     checkpoints,
+    /// Those of them that commits or flushes changed a region under: their image is not of one moment.
+    checkpoints_overtaken,
     /// Leaf pages at present.
     leaf_pages,
     /// Leaf pages written by flushes.

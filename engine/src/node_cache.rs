@@ -245,6 +245,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             level: 1,
             position: state.position,
         };
+        // They fit: what a flush lets grow too large is replaced before anybody sees it.
         let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
         for (cut, node) in state.cuts.iter().zip(nodes) {
             let place = cut.place.map(u64::from);

@@ -1,4 +1,8 @@
 //! What all handles of an open database share.
+//!
+//! Order of locks: `structure`, the sequencer's state, a region, then `ripe`, `space`, `extents` and
+//! `tentative`, each for a moment. Several regions are held by the flush alone, in key order. Who
+//! holds a region waits for no other region, not for the sequencer, and not for the device.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -19,7 +23,7 @@ use pleach_io::{Device, PageBuf, Runtime};
 
 use crate::ahead::Arrivals;
 use crate::answers::Answers;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, hex};
 use crate::finish::Workers;
 use crate::foreground::Foreground;
 use crate::metrics::Counters;
@@ -111,6 +115,16 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) hasher: PhantomData<H>,
 }
 
+/// How often a region can be found retired before the one in its place is found.
+///
+/// A region is retired under its write lock, which is held until the index without it is published. So
+/// who finds it retired finds another one the next time, and that one was retired in turn only if
+/// another flush was published in between. Each replaced the one before by a deeper one; a prefix has
+/// 255 bits at most, and a load replaces the only region once. However slow a reader is, it comes
+/// to an end; a region that is retired in the index is a defect of this program, and waiting for
+/// another would be for ever.
+const REPLACED: usize = 258;
+
 /// Where a key's page is, as far as the index knows.
 pub(crate) struct Located {
     pub(crate) place: u32,
@@ -194,12 +208,15 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 
     /// The region that covers a key; the closure sees it with its state locked. A region that
     /// was replaced in between is looked up again.
+    ///
+    /// # Panics
+    /// When regions of the index are retired, which nobody does: see [`REPLACED`].
     pub(crate) fn in_region<T>(
         &self,
         key: &Key,
         mut read: impl FnMut(&Arc<Region>, &RegionState) -> T,
     ) -> T {
-        loop {
+        for _ in 0..REPLACED {
             let top = self.top.load();
             let region = top.region(key);
             let state = region.read();
@@ -207,6 +224,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                 return read(region, &state);
             }
         }
+        panic!("the region over {} was retired and not replaced", hex(key));
     }
 
     /// A number for the next flush or image; never used before.

@@ -32,9 +32,6 @@ use crate::superblock::{DurabilityMode, ImagePlace, Superblock};
 use image::{ImageWriter, Written, node_file};
 use table::Table;
 
-/// Regions serialised in one step.
-const REGIONS: usize = 256;
-
 struct Work<D: Device> {
     writer: ImageWriter<D>,
     file: crate::superblock::ImageFile,
@@ -103,7 +100,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 Step::IdleFor(core::time::Duration::from_millis(1))
             });
         };
-        if serialise(&self.shared, work, REGIONS)?
+        if serialise(&self.shared, work, self.shared.options.checkpoint_regions)?
             && let Some(work) = self.work.take()
         {
             finish(&self.shared, work, None)?;
@@ -320,6 +317,8 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     shared.replay_start.store(work.cut.position, Ordering::Release);
     shared.checkpoint_full.store(false, Ordering::Release);
     Counters::add(&shared.counters.checkpoints, 1);
+    let overtaken = work.positions.iter().any(|position| *position > work.cut.position);
+    Counters::add(&shared.counters.checkpoints_overtaken, u64::from(overtaken));
     shared
         .sequencer
         .segments()

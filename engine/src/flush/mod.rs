@@ -14,6 +14,8 @@
 mod cells;
 mod publish;
 mod round;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
