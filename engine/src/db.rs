@@ -32,6 +32,7 @@ use crate::node_cache::{NodeCache, SPILL_FILE};
 use crate::options::Options;
 use crate::overlays::Overlays;
 use crate::prefetch::{Prefetcher, Prefetches};
+use crate::quarantine::{Quarantine, Quarantined, Stuck};
 use crate::recovery::{Recovered, recover};
 use crate::sequencer::Sequencer;
 use crate::session::{Session, SessionOptions};
@@ -161,30 +162,45 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         let counters = &self.shared.counters;
         counters.sequencer_nanos.store(self.shared.sequencer.held_nanos(), Ordering::Relaxed);
         counters.log_bytes.store(self.shared.sequencer.log_bytes(), Ordering::Relaxed);
+        counters.quarantined_pages.store(self.shared.quarantine.len(), Ordering::Relaxed);
         counters.snapshot()
+    }
+
+    /// Pages that the background has set aside because they cannot be read, by file and page. What
+    /// pends on them stays in the log and in images; sessions that need them get the error.
+    pub fn quarantined(&self) -> Vec<Quarantined> {
+        self.shared.quarantine.list()
     }
 
     /// Waits until the background has brought the pending changes down to so many, or can bring
     /// them no further.
+    ///
+    /// # Errors
+    /// [`Full`](Error::Full) when there is no room for them, [`Quarantined`](Error::Quarantined) when
+    /// those that are left belong to pages that cannot be read, [`Poisoned`](Error::Poisoned).
     pub fn drain(&self, max_pending_entries: u64) -> Result<()> {
         let shared = &self.shared;
         let level = || shared.counters.pending_entries.load(Ordering::Relaxed);
         let mut failed = None;
+        let mut stuck = None;
         shared.full.store(false, Ordering::Release);
+        shared.stuck.flush_goes_on();
         shared.draining.fetch_add(1, Ordering::AcqRel);
         shared.work.notify();
         shared.runtime.wait(&shared.progress, None, &mut || {
             failed = shared.sequencer.lock().check().err();
+            stuck = shared.stuck.flush_error(shared.published.load(Ordering::Acquire));
             failed.is_some()
                 || shared.full.load(Ordering::Acquire)
                 || level() <= max_pending_entries
+                || stuck.is_some()
         });
         shared.draining.fetch_sub(1, Ordering::AcqRel);
         match failed {
             Some(error) => Err(error),
-            None if level() > max_pending_entries => {
-                Err(Error::Full("the pending changes cannot be written to pages".to_owned()))
-            }
+            None if level() > max_pending_entries => Err(stuck.unwrap_or_else(|| {
+                Error::Full("the pending changes cannot be written to pages".to_owned())
+            })),
             None => Ok(()),
         }
     }
@@ -374,6 +390,8 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         draining: AtomicU64::new(0),
         full: AtomicBool::new(false),
         checkpoint_full: AtomicBool::new(false),
+        quarantine: Quarantine::default(),
+        stuck: Stuck::default(),
         files: Files { leaf, overflow },
         database: newest.database,
         incarnation,

@@ -23,6 +23,7 @@ mod overflow;
 mod overlay;
 mod overlays;
 mod prefetch;
+mod quarantine;
 mod recovery;
 mod resources;
 mod sequencer;
@@ -45,6 +46,7 @@ pub use options::{Durability, Geometry, IoMode, Options};
 pub use overlay::Overlay;
 pub use pleach_beatree::Value;
 pub use pleach_core::{Blake3, Sha2};
+pub use quarantine::Quarantined;
 pub use session::{Access, AccessKind, MAX_VALUE, Session, SessionOptions};
 pub use witness::Witness;
 

@@ -60,6 +60,8 @@ counters! {
     sequencer_nanos,
     /// Refolds because a flush had cut finer between finish and commit.
     refolds,
+    /// Pages that the background has set aside at present because they cannot be read.
+    quarantined_pages,
     /// Microseconds that commits waited because the delta or the log was full.
     stalled_micros,
 }

@@ -31,6 +31,7 @@ use crate::node_cache::NodeCache;
 use crate::options::Options;
 use crate::overlays::Overlays;
 use crate::prefetch::Prefetches;
+use crate::quarantine::{Quarantine, Stuck};
 use crate::sequencer::Sequencer;
 use crate::superblock::SuperblockStore;
 use crate::touches::SpareSorter;
@@ -110,6 +111,8 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) checkpoint_full: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) batch: AtomicU64,
+    pub(crate) quarantine: Quarantine,
+    pub(crate) stuck: Stuck,
     /// Keeps other processes out while any handle lives.
     pub(crate) _lock: Box<dyn Send + Sync>,
     pub(crate) hasher: PhantomData<H>,
@@ -197,6 +200,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let page =
             self.cache.insert(at.place, at.tag, buf.page(0), self.batch.load(Ordering::Relaxed));
         self.buffers.give(buf);
+        self.read_well(LEAF_FILE, u64::from(at.place));
         Ok(page)
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod table;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_beatree::space::{self, Extents};
@@ -27,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::log::Point;
 use crate::metrics::Counters;
 use crate::options::Durability;
+use crate::quarantine::backoff;
 use crate::shared::{Shared, Tip};
 use crate::superblock::{DurabilityMode, ImagePlace, Superblock};
 use image::{ImageWriter, Written, node_file};
@@ -53,11 +55,22 @@ pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
     work: Option<Work<D>>,
     /// The log could not be prepared beyond this.
     refused_at: Option<u64>,
+    /// Checkpoints in a row that met nodes which cannot be read, and when the next may be.
+    failures: u32,
+    not_before: Duration,
+}
+
+/// How far a step has brought an image.
+enum Serialised {
+    Some,
+    All,
+    /// The nodes of a region are not in memory and cannot be read.
+    Unreadable(Error),
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
     pub(crate) fn new(shared: Arc<Shared<H, D, R>>) -> Self {
-        Self { shared, work: None, refused_at: None }
+        Self { shared, work: None, refused_at: None, failures: 0, not_before: Duration::ZERO }
     }
 
     /// One step of the task.
@@ -69,7 +82,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 self.shared.checkpoint_full.store(true, Ordering::Release);
                 self.shared.progress.notify();
                 self.work = None;
-                Step::IdleFor(core::time::Duration::from_millis(500))
+                Step::IdleFor(Duration::from_millis(500))
             }
             Err(error) => {
                 tracing::error!(%error, "the checkpoint failed");
@@ -93,19 +106,47 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             if !self.shared.log_is_long() {
                 return Ok(Step::Idle);
             }
+            let wait = self.not_before.saturating_sub(self.shared.runtime.now());
+            if !wait.is_zero() {
+                return Ok(Step::IdleFor(wait));
+            }
             self.work = start(&self.shared)?;
+            if self.work.is_some() {
+                // There may be room now: whoever commits waits for what comes of it.
+                self.shared.checkpoint_full.store(false, Ordering::Release);
+            }
             return Ok(if self.work.is_some() {
                 Step::Again
             } else {
-                Step::IdleFor(core::time::Duration::from_millis(1))
+                Step::IdleFor(Duration::from_millis(1))
             });
         };
-        if serialise(&self.shared, work, self.shared.options.checkpoint_regions)?
-            && let Some(work) = self.work.take()
-        {
-            finish(&self.shared, work, None)?;
+        match serialise(&self.shared, work, self.shared.options.checkpoint_regions)? {
+            Serialised::Some => {}
+            Serialised::All => {
+                if let Some(work) = self.work.take() {
+                    finish(&self.shared, work, None)?;
+                }
+                self.failures = 0;
+                self.shared.stuck.set_checkpoint(None);
+                self.shared.progress.notify();
+            }
+            Serialised::Unreadable(error) => return Ok(self.puts_off(error)),
         }
         Ok(Step::Again)
+    }
+
+    /// The image cannot be made for now. Nothing names it yet, and the log keeps what the one in use
+    /// does not have.
+    fn puts_off(&mut self, error: Error) -> Step {
+        self.work = None;
+        self.failures += 1;
+        let wait = backoff(self.failures);
+        tracing::error!(%error, ?wait, "no checkpoint while a region's nodes cannot be read");
+        self.not_before = self.shared.runtime.now().saturating_add(wait);
+        self.shared.stuck.set_checkpoint(Some(error));
+        self.shared.progress.notify();
+        if self.shared.closing.load(Ordering::Acquire) { Step::Done } else { Step::IdleFor(wait) }
     }
 
     /// Keeps the log prepared for half a segment more. Where that fails nothing is lost: the commit that
@@ -133,8 +174,18 @@ pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(
         if let Some(work) = start(shared)? {
             break work;
         }
+        // Another thread is between a commit's ticket and its publication, which says so.
+        shared.runtime.wait(&shared.progress, Some(Duration::from_millis(10)), &mut || {
+            shared.sequencer.lock().in_flight == 0
+        });
     };
-    while !serialise(shared, &mut work, usize::MAX)? {}
+    loop {
+        match serialise(shared, &mut work, usize::MAX)? {
+            Serialised::Some => {}
+            Serialised::All => break,
+            Serialised::Unreadable(error) => return Err(error),
+        }
+    }
     let end = clean.then_some(work.cut.position);
     finish(shared, work, end)
 }
@@ -164,17 +215,21 @@ fn start<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>) -> Result<O
     }))
 }
 
-/// Step 2, for up to `count` regions; says whether it is done.
+/// Step 2, for up to `count` regions.
 fn serialise<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     work: &mut Work<D>,
     count: usize,
-) -> Result<bool> {
+) -> Result<Serialised> {
     for _ in 0..count {
-        let Some(key) = work.next else { return Ok(true) };
+        let Some(key) = work.next else { return Ok(Serialised::All) };
         // Whatever is full is written before the lock is taken.
         work.writer.make_room()?;
-        shared.make_resident(&key)?;
+        // What is brought in stays until it is copied.
+        let _nodes = shared.keep_nodes();
+        if let Err(error) = shared.bring_nodes(&key) {
+            return Ok(Serialised::Unreadable(error));
+        }
         let (writer, written, delta) = (&mut work.writer, &mut work.written, &mut work.delta);
         let (position, next) = shared.in_region(&key, |region, state| -> Result<_> {
             let Nodes::Resident(nodes) = &state.nodes else { return Ok((None, Some(key))) };
@@ -193,7 +248,7 @@ fn serialise<H: Hasher, D: Device, R: Runtime>(
         work.position = work.position.max(position.unwrap_or(0));
         work.next = next;
     }
-    Ok(work.next.is_none())
+    Ok(if work.next.is_none() { Serialised::All } else { Serialised::Some })
 }
 
 /// The overflow map as of a point of the log, as a recovery wants it: runs that records up to

@@ -31,6 +31,7 @@ use pleach_io::{Device, Event, Runtime, Step};
 use crate::error::{Error, Result};
 use crate::foreground::Patience;
 use crate::options::Durability;
+use crate::quarantine::backoff;
 use crate::shared::Shared;
 use crate::warm::{GROUP, Reach};
 use round::Round;
@@ -80,6 +81,10 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     /// When the log was last synced for durability `Periodic`.
     synced: Duration,
     patience: Patience,
+    /// Rounds in a row that could not be gathered, and when the next may be.
+    failures: u32,
+    not_before: Duration,
+    put_off: Option<Error>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
@@ -97,6 +102,9 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             held_for: NO_BATCH,
             synced: Duration::ZERO,
             patience: Patience::default(),
+            failures: 0,
+            not_before: Duration::ZERO,
+            put_off: None,
         }
     }
 
@@ -178,22 +186,62 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         if self.shared.paused.load(Ordering::Acquire) && !drain {
             return Ok(self.idle());
         }
+        // Looked at first: what pends as of this commit is all seen below.
+        let published = self.shared.published.load(Ordering::Acquire);
+        if self.shared.runtime.now() < self.not_before {
+            self.says_why(published, self.put_off.clone());
+            return Ok(self.idle());
+        }
+        self.shared.try_quarantined();
         self.hold_ripe();
         let wanted = self.wanted(drain);
         if wanted.is_empty() {
+            if drain || self.shared.is_pressed() {
+                self.says_why(published, self.shared.quarantine.error());
+            }
             self.let_nodes_leave()?;
             return Ok(self.idle());
         }
-        if self.queue.is_none() {
-            self.queue = Some(self.shared.device.queue(64)?);
+        let any = drain || self.shared.is_pressed();
+        if let Err(error) = self.gather(&wanted, any) {
+            return Ok(self.puts_off(published, &wanted, error));
         }
-        let queue = self.queue.as_mut().expect("just made");
-        self.round.gather(&self.shared, queue, &wanted, drain || self.shared.is_pressed())?;
+        (self.failures, self.put_off) = (0, None);
         if self.round.is_empty() {
             return Ok(Step::Again);
         }
         self.stage = Stage::Gathered;
         Ok(Step::Again)
+    }
+
+    fn gather(&mut self, wanted: &[Prefix], any: bool) -> Result<()> {
+        if self.queue.is_none() {
+            self.queue = Some(self.shared.device.queue(64)?);
+        }
+        let queue = self.queue.as_mut().expect("just made");
+        self.round.gather(&self.shared, queue, wanted, any)
+    }
+
+    /// The pages of a round could not even be asked for. Nothing was written: it is tried again, with
+    /// another queue.
+    fn puts_off(&mut self, published: u64, wanted: &[Prefix], error: Error) -> Step {
+        tracing::warn!(%error, "the flush could not read; it is tried again");
+        self.round.abandon(&self.shared);
+        self.shared.ripe.lock().extend(wanted);
+        self.queue = None;
+        self.failures += 1;
+        self.not_before = self.shared.runtime.now().saturating_add(backoff(self.failures));
+        self.put_off = Some(error);
+        self.says_why(published, self.put_off.clone());
+        self.idle()
+    }
+
+    /// Tells those who wait that nothing of what pends at this commit can be flushed for now.
+    fn says_why(&self, published: u64, error: Option<Error>) {
+        if let Some(error) = error {
+            self.shared.stuck.flush_at(published, error);
+            self.shared.progress.notify();
+        }
     }
 
     /// Once a batch: what the last commit has made ripe stays cached until it is written, though
@@ -265,11 +313,18 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
 
     /// Nothing to do: how long at most?
     fn idle(&self) -> Step {
-        match self.shared.options.durability {
-            Durability::Periodic(period) => Step::IdleFor(period),
-            _ if !self.freed.is_empty() => Step::IdleFor(SYNC_AFTER / 2),
-            _ => Step::Idle,
-        }
+        let now = self.shared.runtime.now();
+        let period = match self.shared.options.durability {
+            Durability::Periodic(period) => Some(period),
+            _ => None,
+        };
+        let frees = (!self.freed.is_empty()).then_some(SYNC_AFTER / 2);
+        // Not at once again, should a page be due that is not tried while the database is paused.
+        let later = |due: Duration| due.saturating_sub(now).max(SYNC_AFTER);
+        let trial = self.shared.quarantine.next_due().map(later);
+        let round = (now < self.not_before).then(|| later(self.not_before));
+        let next = [period, frees, trial, round].into_iter().flatten().min();
+        next.map_or(Step::Idle, Step::IdleFor)
     }
 
     /// Step (f).

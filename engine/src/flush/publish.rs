@@ -34,10 +34,6 @@ impl Round {
             self.pieces.iter().map(|piece| piece.new.len() + piece.sources.len()).sum();
         let room = 256 + 128 * pages as u64 + self.run_bytes();
         shared.sequencer.make_room(room)?;
-        // The flusher is the one that lets nodes leave: what it brings in here stays.
-        for piece in &self.pieces {
-            shared.make_resident(piece.range.first_key())?;
-        }
         let _structure = shared.structure.lock();
         let mut state = shared.sequencer.lock();
         state.check()?;

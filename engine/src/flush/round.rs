@@ -6,6 +6,7 @@ use pleach_beatree::build::{
     CellRef, LEVELS, PageStamp, Planned, Unfolded, filled, fold_pages, plan, write_page,
 };
 use pleach_beatree::cache::NO_BATCH;
+use pleach_beatree::region::Nodes;
 use pleach_beatree::{Region, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf;
@@ -17,7 +18,8 @@ use super::cells::{Edit, Edited, Source, add_stored_tiles, known_tiles};
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::overflow::{self, Tentative};
-use crate::shared::{Located, Shared};
+use crate::quarantine::Why;
+use crate::shared::{LEAF_FILE, Located, Shared};
 use crate::warm::{GROUP, Reach};
 
 /// Pages of write buffers that are kept from round to round.
@@ -124,9 +126,20 @@ impl Round {
             if self.pieces.last().is_some_and(|piece| piece.range.covers(prefix.first_key())) {
                 continue;
             }
-            shared.in_region(prefix.first_key(), |region, state| {
-                self.add(shared, region, state, prefix, least);
-            });
+            let mut add = || {
+                shared.in_region(prefix.first_key(), |region, state| {
+                    let here = matches!(state.nodes, Nodes::Resident(_));
+                    if here {
+                        self.add(shared, region, state, prefix, least);
+                    }
+                    here
+                })
+            };
+            // The flusher is the one that lets nodes leave: what it brings in here stays until the
+            // round is published. Nodes that cannot be had are aside from then on.
+            if !add() && shared.bring_nodes(prefix.first_key()).is_ok() {
+                add();
+            }
         }
         read_missing(shared, queue, &mut self.pieces)
     }
@@ -140,7 +153,7 @@ impl Round {
         least: u8,
     ) {
         let child = state.cuts.find(wanted.first_key());
-        if state.touches[child] < least {
+        if state.touches[child] < least || shared.page_is_aside(state, child) {
             return;
         }
         let own = source(shared, state, child);
@@ -370,6 +383,7 @@ impl Round {
                 shared.cache.move_treelet(from, page.place, page.tag);
             }
             for place in piece.sources.iter().filter_map(|source| source.place) {
+                shared.quarantine.forget(LEAF_FILE, u64::from(place));
                 shared.cache.remove(place);
             }
         }
@@ -416,6 +430,13 @@ fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
 ) -> Option<Source> {
     let at = own.prefix.sibling()?;
     let parent = own.prefix.parent()?;
+    // A page that may be bad shall not take another one with it.
+    let suspect = |place: Option<u32>| {
+        place.is_some_and(|place| shared.quarantine.suspects(LEAF_FILE, u64::from(place)))
+    };
+    if suspect(own.place) {
+        return None;
+    }
     if !state.cuts.region().contains(&parent) || (own.page.is_none() && own.place.is_some()) {
         return None;
     }
@@ -437,7 +458,10 @@ fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
     }
     let sibling = source(shared, state, other);
     let missing = sibling.page.is_none() && sibling.place.is_some();
-    if missing || sibling.pending.iter().any(|pending| matches!(pending.stored, Stored::Large(_))) {
+    if missing
+        || suspect(sibling.place)
+        || sibling.pending.iter().any(|pending| matches!(pending.stored, Stored::Large(_)))
+    {
         return None;
     }
     let mut both = Vec::new();
@@ -459,15 +483,22 @@ pub(super) fn disagree(prefix: &Prefix) -> Error {
     Error::Corrupt(format!("the pairs below {prefix:?} do not fold to the node in the index"))
 }
 
-/// Reads the old pages that are not cached.
+/// Reads the old pages that are not cached. A page that cannot be read is set aside and its piece left
+/// out; an error is one of the queue.
 fn read_missing<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     queue: &mut D::Queue,
-    pieces: &mut [Piece],
+    pieces: &mut Vec<Piece>,
 ) -> Result<()> {
     let result = read_all(shared, queue, pieces);
     // After an error nothing stays in flight.
     while queue.in_flight() > 0 && queue.wait().is_ok() {}
+    let unread = |piece: &Piece| {
+        piece.sources.iter().any(|source| source.place.is_some() && source.page.is_none())
+    };
+    if result.is_ok() {
+        pieces.retain(|piece| !unread(piece));
+    }
     result
 }
 
@@ -500,12 +531,19 @@ fn read_all<H: Hasher, D: Device, R: Runtime>(
             next += 1;
         }
         if let Some(completion) = queue.wait()? {
-            completion.result?;
             let (at, source) = &mut sources[usize::try_from(completion.token).expect("an index")];
-            let page = shared.admit(at, completion.buf)?;
-            source.tiles.1 = 0;
-            add_stored_tiles(&mut source.tiles, &page, &source.prefix, &source.pending);
-            source.page = Some(page);
+            let read = completion.result.map_err(Error::from);
+            match read.and_then(|()| shared.admit(at, completion.buf)) {
+                Ok(page) => {
+                    source.tiles.1 = 0;
+                    add_stored_tiles(&mut source.tiles, &page, &source.prefix, &source.pending);
+                    source.page = Some(page);
+                }
+                Err(error) => {
+                    let page = (LEAF_FILE, u64::from(at.place));
+                    shared.set_aside(page, source.prefix, error, Why::Unreadable);
+                }
+            }
         }
     }
     Ok(())

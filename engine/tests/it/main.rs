@@ -1,5 +1,6 @@
 //! The engine's tests, linked once. Each module is named by the claim that it checks.
 
+mod a_bad_page_is_set_aside;
 mod a_batch_reads_each_page_once;
 mod a_checkpoint_sees_no_region_too_large;
 mod a_panicking_hasher_harms_nobody;
