@@ -35,6 +35,7 @@ mod touches;
 mod undo;
 mod view;
 mod warm;
+mod watchdog;
 mod witness;
 
 pub use block::Block;
@@ -48,6 +49,7 @@ pub use pleach_beatree::Value;
 pub use pleach_core::{Blake3, Sha2};
 pub use quarantine::Quarantined;
 pub use session::{Access, AccessKind, MAX_VALUE, Session, SessionOptions};
+pub use watchdog::TaskState;
 pub use witness::Witness;
 
 /// A database under BLAKE3.

@@ -62,6 +62,8 @@ counters! {
     refolds,
     /// Pages that the background has set aside at present because they cannot be read.
     quarantined_pages,
+    /// Background tasks that have not come further for 10 s.
+    stalled_tasks,
     /// Microseconds that commits waited because the delta or the log was full.
     stalled_micros,
 }

@@ -55,6 +55,7 @@ pub struct Options {
     pub(crate) log_limit: u64,
     pub(crate) flush_at: u8,
     pub(crate) checkpoint_regions: usize,
+    pub(crate) stall_after: Duration,
     pub(crate) geometry: Geometry,
 }
 
@@ -78,6 +79,7 @@ impl Options {
             log_limit: 256 << 20,
             flush_at: 8,
             checkpoint_regions: 256,
+            stall_after: crate::watchdog::STALLED,
             geometry: Geometry::default(),
         }
     }
@@ -173,6 +175,14 @@ impl Options {
     #[must_use]
     pub fn checkpoint_regions(mut self, regions: usize) -> Self {
         self.checkpoint_regions = regions;
+        self
+    }
+
+    /// How long a background task may not come further before it is said to be stalled (default 10 s).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn stall_after(mut self, time: Duration) -> Self {
+        self.stall_after = time;
         self
     }
 

@@ -27,6 +27,7 @@ use crate::metrics::Counters;
 use crate::quarantine::backoff;
 use crate::shared::{Located, Shared};
 use crate::warm::GROUP;
+use crate::watchdog::{IDLE, Task};
 
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;
@@ -203,6 +204,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                 let wait = backoff(self.failures);
                 tracing::warn!(%error, ?wait, "prefetching pauses");
                 self.not_before = self.shared.runtime.now().saturating_add(wait);
+                self.shared.enters(Task::Prefetch, IDLE);
                 Step::IdleFor(wait)
             }
         }
@@ -223,6 +225,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
         if !wait.is_zero() {
             return Ok(Step::IdleFor(wait));
         }
+        self.shared.enters(Task::Prefetch, "reading pages");
         if self.queue.is_none() {
             let depth = self.shared.options.in_flight;
             self.queue = Some(self.shared.device.queue(depth)?);
@@ -247,6 +250,10 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                 self.take(&shared, Some(completion));
             }
             self.failures = 0;
+            if !more {
+                // It has waited for a page, and got it.
+                shared.beats.comes_further(Task::Prefetch, shared.runtime.now());
+            }
             let flying = self.queue.as_ref().expect("made above").in_flight();
             if self.unannounced >= ANNOUNCED || flying < ANNOUNCED {
                 self.unannounced = 0;

@@ -36,6 +36,7 @@ use crate::sequencer::Sequencer;
 use crate::superblock::SuperblockStore;
 use crate::touches::SpareSorter;
 use crate::undo::Undo;
+use crate::watchdog::Beats;
 use crate::witness::Spare;
 
 /// The newest published commit.
@@ -111,6 +112,7 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) checkpoint_full: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) batch: AtomicU64,
+    pub(crate) beats: Beats<R::Event>,
     pub(crate) quarantine: Quarantine,
     pub(crate) stuck: Stuck,
     /// Keeps other processes out while any handle lives.

@@ -31,6 +31,7 @@ use crate::options::Durability;
 use crate::quarantine::backoff;
 use crate::shared::{Shared, Tip};
 use crate::superblock::{DurabilityMode, ImagePlace, Superblock};
+use crate::watchdog::{IDLE, Task};
 use image::{ImageWriter, Written, node_file};
 use table::Table;
 
@@ -82,6 +83,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 self.shared.checkpoint_full.store(true, Ordering::Release);
                 self.shared.progress.notify();
                 self.work = None;
+                self.shared.enters(Task::Checkpoint, IDLE);
                 Step::IdleFor(Duration::from_millis(500))
             }
             Err(error) => {
@@ -108,8 +110,10 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             }
             let wait = self.not_before.saturating_sub(self.shared.runtime.now());
             if !wait.is_zero() {
+                self.shared.enters(Task::Checkpoint, IDLE);
                 return Ok(Step::IdleFor(wait));
             }
+            self.shared.enters(Task::Checkpoint, "waiting for a moment without commits");
             self.work = start(&self.shared)?;
             if self.work.is_some() {
                 // There may be room now: whoever commits waits for what comes of it.
@@ -121,8 +125,14 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 Step::IdleFor(Duration::from_millis(1))
             });
         };
+        self.shared.enters(Task::Checkpoint, "serialising regions");
+        let from = work.next;
         match serialise(&self.shared, work, self.shared.options.checkpoint_regions)? {
-            Serialised::Some => {}
+            Serialised::Some if work.next == from => {}
+            Serialised::Some => {
+                let now = self.shared.runtime.now();
+                self.shared.beats.comes_further(Task::Checkpoint, now);
+            }
             Serialised::All => {
                 if let Some(work) = self.work.take() {
                     finish(&self.shared, work, None)?;
@@ -140,6 +150,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
     /// does not have.
     fn puts_off(&mut self, error: Error) -> Step {
         self.work = None;
+        self.shared.enters(Task::Checkpoint, IDLE);
         self.failures += 1;
         let wait = backoff(self.failures);
         tracing::error!(%error, ?wait, "no checkpoint while a region's nodes cannot be read");
@@ -158,7 +169,10 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
         if self.refused_at == Some(prepared) {
             return;
         }
-        if let Err(error) = self.shared.prepare_log(through) {
+        let prepare = || self.shared.prepare_log(through);
+        if let Err(error) =
+            self.shared.within(Task::Checkpoint, "making a segment of the log", prepare)
+        {
             tracing::warn!(%error, "the log's next segment could not be made ahead");
             self.refused_at = Some(prepared);
         }
@@ -326,6 +340,8 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     mut work: Work<D>,
     clean_end: Option<u64>,
 ) -> Result<()> {
+    let enters = |stage| shared.enters(Task::Checkpoint, stage);
+    enters("writing the image");
     let written = std::mem::take(&mut work.written);
     let (top, level) = work.writer.upper(written.clone())?;
     let delta_page = work.writer.stream(StreamId::Delta, &work.delta)?;
@@ -343,7 +359,9 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     };
     let image = place_of(work.writer, work.file, &table, map_page)?;
     Counters::add(&shared.counters.image_bytes, u64::from(image.pages) * 4096);
+    enters("syncing the log");
     shared.sequencer.write_through(work.position, true)?;
+    enters("writing the superblock");
     let mut store = shared.superblocks.lock();
     let older = store.newest().replay.position;
     let next = Superblock {
@@ -365,6 +383,7 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     };
     store.write(&next)?;
     drop(store);
+    enters("recycling the log");
     for (region, position) in written.iter().zip(&work.positions) {
         let place = NodePlace { file: node_file(work.file), page: region.page, tag: region.tag };
         shared.checkpointed(region.prefix.first_key(), *position, place);

@@ -34,6 +34,7 @@ use crate::options::Durability;
 use crate::quarantine::backoff;
 use crate::shared::Shared;
 use crate::warm::{GROUP, Reach};
+use crate::watchdog::{IDLE, Task};
 use round::Round;
 
 /// Pages that a round takes.
@@ -118,6 +119,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 self.stage = Stage::Idle;
                 self.shared.full.store(true, Ordering::Release);
                 self.shared.progress.notify();
+                self.shared.enters(Task::Flush, IDLE);
                 if self.shared.closing.load(Ordering::Acquire) {
                     // They stay in the log; whoever closes does not wait for room.
                     return Step::Done;
@@ -138,11 +140,13 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         let closing = self.shared.closing.load(Ordering::Acquire);
         // What is written already takes little more, and its places and buffers are taken.
         if matches!(self.stage, Stage::Idle | Stage::Gathered) && self.gives_way() {
+            self.shared.enters(Task::Flush, IDLE);
             return Ok(Step::IdleFor(Patience::LOOK));
         }
         match self.stage {
             Stage::Idle => self.begin(closing),
             Stage::Gathered => {
+                self.shared.enters(Task::Flush, "writing pages");
                 let flush = self.shared.flush_number();
                 let queue = self.queue.as_mut().expect("made when gathering");
                 self.round.write(&self.shared, queue, &mut self.folder, flush)?;
@@ -150,11 +154,14 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 Ok(Step::Again)
             }
             Stage::Written => {
+                self.shared.enters(Task::Flush, "syncing pages");
                 self.round.sync(&self.shared)?;
                 self.stage = Stage::Synced;
                 Ok(Step::Again)
             }
             Stage::Synced => {
+                // Waiting for commits in flight is part of it: for ever it should not take.
+                self.shared.enters(Task::Flush, "publishing");
                 let Some(freed) = self.round.publish(&self.shared, &mut self.folder)? else {
                     // A commit is between ticket and publication.
                     return Ok(Step::IdleFor(Duration::from_millis(1)));
@@ -186,6 +193,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         if self.shared.paused.load(Ordering::Acquire) && !drain {
             return Ok(self.idle());
         }
+        self.shared.enters(Task::Flush, "gathering pages");
         // Looked at first: what pends as of this commit is all seen below.
         let published = self.shared.published.load(Ordering::Acquire);
         if self.shared.runtime.now() < self.not_before {
@@ -295,10 +303,15 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             self.synced = now;
             let end = self.shared.sequencer.lock().end();
             if self.shared.sequencer.durable() < end {
-                self.shared.sequencer.write_through(end, true)?;
+                self.sync_log(end)?;
             }
         }
         Ok(())
+    }
+
+    fn sync_log(&self, end: u64) -> Result<()> {
+        let sync = || self.shared.sequencer.write_through(end, true);
+        self.shared.within(Task::Flush, "syncing the log", sync)
     }
 
     /// Once a commit, so that nodes which were brought in for the next batch stay for it.
@@ -313,6 +326,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
 
     /// Nothing to do: how long at most?
     fn idle(&self) -> Step {
+        self.shared.enters(Task::Flush, IDLE);
         let now = self.shared.runtime.now();
         let period = match self.shared.options.durability {
             Durability::Periodic(period) => Some(period),
@@ -338,7 +352,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                     break;
                 }
                 // No commit came by to sync the record.
-                self.shared.sequencer.write_through(first.end, true)?;
+                self.sync_log(first.end)?;
             }
             if !first.period.poll() {
                 break;
