@@ -135,6 +135,9 @@ pub enum Error {
         #[source]
         first: Box<Error>,
     },
+    /// An open has numbers for 2^32 flushes and images.
+    #[error("this open of the database has used up its flush numbers: close it and open it again")]
+    FlushNumbers,
     /// A write or a sync failed: no commit is accepted until the database is reopened.
     #[error("the database refuses further writes because an earlier one failed ({0}); reopen it")]
     Poisoned(String),

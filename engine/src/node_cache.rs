@@ -12,7 +12,7 @@
 //! * nodes do not leave while a finish or a commit is under way ([`Shared::keep_nodes`]).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
@@ -53,6 +53,8 @@ pub(crate) struct NodeCache<D: Device> {
     moves: Mutex<()>,
     /// Region at which the next search for nodes that may leave begins.
     hand: Mutex<usize>,
+    /// Pages spilled.
+    spills: AtomicU64,
 }
 
 #[derive(Default)]
@@ -79,6 +81,7 @@ impl<D: Device> NodeCache<D> {
             gate: RwLock::new(()),
             moves: Mutex::new(()),
             hand: Mutex::new(0),
+            spills: AtomicU64::new(0),
         })
     }
 
@@ -310,7 +313,8 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let mut buf = self.buffers.take();
         let header = BranchHeader {
             identity: identity(self.database, &place),
-            flush: self.flush_number(),
+            // No flush: the file belongs to this open, and nobody else reads it.
+            flush: self.node_cache.spills.fetch_add(1, Ordering::Relaxed),
             namespace: 0,
             prefix: *region.prefix(),
             level: 1,

@@ -130,6 +130,17 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
 /// another would be for ever.
 const REPLACED: usize = 258;
 
+/// Numbers of flushes and images that are kept for the checkpoint of a close.
+pub(crate) const LAST_NUMBERS: u64 = 16;
+
+/// The counter's next number, which is at most `last`.
+fn next_number(counter: &AtomicU64, last: u64) -> Result<u64> {
+    let next = |number| (number <= last).then_some(number + 1);
+    counter
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        .map_err(|_| Error::FlushNumbers)
+}
+
 /// Where a key's page is, as far as the index knows.
 pub(crate) struct Located {
     pub(crate) place: u32,
@@ -233,14 +244,40 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         panic!("the region over {} was retired and not replaced", hex(key));
     }
 
-    /// A number for the next flush or image; never used before.
-    pub(crate) fn flush_number(&self) -> u64 {
-        u64::from(self.incarnation) << 32 | self.flushes.fetch_add(1, Ordering::Relaxed)
+    /// A number for the next flush or image, (incarnation, counter): never used before, and never
+    /// another incarnation's. The last `kept` numbers of this open are left to others.
+    pub(crate) fn flush_number(&self, kept: u64) -> Result<u64> {
+        let counter = next_number(&self.flushes, u64::from(u32::MAX) - kept)?;
+        Ok(u64::from(self.incarnation) << 32 | counter)
     }
 
     /// A failed write or sync: refuses all further writes.
     pub(crate) fn poison(&self, error: &Error) {
         self.sequencer.poison(&error.to_string());
         pleach_io::Event::notify(&self.progress);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flush_numbers_end_and_never_run_into_the_incarnation() {
+        let last = u64::from(u32::MAX);
+        let counter = AtomicU64::new(last - LAST_NUMBERS);
+        assert_eq!(
+            next_number(&counter, last - LAST_NUMBERS).expect("the last"),
+            last - LAST_NUMBERS
+        );
+        for _ in 0..3 {
+            assert!(matches!(next_number(&counter, last - LAST_NUMBERS), Err(Error::FlushNumbers)));
+        }
+        // A close has some left, and they end, too.
+        for number in last - LAST_NUMBERS + 1..=last {
+            assert_eq!(next_number(&counter, last).expect("kept"), number);
+        }
+        assert!(matches!(next_number(&counter, last), Err(Error::FlushNumbers)));
+        assert_eq!(counter.load(Ordering::Relaxed), last + 1);
     }
 }

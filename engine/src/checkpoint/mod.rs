@@ -29,7 +29,7 @@ use crate::log::Point;
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::quarantine::backoff;
-use crate::shared::{Shared, Tip};
+use crate::shared::{LAST_NUMBERS, Shared, Tip};
 use crate::superblock::{DurabilityMode, ImagePlace, Superblock};
 use crate::watchdog::{IDLE, Task};
 use image::{ImageWriter, Written, node_file};
@@ -114,7 +114,10 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 return Ok(Step::IdleFor(wait));
             }
             self.shared.enters(Task::Checkpoint, "waiting for a moment without commits");
-            self.work = start(&self.shared)?;
+            self.work = match start(&self.shared, LAST_NUMBERS) {
+                Err(error @ Error::FlushNumbers) => return Ok(self.puts_off(error)),
+                work => work?,
+            };
             if self.work.is_some() {
                 // There may be room now: whoever commits waits for what comes of it.
                 self.shared.checkpoint_full.store(false, Ordering::Release);
@@ -153,7 +156,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
         self.shared.enters(Task::Checkpoint, IDLE);
         self.failures += 1;
         let wait = backoff(self.failures);
-        tracing::error!(%error, ?wait, "no checkpoint while a region's nodes cannot be read");
+        tracing::error!(%error, ?wait, "no checkpoint can be made; it is tried again");
         self.not_before = self.shared.runtime.now().saturating_add(wait);
         self.shared.stuck.set_checkpoint(Some(error));
         self.shared.progress.notify();
@@ -185,7 +188,7 @@ pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(
     clean: bool,
 ) -> Result<()> {
     let mut work = loop {
-        if let Some(work) = start(shared)? {
+        if let Some(work) = start(shared, 0)? {
             break work;
         }
         // Another thread is between a commit's ticket and its publication, which says so.
@@ -205,7 +208,10 @@ pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// Step 1; `None` when a commit is in flight.
-fn start<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>) -> Result<Option<Work<D>>> {
+fn start<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    kept: u64,
+) -> Result<Option<Work<D>>> {
     // Tip and map are those of the very point where the replay starts.
     let Some((cut, (tip, map))) = shared
         .sequencer
@@ -214,7 +220,7 @@ fn start<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>) -> Result<O
         return Ok(None);
     };
     let file = shared.superblocks.lock().newest().image.file.other();
-    let number = shared.flush_number();
+    let number = shared.flush_number(kept)?;
     Ok(Some(Work {
         writer: ImageWriter::start(&shared.device, file, shared.database, number)?,
         file,

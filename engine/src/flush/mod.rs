@@ -11,6 +11,7 @@
 //! 5. (f) later, when the location record is durable and no reader can be at the old places: free
 //!    them.
 
+mod agree;
 mod cells;
 mod publish;
 mod round;
@@ -32,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::foreground::Patience;
 use crate::options::Durability;
 use crate::quarantine::backoff;
-use crate::shared::Shared;
+use crate::shared::{LAST_NUMBERS, Shared};
 use crate::warm::{GROUP, Reach};
 use crate::watchdog::{IDLE, Task};
 use round::Round;
@@ -41,6 +42,8 @@ use round::Round;
 const ROUND: usize = 1024;
 /// Pages that are chosen at once under pressure: choosing looks at everything that pends.
 const CHOSEN: usize = 32 * ROUND;
+/// How soon a round is tried again that found no room.
+const FULL_AGAIN: Duration = Duration::from_millis(200);
 /// A location record waits this long for a commit to sync it.
 const SYNC_AFTER: Duration = Duration::from_millis(100);
 
@@ -124,7 +127,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                     // They stay in the log; whoever closes does not wait for room.
                     return Step::Done;
                 }
-                Step::IdleFor(Duration::from_millis(200))
+                Step::IdleFor(self.period().map_or(FULL_AGAIN, |period| period.min(FULL_AGAIN)))
             }
             Err(error) => {
                 tracing::error!(%error, "the flush failed");
@@ -147,10 +150,18 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             Stage::Idle => self.begin(closing),
             Stage::Gathered => {
                 self.shared.enters(Task::Flush, "writing pages");
-                let flush = self.shared.flush_number();
+                let flush = match self.shared.flush_number(LAST_NUMBERS) {
+                    Ok(flush) => flush,
+                    Err(error) => {
+                        let published = self.shared.published.load(Ordering::Acquire);
+                        self.stage = Stage::Idle;
+                        return Ok(self.puts_off(published, &[], error));
+                    }
+                };
                 let queue = self.queue.as_mut().expect("made when gathering");
                 self.round.write(&self.shared, queue, &mut self.folder, flush)?;
-                self.stage = Stage::Written;
+                // All of it may have been set aside.
+                self.stage = if self.round.is_empty() { Stage::Idle } else { Stage::Written };
                 Ok(Step::Again)
             }
             Stage::Written => {
@@ -230,10 +241,10 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         self.round.gather(&self.shared, queue, wanted, any)
     }
 
-    /// The pages of a round could not even be asked for. Nothing was written: it is tried again, with
-    /// another queue.
+    /// The pages of a round could not even be asked for, or have no number. Nothing was written: it is
+    /// tried again, with another queue.
     fn puts_off(&mut self, published: u64, wanted: &[Prefix], error: Error) -> Step {
-        tracing::warn!(%error, "the flush could not read; it is tried again");
+        tracing::warn!(%error, "the flush cannot go on; it is tried again");
         self.round.abandon(&self.shared);
         self.shared.ripe.lock().extend(wanted);
         self.queue = None;
@@ -324,14 +335,19 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         Ok(())
     }
 
+    /// How often the log is to be synced, whatever else there is to do or not.
+    fn period(&self) -> Option<Duration> {
+        match self.shared.options.durability {
+            Durability::Periodic(period) => Some(period),
+            _ => None,
+        }
+    }
+
     /// Nothing to do: how long at most?
     fn idle(&self) -> Step {
         self.shared.enters(Task::Flush, IDLE);
         let now = self.shared.runtime.now();
-        let period = match self.shared.options.durability {
-            Durability::Periodic(period) => Some(period),
-            _ => None,
-        };
+        let period = self.period();
         let frees = (!self.freed.is_empty()).then_some(SYNC_AFTER / 2);
         // Not at once again, should a page be due that is not tried while the database is paused.
         let later = |due: Duration| due.saturating_sub(now).max(SYNC_AFTER);
