@@ -328,6 +328,8 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             return true;
         }
         self.came_late = false;
+        // Each turn claims a group or is done with one announcement; callers can add no more than
+        // [`WAITING`] keys before it comes to an end.
         loop {
             let Some(announced) = &self.keys else {
                 let Ok(announced) = prefetches.receiver.try_recv() else { return false };

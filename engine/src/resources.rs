@@ -24,6 +24,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let mut runs: Vec<space::Run> = Vec::new();
         let mut growth = Growth::Allowed;
         let mut space = self.space.lock();
+        // Each turn grows the file by what is needed, gives growth up, or ends with the error.
         while let Err(need) = space.allocate(count, growth, &mut runs) {
             let segment = u64::from(self.options.geometry.segment_pages) * 4096;
             let bytes = u64::from(need.segments) * segment;
@@ -54,6 +55,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let mut runs = Vec::new();
         let mut growth = Growth::Allowed;
         let mut extents = self.extents.lock();
+        // Each turn grows the file by what is needed, gives growth up, or ends with the error.
         while let Err(need) = extents.allocate(count, growth, &mut runs) {
             let segment = u64::from(self.options.geometry.segment_pages) * 4096;
             let bytes = u64::from(need.segments) * segment;

@@ -20,7 +20,7 @@ pub(super) fn contradicting<H: Hasher>(
 ) -> Vec<usize> {
     let mut bad = Vec::new();
     let mut nodes: Vec<Node> = Vec::with_capacity(edited.len() * TILES);
-    edited.iter().for_each(|index| nodes.extend_from_slice(&pieces[*index].sources[0].tiles.0));
+    nodes.extend(edited.iter().flat_map(|index| pieces[*index].sources[0].tiles.0));
     combine_tiles::<H>(&mut nodes, TILES);
     debug_assert_eq!(1 << LEVELS, TILES);
     let folded = edited.iter().zip(&nodes);

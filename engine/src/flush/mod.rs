@@ -360,6 +360,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     /// Step (f).
     fn free_matured(&mut self) -> Result<()> {
         let now = self.shared.runtime.now();
+        // Each turn takes one off, or ends; nobody else puts any there.
         while let Some(first) = self.freed.front() {
             if self.shared.sequencer.durable() < first.end {
                 if now.saturating_sub(first.since) < SYNC_AFTER

@@ -549,7 +549,7 @@ fn read_missing<H: Hasher, D: Device, R: Runtime>(
     pieces: &mut Vec<Piece>,
 ) -> Result<()> {
     let result = read_all(shared, queue, pieces);
-    // After an error nothing stays in flight.
+    // After an error nothing stays in flight; each wait takes one off.
     while queue.in_flight() > 0 && queue.wait().is_ok() {}
     let unread = |piece: &Piece| {
         piece.sources.iter().any(|source| source.place.is_some() && source.page.is_none())
