@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use parking_lot::RwLockWriteGuard;
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::prefix::bit;
@@ -27,22 +28,39 @@ pub fn region_node<H: Hasher>(cuts: &Cuts, nodes: &[Node]) -> Node {
     folder.node(fold)
 }
 
+/// A region that is to be split, held for writing until its halves are published.
+pub type Split<'a> = (&'a Arc<Region>, RwLockWriteGuard<'a, RegionState>);
+
 /// The index with these regions replaced by their halves, as often as it takes for each to fit
 /// in a branch page. The replaced regions are retired.
-pub fn split_regions<H: Hasher>(top: &Top, split: &[Arc<Region>]) -> Top {
-    let mut regions = Vec::with_capacity(top.regions().len() + 2 * split.len());
-    for region in top.regions() {
-        if split.iter().any(|other| Arc::ptr_eq(other, region)) {
-            let mut state = region.write();
-            regions.extend(
-                parts::<H>(&mut state).into_iter().map(|state| Arc::new(Region::with_state(state))),
-            );
-            state.retired = true;
-        } else {
-            regions.push(Arc::clone(region));
-        }
+///
+/// Whoever lets a region grow too large holds it from then until the new index is published, so that
+/// nobody ever sees it: those who wait for its lock find it retired, and its halves in the index.
+///
+/// # Panics
+/// When a region is not in the index.
+pub fn split_held<H: Hasher>(top: &Top, split: &mut [Split<'_>]) -> Top {
+    let mut places: Vec<(usize, &mut Split<'_>)> =
+        split.iter_mut().map(|split| (top.find(split.0.prefix().first_key()), split)).collect();
+    places.sort_unstable_by_key(|(place, _)| *place);
+    let mut regions = Vec::with_capacity(top.regions().len() + 2 * places.len());
+    let mut from = 0;
+    for (place, (region, state)) in places {
+        assert!(Arc::ptr_eq(region, &top.regions()[place]), "a region of the index is split");
+        regions.extend_from_slice(&top.regions()[from..place]);
+        regions
+            .extend(parts::<H>(state).into_iter().map(|state| Arc::new(Region::with_state(state))));
+        state.retired = true;
+        from = place + 1;
     }
+    regions.extend_from_slice(&top.regions()[from..]);
     Top::new(regions)
+}
+
+/// The same for regions that nobody else can see.
+pub fn split_regions<H: Hasher>(top: &Top, split: &[Arc<Region>]) -> Top {
+    let mut held: Vec<Split<'_>> = split.iter().map(|region| (region, region.write())).collect();
+    split_held::<H>(top, &mut held)
 }
 
 /// States with at most [`MAX_ENTRIES`] children each, in place of one.

@@ -26,6 +26,7 @@ use crate::finish::PAGES_AHEAD;
 use crate::metrics::Counters;
 use crate::shared::{Located, Shared};
 use crate::warm::{GROUP, Reach};
+use crate::watchdog::Task as Of;
 
 /// Pages that may wait: each is held in memory for it.
 const WAITING: usize = 1024;
@@ -126,6 +127,8 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
         group.extend(arrivals.receiver.try_iter().take(GROUP));
         let came = !group.is_empty();
         if came && !shared.foreground.is_finishing() {
+            shared.enters(Of::Ahead, "folding pages");
+            shared.beats.comes_further(Of::Ahead, shared.runtime.now());
             let _guard = shared.grace.enter();
             shared.warm(group.iter().map(|arrived| &arrived.key), Reach::Region);
             group.drain(..).for_each(|arrived| self.gather(arrived));

@@ -33,12 +33,14 @@ use crate::node_cache::{NodeCache, SPILL_FILE};
 use crate::options::Options;
 use crate::overlays::Overlays;
 use crate::prefetch::{Prefetcher, Prefetches};
+use crate::quarantine::{Quarantine, Quarantined, Stuck};
 use crate::sequencer::Sequencer;
 use crate::session::{Session, SessionOptions};
 use crate::shared::{Files, LEAF_FILE, OVERFLOW_FILE, PoisonOnPanic, Shared};
 use crate::superblock::{self, Superblock, SuperblockStore};
 use crate::touches::SpareSorter;
 use crate::undo::Undo;
+use crate::watchdog::{Beats, ENDED, IDLE, Task, TaskState, Watchdog};
 use crate::witness::Spare;
 
 /// Bytes of page buffers that wait to be used again.
@@ -164,30 +166,52 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         let counters = &self.shared.counters;
         counters.sequencer_nanos.store(self.shared.sequencer.held_nanos(), Ordering::Relaxed);
         counters.log_bytes.store(self.shared.sequencer.log_bytes(), Ordering::Relaxed);
+        counters.quarantined_pages.store(self.shared.quarantine.len(), Ordering::Relaxed);
+        let stalled = self.shared.beats.stalled(self.shared.runtime.now());
+        counters.stalled_tasks.store(stalled, Ordering::Relaxed);
         counters.snapshot()
+    }
+
+    /// What the background tasks are at, and which of them do not come further.
+    pub fn tasks(&self) -> Vec<TaskState> {
+        self.shared.beats.list(self.shared.runtime.now())
+    }
+
+    /// Pages that the background has set aside because they cannot be read, by file and page. What
+    /// pends on them stays in the log and in images; sessions that need them get the error.
+    pub fn quarantined(&self) -> Vec<Quarantined> {
+        self.shared.quarantine.list()
     }
 
     /// Waits until the background has brought the pending changes down to so many, or can bring
     /// them no further.
+    ///
+    /// # Errors
+    /// [`Full`](Error::Full) when there is no room for them, [`Quarantined`](Error::Quarantined) when
+    /// those that are left belong to pages that cannot be read, [`Poisoned`](Error::Poisoned).
     pub fn drain(&self, max_pending_entries: u64) -> Result<()> {
         let shared = &self.shared;
         let level = || shared.counters.pending_entries.load(Ordering::Relaxed);
         let mut failed = None;
+        let mut stuck = None;
         shared.full.store(false, Ordering::Release);
+        shared.stuck.flush_goes_on();
         shared.draining.fetch_add(1, Ordering::AcqRel);
         shared.work.notify();
         shared.runtime.wait(&shared.progress, None, &mut || {
             failed = shared.sequencer.lock().check().err();
+            stuck = shared.stuck.flush_error(shared.published.load(Ordering::Acquire));
             failed.is_some()
                 || shared.full.load(Ordering::Acquire)
                 || level() <= max_pending_entries
+                || stuck.is_some()
         });
         shared.draining.fetch_sub(1, Ordering::AcqRel);
         match failed {
             Some(error) => Err(error),
-            None if level() > max_pending_entries => {
-                Err(Error::Full("the pending changes cannot be written to pages".to_owned()))
-            }
+            None if level() > max_pending_entries => Err(stuck.unwrap_or_else(|| {
+                Error::Full("the pending changes cannot be written to pages".to_owned())
+            })),
             None => Ok(()),
         }
     }
@@ -220,6 +244,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             self.shared.work.notify();
             self.shared.prefetches.event.notify();
             self.shared.arrivals.event.notify();
+            self.shared.beats.event.notify();
             drop(tasks);
         }
     }
@@ -371,6 +396,9 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
         draining: AtomicU64::new(0),
         full: AtomicBool::new(false),
         checkpoint_full: AtomicBool::new(false),
+        beats: Beats::new(runtime.event(), options.stall_after),
+        quarantine: Quarantine::default(),
+        stuck: Stuck::default(),
         files: Files { leaf, overflow },
         database: newest.database,
         incarnation,
@@ -399,18 +427,32 @@ fn start_tasks<H: Hasher, D: Device, R: Runtime>(shared: &Arc<Shared<H, D, R>>) 
     let mut checkpointer = Checkpointer::new(Arc::clone(shared));
     let mut prefetcher = Prefetcher::new(Arc::clone(shared));
     let mut ahead = FoldAhead::new(Arc::clone(shared));
-    let spawn = |name, event, mut step: Box<dyn FnMut() -> Step + Send>| {
+    let mut watchdog = Watchdog::new(Arc::clone(shared));
+    let spawn = |task: Task, event, mut step: Box<dyn FnMut() -> Step + Send>| {
         let guarded = Arc::clone(shared);
-        let task = move || {
+        let body = move || {
             let _guard = PoisonOnPanic(&*guarded);
-            step()
+            guarded.beats.steps(task);
+            let next = step();
+            match next {
+                Step::Idle => guarded.enters(task, IDLE),
+                Step::Done => guarded.enters(task, ENDED),
+                // Waiting for a time may be part of the work: the task says so itself.
+                Step::Again | Step::IdleFor(_) => {}
+            }
+            next
         };
-        shared.runtime.spawn(name, event, Box::new(task))
+        shared.runtime.spawn(task.name(), event, Box::new(body))
     };
     vec![
-        spawn("pleach-flush", &shared.work, Box::new(move || flusher.step())),
-        spawn("pleach-checkpoint", &shared.work, Box::new(move || checkpointer.step())),
-        spawn("pleach-prefetch", &shared.prefetches.event, Box::new(move || prefetcher.step())),
-        spawn("pleach-ahead", &shared.arrivals.event, Box::new(move || ahead.step())),
+        spawn(Task::Flush, &shared.work, Box::new(move || flusher.step())),
+        spawn(Task::Checkpoint, &shared.work, Box::new(move || checkpointer.step())),
+        spawn(Task::Prefetch, &shared.prefetches.event, Box::new(move || prefetcher.step())),
+        spawn(Task::Ahead, &shared.arrivals.event, Box::new(move || ahead.step())),
+        shared.runtime.spawn(
+            "pleach-watchdog",
+            &shared.beats.event,
+            Box::new(move || watchdog.step()),
+        ),
     ]
 }

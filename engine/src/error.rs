@@ -157,6 +157,21 @@ pub enum Error {
     /// The device is full; nothing of the operation took place.
     #[error("the device is full: {0}; free some space and try again")]
     Full(String),
+    /// What is left to be done needs pages that cannot be read. They are tried again from time to time;
+    /// nothing is lost, and everything else goes on.
+    #[error(
+        "{pages} pages cannot be read, and what waits belongs to them: {first}; `Db::quarantined` lists them"
+    )]
+    Quarantined {
+        /// How many pages.
+        pages: u64,
+        /// What is wrong with the first of them.
+        #[source]
+        first: Box<Error>,
+    },
+    /// An open has numbers for 2^32 flushes and images.
+    #[error("this open of the database has used up its flush numbers: close it and open it again")]
+    FlushNumbers,
     /// A write or a sync failed: no commit is accepted until the database is reopened.
     #[error("the database refuses further writes because an earlier one failed ({0}); reopen it")]
     Poisoned(String),

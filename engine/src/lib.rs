@@ -25,6 +25,7 @@ mod overflow;
 mod overlay;
 mod overlays;
 mod prefetch;
+mod quarantine;
 mod recovery;
 mod resources;
 mod sequencer;
@@ -37,6 +38,7 @@ mod touches;
 mod undo;
 mod view;
 mod warm;
+mod watchdog;
 mod witness;
 
 pub use block::Block;
@@ -49,7 +51,9 @@ pub use options::{Durability, Geometry, IoMode, Options};
 pub use overlay::Overlay;
 pub use pleach_beatree::Value;
 pub use pleach_core::{Blake3, Sha2};
+pub use quarantine::Quarantined;
 pub use session::{Access, AccessKind, MAX_VALUE, Session, SessionOptions};
+pub use watchdog::TaskState;
 pub use witness::Witness;
 
 /// A database under BLAKE3.

@@ -36,6 +36,8 @@ counters! {
     pending_bytes,
     /// Checkpoints made.
     checkpoints,
+    /// Those of them that commits or flushes changed a region under: their image is not of one moment.
+    checkpoints_overtaken,
     /// Leaf pages at present.
     leaf_pages,
     /// Leaf pages written by flushes.
@@ -58,6 +60,10 @@ counters! {
     sequencer_nanos,
     /// Refolds because a flush had cut finer between finish and commit.
     refolds,
+    /// Pages that the background has set aside at present because they cannot be read.
+    quarantined_pages,
+    /// Background tasks that have not come further for 10 s.
+    stalled_tasks,
     /// Microseconds that commits waited because the delta or the log was full.
     stalled_micros,
 }

@@ -12,24 +12,32 @@
 //! * nodes do not leave while a finish or a commit is under way ([`Shared::keep_nodes`]).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
 use pleach_beatree::region::{NodeFile, NodePlace, Nodes};
+use pleach_beatree::split::region_node;
 use pleach_beatree::{Region, RegionState};
+use pleach_core::fold::Folder;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
 use pleach_core::page::{FileKind, Identity};
-use pleach_core::{Hasher, Key, Node};
+use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, OpenMode, PageBuf, Runtime};
 
 use crate::checkpoint::image::image_name;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, hex};
 use crate::metrics::Counters;
-use crate::shared::Shared;
+use crate::shared::{Located, Shared};
 use crate::superblock::ImageFile;
 
 /// Bytes of nodes for each leaf page: its own, and its share of the region's treelet.
 const NODE_BYTES: u64 = 56;
+
+/// How often somebody may come in between when nodes are brought in. While a batch is under way
+/// ([`Shared::keep_nodes`]) no nodes leave, and each round costs the others a flush's or a
+/// checkpoint's end: whoever is overtaken so often will not get on.
+const ROUNDS: usize = 64;
 
 /// Name of the spill file.
 pub(crate) const SPILL_FILE: &str = "spill";
@@ -45,6 +53,8 @@ pub(crate) struct NodeCache<D: Device> {
     moves: Mutex<()>,
     /// Region at which the next search for nodes that may leave begins.
     hand: Mutex<usize>,
+    /// Pages spilled.
+    spills: AtomicU64,
 }
 
 #[derive(Default)]
@@ -71,6 +81,7 @@ impl<D: Device> NodeCache<D> {
             gate: RwLock::new(()),
             moves: Mutex::new(()),
             hand: Mutex::new(0),
+            spills: AtomicU64::new(0),
         })
     }
 
@@ -97,7 +108,7 @@ impl<D: Device> NodeCache<D> {
 }
 
 /// The name that messages use.
-fn name(file: NodeFile) -> &'static str {
+pub(crate) fn file_name(file: NodeFile) -> &'static str {
     match file {
         NodeFile::ImageA => image_name(ImageFile::A),
         NodeFile::ImageB => image_name(ImageFile::B),
@@ -116,19 +127,82 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         self.node_cache.gate.read_recursive()
     }
 
-    /// Brings the nodes of the region over a key into memory, on the calling thread.
+    /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page
+    /// cannot be used they are folded from the leaf pages.
     pub(crate) fn make_resident(&self, key: &Key) -> Result<()> {
-        loop {
+        for _ in 0..ROUNDS {
             let away = self.in_region(key, |region, state| match &state.nodes {
                 Nodes::Resident(_) => None,
                 Nodes::Paged(place) => Some((Arc::clone(region), *place)),
             });
             let Some((region, place)) = away else { return Ok(()) };
             let mut buf = self.buffers.take();
-            self.device.read_at(self.node_cache.file(&place), &mut buf, place.page * 4096)?;
-            self.install_nodes(&region, &place, &buf)?;
+            let file = self.node_cache.file(&place);
+            let read = self.device.read_at(file, &mut buf, place.page * 4096);
+            let installed =
+                read.map_err(Error::from).and_then(|()| self.install_nodes(&region, &place, &buf));
             self.buffers.give(buf);
+            if let Err(error) = installed {
+                self.fold_nodes(&region, &place).map_err(|also| {
+                    tracing::debug!(%also, "nodes cannot be folded anew either");
+                    error
+                })?;
+            }
         }
+        Err(Error::Corrupt(format!("the nodes over {} leave as fast as they come", hex(key))))
+    }
+
+    /// Nodes whose page cannot be used, from the leaf pages and what pends on them; they must fold to
+    /// the region's own.
+    fn fold_nodes(&self, region: &Region, place: &NodePlace) -> Result<()> {
+        let _guard = self.grace.enter();
+        let mut folder = Folder::<H>::new();
+        for _ in 0..ROUNDS {
+            let mut children: Vec<(Prefix, Option<Located>, Vec<Patch>)> = Vec::new();
+            let position = {
+                let state = region.read();
+                if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+                    return Ok(());
+                }
+                for cut in state.cuts.iter() {
+                    let mut patches = Vec::new();
+                    state.patches(&cut.prefix, &mut patches);
+                    let at = cut.place.map(|place| Located { place, tag: cut.tag });
+                    children.push((cut.prefix, at, patches));
+                }
+                state.position
+            };
+            folder.clear();
+            for (prefix, at, patches) in &children {
+                let page = at.as_ref().map(|at| self.leaf(at)).transpose()?;
+                let view = page.as_ref().map(|page| page.view());
+                let standing = Standing { at: prefix, leaf: view.as_ref(), patches, treelet: None };
+                folder.begin(prefix.len());
+                fold_leaf(&mut folder, &standing, 0, &[], &mut Vec::new());
+                folder.end().expect("no terminal is placed here");
+            }
+            folder.run();
+            let nodes: Vec<Node> = (0..children.len()).map(|fold| folder.node(fold)).collect();
+            let mut state = region.write();
+            if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+                return Ok(());
+            }
+            if state.position != position {
+                // A commit or a flush came in between.
+                continue;
+            }
+            if region_node::<H>(&state.cuts, &nodes) != state.own {
+                return Err(Error::Corrupt(format!(
+                    "the pages below {:?} do not fold to its node",
+                    region.prefix()
+                )));
+            }
+            tracing::warn!(prefix = ?region.prefix(), "nodes were folded anew: their page is bad");
+            state.nodes = Nodes::Resident(nodes);
+            state.paged_at = None;
+            return Ok(());
+        }
+        Err(Error::Corrupt(format!("{:?} changes faster than it is folded", region.prefix())))
     }
 
     /// Puts nodes that were read back into their region, unless it has changed meanwhile.
@@ -143,7 +217,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         if !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
             return Ok(());
         }
-        let (file, page) = (name(place.file), place.page);
+        let (file, page) = (file_name(place.file), place.page);
         let view = BranchView::parse(buf.page(0), &identity(self.database, place))
             .map_err(|error| Error::Page { file, page, error })?;
         let found = pleach_core::page::header::tag(buf.page(0));
@@ -239,12 +313,14 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let mut buf = self.buffers.take();
         let header = BranchHeader {
             identity: identity(self.database, &place),
-            flush: self.flush_number(),
+            // No flush: the file belongs to this open, and nobody else reads it.
+            flush: self.node_cache.spills.fetch_add(1, Ordering::Relaxed),
             namespace: 0,
             prefix: *region.prefix(),
             level: 1,
             position: state.position,
         };
+        // They fit: what a flush lets grow too large is replaced before anybody sees it.
         let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
         for (cut, node) in state.cuts.iter().zip(nodes) {
             let place = cut.place.map(u64::from);

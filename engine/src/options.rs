@@ -54,6 +54,8 @@ pub struct Options {
     pub(crate) trie_cache: Option<u64>,
     pub(crate) log_limit: u64,
     pub(crate) flush_at: u8,
+    pub(crate) checkpoint_regions: usize,
+    pub(crate) stall_after: Duration,
     pub(crate) geometry: Geometry,
 }
 
@@ -76,6 +78,8 @@ impl Options {
             trie_cache: None,
             log_limit: 256 << 20,
             flush_at: 8,
+            checkpoint_regions: 256,
+            stall_after: crate::watchdog::STALLED,
             geometry: Geometry::default(),
         }
     }
@@ -165,6 +169,23 @@ impl Options {
         self
     }
 
+    /// Regions serialised in one background step of a checkpoint (default 256). For tests: with few,
+    /// commits and flushes fall between the regions of an image.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn checkpoint_regions(mut self, regions: usize) -> Self {
+        self.checkpoint_regions = regions;
+        self
+    }
+
+    /// How long a background task may not come further before it is said to be stalled (default 10 s).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn stall_after(mut self, time: Duration) -> Self {
+        self.stall_after = time;
+        self
+    }
+
     /// Sizes for a database that is created; an existing one keeps its own.
     #[must_use]
     pub fn geometry(mut self, geometry: Geometry) -> Self {
@@ -230,6 +251,9 @@ impl Options {
         }
         if self.flush_at == 0 {
             return wrong("pages are flushed on their j-th touch: j must be between 1 and 255");
+        }
+        if self.checkpoint_regions == 0 {
+            return wrong("a checkpoint takes at least one region a step");
         }
         if self.log_limit < 4 * self.geometry.log_segment.min(64 << 10) {
             return wrong("the log limit is less than 256 KiB");

@@ -18,6 +18,7 @@ use pleach_core::page::{FileKind, Identity};
 use pleach_io::{Device, PageBuf, Runtime};
 
 use crate::error::{Error, Result};
+use crate::resources::full;
 use crate::shared::{OVERFLOW_FILE, Shared};
 
 /// Pages of one write or read.
@@ -51,13 +52,14 @@ pub(crate) fn write<H: Hasher, D: Device, R: Runtime>(
                 stream::build(buf.page_mut(page), &header, chunks.next().unwrap_or_default());
                 index += 1;
             }
-            shared.device.write_at(&shared.files.overflow, &buf, count, at * 4096).map_err(
-                |error| {
-                    let error = Error::from(error);
-                    shared.poison(&error);
-                    error
-                },
-            )?;
+            let written = shared.device.write_at(&shared.files.overflow, &buf, count, at * 4096);
+            written.map_err(full).inspect_err(|error| {
+                // A file system that copies on writing may have no room for what is reserved. Nothing
+                // names the runs yet: they are given back.
+                if !matches!(error, Error::Full(_)) {
+                    shared.poison(error);
+                }
+            })?;
             at += count as u64;
             left -= count;
         }

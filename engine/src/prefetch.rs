@@ -24,8 +24,10 @@ use crate::ahead::Arrived;
 use crate::announced::Announced;
 use crate::error::Result;
 use crate::metrics::Counters;
+use crate::quarantine::backoff;
 use crate::shared::{Located, Shared};
 use crate::warm::GROUP;
+use crate::watchdog::{IDLE, Task};
 
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;
@@ -160,6 +162,9 @@ pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
     /// What each slot of the queue has asked for.
     asked: Vec<Option<Wanted>>,
     free: Vec<usize>,
+    /// Queues in a row that failed, and when the next is made.
+    failures: u32,
+    not_before: Duration,
 }
 
 /// However the task ends, nobody waits for what it has asked for.
@@ -181,18 +186,26 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             unannounced: 0,
             asked: Vec::new(),
             free: Vec::new(),
+            failures: 0,
+            not_before: Duration::ZERO,
         }
     }
 
     /// One step: fills the queue and takes in what has arrived. A page that cannot be read is left
-    /// to whoever needs it.
+    /// to whoever needs it, and so is everything while there is no queue.
     pub(crate) fn step(&mut self) -> Step {
         match self.advance() {
             Ok(step) => step,
             Err(error) => {
+                // What was asked for is given up; dropping the queue waits for it.
+                self.queue = None;
                 self.end();
-                tracing::warn!(%error, "prefetching has ended");
-                Step::Done
+                self.failures += 1;
+                let wait = backoff(self.failures);
+                tracing::warn!(%error, ?wait, "prefetching pauses");
+                self.not_before = self.shared.runtime.now().saturating_add(wait);
+                self.shared.enters(Task::Prefetch, IDLE);
+                Step::IdleFor(wait)
             }
         }
     }
@@ -208,6 +221,11 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             self.end();
             return Ok(Step::Done);
         }
+        let wait = self.not_before.saturating_sub(self.shared.runtime.now());
+        if !wait.is_zero() {
+            return Ok(Step::IdleFor(wait));
+        }
+        self.shared.enters(Task::Prefetch, "reading pages");
         if self.queue.is_none() {
             let depth = self.shared.options.in_flight;
             self.queue = Some(self.shared.device.queue(depth)?);
@@ -230,6 +248,11 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             }
             while let Some(completion) = self.queue.as_mut().expect("made above").poll() {
                 self.take(&shared, Some(completion));
+            }
+            self.failures = 0;
+            if !more {
+                // It has waited for a page, and got it.
+                shared.beats.comes_further(Task::Prefetch, shared.runtime.now());
             }
             let flying = self.queue.as_ref().expect("made above").in_flight();
             if self.unannounced >= ANNOUNCED || flying < ANNOUNCED {
@@ -305,6 +328,8 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
             return true;
         }
         self.came_late = false;
+        // Each turn claims a group or is done with one announcement; callers can add no more than
+        // [`WAITING`] keys before it comes to an end.
         loop {
             let Some(announced) = &self.keys else {
                 let Ok(announced) = prefetches.receiver.try_recv() else { return false };

@@ -24,6 +24,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let mut runs: Vec<space::Run> = Vec::new();
         let mut growth = Growth::Allowed;
         let mut space = self.space.lock();
+        // Each turn grows the file by what is needed, gives growth up, or ends with the error.
         while let Err(need) = space.allocate(count, growth, &mut runs) {
             let segment = u64::from(self.options.geometry.segment_pages) * 4096;
             let bytes = u64::from(need.segments) * segment;
@@ -54,6 +55,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let mut runs = Vec::new();
         let mut growth = Growth::Allowed;
         let mut extents = self.extents.lock();
+        // Each turn grows the file by what is needed, gives growth up, or ends with the error.
         while let Err(need) = extents.allocate(count, growth, &mut runs) {
             let segment = u64::from(self.options.geometry.segment_pages) * 4096;
             let bytes = u64::from(need.segments) * segment;
@@ -156,6 +158,18 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             if outcome.is_ok() && delta_is_full() && self.full.load(Ordering::Acquire) {
                 outcome = Err(Error::Full("pending changes cannot be written to pages".to_owned()));
             }
+            if outcome.is_ok()
+                && delta_is_full()
+                && let Some(error) = self.stuck.flush_error(self.published.load(Ordering::Acquire))
+            {
+                outcome = Err(error);
+            }
+            if outcome.is_ok()
+                && log_is_full()
+                && let Some(error) = self.stuck.checkpoint_error()
+            {
+                outcome = Err(error);
+            }
             if outcome.is_ok() && log_is_full() && self.checkpoint_full.load(Ordering::Acquire) {
                 outcome = Err(Error::Full("a checkpoint cannot be written".to_owned()));
             }
@@ -171,21 +185,28 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         outcome
     }
 
-    /// Prefixes of up to `count` pages that have pending changes, those with the most first.
+    /// Prefixes of up to `count` pages that have pending changes, those with the most first. Pages
+    /// that are set aside are left out.
     pub(crate) fn fullest(&self, count: usize) -> Vec<Prefix> {
         let mut pages: Vec<(usize, Prefix)> = Vec::new();
         let mut key: Option<Key> = Some([0; 32]);
         while let Some(at) = key {
             key = self.in_region(&at, |region, state| {
+                let behind = region.prefix().next().map(|next| *next.first_key());
+                if self.nodes_are_aside(state) {
+                    return behind;
+                }
                 let mut from = 0;
                 while from < state.pending.len() {
                     let child = state.cuts.find(&state.pending[from].key);
                     let prefix = state.cuts.prefix(child);
-                    let behind = state.pending_range(&prefix).end;
-                    pages.push((behind - from, prefix));
-                    from = behind;
+                    let end = state.pending_range(&prefix).end;
+                    if !self.page_is_aside(state, child) {
+                        pages.push((end - from, prefix));
+                    }
+                    from = end;
                 }
-                region.prefix().next().map(|next| *next.first_key())
+                behind
             });
         }
         if pages.len() > count {

@@ -1,4 +1,8 @@
 //! What all handles of an open database share.
+//!
+//! Order of locks: `structure`, the sequencer's state, a region, then `ripe`, `space`, `extents` and
+//! `tentative`, each for a moment. Several regions are held by the flush alone, in key order. Who
+//! holds a region waits for no other region, not for the sequencer, and not for the device.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -19,7 +23,7 @@ use pleach_io::{Device, PageBuf, Runtime};
 
 use crate::ahead::Arrivals;
 use crate::answers::Answers;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, hex};
 use crate::examine::Opening;
 use crate::finish::Workers;
 use crate::foreground::Foreground;
@@ -28,10 +32,12 @@ use crate::node_cache::NodeCache;
 use crate::options::Options;
 use crate::overlays::Overlays;
 use crate::prefetch::Prefetches;
+use crate::quarantine::{Quarantine, Stuck};
 use crate::sequencer::Sequencer;
 use crate::superblock::SuperblockStore;
 use crate::touches::SpareSorter;
 use crate::undo::Undo;
+use crate::watchdog::Beats;
 use crate::witness::Spare;
 
 /// The newest published commit.
@@ -109,9 +115,33 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) checkpoint_full: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) batch: AtomicU64,
+    pub(crate) beats: Beats<R::Event>,
+    pub(crate) quarantine: Quarantine,
+    pub(crate) stuck: Stuck,
     /// Keeps other processes out while any handle lives.
     pub(crate) _lock: Box<dyn Send + Sync>,
     pub(crate) hasher: PhantomData<H>,
+}
+
+/// How often a region can be found retired before the one in its place is found.
+///
+/// A region is retired under its write lock, which is held until the index without it is published. So
+/// who finds it retired finds another one the next time, and that one was retired in turn only if
+/// another flush was published in between. Each replaced the one before by a deeper one; a prefix has
+/// 255 bits at most, and a load replaces the only region once. However slow a reader is, it comes
+/// to an end; a region that is retired in the index is a defect of this program, and waiting for
+/// another would be for ever.
+const REPLACED: usize = 258;
+
+/// Numbers of flushes and images that are kept for the checkpoint of a close.
+pub(crate) const LAST_NUMBERS: u64 = 16;
+
+/// The counter's next number, which is at most `last`.
+fn next_number(counter: &AtomicU64, last: u64) -> Result<u64> {
+    let next = |number| (number <= last).then_some(number + 1);
+    counter
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        .map_err(|_| Error::FlushNumbers)
 }
 
 /// Where a key's page is, as far as the index knows.
@@ -186,6 +216,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let page =
             self.cache.insert(at.place, at.tag, buf.page(0), self.batch.load(Ordering::Relaxed));
         self.buffers.give(buf);
+        self.read_well(LEAF_FILE, u64::from(at.place));
         Ok(page)
     }
 
@@ -197,12 +228,15 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 
     /// The region that covers a key; the closure sees it with its state locked. A region that
     /// was replaced in between is looked up again.
+    ///
+    /// # Panics
+    /// When regions of the index are retired, which nobody does: see [`REPLACED`].
     pub(crate) fn in_region<T>(
         &self,
         key: &Key,
         mut read: impl FnMut(&Arc<Region>, &RegionState) -> T,
     ) -> T {
-        loop {
+        for _ in 0..REPLACED {
             let top = self.top.load();
             let region = top.region(key);
             let state = region.read();
@@ -210,16 +244,43 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                 return read(region, &state);
             }
         }
+        panic!("the region over {} was retired and not replaced", hex(key));
     }
 
-    /// A number for the next flush or image; never used before.
-    pub(crate) fn flush_number(&self) -> u64 {
-        u64::from(self.incarnation) << 32 | self.flushes.fetch_add(1, Ordering::Relaxed)
+    /// A number for the next flush or image, (incarnation, counter): never used before, and never
+    /// another incarnation's. The last `kept` numbers of this open are left to others.
+    pub(crate) fn flush_number(&self, kept: u64) -> Result<u64> {
+        let counter = next_number(&self.flushes, u64::from(u32::MAX) - kept)?;
+        Ok(u64::from(self.incarnation) << 32 | counter)
     }
 
     /// A failed write or sync: refuses all further writes.
     pub(crate) fn poison(&self, error: &Error) {
         self.sequencer.poison(&error.to_string());
         pleach_io::Event::notify(&self.progress);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flush_numbers_end_and_never_run_into_the_incarnation() {
+        let last = u64::from(u32::MAX);
+        let counter = AtomicU64::new(last - LAST_NUMBERS);
+        assert_eq!(
+            next_number(&counter, last - LAST_NUMBERS).expect("the last"),
+            last - LAST_NUMBERS
+        );
+        for _ in 0..3 {
+            assert!(matches!(next_number(&counter, last - LAST_NUMBERS), Err(Error::FlushNumbers)));
+        }
+        // A close has some left, and they end, too.
+        for number in last - LAST_NUMBERS + 1..=last {
+            assert_eq!(next_number(&counter, last).expect("kept"), number);
+        }
+        assert!(matches!(next_number(&counter, last), Err(Error::FlushNumbers)));
+        assert_eq!(counter.load(Ordering::Relaxed), last + 1);
     }
 }

@@ -104,7 +104,10 @@ impl<D: Device> ImageWriter<D> {
             position,
         };
         let mut builder = BranchBuilder::new(self.buf.page_mut(self.filled), &header);
-        for entry in entries {
+        for (count, entry) in entries.enumerate() {
+            if count == MAX_ENTRIES {
+                return Err(Error::Corrupt(format!("{prefix:?} has more children than a page")));
+            }
             builder.push(&entry);
         }
         let tag = builder.seal();

@@ -15,6 +15,7 @@ pub(crate) mod table;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_beatree::space::{self, Extents};
@@ -27,15 +28,15 @@ use crate::error::{Error, Result};
 use crate::log::Point;
 use crate::metrics::Counters;
 use crate::options::Durability;
-use crate::shared::{Shared, Tip};
+use crate::quarantine::backoff;
+use crate::shared::{LAST_NUMBERS, Shared, Tip};
 use crate::superblock::{DurabilityMode, ImagePlace, Superblock};
+use crate::watchdog::{IDLE, Task};
 use image::{ImageWriter, Written, node_file};
 use table::{StreamPlace, Table};
 
 /// Pages that an image may grow by, beside a quarter, without asking for room.
 const IMAGE_SLACK: u64 = 32;
-/// Regions serialised in one step.
-const REGIONS: usize = 256;
 
 struct Work<D: Device> {
     writer: ImageWriter<D>,
@@ -58,11 +59,22 @@ pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
     work: Option<Work<D>>,
     /// The log could not be prepared beyond this.
     refused_at: Option<u64>,
+    /// Checkpoints in a row that met nodes which cannot be read, and when the next may be.
+    failures: u32,
+    not_before: Duration,
+}
+
+/// How far a step has brought an image.
+enum Serialised {
+    Some,
+    All,
+    /// The nodes of a region are not in memory and cannot be read.
+    Unreadable(Error),
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
     pub(crate) fn new(shared: Arc<Shared<H, D, R>>) -> Self {
-        Self { shared, work: None, refused_at: None }
+        Self { shared, work: None, refused_at: None, failures: 0, not_before: Duration::ZERO }
     }
 
     /// One step of the task.
@@ -74,7 +86,8 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 self.shared.checkpoint_full.store(true, Ordering::Release);
                 self.shared.progress.notify();
                 self.work = None;
-                Step::IdleFor(core::time::Duration::from_millis(500))
+                self.shared.enters(Task::Checkpoint, IDLE);
+                Step::IdleFor(Duration::from_millis(500))
             }
             Err(error) => {
                 tracing::error!(%error, "the checkpoint failed");
@@ -98,19 +111,59 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             if !self.shared.log_is_long() {
                 return Ok(Step::Idle);
             }
-            self.work = start(&self.shared)?;
+            let wait = self.not_before.saturating_sub(self.shared.runtime.now());
+            if !wait.is_zero() {
+                self.shared.enters(Task::Checkpoint, IDLE);
+                return Ok(Step::IdleFor(wait));
+            }
+            self.shared.enters(Task::Checkpoint, "waiting for a moment without commits");
+            self.work = match start(&self.shared, LAST_NUMBERS) {
+                Err(error @ Error::FlushNumbers) => return Ok(self.puts_off(error)),
+                work => work?,
+            };
+            if self.work.is_some() {
+                // There may be room now: whoever commits waits for what comes of it.
+                self.shared.checkpoint_full.store(false, Ordering::Release);
+            }
             return Ok(if self.work.is_some() {
                 Step::Again
             } else {
-                Step::IdleFor(core::time::Duration::from_millis(1))
+                Step::IdleFor(Duration::from_millis(1))
             });
         };
-        if serialise(&self.shared, work, REGIONS)?
-            && let Some(work) = self.work.take()
-        {
-            finish(&self.shared, work, None)?;
+        self.shared.enters(Task::Checkpoint, "serialising regions");
+        let from = work.next;
+        match serialise(&self.shared, work, self.shared.options.checkpoint_regions)? {
+            Serialised::Some if work.next == from => {}
+            Serialised::Some => {
+                let now = self.shared.runtime.now();
+                self.shared.beats.comes_further(Task::Checkpoint, now);
+            }
+            Serialised::All => {
+                if let Some(work) = self.work.take() {
+                    finish(&self.shared, work, None)?;
+                }
+                self.failures = 0;
+                self.shared.stuck.set_checkpoint(None);
+                self.shared.progress.notify();
+            }
+            Serialised::Unreadable(error) => return Ok(self.puts_off(error)),
         }
         Ok(Step::Again)
+    }
+
+    /// The image cannot be made for now. Nothing names it yet, and the log keeps what the one in use
+    /// does not have.
+    fn puts_off(&mut self, error: Error) -> Step {
+        self.work = None;
+        self.shared.enters(Task::Checkpoint, IDLE);
+        self.failures += 1;
+        let wait = backoff(self.failures);
+        tracing::error!(%error, ?wait, "no checkpoint can be made; it is tried again");
+        self.not_before = self.shared.runtime.now().saturating_add(wait);
+        self.shared.stuck.set_checkpoint(Some(error));
+        self.shared.progress.notify();
+        if self.shared.closing.load(Ordering::Acquire) { Step::Done } else { Step::IdleFor(wait) }
     }
 
     /// Keeps the log prepared for half a segment more. Where that fails nothing is lost: the commit that
@@ -122,7 +175,10 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
         if self.refused_at == Some(prepared) {
             return;
         }
-        if let Err(error) = self.shared.prepare_log(through) {
+        let prepare = || self.shared.prepare_log(through);
+        if let Err(error) =
+            self.shared.within(Task::Checkpoint, "making a segment of the log", prepare)
+        {
             tracing::warn!(%error, "the log's next segment could not be made ahead");
             self.refused_at = Some(prepared);
         }
@@ -135,17 +191,30 @@ pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(
     clean: bool,
 ) -> Result<()> {
     let mut work = loop {
-        if let Some(work) = start(shared)? {
+        if let Some(work) = start(shared, 0)? {
             break work;
         }
+        // Another thread is between a commit's ticket and its publication, which says so.
+        shared.runtime.wait(&shared.progress, Some(Duration::from_millis(10)), &mut || {
+            shared.sequencer.lock().in_flight == 0
+        });
     };
-    while !serialise(shared, &mut work, usize::MAX)? {}
+    loop {
+        match serialise(shared, &mut work, usize::MAX)? {
+            Serialised::Some => {}
+            Serialised::All => break,
+            Serialised::Unreadable(error) => return Err(error),
+        }
+    }
     let end = clean.then_some(work.cut.position);
     finish(shared, work, end)
 }
 
 /// Step 1; `None` when a commit is in flight.
-fn start<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>) -> Result<Option<Work<D>>> {
+fn start<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    kept: u64,
+) -> Result<Option<Work<D>>> {
     // Tip and map are those of the very point where the replay starts.
     let Some((cut, (tip, map))) = shared
         .sequencer
@@ -154,7 +223,7 @@ fn start<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>) -> Result<O
         return Ok(None);
     };
     let file = shared.superblocks.lock().newest().image.file.other();
-    let number = shared.flush_number();
+    let number = shared.flush_number(kept)?;
     Ok(Some(Work {
         writer: ImageWriter::start(&shared.device, file, shared.database, number)?,
         file,
@@ -169,17 +238,21 @@ fn start<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>) -> Result<O
     }))
 }
 
-/// Step 2, for up to `count` regions; says whether it is done.
+/// Step 2, for up to `count` regions.
 fn serialise<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     work: &mut Work<D>,
     count: usize,
-) -> Result<bool> {
+) -> Result<Serialised> {
     for _ in 0..count {
-        let Some(key) = work.next else { return Ok(true) };
+        let Some(key) = work.next else { return Ok(Serialised::All) };
         // Whatever is full is written before the lock is taken.
         work.writer.make_room()?;
-        shared.make_resident(&key)?;
+        // What is brought in stays until it is copied.
+        let _nodes = shared.keep_nodes();
+        if let Err(error) = shared.bring_nodes(&key) {
+            return Ok(Serialised::Unreadable(error));
+        }
         let (writer, written, delta) = (&mut work.writer, &mut work.written, &mut work.delta);
         let (position, next) = shared.in_region(&key, |region, state| -> Result<_> {
             let Nodes::Resident(nodes) = &state.nodes else { return Ok((None, Some(key))) };
@@ -198,7 +271,7 @@ fn serialise<H: Hasher, D: Device, R: Runtime>(
         work.position = work.position.max(position.unwrap_or(0));
         work.next = next;
     }
-    Ok(work.next.is_none())
+    Ok(if work.next.is_none() { Serialised::All } else { Serialised::Some })
 }
 
 /// The overflow map as of a point of the log, as a recovery wants it: runs that records up to
@@ -293,6 +366,8 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     mut work: Work<D>,
     clean_end: Option<u64>,
 ) -> Result<()> {
+    let enters = |stage| shared.enters(Task::Checkpoint, stage);
+    enters("writing the image");
     let written = std::mem::take(&mut work.written);
     let (top, level) = work.writer.upper(written.clone())?;
     let delta = work.writer.stream(StreamId::Delta, &work.delta)?;
@@ -308,7 +383,9 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     };
     let image = place_of(work.writer, work.file, &table)?;
     Counters::add(&shared.counters.image_bytes, u64::from(image.pages) * 4096);
+    enters("syncing the log");
     shared.sequencer.write_through(work.position, true)?;
+    enters("writing the superblock");
     let mut store = shared.superblocks.lock();
     let older = store.newest().replay.position;
     let next = Superblock {
@@ -332,6 +409,7 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     };
     store.write(&next)?;
     drop(store);
+    enters("recycling the log");
     for (region, position) in written.iter().zip(&work.positions) {
         let place = NodePlace { file: node_file(work.file), page: region.page, tag: region.tag };
         shared.checkpointed(region.prefix.first_key(), *position, place);
@@ -340,6 +418,8 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     shared.replay_start.store(work.cut.position, Ordering::Release);
     shared.checkpoint_full.store(false, Ordering::Release);
     Counters::add(&shared.counters.checkpoints, 1);
+    let overtaken = work.positions.iter().any(|position| *position > work.cut.position);
+    Counters::add(&shared.counters.checkpoints_overtaken, u64::from(overtaken));
     shared
         .sequencer
         .segments()

@@ -11,7 +11,7 @@ use pleach_io::{Completion, Device, Queue, Request, Runtime, Transfer};
 use super::Job;
 use super::chunk::{Again, Batch, Chunk, ChunkOutcome, PAGES_AHEAD};
 use super::space::FoldSpace;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::shared::Shared;
 
@@ -320,17 +320,22 @@ fn arrived<H: Hasher, D: Device, R: Runtime>(
     shared: &Arc<Shared<H, D, R>>,
     completion: Completion,
 ) -> Result<()> {
-    completion.result?;
     let (index, at) = (completion.token >> 32, completion.token & 0xffff_ffff);
     let chunk =
         ahead.iter_mut().find(|chunk| chunk.index as u64 == index).expect("its chunk waits for it");
     if at & NODES != 0 {
-        let (region, _, place) = &chunk.away[usize::try_from(at ^ NODES).expect("31 bits")];
-        shared.install_nodes(region, place, &completion.buf)?;
+        let (region, key, place) = &chunk.away[usize::try_from(at ^ NODES).expect("31 bits")];
+        let read = completion.result.map_err(Error::from);
+        let installed = read.and_then(|()| shared.install_nodes(region, place, &completion.buf));
+        if installed.is_err() {
+            // Read once more, or folded from the leaf pages.
+            shared.make_resident(key)?;
+        }
         shared.buffers.give(completion.buf);
         chunk.missing -= 1;
         return Ok(());
     }
+    completion.result?;
     let page = &mut chunk.pages[usize::try_from(at).expect("32 bits")];
     let at = page.at.as_ref().expect("a page that was asked for has a place");
     Counters::add(&shared.counters.cache_misses, 1);

@@ -11,12 +11,11 @@ use pleach_beatree::build::{CellRef, LEVELS, levels};
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::Pending;
 use pleach_beatree::{RegionState, Stored};
-use pleach_core::fold::combine_tiles;
 use pleach_core::page::leaf::{Cell, LeafBuilder, LeafHeader, RawCell, capacity, cell_size};
 use pleach_core::page::overflow::Run;
-use pleach_core::{Hasher, Node, Prefix};
+use pleach_core::{Node, Prefix};
 
-const TILES: usize = 1 << LEVELS;
+pub(super) const TILES: usize = 1 << LEVELS;
 const ALL_TILES: u16 = u16::MAX >> (16 - TILES);
 
 /// A page's content to come: what it holds and what pends.
@@ -89,13 +88,6 @@ impl Source {
         }
         let count = u16::try_from(count).expect("cells that fit in a page");
         Some(Edited { edits: from..out.len(), count })
-    }
-
-    /// Do the known nodes fold to the page's own?
-    pub(super) fn agrees<H: Hasher>(&self) -> bool {
-        let mut nodes = self.tiles.0.to_vec();
-        combine_tiles::<H>(&mut nodes, TILES);
-        self.own.is_none_or(|own| own == nodes[0])
     }
 
     /// Writes the page with its edits and gives its tag.

@@ -11,9 +11,12 @@
 //! 5. (f) later, when the location record is durable and no reader can be at the old places: free
 //!    them.
 
+mod agree;
 mod cells;
 mod publish;
 mod round;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,14 +32,18 @@ use pleach_io::{Device, Event, Runtime, Step};
 use crate::error::{Error, Result};
 use crate::foreground::Patience;
 use crate::options::Durability;
-use crate::shared::Shared;
+use crate::quarantine::backoff;
+use crate::shared::{LAST_NUMBERS, Shared};
 use crate::warm::{GROUP, Reach};
+use crate::watchdog::{IDLE, Task};
 use round::Round;
 
 /// Pages that a round takes.
 const ROUND: usize = 1024;
 /// Pages that are chosen at once under pressure: choosing looks at everything that pends.
 const CHOSEN: usize = 32 * ROUND;
+/// How soon a round is tried again that found no room.
+const FULL_AGAIN: Duration = Duration::from_millis(200);
 /// A location record waits this long for a commit to sync it.
 const SYNC_AFTER: Duration = Duration::from_millis(100);
 
@@ -78,6 +85,10 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     /// When the log was last synced for durability `Periodic`.
     synced: Duration,
     patience: Patience,
+    /// Rounds in a row that could not be gathered, and when the next may be.
+    failures: u32,
+    not_before: Duration,
+    put_off: Option<Error>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
@@ -95,6 +106,9 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             held_for: NO_BATCH,
             synced: Duration::ZERO,
             patience: Patience::default(),
+            failures: 0,
+            not_before: Duration::ZERO,
+            put_off: None,
         }
     }
 
@@ -108,11 +122,12 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 self.stage = Stage::Idle;
                 self.shared.full.store(true, Ordering::Release);
                 self.shared.progress.notify();
+                self.shared.enters(Task::Flush, IDLE);
                 if self.shared.closing.load(Ordering::Acquire) {
                     // They stay in the log; whoever closes does not wait for room.
                     return Step::Done;
                 }
-                Step::IdleFor(Duration::from_millis(200))
+                Step::IdleFor(self.period().map_or(FULL_AGAIN, |period| period.min(FULL_AGAIN)))
             }
             Err(error) => {
                 tracing::error!(%error, "the flush failed");
@@ -128,23 +143,36 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         let closing = self.shared.closing.load(Ordering::Acquire);
         // What is written already takes little more, and its places and buffers are taken.
         if matches!(self.stage, Stage::Idle | Stage::Gathered) && self.gives_way() {
+            self.shared.enters(Task::Flush, IDLE);
             return Ok(Step::IdleFor(Patience::LOOK));
         }
         match self.stage {
             Stage::Idle => self.begin(closing),
             Stage::Gathered => {
-                let flush = self.shared.flush_number();
+                self.shared.enters(Task::Flush, "writing pages");
+                let flush = match self.shared.flush_number(LAST_NUMBERS) {
+                    Ok(flush) => flush,
+                    Err(error) => {
+                        let published = self.shared.published.load(Ordering::Acquire);
+                        self.stage = Stage::Idle;
+                        return Ok(self.puts_off(published, &[], error));
+                    }
+                };
                 let queue = self.queue.as_mut().expect("made when gathering");
                 self.round.write(&self.shared, queue, &mut self.folder, flush)?;
-                self.stage = Stage::Written;
+                // All of it may have been set aside.
+                self.stage = if self.round.is_empty() { Stage::Idle } else { Stage::Written };
                 Ok(Step::Again)
             }
             Stage::Written => {
+                self.shared.enters(Task::Flush, "syncing pages");
                 self.round.sync(&self.shared)?;
                 self.stage = Stage::Synced;
                 Ok(Step::Again)
             }
             Stage::Synced => {
+                // Waiting for commits in flight is part of it: for ever it should not take.
+                self.shared.enters(Task::Flush, "publishing");
                 let Some(freed) = self.round.publish(&self.shared, &mut self.folder)? else {
                     // A commit is between ticket and publication.
                     return Ok(Step::IdleFor(Duration::from_millis(1)));
@@ -176,22 +204,63 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         if self.shared.paused.load(Ordering::Acquire) && !drain {
             return Ok(self.idle());
         }
+        self.shared.enters(Task::Flush, "gathering pages");
+        // Looked at first: what pends as of this commit is all seen below.
+        let published = self.shared.published.load(Ordering::Acquire);
+        if self.shared.runtime.now() < self.not_before {
+            self.says_why(published, self.put_off.clone());
+            return Ok(self.idle());
+        }
+        self.shared.try_quarantined();
         self.hold_ripe();
         let wanted = self.wanted(drain);
         if wanted.is_empty() {
+            if drain || self.shared.is_pressed() {
+                self.says_why(published, self.shared.quarantine.error());
+            }
             self.let_nodes_leave()?;
             return Ok(self.idle());
         }
-        if self.queue.is_none() {
-            self.queue = Some(self.shared.device.queue(64)?);
+        let any = drain || self.shared.is_pressed();
+        if let Err(error) = self.gather(&wanted, any) {
+            return Ok(self.puts_off(published, &wanted, error));
         }
-        let queue = self.queue.as_mut().expect("just made");
-        self.round.gather(&self.shared, queue, &wanted, drain || self.shared.is_pressed())?;
+        (self.failures, self.put_off) = (0, None);
         if self.round.is_empty() {
             return Ok(Step::Again);
         }
         self.stage = Stage::Gathered;
         Ok(Step::Again)
+    }
+
+    fn gather(&mut self, wanted: &[Prefix], any: bool) -> Result<()> {
+        if self.queue.is_none() {
+            self.queue = Some(self.shared.device.queue(64)?);
+        }
+        let queue = self.queue.as_mut().expect("just made");
+        self.round.gather(&self.shared, queue, wanted, any)
+    }
+
+    /// The pages of a round could not even be asked for, or have no number. Nothing was written: it is
+    /// tried again, with another queue.
+    fn puts_off(&mut self, published: u64, wanted: &[Prefix], error: Error) -> Step {
+        tracing::warn!(%error, "the flush cannot go on; it is tried again");
+        self.round.abandon(&self.shared);
+        self.shared.ripe.lock().extend(wanted);
+        self.queue = None;
+        self.failures += 1;
+        self.not_before = self.shared.runtime.now().saturating_add(backoff(self.failures));
+        self.put_off = Some(error);
+        self.says_why(published, self.put_off.clone());
+        self.idle()
+    }
+
+    /// Tells those who wait that nothing of what pends at this commit can be flushed for now.
+    fn says_why(&self, published: u64, error: Option<Error>) {
+        if let Some(error) = error {
+            self.shared.stuck.flush_at(published, error);
+            self.shared.progress.notify();
+        }
     }
 
     /// Once a batch: what the last commit has made ripe stays cached until it is written, though
@@ -245,10 +314,15 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             self.synced = now;
             let end = self.shared.sequencer.lock().end();
             if self.shared.sequencer.durable() < end {
-                self.shared.sequencer.write_through(end, true)?;
+                self.sync_log(end)?;
             }
         }
         Ok(())
+    }
+
+    fn sync_log(&self, end: u64) -> Result<()> {
+        let sync = || self.shared.sequencer.write_through(end, true);
+        self.shared.within(Task::Flush, "syncing the log", sync)
     }
 
     /// Once a commit, so that nodes which were brought in for the next batch stay for it.
@@ -261,18 +335,32 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         Ok(())
     }
 
+    /// How often the log is to be synced, whatever else there is to do or not.
+    fn period(&self) -> Option<Duration> {
+        match self.shared.options.durability {
+            Durability::Periodic(period) => Some(period),
+            _ => None,
+        }
+    }
+
     /// Nothing to do: how long at most?
     fn idle(&self) -> Step {
-        match self.shared.options.durability {
-            Durability::Periodic(period) => Step::IdleFor(period),
-            _ if !self.freed.is_empty() => Step::IdleFor(SYNC_AFTER / 2),
-            _ => Step::Idle,
-        }
+        self.shared.enters(Task::Flush, IDLE);
+        let now = self.shared.runtime.now();
+        let period = self.period();
+        let frees = (!self.freed.is_empty()).then_some(SYNC_AFTER / 2);
+        // Not at once again, should a page be due that is not tried while the database is paused.
+        let later = |due: Duration| due.saturating_sub(now).max(SYNC_AFTER);
+        let trial = self.shared.quarantine.next_due().map(later);
+        let round = (now < self.not_before).then(|| later(self.not_before));
+        let next = [period, frees, trial, round].into_iter().flatten().min();
+        next.map_or(Step::Idle, Step::IdleFor)
     }
 
     /// Step (f).
     fn free_matured(&mut self) -> Result<()> {
         let now = self.shared.runtime.now();
+        // Each turn takes one off, or ends; nobody else puts any there.
         while let Some(first) = self.freed.front() {
             if self.shared.sequencer.durable() < first.end {
                 if now.saturating_sub(first.since) < SYNC_AFTER
@@ -281,7 +369,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                     break;
                 }
                 // No commit came by to sync the record.
-                self.shared.sequencer.write_through(first.end, true)?;
+                self.sync_log(first.end)?;
             }
             if !first.period.poll() {
                 break;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pleach_beatree::RegionState;
 use pleach_beatree::cuts::Cut;
 use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
 use pleach_beatree::region::Relocation;
-use pleach_beatree::split::split_regions;
+use pleach_beatree::split::{Split, split_held};
+use pleach_beatree::{Region, RegionState};
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::leaf::LeafView;
@@ -34,10 +34,6 @@ impl Round {
             self.pieces.iter().map(|piece| piece.new.len() + piece.sources.len()).sum();
         let room = 256 + 128 * pages as u64 + self.run_bytes();
         shared.sequencer.make_room(room)?;
-        // The flusher is the one that lets nodes leave: what it brings in here stays.
-        for piece in &self.pieces {
-            shared.make_resident(piece.range.first_key())?;
-        }
         let _structure = shared.structure.lock();
         let mut state = shared.sequencer.lock();
         state.check()?;
@@ -59,20 +55,28 @@ impl Round {
         };
         self.tentative(shared).named();
         let (mut leaves, mut runs) = (Vec::new(), Vec::new());
-        let mut split = Vec::new();
         let mut reshaped = false;
-        for pieces in self.pieces.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region)) {
-            let region = Arc::clone(&pieces[0].region);
+        let changes = self.pieces.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
+        let regions: Vec<Arc<Region>> =
+            changes.map(|pieces| Arc::clone(&pieces[0].region)).collect();
+        // A region that outgrows its branch page is held until its halves are in the index: a
+        // checkpoint that saw it could not write it. This task alone holds several regions, and
+        // whoever holds one takes none of the locks that are held here: see the order in
+        // [`crate::shared`].
+        let mut split: Vec<Split<'_>> = Vec::new();
+        let changes = self.pieces.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
+        for (region, pieces) in regions.iter().zip(changes) {
             let mut regional = region.write();
             reshaped |= apply(shared, &mut regional, pieces, position, &mut runs, &mut leaves);
             if regional.cuts.len() > MAX_ENTRIES {
-                split.push(Arc::clone(&region));
+                split.push((region, regional));
             }
         }
         if !split.is_empty() {
-            shared.top.store(Arc::new(split_regions::<H>(&shared.top.load_full(), &split)));
+            shared.top.store(Arc::new(split_held::<H>(&shared.top.load_full(), &mut split)));
             reshaped = true;
         }
+        drop(split);
         if reshaped {
             state.shapes += 1;
         }

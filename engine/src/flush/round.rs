@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use pleach_beatree::build::{
-    CellRef, LEVELS, PageStamp, Planned, Unfolded, filled, fold_pages, plan, write_page,
+    CellRef, LEVELS, PageNodes, PageStamp, Planned, Unfolded, filled, fold_pages, plan, write_page,
 };
 use pleach_beatree::cache::NO_BATCH;
+use pleach_beatree::region::Nodes;
+use pleach_beatree::stored::overflow_cell;
 use pleach_beatree::{Region, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf;
@@ -13,11 +15,14 @@ use pleach_core::page::overflow::Run;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Completion, Device, PageBuf, Queue, Request, Runtime, Transfer};
 
+use super::agree::contradicting;
 use super::cells::{Edit, Edited, Source, add_stored_tiles, known_tiles};
 use crate::error::{Error, Result};
 use crate::metrics::Counters;
 use crate::overflow::{self, Tentative};
-use crate::shared::{Located, Shared};
+use crate::quarantine::Why;
+use crate::resources::full;
+use crate::shared::{LEAF_FILE, Located, Shared};
 use crate::warm::{GROUP, Reach};
 
 /// Pages of write buffers that are kept from round to round.
@@ -124,9 +129,20 @@ impl Round {
             if self.pieces.last().is_some_and(|piece| piece.range.covers(prefix.first_key())) {
                 continue;
             }
-            shared.in_region(prefix.first_key(), |region, state| {
-                self.add(shared, region, state, prefix, least);
-            });
+            let mut add = || {
+                shared.in_region(prefix.first_key(), |region, state| {
+                    let here = matches!(state.nodes, Nodes::Resident(_));
+                    if here {
+                        self.add(shared, region, state, prefix, least);
+                    }
+                    here
+                })
+            };
+            // The flusher is the one that lets nodes leave: what it brings in here stays until the
+            // round is published. Nodes that cannot be had are aside from then on.
+            if !add() && shared.bring_nodes(prefix.first_key()).is_ok() {
+                add();
+            }
         }
         read_missing(shared, queue, &mut self.pieces)
     }
@@ -140,7 +156,7 @@ impl Round {
         least: u8,
     ) {
         let child = state.cuts.find(wanted.first_key());
-        if state.touches[child] < least {
+        if state.touches[child] < least || shared.page_is_aside(state, child) {
             return;
         }
         let own = source(shared, state, child);
@@ -190,10 +206,56 @@ impl Round {
             shared.sequencer.write_through(self.position, true)?;
         }
         self.write_long_values(shared, flush)?;
-        let mut pieces = std::mem::take(&mut self.pieces);
-        let result = self.write_pages(shared, queue, folder, &mut pieces);
-        self.pieces = pieces;
-        result
+        // Three turns at most: one finds known nodes that are wrong, which are hashed from the cells in
+        // the second; what is wrong even then is set aside, and the third is about the others.
+        while !self.pieces.is_empty() {
+            let mut pieces = std::mem::take(&mut self.pieces);
+            let result = self.write_pages(shared, queue, folder, &mut pieces);
+            self.pieces = pieces;
+            let bad = result?;
+            if bad.is_empty() {
+                break;
+            }
+            for index in bad.into_iter().rev() {
+                self.distrust(shared, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A piece's nodes contradict the index: its known nodes are forgotten, or, when it was hashed from
+    /// its cells, its pages are set aside.
+    fn distrust<H: Hasher, D: Device, R: Runtime>(
+        &mut self,
+        shared: &Shared<H, D, R>,
+        index: usize,
+    ) -> Result<()> {
+        let sources = &mut self.pieces[index].sources;
+        if sources.iter().any(|source| source.tiles.1 != 0) {
+            tracing::error!(prefix = ?sources[0].prefix, "known nodes do not fold to the page's");
+            for source in sources {
+                source.tiles.1 = 0;
+                // A finish shall not fold with them either.
+                source.place.iter().for_each(|place| shared.cache.remove(*place));
+            }
+            return Ok(());
+        }
+        let piece = self.pieces.remove(index);
+        if piece.sources.iter().all(|source| source.place.is_none()) {
+            // No page is to blame.
+            return Err(disagree(&piece.range));
+        }
+        for source in &piece.sources {
+            if let Some(place) = source.place {
+                let page = (LEAF_FILE, u64::from(place));
+                shared.set_aside(page, source.prefix, disagree(&piece.range), Why::Contradicts);
+            }
+        }
+        let written = piece.sources.iter().flat_map(|source| &source.written);
+        let runs: Vec<Run> = written.flat_map(|(_, cell)| overflow_cell(cell).runs()).collect();
+        self.tentative.retain(|run| !runs.contains(run));
+        drop(Tentative::again(&shared.extents, &shared.tentative, runs));
+        Ok(())
     }
 
     fn write_long_values<H: Hasher, D: Device, R: Runtime>(
@@ -217,13 +279,15 @@ impl Round {
         Ok(())
     }
 
+    /// Builds and writes the pages; instead gives the pieces whose nodes contradict the index, and
+    /// nothing has happened.
     fn write_pages<H: Hasher, D: Device, R: Runtime>(
         &mut self,
         shared: &Shared<H, D, R>,
         queue: &mut D::Queue,
         folder: &mut Folder<H>,
         pieces: &mut [Piece],
-    ) -> Result<()> {
+    ) -> Result<Vec<usize>> {
         let mut edits: Vec<Edit> = Vec::new();
         let mut cells: Vec<CellRef<'_>> = Vec::new();
         let mut contents: Vec<Content> = Vec::with_capacity(pieces.len());
@@ -246,8 +310,13 @@ impl Round {
             freed.push(runs);
         }
         let mut unfolded = Vec::new();
-        for (piece, content) in pieces.iter().zip(&contents) {
-            let Content::Planned(plans, from) = content else { continue };
+        let (mut edited, mut planned) = (Vec::new(), Vec::new());
+        for (index, (piece, content)) in pieces.iter().zip(&contents).enumerate() {
+            let Content::Planned(plans, from) = content else {
+                edited.push(index);
+                continue;
+            };
+            planned.push((index, unfolded.len()..unfolded.len() + plans.len()));
             let same = plans.len() == 1 && piece.sources.len() == 1;
             for page in plans {
                 let cells = &cells[from + page.cells.start..from + page.cells.end];
@@ -256,7 +325,14 @@ impl Round {
             }
         }
         let nodes = fold_pages(folder, &unfolded);
-        let mut folded = unfolded.iter().zip(nodes);
+        let folded: Vec<(Unfolded<'_>, PageNodes)> = unfolded.into_iter().zip(nodes).collect();
+        let planned: Vec<_> =
+            planned.into_iter().map(|(index, pages)| (index, &folded[pages])).collect();
+        let bad = contradicting::<H>(pieces, &edited, &planned);
+        if !bad.is_empty() {
+            return Ok(bad);
+        }
+        let mut folded = folded.iter();
         // A prefix that has lost its last key gets a page without cells: what an older page under
         // it says is dead (rule 9).
         let places = shared.allocate_leaves(contents.iter().map(Content::pages).sum())?;
@@ -277,9 +353,6 @@ impl Round {
                 Content::Edited(edited) => {
                     let (place, run, at) = slots.next().expect("as many places as pages");
                     let source = &piece.sources[0];
-                    if cfg!(debug_assertions) && !source.agrees::<H>() {
-                        return Err(disagree(&source.prefix));
-                    }
                     let page = runs[run].page_mut(at);
                     let header = stamp(place).header(&source.prefix);
                     let tag = source.write_edited(page, header, edited, &edits);
@@ -300,14 +373,12 @@ impl Round {
             }
             built.push(new);
         }
-        drop(folded);
-        drop(cells);
         for ((piece, new), freed) in pieces.iter_mut().zip(built).zip(freed) {
             piece.new = new;
             piece.freed_runs.extend(freed);
         }
         self.runs = write_runs(shared, queue, &places, runs)?;
-        Ok(())
+        Ok(Vec::new())
     }
 
     /// A buffer of an earlier round, or a new one: fresh memory costs more than what is put into it.
@@ -370,6 +441,7 @@ impl Round {
                 shared.cache.move_treelet(from, page.place, page.tag);
             }
             for place in piece.sources.iter().filter_map(|source| source.place) {
+                shared.quarantine.forget(LEAF_FILE, u64::from(place));
                 shared.cache.remove(place);
             }
         }
@@ -416,6 +488,13 @@ fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
 ) -> Option<Source> {
     let at = own.prefix.sibling()?;
     let parent = own.prefix.parent()?;
+    // A page that may be bad shall not take another one with it.
+    let suspect = |place: Option<u32>| {
+        place.is_some_and(|place| shared.quarantine.suspects(LEAF_FILE, u64::from(place)))
+    };
+    if suspect(own.place) {
+        return None;
+    }
     if !state.cuts.region().contains(&parent) || (own.page.is_none() && own.place.is_some()) {
         return None;
     }
@@ -437,7 +516,10 @@ fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
     }
     let sibling = source(shared, state, other);
     let missing = sibling.page.is_none() && sibling.place.is_some();
-    if missing || sibling.pending.iter().any(|pending| matches!(pending.stored, Stored::Large(_))) {
+    if missing
+        || suspect(sibling.place)
+        || sibling.pending.iter().any(|pending| matches!(pending.stored, Stored::Large(_)))
+    {
         return None;
     }
     let mut both = Vec::new();
@@ -459,15 +541,22 @@ pub(super) fn disagree(prefix: &Prefix) -> Error {
     Error::Corrupt(format!("the pairs below {prefix:?} do not fold to the node in the index"))
 }
 
-/// Reads the old pages that are not cached.
+/// Reads the old pages that are not cached. A page that cannot be read is set aside and its piece left
+/// out; an error is one of the queue.
 fn read_missing<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     queue: &mut D::Queue,
-    pieces: &mut [Piece],
+    pieces: &mut Vec<Piece>,
 ) -> Result<()> {
     let result = read_all(shared, queue, pieces);
-    // After an error nothing stays in flight.
+    // After an error nothing stays in flight; each wait takes one off.
     while queue.in_flight() > 0 && queue.wait().is_ok() {}
+    let unread = |piece: &Piece| {
+        piece.sources.iter().any(|source| source.place.is_some() && source.page.is_none())
+    };
+    if result.is_ok() {
+        pieces.retain(|piece| !unread(piece));
+    }
     result
 }
 
@@ -500,12 +589,19 @@ fn read_all<H: Hasher, D: Device, R: Runtime>(
             next += 1;
         }
         if let Some(completion) = queue.wait()? {
-            completion.result?;
             let (at, source) = &mut sources[usize::try_from(completion.token).expect("an index")];
-            let page = shared.admit(at, completion.buf)?;
-            source.tiles.1 = 0;
-            add_stored_tiles(&mut source.tiles, &page, &source.prefix, &source.pending);
-            source.page = Some(page);
+            let read = completion.result.map_err(Error::from);
+            match read.and_then(|()| shared.admit(at, completion.buf)) {
+                Ok(page) => {
+                    source.tiles.1 = 0;
+                    add_stored_tiles(&mut source.tiles, &page, &source.prefix, &source.pending);
+                    source.page = Some(page);
+                }
+                Err(error) => {
+                    let page = (LEAF_FILE, u64::from(at.place));
+                    shared.set_aside(page, source.prefix, error, Why::Unreadable);
+                }
+            }
         }
     }
     Ok(())
@@ -550,6 +646,7 @@ fn write_runs<H: Hasher, D: Device, R: Runtime>(
     }
     Counters::add(&shared.counters.page_runs_written, count as u64);
     Counters::add(&shared.counters.pages_written, places.len() as u64);
-    failed.map_or(Ok(()), |error| Err(Error::from(error)))?;
+    // Without room the pages are given up: nothing names them yet.
+    failed.map_or(Ok(()), |error| Err(full(error)))?;
     Ok(written.into_iter().map(|buf| buf.expect("every run was written")).collect())
 }

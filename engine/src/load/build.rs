@@ -14,7 +14,7 @@ use super::COMMIT;
 use super::blocks::{Frozen, full};
 use super::collect::UnitSource;
 use crate::error::{Error, Result};
-use crate::shared::Shared;
+use crate::shared::{LAST_NUMBERS, Shared};
 
 /// Pages folded and written at once.
 const BATCH: usize = 256;
@@ -53,7 +53,7 @@ pub(super) fn build<H: Hasher, D: Device, R: Runtime>(
     let building = Building {
         shared,
         blocks,
-        flush: shared.flush_number(),
+        flush: shared.flush_number(LAST_NUMBERS)?,
         units: units.into_iter().map(|unit| Mutex::new(Some(unit))).collect(),
         next: AtomicUsize::new(0),
         built: Mutex::default(),

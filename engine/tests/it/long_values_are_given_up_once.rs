@@ -16,6 +16,7 @@ fn a_long_value_replaced_while_it_is_flushed_is_given_up_once() {
         durability: Durability::Commit,
         cache_kib: 512,
         nodes_stay: true,
+        checkpoint_regions: 2,
     };
     for steps in 0..30 {
         let disk = SimDisk::new(steps, unrecorded());

@@ -1,8 +1,11 @@
 //! The engine's tests, linked once. Each module is named by the claim that it checks.
 
+mod a_bad_page_is_set_aside;
 mod a_batch_reads_each_page_once;
+mod a_checkpoint_sees_no_region_too_large;
 mod a_panicking_hasher_harms_nobody;
 mod a_region_keeps_its_inner_nodes;
+mod a_task_that_hangs_is_named;
 mod announced_keys_read_as_others;
 mod bulk_load_equals_commits;
 mod bulk_load_survives_crashes;

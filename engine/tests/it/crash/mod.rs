@@ -65,6 +65,8 @@ pub struct Setup {
     pub durability: Durability,
     pub cache_kib: u64,
     pub nodes_stay: bool,
+    /// Regions that a checkpoint serialises in one step.
+    pub checkpoint_regions: usize,
 }
 
 impl Setup {
@@ -79,6 +81,8 @@ impl Setup {
             durability: Durability::Commit,
             cache_kib: [256, 512, 4096][rng.index(3)],
             nodes_stay: rng.below(2) == 0,
+            // Few, so that commits and flushes fall between the regions of an image.
+            checkpoint_regions: 1 + rng.index(4),
         }
     }
 
@@ -98,6 +102,7 @@ impl Setup {
             .flush_at(self.flush_at)
             .trie_cache_kib((!self.nodes_stay).then_some(0))
             .log_limit_bytes(64 << 10)
+            .checkpoint_regions(self.checkpoint_regions)
             .geometry(Geometry { segment_pages: 16, log_segment: 16 << 10, size_factor: 150 })
     }
 

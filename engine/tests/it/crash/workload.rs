@@ -13,6 +13,10 @@ pub struct Run {
     pub acknowledged: u64,
     /// The first error that the engine gave, and after which commit.
     pub failed: Option<Error>,
+    /// Images that commits or flushes fell into.
+    pub overtaken: u64,
+    /// Leaf pages at most.
+    pub pages: u64,
 }
 
 /// A value: mostly small, some that fill a page, some beyond a page, few beyond a log record.
@@ -93,7 +97,8 @@ pub fn commit_one(
 /// Creates a database and commits to it, `commits` times; sometimes it drains, or closes or
 /// drops the database and opens it again. Ends at the first error.
 pub fn run(setup: &Setup, disk: &SimDisk, commits: u64) -> Run {
-    let mut run = Run { history: History::default(), acknowledged: 0, failed: None };
+    let history = History::default();
+    let mut run = Run { history, acknowledged: 0, failed: None, overtaken: 0, pages: 0 };
     run.failed = go(setup, disk, commits, &mut run).err();
     run
 }
@@ -105,6 +110,9 @@ fn go(setup: &Setup, disk: &SimDisk, commits: u64, run: &mut Run) -> Result<(), 
     for _ in 0..commits {
         commit_one(setup, disk, &db, &runtime, &mut rng, &mut run.history)?;
         run.acknowledged = run.history.newest();
+        let metrics = db.metrics();
+        run.overtaken = run.overtaken.max(metrics.checkpoints_overtaken);
+        run.pages = run.pages.max(metrics.leaf_pages);
         match rng.below(16) {
             0 => db.drain(0)?,
             1 => {

@@ -1,0 +1,255 @@
+//! What others see of a flush while it publishes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pleach_beatree::region::Nodes;
+use pleach_core::page::branch::MAX_ENTRIES;
+use pleach_core::{Blake3, Hasher as _, Key};
+use pleach_io::Operation;
+use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+
+use crate::tools::{CheckOptions, check_on};
+use crate::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
+
+/// Where keys are appended: some regions are always about to split, many are flushed with them.
+const FRONTS: u64 = 48;
+/// Keys that a batch appends at each.
+const MORE: u64 = 60;
+
+/// As a checkpoint walks through the regions, again and again, on a thread of its own.
+fn walk(db: &Db<Blake3>, stop: &AtomicBool) -> (u64, usize) {
+    let (mut rounds, mut largest) = (0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        let mut key: Option<Key> = Some([0; 32]);
+        while let Some(at) = key {
+            key = db.shared.in_region(&at, |region, state| {
+                largest = largest.max(state.cuts.len());
+                region.prefix().next().map(|next| *next.first_key())
+            });
+        }
+        rounds += 1;
+    }
+    (rounds, largest)
+}
+
+#[test]
+fn nobody_sees_a_region_that_is_too_large_for_its_page() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options::new(folder.path())
+        .create(true)
+        .cache_mib(64)
+        .threads(2)
+        .flush_at(1)
+        .geometry(Geometry { segment_pages: 64, log_segment: 1 << 20, size_factor: 150 });
+    let db = Arc::new(Db::<Blake3>::open(options).expect("created"));
+    let stop = Arc::new(AtomicBool::new(false));
+    let walker = std::thread::spawn({
+        let (db, stop) = (Arc::clone(&db), Arc::clone(&stop));
+        move || walk(&db, &stop)
+    });
+    for batch in 0..60u64 {
+        let accesses = (0..FRONTS * MORE).map(|at| {
+            let (front, next) = (at / MORE, batch * MORE + at % MORE);
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&((front << 58) + (next << 44)).to_be_bytes());
+            Access::write(key, Some(Value::from(&next.to_le_bytes().repeat(12)[..])))
+        });
+        let session = db.session(SessionOptions::new().witness(false)).expect("a session");
+        let block = session.finish(accesses.collect()).expect("finished");
+        block.commit().expect("committed");
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (rounds, largest) = walker.join().expect("no panic");
+    let regions = db.shared.top.load().regions().len();
+    assert!(regions > 100 && rounds > 100, "{regions} regions, {rounds} looks at all of them");
+    assert!(largest <= MAX_ENTRIES, "a region of {largest} children was seen");
+}
+
+type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+
+fn sim() -> (SimDb, SimDisk, SimRuntime) {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let options = Options::new("sim")
+        .create(true)
+        .cache_mib(8)
+        .threads(1)
+        .flush_at(200)
+        .geometry(Geometry::tiny());
+    let db = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
+    (db, disk, runtime)
+}
+
+fn id(id: u64) -> Key {
+    Blake3::hash(&id.to_be_bytes())
+}
+
+fn put(db: &SimDb, ids: std::ops::Range<u64>, byte: u8) {
+    let value = Value::from(vec![byte; 100]);
+    let put = ids.map(|at| Access::write(id(at), Some(value.clone()))).collect();
+    let session = db.session(SessionOptions::new()).expect("a session");
+    session.finish(put).expect("finished").commit().expect("committed");
+}
+
+/// What is on the device is what was committed.
+fn is_whole(disk: &SimDisk) {
+    let report = check_on(disk, CheckOptions::default()).expect("checked");
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+/// Nodes in memory that are wrong never reach a page: it is hashed from its cells.
+///
+/// In release builds a flush trusted them.
+#[test]
+fn a_wrong_treelet_is_not_written() {
+    let (db, disk, _runtime) = sim();
+    put(&db, 0..200, 1);
+    db.drain(0).expect("flushed");
+    put(&db, 0..200, 2);
+    let shared = &db.shared;
+    let mut spoiled = 0;
+    for at in 0..200 {
+        shared.in_region(&id(at), |_, state| {
+            let child = state.cuts.find(&id(at));
+            let (place, as_of) =
+                (state.cuts.place(child).expect("flushed"), state.changed_at[child]);
+            let Some(page) = shared.cache.get(place, state.cuts.tag(child)) else { return };
+            let own = *state.node(child).expect("in memory");
+            // The page's own node is internal, and not that of its groups.
+            let wrong = || (1..15).map(|index| (index, own));
+            if !page.advance_treelet((as_of, as_of), &own, wrong()) {
+                shared.cache.give_treelet(place, &page, true, |treelet| {
+                    treelet.forget();
+                    treelet.advance(0, as_of, &own, wrong());
+                });
+            }
+            let known = page
+                .treelet(as_of, |known| known.is_some_and(|known| known.level::<8>(3).1 == 0xff));
+            spoiled += u32::from(known);
+        });
+    }
+    assert!(spoiled > 100, "{spoiled} treelets are wrong");
+    db.drain(0).expect("hashed from the cells");
+    assert!(db.quarantined().is_empty());
+    put(&db, 0..50, 3);
+    db.drain(0).expect("flushed");
+    db.close().expect("closed");
+    is_whole(&disk);
+}
+
+/// A page whose pairs do not fold to the index's node is damage: it is set aside, and nothing else is
+/// harmed.
+#[test]
+fn a_page_that_contradicts_the_index_is_set_aside() {
+    let (db, disk, runtime) = sim();
+    put(&db, 0..200, 1);
+    db.drain(0).expect("flushed");
+    put(&db, 0..200, 2);
+    let spoil = || {
+        let region = db.shared.in_region(&id(7), |region, _| Arc::clone(region));
+        let mut state = region.write();
+        let child = state.cuts.find(&id(7));
+        let Nodes::Resident(nodes) = &mut state.nodes else { panic!("in memory") };
+        nodes[child][31] ^= 1;
+    };
+    spoil();
+    for trial in 1..4 {
+        let drained = db.drain(0);
+        assert!(matches!(drained, Err(Error::Quarantined { pages: 1, .. })), "{drained:?}");
+        let [aside] = &db.quarantined()[..] else { panic!("one page") };
+        assert!(matches!(aside.error, Error::Corrupt(_)) && aside.trials == trial, "{aside:?}");
+        assert!(aside.prefix.covers(&id(7)));
+        // A good read does not make it right.
+        let session = db.session(SessionOptions::new()).expect("a session");
+        assert!(session.read(&id(7)).expect("read").is_some());
+        runtime.clock().advance(Duration::from_secs(61));
+    }
+    spoil();
+    db.drain(0).expect("right again");
+    assert!(db.quarantined().is_empty());
+    put(&db, 0..200, 3);
+    db.close().expect("closed");
+    is_whole(&disk);
+}
+
+/// No room for a write, though it was reserved, is no failure of the device.
+#[test]
+fn a_write_without_room_is_undone_and_poisons_nothing() {
+    for file in ["leaf", "overflow", "image", "spill"] {
+        let (db, disk, runtime) = sim();
+        put(&db, 0..200, 1);
+        db.drain(0).expect("flushed");
+        let fault = Fault::Errno(code::ENOSPC);
+        disk.inject(Rule::nth(Operation::Write, file, 1, Times::Once, fault));
+        put(&db, 0..200, 2);
+        let long = vec![Access::write(id(0), Some(Value::from(vec![9; 100_000])))];
+        let commit = |accesses: Vec<Access>| {
+            let session = db.session(SessionOptions::new()).expect("a session");
+            session.finish(accesses).expect("finished").commit()
+        };
+        let (drained, committed) = (db.drain(0), commit(long.clone()));
+        match file {
+            "leaf" => assert!(matches!(drained, Err(Error::Full(_))), "{drained:?}"),
+            "overflow" => assert!(matches!(committed, Err(Error::Full(_))), "{committed:?}"),
+            _ => assert!(drained.is_ok() && committed.is_ok()),
+        }
+        runtime.clock().advance(Duration::from_secs(1));
+        db.drain(0).unwrap_or_else(|error| panic!("{file}: {error}"));
+        commit(long).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let closed = db.close();
+        assert!(closed.is_ok() || (file == "image" && matches!(closed, Err(Error::Full(_)))));
+        is_whole(&disk);
+    }
+}
+
+/// A periodic log is synced in its period, though the flush finds no room.
+#[test]
+fn a_full_flush_keeps_the_period_of_the_log() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let period = Duration::from_millis(20);
+    let options = Options::new("sim")
+        .create(true)
+        .cache_mib(8)
+        .threads(1)
+        .flush_at(1)
+        .durability(Durability::Periodic(period))
+        .geometry(Geometry::tiny());
+    let db: SimDb = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
+    disk.inject(Rule::nth(Operation::Write, "leaf", 1, Times::Forever, Fault::Errno(code::ENOSPC)));
+    for round in 0..20 {
+        put(&db, round..round + 1, 1);
+        let end = db.shared.sequencer.lock().end();
+        // Until the flush has found no room, and then for a period, and what its steps take.
+        runtime.step_some(50);
+        runtime.clock().advance(period + Duration::from_millis(5));
+        runtime.step_some(50);
+        let (durable, behind) = (db.shared.sequencer.durable(), db.shared.sequencer.lock().end());
+        assert!(durable + 4096 > end.min(behind), "round {round}: {durable} of {end}");
+    }
+    assert!(db.shared.full.load(Ordering::Relaxed), "there was no room");
+    disk.heal();
+    db.drain(0).expect("with room");
+    db.close().expect("closed");
+}
+
+/// What tying the nodes of a page to its node costs. `cargo test --release -p pleach --lib -- --ignored
+/// --nocapture cost_of`.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_tying_nodes_to_the_index() {
+    const PAGES: usize = 1024;
+    let nodes: Vec<[u8; 32]> =
+        (0..8 * PAGES as u64).map(|at| Blake3::hash(&at.to_be_bytes())).collect();
+    let mut best = Duration::MAX;
+    for _ in 0..50 {
+        let mut nodes = nodes.clone();
+        let since = std::time::Instant::now();
+        pleach_core::fold::combine_tiles::<Blake3>(&mut nodes, 8);
+        best = best.min(since.elapsed());
+        std::hint::black_box(nodes);
+    }
+    println!("{} ns a page", best.as_nanos() / PAGES as u128);
+}

@@ -1,0 +1,286 @@
+//! A page that the background cannot read is set aside: what pends on it stays pending, in the log and in
+//! images; everything else goes on; whoever needs it gets its error; a good read brings it back.
+//!
+//! It once poisoned the database: one flipped bit in a leaf page with pending changes, or one read that
+//! failed once, ended all writing, and after a reopening the same again.
+
+use std::time::Duration;
+
+use crate::common::{Keys, Model, Rng, bytes};
+use crate::crash::{Setup, SimDb, unrecorded};
+use pleach::{Access, Blake3, Durability, Error, SessionOptions, Value};
+use pleach_core::Key;
+use pleach_io::Operation;
+use pleach_io::sim::{Damage, Fault, Image, PageOf, Rule, SimDisk, SimRuntime, Times, code};
+
+const IDS: u64 = 60;
+
+/// Pages are flushed by a drain, or when the delta is full.
+fn setup(seed: u64) -> Setup {
+    Setup {
+        seed,
+        keys: Keys::Uniform,
+        ids: IDS,
+        flush_at: 200,
+        durability: Durability::Commit,
+        cache_kib: 4096,
+        nodes_stay: true,
+        checkpoint_regions: 1,
+    }
+}
+
+/// A database at rest: about 20 pages, with changes pending on most of them.
+fn at_rest(setup: &Setup) -> (Image, Model) {
+    let disk = SimDisk::new(setup.seed, unrecorded());
+    let (mut rng, mut model) = (Rng::new(setup.seed), Model::default());
+    let (db, _) = setup.open(&disk, 1).expect("no faults");
+    let mut put = |ids: &mut dyn Iterator<Item = u64>, len: usize| {
+        let accesses: Vec<Access> =
+            ids.map(|id| Access::write(setup.key(id), Some(bytes(&mut rng, len)))).collect();
+        model.apply(&accesses);
+        commit(&db, accesses).expect("no faults");
+    };
+    put(&mut (0..IDS), 1000);
+    db.drain(0).expect("no faults");
+    put(&mut (0..IDS).step_by(2), 900);
+    drop(db);
+    (disk.image(), model)
+}
+
+fn commit(db: &SimDb, accesses: Vec<Access>) -> Result<u64, Error> {
+    let session = db.session(SessionOptions::new().witness(false))?;
+    session.finish(accesses)?.commit()
+}
+
+fn is_bad_page(error: &Error) -> bool {
+    matches!(error, Error::Page { .. } | Error::StalePage { .. } | Error::Io(_))
+}
+
+/// Every key has its value, or the error of a bad page; gives the number of errors.
+fn reads(setup: &Setup, db: &SimDb, model: &Model, what: &str) -> usize {
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let mut bad = 0;
+    for id in 0..IDS {
+        let key = setup.key(id);
+        match session.read(&key) {
+            Ok(value) => assert!(value.as_ref() == model.values.get(&key), "{what}: key {id}"),
+            Err(error) => {
+                assert!(is_bad_page(&error), "{what}: key {id}: {error}");
+                bad += 1;
+            }
+        }
+    }
+    bad
+}
+
+/// Commits each key once, alone; gives the number of those that met a bad page.
+fn commits(setup: &Setup, db: &SimDb, runtime: &SimRuntime, model: &mut Model, what: &str) -> u64 {
+    let mut refused = 0;
+    for id in 0..IDS {
+        let key: Key = setup.key(id);
+        let put = vec![Access::write(key, Some(Value::from(&id.to_le_bytes()[..])))];
+        match commit(db, put.clone()) {
+            Ok(_) => model.apply(&put),
+            Err(error) => {
+                assert!(is_bad_page(&error), "{what}: committing {id}: {error}");
+                refused += 1;
+            }
+        }
+        runtime.step_some(6);
+    }
+    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>(), "{what}");
+    refused
+}
+
+#[test]
+fn any_leaf_page_may_have_rotted() {
+    let (mut struck, mut listed) = (0, 0);
+    for seed in 0..crate::common::cases(2) {
+        let setup = setup(100 + seed);
+        let (image, before) = at_rest(&setup);
+        let flip = |disk: &SimDisk, page| {
+            let at = PageOf { file: "leaf".to_owned(), page };
+            disk.damage(&Damage::Flip {
+                at,
+                byte: 1000 + u16::try_from(page).expect("few"),
+                bit: 3,
+            })
+        };
+        for page in 0.. {
+            let disk = SimDisk::from_image_with(&image, 3, unrecorded());
+            if !flip(&disk, page) {
+                break;
+            }
+            struck += 1;
+            let what = format!("seed {seed}, page {page}");
+            let mut model = before.clone();
+            let (db, runtime) = setup.open(&disk, page).expect("opens");
+            reads(&setup, &db, &model, &what);
+            let drained = db.drain(0);
+            let aside = db.quarantined();
+            match &drained {
+                Ok(()) => assert!(aside.is_empty(), "{what}"),
+                Err(Error::Quarantined { pages: 1, first }) => {
+                    assert!(is_bad_page(first), "{what}: {first}");
+                    assert_eq!((aside.len(), aside[0].file, aside[0].page), (1, "leaf", page));
+                    assert_eq!(db.metrics().quarantined_pages, 1);
+                    listed += 1;
+                }
+                Err(error) => panic!("{what}: {error}"),
+            }
+            // Many checkpoints are made over it: what pends on it is in the images.
+            let refused = commits(&setup, &db, &runtime, &mut model, &what);
+            assert!(refused <= 4, "{what}: a page has four keys at most, {refused} refused");
+            for round in 0..4 {
+                let commit_all = commits(&setup, &db, &runtime, &mut model, &what);
+                assert_eq!(commit_all, refused, "{what}, round {round}");
+                assert!(db.drain(0).is_ok() == drained.is_ok(), "{what}, round {round}");
+            }
+            assert!(reads(&setup, &db, &model, &what) <= 4);
+            assert!(db.metrics().checkpoints > 1, "{what}: {:?}", db.metrics());
+            db.close().unwrap_or_else(|error| panic!("{what}: closing: {error}"));
+            let (db, runtime) = setup.open(&disk, page + 1).expect("opens again");
+            reads(&setup, &db, &model, &what);
+            assert_eq!(db.drain(0).is_ok(), drained.is_ok(), "{what}: reopened");
+            // The medium is mended: the page is flushed with what pends on it, be it that somebody
+            // reads it or that its time comes.
+            flip(&disk, page);
+            assert_eq!(reads(&setup, &db, &model, &what), 0);
+            if page % 2 == 0 || !db.quarantined().is_empty() {
+                // Nobody had to read it: all its keys pend.
+                runtime.clock().advance(Duration::from_secs(61));
+            }
+            db.drain(0).unwrap_or_else(|error| panic!("{what}: mended: {error}"));
+            assert!(db.quarantined().is_empty(), "{what}: mended");
+            assert_eq!(commits(&setup, &db, &runtime, &mut model, &what), 0);
+            db.close().expect("closed");
+        }
+    }
+    println!("{struck} pages struck, {listed} of them set aside");
+    assert!(listed > 20 && struck > listed);
+}
+
+#[test]
+fn a_read_that_fails_once_is_tried_again() {
+    for nth in 1..20 {
+        let setup = setup(200);
+        let (image, mut model) = at_rest(&setup);
+        let disk = SimDisk::from_image_with(&image, 3, unrecorded());
+        let (db, runtime) = setup.open(&disk, nth).expect("opens");
+        disk.inject(Rule::nth(Operation::Read, "leaf", nth, Times::Once, Fault::Errno(code::EIO)));
+        let first = db.drain(0);
+        assert!(matches!(first, Ok(()) | Err(Error::Quarantined { pages: 1, .. })), "{first:?}");
+        runtime.clock().advance(Duration::from_millis(1001));
+        db.drain(0).expect("the second time it was read");
+        assert!(db.quarantined().is_empty(), "read {nth}: {first:?}, {:?}", db.quarantined());
+        disk.heal();
+        assert_eq!(commits(&setup, &db, &runtime, &mut model, "after a read that failed once"), 0);
+        db.close().expect("closed");
+    }
+}
+
+#[test]
+fn reads_that_always_fail_stop_nothing_but_those_who_need_them() {
+    let setup = setup(300);
+    let (image, model) = at_rest(&setup);
+    let disk = SimDisk::from_image_with(&image, 3, unrecorded());
+    let (db, runtime) = setup.open(&disk, 1).expect("opens");
+    disk.inject(Rule::nth(Operation::Read, "leaf", 1, Times::Forever, Fault::Errno(code::EIO)));
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let keys: Vec<Key> = (0..IDS).map(|id| setup.key(id)).collect();
+    session.prefetch(&keys);
+    runtime.step_some(1000);
+    drop(session);
+    let drained = db.drain(0);
+    assert!(matches!(drained, Err(Error::Quarantined { pages: 2.., .. })), "{drained:?}");
+    // Half of the keys pend, and are read from memory.
+    assert_eq!(reads(&setup, &db, &model, "no leaf page is readable"), 30);
+    let put = vec![Access::write(setup.key(0), None)];
+    assert!(commit(&db, put).is_err_and(|error| is_bad_page(&error)));
+    disk.heal();
+    assert_eq!(reads(&setup, &db, &model, "healed"), 0);
+    // Some were read; of the others all keys pend.
+    runtime.clock().advance(Duration::from_secs(61));
+    db.drain(0).expect("everything is readable");
+    assert!(db.quarantined().is_empty());
+    db.close().expect("closed");
+}
+
+/// A delta full of changes that cannot be flushed refuses commits with an error that says so.
+#[test]
+fn a_delta_of_pages_that_are_aside_refuses_and_does_not_wait_for_ever() {
+    let mut setup = setup(400);
+    setup.cache_kib = 256;
+    let disk = SimDisk::new(setup.seed, unrecorded());
+    let (db, runtime) = setup.open(&disk, 1).expect("opens");
+    let put = |ids: std::ops::Range<u64>, byte: u8| {
+        let value = |id| Access::write(setup.key(id), Some(Value::from(vec![byte; 1200])));
+        commit(&db, ids.map(value).collect())
+    };
+    put(0..2000, 1).expect("no faults");
+    db.drain(0).expect("no faults");
+    // More than the delta may hold, since nobody waits for a background that is held back; of their
+    // pages few stay cached.
+    db.pause_background();
+    for from in (0..2000).step_by(20) {
+        put(from..from + 20, 2).expect("no faults");
+    }
+    disk.inject(Rule::nth(Operation::Read, "leaf", 1, Times::Forever, Fault::Errno(code::EIO)));
+    db.resume_background();
+    for _ in 0..3 {
+        let session = db.session(SessionOptions::new().witness(false)).expect("a session");
+        let refused = session.finish(Vec::new()).expect("reads nothing").commit();
+        assert!(matches!(refused, Err(Error::Quarantined { .. })), "{refused:?}");
+        runtime.clock().advance(Duration::from_secs(2));
+    }
+    assert_eq!(db.commit_number(), 101);
+    disk.heal();
+    runtime.clock().advance(Duration::from_secs(61));
+    db.drain(0).expect("healed");
+    put(0..2000, 3).expect("healed");
+    let root = db.root();
+    db.close().expect("closed");
+    let (db, _) = setup.open(&disk, 2).expect("opens");
+    assert_eq!(db.root(), root);
+}
+
+/// Nodes that left memory and whose page is bad are folded from the leaf pages; where those cannot be
+/// read either, checkpoints wait, and so does whoever needs the nodes.
+#[test]
+fn nodes_whose_page_is_bad_are_folded_anew() {
+    for leaves_fail in [false, true] {
+        let mut setup = setup(500);
+        setup.nodes_stay = false;
+        let (image, mut model) = at_rest(&setup);
+        let disk = SimDisk::from_image_with(&image, 3, unrecorded());
+        let (db, runtime) = setup.open(&disk, 1).expect("opens");
+        commit(&db, Vec::new()).expect("an empty commit");
+        runtime.step_some(200);
+        for file in ["image", "spill"] {
+            disk.inject(Rule::nth(
+                Operation::Read,
+                file,
+                1,
+                Times::Forever,
+                Fault::Errno(code::EIO),
+            ));
+        }
+        if !leaves_fail {
+            assert_eq!(commits(&setup, &db, &runtime, &mut model, "nodes fail"), 0);
+            assert!(db.metrics().checkpoints > 0);
+            db.drain(0).expect("leaf pages are readable");
+            db.close().expect("closed");
+            continue;
+        }
+        disk.inject(Rule::nth(Operation::Read, "leaf", 1, Times::Forever, Fault::Errno(code::EIO)));
+        runtime.step_some(200);
+        let drained = db.drain(0);
+        assert!(matches!(drained, Err(Error::Quarantined { .. })), "{drained:?}");
+        disk.heal();
+        runtime.clock().advance(Duration::from_secs(61));
+        db.drain(0).expect("healed");
+        assert!(db.quarantined().is_empty(), "{:?}", db.quarantined());
+        assert_eq!(commits(&setup, &db, &runtime, &mut model, "healed"), 0);
+        db.close().expect("closed");
+    }
+}

@@ -1,0 +1,151 @@
+//! A background task that does not come further is named, by the task and what it is at, while everything
+//! that does not need it goes on.
+//!
+//! A flush that turned round and round in the page cache once held everybody up for eleven minutes, and
+//! nothing said which task it was.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pleach::{Access, Blake3, Db, Geometry, Options, SessionOptions, Value};
+use pleach_io::os::{OsDevice, OsOptions};
+use pleach_io::threads::Threads;
+use pleach_io::{Device, DeviceInfo, LockMode, OpenMode, PageBuf, error::Result};
+
+/// A device that, while it is told to, does not answer how much is free.
+#[derive(Clone)]
+struct Hangs {
+    os: OsDevice,
+    hangs: Arc<AtomicBool>,
+}
+
+impl Device for Hangs {
+    type File = <OsDevice as Device>::File;
+    type Queue = <OsDevice as Device>::Queue;
+
+    fn info(&self) -> DeviceInfo {
+        self.os.info()
+    }
+    fn list(&self) -> Result<Vec<String>> {
+        self.os.list()
+    }
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Self::File> {
+        self.os.open(name, mode)
+    }
+    fn remove(&self, name: &str) -> Result<()> {
+        self.os.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.os.rename(from, to)
+    }
+    fn exchange(&self, from: &str, to: &str) -> Result<bool> {
+        self.os.exchange(from, to)
+    }
+    fn sync_folder(&self) -> Result<()> {
+        self.os.sync_folder()
+    }
+    fn lock(&self, mode: LockMode) -> Result<Box<dyn Send + Sync>> {
+        self.os.lock(mode)
+    }
+    fn free_space(&self) -> Result<(u64, u64)> {
+        while self.hangs.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.os.free_space()
+    }
+    fn len(&self, file: &Self::File) -> Result<u64> {
+        self.os.len(file)
+    }
+    fn set_len(&self, file: &Self::File, len: u64) -> Result<()> {
+        self.os.set_len(file, len)
+    }
+    fn allocate(&self, file: &Self::File, offset: u64, len: u64) -> Result<()> {
+        self.os.allocate(file, offset, len)
+    }
+    fn read_at(&self, file: &Self::File, buf: &mut PageBuf, offset: u64) -> Result<()> {
+        self.os.read_at(file, buf, offset)
+    }
+    fn write_at(&self, file: &Self::File, buf: &PageBuf, pages: usize, at: u64) -> Result<()> {
+        self.os.write_at(file, buf, pages, at)
+    }
+    fn sync(&self, file: &Self::File) -> Result<()> {
+        self.os.sync(file)
+    }
+    fn queue(&self, depth: usize) -> Result<Self::Queue> {
+        self.os.queue(depth)
+    }
+}
+
+fn commit(db: &Db<Blake3, Hangs>, number: u8) {
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let value = Some(Value::from(&[number; 100][..]));
+    let block = session.finish(vec![Access::write([number; 32], value)]).expect("finished");
+    block.commit().expect("committed");
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !done() {
+        assert!(since.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_flush_that_hangs_in_the_device_is_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let os = OsDevice::open(folder.path(), OsOptions::default()).expect("a folder");
+    let device = Hangs { os, hangs: Arc::default() };
+    let hangs = Arc::clone(&device.hangs);
+    let options = Options::new(folder.path())
+        .create(true)
+        .cache_mib(16)
+        .flush_at(1)
+        .stall_after(Duration::from_millis(300))
+        .geometry(Geometry::tiny());
+    let runtime = Threads::new(2).expect("threads");
+    let db = Db::<Blake3, Hangs>::open_on(device, runtime, options).expect("created");
+    let flush = || db.tasks().into_iter().find(|task| task.name == "pleach-flush").expect("listed");
+    assert_eq!(db.metrics().stalled_tasks, 0);
+    hangs.store(true, Ordering::Release);
+    commit(&db, 1);
+    wait_for("the flush is named", || flush().stalled);
+    let stalled = flush();
+    assert_eq!(stalled.stage, "writing pages");
+    assert!(stalled.since >= Duration::from_millis(300) && stalled.steps > 0);
+    assert!(db.metrics().stalled_tasks >= 1);
+    // Nobody else waits for it.
+    commit(&db, 2);
+    assert!(flush().stalled);
+    hangs.store(false, Ordering::Release);
+    wait_for("the flush goes on", || !flush().stalled);
+    db.drain(0).expect("flushed");
+    wait_for("nothing is stalled", || db.metrics().stalled_tasks == 0);
+    db.close().expect("closed");
+}
+
+/// Nobody waits for the watchdog's next look.
+#[test]
+fn closing_and_dropping_end_the_watchdog_at_once() {
+    for close in [true, false] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let options = Options::new(folder.path())
+            .create(true)
+            .cache_mib(16)
+            .flush_at(1)
+            .stall_after(Duration::from_secs(600))
+            .geometry(Geometry::tiny());
+        let db = Db::<Blake3>::open(options).expect("created");
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let put = vec![Access::write([7; 32], Some(Value::from(&[7; 8][..])))];
+        session.finish(put).expect("finished").commit().expect("committed");
+        let since = Instant::now();
+        if close {
+            db.close().expect("closed");
+        } else {
+            drop(db);
+        }
+        assert!(since.elapsed() < Duration::from_millis(900), "{:?}", since.elapsed());
+    }
+}
