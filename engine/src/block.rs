@@ -1,12 +1,15 @@
 //! A block: the result of a finish, to be committed or to become an overlay.
 
+use std::fmt;
 use std::sync::Arc;
 
-use pleach_core::{Hasher, Node, Prefix};
+use pleach_core::{Blake3, Hasher, Node, Prefix};
+use pleach_io::os::OsDevice;
+use pleach_io::threads::Threads;
 use pleach_io::{Device, Runtime};
 
 use crate::commit;
-use crate::error::{Error, Result};
+use crate::error::{Error, Hex, Result};
 use crate::finish::ChunkOutcome;
 use crate::log::MAX_BLOB;
 use crate::overlay::Overlay;
@@ -17,7 +20,7 @@ use crate::witness::Witness;
 
 /// What a session made: a root over its parent's, and the changes that lead there. Nothing of it
 /// is on disk.
-pub struct Block<H: Hasher, D: Device, R: Runtime> {
+pub struct Block<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     pub(crate) shared: Arc<Shared<H, D, R>>,
     pub(crate) view: View,
     pub(crate) parent: Option<Overlay<H, D, R>>,
@@ -26,6 +29,17 @@ pub struct Block<H: Hasher, D: Device, R: Runtime> {
     pub(crate) chunks: Vec<ChunkOutcome>,
     pub(crate) witness: Option<Witness>,
     pub(crate) blob: Option<Vec<u8>>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Block<H, D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block")
+            .field("base", &self.view.base)
+            .field("prev_root", &Hex(&self.prev_root))
+            .field("root", &Hex(&self.root))
+            .field("changes", &self.change_count())
+            .finish_non_exhaustive()
+    }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {

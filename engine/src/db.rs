@@ -1,6 +1,7 @@
 //! Opening, creating and closing a database, and what its handle offers.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use pleach_beatree::Top;
 use pleach_beatree::cache::{Buffers, Cache};
 use pleach_beatree::grace::Grace;
 use pleach_beatree::space::{self, Space};
-use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
+use pleach_core::{Blake3, Hasher, Node, Prefix, TERMINATOR};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{Device, DeviceInfo, Event, LockMode, OpenMode, Runtime, Step};
@@ -21,7 +22,7 @@ use crate::answers::Answers;
 use crate::checkpoint::image::image_name;
 use crate::checkpoint::{Checkpointer, checkpoint, first_image};
 use crate::creation::{self, Folder};
-use crate::error::{Error, Result};
+use crate::error::{Error, Hex, Result};
 use crate::finish::Workers;
 use crate::flush::Flusher;
 use crate::foreground::Foreground;
@@ -48,9 +49,20 @@ const BUFFERS: usize = 8 << 20;
 const CLOSED: &str = "the database was closed";
 
 /// An open database.
-pub struct Db<H: Hasher, D: Device = OsDevice, R: Runtime = Threads> {
+pub struct Db<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     pub(crate) shared: Arc<Shared<H, D, R>>,
     tasks: Mutex<Option<Vec<R::Handle>>>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Db<H, D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tip = self.shared.tip.lock().clone();
+        f.debug_struct("Db")
+            .field("path", &self.shared.options.path)
+            .field("commit", &tip.number)
+            .field("root", &Hex(&tip.root))
+            .finish_non_exhaustive()
+    }
 }
 
 impl<H: Hasher> Db<H> {
@@ -119,8 +131,17 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     }
 
     /// A session on the newest commit, or on the overlay that the options name.
+    ///
+    /// # Errors
+    /// [`Error::ForeignOverlay`] when the overlay was not made through this handle.
     pub fn session(&self, options: SessionOptions<H, D, R>) -> Result<Session<H, D, R>> {
         let (view, root) = match &options.over {
+            // By the open, not by the database's number, which copies of a folder share. Whatever
+            // else stands on overlays (blocks, further overlays) comes from a session, so here is
+            // the only door.
+            Some(overlay) if !Arc::ptr_eq(&overlay.0.shared, &self.shared) => {
+                return Err(Error::ForeignOverlay);
+            }
             Some(overlay) => (overlay.view(), overlay.root()),
             None => self.shared.tip_view(),
         };

@@ -84,6 +84,11 @@ pub enum Error {
         /// Newest commit.
         tip: u64,
     },
+    /// The overlay is of another database, or of an earlier open of this one.
+    #[error(
+        "the overlay is of another open database: stand on overlays of this one, or make its block again here"
+    )]
+    ForeignOverlay,
     /// The same key twice in one batch.
     #[error("key {} is in the batch twice: merge its accesses into one", hex(.0))]
     RepeatedKey(pleach_core::Key),
@@ -130,6 +135,15 @@ pub enum Error {
 
 /// Result of the engine's operations.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// Bytes as `Debug` of the handles shows them.
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
+
+impl std::fmt::Debug for Hex<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&hex(self.0))
+    }
+}
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;

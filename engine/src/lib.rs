@@ -44,7 +44,8 @@ pub use metrics::Metrics;
 pub use options::{Durability, Geometry, IoMode, Options};
 pub use overlay::Overlay;
 pub use pleach_beatree::Value;
-pub use pleach_core::{Blake3, Sha2};
+pub use pleach_core::{Blake3, Hasher, Key, Node, Sha2};
+pub use pleach_io::IoError;
 pub use session::{Access, AccessKind, MAX_VALUE, Session, SessionOptions};
 pub use witness::Witness;
 

@@ -1,18 +1,21 @@
 //! Overlays: uncommitted blocks as states to stand on.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
 use pleach_beatree::leaf_fold::Touch;
-use pleach_core::{Hasher, Node, Prefix};
+use pleach_core::{Blake3, Hasher, Node, Prefix};
+use pleach_io::os::OsDevice;
+use pleach_io::threads::Threads;
 use pleach_io::{Device, Runtime};
 
 use crate::block::Block;
 use crate::commit;
-use crate::error::{Error, Result};
+use crate::error::{Error, Hex, Result};
 use crate::finish::finish;
 use crate::overlays::{Ancestry, OverlayId};
 use crate::shared::Shared;
@@ -40,11 +43,24 @@ struct Links<H: Hasher, D: Device, R: Runtime> {
 }
 
 /// An uncommitted block, kept in memory. Clones are the same overlay.
-pub struct Overlay<H: Hasher, D: Device, R: Runtime>(pub(crate) Arc<OverlayInner<H, D, R>>);
+pub struct Overlay<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>(
+    pub(crate) Arc<OverlayInner<H, D, R>>,
+);
 
 impl<H: Hasher, D: Device, R: Runtime> Clone for Overlay<H, D, R> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Overlay<H, D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Overlay")
+            .field("prev_root", &Hex(&self.0.prev_root))
+            .field("root", &Hex(&self.0.root))
+            .field("changes", &self.0.changes.len())
+            .field("committed", &self.commit_number())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,18 +1,21 @@
 //! Sessions: reading a state, warming it, and finishing a batch over it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{Stored, Value};
-use pleach_core::{Hasher, Key, Node};
+use pleach_core::{Blake3, Hasher, Key, Node};
+use pleach_io::os::OsDevice;
+use pleach_io::threads::Threads;
 use pleach_io::{Device, Queue, Request, Runtime, Transfer};
 
 use crate::announced::Announcements;
 use crate::answers::Answer;
 use crate::block::Block;
-use crate::error::Result;
+use crate::error::{Hex, Result};
 use crate::finish::finish;
 use crate::metrics::Counters;
 use crate::overlay::Overlay;
@@ -63,7 +66,7 @@ impl Access {
 }
 
 /// How a session is opened.
-pub struct SessionOptions<H: Hasher, D: Device, R: Runtime> {
+pub struct SessionOptions<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     pub(crate) witness: bool,
     pub(crate) over: Option<Overlay<H, D, R>>,
 }
@@ -95,8 +98,23 @@ impl<H: Hasher, D: Device, R: Runtime> SessionOptions<H, D, R> {
     }
 }
 
+impl<H: Hasher, D: Device, R: Runtime> Clone for SessionOptions<H, D, R> {
+    fn clone(&self) -> Self {
+        Self { witness: self.witness, over: self.over.clone() }
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for SessionOptions<H, D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionOptions")
+            .field("witness", &self.witness)
+            .field("over", &self.over)
+            .finish()
+    }
+}
+
 /// A session on one fixed state. Reads take `&self` and may come from any number of threads.
-pub struct Session<H: Hasher, D: Device, R: Runtime> {
+pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     pub(crate) shared: Arc<Shared<H, D, R>>,
     pub(crate) view: View,
     pub(crate) root: Node,
@@ -107,6 +125,15 @@ pub struct Session<H: Hasher, D: Device, R: Runtime> {
     pub(crate) announced: Mutex<Announcements>,
     /// Ring for `read_many`, made on first use; a second caller at the same time reads plainly.
     pub(crate) queue: Mutex<Option<(std::thread::ThreadId, D::Queue)>>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Session<H, D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("base", &self.view.base)
+            .field("root", &Hex(&self.root))
+            .finish_non_exhaustive()
+    }
 }
 
 /// Where a key's value was found.
