@@ -11,6 +11,7 @@ use pleach_io::{Device, Runtime};
 use crate::commit;
 use crate::error::{Error, Hex, Result};
 use crate::finish::ChunkOutcome;
+use crate::handles::Counted;
 use crate::log::MAX_BLOB;
 use crate::overlay::Overlay;
 use crate::shared::Shared;
@@ -29,6 +30,8 @@ pub struct Block<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>
     pub(crate) chunks: Vec<ChunkOutcome>,
     pub(crate) witness: Option<Witness>,
     pub(crate) blob: Option<Vec<u8>>,
+    /// The last field, so that it goes last.
+    pub(crate) counted: Counted,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Block<H, D, R> {
@@ -79,7 +82,8 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     ///
     /// # Errors
     /// [`Error::StaleParent`] when its parent is no longer the newest commit; [`Error::Full`] when
-    /// the device has no room (nothing happened); [`Error::Poisoned`] after a failed write.
+    /// the device has no room (nothing happened); [`Error::Poisoned`] after a failed
+    /// write; [`Error::Closed`] once the database was closed or dropped.
     pub fn commit(self) -> Result<u64> {
         if self.parent.is_some() {
             return self.into_overlay().commit();

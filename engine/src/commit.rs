@@ -61,7 +61,7 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
         let hold = (tries > TRIES).then(|| shared.structure.lock());
         let shapes = {
             let state = shared.sequencer.lock();
-            state.check()?;
+            state.check_open()?;
             if state.ticketed != base {
                 return Err(Error::StaleParent { base, tip: state.ticketed });
             }
@@ -78,7 +78,7 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
         }
         shared.sequencer.make_room(bytes)?;
         let mut state = shared.sequencer.lock();
-        state.check()?;
+        state.check_open()?;
         if state.ticketed != base {
             return Err(Error::StaleParent { base, tip: state.ticketed });
         }

@@ -26,6 +26,7 @@ use crate::error::{Error, Hex, Result};
 use crate::finish::Workers;
 use crate::flush::Flusher;
 use crate::foreground::Foreground;
+use crate::handles::{Counted, Kind, OpenHandles};
 use crate::incarnation;
 use crate::log::{LogWriter, SegmentOptions, WriterStart};
 use crate::metrics::{Counters, Metrics};
@@ -44,9 +45,6 @@ use crate::witness::Spare;
 
 /// Bytes of page buffers that wait to be used again.
 const BUFFERS: usize = 8 << 20;
-
-/// Why nothing is committed any more.
-const CLOSED: &str = "the database was closed";
 
 /// An open database.
 pub struct Db<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
@@ -154,6 +152,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             announces: AtomicBool::new(false),
             announced: Mutex::default(),
             queue: Mutex::new(None),
+            counted: Counted::new(&self.shared.handles, Kind::Session),
         })
     }
 
@@ -195,7 +194,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         shared.draining.fetch_add(1, Ordering::AcqRel);
         shared.work.notify();
         shared.runtime.wait(&shared.progress, None, &mut || {
-            failed = shared.sequencer.lock().check().err();
+            failed = shared.sequencer.lock().check_open().err();
             failed.is_some()
                 || shared.full.load(Ordering::Acquire)
                 || level() <= max_pending_entries
@@ -221,14 +220,39 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         self.shared.work.notify();
     }
 
-    /// Writes a checkpoint and closes. Dropping the database without this is safe too: the next
-    /// open replays the log.
+    /// Sessions, blocks and overlays that live, each of which keeps the folder locked.
+    pub fn open_handles(&self) -> OpenHandles {
+        self.shared.handles.open()
+    }
+
+    /// Has a write or a sync failed? Then reads go on, nothing is committed any more, and the
+    /// database has to be opened again.
+    pub fn is_poisoned(&self) -> bool {
+        self.shared.sequencer.lock().check().is_err()
+    }
+
+    /// Writes a checkpoint and closes: nothing is committed from here on, by whatever handle
+    /// ([`Error::Closed`]), but for commits that other threads have begun, which come to their end.
+    /// Dropping the database without this is safe too: the next open replays the log.
+    ///
+    /// # Errors
+    /// [`Error::StillOpen`] when sessions, blocks or overlays live on, with how many of each.
+    /// The database is closed and its checkpoint written all the same; they can be read, and the
+    /// folder stays locked until the last of them is dropped. [`Error::Poisoned`] and
+    /// [`Error::Full`] when there is no checkpoint: the next open replays the log.
     pub fn close(self) -> Result<()> {
+        self.refuse_commits();
         self.stop();
         self.shared.sequencer.lock().check()?;
-        let closed = checkpoint(&self.shared, true);
-        self.shared.sequencer.poison(CLOSED);
-        closed
+        checkpoint(&self.shared, true)?;
+        let open = self.open_handles();
+        if open.is_empty() { Ok(()) } else { Err(Error::StillOpen(open)) }
+    }
+
+    /// No commit takes a ticket from here on, and whoever waits for room is told.
+    fn refuse_commits(&self) {
+        self.shared.sequencer.close();
+        self.shared.progress.notify();
     }
 
     fn stop(&self) {
@@ -245,9 +269,9 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
 
 impl<H: Hasher, D: Device, R: Runtime> Drop for Db<H, D, R> {
     fn drop(&mut self) {
-        self.stop();
         // Sessions and overlays may live on: they read, and commit no more.
-        self.shared.sequencer.poison(CLOSED);
+        self.refuse_commits();
+        self.stop();
     }
 }
 
@@ -375,6 +399,7 @@ fn assemble<H: Hasher, D: Device, R: Runtime>(
         extents: Mutex::new(recovered.extents),
         undo: Arc::new(Undo::default()),
         overlays: Arc::new(Overlays::default()),
+        handles: Arc::default(),
         published: AtomicU64::new(recovered.tip.number),
         batch: AtomicU64::new(batch),
         tip: Mutex::new(recovered.tip),

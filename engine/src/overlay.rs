@@ -17,6 +17,7 @@ use crate::block::Block;
 use crate::commit;
 use crate::error::{Error, Hex, Result};
 use crate::finish::finish;
+use crate::handles::{Counted, Kind};
 use crate::overlays::{Ancestry, OverlayId};
 use crate::shared::Shared;
 use crate::undo::Changed;
@@ -31,6 +32,8 @@ pub(crate) struct OverlayInner<H: Hasher, D: Device, R: Runtime> {
     changes: Vec<Changed>,
     nodes: Vec<(Prefix, Node)>,
     blob: Option<Vec<u8>>,
+    /// The last field, so that it goes last.
+    _counted: Counted,
 }
 
 /// What an overlay stands on. A commit changes all of it at once.
@@ -79,6 +82,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
             nodes,
             blob: block.blob,
             shared: block.shared,
+            _counted: block.counted.into_kind(Kind::Overlay),
         }))
     }
 

@@ -17,6 +17,7 @@ use crate::answers::Answer;
 use crate::block::Block;
 use crate::error::{Hex, Result};
 use crate::finish::finish;
+use crate::handles::{Counted, Kind};
 use crate::metrics::Counters;
 use crate::overlay::Overlay;
 use crate::shared::{Located, Shared};
@@ -114,6 +115,9 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for SessionOptions<H, D, R> {
 }
 
 /// A session on one fixed state. Reads take `&self` and may come from any number of threads.
+///
+/// A session that outlives its database's close reads on, and keeps the folder locked for that; what
+/// it finishes cannot be committed ([`Error::Closed`](crate::Error::Closed)).
 pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     pub(crate) shared: Arc<Shared<H, D, R>>,
     pub(crate) view: View,
@@ -125,6 +129,8 @@ pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Thread
     pub(crate) announced: Mutex<Announcements>,
     /// Ring for `read_many`, made on first use; a second caller at the same time reads plainly.
     pub(crate) queue: Mutex<Option<(std::thread::ThreadId, D::Queue)>>,
+    /// The last field, so that it goes last.
+    pub(crate) counted: Counted,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Session<H, D, R> {
@@ -324,6 +330,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             chunks: finished.chunks,
             witness: finished.witness,
             blob: None,
+            counted: self.counted.into_kind(Kind::Block),
         })
     }
 }

@@ -22,6 +22,7 @@ use crate::answers::Answers;
 use crate::error::{Error, Result};
 use crate::finish::Workers;
 use crate::foreground::Foreground;
+use crate::handles::Handles;
 use crate::metrics::Counters;
 use crate::node_cache::NodeCache;
 use crate::options::Options;
@@ -75,6 +76,8 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) witnesses: Arc<Spare>,
     pub(crate) undo: Arc<Undo>,
     pub(crate) overlays: Arc<Overlays>,
+    /// Counts of the sessions, blocks and overlays that live.
+    pub(crate) handles: Arc<Handles>,
     pub(crate) tip: Mutex<Tip>,
     pub(crate) published: AtomicU64,
     /// Prefixes of pages that have been touched often enough to be rewritten.

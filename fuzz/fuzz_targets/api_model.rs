@@ -390,14 +390,17 @@ impl World {
     fn close_under_handles(&mut self, draw: &mut Draw<'_>) {
         let session = self.session(draw);
         keep(&mut self.sessions, session);
-        self.db.take().expect("open between operations").close().expect("the disk has room");
+        let closed = self.db.take().expect("open between operations").close();
+        let Err(Error::StillOpen(open)) = closed else { panic!("handles are open: {closed:?}") };
+        assert_eq!((open.sessions, open.blocks), (self.sessions.len(), self.blocks.len()));
+        assert!(open.overlays >= self.overlays.len(), "parents count, too");
         let locked = self.setup.open(&self.disk, 0).err().expect("its lock is held");
         assert!(matches!(locked, Error::Io(pleach_io::IoError::Locked { .. })), "{locked}");
         for held in &self.sessions {
             held.state.assert_read_by(&held.session);
         }
         let is_refused = |result: Result<u64, Error>| {
-            matches!(result, Err(Error::Poisoned(_) | Error::StaleParent { .. }))
+            matches!(result, Err(Error::Closed | Error::StaleParent { .. }))
         };
         for held in self.overlays.drain(..) {
             if held.layer.committed.get().is_none() {

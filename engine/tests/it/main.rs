@@ -7,6 +7,7 @@ mod announced_keys_read_as_others;
 mod bulk_load_equals_commits;
 mod bulk_load_survives_crashes;
 mod check_finds_damage;
+mod close_tells_what_is_open;
 mod common;
 mod crash;
 mod crash_during_recovery;

@@ -62,3 +62,22 @@ fn an_overlay_of_a_copy_of_the_database_is_refused() {
     let of_a = session.finish(vec![put(1, 1)]).expect("finished").into_overlay();
     assert!(matches!(b.session(SessionOptions::new().over(&of_a)), Err(Error::ForeignOverlay)));
 }
+/// An overlay that outlived its open keeps the folder locked, so the next open of the folder
+/// cannot meet it; another database that does refuses it.
+#[test]
+fn an_overlay_of_an_earlier_open_is_refused() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    let other = open(folders[1].path());
+    let db = open(folders[0].path());
+    let early = overlay(&db, vec![put(1, 1)]);
+    drop(db);
+    assert!(matches!(
+        other.session(SessionOptions::new().over(&early)),
+        Err(Error::ForeignOverlay)
+    ));
+    assert!(matches!(early.commit(), Err(Error::Closed)));
+    let options = Options::new(folders[0].path());
+    assert!(Pleach::open(options).is_err(), "the overlay reads from the folder");
+    drop(early);
+    assert_eq!(open(folders[0].path()).commit_number(), 0);
+}
