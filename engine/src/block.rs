@@ -8,12 +8,13 @@ use pleach_io::os::OsDevice;
 use pleach_io::threads::Threads;
 use pleach_io::{Device, Runtime};
 
-use crate::commit;
+use crate::commit::{self, Target};
 use crate::error::{Error, Hex, Result};
 use crate::finish::ChunkOutcome;
+use crate::given_back::CommitError;
 use crate::handles::Counted;
 use crate::log::MAX_BLOB;
-use crate::overlay::Overlay;
+use crate::overlay::{self, Overlay};
 use crate::shared::Shared;
 use crate::undo::Changed;
 use crate::view::View;
@@ -82,20 +83,17 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     ///
     /// # Errors
     /// [`Error::StaleParent`] when its parent is no longer the newest commit; [`Error::Full`] when
-    /// the device has no room (nothing happened); [`Error::Poisoned`] after a failed
+    /// the device has no room (nothing happened: the block comes back with the error, to be tried
+    /// again); [`Error::Poisoned`] after a failed
     /// write; [`Error::Closed`] once the database was closed or dropped.
-    pub fn commit(self) -> Result<u64> {
-        if self.parent.is_some() {
-            return self.into_overlay().commit();
-        }
-        commit::commit(
-            &self.shared,
-            self.view.base,
-            &self.prev_root,
-            &self.root,
-            self.chunks,
-            self.blob.as_deref(),
-        )
+    pub fn commit(mut self) -> Result<u64, CommitError<H, D, R>> {
+        let committed = if self.parent.is_some() {
+            overlay::commit_block(&self)
+        } else {
+            let target = Target { view: &self.view, prev_root: &self.prev_root, root: &self.root };
+            commit::commit(&self.shared, &target, &mut self.chunks, self.blob.as_deref())
+        };
+        committed.map_err(|error| CommitError::new(self, error))
     }
 
     /// Keeps the block in memory as a state that further sessions can stand on.

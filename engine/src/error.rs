@@ -182,7 +182,7 @@ impl Error {
 }
 
 /// Result of the engine's operations.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Bytes as `Debug` of the handles shows them.
 pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);

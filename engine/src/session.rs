@@ -17,6 +17,7 @@ use crate::answers::Answer;
 use crate::block::Block;
 use crate::error::{Hex, Result};
 use crate::finish::finish;
+use crate::given_back::FinishError;
 use crate::handles::{Counted, Kind};
 use crate::metrics::Counters;
 use crate::overlay::Overlay;
@@ -315,12 +316,21 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     ///
     /// # Errors
     /// [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
-    /// [`Namespace`](crate::Error::Namespace), and what reading can bring.
-    pub fn finish(self, accesses: Vec<Access>) -> Result<Block<H, D, R>> {
+    /// [`Namespace`](crate::Error::Namespace), and what reading can bring. The session and the
+    /// accesses come back with them.
+    pub fn finish(self, mut accesses: Vec<Access>) -> Result<Block<H, D, R>, FinishError<H, D, R>> {
         let mut sorter = self.shared.sorter.take();
-        let touches = sorter.sort::<H>(accesses)?;
-        let finished = finish(&self.shared, &self.view, &self.root, touches, self.witness)?;
+        let finished = sorter.sort::<H>(&mut accesses).and_then(|touches| {
+            finish(&self.shared, &self.view, &self.root, touches, self.witness)
+        });
+        if finished.is_err() {
+            sorter.give_back(&mut accesses);
+        }
         self.shared.sorter.give(sorter);
+        let finished = match finished {
+            Ok(finished) => finished,
+            Err(error) => return Err(FinishError::new(self, accesses, error)),
+        };
         Ok(Block {
             shared: self.shared,
             view: self.view,

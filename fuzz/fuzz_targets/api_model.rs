@@ -260,7 +260,7 @@ impl World {
     fn commit_block(&mut self, held: HeldBlock) {
         let (base, below) =
             held.base.over.as_ref().map_or((held.base.commit, None), |layer| layer.chain());
-        if !self.committed(base, held.block.commit()) {
+        if !self.committed(base, held.block.commit().map_err(Error::from)) {
             return;
         }
         self.tip = held.state;
@@ -330,7 +330,7 @@ impl World {
         let key = draw.key();
         let access = Access::write(key, Some(draw.value()));
         let refused = |accesses: Vec<Access>| {
-            session(self.db(), true).finish(accesses).err().expect("refused")
+            session(self.db(), true).finish(accesses).expect_err("refused").into_error()
         };
         let twice = refused(vec![Access::read(key), access.clone()]);
         assert!(matches!(twice, Error::RepeatedKey(found) if found == key));
@@ -408,12 +408,18 @@ impl World {
             }
         }
         for held in self.blocks.drain(..) {
-            assert!(is_refused(held.block.commit()), "a commit into a closed database");
+            assert!(
+                is_refused(held.block.commit().map_err(Error::from)),
+                "a commit into a closed database"
+            );
         }
         for held in self.sessions.drain(..) {
             let accesses = draw.batch(&held.state);
             let (block, _) = held.state.finish(held.session, &accesses, held.witness);
-            assert!(is_refused(block.commit()), "a commit into a closed database");
+            assert!(
+                is_refused(block.commit().map_err(Error::from)),
+                "a commit into a closed database"
+            );
         }
     }
 

@@ -14,6 +14,7 @@ mod crash_during_recovery;
 mod crash_every_boundary;
 mod creation_is_atomic;
 mod errors_are_never_acknowledged;
+mod errors_give_back_what_they_refuse;
 mod log_records_encode_and_decode;
 mod log_support;
 mod log_survives_power_cuts;
