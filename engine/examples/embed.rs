@@ -2,8 +2,7 @@
 //!
 //! `cargo run --release --example embed`
 
-use pleach::{Access, Options, Pleach, SessionOptions, Value};
-use pleach_core::{Blake3, Hasher as _};
+use pleach::{Access, Blake3, Hasher as _, Options, Pleach, SessionOptions, Value};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;

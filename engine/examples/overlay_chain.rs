@@ -3,8 +3,7 @@
 //!
 //! `cargo run --release --example overlay_chain`
 
-use pleach::{Access, Error, Options, Pleach, SessionOptions, Value};
-use pleach_core::{Blake3, Hasher as _};
+use pleach::{Access, Blake3, Error, Hasher as _, Options, Pleach, SessionOptions, Value};
 
 fn set(name: &str, value: &str) -> Access {
     Access::write(Blake3::hash(name.as_bytes()), Some(Value::from(value.as_bytes())))

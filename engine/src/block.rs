@@ -1,15 +1,20 @@
 //! A block: the result of a finish, to be committed or to become an overlay.
 
+use std::fmt;
 use std::sync::Arc;
 
-use pleach_core::{Hasher, Node, Prefix};
+use pleach_core::{Blake3, Hasher, Node, Prefix};
+use pleach_io::os::OsDevice;
+use pleach_io::threads::Threads;
 use pleach_io::{Device, Runtime};
 
-use crate::commit;
-use crate::error::{Error, Result};
+use crate::commit::{self, Target};
+use crate::error::{Error, Hex, Result};
 use crate::finish::ChunkOutcome;
+use crate::given_back::CommitError;
+use crate::handles::Counted;
 use crate::log::MAX_BLOB;
-use crate::overlay::Overlay;
+use crate::overlay::{self, Overlay};
 use crate::shared::Shared;
 use crate::undo::Changed;
 use crate::view::View;
@@ -17,7 +22,7 @@ use crate::witness::Witness;
 
 /// What a session made: a root over its parent's, and the changes that lead there. Nothing of it
 /// is on disk.
-pub struct Block<H: Hasher, D: Device, R: Runtime> {
+pub struct Block<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     pub(crate) shared: Arc<Shared<H, D, R>>,
     pub(crate) view: View,
     pub(crate) parent: Option<Overlay<H, D, R>>,
@@ -26,6 +31,19 @@ pub struct Block<H: Hasher, D: Device, R: Runtime> {
     pub(crate) chunks: Vec<ChunkOutcome>,
     pub(crate) witness: Option<Witness>,
     pub(crate) blob: Option<Vec<u8>>,
+    /// The last field, so that it goes last.
+    pub(crate) counted: Counted,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Block<H, D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block")
+            .field("base", &self.view.base)
+            .field("prev_root", &Hex(&self.prev_root))
+            .field("root", &Hex(&self.root))
+            .field("changes", &self.change_count())
+            .finish_non_exhaustive()
+    }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
@@ -65,19 +83,17 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     ///
     /// # Errors
     /// [`Error::StaleParent`] when its parent is no longer the newest commit; [`Error::Full`] when
-    /// the device has no room (nothing happened); [`Error::Poisoned`] after a failed write.
-    pub fn commit(self) -> Result<u64> {
-        if self.parent.is_some() {
-            return self.into_overlay().commit();
-        }
-        commit::commit(
-            &self.shared,
-            self.view.base,
-            &self.prev_root,
-            &self.root,
-            self.chunks,
-            self.blob.as_deref(),
-        )
+    /// the device has no room (nothing happened: the block comes back with the error, to be tried
+    /// again); [`Error::Poisoned`] after a failed
+    /// write; [`Error::Closed`] once the database was closed or dropped.
+    pub fn commit(mut self) -> Result<u64, CommitError<H, D, R>> {
+        let committed = if self.parent.is_some() {
+            overlay::commit_block(&self)
+        } else {
+            let target = Target { view: &self.view, prev_root: &self.prev_root, root: &self.root };
+            commit::commit(&self.shared, &target, &mut self.chunks, self.blob.as_deref())
+        };
+        committed.map_err(|error| CommitError::new(self, error))
     }
 
     /// Keeps the block in memory as a state that further sessions can stand on.

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::Touch;
 use pleach_beatree::region::{Applied, Pending};
+use pleach_beatree::stored::LargeValue;
 use pleach_beatree::treelet::Treelet;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, Event, Runtime};
@@ -35,17 +36,53 @@ use crate::view::View;
 /// Tries to get a ticket with current cuts before structural flushes are held off.
 const TRIES: u32 = 3;
 
-/// Commits a block's changes on commit `base`.
+/// What a commit leads from and to.
+pub(crate) struct Target<'a> {
+    /// The commit that the changes were folded on, pinned, without overlays.
+    pub(crate) view: &'a View,
+    pub(crate) prev_root: &'a Node,
+    pub(crate) root: &'a Node,
+}
+
+/// Commits the changes in these chunks. They are used up when it succeeds, and as good as before
+/// when it fails.
 pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     shared: &Arc<Shared<H, D, R>>,
-    base: u64,
-    prev_root: &Node,
-    root: &Node,
-    mut chunks: Vec<ChunkOutcome>,
+    target: &Target<'_>,
+    chunks: &mut Vec<ChunkOutcome>,
     blob: Option<&[u8]>,
 ) -> Result<u64> {
+    debug_assert!(target.view.is_committed(), "overlays are merged before");
+    let mut taken = Vec::new();
+    let committed = attempt(shared, target, chunks, &mut taken, blob);
+    if committed.is_err() {
+        // Their cells name runs that are free again unless a record was queued; a second commit
+        // would lead there.
+        for Taken { chunk, change, value } in taken {
+            chunks[chunk].changes[change].new = Stored::Large(value);
+        }
+    }
+    committed
+}
+
+/// A long value that a cell has taken the place of.
+struct Taken {
+    chunk: usize,
+    change: usize,
+    value: Arc<LargeValue>,
+}
+
+fn attempt<H: Hasher, D: Device, R: Runtime>(
+    shared: &Arc<Shared<H, D, R>>,
+    target: &Target<'_>,
+    chunks: &mut Vec<ChunkOutcome>,
+    taken: &mut Vec<Taken>,
+    blob: Option<&[u8]>,
+) -> Result<u64> {
+    let Target { view, prev_root, root } = *target;
+    let base = view.base;
     shared.throttle()?;
-    let spilled = spill_large(shared, &mut chunks)?;
+    let spilled = spill_large(shared, chunks, taken)?;
     let blob: Arc<[u8]> = blob.map_or_else(|| Arc::clone(&shared.tip.lock().blob), Into::into);
     let number = base + 1;
     // From here to publication the nodes of the touched regions stay in memory.
@@ -61,14 +98,14 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
         let hold = (tries > TRIES).then(|| shared.structure.lock());
         let shapes = {
             let state = shared.sequencer.lock();
-            state.check()?;
+            state.check_open()?;
             if state.ticketed != base {
                 return Err(Error::StaleParent { base, tip: state.ticketed });
             }
             state.shapes
         };
-        renew(shared, &mut chunks)?;
-        let mut record = encode(shared.database, number, &blob, prev_root, root, &chunks);
+        renew(shared, view, chunks)?;
+        let mut record = encode(shared.database, number, &blob, prev_root, root, chunks);
         let bytes = record.len();
         if bytes > MAX_RECORD {
             return Err(Error::BatchTooLarge { bytes, limit: MAX_RECORD });
@@ -78,7 +115,7 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
         }
         shared.sequencer.make_room(bytes)?;
         let mut state = shared.sequencer.lock();
-        state.check()?;
+        state.check_open()?;
         if state.ticketed != base {
             return Err(Error::StaleParent { base, tip: state.ticketed });
         }
@@ -109,9 +146,11 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     Ok(number)
 }
 
-/// Refolds the chunks below which a flush has split or merged pages since they were folded.
+/// Refolds the chunks below which a flush has split or merged pages since they were folded: on the
+/// state that they were folded on, so that they stay true when another commit comes first.
 fn renew<H: Hasher, D: Device, R: Runtime>(
     shared: &Arc<Shared<H, D, R>>,
+    view: &View,
     chunks: &mut [ChunkOutcome],
 ) -> Result<()> {
     for chunk in chunks {
@@ -132,10 +171,9 @@ fn renew<H: Hasher, D: Device, R: Runtime>(
                 writes: Some(changed.new.clone()),
             })
             .collect();
-        let (view, _) = shared.tip_view();
-        let changes = std::mem::take(&mut chunk.changes);
-        *chunk = refold(shared, &view, &touches)?;
-        chunk.changes = changes;
+        let mut renewed = refold(shared, view, &touches)?;
+        renewed.changes = std::mem::take(&mut chunk.changes);
+        *chunk = renewed;
     }
     Ok(())
 }
@@ -177,13 +215,13 @@ fn encode(
     commit_record(database, number, blob, false, vec![part])
 }
 
-/// Makes a written commit visible.
+/// Makes a written commit visible. Fails only before it has taken anything.
 fn publish<H: Hasher, D: Device, R: Runtime>(
     shared: &Arc<Shared<H, D, R>>,
     number: u64,
     position: u64,
     root: &Node,
-    chunks: Vec<ChunkOutcome>,
+    chunks: &mut Vec<ChunkOutcome>,
     blob: Arc<[u8]>,
 ) -> Result<()> {
     let turn = || shared.published.load(Ordering::Acquire) == number - 1;
@@ -197,7 +235,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         shared.sequencer.lock().check()?;
     }
     let (mut chunks, mut unchanged): (Vec<_>, Vec<_>) =
-        chunks.into_iter().partition(|chunk| !chunk.changes.is_empty());
+        std::mem::take(chunks).into_iter().partition(|chunk| !chunk.changes.is_empty());
     unchanged.iter_mut().for_each(ChunkOutcome::clear);
     shared.workers.keep(unchanged.into_iter());
     let lists = chunks.iter_mut().map(|chunk| std::mem::take(&mut chunk.changes));
@@ -326,13 +364,19 @@ const LOG_VALUE: usize = 64 << 10;
 fn spill_large<'a, H: Hasher, D: Device, R: Runtime>(
     shared: &'a Shared<H, D, R>,
     chunks: &mut [ChunkOutcome],
+    taken: &mut Vec<Taken>,
 ) -> Result<Tentative<'a>> {
     let mut spilled = Tentative::new(&shared.extents, &shared.tentative);
-    for changed in chunks.iter_mut().flat_map(|chunk| &mut chunk.changes) {
-        if let Stored::Large(large) = &changed.new
-            && large.bytes.len() > LOG_VALUE
-        {
-            changed.new = Stored::Overflow(overflow::write(shared, &mut spilled, large, 0)?);
+    for (at, chunk) in chunks.iter_mut().enumerate() {
+        for (change, changed) in chunk.changes.iter_mut().enumerate() {
+            if let Stored::Large(large) = &changed.new
+                && large.bytes.len() > LOG_VALUE
+            {
+                let cell = Stored::Overflow(overflow::write(shared, &mut spilled, large, 0)?);
+                if let Stored::Large(value) = std::mem::replace(&mut changed.new, cell) {
+                    taken.push(Taken { chunk: at, change, value });
+                }
+            }
         }
     }
     if !spilled.is_empty() {

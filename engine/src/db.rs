@@ -1,6 +1,7 @@
 //! Opening, creating and closing a database, and what its handle offers.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use pleach_beatree::Top;
 use pleach_beatree::cache::{Buffers, Cache};
 use pleach_beatree::grace::Grace;
 use pleach_beatree::space;
-use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
+use pleach_core::{Blake3, Hasher, Node, Prefix, TERMINATOR};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{Device, DeviceInfo, Event, IoError, LockMode, OpenMode, Operation, Runtime, Step};
@@ -20,12 +21,13 @@ use crate::ahead::{Arrivals, FoldAhead};
 use crate::answers::Answers;
 use crate::checkpoint::{Checkpointer, checkpoint, first_image};
 use crate::creation::{self, Folder};
-use crate::error::{Error, Result};
+use crate::error::{Error, Hex, Result};
 use crate::examine::{self, Examined, Opening, full_at_open};
 use crate::files::{self, IMAGES};
 use crate::finish::Workers;
 use crate::flush::Flusher;
 use crate::foreground::Foreground;
+use crate::handles::{Counted, Kind, OpenHandles};
 use crate::incarnation;
 use crate::log::{LogWriter, SegmentOptions, WriterStart, segment};
 use crate::metrics::{Counters, Metrics};
@@ -46,13 +48,21 @@ use crate::witness::Spare;
 /// Bytes of page buffers that wait to be used again.
 const BUFFERS: usize = 8 << 20;
 
-/// Why nothing is committed any more.
-const CLOSED: &str = "the database was closed";
-
 /// An open database.
-pub struct Db<H: Hasher, D: Device = OsDevice, R: Runtime = Threads> {
+pub struct Db<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     pub(crate) shared: Arc<Shared<H, D, R>>,
     tasks: Mutex<Option<Vec<R::Handle>>>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Db<H, D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tip = self.shared.tip.lock().clone();
+        f.debug_struct("Db")
+            .field("path", &self.shared.options.path)
+            .field("commit", &tip.number)
+            .field("root", &Hex(&tip.root))
+            .finish_non_exhaustive()
+    }
 }
 
 impl<H: Hasher> Db<H> {
@@ -124,8 +134,17 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     }
 
     /// A session on the newest commit, or on the overlay that the options name.
+    ///
+    /// # Errors
+    /// [`Error::ForeignOverlay`] when the overlay was not made through this handle.
     pub fn session(&self, options: SessionOptions<H, D, R>) -> Result<Session<H, D, R>> {
         let (view, root) = match &options.over {
+            // By the open, not by the database's number, which copies of a folder share. Whatever
+            // else stands on overlays (blocks, further overlays) comes from a session, so here is
+            // the only door.
+            Some(overlay) if !Arc::ptr_eq(&overlay.0.shared, &self.shared) => {
+                return Err(Error::ForeignOverlay);
+            }
             Some(overlay) => (overlay.view(), overlay.root()),
             None => self.shared.tip_view(),
         };
@@ -138,6 +157,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             announces: AtomicBool::new(false),
             announced: Mutex::default(),
             queue: Mutex::new(None),
+            counted: Counted::new(&self.shared.handles, Kind::Session),
         })
     }
 
@@ -199,7 +219,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         shared.draining.fetch_add(1, Ordering::AcqRel);
         shared.work.notify();
         shared.runtime.wait(&shared.progress, None, &mut || {
-            failed = shared.sequencer.lock().check().err();
+            failed = shared.sequencer.lock().check_open().err();
             stuck = shared.stuck.flush_error(shared.published.load(Ordering::Acquire));
             failed.is_some()
                 || shared.full.load(Ordering::Acquire)
@@ -227,14 +247,39 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         self.shared.work.notify();
     }
 
-    /// Writes a checkpoint and closes. Dropping the database without this is safe too: the next
-    /// open replays the log.
+    /// Sessions, blocks and overlays that live, each of which keeps the folder locked.
+    pub fn open_handles(&self) -> OpenHandles {
+        self.shared.handles.open()
+    }
+
+    /// Has a write or a sync failed? Then reads go on, nothing is committed any more, and the
+    /// database has to be opened again.
+    pub fn is_poisoned(&self) -> bool {
+        self.shared.sequencer.lock().check().is_err()
+    }
+
+    /// Writes a checkpoint and closes: nothing is committed from here on, by whatever handle
+    /// ([`Error::Closed`]), but for commits that other threads have begun, which come to their end.
+    /// Dropping the database without this is safe too: the next open replays the log.
+    ///
+    /// # Errors
+    /// [`Error::StillOpen`] when sessions, blocks or overlays live on, with how many of each.
+    /// The database is closed and its checkpoint written all the same; they can be read, and the
+    /// folder stays locked until the last of them is dropped. [`Error::Poisoned`] and
+    /// [`Error::Full`] when there is no checkpoint: the next open replays the log.
     pub fn close(self) -> Result<()> {
+        self.refuse_commits();
         self.stop();
         self.shared.sequencer.lock().check()?;
-        let closed = checkpoint(&self.shared, true);
-        self.shared.sequencer.poison(CLOSED);
-        closed
+        checkpoint(&self.shared, true)?;
+        let open = self.open_handles();
+        if open.is_empty() { Ok(()) } else { Err(Error::StillOpen(open)) }
+    }
+
+    /// No commit takes a ticket from here on, and whoever waits for room is told.
+    fn refuse_commits(&self) {
+        self.shared.sequencer.close();
+        self.shared.progress.notify();
     }
 
     fn stop(&self) {
@@ -252,9 +297,9 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
 
 impl<H: Hasher, D: Device, R: Runtime> Drop for Db<H, D, R> {
     fn drop(&mut self) {
-        self.stop();
         // Sessions and overlays may live on: they read, and commit no more.
-        self.shared.sequencer.poison(CLOSED);
+        self.refuse_commits();
+        self.stop();
     }
 }
 
@@ -375,6 +420,7 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
         extents: Mutex::new(recovered.extents),
         undo: Arc::new(Undo::default()),
         overlays: Arc::new(Overlays::default()),
+        handles: Arc::default(),
         published: AtomicU64::new(recovered.tip.number),
         batch: AtomicU64::new(batch),
         tip: Mutex::new(recovered.tip),

@@ -3,6 +3,12 @@
 use pleach_core::page::PageError;
 use pleach_io::IoError;
 
+use crate::creation::CreationError;
+use crate::handles::OpenHandles;
+use crate::incarnation::IncarnationError;
+use crate::log::{LogError, ScanError};
+use crate::superblock::SuperblockError;
+
 /// An error of the engine.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -12,10 +18,10 @@ pub enum Error {
     Io(#[from] IoError),
     /// The log cannot be read or written.
     #[error(transparent)]
-    Log(#[from] crate::log::LogError),
+    Log(#[from] LogError),
     /// A superblock, the incarnation or the folder is not what it should be.
     #[error(transparent)]
-    Superblock(#[from] crate::superblock::SuperblockError),
+    Superblock(#[from] SuperblockError),
     /// The folder holds other files.
     #[error("the folder is not a database: it holds {found}; give another folder")]
     NotADatabase {
@@ -27,13 +33,13 @@ pub enum Error {
     Missing,
     /// The database cannot be created here.
     #[error(transparent)]
-    Creation(#[from] crate::creation::CreationError),
+    Creation(#[from] CreationError),
     /// The incarnation file is not what it should be.
     #[error(transparent)]
-    Incarnation(#[from] crate::incarnation::IncarnationError),
+    Incarnation(#[from] IncarnationError),
     /// The log cannot be believed.
     #[error(transparent)]
-    Scan(crate::log::ScanError),
+    Scan(ScanError),
     /// A page is not what was expected at its place.
     #[error("page {page} of {file}: {error}")]
     Page {
@@ -118,6 +124,11 @@ pub enum Error {
         /// Newest commit.
         tip: u64,
     },
+    /// The overlay is of another database, or of an earlier open of this one.
+    #[error(
+        "the overlay is of another open database: stand on overlays of this one, or make its block again here"
+    )]
+    ForeignOverlay,
     /// The same key twice in one batch.
     #[error("key {} is in the batch twice: merge its accesses into one", hex(.0))]
     RepeatedKey(pleach_core::Key),
@@ -175,10 +186,61 @@ pub enum Error {
     /// A write or a sync failed: no commit is accepted until the database is reopened.
     #[error("the database refuses further writes because an earlier one failed ({0}); reopen it")]
     Poisoned(String),
+    /// The database was closed or dropped; what outlives it reads and does not write.
+    #[error(
+        "the database was closed: nothing is committed through what outlived it; open it again"
+    )]
+    Closed,
+    /// The database is closed, and what still lives keeps its folder locked.
+    #[error(
+        "the database is closed and its checkpoint written; still alive: {0}; the folder stays locked \
+         until they are dropped"
+    )]
+    StillOpen(OpenHandles),
+}
+
+impl Error {
+    /// Is a full device the cause? After [`Error::Full`] nothing took place and it can be tried again
+    /// with room. A device that refuses what it had reserved fails in other variants, which poison.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full(_)) || self.device().is_some_and(IoError::is_full)
+    }
+
+    /// Does the database refuse writes because one has failed?
+    pub fn is_poisoned(&self) -> bool {
+        matches!(
+            self,
+            Self::Poisoned(_)
+                | Self::Log(LogError::Poisoned)
+                | Self::Superblock(SuperblockError::Poisoned)
+        )
+    }
+
+    /// What the device said, when it is the cause.
+    fn device(&self) -> Option<&IoError> {
+        match self {
+            Self::Io(error)
+            | Self::Log(LogError::Io(error) | LogError::Full(error))
+            | Self::Superblock(SuperblockError::Io(error))
+            | Self::Creation(CreationError::Io(error))
+            | Self::Incarnation(IncarnationError::Io(error))
+            | Self::Scan(ScanError::Io(error)) => Some(error),
+            _ => None,
+        }
+    }
 }
 
 /// Result of the engine's operations.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Bytes as `Debug` of the handles shows them.
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
+
+impl std::fmt::Debug for Hex<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&hex(self.0))
+    }
+}
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;

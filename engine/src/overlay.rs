@@ -1,19 +1,23 @@
 //! Overlays: uncommitted blocks as states to stand on.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
 use pleach_beatree::leaf_fold::Touch;
-use pleach_core::{Hasher, Node, Prefix};
+use pleach_core::{Blake3, Hasher, Node, Prefix};
+use pleach_io::os::OsDevice;
+use pleach_io::threads::Threads;
 use pleach_io::{Device, Runtime};
 
 use crate::block::Block;
-use crate::commit;
-use crate::error::{Error, Result};
+use crate::commit::{self, Target};
+use crate::error::{Error, Hex, Result};
 use crate::finish::finish;
+use crate::handles::{Counted, Kind};
 use crate::overlays::{Ancestry, OverlayId};
 use crate::shared::Shared;
 use crate::undo::Changed;
@@ -28,6 +32,8 @@ pub(crate) struct OverlayInner<H: Hasher, D: Device, R: Runtime> {
     changes: Vec<Changed>,
     nodes: Vec<(Prefix, Node)>,
     blob: Option<Vec<u8>>,
+    /// The last field, so that it goes last.
+    _counted: Counted,
 }
 
 /// What an overlay stands on. A commit changes all of it at once.
@@ -40,11 +46,24 @@ struct Links<H: Hasher, D: Device, R: Runtime> {
 }
 
 /// An uncommitted block, kept in memory. Clones are the same overlay.
-pub struct Overlay<H: Hasher, D: Device, R: Runtime>(pub(crate) Arc<OverlayInner<H, D, R>>);
+pub struct Overlay<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>(
+    pub(crate) Arc<OverlayInner<H, D, R>>,
+);
 
 impl<H: Hasher, D: Device, R: Runtime> Clone for Overlay<H, D, R> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Overlay<H, D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Overlay")
+            .field("prev_root", &Hex(&self.0.prev_root))
+            .field("root", &Hex(&self.0.root))
+            .field("changes", &self.0.changes.len())
+            .field("committed", &self.commit_number())
+            .finish_non_exhaustive()
     }
 }
 
@@ -63,6 +82,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
             nodes,
             blob: block.blob,
             shared: block.shared,
+            _counted: block.counted.into_kind(Kind::Overlay),
         }))
     }
 
@@ -113,34 +133,19 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     /// Overlays that stand on it stay valid, siblings become stale.
     ///
     /// # Errors
-    /// As [`Block::commit`].
+    /// As [`Block::commit`]; the overlay stays as it was.
     pub fn commit(&self) -> Result<u64> {
         let (chain, base) = self.chain();
         let Some(lowest) = chain.last() else { return Ok(base) };
         let shared = &self.0.shared;
-        let prev_root = lowest.0.prev_root;
-        let touches: Vec<Touch> = merged(&chain);
-        let tip = shared.published.load(Ordering::Acquire);
-        if tip != base {
-            return Err(Error::StaleParent { base, tip });
-        }
-        shared.undo.pin(base);
-        let view = View::pinned(
+        let merge = Merge {
+            chain: &chain,
             base,
-            Arc::default(),
-            Arc::clone(&shared.undo),
-            Arc::clone(&shared.overlays),
-        );
-        // One fold over the pages as they are cut now; its root must be the one promised.
-        let finished = finish(shared, &view, &prev_root, &touches, false)?;
-        if finished.root != self.0.root {
-            return Err(Error::Corrupt(
-                "an overlay's root is not the root of its merged changes".to_owned(),
-            ));
-        }
-        let blob = chain.iter().find_map(|overlay| overlay.0.blob.as_deref());
-        let number =
-            commit::commit(shared, base, &prev_root, &finished.root, finished.chunks, blob)?;
+            prev_root: &lowest.0.prev_root,
+            root: &self.0.root,
+            blob: None,
+        };
+        let number = merge.commit(shared, std::iter::empty())?;
         // Only this overlay's state is the commit's: its ancestors keep theirs, and are stale.
         shared.undo.pin(number);
         let view = View::pinned(
@@ -159,13 +164,76 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     }
 }
 
-/// The changes of a chain (newest overlay first), newest state of each key, as touches.
-fn merged<H: Hasher, D: Device, R: Runtime>(chain: &[Overlay<H, D, R>]) -> Vec<Touch> {
-    let mut all: Vec<(usize, &Changed)> = chain
-        .iter()
-        .enumerate()
-        .flat_map(|(age, overlay)| overlay.0.changes.iter().map(move |changed| (age, changed)))
-        .collect();
+/// Commits a block that stands on an overlay, together with its uncommitted ancestors, merged.
+pub(crate) fn commit_block<H: Hasher, D: Device, R: Runtime>(
+    block: &Block<H, D, R>,
+) -> Result<u64> {
+    let (chain, base) =
+        block.parent.as_ref().map_or_else(|| (Vec::new(), block.view.base), Overlay::chain);
+    let merge = Merge {
+        chain: &chain,
+        base,
+        prev_root: chain.last().map_or(&block.prev_root, |lowest| &lowest.0.prev_root),
+        root: &block.root,
+        blob: block.blob.as_deref(),
+    };
+    merge.commit(&block.shared, block.chunks.iter().flat_map(|chunk| &chunk.changes))
+}
+
+/// A chain of overlays that becomes one commit.
+struct Merge<'a, H: Hasher, D: Device, R: Runtime> {
+    /// Newest first.
+    chain: &'a [Overlay<H, D, R>],
+    /// The commit that it stands on, which is pinned by its lowest overlay or by the block above.
+    base: u64,
+    prev_root: &'a Node,
+    root: &'a Node,
+    /// Of the block above the chain.
+    blob: Option<&'a [u8]>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Merge<'_, H, D, R> {
+    /// Commits the chain and these changes over it.
+    fn commit<'a>(
+        &self,
+        shared: &Arc<Shared<H, D, R>>,
+        newest: impl Iterator<Item = &'a Changed>,
+    ) -> Result<u64> {
+        let base = self.base;
+        let tip = shared.published.load(Ordering::Acquire);
+        if tip != base {
+            return Err(Error::StaleParent { base, tip });
+        }
+        let touches: Vec<Touch> = merged(newest, self.chain);
+        shared.undo.pin(base);
+        let view = View::pinned(
+            base,
+            Arc::default(),
+            Arc::clone(&shared.undo),
+            Arc::clone(&shared.overlays),
+        );
+        // One fold over the pages as they are cut now; its root must be the one promised.
+        let mut finished = finish(shared, &view, self.prev_root, &touches, false)?;
+        if finished.root != *self.root {
+            return Err(Error::Corrupt(
+                "an overlay's root is not the root of its merged changes".to_owned(),
+            ));
+        }
+        let below = || self.chain.iter().find_map(|overlay| overlay.0.blob.as_deref());
+        let target = Target { view: &view, prev_root: self.prev_root, root: self.root };
+        commit::commit(shared, &target, &mut finished.chunks, self.blob.or_else(below))
+    }
+}
+
+/// Changes over those of a chain (newest overlay first), newest state of each key, as touches.
+fn merged<'a, H: Hasher, D: Device, R: Runtime>(
+    newest: impl Iterator<Item = &'a Changed>,
+    chain: &[Overlay<H, D, R>],
+) -> Vec<Touch> {
+    let mut all: Vec<(usize, &Changed)> = newest.map(|changed| (0, changed)).collect();
+    for (age, overlay) in (1..).zip(chain) {
+        all.extend(overlay.0.changes.iter().map(|changed| (age, changed)));
+    }
     all.sort_unstable_by(|a, b| a.1.key.cmp(&b.1.key).then(a.0.cmp(&b.0)));
     all.dedup_by_key(|(_, changed)| changed.key);
     all.into_iter()

@@ -154,7 +154,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let mut outcome = Ok(());
         self.work.notify();
         self.runtime.wait(&self.progress, None, &mut || {
-            outcome = self.sequencer.lock().check();
+            outcome = self.sequencer.lock().check_open();
             if outcome.is_ok() && delta_is_full() && self.full.load(Ordering::Acquire) {
                 outcome = Err(Error::Full("pending changes cannot be written to pages".to_owned()));
             }

@@ -30,6 +30,7 @@ pub(crate) struct State {
     /// Grows when a flush splits or merges pages.
     pub(crate) shapes: u64,
     poisoned: Option<String>,
+    closed: bool,
 }
 
 /// Orders commits and flushes; owns the log.
@@ -92,6 +93,13 @@ impl State {
     pub(crate) fn check(&self) -> Result<()> {
         self.poisoned.as_ref().map_or(Ok(()), |why| Err(Error::Poisoned(why.clone())))
     }
+
+    /// Refuses what begins, also when the database was closed. What has its ticket comes to its end
+    /// and asks [`State::check`].
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.check()?;
+        if self.closed { Err(Error::Closed) } else { Ok(()) }
+    }
 }
 
 impl<D: Device> Sequencer<D> {
@@ -104,6 +112,7 @@ impl<D: Device> Sequencer<D> {
             in_flight: 0,
             shapes: 0,
             poisoned: None,
+            closed: false,
         };
         Self {
             durable: AtomicU64::new(writer.durable()),
@@ -207,6 +216,11 @@ impl<D: Device> Sequencer<D> {
         }
         let point = writer.end();
         Ok(Some((point, state_at(point))))
+    }
+
+    /// Gives no more tickets.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
     }
 
     /// Refuses all further writes.

@@ -1,19 +1,24 @@
 //! Sessions: reading a state, warming it, and finishing a batch over it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{Stored, Value};
-use pleach_core::{Hasher, Key, Node};
+use pleach_core::{Blake3, Hasher, Key, Node};
+use pleach_io::os::OsDevice;
+use pleach_io::threads::Threads;
 use pleach_io::{Device, Queue, Request, Runtime, Transfer};
 
 use crate::announced::Announcements;
 use crate::answers::Answer;
 use crate::block::Block;
-use crate::error::Result;
+use crate::error::{Hex, Result};
 use crate::finish::finish;
+use crate::given_back::FinishError;
+use crate::handles::{Counted, Kind};
 use crate::metrics::Counters;
 use crate::overlay::Overlay;
 use crate::shared::{Located, Shared};
@@ -63,7 +68,7 @@ impl Access {
 }
 
 /// How a session is opened.
-pub struct SessionOptions<H: Hasher, D: Device, R: Runtime> {
+pub struct SessionOptions<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     pub(crate) witness: bool,
     pub(crate) over: Option<Overlay<H, D, R>>,
 }
@@ -95,8 +100,26 @@ impl<H: Hasher, D: Device, R: Runtime> SessionOptions<H, D, R> {
     }
 }
 
+impl<H: Hasher, D: Device, R: Runtime> Clone for SessionOptions<H, D, R> {
+    fn clone(&self) -> Self {
+        Self { witness: self.witness, over: self.over.clone() }
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for SessionOptions<H, D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionOptions")
+            .field("witness", &self.witness)
+            .field("over", &self.over)
+            .finish()
+    }
+}
+
 /// A session on one fixed state. Reads take `&self` and may come from any number of threads.
-pub struct Session<H: Hasher, D: Device, R: Runtime> {
+///
+/// A session that outlives its database's close reads on, and keeps the folder locked for that; what
+/// it finishes cannot be committed ([`Error::Closed`](crate::Error::Closed)).
+pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     pub(crate) shared: Arc<Shared<H, D, R>>,
     pub(crate) view: View,
     pub(crate) root: Node,
@@ -107,6 +130,17 @@ pub struct Session<H: Hasher, D: Device, R: Runtime> {
     pub(crate) announced: Mutex<Announcements>,
     /// Ring for `read_many`, made on first use; a second caller at the same time reads plainly.
     pub(crate) queue: Mutex<Option<(std::thread::ThreadId, D::Queue)>>,
+    /// The last field, so that it goes last.
+    pub(crate) counted: Counted,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Session<H, D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("base", &self.view.base)
+            .field("root", &Hex(&self.root))
+            .finish_non_exhaustive()
+    }
 }
 
 /// Where a key's value was found.
@@ -282,12 +316,21 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     ///
     /// # Errors
     /// [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
-    /// [`Namespace`](crate::Error::Namespace), and what reading can bring.
-    pub fn finish(self, accesses: Vec<Access>) -> Result<Block<H, D, R>> {
+    /// [`Namespace`](crate::Error::Namespace), and what reading can bring. The session and the
+    /// accesses come back with them.
+    pub fn finish(self, mut accesses: Vec<Access>) -> Result<Block<H, D, R>, FinishError<H, D, R>> {
         let mut sorter = self.shared.sorter.take();
-        let touches = sorter.sort::<H>(accesses)?;
-        let finished = finish(&self.shared, &self.view, &self.root, touches, self.witness)?;
+        let finished = sorter.sort::<H>(&mut accesses).and_then(|touches| {
+            finish(&self.shared, &self.view, &self.root, touches, self.witness)
+        });
+        if finished.is_err() {
+            sorter.give_back(&mut accesses);
+        }
         self.shared.sorter.give(sorter);
+        let finished = match finished {
+            Ok(finished) => finished,
+            Err(error) => return Err(FinishError::new(self, accesses, error)),
+        };
         Ok(Block {
             shared: self.shared,
             view: self.view,
@@ -297,6 +340,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             chunks: finished.chunks,
             witness: finished.witness,
             blob: None,
+            counted: self.counted.into_kind(Kind::Block),
         })
     }
 }

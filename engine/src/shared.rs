@@ -27,6 +27,7 @@ use crate::error::{Error, Result, hex};
 use crate::examine::Opening;
 use crate::finish::Workers;
 use crate::foreground::Foreground;
+use crate::handles::Handles;
 use crate::metrics::Counters;
 use crate::node_cache::NodeCache;
 use crate::options::Options;
@@ -82,6 +83,8 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) witnesses: Arc<Spare>,
     pub(crate) undo: Arc<Undo>,
     pub(crate) overlays: Arc<Overlays>,
+    /// Counts of the sessions, blocks and overlays that live.
+    pub(crate) handles: Arc<Handles>,
     pub(crate) tip: Mutex<Tip>,
     pub(crate) published: AtomicU64,
     /// Prefixes of pages that have been touched often enough to be rewritten.

@@ -19,14 +19,15 @@ pub(crate) struct Sorter {
 }
 
 impl Sorter {
-    /// The accesses by key, each key once.
-    pub(crate) fn sort<H: Hasher>(&mut self, mut accesses: Vec<Access>) -> Result<&[Touch]> {
+    /// The accesses by key, each key once. Their values are taken; [`Sorter::give_back`] puts them
+    /// back.
+    pub(crate) fn sort<H: Hasher>(&mut self, accesses: &mut [Access]) -> Result<&[Touch]> {
+        self.touches.clear();
         u32::try_from(accesses.len()).map_err(|_| Error::BatchTooLarge {
             bytes: accesses.len() as u64,
             limit: u64::from(u32::MAX),
         })?;
-        self.order(&accesses);
-        self.touches.clear();
+        self.order(accesses);
         self.touches.reserve(accesses.len());
         let mut before: Option<Key> = None;
         for (_, index) in &self.order {
@@ -40,6 +41,13 @@ impl Sorter {
             self.touches.push(touch::<H>(access)?);
         }
         Ok(&self.touches)
+    }
+
+    /// Undoes a sort of these accesses, one that failed half way as well.
+    pub(crate) fn give_back(&mut self, accesses: &mut [Access]) {
+        for (touch, (_, index)) in self.touches.drain(..).zip(&self.order) {
+            accesses[*index as usize].kind = kind(touch);
+        }
     }
 
     /// Sorts by small proxies, and by some of the bits into buckets first, which leaves little to
@@ -83,18 +91,32 @@ impl Sorter {
 }
 
 fn touch<H: Hasher>(access: &mut Access) -> Result<Touch> {
+    // Before it is taken, so that it can be given back.
+    if let AccessKind::Write(Some(value)) | AccessKind::ReadWrite(Some(value)) = &access.kind
+        && value.len() > MAX_VALUE
+    {
+        return Err(Error::ValueTooLarge { bytes: value.len() as u64, limit: MAX_VALUE as u64 });
+    }
     let (reads, writes) = match std::mem::replace(&mut access.kind, AccessKind::Read) {
         AccessKind::Read => (true, None),
         AccessKind::Write(value) => (false, Some(value)),
         AccessKind::ReadWrite(value) => (true, Some(value)),
     };
-    if let Some(Some(value)) = &writes
-        && value.len() > MAX_VALUE
-    {
-        return Err(Error::ValueTooLarge { bytes: value.len() as u64, limit: MAX_VALUE as u64 });
-    }
     let writes = writes.map(|value| value.map_or(Stored::Absent, Stored::put::<H>));
     Ok(Touch { key: access.key, reads, writes })
+}
+
+/// What [`touch`] made the touch of.
+fn kind(touch: Touch) -> AccessKind {
+    let Some(stored) = touch.writes else { return AccessKind::Read };
+    let value = match stored {
+        Stored::Absent => None,
+        Stored::Inline(value) => Some(value),
+        // The bytes are shared, not copied.
+        Stored::Large(large) => Some(large.bytes.clone()),
+        Stored::Overflow(_) => unreachable!("accesses bring values, not cells"),
+    };
+    if touch.reads { AccessKind::ReadWrite(value) } else { AccessKind::Write(value) }
 }
 
 /// A sorter between two batches.

@@ -260,7 +260,7 @@ impl World {
     fn commit_block(&mut self, held: HeldBlock) {
         let (base, below) =
             held.base.over.as_ref().map_or((held.base.commit, None), |layer| layer.chain());
-        if !self.committed(base, held.block.commit()) {
+        if !self.committed(base, held.block.commit().map_err(Error::from)) {
             return;
         }
         self.tip = held.state;
@@ -330,7 +330,7 @@ impl World {
         let key = draw.key();
         let access = Access::write(key, Some(draw.value()));
         let refused = |accesses: Vec<Access>| {
-            session(self.db(), true).finish(accesses).err().expect("refused")
+            session(self.db(), true).finish(accesses).expect_err("refused").into_error()
         };
         let twice = refused(vec![Access::read(key), access.clone()]);
         assert!(matches!(twice, Error::RepeatedKey(found) if found == key));
@@ -390,14 +390,17 @@ impl World {
     fn close_under_handles(&mut self, draw: &mut Draw<'_>) {
         let session = self.session(draw);
         keep(&mut self.sessions, session);
-        self.db.take().expect("open between operations").close().expect("the disk has room");
+        let closed = self.db.take().expect("open between operations").close();
+        let Err(Error::StillOpen(open)) = closed else { panic!("handles are open: {closed:?}") };
+        assert_eq!((open.sessions, open.blocks), (self.sessions.len(), self.blocks.len()));
+        assert!(open.overlays >= self.overlays.len(), "parents count, too");
         let locked = self.setup.open(&self.disk, 0).err().expect("its lock is held");
         assert!(matches!(locked, Error::Io(pleach_io::IoError::Locked { .. })), "{locked}");
         for held in &self.sessions {
             held.state.assert_read_by(&held.session);
         }
         let is_refused = |result: Result<u64, Error>| {
-            matches!(result, Err(Error::Poisoned(_) | Error::StaleParent { .. }))
+            matches!(result, Err(Error::Closed | Error::StaleParent { .. }))
         };
         for held in self.overlays.drain(..) {
             if held.layer.committed.get().is_none() {
@@ -405,12 +408,18 @@ impl World {
             }
         }
         for held in self.blocks.drain(..) {
-            assert!(is_refused(held.block.commit()), "a commit into a closed database");
+            assert!(
+                is_refused(held.block.commit().map_err(Error::from)),
+                "a commit into a closed database"
+            );
         }
         for held in self.sessions.drain(..) {
             let accesses = draw.batch(&held.state);
             let (block, _) = held.state.finish(held.session, &accesses, held.witness);
-            assert!(is_refused(block.commit()), "a commit into a closed database");
+            assert!(
+                is_refused(block.commit().map_err(Error::from)),
+                "a commit into a closed database"
+            );
         }
     }
 

@@ -62,8 +62,8 @@ pub enum IoError {
         /// Bytes asked for.
         expected: u64,
     },
-    /// Another process holds the folder.
-    #[error("the database is in use by process {owner}")]
+    /// Another process holds the folder, or this one does.
+    #[error("the database is in use by {}", holder(*owner))]
     Locked {
         /// Process id written by the owner, 0 when unknown.
         owner: u32,
@@ -87,6 +87,20 @@ impl IoError {
     /// Is this "no such file"?
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Os { kind: ErrorKind::NotFound, .. })
+    }
+}
+
+/// Who holds a folder, and for the case that nobody expects, why.
+fn holder(owner: u32) -> String {
+    if owner == 0 {
+        "a process that has not said which".to_owned()
+    } else if owner == std::process::id() {
+        format!(
+            "this process ({owner}): it is open already, or a handle of an earlier open is still alive \
+             (a session, a block or an overlay); drop it first"
+        )
+    } else {
+        format!("process {owner}")
     }
 }
 

@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
 
-use pleach::{Access, AccessKind, LoadOptions, Options, Pleach};
-use pleach_core::{Blake3, Key, Limits};
-use pleach_io::{OsDevice, Threads};
+use pleach::{
+    Access, AccessKind, Block, Key, LoadOptions, Options, Overlay, Pleach, SessionOptions,
+};
+use pleach_core::{Blake3, Limits};
 
 use crate::account;
 use crate::args::values::{Durability, IoChoice};
@@ -20,10 +21,6 @@ use crate::error::{BenchError, Result};
 use crate::workload::transfer::Change;
 
 const NAME: &str = "pleach";
-
-type Block = pleach::Block<Blake3, OsDevice, Threads>;
-type Overlay = pleach::Overlay<Blake3, OsDevice, Threads>;
-type SessionOptions = pleach::SessionOptions<Blake3, OsDevice, Threads>;
 
 /// An open database.
 pub(crate) struct PleachBackend {
@@ -273,7 +270,7 @@ fn reads(options: &EngineOptions) -> Result<Reads> {
 }
 
 /// A session that stays on its state.
-struct PleachView(pleach::Session<Blake3, OsDevice, Threads>);
+struct PleachView(pleach::Session);
 
 impl View for PleachView {
     fn root(&self) -> Root {

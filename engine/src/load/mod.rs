@@ -180,7 +180,7 @@ struct Ticket<'a, H: Hasher, D: Device, R: Runtime> {
 impl<'a, H: Hasher, D: Device, R: Runtime> Ticket<'a, H, D, R> {
     fn take(shared: &'a Shared<H, D, R>) -> Result<Self> {
         let mut state = shared.sequencer.lock();
-        state.check()?;
+        state.check_open()?;
         if state.ticketed != 0 {
             return Err(Error::NotEmpty(
                 state.ticketed.min(shared.published.load(Ordering::Acquire).max(1)),

@@ -49,7 +49,7 @@ fn at_rest(setup: &Setup) -> (Image, Model) {
 
 fn commit(db: &SimDb, accesses: Vec<Access>) -> Result<u64, Error> {
     let session = db.session(SessionOptions::new().witness(false))?;
-    session.finish(accesses)?.commit()
+    Ok(session.finish(accesses)?.commit()?)
 }
 
 fn is_bad_page(error: &Error) -> bool {
@@ -230,6 +230,7 @@ fn a_delta_of_pages_that_are_aside_refuses_and_does_not_wait_for_ever() {
     for _ in 0..3 {
         let session = db.session(SessionOptions::new().witness(false)).expect("a session");
         let refused = session.finish(Vec::new()).expect("reads nothing").commit();
+        let refused = refused.map_err(pleach::CommitError::into_error);
         assert!(matches!(refused, Err(Error::Quarantined { .. })), "{refused:?}");
         runtime.clock().advance(Duration::from_secs(2));
     }

@@ -1,0 +1,127 @@
+//! What of an open database still lives: its sessions, blocks and overlays, counted.
+//!
+//! Each of them keeps the folder locked, since it may read from it at any time. Who closes the
+//! database, or wants to open it again, has to know of them.
+//!
+//! Invariant: a handle is counted until its hold on the database is gone, so that nobody who sees
+//! none counted finds the folder locked. Handles keep their [`Counted`] as the last field for that.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Handles of a database that live. Overlays count whether the caller holds them or what stands on
+/// them does; clones of one are one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OpenHandles {
+    /// Sessions.
+    pub sessions: usize,
+    /// Blocks that are neither committed nor overlays yet.
+    pub blocks: usize,
+    /// Overlays, committed or not.
+    pub overlays: usize,
+}
+
+impl OpenHandles {
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for OpenHandles {
+    /// "2 sessions and 1 overlay": the kinds that there are.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds =
+            [(self.sessions, "session"), (self.blocks, "block"), (self.overlays, "overlay")];
+        let mut left = kinds.iter().filter(|(count, _)| *count > 0).count();
+        if left == 0 {
+            return f.write_str("nothing");
+        }
+        for (count, kind) in kinds.into_iter().filter(|(count, _)| *count > 0) {
+            let plural = if count == 1 { "" } else { "s" };
+            left -= 1;
+            let behind = ["", " and ", ", "][left.min(2)];
+            write!(f, "{count} {kind}{plural}{behind}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A kind of handle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Session,
+    Block,
+    Overlay,
+}
+
+/// The counts of one database.
+#[derive(Default)]
+pub(crate) struct Handles([AtomicUsize; 3]);
+
+impl Handles {
+    /// What lives now.
+    pub(crate) fn open(&self) -> OpenHandles {
+        let [sessions, blocks, overlays] = [Kind::Session, Kind::Block, Kind::Overlay]
+            .map(|kind| self.of(kind).load(Ordering::Acquire));
+        OpenHandles { sessions, blocks, overlays }
+    }
+
+    fn of(&self, kind: Kind) -> &AtomicUsize {
+        &self.0[kind as usize]
+    }
+}
+
+/// A handle that is counted while it lives.
+pub(crate) struct Counted {
+    handles: Arc<Handles>,
+    kind: Kind,
+}
+
+impl Counted {
+    pub(crate) fn new(handles: &Arc<Handles>, kind: Kind) -> Self {
+        handles.of(kind).fetch_add(1, Ordering::Relaxed);
+        Self { handles: Arc::clone(handles), kind }
+    }
+
+    /// The handle has become one of another kind.
+    pub(crate) fn into_kind(mut self, kind: Kind) -> Self {
+        // Counted twice for a moment rather than not at all.
+        self.handles.of(kind).fetch_add(1, Ordering::Relaxed);
+        let before = std::mem::replace(&mut self.kind, kind);
+        self.handles.of(before).fetch_sub(1, Ordering::Release);
+        self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // Released: what the handle held was given up before.
+        self.handles.of(self.kind).fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_follow_the_handles_and_speak() {
+        let handles = Arc::new(Handles::default());
+        assert!(handles.open().is_empty());
+        assert_eq!(handles.open().to_string(), "nothing");
+        let one = Counted::new(&handles, Kind::Session);
+        let two = Counted::new(&handles, Kind::Session);
+        assert_eq!(handles.open().to_string(), "2 sessions");
+        let block = two.into_kind(Kind::Block);
+        assert_eq!(handles.open().to_string(), "1 session and 1 block");
+        let overlay = Counted::new(&handles, Kind::Overlay);
+        assert_eq!(handles.open().to_string(), "1 session, 1 block and 1 overlay");
+        drop((one, block));
+        assert_eq!(handles.open(), OpenHandles { overlays: 1, ..OpenHandles::default() });
+        drop(overlay);
+        assert!(handles.open().is_empty());
+    }
+}
