@@ -232,6 +232,9 @@ fn check(args: &CheckArgs) -> Result<()> {
     } else {
         output::write(|to| {
             findings.iter().try_for_each(|(_, what)| writeln!(to, "{what}"))?;
+            if report.older_serves == Some(false) {
+                writeln!(to, "note: the older checkpoint could not serve for the newest one")?;
+            }
             if findings.is_empty() { writeln!(to, "nothing found") } else { Ok(()) }
         })?;
     }
@@ -265,6 +268,7 @@ fn check_json(report: &CheckReport, verdict: Verdict, findings: &[(Severity, Str
         "regions": report.regions,
         "long_values": report.long_values,
         "overflow_pages": report.overflow_pages,
+        "older_checkpoint_serves": report.older_serves,
     })
 }
 

@@ -13,6 +13,7 @@
 //! | no whole `super`; no leaf or overflow page, no log record; `incarnation` missing, torn, or 0 of `m` | half created |
 //! | a `super` whose slots are blank or torn; `incarnation` is 0 of `m` | half created |
 //! | a superblock of `m`, generation 1; `incarnation` is 0 of `m` | half created: 3 was not durable |
+//! | the same, or blank or torn slots, with `incarnation` missing or torn; no page, no log record | half created, and half removed since: nothing can be in it |
 //! | a superblock of `m`; `incarnation` is above 0 | a database; the marker came back |
 //! | anything else: another database's superblock, one that cannot be read, a rotten `incarnation` | an error |
 //!
@@ -36,6 +37,8 @@ use crate::superblock::{self, SlotError, Superblock, SuperblockError};
 
 /// Name of the marker.
 pub const MARKER: &str = "CREATING";
+/// Name of the marker in the making.
+const MARKER_TEMPORARY: &str = "CREATING.new";
 /// The lock's file, which the device makes before anybody looks at the folder.
 pub const LOCK: &str = "LOCK";
 
@@ -127,11 +130,9 @@ fn beside_marker<D: Device>(device: &D, names: &[String]) -> Result<Folder, Crea
         error => wrong(error.to_string()).map(|_: Folder| None),
     })?;
     let Some(slots) = slots else {
-        let pages = pages(device, LEAF_FILE)? + pages(device, OVERFLOW_FILE)?;
         return match raised {
-            _ if pages > 0 => wrong(format!("there are {pages} pages and no superblock")),
-            _ if has_records(device, names)? => {
-                wrong("there is a log and no superblock".to_owned())
+            _ if !is_empty(device, names)? => {
+                wrong("there are pages or log records, and no superblock".to_owned())
             }
             Ok(incarnation::FIRST)
             | Err(
@@ -143,8 +144,17 @@ fn beside_marker<D: Device>(device: &D, names: &[String]) -> Result<Folder, Crea
             Err(error) => wrong(error.to_string()),
         };
     };
+    let is_new = |slot: &Result<Superblock, SlotError>| match slot {
+        Ok(block) => block.database == marked && block.generation == 1,
+        Err(_) => is_unwritten(slot),
+    };
     let raised = match raised {
         Ok(number) => number,
+        Err(
+            IncarnationError::Io(_) | IncarnationError::Length { .. } | IncarnationError::Damaged,
+        ) if slots.iter().all(is_new) && is_empty(device, names)? => {
+            return Ok(Folder::HalfCreated);
+        }
         Err(error) => return wrong(error.to_string()),
     };
     match newest(&slots) {
@@ -178,6 +188,12 @@ fn pages<D: Device>(device: &D, name: &str) -> Result<u64, IoError> {
     }
 }
 
+/// Has no page and no log record been written?
+fn is_empty<D: Device>(device: &D, names: &[String]) -> Result<bool, IoError> {
+    let pages = pages(device, LEAF_FILE)? + pages(device, OVERFLOW_FILE)?;
+    Ok(pages == 0 && !has_records(device, names)?)
+}
+
 /// Has anything been written to the log?
 fn has_records<D: Device>(device: &D, names: &[String]) -> Result<bool, IoError> {
     let segments: Vec<u64> = names.iter().filter_map(|name| segment::parse_name(name)).collect();
@@ -195,41 +211,53 @@ fn has_records<D: Device>(device: &D, names: &[String]) -> Result<bool, IoError>
 
 /// Names beside the marker and the lock.
 fn others(names: &[String]) -> impl Iterator<Item = &String> {
-    names.iter().filter(|name| *name != MARKER && *name != LOCK)
+    names.iter().filter(|name| ![MARKER, MARKER_TEMPORARY, LOCK].contains(&name.as_str()))
 }
 
 /// Creates a database. `build` makes all files, each synced, the superblock last. What an earlier
-/// attempt has left is removed, files of ours only.
+/// attempt has left is removed, files of ours only; its id is used again, so that files which come back
+/// from it when a sync of the folder fails belong to the marker that they are found with.
 pub fn create<D, E>(
     device: &D,
     database: u64,
-    build: impl FnOnce(&D) -> Result<(), E>,
+    build: impl FnOnce(&D, u64) -> Result<(), E>,
 ) -> Result<(), E>
 where
     D: Device,
     E: From<CreationError>,
 {
-    start(device, database)?;
-    build(device)?;
+    let database = start(device, database)?;
+    build(device, database)?;
     end(device).map_err(|error| E::from(error.into()))
 }
 
-fn start<D: Device>(device: &D, database: u64) -> Result<(), CreationError> {
-    match inspect(device)? {
+fn start<D: Device>(device: &D, database: u64) -> Result<u64, CreationError> {
+    let half = match inspect(device)? {
         Folder::Foreign(found) => return Err(CreationError::NotADatabase { found }),
         Folder::Database | Folder::NoSuperblock => return Err(CreationError::Exists),
-        Folder::Empty => {}
-        Folder::HalfCreated => clear(device)?,
+        Folder::Empty => false,
+        Folder::HalfCreated => true,
+    };
+    let marked = if half { read_marker(device)? } else { None };
+    let database = marked.unwrap_or(database);
+    // Always a new file under a name that is given now: one that was found may be visible only.
+    match device.remove(MARKER_TEMPORARY) {
+        Err(error) if !error.is_not_found() => return Err(error.into()),
+        _ => {}
     }
-    let file = device.open(MARKER, OpenMode::CreateNew)?;
+    let file = device.open(MARKER_TEMPORARY, OpenMode::CreateNew)?;
     device.write_at(&file, &encode_marker(database), 1, 0)?;
     device.sync(&file)?;
+    device.rename(MARKER_TEMPORARY, MARKER)?;
     device.sync_folder()?;
-    Ok(())
+    if half {
+        clear(device)?;
+    }
+    Ok(database)
 }
 
-/// Removes what an earlier attempt has left: the superblock first, so that what is left of the rest
-/// still shows that the creation came to no end, and the marker last.
+/// Removes what an earlier attempt has left, while the marker stands: the superblock first, so that what
+/// is left of the rest still shows that the creation came to no end.
 fn clear<D: Device>(device: &D) -> Result<(), IoError> {
     match device.remove(superblock::FILE) {
         Err(error) if !error.is_not_found() => return Err(error),
@@ -240,8 +268,6 @@ fn clear<D: Device>(device: &D) -> Result<(), IoError> {
             device.remove(&name)?;
         }
     }
-    device.sync_folder()?;
-    device.remove(MARKER)?;
     device.sync_folder()
 }
 

@@ -22,7 +22,7 @@ use crate::answers::Answers;
 use crate::checkpoint::{Checkpointer, checkpoint, first_image};
 use crate::creation::{self, Folder};
 use crate::error::{Error, Hex, Result};
-use crate::examine::{self, Examined, Opening, full_at_open};
+use crate::examine::{self, Examined, Opening, plainly};
 use crate::files::{self, IMAGES};
 use crate::finish::Workers;
 use crate::flush::Flusher;
@@ -99,7 +99,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// Opens a database on any device and runtime (a simulated disk, for crash tests).
     pub fn open_on(device: D, runtime: R, options: Options) -> Result<Self> {
         options.check()?;
-        Self::open_checked(device, runtime, options).map_err(full_at_open)
+        Self::open_checked(device, runtime, options).map_err(plainly)
     }
 
     /// Everything is opened, measured and checked before the first byte is written.
@@ -121,6 +121,9 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         }
         let superblocks = examine::superblocks(&device, OpenMode::Write)?;
         let mut examined = examine::examine::<H, D>(&device, superblocks)?;
+        if examined.incarnation.number == u32::MAX {
+            return Err(incarnation::IncarnationError::Exhausted.into());
+        }
         examined.opening.created = created;
         let shared = Arc::new(begin(device, runtime, options, examined, lock)?);
         let tasks = start_tasks(&shared);
@@ -309,14 +312,13 @@ fn create<H: Hasher, D: Device, R: Runtime>(
     runtime: &R,
     options: &Options,
 ) -> Result<()> {
-    let database = runtime.random();
-    creation::create(device, database, |device| {
+    creation::create(device, runtime.random(), |device, database| {
         for name in [LEAF_FILE, OVERFLOW_FILE, SPILL_FILE].into_iter().chain(IMAGES) {
             let file = device.open(name, OpenMode::CreateNew)?;
             device.sync(&file)?;
         }
         incarnation::create(device, database)?;
-        segment::create(device, options.geometry.log_segment)?;
+        segment::create(device, database, options.geometry.log_segment)?;
         let image = first_image(
             device,
             database,
@@ -381,7 +383,7 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
     for note in &opening.notes {
         tracing::warn!(%note, "found when the database was opened");
     }
-    superblocks.confirm(recovered.scan.prepared_through)?;
+    superblocks.confirm(recovered.scan.proven, recovered.scan.prepared_through)?;
     let newest = *superblocks.newest();
     let incarnation = incarnation::raise(&device, newest.database)?;
     files::make_missing(&device)?;
@@ -391,10 +393,11 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
         log_segment: newest.geometry.log_segment,
         size_factor: newest.geometry.size_factor_percent,
     };
-    let start = WriterStart::after(&recovered.scan, newest.database, incarnation, log_from);
+    let replay = newest.replay.position;
+    let start = WriterStart::after(&recovered.scan, newest.database, incarnation, log_from, replay);
     let segments = SegmentOptions { size: newest.geometry.log_segment, spares: 4 };
     let writer = LogWriter::open(device.clone(), segments, &start)?;
-    examine::renew_spares(&device, newest.geometry.log_segment)?;
+    examine::renew_spares(&device, &newest);
     let leaf = device.open(LEAF_FILE, OpenMode::Write)?;
     let overflow = device.open(OVERFLOW_FILE, OpenMode::Write)?;
     let leaf_pages = recovered.places.len() as u64;

@@ -6,7 +6,7 @@ use pleach_core::Hasher;
 use pleach_io::{Device, OpenMode};
 
 use crate::error::{Error, Result};
-use crate::incarnation::{self, Incarnation};
+use crate::incarnation::{self, Incarnation, IncarnationError};
 use crate::log::segment::{self, Segments};
 use crate::log::{CutReport, LogError};
 use crate::recovery::{Known, Recovered, recover};
@@ -61,6 +61,18 @@ pub(crate) struct Examined<D: Device> {
     /// The log is kept from this position on.
     pub(crate) log_from: u64,
     pub(crate) opening: Opening,
+    /// What the superblocks know of the log.
+    known: Known,
+}
+
+impl<D: Device> Examined<D> {
+    /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none.
+    pub(crate) fn older_serves<H: Hasher>(&self, device: &D) -> Option<bool> {
+        let older = self.superblocks.other().ok()?;
+        let known = Known { clean: false, ..self.known };
+        let recovered = recover::<H, D>(device, &older, &known).ok();
+        Some(recovered.is_some_and(|found| found.tip.number == self.recovered.tip.number))
+    }
 }
 
 /// Opens the superblocks, the first look at a folder that holds a database.
@@ -81,6 +93,12 @@ pub(crate) fn examine<H: Hasher, D: Device>(
         return Err(Error::WrongHasher { expected: H::ID, found: newest.hasher });
     }
     let incarnation = incarnation::read(device, newest.database)?;
+    let slots = [Some(newest), superblocks.other().ok()];
+    if let Some(known) = slots.iter().flatten().map(|slot| slot.incarnation).max()
+        && known > incarnation.number
+    {
+        return Err(IncarnationError::Old { found: incarnation.number, known }.into());
+    }
     let mut opening = Opening::default();
     let older = superblocks.other().ok();
     let mut known = Known {
@@ -101,10 +119,16 @@ pub(crate) fn examine<H: Hasher, D: Device>(
             None => return Err(missing(error)),
             Some(older) => {
                 known.clean = false;
-                // With its own log unbroken the older generation leads to the same state.
-                let Ok(recovered) = recover::<H, D>(device, &older, &known) else {
-                    return Err(missing(error));
-                };
+                // With its own log unbroken the older generation leads to the same state. After a bulk
+                // load, which writes no log, it leads to the empty one.
+                let recovered = recover::<H, D>(device, &older, &known)
+                    .inspect_err(|error| tracing::warn!(%error, "nor does the older checkpoint"))
+                    .ok();
+                let recovered = recovered.filter(|found| {
+                    let same = found.tip.number == newest.commit && found.tip.root == newest.root;
+                    same || found.tip.number > newest.commit
+                });
+                let Some(recovered) = recovered else { return Err(missing(error)) };
                 superblocks.fall_back();
                 opening.fell_back = Some(error);
                 recovered
@@ -121,13 +145,14 @@ pub(crate) fn examine<H: Hasher, D: Device>(
             log_from = other;
         }
     }
-    Segments::check(device, size, log_from, recovered.scan.end.position)?;
+    let scan = &recovered.scan;
+    Segments::check(device, size, log_from, scan.end.position, scan.prepared_through)?;
     let space = leaf_space(device, &in_use, &recovered)?;
     opening.commit = recovered.tip.number;
     opening.replayed = recovered.scan.end.position - replay;
     opening.cut = recovered.scan.cut;
-    opening.notes = notes(device, &superblocks, incarnation, size)?;
-    Ok(Examined { superblocks, incarnation, recovered, space, log_from, opening })
+    opening.notes = notes(device, &superblocks, incarnation, &in_use)?;
+    Ok(Examined { superblocks, incarnation, recovered, space, log_from, opening, known })
 }
 
 /// Does the error come from the image, so that the older one may do? The log is the same for both.
@@ -178,7 +203,7 @@ fn notes<D: Device>(
     device: &D,
     superblocks: &SuperblockStore<D>,
     incarnation: Incarnation,
-    log_segment: u64,
+    in_use: &superblock::Superblock,
 ) -> Result<Vec<Note>> {
     let mut notes = Vec::new();
     let mut note = |file: &str, what: String| notes.push(Note { file: file.to_owned(), what });
@@ -191,8 +216,8 @@ fn notes<D: Device>(
             note(incarnation::FILE, format!("copy {copy} is damaged or cannot be read"));
         }
     }
-    for spare in spares(log_segment) {
-        match spare.state(device)? {
+    for spare in spares(in_use.geometry.log_segment) {
+        match spare.state(device, in_use.database)? {
             SpareState::Ready => {}
             SpareState::Missing => note(spare.name, "missing".to_owned()),
             SpareState::Unmarked => note(spare.name, "left by an open that failed".to_owned()),
@@ -206,25 +231,22 @@ pub(crate) fn spares(log_segment: u64) -> [Spare; 3] {
     [superblock::SPARE, incarnation::SPARE, log::segment::spare(log_segment)]
 }
 
-/// Makes spares that an open before this one has used up, where there is room.
-pub(crate) fn renew_spares<D: Device>(device: &D, log_segment: u64) -> Result<()> {
-    for spare in spares(log_segment) {
-        match spare.renew(device) {
-            Err(error) if error.is_full() => {
-                tracing::warn!(%error, spare = spare.name, "no room for a spare file");
-            }
-            renewed => renewed?,
+/// Makes spares that an open before this one has used up, where that can be done: the next open does
+/// without them.
+pub(crate) fn renew_spares<D: Device>(device: &D, superblock: &superblock::Superblock) {
+    for spare in spares(superblock.geometry.log_segment) {
+        if let Err(error) = spare.renew(device, superblock.database) {
+            tracing::warn!(%error, spare = spare.name, "a spare file could not be made");
         }
     }
-    Ok(())
 }
 
-/// No room for what an open has to write is [`Error::Full`], wherever it shows.
-pub(crate) fn full_at_open(error: Error) -> Error {
+/// In an open, no room is [`Error::Full`] wherever it shows, and a file that is not there is missing.
+pub(crate) fn plainly(error: Error) -> Error {
     let (Error::Io(io)
     | Error::Log(LogError::Io(io) | LogError::Full(io))
     | Error::Superblock(SuperblockError::Io(io))
-    | Error::Incarnation(incarnation::IncarnationError::Io(io))
+    | Error::Incarnation(IncarnationError::Io(io))
     | Error::Creation(crate::creation::CreationError::Io(io))) = &error
     else {
         return error;

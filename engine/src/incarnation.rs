@@ -63,6 +63,16 @@ pub enum IncarnationError {
         /// The database of the superblock.
         expected: u64,
     },
+    /// A superblock was written by a later incarnation: the file is an older one.
+    #[error(
+        "{FILE} is an old one: it knows {found} writable opens, a superblock was written by open {known}"
+    )]
+    Old {
+        /// The number in the file.
+        found: u32,
+        /// The number in a superblock.
+        known: u32,
+    },
     /// There have been 2^32 - 1 writable opens.
     #[error("no incarnation is left")]
     Exhausted,
@@ -70,7 +80,7 @@ pub enum IncarnationError {
 
 /// Makes the file of a new database and its spare, synced. The caller syncs the folder.
 pub fn create<D: Device>(device: &D, database: u64) -> Result<(), IncarnationError> {
-    SPARE.create(device)?;
+    SPARE.create(device, database)?;
     let file = device.open(FILE, OpenMode::CreateNew)?;
     device.write_at(&file, &encode(database, FIRST), COPIES, 0)?;
     Ok(device.sync(&file)?)
@@ -109,7 +119,7 @@ pub fn read<D: Device>(device: &D, database: u64) -> Result<Incarnation, Incarna
 pub fn raise<D: Device>(device: &D, database: u64) -> Result<u32, IncarnationError> {
     let last = read(device, database)?.number;
     let number = last.checked_add(1).ok_or(IncarnationError::Exhausted)?;
-    SPARE.replace(device, FILE, |copy| {
+    SPARE.replace(device, database, FILE, |copy| {
         device.write_at(copy, &encode(database, number), COPIES, 0)
     })?;
     Ok(number)

@@ -12,19 +12,21 @@
 //! not durable: then the spare may be, after a power failure, the file itself, and a copy that is half
 //! written would take its place. The mark is written only behind a successful sync of the folder, so a
 //! spare that has one is a spare on the medium, too. One without is removed, not written, and a new one
-//! made: its own room is free for that.
+//! made: its own room is free for that. The mark is seeded with the database's id and names its spare, so
+//! that bytes which an application has put into the log do not pass for one.
 //!
 //! Where the file system knows no exchange the spare is renamed over the file, and the next open makes a
 //! new one.
 
-use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+use pleach_io::{Device, IoError, OpenMode, PageBuf};
 use twox_hash::XxHash3_64;
 
-use crate::log::layout::{get, get_u64, put};
+use crate::log::layout::put;
 
 const MAGIC: [u8; 8] = *b"PLEACHSP";
 const AT_CHECKSUM: usize = 0;
 const AT_MAGIC: usize = AT_CHECKSUM + 8;
+const AT_NAME: usize = AT_MAGIC + 8;
 
 /// The spare of a file, or of any of several files of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,14 +50,14 @@ pub enum SpareState {
 
 impl Spare {
     /// Makes the spare of a new database, its room reserved, synced. The caller syncs the folder.
-    pub fn create<D: Device>(&self, device: &D) -> Result<(), IoError> {
+    pub fn create<D: Device>(&self, device: &D, database: u64) -> Result<(), IoError> {
         let file = self.make(device)?;
-        mark(device, &file)
+        self.mark(device, database, &file)
     }
 
     /// Looks; writes nothing. A mark that cannot be read is none.
-    pub fn state<D: Device>(&self, device: &D) -> Result<SpareState, IoError> {
-        match self.find(device, OpenMode::Read)? {
+    pub fn state<D: Device>(&self, device: &D, database: u64) -> Result<SpareState, IoError> {
+        match self.find(device, database, OpenMode::Read)? {
             Some((_, true)) => Ok(SpareState::Ready),
             Some((_, false)) => Ok(SpareState::Unmarked),
             None => Ok(SpareState::Missing),
@@ -63,14 +65,14 @@ impl Spare {
     }
 
     /// Makes the spare where there is none that can be used.
-    pub fn renew<D: Device>(&self, device: &D) -> Result<(), IoError> {
-        if self.state(device)? == SpareState::Ready {
+    pub fn renew<D: Device>(&self, device: &D, database: u64) -> Result<(), IoError> {
+        if self.state(device, database)? == SpareState::Ready {
             return Ok(());
         }
-        let file = self.take(device)?;
+        let file = self.take(device, database)?;
         // A new file under a name of which no file with contents is left: nobody's bytes.
         device.sync_folder()?;
-        mark(device, &file)
+        self.mark(device, database, &file)
     }
 
     /// Replaces `name`, which has the spare's length, by what `fill` writes: all of it.
@@ -81,10 +83,11 @@ impl Spare {
     pub fn replace<D: Device, E: From<IoError>>(
         &self,
         device: &D,
+        database: u64,
         name: &str,
         fill: impl FnOnce(&D::File) -> Result<(), E>,
     ) -> Result<(), E> {
-        let copy = self.take(device)?;
+        let copy = self.take(device, database)?;
         fill(&copy)?;
         device.sync(&copy)?;
         let exchanged = device.exchange(self.name, name)?;
@@ -93,8 +96,10 @@ impl Spare {
         }
         device.sync_folder()?;
         if exchanged {
-            let old = device.open(self.name, OpenMode::Write)?;
-            if let Err(error) = mark(device, &old) {
+            let marked = device
+                .open(self.name, OpenMode::Write)
+                .and_then(|old| self.mark(device, database, &old));
+            if let Err(error) = marked {
                 // It is worth nothing as it is, and nothing is lost: the next one is made anew.
                 tracing::warn!(%error, spare = self.name, "a spare file could not be marked");
             }
@@ -103,8 +108,8 @@ impl Spare {
     }
 
     /// The spare, to be written: the one that is there, or a new one.
-    fn take<D: Device>(&self, device: &D) -> Result<D::File, IoError> {
-        match self.find(device, OpenMode::Write)? {
+    fn take<D: Device>(&self, device: &D, database: u64) -> Result<D::File, IoError> {
+        match self.find(device, database, OpenMode::Write)? {
             Some((file, true)) => return Ok(file),
             Some((_, false)) => device.remove(self.name)?,
             None => {}
@@ -115,6 +120,7 @@ impl Spare {
     fn find<D: Device>(
         &self,
         device: &D,
+        database: u64,
         mode: OpenMode,
     ) -> Result<Option<(D::File, bool)>, IoError> {
         let file = match device.open(self.name, mode) {
@@ -125,7 +131,7 @@ impl Spare {
         let mut page = PageBuf::zeroed(1);
         let marked = device.len(&file)? == self.len
             && device.read_at(&file, &mut page, 0).is_ok()
-            && is_mark(page.page(0));
+            && page.page(0) == self.marked(database).page(0);
         Ok(Some((file, marked)))
     }
 
@@ -139,19 +145,20 @@ impl Spare {
         }
         Ok(file)
     }
-}
 
-fn mark<D: Device>(device: &D, file: &D::File) -> Result<(), IoError> {
-    let mut buf = PageBuf::zeroed(1);
-    let page = buf.page_mut(0);
-    put(page, AT_MAGIC, MAGIC);
-    let checksum = XxHash3_64::oneshot(&page[AT_MAGIC..]);
-    put(page, AT_CHECKSUM, checksum.to_le_bytes());
-    device.write_at(file, &buf, 1, 0)?;
-    device.sync(file)
-}
+    fn mark<D: Device>(&self, device: &D, database: u64, file: &D::File) -> Result<(), IoError> {
+        device.write_at(file, &self.marked(database), 1, 0)?;
+        device.sync(file)
+    }
 
-fn is_mark(page: &[u8; PAGE]) -> bool {
-    get::<8>(page, AT_MAGIC) == MAGIC
-        && XxHash3_64::oneshot(&page[AT_MAGIC..]) == get_u64(page, AT_CHECKSUM)
+    /// The first page of a spare that may be written.
+    fn marked(&self, database: u64) -> PageBuf {
+        let mut buf = PageBuf::zeroed(1);
+        let page = buf.page_mut(0);
+        put(page, AT_MAGIC, MAGIC);
+        page[AT_NAME..AT_NAME + self.name.len()].copy_from_slice(self.name.as_bytes());
+        let checksum = XxHash3_64::oneshot_with_seed(database, &page[AT_MAGIC..]);
+        put(page, AT_CHECKSUM, checksum.to_le_bytes());
+        buf
+    }
 }

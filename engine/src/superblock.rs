@@ -43,6 +43,9 @@ pub const SLOT_DISTANCE: u64 = 64 << 10;
 /// Bytes of the file.
 pub const FILE_LEN: u64 = 2 * SLOT_DISTANCE;
 
+/// Most pages of a segment of leaf or overflow pages.
+const MAX_SEGMENT_PAGES: u64 = 1 << 16;
+
 /// Incompatible features that this code knows.
 pub const KNOWN_INCOMPATIBLE: u64 = 0;
 /// Read-only compatible features that this code knows.
@@ -466,9 +469,13 @@ impl Geometry {
             (geometry.leaf_segment, AT_LEAF_SEGMENT),
             (geometry.overflow_segment, AT_OVERFLOW_SEGMENT),
         ] {
-            if size == 0 || !size.is_multiple_of(page_size) || size > 1 << 40 {
+            let pages = size / page_size;
+            if !size.is_multiple_of(page_size) || !(1..=MAX_SEGMENT_PAGES).contains(&pages) {
                 return Err(SlotError::Field(at));
             }
+        }
+        if geometry.leaf_segment != geometry.overflow_segment {
+            return Err(SlotError::Field(AT_OVERFLOW_SEGMENT));
         }
         if geometry.size_factor_percent < 100 {
             return Err(SlotError::Field(AT_SIZE_FACTOR));
@@ -520,7 +527,7 @@ impl<D: Device> SuperblockStore<D> {
     /// Makes the file with the first superblock in slot 0, and its spare, synced. The caller syncs
     /// the folder.
     pub fn create(device: D, first: &Superblock) -> Result<Self, SuperblockError> {
-        SPARE.create(&device)?;
+        SPARE.create(&device, first.database)?;
         let file = device.open(FILE, OpenMode::CreateNew)?;
         device.allocate(&file, 0, FILE_LEN)?;
         let zeros = zeros();
@@ -591,11 +598,26 @@ impl<D: Device> SuperblockStore<D> {
     /// overwrites the older slot, neither would be left. It must not be written again in place
     /// either, for it may be durable, and the older one's image may have been overwritten by a
     /// checkpoint that came to no end. So the file is replaced as a whole by a synced copy.
-    pub fn confirm(&mut self, prepared_through: u64) -> Result<(), SuperblockError> {
+    ///
+    /// An older one that is not a stage on the way to the newest is dropped: a bulk load writes no log, so
+    /// the one before it would lead back to the empty database.
+    pub fn confirm(
+        &mut self,
+        durable_through: u64,
+        prepared_through: u64,
+    ) -> Result<(), SuperblockError> {
         if self.poisoned {
             return Err(SuperblockError::Poisoned);
         }
-        self.newest.prepared_through = self.newest.prepared_through.max(prepared_through);
+        let newest = &mut self.newest;
+        // The one that is given up may have known more.
+        newest.durable_through = newest.durable_through.max(durable_through);
+        newest.prepared_through = newest.prepared_through.max(prepared_through);
+        if self.other.is_ok_and(|other| {
+            other.replay.position == newest.replay.position && other.commit != newest.commit
+        }) {
+            self.other = Err(SlotError::GivenUp);
+        }
         let mut whole = zeros();
         let slots = [(self.newest_slot, Ok(self.newest)), (1 - self.newest_slot, self.other)];
         for (slot, superblock) in slots {
@@ -604,8 +626,9 @@ impl<D: Device> SuperblockStore<D> {
             whole.page_mut(at).copy_from_slice(superblock.encode(slot).page(0));
         }
         let device = &self.device;
-        let replaced =
-            SPARE.replace(device, FILE, |copy| device.write_at(copy, &whole, whole.pages(), 0));
+        let replaced = SPARE.replace(device, self.newest.database, FILE, |copy| {
+            device.write_at(copy, &whole, whole.pages(), 0)
+        });
         self.poisoned = replaced.is_err();
         replaced?;
         self.file = self.device.open(FILE, OpenMode::Write)?;

@@ -193,7 +193,7 @@ fn a_write_without_room_is_undone_and_poisons_nothing() {
         match file {
             "leaf" => assert!(matches!(drained, Err(Error::Full(_))), "{drained:?}"),
             "overflow" => {
-                assert!(matches!(&committed, Err(it) if it.error().is_full()), "{committed:?}")
+                assert!(matches!(&committed, Err(it) if it.error().is_full()), "{committed:?}");
             }
             _ => assert!(drained.is_ok() && committed.is_ok()),
         }

@@ -21,8 +21,8 @@ pub(super) struct LogReader<D: Device> {
 }
 
 impl<D: Device> LogReader<D> {
-    /// Opens, for reading, the segments that hold `from` or later positions. None is missing between
-    /// them, and each has its full size; what is not so is an error.
+    /// Opens, for reading, the segments that hold `from` or later positions, up to the first that is
+    /// missing. One without its full size is an error.
     pub(super) fn open(device: &D, size: u64, from: u64) -> Result<Self, ScanError> {
         let first = from / size;
         let mut files = BTreeMap::new();
@@ -38,9 +38,10 @@ impl<D: Device> LogReader<D> {
             }
             files.insert(index, file);
         }
-        let missing = (first..).zip(files.keys()).find(|(expected, index)| expected != *index);
-        if let Some((index, _)) = missing {
-            return Err(ScanError::Segment { index, found: None, expected: size });
+        // Behind a gap lies nothing of the log, or somebody knows of the file that is missing.
+        let gap = (first..).zip(files.keys()).find(|(expected, index)| expected != *index);
+        if let Some((index, _)) = gap {
+            files.split_off(&index);
         }
         let chunk = PageBuf::zeroed(segment::run_pages(size).min(CHUNK_PAGES));
         Ok(Self { device: device.clone(), size, first, files, window: Vec::new(), base: 0, chunk })
@@ -57,7 +58,7 @@ impl<D: Device> LogReader<D> {
             .collect()
     }
 
-    /// The files end here.
+    /// The files end here, or the first is missing.
     pub(super) fn prepared_through(&self) -> u64 {
         (self.first + self.files.len() as u64) * self.size
     }

@@ -16,9 +16,10 @@
 //! of anything durable past `e`. So whatever a cut leaves behind it never contradicts the
 //! incarnations that write over it. The table in `docs/format-log.md` goes through the cases.
 //!
-//! Before and beside that, the log's *files*: from the replay start on each has its full size and none
-//! is missing, up to the last one of which a superblock or any good header says that it was prepared.
-//! Anything else is an error, whether the database was closed or killed.
+//! Before and beside that, the log's *files*: from the replay start on each has its full size, and none
+//! is missing up to the last one of which a superblock or any good header says that it was prepared.
+//! Anything else is an error, whether the database was closed or killed. Beyond that may lie files whose
+//! names never became durable; no record is in them, for a record is preceded by one that knows its file.
 //!
 //! A failed read is an error, never an end, but for one: behind a clean close lies nothing, so a sector
 //! there that cannot be read does not matter. The scan changes nothing.
@@ -76,7 +77,7 @@ pub struct ScanEnd {
     /// Below this the log is known to have been synced. What lies between here and the end was
     /// read back, but a crash may still lose it until [`super::LogWriter::open`] has seen to it.
     pub proven: u64,
-    /// Segments are there below this position.
+    /// Somebody knows of the segments below this position, and they are there.
     pub prepared_through: u64,
     /// Valid records seen.
     pub records: u64,
@@ -240,14 +241,15 @@ impl<D: Device> Scanner<D> {
 
     /// The end is found: are all the files there that anybody knows of?
     fn close(mut self) -> Result<ScanEnd, ScanError> {
-        self.end.prepared_through = self.reader.prepared_through();
-        if self.end.prepared_through < self.known_prepared {
+        let there = self.reader.prepared_through();
+        if there < self.known_prepared {
             return Err(ScanError::Segment {
-                index: self.end.prepared_through / self.input.segment_size,
+                index: there / self.input.segment_size,
                 found: None,
                 expected: self.input.segment_size,
             });
         }
+        self.end.prepared_through = self.known_prepared;
         Ok(self.end)
     }
 

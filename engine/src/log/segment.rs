@@ -125,13 +125,20 @@ impl<D: Device> core::fmt::Debug for Segments<D> {
 
 impl<D: Device> Segments<D> {
     /// Would [`Segments::open`] find what it needs? Writes nothing.
-    pub fn check(device: &D, size: u64, needed_from: u64, end: u64) -> Result<(), LogError> {
-        Survey::new(device, size, needed_from, end, OpenMode::Read).map(drop)
+    pub fn check(
+        device: &D,
+        size: u64,
+        needed_from: u64,
+        end: u64,
+        prepared_through: u64,
+    ) -> Result<(), LogError> {
+        Survey::new(device, size, needed_from, end.max(prepared_through), OpenMode::Read).map(drop)
     }
 
     /// Takes over the segments in the folder. Those that hold positions from `needed_from` to
-    /// `end` must be there; older ones are retired, later ones count as prepared. Of the segments that
-    /// are neither needed nor prepared nor enough to wait as spares, the files are removed.
+    /// `end` must be there; older ones are retired. Later ones are prepared as far as somebody knows of
+    /// them: the name of one that nobody knows of may never have become durable, so it waits to be used
+    /// again, under whichever name. Beyond what may wait, files are removed.
     ///
     /// # Panics
     /// When the size is not [`valid_size`].
@@ -140,9 +147,11 @@ impl<D: Device> Segments<D> {
         options: SegmentOptions,
         needed_from: u64,
         end: u64,
+        prepared_through: u64,
     ) -> Result<Self, LogError> {
+        let known = end.max(prepared_through);
         let Survey { live, old, next } =
-            Survey::new(&device, options.size, needed_from, end, OpenMode::Write)?;
+            Survey::new(&device, options.size, needed_from, known, OpenMode::Write)?;
         let mut spares = Vec::new();
         for (index, length) in old {
             if length == options.size && spares.len() < options.spares {
@@ -241,13 +250,20 @@ impl<D: Device> Segments<D> {
         }
         let (index, spare) = {
             let mut state = shared.state.lock();
-            (state.next, state.spares.pop())
+            let index = state.next;
+            // Never over a file that waits itself.
+            let own = state.spares.iter().position(|spare| *spare == index);
+            (index, own.map(|at| state.spares.swap_remove(at)).or_else(|| state.spares.pop()))
         };
         let file = match spare {
             // One that cannot be renamed goes on waiting.
             Some(old) => {
                 let recycled = self.recycle(old, index);
-                recycled.inspect_err(|_| shared.state.lock().spares.push(old))?
+                recycled.inspect_err(|error| {
+                    if !matches!(error, LogError::Io(error) if error.is_not_found()) {
+                        shared.state.lock().spares.push(old);
+                    }
+                })?
             }
             None => make_segment(&shared.device, index, self.size())?,
         };
@@ -271,7 +287,13 @@ impl<D: Device> Segments<D> {
 
     fn recycle(&self, old: u64, index: u64) -> Result<D::File, LogError> {
         let device = &self.shared.device;
-        device.rename(&name(old), &name(index))?;
+        if old == index {
+            // The name must be given anew: nobody knows whether it is durable as it is.
+            device.rename(&name(old), TEMPORARY)?;
+            device.rename(TEMPORARY, &name(index))?;
+        } else {
+            device.rename(&name(old), &name(index))?;
+        }
         let opened = device.open(&name(index), OpenMode::Write);
         // It is not prepared, and its old name is what the next attempt looks for.
         Ok(opened.inspect_err(|_| drop(device.rename(&name(index), &name(old))))?)
@@ -280,8 +302,8 @@ impl<D: Device> Segments<D> {
 
 /// Makes the first segment of a new database, and the spare that copies go into, synced. The caller syncs
 /// the folder.
-pub fn create<D: Device>(device: &D, size: u64) -> Result<(), LogError> {
-    spare(size).create(device).map_err(full_or_io)?;
+pub fn create<D: Device>(device: &D, database: u64, size: u64) -> Result<(), LogError> {
+    spare(size).create(device, database).map_err(full_or_io)?;
     make_segment(device, 0, size).map(drop)
 }
 
@@ -306,7 +328,7 @@ pub fn reaches_back<D: Device>(
             Err(error) => return Err(error),
         }
     }
-    Ok(older <= newest)
+    Ok(true)
 }
 
 /// A new segment under its name, zero-written and synced. The caller syncs the folder.
@@ -323,9 +345,9 @@ fn make_segment<D: Device>(device: &D, index: u64, size: u64) -> Result<D::File,
 
 /// The segments in a folder.
 struct Survey<F> {
-    /// Those that are needed or prepared: contiguous, each of full size.
+    /// Those that are needed or known to be prepared: contiguous, each of full size.
     live: BTreeMap<u64, F>,
-    /// Older ones, and their lengths.
+    /// Others, and their lengths: those that may be used again under their own index come first.
     old: Vec<(u64, u64)>,
     /// The first index behind the live ones.
     next: u64,
@@ -336,31 +358,33 @@ impl<F> Survey<F> {
         device: &D,
         size: u64,
         needed_from: u64,
-        end: u64,
+        known_through: u64,
         mode: OpenMode,
     ) -> Result<Self, LogError> {
         assert!(valid_size(size), "the superblock's geometry is checked before");
-        let first = needed_from.min(end) / size;
+        let first = needed_from.min(known_through) / size;
+        let next = known_through.div_ceil(size);
         let mut indices: Vec<u64> =
             device.list()?.iter().filter_map(|name| parse_name(name)).collect();
         indices.sort_unstable();
-        let mut survey = Self { live: BTreeMap::new(), old: Vec::new(), next: first };
+        let mut survey = Self { live: BTreeMap::new(), old: Vec::new(), next };
         for index in indices {
             let file = device.open(&name(index), mode)?;
             let length = device.len(&file)?;
-            if index < first {
-                survey.old.push((index, length));
-            } else if index == survey.next && length == size {
+            if index >= first && length != size {
+                return Err(LogError::Segment { index, found: Some(length), expected: size });
+            }
+            if (first..next).contains(&index) {
                 survey.live.insert(index, file);
-                survey.next += 1;
             } else {
-                let found = (index == survey.next).then_some(length);
-                return Err(LogError::Segment { index: survey.next, found, expected: size });
+                survey.old.push((index, length));
             }
         }
-        if survey.next < end.div_ceil(size) {
-            return Err(LogError::Segment { index: survey.next, found: None, expected: size });
+        let missing = (first..next).find(|index| !survey.live.contains_key(index));
+        if let Some(index) = missing {
+            return Err(LogError::Segment { index, found: None, expected: size });
         }
+        survey.old.sort_unstable_by_key(|(index, _)| *index < first);
         Ok(survey)
     }
 }

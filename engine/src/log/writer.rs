@@ -73,17 +73,43 @@ pub struct WriterStart {
     pub proven: u64,
     /// Positions from here on are still needed: segments below are retired.
     pub needed_from: u64,
+    /// Where the replay began. What lies below is needed by the other generation only.
+    pub replay: u64,
+    /// Segments below this are known to be prepared.
+    pub prepared_through: u64,
 }
 
 impl WriterStart {
     /// The start of a new database's log.
     pub fn new_log(database: u64, incarnation: u32) -> Self {
-        Self { database, incarnation, end: Point::default(), proven: 0, needed_from: 0 }
+        Self {
+            database,
+            incarnation,
+            end: Point::default(),
+            proven: 0,
+            needed_from: 0,
+            replay: 0,
+            prepared_through: 0,
+        }
     }
 
     /// Continues where a scan has ended.
-    pub fn after(scan: &ScanEnd, database: u64, incarnation: u32, needed_from: u64) -> Self {
-        Self { database, incarnation, end: scan.end, proven: scan.proven, needed_from }
+    pub fn after(
+        scan: &ScanEnd,
+        database: u64,
+        incarnation: u32,
+        needed_from: u64,
+        replay: u64,
+    ) -> Self {
+        Self {
+            database,
+            incarnation,
+            end: scan.end,
+            proven: scan.proven,
+            needed_from,
+            replay,
+            prepared_through: scan.prepared_through,
+        }
     }
 }
 
@@ -128,12 +154,12 @@ impl<D: Device> LogWriter<D> {
     ///
     /// The end that the scan has read may be visible and not durable: a process that was killed,
     /// or whose sync failed, leaves bytes in caches, and a sync that failed once proves nothing
-    /// when it is repeated. So segments with unproven bytes are copied, the copies synced and
-    /// renamed over them; a durable block is never overwritten in place.
+    /// when it is repeated. So segments with unproven bytes are replaced by synced copies; a durable
+    /// block is never overwritten in place.
     pub fn open(device: D, options: SegmentOptions, start: &WriterStart) -> Result<Self, LogError> {
-        reseal(&device, options.size, start.proven, start.end.position)?;
-        let needed_from = start.needed_from.min(start.proven);
-        let segments = Segments::open(device, options, needed_from, start.end.position)?;
+        reseal(&device, options.size, start)?;
+        let (from, end) = (start.needed_from, start.end.position);
+        let segments = Segments::open(device, options, from, end, start.prepared_through)?;
         Ok(Self {
             stage: Stage::new(options.size),
             segments,
@@ -349,39 +375,85 @@ impl<D: Device> Run<'_, D> {
 
 /// Replaces the segments that hold `[proven, end)` by synced copies of them, blank behind `end`. The
 /// room for a copy is there ([`spare`]), so that a full disk does not keep the database closed.
-fn reseal<D: Device>(device: &D, size: u64, proven: u64, end: u64) -> Result<(), LogError> {
+fn reseal<D: Device>(device: &D, size: u64, start: &WriterStart) -> Result<(), LogError> {
+    let (proven, end) = (start.proven, start.end.position);
     if proven >= end {
         return Ok(());
     }
     for index in proven / size..end.div_ceil(size) {
-        let used = (end - index * size).min(size);
         let name = name(index);
         let old = device.open(&name, OpenMode::Read)?;
-        let sealed =
-            spare(size).replace(device, &name, |copy| copy_segment(device, &old, copy, used, size));
+        let segment = Segment { start: index * size, size };
+        let sealed = spare(size)
+            .replace(device, start.database, &name, |copy| segment.copy(device, &old, copy, start));
         sealed.map_err(full_or_io)?;
     }
     Ok(())
 }
 
-fn copy_segment<D: Device>(
-    device: &D,
-    from: &D::File,
-    to: &D::File,
-    used: u64,
+/// A segment that is copied.
+#[derive(Clone, Copy)]
+struct Segment {
+    /// Its first position.
+    start: u64,
     size: u64,
-) -> Result<(), IoError> {
-    let mut at = 0;
-    while at < used {
-        let left = usize::try_from((align_up(used, BLOCK) - at) / BLOCK).unwrap_or(usize::MAX);
-        let mut buf = PageBuf::zeroed(left.min(run_pages(size)));
-        device.read_at(from, &mut buf, at)?;
-        // Bytes behind the end are no part of the log, even within its last block.
-        let valid = usize::try_from(used - at).unwrap_or(usize::MAX).min(buf.len());
-        buf[valid..].fill(0);
-        device.write_at(to, &buf, buf.pages(), at)?;
-        at += buf.len() as u64;
+}
+
+impl Segment {
+    /// Copies what is needed up to the log's end; the rest of the copy is blank.
+    fn copy<D: Device>(
+        self,
+        device: &D,
+        from: &D::File,
+        to: &D::File,
+        start: &WriterStart,
+    ) -> Result<(), IoError> {
+        let end = start.end.position.min(self.start + self.size);
+        let mut at = self.start;
+        while at < end {
+            let left = usize::try_from((align_up(end, BLOCK) - at) / BLOCK).unwrap_or(usize::MAX);
+            let mut buf = PageBuf::zeroed(left.min(run_pages(self.size)));
+            self.read(device, from, &mut buf, at, start)?;
+            // Bytes behind the end are no part of the log, even within its last block.
+            let valid = usize::try_from(end - at).unwrap_or(usize::MAX).min(buf.len());
+            buf[valid..].fill(0);
+            device.write_at(to, &buf, buf.pages(), at - self.start)?;
+            at += buf.len() as u64;
+        }
+        let zeros = PageBuf::zeroed(run_pages(self.size));
+        write_zeros(device, to, &zeros, at - self.start, self.size)
     }
-    let zeros = PageBuf::zeroed(run_pages(size));
-    write_zeros(device, to, &zeros, at, size)
+
+    /// Reads from a position on. Blocks below the replay start that cannot be read stay blank: what was
+    /// replayed does not need them, and a dead one must not keep the database closed.
+    fn read<D: Device>(
+        self,
+        device: &D,
+        from: &D::File,
+        buf: &mut PageBuf,
+        at: u64,
+        start: &WriterStart,
+    ) -> Result<(), IoError> {
+        if at + buf.len() as u64 <= start.needed_from {
+            buf.fill(0);
+            return Ok(());
+        }
+        let whole = device.read_at(from, buf, at - self.start);
+        if whole.is_ok() || at >= start.replay {
+            return whole;
+        }
+        let mut page = PageBuf::zeroed(1);
+        for index in 0..buf.pages() {
+            let position = at + index as u64 * BLOCK;
+            match device.read_at(from, &mut page, position - self.start) {
+                Ok(()) => buf.page_mut(index).copy_from_slice(page.page(0)),
+                Err(error) if position + BLOCK <= start.replay => {
+                    tracing::warn!(%error, position, "a dead block of the log that was not needed");
+                    buf.page_mut(index).fill(0);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
 }

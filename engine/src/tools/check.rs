@@ -114,6 +114,9 @@ pub struct CheckReport {
     pub root: Node,
     /// Number of the newest commit.
     pub commit: u64,
+    /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none. No
+    /// finding: while a checkpoint is written there is one that is whole.
+    pub older_serves: Option<bool>,
 }
 
 impl CheckReport {
@@ -175,7 +178,7 @@ fn does_not_open<D: Device>(device: &D, error: &Error) -> CheckReport {
     for file in files::REQUIRED.iter().chain(&files::IMAGES) {
         let named = matches!(error, Error::MissingFile { file: named } if named == file);
         if !named && !names.iter().any(|name| name == file) {
-            report.add(Severity::Fatal, format!("{file}: the file is missing"));
+            report.add(Severity::Fatal, format!("`{file}` is missing"));
         }
     }
     report
@@ -186,6 +189,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<CheckReport> {
         let examined = opened.examine::<H>()?;
+        let older_serves = examined.older_serves::<H>(&opened.device);
         let recovered = examined.recovered;
         let mut checker = Checker::<H, D> {
             opened,
@@ -198,9 +202,15 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
                 root: recovered.tip.root,
                 commit: recovered.tip.number,
                 regions: recovered.top.regions().len() as u64,
+                older_serves,
                 ..CheckReport::default()
             },
         };
+        if let Err(error) = opened.newest.check_features(true) {
+            checker
+                .report
+                .add(Severity::Fatal, format!("it cannot be opened for writing: {error}"));
+        }
         checker.opening(&examined.opening);
         checker.places(&recovered.places);
         checker.regions(&recovered);

@@ -48,18 +48,18 @@ fn open(disk: &SimDisk) -> Result<u32, Failure> {
         Folder::Database => {}
         Folder::NoSuperblock => panic!("a creation never looks like a lost superblock"),
         Folder::Foreign(found) => return Err(CreationError::NotADatabase { found }.into()),
-        Folder::Empty | Folder::HalfCreated => create(disk, DATABASE, |disk| {
+        Folder::Empty | Folder::HalfCreated => create(disk, DATABASE, |disk, database| {
             for name in ["leaf", "image-a"] {
                 let file = disk.open(name, OpenMode::CreateNew)?;
                 disk.sync(&file)?;
             }
-            incarnation::create(disk, DATABASE)?;
+            incarnation::create(disk, database)?;
             disk.sync_folder()?;
             SuperblockStore::create(disk.clone(), &first())?;
             Ok::<_, Failure>(())
         })?,
     }
-    SuperblockStore::open(disk.clone(), OpenMode::Write)?.confirm(0)?;
+    SuperblockStore::open(disk.clone(), OpenMode::Write)?.confirm(0, 0)?;
     Ok(raise(disk, DATABASE)?)
 }
 
@@ -186,7 +186,7 @@ fn names_and_bytes(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
 /// The marker of a creation of this database.
 fn marker(database: u64) -> Content {
     let disk = SimDisk::new(5, SimOptions::default());
-    let stopped = create(&disk, database, |_| Err::<(), _>(CreationError::Exists));
+    let stopped = create(&disk, database, |_, _| Err::<(), _>(CreationError::Exists));
     assert!(stopped.is_err());
     assert_eq!(inspect(&disk).expect("no faults"), Folder::HalfCreated);
     disk.image().file(MARKER).expect("the marker").clone()
@@ -198,6 +198,11 @@ fn a_marker_that_came_back_does_not_cost_a_database() {
     open(&disk).expect("no faults");
     let disk = with(&disk, MARKER, marker(DATABASE));
     assert_eq!(inspect(&disk).expect("no faults"), Folder::Database);
+}
+
+/// A page with something in it.
+fn page() -> Content {
+    Content::from_bytes(&[7; 4096])
 }
 
 #[test]
@@ -214,7 +219,10 @@ fn nothing_is_removed_for_a_marker_that_proves_nothing() {
     let cases = [
         ("foreign", with(&disk, MARKER, marker(1))),
         ("torn", with(&disk, MARKER, torn)),
-        ("rotten incarnation", with(&ours, incarnation::FILE, rotten.clone())),
+        (
+            "rotten incarnation",
+            with(&with(&ours, "log-0000000000000000", page()), incarnation::FILE, rotten.clone()),
+        ),
         ("rotten superblocks", with(&ours, superblock::FILE, blank)),
         ("no superblock", no_superblock.clone()),
         (
@@ -239,7 +247,7 @@ fn nothing_is_removed_for_a_marker_that_proves_nothing() {
         let found = inspect(&disk);
         assert!(matches!(found, Err(CreationError::Marker { .. })), "{what}: {found:?}");
         assert!(open(&disk).is_err(), "{what}");
-        assert!(create(&disk, 9, |_| Err::<(), _>(CreationError::Exists)).is_err());
+        assert!(create(&disk, 9, |_, _| Err::<(), _>(CreationError::Exists)).is_err());
         assert_eq!(names_and_bytes(&disk), before, "{what}");
     }
 }

@@ -151,7 +151,7 @@ fn a_superblock_whose_sync_failed_is_confirmed_before_the_older_is_overwritten()
             assert!(store.write(&sample()).is_err());
             assert!(matches!(store.write(&sample()), Err(SuperblockError::Poisoned)));
             let mut store = open(&disk).expect("visible");
-            store.confirm(0).expect("once");
+            store.confirm(0, 0).expect("once");
             store.write(&sample()).expect("once");
             let points = disk.trace().crash_points();
             for point in points.filter(|point| point.marks().contains(&2)) {

@@ -59,7 +59,7 @@ pub fn continue_log(
     end: &ScanEnd,
     incarnation: u32,
 ) -> Result<(LogWriter<SimDisk>, Tail), LogError> {
-    let start = WriterStart::after(end, DATABASE, incarnation, 0);
+    let start = WriterStart::after(end, DATABASE, incarnation, 0, 0);
     let writer = LogWriter::open(disk.clone(), OPTIONS, &start)?;
     let tail = writer.tail();
     Ok((writer, tail))
