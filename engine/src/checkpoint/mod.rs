@@ -12,16 +12,19 @@
 pub(crate) mod delta;
 pub(crate) mod image;
 pub(crate) mod table;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pleach_beatree::Region;
 use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_beatree::space::{self, Extents};
 use pleach_core::page::branch::Entry;
 use pleach_core::page::stream::StreamId;
-use pleach_core::{Hasher, Key};
+use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Event, OpenMode, Runtime, Step};
 
 use crate::error::{Error, Result};
@@ -35,6 +38,8 @@ use crate::watchdog::{IDLE, Task};
 use image::{ImageWriter, Written, node_file};
 use table::{StreamPlace, Table};
 
+/// How often a region's nodes may come and go between their reading and their copying, in one step.
+const COPIES: usize = 4;
 /// Pages that an image may grow by, beside a quarter, without asking for room.
 const IMAGE_SLACK: u64 = 32;
 
@@ -51,6 +56,9 @@ struct Work<D: Device> {
     map: Vec<u8>,
     /// Highest log position in the image.
     position: u64,
+    /// Nodes that were read for a copy of their region, and where: they do not enter memory for it.
+    read: Option<NodePlace>,
+    nodes: Vec<Node>,
 }
 
 /// The checkpoint task.
@@ -112,9 +120,14 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 return Ok(Step::Idle);
             }
             let wait = self.not_before.saturating_sub(self.shared.runtime.now());
-            if !wait.is_zero() {
+            // A page that has come back may have been the one that was missing.
+            if !wait.is_zero() && self.shared.stuck.checkpoint_error().is_some() {
                 self.shared.enters(Task::Checkpoint, IDLE);
                 return Ok(Step::IdleFor(wait));
+            }
+            // An image that is begun is one less to fall back on.
+            if let Err(error) = self.shared.try_nodes_aside() {
+                return Ok(self.puts_off(error));
             }
             self.shared.enters(Task::Checkpoint, "waiting for a moment without commits");
             self.work = match start(&self.shared, LAST_NUMBERS) {
@@ -122,8 +135,10 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 work => work?,
             };
             if self.work.is_some() {
-                // There may be room now: whoever commits waits for what comes of it.
+                // There may be room now, and what could not be read may be readable: whoever commits
+                // waits for what comes of it.
                 self.shared.checkpoint_full.store(false, Ordering::Release);
+                self.shared.stuck.set_checkpoint(None);
             }
             return Ok(if self.work.is_some() {
                 Step::Again
@@ -185,11 +200,24 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
     }
 }
 
-/// A whole checkpoint on the calling thread, as close and creation make it.
+/// A whole checkpoint on the calling thread, as close and bulk load make it.
 pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     clean: bool,
 ) -> Result<()> {
+    let made = checkpoint_now(shared, clean);
+    // The stages were the caller's: the task itself, which may sleep for long, has nothing to do with
+    // how far they got.
+    shared.enters(Task::Checkpoint, IDLE);
+    made
+}
+
+fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    clean: bool,
+) -> Result<()> {
+    // As for the task: no image is begun that is known not to come to its end.
+    shared.try_nodes_aside()?;
     let mut work = loop {
         if let Some(work) = start(shared, 0)? {
             break work;
@@ -235,6 +263,8 @@ fn start<H: Hasher, D: Device, R: Runtime>(
         delta: Vec::new(),
         map: map?,
         position: cut.position,
+        read: None,
+        nodes: Vec::new(),
     }))
 }
 
@@ -248,30 +278,48 @@ fn serialise<H: Hasher, D: Device, R: Runtime>(
         let Some(key) = work.next else { return Ok(Serialised::All) };
         // Whatever is full is written before the lock is taken.
         work.writer.make_room()?;
-        // What is brought in stays until it is copied.
-        let _nodes = shared.keep_nodes();
-        if let Err(error) = shared.bring_nodes(&key) {
-            return Ok(Serialised::Unreadable(error));
+        // Who is overtaken each time goes on with the next step.
+        for _ in 0..COPIES {
+            let Some((region, at)) = copy_region(shared, work, &key)? else { break };
+            work.read = None;
+            match shared.nodes_for_image(&region, &at, &mut work.nodes) {
+                Ok(read) => work.read = read.then_some(at),
+                Err(error) => return Ok(Serialised::Unreadable(error)),
+            }
         }
-        let (writer, written, delta) = (&mut work.writer, &mut work.written, &mut work.delta);
-        let (position, next) = shared.in_region(&key, |region, state| -> Result<_> {
-            let Nodes::Resident(nodes) = &state.nodes else { return Ok((None, Some(key))) };
-            let entries = state.cuts.iter().zip(nodes).map(|(cut, node)| Entry {
-                depth: cut.prefix.len(),
-                place: cut.place.map(u64::from),
-                tag: cut.tag,
-                node: *node,
-            });
-            let (page, tag) = writer.branch(region.prefix(), 1, state.position, entries)?;
-            written.push(Written { prefix: *region.prefix(), page, tag, node: state.own });
-            delta::encode(delta, region.prefix(), state);
-            Ok((Some(state.position), region.prefix().next().map(|next| *next.first_key())))
-        })?;
-        work.positions.extend(position);
-        work.position = work.position.max(position.unwrap_or(0));
-        work.next = next;
     }
     Ok(if work.next.is_none() { Serialised::All } else { Serialised::Some })
+}
+
+/// Copies the region over a key, unless its nodes are away and not those that were read: then it says
+/// which region that is and where they are. Nodes that are away stay away: an image that brought in
+/// what it copies would leave the nodes of all regions in memory, whatever they may take.
+fn copy_region<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    work: &mut Work<D>,
+    key: &Key,
+) -> Result<Option<(Arc<Region>, NodePlace)>> {
+    shared.in_region(key, |region, state| {
+        let nodes = match &state.nodes {
+            Nodes::Resident(nodes) => nodes,
+            // A place names a page with exactly the region's nodes.
+            Nodes::Paged(at) if work.read == Some(*at) => &work.nodes,
+            Nodes::Paged(at) => return Ok(Some((Arc::clone(region), *at))),
+        };
+        let entries = state.cuts.iter().zip(nodes).map(|(cut, node)| Entry {
+            depth: cut.prefix.len(),
+            place: cut.place.map(u64::from),
+            tag: cut.tag,
+            node: *node,
+        });
+        let (page, tag) = work.writer.branch(region.prefix(), 1, state.position, entries)?;
+        work.written.push(Written { prefix: *region.prefix(), page, tag, node: state.own });
+        delta::encode(&mut work.delta, region.prefix(), state);
+        work.positions.push(state.position);
+        work.position = work.position.max(state.position);
+        work.next = region.prefix().next().map(|next| *next.first_key());
+        Ok(None)
+    })
 }
 
 /// The overflow map as of a point of the log, as a recovery wants it: runs that records up to

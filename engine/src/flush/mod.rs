@@ -226,6 +226,8 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             return Ok(self.puts_off(published, &wanted, error));
         }
         (self.failures, self.put_off) = (0, None);
+        // What was said of an earlier round of this commit holds no longer.
+        self.shared.stuck.flush_goes_on();
         if self.round.is_empty() {
             return Ok(Step::Again);
         }
