@@ -130,20 +130,17 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 return Ok(self.puts_off(error));
             }
             self.shared.enters(Task::Checkpoint, "waiting for a moment without commits");
-            self.work = match start(&self.shared, LAST_NUMBERS) {
-                Err(error @ Error::FlushNumbers) => return Ok(self.puts_off(error)),
-                work => work?,
-            };
-            if self.work.is_some() {
-                // There may be room now, and what could not be read may be readable: whoever commits
-                // waits for what comes of it.
-                self.shared.checkpoint_full.store(false, Ordering::Release);
-                self.shared.stuck.set_checkpoint(None);
-            }
-            return Ok(if self.work.is_some() {
-                Step::Again
-            } else {
-                Step::IdleFor(Duration::from_millis(1))
+            return Ok(match start(&self.shared, LAST_NUMBERS)? {
+                Started::Begun(work) => {
+                    self.work = Some(work);
+                    // There may be room now, and what could not be read may be readable: whoever
+                    // commits waits for what comes of it.
+                    self.shared.checkpoint_full.store(false, Ordering::Release);
+                    self.shared.stuck.set_checkpoint(None);
+                    Step::Again
+                }
+                Started::CommitInFlight => Step::IdleFor(Duration::from_millis(1)),
+                Started::PutOff(error) => self.puts_off(error),
             });
         };
         self.shared.enters(Task::Checkpoint, "serialising regions");
@@ -219,8 +216,10 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(
     // As for the task: no image is begun that is known not to come to its end.
     shared.try_nodes_aside()?;
     let mut work = loop {
-        if let Some(work) = start(shared, 0)? {
-            break work;
+        match start(shared, 0)? {
+            Started::Begun(work) => break work,
+            Started::CommitInFlight => {}
+            Started::PutOff(error) => return Err(error),
         }
         // Another thread is between a commit's ticket and its publication, which says so.
         shared.runtime.wait(&shared.progress, Some(Duration::from_millis(10)), &mut || {
@@ -238,22 +237,36 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(
     finish(shared, work, end)
 }
 
-/// Step 1; `None` when a commit is in flight.
+/// What comes of step 1.
+enum Started<D: Device> {
+    Begun(Work<D>),
+    CommitInFlight,
+    /// There is no number for the image, or no file: nothing was written, and it can be tried again.
+    PutOff(Error),
+}
+
+/// Step 1.
 fn start<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     kept: u64,
-) -> Result<Option<Work<D>>> {
+) -> Result<Started<D>> {
     // Tip and map are those of the very point where the replay starts.
     let Some((cut, (tip, map))) = shared
         .sequencer
         .cut(|point| (shared.tip.lock().clone(), overflow_map(shared, point.position)))?
     else {
-        return Ok(None);
+        return Ok(Started::CommitInFlight);
     };
     let file = shared.superblocks.lock().newest().image.file.other();
-    let number = shared.flush_number(kept)?;
-    Ok(Some(Work {
-        writer: ImageWriter::start(&shared.device, file, shared.database, number)?,
+    let writer = shared
+        .flush_number(kept)
+        .and_then(|number| ImageWriter::start(&shared.device, file, shared.database, number));
+    let writer = match writer {
+        Ok(writer) => writer,
+        Err(error) => return Ok(Started::PutOff(error)),
+    };
+    Ok(Started::Begun(Work {
+        writer,
         file,
         cut,
         tip,
@@ -389,23 +402,25 @@ fn place_of<D: Device>(
 
 /// Keeps room for the next images in both files: a checkpoint on a full disk is what lets its log, and
 /// with it the disk, become free again. Without room they stay as they are.
-fn reserve_images<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
-    pages: u64,
-) -> Result<()> {
+///
+/// The checkpoint has been made by then, and this is neither a write nor a sync of anything: whatever
+/// fails, nothing is lost but the room.
+fn reserve_images<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, pages: u64) {
     let wanted = (pages + pages / 4 + IMAGE_SLACK) * 4096;
     for name in crate::files::IMAGES {
-        let file = shared.device.open(name, OpenMode::Write)?;
-        let len = shared.device.len(&file)?;
-        if len >= wanted {
-            continue;
-        }
-        match shared.reserve_file(&file, len, wanted - len) {
-            Err(Error::Full(_)) => {}
-            reserved => reserved?,
+        let reserve = || -> Result<()> {
+            let file = shared.device.open(name, OpenMode::Write)?;
+            let len = shared.device.len(&file)?;
+            if len < wanted {
+                shared.reserve_file(&file, len, wanted - len)?;
+            }
+            Ok(())
+        };
+        match reserve() {
+            Ok(()) | Err(Error::Full(_)) => {}
+            Err(error) => tracing::warn!(name, %error, "no room was kept for the next image"),
         }
     }
-    Ok(())
 }
 
 /// Steps 3 to 6.
@@ -462,7 +477,7 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
         let place = NodePlace { file: node_file(work.file), page: region.page, tag: region.tag };
         shared.checkpointed(region.prefix.first_key(), *position, place);
     }
-    reserve_images(shared, u64::from(image.pages))?;
+    reserve_images(shared, u64::from(image.pages));
     shared.replay_start.store(work.cut.position, Ordering::Release);
     shared.checkpoint_full.store(false, Ordering::Release);
     Counters::add(&shared.counters.checkpoints, 1);

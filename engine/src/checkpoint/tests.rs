@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use pleach_beatree::region::Nodes;
 use pleach_core::{Blake3, Hasher as _, Key};
-use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
+use pleach_io::Operation;
+use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
 use super::checkpoint;
 use crate::tools::{CheckOptions, check_on};
@@ -28,7 +29,8 @@ fn loaded() -> (SimDb, SimDisk, SimRuntime) {
         .cache_mib(8)
         .trie_cache_kib(Some(0))
         .threads(1)
-        .geometry(Geometry::tiny());
+        .geometry(Geometry::tiny())
+        .log_limit_bytes(256 << 10);
     let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("created");
     let pairs = (0..PAIRS).map(|at| (id(at), Value::from(vec![1; 200])));
     db.bulk_load(pairs, LoadOptions::new().memory_mib(8)).expect("loaded");
@@ -84,4 +86,34 @@ fn nodes_that_are_away_stay_away() {
     db.close().expect("closed");
     let report = check_on(&disk, CheckOptions::default()).expect("checked");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+/// Once the superblock is written, failing to keep room for the next image is the failure of no write
+/// and no sync.
+#[test]
+fn what_fails_beside_writes_and_syncs_poisons_nothing() {
+    for operation in [Operation::Open, Operation::Allocate] {
+        let (db, disk, runtime) = loaded();
+        let fault = Fault::Errno(code::EIO);
+        disk.inject(Rule::nth(operation, "image", 1, Times::Forever, fault));
+        let made = db.metrics().checkpoints;
+        // More than the log may have without a checkpoint, and less than twice that.
+        for round in 0..18 {
+            let value = Value::from(vec![round; 1000]);
+            let put = (0..20).map(|at| Access::write(id(at), Some(value.clone()))).collect();
+            let session = db.session(SessionOptions::new()).expect("a session");
+            session.finish(put).expect("finished").commit().expect("committed");
+            runtime.step_some(20);
+        }
+        assert!(!db.is_poisoned(), "{operation:?}");
+        // Without its file an image is not begun, and without more room it is made.
+        let more = db.metrics().checkpoints > made;
+        assert_eq!(more, operation == Operation::Allocate, "{operation:?}");
+        disk.heal();
+        runtime.clock().advance(Duration::from_secs(61));
+        checkpoint(&db.shared, false).expect("a checkpoint");
+        db.close().expect("closed");
+        let report = check_on(&disk, CheckOptions::default()).expect("checked");
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
+    }
 }
