@@ -2,7 +2,8 @@
 //!
 //! What pends on such a page stays pending: in memory, in the log, and in the delta of every image,
 //! so that nothing is lost and the log can be cut. Whoever needs the page gets its error. It is tried
-//! again from time to time, and comes back with the first read that succeeds, whoever does it.
+//! again from time to time, and comes back with the first read that succeeds, whoever does it. One that
+//! contradicts the index is out of the cache, too, and given to nobody: a flush alone brings it back.
 //!
 //! Invariants:
 //! * only failed *reads*, and pages whose content contradicts the index, are set aside; a failed write
@@ -118,6 +119,16 @@ impl Quarantine {
     /// Has a page been set aside, be it on trial?
     pub(crate) fn suspects(&self, file: &'static str, page: u64) -> bool {
         self.len() > 0 && self.pages.lock().contains_key(&(file, page))
+    }
+
+    /// What is wrong with a page that reads well and contradicts the index, be it on trial.
+    pub(crate) fn contradicting(&self, file: &'static str, page: u64) -> Option<Error> {
+        if self.len() == 0 {
+            return None;
+        }
+        let pages = self.pages.lock();
+        let entry = pages.get(&(file, page)).filter(|entry| entry.why == Why::Contradicts)?;
+        Some(entry.listed.error.clone())
     }
 
     /// A page was read well; gives its prefix when that brings it back.
