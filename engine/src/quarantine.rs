@@ -304,14 +304,13 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         nodes: &mut Vec<Node>,
     ) -> Result<bool> {
         let (page, prefix) = ((file_name(at.file), at.page), *region.prefix());
-        let read = match self.read_nodes(region, at, nodes) {
-            Ok(read) => read,
-            Err(_) => {
-                self.make_resident(prefix.first_key()).inspect_err(|error| {
-                    self.set_aside(page, prefix, error.clone(), Why::Unreadable);
-                })?;
-                false
-            }
+        let read = if let Ok(read) = self.read_nodes(region, at, nodes) {
+            read
+        } else {
+            self.make_resident(prefix.first_key()).inspect_err(|error| {
+                self.set_aside(page, prefix, error.clone(), Why::Unreadable);
+            })?;
+            false
         };
         self.node_page_is_back(page);
         Ok(read)

@@ -132,7 +132,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             self.shared.enters(Task::Checkpoint, "waiting for a moment without commits");
             return Ok(match start(&self.shared, LAST_NUMBERS)? {
                 Started::Begun(work) => {
-                    self.work = Some(work);
+                    self.work = Some(*work);
                     // There may be room now, and what could not be read may be readable: whoever
                     // commits waits for what comes of it.
                     self.shared.checkpoint_full.store(false, Ordering::Release);
@@ -217,7 +217,7 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(
     shared.try_nodes_aside()?;
     let mut work = loop {
         match start(shared, 0)? {
-            Started::Begun(work) => break work,
+            Started::Begun(work) => break *work,
             Started::CommitInFlight => {}
             Started::PutOff(error) => return Err(error),
         }
@@ -239,7 +239,7 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(
 
 /// What comes of step 1.
 enum Started<D: Device> {
-    Begun(Work<D>),
+    Begun(Box<Work<D>>),
     CommitInFlight,
     /// There is no number for the image, or no file: nothing was written, and it can be tried again.
     PutOff(Error),
@@ -265,7 +265,7 @@ fn start<H: Hasher, D: Device, R: Runtime>(
         Ok(writer) => writer,
         Err(error) => return Ok(Started::PutOff(error)),
     };
-    Ok(Started::Begun(Work {
+    Ok(Started::Begun(Box::new(Work {
         writer,
         file,
         cut,
@@ -278,7 +278,7 @@ fn start<H: Hasher, D: Device, R: Runtime>(
         position: cut.position,
         read: None,
         nodes: Vec::new(),
-    }))
+    })))
 }
 
 /// Step 2, for up to `count` regions.
