@@ -117,3 +117,29 @@ fn what_fails_beside_writes_and_syncs_poisons_nothing() {
         assert!(report.findings.is_empty(), "{:?}", report.findings);
     }
 }
+
+/// Each attempt once began with the other image, and left one whole one.
+#[test]
+fn no_image_is_begun_while_nodes_cannot_be_read() {
+    let (db, disk, _) = loaded();
+    db.shared.evict_nodes().expect("evicted");
+    // Leaf pages, too: what of them is cached shall not do.
+    db.shared.cache.set_budget(0);
+    let fails = |operation, file| {
+        let fault = Fault::Errno(code::EIO);
+        disk.inject(Rule::nth(operation, file, 1, Times::Forever, fault));
+    };
+    for file in ["image", "spill", "leaf"] {
+        fails(Operation::Read, file);
+    }
+    checkpoint(&db.shared, false).expect_err("no nodes are readable");
+    assert_eq!(db.quarantined().len(), 1, "{:?}", db.quarantined());
+    // Whoever begins an image opens its file.
+    fails(Operation::Open, "image");
+    let error = checkpoint(&db.shared, false).expect_err("no nodes are readable").to_string();
+    assert!(error.contains("Read"), "{error}");
+    disk.heal();
+    checkpoint(&db.shared, false).expect("a checkpoint");
+    assert!(db.quarantined().is_empty(), "{:?}", db.quarantined());
+    db.close().expect("closed");
+}
