@@ -163,6 +163,11 @@ impl Cache {
         self.lock(place).insert(place, tag, page, batch)
     }
 
+    /// The same for a page that shall not be found here: it is the caller's alone.
+    pub fn outside(page: &Page) -> Arc<CachedPage> {
+        CachedPage::fill(None, page)
+    }
+
     /// Hangs a treelet on a page that has none, if the page is still here and there is room: what
     /// no page needs, up to a third of the budget; with `soon` (a flush will use it) also the room
     /// of other pages, up to a sixteenth.

@@ -29,6 +29,7 @@ use crate::log::{
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::overflow::{self, Tentative};
+use crate::sequencer::State;
 use crate::shared::{PoisonOnPanic, Shared, Tip};
 use crate::undo::Changes;
 use crate::view::View;
@@ -82,6 +83,8 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     let Target { view, prev_root, root } = *target;
     let base = view.base;
     shared.throttle()?;
+    // Before anything is written for it: a block that was given back may come again and again.
+    check_parent(shared, &shared.sequencer.lock(), target)?;
     let spilled = spill_large(shared, chunks, taken)?;
     let blob: Arc<[u8]> = blob.map_or_else(|| Arc::clone(&shared.tip.lock().blob), Into::into);
     let number = base + 1;
@@ -98,10 +101,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         let hold = (tries > TRIES).then(|| shared.structure.lock());
         let shapes = {
             let state = shared.sequencer.lock();
-            state.check_open()?;
-            if state.ticketed != base {
-                return Err(Error::StaleParent { base, tip: state.ticketed });
-            }
+            check_parent(shared, &state, target)?;
             state.shapes
         };
         renew(shared, view, chunks)?;
@@ -115,19 +115,11 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         }
         shared.sequencer.make_room(bytes)?;
         let mut state = shared.sequencer.lock();
-        state.check_open()?;
-        if state.ticketed != base {
-            return Err(Error::StaleParent { base, tip: state.ticketed });
-        }
+        check_parent(shared, &state, target)?;
         if state.shapes != shapes || !state.has_room(bytes) {
             drop(state);
             drop(hold);
             continue;
-        }
-        // A number names one state only: a block on another state of that number is stale.
-        let tip = shared.tip.lock().clone();
-        if tip.number == base && tip.root != *prev_root {
-            return Err(Error::StaleParent { base, tip: base });
         }
         let position = state.queue(record);
         spilled.named();
@@ -144,6 +136,25 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     }
     publish(shared, number, end, root, chunks, blob)?;
     Ok(number)
+}
+
+/// May a commit on this parent take the next ticket?
+fn check_parent<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    state: &State,
+    target: &Target<'_>,
+) -> Result<()> {
+    state.check_open()?;
+    let base = target.view.base;
+    if state.ticketed != base {
+        return Err(Error::StaleParent { base, tip: state.ticketed });
+    }
+    // A number names one state only: a block on another state of that number is stale.
+    let tip = shared.tip.lock();
+    if tip.number == base && tip.root != *target.prev_root {
+        return Err(Error::StaleParent { base, tip: base });
+    }
+    Ok(())
 }
 
 /// Refolds the chunks below which a flush has split or merged pages since they were folded: on the

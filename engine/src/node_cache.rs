@@ -217,6 +217,46 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         if !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
             return Ok(());
         }
+        let mut nodes = Vec::with_capacity(state.cuts.len());
+        self.parse_nodes(region, state.cuts.len(), place, buf, &mut nodes)?;
+        state.nodes = Nodes::Resident(nodes);
+        state.paged_at = Some(*place);
+        drop(state);
+        self.read_well(file_name(place.file), place.page);
+        Ok(())
+    }
+
+    /// Reads nodes that are away, for a copy; in memory they are not, before and after. Says whether
+    /// these are still the region's.
+    pub(crate) fn read_nodes(
+        &self,
+        region: &Region,
+        place: &NodePlace,
+        nodes: &mut Vec<Node>,
+    ) -> Result<bool> {
+        let mut buf = self.buffers.take();
+        let read = self.device.read_at(self.node_cache.file(place), &mut buf, place.page * 4096);
+        let parsed = read.map_err(Error::from).and_then(|()| {
+            Counters::add(&self.counters.upper_trie_pages_read, 1);
+            let state = region.read();
+            if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+                return Ok(false);
+            }
+            self.parse_nodes(region, state.cuts.len(), place, &buf, nodes).map(|()| true)
+        });
+        self.buffers.give(buf);
+        parsed
+    }
+
+    /// The nodes in a region's branch page.
+    fn parse_nodes(
+        &self,
+        region: &Region,
+        children: usize,
+        place: &NodePlace,
+        buf: &PageBuf,
+        nodes: &mut Vec<Node>,
+    ) -> Result<()> {
         let (file, page) = (file_name(place.file), place.page);
         let view = BranchView::parse(buf.page(0), &identity(self.database, place))
             .map_err(|error| Error::Page { file, page, error })?;
@@ -224,12 +264,11 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         if found != place.tag {
             return Err(Error::StalePage { file, page, expected: place.tag, found });
         }
-        if view.prefix() != *region.prefix() || view.len() != state.cuts.len() {
+        if view.prefix() != *region.prefix() || view.len() != children {
             return Err(Error::Corrupt(format!("page {page} of {file} belongs to another region")));
         }
-        let nodes: Vec<Node> = view.iter().map(|(_, entry)| entry.node).collect();
-        state.nodes = Nodes::Resident(nodes);
-        state.paged_at = Some(*place);
+        nodes.clear();
+        nodes.extend(view.iter().map(|(_, entry)| entry.node));
         Ok(())
     }
 

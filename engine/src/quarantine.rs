@@ -2,7 +2,8 @@
 //!
 //! What pends on such a page stays pending: in memory, in the log, and in the delta of every image,
 //! so that nothing is lost and the log can be cut. Whoever needs the page gets its error. It is tried
-//! again from time to time, and comes back with the first read that succeeds, whoever does it.
+//! again from time to time, and comes back with the first read that succeeds, whoever does it. One that
+//! contradicts the index is out of the cache, too, and given to nobody: a flush alone brings it back.
 //!
 //! Invariants:
 //! * only failed *reads*, and pages whose content contradicts the index, are set aside; a failed write
@@ -11,13 +12,14 @@
 //!   [`FIRST`], then after twice as long each time, at most [`LONGEST`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pleach_beatree::RegionState;
-use pleach_beatree::region::Nodes;
-use pleach_core::{Hasher, Key, Prefix};
+use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::{Region, RegionState};
+use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Event, Runtime};
 
 use crate::error::{Error, Result};
@@ -117,6 +119,16 @@ impl Quarantine {
     /// Has a page been set aside, be it on trial?
     pub(crate) fn suspects(&self, file: &'static str, page: u64) -> bool {
         self.len() > 0 && self.pages.lock().contains_key(&(file, page))
+    }
+
+    /// What is wrong with a page that reads well and contradicts the index, be it on trial.
+    pub(crate) fn contradicting(&self, file: &'static str, page: u64) -> Option<Error> {
+        if self.len() == 0 {
+            return None;
+        }
+        let pages = self.pages.lock();
+        let entry = pages.get(&(file, page)).filter(|entry| entry.why == Why::Contradicts)?;
+        Some(entry.listed.error.clone())
     }
 
     /// A page was read well; gives its prefix when that brings it back.
@@ -240,7 +252,6 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     pub(crate) fn read_well(&self, file: &'static str, page: u64) {
         if let Some(prefix) = self.quarantine.read_well(file, page) {
             self.comes_up(file, prefix);
-            self.work.notify();
         }
     }
 
@@ -249,6 +260,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             self.ripe.lock().push_back(prefix);
         }
         self.stuck.flush_goes_on();
+        // Nodes of this page, or such as are folded from it, may be what the checkpoint waits for.
+        self.stuck.set_checkpoint(None);
+        self.work.notify();
     }
 
     /// Is a region's leaf page aside?
@@ -264,8 +278,8 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         self.quarantine.keeps(file_name(at.file), at.page, false)
     }
 
-    /// Brings the nodes of the region over a key into memory for the background, unless they are
-    /// aside; a failure sets them aside.
+    /// Brings the nodes of the region over a key into memory for the flush, unless they are aside; a
+    /// failure sets them aside.
     pub(crate) fn bring_nodes(&self, key: &Key) -> Result<()> {
         let away = self.in_region(key, |region, state| match &state.nodes {
             Nodes::Resident(_) => None,
@@ -278,6 +292,62 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         self.make_resident(key).inspect_err(|error| {
             self.set_aside(page, prefix, error.clone(), Why::Unreadable);
         })
+    }
+
+    /// Reads nodes that are away, for an image. A page that is aside is tried all the same: whoever
+    /// closes waits for no trial, and an image lacks all regions when it lacks one. Says whether they
+    /// were read; otherwise they have been folded and are in memory, or the region has changed.
+    pub(crate) fn nodes_for_image(
+        &self,
+        region: &Region,
+        at: &NodePlace,
+        nodes: &mut Vec<Node>,
+    ) -> Result<bool> {
+        let (page, prefix) = ((file_name(at.file), at.page), *region.prefix());
+        let read = if let Ok(read) = self.read_nodes(region, at, nodes) {
+            read
+        } else {
+            self.make_resident(prefix.first_key()).inspect_err(|error| {
+                self.set_aside(page, prefix, error.clone(), Why::Unreadable);
+            })?;
+            false
+        };
+        self.node_page_is_back(page);
+        Ok(read)
+    }
+
+    /// Tries the node pages that are aside, for an image that is about to be begun.
+    pub(crate) fn try_nodes_aside(&self) -> Result<()> {
+        if self.quarantine.len() == 0 {
+            return Ok(());
+        }
+        for Quarantined { file, page, prefix, .. } in self.quarantine.list() {
+            if file == LEAF_FILE {
+                continue;
+            }
+            let named = self.in_region(prefix.first_key(), |region, state| match &state.nodes {
+                Nodes::Paged(at) if (file_name(at.file), at.page) == (file, page) => {
+                    Some((Arc::clone(region), *at))
+                }
+                _ => None,
+            });
+            match named {
+                Some((region, at)) => {
+                    self.nodes_for_image(&region, &at, &mut Vec::new())?;
+                }
+                // In memory, or on another page.
+                None => self.node_page_is_back((file, page)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A page of nodes is readable, or nobody needs it any more.
+    fn node_page_is_back(&self, (file, page): (&'static str, u64)) {
+        if self.quarantine.suspects(file, page) {
+            self.quarantine.forget(file, page);
+            self.comes_up(file, Prefix::ROOT);
+        }
     }
 
     /// Tries some of the pages whose time has come.

@@ -207,8 +207,37 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         found
     }
 
-    /// Checks a page that was read and puts it into the cache.
+    /// Checks a page that was read and puts it into the cache. A page that contradicts the index is
+    /// refused: the next commit on it would fold what it has into the root.
     pub(crate) fn admit(&self, at: &Located, buf: PageBuf) -> Result<Arc<CachedPage>> {
+        self.check_leaf(at, &buf)?;
+        self.refuse_contradicting(at.place)?;
+        let page =
+            self.cache.insert(at.place, at.tag, buf.page(0), self.batch.load(Ordering::Relaxed));
+        self.buffers.give(buf);
+        // The flush says so first and empties the cache then: one of both sees the other.
+        self.refuse_contradicting(at.place).inspect_err(|_| self.cache.remove(at.place))?;
+        self.read_well(LEAF_FILE, u64::from(at.place));
+        Ok(page)
+    }
+
+    /// The same for the flush, which looks for itself whether a page contradicts the index. Such a page
+    /// is the flush's alone until then.
+    pub(crate) fn admit_for_flush(&self, at: &Located, buf: PageBuf) -> Result<Arc<CachedPage>> {
+        if self.refuse_contradicting(at.place).is_ok() {
+            return self.admit(at, buf);
+        }
+        self.check_leaf(at, &buf)?;
+        let page = Cache::outside(buf.page(0));
+        self.buffers.give(buf);
+        Ok(page)
+    }
+
+    fn refuse_contradicting(&self, place: u32) -> Result<()> {
+        self.quarantine.contradicting(LEAF_FILE, u64::from(place)).map_or(Ok(()), Err)
+    }
+
+    fn check_leaf(&self, at: &Located, buf: &PageBuf) -> Result<()> {
         let page = u64::from(at.place);
         LeafView::parse(buf.page(0), &self.leaf_identity(at.place))
             .map_err(|error| Error::Page { file: LEAF_FILE, page, error })?;
@@ -216,11 +245,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         if found != at.tag {
             return Err(Error::StalePage { file: LEAF_FILE, page, expected: at.tag, found });
         }
-        let page =
-            self.cache.insert(at.place, at.tag, buf.page(0), self.batch.load(Ordering::Relaxed));
-        self.buffers.give(buf);
-        self.read_well(LEAF_FILE, u64::from(at.place));
-        Ok(page)
+        Ok(())
     }
 
     /// The batch that makes this commit begins: pages that it reads stay until the next one.

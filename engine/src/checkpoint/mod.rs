@@ -12,16 +12,19 @@
 pub(crate) mod delta;
 pub(crate) mod image;
 pub(crate) mod table;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pleach_beatree::Region;
 use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_beatree::space::{self, Extents};
 use pleach_core::page::branch::Entry;
 use pleach_core::page::stream::StreamId;
-use pleach_core::{Hasher, Key};
+use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Event, OpenMode, Runtime, Step};
 
 use crate::error::{Error, Result};
@@ -35,6 +38,8 @@ use crate::watchdog::{IDLE, Task};
 use image::{ImageWriter, Written, node_file};
 use table::{StreamPlace, Table};
 
+/// How often a region's nodes may come and go between their reading and their copying, in one step.
+const COPIES: usize = 4;
 /// Pages that an image may grow by, beside a quarter, without asking for room.
 const IMAGE_SLACK: u64 = 32;
 
@@ -51,6 +56,9 @@ struct Work<D: Device> {
     map: Vec<u8>,
     /// Highest log position in the image.
     position: u64,
+    /// Nodes that were read for a copy of their region, and where: they do not enter memory for it.
+    read: Option<NodePlace>,
+    nodes: Vec<Node>,
 }
 
 /// The checkpoint task.
@@ -59,6 +67,8 @@ pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
     work: Option<Work<D>>,
     /// The log could not be prepared beyond this.
     refused_at: Option<u64>,
+    /// Both image files were told to have room for an image of so many pages.
+    room_for: u64,
     /// Checkpoints in a row that met nodes which cannot be read, and when the next may be.
     failures: u32,
     not_before: Duration,
@@ -74,7 +84,14 @@ enum Serialised {
 
 impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
     pub(crate) fn new(shared: Arc<Shared<H, D, R>>) -> Self {
-        Self { shared, work: None, refused_at: None, failures: 0, not_before: Duration::ZERO }
+        Self {
+            shared,
+            work: None,
+            refused_at: None,
+            room_for: 0,
+            failures: 0,
+            not_before: Duration::ZERO,
+        }
     }
 
     /// One step of the task.
@@ -107,28 +124,33 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             }
         }
         self.prepare_log();
+        self.keep_room();
         let Some(work) = &mut self.work else {
             if !self.shared.log_is_long() {
                 return Ok(Step::Idle);
             }
             let wait = self.not_before.saturating_sub(self.shared.runtime.now());
-            if !wait.is_zero() {
+            // A page that has come back may have been the one that was missing.
+            if !wait.is_zero() && self.shared.stuck.checkpoint_error().is_some() {
                 self.shared.enters(Task::Checkpoint, IDLE);
                 return Ok(Step::IdleFor(wait));
             }
-            self.shared.enters(Task::Checkpoint, "waiting for a moment without commits");
-            self.work = match start(&self.shared, LAST_NUMBERS) {
-                Err(error @ Error::FlushNumbers) => return Ok(self.puts_off(error)),
-                work => work?,
-            };
-            if self.work.is_some() {
-                // There may be room now: whoever commits waits for what comes of it.
-                self.shared.checkpoint_full.store(false, Ordering::Release);
+            // An image that is begun is one less to fall back on.
+            if let Err(error) = self.shared.try_nodes_aside() {
+                return Ok(self.puts_off(error));
             }
-            return Ok(if self.work.is_some() {
-                Step::Again
-            } else {
-                Step::IdleFor(Duration::from_millis(1))
+            self.shared.enters(Task::Checkpoint, "waiting for a moment without commits");
+            return Ok(match start(&self.shared, LAST_NUMBERS)? {
+                Started::Begun(work) => {
+                    self.work = Some(*work);
+                    // There may be room now, and what could not be read may be readable: whoever
+                    // commits waits for what comes of it.
+                    self.shared.checkpoint_full.store(false, Ordering::Release);
+                    self.shared.stuck.set_checkpoint(None);
+                    Step::Again
+                }
+                Started::CommitInFlight => Step::IdleFor(Duration::from_millis(1)),
+                Started::PutOff(error) => self.puts_off(error),
             });
         };
         self.shared.enters(Task::Checkpoint, "serialising regions");
@@ -166,6 +188,17 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
         if self.shared.closing.load(Ordering::Acquire) { Step::Done } else { Step::IdleFor(wait) }
     }
 
+    /// Keeps room for the next image as regions and pending changes grow, so that a disk that fills up
+    /// between two checkpoints does not keep the next one, and with it a close, from being written.
+    fn keep_room(&mut self) {
+        let pending = self.shared.counters.pending_bytes.load(Ordering::Relaxed);
+        let pages = self.shared.top.load().regions().len() as u64 + pending / 4096;
+        if pages > self.room_for {
+            reserve_images(&self.shared, pages);
+            self.room_for = pages + pages / 4;
+        }
+    }
+
     /// Keeps the log prepared for half a segment more. Where that fails nothing is lost: the commit that
     /// needs the segment tries again, and says so.
     fn prepare_log(&mut self) {
@@ -185,14 +218,29 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
     }
 }
 
-/// A whole checkpoint on the calling thread, as close and creation make it.
+/// A whole checkpoint on the calling thread, as close and bulk load make it.
 pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     clean: bool,
 ) -> Result<()> {
+    let made = checkpoint_now(shared, clean);
+    // The stages were the caller's: the task itself, which may sleep for long, has nothing to do with
+    // how far they got.
+    shared.enters(Task::Checkpoint, IDLE);
+    made
+}
+
+fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    clean: bool,
+) -> Result<()> {
+    // As for the task: no image is begun that is known not to come to its end.
+    shared.try_nodes_aside()?;
     let mut work = loop {
-        if let Some(work) = start(shared, 0)? {
-            break work;
+        match start(shared, 0)? {
+            Started::Begun(work) => break *work,
+            Started::CommitInFlight => {}
+            Started::PutOff(error) => return Err(error),
         }
         // Another thread is between a commit's ticket and its publication, which says so.
         shared.runtime.wait(&shared.progress, Some(Duration::from_millis(10)), &mut || {
@@ -210,22 +258,36 @@ pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(
     finish(shared, work, end)
 }
 
-/// Step 1; `None` when a commit is in flight.
+/// What comes of step 1.
+enum Started<D: Device> {
+    Begun(Box<Work<D>>),
+    CommitInFlight,
+    /// There is no number for the image, or no file: nothing was written, and it can be tried again.
+    PutOff(Error),
+}
+
+/// Step 1.
 fn start<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     kept: u64,
-) -> Result<Option<Work<D>>> {
+) -> Result<Started<D>> {
     // Tip and map are those of the very point where the replay starts.
     let Some((cut, (tip, map))) = shared
         .sequencer
         .cut(|point| (shared.tip.lock().clone(), overflow_map(shared, point.position)))?
     else {
-        return Ok(None);
+        return Ok(Started::CommitInFlight);
     };
     let file = shared.superblocks.lock().newest().image.file.other();
-    let number = shared.flush_number(kept)?;
-    Ok(Some(Work {
-        writer: ImageWriter::start(&shared.device, file, shared.database, number)?,
+    let writer = shared
+        .flush_number(kept)
+        .and_then(|number| ImageWriter::start(&shared.device, file, shared.database, number));
+    let writer = match writer {
+        Ok(writer) => writer,
+        Err(error) => return Ok(Started::PutOff(error)),
+    };
+    Ok(Started::Begun(Box::new(Work {
+        writer,
         file,
         cut,
         tip,
@@ -235,7 +297,9 @@ fn start<H: Hasher, D: Device, R: Runtime>(
         delta: Vec::new(),
         map: map?,
         position: cut.position,
-    }))
+        read: None,
+        nodes: Vec::new(),
+    })))
 }
 
 /// Step 2, for up to `count` regions.
@@ -248,30 +312,48 @@ fn serialise<H: Hasher, D: Device, R: Runtime>(
         let Some(key) = work.next else { return Ok(Serialised::All) };
         // Whatever is full is written before the lock is taken.
         work.writer.make_room()?;
-        // What is brought in stays until it is copied.
-        let _nodes = shared.keep_nodes();
-        if let Err(error) = shared.bring_nodes(&key) {
-            return Ok(Serialised::Unreadable(error));
+        // Who is overtaken each time goes on with the next step.
+        for _ in 0..COPIES {
+            let Some((region, at)) = copy_region(shared, work, &key)? else { break };
+            work.read = None;
+            match shared.nodes_for_image(&region, &at, &mut work.nodes) {
+                Ok(read) => work.read = read.then_some(at),
+                Err(error) => return Ok(Serialised::Unreadable(error)),
+            }
         }
-        let (writer, written, delta) = (&mut work.writer, &mut work.written, &mut work.delta);
-        let (position, next) = shared.in_region(&key, |region, state| -> Result<_> {
-            let Nodes::Resident(nodes) = &state.nodes else { return Ok((None, Some(key))) };
-            let entries = state.cuts.iter().zip(nodes).map(|(cut, node)| Entry {
-                depth: cut.prefix.len(),
-                place: cut.place.map(u64::from),
-                tag: cut.tag,
-                node: *node,
-            });
-            let (page, tag) = writer.branch(region.prefix(), 1, state.position, entries)?;
-            written.push(Written { prefix: *region.prefix(), page, tag, node: state.own });
-            delta::encode(delta, region.prefix(), state);
-            Ok((Some(state.position), region.prefix().next().map(|next| *next.first_key())))
-        })?;
-        work.positions.extend(position);
-        work.position = work.position.max(position.unwrap_or(0));
-        work.next = next;
     }
     Ok(if work.next.is_none() { Serialised::All } else { Serialised::Some })
+}
+
+/// Copies the region over a key, unless its nodes are away and not those that were read: then it says
+/// which region that is and where they are. Nodes that are away stay away: an image that brought in
+/// what it copies would leave the nodes of all regions in memory, whatever they may take.
+fn copy_region<H: Hasher, D: Device, R: Runtime>(
+    shared: &Shared<H, D, R>,
+    work: &mut Work<D>,
+    key: &Key,
+) -> Result<Option<(Arc<Region>, NodePlace)>> {
+    shared.in_region(key, |region, state| {
+        let nodes = match &state.nodes {
+            Nodes::Resident(nodes) => nodes,
+            // A place names a page with exactly the region's nodes.
+            Nodes::Paged(at) if work.read == Some(*at) => &work.nodes,
+            Nodes::Paged(at) => return Ok(Some((Arc::clone(region), *at))),
+        };
+        let entries = state.cuts.iter().zip(nodes).map(|(cut, node)| Entry {
+            depth: cut.prefix.len(),
+            place: cut.place.map(u64::from),
+            tag: cut.tag,
+            node: *node,
+        });
+        let (page, tag) = work.writer.branch(region.prefix(), 1, state.position, entries)?;
+        work.written.push(Written { prefix: *region.prefix(), page, tag, node: state.own });
+        delta::encode(&mut work.delta, region.prefix(), state);
+        work.positions.push(state.position);
+        work.position = work.position.max(state.position);
+        work.next = region.prefix().next().map(|next| *next.first_key());
+        Ok(None)
+    })
 }
 
 /// The overflow map as of a point of the log, as a recovery wants it: runs that records up to
@@ -341,23 +423,25 @@ fn place_of<D: Device>(
 
 /// Keeps room for the next images in both files: a checkpoint on a full disk is what lets its log, and
 /// with it the disk, become free again. Without room they stay as they are.
-fn reserve_images<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
-    pages: u64,
-) -> Result<()> {
+///
+/// The checkpoint has been made by then, and this is neither a write nor a sync of anything: whatever
+/// fails, nothing is lost but the room.
+fn reserve_images<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>, pages: u64) {
     let wanted = (pages + pages / 4 + IMAGE_SLACK) * 4096;
     for name in crate::files::IMAGES {
-        let file = shared.device.open(name, OpenMode::Write)?;
-        let len = shared.device.len(&file)?;
-        if len >= wanted {
-            continue;
-        }
-        match shared.reserve_file(&file, len, wanted - len) {
-            Err(Error::Full(_)) => {}
-            reserved => reserved?,
+        let reserve = || -> Result<()> {
+            let file = shared.device.open(name, OpenMode::Write)?;
+            let len = shared.device.len(&file)?;
+            if len < wanted {
+                shared.reserve_file(&file, len, wanted - len)?;
+            }
+            Ok(())
+        };
+        match reserve() {
+            Ok(()) | Err(Error::Full(_)) => {}
+            Err(error) => tracing::warn!(name, %error, "no room was kept for the next image"),
         }
     }
-    Ok(())
 }
 
 /// Steps 3 to 6.
@@ -414,7 +498,7 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
         let place = NodePlace { file: node_file(work.file), page: region.page, tag: region.tag };
         shared.checkpointed(region.prefix.first_key(), *position, place);
     }
-    reserve_images(shared, u64::from(image.pages))?;
+    reserve_images(shared, u64::from(image.pages));
     shared.replay_start.store(work.cut.position, Ordering::Release);
     shared.checkpoint_full.store(false, Ordering::Release);
     Counters::add(&shared.counters.checkpoints, 1);

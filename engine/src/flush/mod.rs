@@ -72,6 +72,8 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     queue: Option<D::Queue>,
     folder: Folder<H>,
     round: Round,
+    /// Pages that a round takes: fewer where there was no room for more.
+    limit: usize,
     stage: Stage,
     freed: VecDeque<Freed>,
     /// Pages to be written although they are not ripe, in key order.
@@ -98,6 +100,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             queue: None,
             folder: Folder::new(),
             round: Round::default(),
+            limit: ROUND,
             stage: Stage::Idle,
             freed: VecDeque::new(),
             chosen: VecDeque::new(),
@@ -118,8 +121,18 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             Ok(step) => step,
             Err(Error::Full(_)) => {
                 // Nothing was lost: the changes stay pending and are tried again.
+                let tried = self.round.len();
                 self.round.abandon(&self.shared);
                 self.stage = Stage::Idle;
+                let closing = self.shared.closing.load(Ordering::Acquire);
+                if tried > 1 && !closing {
+                    // The places that are left may do for fewer pages, which give theirs back.
+                    self.limit = tried / 4 + 1;
+                    return Step::Again;
+                }
+                if !self.freed.is_empty() && !closing {
+                    return Step::IdleFor(SYNC_AFTER / 2);
+                }
                 self.shared.full.store(true, Ordering::Release);
                 self.shared.progress.notify();
                 self.shared.enters(Task::Flush, IDLE);
@@ -179,6 +192,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 };
                 self.freed.push_back(freed);
                 self.stage = Stage::Idle;
+                self.limit = ROUND.min(self.limit * 2);
                 self.shared.full.store(false, Ordering::Release);
                 self.shared.progress.notify();
                 Ok(Step::Again)
@@ -226,6 +240,8 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             return Ok(self.puts_off(published, &wanted, error));
         }
         (self.failures, self.put_off) = (0, None);
+        // What was said of an earlier round of this commit holds no longer.
+        self.shared.stuck.flush_goes_on();
         if self.round.is_empty() {
             return Ok(Step::Again);
         }
@@ -289,7 +305,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     /// the most pending changes.
     fn wanted(&mut self, drain: bool) -> Vec<Prefix> {
         let mut ripe = self.shared.ripe.lock();
-        let count = ripe.len().min(ROUND);
+        let count = ripe.len().min(self.limit);
         let mut wanted: Vec<Prefix> = ripe.drain(..count).collect();
         drop(ripe);
         if wanted.is_empty() && (drain || self.shared.is_pressed()) {
@@ -298,7 +314,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 chosen.sort_unstable();
                 self.chosen = chosen.into();
             }
-            let count = self.chosen.len().min(ROUND);
+            let count = self.chosen.len().min(self.limit);
             wanted.extend(self.chosen.drain(..count));
         }
         wanted.sort_unstable();

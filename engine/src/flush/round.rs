@@ -109,6 +109,11 @@ impl Round {
         self.pieces.is_empty()
     }
 
+    /// Ranges that it replaces.
+    pub(super) fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
     /// Step 1: pages and pending changes of the wanted prefixes.
     pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
         &mut self,
@@ -249,6 +254,8 @@ impl Round {
             if let Some(place) = source.place {
                 let page = (LEAF_FILE, u64::from(place));
                 shared.set_aside(page, source.prefix, disagree(&piece.range), Why::Contradicts);
+                // No session shall have it either, see `Shared::admit`.
+                shared.cache.remove(place);
             }
         }
         let written = piece.sources.iter().flat_map(|source| &source.written);
@@ -591,7 +598,7 @@ fn read_all<H: Hasher, D: Device, R: Runtime>(
         if let Some(completion) = queue.wait()? {
             let (at, source) = &mut sources[usize::try_from(completion.token).expect("an index")];
             let read = completion.result.map_err(Error::from);
-            match read.and_then(|()| shared.admit(at, completion.buf)) {
+            match read.and_then(|()| shared.admit_for_flush(at, completion.buf)) {
                 Ok(page) => {
                     source.tiles.1 = 0;
                     add_stored_tiles(&mut source.tiles, &page, &source.prefix, &source.pending);

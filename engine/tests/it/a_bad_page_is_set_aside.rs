@@ -285,3 +285,45 @@ fn nodes_whose_page_is_bad_are_folded_anew() {
         db.close().expect("closed");
     }
 }
+
+/// Whoever needs nodes tries their page, be it aside: a close once failed for up to a minute on what
+/// had been true before, and a checkpoint waited as long without one read.
+#[test]
+fn a_page_of_nodes_that_reads_well_again_is_back_at_once() {
+    for closes in [true, false] {
+        let mut setup = setup(600);
+        setup.nodes_stay = false;
+        let (image, mut model) = at_rest(&setup);
+        let disk = SimDisk::from_image_with(&image, 3, unrecorded());
+        let (db, runtime) = setup.open(&disk, 1).expect("opens");
+        commit(&db, Vec::new()).expect("an empty commit");
+        runtime.step_some(200);
+        for file in ["image", "spill", "leaf"] {
+            let fault = Fault::Errno(code::EIO);
+            disk.inject(Rule::nth(Operation::Read, file, 1, Times::Forever, fault));
+        }
+        // Many trials: the next is far off.
+        for _ in 0..7 {
+            let drained = db.drain(0);
+            assert!(matches!(drained, Err(Error::Quarantined { .. })), "{drained:?}");
+            runtime.clock().advance(Duration::from_secs(61));
+        }
+        let drained = db.drain(0);
+        assert!(matches!(drained, Err(Error::Quarantined { .. })), "{drained:?}");
+        assert!(db.quarantined().iter().any(|aside| aside.file != "leaf"));
+        disk.heal();
+        if closes {
+            db.close().expect("the page reads well");
+            continue;
+        }
+        // Commits need the nodes, and bring the page back for all.
+        assert_eq!(commits(&setup, &db, &runtime, &mut model, "healed"), 0);
+        assert!(
+            db.quarantined().iter().all(|aside| aside.file == "leaf"),
+            "{:?}",
+            db.quarantined()
+        );
+        assert!(db.metrics().checkpoints > 0);
+        db.close().expect("closed");
+    }
+}

@@ -9,11 +9,11 @@
 
 use pleach::log::segment;
 use pleach::tools::{CheckOptions, Verdict, check_on, stat_on};
-use pleach::{Error, SessionOptions};
-use pleach_io::sim::{Content, Damage, Image, PageOf, Quota, SimDisk, code};
+use pleach::{Error, Geometry, SessionOptions};
+use pleach_io::sim::{Content, Damage, Image, PageOf, Quota, SimDisk, SimRuntime, code};
 use pleach_io::{Device, OpenMode};
 
-use crate::common::{Rng, cases};
+use crate::common::{Keys, Rng, cases};
 use crate::crash::check::check;
 use crate::crash::workload::{commit_one, run};
 use crate::crash::{History, Promise, Setup, SimDb, unrecorded};
@@ -438,4 +438,44 @@ fn where_names_cannot_be_exchanged_an_open_makes_do() {
     let file = disk.open("super", OpenMode::Read).expect("there");
     assert_eq!(disk.len(&file).expect("measured"), pleach::superblock::FILE_LEN);
     subject.survives(&disk, "with room");
+}
+
+#[test]
+fn a_young_database_closes_on_a_disk_without_a_free_byte() {
+    // Never checkpointed, killed, and then the disk is full: the close found no room for its first image,
+    // and a flush asked for as many places as it had pages, found fewer, and wrote none.
+    let setup =
+        Setup { keys: Keys::Uniform, cache_kib: 16 << 10, flush_at: 3, ids: 2000, ..Setup::draw(3) };
+    let disk = SimDisk::new(3, unrecorded());
+    // As a log of ordinary size has: room for the deletes.
+    let geometry = Geometry { segment_pages: 16, log_segment: 1 << 20, size_factor: 150 };
+    let open = |seed| {
+        let runtime = SimRuntime::with_clock(seed, disk.clock(), 1);
+        let options = setup.options().geometry(geometry).log_limit_mib(8);
+        SimDb::open_on(disk.clone(), runtime.clone(), options).map(|db| (db, runtime))
+    };
+    let keys: Vec<_> = (0..setup.ids).map(|id| setup.key(id)).collect();
+    let commit = |db: &SimDb, value: Option<&[u8]>| {
+        for some in keys.chunks(200) {
+            let put = |key: &_| pleach::Access::write(*key, value.map(pleach::Value::from));
+            let session = db.session(SessionOptions::new()).expect("a session");
+            session
+                .finish(some.iter().map(put).collect())
+                .expect("finished")
+                .commit()
+                .expect("committed");
+        }
+    };
+    let (db, runtime) = open(1).expect("created");
+    commit(&db, Some(&[7; 100]));
+    runtime.step_some(200);
+    drop(db);
+    disk.set_quota(Some(Quota { bytes: disk.used(), code: code::ENOSPC }));
+    let (db, _) = open(2).expect("opens");
+    commit(&db, None);
+    db.drain(0).expect("drained");
+    assert_eq!(db.root(), pleach_core::TERMINATOR);
+    db.close().expect("closed");
+    let (db, _) = open(3).expect("opens");
+    assert!(db.opened().closed);
 }

@@ -318,3 +318,22 @@ fn commits_that_wait_for_room_are_told_of_the_close() {
         }
     }
 }
+
+/// A block that was given back can come again: while it has no chance, its long values are not written.
+#[test]
+fn a_stale_block_writes_no_long_values() {
+    let setup = setup();
+    let disk = SimDisk::new(setup.seed, unrecorded());
+    let (db, _runtime) = setup.open(&disk, 1).expect("created");
+    let put = |id, len| vec![Access::write(setup.key(id), Some(Value::from(vec![1; len])))];
+    let block = session(&db).finish(put(1, 100_000)).expect("finished");
+    session(&db).finish(put(2, 10)).expect("finished").commit().expect("committed");
+    for operation in [Operation::Write, Operation::Allocate] {
+        disk.inject(Rule::nth(operation, "overflow", 1, Times::Forever, Fault::Errno(EIO)));
+    }
+    let refused = block.commit().map_err(CommitError::into_error);
+    assert!(matches!(refused, Err(Error::StaleParent { base: 0, tip: 1 })), "{refused:?}");
+    assert!(!db.is_poisoned());
+    disk.heal();
+    db.close().expect("closed");
+}

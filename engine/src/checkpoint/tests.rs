@@ -1,0 +1,145 @@
+//! What a checkpoint leaves behind.
+
+use std::time::Duration;
+
+use pleach_beatree::region::Nodes;
+use pleach_core::{Blake3, Hasher as _, Key};
+use pleach_io::Operation;
+use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+
+use super::checkpoint;
+use crate::tools::{CheckOptions, check_on};
+use crate::{Access, Db, Geometry, LoadOptions, Options, SessionOptions, Value};
+
+type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+
+/// Pairs of the database.
+const PAIRS: u64 = 20_000;
+
+fn id(id: u64) -> Key {
+    Blake3::hash(&id.to_be_bytes())
+}
+
+/// A loaded database of a few dozen regions, whose nodes may take no memory.
+fn loaded() -> (SimDb, SimDisk, SimRuntime) {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let options = Options::new("sim")
+        .create(true)
+        .cache_mib(8)
+        .trie_cache_kib(Some(0))
+        .threads(1)
+        .geometry(Geometry::tiny())
+        .log_limit_bytes(256 << 10);
+    let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("created");
+    let pairs = (0..PAIRS).map(|at| (id(at), Value::from(vec![1; 200])));
+    db.bulk_load(pairs, LoadOptions::new().memory_mib(8)).expect("loaded");
+    (db, disk, runtime)
+}
+
+/// Regions, and those whose nodes are in memory.
+fn resident(db: &SimDb) -> (usize, usize) {
+    let top = db.shared.top.load_full();
+    let here = |region: &&_| {
+        let region: &pleach_beatree::Region = region;
+        matches!(region.read().nodes, Nodes::Resident(_))
+    };
+    (top.regions().len(), top.regions().iter().map(|region| &**region).filter(here).count())
+}
+
+/// The stages were the loader's, and nobody was there to end the last of them: the watchdog named a
+/// checkpoint task that slept.
+#[test]
+fn a_load_leaves_no_stage_behind() {
+    let (db, _, runtime) = loaded();
+    runtime.clock().advance(Duration::from_secs(60));
+    let stalled: Vec<_> = db.tasks().into_iter().filter(|task| task.stalled).collect();
+    assert!(stalled.is_empty(), "{stalled:?}");
+    assert_eq!(db.metrics().stalled_tasks, 0);
+    db.close().expect("closed");
+}
+
+/// It brought in what it copied, and the nodes of all regions were in memory when it ended.
+#[test]
+fn nodes_that_are_away_stay_away() {
+    let (db, disk, _) = loaded();
+    db.shared.evict_nodes().expect("evicted");
+    let (regions, before) = resident(&db);
+    assert!(regions > 10 && before == 0, "{before} of {regions} regions");
+    for _ in 0..2 {
+        checkpoint(&db.shared, false).expect("a checkpoint");
+        assert_eq!(resident(&db), (regions, 0));
+    }
+    // Some are in memory, and changed.
+    let put = (0..5).map(|at| Access::write(id(at), Some(Value::from(vec![2; 200])))).collect();
+    let session = db.session(SessionOptions::new()).expect("a session");
+    session.finish(put).expect("finished").commit().expect("committed");
+    let (_, before) = resident(&db);
+    assert!((1..=5).contains(&before), "{before}");
+    checkpoint(&db.shared, false).expect("a checkpoint");
+    assert_eq!(resident(&db), (regions, before));
+    let session = db.session(SessionOptions::new()).expect("a session");
+    for at in (0..PAIRS).step_by(97) {
+        assert!(session.read(&id(at)).expect("read").is_some());
+    }
+    drop(session);
+    db.close().expect("closed");
+    let report = check_on(&disk, CheckOptions::default()).expect("checked");
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+/// Once the superblock is written, failing to keep room for the next image is the failure of no write
+/// and no sync.
+#[test]
+fn what_fails_beside_writes_and_syncs_poisons_nothing() {
+    for operation in [Operation::Open, Operation::Allocate] {
+        let (db, disk, runtime) = loaded();
+        let fault = Fault::Errno(code::EIO);
+        disk.inject(Rule::nth(operation, "image", 1, Times::Forever, fault));
+        let made = db.metrics().checkpoints;
+        // More than the log may have without a checkpoint, and less than twice that.
+        for round in 0..18 {
+            let value = Value::from(vec![round; 1000]);
+            let put = (0..20).map(|at| Access::write(id(at), Some(value.clone()))).collect();
+            let session = db.session(SessionOptions::new()).expect("a session");
+            session.finish(put).expect("finished").commit().expect("committed");
+            runtime.step_some(20);
+        }
+        assert!(!db.is_poisoned(), "{operation:?}");
+        // Without its file an image is not begun, and without more room it is made.
+        let more = db.metrics().checkpoints > made;
+        assert_eq!(more, operation == Operation::Allocate, "{operation:?}");
+        disk.heal();
+        runtime.clock().advance(Duration::from_secs(61));
+        checkpoint(&db.shared, false).expect("a checkpoint");
+        db.close().expect("closed");
+        let report = check_on(&disk, CheckOptions::default()).expect("checked");
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
+    }
+}
+
+/// Each attempt once began with the other image, and left one whole one.
+#[test]
+fn no_image_is_begun_while_nodes_cannot_be_read() {
+    let (db, disk, _) = loaded();
+    db.shared.evict_nodes().expect("evicted");
+    // Leaf pages, too: what of them is cached shall not do.
+    db.shared.cache.set_budget(0);
+    let fails = |operation, file| {
+        let fault = Fault::Errno(code::EIO);
+        disk.inject(Rule::nth(operation, file, 1, Times::Forever, fault));
+    };
+    for file in ["image", "spill", "leaf"] {
+        fails(Operation::Read, file);
+    }
+    checkpoint(&db.shared, false).expect_err("no nodes are readable");
+    assert_eq!(db.quarantined().len(), 1, "{:?}", db.quarantined());
+    // Whoever begins an image opens its file.
+    fails(Operation::Open, "image");
+    let error = checkpoint(&db.shared, false).expect_err("no nodes are readable").to_string();
+    assert!(error.contains("Read"), "{error}");
+    disk.heal();
+    checkpoint(&db.shared, false).expect("a checkpoint");
+    assert!(db.quarantined().is_empty(), "{:?}", db.quarantined());
+    db.close().expect("closed");
+}
