@@ -444,8 +444,13 @@ fn where_names_cannot_be_exchanged_an_open_makes_do() {
 fn a_young_database_closes_on_a_disk_without_a_free_byte() {
     // Never checkpointed, killed, and then the disk is full: the close found no room for its first image,
     // and a flush asked for as many places as it had pages, found fewer, and wrote none.
-    let setup =
-        Setup { keys: Keys::Uniform, cache_kib: 16 << 10, flush_at: 3, ids: 2000, ..Setup::draw(3) };
+    let setup = Setup {
+        keys: Keys::Uniform,
+        cache_kib: 16 << 10,
+        flush_at: 3,
+        ids: 2000,
+        ..Setup::draw(3)
+    };
     let disk = SimDisk::new(3, unrecorded());
     // As a log of ordinary size has: room for the deletes.
     let geometry = Geometry { segment_pages: 16, log_segment: 1 << 20, size_factor: 150 };
