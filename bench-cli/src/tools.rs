@@ -171,7 +171,14 @@ fn databases_in(folder: &Path) -> Vec<String> {
 
 fn stat(args: &StatArgs) -> Result<()> {
     let folder = args.folder.path()?;
-    let stat = tools::stat(folder).map_err(wrap(folder))?;
+    let stat = tools::stat(folder);
+    if let Err(pleach::Error::Io(pleach::IoError::Locked { .. })) = &stat
+        && let Ok(Some(notice)) = tools::notice(folder)
+    {
+        // The figures are those of whoever has it open; what is the matter can be told.
+        output::print(&notice)?;
+    }
+    let stat = stat.map_err(wrap(folder))?;
     let text = if args.json { format!("{:#}", json(&stat)) } else { stat.to_string() };
     output::print(&format!("{text}\n"))
 }

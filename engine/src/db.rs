@@ -32,6 +32,7 @@ use crate::incarnation;
 use crate::log::{LogWriter, SegmentOptions, WriterStart, segment};
 use crate::metrics::{Counters, Metrics};
 use crate::node_cache::{NodeCache, SPILL_FILE};
+use crate::notice;
 use crate::options::Options;
 use crate::overlays::Overlays;
 use crate::prefetch::{Prefetcher, Prefetches};
@@ -317,6 +318,7 @@ fn create<H: Hasher, D: Device, R: Runtime>(
             let file = device.open(name, OpenMode::CreateNew)?;
             device.sync(&file)?;
         }
+        notice::create(device)?;
         incarnation::create(device, database)?;
         segment::create(device, database, options.geometry.log_segment)?;
         let image = first_image(

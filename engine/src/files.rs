@@ -8,7 +8,7 @@ use crate::log::segment;
 use crate::node_cache::SPILL_FILE;
 use crate::shared::{LEAF_FILE, OVERFLOW_FILE};
 use crate::superblock::ImageFile;
-use crate::{incarnation, superblock};
+use crate::{incarnation, notice, superblock};
 
 /// Without these there is no database. Beside them: the log's segments, and one image.
 pub(crate) const REQUIRED: [&str; 4] =
@@ -26,7 +26,7 @@ pub(crate) fn is_ours(name: &str) -> bool {
     REQUIRED.contains(&name)
         || IMAGES.contains(&name)
         || SPARES.contains(&name)
-        || name == SPILL_FILE
+        || [SPILL_FILE, notice::FILE].contains(&name)
         || name == segment::TEMPORARY
         || segment::parse_name(name).is_some()
 }
@@ -44,13 +44,19 @@ pub(crate) fn open_all<D: Device>(device: &D, mode: OpenMode) -> Result<()> {
     Ok(())
 }
 
-/// Makes the files that are missing and hold nothing: the image that is not in use, the spill file.
+/// Makes the files that are missing and hold nothing: the image that is not in use, the spill file, the
+/// notice.
 pub(crate) fn make_missing<D: Device>(device: &D) -> Result<()> {
     let names = device.list()?;
     for file in IMAGES.into_iter().chain([SPILL_FILE]) {
         if !names.iter().any(|name| name == file) {
             device.open(file, OpenMode::CreateNew)?;
         }
+    }
+    if !names.iter().any(|name| name == notice::FILE)
+        && let Err(error) = notice::create(device)
+    {
+        tracing::warn!(%error, "the database cannot tell what is the matter through its folder");
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ mod load;
 pub mod log;
 mod metrics;
 mod node_cache;
+mod notice;
 mod options;
 mod overflow;
 mod overlay;

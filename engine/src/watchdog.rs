@@ -5,8 +5,10 @@
 //! the same. Giving way to callers, waiting for room and having nothing to do are [`IDLE`].
 //!
 //! The watchdog looks once a second while any task is at work, and sleeps otherwise: who begins to
-//! work while it sleeps wakes it. It decides nothing; it says who has not come further, once each time.
+//! work while it sleeps wakes it. It decides nothing; it says who has not come further, once each time, and
+//! keeps the notice in the folder true ([`crate::notice`]).
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,6 +17,7 @@ use parking_lot::Mutex;
 use pleach_core::Hasher;
 use pleach_io::{Device, Event, Runtime, Step};
 
+use crate::notice::Notice;
 use crate::shared::Shared;
 
 /// Stage of a task that has nothing to do, or lets others go first.
@@ -148,6 +151,19 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         self.beats.enter(task, stage, self.runtime.now());
     }
 
+    /// What is the matter, a line each: tasks that do not come further, pages that are set aside.
+    fn matter(&self) -> String {
+        let mut lines = String::new();
+        for task in self.beats.list(self.runtime.now()).iter().filter(|task| task.stalled) {
+            let _ = writeln!(lines, "the task {} does not come further: {}", task.name, task.stage);
+        }
+        for page in self.quarantine.list() {
+            let _ =
+                writeln!(lines, "page {} of {} is set aside: {}", page.page, page.file, page.error);
+        }
+        lines
+    }
+
     /// Does something that is no part of the task's own work and may take long: the stage before
     /// goes on afterwards as if nothing had been.
     pub(crate) fn within<T>(&self, task: Task, stage: &'static str, work: impl FnOnce() -> T) -> T {
@@ -194,22 +210,28 @@ impl Named {
 pub(crate) struct Watchdog<H: Hasher, D: Device, R: Runtime> {
     shared: Arc<Shared<H, D, R>>,
     named: Named,
+    notice: Notice,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Watchdog<H, D, R> {
     pub(crate) fn new(shared: Arc<Shared<H, D, R>>) -> Self {
-        Self { shared, named: Named::default() }
+        Self { shared, named: Named::default(), notice: Notice::new() }
     }
 
     /// One look.
     pub(crate) fn step(&mut self) -> Step {
         if self.shared.closing.load(Ordering::Acquire) {
+            self.notice.tell(&self.shared.device, String::new());
             return Step::Done;
         }
         let beats = &self.shared.beats;
         // Before the look: who begins to work behind it finds this and wakes the watchdog.
         beats.asleep.store(true, Ordering::SeqCst);
-        if self.named.look(beats, self.shared.runtime.now()) {
+        let busy = self.named.look(beats, self.shared.runtime.now());
+        // Behind the events: on a device that hangs this may be the last that is heard.
+        self.notice.tell(&self.shared.device, self.shared.matter());
+        let beats = &self.shared.beats;
+        if busy {
             beats.asleep.store(false, Ordering::SeqCst);
             return Step::IdleFor(LOOK.min(beats.limit / 2));
         }

@@ -27,7 +27,7 @@ use crate::superblock::{self, Superblock};
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
 pub use dump::{dump, dump_on};
 pub use explain::{Explanation, explain, explain_on};
-pub use stat::{Stat, stat, stat_on};
+pub use stat::{Stat, notice, stat, stat_on};
 
 /// A database, opened for looking.
 struct Opened<D: Device> {

@@ -59,6 +59,15 @@ pub fn stat(path: &Path) -> Result<Stat> {
     stat_on(&device(path)?)
 }
 
+/// What the folder's database, which is open, says of itself: tasks that do not come further, pages that
+/// are set aside, a line each. `None` when that is nothing. Writes nothing, and needs no lock.
+///
+/// # Errors
+/// A folder that cannot be opened.
+pub fn notice(path: &Path) -> Result<Option<String>> {
+    Ok(crate::notice::read(&device(path)?))
+}
+
 /// The same on any device.
 pub fn stat_on<D: Device>(device: &D) -> Result<Stat> {
     with_hasher(device, Figures)
