@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Raising writes a copy into the file's spare, syncs it, exchanges the two and syncs the folder
-//! ([`crate::spare`]).
+//! (`spare.rs`).
 //! Writing in place, copy by copy, would not do: a process whose sync failed leaves a copy that
 //! can be read and is not durable, and whichever copy is overwritten next may be the only durable
 //! one. Replaced as a whole, the file is the old one or the new one, and a number is never given

@@ -47,7 +47,7 @@ impl Tail {
     }
 
     /// What [`Segments::ensure`] has to be asked for before a record of `len` bytes is reserved:
-    /// its last block is written whole, and the block behind it must be prepared, too ([`behind`]).
+    /// its last block is written whole, and the block behind it must be prepared, too.
     pub fn through(&self, len: u64) -> u64 {
         behind(align_up(self.next, BLOCK) + len)
     }
