@@ -30,9 +30,9 @@ pub(crate) struct Notice {
 }
 
 impl Notice {
-    /// Nothing is to be told yet. What an earlier process has left is overwritten with the first change.
-    pub(crate) fn new() -> Self {
-        Self { told: String::new() }
+    /// What the file says may be that of a process which was killed: the first look blanks it then.
+    pub(crate) fn new<D: Device>(device: &D) -> Self {
+        Self { told: read(device).unwrap_or_default() }
     }
 
     /// Says this from now on; empty for nothing.
@@ -94,7 +94,7 @@ mod tests {
         let disk = SimDisk::new(1, SimOptions::default());
         assert_eq!(read(&disk), None, "no file");
         create(&disk).expect("no faults");
-        let mut notice = Notice::new();
+        let mut notice = Notice::new(&disk);
         for len in [1, 100, PAGE - AT_TEXT, PAGE, 3 * PAGE] {
             let text = "x".repeat(len);
             notice.tell(&disk, text.clone());
@@ -110,6 +110,11 @@ mod tests {
             assert_eq!(read(&disk), None, "byte {at}");
         }
         notice.tell(&disk, String::new());
+        assert_eq!(read(&disk), None);
+        // Killed while it had something to tell: the next open does not repeat it.
+        notice.tell(&disk, "a task hangs".to_owned());
+        assert!(read(&disk).is_some());
+        Notice::new(&disk).tell(&disk, String::new());
         assert_eq!(read(&disk), None);
     }
 }

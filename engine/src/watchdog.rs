@@ -215,7 +215,8 @@ pub(crate) struct Watchdog<H: Hasher, D: Device, R: Runtime> {
 
 impl<H: Hasher, D: Device, R: Runtime> Watchdog<H, D, R> {
     pub(crate) fn new(shared: Arc<Shared<H, D, R>>) -> Self {
-        Self { shared, named: Named::default(), notice: Notice::new() }
+        let notice = Notice::new(&shared.device);
+        Self { shared, named: Named::default(), notice }
     }
 
     /// One look.
