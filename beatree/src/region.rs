@@ -71,7 +71,7 @@ pub enum Nodes {
 }
 
 /// A branch page that holds a region's nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodePlace {
     /// The file.
     pub file: NodeFile,
@@ -82,7 +82,7 @@ pub struct NodePlace {
 }
 
 /// Files that hold branch pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeFile {
     /// Checkpoint image A.
     ImageA,

@@ -3,11 +3,11 @@
 use pleach_core::page::PageError;
 use pleach_io::IoError;
 
-use crate::creation::CreationError;
+use crate::format::creation::CreationError;
+use crate::format::incarnation::IncarnationError;
+use crate::format::superblock::SuperblockError;
 use crate::handles::OpenHandles;
-use crate::incarnation::IncarnationError;
 use crate::log::{LogError, ScanError};
-use crate::superblock::SuperblockError;
 
 /// An error of the engine.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -18,7 +18,7 @@ pub enum Error {
     Io(#[from] IoError),
     /// The log cannot be read or written.
     #[error(transparent)]
-    Log(#[from] LogError),
+    Log(LogError),
     /// A superblock, the incarnation or the folder is not what it should be.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
@@ -228,6 +228,27 @@ impl Error {
             _ => None,
         }
     }
+}
+
+/// Having no room is no failure of the device: nothing was written, whoever says so.
+impl From<LogError> for Error {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Full(why) => Self::Full(why.to_string()),
+            error => Self::Log(error),
+        }
+    }
+}
+
+impl From<ScanError> for Error {
+    fn from(error: ScanError) -> Self {
+        Self::Scan(error)
+    }
+}
+
+/// An error of the device where having no room is none: nothing names yet what was to be written.
+pub(crate) fn full_or(error: IoError) -> Error {
+    if error.is_full() { Error::Full(error.to_string()) } else { error.into() }
 }
 
 /// Result of the engine's operations.

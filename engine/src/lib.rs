@@ -1,66 +1,64 @@
 //! Pleach: a state database for blockchain nodes. A flat key-value store and a binary Merkle trie
 //! share the same SSD pages.
 
-mod ahead;
-mod announced;
-mod answers;
-mod block;
+mod access;
 mod checkpoint;
 mod commit;
-pub mod creation;
 mod db;
+mod engine;
 mod error;
-mod examine;
-mod files;
 mod finish;
 mod flush;
-mod foreground;
+mod format;
 mod given_back;
 mod handles;
-pub mod incarnation;
 mod load;
-pub mod log;
+mod log;
 mod metrics;
-mod node_cache;
-mod notice;
+mod open;
+mod opening;
 mod options;
-mod overflow;
-mod overlay;
-mod overlays;
 mod prefetch;
-mod quarantine;
-mod recovery;
-mod resources;
-mod sequencer;
+mod read;
 mod session;
-mod shared;
-mod spare;
-pub mod superblock;
+mod state;
 pub mod tools;
-mod touches;
-mod undo;
-mod view;
-mod warm;
 mod watchdog;
-mod witness;
 
-pub use block::Block;
+pub use access::{Access, AccessKind, MAX_VALUE};
+pub use commit::block::{Block, CommitError, Overlay};
 pub use db::Db;
 pub use error::{Error, Result};
-pub use examine::{Note, Opening};
-pub use given_back::{CommitError, FinishError};
+pub use finish::witness::Witness;
 pub use handles::OpenHandles;
 pub use load::{LoadOptions, LoadReport, Progress};
 pub use metrics::Metrics;
+pub use opening::{Note, Opening};
 pub use options::{Durability, Geometry, IoMode, Options};
-pub use overlay::Overlay;
 pub use pleach_beatree::Value;
 pub use pleach_core::{Blake3, Hasher, Key, Node, Sha2};
 pub use pleach_io::IoError;
-pub use quarantine::Quarantined;
-pub use session::{Access, AccessKind, MAX_VALUE, Session, SessionOptions};
-pub use watchdog::TaskState;
-pub use witness::Witness;
+pub use session::{FinishError, Session, SessionOptions};
+pub use state::beats::TaskState;
+pub use state::quarantine::Quarantined;
 
 /// A database under BLAKE3.
 pub type Pleach = Db<Blake3>;
+
+/// The log and the formats of the small files, for tests and fuzzers; no part of the interface.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::format::{
+        commit_body, creation, incarnation, location_body, names, record, superblock,
+    };
+
+    pub mod log {
+        pub use crate::format::bytes::BodyError;
+        pub use crate::format::position::{BLOCK, Point};
+        pub use crate::format::record::{Header, Kind, RecordBuf};
+        pub use crate::log::error::{Invalid, LogError, ScanError, Witness};
+        pub use crate::log::scan::{CutReport, ScanEnd, ScanInput, scan};
+        pub use crate::log::segment::{SegmentOptions, SegmentStats, Segments, create};
+        pub use crate::log::writer::{LogWriter, Tail, WriterStart};
+    }
+}

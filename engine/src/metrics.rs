@@ -14,8 +14,11 @@ macro_rules! counters {
         pub struct Metrics { $($(#[$doc])* pub $name: u64),* }
 
         impl Counters {
-            pub(crate) fn snapshot(&self) -> Metrics {
-                Metrics { $($name: self.$name.load(Ordering::Relaxed)),* }
+            /// The counters, with what is counted elsewhere put in by `others`.
+            pub(crate) fn snapshot(&self, others: impl FnOnce(&mut Metrics)) -> Metrics {
+                let mut metrics = Metrics { $($name: self.$name.load(Ordering::Relaxed)),* };
+                others(&mut metrics);
+                metrics
             }
         }
     };

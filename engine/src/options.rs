@@ -5,6 +5,8 @@ use std::time::Duration;
 
 pub use pleach_io::os::IoMode;
 
+use crate::error::Error;
+
 /// When a commit is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -40,6 +42,9 @@ impl Geometry {
     }
 }
 
+/// Time without progress after which a background task is said to be stalled.
+const STALLED: Duration = Duration::from_secs(10);
+
 /// Options of [`crate::Db::open`].
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -59,9 +64,6 @@ pub struct Options {
     pub(crate) geometry: Geometry,
 }
 
-/// More room for answers than sessions use.
-const MAX_ANSWERS: usize = 64 << 20;
-
 impl Options {
     /// Options for the database in this folder, with the defaults: not created when missing, a
     /// budget of 1 GiB, all cores, 128 page reads in flight, [`Durability::Commit`].
@@ -79,7 +81,7 @@ impl Options {
             log_limit: 256 << 20,
             flush_at: 8,
             checkpoint_regions: 256,
-            stall_after: crate::watchdog::STALLED,
+            stall_after: STALLED,
             geometry: Geometry::default(),
         }
     }
@@ -193,43 +195,9 @@ impl Options {
         self
     }
 
-    /// One part in so many of the budget.
-    fn part(&self, of: u64) -> usize {
-        usize::try_from(self.cache_bytes / of).unwrap_or(usize::MAX / 8)
-    }
-
-    /// Budget of the leaf cache: what delta, nodes, the parts below and an index of so many bytes
-    /// leave, and never less than an eighth of all.
-    pub(crate) fn leaf_cache_bytes(&self, index: usize) -> usize {
-        let half = usize::try_from(self.cache_bytes / 2).unwrap_or(usize::MAX);
-        let others = [self.answers_bytes(), self.outcome_bytes(), self.sorter_bytes()];
-        let others = others.iter().sum::<usize>() + self.witness_bytes() + index;
-        half.saturating_sub(others).max(half / 4)
-    }
-
-    /// Budget of the arrays of a finish that are kept for the next one.
-    pub(crate) fn outcome_bytes(&self) -> usize {
-        self.part(32)
-    }
-
-    /// Budget of the arrays of a sort that are kept for the next one.
-    pub(crate) fn sorter_bytes(&self) -> usize {
-        self.part(128)
-    }
-
-    /// Budget of the memory of a witness that is kept for the next one.
-    pub(crate) fn witness_bytes(&self) -> usize {
-        self.part(32)
-    }
-
-    /// Budget of the values that were looked up ahead: at the default, 2^17 of them.
-    pub(crate) fn answers_bytes(&self) -> usize {
-        self.part(64).min(MAX_ANSWERS)
-    }
-
     /// Says what is absurd, in one line.
-    pub(crate) fn check(&self) -> Result<(), crate::Error> {
-        let wrong = |what: &str| Err(crate::Error::Options(what.to_owned()));
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Options(what.to_owned()));
         // Log segments of less than 64 KiB are for crash tests, and so are budgets of a few pages.
         let testing = self.geometry.log_segment < 64 << 10;
         if self.cache_bytes < if testing { 256 << 10 } else { 8 << 20 } {

@@ -11,7 +11,7 @@
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
-use pleach::log::record::{HEADER_LEN, MAGIC, body_checksum};
+use pleach::internals::record::{HEADER_LEN, MAGIC, body_checksum};
 use pleach::tools::{CheckOptions, check_on, dump_on};
 use pleach::{Access, Durability, LoadOptions, Value};
 use pleach_core::Key;

@@ -39,7 +39,7 @@ fn loaded() -> (SimDb, SimDisk, SimRuntime) {
 
 /// Regions, and those whose nodes are in memory.
 fn resident(db: &SimDb) -> (usize, usize) {
-    let top = db.shared.top.load_full();
+    let top = db.state().index.load_full();
     let here = |region: &&_| {
         let region: &pleach_beatree::Region = region;
         matches!(region.read().nodes, Nodes::Resident(_))
@@ -63,11 +63,11 @@ fn a_load_leaves_no_stage_behind() {
 #[test]
 fn nodes_that_are_away_stay_away() {
     let (db, disk, _) = loaded();
-    db.shared.evict_nodes().expect("evicted");
+    db.state().nodes.evict_nodes().expect("evicted");
     let (regions, before) = resident(&db);
     assert!(regions > 10 && before == 0, "{before} of {regions} regions");
     for _ in 0..2 {
-        checkpoint(&db.shared, false).expect("a checkpoint");
+        checkpoint::<Blake3, _, _>(db.state(), false).expect("a checkpoint");
         assert_eq!(resident(&db), (regions, 0));
     }
     // Some are in memory, and changed.
@@ -76,7 +76,7 @@ fn nodes_that_are_away_stay_away() {
     session.finish(put).expect("finished").commit().expect("committed");
     let (_, before) = resident(&db);
     assert!((1..=5).contains(&before), "{before}");
-    checkpoint(&db.shared, false).expect("a checkpoint");
+    checkpoint::<Blake3, _, _>(db.state(), false).expect("a checkpoint");
     assert_eq!(resident(&db), (regions, before));
     let session = db.session(SessionOptions::new()).expect("a session");
     for at in (0..PAIRS).step_by(97) {
@@ -111,7 +111,7 @@ fn what_fails_beside_writes_and_syncs_poisons_nothing() {
         assert_eq!(more, operation == Operation::Allocate, "{operation:?}");
         disk.heal();
         runtime.clock().advance(Duration::from_secs(61));
-        checkpoint(&db.shared, false).expect("a checkpoint");
+        checkpoint::<Blake3, _, _>(db.state(), false).expect("a checkpoint");
         db.close().expect("closed");
         let report = check_on(&disk, CheckOptions::default()).expect("checked");
         assert!(report.findings.is_empty(), "{:?}", report.findings);
@@ -122,9 +122,9 @@ fn what_fails_beside_writes_and_syncs_poisons_nothing() {
 #[test]
 fn no_image_is_begun_while_nodes_cannot_be_read() {
     let (db, disk, _) = loaded();
-    db.shared.evict_nodes().expect("evicted");
+    db.state().nodes.evict_nodes().expect("evicted");
     // Leaf pages, too: what of them is cached shall not do.
-    db.shared.cache.set_budget(0);
+    db.state().store.cache().set_budget(0);
     let fails = |operation, file| {
         let fault = Fault::Errno(code::EIO);
         disk.inject(Rule::nth(operation, file, 1, Times::Forever, fault));
@@ -132,14 +132,16 @@ fn no_image_is_begun_while_nodes_cannot_be_read() {
     for file in ["image", "spill", "leaf"] {
         fails(Operation::Read, file);
     }
-    checkpoint(&db.shared, false).expect_err("no nodes are readable");
+    checkpoint::<Blake3, _, _>(db.state(), false).expect_err("no nodes are readable");
     assert_eq!(db.quarantined().len(), 1, "{:?}", db.quarantined());
     // Whoever begins an image opens its file.
     fails(Operation::Open, "image");
-    let error = checkpoint(&db.shared, false).expect_err("no nodes are readable").to_string();
+    let error = checkpoint::<Blake3, _, _>(db.state(), false)
+        .expect_err("no nodes are readable")
+        .to_string();
     assert!(error.contains("Read"), "{error}");
     disk.heal();
-    checkpoint(&db.shared, false).expect("a checkpoint");
+    checkpoint::<Blake3, _, _>(db.state(), false).expect("a checkpoint");
     assert!(db.quarantined().is_empty(), "{:?}", db.quarantined());
     db.close().expect("closed");
 }

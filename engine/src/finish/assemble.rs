@@ -10,10 +10,12 @@ use pleach_io::{Device, Runtime};
 
 use super::chunk::Batch;
 use super::emit::Emit;
-use super::{Attempt, ChunkOutcome, Finished};
+use super::outcome::{ChunkOutcome, Finished, Folded};
+use super::witness::{Spare, Witness, gather};
+use super::worker::Workers;
 use crate::error::{Error, Result};
-use crate::shared::Shared;
-use crate::witness::{Witness, gather};
+use crate::state::State;
+use crate::state::overlays::OverlayNode;
 
 /// Bytes from which on a witness is copied by several workers.
 const PARALLEL_COPY: usize = 1 << 20;
@@ -29,19 +31,24 @@ enum Part {
 }
 
 pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
-    shared: &Arc<Shared<H, D, R>>,
+    db: &State<D, R>,
+    workers: &Workers<H, D, R>,
+    witnesses: &Arc<Spare>,
     batch: &Batch<'_>,
     prev_root: &Node,
     mut chunks: Vec<ChunkOutcome>,
-) -> Result<Attempt> {
+) -> Result<Folded<Finished>> {
     if batch.touches.is_empty() {
-        let witness =
-            if batch.witness { Some(encode(shared, 0, 0, &Default::default())?) } else { None };
-        return Ok(Attempt::Done(Finished { root: *prev_root, chunks, witness }));
+        let witness = if batch.witness {
+            Some(encode::<H, D, R>(db, witnesses, 0, 0, &Default::default())?)
+        } else {
+            None
+        };
+        return Ok(Folded::Done(Finished { root: *prev_root, chunks, witness }));
     }
-    let parts = match parts(shared, batch, &chunks)? {
-        Ok(parts) => parts,
-        Err(key) => return Ok(Attempt::Expose(key)),
+    let parts = match parts(db, workers, batch, &chunks)? {
+        Folded::Done(parts) => parts,
+        Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
     };
     let mut folder = Folder::<H>::new();
     folder.begin(0);
@@ -64,7 +71,7 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     }
     let fold = match folder.end() {
         Ok(fold) => fold,
-        Err(key) => return Ok(Attempt::Expose(key)),
+        Err(key) => return Ok(Folded::NeedsLeaf(key)),
     };
     folder.run();
     let root = folder.node(fold);
@@ -76,20 +83,21 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
             }
         }
         let ops = batch.touches.len();
-        Some(gather_witness(shared, &mut folder, fold, &chunks, &fragments, ops)?)
+        Some(gather_witness(db, witnesses, &mut folder, fold, &chunks, &fragments, ops)?)
     } else {
         None
     };
-    Ok(Attempt::Done(Finished { root, chunks, witness }))
+    Ok(Folded::Done(Finished { root, chunks, witness }))
 }
 
 /// All regions in order, touched ones by their outcome.
 fn parts<H: Hasher, D: Device, R: Runtime>(
-    shared: &Arc<Shared<H, D, R>>,
+    db: &State<D, R>,
+    workers: &Workers<H, D, R>,
     batch: &Batch<'_>,
     chunks: &[ChunkOutcome],
-) -> Result<std::result::Result<Vec<Part>, pleach_core::Key>> {
-    let top = shared.top.load_full();
+) -> Result<Folded<Vec<Part>>> {
+    let top = db.index.load_full();
     let mut touched = chunks
         .iter()
         .enumerate()
@@ -109,9 +117,9 @@ fn parts<H: Hasher, D: Device, R: Runtime>(
             covered = Some(at);
             continue;
         }
-        match untouched_part(shared, batch, &prefix)? {
-            Ok(part) => parts.push(part),
-            Err(key) => return Ok(Err(key)),
+        match untouched_part(db, workers, batch, &prefix)? {
+            Folded::Done(part) => parts.push(part),
+            Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
         }
     }
     if touched.next().is_some() {
@@ -119,48 +127,47 @@ fn parts<H: Hasher, D: Device, R: Runtime>(
             "regions were merged while a batch was folded over them".to_owned(),
         ));
     }
-    Ok(Ok(parts))
+    Ok(Folded::Done(parts))
 }
 
 fn untouched_part<H: Hasher, D: Device, R: Runtime>(
-    shared: &Arc<Shared<H, D, R>>,
+    db: &State<D, R>,
+    workers: &Workers<H, D, R>,
     batch: &Batch<'_>,
     prefix: &Prefix,
-) -> Result<std::result::Result<Part, pleach_core::Key>> {
-    let exposed = batch.expose.iter().any(|key| prefix.covers(key));
-    let node = shared.in_region(prefix.first_key(), |region, state| {
+) -> Result<Folded<Part>> {
+    let needed = batch.needed_leaves.iter().any(|key| prefix.covers(key));
+    let node = db.index.in_region(prefix.first_key(), |region, state| {
         let same = region.prefix() == prefix;
-        (same && !exposed && state.changed <= batch.view.base).then_some(state.own)
+        (same && !needed && state.changed <= batch.view.base).then_some(state.own)
     });
     if let Some(own) = node {
-        if batch.view.is_committed() {
-            return Ok(Ok(Part::Node(*prefix, own)));
-        }
-        match batch.view.overlays.node(prefix, &batch.view.ancestry) {
-            Ok(None) => return Ok(Ok(Part::Node(*prefix, own))),
-            Ok(Some(node)) => return Ok(Ok(Part::Node(*prefix, node))),
-            Err(()) => {}
+        match batch.view.node(prefix) {
+            OverlayNode::Unchanged => return Ok(Folded::Done(Part::Node(*prefix, own))),
+            OverlayNode::Recorded(node) => return Ok(Folded::Done(Part::Node(*prefix, node))),
+            OverlayNode::Unrecorded => {}
         }
     }
     // The region in the view is not what it is now, or its only leaf is wanted: fold all that
     // lies below the prefix now.
-    fold_below(shared, batch, prefix)
+    fold_below(db, workers, batch, prefix)
 }
 
 /// Folds all regions that lie below `prefix` now; more than one when it was split meanwhile.
 fn fold_below<H: Hasher, D: Device, R: Runtime>(
-    shared: &Arc<Shared<H, D, R>>,
+    db: &State<D, R>,
+    workers: &Workers<H, D, R>,
     batch: &Batch<'_>,
     prefix: &Prefix,
-) -> Result<std::result::Result<Part, pleach_core::Key>> {
+) -> Result<Folded<Part>> {
     let mut folder = Folder::<H>::new();
     folder.begin(prefix.len());
     let mut key = Some(*prefix.first_key());
     let mut only = None;
     while let Some(at) = key.filter(|key| prefix.covers(key)) {
-        let outcome = match shared.workers.region(shared, batch, &at)? {
-            Ok(outcome) => outcome,
-            Err(key) => return Ok(Err(key)),
+        let outcome = match workers.region(db, batch, &at)? {
+            Folded::Done(outcome) => outcome,
+            Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
         };
         let region = &outcome.regions[0];
         match &region.old {
@@ -177,13 +184,14 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
     } else {
         only.filter(|shape| *shape == Shape::Empty).unwrap_or(Shape::Many)
     };
-    Ok(Ok(Part::Folded(*prefix, folder.node(fold), shape)))
+    Ok(Folded::Done(Part::Folded(*prefix, folder.node(fold), shape)))
 }
 
 /// The witness: what the top emits, with the regions' fragments between, then operations and
 /// siblings; copied to its place by all workers.
 fn gather_witness<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
+    db: &State<D, R>,
+    witnesses: &Arc<Spare>,
     folder: &mut Folder<H>,
     fold: usize,
     chunks: &[ChunkOutcome],
@@ -221,7 +229,7 @@ fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     sections[1].extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
     sections[2].push(siblings[siblings_from..].as_flattened());
     let op_count = u32::try_from(ops).map_err(|_| too_large())?;
-    encode(shared, own.count() + below, op_count, &sections)
+    encode::<H, D, R>(db, witnesses, own.count() + below, op_count, &sections)
 }
 
 /// Where a region's fragment goes among what the top emits.
@@ -261,7 +269,8 @@ fn too_large() -> Error {
 
 /// Encodes a witness of these sections: terminals, operations, siblings.
 fn encode<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
+    db: &State<D, R>,
+    witnesses: &Arc<Spare>,
     terminal_count: u32,
     ops: u32,
     sections: &[Vec<&[u8]>; 3],
@@ -278,12 +287,12 @@ fn encode<H: Hasher, D: Device, R: Runtime>(
     let total = sizes.total().ok_or_else(too_large)?;
     let header = witness::header::<H>(&sizes);
     let parts = std::iter::once(header.as_slice()).chain(sections.iter().flatten().copied());
-    let workers = if total < PARALLEL_COPY { 1 } else { shared.runtime.workers() };
-    let witness = gather(&shared.witnesses, parts, workers, |workers, copy| {
+    let workers = if total < PARALLEL_COPY { 1 } else { db.runtime.workers() };
+    let witness = gather(witnesses, parts, workers, |workers, copy| {
         if workers == 1 {
             copy(0);
         } else {
-            shared.runtime.fork_join(workers, copy);
+            db.runtime.fork_join(workers, copy);
         }
     });
     debug_assert_eq!(witness.len(), total, "the sizes are those of the parts");

@@ -14,7 +14,7 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{Patch, Standing, Touch, capture_levels, fold_leaf, fold_tile};
 use pleach_beatree::region::{NodePlace, Nodes};
 use pleach_beatree::treelet::Known;
-use pleach_beatree::{Region, RegionState};
+use pleach_beatree::{Region, RegionState, Top};
 use pleach_core::fold::{NO_HASH, Shape};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::proof::op::op_encode_placed;
@@ -23,18 +23,19 @@ use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Runtime};
 
 use super::emit::{Emit, Fragment};
-use super::space::{FoldSpace, PageFold};
-use crate::resources::Ripeness;
-use crate::shared::{Located, Shared};
-use crate::undo::Changed;
-use crate::view::{View, put_over};
-use crate::warm::{GROUP, Reach};
+use super::outcome::ChunkOutcome;
+use super::scratch::{FoldSpace, PageFold};
+use crate::read::group::{GROUP, PAGES_AHEAD, Reach, cpu_prefetch};
+use crate::state::State;
+use crate::state::budget::FlushPolicy;
+use crate::state::index::{Located, located};
+use crate::state::overlays::OverlayNode;
+use crate::state::reader::Landed;
+use crate::state::undo::Changed;
+use crate::state::view::{View, put_over};
 
 /// About what an encoded operation takes: key, flags and a value's hash.
 const OP_BYTES: usize = 72;
-/// Pages ahead of the one that is worked on, whose memory is asked for.
-pub(crate) const PAGES_AHEAD: usize = 4;
-
 /// A leaf page that takes part.
 pub(super) struct PageTask {
     pub(super) child: u32,
@@ -61,6 +62,15 @@ pub(super) struct RegionTask {
     pub(super) pages: Range<usize>,
 }
 
+/// A page of a chunk that is not here.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Missing {
+    /// The leaf page of this task.
+    Leaf(usize),
+    /// The nodes of this one of the regions that are away.
+    Nodes(usize),
+}
+
 /// Regions with the accesses below them.
 #[derive(Default)]
 pub(super) struct Chunk {
@@ -72,87 +82,12 @@ pub(super) struct Chunk {
     pub(super) missing: usize,
     /// Pages before this one have been asked for.
     pub(super) asked: usize,
+    /// Pages that somebody else reads.
+    pub(super) elsewhere: Vec<Missing>,
     /// Regions whose nodes are not in memory: region, its first key, where they are.
     pub(super) away: Vec<(Arc<Region>, Key, NodePlace)>,
     /// Nodes before this one have been asked for.
     pub(super) nodes_asked: usize,
-}
-
-/// A region's result.
-pub(crate) struct RegionOutcome {
-    pub(crate) region: Arc<Region>,
-    /// Shape number of the cuts that the child indexes refer to.
-    pub(crate) shape: u64,
-    pub(crate) touched: bool,
-    pub(crate) node: Node,
-    pub(super) old: Shape,
-    pub(super) fragment: Fragment,
-    /// Where its operations start in the chunk's list.
-    pub(super) first_op: usize,
-    /// Nodes of its touched pages, in the chunk's list.
-    pub(crate) nodes: Range<usize>,
-    /// Its changes, in the chunk's list.
-    pub(crate) changes: Range<usize>,
-    /// What its treelet learns, in the chunk's list.
-    pub(crate) treelet: Range<usize>,
-    /// The commit that its treelet stood at; `None` when the view was not the newest state.
-    pub(crate) before: Option<u64>,
-}
-
-/// A page's new node.
-pub(crate) struct PageNode {
-    pub(crate) child: u32,
-    pub(crate) prefix: Prefix,
-    pub(crate) node: Node,
-    /// The commit that the page's treelet stood at.
-    pub(crate) before: u64,
-    /// What the page's treelet learns, in the chunk's list.
-    pub(crate) treelet: Range<usize>,
-    /// Does the commit make the page ripe for its flush?
-    pub(crate) ripens: bool,
-    /// The page, when its treelet learns something.
-    pub(crate) page: Option<(u32, Arc<CachedPage>)>,
-}
-
-/// What a chunk gives.
-#[derive(Default)]
-pub(crate) struct ChunkOutcome {
-    pub(crate) regions: Vec<RegionOutcome>,
-    /// Touched pages.
-    pub(crate) nodes: Vec<PageNode>,
-    /// Nodes inside of pages, by position in their treelet.
-    pub(crate) treelets: Vec<(u8, Node)>,
-    /// Nodes between regions and their pages, likewise.
-    pub(crate) inner: Vec<(u8, Node)>,
-    pub(crate) changes: Vec<Changed>,
-    pub(super) terminals: Vec<u8>,
-    pub(super) siblings: Vec<Node>,
-    pub(super) ops: Vec<u8>,
-}
-
-impl ChunkOutcome {
-    /// Bytes of its memory.
-    pub(super) fn bytes(&self) -> usize {
-        self.regions.capacity() * size_of::<RegionOutcome>()
-            + self.nodes.capacity() * size_of::<PageNode>()
-            + (self.treelets.capacity() + self.inner.capacity()) * size_of::<(u8, Node)>()
-            + self.changes.capacity() * size_of::<Changed>()
-            + self.siblings.capacity() * size_of::<Node>()
-            + self.terminals.capacity()
-            + self.ops.capacity()
-    }
-
-    /// Forgets all and keeps the memory.
-    pub(crate) fn clear(&mut self) {
-        self.regions.clear();
-        self.nodes.clear();
-        self.treelets.clear();
-        self.inner.clear();
-        self.changes.clear();
-        self.terminals.clear();
-        self.siblings.clear();
-        self.ops.clear();
-    }
 }
 
 /// Why a chunk gave nothing.
@@ -160,8 +95,11 @@ pub(super) enum Again {
     /// A region changed meanwhile: gather anew.
     Changed,
     /// The leaf below this key must be known to place a terminal.
-    Expose(Key),
+    NeedsLeaf(Key),
 }
+
+/// Accesses a region below which they are sparse.
+const DENSE: usize = 32;
 
 /// The whole batch, as a chunk sees it.
 pub(super) struct Batch<'a> {
@@ -169,15 +107,22 @@ pub(super) struct Batch<'a> {
     pub(super) touches: &'a [Touch],
     pub(super) witness: bool,
     /// When pages are rewritten.
-    pub(super) ripeness: Ripeness,
-    /// Keys whose leaf must be given as a key (rare: see [`Again::Expose`]).
-    pub(super) expose: &'a [Key],
+    pub(super) policy: FlushPolicy,
+    /// Keys whose leaf must be given as a key (rare: see [`Again::NeedsLeaf`]).
+    pub(super) needed_leaves: &'a [Key],
+}
+
+impl Batch<'_> {
+    /// Do few accesses meet in a region?
+    fn is_sparse(&self, top: &Top) -> bool {
+        top.regions().len() * DENSE > self.touches.len()
+    }
 }
 
 impl PageTask {
     /// Does a commit of the batch make the page ripe for its flush?
     pub(super) fn ripens(&self, batch: &Batch<'_>) -> bool {
-        batch.ripeness.is_ripe(&self.prefix, self.changes.saturating_add(1))
+        batch.policy.is_due(&self.prefix, self.changes.saturating_add(1))
     }
 
     /// Levels of nodes to capture: for a page that is folded again and again, or that this batch
@@ -191,23 +136,23 @@ impl PageTask {
 
 impl Chunk {
     /// Gathers the regions of `touches[range]`.
-    pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
+    pub(super) fn gather<D: Device, R: Runtime>(
         &mut self,
-        shared: &Shared<H, D, R>,
+        db: &State<D, R>,
         batch: &Batch<'_>,
         range: Range<usize>,
     ) {
         self.reset();
         // Where many accesses meet in a region its memory is near as it is: at 78 asking cost a tenth
         // of the finish, at 2 it saved as much.
-        if batch.is_sparse(&shared.top.load()) {
+        if batch.is_sparse(&db.index.load()) {
             for group in batch.touches[range.clone()].chunks(GROUP) {
-                shared.warm(group.iter().map(|touch| &touch.key), Reach::Fold);
+                cpu_prefetch(db, group.iter().map(|touch| &touch.key), Reach::Fold);
             }
         }
         let mut at = range.start;
         while at < range.end {
-            at = shared.in_region(&batch.touches[at].key, |region, state| {
+            at = db.index.in_region(&batch.touches[at].key, |region, state| {
                 let behind = at
                     + batch.touches[at..range.end]
                         .partition_point(|touch| region.prefix().covers(&touch.key));
@@ -218,14 +163,22 @@ impl Chunk {
     }
 
     /// Gathers one region without accesses: its node in the view is wanted.
-    pub(super) fn gather_region<H: Hasher, D: Device, R: Runtime>(
+    pub(super) fn gather_region<D: Device, R: Runtime>(
         &mut self,
-        shared: &Shared<H, D, R>,
+        db: &State<D, R>,
         batch: &Batch<'_>,
         key: &Key,
     ) {
         self.reset();
-        shared.in_region(key, |region, state| self.add_region(batch, region, state, 0..0));
+        db.index.in_region(key, |region, state| self.add_region(batch, region, state, 0..0));
+    }
+
+    /// A page that was missing is here.
+    pub(super) fn land(&mut self, missing: Missing, landed: Landed) {
+        if let (Missing::Leaf(index), Landed::Leaf(_, page)) = (missing, landed) {
+            self.pages[index].page = Some(page);
+        }
+        self.missing -= 1;
     }
 
     /// Forgets all and keeps the memory.
@@ -235,6 +188,7 @@ impl Chunk {
         self.patches.clear();
         self.missing = 0;
         self.asked = 0;
+        self.elsewhere.clear();
         self.away.clear();
         self.nodes_asked = 0;
     }
@@ -261,7 +215,7 @@ impl Chunk {
             page.stands_at = newest.then(|| state.changed_at[child]);
             at = behind;
         }
-        let exposed = batch.expose.iter().any(|key| region.prefix().covers(key));
+        let exposed = batch.needed_leaves.iter().any(|key| region.prefix().covers(key));
         if exposed || !newest {
             self.add_untouched(batch, state, first_page, exposed);
         }
@@ -287,7 +241,7 @@ impl Chunk {
         patches_from: usize,
         known: Option<Node>,
     ) {
-        let at = state.cuts.place(child).map(|place| Located { place, tag: state.cuts.tag(child) });
+        let at = located(state, child);
         self.pages.push(PageTask {
             child: u32::try_from(child).expect("a region has fewer than 2^32 children"),
             prefix,
@@ -323,10 +277,9 @@ impl Chunk {
                 continue;
             }
             // A node that an overlay recorded stays that overlay's node, whatever is committed.
-            let known = if task.is_none() && !exposed && !batch.view.is_committed() {
-                batch.view.overlays.node(&prefix, &batch.view.ancestry).ok().flatten()
-            } else {
-                None
+            let known = match batch.view.node(&prefix) {
+                OverlayNode::Recorded(node) if task.is_none() && !exposed => Some(node),
+                _ => None,
             };
             let from = self.patches.len();
             if known.is_none() {

@@ -3,168 +3,148 @@
 //! The accesses, sorted, are cut into chunks of neighbouring regions. Workers claim chunks, ask
 //! the device for pages that are not cached, and fold a chunk when its pages are there, while
 //! further pages arrive. The regions' nodes are folded into the root at the end.
+//!
+//! | file | step |
+//! |---|---|
+//! | [`sort`] | accesses in order of their keys |
+//! | [`job`], [`worker`] | chunks are claimed, their pages read |
+//! | [`chunk`], [`scratch`] | a chunk's pages are folded |
+//! | [`regions`], [`emit`] | its regions are folded; parts of the witness |
+//! | [`assemble`], [`witness`] | the root, and the whole witness |
+//! | [`outcome`] | what all this gives |
 
 mod assemble;
 mod chunk;
 mod emit;
+mod job;
+pub(crate) mod outcome;
 mod regions;
-mod space;
+mod scratch;
+pub(crate) mod sort;
+pub(crate) mod witness;
 mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
-use pleach_beatree::Top;
 use pleach_beatree::leaf_fold::Touch;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
-pub(crate) use chunk::{ChunkOutcome, PAGES_AHEAD, PageNode};
-pub(crate) use worker::Workers;
-
-use crate::error::{Error, Result};
-use crate::shared::Shared;
-use crate::view::View;
-use crate::witness::Witness;
+use crate::error::Result;
+use crate::state::State;
+use crate::state::budget::Budget;
+use crate::state::view::View;
+use assemble::assemble;
 use chunk::Batch;
+use job::Job;
+use outcome::{ChunkOutcome, Finished, Folded};
+use sort::{Sorter, SpareSorter};
+use witness::Spare;
+use worker::Workers;
 
-/// Accesses a chunk starts with; it takes the whole of its last region.
-const CHUNK: usize = 512;
-/// Accesses a region below which they are sparse.
-const DENSE: usize = 32;
 /// Batches of up to this many accesses are folded on the calling thread: waking workers costs
 /// more.
 const INLINE: usize = 128;
 
-/// What a finish gives.
-pub(crate) struct Finished {
-    pub(crate) root: Node,
-    pub(crate) chunks: Vec<ChunkOutcome>,
-    pub(crate) witness: Option<Witness>,
+/// What finishes batches: workers, and memory that is kept from batch to batch.
+pub(crate) struct Finisher<H: Hasher, D: Device, R: Runtime> {
+    workers: Workers<H, D, R>,
+    /// Memory for the next sort.
+    sorter: SpareSorter,
+    /// Memory for the next witness.
+    witnesses: Arc<Spare>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
+    /// So many workers, with their shares of the budget.
+    pub(crate) fn new(workers: usize, budget: &Budget) -> Self {
+        Self {
+            workers: Workers::new(workers, budget.outcome_bytes()),
+            sorter: SpareSorter::new(budget.sorter_bytes()),
+            witnesses: Arc::new(Spare::new(budget.witness_bytes())),
+        }
+    }
+
+    /// Memory for a sort; give it back ([`Self::keep_sorter`]).
+    pub(crate) fn take_sorter(&self) -> Sorter {
+        self.sorter.take()
+    }
+
+    pub(crate) fn keep_sorter(&self, sorter: Sorter) {
+        self.sorter.give(sorter);
+    }
+
+    /// Keeps the memory of outcomes that are not needed any more.
+    pub(crate) fn keep(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
+        self.workers.keep(outcomes);
+    }
 }
 
 /// Folds sorted accesses over a view whose root is `prev_root`.
 pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
-    shared: &Arc<Shared<H, D, R>>,
+    db: &State<D, R>,
+    finisher: &Finisher<H, D, R>,
     view: &View,
     prev_root: &Node,
     touches: &[Touch],
     witness: bool,
 ) -> Result<Finished> {
-    let _nodes = shared.keep_nodes();
-    let _own_processors = (touches.len() > INLINE).then(|| shared.foreground.finishing());
-    let mut expose = Vec::new();
+    let _nodes = db.nodes.keep_nodes();
+    let _own_processors = (touches.len() > INLINE).then(|| db.pace.foreground().finishing());
+    let mut needed_leaves: Vec<Key> = Vec::new();
+    // Each turn knows one leaf more, of which there are no more than accesses.
     loop {
-        let batch = Batch { view, touches, witness, ripeness: shared.ripeness(), expose: &expose };
-        match attempt(shared, &batch, prev_root)? {
-            Attempt::Done(finished) => return Ok(finished),
-            Attempt::Expose(key) => {
-                assert!(!expose.contains(&key), "an exposed leaf is known by its key");
-                expose.push(key);
+        let policy = db.budget.flush_policy();
+        let batch = Batch { view, touches, witness, policy, needed_leaves: &needed_leaves };
+        match attempt(db, finisher, &batch, prev_root)? {
+            Folded::Done(finished) => return Ok(finished),
+            Folded::NeedsLeaf(key) => {
+                assert!(!needed_leaves.contains(&key), "a leaf that was given is known by its key");
+                needed_leaves.push(key);
             }
         }
     }
 }
 
-/// Folds a few changes anew, on the calling thread: the cuts below them have changed.
+/// Folds a few changes again, on the calling thread: the children below them have changed.
 pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
-    shared: &Arc<Shared<H, D, R>>,
+    db: &State<D, R>,
+    finisher: &Finisher<H, D, R>,
     view: &View,
     touches: &[Touch],
 ) -> Result<ChunkOutcome> {
-    let mut expose = Vec::new();
+    let mut needed_leaves: Vec<Key> = Vec::new();
     loop {
-        let batch =
-            Batch { view, touches, witness: false, ripeness: shared.ripeness(), expose: &expose };
-        match shared.workers.once(shared, &batch)? {
-            Ok(outcome) => return Ok(outcome),
-            Err(key) => expose.push(key),
+        let policy = db.budget.flush_policy();
+        let batch = Batch { view, touches, witness: false, policy, needed_leaves: &needed_leaves };
+        match finisher.workers.once(db, &batch)? {
+            Folded::Done(outcome) => return Ok(outcome),
+            Folded::NeedsLeaf(key) => {
+                assert!(!needed_leaves.contains(&key), "a leaf that was given is known by its key");
+                needed_leaves.push(key);
+            }
         }
     }
-}
-
-enum Attempt {
-    Done(Finished),
-    Expose(Key),
 }
 
 fn attempt<H: Hasher, D: Device, R: Runtime>(
-    shared: &Arc<Shared<H, D, R>>,
+    db: &State<D, R>,
+    finisher: &Finisher<H, D, R>,
     batch: &Batch<'_>,
     prev_root: &Node,
-) -> Result<Attempt> {
-    let count = batch.touches.len().div_ceil(CHUNK);
-    let job = Job {
-        batch,
-        top: shared.top.load_full(),
-        count,
-        claimed: AtomicUsize::new(0),
-        outcomes: (0..count).map(|_| Mutex::new(None)).collect(),
-        failed: Mutex::new(None),
-        expose: Mutex::new(None),
-    };
+) -> Result<Folded<Finished>> {
+    let job = Job::new(batch, db.index.load_full());
+    let workers = &finisher.workers;
     if batch.touches.len() <= INLINE {
-        shared.workers.inline(shared, &job);
+        workers.inline(db, &job);
     } else {
-        let workers = shared.runtime.workers().min(count);
-        shared.runtime.fork_join(workers, &|index| shared.workers.run(index, shared, &job));
+        let count = db.runtime.workers().min(job.chunks());
+        db.runtime.fork_join(count, &|index| workers.run(index, db, &job));
     }
-    if let Some(error) = job.failed.into_inner() {
-        return Err(error);
-    }
-    if let Some(key) = job.expose.into_inner() {
-        return Ok(Attempt::Expose(key));
-    }
-    let chunks: Vec<ChunkOutcome> = job
-        .outcomes
-        .into_iter()
-        .map(|slot| slot.into_inner().expect("every chunk was folded"))
-        .collect();
-    assemble::assemble(shared, batch, prev_root, chunks)
-}
-
-impl Batch<'_> {
-    /// Do few accesses meet in a region?
-    fn is_sparse(&self, top: &Top) -> bool {
-        top.regions().len() * DENSE > self.touches.len()
-    }
-}
-
-/// One finish, as the workers share it.
-pub(crate) struct Job<'a> {
-    batch: &'a Batch<'a>,
-    top: Arc<Top>,
-    count: usize,
-    claimed: AtomicUsize,
-    outcomes: Vec<Mutex<Option<ChunkOutcome>>>,
-    failed: Mutex<Option<Error>>,
-    expose: Mutex<Option<Key>>,
-}
-
-impl Job<'_> {
-    /// The next chunk that nobody has claimed.
-    fn claim(&self) -> Option<usize> {
-        if self.failed.lock().is_some() || self.expose.lock().is_some() {
-            return None;
+    match job.into_outcomes()? {
+        Folded::Done(chunks) => {
+            assemble(db, workers, &finisher.witnesses, batch, prev_root, chunks)
         }
-        let index = self.claimed.fetch_add(1, Ordering::Relaxed);
-        (index < self.count).then_some(index)
-    }
-
-    /// The accesses of a chunk: whole regions, as the index had them when the finish began, so
-    /// that chunks never overlap whatever is split meanwhile.
-    fn range(&self, index: usize) -> std::ops::Range<usize> {
-        self.whole(index * CHUNK)..self.whole((index + 1) * CHUNK)
-    }
-
-    /// The first access at or behind `at` that starts a region.
-    fn whole(&self, at: usize) -> usize {
-        let touches = self.batch.touches;
-        if at == 0 || at >= touches.len() {
-            return at.min(touches.len());
-        }
-        let prefix = self.top.region(&touches[at - 1].key).prefix();
-        at + touches[at..].partition_point(|touch| prefix.covers(&touch.key))
+        Folded::NeedsLeaf(key) => Ok(Folded::NeedsLeaf(key)),
     }
 }

@@ -16,11 +16,10 @@ use pleach_core::fold::{FoldValue, Folder, Shape, heap_index};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::{Hasher, Node, Prefix};
 
-use super::chunk::{
-    Again, Batch, Chunk, ChunkOutcome, PageNode, PageTask, RegionOutcome, RegionTask,
-};
+use super::chunk::{Again, Batch, Chunk, PageTask, RegionTask};
 use super::emit::{Emit, Fragment};
-use super::space::{FoldSpace, sort_captured};
+use super::outcome::{ChunkOutcome, PageNode, RegionOutcome};
+use super::scratch::{FoldSpace, sort_captured};
 
 /// Regions ahead of the one that is folded, whose memory is asked for.
 const REGIONS_AHEAD: usize = 2;
@@ -146,7 +145,7 @@ impl Chunk {
             node_pages: &mut node_pages,
         };
         walk.visit(0, 0, 0..state.cuts.len());
-        let fold = regions.end().map_err(Again::Expose);
+        let fold = regions.end().map_err(Again::NeedsLeaf);
         (space.regions, space.node_pages) = (regions, node_pages);
         fold
     }

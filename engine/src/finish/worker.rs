@@ -1,53 +1,57 @@
 //! Workers of a finish: each has a queue and memory of its own, kept from batch to batch.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::cache::Step;
 use pleach_core::{Hasher, Key};
-use pleach_io::{Completion, Device, Queue, Request, Runtime, Transfer};
+use pleach_io::{Device, Runtime};
 
-use super::Job;
-use super::chunk::{Again, Batch, Chunk, ChunkOutcome, PAGES_AHEAD};
-use super::space::FoldSpace;
-use crate::error::{Error, Result};
+use super::chunk::{Again, Batch, Chunk, Missing};
+use super::job::Job;
+use super::outcome::{ChunkOutcome, Folded};
+use super::scratch::FoldSpace;
+use crate::error::Result;
 use crate::metrics::Counters;
-use crate::shared::Shared;
-
-/// Bit of a token that says: a branch page for its nodes, not a leaf page.
-const NODES: u64 = 1 << 31;
+use crate::read::group::PAGES_AHEAD;
+use crate::state::State;
+use crate::state::in_flight::Reading;
+use crate::state::reader::{Asked, Landed, PageReader, Wanted};
 
 /// Chunks that a worker has gathered ahead of the one it folds.
 const AHEAD: usize = 8;
 
-struct Worker<H: Hasher, D: Device> {
+/// What a page is read for: the chunk with this index, and its place in it.
+type Purpose = (usize, Missing);
+
+struct Worker<H: Hasher, D: Device, R: Runtime> {
     /// Made on the worker's own thread: a ring has one issuer.
-    queue: Option<D::Queue>,
+    reader: Option<PageReader<D, R, Purpose>>,
     space: FoldSpace<H>,
     ahead: VecDeque<Chunk>,
     spare: Vec<Chunk>,
 }
 
-impl<H: Hasher, D: Device> Default for Worker<H, D> {
+impl<H: Hasher, D: Device, R: Runtime> Default for Worker<H, D, R> {
     fn default() -> Self {
-        Self { queue: None, space: FoldSpace::default(), ahead: VecDeque::new(), spare: Vec::new() }
+        let (ahead, spare) = (VecDeque::new(), Vec::new());
+        Self { reader: None, space: FoldSpace::default(), ahead, spare }
     }
 }
 
-/// The workers' memory and queues; the threads are the runtime's.
-pub(crate) struct Workers<H: Hasher, D: Device> {
-    each: Vec<Mutex<Worker<H, D>>>,
-    inline: Mutex<Worker<H, D>>,
+/// The workers' memory and rings; the threads are the runtime's.
+pub(super) struct Workers<H: Hasher, D: Device, R: Runtime> {
+    each: Vec<Mutex<Worker<H, D, R>>>,
+    inline: Mutex<Worker<H, D, R>>,
     /// Outcomes that have been used, and their bytes: fresh memory costs as much as folding into it.
     outcomes: Mutex<(Vec<ChunkOutcome>, usize)>,
     /// Most bytes of these.
     keeps: usize,
 }
 
-impl<H: Hasher, D: Device> Workers<H, D> {
+impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
     /// So many workers, which keep so many bytes of what they gave.
-    pub(crate) fn new(count: usize, keeps: usize) -> Self {
+    pub(super) fn new(count: usize, keeps: usize) -> Self {
         let each = (0..count).map(|_| Mutex::default()).collect();
         Self { each, inline: Mutex::default(), outcomes: Mutex::default(), keeps }
     }
@@ -61,7 +65,7 @@ impl<H: Hasher, D: Device> Workers<H, D> {
     }
 
     /// Keeps the memory of outcomes that are not needed any more.
-    pub(crate) fn keep(&self, outcomes: impl Iterator<Item = ChunkOutcome>) {
+    pub(super) fn keep(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
         let (kept, bytes) = &mut *self.outcomes.lock();
         for outcome in outcomes {
             let more = outcome.bytes();
@@ -73,126 +77,126 @@ impl<H: Hasher, D: Device> Workers<H, D> {
     }
 
     /// Runs a job's chunks on worker `index`.
-    pub(super) fn run<R: Runtime>(
-        &self,
-        index: usize,
-        shared: &Arc<Shared<H, D, R>>,
-        job: &Job<'_>,
-    ) {
+    pub(super) fn run(&self, index: usize, db: &State<D, R>, job: &Job<'_>) {
         let mut worker = self.each[index].lock();
-        let result = worker.run(shared, job, true);
+        let result = worker.run(self, db, job, true);
         worker.close(result, job);
     }
 
     /// Runs a small job on the calling thread, with plain reads.
-    pub(super) fn inline<R: Runtime>(&self, shared: &Arc<Shared<H, D, R>>, job: &Job<'_>) {
+    pub(super) fn inline(&self, db: &State<D, R>, job: &Job<'_>) {
         let mut worker = self.inline.lock();
-        let result = worker.run(shared, job, false);
+        let result = worker.run(self, db, job, false);
         worker.close(result, job);
     }
 
     /// Folds one region without accesses on the calling thread.
-    pub(super) fn region<R: Runtime>(
+    pub(super) fn region(
         &self,
-        shared: &Arc<Shared<H, D, R>>,
+        db: &State<D, R>,
         batch: &Batch<'_>,
         key: &Key,
-    ) -> Result<std::result::Result<ChunkOutcome, Key>> {
-        self.plain(shared, batch, &mut |chunk| chunk.gather_region(shared, batch, key))
+    ) -> Result<Folded<ChunkOutcome>> {
+        self.plain(db, batch, &mut |chunk| chunk.gather_region(db, batch, key))
     }
 
     /// Folds all accesses of a batch as one chunk on the calling thread.
-    pub(super) fn once<R: Runtime>(
-        &self,
-        shared: &Arc<Shared<H, D, R>>,
-        batch: &Batch<'_>,
-    ) -> Result<std::result::Result<ChunkOutcome, Key>> {
-        self.plain(shared, batch, &mut |chunk| chunk.gather(shared, batch, 0..batch.touches.len()))
+    pub(super) fn once(&self, db: &State<D, R>, batch: &Batch<'_>) -> Result<Folded<ChunkOutcome>> {
+        self.plain(db, batch, &mut |chunk| chunk.gather(db, batch, 0..batch.touches.len()))
     }
 
-    fn plain<R: Runtime>(
+    fn plain(
         &self,
-        shared: &Arc<Shared<H, D, R>>,
+        db: &State<D, R>,
         batch: &Batch<'_>,
         gather: &mut dyn FnMut(&mut Chunk),
-    ) -> Result<std::result::Result<ChunkOutcome, Key>> {
+    ) -> Result<Folded<ChunkOutcome>> {
         let mut worker = self.inline.lock();
-        let _guard = shared.grace.enter();
+        let _guard = db.store.enter();
         let mut chunk = Chunk::default();
         loop {
             gather(&mut chunk);
-            shared.read_missing(&mut chunk)?;
+            read_missing::<H, D, R>(db, &mut chunk)?;
             match chunk.fold(batch, &mut worker.space, ChunkOutcome::default()) {
-                Ok(outcome) => return Ok(Ok(outcome)),
+                Ok(outcome) => return Ok(Folded::Done(outcome)),
                 Err(Again::Changed) => {}
-                Err(Again::Expose(key)) => return Ok(Err(key)),
+                Err(Again::NeedsLeaf(key)) => return Ok(Folded::NeedsLeaf(key)),
             }
         }
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
-    /// Brings a chunk's pages in with plain reads.
-    fn read_missing(&self, chunk: &mut Chunk) -> Result<()> {
-        for (_, key, _) in chunk.away.drain(..) {
-            self.make_resident(&key)?;
-        }
-        for page in &mut chunk.pages {
-            if let Some(at) = &page.at {
-                page.page = Some(self.leaf(at)?);
-            }
-        }
-        chunk.missing = 0;
-        Ok(())
+/// Brings a chunk's pages in with plain reads.
+fn read_missing<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    chunk: &mut Chunk,
+) -> Result<()> {
+    for (_, key, _) in chunk.away.drain(..) {
+        db.nodes.make_resident::<H>(&key)?;
     }
+    for page in &mut chunk.pages {
+        if let Some(at) = &page.at {
+            page.page = Some(db.store.leaf(at)?);
+        }
+    }
+    chunk.missing = 0;
+    Ok(())
 }
 
-impl<H: Hasher, D: Device> Worker<H, D> {
-    fn run<R: Runtime>(
+impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
+    fn run(
         &mut self,
-        shared: &Arc<Shared<H, D, R>>,
+        workers: &Workers<H, D, R>,
+        db: &State<D, R>,
         job: &Job<'_>,
         queued: bool,
     ) -> Result<()> {
         // A panic in a user's hasher may have left an earlier batch's chunks and reads behind.
         self.give_up_ahead();
-        if self.queue.as_ref().is_some_and(|queue| queue.in_flight() > 0) {
-            self.queue = None;
+        if self.reader.as_ref().is_some_and(|reader| reader.in_flight() > 0) {
+            self.reader = None;
         }
-        // Places that this worker has looked up stay as they are until it is done.
-        let _guard = shared.grace.enter();
-        if queued && self.queue.is_none() {
-            let share = shared.options.in_flight.div_ceil(shared.runtime.workers()).max(4);
-            self.queue = Some(shared.device.queue(share)?);
+        // Pages that this worker has looked up stay where they are until it is done.
+        let _guard = db.store.enter();
+        if queued && self.reader.is_none() {
+            let share = db.options.in_flight.div_ceil(db.runtime.workers()).max(4);
+            self.reader = Some(PageReader::new(&db.store, share, Reading::Keys)?);
         }
         let hashed = self.space.hashed();
-        let result = self.fold_all(shared, job, queued);
-        Counters::add(&shared.counters.hashes, self.space.hashed() - hashed);
+        let result = self.fold_all(workers, db, job, queued);
+        Counters::add(&db.counters.hashes, self.space.hashed() - hashed);
         result
     }
 
-    fn fold_all<R: Runtime>(
+    fn fold_all(
         &mut self,
-        shared: &Arc<Shared<H, D, R>>,
+        workers: &Workers<H, D, R>,
+        db: &State<D, R>,
         job: &Job<'_>,
         queued: bool,
     ) -> Result<()> {
         loop {
-            self.look_ahead(shared, job, queued)?;
-            let Some(front) = self.ahead.front() else { return Ok(()) };
+            self.look_ahead(db, job, queued)?;
+            let Some(front) = self.ahead.front_mut() else { return Ok(()) };
+            if front.missing > 0 && front.missing == front.elsewhere.len() {
+                take_elsewhere::<H, D, R>(db, front)?;
+                continue;
+            }
             if front.missing > 0 {
-                let queue = self.queue.as_mut().expect("only a queue leaves pages missing");
+                let reader = self.reader.as_mut().expect("only a reader leaves pages missing");
                 // Nothing in flight: all that was asked for is here, the rest is asked for next.
-                let Some(completion) = queue.wait()? else { continue };
-                arrived(&mut self.ahead, shared, completion)?;
+                let Some((purpose, landed)) = reader.wait(&db.store, &db.nodes, 1)? else {
+                    continue;
+                };
+                take::<H, D, R>(&mut self.ahead, db, purpose, landed)?;
                 continue;
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
-            match chunk.fold(job.batch, &mut self.space, shared.workers.outcome()) {
-                Ok(outcome) => *job.outcomes[chunk.index].lock() = Some(outcome),
-                Err(Again::Expose(key)) => *job.expose.lock() = Some(key),
+            match chunk.fold(job.batch, &mut self.space, workers.outcome()) {
+                Ok(outcome) => job.done(chunk.index, outcome),
+                Err(Again::NeedsLeaf(key)) => job.needs_leaf(key),
                 Err(Again::Changed) => {
-                    Self::start(shared, job, &mut chunk, false)?;
+                    start::<H, D, R>(db, job, &mut chunk, false)?;
                     self.ahead.push_front(chunk);
                     continue;
                 }
@@ -202,99 +206,24 @@ impl<H: Hasher, D: Device> Worker<H, D> {
         }
     }
 
-    /// Gathers chunks ahead and keeps the queue full.
-    fn look_ahead<R: Runtime>(
-        &mut self,
-        shared: &Arc<Shared<H, D, R>>,
-        job: &Job<'_>,
-        queued: bool,
-    ) -> Result<()> {
-        while self.ahead.len() < AHEAD
-            && self.queue.as_ref().is_none_or(|queue| queue.in_flight() < queue.depth())
-        {
+    /// Gathers chunks ahead and keeps the ring full.
+    fn look_ahead(&mut self, db: &State<D, R>, job: &Job<'_>, queued: bool) -> Result<()> {
+        while self.ahead.len() < AHEAD && self.reader.as_ref().is_none_or(PageReader::has_room) {
             let Some(index) = job.claim() else { break };
             let mut chunk = self.spare.pop().unwrap_or_default();
             chunk.index = index;
-            Self::start(shared, job, &mut chunk, queued)?;
+            start::<H, D, R>(db, job, &mut chunk, queued)?;
             self.ahead.push_back(chunk);
         }
-        self.ask(shared);
-        if let Some(queue) = &mut self.queue {
-            queue.submit()?;
-            while let Some(completion) = queue.poll() {
-                arrived(&mut self.ahead, shared, completion)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Gathers a chunk and takes the pages that are cached.
-    fn start<R: Runtime>(
-        shared: &Arc<Shared<H, D, R>>,
-        job: &Job<'_>,
-        chunk: &mut Chunk,
-        queued: bool,
-    ) -> Result<()> {
-        chunk.gather(shared, job.batch, job.range(chunk.index));
-        if !queued {
-            return shared.read_missing(chunk);
-        }
-        for index in 0..chunk.pages.len() {
-            let steps = [Step::Table, Step::Entry, Step::Front];
-            for (ahead, step) in (1..=3).rev().zip(steps) {
-                let ahead = ahead * PAGES_AHEAD;
-                if let Some(at) = chunk.pages.get(index + ahead).and_then(|page| page.at.as_ref()) {
-                    shared.cache.ask_ahead(at.place, step);
-                }
-            }
-            let page = &mut chunk.pages[index];
-            if let Some(at) = &page.at {
-                page.page = shared.cache.get(at.place, at.tag);
-                if page.page.is_none() {
-                    chunk.missing += 1;
-                }
-            }
-        }
-        Counters::add(&shared.counters.cache_hits, (chunk.pages.len() - chunk.missing) as u64);
-        chunk.missing += chunk.away.len();
-        Ok(())
-    }
-
-    /// Asks for missing pages, in order, as far as the queue has room.
-    fn ask<R: Runtime>(&mut self, shared: &Arc<Shared<H, D, R>>) {
-        let Some(queue) = &mut self.queue else { return };
+        let Some(reader) = &mut self.reader else { return Ok(()) };
         for chunk in &mut self.ahead {
-            while chunk.nodes_asked < chunk.away.len() {
-                if queue.in_flight() == queue.depth() {
-                    return;
-                }
-                let place = &chunk.away[chunk.nodes_asked].2;
-                queue.push(Request {
-                    file: shared.node_cache.file(place).clone(),
-                    transfer: Transfer::Read,
-                    offset: place.page * 4096,
-                    buf: shared.buffers.take(),
-                    token: (chunk.index as u64) << 32 | NODES | chunk.nodes_asked as u64,
-                });
-                chunk.nodes_asked += 1;
-            }
-            while chunk.asked < chunk.pages.len() {
-                let page = &chunk.pages[chunk.asked];
-                if let (Some(at), None) = (&page.at, &page.page) {
-                    if queue.in_flight() == queue.depth() {
-                        return;
-                    }
-                    queue.push(Request {
-                        file: shared.files.leaf.clone(),
-                        transfer: Transfer::Read,
-                        offset: u64::from(at.place) * 4096,
-                        buf: shared.buffers.take(),
-                        token: (chunk.index as u64) << 32 | chunk.asked as u64,
-                    });
-                }
-                chunk.asked += 1;
-            }
+            ask(db, reader, chunk);
         }
+        reader.submit()?;
+        while let Some((purpose, landed)) = reader.poll(&db.store, &db.nodes) {
+            take::<H, D, R>(&mut self.ahead, db, purpose, landed)?;
+        }
+        Ok(())
     }
 
     /// Chunks that will not be folded lend their memory to others, and let go of their pages.
@@ -306,40 +235,113 @@ impl<H: Hasher, D: Device> Worker<H, D> {
     /// After an error nothing stays in flight, so that the next batch starts clean.
     fn close(&mut self, result: Result<()>, job: &Job<'_>) {
         if let Err(error) = result {
-            job.failed.lock().get_or_insert(error);
+            job.fails(error);
         }
         self.give_up_ahead();
-        if self.queue.as_ref().is_some_and(|queue| queue.in_flight() > 0) {
-            self.queue = None;
+        if self.reader.as_ref().is_some_and(|reader| reader.in_flight() > 0) {
+            self.reader = None;
         }
     }
 }
 
-fn arrived<H: Hasher, D: Device, R: Runtime>(
-    ahead: &mut VecDeque<Chunk>,
-    shared: &Arc<Shared<H, D, R>>,
-    completion: Completion,
+/// Gathers a chunk and takes the pages that are cached.
+fn start<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    job: &Job<'_>,
+    chunk: &mut Chunk,
+    queued: bool,
 ) -> Result<()> {
-    let (index, at) = (completion.token >> 32, completion.token & 0xffff_ffff);
-    let chunk =
-        ahead.iter_mut().find(|chunk| chunk.index as u64 == index).expect("its chunk waits for it");
-    if at & NODES != 0 {
-        let (region, key, place) = &chunk.away[usize::try_from(at ^ NODES).expect("31 bits")];
-        let read = completion.result.map_err(Error::from);
-        let installed = read.and_then(|()| shared.install_nodes(region, place, &completion.buf));
-        if installed.is_err() {
-            // Read once more, or folded from the leaf pages.
-            shared.make_resident(key)?;
-        }
-        shared.buffers.give(completion.buf);
-        chunk.missing -= 1;
-        return Ok(());
+    chunk.gather(db, job.batch, job.range(chunk.index));
+    if !queued {
+        return read_missing::<H, D, R>(db, chunk);
     }
-    completion.result?;
-    let page = &mut chunk.pages[usize::try_from(at).expect("32 bits")];
-    let at = page.at.as_ref().expect("a page that was asked for has a place");
-    Counters::add(&shared.counters.cache_misses, 1);
-    page.page = Some(shared.admit(at, completion.buf)?);
-    chunk.missing -= 1;
+    let cache = db.store.cache();
+    for index in 0..chunk.pages.len() {
+        let steps = [Step::Table, Step::Entry, Step::Front];
+        for (ahead, step) in (1..=3).rev().zip(steps) {
+            let ahead = ahead * PAGES_AHEAD;
+            if let Some(at) = chunk.pages.get(index + ahead).and_then(|page| page.at.as_ref()) {
+                cache.ask_ahead(at.place, step);
+            }
+        }
+        let page = &mut chunk.pages[index];
+        if let Some(at) = &page.at {
+            page.page = cache.get(at.place, at.tag);
+            if page.page.is_none() {
+                chunk.missing += 1;
+            }
+        }
+    }
+    Counters::add(&db.counters.cache_hits, (chunk.pages.len() - chunk.missing) as u64);
+    chunk.missing += chunk.away.len();
+    Ok(())
+}
+
+/// Asks for missing pages, in order, as far as the ring has room.
+fn ask<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    reader: &mut PageReader<D, R, Purpose>,
+    chunk: &mut Chunk,
+) {
+    while reader.has_room() {
+        let (wanted, missing) = if let Some((region, _, place)) = chunk.away.get(chunk.nodes_asked)
+        {
+            chunk.nodes_asked += 1;
+            let wanted = Wanted::Nodes(region.clone(), *place);
+            (wanted, Missing::Nodes(chunk.nodes_asked - 1))
+        } else if let Some(page) = chunk.pages.get(chunk.asked) {
+            chunk.asked += 1;
+            let (Some(at), None) = (page.at, &page.page) else { continue };
+            (Wanted::Leaf(at), Missing::Leaf(chunk.asked - 1))
+        } else {
+            return;
+        };
+        match reader.ask(&db.store, &db.nodes, wanted, (chunk.index, missing)) {
+            Asked::InFlight => {}
+            Asked::Landed((_, missing), landed) => chunk.land(missing, landed),
+            Asked::Elsewhere((_, missing)) => chunk.elsewhere.push(missing),
+        }
+    }
+}
+
+/// Takes what others have been reading for themselves; nothing else of the chunk is missing.
+fn take_elsewhere<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    chunk: &mut Chunk,
+) -> Result<()> {
+    for missing in std::mem::take(&mut chunk.elsewhere) {
+        let landed = match missing {
+            Missing::Leaf(index) => {
+                let at = chunk.pages[index].at.expect("a page that is missing lies somewhere");
+                Landed::Leaf(at, db.store.leaf(&at)?)
+            }
+            Missing::Nodes(index) => {
+                db.nodes.make_resident::<H>(&chunk.away[index].1)?;
+                Landed::Nodes
+            }
+        };
+        chunk.land(missing, landed);
+    }
+    Ok(())
+}
+
+/// Takes in a page that has landed.
+fn take<H: Hasher, D: Device, R: Runtime>(
+    ahead: &mut VecDeque<Chunk>,
+    db: &State<D, R>,
+    (index, missing): Purpose,
+    landed: Result<Landed>,
+) -> Result<()> {
+    let chunk = ahead.iter_mut().find(|chunk| chunk.index == index);
+    let chunk = chunk.expect("its chunk waits for it");
+    let landed = match (landed, missing) {
+        (Err(_), Missing::Nodes(index)) => {
+            // Read once more, or folded from the leaf pages.
+            db.nodes.make_resident::<H>(&chunk.away[index].1)?;
+            Landed::Nodes
+        }
+        (landed, _) => landed?,
+    };
+    chunk.land(missing, landed);
     Ok(())
 }

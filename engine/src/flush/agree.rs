@@ -9,7 +9,7 @@ use pleach_core::fold::{Folder, combine_tiles};
 use pleach_core::{Hasher, Node};
 
 use super::cells::{Source, TILES};
-use super::round::Piece;
+use super::piece::Piece;
 
 /// Indexes of the pieces whose nodes contradict the index. `edited` are those that keep their nodes,
 /// `planned` those that were folded, with their pages.

@@ -51,6 +51,13 @@ pub(super) struct Edited {
 }
 
 impl Source {
+    /// The old page has been read.
+    pub(super) fn read(&mut self, page: Arc<CachedPage>) {
+        self.tiles.1 = 0;
+        add_stored_tiles(&mut self.tiles, &page, &self.prefix, &self.pending);
+        self.page = Some(page);
+    }
+
     /// What changes in the page, if it keeps its prefix and all its nodes are known. `freed` takes
     /// the overflow runs that are given up.
     pub(super) fn edits(&self, out: &mut Vec<Edit>, freed: &mut Vec<Run>) -> Option<Edited> {

@@ -1,9 +1,10 @@
 //! Steps (d) and (e): the location record is queued and the index follows, in one moment.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use pleach_beatree::cuts::Cut;
+use pleach_beatree::grace::Period;
 use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
 use pleach_beatree::region::Relocation;
 use pleach_beatree::split::{Split, split_held};
@@ -15,27 +16,40 @@ use pleach_core::page::overflow::Run;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, PageBuf, Runtime};
 
-use super::Freed;
-use super::round::{NewLeaf, Piece, Round, disagree};
-use crate::error::{Error, Result};
-use crate::log::{LocationCut, LocationEncoder, LogRun, NewPage, RecordBuf};
+use super::piece::{NewLeaf, Piece, disagree};
+use super::round::Round;
+use crate::error::Result;
+use crate::format::location_body::{Cut as LocationCut, LocationEncoder, NewPage, Run as LogRun};
+use crate::format::record::RecordBuf;
 use crate::metrics::Counters;
-use crate::shared::Shared;
+use crate::state::State;
+
+/// Places given up by one flush.
+pub(super) struct Freed {
+    /// Position of the location record; the places are retired under it.
+    pub(super) stamp: u64,
+    /// End of the record: the log must be durable through here.
+    pub(super) end: u64,
+    /// The commit that the index stood at: older views may name overflow values.
+    pub(super) commit: u64,
+    pub(super) period: Period,
+    pub(super) since: Duration,
+}
 
 impl Round {
     /// Publishes the round; `None` when a commit is in flight and it has to be tried again.
     pub(super) fn publish<H: Hasher, D: Device, R: Runtime>(
         &mut self,
-        shared: &Shared<H, D, R>,
+        db: &State<D, R>,
         folder: &mut Folder<H>,
     ) -> Result<Option<Freed>> {
         // An upper bound of the record, so that the log has room before anything is decided.
         let pages: usize =
             self.pieces.iter().map(|piece| piece.new.len() + piece.sources.len()).sum();
         let room = 256 + 128 * pages as u64 + self.run_bytes();
-        shared.sequencer.make_room(room)?;
-        let _structure = shared.structure.lock();
-        let mut state = shared.sequencer.lock();
+        db.commits.sequencer().make_room(room)?;
+        let _structure = db.index.hold_structure();
+        let mut state = db.commits.sequencer().lock();
         state.check()?;
         if state.in_flight > 0 || !state.has_room(room) {
             return Ok(None);
@@ -43,17 +57,17 @@ impl Round {
         for piece in &mut self.pieces {
             refresh_nodes(piece, &self.runs, folder)?;
         }
-        let record = self.record(shared.database);
+        let record = self.record(db.store.database());
         let len = record.len();
         let position = state.queue(record) + len;
         let mut freed = Freed {
             stamp: position,
             end: position,
-            commit: shared.published.load(Ordering::Acquire),
-            period: shared.grace.start(),
-            since: shared.runtime.now(),
+            commit: db.commits.published(),
+            period: db.store.grace_period(),
+            since: db.pace.now(),
         };
-        self.tentative(shared).named();
+        self.tentative(db).named();
         let (mut leaves, mut runs) = (Vec::new(), Vec::new());
         let mut reshaped = false;
         let changes = self.pieces.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
@@ -62,38 +76,29 @@ impl Round {
         // A region that outgrows its branch page is held until its halves are in the index: a
         // checkpoint that saw it could not write it. This task alone holds several regions, and
         // whoever holds one takes none of the locks that are held here: see the order in
-        // [`crate::shared`].
+        // [`crate::state`].
         let mut split: Vec<Split<'_>> = Vec::new();
         let changes = self.pieces.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
         for (region, pieces) in regions.iter().zip(changes) {
             let mut regional = region.write();
-            reshaped |= apply(shared, &mut regional, pieces, position, &mut runs, &mut leaves);
+            reshaped |= apply(db, &mut regional, pieces, position, &mut runs, &mut leaves);
             if regional.cuts.len() > MAX_ENTRIES {
                 split.push((region, regional));
             }
         }
         if !split.is_empty() {
-            shared.top.store(Arc::new(split_held::<H>(&shared.top.load_full(), &mut split)));
+            db.index.publish(split_held::<H>(&db.index.load_full(), &mut split));
             reshaped = true;
         }
         drop(split);
         if reshaped {
             state.shapes += 1;
         }
-        shared
-            .space
-            .lock()
-            .retire(&leaves, freed.stamp)
-            .map_err(|error| Error::Corrupt(error.to_string()))?;
-        shared
-            .extents
-            .lock()
-            .retire(&runs, freed.stamp)
-            .map_err(|error| Error::Corrupt(error.to_string()))?;
+        db.space.retire(&leaves, &runs, freed.stamp)?;
         // Readers that start now find the new places.
-        freed.period = shared.grace.start();
+        freed.period = db.store.grace_period();
         drop(state);
-        self.finish(shared);
+        self.finish(db);
         Ok(Some(freed))
     }
 
@@ -178,8 +183,8 @@ fn refresh_nodes<H: Hasher>(
 }
 
 /// Puts a region's new pages into its cuts; says whether cuts were split or merged.
-fn apply<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
+fn apply<D: Device, R: Runtime>(
+    db: &State<D, R>,
     state: &mut RegionState,
     pieces: &mut [Piece],
     position: u64,
@@ -197,14 +202,13 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
     let done = state.relocate(&moves, position);
     // A page that commits have changed since it was gathered may be ripe again.
     let new = pages.iter().flatten().map(|(cut, _)| cut.prefix);
-    let ripeness = shared.ripeness();
-    let ripe = new.filter(|prefix| {
-        ripeness.is_ripe(prefix, state.touches[state.cuts.find(prefix.first_key())])
-    });
-    shared.ripe.lock().extend(ripe);
-    Counters::change(&shared.counters.leaf_pages, done.pages);
-    Counters::change(&shared.counters.pending_bytes, -done.bytes.cast_signed());
-    Counters::change(&shared.counters.pending_entries, -done.entries.cast_signed());
+    let policy = db.budget.flush_policy();
+    let due = new
+        .filter(|prefix| policy.is_due(prefix, state.touches[state.cuts.find(prefix.first_key())]));
+    db.index.make_due(due);
+    Counters::change(&db.counters.leaf_pages, done.pages);
+    Counters::change(&db.counters.pending_bytes, -done.bytes.cast_signed());
+    Counters::change(&db.counters.pending_entries, -done.entries.cast_signed());
     for piece in pieces {
         runs.append(&mut piece.freed_runs);
         leaves.extend(piece.sources.iter().filter_map(|source| source.place));

@@ -12,18 +12,21 @@ use pleach_beatree::{Region, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf;
 use pleach_core::page::overflow::Run;
-use pleach_core::{Hasher, Node, Prefix};
+use pleach_core::{Hasher, Prefix};
 use pleach_io::{Completion, Device, PageBuf, Queue, Request, Runtime, Transfer};
 
 use super::agree::contradicting;
-use super::cells::{Edit, Edited, Source, add_stored_tiles, known_tiles};
-use crate::error::{Error, Result};
+use super::cells::{Edit, Edited, Source, known_tiles};
+use super::piece::{NewLeaf, Piece, WrittenPage, disagree};
+use crate::error::{Result, full_or};
+use crate::format::names::LEAF_FILE;
 use crate::metrics::Counters;
-use crate::overflow::{self, Tentative};
-use crate::quarantine::Why;
-use crate::resources::full;
-use crate::shared::{LEAF_FILE, Located, Shared};
-use crate::warm::{GROUP, Reach};
+use crate::read::group::{GROUP, Reach, cpu_prefetch};
+use crate::state::index::Located;
+use crate::state::quarantine::Why;
+use crate::state::reader::{Asked, Landed, PageReader, Wanted};
+use crate::state::space::Tentative;
+use crate::state::{State, overflow};
 
 /// Pages of write buffers that are kept from round to round.
 const SPARE_PAGES: usize = 1024;
@@ -31,45 +34,6 @@ const SPARE_PAGES: usize = 1024;
 const AHEAD: usize = 4;
 /// Siblings merge when they fill at most this share of a page, in percent.
 const MERGE_PERCENT: usize = 60;
-
-/// A range that the round replaces: one old page, or two siblings that merge.
-pub(super) struct Piece {
-    pub(super) region: Arc<Region>,
-    pub(super) range: Prefix,
-    pub(super) sources: Vec<Source>,
-    /// Last commit applied to the region when this was gathered: what the new pages contain.
-    pub(super) through: u64,
-    /// Shape of the region's cuts when this was gathered.
-    pub(super) shape: u64,
-    pub(super) new: Vec<NewLeaf>,
-    pub(super) freed_runs: Vec<Run>,
-    /// How many of the region's dropped values this piece gives up.
-    pub(super) dropped: usize,
-}
-
-/// A page as it was written.
-pub(super) struct NewLeaf {
-    pub(super) prefix: Prefix,
-    pub(super) page: WrittenPage,
-    /// Node of what the page contains; of a moved page, not known when its region's nodes were
-    /// not in memory.
-    pub(super) node: Option<Node>,
-}
-
-/// A page and where its bytes are: a run of the round and a page in it.
-pub(super) struct WrittenPage {
-    pub(super) place: u32,
-    pub(super) tag: u32,
-    pub(super) run: usize,
-    pub(super) at: usize,
-}
-
-impl Piece {
-    /// Has one page become one page of the same prefix?
-    pub(super) fn is_moved(&self) -> bool {
-        self.new.len() == 1 && self.sources.len() == 1
-    }
-}
 
 /// How a piece's new pages are made.
 enum Content {
@@ -117,66 +81,66 @@ impl Round {
     /// Step 1: pages and pending changes of the wanted prefixes.
     pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
         &mut self,
-        shared: &Shared<H, D, R>,
-        queue: &mut D::Queue,
+        db: &State<D, R>,
+        reader: &mut PageReader<D, R, usize>,
         wanted: &[Prefix],
         any: bool,
     ) -> Result<()> {
         self.pieces.clear();
         self.position = 0;
-        let least = if any { 1 } else { shared.ripeness().least() };
-        let _guard = shared.grace.enter();
+        let least = if any { 1 } else { db.budget.flush_policy().least() };
+        let _guard = db.store.enter();
         for (index, prefix) in wanted.iter().enumerate() {
             if index.is_multiple_of(GROUP) {
                 let group = wanted[index..].iter().take(GROUP);
-                shared.warm(group.map(Prefix::first_key), Reach::Cell);
+                cpu_prefetch(db, group.map(Prefix::first_key), Reach::Cell);
             }
             if self.pieces.last().is_some_and(|piece| piece.range.covers(prefix.first_key())) {
                 continue;
             }
             let mut add = || {
-                shared.in_region(prefix.first_key(), |region, state| {
+                db.index.in_region(prefix.first_key(), |region, state| {
                     let here = matches!(state.nodes, Nodes::Resident(_));
                     if here {
-                        self.add(shared, region, state, prefix, least);
+                        self.add(db, region, state, prefix, least);
                     }
                     here
                 })
             };
             // The flusher is the one that lets nodes leave: what it brings in here stays until the
             // round is published. Nodes that cannot be had are aside from then on.
-            if !add() && shared.bring_nodes(prefix.first_key()).is_ok() {
+            if !add() && db.nodes.bring_nodes::<H>(prefix.first_key()).is_ok() {
                 add();
             }
         }
-        read_missing(shared, queue, &mut self.pieces)
+        read_missing(db, reader, &mut self.pieces)
     }
 
-    fn add<H: Hasher, D: Device, R: Runtime>(
+    fn add<D: Device, R: Runtime>(
         &mut self,
-        shared: &Shared<H, D, R>,
+        db: &State<D, R>,
         region: &Arc<Region>,
         state: &RegionState,
         wanted: &Prefix,
         least: u8,
     ) {
         let child = state.cuts.find(wanted.first_key());
-        if state.touches[child] < least || shared.page_is_aside(state, child) {
+        if state.touches[child] < least || db.store.page_is_aside(state, child) {
             return;
         }
-        let own = source(shared, state, child);
+        let own = source(db, state, child);
         if own.pending.is_empty() {
             return;
         }
         let mut range = own.prefix;
         let mut sources = vec![own];
-        if let Some(sibling) = mergeable_sibling(shared, state, child, &sources[0]) {
+        if let Some(sibling) = mergeable_sibling(db, state, child, &sources[0]) {
             range = range.parent().expect("a page with a sibling is not the root");
             let left = sibling.prefix < sources[0].prefix;
             sources.insert(usize::from(!left), sibling);
             if self.pieces.last().is_some_and(|piece| range.covers(piece.range.first_key())) {
                 // Its sibling was taken before and merges on its own: this page's turn comes again.
-                shared.ripe.lock().push_back(*wanted);
+                db.index.make_due([*wanted]);
                 return;
             }
         }
@@ -201,28 +165,28 @@ impl Round {
     /// Step 2: (a), then building and (b) writing.
     pub(super) fn write<H: Hasher, D: Device, R: Runtime>(
         &mut self,
-        shared: &Shared<H, D, R>,
+        db: &State<D, R>,
         queue: &mut D::Queue,
         folder: &mut Folder<H>,
         flush: u64,
     ) -> Result<()> {
         self.flush = flush;
-        if shared.sequencer.durable() < self.position {
-            shared.sequencer.write_through(self.position, true)?;
+        if db.commits.sequencer().durable() < self.position {
+            db.commits.sequencer().write_through(self.position, true)?;
         }
-        self.write_long_values(shared, flush)?;
+        self.write_long_values(db, flush)?;
         // Three turns at most: one finds known nodes that are wrong, which are hashed from the cells in
         // the second; what is wrong even then is set aside, and the third is about the others.
         while !self.pieces.is_empty() {
             let mut pieces = std::mem::take(&mut self.pieces);
-            let result = self.write_pages(shared, queue, folder, &mut pieces);
+            let result = self.write_pages(db, queue, folder, &mut pieces);
             self.pieces = pieces;
             let bad = result?;
             if bad.is_empty() {
                 break;
             }
             for index in bad.into_iter().rev() {
-                self.distrust(shared, index)?;
+                self.distrust(db, index)?;
             }
         }
         Ok(())
@@ -230,18 +194,14 @@ impl Round {
 
     /// A piece's nodes contradict the index: its known nodes are forgotten, or, when it was hashed from
     /// its cells, its pages are set aside.
-    fn distrust<H: Hasher, D: Device, R: Runtime>(
-        &mut self,
-        shared: &Shared<H, D, R>,
-        index: usize,
-    ) -> Result<()> {
+    fn distrust<D: Device, R: Runtime>(&mut self, db: &State<D, R>, index: usize) -> Result<()> {
         let sources = &mut self.pieces[index].sources;
         if sources.iter().any(|source| source.tiles.1 != 0) {
             tracing::error!(prefix = ?sources[0].prefix, "known nodes do not fold to the page's");
             for source in sources {
                 source.tiles.1 = 0;
                 // A finish shall not fold with them either.
-                source.place.iter().for_each(|place| shared.cache.remove(*place));
+                source.place.iter().for_each(|place| db.store.cache().remove(*place));
             }
             return Ok(());
         }
@@ -253,30 +213,28 @@ impl Round {
         for source in &piece.sources {
             if let Some(place) = source.place {
                 let page = (LEAF_FILE, u64::from(place));
-                shared.set_aside(page, source.prefix, disagree(&piece.range), Why::Contradicts);
-                // No session shall have it either, see `Shared::admit`.
-                shared.cache.remove(place);
+                db.store.set_aside(page, source.prefix, disagree(&piece.range), Why::Contradicts);
+                // No session shall have it either, see `Store::admit`.
+                db.store.cache().remove(place);
             }
         }
         let written = piece.sources.iter().flat_map(|source| &source.written);
         let runs: Vec<Run> = written.flat_map(|(_, cell)| overflow_cell(cell).runs()).collect();
         self.tentative.retain(|run| !runs.contains(run));
-        drop(Tentative::again(&shared.extents, &shared.tentative, runs));
+        drop(db.space.tentative_again(runs));
         Ok(())
     }
 
-    fn write_long_values<H: Hasher, D: Device, R: Runtime>(
+    fn write_long_values<D: Device, R: Runtime>(
         &mut self,
-        shared: &Shared<H, D, R>,
+        db: &State<D, R>,
         flush: u64,
     ) -> Result<()> {
-        let mut written = Tentative::new(&shared.extents, &shared.tentative);
+        let mut written = db.space.tentative();
         for source in self.pieces.iter_mut().flat_map(|piece| &mut piece.sources) {
             for (index, pending) in source.pending.iter().enumerate() {
                 if let Stored::Large(large) = &pending.stored {
-                    source
-                        .written
-                        .push((index, overflow::write(shared, &mut written, large, flush)?));
+                    source.written.push((index, overflow::write(db, &mut written, large, flush)?));
                     self.overflow_written = true;
                 }
             }
@@ -290,7 +248,7 @@ impl Round {
     /// nothing has happened.
     fn write_pages<H: Hasher, D: Device, R: Runtime>(
         &mut self,
-        shared: &Shared<H, D, R>,
+        db: &State<D, R>,
         queue: &mut D::Queue,
         folder: &mut Folder<H>,
         pieces: &mut [Piece],
@@ -342,7 +300,7 @@ impl Round {
         let mut folded = folded.iter();
         // A prefix that has lost its last key gets a page without cells: what an older page under
         // it says is dead (rule 9).
-        let places = shared.allocate_leaves(contents.iter().map(Content::pages).sum())?;
+        let places = db.space.allocate_leaves(contents.iter().map(Content::pages).sum())?;
         self.reserved.clone_from(&places);
         let mut runs: Vec<PageBuf> =
             places.chunk_by(|a, b| a + 1 == *b).map(|run| self.buffer(run.len())).collect();
@@ -350,7 +308,7 @@ impl Round {
         let mut built: Vec<Vec<NewLeaf>> = Vec::with_capacity(pieces.len());
         for (piece, content) in pieces.iter().zip(&contents) {
             let stamp = |place| PageStamp {
-                identity: shared.leaf_identity(place),
+                identity: db.store.leaf_identity(place),
                 flush: self.flush,
                 namespace: 0,
                 through: piece.through,
@@ -384,7 +342,7 @@ impl Round {
             piece.new = new;
             piece.freed_runs.extend(freed);
         }
-        self.runs = write_runs(shared, queue, &places, runs)?;
+        self.runs = write_runs(db, queue, &places, runs)?;
         Ok(Vec::new())
     }
 
@@ -395,43 +353,38 @@ impl Round {
     }
 
     /// Step 3 (c).
-    pub(super) fn sync<H: Hasher, D: Device, R: Runtime>(
-        &mut self,
-        shared: &Shared<H, D, R>,
-    ) -> Result<()> {
+    pub(super) fn sync<D: Device, R: Runtime>(&mut self, db: &State<D, R>) -> Result<()> {
         if std::mem::take(&mut self.overflow_written) {
-            shared.device.sync(&shared.files.overflow)?;
+            db.store.device().sync(db.space.overflow_file())?;
         }
-        shared.device.sync(&shared.files.leaf)?;
+        db.store.device().sync(db.store.leaf_file())?;
         // Into the cache before anybody can look for them, and outside any lock.
         for page in self.pieces.iter().flat_map(|piece| &piece.new).map(|new| &new.page) {
             let bytes = self.runs[page.run].page(page.at);
-            shared.cache.insert(page.place, page.tag, bytes, NO_BATCH);
+            db.store.cache().insert(page.place, page.tag, bytes, NO_BATCH);
         }
         Ok(())
     }
 
     /// The round could not be written: its reserved places go back and its pages stay ripe.
-    pub(super) fn abandon<H: Hasher, D: Device, R: Runtime>(&mut self, shared: &Shared<H, D, R>) {
-        for place in std::mem::take(&mut self.reserved) {
-            shared.space.lock().mark_free(place).expect("reserved by this round");
-        }
-        shared.ripe.lock().extend(self.pieces.iter().map(|piece| piece.range));
-        drop(self.tentative(shared));
+    pub(super) fn abandon<D: Device, R: Runtime>(&mut self, db: &State<D, R>) {
+        db.space.give_leaves_back(std::mem::take(&mut self.reserved));
+        db.index.make_due(self.pieces.iter().map(|piece| piece.range));
+        drop(self.tentative(db));
         self.runs.clear();
         self.pieces.clear();
     }
 
     /// The overflow runs that this round has written: dropping them gives them back.
-    pub(super) fn tentative<'a, H: Hasher, D: Device, R: Runtime>(
+    pub(super) fn tentative<'a, D: Device, R: Runtime>(
         &mut self,
-        shared: &'a Shared<H, D, R>,
-    ) -> Tentative<'a> {
-        Tentative::again(&shared.extents, &shared.tentative, std::mem::take(&mut self.tentative))
+        db: &'a State<D, R>,
+    ) -> Tentative<'a, D> {
+        db.space.tentative_again(std::mem::take(&mut self.tentative))
     }
 
     /// The round is published: its places belong to the index, the old pages to nobody.
-    pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(&mut self, shared: &Shared<H, D, R>) {
+    pub(super) fn finish<D: Device, R: Runtime>(&mut self, db: &State<D, R>) {
         self.reserved.clear();
         let kept: usize = self.spare.iter().map(PageBuf::pages).sum();
         let room = SPARE_PAGES.saturating_sub(kept);
@@ -445,25 +398,21 @@ impl Round {
             piece.sources.iter_mut().for_each(|source| source.page = None);
             if let (true, Some(from)) = (piece.is_moved(), piece.sources[0].place) {
                 let page = &piece.new[0].page;
-                shared.cache.move_treelet(from, page.place, page.tag);
+                db.store.cache().move_treelet(from, page.place, page.tag);
             }
             for place in piece.sources.iter().filter_map(|source| source.place) {
-                shared.quarantine.forget(LEAF_FILE, u64::from(place));
-                shared.cache.remove(place);
+                db.store.quarantine().forget(LEAF_FILE, u64::from(place));
+                db.store.cache().remove(place);
             }
         }
     }
 }
 
-fn source<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
-    state: &RegionState,
-    child: usize,
-) -> Source {
+fn source<D: Device, R: Runtime>(db: &State<D, R>, state: &RegionState, child: usize) -> Source {
     let prefix = state.cuts.prefix(child);
     let place = state.cuts.place(child);
     let pending = state.pending[state.pending_range(&prefix)].to_vec();
-    let page = place.and_then(|place| shared.cache.get(place, state.cuts.tag(child)));
+    let page = place.and_then(|place| db.store.cache().get(place, state.cuts.tag(child)));
     let tiles = page.as_ref().map_or(([[0; 32]; 1 << LEVELS], 0), |page| {
         known_tiles(state, child, page, &prefix, &pending)
     });
@@ -487,8 +436,8 @@ fn prefetch_behind(pieces: &[Piece]) {
 
 /// The sibling, when it is at hand and both together leave a page of the parent's prefix with
 /// room.
-fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
+fn mergeable_sibling<D: Device, R: Runtime>(
+    db: &State<D, R>,
     state: &RegionState,
     child: usize,
     own: &Source,
@@ -497,7 +446,7 @@ fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
     let parent = own.prefix.parent()?;
     // A page that may be bad shall not take another one with it.
     let suspect = |place: Option<u32>| {
-        place.is_some_and(|place| shared.quarantine.suspects(LEAF_FILE, u64::from(place)))
+        place.is_some_and(|place| db.store.quarantine().suspects(LEAF_FILE, u64::from(place)))
     };
     if suspect(own.place) {
         return None;
@@ -521,7 +470,7 @@ fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
     if filled(&parent, &cells) > limit {
         return None;
     }
-    let sibling = source(shared, state, other);
+    let sibling = source(db, state, other);
     let missing = sibling.page.is_none() && sibling.place.is_some();
     if missing
         || suspect(sibling.place)
@@ -543,75 +492,65 @@ fn may_shrink_below(own: &Source, limit: usize) -> bool {
     used <= limit + deletes * largest
 }
 
-/// Pages and index contradict each other.
-pub(super) fn disagree(prefix: &Prefix) -> Error {
-    Error::Corrupt(format!("the pairs below {prefix:?} do not fold to the node in the index"))
-}
-
 /// Reads the old pages that are not cached. A page that cannot be read is set aside and its piece left
-/// out; an error is one of the queue.
-fn read_missing<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
-    queue: &mut D::Queue,
+/// out; an error is one of the ring.
+fn read_missing<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    reader: &mut PageReader<D, R, usize>,
     pieces: &mut Vec<Piece>,
 ) -> Result<()> {
-    let result = read_all(shared, queue, pieces);
-    // After an error nothing stays in flight; each wait takes one off.
-    while queue.in_flight() > 0 && queue.wait().is_ok() {}
+    let mut sources: Vec<(Located, &mut Source)> = Vec::new();
+    for piece in pieces.iter_mut() {
+        let state = piece.region.read();
+        for source in &mut piece.sources {
+            let child = state.cuts.find(source.prefix.first_key());
+            if let (Some(place), None) = (source.place, &source.page) {
+                sources.push((Located { place, tag: state.cuts.tag(child) }, source));
+            }
+        }
+    }
+    let mut elsewhere = Vec::new();
+    let mut next = 0;
+    while next < sources.len() || reader.in_flight() > 0 {
+        while next < sources.len() && reader.has_room() {
+            let wanted = Wanted::Leaf(sources[next].0);
+            match reader.ask(&db.store, &db.nodes, wanted, next) {
+                Asked::InFlight => {}
+                Asked::Landed(index, Landed::Leaf(_, page)) => sources[index].1.read(page),
+                Asked::Landed(_, Landed::Nodes) => unreachable!("leaf pages were asked for"),
+                Asked::Elsewhere(index) => elsewhere.push(index),
+            }
+            next += 1;
+        }
+        if let Some((index, landed)) = reader.wait(&db.store, &db.nodes, 1)? {
+            take(db, &mut sources[index], landed);
+        }
+    }
+    for index in elsewhere {
+        let at = sources[index].0;
+        let landed = db.store.leaf_for_flush(&at).map(|page| Landed::Leaf(at, page));
+        take(db, &mut sources[index], landed);
+    }
     let unread = |piece: &Piece| {
         piece.sources.iter().any(|source| source.place.is_some() && source.page.is_none())
     };
-    if result.is_ok() {
-        pieces.retain(|piece| !unread(piece));
-    }
-    result
+    pieces.retain(|piece| !unread(piece));
+    Ok(())
 }
 
-fn read_all<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
-    queue: &mut D::Queue,
-    pieces: &mut [Piece],
-) -> Result<()> {
-    let mut sources: Vec<(Located, &mut Source)> = Vec::new();
-    for piece in pieces {
-        let state = piece.region.read();
-        for source in &mut piece.sources {
-            if let (Some(place), None) = (source.place, &source.page) {
-                let tag = state.cuts.tag(state.cuts.find(source.prefix.first_key()));
-                sources.push((Located { place, tag }, source));
-            }
+fn take<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    (at, source): &mut (Located, &mut Source),
+    landed: Result<Landed>,
+) {
+    match landed {
+        Ok(Landed::Leaf(_, page)) => source.read(page),
+        Ok(Landed::Nodes) => unreachable!("leaf pages were asked for"),
+        Err(error) => {
+            let page = (LEAF_FILE, u64::from(at.place));
+            db.store.set_aside(page, source.prefix, error, Why::Unreadable);
         }
     }
-    let mut next = 0;
-    while next < sources.len() || queue.in_flight() > 0 {
-        while next < sources.len() && queue.in_flight() < queue.depth() {
-            queue.push(Request {
-                file: shared.files.leaf.clone(),
-                transfer: Transfer::Read,
-                offset: u64::from(sources[next].0.place) * 4096,
-                buf: shared.buffers.take(),
-                token: next as u64,
-            });
-            Counters::add(&shared.counters.page_rereads, 1);
-            next += 1;
-        }
-        if let Some(completion) = queue.wait()? {
-            let (at, source) = &mut sources[usize::try_from(completion.token).expect("an index")];
-            let read = completion.result.map_err(Error::from);
-            match read.and_then(|()| shared.admit_for_flush(at, completion.buf)) {
-                Ok(page) => {
-                    source.tiles.1 = 0;
-                    add_stored_tiles(&mut source.tiles, &page, &source.prefix, &source.pending);
-                    source.page = Some(page);
-                }
-                Err(error) => {
-                    let page = (LEAF_FILE, u64::from(at.place));
-                    shared.set_aside(page, source.prefix, error, Why::Unreadable);
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 /// For each place, in order: the place, its run and the page in it.
@@ -622,8 +561,8 @@ fn slots(places: &[u32]) -> impl Iterator<Item = (u32, usize, usize)> + '_ {
 }
 
 /// Step (b): neighbouring places are one write. Gives the buffers back, in order.
-fn write_runs<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
+fn write_runs<D: Device, R: Runtime>(
+    db: &State<D, R>,
     queue: &mut D::Queue,
     places: &[u32],
     runs: Vec<PageBuf>,
@@ -641,7 +580,7 @@ fn write_runs<H: Hasher, D: Device, R: Runtime>(
             queue.wait()?.into_iter().for_each(&mut take);
         }
         queue.push(Request {
-            file: shared.files.leaf.clone(),
+            file: db.store.leaf_file().clone(),
             transfer: Transfer::Write,
             offset: u64::from(start) * 4096,
             buf,
@@ -651,9 +590,9 @@ fn write_runs<H: Hasher, D: Device, R: Runtime>(
     while let Some(completion) = queue.wait()? {
         take(completion);
     }
-    Counters::add(&shared.counters.page_runs_written, count as u64);
-    Counters::add(&shared.counters.pages_written, places.len() as u64);
+    Counters::add(&db.counters.page_runs_written, count as u64);
+    Counters::add(&db.counters.pages_written, places.len() as u64);
     // Without room the pages are given up: nothing names them yet.
-    failed.map_or(Ok(()), |error| Err(full(error)))?;
+    failed.map_or(Ok(()), |error| Err(full_or(error)))?;
     Ok(written.into_iter().map(|buf| buf.expect("every run was written")).collect())
 }

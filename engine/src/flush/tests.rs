@@ -24,7 +24,7 @@ fn walk(db: &Db<Blake3>, stop: &AtomicBool) -> (u64, usize) {
     while !stop.load(Ordering::Relaxed) {
         let mut key: Option<Key> = Some([0; 32]);
         while let Some(at) = key {
-            key = db.shared.in_region(&at, |region, state| {
+            key = db.state().index.in_region(&at, |region, state| {
                 largest = largest.max(state.cuts.len());
                 region.prefix().next().map(|next| *next.first_key())
             });
@@ -62,7 +62,7 @@ fn nobody_sees_a_region_that_is_too_large_for_its_page() {
     }
     stop.store(true, Ordering::Relaxed);
     let (rounds, largest) = walker.join().expect("no panic");
-    let regions = db.shared.top.load().regions().len();
+    let regions = db.state().index.load().regions().len();
     assert!(regions > 100 && rounds > 100, "{regions} regions, {rounds} looks at all of them");
     assert!(largest <= MAX_ENTRIES, "a region of {largest} children was seen");
 }
@@ -108,19 +108,20 @@ fn a_wrong_treelet_is_not_written() {
     put(&db, 0..200, 1);
     db.drain(0).expect("flushed");
     put(&db, 0..200, 2);
-    let shared = &db.shared;
     let mut spoiled = 0;
     for at in 0..200 {
-        shared.in_region(&id(at), |_, state| {
+        db.state().index.in_region(&id(at), |_, state| {
             let child = state.cuts.find(&id(at));
             let (place, as_of) =
                 (state.cuts.place(child).expect("flushed"), state.changed_at[child]);
-            let Some(page) = shared.cache.get(place, state.cuts.tag(child)) else { return };
+            let Some(page) = db.state().store.cache().get(place, state.cuts.tag(child)) else {
+                return;
+            };
             let own = *state.node(child).expect("in memory");
             // The page's own node is internal, and not that of its groups.
             let wrong = || (1..15).map(|index| (index, own));
             if !page.advance_treelet((as_of, as_of), &own, wrong()) {
-                shared.cache.give_treelet(place, &page, true, |treelet| {
+                db.state().store.cache().give_treelet(place, &page, true, |treelet| {
                     treelet.forget();
                     treelet.advance(0, as_of, &own, wrong());
                 });
@@ -148,7 +149,7 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
     db.drain(0).expect("flushed");
     put(&db, 7..8, 2);
     let spoil = || {
-        let region = db.shared.in_region(&id(7), |region, _| Arc::clone(region));
+        let region = db.state().index.in_region(&id(7), |region, _| Arc::clone(region));
         let mut state = region.write();
         let child = state.cuts.find(&id(7));
         let Nodes::Resident(nodes) = &mut state.nodes else { panic!("in memory") };
@@ -240,15 +241,16 @@ fn a_full_flush_keeps_the_period_of_the_log() {
     disk.inject(Rule::nth(Operation::Write, "leaf", 1, Times::Forever, Fault::Errno(code::ENOSPC)));
     for round in 0..20 {
         put(&db, round..round + 1, 1);
-        let end = db.shared.sequencer.lock().end();
+        let end = db.state().commits.sequencer().lock().end();
         // Until the flush has found no room, and then for a period, and what its steps take.
         runtime.step_some(50);
         runtime.clock().advance(period + Duration::from_millis(5));
         runtime.step_some(50);
-        let (durable, behind) = (db.shared.sequencer.durable(), db.shared.sequencer.lock().end());
+        let (durable, behind) =
+            (db.state().commits.sequencer().durable(), db.state().commits.sequencer().lock().end());
         assert!(durable + 4096 > end.min(behind), "round {round}: {durable} of {end}");
     }
-    assert!(db.shared.full.load(Ordering::Relaxed), "there was no room");
+    assert!(db.state().pace.flush_is_full(), "there was no room");
     disk.heal();
     db.drain(0).expect("with room");
     db.close().expect("closed");

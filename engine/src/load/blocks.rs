@@ -5,10 +5,8 @@
 
 use pleach_io::{Device, OpenMode, PageBuf, Queue, Request, Transfer};
 
-use crate::error::{Error, Result};
-
-/// Name of the spill file; one that an interrupted load left is removed by the next.
-pub(super) const SPILL_FILE: &str = "load-spill";
+use crate::error::{Error, Result, full_or};
+use crate::format::names::LOAD_SPILL_FILE;
 
 /// Writes in flight.
 const DEPTH: usize = 16;
@@ -54,7 +52,8 @@ pub(super) struct Blocks<D: Device> {
 impl<D: Device> Blocks<D> {
     /// Blocks of so many pages; about `memory` bytes of them stay in memory.
     pub(super) fn new(device: &D, pages: usize, memory: u64) -> Result<Self> {
-        match device.remove(SPILL_FILE) {
+        // One that an interrupted load left.
+        match device.remove(LOAD_SPILL_FILE) {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
         }
@@ -103,7 +102,7 @@ impl<D: Device> Blocks<D> {
             self.spare.push(completion.buf);
             next = spill.queue.poll();
         }
-        failed.map_or(Ok(()), |error| Err(full(error)))
+        failed.map_or(Ok(()), |error| Err(full_or(error)))
     }
 
     /// Keeps a filled block, in memory if there is room.
@@ -113,7 +112,7 @@ impl<D: Device> Blocks<D> {
         }
         if self.spill.is_none() {
             self.spill = Some(Spill {
-                file: self.device.open(SPILL_FILE, OpenMode::CreateNew)?,
+                file: self.device.open(LOAD_SPILL_FILE, OpenMode::CreateNew)?,
                 queue: self.device.queue(DEPTH)?,
                 free: Vec::new(),
                 end: 0,
@@ -213,7 +212,7 @@ impl<D: Device> Drop for Blocks<D> {
 impl<D: Device> Spill<D> {
     fn grow(&mut self, device: &D, len: u64) -> Result<u64> {
         if self.end == self.reserved {
-            device.allocate(&self.file, self.reserved * len, GROWTH * len).map_err(full)?;
+            device.allocate(&self.file, self.reserved * len, GROWTH * len).map_err(full_or)?;
             self.reserved += GROWTH;
         }
         self.end += 1;
@@ -279,12 +278,7 @@ impl<D: Device> Drop for Frozen<D> {
 }
 
 fn remove<D: Device>(device: &D) {
-    if let Err(error) = device.remove(SPILL_FILE) {
+    if let Err(error) = device.remove(LOAD_SPILL_FILE) {
         tracing::warn!(%error, "the load's spill file is left to the next load");
     }
-}
-
-/// No room is [`Error::Full`].
-pub(super) fn full(error: pleach_io::IoError) -> Error {
-    if error.is_full() { Error::Full(error.to_string()) } else { error.into() }
 }

@@ -1,5 +1,6 @@
 //! Units to pages: workers sort, cut, fold and write, each with a queue of its own.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -10,20 +11,23 @@ use pleach_core::Hasher;
 use pleach_core::fold::Folder;
 use pleach_io::{Device, IoError, PageBuf, Queue, Request, Runtime, Transfer};
 
-use super::COMMIT;
-use super::blocks::{Frozen, full};
+use super::blocks::Frozen;
 use super::collect::UnitSource;
-use crate::error::{Error, Result};
-use crate::shared::{LAST_NUMBERS, Shared};
+use crate::error::{Error, Result, full_or};
+use crate::state::State;
+use crate::state::images::LAST_NUMBERS;
 
+/// Number of the commit that a load makes.
+pub(super) const COMMIT: u64 = 1;
 /// Pages folded and written at once.
 const BATCH: usize = 256;
 /// Requests in flight of a worker.
 const DEPTH: usize = 8;
 
 /// What all workers share.
-pub(super) struct Building<'a, H: Hasher, D: Device, R: Runtime> {
-    shared: &'a Shared<H, D, R>,
+pub(super) struct Building<'a, H, D: Device, R: Runtime> {
+    hasher: PhantomData<H>,
+    db: &'a State<D, R>,
     blocks: &'a Frozen<D>,
     flush: u64,
     units: Vec<Mutex<Option<UnitSource>>>,
@@ -44,16 +48,17 @@ pub(super) struct Built {
 /// Builds all units; the pages are written and not yet synced. `progress` is told how many pairs
 /// are in pages.
 pub(super) fn build<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
+    db: &State<D, R>,
     blocks: &Frozen<D>,
     units: Vec<UnitSource>,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Built> {
-    let workers = shared.runtime.workers().min(units.len()).max(1);
+    let workers = db.runtime.workers().min(units.len()).max(1);
     let building = Building {
-        shared,
+        hasher: PhantomData::<H>,
+        db,
         blocks,
-        flush: shared.flush_number(LAST_NUMBERS)?,
+        flush: db.images.next_number(LAST_NUMBERS)?,
         units: units.into_iter().map(|unit| Mutex::new(Some(unit))).collect(),
         next: AtomicUsize::new(0),
         built: Mutex::default(),
@@ -62,7 +67,7 @@ pub(super) fn build<H: Hasher, D: Device, R: Runtime>(
         stop: AtomicBool::new(false),
         progress,
     };
-    shared.runtime.fork_join(workers, &|_| building.work());
+    db.runtime.fork_join(workers, &|_| building.work());
     if let Some(error) = building.failed.into_inner() {
         return Err(error);
     }
@@ -84,7 +89,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
 
     fn units(&self) -> Result<()> {
         let mut worker = Worker {
-            queue: self.shared.device.queue(DEPTH)?,
+            queue: self.db.store.device().queue(DEPTH)?,
             folder: Folder::new(),
             spare: Vec::new(),
             failed: None,
@@ -115,7 +120,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
             Unit::new(source.prefix, &filled).map_err(|Repeated(key)| Error::RepeatedKey(key))?;
         let planned = unit.plan();
         let count = planned.iter().filter(|page| !page.cells.is_empty()).count();
-        let places = if count > 0 { self.shared.allocate_leaves(count)? } else { Vec::new() };
+        let places = if count > 0 { self.db.space.allocate_leaves(count)? } else { Vec::new() };
         let mut places = places.as_slice();
         let mut leaves = Vec::with_capacity(planned.len());
         let mut cells: Vec<CellRef<'_>> = Vec::new();
@@ -159,7 +164,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
             let mut buf = worker.buffer(run.len());
             for (slot, (place, page)) in run.iter().zip(pages.by_ref()).enumerate() {
                 let stamp = PageStamp {
-                    identity: self.shared.leaf_identity(*place),
+                    identity: self.db.store.leaf_identity(*place),
                     flush: self.flush,
                     namespace: 0,
                     through: COMMIT,
@@ -175,7 +180,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
                 let cut = &mut leaves[first + page].cut;
                 (cut.place, cut.tag) = (Some(*place), tag);
             }
-            worker.write(&self.shared.files.leaf, buf, u64::from(run[0]) * 4096)?;
+            worker.write(self.db.store.leaf_file(), buf, u64::from(run[0]) * 4096)?;
         }
         Ok(())
     }
@@ -208,7 +213,7 @@ impl<H: Hasher, D: Device> Worker<H, D> {
             token: 0,
         });
         self.queue.submit()?;
-        self.failed.take().map_or(Ok(()), |error| Err(full(error)))
+        self.failed.take().map_or(Ok(()), |error| Err(full_or(error)))
     }
 
     fn arrive(&mut self) -> Result<()> {
@@ -228,6 +233,6 @@ impl<H: Hasher, D: Device> Worker<H, D> {
         while self.queue.in_flight() > 0 {
             self.arrive()?;
         }
-        self.failed.take().map_or(Ok(()), |error| Err(full(error)))
+        self.failed.take().map_or(Ok(()), |error| Err(full_or(error)))
     }
 }

@@ -18,30 +18,26 @@ mod blocks;
 mod build;
 mod collect;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pleach_beatree::load::{Record, regions};
-use pleach_beatree::space::{Extents, Space};
 use pleach_beatree::{Stored, Top, Value};
 use pleach_core::page::leaf::MAX_INLINE;
 use pleach_core::{Hasher, Key, Node, Prefix};
-use pleach_io::{Device, Event, OpenMode, Runtime};
+use pleach_io::{Device, OpenMode, Runtime};
 
+use crate::access::MAX_VALUE;
 use crate::checkpoint::checkpoint;
-use crate::checkpoint::image::image_name;
-use crate::db::{Db, geometry_of};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, full_or};
+use crate::format::names::image_name;
 use crate::metrics::Counters;
-use crate::overflow::{self, Tentative};
-use crate::session::MAX_VALUE;
-use crate::shared::{Shared, Tip};
-use blocks::{Blocks, full};
-use build::{Built, build};
+use crate::state::commits::Tip;
+use crate::state::space::Tentative;
+use crate::state::{State, overflow};
+use blocks::Blocks;
+use build::{Built, COMMIT, build};
 use collect::{Buckets, Sizes};
 
-/// Number of the commit that a load makes.
-const COMMIT: u64 = 1;
 /// A ticket that no commit's parent can have: nothing is committed while the load's own commit is
 /// published and not yet durable.
 const CLOSED: u64 = u64::MAX;
@@ -125,42 +121,32 @@ fn machine_memory() -> u64 {
     kib.map_or(2 << 30, |kib| kib << 10)
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
-    /// Fills an empty database with pairs in any order, each key once, as commit number 1. Far
-    /// faster than commits: no log, no witness, pages written front to back. Durable when it
-    /// returns, whatever the durability mode. What fails before that leaves the database empty.
-    ///
-    /// # Errors
-    /// [`Error::NotEmpty`] after the first commit; [`Error::InUse`] while a session or an overlay
-    /// is open; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`].
-    #[expect(clippy::needless_pass_by_value, reason = "options are made for one load")]
-    pub fn bulk_load(
-        &self,
-        items: impl Iterator<Item = (Key, Value)>,
-        options: LoadOptions,
-    ) -> Result<LoadReport> {
-        let shared = &*self.shared;
-        let since = shared.runtime.now();
-        let ticket = Ticket::take(shared)?;
-        let room = Room::now(shared)?;
-        let images = shared.counters.image_bytes.load(Ordering::Relaxed);
-        let result = load(shared, items, &options);
-        if result.is_err() && shared.published.load(Ordering::Acquire) == 0 {
-            room.give_back(shared);
-        }
-        let loaded = result?;
-        ticket.settle();
-        options.tell(loaded.keys);
-        let images = shared.counters.image_bytes.load(Ordering::Relaxed) - images;
-        Ok(LoadReport {
-            accounts: loaded.keys,
-            seconds: shared.runtime.now().saturating_sub(since).as_secs_f64(),
-            bytes_written: (loaded.pages + loaded.overflow_pages) * 4096 + loaded.spilled + images,
-            pages: loaded.pages,
-            spilled_bytes: loaded.spilled,
-            root: loaded.root,
-        })
+/// See [`Db::bulk_load`](crate::Db::bulk_load).
+pub(crate) fn bulk_load<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    items: impl Iterator<Item = (Key, Value)>,
+    options: &LoadOptions,
+) -> Result<LoadReport> {
+    let since = db.pace.now();
+    let ticket = Ticket::take(db)?;
+    let before = db.space.before()?;
+    let images = db.counters.image_bytes.load(Ordering::Relaxed);
+    let result = load::<H, D, R>(db, items, options);
+    if result.is_err() && db.commits.published() == 0 {
+        db.space.go_back(before);
     }
+    let loaded = result?;
+    ticket.settle();
+    options.tell(loaded.keys);
+    let images = db.counters.image_bytes.load(Ordering::Relaxed) - images;
+    Ok(LoadReport {
+        accounts: loaded.keys,
+        seconds: db.pace.now().saturating_sub(since).as_secs_f64(),
+        bytes_written: (loaded.pages + loaded.overflow_pages) * 4096 + loaded.spilled + images,
+        pages: loaded.pages,
+        spilled_bytes: loaded.spilled,
+        root: loaded.root,
+    })
 }
 
 struct Loaded {
@@ -172,109 +158,67 @@ struct Loaded {
 }
 
 /// The load's right to be the next commit; dropped before the end, it is given back.
-struct Ticket<'a, H: Hasher, D: Device, R: Runtime> {
-    shared: &'a Shared<H, D, R>,
+struct Ticket<'a, D: Device, R: Runtime> {
+    db: &'a State<D, R>,
     settled: bool,
 }
 
-impl<'a, H: Hasher, D: Device, R: Runtime> Ticket<'a, H, D, R> {
-    fn take(shared: &'a Shared<H, D, R>) -> Result<Self> {
-        let mut state = shared.sequencer.lock();
+impl<'a, D: Device, R: Runtime> Ticket<'a, D, R> {
+    fn take(db: &'a State<D, R>) -> Result<Self> {
+        let mut state = db.commits.sequencer().lock();
         state.check_open()?;
         if state.ticketed != 0 {
-            return Err(Error::NotEmpty(
-                state.ticketed.min(shared.published.load(Ordering::Acquire).max(1)),
-            ));
+            return Err(Error::NotEmpty(state.ticketed.min(db.commits.published().max(1))));
         }
-        if shared.undo.oldest_pin() != u64::MAX {
+        if db.commits.undo().oldest_pin() != u64::MAX {
             return Err(Error::InUse);
         }
         state.ticketed = COMMIT;
-        Ok(Self { shared, settled: false })
+        Ok(Self { db, settled: false })
     }
 
     fn settle(mut self) {
-        self.shared.sequencer.lock().ticketed = COMMIT;
+        self.db.commits.sequencer().lock().ticketed = COMMIT;
         self.settled = true;
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Drop for Ticket<'_, H, D, R> {
+impl<D: Device, R: Runtime> Drop for Ticket<'_, D, R> {
     fn drop(&mut self) {
-        if !self.settled && self.shared.published.load(Ordering::Acquire) == 0 {
-            self.shared.sequencer.lock().ticketed = 0;
-        }
-    }
-}
-
-/// The files before the load, for giving room back.
-struct Room {
-    leaf: u64,
-    overflow: u64,
-    extents: Extents,
-}
-
-impl Room {
-    fn now<H: Hasher, D: Device, R: Runtime>(shared: &Shared<H, D, R>) -> Result<Self> {
-        Ok(Self {
-            leaf: shared.device.len(&shared.files.leaf)?,
-            overflow: shared.device.len(&shared.files.overflow)?,
-            extents: shared.extents.lock().clone(),
-        })
-    }
-
-    /// No index names any page: both files are again what they were.
-    fn give_back<H: Hasher, D: Device, R: Runtime>(self, shared: &Shared<H, D, R>) {
-        let stays = |error| tracing::warn!(%error, "a failed load's pages stay reserved");
-        let geometry = geometry_of(shared.superblocks.lock().newest());
-        let mut space = shared.space.lock();
-        let len = match shared.device.set_len(&shared.files.leaf, self.leaf) {
-            Ok(()) => self.leaf,
-            Err(error) => {
-                stays(error);
-                u64::from(space.pages()) * 4096
-            }
-        };
-        let segments = len / 4096 / u64::from(geometry.segment_pages);
-        let segments = u32::try_from(segments).expect("no more than the space had");
-        *space = Space::from_used(geometry, segments, []).expect("no longer than before");
-        drop(space);
-        let mut extents = shared.extents.lock();
-        match shared.device.set_len(&shared.files.overflow, self.overflow) {
-            Ok(()) => *extents = self.extents,
-            Err(error) => stays(error),
+        if !self.settled && self.db.commits.published() == 0 {
+            self.db.commits.sequencer().lock().ticketed = 0;
         }
     }
 }
 
 fn load<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
+    db: &State<D, R>,
     items: impl Iterator<Item = (Key, Value)>,
     options: &LoadOptions,
 ) -> Result<Loaded> {
-    let workers = shared.runtime.workers();
+    let workers = db.runtime.workers();
     let sizes = Sizes::new(options.memory_bytes(), workers);
-    let mut blocks = Blocks::new(&shared.device, sizes.block_pages, sizes.blocks)?;
-    let mut values = Tentative::new(&shared.extents, &shared.tentative);
-    let before = shared.extents.lock().stats().live;
+    let mut blocks = Blocks::new(db.store.device(), sizes.block_pages, sizes.blocks)?;
+    let mut values = db.space.tentative();
+    let before = db.space.overflow_stats().live;
     let mut buckets = Buckets::new(Prefix::ROOT, &sizes);
-    let keys = collect(shared, items, options, &mut buckets, &mut blocks, &mut values)?;
+    let keys = collect::<H, D, R>(db, items, options, &mut buckets, &mut blocks, &mut values)?;
     let units = buckets.into_units(&mut blocks, &sizes, workers)?;
     let blocks = blocks.freeze()?;
-    let built = build(shared, &blocks, units, &|done| options.tell(keys / 2 + done / 2))?;
+    let built = build::<H, D, R>(db, &blocks, units, &|done| options.tell(keys / 2 + done / 2))?;
     let spilled = blocks.spilled;
     drop(blocks);
-    let overflow_pages = shared.extents.lock().stats().live - before;
+    let overflow_pages = db.space.overflow_stats().live - before;
     if !values.is_empty() {
-        shared.device.sync(&shared.files.overflow)?;
+        db.store.device().sync(db.space.overflow_file())?;
     }
-    shared.device.sync(&shared.files.leaf)?;
+    db.store.device().sync(db.store.leaf_file())?;
     let pages = built.pages;
-    let root = publish(shared, built, values)?;
-    let durable = checkpoint(shared, false).and_then(|()| checkpoint(shared, false));
+    let root = publish::<H, D, R>(db, built, values)?;
+    let durable = checkpoint::<H, D, R>(db, false).and_then(|()| checkpoint::<H, D, R>(db, false));
     if let Err(error) = durable {
         // Published and perhaps not durable: only reopening tells.
-        shared.poison(&error);
+        db.poison(&error);
         return Err(error);
     }
     Ok(Loaded { keys, pages, overflow_pages, spilled, root })
@@ -282,12 +226,12 @@ fn load<H: Hasher, D: Device, R: Runtime>(
 
 /// Step 2; gives the number of pairs.
 fn collect<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
+    db: &State<D, R>,
     items: impl Iterator<Item = (Key, Value)>,
     options: &LoadOptions,
     buckets: &mut Buckets,
     blocks: &mut Blocks<D>,
-    values: &mut Tentative<'_>,
+    values: &mut Tentative<'_, D>,
 ) -> Result<u64> {
     let mut keys = 0;
     for (key, value) in items {
@@ -299,7 +243,7 @@ fn collect<H: Hasher, D: Device, R: Runtime>(
                 limit: MAX_VALUE as u64,
             });
         } else if let Stored::Large(large) = Stored::put::<H>(value) {
-            let cell = overflow::write(shared, values, &large, 0)?;
+            let cell = overflow::write(db, values, &large, 0)?;
             buckets.push(blocks, &Record { key: &key, bytes: &cell, overflow: true })?;
         }
         keys += 1;
@@ -312,50 +256,45 @@ fn collect<H: Hasher, D: Device, R: Runtime>(
 
 /// Steps 4 and 5; gives the root.
 fn publish<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
+    db: &State<D, R>,
     built: Built,
-    values: Tentative<'_>,
+    values: Tentative<'_, D>,
 ) -> Result<Node> {
     let (regions, root) = regions::<H>(&built.leaves, COMMIT);
     drop(built.leaves);
-    reserve_image(shared, regions.len() as u64)?;
-    let top = Arc::new(Top::new(regions));
-    let structure = shared.structure.lock();
-    let mut state = shared.sequencer.lock();
-    if shared.undo.oldest_pin() != u64::MAX {
+    reserve_image(db, regions.len() as u64)?;
+    let top = Top::new(regions);
+    let structure = db.index.hold_structure();
+    let mut state = db.commits.sequencer().lock();
+    if db.commits.undo().oldest_pin() != u64::MAX {
         return Err(Error::InUse);
     }
-    let old = shared.top.swap(top);
+    let old = db.index.publish(top);
     for region in old.regions() {
         region.write().retired = true;
     }
     values.named();
-    let mut tip = shared.tip.lock();
-    *tip = Tip { number: COMMIT, root, blob: Arc::clone(&tip.blob) };
-    drop(tip);
-    shared.published.store(COMMIT, Ordering::Release);
+    let blob = db.commits.tip().blob;
+    db.commits.publish(Tip { number: COMMIT, root, blob });
     state.ticketed = CLOSED;
     drop(state);
     drop(structure);
-    shared.begin_batch(COMMIT + 1);
-    Counters::add(&shared.counters.leaf_pages, built.pages);
-    shared.progress.notify();
+    db.store.begin_batch(COMMIT + 1);
+    Counters::add(&db.counters.leaf_pages, built.pages);
+    db.pace.tell();
     Ok(root)
 }
 
 /// Room for the image of so many regions, so that a full device shows before anything is
 /// published.
-fn reserve_image<H: Hasher, D: Device, R: Runtime>(
-    shared: &Shared<H, D, R>,
-    regions: u64,
-) -> Result<()> {
-    let free_runs = shared.extents.lock().stats().free_runs;
+fn reserve_image<D: Device, R: Runtime>(db: &State<D, R>, regions: u64) -> Result<()> {
+    let free_runs = db.space.overflow_stats().free_runs;
     // Upper levels are a fraction of the regions; a free run takes less than 16 bytes.
     let bytes = (regions + regions / 4 + free_runs / 250 + 16) * 4096;
-    let newest = shared.superblocks.lock().newest().image.file;
+    let newest = db.images.newest().image.file;
     for file in [newest.other(), newest] {
-        let file = shared.device.open(image_name(file), OpenMode::Write)?;
-        shared.device.allocate(&file, 0, bytes).map_err(full)?;
+        let file = db.store.device().open(image_name(file), OpenMode::Write)?;
+        db.store.device().allocate(&file, 0, bytes).map_err(full_or)?;
     }
     Ok(())
 }

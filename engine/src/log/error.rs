@@ -1,39 +1,8 @@
-//! Errors of the log: of its writer, of its scan, and of a record's body.
+//! Errors of the log: of its writer and of its scan.
 
 use pleach_io::IoError;
 
-/// A body whose checksum is right and whose content is not: written by a broken or hostile hand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BodyError {
-    /// A length or count reaches past the end.
-    #[error("a length reaches past the end of the record")]
-    Truncated,
-    /// Bytes are left behind the last field.
-    #[error("bytes are left behind the last field")]
-    Trailing,
-    /// Keys, positions or namespaces are not strictly ascending.
-    #[error("keys, positions or namespaces are not strictly ascending")]
-    Unsorted,
-    /// A trie position of more than 256 bits, or with bits behind its length.
-    #[error("not a trie position")]
-    Position,
-    /// An unknown kind of value.
-    #[error("unknown kind of value {0}")]
-    Kind(u8),
-    /// An unknown flag.
-    #[error("unknown flags {0:#x}")]
-    Flags(u16),
-    /// A reserved byte is set.
-    #[error("a reserved byte is not zero")]
-    Reserved,
-    /// The application's blob is longer than allowed.
-    #[error("a blob of {0} bytes")]
-    Blob(u32),
-    /// The new pages of a range do not tile it.
-    #[error("the pages of a range do not tile it")]
-    Tiling,
-}
+use crate::format::names::segment_name;
 
 /// An error of the log's writer and of its segments.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -49,7 +18,7 @@ pub enum LogError {
     #[error("an earlier write or sync of the log failed")]
     Poisoned,
     /// A segment that the live part of the log needs is missing or has the wrong length.
-    #[error("the log is damaged: its file {} {}", super::segment::name(*.index), size(*.found, *.expected))]
+    #[error("the log is damaged: its file {} {}", segment_name(*.index), size(*.found, *.expected))]
     Segment {
         /// Number of the segment.
         index: u64,
@@ -114,7 +83,7 @@ pub enum ScanError {
     /// be in it, so the log is not cut there.
     #[error(
         "the log is damaged: its file {} {}; restore the file, or the folder from a backup",
-        super::segment::name(*.index), size(*.found, *.expected)
+        segment_name(*.index), size(*.found, *.expected)
     )]
     Segment {
         /// Number of the segment.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
 use super::error::ScanError;
-use super::segment;
+use super::segment::run_pages;
+use crate::format::names::parse_segment_name;
 
 const CHUNK_PAGES: usize = 256;
 
@@ -27,7 +28,7 @@ impl<D: Device> LogReader<D> {
         let first = from / size;
         let mut files = BTreeMap::new();
         for name in device.list()? {
-            let Some(index) = segment::parse_name(&name) else { continue };
+            let Some(index) = parse_segment_name(&name) else { continue };
             if index < first {
                 continue;
             }
@@ -43,7 +44,7 @@ impl<D: Device> LogReader<D> {
         if let Some((index, _)) = gap {
             files.split_off(&index);
         }
-        let chunk = PageBuf::zeroed(segment::run_pages(size).min(CHUNK_PAGES));
+        let chunk = PageBuf::zeroed(run_pages(size).min(CHUNK_PAGES));
         Ok(Self { device: device.clone(), size, first, files, window: Vec::new(), base: 0, chunk })
     }
 

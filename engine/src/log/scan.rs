@@ -28,10 +28,10 @@ use pleach_io::Device;
 
 use super::error::{Invalid, ScanError, Witness};
 use super::reader::LogReader;
-use super::record::{
+use crate::format::position::{BLOCK, Point, valid_segment_size};
+use crate::format::record::{
     ALIGN, HEADER_LEN, Header, MAGIC, MAX_POSITION, RecordView, align_up, body_checksum,
 };
-use super::{BLOCK, Point, segment};
 
 /// Where and how to scan.
 #[derive(Clone, Copy, Debug)]
@@ -97,9 +97,7 @@ where
     E: From<ScanError>,
 {
     let from = input.from.position;
-    if !segment::valid_size(input.segment_size)
-        || from > MAX_POSITION
-        || !from.is_multiple_of(ALIGN)
+    if !valid_segment_size(input.segment_size) || from > MAX_POSITION || !from.is_multiple_of(ALIGN)
     {
         let segment_size = input.segment_size;
         return Err(ScanError::Geometry { segment_size, position: from }.into());

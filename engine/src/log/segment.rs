@@ -27,35 +27,12 @@ use parking_lot::Mutex;
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
 use super::error::LogError;
-use crate::spare::Spare;
+use crate::format::names::{SEGMENT_SPARE, SEGMENT_TEMPORARY, parse_segment_name, segment_name};
+use crate::format::position::valid_segment_size;
+use crate::format::spare::Spare;
 
-const PREFIX: &str = "log-";
-/// Name of a segment in the making.
-pub const TEMPORARY: &str = "log.new";
-/// Name of the spare that copies of segments go into.
-pub const SPARE_NAME: &str = "log.spare";
-/// Smallest segment.
-pub const MIN_SEGMENT: u64 = 2 * PAGE as u64;
 /// Largest run of pages in one write.
 pub(super) const RUN_PAGES: usize = 512;
-
-/// File name of segment `index`.
-pub fn name(index: u64) -> String {
-    format!("{PREFIX}{index:016x}")
-}
-
-/// The index in a segment's file name; `None` when it is not one.
-pub fn parse_name(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix(PREFIX)?;
-    let plain =
-        digits.len() == 16 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    if plain { u64::from_str_radix(digits, 16).ok() } else { None }
-}
-
-/// Is this a size that segments may have?
-pub fn valid_size(size: u64) -> bool {
-    size >= MIN_SEGMENT && size.is_multiple_of(PAGE as u64) && size <= 1 << 40
-}
 
 /// How segments are made and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +118,7 @@ impl<D: Device> Segments<D> {
     /// again, under whichever name. Beyond what may wait, files are removed.
     ///
     /// # Panics
-    /// When the size is not [`valid_size`].
+    /// When the size is not [`valid_segment_size`].
     pub fn open(
         device: D,
         options: SegmentOptions,
@@ -157,7 +134,7 @@ impl<D: Device> Segments<D> {
             if length == options.size && spares.len() < options.spares {
                 spares.push(index);
             } else {
-                device.remove(&name(index))?;
+                device.remove(&segment_name(index))?;
             }
         }
         device.sync_folder()?;
@@ -216,7 +193,7 @@ impl<D: Device> Segments<D> {
                 }
                 index
             };
-            shared.device.remove(&name(index))?;
+            shared.device.remove(&segment_name(index))?;
         }
     }
 
@@ -270,7 +247,7 @@ impl<D: Device> Segments<D> {
         if let Err(error) = shared.device.sync_folder() {
             // The name is visible and may not be durable: nobody may find it prepared.
             shared.poisoned.store(true, Ordering::Release);
-            let _ = shared.device.remove(&name(index));
+            let _ = shared.device.remove(&segment_name(index));
             return Err(error.into());
         }
         let mut state = shared.state.lock();
@@ -289,14 +266,14 @@ impl<D: Device> Segments<D> {
         let device = &self.shared.device;
         if old == index {
             // The name must be given anew: nobody knows whether it is durable as it is.
-            device.rename(&name(old), TEMPORARY)?;
-            device.rename(TEMPORARY, &name(index))?;
+            device.rename(&segment_name(old), SEGMENT_TEMPORARY)?;
+            device.rename(SEGMENT_TEMPORARY, &segment_name(index))?;
         } else {
-            device.rename(&name(old), &name(index))?;
+            device.rename(&segment_name(old), &segment_name(index))?;
         }
-        let opened = device.open(&name(index), OpenMode::Write);
+        let opened = device.open(&segment_name(index), OpenMode::Write);
         // It is not prepared, and its old name is what the next attempt looks for.
-        Ok(opened.inspect_err(|_| drop(device.rename(&name(index), &name(old))))?)
+        Ok(opened.inspect_err(|_| drop(device.rename(&segment_name(index), &segment_name(old))))?)
     }
 }
 
@@ -308,20 +285,20 @@ pub fn create<D: Device>(device: &D, database: u64, size: u64) -> Result<(), Log
 }
 
 /// What copies of segments go into.
-pub fn spare(size: u64) -> Spare {
-    Spare { name: SPARE_NAME, len: size }
+pub(crate) fn spare(size: u64) -> Spare {
+    Spare { name: SEGMENT_SPARE, len: size }
 }
 
 /// A log that is kept from `newest` on: does it reach back to `older`, with every segment between?
 /// Writes nothing.
-pub fn reaches_back<D: Device>(
+pub(crate) fn reaches_back<D: Device>(
     device: &D,
     size: u64,
     newest: u64,
     older: u64,
 ) -> Result<bool, IoError> {
     for index in older / size..newest / size {
-        match device.open(&name(index), OpenMode::Read) {
+        match device.open(&segment_name(index), OpenMode::Read) {
             Ok(file) if device.len(&file)? == size => {}
             Ok(_) => return Ok(false),
             Err(error) if error.is_not_found() => return Ok(false),
@@ -337,10 +314,10 @@ fn make_segment<D: Device>(device: &D, index: u64, size: u64) -> Result<D::File,
     let zeros = PageBuf::zeroed(run_pages(size));
     let made = write_zeros(device, &file, &zeros, 0, size)
         .and_then(|()| device.sync(&file))
-        .and_then(|()| device.rename(TEMPORARY, &name(index)));
+        .and_then(|()| device.rename(SEGMENT_TEMPORARY, &segment_name(index)));
     made.map_err(|error| abandon(device, error))?;
     // Opened again, so that errors of the device name the segment.
-    Ok(device.open(&name(index), OpenMode::Write)?)
+    Ok(device.open(&segment_name(index), OpenMode::Write)?)
 }
 
 /// The segments in a folder.
@@ -361,15 +338,15 @@ impl<F> Survey<F> {
         known_through: u64,
         mode: OpenMode,
     ) -> Result<Self, LogError> {
-        assert!(valid_size(size), "the superblock's geometry is checked before");
+        assert!(valid_segment_size(size), "the superblock's geometry is checked before");
         let first = needed_from.min(known_through) / size;
         let next = known_through.div_ceil(size);
         let mut indices: Vec<u64> =
-            device.list()?.iter().filter_map(|name| parse_name(name)).collect();
+            device.list()?.iter().filter_map(|name| parse_segment_name(name)).collect();
         indices.sort_unstable();
         let mut survey = Self { live: BTreeMap::new(), old: Vec::new(), next };
         for index in indices {
-            let file = device.open(&name(index), mode)?;
+            let file = device.open(&segment_name(index), mode)?;
             let length = device.len(&file)?;
             if index >= first && length != size {
                 return Err(LogError::Segment { index, found: Some(length), expected: size });
@@ -396,11 +373,11 @@ pub(super) fn run_pages(size: u64) -> usize {
 
 /// A file of a segment's size under the temporary name, its space reserved.
 fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File, LogError> {
-    match device.remove(TEMPORARY) {
+    match device.remove(SEGMENT_TEMPORARY) {
         Err(error) if !error.is_not_found() => return Err(error.into()),
         _ => {}
     }
-    let made = device.open(TEMPORARY, OpenMode::CreateNew).and_then(|file| {
+    let made = device.open(SEGMENT_TEMPORARY, OpenMode::CreateNew).and_then(|file| {
         device.allocate(&file, 0, size)?;
         Ok(file)
     });
@@ -409,7 +386,7 @@ fn make_temporary<D: Device>(device: &D, size: u64) -> Result<D::File, LogError>
 
 /// Undoes a segment in the making, as far as the device lets us; the next attempt removes it too.
 fn abandon<D: Device>(device: &D, error: IoError) -> LogError {
-    let _ = device.remove(TEMPORARY);
+    let _ = device.remove(SEGMENT_TEMPORARY);
     full_or_io(error)
 }
 

@@ -15,10 +15,11 @@ use std::collections::BTreeSet;
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
 use super::error::LogError;
-use super::record::{ALIGN, Chain, RecordBuf, align_up};
 use super::scan::ScanEnd;
-use super::segment::{SegmentOptions, Segments, full_or_io, name, run_pages, spare, write_zeros};
-use super::{BLOCK, Point};
+use super::segment::{SegmentOptions, Segments, full_or_io, run_pages, spare, write_zeros};
+use crate::format::names::segment_name;
+use crate::format::position::{BLOCK, Point};
+use crate::format::record::{ALIGN, Chain, RecordBuf, align_up};
 
 /// The sequencer's end of the log: hands out positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -381,7 +382,7 @@ fn reseal<D: Device>(device: &D, size: u64, start: &WriterStart) -> Result<(), L
         return Ok(());
     }
     for index in proven / size..end.div_ceil(size) {
-        let name = name(index);
+        let name = segment_name(index);
         let old = device.open(&name, OpenMode::Read)?;
         let segment = Segment { start: index * size, size };
         let sealed = spare(size)

@@ -29,13 +29,13 @@ use pleach_io::{Device, IoError, OpenMode};
 
 use super::pages::{Visited, parse, visit};
 use super::{Opened, UnderHasher, device, with_hasher};
-use crate::creation::CreationError;
 use crate::error::{Error, Result, hex};
-use crate::examine::Opening;
-use crate::files;
-use crate::overflow::{read_from, runs};
-use crate::recovery::Recovered;
-use crate::shared::{LEAF_FILE, OVERFLOW_FILE};
+use crate::format::creation::CreationError;
+use crate::format::names;
+use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use crate::open::recovery::Recovered;
+use crate::opening::Opening;
+use crate::state::overflow::{read_from, runs};
 
 /// What a check does.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +141,7 @@ impl CheckReport {
 pub fn check(path: &Path, options: CheckOptions) -> Result<CheckReport> {
     let device = device(path)?;
     let mut report = check_on(&device, options)?;
-    for name in device.list()?.iter().filter(|name| files::is_ours(name)) {
+    for name in device.list()?.iter().filter(|name| names::is_ours(name)) {
         // Root opens what nobody may: its mode says what others will meet.
         let mode = std::fs::metadata(path.join(name)).map(|found| found.permissions().mode());
         if let Some(mode) = mode.ok().filter(|mode| mode & 0o600 != 0o600) {
@@ -175,7 +175,7 @@ fn does_not_open<D: Device>(device: &D, error: &Error) -> CheckReport {
     let mut report = CheckReport::default();
     report.add(Severity::Fatal, format!("the database does not open: {error}"));
     let names = device.list().unwrap_or_default();
-    for file in files::REQUIRED.iter().chain(&files::IMAGES) {
+    for file in names::REQUIRED.iter().chain(&names::IMAGES) {
         let named = matches!(error, Error::MissingFile { file: named } if named == file);
         if !named && !names.iter().any(|name| name == file) {
             report.add(Severity::Fatal, format!("`{file}` is missing"));

@@ -9,8 +9,8 @@ use pleach_io::{Device, OpenMode};
 use super::pages::{parse, visit};
 use super::{Opened, UnderHasher, device, with_hasher};
 use crate::error::Result;
-use crate::overflow::read_from;
-use crate::shared::{LEAF_FILE, OVERFLOW_FILE};
+use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use crate::state::overflow::read_from;
 
 /// Gives all pairs of the folder's database to `each`, in key order, until it says false.
 ///
@@ -50,7 +50,7 @@ impl<D: Device> UnderHasher<D> for Dump<'_> {
                 pairs.extend(cells);
             }
             let changes = pending.iter().map(|pending| (pending.key, pending.stored.clone()));
-            crate::view::put_over(&mut pairs, 0, changes);
+            crate::state::view::put_over(&mut pairs, 0, changes);
             for (key, stored) in pairs {
                 let value = match stored {
                     Stored::Absent => continue,

@@ -11,7 +11,7 @@ use pleach_io::{Device, OpenMode, PageBuf};
 use super::pages::parse;
 use super::{Opened, UnderHasher, device, with_hasher};
 use crate::error::{Result, hex};
-use crate::shared::LEAF_FILE;
+use crate::format::names::LEAF_FILE;
 
 /// Several lines about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         }
         let pending = state.pending[state.pending_range(&prefix)].iter();
         let changes = pending.map(|pending| (pending.key, pending.stored.clone()));
-        crate::view::put_over(&mut pairs, 0, changes);
+        crate::state::view::put_over(&mut pairs, 0, changes);
         pairs.retain(|(_, stored)| stored.is_present());
         let found = pairs.iter().find(|pair| pair.0 == *key);
         lines.push(format!("value    {}", describe(found.map_or(&Stored::Absent, |pair| &pair.1))));

@@ -18,11 +18,10 @@ use pleach_core::{Blake3, Hasher, Sha2};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::{Device, LockMode, OpenMode};
 
-use crate::creation::{self, Folder};
-use crate::db::no_folder;
 use crate::error::{Error, Result};
-use crate::examine::{self, Examined};
-use crate::superblock::{self, Superblock};
+use crate::format::creation::{self, Folder};
+use crate::format::superblock::{self, Superblock};
+use crate::open::examine::{self, Examined, no_folder};
 
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
 pub use dump::{dump, dump_on};

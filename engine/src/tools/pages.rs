@@ -9,7 +9,7 @@ use pleach_core::page::{FileKind, Identity, header};
 use pleach_io::{Device, IoError, PageBuf, Queue, Request, Transfer};
 
 use crate::error::{Error, Result};
-use crate::shared::LEAF_FILE;
+use crate::format::names::LEAF_FILE;
 
 /// Reads in flight.
 const DEPTH: usize = 64;

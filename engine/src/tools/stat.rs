@@ -6,11 +6,11 @@ use pleach_core::{Hasher, Node};
 use pleach_io::{Device, OpenMode};
 
 use super::{Opened, UnderHasher, device, with_hasher};
-use crate::checkpoint::image::image_name;
 use crate::error::{Result, hex};
-use crate::examine::Opening;
-use crate::shared::LEAF_FILE;
-use crate::superblock::{DurabilityMode, SlotError, Superblock};
+use crate::format::names::LEAF_FILE;
+use crate::format::names::image_name;
+use crate::format::superblock::{DurabilityMode, SlotError, Superblock};
+use crate::opening::Opening;
 
 /// Figures of a database, as recovery sees it.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ pub fn stat(path: &Path) -> Result<Stat> {
 /// # Errors
 /// A folder that cannot be opened.
 pub fn notice(path: &Path) -> Result<Option<String>> {
-    Ok(crate::notice::read(&device(path)?))
+    Ok(crate::format::notice::read(&device(path)?))
 }
 
 /// The same on any device.

@@ -1,7 +1,7 @@
 //! An open trusts only what it can prove: ways in which a first version of the open path lost or
 //! refused a database, found by a hostile reading of it. Each test tells its story.
 
-use pleach::log::segment;
+use pleach::internals::names::{SEGMENT_TEMPORARY, parse_segment_name, segment_name};
 use pleach::tools::{CheckOptions, Verdict, check_on, stat_on};
 use pleach::{Access, Error, LoadOptions, SessionOptions, Value};
 use pleach_io::sim::{
@@ -44,11 +44,11 @@ fn a_name_that_may_not_be_durable_is_not_vouched_for() {
 /// A segment under its name, as `prepare` leaves it before it syncs the folder.
 fn make_next_segment(disk: &SimDisk) {
     let names = disk.list().expect("listed");
-    let last = names.iter().filter_map(|name| segment::parse_name(name)).max().expect("a log");
-    let file = disk.open(segment::TEMPORARY, OpenMode::CreateNew).expect("made");
+    let last = names.iter().filter_map(|name| parse_segment_name(name)).max().expect("a log");
+    let file = disk.open(SEGMENT_TEMPORARY, OpenMode::CreateNew).expect("made");
     disk.write_at(&file, &PageBuf::zeroed(4), 4, 0).expect("written");
     disk.sync(&file).expect("synced");
-    disk.rename(segment::TEMPORARY, &segment::name(last + 1)).expect("renamed");
+    disk.rename(SEGMENT_TEMPORARY, &segment_name(last + 1)).expect("renamed");
 }
 
 /// The same, and the sync of the folder failed: commits were acknowledged into a file whose name a power
@@ -155,7 +155,7 @@ fn a_dead_sector_below_the_replay_start_does_not_matter() {
             continue;
         }
         tried += 1;
-        let at = PageOf { file: segment::name(from / size), page: 0 };
+        let at = PageOf { file: segment_name(from / size), page: 0 };
         disk.damage(&Damage::Unreadable(at));
         let (db, _) = setup.open(&disk, 9).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(db.commit_number(), run.history.newest());
@@ -203,7 +203,7 @@ fn a_value_does_not_pass_for_the_mark_of_a_spare() {
     let mut probe = vec![7u8; 5000];
     probe[..16].copy_from_slice(b"WHERE-IS-A-VALUE");
     commit(&probe, 0);
-    let log = disk.image().file(&segment::name(0)).expect("there").to_vec();
+    let log = disk.image().file(&segment_name(0)).expect("there").to_vec();
     let at = log.windows(16).position(|bytes| bytes == b"WHERE-IS-A-VALUE").expect("in the log");
     let mut value = vec![1u8; (4096 - at % 4096) % 4096];
     (0..12).for_each(|_| value.extend_from_slice(&mark));
@@ -212,7 +212,7 @@ fn a_value_does_not_pass_for_the_mark_of_a_spare() {
     drop(db);
     let image = disk.image();
     let is_marked = |name: &&str| {
-        segment::parse_name(name).is_some()
+        parse_segment_name(name).is_some()
             && image.file(name).expect("listed").to_vec()[..4096] == mark[..]
     };
     assert!(image.names().filter(is_marked).count() >= 2, "segments begin with the value");
@@ -250,7 +250,7 @@ fn a_hostile_geometry_is_an_error() {
     drop(setup.open(&disk, 1).expect("created"));
     let bytes = disk.image().file("super").expect("there").to_vec();
     let page: &[u8; 4096] = bytes[..4096].try_into().expect("a page");
-    let block = pleach::superblock::Superblock::decode(page, 0).expect("whole");
+    let block = pleach::internals::superblock::Superblock::decode(page, 0).expect("whole");
     for (leaf, overflow) in [(1 << 30, 1 << 30), (0, 0), (1 << 20, 1 << 21), (4097, 4097)] {
         let mut hostile = block;
         (hostile.geometry.leaf_segment, hostile.geometry.overflow_segment) = (leaf, overflow);

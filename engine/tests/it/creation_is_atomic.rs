@@ -1,9 +1,9 @@
 //! A crash or an error during creation leaves a folder in which creation works; a folder that
 //! belongs to somebody else is named and not touched; an incarnation is given out once.
 
-use pleach::creation::{CreationError, Folder, MARKER, create, inspect};
-use pleach::incarnation::{self, IncarnationError, raise};
-use pleach::superblock::{self, Geometry, Superblock, SuperblockError, SuperblockStore};
+use pleach::internals::creation::{CreationError, Folder, MARKER, create, inspect};
+use pleach::internals::incarnation::{self, IncarnationError, raise};
+use pleach::internals::superblock::{self, Geometry, Superblock, SuperblockError, SuperblockStore};
 use pleach_io::sim::{Aftermath, Content, Fault, Image, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device, IoError, OpenMode, Operation, PageBuf};
 

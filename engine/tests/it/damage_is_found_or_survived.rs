@@ -7,7 +7,7 @@
 //! the newest image, one old superblock slot or one sector that could not be read closed the database for
 //! ever; an open that failed had raised the incarnation and rewritten the log.
 
-use pleach::log::segment;
+use pleach::internals::names::segment_name;
 use pleach::tools::{CheckOptions, Verdict, check_on, stat_on};
 use pleach::{Error, Geometry, SessionOptions};
 use pleach_io::sim::{Content, Damage, Image, PageOf, Quota, SimDisk, SimRuntime, code};
@@ -309,7 +309,7 @@ fn one_stale_superblock_slot_does_not_matter() {
                     let newest = |bytes: &[u8], slot: usize| {
                         let page: &[u8; PAGE] = bytes[slot * half..][..PAGE].try_into().unwrap();
                         let slot = u32::try_from(slot).unwrap();
-                        pleach::superblock::Superblock::decode(page, slot)
+                        pleach::internals::superblock::Superblock::decode(page, slot)
                             .map_or(0, |it| it.generation)
                     };
                     let lost = usize::from(range.start > 0);
@@ -351,7 +351,7 @@ fn what_was_cut_and_whether_it_was_closed_can_be_asked() {
     let end = stat.superblock.replay.position + stat.log_replay_bytes;
     let size = stat.superblock.geometry.log_segment;
     let disk = disk_of(&image);
-    let at = PageOf { file: segment::name((end - 9) / size), page: (end - 9) % size / 4096 };
+    let at = PageOf { file: segment_name((end - 9) / size), page: (end - 9) % size / 4096 };
     let byte = u16::try_from((end - 9) % 4096).expect("in a page");
     disk.damage(&Damage::Flip { at, byte, bit: 0 });
     let report = check_on(&disk, CheckOptions::default()).expect("checked");
@@ -436,7 +436,7 @@ fn where_names_cannot_be_exchanged_an_open_makes_do() {
     assert!(matches!(error, Some(Error::Full(_))), "{error:?}");
     disk.set_quota(None);
     let file = disk.open("super", OpenMode::Read).expect("there");
-    assert_eq!(disk.len(&file).expect("measured"), pleach::superblock::FILE_LEN);
+    assert_eq!(disk.len(&file).expect("measured"), pleach::internals::superblock::FILE_LEN);
     subject.survives(&disk, "with room");
 }
 

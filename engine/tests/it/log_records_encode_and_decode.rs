@@ -1,12 +1,12 @@
 //! Bodies of records come back as they were encoded, their bytes never change by accident, and
 //! no bytes at all make a view panic or read past its end.
 
-use pleach::log::commit::{
+use pleach::internals::commit_body::{
     ChangeSection, CommitView, NamespacePart, NodeSection, Replaced, Value, commit_record,
 };
-use pleach::log::location::{Cut, LocationEncoder, LocationView, NewPage, Run};
-use pleach::log::record::body_checksum;
-use pleach::log::{BodyError, RecordBuf};
+use pleach::internals::location_body::{Cut, LocationEncoder, LocationView, NewPage, Run};
+use pleach::internals::log::{BodyError, RecordBuf};
+use pleach::internals::record::body_checksum;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::sim::Rng;
 

@@ -4,8 +4,8 @@
 use crate::log_support::{
     DATABASE, SEGMENT, cases, continue_log, input, new_log, read_log, record,
 };
-use pleach::log::segment::name;
-use pleach::log::{BLOCK, Header, Point, ScanError, ScanInput};
+use pleach::internals::log::{BLOCK, Header, Point, ScanError, ScanInput};
+use pleach::internals::names::segment_name as name;
 use pleach_io::sim::{Damage, Fault, PageOf, Rng, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device, OpenMode, Operation, PageBuf};
 
@@ -190,7 +190,7 @@ fn a_recycled_segments_past_is_not_taken_for_the_log() {
 #[test]
 fn hostile_lengths_and_positions_are_only_bytes() {
     let honest = Header {
-        kind: pleach::log::Kind::Commit,
+        kind: pleach::internals::log::Kind::Commit,
         flags: 0,
         body_len: 0,
         database: DATABASE,
@@ -236,7 +236,7 @@ fn a_record_of_an_older_incarnation_does_not_follow_even_when_it_chains() {
         let mut previous = 0;
         for (position, incarnation) in [(0, 5), (88, second)] {
             let header = Header {
-                kind: pleach::log::Kind::Close,
+                kind: pleach::internals::log::Kind::Close,
                 flags: 0,
                 body_len: 0,
                 database: DATABASE,
@@ -244,7 +244,7 @@ fn a_record_of_an_older_incarnation_does_not_follow_even_when_it_chains() {
                 number: 1,
                 durable_through: 0,
                 previous,
-                body_checksum: pleach::log::record::body_checksum(DATABASE, []),
+                body_checksum: pleach::internals::record::body_checksum(DATABASE, []),
                 incarnation,
                 prepared_through: SEGMENT,
             };

@@ -1,8 +1,8 @@
 //! One superblock is always left: through torn writes, failed syncs and damage of one slot; and
 //! what is not ours, or not ours any more, is told by name.
 
-use pleach::log::Point;
-use pleach::superblock::{
+use pleach::internals::log::Point;
+use pleach::internals::superblock::{
     DurabilityMode, FILE, FORMAT_VERSION, Geometry, ImageFile, ImagePlace, SLOT_DISTANCE,
     SlotError, Superblock, SuperblockError, SuperblockStore,
 };

@@ -2,10 +2,10 @@
 //! and one way to open a log.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
-use pleach::log::segment::SegmentOptions;
-use pleach::log::writer::WriterStart;
-use pleach::log::{Header, scan};
-use pleach::log::{
+use pleach::internals::log::SegmentOptions;
+use pleach::internals::log::WriterStart;
+use pleach::internals::log::{Header, scan};
+use pleach::internals::log::{
     Kind, LogError, LogWriter, Point, RecordBuf, ScanEnd, ScanError, ScanInput, Tail,
 };
 use pleach_io::sim::{Rng, SimDisk};

@@ -1,0 +1,46 @@
+//! What a batch does with its keys.
+
+use pleach_beatree::Value;
+use pleach_core::Key;
+
+/// Largest value.
+pub const MAX_VALUE: usize = 64 << 20;
+
+/// What a batch does with a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// Its value was read: the witness proves it.
+    Read,
+    /// It gets this value, or none, without having been read.
+    Write(Option<Value>),
+    /// It was read and gets this value, or none.
+    ReadWrite(Option<Value>),
+}
+
+/// One key of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Namespace; 0 in this version.
+    pub namespace: u8,
+    /// The key, all 32 bytes of it a hash of the application's key.
+    pub key: Key,
+    /// What is done with it.
+    pub kind: AccessKind,
+}
+
+impl Access {
+    /// A read in namespace 0.
+    pub fn read(key: Key) -> Self {
+        Self { namespace: 0, key, kind: AccessKind::Read }
+    }
+
+    /// A blind write in namespace 0; `None` deletes.
+    pub fn write(key: Key, value: Option<Value>) -> Self {
+        Self { namespace: 0, key, kind: AccessKind::Write(value) }
+    }
+
+    /// A read and a write in namespace 0; `None` deletes.
+    pub fn read_write(key: Key, value: Option<Value>) -> Self {
+        Self { namespace: 0, key, kind: AccessKind::ReadWrite(value) }
+    }
+}

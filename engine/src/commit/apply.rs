@@ -1,0 +1,116 @@
+//! Applying a written commit to the index: pending changes and nodes, region by region.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use pleach_beatree::region::{Applied, Pending};
+use pleach_beatree::treelet::Treelet;
+use pleach_core::Node;
+use pleach_io::{Device, Runtime};
+
+use crate::finish::outcome::{ChunkOutcome, PageNode};
+use crate::metrics::Counters;
+use crate::read::group::PAGES_AHEAD;
+use crate::state::State;
+use crate::state::undo::Changes;
+
+/// Applies the changes in these chunks; gives them back, empty, for their memory.
+pub(super) fn apply_all<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    number: u64,
+    position: u64,
+    chunks: Vec<ChunkOutcome>,
+    changes: &Changes,
+) -> Vec<ChunkOutcome> {
+    let workers = if changes.len() < 4096 { 1 } else { db.runtime.workers() };
+    let chunks: Vec<Mutex<ChunkOutcome>> = chunks.into_iter().map(Mutex::new).collect();
+    let next = AtomicUsize::new(0);
+    let due = Mutex::new(Vec::new());
+    let policy = db.budget.flush_policy();
+    let keep_inner = !db.nodes.may_evict();
+    let apply = |_: usize| {
+        let mut scratch: Vec<Pending> = Vec::new();
+        let mut own_due = Vec::new();
+        let (mut bytes, mut entries) = (0, 0);
+        let mut nodes = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(chunk) = chunks.get(at) else { break };
+            let mut chunk = chunk.lock();
+            for outcome in &chunk.regions {
+                let own = &changes.list(at)[outcome.changes.clone()];
+                if own.is_empty() {
+                    continue;
+                }
+                let pages = &chunk.nodes[outcome.nodes.clone()];
+                nodes.clear();
+                nodes.extend(pages.iter().map(|page| (page.child, page.node)));
+                let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
+                let mut applied = Applied {
+                    commit: number,
+                    position,
+                    changes: &mut states,
+                    nodes: &nodes,
+                    own: outcome.node,
+                    inner: outcome
+                        .before
+                        .filter(|_| keep_inner)
+                        .map(|before| (before, &chunk.inner[outcome.treelet.clone()])),
+                };
+                let mut state = outcome.region.write();
+                let (more_bytes, more_entries) =
+                    state.apply(&mut applied, &mut scratch, |prefix, touches| {
+                        if policy.is_due(&prefix, touches) {
+                            own_due.push(prefix);
+                        }
+                    });
+                bytes += more_bytes;
+                entries += more_entries;
+                drop(state);
+                advance_treelets(db, number, pages, &chunk.treelets);
+            }
+            // Here, while its pages are near.
+            chunk.clear();
+        }
+        Counters::change(&db.counters.pending_bytes, bytes);
+        Counters::change(&db.counters.pending_entries, entries);
+        due.lock().append(&mut own_due);
+    };
+    let _own_processors = (workers > 1).then(|| db.pace.foreground().publishing());
+    if workers == 1 {
+        apply(0);
+    } else {
+        db.runtime.fork_join(workers, &apply);
+    }
+    let mut due = due.into_inner();
+    due.sort_unstable();
+    db.index.make_due(due);
+    chunks.into_iter().map(Mutex::into_inner).collect()
+}
+
+/// The treelets of changed pages follow.
+fn advance_treelets<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    number: u64,
+    pages: &[PageNode],
+    treelets: &[(u8, Node)],
+) {
+    let ahead = |at: usize| pages.get(at).and_then(|node| Some((node, &node.page.as_ref()?.1)));
+    for (at, node) in pages.iter().enumerate() {
+        if let Some((_, page)) = ahead(at + 2 * PAGES_AHEAD) {
+            page.prefetch_head();
+        }
+        if let Some((node, page)) = ahead(at + PAGES_AHEAD) {
+            page.prefetch_nodes(treelets[node.treelet.clone()].iter().map(|(index, _)| *index));
+        }
+        let Some((place, page)) = &node.page else { continue };
+        let nodes = || treelets[node.treelet.clone()].iter().copied();
+        let step = (node.before, number);
+        if !page.advance_treelet(step, &node.node, nodes()) {
+            db.store.cache().give_treelet(*place, page, node.ripens, |treelet: &mut Treelet| {
+                page.begin_treelet(treelet);
+                treelet.advance(step.0, step.1, &node.node, nodes());
+            });
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! The commit protocol; `docs/commit-and-recovery.md` has the rules and why.
+//!
+//! 1. Wait while the delta or the log is full.
+//! 2. Check that no flush has cut finer below what the block touched; refold where one has.
+//! 3. Encode the record and make room for it in the log. A full disk shows here.
+//! 4. *Ticket*, under the sequencer's lock: the parent is the newest ticketed commit, the cuts
+//!    are still those of step 2, and the record gets its position.
+//! 5. Write, and sync as the mode says.
+//! 6. Publish, in ticket order: undo, then pending changes and nodes region by region, then the
+//!    number.
+
+mod apply;
+pub(crate) mod block;
+mod throttle;
+
+use std::sync::Arc;
+
+use pleach_beatree::Stored;
+use pleach_beatree::leaf_fold::Touch;
+use pleach_beatree::stored::LargeValue;
+use pleach_core::{Hasher, Node};
+use pleach_io::{Device, Runtime};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::finish::outcome::ChunkOutcome;
+use crate::finish::refold;
+use crate::format::commit_body::{
+    ChangeSection, NamespacePart, NodeSection, Value as LogValue, commit_record,
+};
+use crate::format::record::{MAX_RECORD, RecordBuf};
+use crate::metrics::Counters;
+use crate::options::Durability;
+use crate::state::commits::Tip;
+use crate::state::sequencer::Ordered;
+use crate::state::space::Tentative;
+use crate::state::undo::Changes;
+use crate::state::view::View;
+use crate::state::{PoisonOnPanic, State, overflow};
+use apply::apply_all;
+use throttle::throttle;
+
+/// Tries to get a ticket with current cuts before structural flushes are held off.
+const TRIES: u32 = 3;
+
+/// What a commit leads from and to.
+pub(crate) struct Target<'a> {
+    /// The commit that the changes were folded on, pinned, without overlays.
+    pub(crate) view: &'a View,
+    pub(crate) prev_root: &'a Node,
+    pub(crate) root: &'a Node,
+}
+
+/// Commits the changes in these chunks. They are used up when it succeeds, and as good as before
+/// when it fails.
+pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    target: &Target<'_>,
+    chunks: &mut Vec<ChunkOutcome>,
+    blob: Option<&[u8]>,
+) -> Result<u64> {
+    debug_assert!(target.view.is_committed(), "overlays are merged before");
+    let mut taken = Vec::new();
+    let committed = attempt(engine, target, chunks, &mut taken, blob);
+    if committed.is_err() {
+        // Their cells name runs that are free again unless a record was queued; a second commit
+        // would lead there.
+        for Taken { chunk, change, value } in taken {
+            chunks[chunk].changes[change].new = Stored::Large(value);
+        }
+    }
+    committed
+}
+
+/// A long value that a cell has taken the place of.
+struct Taken {
+    chunk: usize,
+    change: usize,
+    value: Arc<LargeValue>,
+}
+
+fn attempt<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    target: &Target<'_>,
+    chunks: &mut Vec<ChunkOutcome>,
+    taken: &mut Vec<Taken>,
+    blob: Option<&[u8]>,
+) -> Result<u64> {
+    let Target { view, prev_root, root } = *target;
+    let (db, base) = (&*engine.state, view.base);
+    throttle(db)?;
+    // Before anything is written for it: a block that was given back may come again and again.
+    check_parent(db, &db.commits.sequencer().lock(), target)?;
+    let spilled = spill_large(db, chunks, taken)?;
+    let blob: Arc<[u8]> = blob.map_or_else(|| db.commits.tip().blob, Into::into);
+    let number = base + 1;
+    // From here to publication the nodes of the touched regions stay in memory.
+    let _nodes = db.nodes.keep_nodes();
+    for outcome in chunks.iter().flat_map(|chunk| &chunk.regions) {
+        db.nodes.make_resident::<H>(outcome.region.prefix().first_key())?;
+    }
+    let mut tries = 0;
+    // Between ticket and publication a panic would leave everybody waiting.
+    let _guard = PoisonOnPanic(db);
+    let end = loop {
+        tries += 1;
+        let hold = (tries > TRIES).then(|| db.index.hold_structure());
+        let shapes = {
+            let state = db.commits.sequencer().lock();
+            check_parent(db, &state, target)?;
+            state.shapes
+        };
+        renew(engine, view, chunks)?;
+        let mut record = encode(db.store.database(), number, &blob, prev_root, root, chunks);
+        let bytes = record.len();
+        if bytes > MAX_RECORD {
+            return Err(Error::BatchTooLarge { bytes, limit: MAX_RECORD });
+        }
+        if db.options.durability == Durability::Commit {
+            record.set_synced();
+        }
+        db.commits.sequencer().make_room(bytes)?;
+        let mut state = db.commits.sequencer().lock();
+        check_parent(db, &state, target)?;
+        if state.shapes != shapes || !state.has_room(bytes) {
+            drop(state);
+            drop(hold);
+            continue;
+        }
+        let position = state.queue(record);
+        spilled.named();
+        state.ticketed = number;
+        state.in_flight += 1;
+        drop(state);
+        break position + bytes;
+    };
+    let written =
+        db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit);
+    if let Err(error) = written {
+        db.poison(&error);
+        return Err(error);
+    }
+    publish(engine, end, Tip { number, root: *root, blob }, chunks)?;
+    Ok(number)
+}
+
+/// May a commit on this parent take the next ticket?
+fn check_parent<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    state: &Ordered,
+    target: &Target<'_>,
+) -> Result<()> {
+    state.check_open()?;
+    let base = target.view.base;
+    if state.ticketed != base {
+        return Err(Error::StaleParent { base, tip: state.ticketed });
+    }
+    // A number names one state only: a block on another state of that number is stale.
+    let tip = db.commits.tip();
+    if tip.number == base && tip.root != *target.prev_root {
+        return Err(Error::StaleParent { base, tip: base });
+    }
+    Ok(())
+}
+
+/// Refolds the chunks below which a flush has split or merged pages since they were folded: on the
+/// state that they were folded on, so that they stay true when another commit comes first.
+fn renew<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    view: &View,
+    chunks: &mut [ChunkOutcome],
+) -> Result<()> {
+    for chunk in chunks {
+        let stale = chunk.regions.iter().any(|outcome| {
+            let state = outcome.region.read();
+            state.retired || state.shape != outcome.shape
+        });
+        if !stale {
+            continue;
+        }
+        Counters::add(&engine.state.counters.refolds, 1);
+        let touches: Vec<Touch> = chunk
+            .changes
+            .iter()
+            .map(|changed| Touch {
+                key: changed.key,
+                reads: false,
+                writes: Some(changed.new.clone()),
+            })
+            .collect();
+        let mut renewed = refold(&engine.state, &engine.finisher, view, &touches)?;
+        renewed.changes = std::mem::take(&mut chunk.changes);
+        *chunk = renewed;
+    }
+    Ok(())
+}
+
+fn log_value(stored: &Stored) -> LogValue<'_> {
+    match stored {
+        Stored::Absent => LogValue::Absent,
+        Stored::Inline(value) => LogValue::Inline(value),
+        Stored::Large(large) => LogValue::Inline(&large.bytes),
+        Stored::Overflow(cell) => LogValue::Overflow(cell),
+    }
+}
+
+fn encode(
+    database: u64,
+    number: u64,
+    blob: &[u8],
+    prev_root: &Node,
+    root: &Node,
+    chunks: &[ChunkOutcome],
+) -> RecordBuf {
+    let mut changes = ChangeSection::default();
+    let mut nodes = NodeSection::default();
+    for chunk in chunks {
+        for changed in &chunk.changes {
+            changes.push(&changed.key, log_value(&changed.new));
+        }
+        for page in &chunk.nodes {
+            nodes.push(&page.prefix, &page.node);
+        }
+    }
+    let part = NamespacePart {
+        ns: 0,
+        previous_root: *prev_root,
+        new_root: *root,
+        changes: vec![changes],
+        nodes: vec![nodes],
+    };
+    commit_record(database, number, blob, false, vec![part])
+}
+
+/// Makes a written commit visible. Fails only before it has taken anything.
+fn publish<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    position: u64,
+    tip: Tip,
+    chunks: &mut Vec<ChunkOutcome>,
+) -> Result<()> {
+    let Engine { state: db, finisher, .. } = engine;
+    let (number, sequencer) = (tip.number, db.commits.sequencer());
+    let turn = || db.commits.published() == number - 1;
+    let mut poisoned = false;
+    db.pace.wait(None, &mut || {
+        poisoned = sequencer.lock().check().is_err();
+        poisoned || turn()
+    });
+    if !turn() {
+        // The parent failed after this record was queued after it.
+        sequencer.lock().check()?;
+    }
+    let (mut chunks, mut unchanged): (Vec<_>, Vec<_>) =
+        std::mem::take(chunks).into_iter().partition(|chunk| !chunk.changes.is_empty());
+    unchanged.iter_mut().for_each(ChunkOutcome::clear);
+    finisher.keep(unchanged);
+    let lists = chunks.iter_mut().map(|chunk| std::mem::take(&mut chunk.changes));
+    let changes = Changes::new(lists.collect());
+    db.commits.undo().push(number, changes.clone());
+    finisher.keep(apply_all(db, number, position, chunks, &changes));
+    Counters::add(&db.counters.changes, changes.len() as u64);
+    Counters::add(&db.counters.commits, 1);
+    {
+        let mut state = sequencer.lock();
+        db.commits.publish(tip);
+        state.in_flight -= 1;
+    }
+    db.commits.undo().trim();
+    db.store.begin_batch(number + 1);
+    db.pace.tell();
+    db.pace.wake();
+    Ok(())
+}
+
+/// Values beyond this are written and synced before the record that names them.
+const LOG_VALUE: usize = 64 << 10;
+
+/// Writes large values to the overflow file and names their runs instead.
+fn spill_large<'a, D: Device, R: Runtime>(
+    db: &'a State<D, R>,
+    chunks: &mut [ChunkOutcome],
+    taken: &mut Vec<Taken>,
+) -> Result<Tentative<'a, D>> {
+    let mut spilled = db.space.tentative();
+    for (at, chunk) in chunks.iter_mut().enumerate() {
+        for (change, changed) in chunk.changes.iter_mut().enumerate() {
+            if let Stored::Large(large) = &changed.new
+                && large.bytes.len() > LOG_VALUE
+            {
+                let cell = Stored::Overflow(overflow::write(db, &mut spilled, large, 0)?);
+                if let Stored::Large(value) = std::mem::replace(&mut changed.new, cell) {
+                    taken.push(Taken { chunk: at, change, value });
+                }
+            }
+        }
+    }
+    if !spilled.is_empty() {
+        db.store.device().sync(db.space.overflow_file()).map_err(|error| {
+            let error = Error::from(error);
+            db.poison(&error);
+            error
+        })?;
+    }
+    Ok(spilled)
+}

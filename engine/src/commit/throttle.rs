@@ -1,0 +1,48 @@
+//! Commits wait while there is too much that pends or too much log.
+
+use pleach_io::{Device, Runtime};
+
+use crate::error::{Error, Result};
+use crate::metrics::Counters;
+use crate::state::State;
+
+/// Waits while pending changes or the log are over their limits, until the background has made room or
+/// says that it cannot.
+pub(super) fn throttle<D: Device, R: Runtime>(db: &State<D, R>) -> Result<()> {
+    let pending_is_full = || db.budget.pending_is_full();
+    let log_is_full = || db.budget.log_is_full(db.log_length());
+    if !pending_is_full() && !log_is_full() {
+        return Ok(());
+    }
+    let since = db.pace.now();
+    let mut outcome = Ok(());
+    db.pace.wake();
+    db.pace.wait(None, &mut || {
+        let (pending, log) = (pending_is_full(), log_is_full());
+        outcome = refused(db, pending, log);
+        // Held back by the caller: waiting would be for ever.
+        outcome.is_err() || db.pace.is_paused() || !(pending || log)
+    });
+    let waited = db.pace.now().saturating_sub(since);
+    let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+    Counters::add(&db.counters.stalled_micros, waited);
+    outcome
+}
+
+/// Is there anything that no waiting helps against?
+fn refused<D: Device, R: Runtime>(db: &State<D, R>, pending: bool, log: bool) -> Result<()> {
+    db.commits.sequencer().lock().check_open()?;
+    if pending {
+        if db.pace.flush_is_full() {
+            return Err(Error::Full("pending changes cannot be written to pages".to_owned()));
+        }
+        db.pace.flush_error(db.commits.published()).map_or(Ok(()), Err)?;
+    }
+    if log {
+        db.pace.checkpoint_error().map_or(Ok(()), Err)?;
+        if db.pace.checkpoint_is_full() {
+            return Err(Error::Full("a checkpoint cannot be written".to_owned()));
+        }
+    }
+    Ok(())
+}

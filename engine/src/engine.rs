@@ -1,0 +1,44 @@
+//! What all handles of an open database share: its state, and what finishes and prefetches it.
+
+use std::sync::Arc;
+
+use pleach_core::Hasher;
+use pleach_io::{Device, Runtime};
+
+use crate::finish::Finisher;
+use crate::handles::{Counted, Handles, Kind, OpenHandles};
+use crate::opening::Opening;
+use crate::prefetch::requests::Prefetching;
+use crate::state::State;
+
+/// An open database.
+pub(crate) struct Engine<H: Hasher, D: Device, R: Runtime> {
+    pub(crate) state: Arc<State<D, R>>,
+    pub(crate) finisher: Finisher<H, D, R>,
+    pub(crate) prefetching: Arc<Prefetching<R>>,
+    /// How the open found the database.
+    pub(crate) opening: Opening,
+    /// Counts of the sessions, blocks and overlays that live.
+    handles: Arc<Handles>,
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
+    pub(crate) fn new(
+        state: Arc<State<D, R>>,
+        prefetching: Arc<Prefetching<R>>,
+        opening: Opening,
+    ) -> Self {
+        let finisher = Finisher::new(state.runtime.workers(), &state.budget);
+        Self { state, finisher, prefetching, opening, handles: Arc::default() }
+    }
+
+    /// Counts a handle, from now until what is given goes.
+    pub(crate) fn count(&self, kind: Kind) -> Counted {
+        Counted::new(&self.handles, kind)
+    }
+
+    /// Sessions, blocks and overlays that live.
+    pub(crate) fn open_handles(&self) -> OpenHandles {
+        self.handles.open()
+    }
+}

@@ -1,0 +1,100 @@
+//! One finish, as its workers share it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use pleach_beatree::Top;
+use pleach_core::Key;
+
+use super::chunk::Batch;
+use super::outcome::{ChunkOutcome, Folded};
+use crate::error::{Error, Result};
+
+/// Accesses a chunk starts with; it takes the whole of its last region.
+pub(super) const CHUNK: usize = 512;
+
+/// One finish: its chunks, which workers claim, and what came of them.
+pub(super) struct Job<'a> {
+    pub(super) batch: &'a Batch<'a>,
+    top: Arc<Top>,
+    count: usize,
+    claimed: AtomicUsize,
+    outcomes: Vec<Mutex<Option<ChunkOutcome>>>,
+    failed: Mutex<Option<Error>>,
+    needs_leaf: Mutex<Option<Key>>,
+}
+
+impl<'a> Job<'a> {
+    /// A finish of this batch over the regions as `top` has them.
+    pub(super) fn new(batch: &'a Batch<'a>, top: Arc<Top>) -> Self {
+        let count = batch.touches.len().div_ceil(CHUNK);
+        Self {
+            batch,
+            top,
+            count,
+            claimed: AtomicUsize::new(0),
+            outcomes: (0..count).map(|_| Mutex::new(None)).collect(),
+            failed: Mutex::new(None),
+            needs_leaf: Mutex::new(None),
+        }
+    }
+
+    /// Number of chunks.
+    pub(super) fn chunks(&self) -> usize {
+        self.count
+    }
+
+    /// What came of a chunk.
+    pub(super) fn done(&self, index: usize, outcome: ChunkOutcome) {
+        *self.outcomes[index].lock() = Some(outcome);
+    }
+
+    /// A worker has failed: nobody claims any more.
+    pub(super) fn fails(&self, error: Error) {
+        self.failed.lock().get_or_insert(error);
+    }
+
+    /// The leaf below this key must be known: nobody claims any more.
+    pub(super) fn needs_leaf(&self, key: Key) {
+        *self.needs_leaf.lock() = Some(key);
+    }
+
+    /// What came of all chunks, once every worker has returned.
+    pub(super) fn into_outcomes(self) -> Result<Folded<Vec<ChunkOutcome>>> {
+        if let Some(error) = self.failed.into_inner() {
+            return Err(error);
+        }
+        if let Some(key) = self.needs_leaf.into_inner() {
+            return Ok(Folded::NeedsLeaf(key));
+        }
+        let outcomes = self.outcomes.into_iter();
+        let chunks = outcomes.map(|slot| slot.into_inner().expect("every chunk was folded"));
+        Ok(Folded::Done(chunks.collect()))
+    }
+
+    /// The next chunk that nobody has claimed.
+    pub(super) fn claim(&self) -> Option<usize> {
+        if self.failed.lock().is_some() || self.needs_leaf.lock().is_some() {
+            return None;
+        }
+        let index = self.claimed.fetch_add(1, Ordering::Relaxed);
+        (index < self.count).then_some(index)
+    }
+
+    /// The accesses of a chunk: whole regions, as the index had them when the finish began, so
+    /// that chunks never overlap whatever is split meanwhile.
+    pub(super) fn range(&self, index: usize) -> std::ops::Range<usize> {
+        self.whole(index * CHUNK)..self.whole((index + 1) * CHUNK)
+    }
+
+    /// The first access at or behind `at` that starts a region.
+    fn whole(&self, at: usize) -> usize {
+        let touches = self.batch.touches;
+        if at == 0 || at >= touches.len() {
+            return at.min(touches.len());
+        }
+        let prefix = self.top.region(&touches[at - 1].key).prefix();
+        at + touches[at..].partition_point(|touch| prefix.covers(&touch.key))
+    }
+}

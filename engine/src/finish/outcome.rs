@@ -1,0 +1,104 @@
+//! What a fold gives: chunk by chunk, and in the end.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pleach_beatree::Region;
+use pleach_beatree::cache::CachedPage;
+use pleach_core::fold::Shape;
+use pleach_core::{Key, Node, Prefix};
+
+use super::emit::Fragment;
+use super::witness::Witness;
+use crate::state::undo::Changed;
+
+/// What a finish gives.
+pub(crate) struct Finished {
+    pub(crate) root: Node,
+    pub(crate) chunks: Vec<ChunkOutcome>,
+    pub(crate) witness: Option<Witness>,
+}
+
+/// What came of a fold.
+pub(crate) enum Folded<T> {
+    Done(T),
+    /// The leaf below this key must be known to place a terminal: fold again with that.
+    NeedsLeaf(Key),
+}
+
+/// A region's result.
+pub(crate) struct RegionOutcome {
+    pub(crate) region: Arc<Region>,
+    /// Shape number of the cuts that the child indexes refer to.
+    pub(crate) shape: u64,
+    pub(crate) touched: bool,
+    pub(crate) node: Node,
+    pub(super) old: Shape,
+    pub(super) fragment: Fragment,
+    /// Where its operations start in the chunk's list.
+    pub(super) first_op: usize,
+    /// Nodes of its touched pages, in the chunk's list.
+    pub(crate) nodes: Range<usize>,
+    /// Its changes, in the chunk's list.
+    pub(crate) changes: Range<usize>,
+    /// What its treelet learns, in the chunk's list.
+    pub(crate) treelet: Range<usize>,
+    /// The commit that its treelet stood at; `None` when the view was not the newest state.
+    pub(crate) before: Option<u64>,
+}
+
+/// A page's new node.
+pub(crate) struct PageNode {
+    pub(crate) child: u32,
+    pub(crate) prefix: Prefix,
+    pub(crate) node: Node,
+    /// The commit that the page's treelet stood at.
+    pub(crate) before: u64,
+    /// What the page's treelet learns, in the chunk's list.
+    pub(crate) treelet: Range<usize>,
+    /// Does the commit make the page ripe for its flush?
+    pub(crate) ripens: bool,
+    /// The page, when its treelet learns something.
+    pub(crate) page: Option<(u32, Arc<CachedPage>)>,
+}
+
+/// What a chunk gives.
+#[derive(Default)]
+pub(crate) struct ChunkOutcome {
+    pub(crate) regions: Vec<RegionOutcome>,
+    /// Touched pages.
+    pub(crate) nodes: Vec<PageNode>,
+    /// Nodes inside of pages, by position in their treelet.
+    pub(crate) treelets: Vec<(u8, Node)>,
+    /// Nodes between regions and their pages, likewise.
+    pub(crate) inner: Vec<(u8, Node)>,
+    pub(crate) changes: Vec<Changed>,
+    pub(super) terminals: Vec<u8>,
+    pub(super) siblings: Vec<Node>,
+    pub(super) ops: Vec<u8>,
+}
+
+impl ChunkOutcome {
+    /// Bytes of its memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.regions.capacity() * size_of::<RegionOutcome>()
+            + self.nodes.capacity() * size_of::<PageNode>()
+            + (self.treelets.capacity() + self.inner.capacity()) * size_of::<(u8, Node)>()
+            + self.changes.capacity() * size_of::<Changed>()
+            + self.siblings.capacity() * size_of::<Node>()
+            + self.terminals.capacity()
+            + self.ops.capacity()
+    }
+
+    /// Forgets all and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.regions.clear();
+        self.nodes.clear();
+        self.treelets.clear();
+        self.inner.clear();
+        self.changes.clear();
+        self.terminals.clear();
+        self.siblings.clear();
+        self.ops.clear();
+    }
+}

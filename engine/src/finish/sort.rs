@@ -1,0 +1,146 @@
+//! A batch's accesses in order of their keys.
+
+use parking_lot::Mutex;
+use pleach_beatree::Stored;
+use pleach_beatree::leaf_fold::Touch;
+use pleach_core::{Hasher, Key};
+
+use crate::access::{Access, AccessKind, MAX_VALUE};
+use crate::error::{Error, Result};
+
+/// Sorts accesses; its memory is kept from batch to batch.
+#[derive(Default)]
+pub(crate) struct Sorter {
+    /// Where each bucket begins; while it is filled, where it goes on.
+    starts: Vec<u32>,
+    /// The accesses' leading bits and indexes, in order of their keys.
+    order: Vec<(u64, u32)>,
+    touches: Vec<Touch>,
+}
+
+impl Sorter {
+    /// The accesses by key, each key once. Their values are taken; [`Sorter::give_back`] puts them
+    /// back.
+    pub(crate) fn sort<H: Hasher>(&mut self, accesses: &mut [Access]) -> Result<&[Touch]> {
+        self.touches.clear();
+        u32::try_from(accesses.len()).map_err(|_| Error::BatchTooLarge {
+            bytes: accesses.len() as u64,
+            limit: u64::from(u32::MAX),
+        })?;
+        self.order(accesses);
+        self.touches.reserve(accesses.len());
+        let mut before: Option<Key> = None;
+        for (_, index) in &self.order {
+            let access = &mut accesses[*index as usize];
+            if access.namespace != 0 {
+                return Err(Error::Namespace(access.namespace));
+            }
+            if before.replace(access.key) == Some(access.key) {
+                return Err(Error::RepeatedKey(access.key));
+            }
+            self.touches.push(touch::<H>(access)?);
+        }
+        Ok(&self.touches)
+    }
+
+    /// Undoes a sort of these accesses, one that failed half way as well.
+    pub(crate) fn give_back(&mut self, accesses: &mut [Access]) {
+        for (touch, (_, index)) in self.touches.drain(..).zip(&self.order) {
+            accesses[*index as usize].kind = kind(touch);
+        }
+    }
+
+    /// Sorts by small proxies, and by some of the bits into buckets first, which leaves little to
+    /// compare when keys are spread.
+    fn order(&mut self, accesses: &[Access]) {
+        let Self { starts, order, .. } = self;
+        let lead =
+            |access: &Access| u64::from_be_bytes(*access.key.first_chunk().expect("32 bytes"));
+        let bits = accesses.len().next_power_of_two().trailing_zeros().clamp(1, 16);
+        let bucket = |lead: u64| usize::try_from(lead >> (64 - bits)).expect("16 bits");
+        starts.clear();
+        starts.resize((1 << bits) + 1, 0);
+        for access in accesses {
+            starts[bucket(lead(access)) + 1] += 1;
+        }
+        for at in 1..starts.len() {
+            starts[at] += starts[at - 1];
+        }
+        order.resize(accesses.len(), (0, 0));
+        for (index, access) in (0u32..).zip(accesses) {
+            let lead = lead(access);
+            let slot = &mut starts[bucket(lead)];
+            order[*slot as usize] = (lead, index);
+            *slot += 1;
+        }
+        for same in order.chunk_by_mut(|a, b| bucket(a.0) == bucket(b.0)) {
+            if same.len() > 1 {
+                same.sort_unstable_by(|a, b| {
+                    let keys = || accesses[a.1 as usize].key.cmp(&accesses[b.1 as usize].key);
+                    a.0.cmp(&b.0).then_with(keys)
+                });
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.starts.capacity() * size_of::<u32>()
+            + self.order.capacity() * size_of::<(u64, u32)>()
+            + self.touches.capacity() * size_of::<Touch>()
+    }
+}
+
+fn touch<H: Hasher>(access: &mut Access) -> Result<Touch> {
+    // Before it is taken, so that it can be given back.
+    if let AccessKind::Write(Some(value)) | AccessKind::ReadWrite(Some(value)) = &access.kind
+        && value.len() > MAX_VALUE
+    {
+        return Err(Error::ValueTooLarge { bytes: value.len() as u64, limit: MAX_VALUE as u64 });
+    }
+    let (reads, writes) = match std::mem::replace(&mut access.kind, AccessKind::Read) {
+        AccessKind::Read => (true, None),
+        AccessKind::Write(value) => (false, Some(value)),
+        AccessKind::ReadWrite(value) => (true, Some(value)),
+    };
+    let writes = writes.map(|value| value.map_or(Stored::Absent, Stored::put::<H>));
+    Ok(Touch { key: access.key, reads, writes })
+}
+
+/// What [`touch`] made the touch of.
+fn kind(touch: Touch) -> AccessKind {
+    let Some(stored) = touch.writes else { return AccessKind::Read };
+    let value = match stored {
+        Stored::Absent => None,
+        Stored::Inline(value) => Some(value),
+        // The bytes are shared, not copied.
+        Stored::Large(large) => Some(large.bytes.clone()),
+        Stored::Overflow(_) => unreachable!("accesses bring values, not cells"),
+    };
+    if touch.reads { AccessKind::ReadWrite(value) } else { AccessKind::Write(value) }
+}
+
+/// A sorter between two batches.
+pub(crate) struct SpareSorter {
+    kept: Mutex<Sorter>,
+    /// Most bytes of it.
+    limit: usize,
+}
+
+impl SpareSorter {
+    /// Keeps nothing yet, and never more than `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { kept: Mutex::default(), limit }
+    }
+
+    pub(crate) fn take(&self) -> Sorter {
+        std::mem::take(&mut self.kept.lock())
+    }
+
+    pub(crate) fn give(&self, mut sorter: Sorter) {
+        if sorter.bytes() <= self.limit {
+            // Values are not kept.
+            sorter.touches.clear();
+            *self.kept.lock() = sorter;
+        }
+    }
+}

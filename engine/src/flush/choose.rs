@@ -1,0 +1,37 @@
+//! Which pages a flush takes when none are due and there is no room for more pending changes.
+
+use pleach_core::{Key, Prefix};
+use pleach_io::{Device, Runtime};
+
+use crate::state::State;
+
+/// Prefixes of up to `count` pages that have pending changes, those with the most first. Pages
+/// that are set aside are left out.
+pub(super) fn fullest<D: Device, R: Runtime>(db: &State<D, R>, count: usize) -> Vec<Prefix> {
+    let mut pages: Vec<(usize, Prefix)> = Vec::new();
+    let mut key: Option<Key> = Some([0; 32]);
+    while let Some(at) = key {
+        key = db.index.in_region(&at, |region, state| {
+            let behind = region.prefix().next().map(|next| *next.first_key());
+            if db.nodes.nodes_are_aside(state) {
+                return behind;
+            }
+            let mut from = 0;
+            while from < state.pending.len() {
+                let child = state.cuts.find(&state.pending[from].key);
+                let prefix = state.cuts.prefix(child);
+                let end = state.pending_range(&prefix).end;
+                if !db.store.page_is_aside(state, child) {
+                    pages.push((end - from, prefix));
+                }
+                from = end;
+            }
+            behind
+        });
+    }
+    if pages.len() > count {
+        pages.select_nth_unstable_by(count, |a, b| b.0.cmp(&a.0));
+        pages.truncate(count);
+    }
+    pages.into_iter().map(|(_, prefix)| prefix).collect()
+}

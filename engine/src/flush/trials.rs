@@ -1,0 +1,46 @@
+//! Trials of pages that were set aside, when their time has come.
+
+use pleach_core::{Hasher, Prefix};
+use pleach_io::{Device, Runtime};
+
+use crate::error::Result;
+use crate::format::names::LEAF_FILE;
+use crate::state::State;
+use crate::state::quarantine::{Quarantined, Why};
+
+/// Tries some of the pages whose time has come.
+pub(super) fn try_quarantined<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>) {
+    let quarantine = db.store.quarantine();
+    for (listed, why) in quarantine.due(db.pace.now()) {
+        let Quarantined { file, page, prefix, .. } = listed;
+        if why == Why::Contradicts {
+            db.store.is_back(file, prefix);
+            continue;
+        }
+        let tried = if file == LEAF_FILE {
+            try_leaf(db, page, &prefix)
+        } else {
+            db.nodes.make_resident::<H>(prefix.first_key()).map(|()| {
+                // Back, made again, or replaced by another page.
+                quarantine.forget(file, page);
+                db.store.is_back(file, prefix);
+            })
+        };
+        if let Err(error) = tried {
+            db.store.set_aside((file, page), prefix, error, why);
+        }
+    }
+}
+
+fn try_leaf<D: Device, R: Runtime>(db: &State<D, R>, page: u64, prefix: &Prefix) -> Result<()> {
+    let _guard = db.store.enter();
+    let at = db.index.locate(prefix.first_key()).filter(|at| u64::from(at.place) == page);
+    if let Some(at) = at {
+        // A good read brings it back by itself; so does a copy in the cache.
+        db.store.leaf(&at)?;
+        db.store.read_well(LEAF_FILE, page);
+    } else {
+        db.store.quarantine().forget(LEAF_FILE, page);
+    }
+    Ok(())
+}

@@ -1,0 +1,530 @@
+//! The body of a commit record: everything that replay needs, so that it reads no leaf page.
+//!
+//! ```text
+//! head        namespaces u16 | flags u16 | blob length u32 | 0 u64
+//! table       one entry a touched namespace, ascending:
+//!             ns u8 | 0 u24 | changes u32 | nodes u32 | 0 u32
+//!             | bytes of changes u64 | bytes of nodes u64 | bytes of undo u64
+//!             | previous root 32 | new root 32
+//! blob        the application's bytes
+//! sections    for each namespace:
+//!   changes   key 32 | value, ascending by key
+//!   nodes     position | node 32, ascending by position
+//!   undo      with flag 1: the value before each change, in the order of the changes, then the
+//!             node before (32 bytes) of each position, in the order of the nodes
+//! value       0 = absent | 1, length u32, bytes | 2, length u32, cell of an overflow value
+//! position    length in bits u16, then the bytes that hold a bit of it
+//! ```
+//!
+//! Sections are byte strings that concatenate: workers encode slices of a sorted batch with
+//! [`ChangeSection`] and [`NodeSection`], and the pieces become parts of one record without a
+//! copy. The views check every length before it is used and allocate nothing.
+
+use pleach_core::{Key, Node, Prefix};
+
+use super::bytes::{BodyError, Cursor};
+use super::record::{Kind, RecordBuf};
+
+/// Largest application blob.
+pub const MAX_BLOB: u32 = 64 << 10;
+/// Largest overflow cell: it has to fit a leaf page.
+pub const MAX_OVERFLOW_CELL: u32 = 4000;
+
+const HEAD_LEN: usize = 16;
+const ENTRY_LEN: usize = 16 + 3 * 8 + 2 * 32;
+const FLAG_UNDO: u16 = 1;
+
+const ABSENT: u8 = 0;
+const INLINE: u8 = 1;
+const OVERFLOW: u8 = 2;
+
+/// A value as the log keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// The key has no value (deleted, or absent before).
+    Absent,
+    /// The value's bytes.
+    Inline(&'a [u8]),
+    /// The value is in overflow runs; this is the cell that names them.
+    Overflow(&'a [u8]),
+}
+
+/// Appends a value: the payload of a change, or what a change replaced.
+///
+/// # Panics
+/// When it has 4 GiB or more; limits on values are far below.
+#[inline]
+pub fn encode_value(out: &mut Vec<u8>, value: Value<'_>) {
+    let (kind, bytes) = match value {
+        Value::Absent => return out.push(ABSENT),
+        Value::Inline(bytes) => (INLINE, bytes),
+        Value::Overflow(cell) => (OVERFLOW, cell),
+    };
+    let len = u32::try_from(bytes.len()).expect("values are limited to far less than 4 GiB");
+    let [a, b, c, d] = len.to_le_bytes();
+    out.extend_from_slice(&[kind, a, b, c, d]);
+    out.extend_from_slice(bytes);
+}
+
+/// Appends a change.
+#[inline]
+pub fn encode_change(out: &mut Vec<u8>, key: &Key, value: Value<'_>) {
+    out.extend_from_slice(key);
+    encode_value(out, value);
+}
+
+/// Appends a trie position.
+#[inline]
+pub fn encode_position(out: &mut Vec<u8>, position: &Prefix) {
+    out.extend_from_slice(&position.len().to_le_bytes());
+    out.extend_from_slice(&position.first_key()[..usize::from(position.len().div_ceil(8))]);
+}
+
+/// Appends a position and its node.
+#[inline]
+pub fn encode_node(out: &mut Vec<u8>, position: &Prefix, node: &Node) {
+    encode_position(out, position);
+    out.extend_from_slice(node);
+}
+
+/// Encoded changes of an ascending slice of keys, with what they replaced where that is kept.
+#[derive(Debug, Default)]
+pub struct ChangeSection {
+    bytes: Vec<u8>,
+    undo: Vec<u8>,
+    count: u32,
+}
+
+impl ChangeSection {
+    /// An empty section over buffers that may have been used before.
+    pub fn over(mut bytes: Vec<u8>, mut undo: Vec<u8>) -> Self {
+        bytes.clear();
+        undo.clear();
+        Self { bytes, undo, count: 0 }
+    }
+
+    /// Appends a change of a key above the last one.
+    #[inline]
+    pub fn push(&mut self, key: &Key, value: Value<'_>) {
+        encode_change(&mut self.bytes, key, value);
+        self.count += 1;
+    }
+
+    /// Appends a change and the value before it. Either all changes of a commit are pushed
+    /// this way, or none.
+    #[inline]
+    pub fn push_with_undo(&mut self, key: &Key, value: Value<'_>, before: Value<'_>) {
+        self.push(key, value);
+        encode_value(&mut self.undo, before);
+    }
+
+    /// Number of changes.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+}
+
+/// Encoded nodes of an ascending slice of positions, with what they replaced where that is kept.
+#[derive(Debug, Default)]
+pub struct NodeSection {
+    bytes: Vec<u8>,
+    undo: Vec<u8>,
+    count: u32,
+}
+
+impl NodeSection {
+    /// An empty section over buffers that may have been used before.
+    pub fn over(mut bytes: Vec<u8>, mut undo: Vec<u8>) -> Self {
+        bytes.clear();
+        undo.clear();
+        Self { bytes, undo, count: 0 }
+    }
+
+    /// Appends the node of a position above the last one.
+    #[inline]
+    pub fn push(&mut self, position: &Prefix, node: &Node) {
+        encode_node(&mut self.bytes, position, node);
+        self.count += 1;
+    }
+
+    /// Appends a node and the node before it, for all nodes of a commit or for none.
+    #[inline]
+    pub fn push_with_undo(&mut self, position: &Prefix, node: &Node, before: &Node) {
+        self.push(position, node);
+        self.undo.extend_from_slice(before);
+    }
+
+    /// Number of nodes.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+}
+
+/// One touched namespace of a commit that is to be encoded.
+#[derive(Debug)]
+pub struct NamespacePart {
+    /// The namespace.
+    pub ns: u8,
+    /// Its root before the commit.
+    pub previous_root: Node,
+    /// Its root after the commit.
+    pub new_root: Node,
+    /// Its changes; the sections' keys ascend from one to the next.
+    pub changes: Vec<ChangeSection>,
+    /// The new nodes of the touched positions; they ascend from one section to the next.
+    pub nodes: Vec<NodeSection>,
+}
+
+/// A commit record over encoded sections, without copying them.
+///
+/// `undo` says that every change and node was pushed with what it replaced.
+///
+/// # Panics
+/// When the blob is longer than [`MAX_BLOB`], which the engine refuses long before, or when a
+/// namespace has 2^32 changes.
+pub fn commit_record(
+    database: u64,
+    number: u64,
+    blob: &[u8],
+    undo: bool,
+    namespaces: Vec<NamespacePart>,
+) -> RecordBuf {
+    let blob_len = u32::try_from(blob.len()).unwrap_or(u32::MAX);
+    assert!(blob_len <= MAX_BLOB, "the engine checks the blob's length");
+    debug_assert!(namespaces.is_sorted_by(|a, b| a.ns < b.ns), "namespaces ascend");
+    let count = u16::try_from(namespaces.len()).expect("at most 256 namespaces");
+
+    let mut front = Vec::with_capacity(HEAD_LEN + namespaces.len() * ENTRY_LEN + blob.len());
+    front.extend_from_slice(&count.to_le_bytes());
+    front.extend_from_slice(&(if undo { FLAG_UNDO } else { 0 }).to_le_bytes());
+    front.extend_from_slice(&blob_len.to_le_bytes());
+    front.extend_from_slice(&[0; 8]);
+    for part in &namespaces {
+        encode_entry(&mut front, part);
+    }
+    front.extend_from_slice(blob);
+
+    let pieces: usize = namespaces.iter().map(|ns| 2 * (ns.changes.len() + ns.nodes.len())).sum();
+    let mut parts = Vec::with_capacity(1 + pieces);
+    parts.push(front);
+    for part in namespaces {
+        let mut undo = Vec::new();
+        for section in part.changes {
+            parts.push(section.bytes);
+            undo.push(section.undo);
+        }
+        for section in part.nodes {
+            parts.push(section.bytes);
+            undo.push(section.undo);
+        }
+        parts.append(&mut undo);
+    }
+    RecordBuf::new(database, Kind::Commit, number, parts)
+}
+
+fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
+    let changes: u64 = part.changes.iter().map(|s| u64::from(s.count)).sum();
+    let nodes: u64 = part.nodes.iter().map(|s| u64::from(s.count)).sum();
+    let change_bytes: usize = part.changes.iter().map(|s| s.bytes.len()).sum();
+    let node_bytes: usize = part.nodes.iter().map(|s| s.bytes.len()).sum();
+    let undo_bytes: usize = part.changes.iter().map(|s| s.undo.len()).sum::<usize>()
+        + part.nodes.iter().map(|s| s.undo.len()).sum::<usize>();
+    let count = |n: u64| u32::try_from(n).expect("a batch has fewer than 2^32 changes");
+    out.extend_from_slice(&[part.ns, 0, 0, 0]);
+    out.extend_from_slice(&count(changes).to_le_bytes());
+    out.extend_from_slice(&count(nodes).to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    for bytes in [change_bytes, node_bytes, undo_bytes] {
+        out.extend_from_slice(&(bytes as u64).to_le_bytes());
+    }
+    out.extend_from_slice(&part.previous_root);
+    out.extend_from_slice(&part.new_root);
+}
+
+/// A commit's body, its head checked. Sections are checked as they are iterated.
+#[derive(Clone, Copy, Debug)]
+pub struct CommitView<'a> {
+    /// The application's blob.
+    pub blob: &'a [u8],
+    /// Does the record carry what it replaced?
+    pub has_undo: bool,
+    table: &'a [u8],
+    sections: &'a [u8],
+}
+
+impl<'a> CommitView<'a> {
+    /// Checks head, table and the lengths of all sections.
+    pub fn parse(body: &'a [u8]) -> Result<Self, BodyError> {
+        let mut cursor = Cursor::new(body);
+        let count = cursor.u16()?;
+        let flags = cursor.u16()?;
+        let blob_len = cursor.u32()?;
+        cursor.reserved::<8>()?;
+        if flags & !FLAG_UNDO != 0 {
+            return Err(BodyError::Flags(flags));
+        }
+        if blob_len > MAX_BLOB {
+            return Err(BodyError::Blob(blob_len));
+        }
+        let table = cursor.take(u64::from(count) * ENTRY_LEN as u64)?;
+        let blob = cursor.take(u64::from(blob_len))?;
+        let sections = cursor.take(cursor.len() as u64)?;
+        let view = Self { blob, has_undo: flags & FLAG_UNDO != 0, table, sections };
+        let mut namespaces = view.namespaces();
+        let mut last = None;
+        for entry in namespaces.by_ref() {
+            let entry = entry?;
+            if last.is_some_and(|last| entry.ns <= last) {
+                return Err(BodyError::Unsorted);
+            }
+            if !view.has_undo && !entry.undo.is_empty() {
+                return Err(BodyError::Trailing);
+            }
+            last = Some(entry.ns);
+        }
+        if namespaces.sections.is_empty() { Ok(view) } else { Err(BodyError::Trailing) }
+    }
+
+    /// The touched namespaces, ascending. None of them is an error after [`CommitView::parse`].
+    pub fn namespaces(&self) -> Namespaces<'a> {
+        Namespaces { table: Cursor::new(self.table), sections: Cursor::new(self.sections) }
+    }
+}
+
+/// Iterator over a commit's namespaces.
+#[derive(Clone, Debug)]
+pub struct Namespaces<'a> {
+    table: Cursor<'a>,
+    sections: Cursor<'a>,
+}
+
+impl<'a> Namespaces<'a> {
+    fn entry(&mut self) -> Result<NamespaceView<'a>, BodyError> {
+        let ns = self.table.u8()?;
+        self.table.reserved::<3>()?;
+        let changes = self.table.u32()?;
+        let nodes = self.table.u32()?;
+        self.table.reserved::<4>()?;
+        let lens = [self.table.u64()?, self.table.u64()?, self.table.u64()?];
+        Ok(NamespaceView {
+            ns,
+            change_count: changes,
+            node_count: nodes,
+            previous_root: self.table.array()?,
+            new_root: self.table.array()?,
+            changes: self.sections.take(lens[0])?,
+            nodes: self.sections.take(lens[1])?,
+            undo: self.sections.take(lens[2])?,
+        })
+    }
+}
+
+impl<'a> Iterator for Namespaces<'a> {
+    type Item = Result<NamespaceView<'a>, BodyError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.table.is_empty() {
+            return None;
+        }
+        let entry = self.entry();
+        if entry.is_err() {
+            self.table = Cursor::new(&[]);
+        }
+        Some(entry)
+    }
+}
+
+/// One namespace of a commit.
+#[derive(Clone, Copy, Debug)]
+pub struct NamespaceView<'a> {
+    /// The namespace.
+    pub ns: u8,
+    /// Number of changes that [`NamespaceView::changes`] gives. Claimed: reserve nothing from it
+    /// that the section's length does not bear out.
+    pub change_count: u32,
+    /// Number of nodes that [`NamespaceView::nodes`] gives; claimed, too.
+    pub node_count: u32,
+    /// Root before the commit.
+    pub previous_root: &'a Node,
+    /// Root after the commit.
+    pub new_root: &'a Node,
+    changes: &'a [u8],
+    nodes: &'a [u8],
+    undo: &'a [u8],
+}
+
+impl<'a> NamespaceView<'a> {
+    /// The changes, strictly ascending by key.
+    pub fn changes(&self) -> Changes<'a> {
+        Changes { rest: Cursor::new(self.changes), left: self.change_count, last: None }
+    }
+
+    /// The new nodes, strictly ascending by position.
+    pub fn nodes(&self) -> Nodes<'a> {
+        Nodes { rest: Cursor::new(self.nodes), left: self.node_count, last: None }
+    }
+
+    /// What the commit replaced; everything is absent from it when the record has no undo.
+    pub fn undo(&self) -> Undo<'a> {
+        let kept = !self.undo.is_empty();
+        Undo {
+            rest: Cursor::new(self.undo),
+            values: if kept { self.change_count } else { 0 },
+            nodes: if kept { self.node_count } else { 0 },
+        }
+    }
+
+    /// An upper bound of the number of changes that the bytes can hold, for reservations.
+    pub fn change_bound(&self) -> usize {
+        (self.change_count as usize).min(self.changes.len() / 33)
+    }
+
+    /// An upper bound of the number of nodes that the bytes can hold, for reservations.
+    pub fn node_bound(&self) -> usize {
+        (self.node_count as usize).min(self.nodes.len() / 34)
+    }
+}
+
+fn take_value<'a>(cursor: &mut Cursor<'a>) -> Result<Value<'a>, BodyError> {
+    match cursor.u8()? {
+        ABSENT => Ok(Value::Absent),
+        INLINE => {
+            let len = cursor.u32()?;
+            Ok(Value::Inline(cursor.take(u64::from(len))?))
+        }
+        OVERFLOW => {
+            let len = cursor.u32()?;
+            if len > MAX_OVERFLOW_CELL {
+                return Err(BodyError::Truncated);
+            }
+            Ok(Value::Overflow(cursor.take(u64::from(len))?))
+        }
+        kind => Err(BodyError::Kind(kind)),
+    }
+}
+
+pub(super) fn take_position(cursor: &mut Cursor<'_>) -> Result<Prefix, BodyError> {
+    let len = cursor.u16()?;
+    if len > 256 {
+        return Err(BodyError::Position);
+    }
+    let bytes = cursor.take(u64::from(len.div_ceil(8)))?;
+    let mut bits = [0; 32];
+    bits[..bytes.len()].copy_from_slice(bytes);
+    Prefix::from_raw(bits, len).ok_or(BodyError::Position)
+}
+
+/// Iterator over changes; it ends behind the first error.
+#[derive(Clone, Debug)]
+pub struct Changes<'a> {
+    rest: Cursor<'a>,
+    left: u32,
+    last: Option<&'a Key>,
+}
+
+impl<'a> Changes<'a> {
+    fn change(&mut self) -> Result<(&'a Key, Value<'a>), BodyError> {
+        let key: &Key = self.rest.array()?;
+        if self.last.is_some_and(|last| key <= last) {
+            return Err(BodyError::Unsorted);
+        }
+        self.last = Some(key);
+        Ok((key, take_value(&mut self.rest)?))
+    }
+}
+
+impl<'a> Iterator for Changes<'a> {
+    type Item = Result<(&'a Key, Value<'a>), BodyError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let item = next_item(&mut self.left, &self.rest)?.and_then(|()| self.change());
+        if item.is_err() {
+            (self.left, self.rest) = (0, Cursor::new(&[]));
+        }
+        Some(item)
+    }
+}
+
+/// Iterator over nodes; it ends behind the first error.
+#[derive(Clone, Debug)]
+pub struct Nodes<'a> {
+    rest: Cursor<'a>,
+    left: u32,
+    last: Option<Prefix>,
+}
+
+impl<'a> Nodes<'a> {
+    fn node(&mut self) -> Result<(Prefix, &'a Node), BodyError> {
+        let position = take_position(&mut self.rest)?;
+        if self.last.is_some_and(|last| position <= last) {
+            return Err(BodyError::Unsorted);
+        }
+        self.last = Some(position);
+        Ok((position, self.rest.array()?))
+    }
+}
+
+impl<'a> Iterator for Nodes<'a> {
+    type Item = Result<(Prefix, &'a Node), BodyError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let item = next_item(&mut self.left, &self.rest)?.and_then(|()| self.node());
+        if item.is_err() {
+            (self.left, self.rest) = (0, Cursor::new(&[]));
+        }
+        Some(item)
+    }
+}
+
+/// What a commit replaced: first one value a change, then one node a position.
+#[derive(Clone, Debug)]
+pub struct Undo<'a> {
+    rest: Cursor<'a>,
+    values: u32,
+    nodes: u32,
+}
+
+/// One replaced thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced<'a> {
+    /// Value before the change of the same rank.
+    Value(Value<'a>),
+    /// Node before the new node of the same rank.
+    Node(&'a Node),
+}
+
+impl<'a> Iterator for Undo<'a> {
+    type Item = Result<Replaced<'a>, BodyError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut left = self.values.saturating_add(self.nodes);
+        let item = next_item(&mut left, &self.rest)?.and_then(|()| {
+            if self.values > 0 {
+                self.values -= 1;
+                take_value(&mut self.rest).map(Replaced::Value)
+            } else {
+                self.nodes = self.nodes.saturating_sub(1);
+                self.rest.array().map(Replaced::Node)
+            }
+        });
+        if item.is_err() {
+            *self = Self { rest: Cursor::new(&[]), values: 0, nodes: 0 };
+        }
+        Some(item)
+    }
+}
+
+/// Counts one item down; behind the last one, left-over bytes are an error.
+#[inline]
+fn next_item(left: &mut u32, rest: &Cursor<'_>) -> Option<Result<(), BodyError>> {
+    match left.checked_sub(1) {
+        Some(fewer) => {
+            *left = fewer;
+            Some(Ok(()))
+        }
+        None if rest.is_empty() => None,
+        None => Some(Err(BodyError::Trailing)),
+    }
+}

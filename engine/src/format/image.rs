@@ -1,0 +1,374 @@
+//! Image files: branch pages of all levels, then the streams, written front to back.
+//!
+//! Page 0 is the first region's branch page. A level's pages follow the level below; the last
+//! branch page is the top, which has the root position as its prefix. Then come the streams:
+//! delta, overflow map, table.
+//!
+//! Every page carries the image's number as its flush number, which no other image ever has. The
+//! superblock names it, so that a page which an earlier image has left in its place (a lost write) is
+//! found, whatever else of it is right.
+
+use pleach_beatree::region::NodeFile;
+use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry, MAX_ENTRIES};
+use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
+use pleach_core::page::{FileKind, Identity};
+use pleach_core::prefix::bit;
+use pleach_core::{Node, Prefix};
+use pleach_io::{Device, OpenMode, PageBuf};
+
+use super::names::{ImageFile, image_name};
+use super::superblock::ImagePlace;
+use super::table::StreamPlace;
+use crate::error::{Error, Result, full_or};
+
+/// Pages of one write or read.
+const RUN: usize = 256;
+/// Pages of the first write: a small database's image is no more.
+const FIRST_RUN: usize = 16;
+
+/// An image file, as regions name it.
+pub(crate) const fn node_file(file: ImageFile) -> NodeFile {
+    match file {
+        ImageFile::A => NodeFile::ImageA,
+        ImageFile::B => NodeFile::ImageB,
+    }
+}
+
+/// A written branch page, as its parent names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) prefix: Prefix,
+    pub(crate) page: u64,
+    pub(crate) tag: u32,
+    pub(crate) node: Node,
+}
+
+/// Writes an image front to back.
+pub(crate) struct ImageWriter<D: Device> {
+    device: D,
+    file: D::File,
+    database: u64,
+    flush: u64,
+    buf: PageBuf,
+    filled: usize,
+    next: u64,
+}
+
+impl<D: Device> ImageWriter<D> {
+    /// Starts over in an image file; what it held is dead.
+    pub(crate) fn start(device: &D, file: ImageFile, database: u64, flush: u64) -> Result<Self> {
+        let file = device.open(image_name(file), OpenMode::Write)?;
+        Ok(Self {
+            device: device.clone(),
+            file,
+            database,
+            flush,
+            buf: PageBuf::zeroed(FIRST_RUN),
+            filled: 0,
+            next: 0,
+        })
+    }
+
+    /// The image's number.
+    pub(crate) fn number(&self) -> u64 {
+        self.flush
+    }
+
+    fn identity(&self) -> Identity {
+        Identity { kind: FileKind::Image, page_no: self.next, db_id: self.database }
+    }
+
+    /// A branch page; `entries` tile the prefix.
+    pub(crate) fn branch(
+        &mut self,
+        prefix: &Prefix,
+        level: u8,
+        position: u64,
+        entries: impl Iterator<Item = Entry>,
+    ) -> Result<(u64, u32)> {
+        self.make_room()?;
+        let header = BranchHeader {
+            identity: self.identity(),
+            flush: self.flush,
+            namespace: 0,
+            prefix: *prefix,
+            level,
+            position,
+        };
+        let mut builder = BranchBuilder::new(self.buf.page_mut(self.filled), &header);
+        for (count, entry) in entries.enumerate() {
+            if count == MAX_ENTRIES {
+                return Err(Error::Corrupt(format!("{prefix:?} has more children than a page")));
+            }
+            builder.push(&entry);
+        }
+        let tag = builder.seal();
+        let page = self.next;
+        self.advance();
+        Ok((page, tag))
+    }
+
+    /// The levels above the regions' pages; gives the top and its level.
+    pub(crate) fn upper(&mut self, mut children: Vec<Written>) -> Result<(Written, u8)> {
+        let mut level = 1;
+        while children.len() > 1 || children[0].prefix.len() > 0 {
+            level += 1;
+            let mut above = Vec::new();
+            for (prefix, range) in groups(&children) {
+                let group = &children[range];
+                let entries = group.iter().map(|child| Entry {
+                    depth: child.prefix.len(),
+                    place: Some(child.page),
+                    tag: child.tag,
+                    node: child.node,
+                });
+                let (page, tag) = self.branch(&prefix, level, 0, entries)?;
+                // The upper levels' own nodes follow from their children; the index in memory
+                // folds them anew.
+                above.push(Written { prefix, page, tag, node: [0; 32] });
+            }
+            children = above;
+        }
+        Ok((children[0], level))
+    }
+
+    /// A stream; gives its first page.
+    pub(crate) fn stream(&mut self, id: StreamId, bytes: &[u8]) -> Result<u64> {
+        let first = self.next;
+        let mut index = 0;
+        let mut chunks = bytes.chunks(stream::PAYLOAD);
+        loop {
+            let chunk = match chunks.next() {
+                Some(chunk) => chunk,
+                None if index == 0 => &[],
+                None => return Ok(first),
+            };
+            self.make_room()?;
+            let header = StreamHeader {
+                identity: self.identity(),
+                flush: self.flush,
+                namespace: 0,
+                stream: id,
+                index,
+            };
+            stream::build(self.buf.page_mut(self.filled), &header, chunk);
+            index += 1;
+            self.advance();
+        }
+    }
+
+    /// Writes a full buffer, so that the next page needs no I/O.
+    pub(crate) fn make_room(&mut self) -> Result<()> {
+        if self.filled < self.buf.pages() {
+            return Ok(());
+        }
+        self.flush()?;
+        if self.buf.pages() < RUN {
+            self.buf = PageBuf::zeroed(RUN);
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self) {
+        self.filled += 1;
+        self.next += 1;
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.filled > 0 {
+            let first = self.next - self.filled as u64;
+            // Without room the image is given up and made again: nothing names it yet.
+            self.device
+                .write_at(&self.file, &self.buf, self.filled, first * 4096)
+                .map_err(full_or)?;
+            self.filled = 0;
+        }
+        Ok(())
+    }
+
+    /// Writes what is left and syncs; gives the number of pages.
+    pub(crate) fn finish(mut self) -> Result<u64> {
+        self.flush()?;
+        self.device.sync(&self.file)?;
+        Ok(self.next)
+    }
+}
+
+/// Groups children that tile the key space under the shallowest prefixes that have at most
+/// [`MAX_ENTRIES`] of them.
+fn groups(children: &[Written]) -> Vec<(Prefix, std::ops::Range<usize>)> {
+    let mut done = Vec::new();
+    let mut todo = vec![(Prefix::ROOT, 0..children.len())];
+    while let Some((prefix, range)) = todo.pop() {
+        if range.len() <= MAX_ENTRIES {
+            done.push((prefix, range));
+            continue;
+        }
+        let middle = range.start
+            + children[range.clone()]
+                .partition_point(|child| !bit(child.prefix.first_key(), prefix.len()));
+        todo.push((prefix.child(true), middle..range.end));
+        todo.push((prefix.child(false), range.start..middle));
+    }
+    done
+}
+
+/// Reads pages of an image, ahead in runs.
+pub(crate) struct ImageReader<D: Device> {
+    device: D,
+    file: D::File,
+    which: ImageFile,
+    name: &'static str,
+    database: u64,
+    pages: u64,
+    number: u64,
+    buf: PageBuf,
+    /// First page in the buffer, and how many are in it.
+    held: (u64, u64),
+}
+
+impl<D: Device> ImageReader<D> {
+    pub(crate) fn open(device: &D, image: &ImagePlace, database: u64) -> Result<Self> {
+        let (file, pages) = (image.file, u64::from(image.pages));
+        let name = image_name(file);
+        let handle = device.open(name, OpenMode::Read)?;
+        if device.len(&handle)? < pages * 4096 {
+            return Err(Error::Corrupt(format!(
+                "{name} is shorter than the {pages} pages that it should have"
+            )));
+        }
+        // Of the right size when the first page is wanted.
+        let buf = PageBuf::zeroed(0);
+        Ok(Self {
+            device: device.clone(),
+            file: handle,
+            which: file,
+            name,
+            database,
+            pages,
+            number: image.number,
+            buf,
+            held: (0, 0),
+        })
+    }
+
+    /// The file, as regions name it.
+    pub(crate) fn node_file(&self) -> NodeFile {
+        node_file(self.which)
+    }
+
+    fn identity(&self, page: u64) -> Identity {
+        Identity { kind: FileKind::Image, page_no: page, db_id: self.database }
+    }
+
+    fn page(&mut self, page: u64) -> Result<&[u8; 4096]> {
+        if page >= self.pages {
+            return Err(Error::Corrupt(format!("{} has no page {page}", self.name)));
+        }
+        let (first, count) = self.held;
+        if page < first || page >= first + count {
+            let count = (self.pages - page).min(RUN as u64);
+            let pages = usize::try_from(count).expect("at most a run");
+            if self.buf.pages() != pages {
+                self.buf = PageBuf::zeroed(pages);
+            }
+            self.device.read_at(&self.file, &mut self.buf, page * 4096)?;
+            self.held = (page, count);
+        }
+        Ok(self.buf.page(usize::try_from(page - self.held.0).expect("within the run")))
+    }
+
+    /// A page whose checksum is right is of this image?
+    fn check_number(&self, page: u64, found: u64) -> Result<()> {
+        if found == self.number {
+            return Ok(());
+        }
+        Err(Error::ForeignImagePage { file: self.name, page, expected: self.number, found })
+    }
+
+    /// A branch page with the tag that its parent expects.
+    pub(crate) fn branch(
+        &mut self,
+        page: u64,
+        tag: u32,
+        prefix: &Prefix,
+        level: u8,
+    ) -> Result<Branch> {
+        let (identity, name) = (self.identity(page), self.name);
+        let bytes = self.page(page)?;
+        let view = BranchView::parse(bytes, &identity).map_err(|error| Error::Page {
+            file: name,
+            page,
+            error,
+        })?;
+        let found = pleach_core::page::header::tag(bytes);
+        if found != tag {
+            return Err(Error::StalePage { file: name, page, expected: tag, found });
+        }
+        if view.prefix() != *prefix || view.level() != level {
+            return Err(Error::Corrupt(format!(
+                "page {page} of {name} is another branch than its parent says"
+            )));
+        }
+        let flush = view.flush();
+        let branch = Branch { position: view.position(), entries: view.iter().collect() };
+        self.check_number(page, flush)?;
+        Ok(branch)
+    }
+
+    /// A stream that the table names.
+    pub(crate) fn checked_stream(&mut self, id: StreamId, place: &StreamPlace) -> Result<Vec<u8>> {
+        let bytes = self.stream(id, place.page, place.len)?;
+        if !place.fits(&bytes) {
+            return Err(Error::Corrupt(format!(
+                "the {id:?} stream of {} is not the one that its table names",
+                self.name
+            )));
+        }
+        Ok(bytes)
+    }
+
+    /// A stream of `len` bytes from page `first` on.
+    pub(crate) fn stream(&mut self, id: StreamId, first: u64, len: u64) -> Result<Vec<u8>> {
+        let name = self.name;
+        if len > self.pages * 4096 {
+            return Err(Error::Corrupt(format!("a stream of {len} bytes does not fit {name}")));
+        }
+        let mut bytes = Vec::new();
+        let count = u32::try_from(len.div_ceil(stream::PAYLOAD as u64).max(1))
+            .map_err(|_| Error::Corrupt(format!("a stream of {len} bytes in {name}")))?;
+        for index in 0..count {
+            let page = first + u64::from(index);
+            let identity = self.identity(page);
+            let wanted = stream::payload_len(len, index);
+            let view = StreamView::parse(self.page(page)?, &identity)
+                .map_err(|error| Error::Page { file: name, page, error })?;
+            let payload = view.expect(id, index, wanted).map_err(|error| Error::Page {
+                file: name,
+                page,
+                error,
+            })?;
+            bytes.extend_from_slice(payload);
+            let flush = view.flush();
+            self.check_number(page, flush)?;
+        }
+        Ok(bytes)
+    }
+
+    /// The first page's payload of a stream whose length is in its first bytes.
+    pub(crate) fn head(&mut self, id: StreamId, first: u64) -> Result<Vec<u8>> {
+        let (identity, name) = (self.identity(first), self.name);
+        let view = StreamView::parse(self.page(first)?, &identity)
+            .map_err(|error| Error::Page { file: name, page: first, error })?;
+        if view.stream() != id || view.index() != 0 {
+            return Err(Error::Corrupt(format!("page {first} of {name} starts another stream")));
+        }
+        Ok(view.payload().to_vec())
+    }
+}
+
+/// A branch page that was read.
+pub(crate) struct Branch {
+    pub(crate) position: u64,
+    pub(crate) entries: Vec<(Prefix, Entry)>,
+}

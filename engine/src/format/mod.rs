@@ -1,0 +1,28 @@
+//! What lies on the device: one module for each type, with its picture, its offsets, and the code that
+//! reads and writes it. Nobody else spells an offset.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`names`] | the files of a database, by name |
+//! | [`superblock`], [`incarnation`], [`creation`], [`mod@spare`], [`notice`] | the small files |
+//! | [`record`], [`commit_body`], [`location_body`], [`position`] | what is in the log's segments |
+//! | [`image`], [`table`], [`pending`] | what is in an image |
+//! | [`bytes`] | fields, little-endian |
+//!
+//! Leaf, branch, overflow and stream pages are `pleach_core::page`'s. Nothing here imports anything of
+//! the engine but its error type.
+
+pub(crate) mod bytes;
+pub mod commit_body;
+pub mod creation;
+pub(crate) mod image;
+pub mod incarnation;
+pub mod location_body;
+pub mod names;
+pub(crate) mod notice;
+pub(crate) mod pending;
+pub(crate) mod position;
+pub mod record;
+pub(crate) mod spare;
+pub mod superblock;
+pub(crate) mod table;

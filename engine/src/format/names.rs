@@ -1,0 +1,90 @@
+//! The files of a database, by name.
+
+/// Superblocks.
+pub(crate) const SUPERBLOCK: &str = "super";
+/// What a copy of the superblocks goes into.
+pub(crate) const SUPERBLOCK_SPARE: &str = "super.spare";
+/// Count of the writable opens.
+pub(crate) const INCARNATION: &str = "incarnation";
+/// What a copy of the incarnation goes into.
+pub(crate) const INCARNATION_SPARE: &str = "incarnation.spare";
+/// Leaf pages.
+pub(crate) const LEAF_FILE: &str = "leaf";
+/// Values too long for a leaf page.
+pub(crate) const OVERFLOW_FILE: &str = "overflow";
+/// Branch pages that had to leave memory between two checkpoints.
+pub(crate) const SPILL_FILE: &str = "spill";
+/// Pairs of a bulk load that did not fit its memory.
+pub(crate) const LOAD_SPILL_FILE: &str = "load-spill";
+/// What an open database tells whoever looks into its folder.
+pub(crate) const NOTICE: &str = "notice";
+/// Marker of a creation that has not come to its end.
+pub const MARKER: &str = "CREATING";
+/// The marker in the making.
+pub(crate) const MARKER_TEMPORARY: &str = "CREATING.new";
+/// The lock, which the device makes before anybody looks at the folder.
+pub const LOCK: &str = "LOCK";
+/// A log segment in the making.
+pub const SEGMENT_TEMPORARY: &str = "log.new";
+/// What copies of log segments go into.
+pub const SEGMENT_SPARE: &str = "log.spare";
+/// A log segment's name begins with this.
+const SEGMENT_PREFIX: &str = "log-";
+
+/// Without these there is no database. Beside them: the log's segments, and one image.
+pub(crate) const REQUIRED: [&str; 4] = [SUPERBLOCK, INCARNATION, LEAF_FILE, OVERFLOW_FILE];
+
+/// The two images, of which the one in use must be there.
+pub(crate) const IMAGES: [&str; 2] = [image_name(ImageFile::A), image_name(ImageFile::B)];
+
+/// The spares that copies go into. A missing one is made again when there is room.
+const SPARES: [&str; 3] = [SUPERBLOCK_SPARE, INCARNATION_SPARE, SEGMENT_SPARE];
+
+/// One of the two image files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ImageFile {
+    /// The first.
+    #[default]
+    A = 0,
+    /// The second.
+    B = 1,
+}
+
+impl ImageFile {
+    /// The one that the next checkpoint writes.
+    #[must_use]
+    pub fn other(self) -> Self {
+        if self == Self::A { Self::B } else { Self::A }
+    }
+}
+
+/// Name of an image file.
+pub(crate) const fn image_name(file: ImageFile) -> &'static str {
+    match file {
+        ImageFile::A => "image-a",
+        ImageFile::B => "image-b",
+    }
+}
+
+/// Name of log segment `index`.
+pub fn segment_name(index: u64) -> String {
+    format!("{SEGMENT_PREFIX}{index:016x}")
+}
+
+/// The index in a log segment's name; `None` when it is not one.
+pub fn parse_segment_name(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(SEGMENT_PREFIX)?;
+    let plain =
+        digits.len() == 16 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if plain { u64::from_str_radix(digits, 16).ok() } else { None }
+}
+
+/// May a database of ours have a file of this name in its folder?
+pub(crate) fn is_ours(name: &str) -> bool {
+    REQUIRED.contains(&name)
+        || IMAGES.contains(&name)
+        || SPARES.contains(&name)
+        || [SPILL_FILE, NOTICE, SEGMENT_TEMPORARY].contains(&name)
+        || parse_segment_name(name).is_some()
+}

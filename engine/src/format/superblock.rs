@@ -1,0 +1,693 @@
+//! The superblock: what a database is and where its last checkpoint lies.
+//!
+//! File `super` has two slots, each a page, [`SLOT_DISTANCE`] apart so that one bad stretch of the
+//! medium does not take both. A write goes to the slot that does not hold the newest generation,
+//! so that the older stays complete until the newer is durable.
+//!
+//! ```text
+//! frame       checksum u64 | magic 8 | format version u32 | slot u32
+//! identity    database u64 | created by version u32 | hasher u8 | 0 u24
+//!             | compatible bits u64 | read-only compatible bits u64 | incompatible bits u64
+//! geometry    page size u32 | size factor, percent u32 | log segment u64 | log limit u64
+//!             | leaf segment u64 | overflow segment u64 | stored node levels u8 | 0 u56
+//! generation  u64
+//! image       file u8 (0 = A, 1 = B) | 0 u24 | pages u32 | table page u64 | number u64
+//!             | table hash 32
+//! state       commit u64 | root 32 | next flush u64 | incarnation u32 | 0 u32
+//! log         replay position u64 | replay checksum u64 | durable_through u64 | clean end u64
+//!             | prepared through u64
+//! options     history u64 | durability u8 | 0 u24 | period, ms u32
+//! rest        zeros to the end of the page
+//! ```
+//!
+//! `checksum` is the XXH3-64 of the bytes behind it; with magic, version and slot it stays where it
+//! is in every version to come, so that a newer database is told from a damaged one.
+
+use pleach_beatree::space;
+use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
+use twox_hash::XxHash3_64;
+
+use super::bytes::{get, get_u32, get_u64, put};
+use super::names;
+pub use super::names::ImageFile;
+use super::position::{Point, valid_segment_size};
+use super::record::MAX_POSITION;
+use super::spare::Spare;
+
+/// Name of the file.
+pub const FILE: &str = names::SUPERBLOCK;
+/// What its copy goes into, at a writable open.
+pub const SPARE: Spare = Spare { name: names::SUPERBLOCK_SPARE, len: FILE_LEN };
+/// First bytes of a slot behind its checksum.
+pub const MAGIC: [u8; 8] = *b"PLEACHSB";
+/// The version that this code writes, and the only one that it reads.
+pub const FORMAT_VERSION: u32 = 2;
+/// Bytes from one slot to the next.
+pub const SLOT_DISTANCE: u64 = 64 << 10;
+/// Bytes of the file.
+pub const FILE_LEN: u64 = 2 * SLOT_DISTANCE;
+
+/// Most pages of a segment of leaf or overflow pages.
+const MAX_SEGMENT_PAGES: u64 = 1 << 16;
+
+/// Incompatible features that this code knows.
+pub const KNOWN_INCOMPATIBLE: u64 = 0;
+/// Read-only compatible features that this code knows.
+pub const KNOWN_READ_ONLY: u64 = 0;
+
+const AT_CHECKSUM: usize = 0;
+const AT_MAGIC: usize = AT_CHECKSUM + 8;
+const AT_VERSION: usize = AT_MAGIC + 8;
+const AT_SLOT: usize = AT_VERSION + 4;
+const AT_DATABASE: usize = AT_SLOT + 4;
+const AT_CREATED_BY: usize = AT_DATABASE + 8;
+const AT_HASHER: usize = AT_CREATED_BY + 4;
+const AT_PAD_HASHER: usize = AT_HASHER + 1;
+const AT_COMPATIBLE: usize = AT_PAD_HASHER + 3;
+const AT_READ_ONLY: usize = AT_COMPATIBLE + 8;
+const AT_INCOMPATIBLE: usize = AT_READ_ONLY + 8;
+const AT_PAGE_SIZE: usize = AT_INCOMPATIBLE + 8;
+const AT_SIZE_FACTOR: usize = AT_PAGE_SIZE + 4;
+const AT_LOG_SEGMENT: usize = AT_SIZE_FACTOR + 4;
+const AT_LOG_LIMIT: usize = AT_LOG_SEGMENT + 8;
+const AT_LEAF_SEGMENT: usize = AT_LOG_LIMIT + 8;
+const AT_OVERFLOW_SEGMENT: usize = AT_LEAF_SEGMENT + 8;
+const AT_LEVELS: usize = AT_OVERFLOW_SEGMENT + 8;
+const AT_PAD_LEVELS: usize = AT_LEVELS + 1;
+const AT_GENERATION: usize = AT_PAD_LEVELS + 7;
+const AT_IMAGE_FILE: usize = AT_GENERATION + 8;
+const AT_PAD_IMAGE: usize = AT_IMAGE_FILE + 1;
+const AT_IMAGE_PAGES: usize = AT_PAD_IMAGE + 3;
+const AT_TABLE_PAGE: usize = AT_IMAGE_PAGES + 4;
+const AT_IMAGE_NUMBER: usize = AT_TABLE_PAGE + 8;
+const AT_TABLE_HASH: usize = AT_IMAGE_NUMBER + 8;
+const AT_COMMIT: usize = AT_TABLE_HASH + 32;
+const AT_ROOT: usize = AT_COMMIT + 8;
+const AT_NEXT_FLUSH: usize = AT_ROOT + 32;
+const AT_INCARNATION: usize = AT_NEXT_FLUSH + 8;
+const AT_PAD_INCARNATION: usize = AT_INCARNATION + 4;
+const AT_REPLAY: usize = AT_PAD_INCARNATION + 4;
+const AT_REPLAY_SUM: usize = AT_REPLAY + 8;
+const AT_DURABLE: usize = AT_REPLAY_SUM + 8;
+const AT_CLEAN_END: usize = AT_DURABLE + 8;
+const AT_PREPARED: usize = AT_CLEAN_END + 8;
+const AT_HISTORY: usize = AT_PREPARED + 8;
+const AT_DURABILITY: usize = AT_HISTORY + 8;
+const AT_PAD_DURABILITY: usize = AT_DURABILITY + 1;
+const AT_PERIOD: usize = AT_PAD_DURABILITY + 3;
+const AT_REST: usize = AT_PERIOD + 4;
+
+const _: () = assert!(AT_DATABASE.is_multiple_of(8) && AT_COMPATIBLE.is_multiple_of(8));
+const _: () = assert!(AT_LOG_SEGMENT.is_multiple_of(8) && AT_GENERATION.is_multiple_of(8));
+const _: () = assert!(AT_TABLE_PAGE.is_multiple_of(8) && AT_REPLAY.is_multiple_of(8));
+const _: () = assert!(AT_REST == 288 && AT_REST <= PAGE);
+const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));
+
+const RESERVED: [(usize, usize); 6] = [
+    (AT_PAD_HASHER, AT_COMPATIBLE),
+    (AT_PAD_LEVELS, AT_GENERATION),
+    (AT_PAD_IMAGE, AT_IMAGE_PAGES),
+    (AT_PAD_INCARNATION, AT_REPLAY),
+    (AT_PAD_DURABILITY, AT_PERIOD),
+    (AT_REST, PAGE),
+];
+
+/// Sizes that a database is created with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a page.
+    pub page_size: u32,
+    /// File size over live pages, in percent, that the leaf file grows to.
+    pub size_factor_percent: u32,
+    /// Bytes of a log segment.
+    pub log_segment: u64,
+    /// Bytes of log that make a checkpoint due.
+    pub log_limit: u64,
+    /// Bytes of a segment of leaf pages.
+    pub leaf_segment: u64,
+    /// Bytes of a segment of overflow pages.
+    pub overflow_segment: u64,
+    /// Levels of nodes stored in a leaf page.
+    pub stored_levels: u8,
+}
+
+/// Where the parts of the image lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImagePlace {
+    /// Which file.
+    pub file: ImageFile,
+    /// Its pages.
+    pub pages: u32,
+    /// Page of the namespace table.
+    pub table_page: u64,
+    /// Number of the image, which each of its pages carries as its flush number.
+    pub number: u64,
+    /// BLAKE3 of the namespace table.
+    pub table_hash: [u8; 32],
+}
+
+/// Durability mode last used, recorded for reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DurabilityMode {
+    /// A commit is synced before it returns.
+    #[default]
+    Commit,
+    /// Synced every so many milliseconds.
+    Periodic(u32),
+    /// Synced by checkpoints and flushes only.
+    None,
+}
+
+/// The contents of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Superblock {
+    /// Random id of the database.
+    pub database: u64,
+    /// Version number of the software that created it, for reports.
+    pub created_by: u32,
+    /// [`pleach_core::Hasher::ID`].
+    pub hasher: u8,
+    /// Features that an older version may ignore.
+    pub compatible: u64,
+    /// Features that an older version may ignore while it only reads.
+    pub read_only_compatible: u64,
+    /// Features that an older version must not ignore.
+    pub incompatible: u64,
+    /// Sizes.
+    pub geometry: Geometry,
+    /// The newer superblock has the higher one; [`SuperblockStore::write`] counts it up.
+    pub generation: u64,
+    /// The image.
+    pub image: ImagePlace,
+    /// Last commit that the image contains in full.
+    pub commit: u64,
+    /// Root of namespace 0 after that commit.
+    pub root: [u8; 32],
+    /// Counter of the next flush number.
+    pub next_flush: u64,
+    /// The writable open that wrote this superblock.
+    pub incarnation: u32,
+    /// Where replay starts.
+    pub replay: Point,
+    /// The log was synced below this position.
+    pub durable_through: u64,
+    /// End of the log at a clean close; `None` while the database may be open for writing. It counts
+    /// as long as no later incarnation has been given out.
+    pub clean_end: Option<u64>,
+    /// Below this position the log's segments had been prepared: their files are there.
+    pub prepared_through: u64,
+    /// Number of past commits whose undo is kept.
+    pub history: u64,
+    /// Durability mode last used.
+    pub durability: DurabilityMode,
+}
+
+/// Why a slot is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SlotError {
+    /// All zeros: never written.
+    #[error("never written")]
+    Blank,
+    /// It leads to something that is damaged, and the other slot is used in its place.
+    #[error("given up for the older one")]
+    GivenUp,
+    /// The device cannot read it.
+    #[error("unreadable")]
+    Unreadable,
+    /// No magic: not a superblock at all.
+    #[error("not a superblock")]
+    Foreign,
+    /// The checksum does not fit: torn or rotten.
+    #[error("torn or damaged")]
+    Checksum,
+    /// A superblock of a later version of the format.
+    #[error("format version {0}, this software knows {FORMAT_VERSION}")]
+    Newer(u32),
+    /// A superblock of an earlier version of the format.
+    #[error("format version {0}, this software reads {FORMAT_VERSION} only")]
+    Older(u32),
+    /// The contents of the other slot.
+    #[error("the contents of slot {0}")]
+    Misplaced(u32),
+    /// A good checksum over fields that no writer of this version makes.
+    #[error("field at byte {0} is out of range")]
+    Field(usize),
+}
+
+/// Why there is no superblock to go by.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SuperblockError {
+    /// The device failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The file has the wrong length.
+    #[error("{FILE} has {found} bytes, {FILE_LEN} expected")]
+    Length {
+        /// Its length.
+        found: u64,
+    },
+    /// A later version has written here.
+    #[error("the database has format version {found}, this software knows {FORMAT_VERSION}")]
+    NewerVersion {
+        /// Its version.
+        found: u32,
+    },
+    /// A version of this software whose format is no longer read has written here.
+    #[error(
+        "the database has format version {found}, this software reads {FORMAT_VERSION} only: load it again"
+    )]
+    OlderVersion {
+        /// Its version.
+        found: u32,
+    },
+    /// Neither slot can be used.
+    #[error("no usable superblock: slot 0 {first}, slot 1 {second}")]
+    Damaged {
+        /// Slot 0.
+        first: SlotError,
+        /// Slot 1.
+        second: SlotError,
+    },
+    /// Both slots are good and contradict each other.
+    #[error("two superblocks that do not belong together")]
+    Contradiction,
+    /// The database uses features that this software does not know.
+    #[error(
+        "unknown features: incompatible {incompatible:#x}, read-only compatible {read_only:#x}"
+    )]
+    Features {
+        /// Unknown bits that forbid any use.
+        incompatible: u64,
+        /// Unknown bits that forbid writing.
+        read_only: u64,
+    },
+    /// An earlier write failed; the slots are not touched again before the next open.
+    #[error("an earlier write of the superblock failed")]
+    Poisoned,
+}
+
+impl Superblock {
+    /// The page of a slot.
+    pub fn encode(&self, slot: u32) -> PageBuf {
+        let mut buf = PageBuf::zeroed(1);
+        let page = buf.page_mut(0);
+        put(page, AT_MAGIC, MAGIC);
+        put(page, AT_VERSION, FORMAT_VERSION.to_le_bytes());
+        put(page, AT_SLOT, slot.to_le_bytes());
+        put(page, AT_DATABASE, self.database.to_le_bytes());
+        put(page, AT_CREATED_BY, self.created_by.to_le_bytes());
+        put(page, AT_HASHER, [self.hasher]);
+        put(page, AT_COMPATIBLE, self.compatible.to_le_bytes());
+        put(page, AT_READ_ONLY, self.read_only_compatible.to_le_bytes());
+        put(page, AT_INCOMPATIBLE, self.incompatible.to_le_bytes());
+        self.geometry.encode(page);
+        put(page, AT_GENERATION, self.generation.to_le_bytes());
+        self.image.encode(page);
+        put(page, AT_COMMIT, self.commit.to_le_bytes());
+        put(page, AT_ROOT, self.root);
+        put(page, AT_NEXT_FLUSH, self.next_flush.to_le_bytes());
+        put(page, AT_INCARNATION, self.incarnation.to_le_bytes());
+        put(page, AT_REPLAY, self.replay.position.to_le_bytes());
+        put(page, AT_REPLAY_SUM, self.replay.checksum.to_le_bytes());
+        put(page, AT_DURABLE, self.durable_through.to_le_bytes());
+        put(page, AT_CLEAN_END, self.clean_end.unwrap_or(NOT_CLEAN).to_le_bytes());
+        put(page, AT_PREPARED, self.prepared_through.to_le_bytes());
+        put(page, AT_HISTORY, self.history.to_le_bytes());
+        let (mode, period) = match self.durability {
+            DurabilityMode::Commit => (0, 0),
+            DurabilityMode::Periodic(ms) => (1, ms),
+            DurabilityMode::None => (2, 0),
+        };
+        put(page, AT_DURABILITY, [mode]);
+        put(page, AT_PERIOD, u32::to_le_bytes(period));
+        let checksum = XxHash3_64::oneshot(&page[AT_MAGIC..]);
+        put(page, AT_CHECKSUM, checksum.to_le_bytes());
+        buf
+    }
+
+    /// Decodes and verifies the page of a slot.
+    pub fn decode(page: &[u8; PAGE], slot: u32) -> Result<Self, SlotError> {
+        check_frame(page, slot)?;
+        for (from, to) in RESERVED {
+            if page[from..to].iter().any(|byte| *byte != 0) {
+                return Err(SlotError::Field(from));
+            }
+        }
+        let clean_end = get_u64(page, AT_CLEAN_END);
+        let geometry = Geometry::decode(page)?;
+        Ok(Self {
+            database: get_u64(page, AT_DATABASE),
+            created_by: get_u32(page, AT_CREATED_BY),
+            hasher: page[AT_HASHER],
+            compatible: get_u64(page, AT_COMPATIBLE),
+            read_only_compatible: get_u64(page, AT_READ_ONLY),
+            incompatible: get_u64(page, AT_INCOMPATIBLE),
+            prepared_through: decode_prepared(page, geometry.log_segment)?,
+            geometry,
+            generation: get_u64(page, AT_GENERATION),
+            image: ImagePlace::decode(page)?,
+            commit: get_u64(page, AT_COMMIT),
+            root: get(page, AT_ROOT),
+            next_flush: get_u64(page, AT_NEXT_FLUSH),
+            incarnation: get_u32(page, AT_INCARNATION),
+            replay: decode_replay(page)?,
+            durable_through: get_u64(page, AT_DURABLE),
+            clean_end: (clean_end != NOT_CLEAN).then_some(clean_end),
+            history: get_u64(page, AT_HISTORY),
+            durability: decode_durability(page)?,
+        })
+    }
+
+    /// How the leaf and overflow files of the database grow.
+    pub(crate) fn page_space(&self) -> space::Geometry {
+        let segment_pages = u32::try_from(self.geometry.leaf_segment / PAGE as u64);
+        space::Geometry {
+            segment_pages: segment_pages.unwrap_or(u32::MAX),
+            size_percent: self.geometry.size_factor_percent,
+        }
+    }
+
+    /// May this software open the database, and may it write?
+    pub fn check_features(&self, writable: bool) -> Result<(), SuperblockError> {
+        let incompatible = self.incompatible & !KNOWN_INCOMPATIBLE;
+        let read_only = self.read_only_compatible & !KNOWN_READ_ONLY;
+        if incompatible != 0 || (writable && read_only != 0) {
+            return Err(SuperblockError::Features { incompatible, read_only });
+        }
+        Ok(())
+    }
+}
+
+const NOT_CLEAN: u64 = u64::MAX;
+
+fn check_frame(page: &[u8; PAGE], slot: u32) -> Result<(), SlotError> {
+    if *page == [0; PAGE] {
+        return Err(SlotError::Blank);
+    }
+    if get::<8>(page, AT_MAGIC) != MAGIC {
+        return Err(SlotError::Foreign);
+    }
+    if XxHash3_64::oneshot(&page[AT_MAGIC..]) != get_u64(page, AT_CHECKSUM) {
+        return Err(SlotError::Checksum);
+    }
+    match get_u32(page, AT_VERSION) {
+        FORMAT_VERSION => {}
+        0 => return Err(SlotError::Field(AT_VERSION)),
+        older if older < FORMAT_VERSION => return Err(SlotError::Older(older)),
+        newer => return Err(SlotError::Newer(newer)),
+    }
+    match get_u32(page, AT_SLOT) {
+        found if found == slot => Ok(()),
+        other => Err(SlotError::Misplaced(other)),
+    }
+}
+
+fn decode_replay(page: &[u8; PAGE]) -> Result<Point, SlotError> {
+    let replay =
+        Point { position: get_u64(page, AT_REPLAY), checksum: get_u64(page, AT_REPLAY_SUM) };
+    let fits = replay.position.is_multiple_of(8)
+        && replay.position <= MAX_POSITION
+        && replay.position <= get_u64(page, AT_DURABLE);
+    if fits { Ok(replay) } else { Err(SlotError::Field(AT_REPLAY)) }
+}
+
+/// The log's next byte always lies in a segment that is prepared.
+fn decode_prepared(page: &[u8; PAGE], segment: u64) -> Result<u64, SlotError> {
+    let prepared = get_u64(page, AT_PREPARED);
+    let fits = prepared.is_multiple_of(segment)
+        && prepared > get_u64(page, AT_REPLAY)
+        && prepared <= 2 * MAX_POSITION;
+    if fits { Ok(prepared) } else { Err(SlotError::Field(AT_PREPARED)) }
+}
+
+fn decode_durability(page: &[u8; PAGE]) -> Result<DurabilityMode, SlotError> {
+    match (page[AT_DURABILITY], get_u32(page, AT_PERIOD)) {
+        (0, 0) => Ok(DurabilityMode::Commit),
+        (1, ms) => Ok(DurabilityMode::Periodic(ms)),
+        (2, 0) => Ok(DurabilityMode::None),
+        _ => Err(SlotError::Field(AT_DURABILITY)),
+    }
+}
+
+impl Geometry {
+    fn encode(&self, page: &mut [u8; PAGE]) {
+        put(page, AT_PAGE_SIZE, self.page_size.to_le_bytes());
+        put(page, AT_SIZE_FACTOR, self.size_factor_percent.to_le_bytes());
+        put(page, AT_LOG_SEGMENT, self.log_segment.to_le_bytes());
+        put(page, AT_LOG_LIMIT, self.log_limit.to_le_bytes());
+        put(page, AT_LEAF_SEGMENT, self.leaf_segment.to_le_bytes());
+        put(page, AT_OVERFLOW_SEGMENT, self.overflow_segment.to_le_bytes());
+        put(page, AT_LEVELS, [self.stored_levels]);
+    }
+
+    fn decode(page: &[u8; PAGE]) -> Result<Self, SlotError> {
+        let geometry = Self {
+            page_size: get_u32(page, AT_PAGE_SIZE),
+            size_factor_percent: get_u32(page, AT_SIZE_FACTOR),
+            log_segment: get_u64(page, AT_LOG_SEGMENT),
+            log_limit: get_u64(page, AT_LOG_LIMIT),
+            leaf_segment: get_u64(page, AT_LEAF_SEGMENT),
+            overflow_segment: get_u64(page, AT_OVERFLOW_SEGMENT),
+            stored_levels: page[AT_LEVELS],
+        };
+        let page_size = u64::from(geometry.page_size);
+        if page_size != PAGE as u64 {
+            return Err(SlotError::Field(AT_PAGE_SIZE));
+        }
+        if !valid_segment_size(geometry.log_segment) {
+            return Err(SlotError::Field(AT_LOG_SEGMENT));
+        }
+        for (size, at) in [
+            (geometry.leaf_segment, AT_LEAF_SEGMENT),
+            (geometry.overflow_segment, AT_OVERFLOW_SEGMENT),
+        ] {
+            let pages = size / page_size;
+            if !size.is_multiple_of(page_size) || !(1..=MAX_SEGMENT_PAGES).contains(&pages) {
+                return Err(SlotError::Field(at));
+            }
+        }
+        if geometry.leaf_segment != geometry.overflow_segment {
+            return Err(SlotError::Field(AT_OVERFLOW_SEGMENT));
+        }
+        if geometry.size_factor_percent < 100 {
+            return Err(SlotError::Field(AT_SIZE_FACTOR));
+        }
+        Ok(geometry)
+    }
+}
+
+impl ImagePlace {
+    fn encode(&self, page: &mut [u8; PAGE]) {
+        put(page, AT_IMAGE_FILE, [self.file as u8]);
+        put(page, AT_IMAGE_PAGES, self.pages.to_le_bytes());
+        put(page, AT_TABLE_PAGE, self.table_page.to_le_bytes());
+        put(page, AT_IMAGE_NUMBER, self.number.to_le_bytes());
+        put(page, AT_TABLE_HASH, self.table_hash);
+    }
+
+    fn decode(page: &[u8; PAGE]) -> Result<Self, SlotError> {
+        let file = match page[AT_IMAGE_FILE] {
+            0 => ImageFile::A,
+            1 => ImageFile::B,
+            _ => return Err(SlotError::Field(AT_IMAGE_FILE)),
+        };
+        Ok(Self {
+            file,
+            pages: get_u32(page, AT_IMAGE_PAGES),
+            table_page: get_u64(page, AT_TABLE_PAGE),
+            number: get_u64(page, AT_IMAGE_NUMBER),
+            table_hash: get(page, AT_TABLE_HASH),
+        })
+    }
+}
+
+/// The file with its two slots.
+#[derive(Debug)]
+pub struct SuperblockStore<D: Device> {
+    device: D,
+    file: D::File,
+    /// The superblock in use: the newest, or, after [`SuperblockStore::fall_back`], the older one.
+    newest: Superblock,
+    newest_slot: u32,
+    other: Result<Superblock, SlotError>,
+    /// Highest generation that either slot has.
+    highest: u64,
+    poisoned: bool,
+}
+
+impl<D: Device> SuperblockStore<D> {
+    /// Makes the file with the first superblock in slot 0, and its spare, synced. The caller syncs
+    /// the folder.
+    pub fn create(device: D, first: &Superblock) -> Result<Self, SuperblockError> {
+        SPARE.create(&device, first.database)?;
+        let file = device.open(FILE, OpenMode::CreateNew)?;
+        device.allocate(&file, 0, FILE_LEN)?;
+        let zeros = zeros();
+        device.write_at(&file, &zeros, zeros.pages(), 0)?;
+        // The slot is not written before the blank file is durable: nothing else can be found.
+        device.sync(&file)?;
+        let newest = Superblock { generation: 1, ..*first };
+        let other = Err(SlotError::Blank);
+        let mut store =
+            Self { device, file, newest, newest_slot: 0, other, highest: 1, poisoned: false };
+        store.put(0, &newest)?;
+        Ok(store)
+    }
+
+    /// Reads both slots, each by itself: one that cannot be read is a bad slot. Nothing is written.
+    pub fn open(device: D, mode: OpenMode) -> Result<Self, SuperblockError> {
+        let file = device.open(FILE, mode)?;
+        let (newest_slot, newest, other) = match read_slots(&device, &file)? {
+            [Err(SlotError::Newer(found)), _] | [_, Err(SlotError::Newer(found))] => {
+                return Err(SuperblockError::NewerVersion { found });
+            }
+            [Err(SlotError::Older(found)), Err(_)] | [Err(_), Err(SlotError::Older(found))] => {
+                return Err(SuperblockError::OlderVersion { found });
+            }
+            [Err(first), Err(second)] => return Err(SuperblockError::Damaged { first, second }),
+            [Ok(a), Ok(b)] if a.database != b.database || a.generation == b.generation => {
+                return Err(SuperblockError::Contradiction);
+            }
+            [Ok(a), Ok(b)] if a.generation > b.generation => (0, a, Ok(b)),
+            [Ok(a), Err(error)] => (0, a, Err(error)),
+            [a, Ok(b)] => (1, b, a),
+        };
+        let highest = newest.generation;
+        Ok(Self { device, file, newest, newest_slot, other, highest, poisoned: false })
+    }
+
+    /// The superblock in use: the newest, or the one that was fallen back to.
+    pub fn newest(&self) -> &Superblock {
+        &self.newest
+    }
+
+    /// The other slot: the older superblock, or why there is none.
+    pub fn other(&self) -> &Result<Superblock, SlotError> {
+        &self.other
+    }
+
+    /// The number of the slot in use: 0 or 1.
+    pub fn slot(&self) -> u32 {
+        self.newest_slot
+    }
+
+    /// The store with the older superblock in use, where the newest leads to something that is damaged
+    /// and there is an older one; legal only with an unbroken log from the older one's replay start
+    /// (rule "generations" of docs/commit-and-recovery.md). The newest is given up: it is no longer in
+    /// the file once [`SuperblockStore::confirm`] has replaced it. Nothing is written here.
+    pub fn fall_back(&mut self) -> bool {
+        let Ok(older) = self.other else { return false };
+        self.newest = older;
+        self.newest_slot = 1 - self.newest_slot;
+        self.other = Err(SlotError::GivenUp);
+        true
+    }
+
+    /// Makes the superblock in use durable, before anything else is written at a writable open, with
+    /// what the open knows about the log's files.
+    ///
+    /// It may have been read from a cache whose sync failed: lost later, while the next checkpoint
+    /// overwrites the older slot, neither would be left. It must not be written again in place
+    /// either, for it may be durable, and the older one's image may have been overwritten by a
+    /// checkpoint that came to no end. So the file is replaced as a whole by a synced copy.
+    ///
+    /// An older one that is not a stage on the way to the newest is dropped: a bulk load writes no log, so
+    /// the one before it would lead back to the empty database.
+    pub fn confirm(
+        &mut self,
+        durable_through: u64,
+        prepared_through: u64,
+    ) -> Result<(), SuperblockError> {
+        if self.poisoned {
+            return Err(SuperblockError::Poisoned);
+        }
+        let newest = &mut self.newest;
+        // The one that is given up may have known more.
+        newest.durable_through = newest.durable_through.max(durable_through);
+        newest.prepared_through = newest.prepared_through.max(prepared_through);
+        if self.other.is_ok_and(|other| {
+            other.replay.position == newest.replay.position && other.commit != newest.commit
+        }) {
+            self.other = Err(SlotError::GivenUp);
+        }
+        let mut whole = zeros();
+        let slots = [(self.newest_slot, Ok(self.newest)), (1 - self.newest_slot, self.other)];
+        for (slot, superblock) in slots {
+            let Ok(superblock) = superblock else { continue };
+            let at = usize::try_from(u64::from(slot) * SLOT_DISTANCE).unwrap_or(0) / PAGE;
+            whole.page_mut(at).copy_from_slice(superblock.encode(slot).page(0));
+        }
+        let device = &self.device;
+        let replaced = SPARE.replace(device, self.newest.database, FILE, |copy| {
+            device.write_at(copy, &whole, whole.pages(), 0)
+        });
+        self.poisoned = replaced.is_err();
+        replaced?;
+        self.file = self.device.open(FILE, OpenMode::Write)?;
+        Ok(())
+    }
+
+    /// Writes the next generation to the slot that is not in use, and syncs. After a failure the store
+    /// refuses further writes; which superblock counts shows at the next open.
+    pub fn write(&mut self, superblock: &Superblock) -> Result<(), SuperblockError> {
+        let next = Superblock { generation: self.highest + 1, ..*superblock };
+        let slot = 1 - self.newest_slot;
+        self.put(slot, &next)?;
+        self.other = Ok(self.newest);
+        (self.newest, self.newest_slot, self.highest) = (next, slot, next.generation);
+        Ok(())
+    }
+
+    fn put(&mut self, slot: u32, superblock: &Superblock) -> Result<(), SuperblockError> {
+        if self.poisoned {
+            return Err(SuperblockError::Poisoned);
+        }
+        let page = superblock.encode(slot);
+        let written = (self.device)
+            .write_at(&self.file, &page, 1, u64::from(slot) * SLOT_DISTANCE)
+            .and_then(|()| self.device.sync(&self.file));
+        self.poisoned = written.is_err();
+        Ok(written?)
+    }
+}
+
+/// Both slots of a file of the right length.
+fn read_slots<D: Device>(
+    device: &D,
+    file: &D::File,
+) -> Result<[Result<Superblock, SlotError>; 2], SuperblockError> {
+    let found = device.len(file)?;
+    if found != FILE_LEN {
+        return Err(SuperblockError::Length { found });
+    }
+    Ok([0, 1].map(|slot| {
+        let mut page = PageBuf::zeroed(1);
+        match device.read_at(file, &mut page, u64::from(slot) * SLOT_DISTANCE) {
+            Ok(()) => Superblock::decode(page.page(0), slot),
+            Err(_) => Err(SlotError::Unreadable),
+        }
+    }))
+}
+
+/// What the slots say, for whoever has to tell a database from a creation that came to no end; `None`
+/// when the file is missing or shorter than a superblock's. Writes nothing.
+pub(crate) fn look<D: Device>(
+    device: &D,
+) -> Result<Option<[Result<Superblock, SlotError>; 2]>, SuperblockError> {
+    let file = match device.open(FILE, OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match read_slots(device, &file) {
+        Ok(slots) => Ok(Some(slots)),
+        Err(SuperblockError::Length { found }) if found < FILE_LEN => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn zeros() -> PageBuf {
+    PageBuf::zeroed(usize::try_from(FILE_LEN).unwrap_or(0) / PAGE)
+}

@@ -1,0 +1,243 @@
+//! Steps 1 to 5 of recovery as one: everything is opened, measured and checked, and nothing is written.
+//! An open for writing goes on from here; tools that only look end here.
+
+use pleach_beatree::space::Space;
+use pleach_core::Hasher;
+use pleach_io::{Device, IoError, OpenMode, Operation};
+
+use super::recovery::{Known, Recovered, recover};
+use crate::error::{Error, Result};
+use crate::format::creation::CreationError;
+use crate::format::incarnation::{self, Incarnation, IncarnationError};
+use crate::format::names::{IMAGES, LEAF_FILE, REQUIRED, is_ours};
+use crate::format::spare::{Spare, SpareState};
+use crate::format::superblock::{self, SlotError, SuperblockError, SuperblockStore};
+use crate::log::LogError;
+use crate::log::segment::{self, Segments};
+use crate::opening::{Note, Opening};
+
+/// A database as its folder has it.
+pub(crate) struct Examined<D: Device> {
+    /// With the superblock in use that recovery went from.
+    pub(crate) superblocks: SuperblockStore<D>,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) recovered: Recovered,
+    pub(crate) space: Space,
+    /// The log is kept from this position on.
+    pub(crate) log_from: u64,
+    pub(crate) opening: Opening,
+    /// What the superblocks know of the log.
+    known: Known,
+}
+
+impl<D: Device> Examined<D> {
+    /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none.
+    pub(crate) fn older_serves<H: Hasher>(&self, device: &D) -> Option<bool> {
+        let older = self.superblocks.other().ok()?;
+        let known = Known { clean: false, ..self.known };
+        let recovered = recover::<H, D>(device, &older, &known).ok();
+        Some(recovered.is_some_and(|found| found.tip.number == self.recovered.tip.number))
+    }
+}
+
+/// Opens the superblocks, the first look at a folder that holds a database.
+pub(crate) fn superblocks<D: Device>(device: &D, mode: OpenMode) -> Result<SuperblockStore<D>> {
+    open_all(device, mode)?;
+    let store = SuperblockStore::open(device.clone(), mode)?;
+    store.newest().check_features(mode == OpenMode::Write)?;
+    Ok(store)
+}
+
+/// Opens every file of the database that is there, as `mode` says, and finds those that must be there.
+/// So wrong rights show before anything is written. Writes nothing.
+fn open_all<D: Device>(device: &D, mode: OpenMode) -> Result<()> {
+    let names = device.list()?;
+    if let Some(file) = REQUIRED.into_iter().find(|file| !names.iter().any(|name| name == file)) {
+        return Err(Error::MissingFile { file: file.to_owned() });
+    }
+    for name in names.iter().filter(|name| is_ours(name)) {
+        device.open(name, mode)?;
+    }
+    Ok(())
+}
+
+/// Examines a database. Writes nothing.
+pub(crate) fn examine<H: Hasher, D: Device>(
+    device: &D,
+    mut superblocks: SuperblockStore<D>,
+) -> Result<Examined<D>> {
+    let newest = *superblocks.newest();
+    if newest.hasher != H::ID {
+        return Err(Error::WrongHasher { expected: H::ID, found: newest.hasher });
+    }
+    let incarnation = incarnation::read(device, newest.database)?;
+    let slots = [Some(newest), superblocks.other().ok()];
+    if let Some(known) = slots.iter().flatten().map(|slot| slot.incarnation).max()
+        && known > incarnation.number
+    {
+        return Err(IncarnationError::Old { found: incarnation.number, known }.into());
+    }
+    let mut opening = Opening::default();
+    let older = superblocks.other().ok();
+    let mut known = Known {
+        incarnation: incarnation.number,
+        durable_through: newest.durable_through,
+        prepared_through: newest.prepared_through,
+        clean: newest.clean_end == Some(newest.replay.position)
+            && newest.incarnation == incarnation.number,
+    };
+    if let Some(older) = older {
+        known.durable_through = known.durable_through.max(older.durable_through);
+        known.prepared_through = known.prepared_through.max(older.prepared_through);
+    }
+    opening.closed = known.clean;
+    let recovered = match recover::<H, D>(device, &newest, &known) {
+        Ok(recovered) => recovered,
+        Err(error) => match older.filter(|_| is_of_the_image(&error)) {
+            None => return Err(missing(error)),
+            Some(older) => {
+                known.clean = false;
+                // With its own log unbroken the older generation leads to the same state. After a bulk
+                // load, which writes no log, it leads to the empty one.
+                let recovered = recover::<H, D>(device, &older, &known)
+                    .inspect_err(|error| tracing::warn!(%error, "nor does the older checkpoint"))
+                    .ok();
+                let recovered = recovered.filter(|found| {
+                    let same = found.tip.number == newest.commit && found.tip.root == newest.root;
+                    same || found.tip.number > newest.commit
+                });
+                let Some(recovered) = recovered else { return Err(missing(error)) };
+                superblocks.fall_back();
+                opening.fell_back = Some(error);
+                recovered
+            }
+        },
+    };
+    let in_use = *superblocks.newest();
+    let (size, replay) = (in_use.geometry.log_segment, in_use.replay.position);
+    let mut log_from = replay;
+    if let Ok(other) = superblocks.other() {
+        let other = other.replay.position;
+        // The other generation counts as long as its log is there.
+        if other < replay && segment::reaches_back(device, size, replay, other)? {
+            log_from = other;
+        }
+    }
+    let scan = &recovered.scan;
+    Segments::check(device, size, log_from, scan.end.position, scan.prepared_through)?;
+    let space = leaf_space(device, &in_use, &recovered)?;
+    opening.commit = recovered.tip.number;
+    opening.replayed = recovered.scan.end.position - replay;
+    opening.cut = recovered.scan.cut;
+    opening.notes = notes(device, &superblocks, incarnation, &in_use)?;
+    Ok(Examined { superblocks, incarnation, recovered, space, log_from, opening, known })
+}
+
+/// Does the error come from the image, so that the older one may do? The log is the same for both.
+fn is_of_the_image(error: &Error) -> bool {
+    match error {
+        Error::Page { .. }
+        | Error::StalePage { .. }
+        | Error::ForeignImagePage { .. }
+        | Error::Corrupt(_) => true,
+        Error::Io(error) => error.file().is_some_and(|file| IMAGES.contains(&file)),
+        _ => false,
+    }
+}
+
+/// A file that is not there is said by its name.
+fn missing(error: Error) -> Error {
+    match error {
+        Error::Io(io) if io.is_not_found() && io.file().is_some_and(is_ours) => {
+            Error::MissingFile { file: io.file().unwrap_or_default().to_owned() }
+        }
+        error => error,
+    }
+}
+
+/// Which pages of the leaf file are taken; each must be in the file.
+fn leaf_space<D: Device>(
+    device: &D,
+    superblock: &superblock::Superblock,
+    recovered: &Recovered,
+) -> Result<Space> {
+    let file = device.open(LEAF_FILE, OpenMode::Read)?;
+    let found = device.len(&file)?;
+    let geometry = superblock.page_space();
+    let pages = u32::try_from(found / 4096)
+        .map_err(|_| Error::Corrupt("the leaf file has over 2^32 pages".to_owned()))?;
+    let in_segments = pages / geometry.segment_pages * geometry.segment_pages;
+    let last = recovered.places.iter().max();
+    if let Some(last) = last.filter(|last| **last >= in_segments) {
+        let expected = (u64::from(*last) + 1) * 4096;
+        return Err(Error::ShortFile { file: LEAF_FILE, found, expected });
+    }
+    let segments = pages / geometry.segment_pages;
+    Space::from_used(geometry, segments, recovered.places.iter().copied())
+        .map_err(|error| Error::Corrupt(error.to_string()))
+}
+
+fn notes<D: Device>(
+    device: &D,
+    superblocks: &SuperblockStore<D>,
+    incarnation: Incarnation,
+    in_use: &superblock::Superblock,
+) -> Result<Vec<Note>> {
+    let mut notes = Vec::new();
+    let mut note = |file: &str, what: String| notes.push(Note { file: file.to_owned(), what });
+    let dead = superblocks.other().err();
+    if let Some(error) = dead.filter(|error| *error != SlotError::Blank) {
+        note(superblock::FILE, format!("slot {}: {error}", 1 - superblocks.slot()));
+    }
+    for (copy, good) in incarnation.copies.iter().enumerate() {
+        if !good {
+            note(incarnation::FILE, format!("copy {copy} is damaged or cannot be read"));
+        }
+    }
+    for spare in spares(in_use.geometry.log_segment) {
+        match spare.state(device, in_use.database)? {
+            SpareState::Ready => {}
+            SpareState::Missing => note(spare.name, "missing".to_owned()),
+            SpareState::Unmarked => note(spare.name, "left by an open that failed".to_owned()),
+        }
+    }
+    Ok(notes)
+}
+
+/// The spares of a database.
+pub(crate) fn spares(log_segment: u64) -> [Spare; 3] {
+    [superblock::SPARE, incarnation::SPARE, segment::spare(log_segment)]
+}
+
+/// Makes spares that an open before this one has used up, where that can be done: the next open does
+/// without them.
+pub(crate) fn renew_spares<D: Device>(device: &D, superblock: &superblock::Superblock) {
+    for spare in spares(superblock.geometry.log_segment) {
+        if let Err(error) = spare.renew(device, superblock.database) {
+            tracing::warn!(%error, spare = spare.name, "a spare file could not be made");
+        }
+    }
+}
+
+/// In an open, no room is [`Error::Full`] wherever it shows, and a file that is not there is missing.
+pub(crate) fn plainly(error: Error) -> Error {
+    let (Error::Io(io)
+    | Error::Log(LogError::Io(io))
+    | Error::Superblock(SuperblockError::Io(io))
+    | Error::Incarnation(IncarnationError::Io(io))
+    | Error::Creation(CreationError::Io(io))) = &error
+    else {
+        return error;
+    };
+    if io.is_full() { Error::Full(io.to_string()) } else { missing(error) }
+}
+
+/// A folder that is not there has no database in it.
+pub(crate) fn no_folder(error: IoError) -> Error {
+    match error {
+        IoError::Os { operation: Operation::OpenFolder, .. } if error.is_not_found() => {
+            Error::Missing
+        }
+        other => other.into(),
+    }
+}

@@ -1,0 +1,276 @@
+//! Opening a database: what is in the folder is examined ([`examine`], [`recovery`]), or a new database is
+//! created in it; then its files are taken over for writing and its tasks start.
+//!
+//! Everything is opened, measured and checked before the first byte is written.
+
+pub(crate) mod examine;
+pub(crate) mod recovery;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use pleach_beatree::space;
+use pleach_core::{Hasher, TERMINATOR};
+use pleach_io::{Device, LockMode, OpenMode, Runtime, Step};
+
+use crate::checkpoint::{Checkpointer, first_image};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::flush::Flusher;
+use crate::format::creation::{self, Folder};
+use crate::format::names::{IMAGES, LEAF_FILE, NOTICE, OVERFLOW_FILE, SPILL_FILE};
+use crate::format::superblock::{self, FORMAT_VERSION, Geometry, Superblock, SuperblockStore};
+use crate::format::{incarnation, notice};
+use crate::log::{LogWriter, SegmentOptions, WriterStart, segment};
+use crate::metrics::Counters;
+use crate::options::Options;
+use crate::prefetch::Prefetcher;
+use crate::prefetch::prefold::Prefolder;
+use crate::prefetch::requests::Prefetching;
+use crate::state::beats::{ENDED, IDLE, Task};
+use crate::state::budget::Budget;
+use crate::state::commits::Commits;
+use crate::state::images::Images;
+use crate::state::index::Index;
+use crate::state::nodes::NodeStore;
+use crate::state::pace::Pace;
+use crate::state::sequencer::Sequencer;
+use crate::state::space::PageSpace;
+use crate::state::store::{Parts, Store};
+use crate::state::{PoisonOnPanic, State};
+use crate::watchdog::Watchdog;
+use examine::{Examined, plainly};
+
+/// An open database, and its background tasks.
+type Opened<H, D, R> = (Arc<Engine<H, D, R>>, Vec<<R as Runtime>::Handle>);
+
+/// Opens a database, creates it when the options say so, and starts its tasks.
+pub(crate) fn open<H: Hasher, D: Device, R: Runtime>(
+    device: D,
+    runtime: R,
+    options: Options,
+) -> Result<Opened<H, D, R>> {
+    open_checked(device, runtime, options).map_err(plainly)
+}
+
+fn open_checked<H: Hasher, D: Device, R: Runtime>(
+    device: D,
+    runtime: R,
+    options: Options,
+) -> Result<Opened<H, D, R>> {
+    match creation::inspect(&device)? {
+        Folder::Foreign(found) => return Err(Error::NotADatabase { found }),
+        Folder::Empty | Folder::HalfCreated if !options.create => return Err(Error::Missing),
+        Folder::NoSuperblock => {
+            return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
+        }
+        _ => {}
+    }
+    let lock = device.lock(LockMode::Exclusive)?;
+    // Looked at again: another process may have come first.
+    let created = creation::inspect(&device)? != Folder::Database;
+    if created {
+        create::<H, D, R>(&device, &runtime, &options)?;
+    }
+    let superblocks = examine::superblocks(&device, OpenMode::Write)?;
+    let mut examined = examine::examine::<H, D>(&device, superblocks)?;
+    if examined.incarnation.number == u32::MAX {
+        return Err(incarnation::IncarnationError::Exhausted.into());
+    }
+    examined.opening.created = created;
+    let opening = examined.opening.clone();
+    let state = Arc::new(begin(device, runtime, options, examined, lock)?);
+    let prefetching = Prefetching::new(&state.runtime, state.budget.values_bytes());
+    let prefetching = Arc::new(prefetching);
+    let tasks = start_tasks::<H, D, R>(&state, &prefetching);
+    Ok((Arc::new(Engine::new(state, prefetching, opening)), tasks))
+}
+
+/// Step by step: marker, files, an image of the empty trie, log, incarnation, superblock.
+fn create<H: Hasher, D: Device, R: Runtime>(
+    device: &D,
+    runtime: &R,
+    options: &Options,
+) -> Result<()> {
+    creation::create(device, runtime.random(), |device, database| {
+        for name in [LEAF_FILE, OVERFLOW_FILE, SPILL_FILE].into_iter().chain(IMAGES) {
+            let file = device.open(name, OpenMode::CreateNew)?;
+            device.sync(&file)?;
+        }
+        notice::create(device)?;
+        incarnation::create(device, database)?;
+        segment::create(device, database, options.geometry.log_segment)?;
+        let image = first_image(
+            device,
+            database,
+            space::Geometry {
+                segment_pages: options.geometry.segment_pages,
+                size_percent: options.geometry.size_factor,
+            },
+        )?;
+        let geometry = Geometry {
+            page_size: 4096,
+            size_factor_percent: options.geometry.size_factor,
+            log_segment: options.geometry.log_segment,
+            log_limit: options.log_limit,
+            leaf_segment: u64::from(options.geometry.segment_pages) * 4096,
+            overflow_segment: u64::from(options.geometry.segment_pages) * 4096,
+            stored_levels: pleach_beatree::build::LEVELS,
+        };
+        let first = Superblock {
+            database,
+            created_by: FORMAT_VERSION,
+            hasher: H::ID,
+            geometry,
+            image,
+            root: TERMINATOR,
+            next_flush: 1,
+            prepared_through: options.geometry.log_segment,
+            ..Superblock::default()
+        };
+        // A superblock proves that all else is there: its name must not be durable before theirs.
+        device.sync_folder()?;
+        SuperblockStore::create(device.clone(), &first)?;
+        Ok(())
+    })
+}
+
+/// Steps 6 to 9 of recovery: makes durable what was read, and takes the files over for writing.
+fn begin<D: Device, R: Runtime>(
+    device: D,
+    runtime: R,
+    mut options: Options,
+    examined: Examined<D>,
+    lock: Box<dyn Send + Sync>,
+) -> Result<State<D, R>> {
+    let Examined { mut superblocks, recovered, space, log_from, opening, .. } = examined;
+    if let Some(cut) = &opening.cut {
+        tracing::warn!(
+            position = cut.position,
+            bytes = cut.bytes,
+            "the log's torn end was cut off"
+        );
+    }
+    if let Some(error) = &opening.fell_back {
+        tracing::error!(%error, "the newest checkpoint cannot be used; its forerunner is");
+    }
+    for note in &opening.notes {
+        tracing::warn!(%note, "found when the database was opened");
+    }
+    superblocks.confirm(recovered.scan.proven, recovered.scan.prepared_through)?;
+    let newest = *superblocks.newest();
+    let incarnation = incarnation::raise(&device, newest.database)?;
+    make_missing(&device)?;
+    // The database keeps the geometry that it was created with.
+    let geometry = newest.page_space();
+    options.geometry = crate::options::Geometry {
+        segment_pages: geometry.segment_pages,
+        log_segment: newest.geometry.log_segment,
+        size_factor: newest.geometry.size_factor_percent,
+    };
+    let replay = newest.replay.position;
+    let start = WriterStart::after(&recovered.scan, newest.database, incarnation, log_from, replay);
+    let segments = SegmentOptions { size: newest.geometry.log_segment, spares: 4 };
+    let writer = LogWriter::open(device.clone(), segments, &start)?;
+    examine::renew_spares(&device, &newest);
+    let leaf = device.open(LEAF_FILE, OpenMode::Write)?;
+    let overflow = device.open(OVERFLOW_FILE, OpenMode::Write)?;
+    let counters = Arc::new(Counters {
+        leaf_pages: AtomicU64::new(recovered.places.len() as u64),
+        pending_bytes: AtomicU64::new(recovered.pending_bytes as u64),
+        pending_entries: AtomicU64::new(recovered.pending_entries as u64),
+        ..Counters::default()
+    });
+    let budget = Budget::new(&options, Arc::clone(&counters));
+    let pace = Pace::new(runtime.clone(), options.stall_after);
+    let cache = budget.leaf_cache_bytes(recovered.top.bytes());
+    let flush_at = options.flush_at;
+    let index = Arc::new(Index::new(recovered.top, |_, commits| commits >= flush_at));
+    let store = Arc::new(Store::new(Parts {
+        device: device.clone(),
+        runtime: runtime.clone(),
+        database: newest.database,
+        leaf: leaf.clone(),
+        cache,
+        index: Arc::clone(&index),
+        pace: Arc::clone(&pace),
+        counters: Arc::clone(&counters),
+    }));
+    store.begin_batch(recovered.tip.number + 1);
+    let nodes = NodeStore::open(
+        Arc::clone(&store),
+        Arc::clone(&index),
+        Arc::clone(&counters),
+        budget.node_limit(),
+    )?;
+    Ok(State {
+        commits: Commits::new(Sequencer::new(writer, recovered.tip.number), recovered.tip),
+        space: PageSpace::new(device, (leaf, overflow), geometry, space, recovered.extents),
+        images: Images::new(superblocks, incarnation),
+        nodes,
+        store,
+        index,
+        pace,
+        budget,
+        counters,
+        runtime,
+        options,
+        _lock: lock,
+    })
+}
+
+/// Makes the files that are missing and hold nothing: the image that is not in use, the spill file, the
+/// notice.
+fn make_missing<D: Device>(device: &D) -> Result<()> {
+    let names = device.list()?;
+    for file in IMAGES.into_iter().chain([SPILL_FILE]) {
+        if !names.iter().any(|name| name == file) {
+            device.open(file, OpenMode::CreateNew)?;
+        }
+    }
+    if !names.iter().any(|name| name == NOTICE)
+        && let Err(error) = notice::create(device)
+    {
+        tracing::warn!(%error, "the database cannot tell what is the matter through its folder");
+    }
+    Ok(())
+}
+
+fn start_tasks<H: Hasher, D: Device, R: Runtime>(
+    db: &Arc<State<D, R>>,
+    prefetching: &Arc<Prefetching<R>>,
+) -> Vec<R::Handle> {
+    let mut flusher = Flusher::<H, D, R>::new(Arc::clone(db));
+    let mut checkpointer = Checkpointer::<H, D, R>::new(Arc::clone(db));
+    let mut prefetcher = Prefetcher::new(Arc::clone(db), Arc::clone(prefetching));
+    let mut prefolder = Prefolder::<H, D, R>::new(Arc::clone(db), Arc::clone(prefetching));
+    let mut watchdog = Watchdog::new(Arc::clone(db));
+    let spawn = |task: Task, event, mut step: Box<dyn FnMut() -> Step + Send>| {
+        let guarded = Arc::clone(db);
+        let body = move || {
+            let _guard = PoisonOnPanic(&guarded);
+            guarded.pace.steps(task);
+            let next = step();
+            match next {
+                Step::Idle => guarded.pace.enters(task, IDLE),
+                Step::Done => guarded.pace.enters(task, ENDED),
+                // Waiting for a time may be part of the work: the task says so itself.
+                Step::Again | Step::IdleFor(_) => {}
+            }
+            next
+        };
+        db.runtime.spawn(task.name(), event, Box::new(body))
+    };
+    let [prefetch, prefold] = prefetching.events();
+    vec![
+        spawn(Task::Flush, db.pace.work(), Box::new(move || flusher.step())),
+        spawn(Task::Checkpoint, db.pace.work(), Box::new(move || checkpointer.step())),
+        spawn(Task::Prefetch, prefetch, Box::new(move || prefetcher.step())),
+        spawn(Task::Prefold, prefold, Box::new(move || prefolder.step())),
+        db.runtime.spawn(
+            "pleach-watchdog",
+            db.pace.beats().event(),
+            Box::new(move || watchdog.step()),
+        ),
+    ]
+}

@@ -1,0 +1,434 @@
+//! Recovery: the mirror of commit, flush and checkpoint.
+//!
+//! 1. The newest superblock names an image; its table has the hash that the superblock names.
+//! 2. Branch pages from the top down, each with the tag that its parent expects; they give the
+//!    regions with their nodes and positions.
+//! 3. The delta gives the pending changes.
+//! 4. The log from the replay start: a record is applied to a region only above that region's own
+//!    position. Commits add pending changes and nodes, locations move pages. No leaf page is read.
+//! 5. The nodes fold to a root, which must be that of the last commit.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use pleach_beatree::region::{Applied, Dropped, NodePlace, Nodes, Pending, Relocation};
+use pleach_beatree::space::Extents;
+use pleach_beatree::split::{region_node, split_regions};
+use pleach_beatree::{Cut, Cuts, Region, RegionState, Stored, Top, Value};
+use pleach_core::fold::Folder;
+use pleach_core::page::branch::MAX_ENTRIES;
+use pleach_core::page::overflow::{OverflowCell, Run};
+use pleach_core::page::stream::StreamId;
+use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_io::{Device, OpenMode};
+
+use crate::error::{Error, Result};
+use crate::format::commit_body::{CommitView, Value as LogValue};
+use crate::format::image::ImageReader;
+use crate::format::location_body::{LocationView, Run as LogRun};
+use crate::format::names::OVERFLOW_FILE;
+use crate::format::pending;
+use crate::format::record::{Kind, RecordView};
+use crate::format::superblock::Superblock;
+use crate::format::table::Table;
+use crate::log::{ScanEnd, ScanInput, scan};
+use crate::state::commits::Tip;
+use crate::state::overflow;
+
+/// A database's state in memory, as the device has it.
+pub(crate) struct Recovered {
+    pub(crate) top: Top,
+    pub(crate) extents: Extents,
+    pub(crate) tip: Tip,
+    pub(crate) scan: ScanEnd,
+    pub(crate) pending_bytes: usize,
+    pub(crate) pending_entries: usize,
+    /// Places of all leaf pages.
+    pub(crate) places: Vec<u32>,
+}
+
+struct Replay<H> {
+    top: Top,
+    extents: Extents,
+    tip: Tip,
+    touched: Vec<Arc<Region>>,
+    hasher: std::marker::PhantomData<H>,
+}
+
+/// What the two superblocks and the incarnation know of the log, whichever of them is in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// The last incarnation before this open.
+    pub(crate) incarnation: u32,
+    /// The log was synced below this.
+    pub(crate) durable_through: u64,
+    /// Segments had been prepared below this.
+    pub(crate) prepared_through: u64,
+    /// Was the database closed cleanly at the end of the log that the superblock names?
+    pub(crate) clean: bool,
+}
+
+/// Reads the state that a superblock leads to. Writes nothing.
+pub(crate) fn recover<H: Hasher, D: Device>(
+    device: &D,
+    superblock: &Superblock,
+    known: &Known,
+) -> Result<Recovered> {
+    let mut image = ImageReader::open(device, &superblock.image, superblock.database)?;
+    let table = read_table(&mut image, superblock)?;
+    let regions = read_regions::<H, D>(&mut image, &table, superblock.commit)?;
+    let top = Top::new(regions);
+    let stream = image.checked_stream(StreamId::Delta, &table.delta)?;
+    pending::decode::<H>(&stream, |prefix, pending, dropped| {
+        install(&top, &prefix, pending, dropped)
+    })?;
+    let map = image.checked_stream(StreamId::FreeMap, &table.map)?;
+    let mut extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
+    grow_to_file(device, superblock, &mut extents)?;
+    let tip = Tip { number: superblock.commit, root: superblock.root, blob: table.blob.into() };
+    let mut replay =
+        Replay::<H> { top, extents, tip, touched: Vec::new(), hasher: std::marker::PhantomData };
+    let input = ScanInput {
+        database: superblock.database,
+        segment_size: superblock.geometry.log_segment,
+        incarnation: known.incarnation,
+        from: superblock.replay,
+        durable_through: known.durable_through,
+        prepared_through: known.prepared_through,
+        clean: known.clean,
+    };
+    let scan = scan(device, &input, |record| replay.record(record))?;
+    replay.finish(scan)
+}
+
+/// The overflow file may have grown since the image: records name runs in the new segments.
+fn grow_to_file<D: Device>(
+    device: &D,
+    superblock: &Superblock,
+    extents: &mut Extents,
+) -> Result<()> {
+    let file = device.open(OVERFLOW_FILE, OpenMode::Read)?;
+    let expected = extents.stats().pages * 4096;
+    let found = device.len(&file)?;
+    if found < expected {
+        return Err(Error::ShortFile { file: OVERFLOW_FILE, found, expected });
+    }
+    let more = (found - expected) / superblock.geometry.overflow_segment;
+    let more = u32::try_from(more).map_err(bad_map)?;
+    extents.grown(more).map_err(bad_map)
+}
+
+fn read_table<D: Device>(image: &mut ImageReader<D>, superblock: &Superblock) -> Result<Table> {
+    let first = superblock.image.table_page;
+    let head = image.head(StreamId::Namespaces, first)?;
+    let bytes = image.stream(StreamId::Namespaces, first, Table::len_of(&head)?)?;
+    if pleach_core::hasher::Blake3::hash(&bytes) != superblock.image.table_hash {
+        return Err(Error::Corrupt(
+            "the image's table is not the one that the superblock names".to_owned(),
+        ));
+    }
+    Table::decode(&bytes)
+}
+
+/// All regions, from the branch pages.
+fn read_regions<H: Hasher, D: Device>(
+    image: &mut ImageReader<D>,
+    table: &Table,
+    commit: u64,
+) -> Result<Vec<Arc<Region>>> {
+    let mut level = table.level;
+    let mut pages = vec![(Prefix::ROOT, table.top_page, table.top_tag)];
+    while level > 1 {
+        let mut below = Vec::new();
+        for (prefix, page, tag) in pages {
+            for (prefix, entry) in image.branch(page, tag, &prefix, level)?.entries {
+                let place = entry
+                    .place
+                    .ok_or_else(|| Error::Corrupt("a branch without a page".to_owned()))?;
+                below.push((prefix, place, entry.tag));
+            }
+        }
+        pages = below;
+        level -= 1;
+    }
+    let mut regions = Vec::with_capacity(pages.len());
+    for (prefix, page, tag) in pages {
+        let branch = image.branch(page, tag, &prefix, 1)?;
+        let mut cuts = Vec::with_capacity(branch.entries.len());
+        for (prefix, entry) in &branch.entries {
+            let place = entry.place.map(u32::try_from).transpose();
+            let place = place
+                .map_err(|_| Error::Corrupt("a leaf page beyond the largest place".to_owned()))?;
+            cuts.push(Cut { prefix: *prefix, place, tag: entry.tag });
+        }
+        let nodes: Vec<Node> = branch.entries.iter().map(|(_, entry)| entry.node).collect();
+        let cuts = Cuts::new(prefix, &cuts);
+        let own = region_node::<H>(&cuts, &nodes);
+        regions.push(Arc::new(Region::with_state(RegionState {
+            touches: vec![0; cuts.len()],
+            changed_at: vec![0; cuts.len()],
+            cuts,
+            nodes: Nodes::Resident(nodes),
+            paged_at: Some(NodePlace { file: image.node_file(), page, tag }),
+            treelet: None,
+            spill_page: None,
+            pending: Vec::new(),
+            leads: Vec::new(),
+            dropped: Vec::new(),
+            changed: commit,
+            position: branch.position,
+            shape: 0,
+            own,
+            retired: false,
+        })));
+    }
+    Ok(regions)
+}
+
+fn install(top: &Top, prefix: &Prefix, pending: Vec<Pending>, dropped: Vec<Dropped>) -> Result<()> {
+    let region = top.region(prefix.first_key());
+    if region.prefix() != prefix {
+        return Err(Error::Corrupt(format!("the delta of {prefix:?} belongs to no region")));
+    }
+    let mut state = region.write();
+    let newest = pending.iter().map(|pending| pending.commit).max().unwrap_or(0);
+    state.changed = state.changed.max(newest);
+    state.pending = pending;
+    state.index_pending();
+    state.dropped = dropped;
+    let touches: Vec<u8> = (0..state.cuts.len()).map(|child| state.touched_once(child)).collect();
+    state.touches = touches;
+    Ok(())
+}
+
+impl<H: Hasher> Replay<H> {
+    fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
+        // Positions of regions are ends of records.
+        let position = record.header.position + record.header.record_len();
+        let bad = |error| Error::Corrupt(format!("the log record at {position:#x}: {error}"));
+        match record.header.kind {
+            Kind::Commit => {
+                let view = CommitView::parse(record.body).map_err(bad)?;
+                self.commit(&view, record.header.number, position)
+            }
+            Kind::Location => {
+                let view = LocationView::parse(record.body).map_err(bad)?;
+                self.location(&view, position)
+            }
+            Kind::Close => Ok(()),
+        }
+    }
+
+    fn commit(&mut self, view: &CommitView<'_>, number: u64, position: u64) -> Result<()> {
+        let bad = |error| Error::Corrupt(format!("the commit record at {position:#x}: {error}"));
+        if number != self.tip.number + 1 {
+            return Err(Error::Corrupt(format!(
+                "commit {number} follows commit {}",
+                self.tip.number
+            )));
+        }
+        for namespace in view.namespaces() {
+            let namespace = namespace.map_err(bad)?;
+            if namespace.ns != 0 {
+                return Err(Error::Namespace(namespace.ns));
+            }
+            if *namespace.previous_root != self.tip.root {
+                return Err(Error::Corrupt(format!("commit {number} was made on another root")));
+            }
+            let mut changes = Vec::with_capacity(namespace.change_bound());
+            for change in namespace.changes() {
+                let (key, value) = change.map_err(bad)?;
+                changes.push((*key, stored::<H>(value)?));
+            }
+            let mut nodes = Vec::with_capacity(namespace.node_bound());
+            for node in namespace.nodes() {
+                let (position, node) = node.map_err(bad)?;
+                nodes.push((position, *node));
+            }
+            // The map is that of the replay's start: every record since counts, whatever the
+            // regions' own positions.
+            for run in changes.iter().flat_map(|(_, stored)| overflow::runs(stored)) {
+                self.extents.mark_used(run).map_err(bad_map)?;
+            }
+            self.apply(number, position, &changes, &nodes)?;
+            self.tip.root = *namespace.new_root;
+        }
+        self.tip.number = number;
+        self.tip.blob = view.blob.into();
+        Ok(())
+    }
+
+    fn apply(
+        &mut self,
+        number: u64,
+        position: u64,
+        changes: &[(Key, Stored)],
+        nodes: &[(Prefix, Node)],
+    ) -> Result<()> {
+        let (mut changes, mut nodes) = (changes, nodes);
+        let mut scratch = Vec::new();
+        while let Some((key, _)) = changes.first() {
+            let region = Arc::clone(self.top.region(key));
+            let count = changes.partition_point(|(key, _)| region.prefix().covers(key));
+            let of_region = changes.split_off(..count).expect("counted");
+            let count = nodes.partition_point(|(at, _)| region.prefix().covers(at.first_key()));
+            let of_nodes = nodes.split_off(..count).expect("counted");
+            let mut state = region.write();
+            if position <= state.position {
+                continue;
+            }
+            let mut children = Vec::with_capacity(of_nodes.len());
+            for (at, node) in of_nodes {
+                let child = state.cuts.find(at.first_key());
+                if state.cuts.prefix(child) != *at {
+                    return Err(Error::Corrupt(format!(
+                        "commit {number} has a node at {at:?}, where no page is cut"
+                    )));
+                }
+                children.push((u32::try_from(child).expect("few children"), *node));
+            }
+            let mut applied = Applied {
+                commit: number,
+                position,
+                changes: &mut of_region.iter().cloned(),
+                nodes: &children,
+                own: state.own,
+                inner: None,
+            };
+            state.apply(&mut applied, &mut scratch, |_, _| {});
+            drop(state);
+            self.touched.push(region);
+        }
+        Ok(())
+    }
+
+    fn location(&mut self, view: &LocationView<'_>, position: u64) -> Result<()> {
+        let run = |run: LogRun| Run { start: run.start, pages: run.pages };
+        for run in view.allocated().map(run) {
+            self.extents.mark_used(run).map_err(bad_map)?;
+        }
+        let freed: HashSet<u64> = view.freed().map(|run| run.start).collect();
+        for run in view.freed().map(run) {
+            self.extents.mark_free(run).map_err(bad_map)?;
+        }
+        let mut all = Vec::new();
+        for cut in view.cuts() {
+            let cut = cut.map_err(|error| {
+                Error::Corrupt(format!("the location record at {position:#x}: {error}"))
+            })?;
+            let mut pages = Vec::new();
+            let mut through = 0;
+            for page in cut.pages() {
+                let place = page.place.map(u32::try_from).transpose();
+                let place = place.map_err(|_| {
+                    Error::Corrupt("a leaf page beyond the largest place".to_owned())
+                })?;
+                through = page.through;
+                pages.push((Cut { prefix: page.prefix, place, tag: page.tag }, *page.node));
+            }
+            all.push((cut.range, pages, through));
+        }
+        let mut split = Vec::new();
+        let mut rest = all.as_slice();
+        while let Some((range, ..)) = rest.first() {
+            let region = Arc::clone(self.top.region(range.first_key()));
+            let count =
+                rest.partition_point(|(range, ..)| region.prefix().covers(range.first_key()));
+            let cuts = rest.split_off(..count).expect("counted");
+            let mut state = region.write();
+            if position <= state.position {
+                continue;
+            }
+            if cuts.iter().any(|(range, ..)| !region.prefix().contains(range)) {
+                return Err(Error::Corrupt(format!(
+                    "the location record at {position:#x} reaches over a region"
+                )));
+            }
+            let moves: Vec<Relocation<'_>> = cuts
+                .iter()
+                .map(|(range, pages, through)| Relocation {
+                    range: *range,
+                    pages,
+                    through: *through,
+                })
+                .collect();
+            state.relocate(&moves, position);
+            state.dropped.retain(|dropped| {
+                overflow::runs(&dropped.pending.stored)
+                    .iter()
+                    .all(|run| !freed.contains(&run.start))
+            });
+            if state.cuts.len() > MAX_ENTRIES {
+                split.push(Arc::clone(&region));
+            }
+            drop(state);
+            self.touched.push(region);
+        }
+        if !split.is_empty() {
+            for region in &split {
+                renew_own::<H>(region);
+            }
+            self.top = split_regions::<H>(&self.top, &split);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, scan: ScanEnd) -> Result<Recovered> {
+        self.touched.sort_by_key(Arc::as_ptr);
+        self.touched.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        for region in &self.touched {
+            renew_own::<H>(region);
+        }
+        let mut folder = Folder::<H>::new();
+        folder.begin(0);
+        let (mut pending_bytes, mut pending_entries) = (0, 0);
+        let mut places = Vec::new();
+        for region in self.top.regions() {
+            let state = region.read();
+            folder.subtrie(region.prefix(), &state.own);
+            pending_bytes += state.pending.iter().map(Pending::bytes).sum::<usize>();
+            pending_entries += state.pending.len();
+            places.extend((0..state.cuts.len()).filter_map(|child| state.cuts.place(child)));
+        }
+        let fold = folder.end().expect("no terminal is placed here");
+        folder.run();
+        if folder.node(fold) != self.tip.root {
+            return Err(Error::Corrupt(format!(
+                "the nodes fold to another root than that of commit {}",
+                self.tip.number
+            )));
+        }
+        Ok(Recovered {
+            top: self.top,
+            extents: self.extents,
+            tip: self.tip,
+            scan,
+            pending_bytes,
+            pending_entries,
+            places,
+        })
+    }
+}
+
+fn renew_own<H: Hasher>(region: &Region) {
+    let mut state = region.write();
+    if let Nodes::Resident(nodes) = &state.nodes {
+        state.own = region_node::<H>(&state.cuts, nodes);
+    }
+}
+
+fn stored<H: Hasher>(value: LogValue<'_>) -> Result<Stored> {
+    Ok(match value {
+        LogValue::Absent => Stored::Absent,
+        LogValue::Inline(bytes) => Stored::put::<H>(Value::from(bytes)),
+        LogValue::Overflow(cell) => {
+            OverflowCell::parse(cell)
+                .map_err(|error| Error::Corrupt(format!("an overflow cell in the log: {error}")))?;
+            Stored::Overflow(cell.into())
+        }
+    })
+}
+
+fn bad_map(error: impl std::fmt::Display) -> Error {
+    Error::Corrupt(format!("the overflow map: {error}"))
+}

@@ -1,0 +1,40 @@
+//! What an open has found.
+
+use crate::error::Error;
+use crate::log::CutReport;
+
+/// How an open found the database, and what it did to be able to go on.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Opening {
+    /// The folder was empty, or held a creation that had come to no end: the database is new.
+    pub created: bool,
+    /// It had been closed. If not, its process was killed, or dropped it without closing.
+    pub closed: bool,
+    /// The newest commit that was found.
+    pub commit: u64,
+    /// Bytes of the log that were replayed.
+    pub replayed: u64,
+    /// What was given up at the log's end: a commit that was never acknowledged as durable, torn. After
+    /// a kill, rot in the very last durable record looks the same. `None` when nothing was.
+    pub cut: Option<CutReport>,
+    /// The newest checkpoint could not be used, and why; the older one and its log were.
+    pub fell_back: Option<Error>,
+    /// What was found that an open survives: copies that are dead, spares that are missing.
+    pub notes: Vec<Note>,
+}
+
+/// Something about a file that an open survives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Name of the file.
+    pub file: String,
+    /// What is the matter with it.
+    pub what: String,
+}
+
+impl core::fmt::Display for Note {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}: {}", self.file, self.what)
+    }
+}

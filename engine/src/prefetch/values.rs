@@ -1,0 +1,258 @@
+//! Values that were looked up ahead: what announced keys had as of a commit.
+//!
+//! A lookup waits for cold memory several times in a row; keys that are announced
+//! ([`crate::Session::prefetch`]) are looked up in groups whose waits overlap ([`crate::read::group`]), and
+//! what was found is put here, one slot of two cache lines a key. The value of a key as of a commit
+//! never changes, so a value is never wrong, only absent: a slot is taken over by a newer commit,
+//! and a key without a free slot, or with a longer value, has no value.
+//!
+//! A slot is a sequence lock without a count: its mark names the commit, which only grows, and
+//! under one commit a slot is written once. A reader that finds its commit's mark before and after
+//! has read one value.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use pleach_core::Key;
+use pleach_core::lanes::prefetch;
+
+/// Words of a key.
+const KEY: usize = 4;
+/// Words of a value.
+const VALUE: usize = 11;
+/// Longest value that has room.
+pub(crate) const MAX_VALUE: usize = VALUE * 8;
+/// Slots that a key may have.
+const WAYS: usize = 2;
+
+/// Mark of a slot that is being written.
+const BUSY: u64 = u64::MAX;
+/// In place of a length: the key has no value.
+const ABSENT: u64 = 0xff;
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Slot {
+    /// 0 when empty, [`BUSY`], else one more than the commit, and the value's length.
+    mark: AtomicU64,
+    key: [AtomicU64; KEY],
+    value: [AtomicU64; VALUE],
+}
+
+/// What a key has.
+pub(crate) struct LookedUp {
+    bytes: [u8; MAX_VALUE],
+    /// `None` when it has no value.
+    len: Option<usize>,
+}
+
+impl LookedUp {
+    /// The value, if there is one.
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        self.len.map(|len| &self.bytes[..len])
+    }
+}
+
+/// The slots of a table that a key's value may be in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SlotPair(usize);
+
+/// The table of values.
+pub(crate) struct ValueCache {
+    slots: Box<[Slot]>,
+}
+
+impl ValueCache {
+    /// A table of at most so many bytes.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let slots = (bytes / size_of::<Slot>()).max(WAYS);
+        // Rounded down to a power of two.
+        let slots = 1 << slots.ilog2();
+        Self { slots: (0..slots).map(|_| Slot::default()).collect() }
+    }
+
+    /// Asks for the memory that [`Self::put`] writes.
+    #[inline]
+    pub(crate) fn ask_ahead(&self, pair: SlotPair) {
+        prefetch(&self.ways(pair)[0].key);
+    }
+
+    /// The slots that a key's value may be in.
+    #[inline]
+    pub(crate) fn pair(&self, key: &Key) -> SlotPair {
+        let hash = twox_hash::XxHash3_64::oneshot(key);
+        let mask = (self.slots.len() / WAYS) as u64 - 1;
+        SlotPair(usize::try_from(hash & mask).expect("an index"))
+    }
+
+    /// Keeps what `key` has as of `commit`, if one of its slots is free for it.
+    pub(crate) fn put(&self, pair: SlotPair, commit: u64, key: &Key, value: Option<&[u8]>) {
+        let len = match value {
+            Some(value) if value.len() > MAX_VALUE => return,
+            Some(value) => value.len() as u64,
+            None => ABSENT,
+        };
+        let mark = (commit + 1) << 8;
+        for slot in self.ways(pair) {
+            let before = slot.mark.load(Ordering::Relaxed);
+            // Of this commit, of a later one, or being written.
+            if before >= mark {
+                if before >> 8 == commit + 1 && slot.is_of(key) {
+                    return;
+                }
+                continue;
+            }
+            let taken =
+                slot.mark.compare_exchange(before, BUSY, Ordering::Acquire, Ordering::Relaxed);
+            if taken.is_err() {
+                continue;
+            }
+            // The mark that keeps readers out comes before all that follows.
+            fence(Ordering::Release);
+            for (to, word) in slot.key.iter().zip(words(key)) {
+                to.store(word, Ordering::Relaxed);
+            }
+            for (to, word) in slot.value.iter().zip(words(value.unwrap_or_default())) {
+                to.store(word, Ordering::Relaxed);
+            }
+            slot.mark.store(mark | len, Ordering::Release);
+            return;
+        }
+    }
+
+    /// What `key` has as of `commit`, if that is here.
+    #[inline]
+    pub(crate) fn get(&self, commit: u64, key: &Key) -> Option<LookedUp> {
+        for slot in self.ways(self.pair(key)) {
+            let mark = slot.mark.load(Ordering::Acquire);
+            if mark >> 8 != commit + 1 || !slot.is_of(key) {
+                continue;
+            }
+            let mut value = LookedUp { bytes: [0; MAX_VALUE], len: None };
+            if mark & 0xff != ABSENT {
+                let len = usize::try_from(mark & 0xff).expect("a byte").min(MAX_VALUE);
+                let (bytes, _) = value.bytes.as_chunks_mut::<8>();
+                for (to, word) in bytes[..len.div_ceil(8)].iter_mut().zip(&slot.value) {
+                    *to = word.load(Ordering::Relaxed).to_le_bytes();
+                }
+                value.len = Some(len);
+            }
+            // All that was read was read before the mark is looked at again.
+            fence(Ordering::Acquire);
+            if slot.mark.load(Ordering::Relaxed) == mark {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// The slots of a pair, which lie side by side.
+    #[inline]
+    fn ways(&self, pair: SlotPair) -> &[Slot; WAYS] {
+        let (pairs, _) = self.slots.as_chunks::<WAYS>();
+        &pairs[pair.0]
+    }
+}
+
+impl Slot {
+    #[inline]
+    fn is_of(&self, key: &Key) -> bool {
+        self.key.iter().zip(words(key)).all(|(own, word)| own.load(Ordering::Relaxed) == word)
+    }
+}
+
+/// The bytes in words, the last one filled up with zeros.
+#[inline]
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    fn key(number: u64) -> Key {
+        let mut key = [0; 32];
+        for (word, chunk) in (1_u64..).zip(key.as_chunks_mut::<8>().0) {
+            *chunk = number.wrapping_mul(word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
+        }
+        key
+    }
+
+    fn value(commit: u64, number: u64) -> Vec<u8> {
+        let len = usize::try_from((commit + number) % 89).expect("small");
+        commit.wrapping_mul(31).wrapping_add(number).to_le_bytes().repeat(11)[..len].to_vec()
+    }
+
+    #[test]
+    fn a_value_is_that_of_its_commit_or_none() {
+        let values = ValueCache::new(1 << 16);
+        let put = |commit, key: &Key, value: Option<&[u8]>| {
+            values.put(values.pair(key), commit, key, value);
+        };
+        let got = |commit, number| {
+            values.get(commit, &key(number)).map(|found| found.value().map(<[u8]>::to_vec))
+        };
+        let mut found = 0;
+        for commit in [0, 1, 7, 8] {
+            for number in 0..200 {
+                let value = value(commit, number);
+                put(commit, &key(number), (number % 5 > 0).then_some(&value));
+                // A second one of the same commit changes nothing.
+                put(commit, &key(number), Some(b"other"));
+            }
+            for number in 0..200 {
+                let expected = (number % 5 > 0).then(|| value(commit, number));
+                if let Some(got) = got(commit, number) {
+                    assert_eq!(got, expected, "commit {commit}, key {number}");
+                    found += 1;
+                }
+                assert_eq!(got(commit + 20, number), None);
+            }
+        }
+        assert!(found > 4 * 190, "most keys have a slot: {found}");
+        for number in 0..200 {
+            let before = got(8, number);
+            put(3, &key(number), Some(b"older"));
+            assert_eq!(got(8, number), before, "an older commit takes no newer one's slot");
+        }
+        put(9, &key(777), Some(&[1; MAX_VALUE + 1]));
+        assert_eq!(got(9, 777), None, "no room for so long a value");
+    }
+
+    #[test]
+    fn readers_never_see_half_an_value() {
+        let values = ValueCache::new(4 * size_of::<Slot>());
+        let done = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let (mut seen, mut commit) = (0_u64, 0);
+                while !done.load(Ordering::Relaxed) || seen == 0 {
+                    commit = (commit + 1) % 20_000;
+                    for number in 0..8 {
+                        if let Some(found) = values.get(commit, &key(number)) {
+                            assert_eq!(found.value(), Some(value(commit, number).as_slice()));
+                            seen += 1;
+                        }
+                    }
+                }
+                seen
+            });
+            for commit in 0..20_000 {
+                for number in 0..8 {
+                    let key = key(number);
+                    values.put(values.pair(&key), commit, &key, Some(&value(commit, number)));
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+            // The last commit's values stay: the reader finds them at the latest now.
+            reader.join().expect("no torn value")
+        });
+        assert!(seen > 0);
+    }
+}

@@ -1,0 +1,68 @@
+//! Looking up many keys: the memory that one lookup waits for is asked for while others go on.
+//!
+//! A lookup reads cold memory five times in a row: region, cuts, the cache's table, its entry, the
+//! page. One after the other that takes longer than all else. Here each step is taken for a whole
+//! group before the next one, so that the waits of a group overlap. Nothing is taken from these
+//! looks: whoever comes after them looks again, and finds its memory near.
+
+use pleach_beatree::cache::Step;
+use pleach_core::Key;
+use pleach_io::{Device, Runtime};
+
+use crate::state::State;
+
+/// Keys that are looked up together.
+pub(crate) const GROUP: usize = 32;
+
+/// Pages ahead of the one that is worked on, whose memory is asked for.
+pub(crate) const PAGES_AHEAD: usize = 4;
+
+/// How far a lookup goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To the place of its page, and whether that is cached.
+    Place,
+    /// To its cell in a cached page.
+    Cell,
+    /// To what a fold of its page reads of its region, and no further.
+    Region,
+    /// To all that a fold of its page and its region reads.
+    Fold,
+}
+
+/// Asks for the memory that lookups of up to [`GROUP`] keys read. The caller holds a grace guard.
+pub(crate) fn cpu_prefetch<'a, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    keys: impl Iterator<Item = &'a Key> + Clone,
+    reach: Reach,
+) {
+    let top = db.index.load();
+    for key in keys.clone() {
+        top.region(key).prefetch();
+    }
+    for key in keys.clone() {
+        top.region(key).read().prefetch(key);
+    }
+    let mut places = [None; GROUP];
+    for (key, place) in keys.clone().zip(&mut places) {
+        let state = top.region(key).read();
+        *place = state.cuts.place(state.cuts.find(key));
+        if matches!(reach, Reach::Fold | Reach::Region) {
+            state.prefetch_fold(key);
+        }
+        if let Some(place) = place.filter(|_| reach != Reach::Region) {
+            db.store.cache().ask_ahead(place, Step::Table);
+        }
+    }
+    if matches!(reach, Reach::Place | Reach::Region) {
+        return;
+    }
+    for place in places.into_iter().flatten() {
+        db.store.cache().ask_ahead(place, Step::Entry);
+    }
+    for (key, place) in keys.zip(places) {
+        if let Some(place) = place {
+            db.store.cache().ask_ahead(place, Step::Page(key));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Reading many keys: their pages are brought in at the device's full depth first.
+
+use std::collections::HashSet;
+use std::thread::ThreadId;
+
+use parking_lot::Mutex;
+use pleach_core::Key;
+use pleach_io::{Device, Runtime};
+
+use super::group::{GROUP, Reach, cpu_prefetch};
+use super::point::{Found, find};
+use crate::error::Result;
+use crate::state::State;
+use crate::state::in_flight::Reading;
+use crate::state::reader::{PageReader, Wanted};
+use crate::state::view::View;
+
+/// A reader that is made on first use. A ring serves the thread that made it.
+pub(crate) struct SpareReader<D: Device, R: Runtime>(
+    Mutex<Option<(ThreadId, PageReader<D, R, ()>)>>,
+);
+
+impl<D: Device, R: Runtime> Default for SpareReader<D, R> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+/// Brings the pages of many keys into the cache. A second caller at the same time does nothing: its keys
+/// are read one by one. So are the pages that somebody else reads at the moment.
+pub(crate) fn bring<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    view: &View,
+    spare: &SpareReader<D, R>,
+    keys: &[Key],
+) -> Result<()> {
+    if db.all_is_here() {
+        return Ok(());
+    }
+    let Some(mut spare) = spare.0.try_lock() else { return Ok(()) };
+    let here = std::thread::current().id();
+    let mut reader = match spare.take() {
+        Some((thread, reader)) if thread == here => reader,
+        _ => PageReader::new(&db.store, db.options.in_flight, Reading::Keys)?,
+    };
+    // After an error the reader goes, and waits for what is in flight.
+    fetch(db, view, &mut reader, keys)?;
+    *spare = Some((here, reader));
+    Ok(())
+}
+
+fn fetch<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    view: &View,
+    reader: &mut PageReader<D, R, ()>,
+    keys: &[Key],
+) -> Result<()> {
+    let _guard = db.store.enter();
+    let batch = db.store.batch();
+    let mut asked = HashSet::new();
+    for (index, key) in keys.iter().enumerate() {
+        if index.is_multiple_of(GROUP) {
+            cpu_prefetch(db, keys[index..].iter().take(GROUP), Reach::Place);
+        }
+        if view.overlaid(key).is_some() {
+            continue;
+        }
+        let Found::Page(at) = find(db, key) else { continue };
+        if db.store.cache().hold(at.place, at.tag, batch) || !asked.insert(at.place) {
+            continue;
+        }
+        if !reader.has_room() {
+            take(db, reader)?;
+        }
+        // A page that is on its way to somebody else is waited for by whoever reads its keys.
+        reader.ask(&db.store, &db.nodes, Wanted::Leaf(at), ());
+    }
+    while reader.in_flight() > 0 {
+        take(db, reader)?;
+    }
+    Ok(())
+}
+
+/// Takes in one page, and all others that are at hand.
+fn take<D: Device, R: Runtime>(db: &State<D, R>, reader: &mut PageReader<D, R, ()>) -> Result<()> {
+    let mut next = reader.wait(&db.store, &db.nodes, 1)?;
+    while let Some(((), page)) = next {
+        page?;
+        next = reader.poll(&db.store, &db.nodes);
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! Reading one key: overlays, pending changes, its page, and what later commits have replaced.
+
+use pleach_beatree::cache::CachedPage;
+use pleach_beatree::{Stored, Value};
+use pleach_core::{Hasher, Key};
+use pleach_io::{Device, Runtime};
+
+use crate::error::Result;
+use crate::state::index::{Located, located};
+use crate::state::view::View;
+use crate::state::{State, overflow};
+
+/// Where a key's state is.
+pub(super) enum Found {
+    /// Among the pending changes.
+    Pending(Stored),
+    /// In this page, if it is there at all.
+    Page(Located),
+    /// There is no page for it.
+    Nothing,
+}
+
+/// The value of a key as of a view. A page that is not cached is read on the calling thread.
+pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    view: &View,
+    key: &Key,
+) -> Result<Option<Value>> {
+    overflow::value::<H, D, R>(db, stored(db, view, key)?)
+}
+
+fn stored<D: Device, R: Runtime>(db: &State<D, R>, view: &View, key: &Key) -> Result<Stored> {
+    if let Some(stored) = view.overlaid(key) {
+        return Ok(stored);
+    }
+    let stored = {
+        let _guard = db.store.enter();
+        match find(db, key) {
+            Found::Pending(stored) => stored,
+            Found::Nothing => Stored::Absent,
+            Found::Page(at) => {
+                let find =
+                    |page: &CachedPage| page.get(key).map_or(Stored::Absent, Stored::from_cell);
+                match db.store.read_cached(&at, key, find) {
+                    Some(stored) => stored,
+                    None => find(&*db.store.leaf(&at)?),
+                }
+            }
+        }
+    };
+    // Asked last: a commit that came in between has put its undo before its changes.
+    Ok(view.undone(key).unwrap_or(stored))
+}
+
+/// Looks a key up in the index. The caller has entered the store.
+pub(super) fn find<D: Device, R: Runtime>(db: &State<D, R>, key: &Key) -> Found {
+    db.index.in_region(key, |_, state| match state.pending_of(key) {
+        Some(pending) => Found::Pending(pending.stored.clone()),
+        None => located(state, state.cuts.find(key)).map_or(Found::Nothing, Found::Page),
+    })
+}

@@ -1,0 +1,157 @@
+//! What each background task is at, and since when.
+//!
+//! The stage changes when the work does, not with each step: a task that hangs in one step and one that
+//! steps round and round without getting on look the same. Giving way to callers, waiting for room and
+//! having nothing to do are [`IDLE`].
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pleach_io::Event;
+
+/// Stage of a task that has nothing to do, or lets others go first.
+pub(crate) const IDLE: &str = "idle";
+/// Stage of a task that will not be stepped again.
+pub(crate) const ENDED: &str = "ended";
+
+/// The tasks, by their place in [`Beats`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Flush,
+    Checkpoint,
+    Prefetch,
+    Prefold,
+}
+
+impl Task {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Flush, Self::Checkpoint, Self::Prefetch, Self::Prefold];
+
+    /// As its thread is called.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Flush => "pleach-flush",
+            Self::Checkpoint => "pleach-checkpoint",
+            Self::Prefetch => "pleach-prefetch",
+            Self::Prefold => "pleach-prefold",
+        }
+    }
+}
+
+/// What a background task is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TaskState {
+    /// Name of the task, and of its thread.
+    pub name: &'static str,
+    /// What it is at; "idle" when there is nothing to do.
+    pub stage: &'static str,
+    /// For how long, or since it last came further.
+    pub since: Duration,
+    /// Steps it has begun since the database was opened.
+    pub steps: u64,
+    /// Has it not come further for 10 s?
+    pub stalled: bool,
+}
+
+pub(crate) struct Beat {
+    /// The stage, and when the task entered it or last came further in it.
+    at: Mutex<(&'static str, Duration)>,
+    steps: AtomicU64,
+}
+
+impl Beat {
+    /// The stage and for how long, unless it is one without work.
+    pub(crate) fn at_work(&self, now: Duration) -> Option<(&'static str, Duration)> {
+        let (stage, since) = *self.at.lock();
+        (stage != IDLE && stage != ENDED).then(|| (stage, now.saturating_sub(since)))
+    }
+}
+
+/// The beats of all tasks.
+pub(crate) struct Beats<E> {
+    each: [Beat; Task::ALL.len()],
+    limit: Duration,
+    /// Does the watchdog sleep until somebody begins to work?
+    asleep: AtomicBool,
+    event: E,
+}
+
+impl<E: Event> Beats<E> {
+    /// Beats of idle tasks that are said to be stalled after `limit`.
+    pub(crate) fn new(event: E, limit: Duration) -> Self {
+        let beat = |_| Beat { at: Mutex::new((IDLE, Duration::ZERO)), steps: AtomicU64::new(0) };
+        Self { each: Task::ALL.map(beat), limit, asleep: AtomicBool::new(true), event }
+    }
+
+    pub(crate) fn beat(&self, task: Task) -> &Beat {
+        &self.each[task as usize]
+    }
+
+    /// A task begins a step.
+    pub(crate) fn steps(&self, task: Task) {
+        self.beat(task).steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A task is at `stage` now; nothing changes when it was before.
+    pub(crate) fn enter(&self, task: Task, stage: &'static str, now: Duration) {
+        {
+            let mut at = self.beat(task).at.lock();
+            if at.0 == stage {
+                return;
+            }
+            *at = (stage, now);
+        }
+        if stage != IDLE && stage != ENDED && self.asleep.swap(false, Ordering::SeqCst) {
+            self.event.notify();
+        }
+    }
+
+    /// A task has come further in its stage.
+    pub(crate) fn comes_further(&self, task: Task, now: Duration) {
+        self.beat(task).at.lock().1 = now;
+    }
+
+    /// What the tasks are at.
+    pub(crate) fn list(&self, now: Duration) -> Vec<TaskState> {
+        let state = |task: &Task| {
+            let beat = self.beat(*task);
+            let (stage, since) = *beat.at.lock();
+            let stalled = beat.at_work(now).is_some_and(|(_, time)| time >= self.limit);
+            let (name, steps) = (task.name(), beat.steps.load(Ordering::Relaxed));
+            TaskState { name, stage, since: now.saturating_sub(since), steps, stalled }
+        };
+        Task::ALL.iter().map(state).collect()
+    }
+
+    /// Number of tasks that have not come further for too long.
+    pub(crate) fn stalled(&self, now: Duration) -> u64 {
+        self.list(now).iter().filter(|task| task.stalled).count() as u64
+    }
+
+    /// Time without progress after which a task is said to be stalled.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// The event on which the watchdog is stepped.
+    pub(crate) fn event(&self) -> &E {
+        &self.event
+    }
+
+    /// Who begins to work from now on wakes the watchdog, or needs not.
+    pub(crate) fn set_asleep(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::SeqCst);
+    }
+
+    /// A task's stage, and since when.
+    pub(crate) fn stage(&self, task: Task) -> (&'static str, Duration) {
+        *self.beat(task).at.lock()
+    }
+
+    /// A task is where it was.
+    pub(crate) fn set_stage(&self, task: Task, stage: (&'static str, Duration)) {
+        *self.beat(task).at.lock() = stage;
+    }
+}

@@ -1,0 +1,183 @@
+//! The memory budget and its shares, and when pages are flushed and checkpoints made for it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pleach_core::Prefix;
+
+use super::nodes::Limit;
+use crate::metrics::Counters;
+use crate::options::Options;
+
+/// More room for looked-up values than sessions use.
+const MAX_VALUES: usize = 64 << 20;
+
+/// The budget of one open database.
+pub(crate) struct Budget {
+    /// For everything that grows.
+    bytes: u64,
+    /// A cap on nodes in memory, when the caller named one.
+    nodes: Option<u64>,
+    /// Commits that change a page before it is rewritten.
+    flush_at: u8,
+    /// Bytes of log that make a checkpoint due.
+    log_limit: u64,
+    counters: Arc<Counters>,
+}
+
+impl Budget {
+    pub(crate) fn new(options: &Options, counters: Arc<Counters>) -> Self {
+        Self {
+            bytes: options.cache_bytes,
+            nodes: options.trie_cache,
+            flush_at: options.flush_at,
+            log_limit: options.log_limit,
+            counters,
+        }
+    }
+
+    /// One part in so many of the budget.
+    fn part(&self, of: u64) -> usize {
+        usize::try_from(self.bytes / of).unwrap_or(usize::MAX / 8)
+    }
+
+    /// Budget of the leaf cache: what delta, nodes, the parts below and an index of so many bytes
+    /// leave, and never less than an eighth of all.
+    pub(crate) fn leaf_cache_bytes(&self, index: usize) -> usize {
+        let half = usize::try_from(self.bytes / 2).unwrap_or(usize::MAX);
+        let others = [self.values_bytes(), self.outcome_bytes(), self.sorter_bytes()];
+        let others = others.iter().sum::<usize>() + self.witness_bytes() + index;
+        half.saturating_sub(others).max(half / 4)
+    }
+
+    /// Budget of the arrays of a finish that are kept for the next one.
+    pub(crate) fn outcome_bytes(&self) -> usize {
+        self.part(32)
+    }
+
+    /// Budget of the arrays of a sort that are kept for the next one.
+    pub(crate) fn sorter_bytes(&self) -> usize {
+        self.part(128)
+    }
+
+    /// Budget of the memory of a witness that is kept for the next one.
+    pub(crate) fn witness_bytes(&self) -> usize {
+        self.part(32)
+    }
+
+    /// Budget of the values that were looked up ahead: at the default, 2^17 of them.
+    pub(crate) fn values_bytes(&self) -> usize {
+        self.part(64).min(MAX_VALUES)
+    }
+
+    /// What nodes in memory may take.
+    pub(crate) fn node_limit(&self) -> Limit {
+        Limit { bytes: self.nodes.unwrap_or(self.bytes / 4), named: self.nodes.is_some() }
+    }
+
+    /// Bytes that pending changes may take.
+    pub(crate) fn pending_limit(&self) -> u64 {
+        self.bytes / 4
+    }
+
+    /// Are there more pending changes than there is room for?
+    pub(crate) fn pending_is_full(&self) -> bool {
+        self.pending() > self.pending_limit()
+    }
+
+    /// Are there so many pending changes that pages are read again only to be written?
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.pending() > self.pending_limit() / 8 * 7
+    }
+
+    /// When pages are rewritten now. The more changes pend, the sooner: a page that a commit has just
+    /// changed is in memory, one chosen later has to be read again.
+    pub(crate) fn flush_policy(&self) -> FlushPolicy {
+        FlushPolicy::new(self.flush_at, self.pending(), self.pending_limit())
+    }
+
+    /// Does so much log make a checkpoint due?
+    pub(crate) fn log_is_long(&self, bytes: u64) -> bool {
+        bytes > self.log_limit
+    }
+
+    /// Is there so much log that commits wait for a checkpoint?
+    pub(crate) fn log_is_full(&self, bytes: u64) -> bool {
+        bytes > 2 * self.log_limit
+    }
+
+    fn pending(&self) -> u64 {
+        self.counters.pending_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// How often pages are touched before they are rewritten.
+///
+/// Between a quarter and three quarters of the delta's limit this falls smoothly from the option to
+/// one touch, as a fraction: each page has its own share of it, so that what is written follows what
+/// comes in instead of swinging around a threshold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlushPolicy {
+    /// In 256ths of a touch.
+    touches: u32,
+}
+
+impl FlushPolicy {
+    fn new(flush_at: u8, pending: u64, limit: u64) -> Self {
+        let most = u32::from(flush_at) * 256;
+        let half = (limit / 2).max(1);
+        let over = pending.saturating_sub(limit / 4).min(half);
+        // At most `most - 256`.
+        let sooner = u64::from(most - 256) * over / half;
+        Self { touches: most - u32::try_from(sooner).unwrap_or(most - 256) }
+    }
+
+    /// Is a page ripe that so many commits have changed?
+    #[inline]
+    pub(crate) fn is_due(self, prefix: &Prefix, touches: u8) -> bool {
+        let lead = u64::from_be_bytes(*prefix.first_key().first_chunk().expect("32 bytes"));
+        // Not the bits by which pages are spread, which neighbours share.
+        let share = lead.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+        u32::from(touches) * 256 + u32::try_from(share).unwrap_or(0) >= self.touches
+    }
+
+    /// Touches that no ripe page has fewer of.
+    pub(crate) fn least(self) -> u8 {
+        u8::try_from(self.touches / 256).unwrap_or(u8::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of 1,000 pages with so many touches, how many are ripe?
+    fn ripe(policy: FlushPolicy, touches: u8) -> usize {
+        let page = |index: u16| {
+            let [high, low] = (index * 64).to_be_bytes();
+            let mut key = [0; 32];
+            (key[0], key[1]) = (high, low);
+            Prefix::new(&key, 10)
+        };
+        (0..1000).filter(|index| policy.is_due(&page(*index), touches)).count()
+    }
+
+    #[test]
+    fn pages_ripen_sooner_as_the_delta_fills_and_never_all_at_once() {
+        const LIMIT: u64 = 1 << 20;
+        let at = |percent: u64| FlushPolicy::new(4, LIMIT * percent / 100, LIMIT);
+        assert_eq!((ripe(at(0), 3), ripe(at(25), 3), ripe(at(25), 4)), (0, 0, 1000));
+        assert_eq!((ripe(at(75), 1), ripe(at(100), 1)), (1000, 1000));
+        let mut before = 0;
+        for percent in 25..75 {
+            let policy = at(percent);
+            // A page of each number of touches: the sum is what a batch would write.
+            let now: usize = (1..=4).map(|touches| ripe(policy, touches)).sum();
+            assert!(now >= before && now < before + 1250, "{percent} %: {before} to {now}");
+            assert!((1..policy.least()).all(|touches| ripe(policy, touches) == 0));
+            before = now;
+        }
+        let once = FlushPolicy::new(1, 0, LIMIT);
+        assert_eq!(ripe(once, 1), 1000);
+    }
+}

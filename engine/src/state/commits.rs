@@ -1,0 +1,96 @@
+//! The commits of an open database: their order, the newest of them, what they replaced, and the
+//! overlays that stand on them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use pleach_core::Node;
+use pleach_io::Device;
+
+use super::overlays::{Ancestry, Overlays};
+use super::sequencer::Sequencer;
+use super::undo::Undo;
+use super::view::View;
+
+/// The newest published commit.
+#[derive(Clone, Debug)]
+pub(crate) struct Tip {
+    pub(crate) number: u64,
+    pub(crate) root: Node,
+    pub(crate) blob: Arc<[u8]>,
+}
+
+/// The commits.
+///
+/// Locks: the sequencer's state, then the tip.
+pub(crate) struct Commits<D: Device> {
+    sequencer: Sequencer<D>,
+    tip: Mutex<Tip>,
+    published: AtomicU64,
+    undo: Arc<Undo>,
+    overlays: Arc<Overlays>,
+}
+
+impl<D: Device> Commits<D> {
+    pub(crate) fn new(sequencer: Sequencer<D>, tip: Tip) -> Self {
+        Self {
+            sequencer,
+            published: AtomicU64::new(tip.number),
+            tip: Mutex::new(tip),
+            undo: Arc::default(),
+            overlays: Arc::default(),
+        }
+    }
+
+    /// Orders commits and flushes, and owns the log.
+    pub(crate) fn sequencer(&self) -> &Sequencer<D> {
+        &self.sequencer
+    }
+
+    /// What commits have replaced.
+    pub(crate) fn undo(&self) -> &Undo {
+        &self.undo
+    }
+
+    /// The live overlays.
+    pub(crate) fn overlays(&self) -> &Overlays {
+        &self.overlays
+    }
+
+    /// The newest published commit.
+    pub(crate) fn tip(&self) -> Tip {
+        self.tip.lock().clone()
+    }
+
+    /// Number of the newest published commit.
+    pub(crate) fn published(&self) -> u64 {
+        self.published.load(Ordering::Acquire)
+    }
+
+    /// A commit becomes the newest one. The caller holds the sequencer's lock.
+    pub(crate) fn publish(&self, tip: Tip) {
+        let number = tip.number;
+        *self.tip.lock() = tip;
+        self.published.store(number, Ordering::Release);
+    }
+
+    /// A view of the newest published commit, and its root.
+    pub(crate) fn tip_view(&self) -> (View, Node) {
+        // Under the sequencer's lock, so that number, root and pin belong together.
+        let state = self.sequencer.lock();
+        let (base, root) = {
+            let tip = self.tip.lock();
+            (tip.number, tip.root)
+        };
+        let view = self.view(base, Arc::default());
+        drop(state);
+        (view, root)
+    }
+
+    /// A view of a commit under these overlays. What later commits have replaced is still kept: the
+    /// commit is the newest one, or pinned by somebody else.
+    pub(crate) fn view(&self, base: u64, ancestry: Ancestry) -> View {
+        View::new(base, ancestry, Arc::clone(&self.undo), Arc::clone(&self.overlays))
+    }
+}

@@ -1,0 +1,109 @@
+//! The checkpoints of an open database: superblocks, where a replay starts, and the numbers of flushes
+//! and images.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use pleach_io::Device;
+
+use crate::error::{Error, Result};
+use crate::format::superblock::{Superblock, SuperblockStore};
+
+/// Numbers of flushes and images that are kept for the checkpoint of a close.
+pub(crate) const LAST_NUMBERS: u64 = 16;
+
+/// The checkpoints.
+pub(crate) struct Images<D: Device> {
+    superblocks: Mutex<SuperblockStore<D>>,
+    /// Where a replay of the newest image starts.
+    replay_start: AtomicU64,
+    /// The writable open that this is.
+    incarnation: u32,
+    /// Counter of flush numbers.
+    numbers: AtomicU64,
+}
+
+impl<D: Device> Images<D> {
+    pub(crate) fn new(superblocks: SuperblockStore<D>, incarnation: u32) -> Self {
+        let replay = superblocks.newest().replay.position;
+        Self {
+            superblocks: Mutex::new(superblocks),
+            replay_start: AtomicU64::new(replay),
+            incarnation,
+            numbers: AtomicU64::new(1),
+        }
+    }
+
+    /// The newest superblock.
+    pub(crate) fn newest(&self) -> Superblock {
+        *self.superblocks.lock().newest()
+    }
+
+    /// The writable open that this is.
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    /// Writes the next superblock, which `next` makes of the newest, and syncs it. Gives the position
+    /// from which on the superblock before it wants the log.
+    pub(crate) fn write(&self, next: impl FnOnce(&Superblock) -> Superblock) -> Result<u64> {
+        let mut store = self.superblocks.lock();
+        let before = *store.newest();
+        store.write(&next(&before))?;
+        Ok(before.replay.position)
+    }
+
+    /// Where a replay of the newest image starts.
+    pub(crate) fn replay_start(&self) -> u64 {
+        self.replay_start.load(Ordering::Acquire)
+    }
+
+    /// A replay starts here from now on.
+    pub(crate) fn set_replay_start(&self, position: u64) {
+        self.replay_start.store(position, Ordering::Release);
+    }
+
+    /// A number for the next flush or image, (incarnation, counter): never used before, and never
+    /// another incarnation's. The last `kept` numbers of this open are left to others.
+    pub(crate) fn next_number(&self, kept: u64) -> Result<u64> {
+        let counter = next_number(&self.numbers, u64::from(u32::MAX) - kept)?;
+        Ok(u64::from(self.incarnation) << 32 | counter)
+    }
+
+    /// The counter in the next number.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.load(Ordering::Relaxed)
+    }
+}
+
+/// The counter's next number, which is at most `last`.
+fn next_number(counter: &AtomicU64, last: u64) -> Result<u64> {
+    let next = |number| (number <= last).then_some(number + 1);
+    counter
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        .map_err(|_| Error::FlushNumbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flush_numbers_end_and_never_run_into_the_incarnation() {
+        let last = u64::from(u32::MAX);
+        let counter = AtomicU64::new(last - LAST_NUMBERS);
+        assert_eq!(
+            next_number(&counter, last - LAST_NUMBERS).expect("the last"),
+            last - LAST_NUMBERS
+        );
+        for _ in 0..3 {
+            assert!(matches!(next_number(&counter, last - LAST_NUMBERS), Err(Error::FlushNumbers)));
+        }
+        // A close has some left, and they end, too.
+        for number in last - LAST_NUMBERS + 1..=last {
+            assert_eq!(next_number(&counter, last).expect("kept"), number);
+        }
+        assert!(matches!(next_number(&counter, last), Err(Error::FlushNumbers)));
+        assert_eq!(counter.load(Ordering::Relaxed), last + 1);
+    }
+}

@@ -1,0 +1,128 @@
+//! The index of an open database: which region covers a key, and where its page is.
+//!
+//! Invariants:
+//! * regions tile the key space;
+//! * a region is retired under its write lock, which is held until the index without it is published;
+//! * whoever replaces regions holds [`Index::hold_structure`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::{Mutex, MutexGuard};
+use pleach_beatree::{Region, RegionState, Top};
+use pleach_core::{Key, Prefix};
+
+use crate::error::hex;
+
+/// How often a region can be found retired before the one in its place is found.
+///
+/// A region is retired under its write lock, which is held until the index without it is published. So
+/// who finds it retired finds another one the next time, and that one was retired in turn only if
+/// another flush was published in between. Each replaced the one before by a deeper one; a prefix has
+/// 255 bits at most, and a load replaces the only region once. However slow a reader is, it comes
+/// to an end; a region that is retired in the index is a defect of this program, and waiting for
+/// another would be for ever.
+const REPLACED: usize = 258;
+
+/// Where a key's page is, as far as the index knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Located {
+    pub(crate) place: u32,
+    pub(crate) tag: u32,
+}
+
+/// The regions, and which of their pages are due for a flush.
+pub(crate) struct Index {
+    top: ArcSwap<Top>,
+    /// Held by a flush while it changes cuts, and by a commit that was overtaken too often.
+    structure: Mutex<()>,
+    /// Prefixes of pages that enough commits have changed.
+    due: Mutex<VecDeque<Prefix>>,
+}
+
+impl Index {
+    /// The index of these regions, of which the pages that `is_due` says are due from the start.
+    pub(crate) fn new(top: Top, is_due: impl Fn(&Prefix, u8) -> bool) -> Self {
+        let mut due = VecDeque::new();
+        for region in top.regions() {
+            let state = region.read();
+            let children = (0..state.cuts.len())
+                .map(|child| (state.cuts.prefix(child), state.touches[child]))
+                .filter(|(prefix, commits)| is_due(prefix, *commits));
+            due.extend(children.map(|(prefix, _)| prefix));
+        }
+        Self { top: ArcSwap::from_pointee(top), structure: Mutex::new(()), due: Mutex::new(due) }
+    }
+
+    /// The regions as they are now, for a lookup or a few.
+    #[inline]
+    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<Top>> {
+        self.top.load()
+    }
+
+    /// The regions as they are now, to be kept.
+    pub(crate) fn load_full(&self) -> Arc<Top> {
+        self.top.load_full()
+    }
+
+    /// While this is held nobody else splits, merges or replaces pages and regions.
+    pub(crate) fn hold_structure(&self) -> MutexGuard<'_, ()> {
+        self.structure.lock()
+    }
+
+    /// Publishes other regions; gives those before. The caller holds the structure.
+    pub(crate) fn publish(&self, top: Top) -> Arc<Top> {
+        debug_assert!(self.structure.try_lock().is_none(), "the structure is held");
+        self.top.swap(Arc::new(top))
+    }
+
+    /// The region that covers a key; the closure sees it with its state locked. A region that
+    /// was replaced in between is looked up again.
+    ///
+    /// # Panics
+    /// When regions of the index are retired, which nobody does: see [`REPLACED`].
+    pub(crate) fn in_region<T>(
+        &self,
+        key: &Key,
+        mut read: impl FnMut(&Arc<Region>, &RegionState) -> T,
+    ) -> T {
+        for _ in 0..REPLACED {
+            let top = self.top.load();
+            let region = top.region(key);
+            let state = region.read();
+            if !state.retired {
+                return read(region, &state);
+            }
+        }
+        panic!("the region over {} was retired and not replaced", hex(key));
+    }
+
+    /// Where a key's page is; `None` when it has none.
+    pub(crate) fn locate(&self, key: &Key) -> Option<Located> {
+        self.in_region(key, |_, state| located(state, state.cuts.find(key)))
+    }
+
+    /// These pages are due for a flush.
+    pub(crate) fn make_due(&self, prefixes: impl IntoIterator<Item = Prefix>) {
+        self.due.lock().extend(prefixes);
+    }
+
+    /// Takes up to `count` of the pages that are due, in the order in which they became so.
+    pub(crate) fn take_due(&self, count: usize) -> Vec<Prefix> {
+        let mut due = self.due.lock();
+        let count = due.len().min(count);
+        due.drain(..count).collect()
+    }
+
+    /// The pages that are due.
+    pub(crate) fn due(&self) -> Vec<Prefix> {
+        self.due.lock().iter().copied().collect()
+    }
+}
+
+/// Where a child's page is; `None` when it has none.
+#[inline]
+pub(crate) fn located(state: &RegionState, child: usize) -> Option<Located> {
+    state.cuts.place(child).map(|place| Located { place, tag: state.cuts.tag(child) })
+}

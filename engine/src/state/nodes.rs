@@ -1,0 +1,508 @@
+//! Nodes of regions beyond memory: they leave to a page file and come back when they are needed.
+//!
+//! A region's nodes may leave when a page on the device has the same: the branch page of the last
+//! image, or one written to the spill file for this purpose. The spill file belongs to one open
+//! of the database and no recovery reads it.
+//!
+//! Invariants:
+//! * `paged_at` of a region names a page with exactly its present nodes; whatever changes them
+//!   clears it;
+//! * no region names a page of the image file that the next checkpoint writes: each finished
+//!   checkpoint moves all regions to its own file;
+//! * nodes do not leave while a finish or a commit is under way ([`NodeStore::keep_nodes`]).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
+use pleach_beatree::region::{NodeFile, NodePlace, Nodes};
+use pleach_beatree::split::region_node;
+use pleach_beatree::{Region, RegionState};
+use pleach_core::fold::Folder;
+use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
+use pleach_core::page::{FileKind, Identity};
+use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_io::{Device, OpenMode, PageBuf, Runtime};
+
+use super::in_flight::PageId;
+use super::index::{Index, Located};
+use super::quarantine::{Quarantined, Why};
+use super::store::Store;
+use crate::error::{Error, Result, hex};
+use crate::format::names::{ImageFile, LEAF_FILE, SPILL_FILE, image_name};
+use crate::metrics::Counters;
+
+/// Bytes of nodes for each leaf page: its own, and its share of the region's treelet.
+const NODE_BYTES: u64 = 56;
+
+/// How often somebody may come in between when nodes are brought in. While a batch is under way
+/// ([`NodeStore::keep_nodes`]) no nodes leave, and each round costs the others a flush's or a
+/// checkpoint's end: whoever is overtaken so often will not get on.
+const ROUNDS: usize = 64;
+
+/// The nodes of regions: in memory, or in branch pages on the device.
+pub(crate) struct NodeStore<D: Device, R: Runtime> {
+    images: [D::File; 2],
+    spill: D::File,
+    pages: Mutex<SpillPages>,
+    /// Read while nodes must stay, written while they leave.
+    gate: RwLock<()>,
+    /// Held while a region's nodes get another place on the device.
+    moves: Mutex<()>,
+    /// Region at which the next search for nodes that may leave begins.
+    hand: Mutex<usize>,
+    /// Pages spilled.
+    spills: AtomicU64,
+    limit: Limit,
+    store: Arc<Store<D, R>>,
+    index: Arc<Index>,
+    counters: Arc<Counters>,
+}
+
+/// What nodes in memory may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) bytes: u64,
+    /// Did the caller name it? Then it is kept whatever the number of pages.
+    pub(crate) named: bool,
+}
+
+#[derive(Default)]
+struct SpillPages {
+    free: Vec<u64>,
+    next: u64,
+}
+
+impl<D: Device, R: Runtime> NodeStore<D, R> {
+    /// Opens the files; whatever an earlier open has spilled is dead.
+    pub(crate) fn open(
+        store: Arc<Store<D, R>>,
+        index: Arc<Index>,
+        counters: Arc<Counters>,
+        limit: Limit,
+    ) -> Result<Self> {
+        let device = store.device();
+        let open = |file| device.open(image_name(file), OpenMode::Read);
+        let images = [open(ImageFile::A)?, open(ImageFile::B)?];
+        let spill = if device.list()?.iter().any(|name| name == SPILL_FILE) {
+            device.open(SPILL_FILE, OpenMode::Write)?
+        } else {
+            device.open(SPILL_FILE, OpenMode::CreateNew)?
+        };
+        device.set_len(&spill, 0)?;
+        Ok(Self {
+            images,
+            spill,
+            pages: Mutex::new(SpillPages::default()),
+            gate: RwLock::new(()),
+            moves: Mutex::new(()),
+            hand: Mutex::new(0),
+            spills: AtomicU64::new(0),
+            limit,
+            store,
+            index,
+            counters,
+        })
+    }
+
+    /// The file behind a place.
+    pub(crate) fn file(&self, place: &NodePlace) -> &D::File {
+        match place.file {
+            NodeFile::ImageA => &self.images[0],
+            NodeFile::ImageB => &self.images[1],
+            NodeFile::Spill => &self.spill,
+        }
+    }
+
+    fn take_page(&self) -> u64 {
+        let mut pages = self.pages.lock();
+        pages.free.pop().unwrap_or_else(|| {
+            pages.next += 1;
+            pages.next - 1
+        })
+    }
+
+    fn give_page(&self, page: u64) {
+        self.pages.lock().free.push(page);
+    }
+
+    /// While this is held, nodes in memory stay there.
+    pub(crate) fn keep_nodes(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read_recursive()
+    }
+
+    /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page
+    /// cannot be used they are folded from the leaf pages.
+    pub(crate) fn make_resident<H: Hasher>(&self, key: &Key) -> Result<()> {
+        for _ in 0..ROUNDS {
+            let away = self.index.in_region(key, |region, state| match &state.nodes {
+                Nodes::Resident(_) => None,
+                Nodes::Paged(place) => Some((Arc::clone(region), *place)),
+            });
+            let Some((region, place)) = away else { return Ok(()) };
+            let id = PageId::Nodes(place);
+            let mut claim = self.store.in_flight().claim(id);
+            if claim.is_none() {
+                self.store.in_flight().wait(id);
+                if !matches!(&region.read().nodes, Nodes::Paged(at) if *at == place) {
+                    continue;
+                }
+                claim = self.store.in_flight().claim(id);
+            }
+            let mut buf = self.store.buffers().take();
+            let file = self.file(&place);
+            let read = self.store.device().read_at(file, &mut buf, place.page * 4096);
+            let installed =
+                read.map_err(Error::from).and_then(|()| self.install_nodes(&region, &place, &buf));
+            self.store.buffers().give(buf);
+            drop(claim);
+            if let Err(error) = installed {
+                self.fold_nodes::<H>(&region, &place).map_err(|also| {
+                    tracing::debug!(%also, "nodes cannot be folded anew either");
+                    error
+                })?;
+            }
+        }
+        Err(Error::Corrupt(format!("the nodes over {} leave as fast as they come", hex(key))))
+    }
+
+    /// Nodes whose page cannot be used, from the leaf pages and what pends on them; they must fold to
+    /// the region's own.
+    fn fold_nodes<H: Hasher>(&self, region: &Region, place: &NodePlace) -> Result<()> {
+        let _guard = self.store.enter();
+        let mut folder = Folder::<H>::new();
+        for _ in 0..ROUNDS {
+            let mut children: Vec<(Prefix, Option<Located>, Vec<Patch>)> = Vec::new();
+            let position = {
+                let state = region.read();
+                if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+                    return Ok(());
+                }
+                for cut in state.cuts.iter() {
+                    let mut patches = Vec::new();
+                    state.patches(&cut.prefix, &mut patches);
+                    let at = cut.place.map(|place| Located { place, tag: cut.tag });
+                    children.push((cut.prefix, at, patches));
+                }
+                state.position
+            };
+            folder.clear();
+            for (prefix, at, patches) in &children {
+                let page = at.as_ref().map(|at| self.store.leaf(at)).transpose()?;
+                let view = page.as_ref().map(|page| page.view());
+                let standing = Standing { at: prefix, leaf: view.as_ref(), patches, treelet: None };
+                folder.begin(prefix.len());
+                fold_leaf(&mut folder, &standing, 0, &[], &mut Vec::new());
+                folder.end().expect("no terminal is placed here");
+            }
+            folder.run();
+            let nodes: Vec<Node> = (0..children.len()).map(|fold| folder.node(fold)).collect();
+            let mut state = region.write();
+            if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+                return Ok(());
+            }
+            if state.position != position {
+                // A commit or a flush came in between.
+                continue;
+            }
+            if region_node::<H>(&state.cuts, &nodes) != state.own {
+                return Err(Error::Corrupt(format!(
+                    "the pages below {:?} do not fold to its node",
+                    region.prefix()
+                )));
+            }
+            tracing::warn!(prefix = ?region.prefix(), "nodes were folded anew: their page is bad");
+            state.nodes = Nodes::Resident(nodes);
+            state.paged_at = None;
+            return Ok(());
+        }
+        Err(Error::Corrupt(format!("{:?} changes faster than it is folded", region.prefix())))
+    }
+
+    /// Puts nodes that were read back into their region, unless it has changed meanwhile.
+    pub(crate) fn install_nodes(
+        &self,
+        region: &Region,
+        place: &NodePlace,
+        buf: &PageBuf,
+    ) -> Result<()> {
+        Counters::add(&self.counters.upper_trie_pages_read, 1);
+        let mut state = region.write();
+        if !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+            return Ok(());
+        }
+        let mut nodes = Vec::with_capacity(state.cuts.len());
+        self.parse_nodes(region, state.cuts.len(), place, buf, &mut nodes)?;
+        state.nodes = Nodes::Resident(nodes);
+        state.paged_at = Some(*place);
+        drop(state);
+        self.store.read_well(file_name(place.file), place.page);
+        Ok(())
+    }
+
+    /// Reads nodes that are away, for a copy; in memory they are not, before and after. Says whether
+    /// these are still the region's.
+    pub(crate) fn read_nodes(
+        &self,
+        region: &Region,
+        place: &NodePlace,
+        nodes: &mut Vec<Node>,
+    ) -> Result<bool> {
+        let mut buf = self.store.buffers().take();
+        let read = self.store.device().read_at(self.file(place), &mut buf, place.page * 4096);
+        let parsed = read.map_err(Error::from).and_then(|()| {
+            Counters::add(&self.counters.upper_trie_pages_read, 1);
+            let state = region.read();
+            if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+                return Ok(false);
+            }
+            self.parse_nodes(region, state.cuts.len(), place, &buf, nodes).map(|()| true)
+        });
+        self.store.buffers().give(buf);
+        parsed
+    }
+
+    /// The nodes in a region's branch page.
+    fn parse_nodes(
+        &self,
+        region: &Region,
+        children: usize,
+        place: &NodePlace,
+        buf: &PageBuf,
+        nodes: &mut Vec<Node>,
+    ) -> Result<()> {
+        let (file, page) = (file_name(place.file), place.page);
+        let view = BranchView::parse(buf.page(0), &identity(self.store.database(), place))
+            .map_err(|error| Error::Page { file, page, error })?;
+        let found = pleach_core::page::header::tag(buf.page(0));
+        if found != place.tag {
+            return Err(Error::StalePage { file, page, expected: place.tag, found });
+        }
+        if view.prefix() != *region.prefix() || view.len() != children {
+            return Err(Error::Corrupt(format!("page {page} of {file} belongs to another region")));
+        }
+        nodes.clear();
+        nodes.extend(view.iter().map(|(_, entry)| entry.node));
+        Ok(())
+    }
+
+    /// Lets nodes leave while they take more than their share. Says whether it did anything; it
+    /// does nothing while a batch is under way.
+    pub(crate) fn evict_nodes(&self) -> Result<bool> {
+        let top = self.index.load_full();
+        let regions = top.regions();
+        let resident = |region: &Arc<Region>| match &region.read().nodes {
+            Nodes::Resident(nodes) => nodes.len() as u64 * 32,
+            Nodes::Paged(_) => 0,
+        };
+        let mut bytes: u64 = regions.iter().map(resident).sum();
+        let limit = self.limit.bytes;
+        if bytes <= limit {
+            return Ok(false);
+        }
+        let mut hand = self.hand.lock();
+        for _ in 0..regions.len() {
+            if bytes <= limit {
+                break;
+            }
+            let region = &regions[*hand % regions.len()];
+            *hand = (*hand + 1) % regions.len();
+            let size = resident(region);
+            match self.evict(region)? {
+                Some(true) => bytes = bytes.saturating_sub(size),
+                Some(false) => {}
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets one region's nodes leave; `None` when a batch is under way.
+    fn evict(&self, region: &Region) -> Result<Option<bool>> {
+        // Nodes are needed between a finish and its commit's publication.
+        let Some(_gate) = self.gate.try_write() else { return Ok(None) };
+        // A checkpoint moves regions to its own image: not at the same time.
+        let _moves = self.moves.lock();
+        let (spilled, position) = {
+            let state = region.read();
+            if matches!(state.nodes, Nodes::Paged(_)) || state.retired {
+                return Ok(Some(false));
+            }
+            let position = state.position;
+            let away = state.paged_at.is_some();
+            (if away { None } else { self.spill(region, state)? }, position)
+        };
+        let mut state = region.write();
+        if let Some(place) = spilled {
+            // The page is this region's from now on, whether its nodes leave or not.
+            state.spill_page = Some(place.page);
+        }
+        let place = state.paged_at.or(spilled);
+        let Some(place) = place.filter(|_| state.position == position && !state.retired) else {
+            return Ok(Some(false));
+        };
+        state.paged_at = Some(place);
+        state.nodes = Nodes::Paged(place);
+        state.treelet = None;
+        Ok(Some(true))
+    }
+
+    /// Writes a region's branch page to the spill file; `None` when the device has no room, so
+    /// that the nodes stay.
+    fn spill(
+        &self,
+        region: &Region,
+        state: parking_lot::RwLockReadGuard<'_, RegionState>,
+    ) -> Result<Option<NodePlace>> {
+        let Nodes::Resident(nodes) = &state.nodes else { unreachable!("just checked") };
+        let own = state.spill_page;
+        let page = own.unwrap_or_else(|| self.take_page());
+        let mut place = NodePlace { file: NodeFile::Spill, page, tag: 0 };
+        let mut buf = self.store.buffers().take();
+        let header = BranchHeader {
+            identity: identity(self.store.database(), &place),
+            // No flush: the file belongs to this open, and nobody else reads it.
+            flush: self.spills.fetch_add(1, Ordering::Relaxed),
+            namespace: 0,
+            prefix: *region.prefix(),
+            level: 1,
+            position: state.position,
+        };
+        // They fit: what a flush lets grow too large is replaced before anybody sees it.
+        let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
+        for (cut, node) in state.cuts.iter().zip(nodes) {
+            let place = cut.place.map(u64::from);
+            builder.push(&Entry { depth: cut.prefix.len(), place, tag: cut.tag, node: *node });
+        }
+        place.tag = builder.seal();
+        drop(state);
+        let written = self.store.device().write_at(&self.spill, &buf, 1, place.page * 4096);
+        if written.as_ref().is_err_and(pleach_io::IoError::is_full) {
+            if own.is_none() {
+                self.give_page(page);
+            }
+            return Ok(None);
+        }
+        written?;
+        Counters::add(&self.counters.image_bytes, 4096);
+        self.store.buffers().give(buf);
+        Ok(Some(place))
+    }
+
+    /// A checkpoint has written this region's branch page: its nodes may leave to it.
+    pub(crate) fn checkpointed(&self, key: &Key, position: u64, place: NodePlace) {
+        let _moves = self.moves.lock();
+        let region = self.index.in_region(key, |region, _| Arc::clone(region));
+        let mut state = region.write();
+        if state.retired || state.position != position {
+            return;
+        }
+        if let Some(page) = state.spill_page.take() {
+            self.give_page(page);
+        }
+        state.paged_at = Some(place);
+        if let Nodes::Paged(at) = &mut state.nodes {
+            *at = place;
+        }
+    }
+
+    /// Are the nodes of a region over its limit worth a look? Cheap, for the flusher's idle step.
+    pub(crate) fn may_evict(&self) -> bool {
+        self.limit.named
+            || self.counters.leaf_pages.load(Ordering::Relaxed) * NODE_BYTES > self.limit.bytes
+    }
+
+    /// Is the page of a region's nodes aside?
+    pub(crate) fn nodes_are_aside(&self, state: &RegionState) -> bool {
+        let Nodes::Paged(at) = &state.nodes else { return false };
+        self.store.quarantine().keeps(file_name(at.file), at.page, false)
+    }
+
+    /// Brings the nodes of the region over a key into memory for the flush, unless they are aside; a
+    /// failure sets them aside.
+    pub(crate) fn bring_nodes<H: Hasher>(&self, key: &Key) -> Result<()> {
+        let away = self.index.in_region(key, |region, state| match &state.nodes {
+            Nodes::Resident(_) => None,
+            Nodes::Paged(at) => Some(((file_name(at.file), at.page), *region.prefix())),
+        });
+        let Some((page, prefix)) = away else { return Ok(()) };
+        if let Some(error) = self.store.quarantine().error_of(page) {
+            return Err(error);
+        }
+        self.make_resident::<H>(key).inspect_err(|error| {
+            self.store.set_aside(page, prefix, error.clone(), Why::Unreadable);
+        })
+    }
+
+    /// Reads nodes that are away, for an image. A page that is aside is tried all the same: whoever
+    /// closes waits for no trial, and an image lacks all regions when it lacks one. Says whether they
+    /// were read; otherwise they have been folded and are in memory, or the region has changed.
+    pub(crate) fn nodes_for_image<H: Hasher>(
+        &self,
+        region: &Region,
+        at: &NodePlace,
+        nodes: &mut Vec<Node>,
+    ) -> Result<bool> {
+        let (page, prefix) = ((file_name(at.file), at.page), *region.prefix());
+        let read = if let Ok(read) = self.read_nodes(region, at, nodes) {
+            read
+        } else {
+            self.make_resident::<H>(prefix.first_key()).inspect_err(|error| {
+                self.store.set_aside(page, prefix, error.clone(), Why::Unreadable);
+            })?;
+            false
+        };
+        self.node_page_is_back(page);
+        Ok(read)
+    }
+
+    /// Tries the node pages that are aside, for an image that is about to be begun.
+    pub(crate) fn try_nodes_aside<H: Hasher>(&self) -> Result<()> {
+        if self.store.quarantine().len() == 0 {
+            return Ok(());
+        }
+        for Quarantined { file, page, prefix, .. } in self.store.quarantine().list() {
+            if file == LEAF_FILE {
+                continue;
+            }
+            let named =
+                self.index.in_region(prefix.first_key(), |region, state| match &state.nodes {
+                    Nodes::Paged(at) if (file_name(at.file), at.page) == (file, page) => {
+                        Some((Arc::clone(region), *at))
+                    }
+                    _ => None,
+                });
+            match named {
+                Some((region, at)) => {
+                    self.nodes_for_image::<H>(&region, &at, &mut Vec::new())?;
+                }
+                // In memory, or on another page.
+                None => self.node_page_is_back((file, page)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A page of nodes is readable, or nobody needs it any more.
+    fn node_page_is_back(&self, (file, page): (&'static str, u64)) {
+        if self.store.quarantine().suspects(file, page) {
+            self.store.quarantine().forget(file, page);
+            self.store.is_back(file, Prefix::ROOT);
+        }
+    }
+}
+
+/// The name that messages use.
+pub(crate) fn file_name(file: NodeFile) -> &'static str {
+    match file {
+        NodeFile::ImageA => image_name(ImageFile::A),
+        NodeFile::ImageB => image_name(ImageFile::B),
+        NodeFile::Spill => SPILL_FILE,
+    }
+}
+
+fn identity(database: u64, place: &NodePlace) -> Identity {
+    let kind = if place.file == NodeFile::Spill { FileKind::Spill } else { FileKind::Image };
+    Identity { kind, page_no: place.page, db_id: database }
+}

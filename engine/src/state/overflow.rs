@@ -1,0 +1,145 @@
+//! Values too long for a page: in extents of the overflow file, named by a cell.
+//!
+//! A value's pages are stream pages of the overflow file; the cell keeps its length, its hash and
+//! the runs. Who writes a value syncs the file before anything durable names it: a commit record
+//! for values over 64 KiB, a location record for the others.
+
+use std::sync::Arc;
+
+use pleach_beatree::stored::{LargeValue, overflow_cell};
+use pleach_beatree::{Stored, Value};
+use pleach_core::Hasher;
+use pleach_core::page::overflow::{OverflowCell, Run};
+use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
+use pleach_core::page::{FileKind, Identity};
+use pleach_io::{Device, PageBuf, Runtime};
+
+use super::State;
+use super::space::Tentative;
+use crate::error::{Error, Result, full_or};
+use crate::format::names::OVERFLOW_FILE;
+
+/// Pages of one write or read.
+const RUN_PAGES: usize = 256;
+
+/// Writes a value (unsynced) and gives the cell that names it.
+pub(crate) fn write<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    tentative: &mut Tentative<'_, D>,
+    large: &LargeValue,
+    flush: u64,
+) -> Result<Arc<[u8]>> {
+    let pages = large.bytes.len().div_ceil(stream::PAYLOAD);
+    let runs = db.space.allocate_overflow(pages, tentative)?;
+    let mut chunks = large.bytes.chunks(stream::PAYLOAD);
+    let mut index = 0u32;
+    for run in &runs {
+        let mut at = run.start;
+        let mut left = run.pages as usize;
+        while left > 0 {
+            let count = left.min(RUN_PAGES);
+            let mut buf = PageBuf::zeroed(count);
+            for page in 0..count {
+                let header = StreamHeader {
+                    identity: overflow_identity(db.store.database(), at + page as u64),
+                    flush,
+                    namespace: 0,
+                    stream: StreamId::Value,
+                    index,
+                };
+                stream::build(buf.page_mut(page), &header, chunks.next().unwrap_or_default());
+                index += 1;
+            }
+            let written =
+                db.store.device().write_at(db.space.overflow_file(), &buf, count, at * 4096);
+            written.map_err(full_or).inspect_err(|error| {
+                // A file system that copies on writing may have no room for what is reserved. Nothing
+                // names the runs yet: they are given back.
+                if !matches!(error, Error::Full(_)) {
+                    db.poison(error);
+                }
+            })?;
+            at += count as u64;
+            left -= count;
+        }
+    }
+    let mut cell = Vec::new();
+    OverflowCell::encode(large.bytes.len() as u64, &large.hash, &runs, &mut cell).map_err(
+        |error| Error::Corrupt(format!("a long value's extents cannot be named: {error}")),
+    )?;
+    Ok(cell.into())
+}
+
+/// The value behind a stored state.
+pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    stored: Stored,
+) -> Result<Option<Value>> {
+    match stored {
+        Stored::Absent => Ok(None),
+        Stored::Inline(value) => Ok(Some(value)),
+        Stored::Large(large) => Ok(Some(large.bytes.clone())),
+        Stored::Overflow(raw) => read::<H, D, R>(db, &raw).map(Some),
+    }
+}
+
+/// Reads a value; every page and the value's hash are checked.
+fn read<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, raw: &[u8]) -> Result<Value> {
+    read_from::<H, D>(db.store.device(), db.space.overflow_file(), db.store.database(), raw)
+}
+
+/// The same from a file that is open for reading.
+pub(crate) fn read_from<H: Hasher, D: Device>(
+    device: &D,
+    file: &D::File,
+    database: u64,
+    raw: &[u8],
+) -> Result<Value> {
+    let cell = overflow_cell(raw);
+    let total = usize::try_from(cell.total_len())
+        .map_err(|_| Error::Corrupt("a value over 4 GiB".to_owned()))?;
+    let mut bytes = Vec::with_capacity(total);
+    let mut index = 0u32;
+    for run in cell.runs() {
+        let mut at = run.start;
+        let mut left = run.pages as usize;
+        while left > 0 {
+            let count = left.min(RUN_PAGES);
+            let mut buf = PageBuf::zeroed(count);
+            device.read_at(file, &mut buf, at * 4096)?;
+            for page in 0..count {
+                let place = at + page as u64;
+                let view =
+                    StreamView::parse(buf.page(page), &overflow_identity(database, place))
+                        .map_err(|error| Error::Page { file: OVERFLOW_FILE, page: place, error })?;
+                if view.stream() != StreamId::Value || view.index() != index {
+                    return Err(Error::Corrupt(format!(
+                        "page {place} of {OVERFLOW_FILE} belongs to another value"
+                    )));
+                }
+                bytes.extend_from_slice(view.payload());
+                index += 1;
+            }
+            at += count as u64;
+            left -= count;
+        }
+    }
+    if bytes.len() != total || H::hash(&bytes) != cell.value_hash() {
+        return Err(Error::Corrupt(
+            "a long value does not have the hash that its cell names".to_owned(),
+        ));
+    }
+    Ok(Value::from(bytes))
+}
+
+fn overflow_identity(database: u64, place: u64) -> Identity {
+    Identity { kind: FileKind::Overflow, page_no: place, db_id: database }
+}
+
+/// The runs that a stored state occupies in the overflow file.
+pub(crate) fn runs(stored: &Stored) -> Vec<Run> {
+    match stored {
+        Stored::Overflow(raw) => overflow_cell(raw).runs().collect(),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,241 @@
+//! The one way in which many pages are read at once: a ring, what each of its slots reads, and the table
+//! of pages in flight.
+//!
+//! A caller asks ([`PageReader::ask`]), goes on with something else, and takes what has landed
+//! ([`PageReader::poll`], [`PageReader::wait`]): checked, and in the cache or in its region. With each page
+//! comes back what the caller wanted it for. A page that somebody else is reading is not asked for; the
+//! caller hears so ([`Asked::Elsewhere`]) and comes for it with [`Store::leaf`](super::store::Store::leaf)
+//! or [`NodeStore::make_resident`](super::nodes::NodeStore::make_resident), which wait for it. It does so
+//! when it has nothing in flight itself, so that no two readers wait for each other.
+//!
+//! Reads go into registered memory, a page for each slot, which the kernel pins once
+//! (`docs/decisions/0001`). A page is copied into the cache, so the slot's memory is free again at once.
+
+use std::sync::Arc;
+
+use pleach_beatree::Region;
+use pleach_beatree::cache::CachedPage;
+use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_io::{Completion, Device, PageBuf, PagePool, Queue, Request, Runtime, Transfer};
+
+use super::in_flight::{Claim, InFlight, PageId, Reading};
+use super::index::Located;
+use super::nodes::NodeStore;
+use super::store::Store;
+use crate::error::{Error, Result};
+
+/// Those who wait are told of so many pages at once: a wake-up costs more than a page, and who was told
+/// of one would wait for the next.
+const TOLD: usize = 32;
+
+/// A page that a reader is asked for.
+#[derive(Clone, Debug)]
+pub(crate) enum Wanted {
+    /// A leaf page.
+    Leaf(Located),
+    /// The branch page with a region's nodes.
+    Nodes(Arc<Region>, NodePlace),
+}
+
+/// What came of asking.
+#[derive(Debug)]
+pub(crate) enum Asked<T> {
+    /// It is on its way.
+    InFlight,
+    /// It has landed since the caller looked.
+    Landed(T, Landed),
+    /// Somebody else reads it. What the caller wanted it for comes back.
+    Elsewhere(T),
+}
+
+/// A page that has landed.
+#[derive(Debug)]
+pub(crate) enum Landed {
+    /// A leaf page, in the cache.
+    Leaf(Located, Arc<CachedPage>),
+    /// Nodes, in their region if they are still its own.
+    Nodes,
+}
+
+/// Reads pages through a ring. One thread uses it: a ring has a single issuer.
+pub(crate) struct PageReader<D: Device, R: Runtime, T> {
+    /// The first field: nothing is in flight any more when the claims go.
+    queue: D::Queue,
+    slots: Vec<Option<Slot<R, T>>>,
+    free: Vec<usize>,
+    memory: PagePool,
+    reading: Reading,
+    in_flight: Arc<InFlight<R>>,
+    /// Pages that have landed since those who wait were told.
+    untold: usize,
+}
+
+struct Slot<R: Runtime, T> {
+    wanted: Wanted,
+    purpose: T,
+    claim: Claim<R>,
+}
+
+impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
+    /// A reader of up to `depth` pages at once.
+    pub(crate) fn new(store: &Store<D, R>, depth: usize, reading: Reading) -> Result<Self> {
+        let mut queue = store.device().queue(depth)?;
+        let memory = PagePool::new(1, depth);
+        queue.register(&memory);
+        Ok(Self {
+            queue,
+            slots: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            memory,
+            reading,
+            in_flight: Arc::clone(store.in_flight()),
+            untold: 0,
+        })
+    }
+
+    /// Pages that are on their way.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    /// Can another page be asked for?
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Asks for a page, unless somebody else does. The device hears of it with [`Self::submit`] or
+    /// [`Self::wait`].
+    ///
+    /// # Panics
+    /// When there is no room.
+    pub(crate) fn ask(
+        &mut self,
+        store: &Store<D, R>,
+        nodes: &NodeStore<D, R>,
+        wanted: Wanted,
+        purpose: T,
+    ) -> Asked<T> {
+        let (id, file, page) = match &wanted {
+            Wanted::Leaf(at) => (PageId::Leaf(at.place), store.leaf_file(), u64::from(at.place)),
+            Wanted::Nodes(_, place) => (PageId::Nodes(*place), nodes.file(place), place.page),
+        };
+        let Some(claim) = self.in_flight.claim(id) else { return Asked::Elsewhere(purpose) };
+        // Looked at again: whoever read it may have come to the end just now.
+        match &wanted {
+            Wanted::Leaf(at) => {
+                if let Some(page) = store.cache().get(at.place, at.tag) {
+                    return Asked::Landed(purpose, Landed::Leaf(*at, page));
+                }
+            }
+            Wanted::Nodes(region, place) => {
+                if !matches!(&region.read().nodes, Nodes::Paged(at) if at == place) {
+                    return Asked::Landed(purpose, Landed::Nodes);
+                }
+            }
+        }
+        let slot = self.free.pop().expect("the caller has seen that there is room");
+        if let Wanted::Leaf(_) = wanted {
+            store.count_miss(self.reading);
+        }
+        self.queue.push(Request {
+            file: file.clone(),
+            transfer: Transfer::Read,
+            offset: page * 4096,
+            buf: self.memory.take().expect("as many pages as slots"),
+            token: slot as u64,
+        });
+        self.slots[slot] = Some(Slot { wanted, purpose, claim });
+        Asked::InFlight
+    }
+
+    /// Is this page of nodes being read through this reader?
+    pub(crate) fn reads_nodes(&self, place: &NodePlace) -> bool {
+        let same = |slot: &Slot<R, T>| matches!(&slot.wanted, Wanted::Nodes(_, at) if at == place);
+        self.slots.iter().flatten().any(same)
+    }
+
+    /// Hands what was asked for to the device, without waiting.
+    pub(crate) fn submit(&mut self) -> Result<()> {
+        Ok(self.queue.submit()?)
+    }
+
+    /// A page that has landed, without waiting.
+    pub(crate) fn poll(
+        &mut self,
+        store: &Store<D, R>,
+        nodes: &NodeStore<D, R>,
+    ) -> Option<(T, Result<Landed>)> {
+        let completion = self.queue.poll()?;
+        Some(self.take(store, nodes, completion))
+    }
+
+    /// Waits until `count` pages have landed, or all that are on their way, and gives one of them; the
+    /// others are polled. `None` when nothing is on its way.
+    ///
+    /// # Errors
+    /// Of the ring: nothing is known of what is in flight, and the reader is to be dropped.
+    #[expect(
+        clippy::type_complexity,
+        reason = "a page or its error, or nothing, or the ring's error"
+    )]
+    pub(crate) fn wait(
+        &mut self,
+        store: &Store<D, R>,
+        nodes: &NodeStore<D, R>,
+        count: usize,
+    ) -> Result<Option<(T, Result<Landed>)>> {
+        let completion = self.queue.wait_for(count)?;
+        Ok(completion.map(|completion| self.take(store, nodes, completion)))
+    }
+
+    fn take(
+        &mut self,
+        store: &Store<D, R>,
+        nodes: &NodeStore<D, R>,
+        completion: Completion,
+    ) -> (T, Result<Landed>) {
+        let slot = usize::try_from(completion.token).expect("a slot's number");
+        let Slot { wanted, purpose, claim } = self.slots[slot].take().expect("asked for before");
+        self.free.push(slot);
+        let read = completion.result.map_err(Error::from);
+        let landed = read.and_then(|()| self.bring(store, nodes, &wanted, &completion.buf));
+        claim.landed();
+        self.untold += 1;
+        if self.untold >= TOLD || self.in_flight() < TOLD {
+            self.tell();
+        }
+        (purpose, landed)
+    }
+
+    fn bring(
+        &self,
+        store: &Store<D, R>,
+        nodes: &NodeStore<D, R>,
+        wanted: &Wanted,
+        buf: &PageBuf,
+    ) -> Result<Landed> {
+        match (wanted, self.reading) {
+            (Wanted::Leaf(at), Reading::Keys) => {
+                store.admit(at, buf).map(|page| Landed::Leaf(*at, page))
+            }
+            (Wanted::Leaf(at), Reading::Flush) => {
+                store.admit_for_flush(at, buf).map(|page| Landed::Leaf(*at, page))
+            }
+            (Wanted::Nodes(region, place), _) => {
+                nodes.install_nodes(region, place, buf).map(|()| Landed::Nodes)
+            }
+        }
+    }
+
+    /// Tells those who wait of what has landed.
+    fn tell(&mut self) {
+        self.untold = 0;
+        self.in_flight.tell();
+    }
+}
+
+impl<D: Device, R: Runtime, T> Drop for PageReader<D, R, T> {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}

@@ -1,0 +1,232 @@
+//! The one sequencer: it orders publications, and the log's order is that order.
+//!
+//! A commit takes a *ticket* under the sequencer's lock: its parent is the newest ticketed
+//! commit, its record gets the next position, and both happen in microseconds. Writing and
+//! syncing happen outside, by whichever holder of the writer comes first, for everything that is
+//! queued then: commits that wait together share one sync. Publication follows in ticket order.
+//!
+//! A flush has no ticket: it takes the lock when no commit is between ticket and publication,
+//! queues its record and publishes in the same moment. So neither sees half of the other.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::{Mutex, MutexGuard};
+use pleach_io::Device;
+
+use crate::error::{Error, Result};
+use crate::format::position::Point;
+use crate::format::record::RecordBuf;
+use crate::log::{LogWriter, Segments, Tail};
+
+/// What the sequencer's lock guards.
+pub(crate) struct Ordered {
+    tail: Tail,
+    queue: Vec<RecordBuf>,
+    /// Segments reach this far: records below it have room.
+    room: u64,
+    /// Newest commit with a ticket.
+    pub(crate) ticketed: u64,
+    /// Commits between ticket and publication.
+    pub(crate) in_flight: u32,
+    /// Grows when a flush splits or merges pages.
+    pub(crate) shapes: u64,
+    poisoned: Option<String>,
+    closed: bool,
+}
+
+/// Orders commits and flushes; owns the log.
+pub(crate) struct Sequencer<D: Device> {
+    state: Mutex<Ordered>,
+    writer: Mutex<LogWriter<D>>,
+    segments: Segments<D>,
+    durable: AtomicU64,
+    written: AtomicU64,
+    held_nanos: AtomicU64,
+}
+
+/// The sequencer's lock, timed.
+pub(crate) struct Held<'a> {
+    state: MutexGuard<'a, Ordered>,
+    since: Instant,
+    nanos: &'a AtomicU64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let nanos = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = Ordered;
+    fn deref(&self) -> &Ordered {
+        &self.state
+    }
+}
+
+impl std::ops::DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Ordered {
+        &mut self.state
+    }
+}
+
+impl Ordered {
+    /// Queues a record and gives its position. The caller has made room.
+    pub(crate) fn queue(&mut self, mut record: RecordBuf) -> u64 {
+        let position = self.tail.reserve(record.len());
+        record.place(position);
+        self.queue.push(record);
+        position
+    }
+
+    /// Is there room in the segments for a record of `len` bytes?
+    pub(crate) fn has_room(&self, len: u64) -> bool {
+        self.tail.through(len) <= self.room
+    }
+
+    /// End of what is queued or written.
+    pub(crate) fn end(&self) -> u64 {
+        self.tail.position()
+    }
+
+    /// Refuses when a write has failed.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.poisoned.as_ref().map_or(Ok(()), |why| Err(Error::Poisoned(why.clone())))
+    }
+
+    /// Refuses what begins, also when the database was closed. What has its ticket comes to its end
+    /// and asks [`Ordered::check`].
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.check()?;
+        if self.closed { Err(Error::Closed) } else { Ok(()) }
+    }
+}
+
+impl<D: Device> Sequencer<D> {
+    pub(crate) fn new(writer: LogWriter<D>, tip: u64) -> Self {
+        let state = Ordered {
+            tail: writer.tail(),
+            queue: Vec::new(),
+            room: 0,
+            ticketed: tip,
+            in_flight: 0,
+            shapes: 0,
+            poisoned: None,
+            closed: false,
+        };
+        Self {
+            durable: AtomicU64::new(writer.durable()),
+            written: AtomicU64::new(writer.durable()),
+            segments: writer.segments().clone(),
+            state: Mutex::new(state),
+            writer: Mutex::new(writer),
+            held_nanos: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes the sequencer's lock.
+    pub(crate) fn lock(&self) -> Held<'_> {
+        let state = self.state.lock();
+        Held { state, since: Instant::now(), nanos: &self.held_nanos }
+    }
+
+    /// Nanoseconds for which the lock was held.
+    pub(crate) fn held_nanos(&self) -> u64 {
+        self.held_nanos.load(Ordering::Relaxed)
+    }
+
+    /// The log below this position is durable.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// The log's files.
+    pub(crate) fn segments(&self) -> &Segments<D> {
+        &self.segments
+    }
+
+    /// Reserves room for a record of `len` bytes; a full disk shows here, and nothing happened.
+    pub(crate) fn make_room(&self, len: u64) -> Result<()> {
+        let through = self.lock().tail.through(len);
+        // A little more, so that neighbours rarely have to come back, and less than what is prepared
+        // ahead.
+        let through = through + (self.segments.size() / 4).min(1 << 16);
+        self.segments.ensure(through)?;
+        let mut state = self.lock();
+        state.room = state.room.max(through);
+        Ok(())
+    }
+
+    /// Has the log come to the second half of its last prepared segment? Then through where should
+    /// it be prepared?
+    pub(crate) fn runs_out_at(&self) -> Option<u64> {
+        let through = self.lock().end() + self.segments.size() / 2;
+        (self.segments.prepared_through() < through).then_some(through)
+    }
+
+    /// Writes everything that is queued, at least through `end`, and syncs it when asked.
+    pub(crate) fn write_through(&self, end: u64, sync: bool) -> Result<()> {
+        let done = || {
+            let upto = if sync { &self.durable } else { &self.written };
+            upto.load(Ordering::Acquire) >= end
+        };
+        if done() {
+            return Ok(());
+        }
+        let mut writer = self.writer.lock();
+        if done() {
+            return Ok(());
+        }
+        self.write_queued(&mut writer, sync).inspect_err(|error| self.poison(&error.to_string()))
+    }
+
+    fn write_queued(&self, writer: &mut LogWriter<D>, sync: bool) -> Result<()> {
+        let mut records = {
+            let mut state = self.lock();
+            state.check()?;
+            if !state.queue.is_empty() {
+                state.tail.seal();
+            }
+            std::mem::take(&mut state.queue)
+        };
+        writer.write(&mut records)?;
+        // Ends of records, never of the block behind them: a superblock must not claim more than
+        // the log has.
+        self.written.store(writer.end().position, Ordering::Release);
+        if sync {
+            self.durable.store(writer.sync()?, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Figures of the log.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.writer.lock().stats().bytes
+    }
+
+    /// Where a checkpoint's replay starts: everything queued is written, no commit is in flight,
+    /// and `state_at` sees the state at that very point. `None` when a commit is in flight.
+    pub(crate) fn cut<T>(&self, state_at: impl FnOnce(Point) -> T) -> Result<Option<(Point, T)>> {
+        let mut writer = self.writer.lock();
+        self.write_queued(&mut writer, false)
+            .inspect_err(|error| self.poison(&error.to_string()))?;
+        let state = self.lock();
+        if state.in_flight > 0 || !state.queue.is_empty() {
+            return Ok(None);
+        }
+        let point = writer.end();
+        Ok(Some((point, state_at(point))))
+    }
+
+    /// Gives no more tickets.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+    }
+
+    /// Refuses all further writes.
+    pub(crate) fn poison(&self, why: &str) {
+        self.state.lock().poisoned.get_or_insert_with(|| why.to_owned());
+    }
+}

@@ -1,0 +1,264 @@
+//! Which pages of the leaf and overflow files are taken, and how the files grow.
+//!
+//! Files grow by whole segments, which are reserved before anything is written. Ordinary growth leaves
+//! a reserve, so that deletes, flushes and checkpoints can finish on a full device.
+//!
+//! Locks: leaf pages; extents, then the tentative runs.
+
+use parking_lot::{Mutex, MutexGuard};
+use pleach_beatree::space::{self, Extents, ExtentsStats, Growth, NeedGrowth};
+use pleach_core::page::overflow::Run;
+use pleach_io::Device;
+
+use crate::error::{Error, Result, full_or};
+
+/// The reserve that ordinary growth leaves free is at most this.
+const RESERVE: u64 = 64 << 20;
+
+/// The space of the two page files.
+pub(crate) struct PageSpace<D: Device> {
+    device: D,
+    leaf: D::File,
+    overflow: D::File,
+    geometry: space::Geometry,
+    pages: Mutex<space::Space>,
+    extents: Mutex<Extents>,
+    /// Overflow runs that are written and that no record names yet.
+    tentative: Mutex<Vec<Run>>,
+}
+
+/// Both files as they were, for giving room back.
+pub(crate) struct Before {
+    leaf: u64,
+    overflow: u64,
+    extents: Extents,
+}
+
+impl<D: Device> PageSpace<D> {
+    pub(crate) fn new(
+        device: D,
+        (leaf, overflow): (D::File, D::File),
+        geometry: space::Geometry,
+        pages: space::Space,
+        extents: Extents,
+    ) -> Self {
+        let (pages, extents) = (Mutex::new(pages), Mutex::new(extents));
+        Self { device, leaf, overflow, geometry, pages, extents, tentative: Mutex::default() }
+    }
+
+    /// The file of overflow pages.
+    pub(crate) fn overflow_file(&self) -> &D::File {
+        &self.overflow
+    }
+
+    /// Numbers of `count` leaf pages that are free, in ascending order; grows the file when needed.
+    pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<u32>> {
+        let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
+        let mut runs: Vec<space::Run> = Vec::new();
+        let mut pages = self.pages.lock();
+        self.allocate(
+            &self.leaf,
+            &mut *pages,
+            |pages, growth| pages.allocate(count, growth, &mut runs),
+            |pages| u64::from(pages.pages()),
+            space::Space::grown,
+        )?;
+        Ok(runs.iter().flat_map(|run| run.start..run.end()).collect())
+    }
+
+    /// Runs of `pages` free pages of the overflow file, tentative until a record names them.
+    pub(crate) fn allocate_overflow(
+        &self,
+        pages: usize,
+        tentative: &mut Tentative<'_, D>,
+    ) -> Result<Vec<Run>> {
+        let count = u32::try_from(pages).expect("values are limited");
+        let mut runs = Vec::new();
+        let mut extents = self.extents.lock();
+        self.allocate(
+            &self.overflow,
+            &mut *extents,
+            |extents, growth| extents.allocate(count, growth, &mut runs),
+            |extents| extents.stats().pages,
+            Extents::grown,
+        )?;
+        self.tentative.lock().extend_from_slice(&runs);
+        tentative.own.extend_from_slice(&runs);
+        Ok(runs)
+    }
+
+    /// The one way in which a page file grows.
+    fn allocate<M>(
+        &self,
+        file: &D::File,
+        map: &mut M,
+        mut allocate: impl FnMut(&mut M, Growth) -> Result<(), NeedGrowth>,
+        pages: impl Fn(&M) -> u64,
+        grown: impl Fn(&mut M, u32) -> Result<(), space::SpaceError>,
+    ) -> Result<()> {
+        let segment = u64::from(self.geometry.segment_pages) * 4096;
+        let mut growth = Growth::Allowed;
+        // Each turn grows the file by what is needed, gives growth up, or ends with the error.
+        while let Err(need) = allocate(map, growth) {
+            let (end, bytes) = (pages(map) * 4096, u64::from(need.segments) * segment);
+            let reserved = if growth == Growth::Allowed { self.has_room(bytes) } else { Ok(()) };
+            let reserved =
+                reserved.and_then(|()| self.device.allocate(file, end, bytes).map_err(full_or));
+            match reserved {
+                Ok(()) => {
+                    grown(map, need.segments).map_err(|error| Error::Corrupt(error.to_string()))?
+                }
+                Err(Error::Full(_)) if growth == Growth::Allowed => growth = Growth::Refused,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ordinary growth of another file of the folder; a failure leaves it as it was.
+    pub(crate) fn reserve_file(&self, file: &D::File, from: u64, bytes: u64) -> Result<()> {
+        self.has_room(bytes)?;
+        self.device.allocate(file, from, bytes).map_err(full_or)
+    }
+
+    /// Does the device have room for so many bytes of ordinary growth?
+    pub(crate) fn has_room(&self, bytes: u64) -> Result<()> {
+        let (free, total) = self.device.free_space()?;
+        if total == 0 {
+            // A file system without a size (ramfs): it says no by itself.
+            return Ok(());
+        }
+        let reserve = RESERVE.min(total / 16);
+        if free < bytes + reserve {
+            return Err(Error::Full(format!(
+                "{free} bytes are free, {reserve} of them are kept in reserve"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Leaf pages that were allocated and that nothing names go back.
+    pub(crate) fn give_leaves_back(&self, numbers: impl IntoIterator<Item = u32>) {
+        let mut pages = self.pages.lock();
+        for number in numbers {
+            pages.mark_free(number).expect("allocated by the same owner");
+        }
+    }
+
+    /// Pages and runs that the record with this stamp has replaced; they stay until released.
+    pub(crate) fn retire(&self, leaves: &[u32], runs: &[Run], stamp: u64) -> Result<()> {
+        let bad = |error: space::SpaceError| Error::Corrupt(error.to_string());
+        self.pages.lock().retire(leaves, stamp).map_err(bad)?;
+        self.extents.lock().retire(runs, stamp).map_err(bad)
+    }
+
+    /// Leaf pages retired under this stamp and earlier ones are free.
+    pub(crate) fn release_leaves(&self, stamp: u64) {
+        self.pages.lock().release(stamp);
+    }
+
+    /// Overflow runs retired under this stamp and earlier ones are free.
+    pub(crate) fn release_runs(&self, stamp: u64) {
+        self.extents.lock().release(stamp);
+    }
+
+    /// Figures of the overflow file.
+    pub(crate) fn overflow_stats(&self) -> ExtentsStats {
+        self.extents.lock().stats()
+    }
+
+    /// The overflow map as of a position of the log, as a recovery wants it: runs that records up to
+    /// there gave up are free (no reader outlives a crash), runs that no record names yet are free.
+    pub(crate) fn overflow_map(&self, through: u64) -> Result<Vec<u8>> {
+        // One moment for both: a run is in the clone and tentative, or in neither.
+        let (mut extents, tentative) = {
+            let extents = self.extents.lock();
+            (extents.clone(), self.tentative.lock().clone())
+        };
+        for run in &tentative {
+            extents.mark_free(*run).map_err(|error| Error::Corrupt(error.to_string()))?;
+        }
+        let mut map = Vec::new();
+        extents.encode(through, &mut map);
+        Ok(map)
+    }
+
+    /// Both files, as they are now.
+    pub(crate) fn before(&self) -> Result<Before> {
+        Ok(Before {
+            leaf: self.device.len(&self.leaf)?,
+            overflow: self.device.len(&self.overflow)?,
+            extents: self.extents.lock().clone(),
+        })
+    }
+
+    /// No index names any page: both files are again what they were.
+    pub(crate) fn go_back(&self, before: Before) {
+        let stays = |error| tracing::warn!(%error, "a failed load's pages stay reserved");
+        let mut pages = self.pages.lock();
+        let len = match self.device.set_len(&self.leaf, before.leaf) {
+            Ok(()) => before.leaf,
+            Err(error) => {
+                stays(error);
+                u64::from(pages.pages()) * 4096
+            }
+        };
+        let segments = len / 4096 / u64::from(self.geometry.segment_pages);
+        let segments = u32::try_from(segments).expect("no more than the space had");
+        *pages =
+            space::Space::from_used(self.geometry, segments, []).expect("no longer than before");
+        drop(pages);
+        let mut extents: MutexGuard<'_, Extents> = self.extents.lock();
+        match self.device.set_len(&self.overflow, before.overflow) {
+            Ok(()) => *extents = before.extents,
+            Err(error) => stays(error),
+        }
+    }
+
+    /// Runs that are about to be written.
+    pub(crate) fn tentative(&self) -> Tentative<'_, D> {
+        self.tentative_again(Vec::new())
+    }
+
+    /// Takes up runs that were kept ([`Tentative::keep`]).
+    pub(crate) fn tentative_again(&self, own: Vec<Run>) -> Tentative<'_, D> {
+        Tentative { space: self, own }
+    }
+}
+
+/// Runs that are written and that no record names yet. A checkpoint's map leaves them out; when
+/// nothing comes to name them, they are free again.
+pub(crate) struct Tentative<'a, D: Device> {
+    space: &'a PageSpace<D>,
+    own: Vec<Run>,
+}
+
+impl<D: Device> Tentative<'_, D> {
+    /// Leaves the runs tentative, in the caller's care.
+    pub(crate) fn keep(mut self) -> Vec<Run> {
+        std::mem::take(&mut self.own)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
+    /// A record that names the runs has been queued; called under the sequencer's lock.
+    pub(crate) fn named(mut self) {
+        let own = std::mem::take(&mut self.own);
+        self.space.tentative.lock().retain(|run| !own.contains(run));
+    }
+}
+
+impl<D: Device> Drop for Tentative<'_, D> {
+    fn drop(&mut self) {
+        if self.own.is_empty() {
+            return;
+        }
+        let mut extents = self.space.extents.lock();
+        self.space.tentative.lock().retain(|run| !self.own.contains(run));
+        for run in &self.own {
+            extents.mark_free(*run).expect("allocated by the same owner");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Leaf pages: read, checked, cached, and set aside when they cannot be used.
+//!
+//! Whoever looks a page up does so under a grace guard ([`Store::enter`]): what the index named then stays
+//! where it is until the guard goes.
+//!
+//! Invariants:
+//! * a page enters the cache only when its checksum, its identity and its tag are what the index expects,
+//!   and never while it is known to contradict the index;
+//! * no page is read twice at the same time, whoever reads it: see [`super::in_flight`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pleach_beatree::RegionState;
+use pleach_beatree::cache::{Buffers, Cache, CachedPage};
+use pleach_beatree::grace::{Grace, Guard, Period};
+use pleach_core::page::leaf::LeafView;
+use pleach_core::page::{FileKind, Identity};
+use pleach_core::{Key, Prefix};
+use pleach_io::{Device, PageBuf, Runtime};
+
+use super::in_flight::{InFlight, PageId, Reading};
+use super::index::{Index, Located, located};
+use super::pace::Pace;
+use super::quarantine::{Quarantine, Why};
+use crate::error::{Error, Result};
+use crate::format::names::LEAF_FILE;
+use crate::metrics::Counters;
+
+/// Bytes of page buffers that wait to be used again.
+const BUFFERS: usize = 8 << 20;
+
+/// The leaf pages of one open database.
+pub(crate) struct Store<D: Device, R: Runtime> {
+    device: D,
+    database: u64,
+    leaf: D::File,
+    cache: Cache,
+    buffers: Buffers,
+    grace: Grace,
+    in_flight: Arc<InFlight<R>>,
+    /// The commit that the batch under way will make.
+    batch: AtomicU64,
+    quarantine: Quarantine,
+    index: Arc<Index>,
+    pace: Arc<Pace<R>>,
+    counters: Arc<Counters>,
+}
+
+/// What a store is made of.
+pub(crate) struct Parts<D: Device, R: Runtime> {
+    pub(crate) device: D,
+    pub(crate) runtime: R,
+    pub(crate) database: u64,
+    pub(crate) leaf: D::File,
+    /// Bytes of the leaf cache.
+    pub(crate) cache: usize,
+    pub(crate) index: Arc<Index>,
+    pub(crate) pace: Arc<Pace<R>>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl<D: Device, R: Runtime> Store<D, R> {
+    pub(crate) fn new(parts: Parts<D, R>) -> Self {
+        let Parts { device, runtime, database, leaf, cache, index, pace, counters } = parts;
+        Self {
+            device,
+            database,
+            leaf,
+            cache: Cache::new(cache),
+            buffers: Buffers::new(BUFFERS),
+            grace: Grace::new(),
+            in_flight: InFlight::new(runtime),
+            batch: AtomicU64::new(0),
+            quarantine: Quarantine::default(),
+            index,
+            pace,
+            counters,
+        }
+    }
+
+    /// The folder.
+    pub(crate) fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Random id of the database.
+    pub(crate) fn database(&self) -> u64 {
+        self.database
+    }
+
+    /// The file of leaf pages.
+    pub(crate) fn leaf_file(&self) -> &D::File {
+        &self.leaf
+    }
+
+    /// The cached leaf pages.
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Memory of pages that are being read.
+    pub(crate) fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    /// Pages that are being read.
+    pub(crate) fn in_flight(&self) -> &Arc<InFlight<R>> {
+        &self.in_flight
+    }
+
+    /// Pages that are set aside.
+    pub(crate) fn quarantine(&self) -> &Quarantine {
+        &self.quarantine
+    }
+
+    /// Pages that the index names from here on stay where they are until the guard goes.
+    #[inline]
+    pub(crate) fn enter(&self) -> Guard<'_> {
+        self.grace.enter()
+    }
+
+    /// A period that ends when everybody who is inside now has left.
+    pub(crate) fn grace_period(&self) -> Period {
+        self.grace.start()
+    }
+
+    /// The batch that makes this commit begins: pages that it reads stay until the next one.
+    pub(crate) fn begin_batch(&self, commit: u64) {
+        self.batch.store(commit, Ordering::Relaxed);
+        self.cache.set_batch(commit);
+    }
+
+    /// The commit that the batch under way will make.
+    #[inline]
+    pub(crate) fn batch(&self) -> u64 {
+        self.batch.load(Ordering::Relaxed)
+    }
+
+    /// Are all leaf pages cached?
+    pub(crate) fn all_is_cached(&self) -> bool {
+        self.cache.pages() as u64 >= self.counters.leaf_pages.load(Ordering::Relaxed)
+    }
+
+    /// Identity that the leaf page of this number must have.
+    pub(crate) fn leaf_identity(&self, place: u32) -> Identity {
+        Identity { kind: FileKind::Leaf, page_no: u64::from(place), db_id: self.database }
+    }
+
+    /// A page: from the cache, else read on the calling thread.
+    pub(crate) fn leaf(&self, at: &Located) -> Result<Arc<CachedPage>> {
+        if let Some(page) = self.cached(at) {
+            return Ok(page);
+        }
+        let id = PageId::Leaf(at.place);
+        let mut claim = self.in_flight.claim(id);
+        // Another reader is at it. When it has come to its end the page is in the cache, or that one has
+        // failed and this one looks for itself.
+        if claim.is_none() {
+            self.in_flight.wait(id);
+            if let Some(page) = self.cached(at) {
+                return Ok(page);
+            }
+            claim = self.in_flight.claim(id);
+        } else if let Some(page) = self.cached(at) {
+            // It came between the look and the claim.
+            return Ok(page);
+        }
+        self.count_miss(Reading::Keys);
+        let mut buf = self.buffers.take();
+        self.device.read_at(&self.leaf, &mut buf, u64::from(at.place) * 4096)?;
+        let page = self.admit(at, &buf);
+        self.buffers.give(buf);
+        // Those who wait for it find it in the cache.
+        drop(claim);
+        page
+    }
+
+    /// The same for the flush: see [`Self::admit_for_flush`].
+    pub(crate) fn leaf_for_flush(&self, at: &Located) -> Result<Arc<CachedPage>> {
+        let id = PageId::Leaf(at.place);
+        self.in_flight.wait(id);
+        if let Some(page) = self.cache.get(at.place, at.tag) {
+            return Ok(page);
+        }
+        let claim = self.in_flight.claim(id);
+        self.count_miss(Reading::Flush);
+        let mut buf = self.buffers.take();
+        self.device.read_at(&self.leaf, &mut buf, u64::from(at.place) * 4096)?;
+        let page = self.admit_for_flush(at, &buf);
+        self.buffers.give(buf);
+        drop(claim);
+        page
+    }
+
+    /// A page is read.
+    pub(crate) fn count_miss(&self, reading: Reading) {
+        let counter = match reading {
+            Reading::Keys => &self.counters.cache_misses,
+            Reading::Flush => &self.counters.page_rereads,
+        };
+        Counters::add(counter, 1);
+    }
+
+    fn cached(&self, at: &Located) -> Option<Arc<CachedPage>> {
+        let page = self.cache.get(at.place, at.tag)?;
+        Counters::add(&self.counters.cache_hits, 1);
+        Some(page)
+    }
+
+    /// Reads a page where it lies in the cache, if it is there, to look for a key.
+    #[inline]
+    pub(crate) fn read_cached<T>(
+        &self,
+        at: &Located,
+        key: &Key,
+        read: impl FnOnce(&CachedPage) -> T,
+    ) -> Option<T> {
+        let found = self.cache.read(at.place, at.tag, self.batch(), key, read);
+        if found.is_some() {
+            Counters::add(&self.counters.cache_hits, 1);
+        }
+        found
+    }
+
+    /// Checks a page that was read and puts it into the cache. A page that contradicts the index is
+    /// refused: the next commit on it would fold what it has into the root.
+    pub(crate) fn admit(&self, at: &Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
+        self.check_leaf(at, buf)?;
+        self.refuse_contradicting(at.place)?;
+        let page = self.cache.insert(at.place, at.tag, buf.page(0), self.batch());
+        // The flush says so first and empties the cache then: one of both sees the other.
+        self.refuse_contradicting(at.place).inspect_err(|_| self.cache.remove(at.place))?;
+        self.read_well(LEAF_FILE, u64::from(at.place));
+        Ok(page)
+    }
+
+    /// The same for the flush, which looks for itself whether a page contradicts the index. Such a page
+    /// is the flush's alone until then.
+    pub(crate) fn admit_for_flush(&self, at: &Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
+        if self.refuse_contradicting(at.place).is_ok() {
+            return self.admit(at, buf);
+        }
+        self.check_leaf(at, buf)?;
+        Ok(Cache::outside(buf.page(0)))
+    }
+
+    fn refuse_contradicting(&self, place: u32) -> Result<()> {
+        self.quarantine.contradicting(LEAF_FILE, u64::from(place)).map_or(Ok(()), Err)
+    }
+
+    fn check_leaf(&self, at: &Located, buf: &PageBuf) -> Result<()> {
+        let page = u64::from(at.place);
+        LeafView::parse(buf.page(0), &self.leaf_identity(at.place))
+            .map_err(|error| Error::Page { file: LEAF_FILE, page, error })?;
+        let found = pleach_core::page::header::tag(buf.page(0));
+        if found != at.tag {
+            return Err(Error::StalePage { file: LEAF_FILE, page, expected: at.tag, found });
+        }
+        Ok(())
+    }
+
+    /// Sets a page aside that the background could not use.
+    pub(crate) fn set_aside(
+        &self,
+        page: (&'static str, u64),
+        prefix: Prefix,
+        error: Error,
+        why: Why,
+    ) {
+        self.quarantine.put(page, prefix, error, why, self.pace.now());
+    }
+
+    /// A page was read well: if it was aside, it is back, and flushed with the next round.
+    pub(crate) fn read_well(&self, file: &'static str, page: u64) {
+        if let Some(prefix) = self.quarantine.read_well(file, page) {
+            self.is_back(file, prefix);
+        }
+    }
+
+    /// A page that was aside can be tried, or is not needed any more.
+    pub(crate) fn is_back(&self, file: &'static str, prefix: Prefix) {
+        if file == LEAF_FILE {
+            self.index.make_due([prefix]);
+        }
+        self.pace.flush_goes_on();
+        // Nodes of this page, or such as are folded from it, may be what the checkpoint waits for.
+        self.pace.set_checkpoint_error(None);
+        self.pace.wake();
+    }
+
+    /// Is a region's leaf page aside?
+    pub(crate) fn page_is_aside(&self, state: &RegionState, child: usize) -> bool {
+        let Some(at) = located(state, child) else { return false };
+        let keeps = |at_hand| self.quarantine.keeps(LEAF_FILE, u64::from(at.place), at_hand);
+        keeps(false) && keeps(self.cache.get(at.place, at.tag).is_some())
+    }
+}

@@ -1,0 +1,99 @@
+//! What a session reads: a commit, and the overlays that stand on it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pleach_beatree::leaf_fold::Patch;
+use pleach_beatree::{RegionState, Stored};
+use pleach_core::{Key, Prefix};
+
+use super::overlays::{Ancestry, OverlayNode, Overlays};
+use super::undo::Undo;
+
+/// A state: the commit `base` (pinned while this lives) under a chain of overlays.
+pub(crate) struct View {
+    pub(crate) base: u64,
+    ancestry: Ancestry,
+    undo: Arc<Undo>,
+    overlays: Arc<Overlays>,
+}
+
+impl View {
+    /// A view of a commit, pinned from now until the view goes.
+    pub(super) fn new(
+        base: u64,
+        ancestry: Ancestry,
+        undo: Arc<Undo>,
+        overlays: Arc<Overlays>,
+    ) -> Self {
+        undo.pin(base);
+        Self { base, ancestry, undo, overlays }
+    }
+
+    /// Does the view stand on a commit alone?
+    pub(crate) fn is_committed(&self) -> bool {
+        self.ancestry.is_empty()
+    }
+
+    /// The state of a key in the overlays; they are asked first.
+    pub(crate) fn overlaid(&self, key: &Key) -> Option<Stored> {
+        if self.ancestry.is_empty() { None } else { self.overlays.get(key, &self.ancestry) }
+    }
+
+    /// What the overlays have recorded as the node of a prefix.
+    pub(crate) fn node(&self, prefix: &Prefix) -> OverlayNode {
+        if self.is_committed() {
+            OverlayNode::Unchanged
+        } else {
+            self.overlays.node(prefix, &self.ancestry)
+        }
+    }
+
+    /// The state of a key that a later commit changed; asked last, after delta and page.
+    pub(crate) fn undone(&self, key: &Key) -> Option<Stored> {
+        if self.undo.is_empty() { None } else { self.undo.get(key, self.base) }
+    }
+
+    /// Has anything below the region changed against the pages and pending changes in it?
+    pub(crate) fn differs(&self, state: &RegionState) -> bool {
+        !self.ancestry.is_empty() || state.changed > self.base
+    }
+
+    /// What the view says below `prefix` beyond pages and pending changes: undo of later commits,
+    /// then overlays over it. Sorted.
+    pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> BTreeMap<Key, Stored> {
+        let mut changes = if state.changed > self.base {
+            self.undo.range(prefix, self.base)
+        } else {
+            BTreeMap::new()
+        };
+        if !self.ancestry.is_empty() {
+            changes.extend(self.overlays.range(prefix, &self.ancestry));
+        }
+        changes
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        self.undo.unpin(self.base);
+    }
+}
+
+/// Puts `changes` over `patches`, both sorted; a change wins.
+pub(crate) fn put_over(
+    patches: &mut Vec<Patch>,
+    from: usize,
+    changes: impl Iterator<Item = (Key, Stored)>,
+) {
+    let below: Vec<Patch> = patches.drain(from..).collect();
+    let mut below = below.into_iter().peekable();
+    for (key, stored) in changes {
+        while let Some(smaller) = below.next_if(|patch| patch.0 < key) {
+            patches.push(smaller);
+        }
+        below.next_if(|patch| patch.0 == key);
+        patches.push((key, stored));
+    }
+    patches.extend(below);
+}
