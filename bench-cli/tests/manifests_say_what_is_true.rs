@@ -1,6 +1,7 @@
 //! The manifests of the workspace: the stated Rust version is enough for every package that is
-//! compiled, each declared dependency is named in the sources, and a production build of the
-//! engine carries nothing that only tests want.
+//! compiled, each declared dependency is named in the sources, a production build of the engine
+//! carries nothing that only tests want, and each published package says what it is and under which
+//! licences.
 //!
 //! The stated version once was 1.89 while `cargo test` compiled a package that asks for 1.90, and
 //! four dependencies were built that no source named.
@@ -93,6 +94,41 @@ fn every_declared_dependency_is_named_in_the_sources() {
     }
     assert!(looked_at > 40, "only {looked_at} dependencies were looked at");
     assert!(unused.is_empty(), "declared and never named: {unused:?}");
+}
+
+#[test]
+fn each_published_package_says_what_it_is() {
+    let metadata = metadata(&["--no-deps"]);
+    let packages = list(&metadata, "packages");
+    // `null` is any registry, an empty list none.
+    let published: Vec<&Value> = packages
+        .iter()
+        .filter(|one| one["publish"].as_array().is_none_or(|to| !to.is_empty()))
+        .collect();
+    assert_eq!(published.len(), 5, "packages that are published");
+    for package in published {
+        let name = text(package, "name");
+        assert_eq!(text(package, "license"), "MIT OR Apache-2.0", "{name}");
+        assert!((40..200).contains(&text(package, "description").len()), "{name}: description");
+        let folder = Path::new(text(package, "manifest_path")).parent().expect("a folder");
+        let readme = std::fs::read_to_string(folder.join(text(package, "readme")));
+        assert!(readme.expect(name).contains(name), "{name}: the README is of something else");
+        // A package has no files from outside its folder: the licences are links there.
+        for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+            let own = std::fs::read_to_string(folder.join(licence)).expect(licence);
+            let whole = std::fs::read_to_string(workspace().join(licence)).expect(licence);
+            assert_eq!(own, whole, "{name}: {licence}");
+        }
+        let keywords = list(package, "keywords");
+        assert!((1..=5).contains(&keywords.len()), "{name}: {keywords:?}");
+        for keyword in keywords.iter().filter_map(Value::as_str) {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_+".contains(&byte);
+            assert!(keyword.len() <= 20 && keyword.bytes().all(plain), "{name}: {keyword}");
+        }
+        assert!((1..=5).contains(&list(package, "categories").len()), "{name}: categories");
+        let targets = &package["metadata"]["docs"]["rs"]["targets"];
+        assert_eq!(targets, &serde_json::json!(["x86_64-unknown-linux-gnu"]), "{name}: docs.rs");
+    }
 }
 
 /// All Rust sources below a folder, comments left out.

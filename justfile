@@ -1,0 +1,58 @@
+# What a day of work needs, for those who have `just`. CONTRIBUTING.md has the same as plain commands.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+# Lists the recipes.
+default:
+    @just --list --unsorted
+
+# Before each commit: format, lints and unit tests of one package.
+check package="pleach":
+    cargo fmt --all --check
+    cargo clippy -p {{package}} --all-targets -- -D warnings
+    cargo test -p {{package}} --lib
+
+# All tests of the workspace.
+test *args:
+    cargo test --workspace {{args}}
+
+# One test, by its name or a part of it, with what it prints.
+one name package="pleach":
+    cargo test -p {{package}} -- {{name}} --nocapture
+
+# One seed of the crash tests, with every boundary and outcome that the test draws from it.
+crash seed="0" test="an_acknowledged_commit_survives":
+    PLEACH_SEED={{seed}} PLEACH_CASES=1 cargo test -p pleach --test it -- {{test}} --nocapture
+
+# The ordering rules as a model, with the size of each counter-example; a larger depth goes deeper.
+model depth="":
+    {{ if depth == "" { "" } else { "PLEACH_MODEL_DEPTH=" + depth + " " } }}cargo test -p pleach --test protocol_model -- --nocapture
+
+# One fuzz target for some seconds (needs nightly Rust and cargo-fuzz). Without a target: lists them.
+fuzz target="" seconds="60":
+    {{ if target == "" { "ls fuzz/fuzz_targets" } else { "cargo +nightly fuzz run " + target + " -- -max_total_time=" + seconds + " -rss_limit_mb=4096" } }}
+
+# One micro-benchmark: fold, hashing, pages or verifying.
+bench name="fold":
+    cargo bench -p pleach-core --features naive --bench {{name}}
+
+# The transfer workload of this tree beside that of a revision, in turns: just beside HEAD~1 3 --log2 22
+beside revision="" turns="3" *flags:
+    .ci/beside "{{revision}}" {{turns}} {{flags}}
+
+# The documentation of all crates, and the links and file names in docs/.
+docs:
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+    .ci/links
+
+# What continuous integration runs, about 20 minutes; `just long` has more cases.
+ci:
+    .ci/run
+
+# The longer forms of the tests, with this many cases each.
+long cases="2000":
+    .ci/long {{cases}}
+
+# Puts all packages together as they would be published, compiles them, and uploads nothing.
+package:
+    cargo publish --workspace --dry-run
