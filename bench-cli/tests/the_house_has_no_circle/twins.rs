@@ -1,0 +1,1 @@
+//! Small crates whose arrows are known.
