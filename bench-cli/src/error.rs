@@ -1,9 +1,10 @@
 //! What can go wrong in a benchmark, and the exit code of each.
 
 use std::path::Path;
-use std::process::ExitCode;
 
-use crate::{interrupt, output};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::text::one_line;
 
 /// Result of anything here.
 pub(crate) type Result<T> = core::result::Result<T, BenchError>;
@@ -40,7 +41,7 @@ pub(crate) enum BenchError {
     #[error("{0}")]
     Child(String),
     /// Ctrl-C or the like.
-    #[error("ended by {}: {}", interrupt::name(*.signal), kept(*.partial))]
+    #[error("ended by {}: {}", name_of(*.signal), kept(*.partial))]
     Interrupted {
         /// The signal.
         signal: i32,
@@ -70,25 +71,22 @@ impl BenchError {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Unusable(_) => 2,
-            Self::Interrupted { signal, .. } => interrupt::code(*signal),
+            Self::Interrupted { signal, .. } => code_after(*signal),
             _ => 1,
         }
     }
+}
 
-    /// Prints one line and gives the exit code.
-    pub(crate) fn report(&self, program: &str) -> ExitCode {
-        output::say(&format!("{program}: {}", one_line(&self.to_string())));
-        ExitCode::from(self.code())
+/// Exit code after a signal.
+pub(crate) fn code_after(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(1)
+}
+
+/// Name of a signal.
+const fn name_of(signal: i32) -> &'static str {
+    match signal {
+        SIGINT => "Ctrl-C",
+        SIGTERM => "SIGTERM",
+        _ => "SIGHUP",
     }
-}
-
-/// `1 finding`, `2 findings`.
-pub(crate) fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
-}
-
-/// A text on one line.
-pub(crate) fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, code_after};
 use crate::output;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
@@ -107,7 +107,7 @@ fn end_at_once(signal: i32) -> ! {
             }
         }
     }
-    std::process::exit(code(signal).into())
+    std::process::exit(code_after(signal).into())
 }
 
 /// The signal that was caught.
@@ -131,20 +131,6 @@ pub(crate) fn left_out<T>(outcome: Result<T>, partial: bool) -> Result<Option<T>
     match outcome {
         Err(BenchError::Interrupted { .. }) if partial => Ok(None),
         other => other.map(Some),
-    }
-}
-
-/// Exit code after a signal.
-pub(crate) fn code(signal: i32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(1)
-}
-
-/// Name of a signal.
-pub(crate) const fn name(signal: i32) -> &'static str {
-    match signal {
-        SIGINT => "Ctrl-C",
-        SIGTERM => "SIGTERM",
-        _ => "SIGHUP",
     }
 }
 

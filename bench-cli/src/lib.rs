@@ -16,16 +16,18 @@ mod backend;
 mod child;
 mod command;
 mod device;
-mod distribution;
 mod draws;
 mod error;
 mod home;
 mod interrupt;
 mod machine;
 mod measure;
+mod outcome;
 mod output;
 mod progress;
 mod report;
+mod setting;
+mod text;
 mod tools;
 mod workload;
 
@@ -39,7 +41,7 @@ pub fn nomt_bench() -> ExitCode {
     let cli = match args::parse::<BenchCli>() {
         Ok(cli) => cli,
         Err(None) => return ExitCode::SUCCESS,
-        Err(Some(error)) => return error.report("nomt-bench"),
+        Err(Some(error)) => return output::report("nomt-bench", &error),
     };
     if matches!(cli.command, BenchCommand::Child) {
         return child::main();
@@ -54,7 +56,7 @@ pub fn nomt_bench() -> ExitCode {
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error.report("nomt-bench"),
+        Err(error) => output::report("nomt-bench", &error),
     }
 }
 

@@ -1,10 +1,12 @@
-//! Standard output and standard error. The macros of the standard library panic when a write
+//! Standard output, standard error and result files. The macros of the standard library panic when a write
 //! fails; a full device is an error here, and a reader that has enough (`head`) is none.
 
 use std::io::{BufWriter, ErrorKind, StdoutLock, Write as _};
 use std::path::Path;
+use std::process::ExitCode;
 
 use crate::error::{BenchError, Result};
+use crate::text::one_line;
 
 /// Writes to standard output.
 pub(crate) fn write(
@@ -32,7 +34,24 @@ pub(crate) fn judge(written: std::io::Result<()>) -> Result<()> {
     }
 }
 
+/// Refuses a file that could not be made, before the hours that it would hold.
+pub(crate) fn check_file(path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if path.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+        let text = format!("{} cannot be written: name a file in a folder", path.display());
+        return Err(BenchError::Usage(text));
+    }
+    Ok(())
+}
+
 /// Says a line on standard error. Where that fails, nobody can be told.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// Says why a program ends, in one line, and gives its exit code.
+pub(crate) fn report(program: &str, error: &BenchError) -> ExitCode {
+    say(&format!("{program}: {}", one_line(&error.to_string())));
+    ExitCode::from(error.code())
 }

@@ -29,11 +29,16 @@ impl Progress {
     /// Follows a child.
     pub(crate) fn hear(&self, event: &Event) {
         if let Event::Progress { done, of } = event {
-            if *of > 0 {
-                self.0.set_length(*of);
-            }
-            self.0.set_position(*done);
+            self.at(*done, *of);
         }
+    }
+
+    /// So much is done; 0 of 0 when the end is not known.
+    pub(crate) fn at(&self, done: u64, of: u64) {
+        if of > 0 {
+            self.0.set_length(of);
+        }
+        self.0.set_position(done);
     }
 }
 

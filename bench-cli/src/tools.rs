@@ -11,10 +11,10 @@ use pleach::tools::{self, CheckOptions, CheckReport, Severity, Stat, Verdict};
 use pleach_core::Key;
 use serde_json::{Value, json};
 
-use crate::account::{from_hex, hex};
 use crate::args;
-use crate::error::{BenchError, Result, counted};
+use crate::error::{BenchError, Result};
 use crate::output;
+use crate::text::{counted, from_hex, hex};
 
 /// Name of the file that makes a folder a database.
 const SUPERBLOCK: &str = "super";
@@ -119,7 +119,7 @@ pub(crate) fn main() -> ExitCode {
     let cli = match args::parse::<ToolsCli>() {
         Ok(cli) => cli,
         Err(None) => return ExitCode::SUCCESS,
-        Err(Some(error)) => return error.report("pleach"),
+        Err(Some(error)) => return output::report("pleach", &error),
     };
     let outcome = match cli.command {
         ToolsCommand::Stat(args) => stat(&args),
@@ -129,7 +129,7 @@ pub(crate) fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error.report("pleach"),
+        Err(error) => output::report("pleach", &error),
     }
 }
 

@@ -10,9 +10,10 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::args::numbers::{count, kib, mib};
 use crate::args::values::{Count, Durability, IoChoice, Minutes, Switch};
-use crate::distribution::Distribution;
-use crate::error::{BenchError, one_line};
+use crate::draws::{Distribution, Stream};
+use crate::error::BenchError;
 use crate::output;
+use crate::text::one_line;
 
 /// What both help texts say of numbers.
 const NUMBERS: &str = "\
@@ -135,6 +136,14 @@ pub(crate) struct StreamArgs {
     /// Prove every read and write of a batch
     #[arg(long, value_name = "on|off", default_value = "on")]
     pub(crate) witness: Switch,
+}
+
+impl StreamArgs {
+    /// The stream of this seed.
+    pub(crate) fn of(&self, seed: u64) -> Stream {
+        let Self { batch, fresh, distribution, .. } = *self;
+        Stream { seed, batch, fresh, distribution, closing: None }
+    }
 }
 
 /// `nomt-bench init`.

@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use crate::text::grouped;
+
 /// Bytes of a MiB.
 const MIB: u64 = 1 << 20;
 /// Bytes of a KiB.
@@ -124,19 +126,6 @@ fn digits(text: &str) -> Option<u64> {
         return None;
     }
     text.replace([',', '_'], "").parse().ok()
-}
-
-/// A number with its thousands apart.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

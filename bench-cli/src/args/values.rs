@@ -3,26 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use crate::args::numbers;
-
-/// Serializes a type through its text.
-macro_rules! as_text {
-    ($type:ty) => {
-        impl Serialize for $type {
-            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                to.collect_str(self)
-            }
-        }
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    };
-}
-pub(crate) use as_text;
+use crate::text::as_text;
 
 /// `on` or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

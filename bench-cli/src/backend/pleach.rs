@@ -12,8 +12,8 @@ use pleach_core::{Blake3, Limits};
 
 use crate::account;
 use crate::args::values::{Durability, IoChoice};
+use crate::backend::options::peer_arg;
 use crate::backend::readers::read_with;
-use crate::backend::sizing::peer_arg;
 use crate::backend::{
     Backend, Counters, Done, EngineOptions, Place, Proven, Root, View, Witness, Work,
 };

@@ -1,6 +1,7 @@
 //! What a run of each backend needs on disk and in memory, estimated before it starts, and the
 //! size of the one structure that must be given in advance: nomt's hash table.
 
+use crate::backend::options::peer_arg;
 use crate::backend::{EngineOptions, Kind};
 
 const MIB: u64 = 1 << 20;
@@ -54,11 +55,6 @@ fn pleach_disk(options: &EngineOptions, demand: &Demand) -> u64 {
     let segments = if written < limit { 1 + written / SEGMENT } else { 2 + limit / SEGMENT };
     let all = leaf + aged + images + segments * SEGMENT + 4 * MIB;
     all + all / 20
-}
-
-/// A peer's setting by its full name.
-pub(crate) fn peer_arg<'a>(options: &'a EngineOptions, name: &str) -> Option<&'a str> {
-    options.peer_args.iter().rev().find(|arg| arg.0 == name).map(|arg| arg.1.as_str())
 }
 
 /// Both caches of nomt: half of the budget each where `--peer-arg` does not say otherwise.

@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
 use crate::account;
 use crate::backend::{self, Backend};
-use crate::child::{Event, HexRoot, Spec, say};
+use crate::child::pipe::say;
+use crate::child::{CheckResult, Event, HexRoot, InspectResult, Spec};
 use crate::draws::Draws;
 use crate::error::{BenchError, Result};
 use crate::workload::replay::Replay;
@@ -17,28 +16,6 @@ const ALL: u64 = 1 << 22;
 const SAMPLE: u64 = 1 << 17;
 /// Keys a read.
 const CHUNK: usize = 16_384;
-
-/// A finished check; wrong balances are an error, not a result.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct CheckResult {
-    pub(crate) batches: u64,
-    /// Account ids read back.
-    pub(crate) balances: u64,
-    /// Were these all there are?
-    pub(crate) all: bool,
-    /// Sum of all balances that was found (all read), or that the replay has (a sample read).
-    pub(crate) sum: u64,
-}
-
-/// What a database opens with.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct InspectResult {
-    pub(crate) root: HexRoot,
-    pub(crate) batches: u64,
-    pub(crate) open_seconds: f64,
-    /// Findings of the offline checker before opening and after closing.
-    pub(crate) findings: Vec<String>,
-}
 
 /// Reads balances back and compares them with the replay of all batches so far.
 pub(crate) fn check(spec: &Spec) -> Result<CheckResult> {

@@ -3,30 +3,16 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 use crate::args::values::Switch;
-use crate::backend::batches::BatchWriter;
+use crate::backend::roots::RootWriter;
 use crate::backend::{self, EngineOptions};
-use crate::child::{Event, HexRoot, Spec, say};
+use crate::child::pipe::say;
+use crate::child::{Event, HexRoot, LoadResult, Spec};
 use crate::error::Result;
 use crate::machine::{self, DiskUse};
 
 /// How often progress is said.
 const TICK: Duration = Duration::from_millis(100);
-
-/// A finished load.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct LoadResult {
-    pub(crate) accounts: u64,
-    /// Load and clean close.
-    pub(crate) seconds: f64,
-    pub(crate) root: HexRoot,
-    pub(crate) disk: DiskUse,
-    pub(crate) peak_rss_bytes: u64,
-    pub(crate) files_bytes: u64,
-    pub(crate) notes: Vec<String>,
-}
 
 /// Loads the accounts into a new database and closes it.
 pub(crate) fn load(spec: &Spec) -> Result<LoadResult> {
@@ -52,7 +38,7 @@ pub(crate) fn load(spec: &Spec) -> Result<LoadResult> {
     let notes = engine.notes();
     engine.close()?;
     let seconds = start.elapsed().as_secs_f64();
-    BatchWriter::open(&spec.place.roots)?.append(0, &root)?;
+    RootWriter::open(&spec.place.roots)?.append(0, &root)?;
     Ok(LoadResult {
         accounts,
         seconds,

@@ -6,69 +6,25 @@
 use std::time::{Duration, Instant};
 
 use pleach_core::{Blake3, Hasher as _, Key};
-use serde::{Deserialize, Serialize};
 
 use crate::account;
 use crate::args::values::Count;
-use crate::backend::batches::BatchWriter;
+use crate::backend::roots::RootWriter;
 use crate::backend::{self, Backend, Counters, Done, Proven, Root, Work};
-use crate::child::series::{BatchSample, Sampler};
+use crate::child::pipe::{next_order, say};
+use crate::child::series::Sampler;
 use crate::child::views::Views;
-use crate::child::{Event, HexRoot, Order, RunPlan, Spec, next_order, say};
+use crate::child::{Event, HexRoot, Order, RunPlan, RunResult, Spec};
 use crate::error::{BenchError, Result};
 use crate::interrupt;
 use crate::machine::{self, DiskUse};
-use crate::measure::{Phase, Quantiles};
+use crate::measure::Phase;
 use crate::workload::transfer::{self, Change, Prepared};
 
 /// Fewest and most batches of `--batches auto`, and checkpoints that it waits for.
 const AUTO_BATCHES: (u64, u64, u64) = (40, 4000, 3);
 /// Fewest and most batches of `--warmup auto`.
 const AUTO_WARMUP: (u64, u64) = (8, 1000);
-
-/// A finished run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct RunResult {
-    /// Number of the first batch under the clock.
-    pub(crate) first_batch: u64,
-    pub(crate) warmup: u64,
-    pub(crate) batches: u64,
-    /// Ended by a signal before the plan was done.
-    pub(crate) interrupted: bool,
-    pub(crate) transfers: u64,
-    pub(crate) moved: u64,
-    pub(crate) empty: u64,
-    /// Accounts that were deleted.
-    pub(crate) closed: u64,
-    /// Distinct accounts, summed over the batches.
-    pub(crate) accounts: u64,
-    /// Time in the engine until the last acknowledgement.
-    pub(crate) seconds_acknowledged: f64,
-    /// The same with the drain.
-    pub(crate) seconds_drained: f64,
-    pub(crate) execute: Quantiles,
-    pub(crate) finish: Quantiles,
-    pub(crate) commit: Quantiles,
-    pub(crate) total: Quantiles,
-    pub(crate) series: Vec<BatchSample>,
-    pub(crate) disk: DiskUse,
-    pub(crate) counters: Counters,
-    pub(crate) witnesses: u64,
-    pub(crate) witness_bytes: u64,
-    pub(crate) witnesses_verified: u64,
-    /// Sessions that were kept open and read to their end what they read first.
-    pub(crate) sessions_ended: u64,
-    /// Values that they read.
-    pub(crate) session_reads: u64,
-    /// Accounts that they read and that had changed by their end.
-    pub(crate) session_changes: u64,
-    pub(crate) peak_rss_bytes: u64,
-    pub(crate) files_bytes: u64,
-    pub(crate) open_seconds: f64,
-    pub(crate) close_seconds: f64,
-    pub(crate) root: HexRoot,
-    pub(crate) notes: Vec<String>,
-}
 
 /// Opens the database, runs the plan, closes it.
 pub(crate) fn run(spec: &Spec, plan: RunPlan) -> Result<RunResult> {
@@ -81,7 +37,7 @@ pub(crate) fn run(spec: &Spec, plan: RunPlan) -> Result<RunResult> {
         engine,
         spec,
         next,
-        roots: BatchWriter::open(&spec.place.roots)?,
+        roots: RootWriter::open(&spec.place.roots)?,
         outside: DiskUse::default(),
         peak: 0,
         verify_every: plan.verify_every,
@@ -137,7 +93,7 @@ struct Runner<'a> {
     spec: &'a Spec,
     next: u64,
     root: Root,
-    roots: BatchWriter,
+    roots: RootWriter,
     /// Disk use of the harness between batches.
     outside: DiskUse,
     /// Peak memory before the last verification.

@@ -4,11 +4,10 @@
 use std::collections::VecDeque;
 
 use pleach_core::Key;
-use serde::{Deserialize, Serialize};
 
 use crate::account;
 use crate::backend::{Backend, Root, View};
-use crate::child::Spec;
+use crate::child::{Spec, ViewPlan};
 use crate::error::{BenchError, Result};
 
 /// A session is asked for accounts of so many batches that follow its opening,
@@ -17,15 +16,6 @@ const BATCHES: u64 = 4;
 const KEYS: usize = 512;
 /// and so many of them after each batch; for all at its end.
 const SLICE: usize = 64;
-
-/// How many sessions are open, and for how long.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ViewPlan {
-    /// Sessions open at a time.
-    pub(crate) sessions: u32,
-    /// Batches that each lives for.
-    pub(crate) batches: u32,
-}
 
 /// A session that is kept open.
 struct Held {

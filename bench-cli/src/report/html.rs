@@ -5,8 +5,8 @@ use core::fmt::Write as _;
 use std::path::Path;
 
 use crate::child::{BatchSample, RunResult};
-use crate::command::transfer::Outcome;
 use crate::error::{BenchError, Result};
+use crate::outcome::Outcome;
 use crate::report::Grid;
 use crate::report::plot::{Line, Plot, escape};
 use crate::report::table::Summary;

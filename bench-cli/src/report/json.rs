@@ -5,16 +5,15 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::account::hex;
 use crate::backend::Kind;
 use crate::child::{BatchSample, LoadResult};
-use crate::command::Setting;
-use crate::command::recover::Recovered;
-use crate::command::transfer::{Compared, Outcome};
 use crate::error::{BenchError, Result};
 use crate::machine::Machine;
 use crate::measure::{rate, ratio};
-use crate::report::table::{Rates, misses, ssd_reads};
+use crate::outcome::{Compared, Outcome, Recovered};
+use crate::report::figures::{Rates, misses, ssd_reads};
+use crate::setting::Setting;
+use crate::text::hex;
 
 /// Version of the format.
 const SCHEMA: u32 = 1;

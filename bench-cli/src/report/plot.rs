@@ -3,6 +3,8 @@
 
 use core::fmt::Write as _;
 
+use crate::text::number;
+
 /// The whole picture.
 const SIZE: (f64, f64) = (640.0, 240.0);
 /// Left, top, right and bottom margins of the plot inside it.
@@ -129,8 +131,8 @@ fn draw(place: usize, line: &Line, scale: &Scale, text: &mut String) {
             scale.at_x(*x),
             scale.at_y(*y),
             escape(&line.name),
-            super::number(*y),
-            super::number(*x)
+            number(*y),
+            number(*x)
         );
     }
 }

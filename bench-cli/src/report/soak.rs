@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::child::BatchSample;
-use crate::command::transfer::Outcome;
 use crate::measure::{float, rate, ratio};
+use crate::outcome::Outcome;
+use crate::report::Grid;
 use crate::report::html::Part;
 use crate::report::plot::{Line, Plot};
-use crate::report::{Grid, number};
+use crate::text::number;
 
 /// The batches of one row.
 pub(crate) struct Row {

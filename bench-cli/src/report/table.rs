@@ -3,16 +3,15 @@
 
 use core::fmt::Write as _;
 
-use crate::account::hex;
-use crate::args::numbers::grouped as whole;
 use crate::backend::Kind;
 use crate::child::{CheckResult, LoadResult, RunResult};
-use crate::command::recover::Recovered;
-use crate::command::transfer::{Compared, Outcome};
-use crate::command::{Setting, gib};
 use crate::machine::Machine;
 use crate::measure::{Quantiles, float, rate, ratio};
-use crate::report::{Grid, number};
+use crate::outcome::{Compared, Outcome, Recovered};
+use crate::report::Grid;
+use crate::report::figures::{Rates, misses, ssd_reads};
+use crate::setting::Setting;
+use crate::text::{gib, grouped as whole, hex, number};
 
 /// What was run on what.
 fn head(setting: &Setting, machine: &Machine) -> String {
@@ -34,36 +33,6 @@ fn head(setting: &Setting, machine: &Machine) -> String {
         options.witness,
         options.io,
     )
-}
-
-/// Rates that a run is quoted by.
-#[derive(Clone, Copy)]
-pub(crate) struct Rates {
-    pub(crate) drained: f64,
-    pub(crate) acknowledged: f64,
-    pub(crate) accounts: f64,
-}
-
-impl Rates {
-    /// Rates of a run.
-    pub(crate) fn of(run: &RunResult) -> Self {
-        Self {
-            drained: rate(run.transfers, run.seconds_drained),
-            acknowledged: rate(run.transfers, run.seconds_acknowledged),
-            accounts: rate(run.accounts, run.seconds_drained),
-        }
-    }
-}
-
-/// SSD reads: 4096-byte pages that the kernel read for the process.
-pub(crate) const fn ssd_reads(run: &RunResult) -> u64 {
-    run.disk.read / 4096
-}
-
-/// Pages that a cache could not give: leaf misses, upper pages, rereads.
-pub(crate) fn misses(run: &RunResult) -> Option<u64> {
-    let counters = &run.counters;
-    Some(counters.cache_misses? + counters.upper_trie_pages_read? + counters.page_rereads?)
 }
 
 struct Columns<'a> {

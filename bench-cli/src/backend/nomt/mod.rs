@@ -14,9 +14,8 @@ use pleach_core::Key;
 
 use crate::account;
 use crate::backend::readers::read_with;
-use crate::backend::{
-    Backend, Done, EngineOptions, Place, Proven, Root, View, Witness, Work, batches_by_root,
-};
+use crate::backend::roots::batches_by_root;
+use crate::backend::{Backend, Done, EngineOptions, Place, Proven, Root, View, Witness, Work};
 use crate::error::{BenchError, Result};
 use crate::workload::transfer::Change;
 use settings::Settings;

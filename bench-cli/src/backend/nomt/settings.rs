@@ -3,7 +3,8 @@
 
 use nomt::Options;
 
-use crate::backend::sizing::{nomt_buckets, peer_arg};
+use crate::backend::options::peer_arg;
+use crate::backend::sizing::nomt_buckets;
 use crate::backend::{EngineOptions, Place};
 use crate::error::{BenchError, Result};
 

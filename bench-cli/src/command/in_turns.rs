@@ -8,11 +8,13 @@
 use crate::args::values::Count;
 use crate::child::spawn::Running;
 use crate::child::{Event, Job, LoadResult, Order, RunPlan, RunResult};
-use crate::command::transfer::{self, Outcome};
-use crate::command::{Setting, drop_caches};
-use crate::error::{BenchError, Result};
+use crate::command::prepare::{drop_caches, ensure_loaded};
+use crate::command::verify::{check, count_witnesses};
+use crate::error::Result;
 use crate::interrupt;
+use crate::outcome::Outcome;
 use crate::progress::Progress;
+use crate::setting::Setting;
 
 /// A backend whose child is alive.
 struct Side {
@@ -55,7 +57,7 @@ pub(crate) fn run(
     plan.stepped = true;
     let mut loads = Vec::new();
     for &kind in &setting.kinds {
-        loads.push((kind, setting.ensure_loaded(kind, Some(&setting.stream))?));
+        loads.push((kind, ensure_loaded(setting, kind, Some(&setting.stream))?));
     }
     let dropped_caches = drop && drop_caches();
     let mut sides = Vec::new();
@@ -86,10 +88,10 @@ pub(crate) fn run(
         // A signal may have come before a side's first turn.
         .filter(|(_, run)| run.batches > 0)
         .map(|(side, run)| {
-            let check = interrupt::left_out(transfer::check(setting, side.kind), true)?;
+            let check = interrupt::left_out(check(setting, side.kind), true)?;
             let Side { kind, load, loaded_now, .. } = side;
             let outcome = Outcome { kind, load, loaded_now, run, check, dropped_caches };
-            transfer::count_witnesses(setting, &outcome.run)?;
+            count_witnesses(setting, &outcome.run)?;
             Ok(outcome)
         })
         .collect()
@@ -116,18 +118,9 @@ fn take_turns(setting: &Setting, sides: &mut [Side], batches: Count, step: u64) 
         }
         done += count;
         backwards = !backwards;
-        bar.hear(&Event::Progress { done, of });
+        bar.at(done, of);
         if enough {
             return Ok(());
         }
     }
-}
-
-/// Refuses turns of one backend alone.
-pub(crate) fn check_sides(backends: usize) -> Result<()> {
-    if backends > 1 {
-        return Ok(());
-    }
-    let text = "--alternate takes turns between backends: name two or more with --backend";
-    Err(BenchError::Usage(text.to_owned()))
 }

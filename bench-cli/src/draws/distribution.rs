@@ -7,10 +7,8 @@
 use core::fmt;
 use core::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
-use crate::args::values::as_text;
-use crate::draws::Draws;
+use crate::draws::generator::Draws;
+use crate::text::as_text;
 
 /// A distribution as the user names it.
 #[derive(Clone, Copy, Debug, PartialEq)]

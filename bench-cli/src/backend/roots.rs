@@ -10,15 +10,17 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
 
-use crate::account::{from_hex, hex};
+#[cfg(feature = "peer-nomt")]
+use crate::backend::Place;
 use crate::backend::Root;
 use crate::error::{BenchError, Result};
+use crate::text::{from_hex, hex};
 
 /// Roots by number of batches done.
 #[derive(Debug, Default)]
-pub(crate) struct Batches(pub(crate) BTreeMap<u64, Root>);
+pub(crate) struct Roots(pub(crate) BTreeMap<u64, Root>);
 
-impl Batches {
+impl Roots {
     /// Reads a record; a missing file is an empty one. A cut last line is left out.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = match std::fs::read_to_string(path) {
@@ -59,9 +61,9 @@ impl Batches {
 }
 
 /// A record open for appending.
-pub(crate) struct BatchWriter(File, std::path::PathBuf);
+pub(crate) struct RootWriter(File, std::path::PathBuf);
 
-impl BatchWriter {
+impl RootWriter {
     /// Opens or creates a record.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().append(true).create(true).open(path);
@@ -75,4 +77,14 @@ impl BatchWriter {
         let line = format!("\n{number} {}\n", hex(root));
         self.0.write_all(line.as_bytes()).map_err(BenchError::file(&self.1))
     }
+}
+
+/// Batches done according to the record of roots beside a database that keeps no blob.
+#[cfg(feature = "peer-nomt")]
+pub(crate) fn batches_by_root(place: &Place, root: &Root) -> Result<u64> {
+    let record = Roots::read(&place.roots)?;
+    record.number_of(root).ok_or_else(|| {
+        let text = format!("its root {} is that of no batch of the stream", hex(root));
+        BenchError::Wrong(text)
+    })
 }

@@ -1,1 +1,0 @@
-//! Small crates whose arrows are known.
