@@ -6,13 +6,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::text::one_line;
 
-/// Result of anything here.
+/// The result of anything that can fail here.
 pub(crate) type Result<T> = core::result::Result<T, BenchError>;
 
 /// Why a command ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
-    /// Arguments, or surroundings that they need, do not fit; the text says what to change.
+    /// The arguments, or the surroundings that they need, do not fit; the text says what to change.
     #[error("{0}")]
     Usage(String),
     /// A balance, count, root or witness is wrong.
@@ -26,7 +26,7 @@ pub(crate) enum BenchError {
     Backend {
         /// Name of the backend.
         backend: &'static str,
-        /// Its own words.
+        /// The engine's own message.
         message: String,
     },
     /// A file of the harness itself.
@@ -40,12 +40,12 @@ pub(crate) enum BenchError {
     /// A child process ended without a result.
     #[error("{0}")]
     Child(String),
-    /// Ctrl-C or the like.
+    /// Ended by Ctrl-C or another signal.
     #[error("ended by {}: {}", name_of(*.signal), kept(*.partial))]
     Interrupted {
         /// The signal.
         signal: i32,
-        /// Is there a result of what was measured until then?
+        /// Is there a result of what was done until then?
         partial: bool,
     },
 }
@@ -66,8 +66,8 @@ impl BenchError {
         move |error| Self::Backend { backend: name, message: one_line(&format!("{error:#}")) }
     }
 
-    /// 2 for what the caller can change, 128 and the signal's number after one, 1 for everything
-    /// else.
+    /// The exit code: 2 for what the caller can change, 128 plus the number of a signal, and 1 for
+    /// everything else.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Unusable(_) => 2,

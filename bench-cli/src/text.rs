@@ -1,4 +1,4 @@
-//! Numbers, bytes and flags as people read them.
+//! Numbers, bytes and other values as people read them.
 
 use crate::measure::float;
 
@@ -56,7 +56,7 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// A number with as many digits as are worth reading.
+/// A number, rounded to the digits that are worth reading.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if size == 0.0 {

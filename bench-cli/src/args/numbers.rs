@@ -80,7 +80,7 @@ fn size(
     }
 }
 
-/// A size in units of so many bytes, rounded down; a bare number is in these units.
+/// A size in units of `unit` bytes, rounded down; a bare number is in these units already.
 fn in_units(text: &str, unit: u64) -> Option<u64> {
     let text = text.trim();
     match with_unit(text, SIZES) {
@@ -110,7 +110,7 @@ fn with_unit<'a>(text: &'a str, units: &[(&str, u64)]) -> Option<(&'a str, u64)>
     Some((number.trim_end(), unit.1))
 }
 
-/// Digits, in groups of three behind commas, or with `_` between any of them.
+/// Digits, in groups of three separated by commas, or with `_` between any of them.
 fn digits(text: &str) -> Option<u64> {
     let mut groups = text.split(',');
     let first = groups.next()?;

@@ -1,4 +1,4 @@
-//! Values of flags: each parses, prints and serializes as the user writes it.
+//! Values of flags. Each is parsed, printed and serialized the way the user writes it.
 
 use core::fmt;
 use core::str::FromStr;
@@ -30,7 +30,7 @@ impl fmt::Display for Switch {
 /// A number of batches, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Count {
-    /// Exactly so many.
+    /// Exactly this many.
     Fixed(u64),
     /// As many as it takes.
     Auto,
@@ -75,11 +75,11 @@ impl FromStr for Minutes {
 /// When a commit is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// When it is synced.
+    /// When its log record is synced.
     Commit,
-    /// At once; synced every so many milliseconds.
+    /// At once; the log is synced every this many milliseconds.
     Periodic(u64),
-    /// At once; synced when the engine needs it.
+    /// At once; the log is synced only when the engine itself needs that.
     None,
 }
 
@@ -112,11 +112,11 @@ impl fmt::Display for Durability {
 /// How files are read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IoChoice {
-    /// Rings where the kernel has them.
+    /// With io_uring where the kernel has it.
     Auto,
-    /// Rings or an error.
+    /// With io_uring, or not at all.
     Uring,
-    /// A pool of threads.
+    /// With a pool of blocking threads.
     Blocking,
 }
 

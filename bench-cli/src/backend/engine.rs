@@ -1,5 +1,4 @@
-//! What an engine under test does: the trait that hides which one it is, and what goes in and
-//! comes out of it.
+//! What every engine under test can do: the trait [`Backend`], what goes into it and what comes out.
 
 use core::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::workload::transfer::Change;
 /// A trie root.
 pub(crate) type Root = [u8; 32];
 
-/// From balances read to changes, both in the order of a batch's accounts.
+/// Turns the balances that were read into changes, both in the order of the batch's accounts.
 pub(crate) type Compute<'a> = dyn FnMut(&[Option<u64>]) -> Result<Vec<Change>> + 'a;
 
 /// One batch to run.
@@ -23,11 +22,12 @@ pub(crate) struct Work<'a> {
     pub(crate) keys: &'a [Key],
     /// What the batch does.
     pub(crate) compute: &'a mut Compute<'a>,
-    /// To be called with the new root once it is known and before anything is committed.
+    /// Must be called with the new root as soon as it is known, before anything is committed.
     pub(crate) before_commit: &'a mut dyn FnMut(&Root) -> Result<()>,
 }
 
 /// A batch that has run.
+#[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) execute: Duration,
     pub(crate) finish: Duration,
@@ -40,7 +40,7 @@ pub(crate) struct Done {
 /// What a witness proves, in any order.
 #[derive(Debug, Default)]
 pub(crate) struct Proven {
-    /// The root that the batch leads to.
+    /// The root after the batch.
     pub(crate) new_root: Root,
     /// Keys read, with the hash of the value seen.
     pub(crate) reads: Vec<(Key, Option<ValueHash>)>,
@@ -49,22 +49,22 @@ pub(crate) struct Proven {
 }
 
 /// A batch's witness in the engine's own form.
-pub(crate) trait Witness {
+pub(crate) trait Witness: core::fmt::Debug {
     /// Its size.
     fn bytes(&self) -> u64;
-    /// Verifies it statelessly against the previous root and gives all that it proves.
+    /// Verifies it against the previous root, without a database, and returns all that it proves.
     fn verify(&self, prev_root: &Root) -> core::result::Result<Proven, String>;
 }
 
-/// One state, readable while batches go on.
-pub(crate) trait View {
+/// One state that stays readable while further batches run.
+pub(crate) trait View: core::fmt::Debug {
     /// Its root.
     fn root(&self) -> Root;
     /// Values of keys in it.
     fn read(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>>;
 }
 
-/// Counters of an engine; `None` where it keeps none.
+/// Counters of an engine; `None` for those that it does not keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Counters {
     pub(crate) cache_hits: Option<u64>,
@@ -76,10 +76,10 @@ pub(crate) struct Counters {
     pub(crate) checkpoints: Option<u64>,
     pub(crate) leaf_pages: Option<u64>,
     pub(crate) pages_written: Option<u64>,
-    /// Device writes that these took.
+    /// Device writes that those pages took.
     pub(crate) page_runs_written: Option<u64>,
     pub(crate) bytes_written_log: Option<u64>,
-    /// Nanoseconds that commits and flushes spent one after the other, under one lock.
+    /// Nanoseconds that commits and flushes spent under the lock that serializes them.
     pub(crate) sequencer_nanos: Option<u64>,
     /// Microseconds that commits waited for background writes.
     pub(crate) stalled_micros: Option<u64>,
@@ -87,7 +87,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// What was counted since `start`; levels (pending entries, leaf pages) are kept as they are.
+    /// What was counted since `start`. Levels (pending entries, leaf pages) stay as they are now.
     pub(crate) fn since(&self, start: &Self) -> Self {
         let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         Self {
@@ -107,27 +107,27 @@ impl Counters {
     }
 }
 
-/// An open engine. Everything is called from one thread.
-pub(crate) trait Backend {
-    /// Root of the newest state, uncommitted overlays included.
+/// An open engine. One thread makes all calls.
+pub(crate) trait Backend: core::fmt::Debug {
+    /// Root of the newest state, including uncommitted overlays.
     fn root(&self) -> Root;
     /// Number of batches that the committed state contains.
     fn batches(&self) -> Result<u64>;
-    /// Loads accounts `0..accounts` into the empty database; `progress` hears how many are in.
+    /// Loads accounts `0..accounts` into the empty database; `progress` is told how many are loaded so far.
     fn load(&mut self, accounts: u64, progress: Box<dyn Fn(u64) + Send + Sync>) -> Result<()>;
     /// Reads, computes, finishes and commits a batch, and times each phase.
     fn run_batch(&mut self, work: Work<'_>) -> Result<Done>;
-    /// Commits what is still held as overlays.
+    /// Commits all overlays that are still uncommitted.
     fn settle(&mut self) -> Result<()> {
         Ok(())
     }
-    /// Waits until at most so many pending entries are left to background writes.
+    /// Waits until background writes have left at most this many pending entries.
     fn drain(&mut self, _pending_entries: u64) -> Result<()> {
         Ok(())
     }
-    /// Stops background work while the clock is stopped.
+    /// Stops background work, for as long as the clock is stopped.
     fn pause(&mut self) {}
-    /// Lets background work go on.
+    /// Lets background work continue.
     fn resume(&mut self) {}
     /// Its counters now.
     fn counters(&self) -> Counters {
@@ -135,9 +135,9 @@ pub(crate) trait Backend {
     }
     /// Values of keys in the newest state.
     fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>>;
-    /// Keeps the newest state readable; an error where commits would wait for that.
+    /// Opens a view of the newest state; an error if the engine's commits would wait for it.
     fn view(&mut self) -> Result<Box<dyn View>>;
-    /// What is to be printed with the result: settings, fallbacks, durability.
+    /// Notes to print with the result: settings, fallbacks, durability.
     fn notes(&self) -> Vec<String>;
     /// Closes it cleanly.
     fn close(self: Box<Self>) -> Result<()>;

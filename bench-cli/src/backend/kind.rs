@@ -1,4 +1,4 @@
-//! The engines that can be named.
+//! The engines that `--backend` can name.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The backend of a name, when this build has it.
+    /// The backend with this name, if this build has it.
     pub(crate) fn parse(name: &str) -> Result<Self> {
         match name {
             "model" => Ok(Self::Model),
@@ -31,7 +31,7 @@ impl Kind {
         }
     }
 
-    /// The list of backends that this build has, the oracle left out.
+    /// The names of the backends in this build, without the oracle.
     pub(crate) fn built_in() -> String {
         let all = [("pleach", true), ("nomt", cfg!(feature = "peer-nomt"))];
         let present: Vec<_> = all.iter().filter(|one| one.1).map(|one| one.0).collect();
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// The error of a build without this backend.
+    /// The error when this build was made without the backend.
     pub(crate) fn missing(self, feature: &str) -> BenchError {
         let name = self.name();
         let text = format!("this build has no backend {name}: build with --features {feature}");

@@ -1,5 +1,9 @@
-//! Engines under test, behind one trait, so that all of them do the same operations and are
-//! measured by the same code. Each implementation follows its engine's own documentation.
+//! The engines under test, behind one trait ([`Backend`]), so that all of them do the same operations
+//! and are measured by the same code. Each implementation follows its engine's own documentation.
+//!
+//! * [`engine`]: the trait; [`kind`] and [`options`]: which engine, opened how and where;
+//! * [`pleach`], `nomt`, [`model`]: the engines; [`readers`]: reading keys with several threads;
+//! * [`roots`]: the record of roots beside each database; [`sizing`]: memory and disk it will need.
 
 mod engine;
 mod kind;
@@ -19,7 +23,7 @@ pub(crate) use engine::{Backend, Counters, Done, Proven, Root, View, Witness, Wo
 pub(crate) use kind::Kind;
 pub(crate) use options::{EngineOptions, Place};
 
-/// Refuses settings that no backend of a run would understand, before anything is created.
+/// Refuses settings that none of the backends understands, before anything is created.
 pub(crate) fn check_settings(kinds: &[Kind], options: &EngineOptions) -> Result<()> {
     for (name, value) in &options.peer_args {
         let peer = name.split_once('.').map_or(name.as_str(), |(peer, _)| peer);
@@ -50,7 +54,7 @@ pub(crate) fn open(kind: Kind, place: &Place, options: &EngineOptions) -> Result
     }
 }
 
-/// Offline findings in a closed database; empty where the engine has no checker.
+/// What the offline checker finds in a closed database; empty if the engine has no checker.
 pub(crate) fn check(kind: Kind, folder: &Path) -> Result<Vec<String>> {
     match kind {
         Kind::Pleach => pleach::check(folder),
@@ -58,7 +62,7 @@ pub(crate) fn check(kind: Kind, folder: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Has the engine an offline checker?
+/// Does the engine have an offline checker?
 pub(crate) const fn has_checker(kind: Kind) -> bool {
     matches!(kind, Kind::Pleach)
 }

@@ -20,22 +20,22 @@ pub(crate) struct EngineOptions {
     pub(crate) load_mib: Option<u64>,
     pub(crate) log_limit_mib: u64,
     pub(crate) overlay_window: u32,
-    /// `nomt.readers` and the like, with their values.
+    /// Names such as `nomt.readers`, each with its value.
     pub(crate) peer_args: Vec<(String, String)>,
-    /// Accounts that the database is sized for, where an engine must know.
+    /// Number of accounts to size the database for, if the engine must know it in advance.
     pub(crate) expected_accounts: u64,
 }
 
-/// A backend's place on disk.
+/// Where a backend's files are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     /// The database folder.
     pub(crate) folder: PathBuf,
-    /// Roots by batch number, beside it.
+    /// The record of roots, next to that folder.
     pub(crate) roots: PathBuf,
 }
 
-/// A peer's setting by its full name.
+/// The value of a `--peer-arg` by its full name, such as `nomt.readers`.
 pub(crate) fn peer_arg<'a>(options: &'a EngineOptions, name: &str) -> Option<&'a str> {
     options.peer_args.iter().rev().find(|arg| arg.0 == name).map(|arg| arg.1.as_str())
 }

@@ -1,4 +1,5 @@
-//! The check job (balances against the replay) and the inspect job (what does it open with?).
+//! The check job, which compares balances with the replay, and the inspect job, which finds out what
+//! state a database opens with.
 
 use std::time::Instant;
 
@@ -10,11 +11,11 @@ use crate::draws::Draws;
 use crate::error::{BenchError, Result};
 use crate::workload::replay::Replay;
 
-/// Up to so many accounts, all are read back; beyond, a sample.
+/// Up to this many accounts, all are read back; if there are more, a sample.
 const ALL: u64 = 1 << 22;
 /// Size of the sample.
 const SAMPLE: u64 = 1 << 17;
-/// Keys a read.
+/// Keys per read.
 const CHUNK: usize = 16_384;
 
 /// Reads balances back and compares them with the replay of all batches so far.
@@ -61,7 +62,7 @@ fn sample(spec: &Spec, batches: u64, ids: u64) -> Vec<u64> {
     sample
 }
 
-/// Reads accounts and gives the sum of what was found.
+/// Compares accounts with the replay and returns the sum of the balances found.
 fn compare(
     engine: &mut dyn Backend,
     replay: &Replay,
@@ -96,7 +97,7 @@ fn name(balance: Option<u64>) -> String {
     balance.map_or_else(|| "nothing (absent)".to_owned(), |balance| balance.to_string())
 }
 
-/// Checks the closed folder, opens it, says what is in it, closes it, checks again.
+/// Checks the closed database, opens it and notes its state, closes it and checks it again.
 pub(crate) fn inspect(spec: &Spec) -> Result<InspectResult> {
     let mut findings = backend::check(spec.backend, &spec.place.folder)?;
     let start = Instant::now();

@@ -11,13 +11,13 @@ use crate::child::{Event, HexRoot, LoadResult, Spec};
 use crate::error::Result;
 use crate::machine::{self, DiskUse};
 
-/// How often progress is said.
+/// How often progress is reported.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Loads the accounts into a new database and closes it.
 pub(crate) fn load(spec: &Spec) -> Result<LoadResult> {
     let accounts = spec.initial();
-    // Nobody wants a witness of the load, and an engine may be faster when it knows.
+    // Nobody needs a witness of the load, and an engine may be faster if it knows that.
     let options = EngineOptions { witness: Switch(false), ..spec.options.clone() };
     let mut engine = backend::open(spec.backend, &spec.place, &options)?;
     let before = DiskUse::now(&spec.place.folder);
@@ -29,7 +29,7 @@ pub(crate) fn load(spec: &Spec) -> Result<LoadResult> {
             let Ok(mut last) = last.try_lock() else { return };
             if last.elapsed() >= TICK || done == accounts {
                 *last = Instant::now();
-                // A parent that is gone is noticed with the result.
+                // If the parent is gone, that is noticed when the result is sent.
                 let _ = say(&Event::Progress { done, of: accounts });
             }
         }),

@@ -1,5 +1,5 @@
-//! What parent and child say to each other: one [`Spec`], then [`Order`]s, one way, and
-//! [`Event`]s the other way.
+//! The messages between parent and child: the parent sends one [`Spec`] and, to a stepped run,
+//! [`Order`]s; the child sends [`Event`]s.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,8 @@ pub(crate) enum Job {
     Run(RunPlan),
     /// Compares balances with the replay.
     Check,
-    /// Opens, says root and number of batches, closes; runs the offline checker before.
+    /// Opens the database, reports root and number of batches, closes it; runs the offline checker
+    /// before and after.
     Inspect,
 }
 
@@ -46,11 +47,11 @@ pub(crate) struct RunPlan {
     pub(crate) warmup: Count,
     pub(crate) batches: Count,
     pub(crate) verify_every: u64,
-    /// With [`Count::Auto`]: batches until so many seconds have passed, pauses included.
+    /// With [`Count::Auto`]: run batches until this many seconds have passed, pauses included.
     pub(crate) seconds: Option<f64>,
-    /// Batches under the clock are run as [`Order`]s say.
+    /// The measured batches are run in steps, as [`Order`]s say.
     pub(crate) stepped: bool,
-    /// Sessions that stay open meanwhile.
+    /// Sessions that are held open during the run.
     pub(crate) views: ViewPlan,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct RunPlan {
 pub(crate) struct ViewPlan {
     /// Sessions open at a time.
     pub(crate) sessions: u32,
-    /// Batches that each lives for.
+    /// Batches that each stays open for.
     pub(crate) batches: u32,
 }
 
@@ -67,25 +68,25 @@ pub(crate) struct ViewPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Order {
-    /// Run so many batches, then wait again.
+    /// Run this many batches, then wait again.
     Go(u64),
     /// Drain, close, give the result.
     End,
 }
 
-/// What a child says.
+/// What a child reports.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// So much of the job is done; 0 of 0 when the end is not known.
+    /// `done` of `of` parts of the job are done; `of` is 0 if the end is not known.
     Progress { done: u64, of: u64 },
-    /// After batch `number - 1` the root will be this; its commit begins.
+    /// The commit that makes it `number` batches begins; this will be the root.
     Committing { number: u64, root: HexRoot },
     /// That commit is acknowledged.
     Committed { number: u64 },
-    /// A stepped run has warmed up with so many batches and waits.
+    /// A stepped run has warmed up with this many batches and waits for an order.
     Ready { warmup: u64 },
-    /// It has run a step and waits; by its plan the batches so far are enough.
+    /// It has run a step and waits; `enough`: its plan is fulfilled.
     Stepped { enough: bool },
     /// The job's result.
     Loaded(LoadResult),

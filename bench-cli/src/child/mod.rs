@@ -1,9 +1,14 @@
-//! Jobs in processes of their own, so that memory, caches and I/O of each backend and of load
-//! and run are told apart. The parent starts its own executable again, writes a [`Spec`] to its
-//! standard input and reads [`Event`]s, one JSON line each, from its standard output. A stepped
-//! run then waits for an [`Order`], a line of its standard input as well, before each step.
+//! Jobs, each in a process of its own, so that memory, caches and I/O are counted separately for each
+//! backend, and for load and run.
+//!
+//! The parent ([`spawn`]) starts its own executable again as a child, and writes a [`Spec`] to the
+//! child's standard input. The child ([`main`], [`pipe`]) does the job ([`load`], [`run`], [`check`])
+//! and writes [`Event`]s, one line of JSON each, to its standard output; the last one is the job's
+//! [`result`]. A stepped run waits for an [`Order`], another line on its standard input, before each
+//! step.
 
 mod check;
+mod claims;
 mod load;
 mod message;
 mod pipe;
@@ -20,7 +25,7 @@ pub(crate) use message::{Event, Job, Order, RunPlan, Spec, ViewPlan};
 use pipe::{read_spec, say};
 pub(crate) use result::{BatchSample, CheckResult, HexRoot, InspectResult, LoadResult, RunResult};
 
-/// The hidden subcommand: does the job on standard input.
+/// The hidden subcommand: does the job that standard input describes.
 pub(crate) fn main() -> ExitCode {
     let spec = match interrupt::note_in_child().and_then(|()| read_spec()) {
         Ok(spec) => spec,

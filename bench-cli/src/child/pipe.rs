@@ -1,4 +1,4 @@
-//! The child's ends of the pipes: it reads its job and its orders, and says what happens.
+//! The child's ends of the pipes: it reads its job and its orders, and reports what happens.
 
 use std::io::Write as _;
 
@@ -16,14 +16,14 @@ pub(super) fn say(event: &Event) -> Result<()> {
     out.flush().map_err(gone)
 }
 
-/// The job.
+/// Reads the job.
 pub(super) fn read_spec() -> Result<Spec> {
     let text = read_line()?.unwrap_or_default();
     serde_json::from_str(&text)
         .map_err(|error| BenchError::Usage(format!("this subcommand is internal ({error})")))
 }
 
-/// The parent's next order. A parent that is gone ends the child: nobody waits for the result.
+/// Reads the parent's next order. A parent that is gone ends the child: nobody waits for the result.
 pub(super) fn next_order() -> Result<Order> {
     let gone = || BenchError::Child("the parent is gone".to_owned());
     let text = read_line()?.ok_or_else(gone)?;

@@ -1,4 +1,4 @@
-//! What each job comes to.
+//! The result of each job.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::text::{from_hex, hex};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct LoadResult {
     pub(crate) accounts: u64,
-    /// Load and clean close.
+    /// Time of the load, including a clean close.
     pub(crate) seconds: f64,
     pub(crate) root: HexRoot,
     pub(crate) disk: DiskUse,
@@ -23,11 +23,11 @@ pub(crate) struct LoadResult {
 /// A finished run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct RunResult {
-    /// Number of the first batch under the clock.
+    /// Number of the first measured batch.
     pub(crate) first_batch: u64,
     pub(crate) warmup: u64,
     pub(crate) batches: u64,
-    /// Ended by a signal before the plan was done.
+    /// A signal ended it before the plan was fulfilled.
     pub(crate) interrupted: bool,
     pub(crate) transfers: u64,
     pub(crate) moved: u64,
@@ -38,7 +38,7 @@ pub(crate) struct RunResult {
     pub(crate) accounts: u64,
     /// Time in the engine until the last acknowledgement.
     pub(crate) seconds_acknowledged: f64,
-    /// The same with the drain.
+    /// The same, including the drain.
     pub(crate) seconds_drained: f64,
     pub(crate) execute: Quantiles,
     pub(crate) finish: Quantiles,
@@ -50,11 +50,11 @@ pub(crate) struct RunResult {
     pub(crate) witnesses: u64,
     pub(crate) witness_bytes: u64,
     pub(crate) witnesses_verified: u64,
-    /// Sessions that were kept open and read to their end what they read first.
+    /// Sessions that were held open and, until they ended, read what they had read at first.
     pub(crate) sessions_ended: u64,
-    /// Values that they read.
+    /// Values that those sessions read.
     pub(crate) session_reads: u64,
-    /// Accounts that they read and that had changed by their end.
+    /// Accounts among those that had changed by the end of the session.
     pub(crate) session_changes: u64,
     pub(crate) peak_rss_bytes: u64,
     pub(crate) files_bytes: u64,
@@ -64,37 +64,37 @@ pub(crate) struct RunResult {
     pub(crate) notes: Vec<String>,
 }
 
-/// One batch.
+/// One measured batch.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct BatchSample {
-    /// End of the batch since the clock was first started, pauses included.
+    /// When the batch ended, in seconds since the clock was first started, pauses included.
     pub(crate) wall_seconds: f64,
-    /// The same on the clock.
+    /// The same without pauses.
     pub(crate) clock_seconds: f64,
     pub(crate) execute_ms: f64,
     pub(crate) finish_ms: f64,
     pub(crate) commit_ms: f64,
     pub(crate) transfers: u64,
-    /// Bytes that the kernel read for the process since the batch before, without the harness.
+    /// Bytes that the kernel read for the engine since the previous batch ended.
     pub(crate) read: u64,
     /// The same for writes.
     pub(crate) written: u64,
     /// Resident memory after the batch.
     pub(crate) rss: u64,
-    /// The database folder after it.
+    /// Size of the database folder after it.
     pub(crate) files: u64,
-    /// Leaf pages and the device writes that they took, since the clock started.
+    /// Leaf pages written since the clock started, and the device writes that they took.
     pub(crate) pages_written: Option<u64>,
     pub(crate) page_runs_written: Option<u64>,
 }
 
 impl BatchSample {
-    /// All phases.
+    /// All phases together.
     pub(crate) fn total_ms(&self) -> f64 {
         self.execute_ms + self.finish_ms + self.commit_ms
     }
 
-    /// Transfers a second of the batch.
+    /// The batch's transfers per second.
     pub(crate) fn rate(&self) -> f64 {
         rate(self.transfers, self.total_ms() / 1000.0)
     }
@@ -106,9 +106,9 @@ pub(crate) struct CheckResult {
     pub(crate) batches: u64,
     /// Account ids read back.
     pub(crate) balances: u64,
-    /// Were these all there are?
+    /// Were those all accounts?
     pub(crate) all: bool,
-    /// Sum of all balances that was found (all read), or that the replay has (a sample read).
+    /// Sum of all balances: as found if all were read, else as the replay has it.
     pub(crate) sum: u64,
 }
 

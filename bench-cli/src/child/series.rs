@@ -1,5 +1,5 @@
-//! What is kept of each batch under the clock. Taken between batches, with the clock and the
-//! engine's background work stopped.
+//! Samples of each measured batch, taken between batches, while the clock and the engine's
+//! background work are stopped.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -10,6 +10,7 @@ use crate::machine::{self, DiskUse};
 use crate::measure::millis;
 
 /// Takes the samples of a run.
+#[derive(Debug)]
 pub(super) struct Sampler {
     folder: PathBuf,
     start: Instant,
@@ -21,7 +22,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// The clock starts at these counters.
+    /// Starts to sample; the counters are those at the start of the clock.
     pub(super) fn new(folder: PathBuf, counters: Counters, disk: DiskUse) -> Self {
         let (start, seen) = (Instant::now(), DiskUse::default());
         Self { folder, start, clock_seconds: 0.0, counters, disk, seen }

@@ -1,4 +1,4 @@
-//! `nomt-bench init`: loads, and says how that went.
+//! `nomt-bench init`: loads the databases and prints how that went.
 
 use crate::args::InitArgs;
 use crate::args::values::Switch;
@@ -36,8 +36,10 @@ pub(crate) fn init(args: InitArgs) -> Result<()> {
     let mut loads = Vec::new();
     for &kind in &setting.kinds {
         let load = ensure_loaded(&setting, kind, None);
-        let Some((loaded, anew)) = interrupt::left_out(load, !loads.is_empty())? else { break };
-        loads.push((kind, loaded, anew));
+        let Some((loaded, loaded_now)) = interrupt::left_out(load, !loads.is_empty())? else {
+            break;
+        };
+        loads.push((kind, loaded, loaded_now));
     }
     let printed = output::print(&report::table::loads(&loads));
     if let Some(path) = &setting.common.json {

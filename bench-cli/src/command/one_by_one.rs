@@ -12,13 +12,13 @@ use crate::outcome::Outcome;
 use crate::progress::Progress;
 use crate::setting::Setting;
 
-/// Runs the plan on each backend in turn. After a signal, what was measured until then.
+/// Runs the plan on each backend. After a signal, it returns what was measured until then.
 pub(crate) fn run(setting: &Setting, mut plan: RunPlan, drop: bool) -> Result<Vec<Outcome>> {
     let mut outcomes: Vec<Outcome> = Vec::new();
     for &kind in &setting.kinds {
         let outcome = one(setting, kind, plan, drop);
         let Some(outcome) = interrupt::left_out(outcome, !outcomes.is_empty())? else { break };
-        // The same operations for those that follow.
+        // The backends that follow do the same operations.
         plan.warmup = Count::Fixed(outcome.run.warmup);
         plan.batches = Count::Fixed(outcome.run.batches);
         outcomes.push(outcome);

@@ -1,5 +1,5 @@
 //! What happens before a backend runs: its database is loaded, and the system's page cache emptied
-//! if the flags want that.
+//! if the flags say so.
 
 use crate::backend::Kind;
 use crate::child::spawn::{run_job, unexpected};
@@ -10,7 +10,7 @@ use crate::progress::Progress;
 use crate::setting::Setting;
 use crate::{machine, output};
 
-/// Loads a backend's database unless a fitting one is there; tells whether it loaded.
+/// Loads a backend's database unless there is one that fits; also returns whether it was loaded now.
 pub(crate) fn ensure_loaded(
     setting: &Setting,
     kind: Kind,
@@ -34,7 +34,7 @@ pub(crate) fn ensure_loaded(
     Ok((loaded, true))
 }
 
-/// Empties the system's page cache; says why not, when it could not.
+/// Empties the system's page cache; if that fails, prints why.
 pub(crate) fn drop_caches() -> bool {
     machine::drop_caches().inspect_err(|why| output::say(&format!("nomt-bench: {why}"))).is_ok()
 }

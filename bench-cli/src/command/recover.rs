@@ -1,8 +1,8 @@
 //! `nomt-bench recover`: a child runs transfers, is killed with SIGKILL at a random moment, and
 //! the database must reopen at the root before or after the interrupted commit.
 //!
-//! The record of what was promised is kept here, from the child's pipe, fresh for each cycle:
-//! `Committing` before each commit, `Committed` after it.
+//! What the child has promised is known from its events, `Committing` before each commit and
+//! `Committed` after it, and starts afresh with each cycle.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use crate::setting::{Extra, Setting};
 use crate::text::{counted, hex};
 use crate::{interrupt, output};
 
-/// Kill between so many milliseconds after the child's first commit began.
+/// Earliest and latest kill, in milliseconds after the child's first commit began.
 const KILL_AFTER: (u64, u64) = (5, 400);
 
 /// What a child promised before it was killed.
@@ -91,7 +91,7 @@ fn cycles(setting: &Setting, kind: Kind, kills: u32) -> Result<Recovered> {
         let Some(promise) = interrupt::left_out(promise, cycle > 1)? else { break };
         let opened = interrupt::left_out(inspect(setting, kind), cycle > 1)?;
         let Some(opened) = opened else { break };
-        // The same database once more, now cleanly closed.
+        // Once more, now that the database was closed cleanly.
         let Some(again) = interrupt::left_out(inspect(setting, kind), cycle > 1)? else { break };
         judge(cycle, &promise, &opened, &mut result)?;
         state = (opened.batches, opened.root.0);
@@ -110,7 +110,7 @@ fn cycles(setting: &Setting, kind: Kind, kills: u32) -> Result<Recovered> {
     Ok(result)
 }
 
-/// Runs batches until the kill, and gives what was promised by then.
+/// Runs batches until the kill, and returns what was promised by then.
 fn kill_one(
     setting: &Setting,
     kind: Kind,
@@ -119,7 +119,7 @@ fn kill_one(
 ) -> Result<Promise> {
     let plan = RunPlan {
         warmup: Count::Fixed(0),
-        // Far more than fit before the kill.
+        // Far more than can be run before the kill.
         batches: Count::Fixed(10_000_000),
         verify_every: u64::MAX,
         seconds: None,

@@ -1,5 +1,5 @@
-//! `nomt-bench soak`: transfers, new accounts, closed accounts and sessions that stay open, for
-//! some minutes. Checked as `transfer` is; the figures must stay level.
+//! `nomt-bench soak`: for some minutes, transfers with new accounts, closed accounts and sessions that
+//! stay open. It is checked as `transfer` is, and the figures must stay level.
 
 use core::fmt::Write as _;
 
@@ -26,7 +26,7 @@ pub(crate) fn soak(args: SoakArgs) -> Result<()> {
         witness: args.stream.witness,
         prefetch: args.stream.prefetch,
         overlay_window: 0,
-        // Accounts that live at the same time are no more after this many.
+        // After this many batches, the number of accounts does not grow any more.
         batches: u64::from(args.life) + 1,
         // As long as it takes.
         written: u64::MAX,

@@ -1,4 +1,4 @@
-//! `nomt-bench transfer`: load or reuse, run, check, compare, print.
+//! `nomt-bench transfer`: loads or reuses the databases, runs, checks, compares and prints.
 
 use crate::args::TransferArgs;
 use crate::args::values::Count;

@@ -1,4 +1,4 @@
-//! What is verified after a run: balances, the number of witnesses, and that all backends came to
+//! What is verified after a run: the balances, the number of witnesses, and that all backends have
 //! the same roots.
 
 use crate::args::values::Switch;
@@ -11,7 +11,7 @@ use crate::outcome::{Compared, Outcome};
 use crate::progress::Progress;
 use crate::setting::Setting;
 
-/// An engine that gives witnesses gives one a batch.
+/// An engine that gives witnesses must give one per batch.
 pub(crate) fn count_witnesses(setting: &Setting, run: &RunResult) -> Result<()> {
     if setting.options.witness == Switch(true) && run.witnesses > 0 && run.witnesses != run.batches
     {
@@ -31,7 +31,7 @@ pub(crate) fn check(setting: &Setting, kind: Kind) -> Result<CheckResult> {
     }
 }
 
-/// Compares the records of roots: the load and every batch that several backends have done.
+/// Compares the records of roots, for the load and every batch that several backends have done.
 pub(crate) fn compare(setting: &Setting, outcomes: &[Outcome]) -> Result<Compared> {
     let mut states = 0;
     let mut first: Option<(Kind, Roots)> = None;

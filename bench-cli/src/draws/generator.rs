@@ -1,9 +1,10 @@
-//! The seeded generator, 64 bits at a time.
+//! The random numbers that everything is drawn with.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore as _, SeedableRng as _};
 
 /// The seeded generator: `ChaCha8`, 64 bits at a time.
+#[derive(Debug)]
 pub(crate) struct Draws(ChaCha8Rng);
 
 impl Draws {

@@ -1,7 +1,7 @@
 //! The batches of a stream, drawn.
 //!
 //! Invariant: a batch depends on the stream's parameters and its number alone, so that a run can
-//! go on where another stopped without replaying anything.
+//! continue where another stopped without replaying anything.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,32 +14,32 @@ use crate::draws::generator::Draws;
 /// Name and version of the transfer workload's draws: the last 24 bytes of the generator's key.
 const DOMAIN: &[u8; 24] = b"pleach-bench transfer v1";
 
-/// The same of a soak's draws.
+/// The same for the draws of a soak.
 const SOAK: &[u8; 24] = b"pleach-bench soak     v1";
 
-/// What fixes a stream of transfers, beside the number of accounts.
+/// Everything that determines a stream of transfers, apart from the number of accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stream {
     pub(crate) seed: u64,
     pub(crate) batch: u32,
     pub(crate) fresh: u32,
     pub(crate) distribution: Distribution,
-    /// Only in a soak.
+    /// Present in a soak only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) closing: Option<Closing>,
 }
 
-/// Accounts that close: each moves all it has to another account and is deleted.
+/// How accounts close: each moves its whole balance to another account and is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Closing {
-    /// Loaded accounts that close in a batch, in percent of its transfers.
+    /// Loaded accounts that close in a batch, as a percentage of its transfers.
     pub(crate) deletes: u32,
-    /// A batch's new accounts close so many batches later.
+    /// New accounts close this many batches later.
     pub(crate) life: u32,
 }
 
 impl Stream {
-    /// New accounts a batch.
+    /// New accounts per batch.
     pub(crate) fn fresh_per_batch(&self) -> u64 {
         u64::from(self.batch) * u64::from(self.fresh) / 100
     }
@@ -77,7 +77,7 @@ impl Stream {
             let sender = sampler.draw(&mut draws);
             let receiver = if index < old {
                 let drawn = sampler.draw(&mut draws);
-                // Never to oneself: the next account, without another draw.
+                // Nobody pays themselves: take the next account, without another draw.
                 if drawn == sender { (drawn + 1) % initial } else { drawn }
             } else {
                 first_new + (index - old)
@@ -108,7 +108,7 @@ pub(crate) struct Batch {
     pub(crate) accounts: Vec<u64>,
     /// Sender's and receiver's index in `accounts`.
     pub(crate) transfers: Vec<(u32, u32)>,
-    /// After the transfers, in order: an account that closes and the one that gets what it has.
+    /// In order, after the transfers: an account that closes, and the one that gets its balance.
     pub(crate) closes: Vec<(u32, u32)>,
     slots: HashMap<u64, u32>,
 }

@@ -1,10 +1,10 @@
-//! Figures of a run that both the table and the JSON give.
+//! Figures that both the table and the JSON are made from.
 
 use crate::child::RunResult;
 use crate::measure::rate;
 
-/// Rates that a run is quoted by.
-#[derive(Clone, Copy)]
+/// The rates that a run is quoted with.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Rates {
     pub(crate) drained: f64,
     pub(crate) acknowledged: f64,
@@ -27,7 +27,7 @@ pub(crate) const fn ssd_reads(run: &RunResult) -> u64 {
     run.disk.read / 4096
 }
 
-/// Pages that a cache could not give: leaf misses, upper pages, rereads.
+/// Pages that were not in a cache: leaf misses, upper pages, rereads.
 pub(crate) fn misses(run: &RunResult) -> Option<u64> {
     let counters = &run.counters;
     Some(counters.cache_misses? + counters.upper_trie_pages_read? + counters.page_rereads?)

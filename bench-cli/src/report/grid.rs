@@ -1,9 +1,9 @@
-//! A table as rows of cells.
+//! A table, before it becomes text or HTML.
 
 use core::fmt::Write as _;
 
 /// Rows of cells, printed in aligned columns: the first to the left, the others to the right.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Grid(pub(super) Vec<Vec<String>>);
 
 impl Grid {

@@ -1,4 +1,5 @@
-//! Results for people ([`table`], [`html`]) and for programs ([`json`]).
+//! Results for people, as tables ([`table`], [`soak`]) and pages ([`html`] with [`plot`]), and for
+//! programs ([`json`]). [`figures`] and [`grid`] are what these are made from.
 
 mod figures;
 mod grid;

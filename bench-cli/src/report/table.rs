@@ -1,5 +1,5 @@
-//! Tables on standard output. One column a backend, and for each further backend the ratio of
-//! the first to it.
+//! The tables on standard output: one column per backend, and for each backend after the first a
+//! column with the ratio of the first one to it.
 
 use core::fmt::Write as _;
 
@@ -35,6 +35,7 @@ fn head(setting: &Setting, machine: &Machine) -> String {
     )
 }
 
+#[derive(Debug)]
 struct Columns<'a> {
     grid: Grid,
     outcomes: &'a [Outcome],
@@ -87,6 +88,7 @@ impl Columns<'_> {
 }
 
 /// A result in its parts: what was run, the table, what was checked and noted.
+#[derive(Debug)]
 pub(crate) struct Summary {
     pub(crate) head: String,
     pub(crate) grid: Grid,
@@ -147,7 +149,7 @@ pub(crate) fn transfer(
         for note in &one.run.notes {
             let _ = writeln!(verdict, "note: {note}");
         }
-        // The load has settings of its own where an engine loads otherwise than it runs.
+        // An engine may load with other settings than it runs with.
         for note in one.load.notes.iter().filter(|note| !one.run.notes.contains(note)) {
             let _ = writeln!(verdict, "note, load: {note}");
         }
@@ -264,9 +266,12 @@ pub(crate) fn loads(loads: &[(Kind, LoadResult, bool)]) -> String {
     let mut grid = Grid::default();
     let head = ["", "accounts", "seconds", "accounts/s", "peak RSS", "written", "files", "root"];
     grid.row(head.map(str::to_owned));
-    for (kind, load, anew) in loads {
-        let name =
-            if *anew { kind.name().to_owned() } else { format!("{} (was there)", kind.name()) };
+    for (kind, load, loaded_now) in loads {
+        let name = if *loaded_now {
+            kind.name().to_owned()
+        } else {
+            format!("{} (was there)", kind.name())
+        };
         grid.row([
             name,
             whole(load.accounts),

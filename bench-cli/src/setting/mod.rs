@@ -1,5 +1,5 @@
-//! What a subcommand runs with: flags checked against each other and against the machine, the
-//! backends, and the folder.
+//! What a subcommand runs with: its flags, checked against each other and against the machine, its
+//! backends and its folder.
 
 mod needs;
 
@@ -14,27 +14,29 @@ use crate::home::Home;
 use crate::{machine, output};
 
 /// What all subcommands that open a database share.
+#[derive(Debug)]
 pub(crate) struct Setting {
     pub(crate) common: Common,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) home: Home,
     pub(crate) stream: Stream,
     pub(crate) options: EngineOptions,
-    /// Batches a turn, when the backends take turns.
+    /// Batches per turn, if the backends take turns.
     pub(crate) alternate: Option<u32>,
 }
 
 /// What a subcommand adds to the common flags.
+#[derive(Debug)]
 pub(crate) struct Extra {
     pub(crate) stream: Stream,
     pub(crate) witness: Switch,
     pub(crate) prefetch: Switch,
     pub(crate) overlay_window: u32,
-    /// Batches after which no more accounts live at the same time, for sizing.
+    /// For sizing: the number of batches after which the number of accounts is largest.
     pub(crate) batches: u64,
-    /// Batches that are run, for sizing; all that a database can grow by when it is not known.
+    /// For sizing: the number of batches that are run, or the largest possible if it is not known.
     pub(crate) written: u64,
-    /// Batches a turn, when the backends take turns.
+    /// Batches per turn, if the backends take turns.
     pub(crate) alternate: Option<u32>,
 }
 
@@ -65,7 +67,7 @@ impl Setting {
             log_limit_mib: common.log_limit_mib,
             overlay_window: extra.overlay_window,
             peer_args: peer_args(&common.peer_arg)?,
-            // A quarter more than will be there, for runs that go on later.
+            // At least a quarter more than are loaded, for runs that continue later.
             expected_accounts: grown.max(initial + initial / 4),
         };
         backend::check_settings(&kinds, &options)?;
@@ -82,7 +84,7 @@ impl Setting {
         Ok(Self { common, kinds, home, stream, options, alternate })
     }
 
-    /// A job of a backend.
+    /// The description of a job for a backend.
     pub(crate) fn spec(&self, kind: Kind, job: Job) -> Spec {
         Spec {
             job,
@@ -109,7 +111,7 @@ fn peer_args(args: &[String]) -> Result<Vec<(String, String)>> {
         .collect()
 }
 
-/// Refuses turns of one backend alone.
+/// Refuses `--alternate` with a single backend.
 fn check_sides(backends: usize) -> Result<()> {
     if backends > 1 {
         return Ok(());

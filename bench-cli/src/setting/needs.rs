@@ -1,4 +1,4 @@
-//! Does it fit? Memory and disk that a run needs, against what is free.
+//! Does it fit? Compares the memory and the disk space that a run needs with what is free.
 
 use crate::args::Common;
 use crate::backend::sizing::{self, Demand};
@@ -8,7 +8,7 @@ use crate::machine;
 use crate::text::gib;
 use crate::workload::replay::Replay;
 
-/// Refuses what cannot fit, with the need stated; `together`: all backends are open at once.
+/// Refuses what cannot fit, and says how much it needs; `together`: all backends are open at once.
 pub(super) fn check(
     common: &Common,
     kinds: &[Kind],
@@ -33,7 +33,7 @@ pub(super) fn check(
     }
     let temporary = std::env::temp_dir();
     let folder = common.dir.as_deref().unwrap_or(&temporary);
-    // What is there already does not need its room again.
+    // What is there already needs no more room.
     let present: u64 = common.dir.as_deref().map_or(0, |dir| {
         kinds.iter().map(|kind| machine::folder_bytes(&dir.join(kind.name()))).sum()
     });
