@@ -1,17 +1,18 @@
 //! What can go wrong in a benchmark, and the exit code of each.
 
 use std::path::Path;
-use std::process::ExitCode;
 
-use crate::{interrupt, output};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Result of anything here.
+use crate::text::one_line;
+
+/// The result of anything that can fail here.
 pub(crate) type Result<T> = core::result::Result<T, BenchError>;
 
 /// Why a command ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
-    /// Arguments, or surroundings that they need, do not fit; the text says what to change.
+    /// The arguments, or the surroundings that they need, do not fit; the text says what to change.
     #[error("{0}")]
     Usage(String),
     /// A balance, count, root or witness is wrong.
@@ -25,7 +26,7 @@ pub(crate) enum BenchError {
     Backend {
         /// Name of the backend.
         backend: &'static str,
-        /// Its own words.
+        /// The engine's own message.
         message: String,
     },
     /// A file of the harness itself.
@@ -39,12 +40,12 @@ pub(crate) enum BenchError {
     /// A child process ended without a result.
     #[error("{0}")]
     Child(String),
-    /// Ctrl-C or the like.
-    #[error("ended by {}: {}", interrupt::name(*.signal), kept(*.partial))]
+    /// Ended by Ctrl-C or another signal.
+    #[error("ended by {}: {}", name_of(*.signal), kept(*.partial))]
     Interrupted {
         /// The signal.
         signal: i32,
-        /// Is there a result of what was measured until then?
+        /// Is there a result of what was done until then?
         partial: bool,
     },
 }
@@ -65,30 +66,27 @@ impl BenchError {
         move |error| Self::Backend { backend: name, message: one_line(&format!("{error:#}")) }
     }
 
-    /// 2 for what the caller can change, 128 and the signal's number after one, 1 for everything
-    /// else.
+    /// The exit code: 2 for what the caller can change, 128 plus the number of a signal, and 1 for
+    /// everything else.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Unusable(_) => 2,
-            Self::Interrupted { signal, .. } => interrupt::code(*signal),
+            Self::Interrupted { signal, .. } => code_after(*signal),
             _ => 1,
         }
     }
+}
 
-    /// Prints one line and gives the exit code.
-    pub(crate) fn report(&self, program: &str) -> ExitCode {
-        output::say(&format!("{program}: {}", one_line(&self.to_string())));
-        ExitCode::from(self.code())
+/// Exit code after a signal.
+pub(crate) fn code_after(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(1)
+}
+
+/// Name of a signal.
+const fn name_of(signal: i32) -> &'static str {
+    match signal {
+        SIGINT => "Ctrl-C",
+        SIGTERM => "SIGTERM",
+        _ => "SIGHUP",
     }
-}
-
-/// `1 finding`, `2 findings`.
-pub(crate) fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
-}
-
-/// A text on one line.
-pub(crate) fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

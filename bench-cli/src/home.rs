@@ -1,7 +1,7 @@
-//! The folder of a run: one subfolder a backend, and beside each its parameters
-//! (`BACKEND.json`) and its record of roots (`BACKEND.roots`).
+//! The folder of a run: one subfolder per backend, and next to each its parameters (`BACKEND.json`)
+//! and its record of roots (`BACKEND.roots`).
 //!
-//! A database is reused only with the parameters that made it; what is not ours is never
+//! A database is reused only with the parameters that it was made with. What is not ours is never
 //! removed.
 
 use std::path::{Path, PathBuf};
@@ -23,13 +23,14 @@ const SCHEMA: u32 = 1;
 pub(crate) struct Parameters {
     schema: u32,
     pub(crate) log2: u32,
-    /// Absent while the load has not ended.
+    /// Absent until the load has ended.
     pub(crate) loaded: Option<LoadResult>,
     /// Absent until the first batches are run.
     pub(crate) stream: Option<Stream>,
 }
 
 /// The folder.
+#[derive(Debug)]
 pub(crate) struct Home {
     root: PathBuf,
     /// Removed with this value.
@@ -37,7 +38,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// `--dir`, or a temporary folder that goes with this value unless it is to be kept.
+    /// `--dir`, or a temporary folder that is removed with this value unless it is to be kept.
     pub(crate) fn new(dir: Option<&Path>, keep: bool) -> Result<Self> {
         if let Some(dir) = dir {
             make_usable(dir)?;
@@ -64,7 +65,7 @@ impl Home {
         &self.root
     }
 
-    /// Where a backend's database lies.
+    /// Where a backend's files are.
     pub(crate) fn place(&self, kind: Kind) -> Place {
         Place {
             folder: self.root.join(kind.name()),
@@ -76,8 +77,8 @@ impl Home {
         self.root.join(format!("{}.json", kind.name()))
     }
 
-    /// The parameters of a loaded database that fits; `None` when one must be loaded, the place
-    /// for it being clean.
+    /// The parameters of a loaded database that fits. `None` if it must be loaded; then the place for
+    /// it is empty.
     pub(crate) fn find(
         &self,
         kind: Kind,
@@ -102,7 +103,7 @@ impl Home {
             return Ok(None);
         }
         self.compare(kind, &parameters, log2, stream)?;
-        // An engine would make an empty database there, and every account would be wrong.
+        // An engine would create an empty database there, and every account would be wrong.
         let folder = self.place(kind).folder;
         let mut entries = std::fs::read_dir(&folder).into_iter().flatten();
         if entries.next().is_none() {
@@ -190,7 +191,7 @@ impl Home {
         std::fs::rename(&fresh, &path).map_err(BenchError::file(&path))
     }
 
-    /// Removes a database of ours. Its parameters go last, so that a second try finds it again.
+    /// Removes one of our databases. Its parameters go last, so that a second attempt finds it again.
     fn clear(&self, kind: Kind) -> Result<()> {
         let place = self.place(kind);
         let gone = |path: &Path, result: std::io::Result<()>| match result {
@@ -206,7 +207,7 @@ impl Home {
     }
 }
 
-/// Makes a folder where there is none, and tries whether files can be made in it.
+/// Makes the folder if there is none, and tries to make a file in it.
 fn make_usable(dir: &Path) -> Result<()> {
     let cure = "name another folder with --dir";
     if dir.exists() && !dir.is_dir() {
@@ -218,7 +219,7 @@ fn make_usable(dir: &Path) -> Result<()> {
     check_writable(dir)
 }
 
-/// Tries whether files can be made in a folder.
+/// Tries to make a file in a folder.
 pub(crate) fn check_writable(dir: &Path) -> Result<()> {
     let probe = dir.join(format!(".nomt-bench-{}", std::process::id()));
     std::fs::File::create_new(&probe).and_then(|_| std::fs::remove_file(&probe)).map_err(|error| {

@@ -1,13 +1,14 @@
 //! Ctrl-C (SIGINT), SIGTERM and SIGHUP.
 //!
-//! The parent of a run hears a signal on a thread of its own. The first one asks for an end: a
-//! child that runs batches stops after the one at hand and gives its result, any other child is
-//! killed, and the main thread, which sees its children end, prints what was measured, removes
-//! the temporary folder and exits with 128 + the signal's number (130, 143, 129). The second
-//! signal ends at once: children are killed, the folder is removed, nothing is printed.
+//! In the parent, a thread waits for signals. The first one asks for an end: a child that runs
+//! batches finishes the current one and reports its result; any other child is killed. The main
+//! thread sees its children end, prints what was measured, removes the temporary folder and exits
+//! with 128 + the number of the signal (130, 143, 129). The second signal ends the program at once:
+//! children are killed, the folder is removed, and nothing is printed.
 //!
-//! A terminal sends its signal to the children as well, and `timeout` sends its own twice. So a
-//! child only notes it ([`note_in_child`]), and what follows within [`SAME`] is the same signal.
+//! A terminal sends its signal to the children as well, and `timeout` sends its signal twice. So a
+//! child only notes a signal ([`note_in_child`]), and the parent takes another one within [`SAME`] for
+//! the same.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -18,41 +19,42 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::error::{BenchError, Result};
+use crate::error::{BenchError, Result, code_after};
 use crate::output;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
-/// A signal so soon after the first is not a second one.
+/// A signal this soon after the first one does not count as a second.
 const SAME: Duration = Duration::from_millis(250);
-/// How long a killed child's folder is tried to be removed.
+/// How long to keep trying to remove the folder of a killed child.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The signal that was caught; 0: none.
+/// The signal that was caught; 0 if none was.
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
 static STATE: Mutex<State> = Mutex::new(State { children: Vec::new(), paths: Vec::new() });
 /// Was this child asked to stop?
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
+#[derive(Debug)]
 struct State {
     children: Vec<Child>,
-    /// Files and folders that go when the process ends at once.
+    /// Files and folders to remove when the process ends at once.
     paths: Vec<PathBuf>,
 }
 
-/// A child that has not been reaped, so that its id is its own.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A child that has not been reaped, so that its id belongs to no other process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Child {
     id: Pid,
-    /// It stops by itself when asked.
+    /// It stops by itself when asked to.
     stops: bool,
 }
 
 fn state() -> MutexGuard<'static, State> {
-    // Nothing in it is left half done.
+    // No holder of the lock can leave it in a half-changed state.
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts to listen, in the parent.
+/// Starts to listen for signals, in the parent.
 pub(crate) fn listen() -> Result<()> {
     let failed = |error: std::io::Error| BenchError::Child(format!("signals: {error}"));
     let mut signals = Signals::new(SIGNALS).map_err(failed)?;
@@ -77,7 +79,7 @@ fn begin(signal: i32) {
     let state = state();
     CAUGHT.store(signal, Ordering::Release);
     if state.children.iter().any(|child| child.stops) {
-        output::say("nomt-bench: ending after this batch; once more ends at once");
+        output::say("nomt-bench: ending after this batch; another signal ends at once");
     }
     state.children.iter().copied().for_each(ask);
 }
@@ -93,7 +95,7 @@ fn end_at_once(signal: i32) -> ! {
     for child in &state.children {
         let _ = kill_process(child.id, Signal::KILL);
     }
-    // A child that is being killed may still make a file.
+    // A child that is being killed may still create a file.
     let start = Instant::now();
     for path in &state.paths {
         while path.symlink_metadata().is_ok() && start.elapsed() < PATIENCE {
@@ -107,7 +109,7 @@ fn end_at_once(signal: i32) -> ! {
             }
         }
     }
-    std::process::exit(code(signal).into())
+    std::process::exit(code_after(signal).into())
 }
 
 /// The signal that was caught.
@@ -115,18 +117,18 @@ pub(crate) fn caught() -> Option<i32> {
     Some(CAUGHT.load(Ordering::Acquire)).filter(|&signal| signal != 0)
 }
 
-/// Fails when a signal was caught: nothing new is begun.
+/// Fails if a signal was caught, so that nothing new is begun.
 pub(crate) fn check() -> Result<()> {
     caught().map_or(Ok(()), |signal| Err(BenchError::Interrupted { signal, partial: false }))
 }
 
-/// The outcome of a command that has printed what it has: complete, unless a signal was caught.
+/// The outcome of a command that has printed its result: an error if a signal cut it short.
 pub(crate) fn after_printing() -> Result<()> {
     caught().map_or(Ok(()), |signal| Err(BenchError::Interrupted { signal, partial: true }))
 }
 
-/// The outcome of a part of a command: an interruption leaves it out, when `partial` says that
-/// there is something to print without it.
+/// The outcome of a part of a command. If it was interrupted, the part is left out, provided that
+/// there is something to print without it (`partial`).
 pub(crate) fn left_out<T>(outcome: Result<T>, partial: bool) -> Result<Option<T>> {
     match outcome {
         Err(BenchError::Interrupted { .. }) if partial => Ok(None),
@@ -134,21 +136,7 @@ pub(crate) fn left_out<T>(outcome: Result<T>, partial: bool) -> Result<Option<T>
     }
 }
 
-/// Exit code after a signal.
-pub(crate) fn code(signal: i32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(1)
-}
-
-/// Name of a signal.
-pub(crate) const fn name(signal: i32) -> &'static str {
-    match signal {
-        SIGINT => "Ctrl-C",
-        SIGTERM => "SIGTERM",
-        _ => "SIGHUP",
-    }
-}
-
-/// A child was started; `stops`: it gives a result when it is asked to stop.
+/// Notes that a child was started; `stops`: it reports a result when it is asked to stop.
 pub(crate) fn add_child(id: Pid, stops: bool) {
     let child = Child { id, stops };
     let mut state = state();
@@ -158,18 +146,18 @@ pub(crate) fn add_child(id: Pid, stops: bool) {
     }
 }
 
-/// A child has ended and is about to be reaped.
+/// Notes that a child has ended and is about to be reaped.
 pub(crate) fn remove_child(id: Pid) {
     state().children.retain(|child| child.id != id);
 }
 
-/// A file or folder of this process that must not stay when it ends at once.
+/// Notes a file or folder of this process, to be removed if it ends at once.
 pub(crate) fn remove_at_end(path: PathBuf) {
     state().paths.push(path);
 }
 
-/// In a child: signals are noted, be they the terminal's or the parent's, which may both come. The
-/// parent kills those that do not stop by themselves.
+/// In a child: signals are only noted, whether they come from the terminal, from the parent or from
+/// both. The parent kills children that do not stop by themselves.
 pub(crate) fn note_in_child() -> Result<()> {
     let failed = |error: std::io::Error| BenchError::Child(format!("signals: {error}"));
     let asked = ASKED.get_or_init(Arc::default);

@@ -1,14 +1,56 @@
-//! The binaries `nomt-bench` (workloads on Pleach and its peers) and `pleach` (look into a
-//! database). `docs/workloads.md` says what is drawn, run, checked and measured.
+//! The binaries `nomt-bench`, which measures Pleach and its peers, and `pleach`, which looks into a
+//! database. This library has one function for each, [`nomt_bench`] and [`pleach()`]; all the rest is
+//! private. `--help` lists the flags. `docs/workloads.md` in the repository says what is drawn, run,
+//! checked and measured.
+//!
+//! # `nomt-bench`
+//!
+//! | subcommand | does |
+//! |---|---|
+//! | `init` | loads 2^N accounts |
+//! | `transfer` | transfers between accounts: the headline workload |
+//! | `soak` | the same for some minutes, with accounts that close and sessions that stay open |
+//! | `recover` | kills a running transfer again and again, and checks what reopens |
+//! | `device` | measures the device alone, without a database |
+//!
+//! Every result is checked, or the command fails: all balances (or a sample of them) against a replay
+//! of the draws, every root against that of the other backends, and witnesses against the reads and
+//! writes of their batch.
+//!
+//! # How a run flows
 //!
 //! ```text
-//! args      command lines                 command   subcommands, in the parent process
-//! draws     what a batch has              child     jobs, in a process of their own
-//! workload  what a batch computes         backend   engines under test
-//! report    tables and JSON               machine   what the operating system counts
-//! home      the folder of a run           device    the device through our own I/O crate
-//! interrupt Ctrl-C and its like           output    printing that may fail
+//! parent   args       the command line
+//!            │
+//!          command    init, transfer, soak, recover
+//!            ├─ setting          checks the flags against each other and the machine; home: the folder
+//!            ├─ prepare ───────────┐  load job, if the folder has no database that fits
+//!            ├─ one_by_one ────────┤  run job; with --alternate: in_turns
+//!            ├─ verify ────────────┤  check job; then compares the roots of all backends
+//!            │                     │
+//!            │                   child::spawn: a process per job, messages through its pipes
+//!            │                     │
+//! child      │                   child          load, run, check, inspect
+//!            │                     ├─ draws     the batches of a stream
+//!            │                     ├─ workload  what a batch computes; the replay of all batches
+//!            │                     └─ backend   the engine under test
+//!            │
+//! parent   outcome    what came back
+//!            │
+//!          report     tables, JSON, a page with plots
 //! ```
+//!
+//! Each job has a process of its own, so that memory and I/O of the backends do not mix, and so that
+//! `recover` has something to kill.
+//!
+//! Below all of these: `measure` (latencies), `machine` (what the operating system counts), `interrupt`
+//! (Ctrl-C), `output` and `progress` (what is printed), `text` (how numbers are printed), `account`
+//! (keys and balances as bytes) and `error` (with exit codes). `device` needs no child and no backend.
+//!
+//! # `pleach`
+//!
+//! `stat`, `check`, `dump` and `explain` read a closed database folder. They are in `tools`, on top of
+//! [`pleach::tools`].
 
 mod account;
 mod args;
@@ -16,16 +58,18 @@ mod backend;
 mod child;
 mod command;
 mod device;
-mod distribution;
 mod draws;
 mod error;
 mod home;
 mod interrupt;
 mod machine;
 mod measure;
+mod outcome;
 mod output;
 mod progress;
 mod report;
+mod setting;
+mod text;
 mod tools;
 mod workload;
 
@@ -34,12 +78,12 @@ use std::process::ExitCode;
 use args::{BenchCli, BenchCommand};
 use error::BenchError;
 
-/// The whole of `nomt-bench`.
+/// The binary `nomt-bench`: measures Pleach and its peers.
 pub fn nomt_bench() -> ExitCode {
     let cli = match args::parse::<BenchCli>() {
         Ok(cli) => cli,
         Err(None) => return ExitCode::SUCCESS,
-        Err(Some(error)) => return error.report("nomt-bench"),
+        Err(Some(error)) => return output::report("nomt-bench", &error),
     };
     if matches!(cli.command, BenchCommand::Child) {
         return child::main();
@@ -54,11 +98,11 @@ pub fn nomt_bench() -> ExitCode {
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error.report("nomt-bench"),
+        Err(error) => output::report("nomt-bench", &error),
     }
 }
 
-/// The whole of `pleach`.
+/// The binary `pleach`: looks into a database folder.
 pub fn pleach() -> ExitCode {
     tools::main()
 }

@@ -1,4 +1,4 @@
-//! What the operating system knows: counters of this process, the machine's description, free
+//! What the operating system knows: counters of this process, a description of the machine, free
 //! space, the page cache.
 
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) struct DiskUse {
 }
 
 impl DiskUse {
-    /// Counters now; zeros where the kernel does not say.
+    /// The counters now; zeros if the kernel does not tell.
     pub(crate) fn now(folder: &Path) -> Self {
         let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
         let (device_read, device_written) = device_bytes(folder).unwrap_or_default();
@@ -72,9 +72,9 @@ pub(crate) fn rss() -> u64 {
     field(&status, "VmRSS:") * 1024
 }
 
-/// Forgets the peak, so that what the harness itself used (verification) does not count.
+/// Resets the peak, so that memory of the harness itself (for verification) does not count.
 pub(crate) fn reset_peak_rss() {
-    // Where it is not permitted, the peak is merely too high.
+    // If that is not permitted, the peak is merely too high.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -140,18 +140,18 @@ fn file_system(folder: &Path) -> String {
 pub(crate) fn free_disk(folder: &Path) -> Option<u64> {
     let absolute = std::path::absolute(folder).ok()?;
     let existing = absolute.ancestors().find(|ancestor| ancestor.exists())?;
-    // A file system without a size (ramfs) says nothing of what is free.
+    // A file system without a size (ramfs) does not tell what is free.
     let stat = rustix::fs::statvfs(existing).ok().filter(|stat| stat.f_blocks > 0)?;
     Some(stat.f_bavail * stat.f_frsize)
 }
 
-/// Memory that can still be had without swapping.
+/// Memory that is available without swapping.
 pub(crate) fn free_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     Some(field(&text, "MemAvailable:") * 1024).filter(|&bytes| bytes > 0)
 }
 
-/// Empties the system's page cache; why not, when it could not.
+/// Empties the system's page cache, or tells why it could not.
 pub(crate) fn drop_caches() -> core::result::Result<(), String> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3")

@@ -1,14 +1,15 @@
-//! Latencies of phases, and small number helpers for reports.
+//! Latencies of phases, and small calculations for reports.
 
 use core::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency that is told apart: ten hours, in nanoseconds.
+/// Longest latency that can be recorded: ten hours, in nanoseconds.
 const LONGEST: u64 = 36_000_000_000_000;
 
 /// Latencies of one phase, in nanoseconds, three significant digits.
+#[derive(Debug)]
 pub(crate) struct Phase(Histogram<u64>);
 
 impl Phase {
@@ -45,12 +46,12 @@ pub(crate) const fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// One count over another; 0 when there is nothing to divide by.
+/// One count divided by another; 0 if the second is 0.
 pub(crate) fn ratio(count: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { float(count) / float(of) }
 }
 
-/// A count per second.
+/// A count per second; 0 if no time has passed.
 pub(crate) fn rate(count: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { float(count) / seconds } else { 0.0 }
 }

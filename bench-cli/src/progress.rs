@@ -1,17 +1,18 @@
-//! Progress bars on standard error; nothing when it is no terminal or `--quiet` was said.
+//! Progress bars on standard error. There are none if it is not a terminal, or with `--quiet`.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::child::Event;
 
 /// A bar for one job.
+#[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar named after backend and job.
+    /// A bar with a name, such as backend and job, and a unit.
     pub(crate) fn new(quiet: bool, name: &str, unit: &str) -> Self {
         let bar = ProgressBar::no_length();
-        // indicatif draws nothing when standard error is no terminal.
+        // indicatif draws nothing if standard error is not a terminal.
         let target = if quiet {
             ProgressDrawTarget::hidden()
         } else {
@@ -26,14 +27,19 @@ impl Progress {
         Self(bar)
     }
 
-    /// Follows a child.
+    /// Shows the progress that a child reports.
     pub(crate) fn hear(&self, event: &Event) {
         if let Event::Progress { done, of } = event {
-            if *of > 0 {
-                self.0.set_length(*of);
-            }
-            self.0.set_position(*done);
+            self.at(*done, *of);
         }
+    }
+
+    /// Shows progress; `of` is 0 if the end is not known.
+    pub(crate) fn at(&self, done: u64, of: u64) {
+        if of > 0 {
+            self.0.set_length(of);
+        }
+        self.0.set_position(done);
     }
 }
 

@@ -1,6 +1,9 @@
-//! The binary `pleach`: look into a database folder. Reading only; one clear line on errors.
-//! Exit code 0: fine; 1: the database is damaged or busy, or `check` has findings that an open survives;
-//! 2: bad arguments, or `check` finds that the database does not open.
+//! The binary `pleach`: looks into a database folder and writes nothing to it. An error is one clear
+//! line.
+//!
+//! Exit codes: 0 if all is well; 1 if the database is damaged or in use, or if `check` has findings
+//! that an open survives; 2 if the arguments do not fit, or if `check` finds that the database does
+//! not open.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,10 +14,10 @@ use pleach::tools::{self, CheckOptions, CheckReport, Severity, Stat, Verdict};
 use pleach_core::Key;
 use serde_json::{Value, json};
 
-use crate::account::{from_hex, hex};
 use crate::args;
-use crate::error::{BenchError, Result, counted};
+use crate::error::{BenchError, Result};
 use crate::output;
+use crate::text::{counted, from_hex, hex};
 
 /// Name of the file that makes a folder a database.
 const SUPERBLOCK: &str = "super";
@@ -97,7 +100,7 @@ fn digits(text: &str) -> core::result::Result<Key, String> {
     })
 }
 
-/// The engine's words about a folder, and what can be done with these commands.
+/// Wraps an error of the engine about a folder, and adds which of these commands may help.
 fn wrap(folder: &Path) -> impl Fn(pleach::Error) -> BenchError + '_ {
     move |error| {
         let at = folder.display();
@@ -119,7 +122,7 @@ pub(crate) fn main() -> ExitCode {
     let cli = match args::parse::<ToolsCli>() {
         Ok(cli) => cli,
         Err(None) => return ExitCode::SUCCESS,
-        Err(Some(error)) => return error.report("pleach"),
+        Err(Some(error)) => return output::report("pleach", &error),
     };
     let outcome = match cli.command {
         ToolsCommand::Stat(args) => stat(&args),
@@ -129,12 +132,13 @@ pub(crate) fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error.report("pleach"),
+        Err(error) => output::report("pleach", &error),
     }
 }
 
 impl Folder {
-    /// The folder, if it is one: a typing error is the caller's, not the database's.
+    /// The folder, if it can be that of a database: a mistyped name is the caller's mistake, not
+    /// damage.
     fn path(&self) -> Result<&Path> {
         let folder = &self.folder;
         let at = folder.display();
@@ -175,7 +179,7 @@ fn stat(args: &StatArgs) -> Result<()> {
     if let Err(pleach::Error::Io(pleach::IoError::Locked { .. })) = &stat
         && let Ok(Some(notice)) = tools::notice(folder)
     {
-        // The figures are those of whoever has it open; what is the matter can be told.
+        // The figures belong to the process that has it open. Its notice says what is wrong there.
         output::print(&notice)?;
     }
     let stat = stat.map_err(wrap(folder))?;
@@ -240,7 +244,10 @@ fn check(args: &CheckArgs) -> Result<()> {
         output::write(|to| {
             findings.iter().try_for_each(|(_, what)| writeln!(to, "{what}"))?;
             if report.older_serves == Some(false) {
-                writeln!(to, "note: the older checkpoint could not serve for the newest one")?;
+                writeln!(
+                    to,
+                    "note: the older checkpoint could not serve in place of the newest one"
+                )?;
             }
             if findings.is_empty() { writeln!(to, "nothing found") } else { Ok(()) }
         })?;

@@ -1,5 +1,5 @@
-//! `nomt-bench` and `pleach` as a user runs them: exit codes, one-line errors, the whole of a
-//! tiny run on each backend that this build has, golden roots, reuse of a folder.
+//! `nomt-bench` and `pleach` as a user runs them: exit codes, one-line errors, a complete tiny run on
+//! each backend that this build has, golden roots, reuse of a folder.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -36,7 +36,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs a command that must succeed and gives what it printed.
+/// Runs a command that must succeed, and returns what it printed.
 fn succeed(arguments: &[&str]) -> String {
     let output = bench_output(arguments);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -44,7 +44,7 @@ fn succeed(arguments: &[&str]) -> String {
     out
 }
 
-/// Runs a command that must fail with this code and one line, and gives the line.
+/// Runs a command that must fail with this code and one line, and returns the line.
 fn fail(code: i32, arguments: &[&str]) -> String {
     let output = bench_output(arguments);
     let err = text(&output.stderr);
@@ -54,7 +54,7 @@ fn fail(code: i32, arguments: &[&str]) -> String {
     err
 }
 
-/// A tiny transfer with JSON; gives the document.
+/// Runs a tiny transfer and returns its JSON.
 fn transfer(folder: &TempDir, more: &[&str]) -> Value {
     let file = folder.path().join("result.json");
     let name = file.to_str().expect("a plain name");
@@ -186,7 +186,7 @@ fn soaks_agree_and_old_sessions_read_old_balances() {
         assert_eq!(count("sessions") > 0, sessions != "0");
         assert_eq!(count("session_accounts_changed") > 0, sessions != "0");
         assert_eq!(run["rows"].as_array().map(Vec::len), Some(1));
-        // The five figures of the rows, which have no ratios, beside those of a transfer.
+        // Those of a transfer, and the five figures of the rows, which have no ratios.
         let page = std::fs::read_to_string(&page).expect("the page");
         assert!(page.matches("<svg ").count() >= 14, "{backend}");
     }
@@ -291,7 +291,7 @@ fn every_flag_that_steers_an_engine_leaves_the_roots_alone() {
 fn backends_that_take_turns_do_the_same_as_one_after_the_other() {
     let plain = transfer(&folder(), &["--backend", "model", "--batches", "7"]);
     let list = backends().join(",");
-    // Turns that divide the batches, that do not, and that are longer.
+    // Turns that divide the number of batches, that do not, and that are longer.
     for turn in ["1", "3", "100"] {
         let at = folder();
         let more = ["--backend", &list, "--batches", "7", "--alternate", turn];
@@ -549,7 +549,7 @@ fn a_database_that_is_missing_is_not_made_anew() {
         for _ in 0..2 {
             let line = fail(2, &again);
             assert!(line.contains("missing") && line.contains("--reset"), "{line}");
-            // The second time there is an empty folder in its place.
+            // The second time, an empty folder is there instead.
             std::fs::create_dir_all(&inside).expect("made");
         }
         let reset = transfer(&at, &["--backend", backend, "--dir", dir, "--reset"]);
@@ -585,7 +585,7 @@ fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
         assert_eq!(output.status.code(), Some(1), "{arguments:?}\n{err}");
         assert!(err.lines().count() == 1 && err.contains("standard output"), "{err}");
 
-        // A reader that has gone before the first byte.
+        // A reader that is gone before the first byte.
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let mut command = Command::new(program);
@@ -597,7 +597,7 @@ fn output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
     assert_eq!(output.status.code(), Some(1));
     let err = text(&output.stderr);
     assert!(err.lines().count() == 1 && err.contains("/dev/full"), "{err}");
-    // Nobody hears of a wrong argument here; the exit code remains.
+    // Nobody can be told of a wrong argument here, but the exit code remains.
     let mut command = Command::new(bench);
     let output = command.args(["transfer", "--batch", "0"]).stderr(full()).status();
     assert_eq!(output.expect("it starts").code(), Some(2));
@@ -683,7 +683,7 @@ mod tools {
         }
     }
 
-    /// A small database of the bench; gives the bench's folder and the database's.
+    /// Loads a small database, and returns the folder of the run and that of the database.
     fn database(db: &TempDir) -> (String, String) {
         let dir = db.path().to_str().expect("a plain name");
         transfer(&folder(), &["--backend", "pleach", "--dir", dir]);
@@ -785,7 +785,7 @@ mod tools {
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(report["verdict"], "does not open");
         assert_eq!(report["findings"][0]["fatal"], true);
-        // All pages, so that one in use is among them.
+        // All pages, so that some page that is in use is among them.
         let mut damaged = leaf.clone();
         damaged.chunks_mut(4096).for_each(|page| page[100] ^= 1);
         std::fs::write(at("leaf"), damaged).expect("written");

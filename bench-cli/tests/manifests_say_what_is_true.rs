@@ -25,7 +25,7 @@ fn cargo(arguments: &[&str]) -> String {
 }
 
 fn metadata(more: &[&str]) -> Value {
-    // `--locked`: the lock file as it is committed, so that nothing is resolved anew.
+    // `--locked`: the lock file as it is committed, so that no version is looked up.
     let arguments = [&["metadata", "--format-version", "1", "--locked"], more].concat();
     serde_json::from_str(&cargo(&arguments)).expect("metadata is JSON")
 }
@@ -49,7 +49,7 @@ fn version(text: &str) -> Vec<u32> {
 fn no_package_asks_for_a_newer_rust_than_we_state() {
     let about = cargo(&["-vV"]);
     let host = about.lines().find_map(|line| line.strip_prefix("host: ")).expect("a host");
-    // Only what is compiled here counts, tests and benchmarks included.
+    // Only what is compiled on this host counts, including tests and benchmarks.
     let metadata = metadata(&["--filter-platform", host]);
     let packages = list(&metadata, "packages");
     let members = list(&metadata, "workspace_members");

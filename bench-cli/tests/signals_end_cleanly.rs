@@ -1,5 +1,5 @@
-//! Ctrl-C and its like end `nomt-bench` cleanly: what was measured is printed, no child and no
-//! temporary folder stays, and a second one ends at once.
+//! Ctrl-C and other signals end `nomt-bench` cleanly: what was measured is printed, and no child and
+//! no temporary folder is left. A second signal ends it at once.
 //!
 //! Ctrl-C once left the temporary folder, 10 GB of it at 2^27 accounts, and no result.
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
-/// Longest wait for anything.
+/// The longest that a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running `nomt-bench` whose temporary folders are in a folder of the test.
@@ -35,7 +35,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Waits until `what` gives something.
+/// Waits until `what` returns something.
 fn wait_for<T>(mut what: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -72,7 +72,7 @@ impl Bench {
         wait_for(|| entries(self.temporary.path()).pop())
     }
 
-    /// Waits until a backend's record has so many batches and the load.
+    /// Waits until a backend's record has the load and this many batches.
     fn wait_for_batches(&self, backend: &str, batches: usize) {
         let record = self.folder().join(format!("{backend}.roots"));
         wait_for(|| {
@@ -112,7 +112,7 @@ impl Ended {
     }
 }
 
-/// Waits until a process has ended; that somebody has asked how is not our business.
+/// Waits until a process has ended, whether or not it has been reaped.
 fn is_gone(id: u32) {
     wait_for(|| {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat"));
@@ -159,7 +159,7 @@ fn ctrl_c_of_a_terminal_reaches_the_children_too_and_does_the_same() {
         bench.wait_for_batches("pleach", 4);
         let child = bench.child();
         kill_process_group(bench.id(), Signal::INT).expect("it runs");
-        // Once more within a blink, as `timeout` does: the same signal.
+        // A second signal right after the first, as `timeout` sends it, counts as the same.
         kill_process(bench.id(), Signal::INT).expect("it runs");
         let ended = bench.end();
         ended.cleanly(130, "until then");
@@ -204,7 +204,7 @@ fn the_second_signal_ends_a_long_batch_at_once() {
 #[test]
 fn recover_and_device_print_what_they_had() {
     let bench = Bench::start(&["recover", "--log2", "8", "--batch", "20", "--kills", "1000"]);
-    // A cycle has three children, after two for the load: these are two kills at least.
+    // The load has two children and each cycle three, so these are at least two kills.
     let mut children = std::collections::BTreeSet::new();
     wait_for(|| {
         children.insert(bench.child());

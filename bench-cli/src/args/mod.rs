@@ -1,5 +1,5 @@
-//! Command lines. Everything absurd is refused here, before anything is created: exit code 2 and
-//! one line that says what to change.
+//! The command lines. Values that make no sense are refused here, before anything is created, with
+//! exit code 2 and one line that says what to change.
 
 pub(crate) mod numbers;
 pub(crate) mod values;
@@ -10,11 +10,12 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::args::numbers::{count, kib, mib};
 use crate::args::values::{Count, Durability, IoChoice, Minutes, Switch};
-use crate::distribution::Distribution;
-use crate::error::{BenchError, one_line};
+use crate::draws::{Distribution, Stream};
+use crate::error::BenchError;
 use crate::output;
+use crate::text::one_line;
 
-/// What both help texts say of numbers.
+/// How numbers are written, and the exit codes.
 const NUMBERS: &str = "\
 Numbers: 25000, 25,000, 25_000, 64k (64,000), 3M, 2^20. Sizes: a number of the flag's unit, or with
 its own: 512MiB, 1GiB (or 1G), 1GB (10^9 bytes).
@@ -42,18 +43,18 @@ pub(crate) struct BenchCli {
     pub(crate) command: BenchCommand,
 }
 
-/// One subcommand a workload.
+/// One subcommand per workload.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Bulk-loads 2^N accounts of balance 1000 into --dir
     Init(InitArgs),
     /// Transfers between accounts: the headline workload
     Transfer(TransferArgs),
-    /// Transfers, new and closed accounts and open sessions for some minutes: figures must stay level
+    /// For some minutes: transfers, new and closed accounts, open sessions; figures must stay level
     Soak(SoakArgs),
-    /// Kills a running transfer with SIGKILL again and again and checks what reopens
+    /// Repeatedly kills a running transfer with SIGKILL, reopens the database and checks it
     Recover(RecoverArgs),
-    /// What the folder's device gives through our own I/O crate
+    /// Measures what a folder's device can do through our own I/O crate
     Device(DeviceArgs),
     /// One job of one backend, described on standard input (internal)
     #[command(name = "__child", hide = true)]
@@ -66,7 +67,7 @@ pub(crate) struct Common {
     /// Number of accounts at the start, as a power of two
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = count::<u32>(1..=32))]
     pub(crate) log2: u32,
-    /// Fixes every draw
+    /// Seed of everything that is drawn
     #[arg(long, default_value_t = 12345, value_parser = count::<u64>(0..=u64::MAX))]
     pub(crate) seed: u64,
     /// Engines, one after the other on the same operations: pleach, nomt (feature peer-nomt)
@@ -75,7 +76,7 @@ pub(crate) struct Common {
     /// When a commit is acknowledged: commit (synced), periodic:MS or none
     #[arg(long, value_name = "MODE", default_value = "commit")]
     pub(crate) durability: Durability,
-    /// One memory budget for everything
+    /// Memory budget of the database, everything included
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(8..=16_777_216))]
     pub(crate) cache_mib: u64,
     /// Worker threads (default: all cores)
@@ -87,10 +88,10 @@ pub(crate) struct Common {
     /// How files are read and written: auto, uring or blocking
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) io: IoChoice,
-    /// Cap on trie nodes in memory, inside the budget; 0: none stays
+    /// Limit on trie nodes in memory, part of the budget; 0 keeps none
     #[arg(long, value_name = "KIB", value_parser = kib(0..=16_777_216 << 10))]
     pub(crate) trie_cache_kib: Option<u64>,
-    /// Memory of the load (default: the engine's own)
+    /// Memory that the load may use (default: the engine's own choice)
     #[arg(long, value_name = "MIB", value_parser = mib(16..=16_777_216))]
     pub(crate) load_mib: Option<u64>,
     /// Log size at which a checkpoint starts
@@ -99,11 +100,11 @@ pub(crate) struct Common {
     /// Setting of a peer, such as nomt.readers=16 (may be repeated)
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) peer_arg: Vec<String>,
-    /// Where the databases live, one subfolder a backend; reused when it has them (default: a
+    /// Where the databases live, one subfolder per backend; reused if it already has them (default: a
     /// temporary folder, removed at the end)
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
-    /// Loads again what --dir already has
+    /// Loads again even if --dir already has the databases
     #[arg(long, requires = "dir")]
     pub(crate) reset: bool,
     /// Keeps the temporary folder and prints its name
@@ -120,7 +121,7 @@ pub(crate) struct Common {
 /// The stream of transfers.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StreamArgs {
-    /// Transfers a batch; a batch is one commit
+    /// Transfers per batch; a batch is one commit
     #[arg(long, default_value_t = 25_000, value_parser = count::<u32>(1..=10_000_000))]
     pub(crate) batch: u32,
     /// Percent of a batch's receivers that are new accounts
@@ -137,6 +138,14 @@ pub(crate) struct StreamArgs {
     pub(crate) witness: Switch,
 }
 
+impl StreamArgs {
+    /// The stream of batches that these flags describe.
+    pub(crate) fn of(&self, seed: u64) -> Stream {
+        let Self { batch, fresh, distribution, .. } = *self;
+        Stream { seed, batch, fresh, distribution, closing: None }
+    }
+}
+
 /// `nomt-bench init`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct InitArgs {
@@ -151,13 +160,13 @@ pub(crate) struct TransferArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     pub(crate) stream: StreamArgs,
-    /// Batches under the clock; auto: until three checkpoints have passed, 40 at least
+    /// Batches to measure; auto: until three checkpoints have passed, but at least 40
     #[arg(long, value_name = "N|auto", default_value = "40")]
     pub(crate) batches: Count,
-    /// Batches before the clock starts; auto: until the delta is steady
+    /// Batches before the measurement; auto: until the number of pending entries is steady
     #[arg(long, value_name = "N|auto", default_value = "4")]
     pub(crate) warmup: Count,
-    /// Keep K uncommitted batches as overlays and commit behind them
+    /// Keep the newest K batches as uncommitted overlays and commit those that are older
     #[arg(long, value_name = "K", default_value_t = 0, value_parser = count::<u32>(0..=4096))]
     pub(crate) overlay_window: u32,
     /// Verify one witness in K
@@ -166,7 +175,7 @@ pub(crate) struct TransferArgs {
     /// Empty the system's page cache between load and run (needs root)
     #[arg(long)]
     pub(crate) drop_caches: bool,
-    /// Let the backends take turns of N batches, all of them open, one running at a time
+    /// Keep all backends open and let them take turns of N batches
     #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1_000_000))]
     pub(crate) alternate: Option<u32>,
     /// Writes the results as one HTML page with plots
@@ -181,31 +190,31 @@ pub(crate) struct SoakArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     pub(crate) stream: StreamArgs,
-    /// How long, verification between batches included
+    /// How long it runs, including verification between batches
     #[arg(long, value_name = "M", default_value = "10")]
     pub(crate) minutes: Minutes,
-    /// So many batches, however long they take
+    /// Run this many batches, however long they take
     #[arg(long, value_name = "N", conflicts_with = "minutes", value_parser = count::<u64>(1..=10_000_000))]
     pub(crate) batches: Option<u64>,
-    /// Loaded accounts that close in a batch, in percent of its transfers
+    /// Loaded accounts closed in each batch, as a percentage of its transfers
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = count::<u32>(0..=100))]
     pub(crate) deletes: u32,
-    /// Batches after which a batch's new accounts close
+    /// Number of batches after which new accounts are closed
     #[arg(long, value_name = "BATCHES", default_value_t = 16, value_parser = count::<u32>(1..=1_000_000))]
     pub(crate) life: u32,
-    /// Sessions that stay open while batches go on
+    /// Sessions held open while batches run
     #[arg(long, value_name = "K", default_value_t = 4, value_parser = count::<u32>(0..=1024))]
     pub(crate) sessions: u32,
-    /// Batches that each of them stays open for
+    /// Number of batches that each session stays open for
     #[arg(long, value_name = "BATCHES", default_value_t = 16, value_parser = count::<u32>(1..=1_000_000))]
     pub(crate) session_batches: u32,
-    /// Batches before the clock starts; auto: until the delta is steady
+    /// Batches before the measurement; auto: until the number of pending entries is steady
     #[arg(long, value_name = "N|auto", default_value = "auto")]
     pub(crate) warmup: Count,
     /// Verify one witness in K
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = count::<u64>(1..=u64::MAX))]
     pub(crate) verify_every: u64,
-    /// Seconds of a row of the table
+    /// Seconds that one row of the table covers
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = count::<u32>(1..=86_400))]
     pub(crate) row_seconds: u32,
     /// Exit 1 when a figure does not stay level
@@ -237,16 +246,16 @@ pub(crate) struct DeviceArgs {
     /// Size of the test file; larger than the device's own cache is better
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(16..=1_048_576))]
     pub(crate) size_mib: u64,
-    /// Milliseconds a measurement
+    /// Milliseconds per measurement
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = count::<u64>(10..=600_000))]
     pub(crate) millis: u64,
     /// How files are read and written: auto, uring or blocking
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) io: IoChoice,
-    /// Fixes the places that are read and written
+    /// Seed of the offsets that are read and written
     #[arg(long, default_value_t = 12345, value_parser = count::<u64>(0..=u64::MAX))]
     pub(crate) seed: u64,
-    /// Do not run fio beside, even where it is installed
+    /// Do not run fio for comparison, even if it is installed
     #[arg(long)]
     pub(crate) no_fio: bool,
     /// Writes the results as JSON
@@ -254,14 +263,14 @@ pub(crate) struct DeviceArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// Parses a command line. `Err(None)`: help or version was printed and that is all.
+/// Parses a command line. `Err(None)` means that only help or the version was asked for, and printed.
 pub(crate) fn parse<C: Parser>() -> Result<C, Option<BenchError>> {
     C::try_parse().map_err(|error| {
         if !error.use_stderr() {
             return output::judge(error.print()).err();
         }
-        // clap explains itself over many lines; the first paragraph is the message, and a
-        // `tip:` says what was probably meant.
+        // clap prints several paragraphs. The first is the message; a `tip:` that follows says what
+        // was probably meant.
         let text = error.to_string();
         let end = |line: &&str| {
             !["Usage:", "For more information"]

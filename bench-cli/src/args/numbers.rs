@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use crate::text::grouped;
+
 /// Bytes of a MiB.
 const MIB: u64 = 1 << 20;
 /// Bytes of a KiB.
@@ -78,7 +80,7 @@ fn size(
     }
 }
 
-/// A size in units of so many bytes, rounded down; a bare number is in these units.
+/// A size in units of `unit` bytes, rounded down; a bare number is in these units already.
 fn in_units(text: &str, unit: u64) -> Option<u64> {
     let text = text.trim();
     match with_unit(text, SIZES) {
@@ -108,7 +110,7 @@ fn with_unit<'a>(text: &'a str, units: &[(&str, u64)]) -> Option<(&'a str, u64)>
     Some((number.trim_end(), unit.1))
 }
 
-/// Digits, in groups of three behind commas, or with `_` between any of them.
+/// Digits, in groups of three separated by commas, or with `_` between any of them.
 fn digits(text: &str) -> Option<u64> {
     let mut groups = text.split(',');
     let first = groups.next()?;
@@ -124,19 +126,6 @@ fn digits(text: &str) -> Option<u64> {
         return None;
     }
     text.replace([',', '_'], "").parse().ok()
-}
-
-/// A number with its thousands apart.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

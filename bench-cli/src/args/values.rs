@@ -1,28 +1,10 @@
-//! Values of flags: each parses, prints and serializes as the user writes it.
+//! Values of flags. Each is parsed, printed and serialized the way the user writes it.
 
 use core::fmt;
 use core::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use crate::args::numbers;
-
-/// Serializes a type through its text.
-macro_rules! as_text {
-    ($type:ty) => {
-        impl Serialize for $type {
-            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                to.collect_str(self)
-            }
-        }
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    };
-}
-pub(crate) use as_text;
+use crate::text::as_text;
 
 /// `on` or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +30,7 @@ impl fmt::Display for Switch {
 /// A number of batches, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Count {
-    /// Exactly so many.
+    /// Exactly this many.
     Fixed(u64),
     /// As many as it takes.
     Auto,
@@ -93,11 +75,11 @@ impl FromStr for Minutes {
 /// When a commit is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// When it is synced.
+    /// When its log record is synced.
     Commit,
-    /// At once; synced every so many milliseconds.
+    /// At once; the log is synced every this many milliseconds.
     Periodic(u64),
-    /// At once; synced when the engine needs it.
+    /// At once; the log is synced only when the engine itself needs that.
     None,
 }
 
@@ -130,11 +112,11 @@ impl fmt::Display for Durability {
 /// How files are read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IoChoice {
-    /// Rings where the kernel has them.
+    /// With io_uring where the kernel has it.
     Auto,
-    /// Rings or an error.
+    /// With io_uring, or not at all.
     Uring,
-    /// A pool of threads.
+    /// With a pool of blocking threads.
     Blocking,
 }
 

@@ -1,5 +1,5 @@
-//! The oracle: a sorted map, its root recomputed from nothing after each batch, the whole of it
-//! written to a file at each commit. For small sizes and for golden roots; it has no witness.
+//! The oracle: a sorted map, its root recomputed from scratch after each batch, and all of it
+//! written to a file at each commit. It is for small sizes and for golden roots, and has no witness.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use crate::workload::transfer::Change;
 const PAIR: usize = 40;
 
 /// The state in memory and the file that holds it.
+#[derive(Debug)]
 pub(crate) struct Model {
     pairs: BTreeMap<Key, [u8; 8]>,
     batches: u64,
@@ -128,7 +129,8 @@ impl Backend for Model {
     }
 }
 
-/// A state as it was.
+/// A copy of a state, with its root.
+#[derive(Debug)]
 struct Copy {
     pairs: BTreeMap<Key, [u8; 8]>,
     root: Root,

@@ -1,5 +1,5 @@
-//! This project's engine through its embedding API; the only module here that names it, beside
-//! the binary `pleach`.
+//! This project's engine, used through its embedding API. Only this module and the binary `pleach`
+//! name the engine.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -12,8 +12,8 @@ use pleach_core::{Blake3, Limits};
 
 use crate::account;
 use crate::args::values::{Durability, IoChoice};
+use crate::backend::options::peer_arg;
 use crate::backend::readers::read_with;
-use crate::backend::sizing::peer_arg;
 use crate::backend::{
     Backend, Counters, Done, EngineOptions, Place, Proven, Root, View, Witness, Work,
 };
@@ -23,6 +23,7 @@ use crate::workload::transfer::Change;
 const NAME: &str = "pleach";
 
 /// An open database.
+#[derive(Debug)]
 pub(crate) struct PleachBackend {
     db: Pleach,
     options: EngineOptions,
@@ -234,13 +235,14 @@ pub(crate) fn check_settings(options: &EngineOptions) -> Result<()> {
 /// How a batch's accounts are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reads {
-    /// Key by key, by so many threads.
+    /// Key by key, by this many threads.
     Each(usize),
     /// All keys in one call.
     Many,
 }
 
-/// `--peer-arg pleach.readers=N`, `--peer-arg pleach.reads=each|many`: key by key, by one thread.
+/// How accounts are read by `--peer-arg pleach.readers=N` and `--peer-arg pleach.reads=each|many`;
+/// without either, key by key by one thread.
 fn reads(options: &EngineOptions) -> Result<Reads> {
     let known = ["pleach.readers", "pleach.reads"];
     let unknown = |name: &str| name.starts_with("pleach.") && !known.contains(&name);
@@ -269,7 +271,8 @@ fn reads(options: &EngineOptions) -> Result<Reads> {
     }
 }
 
-/// A session that stays on its state.
+/// A session, which stays on the state it was opened on.
+#[derive(Debug)]
 struct PleachView(pleach::Session);
 
 impl View for PleachView {
@@ -296,6 +299,7 @@ fn accesses(keys: &[Key], changes: &[Change]) -> Vec<Access> {
 }
 
 /// A witness in its wire encoding.
+#[derive(Debug)]
 struct PleachWitness(pleach::Witness);
 
 impl Witness for PleachWitness {
@@ -304,7 +308,7 @@ impl Witness for PleachWitness {
     }
 
     fn verify(&self, prev_root: &Root) -> core::result::Result<Proven, String> {
-        // Our own bytes, of a batch of any size.
+        // The bytes are our own, and a batch may have any size.
         let limits = Limits::UNLIMITED;
         let verified = pleach_core::witness::verify_with::<Blake3>(&self.0, prev_root, &limits)
             .map_err(|error| error.to_string())?;

@@ -6,11 +6,12 @@ use pleach_core::Key;
 
 use crate::error::{BenchError, Result};
 
-/// Keys that a thread takes at a time, so that all of them follow what was announced first.
+/// Keys that a thread takes at a time. Few, so that all threads together read the keys in the order
+/// in which they were announced.
 const BLOCK: usize = 64;
 
-/// What `read` gives for each key, in their order; `readers` threads share the work, the calling
-/// one among them.
+/// Reads all keys and returns the results in their order. `readers` threads share the work; the
+/// calling thread is one of them.
 pub(crate) fn read_with<T: Send>(
     keys: &[Key],
     readers: usize,

@@ -1,10 +1,11 @@
 //! What a run of each backend needs on disk and in memory, estimated before it starts, and the
-//! size of the one structure that must be given in advance: nomt's hash table.
+//! size of the one structure that must be known in advance: nomt's hash table.
 
+use crate::backend::options::peer_arg;
 use crate::backend::{EngineOptions, Kind};
 
 const MIB: u64 = 1 << 20;
-/// Bytes of a log segment of ours.
+/// Bytes of one of our log segments.
 const SEGMENT: u64 = 64 * MIB;
 
 /// An estimated need.
@@ -17,9 +18,9 @@ pub(crate) struct Need {
 /// What a run does to a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Demand {
-    /// Accounts that live at its end.
+    /// Accounts that exist at its end.
     pub(crate) accounts: u64,
-    /// Accounts read or written in all its batches, each as often as it is.
+    /// Reads and writes of accounts, summed over all batches.
     pub(crate) accesses: u64,
 }
 
@@ -39,16 +40,16 @@ pub(crate) fn need(kind: Kind, options: &EngineOptions, demand: &Demand) -> Need
     }
 }
 
-/// A twentieth more than the parts of a database of ours, each measured from 2^8 to 2^21 accounts.
+/// The parts of one of our databases, each measured from 2^8 to 2^21 accounts, plus a twentieth.
 fn pleach_disk(options: &EngineOptions, demand: &Demand) -> u64 {
     let Demand { accounts, accesses } = *demand;
-    // Leaf pages, with up to half as many again that wait to be used: an access frees no more
-    // than the page that it rewrites.
+    // Leaf pages, and up to half as many free pages that wait to be reused: an access frees at
+    // most the page that it rewrites.
     let leaf = accounts * 72;
     let aged = (leaf / 2).min(accesses.saturating_mul(4096));
-    // Two images of the index and of what has not been written to pages.
+    // Two images of the index and of the entries that are not in pages yet.
     let images = 2 * (accounts * 2 + accesses.min(accounts) * 16);
-    // The log grows by whole segments, to which a checkpoint puts an end.
+    // The log grows by whole segments until a checkpoint frees them.
     let limit = 2 * options.log_limit_mib * MIB;
     let written = accesses.saturating_mul(90);
     let segments = if written < limit { 1 + written / SEGMENT } else { 2 + limit / SEGMENT };
@@ -56,12 +57,7 @@ fn pleach_disk(options: &EngineOptions, demand: &Demand) -> u64 {
     all + all / 20
 }
 
-/// A peer's setting by its full name.
-pub(crate) fn peer_arg<'a>(options: &'a EngineOptions, name: &str) -> Option<&'a str> {
-    options.peer_args.iter().rev().find(|arg| arg.0 == name).map(|arg| arg.1.as_str())
-}
-
-/// Both caches of nomt: half of the budget each where `--peer-arg` does not say otherwise.
+/// Both caches of nomt: half of the budget each, unless `--peer-arg` says otherwise.
 fn nomt_caches_mib(options: &EngineOptions) -> u64 {
     let cache = |name| peer_arg(options, name).and_then(|text| text.parse::<u64>().ok());
     ["nomt.page_cache_mib", "nomt.leaf_cache_mib"]
@@ -71,14 +67,14 @@ fn nomt_caches_mib(options: &EngineOptions) -> u64 {
         .min(1 << 40)
 }
 
-/// Buckets of nomt's hash table: `nomt.buckets`, or the pages that uniform keys are expected to
-/// fill, at an occupancy of two thirds, and not below its own default of 64,000.
+/// Buckets of nomt's hash table: `nomt.buckets` if given. Otherwise the number of pages expected for
+/// uniform keys, at an occupancy of two thirds, but at least the crate's own default of 64,000.
 pub(crate) fn nomt_buckets(options: &EngineOptions) -> u64 {
     let given = peer_arg(options, "nomt.buckets").and_then(|text| text.parse().ok());
     given.unwrap_or_else(|| (expected_pages(options.expected_accounts) * 3 / 2).max(64_000))
 }
 
-/// Six trie levels are a page; a page is stored when at least 20 leaves lie below it. At level
+/// Six trie levels make a page, which is stored if at least 20 leaves lie below it. At level
 /// `k` the leaves below a page are Poisson-distributed with mean `accounts / 64^k`.
 fn expected_pages(accounts: u64) -> u64 {
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -131,7 +127,7 @@ mod tests {
         }
     }
 
-    /// The estimate once was 0.56 GiB for the first of these.
+    /// The estimate for the first of these was once 0.56 GiB.
     #[test]
     fn the_disk_of_our_engine_is_about_what_was_measured_and_not_less() {
         // 2^N accounts, transfers a batch, batches and warm-up, log limit, MiB on disk at the end.

@@ -1,44 +1,22 @@
-//! The check job (balances against the replay) and the inspect job (what does it open with?).
+//! The check job, which compares balances with the replay, and the inspect job, which finds out what
+//! state a database opens with.
 
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
 use crate::account;
 use crate::backend::{self, Backend};
-use crate::child::{Event, HexRoot, Spec, say};
+use crate::child::pipe::say;
+use crate::child::{CheckResult, Event, HexRoot, InspectResult, Spec};
 use crate::draws::Draws;
 use crate::error::{BenchError, Result};
 use crate::workload::replay::Replay;
 
-/// Up to so many accounts, all are read back; beyond, a sample.
+/// Up to this many accounts, all are read back; if there are more, a sample.
 const ALL: u64 = 1 << 22;
 /// Size of the sample.
 const SAMPLE: u64 = 1 << 17;
-/// Keys a read.
+/// Keys per read.
 const CHUNK: usize = 16_384;
-
-/// A finished check; wrong balances are an error, not a result.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct CheckResult {
-    pub(crate) batches: u64,
-    /// Account ids read back.
-    pub(crate) balances: u64,
-    /// Were these all there are?
-    pub(crate) all: bool,
-    /// Sum of all balances that was found (all read), or that the replay has (a sample read).
-    pub(crate) sum: u64,
-}
-
-/// What a database opens with.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct InspectResult {
-    pub(crate) root: HexRoot,
-    pub(crate) batches: u64,
-    pub(crate) open_seconds: f64,
-    /// Findings of the offline checker before opening and after closing.
-    pub(crate) findings: Vec<String>,
-}
 
 /// Reads balances back and compares them with the replay of all batches so far.
 pub(crate) fn check(spec: &Spec) -> Result<CheckResult> {
@@ -84,7 +62,7 @@ fn sample(spec: &Spec, batches: u64, ids: u64) -> Vec<u64> {
     sample
 }
 
-/// Reads accounts and gives the sum of what was found.
+/// Compares accounts with the replay and returns the sum of the balances found.
 fn compare(
     engine: &mut dyn Backend,
     replay: &Replay,
@@ -119,7 +97,7 @@ fn name(balance: Option<u64>) -> String {
     balance.map_or_else(|| "nothing (absent)".to_owned(), |balance| balance.to_string())
 }
 
-/// Checks the closed folder, opens it, says what is in it, closes it, checks again.
+/// Checks the closed database, opens it and notes its state, closes it and checks it again.
 pub(crate) fn inspect(spec: &Spec) -> Result<InspectResult> {
     let mut findings = backend::check(spec.backend, &spec.place.folder)?;
     let start = Instant::now();

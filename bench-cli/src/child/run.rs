@@ -1,74 +1,28 @@
-//! The run job: warm-up, batches under the clock, drain.
+//! The run job: warm-up, measured batches, drain.
 //!
-//! The clock runs only inside an engine's own phases and the drain. Drawing, verifying and
-//! talking to the parent happen between batches, with background work paused.
+//! The clock runs only during the engine's own phases and the drain. Batches are drawn and verified,
+//! and the parent is told, between batches, while background work is paused.
 
 use std::time::{Duration, Instant};
 
-use pleach_core::{Blake3, Hasher as _, Key};
-use serde::{Deserialize, Serialize};
-
-use crate::account;
 use crate::args::values::Count;
-use crate::backend::batches::BatchWriter;
-use crate::backend::{self, Backend, Counters, Done, Proven, Root, Work};
-use crate::child::series::{BatchSample, Sampler};
+use crate::backend::roots::RootWriter;
+use crate::backend::{self, Backend, Counters, Done, Root, Work};
+use crate::child::claims::{Claims, sums_of};
+use crate::child::pipe::{next_order, say};
+use crate::child::series::Sampler;
 use crate::child::views::Views;
-use crate::child::{Event, HexRoot, Order, RunPlan, Spec, next_order, say};
+use crate::child::{Event, HexRoot, Order, RunPlan, RunResult, Spec};
 use crate::error::{BenchError, Result};
 use crate::interrupt;
 use crate::machine::{self, DiskUse};
-use crate::measure::{Phase, Quantiles};
-use crate::workload::transfer::{self, Change, Prepared};
+use crate::measure::Phase;
+use crate::workload::transfer::{self, Prepared};
 
-/// Fewest and most batches of `--batches auto`, and checkpoints that it waits for.
+/// `--batches auto`: fewest and most batches, and the number of checkpoints that it waits for.
 const AUTO_BATCHES: (u64, u64, u64) = (40, 4000, 3);
-/// Fewest and most batches of `--warmup auto`.
+/// `--warmup auto`: fewest and most batches.
 const AUTO_WARMUP: (u64, u64) = (8, 1000);
-
-/// A finished run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct RunResult {
-    /// Number of the first batch under the clock.
-    pub(crate) first_batch: u64,
-    pub(crate) warmup: u64,
-    pub(crate) batches: u64,
-    /// Ended by a signal before the plan was done.
-    pub(crate) interrupted: bool,
-    pub(crate) transfers: u64,
-    pub(crate) moved: u64,
-    pub(crate) empty: u64,
-    /// Accounts that were deleted.
-    pub(crate) closed: u64,
-    /// Distinct accounts, summed over the batches.
-    pub(crate) accounts: u64,
-    /// Time in the engine until the last acknowledgement.
-    pub(crate) seconds_acknowledged: f64,
-    /// The same with the drain.
-    pub(crate) seconds_drained: f64,
-    pub(crate) execute: Quantiles,
-    pub(crate) finish: Quantiles,
-    pub(crate) commit: Quantiles,
-    pub(crate) total: Quantiles,
-    pub(crate) series: Vec<BatchSample>,
-    pub(crate) disk: DiskUse,
-    pub(crate) counters: Counters,
-    pub(crate) witnesses: u64,
-    pub(crate) witness_bytes: u64,
-    pub(crate) witnesses_verified: u64,
-    /// Sessions that were kept open and read to their end what they read first.
-    pub(crate) sessions_ended: u64,
-    /// Values that they read.
-    pub(crate) session_reads: u64,
-    /// Accounts that they read and that had changed by their end.
-    pub(crate) session_changes: u64,
-    pub(crate) peak_rss_bytes: u64,
-    pub(crate) files_bytes: u64,
-    pub(crate) open_seconds: f64,
-    pub(crate) close_seconds: f64,
-    pub(crate) root: HexRoot,
-    pub(crate) notes: Vec<String>,
-}
 
 /// Opens the database, runs the plan, closes it.
 pub(crate) fn run(spec: &Spec, plan: RunPlan) -> Result<RunResult> {
@@ -81,7 +35,7 @@ pub(crate) fn run(spec: &Spec, plan: RunPlan) -> Result<RunResult> {
         engine,
         spec,
         next,
-        roots: BatchWriter::open(&spec.place.roots)?,
+        roots: RootWriter::open(&spec.place.roots)?,
         outside: DiskUse::default(),
         peak: 0,
         verify_every: plan.verify_every,
@@ -96,6 +50,7 @@ pub(crate) fn run(spec: &Spec, plan: RunPlan) -> Result<RunResult> {
     runner.close()
 }
 
+#[derive(Debug)]
 struct Phases {
     execute: Phase,
     finish: Phase,
@@ -126,25 +81,27 @@ impl Phases {
 }
 
 /// What there was when the clock started.
+#[derive(Debug)]
 struct Start {
     time: Instant,
     counters: Counters,
     disk: DiskUse,
 }
 
+#[derive(Debug)]
 struct Runner<'a> {
     engine: Box<dyn Backend>,
     spec: &'a Spec,
     next: u64,
     root: Root,
-    roots: BatchWriter,
+    roots: RootWriter,
     /// Disk use of the harness between batches.
     outside: DiskUse,
     /// Peak memory before the last verification.
     peak: u64,
     verify_every: u64,
     phases: Phases,
-    /// Present while the clock counts.
+    /// Present once batches are measured.
     sampler: Option<Sampler>,
     views: Views,
     result: RunResult,
@@ -208,8 +165,8 @@ impl Runner<'_> {
         start
     }
 
-    /// Runs batches when it is told to. Until then others run: what the device does meanwhile
-    /// is not this engine's doing.
+    /// Runs batches when told to. In between, other backends run: what the device does then is not
+    /// counted for this engine.
     fn steps(&mut self, plan: RunPlan, start: &Start, warmup: u64) -> Result<()> {
         let folder = &self.spec.place.folder;
         let mut event = Event::Ready { warmup };
@@ -258,14 +215,14 @@ impl Runner<'_> {
             }
             (Count::Auto, None) => {
                 let (fewest, most, wanted) = AUTO_BATCHES;
-                // An engine without checkpoints is done with the fewest.
+                // An engine that counts no checkpoints stops at the fewest.
                 let checkpoints = self.engine.counters().since(&start.counters).checkpoints;
                 done >= most || (done >= fewest && checkpoints.is_none_or(|seen| seen >= wanted))
             }
         }
     }
 
-    /// Draws, runs and verifies the next batch; background work is paused before and after.
+    /// Draws, runs and verifies the next batch. Background work runs only during the batch itself.
     fn batch(&mut self) -> Result<()> {
         let number = self.next;
         let prepared = Prepared::new(self.spec.stream.batch(self.spec.initial(), number));
@@ -365,59 +322,8 @@ impl Runner<'_> {
     }
 }
 
-/// What a batch's witness must prove, no more and no less.
-struct Claims<'a> {
-    keys: &'a [Key],
-    seen: Vec<Option<u64>>,
-    changes: Vec<Change>,
-}
-
-impl Claims<'_> {
-    fn hold(&self, done: &Done, proven: &Proven) -> core::result::Result<(), String> {
-        if proven.new_root != done.root {
-            return Err("leads to another root".to_owned());
-        }
-        let hash = |balance: u64| Blake3::hash(&account::encode(balance));
-        let reads = self.keys.iter().zip(&self.seen).map(|(key, seen)| (*key, seen.map(hash)));
-        let writes = self.keys.iter().zip(&self.changes).filter_map(|(key, change)| match change {
-            Change::Read => None,
-            Change::Write(new) => Some((*key, Some(hash(*new)))),
-            Change::Delete => Some((*key, None)),
-        });
-        if !same(reads.collect(), proven.reads.clone()) {
-            return Err("proves other reads than were made".to_owned());
-        }
-        if !same(writes.collect(), proven.writes.clone()) {
-            return Err("proves other writes than were made".to_owned());
-        }
-        Ok(())
-    }
-}
-
-fn same<T: Ord>(mut these: Vec<T>, mut those: Vec<T>) -> bool {
-    these.sort_unstable();
-    those.sort_unstable();
-    these == those
-}
-
-/// Sum of the balances read, and of the same accounts afterwards.
-fn sums_of(seen: &[Option<u64>], changes: &[Change]) -> (u128, u128) {
-    let mut sums = (0, 0);
-    for (seen, change) in seen.iter().zip(changes) {
-        let before = seen.unwrap_or(0);
-        let after = match change {
-            Change::Read => before,
-            Change::Write(new) => *new,
-            Change::Delete => 0,
-        };
-        sums.0 += u128::from(before);
-        sums.1 += u128::from(after);
-    }
-    sums
-}
-
-/// Has the number of pending entries stopped growing? The last four batches and the four before
-/// differ by less than a twentieth on average.
+/// Has the number of pending entries stopped growing? It has if the averages over the last four
+/// batches and over the four before them differ by less than a twentieth.
 fn is_steady(levels: &[u64]) -> bool {
     let Some(recent) = levels.last_chunk::<8>() else { return false };
     let (old, new) = (recent[..4].iter().sum::<u64>(), recent[4..].iter().sum::<u64>());

@@ -1,52 +1,16 @@
-//! What is kept of each batch under the clock. Taken between batches, with the clock and the
-//! engine's background work stopped.
+//! Samples of each measured batch, taken between batches, while the clock and the engine's
+//! background work are stopped.
 
 use std::path::PathBuf;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
 use crate::backend::{Counters, Done};
+use crate::child::BatchSample;
 use crate::machine::{self, DiskUse};
-use crate::measure::{millis, rate};
-
-/// One batch.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct BatchSample {
-    /// End of the batch since the clock was first started, pauses included.
-    pub(crate) wall_seconds: f64,
-    /// The same on the clock.
-    pub(crate) clock_seconds: f64,
-    pub(crate) execute_ms: f64,
-    pub(crate) finish_ms: f64,
-    pub(crate) commit_ms: f64,
-    pub(crate) transfers: u64,
-    /// Bytes that the kernel read for the process since the batch before, without the harness.
-    pub(crate) read: u64,
-    /// The same for writes.
-    pub(crate) written: u64,
-    /// Resident memory after the batch.
-    pub(crate) rss: u64,
-    /// The database folder after it.
-    pub(crate) files: u64,
-    /// Leaf pages and the device writes that they took, since the clock started.
-    pub(crate) pages_written: Option<u64>,
-    pub(crate) page_runs_written: Option<u64>,
-}
-
-impl BatchSample {
-    /// All phases.
-    pub(crate) fn total_ms(&self) -> f64 {
-        self.execute_ms + self.finish_ms + self.commit_ms
-    }
-
-    /// Transfers a second of the batch.
-    pub(crate) fn rate(&self) -> f64 {
-        rate(self.transfers, self.total_ms() / 1000.0)
-    }
-}
+use crate::measure::millis;
 
 /// Takes the samples of a run.
+#[derive(Debug)]
 pub(super) struct Sampler {
     folder: PathBuf,
     start: Instant,
@@ -58,7 +22,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// The clock starts at these counters.
+    /// Starts to sample; the counters are those at the start of the clock.
     pub(super) fn new(folder: PathBuf, counters: Counters, disk: DiskUse) -> Self {
         let (start, seen) = (Instant::now(), DiskUse::default());
         Self { folder, start, clock_seconds: 0.0, counters, disk, seen }

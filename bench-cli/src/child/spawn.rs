@@ -1,4 +1,4 @@
-//! The parent's side: starts a child, hears its events, kills it where a workload wants that.
+//! The parent's side: starts a child, receives its events, and kills it if the workload wants that.
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -11,13 +11,14 @@ use crate::error::{BenchError, Result};
 use crate::{interrupt, output};
 
 /// A running child.
+#[derive(Debug)]
 pub(crate) struct Running {
     process: Child,
     events: Lines<BufReader<ChildStdout>>,
-    /// Open while the job takes orders.
+    /// Present if the job takes orders.
     orders: Option<ChildStdin>,
     what: String,
-    /// It has been waited for: its id may be another's.
+    /// It has been waited for, so its process id may belong to another process by now.
     reaped: bool,
 }
 
@@ -43,16 +44,16 @@ impl Running {
         let stepped = matches!(spec.job, Job::Run(plan) if plan.stepped);
         let sent = input.write_all(text.as_bytes()).map_err(failed);
         let orders = stepped.then_some(input);
-        // From here on the child is waited for, whatever happens.
+        // From here on, dropping `running` waits for the child, whatever happens.
         let running =
             Self { process, events: BufReader::new(output).lines(), orders, what, reaped: false };
-        // A child that a signal has ended cannot take its job.
+        // If a signal has ended the child, that is why it did not take its job.
         sent.map_err(|error| interrupt::check().err().unwrap_or(error))?;
         Ok(running)
     }
 
-    /// The next event; `None` when the child has closed its output. Lines that are no events
-    /// (an engine that prints) are passed on.
+    /// The next event; `None` once the child has closed its output. Lines that are not events, such
+    /// as those that an engine prints, are passed on to standard error.
     pub(crate) fn next(&mut self) -> Option<Event> {
         loop {
             let line = self.events.next()?.ok()?;
@@ -63,10 +64,10 @@ impl Running {
         }
     }
 
-    /// Passes events by until the one that is wanted.
+    /// Skips events until the one that is wanted.
     ///
     /// # Errors
-    /// When the child fails or ends before.
+    /// If the child fails, or ends before that event.
     pub(crate) fn next_of(&mut self, mut wanted: impl FnMut(&Event) -> bool) -> Result<Event> {
         while let Some(event) = self.next() {
             match event {
@@ -87,7 +88,7 @@ impl Running {
         let Some(orders) = &mut self.orders else {
             return Err(BenchError::Child(format!("{} takes no orders", self.what)));
         };
-        // A child that has failed closes its input; it has said why.
+        // A child that has failed closes its input, and has reported why.
         let written = writeln!(orders, "{text}").and_then(|()| orders.flush());
         match written {
             Ok(()) => Ok(()),
@@ -95,13 +96,13 @@ impl Running {
         }
     }
 
-    /// The error of a child that ended without a word.
+    /// The error when the child has ended without a result.
     pub(crate) fn silent(&self) -> BenchError {
         BenchError::Child(format!("{} ended without a result", self.what))
     }
 
-    /// Kills the child with SIGKILL after a time. The process is not reaped before
-    /// [`Running::wait`], so its id cannot have been given to another.
+    /// Kills the child with SIGKILL after some time. The process is reaped by [`Running::wait`] at
+    /// the earliest, so until then its id cannot belong to another process.
     pub(crate) fn kill_after(&self, time: Duration) -> std::thread::JoinHandle<()> {
         let id = pid(&self.process);
         std::thread::spawn(move || {
@@ -116,7 +117,7 @@ impl Running {
     /// Waits until the child has ended.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         if let Some(id) = pid(&self.process).filter(|_| !self.reaped) {
-            // As long as it is not reaped, no other process can have its id, and be killed for it.
+            // Until it is reaped, no other process can have its id and be killed by mistake.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while waitid(WaitId::Pid(id), options).err() == Some(rustix::io::Errno::INTR) {}
             interrupt::remove_child(id);
@@ -125,7 +126,7 @@ impl Running {
         self.process.wait().map_err(|error| BenchError::Child(format!("{}: {error}", self.what)))
     }
 
-    /// The error of a child that said `Failed`.
+    /// The error of a child that reported `Failed`.
     pub(crate) fn failure(&self, code: u8, message: String) -> BenchError {
         match code {
             2 => BenchError::Usage(message),
@@ -136,7 +137,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Only a failed parent leaves a child behind; both are no-ops after `wait`.
+        // There is a child left only if the parent failed. After `wait`, neither call does anything.
         let _ = self.process.kill();
         let _ = self.wait();
     }
@@ -152,7 +153,7 @@ fn job_name(spec: &Spec) -> String {
     text.split('(').next().unwrap_or_default().to_owned()
 }
 
-/// Runs a job to its end and gives its last event.
+/// Runs a job to its end and returns its last event.
 pub(crate) fn run_job(spec: &Spec, mut hear: impl FnMut(&Event)) -> Result<Event> {
     let mut child = Running::start(spec)?;
     let mut last = None;
@@ -165,14 +166,14 @@ pub(crate) fn run_job(spec: &Spec, mut hear: impl FnMut(&Event)) -> Result<Event
         Some(Event::Failed { code, message }) => Err(child.failure(code, message)),
         Some(event) if status.success() => Ok(event),
         _ => {
-            // It may have been killed for a signal.
+            // It may have been killed because of a signal.
             interrupt::check()?;
             Err(BenchError::Child(format!("{} ended without a result: {status}", child.what)))
         }
     }
 }
 
-/// The error when a child's last event is not the job's result.
+/// The error when the last event of a child is not the result of its job.
 pub(crate) fn unexpected(spec: &Spec) -> BenchError {
     BenchError::Child(format!(
         "the {} child ({}) gave no result",

@@ -1,55 +1,47 @@
-//! Sessions that a soak keeps open while batches go on: each must read to its end what it read
-//! when it was opened. Called between batches, with the clock and background work stopped.
+//! Sessions that a soak holds open while batches run. Until it ends, each must read what it read when
+//! it was opened. They read between batches, while the clock and background work are stopped.
 
 use std::collections::VecDeque;
 
 use pleach_core::Key;
-use serde::{Deserialize, Serialize};
 
 use crate::account;
 use crate::backend::{Backend, Root, View};
-use crate::child::Spec;
+use crate::child::{Spec, ViewPlan};
 use crate::error::{BenchError, Result};
 
-/// A session is asked for accounts of so many batches that follow its opening,
+/// A session reads accounts that the next batches change: those of this many batches,
 const BATCHES: u64 = 4;
-/// so many of each batch,
+/// at most this many of each.
 const KEYS: usize = 512;
-/// and so many of them after each batch; for all at its end.
+/// Accounts that a session reads again after each batch; when it ends, it reads all of them.
 const SLICE: usize = 64;
 
-/// How many sessions are open, and for how long.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ViewPlan {
-    /// Sessions open at a time.
-    pub(crate) sessions: u32,
-    /// Batches that each lives for.
-    pub(crate) batches: u32,
-}
-
-/// A session that is kept open.
+/// A session that is held open.
+#[derive(Debug)]
 struct Held {
     view: Box<dyn View>,
     /// Batches that its state contains.
     opened: u64,
     root: Root,
     keys: Vec<Key>,
-    /// What the keys had when it was opened.
+    /// The values of the keys when it was opened.
     values: Vec<Option<Vec<u8>>>,
-    /// Place of the next slice.
+    /// Index of the first key to read after the next batch.
     next: usize,
 }
 
 /// The open sessions, oldest first.
+#[derive(Debug)]
 pub(super) struct Views {
     plan: ViewPlan,
     open: VecDeque<Held>,
-    /// Sessions that have ended, right in all they read.
+    /// Sessions that have ended, and read what they should to the end.
     pub(super) ended: u64,
     /// Values that were read and compared.
     pub(super) reads: u64,
-    /// Accounts of ended sessions that had other values by then in the newest state: what the
-    /// comparison is worth.
+    /// Accounts that had changed in the newest state by the time their session ended. Without any,
+    /// the comparison would prove nothing.
     pub(super) changed: u64,
 }
 
@@ -58,8 +50,8 @@ impl Views {
         Self { plan, open: VecDeque::new(), ended: 0, reads: 0, changed: 0 }
     }
 
-    /// After a batch: every session reads a little, the one whose time is over reads all and
-    /// ends, and another begins.
+    /// After a batch: every session reads some keys; those whose time is over read all and end; and
+    /// a new one may be opened.
     pub(super) fn turn(
         &mut self,
         engine: &mut dyn Backend,
@@ -102,12 +94,12 @@ impl Views {
 }
 
 impl Held {
-    /// Opens a session and notes what it reads: accounts that the next batches change.
+    /// Opens a session and notes what it reads: accounts that the next batches will change.
     fn open(engine: &mut dyn Backend, spec: &Spec, batches: u64) -> Result<Self> {
         let mut keys: Vec<Key> = (batches..batches + BATCHES)
             .flat_map(|number| {
                 let accounts = spec.stream.batch(spec.initial(), number).accounts;
-                // Those that close come last.
+                // Accounts that are closed come last.
                 let last = accounts.len().saturating_sub(KEYS / 2);
                 let few: Vec<u64> =
                     accounts.iter().take(KEYS / 2).chain(&accounts[last..]).copied().collect();

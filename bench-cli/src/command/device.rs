@@ -3,21 +3,20 @@
 use serde_json::json;
 
 use crate::args::DeviceArgs;
-use crate::child::Event;
-use crate::command::check_output;
 use crate::device::{self, Row, Suite};
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::progress::Progress;
-use crate::report::{Grid, json, number};
+use crate::report::{Grid, json};
+use crate::text::number;
 use crate::{interrupt, output};
 
 /// Measures the folder's device.
 pub(crate) fn device(args: &DeviceArgs) -> Result<()> {
-    check_output(args.json.as_deref())?;
+    output::check_file(args.json.as_deref())?;
     let machine = Machine::describe(&args.dir);
     let bar = Progress::new(false, "device", "measurements");
-    let suite = device::run(args, |done, of| bar.hear(&Event::Progress { done, of }))?;
+    let suite = device::run(args, |done, of| bar.at(done, of))?;
     drop(bar);
     let printed = output::print(&table(args, &machine, &suite));
     if let Some(path) = &args.json {

@@ -1,13 +1,14 @@
-//! `nomt-bench init`: loads, and says how that went.
+//! `nomt-bench init`: loads the databases and prints how that went.
 
-use crate::account::hex;
 use crate::args::InitArgs;
 use crate::args::values::Switch;
-use crate::command::{Extra, Setting};
-use crate::draws::Stream;
+use crate::command::prepare::ensure_loaded;
+use crate::draws::{Distribution, Stream};
 use crate::error::{BenchError, Result};
 use crate::machine::Machine;
 use crate::report::{self, json};
+use crate::setting::{Extra, Setting};
+use crate::text::hex;
 use crate::{interrupt, output};
 
 /// Loads each backend's database.
@@ -22,7 +23,7 @@ pub(crate) fn init(args: InitArgs) -> Result<()> {
             batch: 1,
             fresh: 0,
             closing: None,
-            distribution: crate::distribution::Distribution::Uniform,
+            distribution: Distribution::Uniform,
         },
         witness: Switch(false),
         prefetch: Switch(true),
@@ -34,9 +35,11 @@ pub(crate) fn init(args: InitArgs) -> Result<()> {
     let setting = Setting::new(args.common, &extra)?;
     let mut loads = Vec::new();
     for &kind in &setting.kinds {
-        let load = setting.ensure_loaded(kind, None);
-        let Some((loaded, anew)) = interrupt::left_out(load, !loads.is_empty())? else { break };
-        loads.push((kind, loaded, anew));
+        let load = ensure_loaded(&setting, kind, None);
+        let Some((loaded, loaded_now)) = interrupt::left_out(load, !loads.is_empty())? else {
+            break;
+        };
+        loads.push((kind, loaded, loaded_now));
     }
     let printed = output::print(&report::table::loads(&loads));
     if let Some(path) = &setting.common.json {

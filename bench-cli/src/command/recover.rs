@@ -1,47 +1,31 @@
 //! `nomt-bench recover`: a child runs transfers, is killed with SIGKILL at a random moment, and
 //! the database must reopen at the root before or after the interrupted commit.
 //!
-//! The record of what was promised is kept here, from the child's pipe, fresh for each cycle:
-//! `Committing` before each commit, `Committed` after it.
+//! What the child has promised is known from its events, `Committing` before each commit and
+//! `Committed` after it, and starts afresh with each cycle.
 
 use std::time::{Duration, Instant};
 
-use crate::account::hex;
 use crate::args::RecoverArgs;
 use crate::args::values::{Count, Durability};
 use crate::backend::{Kind, Root, has_checker};
 use crate::child::spawn::{Running, run_job, unexpected};
-use crate::child::{CheckResult, Event, InspectResult, Job, RunPlan, ViewPlan};
-use crate::command::transfer::{check, stream_of};
-use crate::command::{Extra, Setting};
+use crate::child::{Event, InspectResult, Job, RunPlan, ViewPlan};
+use crate::command::prepare::ensure_loaded;
+use crate::command::verify::check;
 use crate::draws::Draws;
-use crate::error::{BenchError, Result, counted};
+use crate::error::{BenchError, Result};
 use crate::machine::Machine;
 use crate::measure::Phase;
+use crate::outcome::Recovered;
 use crate::progress::Progress;
 use crate::report::{self, json};
+use crate::setting::{Extra, Setting};
+use crate::text::{counted, hex};
 use crate::{interrupt, output};
 
-/// Kill between so many milliseconds after the child's first commit began.
+/// Earliest and latest kill, in milliseconds after the child's first commit began.
 const KILL_AFTER: (u64, u64) = (5, 400);
-
-/// What a backend's cycles came to.
-pub(crate) struct Recovered {
-    pub(crate) kind: Kind,
-    pub(crate) kills: u32,
-    /// Reopened at the last acknowledged batch.
-    pub(crate) at_acknowledged: u32,
-    /// Reopened at the one whose commit was interrupted.
-    pub(crate) at_interrupted: u32,
-    /// Offline checks that found nothing; 0 where there is no checker.
-    pub(crate) clean_checks: u32,
-    pub(crate) open_after_kill: Phase,
-    pub(crate) open_after_close: Phase,
-    /// Absent after a signal.
-    pub(crate) check: Option<CheckResult>,
-    pub(crate) root: Root,
-    pub(crate) seconds: f64,
-}
 
 /// What a child promised before it was killed.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +41,7 @@ pub(crate) fn recover(args: RecoverArgs) -> Result<()> {
         return Err(BenchError::Usage(text.to_owned()));
     }
     let extra = Extra {
-        stream: stream_of(args.common.seed, &args.stream),
+        stream: args.stream.of(args.common.seed),
         witness: args.stream.witness,
         prefetch: args.stream.prefetch,
         overlay_window: 0,
@@ -81,7 +65,7 @@ pub(crate) fn recover(args: RecoverArgs) -> Result<()> {
 }
 
 fn cycles(setting: &Setting, kind: Kind, kills: u32) -> Result<Recovered> {
-    setting.ensure_loaded(kind, Some(&setting.stream))?;
+    ensure_loaded(setting, kind, Some(&setting.stream))?;
     let start = Instant::now();
     let opened = inspect(setting, kind)?;
     let mut open_after_close = Phase::new();
@@ -107,7 +91,7 @@ fn cycles(setting: &Setting, kind: Kind, kills: u32) -> Result<Recovered> {
         let Some(promise) = interrupt::left_out(promise, cycle > 1)? else { break };
         let opened = interrupt::left_out(inspect(setting, kind), cycle > 1)?;
         let Some(opened) = opened else { break };
-        // The same database once more, now cleanly closed.
+        // Once more, now that the database was closed cleanly.
         let Some(again) = interrupt::left_out(inspect(setting, kind), cycle > 1)? else { break };
         judge(cycle, &promise, &opened, &mut result)?;
         state = (opened.batches, opened.root.0);
@@ -118,7 +102,7 @@ fn cycles(setting: &Setting, kind: Kind, kills: u32) -> Result<Recovered> {
         }
         result.open_after_close.record(Duration::from_secs_f64(again.open_seconds));
         result.kills = cycle;
-        bar.hear(&Event::Progress { done: cycle.into(), of: kills.into() });
+        bar.at(cycle.into(), kills.into());
     }
     result.check = interrupt::left_out(check(setting, kind), true)?;
     result.root = state.1;
@@ -126,7 +110,7 @@ fn cycles(setting: &Setting, kind: Kind, kills: u32) -> Result<Recovered> {
     Ok(result)
 }
 
-/// Runs batches until the kill, and gives what was promised by then.
+/// Runs batches until the kill, and returns what was promised by then.
 fn kill_one(
     setting: &Setting,
     kind: Kind,
@@ -135,7 +119,7 @@ fn kill_one(
 ) -> Result<Promise> {
     let plan = RunPlan {
         warmup: Count::Fixed(0),
-        // Far more than fit before the kill.
+        // Far more than can be run before the kill.
         batches: Count::Fixed(10_000_000),
         verify_every: u64::MAX,
         seconds: None,

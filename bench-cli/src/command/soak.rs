@@ -1,5 +1,5 @@
-//! `nomt-bench soak`: transfers, new accounts, closed accounts and sessions that stay open, for
-//! some minutes. Checked as `transfer` is; the figures must stay level.
+//! `nomt-bench soak`: for some minutes, transfers with new accounts, closed accounts and sessions that
+//! stay open. It is checked as `transfer` is, and the figures must stay level.
 
 use core::fmt::Write as _;
 
@@ -7,26 +7,26 @@ use crate::args::SoakArgs;
 use crate::args::values::Count;
 use crate::backend::Kind;
 use crate::child::{RunPlan, ViewPlan};
-use crate::command::transfer::{compare, one_by_one, stream_of};
-use crate::command::{Extra, Setting, check_output};
+use crate::command::{one_by_one, verify};
 use crate::draws::Closing;
 use crate::error::{BenchError, Result};
 use crate::machine::Machine;
 use crate::report::soak::{Level, Soak};
 use crate::report::{self, html, json};
+use crate::setting::{Extra, Setting};
 use crate::{interrupt, output};
 
 /// Runs the workload on each backend.
 pub(crate) fn soak(args: SoakArgs) -> Result<()> {
     check(&args)?;
-    let mut stream = stream_of(args.common.seed, &args.stream);
+    let mut stream = args.stream.of(args.common.seed);
     stream.closing = Some(Closing { deletes: args.deletes, life: args.life });
     let extra = Extra {
         stream,
         witness: args.stream.witness,
         prefetch: args.stream.prefetch,
         overlay_window: 0,
-        // Accounts that live at the same time are no more after this many.
+        // After this many batches, the number of accounts does not grow any more.
         batches: u64::from(args.life) + 1,
         // As long as it takes.
         written: u64::MAX,
@@ -41,8 +41,8 @@ pub(crate) fn soak(args: SoakArgs) -> Result<()> {
         stepped: false,
         views: ViewPlan { sessions: args.sessions, batches: args.session_batches },
     };
-    let outcomes = one_by_one(&setting, plan, false)?;
-    let compared = compare(&setting, &outcomes)?;
+    let outcomes = one_by_one::run(&setting, plan, false)?;
+    let compared = verify::compare(&setting, &outcomes)?;
     let machine = Machine::describe(setting.home.root());
     let mut summary = report::table::transfer(&setting, &machine, &outcomes, &compared);
     let soaks: Vec<Soak> =
@@ -85,7 +85,7 @@ pub(crate) fn soak(args: SoakArgs) -> Result<()> {
 }
 
 fn check(args: &SoakArgs) -> Result<()> {
-    check_output(args.report.as_deref())?;
+    output::check_file(args.report.as_deref())?;
     if args.sessions > 0 && args.common.backend.iter().any(|name| name == Kind::Nomt.name()) {
         let text = "nomt's commits wait until all sessions are closed: say --sessions 0";
         return Err(BenchError::Usage(text.to_owned()));

@@ -1,4 +1,4 @@
-//! The same measurements by fio, where it is installed: an independent witness.
+//! The same measurements by fio, if it is installed, as an independent check.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use crate::device::{Case, Pattern};
 
-/// fio's version; `None` when there is none.
+/// The version of fio; `None` if it is not installed.
 pub(crate) fn version() -> Option<String> {
     let output = Command::new("fio").arg("--version").stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Operations a second that fio reaches on the same file.
+/// Operations per second that fio reaches on the same file.
 pub(crate) fn measure(path: &Path, bytes: u64, case: Case, time: Duration) -> Option<f64> {
     let pattern = match case.pattern {
         Pattern::Read => "randread",
@@ -35,7 +35,7 @@ pub(crate) fn measure(path: &Path, bytes: u64, case: Case, time: Duration) -> Op
         .stderr(Stdio::null())
         .output()
         .ok()?;
-    // Notes of fio may precede the document.
+    // fio may print notes before the document.
     let text = String::from_utf8_lossy(&output.stdout);
     let document: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;
     let job = document.get("jobs")?.get(0)?;

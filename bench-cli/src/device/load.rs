@@ -1,4 +1,4 @@
-//! Keeps a queue full of transfers for a while, and counts.
+//! Keeps a queue full of transfers for a while, and counts them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::draws::Draws;
 use crate::error::{BenchError, Result};
 use crate::measure::{Phase, Quantiles, float};
 
-/// What a measurement came to.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) per_second: f64,
@@ -19,12 +19,12 @@ pub(crate) struct Measured {
     pub(crate) latency: Quantiles,
 }
 
-/// A device's own words.
+/// Wraps an error of the device.
 pub(crate) fn failed(error: &IoError) -> BenchError {
     BenchError::Backend { backend: "device", message: error.to_string() }
 }
 
-/// A page-aligned buffer with bytes that do not compress away.
+/// A page-aligned buffer of bytes that cannot be compressed.
 pub(crate) fn noise(pages: usize, draws: &mut Draws) -> PageBuf {
     let mut buf = PageBuf::zeroed(pages);
     for word in buf.as_chunks_mut::<8>().0 {
@@ -100,15 +100,16 @@ pub(crate) fn run<D: Device>(
 }
 
 /// How long and how fast.
+#[derive(Debug)]
 pub(crate) struct Pace<'a> {
     pub(crate) time: Duration,
-    /// Most transfers a second; 0: as many as go.
+    /// Most transfers per second; 0: no limit.
     pub(crate) per_second: u64,
-    /// Ends it early.
+    /// Ends the measurement early when set.
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// The same, not faster than a pace.
+/// The same, but not faster than a pace.
 pub(crate) fn paced<D: Device>(
     device: &D,
     file: &D::File,
@@ -153,7 +154,7 @@ pub(crate) fn paced<D: Device>(
     Ok(Measured { per_second, mib_per_second, latency: work.latency.quantiles() })
 }
 
-/// Transfers that a pace allows by now.
+/// Transfers that a pace allows after this time.
 fn due(elapsed: Duration, per_second: u64) -> u64 {
     if per_second == 0 {
         return u64::MAX;

@@ -1,4 +1,4 @@
-//! The folder's device through our own I/O crate: what an engine on it can hope for.
+//! Measures a folder's device through our own I/O crate: what an engine on it can hope for.
 
 pub(crate) mod fio;
 pub(crate) mod load;
@@ -12,15 +12,15 @@ pub(crate) const PAGE: u64 = pleach_io::PAGE as u64;
 /// What a measurement does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// Random places.
+    /// Reads at random offsets.
     Read,
-    /// Random places.
+    /// Writes at random offsets.
     Write,
-    /// Random places, 70 % reads.
+    /// 70 % reads and 30 % writes at random offsets.
     Mixed,
-    /// One after the other.
+    /// Reads from the start to the end.
     ReadInOrder,
-    /// One after the other.
+    /// Writes from the start to the end.
     WriteInOrder,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Pattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) pattern: Pattern,
-    /// Pages a transfer.
+    /// Pages per transfer.
     pub(crate) pages: usize,
     /// Transfers in flight.
     pub(crate) depth: usize,

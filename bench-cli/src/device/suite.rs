@@ -1,5 +1,5 @@
-//! The measurements of `nomt-bench device`, in order, on one test file that is removed at the
-//! end, and beside each what fio says where it is installed.
+//! The measurements of `nomt-bench device`, in order, on a test file that is removed at the end. Next
+//! to each stands what fio measures, if it is installed.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,20 +22,22 @@ use crate::measure::Phase;
 const NAME: &str = "nomt-bench-device.tmp";
 /// Name of the file that plays the log.
 const LOG: &str = "nomt-bench-device-log.tmp";
-/// Pages of the log that are written in turn.
+/// Pages of the log; after the last, writing starts again at the first.
 const LOG_PAGES: u64 = 4096;
-/// Background writes a second beside which syncs and single reads are measured.
+/// Rates of background writes, per second, during which syncs and single reads are measured.
 const BACKGROUND: [u64; 4] = [0, 10_000, 20_000, 40_000];
 
 /// One line of the result.
+#[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) ours: Measured,
-    /// fio's operations a second for the same.
+    /// Operations per second that fio reached.
     pub(crate) fio: Option<f64>,
 }
 
 /// All results.
+#[derive(Debug)]
 pub(crate) struct Suite {
     pub(crate) engine: &'static str,
     pub(crate) direct: bool,
@@ -45,6 +47,7 @@ pub(crate) struct Suite {
 }
 
 /// Removes the test files, however the run ends.
+#[derive(Debug)]
 struct Cleaner<'a>(&'a Path);
 
 impl Drop for Cleaner<'_> {
@@ -106,7 +109,7 @@ pub(crate) fn run(args: &DeviceArgs, mut hear: impl FnMut(u64, u64)) -> Result<S
     Ok(Suite { engine: info.engine, direct: info.direct, note: info.note, fio_version, rows })
 }
 
-/// Was a signal caught? Without a row there is nothing to print then.
+/// Was a signal caught? An error if it was and there is no row to print yet.
 fn stopped(rows: &[Row]) -> Result<bool> {
     if rows.is_empty() {
         interrupt::check()?;
@@ -158,7 +161,7 @@ struct Beside<'a, D: Device> {
 }
 
 impl<D: Device> Beside<'_, D> {
-    /// A page appended to the log and synced, again and again.
+    /// Measures appending a page to the log and syncing it.
     fn sync(&self, background: u64, draws: &mut Draws) -> Result<Row> {
         let log = match self.device.open(LOG, OpenMode::Write) {
             Err(error) if error.is_not_found() => self.new_log()?,
@@ -191,7 +194,7 @@ impl<D: Device> Beside<'_, D> {
         Ok(log)
     }
 
-    /// Single reads on the calling thread.
+    /// Measures single reads on the calling thread.
     fn read(&self, background: u64, draws: &mut Draws) -> Result<Row> {
         let places = self.bytes / PAGE;
         let ours = self.with_background(background, draws, |draws| {
@@ -225,7 +228,7 @@ impl<D: Device> Beside<'_, D> {
         let mut own = Draws::new(draws.bits(), b"pleach-bench backgrnd v1", per_second);
         std::thread::scope(|scope| {
             let case = Case { pattern: Pattern::Write, pages: 1, depth: 64 };
-            // Its time is far longer than the measurement, which stops it.
+            // Its time is much longer than the measurement, which stops it.
             let pace = Pace { time: self.time * 100, per_second, stop: &stop };
             let writer = scope.spawn(move || {
                 load::paced(self.device, self.file, self.bytes, case, &pace, &mut own)

@@ -1,17 +1,17 @@
-//! The page that `--report` writes: one file, its style and its plots inside, nothing from
-//! elsewhere, no scripts.
+//! The page that `--report` writes: one file that contains its style and its plots, loads nothing and
+//! has no scripts.
 
 use core::fmt::Write as _;
 use std::path::Path;
 
 use crate::child::{BatchSample, RunResult};
-use crate::command::transfer::Outcome;
 use crate::error::{BenchError, Result};
+use crate::outcome::Outcome;
 use crate::report::Grid;
 use crate::report::plot::{Line, Plot, escape};
 use crate::report::table::Summary;
 
-/// Colours by place of the backend, on light and on dark paper.
+/// Colours by the position of the backend, on a light and on a dark background.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--p:#fff;--t:#1c2024;--m:#667;--g:#dde1e6;--c0:#1f62c4;--c1:#c2580a;--c2:#26824a;--c3:#7a48b8}
 @media(prefers-color-scheme:dark){:root{--p:#14171a;--t:#e4e7ea;--m:#9aa2ab;--g:#2c3238;--c0:#6ba4f5;--c1:#f0924c;--c2:#5fc486;--c3:#b491ec}}
@@ -32,6 +32,7 @@ polyline{stroke:currentColor}circle{fill:currentColor}
 ";
 
 /// A part of the page under a heading.
+#[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) table: Grid,
@@ -85,12 +86,12 @@ fn table(grid: &Grid) -> String {
     text
 }
 
-/// The plots of one run a backend.
+/// The plots of one run per backend.
 pub(crate) fn plots(outcomes: &[Outcome]) -> Vec<Part> {
     let part = |name, plots| Part { name, table: Grid::default(), plots };
     let mut parts = vec![
         part("Latency of each phase", latencies(outcomes)),
-        part("Over time, a point a batch", over_time(outcomes)),
+        part("Over time, one point per batch", over_time(outcomes)),
     ];
     if outcomes.len() > 1 {
         parts.push(part("Ratios of speed, batch by batch", ratios(outcomes)));
@@ -143,7 +144,7 @@ fn over_time(outcomes: &[Outcome]) -> Vec<Plot> {
     ]
 }
 
-/// The first backend's speed over that of each other one: above 1, the first is faster.
+/// The speed of the first backend divided by that of each other one: above 1, the first is faster.
 fn ratios(outcomes: &[Outcome]) -> Vec<Plot> {
     let Some((first, others)) = outcomes.split_first() else { return Vec::new() };
     let line = |other: &Outcome, of: Figure| {

@@ -1,20 +1,19 @@
-//! Results as JSON, schema 1. Fields may be added under the same number; none changes its
-//! meaning or goes without a new one.
+//! Results as JSON, schema 1. Fields may be added under the same number; removing one or changing its
+//! meaning needs a new number.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::account::hex;
 use crate::backend::Kind;
 use crate::child::{BatchSample, LoadResult};
-use crate::command::Setting;
-use crate::command::recover::Recovered;
-use crate::command::transfer::{Compared, Outcome};
 use crate::error::{BenchError, Result};
 use crate::machine::Machine;
 use crate::measure::{rate, ratio};
-use crate::report::table::{Rates, misses, ssd_reads};
+use crate::outcome::{Compared, Outcome, Recovered};
+use crate::report::figures::{Rates, misses, ssd_reads};
+use crate::setting::Setting;
+use crate::text::hex;
 
 /// Version of the format.
 const SCHEMA: u32 = 1;
@@ -117,7 +116,7 @@ pub(crate) fn write_runs(
 
 fn run_fields(one: &Outcome) -> Value {
     let (run, rates) = (&one.run, Rates::of(&one.run));
-    // Nothing is known of the balances when a signal came before they were read.
+    // Nothing is known about the balances if a signal came before they were read.
     let check = one.check.as_ref();
     json!({
         "loaded_now": one.loaded_now,
@@ -160,7 +159,7 @@ fn run_fields(one: &Outcome) -> Value {
     })
 }
 
-/// One value a batch, in order.
+/// One value per batch, in order.
 fn series_fields(series: &[BatchSample]) -> Value {
     fn each<T: serde::Serialize>(series: &[BatchSample], of: fn(&BatchSample) -> T) -> Value {
         series.iter().map(|batch| json!(of(batch))).collect()
@@ -216,9 +215,9 @@ pub(crate) fn write_loads(
     setting: &Setting,
     loads: &[(Kind, LoadResult, bool)],
 ) -> Result<()> {
-    let runs = loads.iter().map(|(kind, load, anew)| {
+    let runs = loads.iter().map(|(kind, load, loaded_now)| {
         let run = with(base("init", *kind, machine, setting), load_fields(load));
-        with(run, json!({"loaded_now": anew, "root": load.root, "notes": load.notes}))
+        with(run, json!({"loaded_now": loaded_now, "root": load.root, "notes": load.notes}))
     });
     write(path, &document(machine, runs))
 }

@@ -1,25 +1,29 @@
 //! Line plots as SVG, for the page that `--report` writes. Colours come from the page's style:
-//! the line at place `i` has the class `c{i}`, so that a backend has one colour everywhere.
+//! line number `i` has the class `c{i}`, so that a backend has the same colour everywhere.
 
 use core::fmt::Write as _;
+
+use crate::text::number;
 
 /// The whole picture.
 const SIZE: (f64, f64) = (640.0, 240.0);
 /// Left, top, right and bottom margins of the plot inside it.
 const MARGIN: (f64, f64, f64, f64) = (64.0, 10.0, 12.0, 40.0);
-/// Each point gets a mark with its value up to so many points a line; beyond, the line stands
-/// alone.
+/// Up to this many points per line, each is marked and shows its value; if there are more, only the
+/// line is drawn.
 const MARKED: usize = 120;
-/// Beyond so many points, a line is drawn from the extremes of so many stretches.
+/// If a line has more points, it is cut into this many stretches and drawn from their extremes.
 const STRETCHES: usize = 600;
 
 /// A line: points in the order of x.
+#[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// A plot. Both axes start at 0.
+#[derive(Debug)]
 pub(crate) struct Plot {
     pub(crate) title: String,
     pub(crate) x: &'static str,
@@ -29,7 +33,7 @@ pub(crate) struct Plot {
 }
 
 impl Plot {
-    /// A figure with a caption; nothing when there are no points.
+    /// A figure with a caption; empty if there are no points.
     pub(crate) fn render(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let most = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(0.0, f64::max);
@@ -97,6 +101,7 @@ impl Plot {
 }
 
 /// Largest values of both axes.
+#[derive(Debug)]
 struct Scale {
     x: f64,
     y: f64,
@@ -129,13 +134,13 @@ fn draw(place: usize, line: &Line, scale: &Scale, text: &mut String) {
             scale.at_x(*x),
             scale.at_y(*y),
             escape(&line.name),
-            super::number(*y),
-            super::number(*x)
+            number(*y),
+            number(*x)
         );
     }
 }
 
-/// At most two points a stretch, its lowest and its highest, so that no peak is lost.
+/// At most two points per stretch, its lowest and its highest, so that no peak is lost.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     if points.len() <= 2 * STRETCHES {
         return points.to_vec();
@@ -170,7 +175,7 @@ fn ticks(most: f64) -> Vec<(f64, String)> {
     let decimals = decimals.count();
     let mut marks = Vec::new();
     let mut value = 0.0;
-    // A tenth of a step of room for the rounding of the sums.
+    // Rounding may make a sum too large by less than a tenth of a step.
     while value <= most + 0.1 * step && marks.len() < 12 {
         marks.push((value, format!("{:.decimals$}{suffix}", value / unit)));
         value += step;

@@ -1,23 +1,25 @@
-//! A soak's figures over time: a row for each minute, and whether they stay level.
+//! The figures of a soak over time, one row for each minute, and whether they stay level.
 
 use serde_json::{Value, json};
 
 use crate::child::BatchSample;
-use crate::command::transfer::Outcome;
 use crate::measure::{float, rate, ratio};
+use crate::outcome::Outcome;
+use crate::report::Grid;
 use crate::report::html::Part;
 use crate::report::plot::{Line, Plot};
-use crate::report::{Grid, number};
+use crate::text::number;
 
 /// The batches of one row.
+#[derive(Debug)]
 pub(crate) struct Row {
     /// End of its last batch since the clock started, pauses included.
     until: f64,
     batches: usize,
-    /// Transfers a second on the clock.
+    /// Transfers per second on the clock.
     rate: f64,
     commit_p99: f64,
-    /// Leaf pages a device write; none where nothing was written or the engine does not say.
+    /// Leaf pages per device write; `None` if nothing was written or the engine does not count it.
     run_length: Option<f64>,
     read: u64,
     written: u64,
@@ -49,7 +51,8 @@ impl Row {
     }
 }
 
-/// One figure early and late.
+/// One figure, early and late in the soak.
+#[derive(Debug)]
 pub(crate) struct Level {
     name: &'static str,
     early: f64,
@@ -87,6 +90,7 @@ const FIGURES: [Figure; 5] = [
 ];
 
 /// All rows of a run.
+#[derive(Debug)]
 pub(crate) struct Soak {
     rows: Vec<Row>,
     /// Empty when there are too few rows.
@@ -97,14 +101,14 @@ impl Soak {
     /// Fewest rows that are compared.
     pub(crate) const FEWEST: f64 = 3.0;
 
-    /// Cuts a series into rows of so many seconds of wall time; the last may be longer.
+    /// Cuts a series into rows of `row_seconds` of wall time; the last may be longer.
     pub(crate) fn new(series: &[BatchSample], row_seconds: u32) -> Self {
         let row_seconds = f64::from(row_seconds);
         let whole = series.last().map_or(0.0, |last| last.wall_seconds);
         let mut rows = Vec::new();
         let (mut start, mut end) = (0, row_seconds);
         for (index, batch) in series.iter().enumerate() {
-            // The rest stays with its row when it is less than half a row.
+            // A rest of less than half a row stays with the last row.
             if batch.wall_seconds > end && index > start && whole - end >= row_seconds / 2.0 {
                 rows.push(Row::new(&series[start..index], before(series, start)));
                 start = index;
@@ -166,7 +170,7 @@ impl Soak {
         grid
     }
 
-    /// The same for programs.
+    /// The same as JSON.
     pub(crate) fn json(&self) -> Value {
         let row = |row: &Row| {
             json!({
@@ -202,8 +206,8 @@ fn before(series: &[BatchSample], start: usize) -> Option<&BatchSample> {
     start.checked_sub(1).and_then(|index| series.get(index))
 }
 
-/// Means of the first half of the rows and of the last; the very first is left out, as caches
-/// and files still fill.
+/// Compares the means of the first and of the second half of the rows. The very first row is left
+/// out, because caches and files still fill up then.
 fn levels(rows: &[Row]) -> Vec<Level> {
     if float(rows.len() as u64) < Soak::FEWEST {
         return Vec::new();
@@ -249,7 +253,7 @@ pub(crate) fn parts(outcomes: &[Outcome], soaks: &[Soak], tables: Vec<Grid>) -> 
 mod tests {
     use super::*;
 
-    /// A batch a second; 100 ms each on the clock, 10 pages in `runs` writes.
+    /// One batch per second: 100 ms each on the clock, 10 pages in `runs` writes.
     fn series(count: u32, runs: impl Fn(u32) -> u64) -> Vec<BatchSample> {
         let mut written = 0;
         (0..count)
@@ -287,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_figure_that_drifts_is_told() {
-        // Runs get shorter all the time: 10 pages in more and more writes.
+        // Runs get shorter and shorter: 10 pages in more and more writes.
         let soak = Soak::new(&series(60, |index| u64::from(1 + index / 10)), 10);
         let drifted: Vec<_> = soak.levels.iter().filter(|level| !level.holds).collect();
         assert_eq!(drifted.len(), 1);

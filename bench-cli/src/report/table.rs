@@ -1,18 +1,17 @@
-//! Tables on standard output. One column a backend, and for each further backend the ratio of
-//! the first to it.
+//! The tables on standard output: one column per backend, and for each backend after the first a
+//! column with the ratio of the first one to it.
 
 use core::fmt::Write as _;
 
-use crate::account::hex;
-use crate::args::numbers::grouped as whole;
 use crate::backend::Kind;
 use crate::child::{CheckResult, LoadResult, RunResult};
-use crate::command::recover::Recovered;
-use crate::command::transfer::{Compared, Outcome};
-use crate::command::{Setting, gib};
 use crate::machine::Machine;
 use crate::measure::{Quantiles, float, rate, ratio};
-use crate::report::{Grid, number};
+use crate::outcome::{Compared, Outcome, Recovered};
+use crate::report::Grid;
+use crate::report::figures::{Rates, misses, ssd_reads};
+use crate::setting::Setting;
+use crate::text::{gib, grouped as whole, hex, number};
 
 /// What was run on what.
 fn head(setting: &Setting, machine: &Machine) -> String {
@@ -36,36 +35,7 @@ fn head(setting: &Setting, machine: &Machine) -> String {
     )
 }
 
-/// Rates that a run is quoted by.
-#[derive(Clone, Copy)]
-pub(crate) struct Rates {
-    pub(crate) drained: f64,
-    pub(crate) acknowledged: f64,
-    pub(crate) accounts: f64,
-}
-
-impl Rates {
-    /// Rates of a run.
-    pub(crate) fn of(run: &RunResult) -> Self {
-        Self {
-            drained: rate(run.transfers, run.seconds_drained),
-            acknowledged: rate(run.transfers, run.seconds_acknowledged),
-            accounts: rate(run.accounts, run.seconds_drained),
-        }
-    }
-}
-
-/// SSD reads: 4096-byte pages that the kernel read for the process.
-pub(crate) const fn ssd_reads(run: &RunResult) -> u64 {
-    run.disk.read / 4096
-}
-
-/// Pages that a cache could not give: leaf misses, upper pages, rereads.
-pub(crate) fn misses(run: &RunResult) -> Option<u64> {
-    let counters = &run.counters;
-    Some(counters.cache_misses? + counters.upper_trie_pages_read? + counters.page_rereads?)
-}
-
+#[derive(Debug)]
 struct Columns<'a> {
     grid: Grid,
     outcomes: &'a [Outcome],
@@ -118,6 +88,7 @@ impl Columns<'_> {
 }
 
 /// A result in its parts: what was run, the table, what was checked and noted.
+#[derive(Debug)]
 pub(crate) struct Summary {
     pub(crate) head: String,
     pub(crate) grid: Grid,
@@ -178,7 +149,7 @@ pub(crate) fn transfer(
         for note in &one.run.notes {
             let _ = writeln!(verdict, "note: {note}");
         }
-        // The load has settings of its own where an engine loads otherwise than it runs.
+        // An engine may load with other settings than it runs with.
         for note in one.load.notes.iter().filter(|note| !one.run.notes.contains(note)) {
             let _ = writeln!(verdict, "note, load: {note}");
         }
@@ -295,9 +266,12 @@ pub(crate) fn loads(loads: &[(Kind, LoadResult, bool)]) -> String {
     let mut grid = Grid::default();
     let head = ["", "accounts", "seconds", "accounts/s", "peak RSS", "written", "files", "root"];
     grid.row(head.map(str::to_owned));
-    for (kind, load, anew) in loads {
-        let name =
-            if *anew { kind.name().to_owned() } else { format!("{} (was there)", kind.name()) };
+    for (kind, load, loaded_now) in loads {
+        let name = if *loaded_now {
+            kind.name().to_owned()
+        } else {
+            format!("{} (was there)", kind.name())
+        };
         grid.row([
             name,
             whole(load.accounts),

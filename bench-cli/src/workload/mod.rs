@@ -1,4 +1,5 @@
-//! What a workload computes, apart from any engine.
+//! What a batch computes, independent of any engine ([`transfer`]), and the oracle that recomputes all
+//! of a run ([`replay`]).
 
 pub(crate) mod replay;
 pub(crate) mod transfer;

@@ -1,4 +1,4 @@
-//! All balances after some batches, recomputed from the draws alone: the oracle of a run.
+//! The oracle of a run: all balances after some batches, recomputed from the draws alone.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,8 @@ use crate::workload::transfer::{self, Change};
 /// Marks an account that was never written.
 const ABSENT: u32 = u32::MAX;
 
-/// Balances by account id, 4 bytes each. New accounts that have closed for good take no room.
+/// Balances by account id, 4 bytes each. New accounts that have been closed for good take no room.
+#[derive(Debug)]
 pub(crate) struct Replay {
     loaded: Vec<u32>,
     /// New accounts in order, without the first `closed`.
@@ -55,7 +56,7 @@ impl Replay {
                 Change::Write(new) => {
                     u32::try_from(*new).ok().filter(|&new| new != ABSENT).ok_or_else(|| {
                         BenchError::Wrong(format!(
-                            "account {id} would hold {new}, out of all there is"
+                            "account {id} would hold {new}, more than can be"
                         ))
                     })?
                 }
@@ -76,7 +77,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Balance of an account, `None` when it must be absent.
+    /// Balance of an account; `None` if it must be absent.
     pub(crate) fn balance(&self, id: u64) -> Option<u64> {
         let initial = self.loaded.len() as u64;
         let balance = match id.checked_sub(initial) {
@@ -93,7 +94,7 @@ impl Replay {
         }
     }
 
-    /// Sum of all balances; an error when the oracle itself does not conserve it.
+    /// Sum of all balances; an error if the oracle itself does not conserve it.
     pub(crate) fn sum(&self, initial: u64) -> Result<u64> {
         let held = self.loaded.iter().chain(&self.new).filter(|&&balance| balance != ABSENT);
         let sum: u64 = held.map(|&balance| u64::from(balance)).sum();

@@ -9,11 +9,11 @@ use crate::error::{BenchError, Result};
 /// What a batch does to one account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Read only: each transfer that names it came from an empty account.
+    /// Read only: each transfer that names it came from an empty account, possibly itself.
     Read,
-    /// Read, and written with this balance.
+    /// Read and written, with this balance.
     Write(u64),
-    /// Read, and deleted: it closed, and what it had is elsewhere.
+    /// Read and deleted: it was closed, and its balance moved to another account.
     Delete,
 }
 
@@ -24,13 +24,14 @@ pub(crate) struct Applied {
     pub(crate) changes: Vec<Change>,
     /// Transfers that moved 1.
     pub(crate) moved: u64,
-    /// Transfers from an empty account: nothing moved.
+    /// Transfers from an empty account, which moved nothing.
     pub(crate) empty: u64,
-    /// Accounts that were there and closed.
+    /// Accounts that existed and were closed.
     pub(crate) closed: u64,
 }
 
-/// A batch ready to be run: keys beside the draws.
+/// A batch that is ready to run: the draws and the keys of their accounts.
+#[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) batch: Batch,
     pub(crate) keys: Vec<Key>,
@@ -47,7 +48,7 @@ impl Prepared {
 /// Runs a batch's transfers on the balances that were read, one for each account; an absent
 /// account has nothing.
 pub(crate) fn apply(batch: &Batch, seen: &[Option<u64>]) -> Result<Applied> {
-    assert_eq!(seen.len(), batch.accounts.len(), "one balance an account");
+    assert_eq!(seen.len(), batch.accounts.len(), "one balance per account");
     let mut balances = seen.to_vec();
     let mut touched = vec![false; seen.len()];
     let mut add = |balances: &mut [Option<u64>], to: usize, amount: u64| {
@@ -71,7 +72,7 @@ pub(crate) fn apply(batch: &Batch, seen: &[Option<u64>]) -> Result<Applied> {
         moved += 1;
     }
     for &(account, heir) in &batch.closes {
-        // Closing what is not there, or is there no more, is no operation.
+        // Closing an account that does not exist, or no longer exists, does nothing.
         let Some(left) = balances[account as usize] else { continue };
         add(&mut balances, account as usize, 0)?;
         balances[account as usize] = None;

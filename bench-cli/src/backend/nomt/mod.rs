@@ -1,8 +1,9 @@
-//! The crate `nomt` as its documentation has it used: a session on the newest state, `warm_up`
+//! The crate `nomt`, used the way its documentation says: a session on the newest state, `warm_up`
 //! and reads, `finish` with the actual reads and writes in key order, `commit`.
 
 mod settings;
 
+use core::fmt;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -14,9 +15,8 @@ use pleach_core::Key;
 
 use crate::account;
 use crate::backend::readers::read_with;
-use crate::backend::{
-    Backend, Done, EngineOptions, Place, Proven, Root, View, Witness, Work, batches_by_root,
-};
+use crate::backend::roots::batches_by_root;
+use crate::backend::{Backend, Done, EngineOptions, Place, Proven, Root, View, Witness, Work};
 use crate::error::{BenchError, Result};
 use crate::workload::transfer::Change;
 use settings::Settings;
@@ -41,6 +41,16 @@ pub(crate) struct NomtBackend {
     other_durability: bool,
     /// Uncommitted overlays, newest first, as sessions want them.
     overlays: VecDeque<Overlay>,
+}
+
+impl fmt::Debug for NomtBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NomtBackend")
+            .field("place", &self.place)
+            .field("settings", &self.settings)
+            .field("overlays", &self.overlays.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl NomtBackend {
@@ -72,7 +82,7 @@ impl NomtBackend {
     }
 
     /// Reads keys with `nomt.readers` threads.
-    fn read_keys<E: std::fmt::Display>(
+    fn read_keys<E: fmt::Display>(
         &self,
         keys: &[Key],
         read: impl Fn(Key) -> core::result::Result<Option<Vec<u8>>, E> + Sync,
@@ -224,8 +234,14 @@ fn actuals(keys: &[Key], values: Vec<Option<Vec<u8>>>, changes: &[Change]) -> Ac
 /// A witness: path proofs and the operations under each.
 struct NomtWitness(nomt::Witness);
 
+impl fmt::Debug for NomtWitness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NomtWitness").field(&self.bytes()).finish()
+    }
+}
+
 impl Witness for NomtWitness {
-    /// As its path proofs would be written: siblings, terminal (key and value hash), position.
+    /// The size if its path proofs were written out: siblings, terminal (key and value hash), position.
     fn bytes(&self) -> u64 {
         let proofs = self.0.path_proofs.iter();
         let proofs: usize = proofs.map(|proof| proof.inner.siblings.len() * 32 + 66 + 34).sum();
@@ -258,7 +274,7 @@ impl Witness for NomtWitness {
                 updates.push(PathUpdate { inner: verified, ops });
             }
         }
-        // Workers hand in their paths in any order; the verifier wants trie order.
+        // Workers hand in their paths in any order; the verifier needs them in trie order.
         updates.sort_by(|a, b| a.inner.path().cmp(b.inner.path()));
         let new_root = verify_update::<Blake3Hasher>(*prev_root, &updates)
             .map_err(|error| format!("the update does not verify: {error:?}"))?;

@@ -1,17 +1,18 @@
-//! Settings of the crate `nomt`, from `--peer-arg nomt.NAME=VALUE`. What is not said is its own
-//! default, or follows from the flags that all backends share.
+//! Settings of the crate `nomt`, from `--peer-arg nomt.NAME=VALUE`. A setting that is not
+//! given has the crate's own default, or follows from the flags that all backends share.
 
 use nomt::Options;
 
-use crate::backend::sizing::{nomt_buckets, peer_arg};
+use crate::backend::options::peer_arg;
+use crate::backend::sizing::nomt_buckets;
 use crate::backend::{EngineOptions, Place};
 use crate::error::{BenchError, Result};
 
-/// Accounts a commit while loading.
+/// Accounts per commit during the load.
 const LOAD_BATCH: u64 = 65_536;
 /// Reading threads when prefetch is on.
 const READERS: u64 = 16;
-/// Names after `nomt.`.
+/// Names that may follow `nomt.`.
 const KNOWN: [&str; 11] = [
     "readers",
     "load_batch",
@@ -27,10 +28,11 @@ const KNOWN: [&str; 11] = [
 ];
 
 /// All settings of an open database.
+#[derive(Debug)]
 pub(super) struct Settings {
     /// Threads that read a batch's accounts.
     pub(super) readers: usize,
-    /// Accounts a commit while loading.
+    /// Accounts per commit during the load.
     pub(super) load_batch: u64,
     commit_workers: usize,
     io_workers: usize,
@@ -43,7 +45,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// The settings that these flags make; refuses names and values that mean nothing.
+    /// The settings that follow from the flags; refuses unknown names and bad values.
     pub(super) fn new(options: &EngineOptions) -> Result<Self> {
         check_names(options)?;
         let half = (options.cache_mib / 2).max(1);
@@ -52,7 +54,7 @@ impl Settings {
         // paths and do not verify.
         let workers = if options.witness.0 { 1 } else { options.threads.min(64) as u64 };
         let readers = if options.prefetch.0 { READERS } else { 1 };
-        // Refused when it is no number, before `nomt_buckets` would pass over it.
+        // Checked here because `nomt_buckets` silently ignores what is not a number.
         number(options, "buckets", 1, 1..=u64::from(u32::MAX))?;
         let buckets = nomt_buckets(options);
         Ok(Self {
@@ -73,7 +75,7 @@ impl Settings {
         })
     }
 
-    /// As the crate wants them.
+    /// The settings in the crate's own form.
     pub(super) fn options(&self, place: &Place) -> Options {
         let mut to = Options::new();
         to.path(&place.folder);
@@ -85,7 +87,7 @@ impl Settings {
         to.prepopulate_page_cache(self.prepopulate);
         to.warm_up(self.warm_up);
         to.hashtable_buckets(self.buckets);
-        // Places in its table follow from this seed; fixed, so that runs repeat.
+        // The seed decides where pages lie in its hash table. It is fixed so that runs repeat.
         to.bitbox_seed(*b"pleach-bench v1.");
         to
     }
@@ -121,7 +123,8 @@ fn check_names(options: &EngineOptions) -> Result<()> {
     Ok(())
 }
 
-/// The crate calls it commit concurrency and explains it as commit workers: both are taken.
+/// The crate names this setting "commit concurrency" and documents it as "commit workers"; both
+/// names are accepted.
 fn workers_name(options: &EngineOptions) -> Result<&'static str> {
     let given = |name| peer_arg(options, &format!("nomt.{name}")).is_some();
     match (given("commit_workers"), given("commit_concurrency")) {

@@ -1,20 +1,23 @@
-//! `transfer --alternate N`: the backends' children live at the same time and take turns of N
-//! batches, so that whatever disturbs the machine disturbs all of them alike.
+//! `transfer --alternate N`: the children of all backends are alive at the same time and take turns
+//! of N batches, so that whatever disturbs the machine disturbs all of them equally.
 //!
 //! One child runs at a time. The others wait for a line on their standard input, with their
-//! background work paused. Every second round goes the other way round: a drift that is steady
-//! over a round falls on nobody's side.
+//! background work paused. Every second round goes in the reverse order, so that a steady drift
+//! during a round favours nobody.
 
 use crate::args::values::Count;
 use crate::child::spawn::Running;
 use crate::child::{Event, Job, LoadResult, Order, RunPlan, RunResult};
-use crate::command::transfer::{self, Outcome};
-use crate::command::{Setting, drop_caches};
-use crate::error::{BenchError, Result};
+use crate::command::prepare::{drop_caches, ensure_loaded};
+use crate::command::verify::{check, count_witnesses};
+use crate::error::Result;
 use crate::interrupt;
+use crate::outcome::Outcome;
 use crate::progress::Progress;
+use crate::setting::Setting;
 
 /// A backend whose child is alive.
+#[derive(Debug)]
 struct Side {
     kind: crate::backend::Kind,
     load: LoadResult,
@@ -23,7 +26,7 @@ struct Side {
 }
 
 impl Side {
-    /// Runs so many batches; does the child think that these are enough?
+    /// Runs this many batches; is the plan fulfilled then?
     fn go(&mut self, batches: u64) -> Result<bool> {
         self.child.order(&Order::Go(batches))?;
         match self.child.next_of(|event| matches!(event, Event::Stepped { .. }))? {
@@ -32,7 +35,7 @@ impl Side {
         }
     }
 
-    /// Drains, closes, and gives the result.
+    /// Drains and closes the database, and returns the result.
     fn end(&mut self) -> Result<RunResult> {
         self.child.order(&Order::End)?;
         match self.child.next_of(|event| matches!(event, Event::Ran(_)))? {
@@ -55,7 +58,7 @@ pub(crate) fn run(
     plan.stepped = true;
     let mut loads = Vec::new();
     for &kind in &setting.kinds {
-        loads.push((kind, setting.ensure_loaded(kind, Some(&setting.stream))?));
+        loads.push((kind, ensure_loaded(setting, kind, Some(&setting.stream))?));
     }
     let dropped_caches = drop && drop_caches();
     let mut sides = Vec::new();
@@ -67,7 +70,7 @@ pub(crate) fn run(
             matches!(event, Event::Ready { .. })
         })?;
         if let Event::Ready { warmup } = ready {
-            // The same operations for those that follow.
+            // The backends that follow do the same operations.
             plan.warmup = Count::Fixed(warmup);
         }
         sides.push(Side { kind, load, loaded_now, child });
@@ -83,13 +86,13 @@ pub(crate) fn run(
     sides
         .into_iter()
         .zip(runs)
-        // A signal may have come before a side's first turn.
+        // A signal may have come before the first turn of a side.
         .filter(|(_, run)| run.batches > 0)
         .map(|(side, run)| {
-            let check = interrupt::left_out(transfer::check(setting, side.kind), true)?;
+            let check = interrupt::left_out(check(setting, side.kind), true)?;
             let Side { kind, load, loaded_now, .. } = side;
             let outcome = Outcome { kind, load, loaded_now, run, check, dropped_caches };
-            transfer::count_witnesses(setting, &outcome.run)?;
+            count_witnesses(setting, &outcome.run)?;
             Ok(outcome)
         })
         .collect()
@@ -111,23 +114,14 @@ fn take_turns(setting: &Setting, sides: &mut [Side], batches: Count, step: u64) 
         for turn in 0..sides.len() {
             let index = if backwards { sides.len() - 1 - turn } else { turn };
             let full = sides[index].go(count)?;
-            // The first backend decides for all.
+            // The first backend decides for all of them.
             enough |= index == 0 && full;
         }
         done += count;
         backwards = !backwards;
-        bar.hear(&Event::Progress { done, of });
+        bar.at(done, of);
         if enough {
             return Ok(());
         }
     }
-}
-
-/// Refuses turns of one backend alone.
-pub(crate) fn check_sides(backends: usize) -> Result<()> {
-    if backends > 1 {
-        return Ok(());
-    }
-    let text = "--alternate takes turns between backends: name two or more with --backend";
-    Err(BenchError::Usage(text.to_owned()))
 }

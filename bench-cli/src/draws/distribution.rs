@@ -1,5 +1,5 @@
-//! How accounts are drawn: uniform, Zipf or Pareto (self-similar 80/20), over ids `0..n`, small
-//! ids being the popular ones.
+//! How accounts are drawn: uniform, Zipf or Pareto (self-similar 80/20), over ids `0..n`, where
+//! small ids are the popular ones.
 //!
 //! Logarithms and powers come from the `libm` crate, in software, so that each machine draws the
 //! same; additions and multiplications are IEEE 754 and never fused.
@@ -7,19 +7,17 @@
 use core::fmt;
 use core::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
-use crate::args::values::as_text;
-use crate::draws::Draws;
+use crate::draws::generator::Draws;
+use crate::text::as_text;
 
 /// A distribution as the user names it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Distribution {
-    /// Every account alike.
+    /// Every account equally likely.
     Uniform,
     /// Account `i` with weight `(i + 1)^-S`.
     Zipf(f64),
-    /// A fifth of the accounts gets four fifths of the draws, and so on inside that fifth.
+    /// A fifth of the accounts gets four fifths of the draws, and the same again within that fifth.
     Pareto,
 }
 
@@ -52,10 +50,11 @@ impl fmt::Display for Distribution {
 as_text!(Distribution);
 
 /// A distribution over `0..n`.
+#[derive(Debug)]
 pub(crate) enum Sampler {
     /// One bounded draw.
     Uniform(u64),
-    /// Rejection-inversion; one unit draw an attempt.
+    /// Rejection-inversion; one unit draw per attempt.
     Zipf(Zipf),
     /// One unit draw.
     Pareto(u64),
@@ -86,8 +85,9 @@ impl Sampler {
 }
 
 /// Zipf by rejection-inversion (W. Hörmann, G. Derflinger, 1996): the density's integral is
-/// inverted, and the few points that rounding moved too far are drawn again. No table, so that
-/// any number of accounts will do.
+/// inverted, and the few points that rounding moved too far are drawn again. It needs no
+/// table, so any number of accounts will do.
+#[derive(Debug)]
 pub(crate) struct Zipf {
     n: u64,
     exponent: f64,

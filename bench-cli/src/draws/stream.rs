@@ -1,91 +1,45 @@
-//! The draws: which transfers a batch has. `docs/workloads.md` lists them in order; a change
-//! here changes the golden roots and is a new version of the workload.
+//! The batches of a stream, drawn.
 //!
 //! Invariant: a batch depends on the stream's parameters and its number alone, so that a run can
-//! go on where another stopped without replaying anything.
+//! continue where another stopped without replaying anything.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use rand_chacha::ChaCha8Rng;
-use rand_core::{RngCore as _, SeedableRng as _};
 use serde::{Deserialize, Serialize};
 
-use crate::distribution::{Distribution, Sampler};
+use crate::draws::distribution::{Distribution, Sampler};
+use crate::draws::generator::Draws;
 
 /// Name and version of the transfer workload's draws: the last 24 bytes of the generator's key.
 const DOMAIN: &[u8; 24] = b"pleach-bench transfer v1";
 
-/// The same of a soak's draws.
+/// The same for the draws of a soak.
 const SOAK: &[u8; 24] = b"pleach-bench soak     v1";
 
-/// The seeded generator: `ChaCha8`, 64 bits at a time.
-pub(crate) struct Draws(ChaCha8Rng);
-
-impl Draws {
-    /// The generator of `seed` in `domain`, at the start of stream `stream`.
-    pub(crate) fn new(seed: u64, domain: &[u8; 24], stream: u64) -> Self {
-        let mut key = [0; 32];
-        key[..8].copy_from_slice(&seed.to_be_bytes());
-        key[8..].copy_from_slice(domain);
-        let mut generator = ChaCha8Rng::from_seed(key);
-        generator.set_stream(stream);
-        Self(generator)
-    }
-
-    /// 64 bits.
-    pub(crate) fn bits(&mut self) -> u64 {
-        self.0.next_u64()
-    }
-
-    /// Uniform in `0..bound`: bits at or above the largest multiple of `bound` are drawn again,
-    /// the rest is taken modulo `bound`.
-    ///
-    /// # Panics
-    /// When `bound` is 0.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "nothing to draw from");
-        // 2^64 mod bound, without a 128-bit division.
-        let excess = (u64::MAX % bound + 1) % bound;
-        loop {
-            let bits = self.bits();
-            if bits <= u64::MAX - excess {
-                return bits % bound;
-            }
-        }
-    }
-
-    /// Uniform in [0, 1): the top 53 bits over 2^53.
-    pub(crate) fn unit(&mut self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-        let numerator = (self.bits() >> 11) as f64;
-        numerator / 9_007_199_254_740_992.0
-    }
-}
-
-/// What fixes a stream of transfers, beside the number of accounts.
+/// Everything that determines a stream of transfers, apart from the number of accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stream {
     pub(crate) seed: u64,
     pub(crate) batch: u32,
     pub(crate) fresh: u32,
     pub(crate) distribution: Distribution,
-    /// Only in a soak.
+    /// Present in a soak only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) closing: Option<Closing>,
 }
 
-/// Accounts that close: each moves all it has to another account and is deleted.
+/// How accounts close: each moves its whole balance to another account and is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Closing {
-    /// Loaded accounts that close in a batch, in percent of its transfers.
+    /// Loaded accounts that close in a batch, as a percentage of its transfers.
     pub(crate) deletes: u32,
-    /// A batch's new accounts close so many batches later.
+    /// New accounts close this many batches later.
     pub(crate) life: u32,
 }
 
 impl Stream {
-    /// New accounts a batch.
+    /// New accounts per batch.
     pub(crate) fn fresh_per_batch(&self) -> u64 {
         u64::from(self.batch) * u64::from(self.fresh) / 100
     }
@@ -123,7 +77,7 @@ impl Stream {
             let sender = sampler.draw(&mut draws);
             let receiver = if index < old {
                 let drawn = sampler.draw(&mut draws);
-                // Never to oneself: the next account, without another draw.
+                // Nobody pays themselves: take the next account, without another draw.
                 if drawn == sender { (drawn + 1) % initial } else { drawn }
             } else {
                 first_new + (index - old)
@@ -154,7 +108,7 @@ pub(crate) struct Batch {
     pub(crate) accounts: Vec<u64>,
     /// Sender's and receiver's index in `accounts`.
     pub(crate) transfers: Vec<(u32, u32)>,
-    /// After the transfers, in order: an account that closes and the one that gets what it has.
+    /// In order, after the transfers: an account that closes, and the one that gets its balance.
     pub(crate) closes: Vec<(u32, u32)>,
     slots: HashMap<u64, u32>,
 }
@@ -194,17 +148,6 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rejection_leaves_each_residue_equally_likely() {
-        // The accepted range is a multiple of the bound, and the largest one.
-        for bound in [1u64, 2, 3, 7, 1 << 20, 25_001, u64::MAX, (1 << 63) + 1] {
-            let excess = (u64::MAX % bound + 1) % bound;
-            let accepted = u128::from(u64::MAX - excess) + 1;
-            assert_eq!(accepted % u128::from(bound), 0, "{bound}");
-            assert!((1u128 << 64) - accepted < u128::from(bound), "{bound}");
-        }
-    }
 
     #[test]
     fn batches_have_new_receivers_last_and_no_transfer_to_oneself() {

@@ -1,25 +1,27 @@
-//! The record of roots beside a database: one line `NUMBER ROOT` a batch, appended before the
-//! batch is committed. Number 0 is the load; number n the state after n batches.
+//! The record of roots next to a database: one line `NUMBER ROOT` per batch, appended before the
+//! batch is committed. Number 0 is the state after the load, number n the state after n batches.
 //!
-//! It serves three ends: engines without an application blob learn from it how many batches
-//! their root stands for; roots of several backends are compared, also across invocations; and
-//! a reopened database must have a root that is in it.
+//! It has three uses. Engines without an application blob learn from it how many batches their root
+//! stands for. The roots of several backends are compared, even across runs. And a reopened
+//! database must have a root that is in the record.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
 
-use crate::account::{from_hex, hex};
+#[cfg(feature = "peer-nomt")]
+use crate::backend::Place;
 use crate::backend::Root;
 use crate::error::{BenchError, Result};
+use crate::text::{from_hex, hex};
 
-/// Roots by number of batches done.
+/// Roots by the number of batches done.
 #[derive(Debug, Default)]
-pub(crate) struct Batches(pub(crate) BTreeMap<u64, Root>);
+pub(crate) struct Roots(pub(crate) BTreeMap<u64, Root>);
 
-impl Batches {
-    /// Reads a record; a missing file is an empty one. A cut last line is left out.
+impl Roots {
+    /// Reads a record. A missing file counts as empty; an incomplete last line is skipped.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
@@ -59,9 +61,10 @@ impl Batches {
 }
 
 /// A record open for appending.
-pub(crate) struct BatchWriter(File, std::path::PathBuf);
+#[derive(Debug)]
+pub(crate) struct RootWriter(File, std::path::PathBuf);
 
-impl BatchWriter {
+impl RootWriter {
     /// Opens or creates a record.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().append(true).create(true).open(path);
@@ -70,9 +73,19 @@ impl BatchWriter {
 
     /// Adds a line.
     pub(crate) fn append(&mut self, number: u64, root: &Root) -> Result<()> {
-        // One write call a line, so that a kill leaves whole lines. The leading newline ends a
-        // line that an earlier kill cut.
+        // One write call per line, so that a kill leaves whole lines. The leading newline ends a
+        // line that an earlier kill may have left incomplete.
         let line = format!("\n{number} {}\n", hex(root));
         self.0.write_all(line.as_bytes()).map_err(BenchError::file(&self.1))
     }
+}
+
+/// The number of batches done, by the record of roots, for a database without a blob.
+#[cfg(feature = "peer-nomt")]
+pub(crate) fn batches_by_root(place: &Place, root: &Root) -> Result<u64> {
+    let record = Roots::read(&place.roots)?;
+    record.number_of(root).ok_or_else(|| {
+        let text = format!("its root {} is that of no batch of the stream", hex(root));
+        BenchError::Wrong(text)
+    })
 }

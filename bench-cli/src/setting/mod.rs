@@ -1,0 +1,121 @@
+//! What a subcommand runs with: its flags, checked against each other and against the machine, its
+//! backends and its folder.
+
+mod needs;
+
+use crate::args::Common;
+use crate::args::values::Switch;
+use crate::backend::sizing::Demand;
+use crate::backend::{self, EngineOptions, Kind};
+use crate::child::{Job, Spec};
+use crate::draws::Stream;
+use crate::error::{BenchError, Result};
+use crate::home::Home;
+use crate::{machine, output};
+
+/// What all subcommands that open a database share.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) common: Common,
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) home: Home,
+    pub(crate) stream: Stream,
+    pub(crate) options: EngineOptions,
+    /// Batches per turn, if the backends take turns.
+    pub(crate) alternate: Option<u32>,
+}
+
+/// What a subcommand adds to the common flags.
+#[derive(Debug)]
+pub(crate) struct Extra {
+    pub(crate) stream: Stream,
+    pub(crate) witness: Switch,
+    pub(crate) prefetch: Switch,
+    pub(crate) overlay_window: u32,
+    /// For sizing: the number of batches after which the number of accounts is largest.
+    pub(crate) batches: u64,
+    /// For sizing: the number of batches that are run, or the largest possible if it is not known.
+    pub(crate) written: u64,
+    /// Batches per turn, if the backends take turns.
+    pub(crate) alternate: Option<u32>,
+}
+
+impl Setting {
+    /// Checks the flags against each other and the machine, and makes the folder.
+    pub(crate) fn new(common: Common, extra: &Extra) -> Result<Self> {
+        output::check_file(common.json.as_deref())?;
+        let mut kinds = Vec::new();
+        for name in &common.backend {
+            let kind = Kind::parse(name)?;
+            if kinds.contains(&kind) {
+                return Err(BenchError::Usage(format!("--backend names {name} twice")));
+            }
+            kinds.push(kind);
+        }
+        let initial = 1u64 << common.log2;
+        let grown = extra.stream.live_before(initial, extra.batches);
+        let options = EngineOptions {
+            durability: common.durability,
+            witness: extra.witness,
+            prefetch: extra.prefetch,
+            cache_mib: common.cache_mib,
+            threads: common.threads.map_or_else(machine::cores, usize::from),
+            in_flight: common.in_flight,
+            io: common.io,
+            trie_cache_kib: common.trie_cache_kib,
+            load_mib: common.load_mib,
+            log_limit_mib: common.log_limit_mib,
+            overlay_window: extra.overlay_window,
+            peer_args: peer_args(&common.peer_arg)?,
+            // At least a quarter more than are loaded, for runs that continue later.
+            expected_accounts: grown.max(initial + initial / 4),
+        };
+        backend::check_settings(&kinds, &options)?;
+        if extra.alternate.is_some() {
+            check_sides(kinds.len())?;
+        }
+        let demand = Demand {
+            accounts: grown,
+            accesses: extra.written.saturating_mul(2 * u64::from(extra.stream.batch)),
+        };
+        needs::check(&common, &kinds, &options, &demand, extra.alternate.is_some())?;
+        let home = Home::new(common.dir.as_deref(), common.keep)?;
+        let (stream, alternate) = (extra.stream, extra.alternate);
+        Ok(Self { common, kinds, home, stream, options, alternate })
+    }
+
+    /// The description of a job for a backend.
+    pub(crate) fn spec(&self, kind: Kind, job: Job) -> Spec {
+        Spec {
+            job,
+            backend: kind,
+            place: self.home.place(kind),
+            log2: self.common.log2,
+            stream: self.stream,
+            options: self.options.clone(),
+        }
+    }
+}
+
+fn peer_args(args: &[String]) -> Result<Vec<(String, String)>> {
+    let known = |name: &str| ["nomt", "pleach"].contains(&name);
+    args.iter()
+        .map(|arg| match arg.split_once('=') {
+            Some((name, value)) if name.split_once('.').is_some_and(|(peer, _)| known(peer)) => {
+                Ok((name.to_owned(), value.to_owned()))
+            }
+            _ => Err(BenchError::Usage(format!(
+                "--peer-arg {arg}: say PEER.NAME=VALUE, such as nomt.readers=16"
+            ))),
+        })
+        .collect()
+}
+
+/// Refuses `--alternate` with a single backend.
+fn check_sides(backends: usize) -> Result<()> {
+    if backends > 1 {
+        return Ok(());
+    }
+    let text = "--alternate takes turns between backends: name two or more with --backend";
+    Err(BenchError::Usage(text.to_owned()))
+}
