@@ -72,9 +72,7 @@ fn push<'a, H: Hasher>(
 fn region(prefix: &Prefix, pages: &[BuiltLeaf], own: Node, changed: u64) -> Region {
     let cuts: Vec<Cut> = pages.iter().map(|page| page.cut).collect();
     let nodes = pages.iter().map(|page| page.node).collect();
-    let region = Region::new(Cuts::new(*prefix, &cuts), nodes, own);
-    region.write().changed = changed;
-    region
+    Region::bulk_loaded(Cuts::new(*prefix, &cuts), nodes, own, changed)
 }
 
 /// The shallowest prefixes with at most [`MAX_ENTRIES`] of the pages each.
@@ -122,8 +120,8 @@ mod tests {
                 .collect();
             let (regions, root) = regions::<Blake3>(&pages, 1);
             assert_eq!(root, TERMINATOR);
-            assert!(regions.iter().all(|region| region.read().cuts.len() <= MAX_ENTRIES));
-            let children: usize = regions.iter().map(|region| region.read().cuts.len()).sum();
+            assert!(regions.iter().all(|region| region.read().children().len() <= MAX_ENTRIES));
+            let children: usize = regions.iter().map(|region| region.read().children().len()).sum();
             assert_eq!(children, pages.len());
             // It checks the tiling.
             drop(Top::new(regions));
