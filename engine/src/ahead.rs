@@ -151,11 +151,11 @@ impl<H: Hasher, D: Device, R: Runtime> FoldAhead<H, D, R> {
     fn gather(&mut self, arrived: Arrived) {
         let patches = &mut self.patches;
         let found = self.shared.in_region(&arrived.key, |_, state| {
-            let child = state.cuts.find(&arrived.key);
-            let here = state.cuts.place(child) == Some(arrived.at.place)
-                && state.cuts.tag(child) == arrived.at.tag;
-            let as_of = state.changed_at[child];
-            let prefix = state.cuts.prefix(child);
+            let child = state.children().find(&arrived.key);
+            let here = state.children().place(child) == Some(arrived.at.place)
+                && state.children().tag(child) == arrived.at.tag;
+            let as_of = state.changed_at(child);
+            let prefix = state.children().prefix(child);
             if !here || capture_levels(&prefix) == 0 || arrived.page.knows(as_of) {
                 return None;
             }

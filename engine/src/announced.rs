@@ -189,19 +189,19 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     ) {
         let mut nodes = None;
         self.in_region(key, |region, state| {
-            if let Nodes::Paged(place) = &state.nodes
+            if let Nodes::Paged(place) = state.nodes()
                 && *last != Some(*place)
             {
                 nodes = Some((Arc::clone(region), *place));
             }
-            let child = state.cuts.find(key);
-            let tag = state.cuts.tag(child);
+            let child = state.children().find(key);
+            let tag = state.children().tag(child);
             if folds_cached {
-                found.stands_at = state.changed_at[child];
+                found.stands_at = state.changed_at(child);
             }
-            found.at = state.cuts.place(child).map(|place| Located { place, tag });
+            found.at = state.children().place(child).map(|place| Located { place, tag });
             // Only what the session's commit left is an answer.
-            let stands = state.changed <= base;
+            let stands = state.last_commit() <= base;
             match (state.pending_of(key), &found.at) {
                 (Some(pending), _) if stands => {
                     self.answer(found.place, base, key, &pending.stored);

@@ -167,7 +167,7 @@ fn renew<H: Hasher, D: Device, R: Runtime>(
     for chunk in chunks {
         let stale = chunk.regions.iter().any(|outcome| {
             let state = outcome.region.read();
-            state.retired || state.shape != outcome.shape
+            state.is_retired() || state.layout_version() != outcome.shape
         });
         if !stale {
             continue;
@@ -301,7 +301,7 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
                 let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
                 let mut applied = Applied {
                     commit: number,
-                    position,
+                    log_position: position,
                     changes: &mut states,
                     nodes: &nodes,
                     own: outcome.node,
@@ -311,14 +311,13 @@ fn apply_all<H: Hasher, D: Device, R: Runtime>(
                         .map(|before| (before, &chunk.inner[outcome.treelet.clone()])),
                 };
                 let mut state = outcome.region.write();
-                let (more_bytes, more_entries) =
-                    state.apply(&mut applied, &mut scratch, |prefix, touches| {
-                        if ripeness.is_ripe(&prefix, touches) {
-                            own_ripe.push(prefix);
-                        }
-                    });
-                bytes += more_bytes;
-                entries += more_entries;
+                let growth = state.apply(&mut applied, &mut scratch, |prefix, touches| {
+                    if ripeness.is_ripe(&prefix, touches) {
+                        own_ripe.push(prefix);
+                    }
+                });
+                bytes += growth.bytes;
+                entries += growth.entries;
                 drop(state);
                 advance_treelets(shared, number, pages, &chunk.treelets);
             }

@@ -467,8 +467,9 @@ fn ripe_pages(top: &Top, flush_at: u8) -> VecDeque<Prefix> {
     let mut ripe = VecDeque::new();
     for region in top.regions() {
         let state = region.read();
-        let children = (0..state.cuts.len()).filter(|child| state.touches[*child] >= flush_at);
-        ripe.extend(children.map(|child| state.cuts.prefix(child)));
+        let children = (0..state.children().len())
+            .filter(|child| state.commits_since_write(*child) >= flush_at);
+        ripe.extend(children.map(|child| state.children().prefix(child)));
     }
     ripe
 }

@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
 use pleach_beatree::region::{NodeFile, NodePlace, Nodes};
-use pleach_beatree::split::region_node;
 use pleach_beatree::{Region, RegionState};
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
@@ -131,7 +130,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     /// cannot be used they are folded from the leaf pages.
     pub(crate) fn make_resident(&self, key: &Key) -> Result<()> {
         for _ in 0..ROUNDS {
-            let away = self.in_region(key, |region, state| match &state.nodes {
+            let away = self.in_region(key, |region, state| match state.nodes() {
                 Nodes::Resident(_) => None,
                 Nodes::Paged(place) => Some((Arc::clone(region), *place)),
             });
@@ -161,16 +160,16 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             let mut children: Vec<(Prefix, Option<Located>, Vec<Patch>)> = Vec::new();
             let position = {
                 let state = region.read();
-                if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+                if state.is_retired() || !state.nodes_are_in(place) {
                     return Ok(());
                 }
-                for cut in state.cuts.iter() {
+                for cut in state.children().iter() {
                     let mut patches = Vec::new();
                     state.patches(&cut.prefix, &mut patches);
                     let at = cut.place.map(|place| Located { place, tag: cut.tag });
                     children.push((cut.prefix, at, patches));
                 }
-                state.position
+                state.log_position()
             };
             folder.clear();
             for (prefix, at, patches) in &children {
@@ -184,22 +183,21 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             folder.run();
             let nodes: Vec<Node> = (0..children.len()).map(|fold| folder.node(fold)).collect();
             let mut state = region.write();
-            if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+            if state.is_retired() || !state.nodes_are_in(place) {
                 return Ok(());
             }
-            if state.position != position {
+            if state.log_position() != position {
                 // A commit or a flush came in between.
                 continue;
             }
-            if region_node::<H>(&state.cuts, &nodes) != state.own {
+            if !state.folds_to_own::<H>(&nodes) {
                 return Err(Error::Corrupt(format!(
                     "the pages below {:?} do not fold to its node",
                     region.prefix()
                 )));
             }
             tracing::warn!(prefix = ?region.prefix(), "nodes were folded anew: their page is bad");
-            state.nodes = Nodes::Resident(nodes);
-            state.paged_at = None;
+            state.install_folded_nodes(nodes);
             return Ok(());
         }
         Err(Error::Corrupt(format!("{:?} changes faster than it is folded", region.prefix())))
@@ -214,13 +212,12 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     ) -> Result<()> {
         Counters::add(&self.counters.upper_trie_pages_read, 1);
         let mut state = region.write();
-        if !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+        if !state.nodes_are_in(place) {
             return Ok(());
         }
-        let mut nodes = Vec::with_capacity(state.cuts.len());
-        self.parse_nodes(region, state.cuts.len(), place, buf, &mut nodes)?;
-        state.nodes = Nodes::Resident(nodes);
-        state.paged_at = Some(*place);
+        let mut nodes = Vec::with_capacity(state.children().len());
+        self.parse_nodes(region, state.children().len(), place, buf, &mut nodes)?;
+        state.install_nodes(nodes);
         drop(state);
         self.read_well(file_name(place.file), place.page);
         Ok(())
@@ -239,10 +236,10 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let parsed = read.map_err(Error::from).and_then(|()| {
             Counters::add(&self.counters.upper_trie_pages_read, 1);
             let state = region.read();
-            if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+            if state.is_retired() || !state.nodes_are_in(place) {
                 return Ok(false);
             }
-            self.parse_nodes(region, state.cuts.len(), place, &buf, nodes).map(|()| true)
+            self.parse_nodes(region, state.children().len(), place, &buf, nodes).map(|()| true)
         });
         self.buffers.give(buf);
         parsed
@@ -282,7 +279,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     pub(crate) fn evict_nodes(&self) -> Result<bool> {
         let top = self.top.load_full();
         let regions = top.regions();
-        let resident = |region: &Arc<Region>| match &region.read().nodes {
+        let resident = |region: &Arc<Region>| match region.read().nodes() {
             Nodes::Resident(nodes) => nodes.len() as u64 * 32,
             Nodes::Paged(_) => 0,
         };
@@ -316,25 +313,24 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let _moves = self.node_cache.moves.lock();
         let (spilled, position) = {
             let state = region.read();
-            if matches!(state.nodes, Nodes::Paged(_)) || state.retired {
+            if matches!(state.nodes(), Nodes::Paged(_)) || state.is_retired() {
                 return Ok(Some(false));
             }
-            let position = state.position;
-            let away = state.paged_at.is_some();
+            let position = state.log_position();
+            let away = state.saved_page().is_some();
             (if away { None } else { self.spill(region, state)? }, position)
         };
         let mut state = region.write();
         if let Some(place) = spilled {
             // The page is this region's from now on, whether its nodes leave or not.
-            state.spill_page = Some(place.page);
+            state.own_spill_page(place.page);
         }
-        let place = state.paged_at.or(spilled);
-        let Some(place) = place.filter(|_| state.position == position && !state.retired) else {
+        let place = state.saved_page().or(spilled);
+        let Some(place) = place.filter(|_| state.log_position() == position && !state.is_retired())
+        else {
             return Ok(Some(false));
         };
-        state.paged_at = Some(place);
-        state.nodes = Nodes::Paged(place);
-        state.treelet = None;
+        state.evict_nodes(place);
         Ok(Some(true))
     }
 
@@ -345,8 +341,8 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         region: &Region,
         state: parking_lot::RwLockReadGuard<'_, RegionState>,
     ) -> Result<Option<NodePlace>> {
-        let Nodes::Resident(nodes) = &state.nodes else { unreachable!("just checked") };
-        let own = state.spill_page;
+        let Nodes::Resident(nodes) = state.nodes() else { unreachable!("just checked") };
+        let own = state.spill_page();
         let page = own.unwrap_or_else(|| self.node_cache.take_page());
         let mut place = NodePlace { file: NodeFile::Spill, page, tag: 0 };
         let mut buf = self.buffers.take();
@@ -357,11 +353,11 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             namespace: 0,
             prefix: *region.prefix(),
             level: 1,
-            position: state.position,
+            position: state.log_position(),
         };
         // They fit: what a flush lets grow too large is replaced before anybody sees it.
         let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
-        for (cut, node) in state.cuts.iter().zip(nodes) {
+        for (cut, node) in state.children().iter().zip(nodes) {
             let place = cut.place.map(u64::from);
             builder.push(&Entry { depth: cut.prefix.len(), place, tag: cut.tag, node: *node });
         }
@@ -385,15 +381,11 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let _moves = self.node_cache.moves.lock();
         let region = self.in_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();
-        if state.retired || state.position != position {
+        if state.is_retired() || state.log_position() != position {
             return;
         }
-        if let Some(page) = state.spill_page.take() {
+        if let Some(page) = state.checkpointed(place) {
             self.node_cache.give_page(page);
-        }
-        state.paged_at = Some(place);
-        if let Nodes::Paged(at) = &mut state.nodes {
-            *at = place;
         }
     }
 

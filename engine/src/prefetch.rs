@@ -16,7 +16,7 @@ use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::region::NodePlace;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Completion, Device, Event, Queue, Request, Runtime, Step, Transfer};
 
@@ -302,7 +302,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefetcher<H, D, R> {
                 Wanted::Nodes(region, place) => {
                     let same =
                         |other: &Wanted| matches!(other, Wanted::Nodes(_, at) if at == place);
-                    let away = matches!(&region.read().nodes, Nodes::Paged(at) if at == place);
+                    let away = region.read().nodes_are_in(place);
                     if !away || self.asked.iter().flatten().any(same) {
                         continue;
                     }

@@ -267,21 +267,21 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 
     /// Is a region's leaf page aside?
     pub(crate) fn page_is_aside(&self, state: &RegionState, child: usize) -> bool {
-        let Some(place) = state.cuts.place(child) else { return false };
+        let Some(place) = state.children().place(child) else { return false };
         let keeps = |at_hand| self.quarantine.keeps(LEAF_FILE, u64::from(place), at_hand);
-        keeps(false) && keeps(self.cache.get(place, state.cuts.tag(child)).is_some())
+        keeps(false) && keeps(self.cache.get(place, state.children().tag(child)).is_some())
     }
 
     /// Is the page of a region's nodes aside?
     pub(crate) fn nodes_are_aside(&self, state: &RegionState) -> bool {
-        let Nodes::Paged(at) = &state.nodes else { return false };
+        let Nodes::Paged(at) = state.nodes() else { return false };
         self.quarantine.keeps(file_name(at.file), at.page, false)
     }
 
     /// Brings the nodes of the region over a key into memory for the flush, unless they are aside; a
     /// failure sets them aside.
     pub(crate) fn bring_nodes(&self, key: &Key) -> Result<()> {
-        let away = self.in_region(key, |region, state| match &state.nodes {
+        let away = self.in_region(key, |region, state| match state.nodes() {
             Nodes::Resident(_) => None,
             Nodes::Paged(at) => Some(((file_name(at.file), at.page), *region.prefix())),
         });
@@ -325,7 +325,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             if file == LEAF_FILE {
                 continue;
             }
-            let named = self.in_region(prefix.first_key(), |region, state| match &state.nodes {
+            let named = self.in_region(prefix.first_key(), |region, state| match state.nodes() {
                 Nodes::Paged(at) if (file_name(at.file), at.page) == (file, page) => {
                     Some((Arc::clone(region), *at))
                 }
@@ -376,9 +376,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     fn try_leaf(&self, page: u64, prefix: &Prefix) -> Result<()> {
         let _guard = self.grace.enter();
         let at = self.in_region(prefix.first_key(), |_, state| {
-            let child = state.cuts.find(prefix.first_key());
-            let place = state.cuts.place(child).filter(|place| u64::from(*place) == page);
-            place.map(|place| Located { place, tag: state.cuts.tag(child) })
+            let child = state.children().find(prefix.first_key());
+            let place = state.children().place(child).filter(|place| u64::from(*place) == page);
+            place.map(|place| Located { place, tag: state.children().tag(child) })
         });
         if let Some(at) = at {
             // A good read brings it back by itself; so does a copy in the cache.

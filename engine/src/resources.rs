@@ -197,9 +197,9 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                     return behind;
                 }
                 let mut from = 0;
-                while from < state.pending.len() {
-                    let child = state.cuts.find(&state.pending[from].key);
-                    let prefix = state.cuts.prefix(child);
+                while from < state.pending().len() {
+                    let child = state.children().find(&state.pending()[from].key);
+                    let prefix = state.children().prefix(child);
                     let end = state.pending_range(&prefix).end;
                     if !self.page_is_aside(state, child) {
                         pages.push((end - from, prefix));

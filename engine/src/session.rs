@@ -212,9 +212,9 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             if let Some(pending) = state.pending_of(key) {
                 return Found::Stored(pending.stored.clone());
             }
-            let child = state.cuts.find(key);
-            match state.cuts.place(child) {
-                Some(place) => Found::Page(Located { place, tag: state.cuts.tag(child) }),
+            let child = state.children().find(key);
+            match state.children().place(child) {
+                Some(place) => Found::Page(Located { place, tag: state.children().tag(child) }),
                 None => Found::Nothing,
             }
         })

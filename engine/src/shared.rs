@@ -268,7 +268,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             let top = self.top.load();
             let region = top.region(key);
             let state = region.read();
-            if !state.retired {
+            if !state.is_retired() {
                 return read(region, &state);
             }
         }

@@ -46,13 +46,13 @@ impl View {
 
     /// Has anything below the region changed against the pages and pending changes in it?
     pub(crate) fn differs(&self, state: &RegionState) -> bool {
-        !self.ancestry.is_empty() || state.changed > self.base
+        !self.ancestry.is_empty() || state.last_commit() > self.base
     }
 
     /// What the view says below `prefix` beyond pages and pending changes: undo of later commits,
     /// then overlays over it. Sorted.
     pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> BTreeMap<Key, Stored> {
-        let mut changes = if state.changed > self.base {
+        let mut changes = if state.last_commit() > self.base {
             self.undo.range(prefix, self.base)
         } else {
             BTreeMap::new()

@@ -40,7 +40,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let mut places = [None; GROUP];
         for (key, place) in keys.clone().zip(&mut places) {
             let state = top.region(key).read();
-            *place = state.cuts.place(state.cuts.find(key));
+            *place = state.children().place(state.children().find(key));
             if matches!(reach, Reach::Fold | Reach::Region) {
                 state.prefetch_fold(key);
             }

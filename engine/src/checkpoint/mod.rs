@@ -334,23 +334,23 @@ fn copy_region<H: Hasher, D: Device, R: Runtime>(
     key: &Key,
 ) -> Result<Option<(Arc<Region>, NodePlace)>> {
     shared.in_region(key, |region, state| {
-        let nodes = match &state.nodes {
+        let nodes = match state.nodes() {
             Nodes::Resident(nodes) => nodes,
             // A place names a page with exactly the region's nodes.
             Nodes::Paged(at) if work.read == Some(*at) => &work.nodes,
             Nodes::Paged(at) => return Ok(Some((Arc::clone(region), *at))),
         };
-        let entries = state.cuts.iter().zip(nodes).map(|(cut, node)| Entry {
+        let entries = state.children().iter().zip(nodes).map(|(cut, node)| Entry {
             depth: cut.prefix.len(),
             place: cut.place.map(u64::from),
             tag: cut.tag,
             node: *node,
         });
-        let (page, tag) = work.writer.branch(region.prefix(), 1, state.position, entries)?;
-        work.written.push(Written { prefix: *region.prefix(), page, tag, node: state.own });
+        let (page, tag) = work.writer.branch(region.prefix(), 1, state.log_position(), entries)?;
+        work.written.push(Written { prefix: *region.prefix(), page, tag, node: *state.own() });
         delta::encode(&mut work.delta, region.prefix(), state);
-        work.positions.push(state.position);
-        work.position = work.position.max(state.position);
+        work.positions.push(state.log_position());
+        work.position = work.position.max(state.log_position());
         work.next = region.prefix().next().map(|next| *next.first_key());
         Ok(None)
     })

@@ -130,7 +130,7 @@ fn untouched_part<H: Hasher, D: Device, R: Runtime>(
     let exposed = batch.expose.iter().any(|key| prefix.covers(key));
     let node = shared.in_region(prefix.first_key(), |region, state| {
         let same = region.prefix() == prefix;
-        (same && !exposed && state.changed <= batch.view.base).then_some(state.own)
+        (same && !exposed && state.last_commit() <= batch.view.base).then_some(*state.own())
     });
     if let Some(own) = node {
         if batch.view.is_committed() {

@@ -250,28 +250,28 @@ impl Chunk {
         let newest = !batch.view.differs(state);
         let mut at = touches.start;
         while at < touches.end {
-            let child = state.cuts.find(&batch.touches[at].key);
-            let prefix = state.cuts.prefix(child);
+            let child = state.children().find(&batch.touches[at].key);
+            let prefix = state.children().prefix(child);
             let behind = at
                 + batch.touches[at..touches.end].partition_point(|touch| prefix.covers(&touch.key));
             let from = self.patches.len();
             state.patches(&prefix, &mut self.patches);
             self.push_page(state, child, prefix, at..behind, from, None);
             let page = self.pages.last_mut().expect("just pushed");
-            page.stands_at = newest.then(|| state.changed_at[child]);
+            page.stands_at = newest.then(|| state.changed_at(child));
             at = behind;
         }
         let exposed = batch.expose.iter().any(|key| region.prefix().covers(key));
         if exposed || !newest {
             self.add_untouched(batch, state, first_page, exposed);
         }
-        if let Nodes::Paged(place) = &state.nodes {
+        if let Nodes::Paged(place) = state.nodes() {
             self.away.push((Arc::clone(region), *region.prefix().first_key(), *place));
         }
         self.regions.push(RegionTask {
             region: Arc::clone(region),
-            shape: state.shape,
-            changed: state.changed,
+            shape: state.layout_version(),
+            changed: state.last_commit(),
             newest,
             touches,
             pages: first_page..self.pages.len(),
@@ -287,7 +287,10 @@ impl Chunk {
         patches_from: usize,
         known: Option<Node>,
     ) {
-        let at = state.cuts.place(child).map(|place| Located { place, tag: state.cuts.tag(child) });
+        let at = state
+            .children()
+            .place(child)
+            .map(|place| Located { place, tag: state.children().tag(child) });
         self.pages.push(PageTask {
             child: u32::try_from(child).expect("a region has fewer than 2^32 children"),
             prefix,
@@ -297,7 +300,7 @@ impl Chunk {
             patches: patches_from..self.patches.len(),
             known,
             stands_at: None,
-            changes: state.touches[child],
+            changes: state.commits_since_write(child),
         });
     }
 
@@ -313,10 +316,10 @@ impl Chunk {
     ) {
         let touched: Vec<PageTask> = self.pages.drain(first_page..).collect();
         let mut touched = touched.into_iter().peekable();
-        let changes = batch.view.changes(state.cuts.region(), state);
+        let changes = batch.view.changes(state.children().region(), state);
         self.patches.truncate(touched.peek().map_or(self.patches.len(), |page| page.patches.start));
-        for child in 0..state.cuts.len() {
-            let prefix = state.cuts.prefix(child);
+        for child in 0..state.children().len() {
+            let prefix = state.children().prefix(child);
             let task = touched.next_if(|page| page.child as usize == child);
             let mut over = changes.range(*prefix.first_key()..=prefix.last_key()).peekable();
             if task.is_none() && over.peek().is_none() && !exposed {

@@ -177,7 +177,7 @@ pub(super) fn known_tiles(
     prefix: &Prefix,
     pending: &[Pending],
 ) -> ([Node; TILES], u16) {
-    let mut tiles = page.treelet(state.changed_at[child], |treelet| {
+    let mut tiles = page.treelet(state.changed_at(child), |treelet| {
         treelet.map_or(([[0; 32]; TILES], 0), |treelet| treelet.level(LEVELS))
     });
     add_stored_tiles(&mut tiles, page, prefix, pending);

@@ -291,8 +291,8 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             self.shared.warm(group.iter().map(Prefix::first_key), Reach::Place);
             for prefix in group {
                 let at = self.shared.in_region(prefix.first_key(), |_, state| {
-                    let child = state.cuts.find(prefix.first_key());
-                    state.cuts.place(child).map(|place| (place, state.cuts.tag(child)))
+                    let child = state.children().find(prefix.first_key());
+                    state.children().place(child).map(|place| (place, state.children().tag(child)))
                 });
                 if let Some((place, tag)) = at {
                     self.shared.cache.hold(place, tag, batch);

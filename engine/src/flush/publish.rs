@@ -68,7 +68,7 @@ impl Round {
         for (region, pieces) in regions.iter().zip(changes) {
             let mut regional = region.write();
             reshaped |= apply(shared, &mut regional, pieces, position, &mut runs, &mut leaves);
-            if regional.cuts.len() > MAX_ENTRIES {
+            if regional.children().len() > MAX_ENTRIES {
                 split.push((region, regional));
             }
         }
@@ -146,19 +146,19 @@ fn refresh_nodes<H: Hasher>(
     folder: &mut Folder<H>,
 ) -> Result<()> {
     let state = piece.region.read();
-    assert_eq!(state.shape, piece.shape, "only the flusher changes cuts");
+    assert_eq!(state.layout_version(), piece.shape, "only the flusher changes cuts");
     if piece.is_moved() {
         // The same cut: its node is the one that the commits left.
         let new = &mut piece.new[0];
-        let child = state.cuts.find(new.prefix.first_key());
+        let child = state.children().find(new.prefix.first_key());
         let node = *state.node(child).expect("a changed region's nodes are in memory");
-        if state.changed == piece.through && new.node.is_some_and(|own| own != node) {
+        if state.last_commit() == piece.through && new.node.is_some_and(|own| own != node) {
             return Err(disagree(&new.prefix));
         }
         new.node = Some(node);
         return Ok(());
     }
-    if state.changed == piece.through {
+    if state.last_commit() == piece.through {
         return Ok(());
     }
     for new in &mut piece.new {
@@ -193,13 +193,14 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
         .zip(&pages)
         .map(|(piece, pages)| Relocation { range: piece.range, pages, through: piece.through })
         .collect();
-    state.dropped.drain(..pieces[0].dropped);
+    state.release_dropped(pieces[0].dropped);
     let done = state.relocate(&moves, position);
     // A page that commits have changed since it was gathered may be ripe again.
     let new = pages.iter().flatten().map(|(cut, _)| cut.prefix);
     let ripeness = shared.ripeness();
     let ripe = new.filter(|prefix| {
-        ripeness.is_ripe(prefix, state.touches[state.cuts.find(prefix.first_key())])
+        ripeness
+            .is_ripe(prefix, state.commits_since_write(state.children().find(prefix.first_key())))
     });
     shared.ripe.lock().extend(ripe);
     Counters::change(&shared.counters.leaf_pages, done.pages);

@@ -136,7 +136,7 @@ impl Round {
             }
             let mut add = || {
                 shared.in_region(prefix.first_key(), |region, state| {
-                    let here = matches!(state.nodes, Nodes::Resident(_));
+                    let here = matches!(state.nodes(), Nodes::Resident(_));
                     if here {
                         self.add(shared, region, state, prefix, least);
                     }
@@ -160,8 +160,8 @@ impl Round {
         wanted: &Prefix,
         least: u8,
     ) {
-        let child = state.cuts.find(wanted.first_key());
-        if state.touches[child] < least || shared.page_is_aside(state, child) {
+        let child = state.children().find(wanted.first_key());
+        if state.commits_since_write(child) < least || shared.page_is_aside(state, child) {
             return;
         }
         let own = source(shared, state, child);
@@ -180,15 +180,15 @@ impl Round {
                 return;
             }
         }
-        self.position = self.position.max(state.position);
+        self.position = self.position.max(state.log_position());
         let first = self.pieces.last().is_none_or(|piece| !Arc::ptr_eq(&piece.region, region));
-        let dropped = if first { state.dropped.as_slice() } else { &[] };
+        let dropped = if first { state.dropped() } else { &[] };
         self.pieces.push(Piece {
             region: Arc::clone(region),
             range,
             sources,
-            through: state.changed,
-            shape: state.shape,
+            through: state.last_commit(),
+            shape: state.layout_version(),
             new: Vec::new(),
             freed_runs: dropped
                 .iter()
@@ -460,10 +460,10 @@ fn source<H: Hasher, D: Device, R: Runtime>(
     state: &RegionState,
     child: usize,
 ) -> Source {
-    let prefix = state.cuts.prefix(child);
-    let place = state.cuts.place(child);
-    let pending = state.pending[state.pending_range(&prefix)].to_vec();
-    let page = place.and_then(|place| shared.cache.get(place, state.cuts.tag(child)));
+    let prefix = state.children().prefix(child);
+    let place = state.children().place(child);
+    let pending = state.pending_below(&prefix).to_vec();
+    let page = place.and_then(|place| shared.cache.get(place, state.children().tag(child)));
     let tiles = page.as_ref().map_or(([[0; 32]; 1 << LEVELS], 0), |page| {
         known_tiles(state, child, page, &prefix, &pending)
     });
@@ -502,11 +502,11 @@ fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
     if suspect(own.place) {
         return None;
     }
-    if !state.cuts.region().contains(&parent) || (own.page.is_none() && own.place.is_some()) {
+    if !state.children().region().contains(&parent) || (own.page.is_none() && own.place.is_some()) {
         return None;
     }
     let other = if own.prefix.is_right() { child.checked_sub(1)? } else { child + 1 };
-    if other >= state.cuts.len() || state.cuts.prefix(other) != at {
+    if other >= state.children().len() || state.children().prefix(other) != at {
         return None;
     }
     let limit = leaf::capacity(LEVELS) * MERGE_PERCENT / 100;
@@ -577,7 +577,7 @@ fn read_all<H: Hasher, D: Device, R: Runtime>(
         let state = piece.region.read();
         for source in &mut piece.sources {
             if let (Some(place), None) = (source.place, &source.page) {
-                let tag = state.cuts.tag(state.cuts.find(source.prefix.first_key()));
+                let tag = state.children().tag(state.children().find(source.prefix.first_key()));
                 sources.push((Located { place, tag }, source));
             }
         }

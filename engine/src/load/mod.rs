@@ -327,7 +327,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     }
     let old = shared.top.swap(top);
     for region in old.regions() {
-        region.write().retired = true;
+        region.write().retire();
     }
     values.named();
     let mut tip = shared.tip.lock();

@@ -16,8 +16,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use pleach_beatree::leaf_fold::{Patch, Standing, below, fold_leaf};
-use pleach_beatree::region::Nodes;
-use pleach_beatree::split::region_node;
 use pleach_beatree::stored::cell_value;
 use pleach_beatree::{RegionState, Stored};
 use pleach_core::fold::Folder;
@@ -269,19 +267,19 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
     fn regions(&mut self, recovered: &Recovered) {
         for region in recovered.top.regions() {
             let state = region.read();
-            if let Nodes::Resident(nodes) = &state.nodes
-                && region_node::<H>(&state.cuts, nodes) != state.own
+            if let Some(nodes) = state.resident_nodes()
+                && !state.folds_to_own::<H>(nodes)
             {
                 self.finding(format!(
                     "region {:?}: its node does not follow from its children's",
                     region.prefix()
                 ));
             }
-            for dropped in &state.dropped {
+            for dropped in state.dropped() {
                 self.runs.extend(runs(&dropped.pending.stored));
             }
             let future = state
-                .pending
+                .pending()
                 .iter()
                 .filter(|pending| pending.commit > recovered.tip.number)
                 .count();
@@ -297,7 +295,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
     /// One child of a region: its page, what pends on it, and its node.
     fn child(&mut self, visited: Visited<'_>) {
         let state = visited.region.read();
-        let prefix = state.cuts.prefix(visited.child);
+        let prefix = state.children().prefix(visited.child);
         let mut patches: Vec<Patch> = Vec::new();
         state.patches(&prefix, &mut patches);
         for (_, stored) in &patches {
@@ -305,7 +303,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
                 self.long_value(raw, &prefix);
             }
         }
-        let Some(place) = state.cuts.place(visited.child) else {
+        let Some(place) = state.children().place(visited.child) else {
             self.report.keys += patches.iter().filter(|patch| patch.1.is_present()).count() as u64;
             self.expect_node(&state, visited.child, None, &patches);
             return;
@@ -318,7 +316,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
             }
             None => return,
         };
-        match parse(&buf, self.opened.newest.database, place, state.cuts.tag(visited.child)) {
+        match parse(&buf, self.opened.newest.database, place, state.children().tag(visited.child)) {
             Err(error) => self.finding(error.to_string()),
             Ok(view) => {
                 self.page(&view, &prefix, place);
@@ -398,7 +396,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         patches: &[Patch],
     ) {
         let Some(expected) = state.node(child).copied() else { return };
-        let prefix = state.cuts.prefix(child);
+        let prefix = state.children().prefix(child);
         let found = if view.is_none() && patches.is_empty() {
             TERMINATOR
         } else {

@@ -61,24 +61,24 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         let index = recovered.top.find(key);
         let region = &recovered.top.regions()[index];
         let state = region.read();
-        let child = state.cuts.find(key);
-        let prefix = state.cuts.prefix(child);
+        let child = state.children().find(key);
+        let prefix = state.children().prefix(child);
         lines.push(format!(
             "region   number {index} of {}, prefix {:?}, {} children, {} pending changes, last changed by commit {}",
             recovered.top.regions().len(),
             region.prefix(),
-            state.cuts.len(),
-            state.pending.len(),
-            state.changed
+            state.children().len(),
+            state.pending().len(),
+            state.last_commit()
         ));
         let mut pairs: Vec<(Key, Stored)> = Vec::new();
-        match state.cuts.place(child) {
+        match state.children().place(child) {
             None => lines.push(format!("page     none for prefix {prefix:?}")),
             Some(place) => {
                 let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
                 let mut buf = PageBuf::zeroed(1);
                 opened.device.read_at(&file, &mut buf, u64::from(place) * 4096)?;
-                let tag = state.cuts.tag(child);
+                let tag = state.children().tag(child);
                 let view = parse(&buf, opened.newest.database, place, tag)?;
                 lines.push(format!(
                     "page     place {place}, tag {tag:#010x}, prefix {prefix:?}, {} keys, through commit {}, flush {:#x}",
@@ -101,7 +101,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
                 ));
             }
         }
-        let pending = state.pending[state.pending_range(&prefix)].iter();
+        let pending = state.pending_below(&prefix).iter();
         let changes = pending.map(|pending| (pending.key, pending.stored.clone()));
         crate::view::put_over(&mut pairs, 0, changes);
         pairs.retain(|(_, stored)| stored.is_present());
@@ -177,7 +177,8 @@ fn keys_below(top: &Top, at: &Prefix) -> usize {
 }
 
 fn children_below(state: &RegionState, at: &Prefix) -> usize {
-    let children = (0..state.cuts.len()).filter(|child| at.contains(&state.cuts.prefix(*child)));
+    let children =
+        (0..state.children().len()).filter(|child| at.contains(&state.children().prefix(*child)));
     children
         .map(|child| match state.node(child).map(kind) {
             Some(NodeKind::Terminator) => 0,

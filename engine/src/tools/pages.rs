@@ -45,7 +45,7 @@ pub(super) fn visit<D: Device>(
 ) -> Result<()> {
     let mut queue = device.queue(DEPTH)?;
     let mut children = top.regions()[from..].iter().flat_map(|region| {
-        let cuts = region.read().cuts.clone();
+        let cuts = region.read().children().clone();
         (0..cuts.len()).map(move |child| (region, child, cuts.place(child)))
     });
     let mut ahead: VecDeque<Ahead<'_>> = VecDeque::new();
