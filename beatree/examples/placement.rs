@@ -5,6 +5,7 @@
 //!
 //! `cargo run --release -p pleach-beatree --example placement [live pages] [pages a batch]`
 
+use pleach_beatree::PageNo;
 use pleach_beatree::space::{Geometry, Growth, NeedGrowth, Run, Space};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -12,7 +13,7 @@ use rand_core::{RngCore, SeedableRng};
 /// Something that hands out pages.
 trait Policy {
     fn allocate(&mut self, count: u32, out: &mut Vec<Run>);
-    fn free(&mut self, places: &[u32], batch: u64);
+    fn free(&mut self, places: &[PageNo], batch: u64);
     fn pages(&self) -> u32;
 }
 
@@ -23,7 +24,7 @@ impl Policy for Space {
         }
     }
 
-    fn free(&mut self, places: &[u32], batch: u64) {
+    fn free(&mut self, places: &[PageNo], batch: u64) {
         self.release(batch - 1);
         self.retire(places, batch).expect("the simulation frees what it got");
     }
@@ -50,7 +51,7 @@ struct Plain {
     /// Used pages of each segment.
     segments: Vec<[bool; SEGMENT as usize]>,
     free: Vec<u32>,
-    pending: Vec<u32>,
+    pending: Vec<PageNo>,
     at: usize,
 }
 
@@ -90,7 +91,7 @@ impl Policy for Plain {
                 if !*used && places.len() < count as usize {
                     *used = true;
                     self.free[segment] -= 1;
-                    places.push(place);
+                    places.push(PageNo::new(place));
                 }
             }
         }
@@ -98,14 +99,15 @@ impl Policy for Plain {
         out.clear();
         for place in places {
             match out.last_mut() {
-                Some(run) if run.end() == place => run.len += 1,
+                Some(run) if run.end() == place.get() => run.len += 1,
                 _ => out.push(Run { start: place, len: 1 }),
             }
         }
     }
 
-    fn free(&mut self, places: &[u32], _batch: u64) {
+    fn free(&mut self, places: &[PageNo], _batch: u64) {
         for place in core::mem::replace(&mut self.pending, places.to_vec()) {
+            let place = place.get();
             self.segments[(place / SEGMENT) as usize][(place % SEGMENT) as usize] = false;
             self.free[(place / SEGMENT) as usize] += 1;
         }
@@ -127,14 +129,14 @@ fn simulate(policy: &mut dyn Policy, live: u32, per_batch: u32, skewed: bool) ->
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut runs = Vec::new();
     policy.allocate(live, &mut runs);
-    let mut places: Vec<u32> = runs.iter().flat_map(|run| run.start..run.end()).collect();
+    let mut places: Vec<PageNo> = runs.iter().flat_map(Run::pages).collect();
     let batches = 12 * live / per_batch;
     let (mut pages, mut writes) = (0_u64, 0_u64);
     for batch in 1..=batches {
         let mut old = Vec::with_capacity(per_batch as usize);
         let chosen = choose(&mut random, live, per_batch, skewed);
         policy.allocate(per_batch, &mut runs);
-        let mut new = runs.iter().flat_map(|run| run.start..run.end());
+        let mut new = runs.iter().flat_map(Run::pages);
         for page in chosen {
             let place = new.next().expect("as many as asked for");
             old.push(core::mem::replace(&mut places[page], place));

@@ -35,6 +35,7 @@ use parking_lot::Mutex;
 use pleach_core::Key;
 use pleach_core::page::Page;
 
+use crate::page_no::PageNo;
 use crate::treelet::Treelet;
 use shard::Shard;
 use table::{hash, shard_of};
@@ -109,14 +110,14 @@ impl Cache {
 
     /// The page of this place and tag.
     #[inline]
-    pub fn get(&self, place: u32, tag: u32) -> Option<Arc<CachedPage>> {
+    pub fn get(&self, place: PageNo, tag: u32) -> Option<Arc<CachedPage>> {
         self.get_in(place, tag, NO_BATCH)
     }
 
     /// The same for a batch: if it is the current one, the page stays until the next begins, as far
     /// as three quarters of the budget reach. Several uses by one batch count as one for eviction.
     #[inline]
-    pub fn get_in(&self, place: u32, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
+    pub fn get_in(&self, place: PageNo, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
         self.lock(place).get(place, tag, batch)
     }
 
@@ -125,7 +126,7 @@ impl Cache {
     #[inline]
     pub fn read<T>(
         &self,
-        place: u32,
+        place: PageNo,
         tag: u32,
         batch: u64,
         key: &Key,
@@ -136,14 +137,14 @@ impl Cache {
 
     /// Is the page of this place and tag here? If so, it is held for the batch. Not a use.
     #[inline]
-    pub fn hold(&self, place: u32, tag: u32, batch: u64) -> bool {
+    pub fn hold(&self, place: PageNo, tag: u32, batch: u64) -> bool {
         self.lock(place).hold_for(place, tag, batch)
     }
 
     /// Asks for the memory that a step of a lookup reads. The steps before it should have been asked
     /// for some time ago: they are read.
     #[inline]
-    pub fn ask_ahead(&self, place: u32, step: Step<'_>) {
+    pub fn ask_ahead(&self, place: PageNo, step: Step<'_>) {
         self.lock(place).ask_ahead(place, step);
     }
 
@@ -154,7 +155,7 @@ impl Cache {
 
     /// Copies a validated leaf page in and gives it. It replaces any page of the same place; if the same
     /// page is there already, that one stays.
-    pub fn insert(&self, place: u32, tag: u32, page: &Page, batch: u64) -> Arc<CachedPage> {
+    pub fn insert(&self, place: PageNo, tag: u32, page: &Page, batch: u64) -> Arc<CachedPage> {
         let room = self.lock(place).make_room();
         let page = CachedPage::fill(room.carrier, page);
         if !room.reserved {
@@ -173,7 +174,7 @@ impl Cache {
     /// of other pages, up to a sixteenth.
     pub fn give_treelet(
         &self,
-        place: u32,
+        place: PageNo,
         page: &Arc<CachedPage>,
         soon: bool,
         fill: impl FnOnce(&mut Treelet),
@@ -185,7 +186,7 @@ impl Cache {
     /// batches leave for it, and pages up to an eighth of the budget. False when there was no room.
     pub fn give_excerpt(
         &self,
-        place: u32,
+        place: PageNo,
         page: &Arc<CachedPage>,
         treelet: &Treelet,
         group: u8,
@@ -194,7 +195,7 @@ impl Cache {
     }
 
     /// A flush has moved a page: its treelet goes with it.
-    pub fn move_treelet(&self, from: u32, to: u32, tag: u32) {
+    pub fn move_treelet(&self, from: PageNo, to: PageNo, tag: u32) {
         let Some(treelet) = self.lock(from).detach(from) else { return };
         let page = self.lock(to).peek(to, tag);
         if let Some(page) = page {
@@ -204,7 +205,7 @@ impl Cache {
     }
 
     /// Forgets the page of a place.
-    pub fn remove(&self, place: u32) {
+    pub fn remove(&self, place: PageNo) {
         let removed = self.lock(place).remove(place);
         // Freed outside of the lock.
         drop(removed);
@@ -240,7 +241,7 @@ impl Cache {
     }
 
     #[inline]
-    fn lock(&self, place: u32) -> parking_lot::MutexGuard<'_, Shard> {
+    fn lock(&self, place: PageNo) -> parking_lot::MutexGuard<'_, Shard> {
         let mut shard = self.shards[shard_of(hash(place), self.shards.len())].0.lock();
         shard.begin(self.batch.load(Ordering::Relaxed));
         shard

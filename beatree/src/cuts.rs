@@ -11,24 +11,25 @@ use pleach_core::lanes::prefetch;
 use pleach_core::prefix::Prefix;
 use pleach_core::search::{guess, lower_bound_bits, partition};
 
+use crate::page_no::PageNo;
+
 /// One child of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Its prefix.
     pub prefix: Prefix,
     /// Its place in the leaf file; `None` for a prefix without a page.
-    pub place: Option<u32>,
+    pub place: Option<PageNo>,
     /// The tag that the page at that place must have; 0 without a page.
     pub tag: u32,
 }
-
-const NO_PLACE: u32 = u32::MAX;
 
 /// A child as it is kept: what a lookup reads lies in one cache line.
 #[derive(Clone, Copy, Debug)]
 struct Child {
     /// The 32 bits of its first key behind the region's prefix.
     start: u32,
+    /// A [`PageNo`] or none, packed.
     place: u32,
     tag: u32,
     depth: u8,
@@ -54,7 +55,7 @@ impl Cuts {
         let whole = (!short).then(|| cuts.iter().map(|cut| *cut.prefix.first_key()).collect());
         let child = |cut: &Cut| Child {
             start: bits_behind(cut.prefix.first_key(), region.len()),
-            place: cut.place.unwrap_or(NO_PLACE),
+            place: PageNo::pack(cut.place),
             tag: cut.tag,
             depth: u8::try_from(cut.prefix.len()).expect("a page's prefix has at most 255 bits"),
         };
@@ -115,9 +116,8 @@ impl Cuts {
 
     /// The place of a child's page; `None` when it has none.
     #[inline]
-    pub fn place(&self, index: usize) -> Option<u32> {
-        let place = self.children[index].place;
-        (place != NO_PLACE).then_some(place)
+    pub fn place(&self, index: usize) -> Option<PageNo> {
+        PageNo::unpack(self.children[index].place)
     }
 
     /// The tag of a child's page.
@@ -127,9 +127,9 @@ impl Cuts {
     }
 
     /// A child's page has a new place.
-    pub(crate) fn relocate(&mut self, index: usize, place: Option<u32>, tag: u32) {
+    pub(crate) fn relocate(&mut self, index: usize, place: Option<PageNo>, tag: u32) {
         let child = &mut self.children[index];
-        (child.place, child.tag) = (place.unwrap_or(NO_PLACE), tag);
+        (child.place, child.tag) = (PageNo::pack(place), tag);
     }
 
     /// A child with all that belongs to it.
@@ -197,7 +197,7 @@ mod tests {
     fn split(prefix: Prefix, depth: u16, out: &mut Vec<Cut>) {
         // A lopsided tiling: always deeper on the right.
         if prefix.len() == depth {
-            out.push(Cut { prefix, place: Some(7), tag: 9 });
+            out.push(Cut { prefix, place: Some(PageNo::new(7)), tag: 9 });
             return;
         }
         out.push(Cut { prefix: prefix.child(false), place: None, tag: 0 });

@@ -13,6 +13,8 @@ pub mod cuts;
 pub mod grace;
 pub mod leaf_fold;
 pub mod load;
+pub mod page_no;
+pub mod recycled;
 pub mod region;
 pub mod space;
 pub mod split;
@@ -22,6 +24,7 @@ pub mod treelet;
 pub mod value;
 
 pub use cuts::{Cut, Cuts};
+pub use page_no::PageNo;
 pub use region::{Region, RegionState};
 pub use stored::Stored;
 pub use top::Top;

@@ -30,13 +30,17 @@ mod error;
 mod extents;
 mod free_map;
 mod free_runs;
+mod growth;
 mod pending;
 
 pub use error::{NeedGrowth, SpaceError};
 pub use extents::{Extents, ExtentsStats, MAX_RUNS};
+pub use growth::{Extension, Geometry, GrowingFile, Growth};
 
 use bits::Bits;
 use pending::Pending;
+
+use crate::page_no::PageNo;
 
 /// Places are below this: the largest number says "no place" in the index.
 pub const MAX_PAGES: u32 = u32::MAX;
@@ -44,51 +48,25 @@ pub const MAX_PAGES: u32 = u32::MAX;
 /// A sweep fills segments with at least this part of the mean number of holes, in percent.
 const WORTH_PERCENT: u64 = 75;
 
-/// How a file of pages grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Pages of a segment: the file grows by whole segments.
-    pub segment_pages: u32,
-    /// The file grows while it has fewer pages than this part of its live ones, in percent.
-    pub size_percent: u32,
-}
-
-impl Geometry {
-    /// Segments of 1 MiB, files of 1.5 times the live pages.
-    pub const DEFAULT: Self = Self { segment_pages: 256, size_percent: 150 };
-    /// Segments of 64 KiB, for tests and small databases.
-    pub const TINY: Self = Self { segment_pages: 16, size_percent: 150 };
-}
-
-impl Default for Geometry {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
 /// Neighbouring places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
     /// The first.
-    pub start: u32,
+    pub start: PageNo,
     /// How many, at least one.
     pub len: u32,
 }
 
 impl Run {
-    /// The place behind the last.
+    /// The number after the last one's.
     pub fn end(&self) -> u32 {
-        self.start + self.len
+        self.start.get() + self.len
     }
-}
 
-/// May an allocation ask for a longer file?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Growth {
-    /// Yes, as the size factor says.
-    Allowed,
-    /// Only if nothing else is left: the device was found full.
-    Refused,
+    /// Its pages in order.
+    pub fn pages(&self) -> impl Iterator<Item = PageNo> + use<> {
+        (self.start.get()..self.end()).map(PageNo::new)
+    }
 }
 
 /// Figures of a [`Space`].
@@ -124,7 +102,7 @@ pub struct Space {
     used_in: Vec<u32>,
     /// The segment where the sweep goes on.
     sweep: u32,
-    pending: Pending<u32>,
+    pending: Pending<PageNo>,
     used_count: u32,
     retired_count: u32,
     /// No page from here on has been used.
@@ -141,8 +119,8 @@ impl Space {
     /// # Panics
     /// When a segment has no pages or more than 65,536, or the size factor is below 100 %.
     pub fn new(geometry: Geometry) -> Self {
-        assert!((1..=1 << 16).contains(&geometry.segment_pages), "a segment has 1 to 65,536 pages");
-        assert!(geometry.size_percent >= 100, "a file holds its live pages");
+        geometry.assert_valid();
+        assert!(geometry.segment_pages <= 1 << 16, "a segment has at most 65,536 pages");
         Self {
             geometry,
             used: Bits::default(),
@@ -166,7 +144,7 @@ impl Space {
     pub fn from_used(
         geometry: Geometry,
         segments: u32,
-        places: impl IntoIterator<Item = u32>,
+        places: impl IntoIterator<Item = PageNo>,
     ) -> Result<Self, SpaceError> {
         let mut space = Self::new(geometry);
         let pages = space.pages_with(segments)?;
@@ -174,14 +152,7 @@ impl Space {
         space.retired.grow(pages);
         space.used_in.resize(segments as usize, 0);
         for place in places {
-            space.check_inside(place)?;
-            if space.used.get(place) {
-                return Err(SpaceError::AlreadyUsed { place: place.into() });
-            }
-            space.used.set(place);
-            *space.used_near(place) += 1;
-            space.used_count += 1;
-            space.frontier = space.frontier.max(place + 1);
+            space.mark_used(place)?;
         }
         Ok(space)
     }
@@ -197,8 +168,8 @@ impl Space {
     }
 
     /// Is this page in use or pending? False behind the end of the file.
-    pub fn is_used(&self, place: u32) -> bool {
-        place < self.pages() && self.used.get(place)
+    pub fn is_used(&self, place: PageNo) -> bool {
+        place.get() < self.pages() && self.used.get(place.get())
     }
 
     /// Hands out `count` pages as runs in address order, no two of them adjacent; `out` is replaced.
@@ -212,14 +183,14 @@ impl Space {
         let fresh = count.min(self.pages() - self.frontier);
         let rest = count - fresh;
         self.check_growth(count, rest, growth)?;
-        let run = Run { start: self.frontier, len: fresh };
-        self.take_fresh(run);
+        let start = self.frontier;
+        self.take_fresh(start, fresh);
         if rest > 0 {
             self.fill_holes(rest, out);
         }
         if fresh > 0 {
             // Holes lie before it, so the order holds.
-            push_merged(out, run);
+            push_merged(out, Run { start: PageNo::new(start), len: fresh });
         }
         self.used_count += rest;
         self.allocated += u64::from(count);
@@ -242,7 +213,7 @@ impl Space {
     ///
     /// # Panics
     /// When the stamp is below an earlier one.
-    pub fn retire(&mut self, places: &[u32], stamp: u64) -> Result<(), SpaceError> {
+    pub fn retire(&mut self, places: &[PageNo], stamp: u64) -> Result<(), SpaceError> {
         let mut outcome = Ok(());
         let mut done = 0;
         for &place in places {
@@ -264,7 +235,7 @@ impl Space {
         let before = self.retired_count;
         while let Some(places) = self.pending.take(stamp) {
             for place in places {
-                self.retired.clear(place);
+                self.retired.clear(place.get());
                 self.retired_count -= 1;
                 self.make_hole(place);
             }
@@ -273,21 +244,21 @@ impl Space {
     }
 
     /// Recovery: a location record says that this page is in use.
-    pub fn mark_used(&mut self, place: u32) -> Result<(), SpaceError> {
+    pub fn mark_used(&mut self, place: PageNo) -> Result<(), SpaceError> {
         self.check_inside(place)?;
-        if self.used.get(place) {
+        if self.used.get(place.get()) {
             return Err(SpaceError::AlreadyUsed { place: place.into() });
         }
-        self.used.set(place);
+        self.used.set(place.get());
         self.used_count += 1;
-        *self.used_near(place) += 1;
-        self.frontier = self.frontier.max(place + 1);
+        *self.used_near(place.get()) += 1;
+        self.frontier = self.frontier.max(place.get() + 1);
         Ok(())
     }
 
     /// A page is free at once: in recovery, where nobody reads, and for pages allocated but never
     /// published.
-    pub fn mark_free(&mut self, place: u32) -> Result<(), SpaceError> {
+    pub fn mark_free(&mut self, place: PageNo) -> Result<(), SpaceError> {
         self.check_owned(place)?;
         self.make_hole(place);
         Ok(())
@@ -329,7 +300,7 @@ impl Space {
 
     /// Pages of a file of so many segments.
     fn pages_with(&self, segments: u32) -> Result<u32, SpaceError> {
-        let pages = u64::from(segments) * u64::from(self.geometry.segment_pages);
+        let pages = self.geometry.pages_of(segments);
         u32::try_from(pages).map_err(|_| SpaceError::TooLong { pages })
     }
 
@@ -338,8 +309,8 @@ impl Space {
         let stats = self.stats();
         let missing = u64::from(rest).saturating_sub(stats.holes.into());
         let live = u64::from(stats.live) + u64::from(count);
-        let target = live * u64::from(self.geometry.size_percent) / 100;
-        let short = target.min(self.longest()).saturating_sub(stats.pages.into());
+        let short =
+            self.geometry.target(live).min(self.longest()).saturating_sub(stats.pages.into());
         let wanted = match growth {
             Growth::Allowed => short.min(rest.into()).max(missing),
             Growth::Refused => missing,
@@ -347,8 +318,7 @@ impl Space {
         if wanted == 0 {
             return Ok(());
         }
-        let segments = wanted.div_ceil(self.geometry.segment_pages.into());
-        Err(NeedGrowth { segments: u32::try_from(segments).unwrap_or(u32::MAX) })
+        Err(self.geometry.need(wanted))
     }
 
     /// Pages of the longest possible file.
@@ -407,52 +377,53 @@ impl Space {
             at = self.used.next_set(start, end.min(start + left));
             assert!(at > start, "the bitmap has the holes that were counted");
             self.used.set_range(start, at);
-            push_merged(out, Run { start, len: at - start });
+            push_merged(out, Run { start: PageNo::new(start), len: at - start });
             left -= at - start;
         }
     }
 
-    /// Marks a run at the frontier and moves that behind it.
-    fn take_fresh(&mut self, run: Run) {
-        self.frontier = run.end();
-        self.used.set_range(run.start, run.end());
+    /// Marks pages at the frontier, which moves to after them.
+    fn take_fresh(&mut self, start: u32, count: u32) {
+        let stop = start + count;
+        self.frontier = stop;
+        self.used.set_range(start, stop);
         let size = self.geometry.segment_pages;
-        let mut at = run.start;
-        while at < run.end() {
-            let end = run.end().min((at / size + 1) * size);
+        let mut at = start;
+        while at < stop {
+            let end = stop.min((at / size + 1) * size);
             *self.used_near(at) += end - at;
             at = end;
         }
-        self.used_count += run.len;
+        self.used_count += count;
     }
 
-    fn make_hole(&mut self, place: u32) {
-        self.used.clear(place);
+    fn make_hole(&mut self, place: PageNo) {
+        self.used.clear(place.get());
         self.used_count -= 1;
-        *self.used_near(place) -= 1;
+        *self.used_near(place.get()) -= 1;
     }
 
-    fn retire_one(&mut self, place: u32) -> Result<(), SpaceError> {
+    fn retire_one(&mut self, place: PageNo) -> Result<(), SpaceError> {
         self.check_owned(place)?;
-        self.retired.set(place);
+        self.retired.set(place.get());
         self.retired_count += 1;
         Ok(())
     }
 
     /// In use, and not given up.
-    fn check_owned(&self, place: u32) -> Result<(), SpaceError> {
+    fn check_owned(&self, place: PageNo) -> Result<(), SpaceError> {
         self.check_inside(place)?;
-        if !self.used.get(place) {
+        if !self.used.get(place.get()) {
             return Err(SpaceError::NotUsed { place: place.into() });
         }
-        if self.retired.get(place) {
+        if self.retired.get(place.get()) {
             return Err(SpaceError::AlreadyRetired { place: place.into() });
         }
         Ok(())
     }
 
-    fn check_inside(&self, place: u32) -> Result<(), SpaceError> {
-        if place < self.pages() {
+    fn check_inside(&self, place: PageNo) -> Result<(), SpaceError> {
+        if place.get() < self.pages() {
             Ok(())
         } else {
             Err(SpaceError::OutsideFile { place: place.into(), pages: self.pages().into() })
@@ -460,10 +431,35 @@ impl Space {
     }
 }
 
+impl GrowingFile for Space {
+    type Run = Run;
+
+    fn allocate(
+        &mut self,
+        count: u32,
+        growth: Growth,
+        out: &mut Vec<Run>,
+    ) -> Result<(), NeedGrowth> {
+        Self::allocate(self, count, growth, out)
+    }
+
+    fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
+        Self::grown(self, segments)
+    }
+
+    fn file_pages(&self) -> u64 {
+        self.pages().into()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+}
+
 /// Appends a run that begins at or behind the end of the last one.
 fn push_merged(out: &mut Vec<Run>, run: Run) {
     match out.last_mut() {
-        Some(last) if last.end() == run.start => last.len += run.len,
+        Some(last) if last.end() == run.start.get() => last.len += run.len,
         _ => out.push(run),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foyer_memory::{
     Cache as Foyer, CacheBuilder, EvictionConfig, LfuConfig, LruConfig, S3FifoConfig,
 };
+use pleach_beatree::PageNo;
 use pleach_beatree::cache::{Cache, CachedPage, NO_BATCH, Step};
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader, RawCell};
 use pleach_core::page::{FileKind, Identity, PAGE_SIZE, Page};
@@ -89,7 +90,7 @@ impl Contender {
         let page = page(1);
         let maker = Maker {
             cache: Cache::new(0),
-            one: one.then(|| Cache::new(0).insert(0, 0, &page, NO_BATCH)),
+            one: one.then(|| Cache::new(0).insert(PageNo::new(0), 0, &page, NO_BATCH)),
             page,
         };
         let eviction = match self {
@@ -148,7 +149,7 @@ struct Maker {
 
 impl Maker {
     fn fill(&self, page: &Page) -> Arc<CachedPage> {
-        self.cache.insert(0, 0, page, NO_BATCH)
+        self.cache.insert(PageNo::new(0), 0, page, NO_BATCH)
     }
 
     /// A page that was read.
@@ -174,7 +175,7 @@ impl Pages for Own {
     }
 
     fn ask(&mut self, place: u32, tag: u32) -> bool {
-        self.cache.get_in(place, tag, self.batch).is_some()
+        self.cache.get_in(PageNo::new(place), tag, self.batch).is_some()
     }
 
     fn use_again(&mut self, place: u32, tag: u32) -> bool {
@@ -182,20 +183,20 @@ impl Pages for Own {
     }
 
     fn hold(&mut self, place: u32, tag: u32) {
-        self.cache.hold(place, tag, self.batch);
+        self.cache.hold(PageNo::new(place), tag, self.batch);
     }
 
     fn find(&mut self, place: u32, tag: u32) -> bool {
-        self.cache.get(place, tag).is_some()
+        self.cache.get(PageNo::new(place), tag).is_some()
     }
 
     fn insert(&mut self, place: u32, tag: u32) {
-        self.cache.insert(place, tag, &self.page, self.batch);
+        self.cache.insert(PageNo::new(place), tag, &self.page, self.batch);
     }
 
     fn replace(&mut self, old: (u32, u32), new: (u32, u32)) {
-        self.cache.insert(new.0, new.1, &self.page, NO_BATCH);
-        self.cache.remove(old.0);
+        self.cache.insert(PageNo::new(new.0), new.1, &self.page, NO_BATCH);
+        self.cache.remove(PageNo::new(old.0));
     }
 
     fn pages(&self) -> usize {
@@ -203,20 +204,20 @@ impl Pages for Own {
     }
 
     fn get(&self, place: u32) -> bool {
-        self.cache.get(place, 0).is_some()
+        self.cache.get(PageNo::new(place), 0).is_some()
     }
 
     fn get_group(&self, places: &[u32]) -> usize {
         // As the engine does it (decision 0016); the others have no way to.
         for step in [Step::Table, Step::Entry] {
-            places.iter().for_each(|place| self.cache.ask_ahead(*place, step));
+            places.iter().for_each(|place| self.cache.ask_ahead(PageNo::new(*place), step));
         }
         places.iter().filter(|place| self.get(**place)).count()
     }
 
     fn miss(&self, place: u32, page: &Page) {
-        if self.cache.get(place, 0).is_none() {
-            self.cache.insert(place, 0, page, NO_BATCH);
+        if self.cache.get(PageNo::new(place), 0).is_none() {
+            self.cache.insert(PageNo::new(place), 0, page, NO_BATCH);
         }
     }
 }

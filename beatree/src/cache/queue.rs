@@ -6,6 +6,7 @@ use pleach_core::page::leaf::CellGuess;
 
 use super::CachedPage;
 use super::table::NONE;
+use crate::page_no::PageNo;
 
 /// Where an entry waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub(super) struct Entry {
     pub(super) page: Option<Arc<CachedPage>>,
     /// The page's: its memory is asked for before it is looked at.
     pub(super) guess: CellGuess,
-    pub(super) place: u32,
+    pub(super) place: PageNo,
     pub(super) tag: u32,
     /// The last round of its shard in which it was held for a batch; 0 is none.
     pub(super) round: u64,
@@ -39,7 +40,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(place: u32, tag: u32, page: Option<Arc<CachedPage>>, queue: Queue) -> Self {
+    pub(super) fn new(
+        place: PageNo,
+        tag: u32,
+        page: Option<Arc<CachedPage>>,
+        queue: Queue,
+    ) -> Self {
         let guess = page.as_ref().map_or_else(CellGuess::default, |page| page.guess());
         Self {
             page,

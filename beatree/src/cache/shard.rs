@@ -27,6 +27,7 @@ use super::page;
 use super::queue::{Entry, List, Queue};
 use super::table::{Table, hash, slot_of};
 use super::{CacheStats, CachedPage, NO_BATCH, Step};
+use crate::page_no::PageNo;
 use crate::treelet::{Excerpt, Treelet};
 
 /// Uses that are remembered.
@@ -67,7 +68,7 @@ pub(super) struct Room {
 struct Given {
     /// Its page's entry, if that is still of this place.
     id: u32,
-    place: u32,
+    place: PageNo,
     /// The batch that it was given for.
     round: u64,
     /// The commit that it stands at.
@@ -148,7 +149,7 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn get(&mut self, place: u32, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
+    pub(super) fn get(&mut self, place: PageNo, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
         let id = self.use_entry(place, tag, batch)?;
         self.entries[id as usize].page.clone()
     }
@@ -156,7 +157,7 @@ impl Shard {
     #[inline]
     pub(super) fn read<T>(
         &mut self,
-        place: u32,
+        place: PageNo,
         tag: u32,
         batch: u64,
         key: &Key,
@@ -171,7 +172,7 @@ impl Shard {
 
     /// The entry of a place and tag, used once more.
     #[inline]
-    fn use_entry(&mut self, place: u32, tag: u32, batch: u64) -> Option<u32> {
+    fn use_entry(&mut self, place: PageNo, tag: u32, batch: u64) -> Option<u32> {
         let found = self.find(place).filter(|id| self.entries[*id as usize].tag == tag);
         let Some(id) = found else {
             self.misses += 1;
@@ -188,7 +189,7 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn hold_for(&mut self, place: u32, tag: u32, batch: u64) -> bool {
+    pub(super) fn hold_for(&mut self, place: PageNo, tag: u32, batch: u64) -> bool {
         let found = self.find(place).filter(|id| self.entries[*id as usize].tag == tag);
         if let Some(id) = found {
             self.hold(id, batch);
@@ -218,7 +219,7 @@ impl Shard {
     /// Second half. Gives the page that is cached now, or `page` itself if it has no room after all.
     pub(super) fn insert(
         &mut self,
-        place: u32,
+        place: PageNo,
         tag: u32,
         page: Arc<CachedPage>,
         batch: u64,
@@ -249,7 +250,7 @@ impl Shard {
     }
 
     /// The page of a place and tag, as if nobody had asked.
-    pub(super) fn peek(&self, place: u32, tag: u32) -> Option<Arc<CachedPage>> {
+    pub(super) fn peek(&self, place: PageNo, tag: u32) -> Option<Arc<CachedPage>> {
         let entry = &self.entries[self.find(place)? as usize];
         entry.page.as_ref().filter(|_| entry.tag == tag).cloned()
     }
@@ -258,7 +259,7 @@ impl Shard {
     /// only when `soon` says that a flush will need it.
     pub(super) fn attach(
         &mut self,
-        place: u32,
+        place: PageNo,
         page: &Arc<CachedPage>,
         treelet: Option<Box<Treelet>>,
         soon: bool,
@@ -290,7 +291,7 @@ impl Shard {
     /// Hangs an excerpt on a page for the current batch.
     pub(super) fn attach_excerpt(
         &mut self,
-        place: u32,
+        place: PageNo,
         page: &Arc<CachedPage>,
         treelet: &Treelet,
         group: u8,
@@ -361,13 +362,13 @@ impl Shard {
     }
 
     /// Is this very page here?
-    fn holds(&self, place: u32, page: &Arc<CachedPage>) -> bool {
+    fn holds(&self, place: PageNo, page: &Arc<CachedPage>) -> bool {
         let entry = self.find(place).map(|id| &self.entries[id as usize]);
         entry.and_then(|entry| entry.page.as_ref()).is_some_and(|own| Arc::ptr_eq(own, page))
     }
 
     /// Takes a page's treelet off.
-    pub(super) fn detach(&mut self, place: u32) -> Option<Box<Treelet>> {
+    pub(super) fn detach(&mut self, place: PageNo) -> Option<Box<Treelet>> {
         let id = self.find(place)?;
         let treelet = self.entries[id as usize].page.as_ref()?.replace_treelet(None)?;
         self.treelets -= 1;
@@ -376,7 +377,7 @@ impl Shard {
     }
 
     /// Gives the page of a place back to be freed, unless it is kept for the next one.
-    pub(super) fn remove(&mut self, place: u32) -> Option<Arc<CachedPage>> {
+    pub(super) fn remove(&mut self, place: PageNo) -> Option<Arc<CachedPage>> {
         let id = self.find(place)?;
         let page = self.take_out(id)?;
         let room = self.bytes() + page::COST <= self.budget && self.spare_pages.len() < MAX_SPARE;
@@ -431,7 +432,7 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn ask_ahead(&self, place: u32, step: Step<'_>) {
+    pub(super) fn ask_ahead(&self, place: PageNo, step: Step<'_>) {
         match step {
             Step::Table => self.table.prefetch(hash(place)),
             Step::Entry => {
@@ -459,7 +460,7 @@ impl Shard {
     }
 
     #[inline]
-    fn find(&self, place: u32) -> Option<u32> {
+    fn find(&self, place: PageNo) -> Option<u32> {
         self.table.find(hash(place), |id| self.entries[id as usize].place == place)
     }
 
@@ -492,8 +493,9 @@ impl Shard {
     }
 
     /// Which queue a new page enters.
-    fn entrance(&self, place: u32) -> Queue {
-        let seen = self.ghost[slot_of(hash(place), self.ghost.len())] == place.wrapping_add(1);
+    fn entrance(&self, place: PageNo) -> Queue {
+        let seen =
+            self.ghost[slot_of(hash(place), self.ghost.len())] == place.get().wrapping_add(1);
         if seen { Queue::Main } else { Queue::Small }
     }
 
@@ -597,7 +599,7 @@ impl Shard {
         let Entry { place, queue, from_main, .. } = self.entries[id as usize];
         if queue != Queue::Main && !from_main {
             let slot = slot_of(hash(place), self.ghost.len());
-            self.ghost[slot] = place.wrapping_add(1);
+            self.ghost[slot] = place.get().wrapping_add(1);
         }
         self.evictions += 1;
         self.prefetch_behind(id);
@@ -671,7 +673,7 @@ impl Shard {
         // All entries may be vacant at once.
         self.vacant.reserve_exact(entries - self.vacant.len());
         for id in old..entries {
-            self.entries.push(Entry::new(0, 0, None, Queue::Small));
+            self.entries.push(Entry::new(PageNo::new(0), 0, None, Queue::Small));
             self.vacant.push(u32::try_from(id).expect("fewer entries than places"));
         }
         if slots > self.table.slots() {

@@ -53,7 +53,7 @@ fn shard(fills: [Fill; 4]) -> Shard {
             shard.reserved -= 1;
             let page = cached(place);
             shard.page_bytes += page.bytes();
-            let mut entry = Entry::new(place, 0, Some(page), queue);
+            let mut entry = Entry::new(PageNo::new(place), 0, Some(page), queue);
             (entry.uses, entry.from_main) = (fill.uses, from_main);
             shard.parked += usize::from(from_main);
             shard.put(entry, if index < fill.held { BATCH } else { NO_BATCH });
@@ -120,7 +120,7 @@ fn evictions_take_few_looks_while_all_of_main_is_held() {
     for _ in 0..200 {
         let room = shard.make_room();
         assert!(room.reserved);
-        shard.insert(place, 0, cached(place), NO_BATCH);
+        shard.insert(PageNo::new(place), 0, cached(place), NO_BATCH);
         place += 1;
         // Main's pages wait among the held ones when their turn has come; none leaves.
         assert_eq!((shard.main.len() + shard.held.len(), shard.pinned), (200, 200));
@@ -129,7 +129,7 @@ fn evictions_take_few_looks_while_all_of_main_is_held() {
     shard.begin(BATCH + 1);
     for _ in 0..50 {
         assert!(shard.make_room().reserved);
-        shard.insert(place, 0, cached(place), NO_BATCH);
+        shard.insert(PageNo::new(place), 0, cached(place), NO_BATCH);
         place += 1;
     }
     assert_eq!(shard.held.len(), 0);

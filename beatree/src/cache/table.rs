@@ -5,12 +5,14 @@
 
 use pleach_core::lanes::prefetch;
 
+use crate::page_no::PageNo;
+
 /// Not the number of an entry.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Neighbouring places go to different shards and slots.
 #[inline]
-pub(super) fn hash(place: u32) -> u64 {
+pub(super) fn hash(place: PageNo) -> u64 {
     (u64::from(place) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 

@@ -9,6 +9,7 @@ use pleach_core::{Hasher, Node};
 
 use super::RegionState;
 use crate::cuts::Cuts;
+use crate::page_no::page_offset;
 
 /// Where the nodes of a region's children are.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +29,14 @@ pub struct NodePlace {
     pub page: u64,
     /// Tag of the page.
     pub tag: u32,
+}
+
+impl NodePlace {
+    /// Where the page begins, in bytes from the start of its file.
+    #[inline]
+    pub const fn offset(&self) -> u64 {
+        page_offset(self.page)
+    }
 }
 
 /// Files that hold branch pages.

@@ -17,7 +17,7 @@ pub use pleach_core::page::overflow::MAX_RUNS;
 use super::free_map;
 use super::free_runs::FreeRuns;
 use super::pending::Pending;
-use super::{Geometry, Growth, NeedGrowth, SpaceError};
+use super::{Geometry, GrowingFile, Growth, NeedGrowth, SpaceError};
 
 /// Figures of [`Extents`], in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,8 +52,7 @@ impl Extents {
     /// # Panics
     /// When a segment has no pages or the size factor is below 100 %.
     pub fn new(geometry: Geometry) -> Self {
-        assert!(geometry.segment_pages > 0, "a segment has pages");
-        assert!(geometry.size_percent >= 100, "a file holds its live pages");
+        geometry.assert_valid();
         Self {
             geometry,
             pages: 0,
@@ -125,7 +124,7 @@ impl Extents {
 
     /// The device has reserved so many segments more.
     pub fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
-        let more = u64::from(segments) * u64::from(self.geometry.segment_pages);
+        let more = self.geometry.pages_of(segments);
         let pages = self.pages + more;
         if pages > MAX_PLACE + 1 {
             return Err(SpaceError::TooLong { pages });
@@ -208,15 +207,14 @@ impl Extents {
     /// Is the file shorter than the size factor allows with `count` more live pages?
     fn is_short(&self, count: u32) -> bool {
         let live = self.stats().live + u64::from(count);
-        self.pages < live.saturating_mul(self.geometry.size_percent.into()) / 100
+        self.pages < self.geometry.target(live)
     }
 
     /// So many segments that a run of `count` pages lies at the end of the file.
     fn need(&self, count: u32) -> NeedGrowth {
         let tail = self.free.ending_at(self.pages);
-        let missing = u64::from(count).saturating_sub(tail);
-        let segments = missing.div_ceil(self.geometry.segment_pages.into());
-        NeedGrowth { segments: u32::try_from(segments).unwrap_or(u32::MAX).max(1) }
+        // At least one, so that asking again leads on.
+        self.geometry.need(u64::from(count).saturating_sub(tail).max(1))
     }
 
     /// The fewest free runs that hold `count` pages; the last one as small as will do.
@@ -256,6 +254,31 @@ impl Extents {
         } else {
             Err(SpaceError::OutsideFile { place: run.start, pages: self.pages })
         }
+    }
+}
+
+impl GrowingFile for Extents {
+    type Run = Run;
+
+    fn allocate(
+        &mut self,
+        count: u32,
+        growth: Growth,
+        out: &mut Vec<Run>,
+    ) -> Result<(), NeedGrowth> {
+        Self::allocate(self, count, growth, out)
+    }
+
+    fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
+        Self::grown(self, segments)
+    }
+
+    fn file_pages(&self) -> u64 {
+        self.pages
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
     }
 }
 

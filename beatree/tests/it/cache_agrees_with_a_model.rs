@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use pleach_beatree::PageNo;
 use pleach_beatree::cache::{Cache, CacheStats, NO_BATCH};
 use pleach_beatree::treelet::{Excerpt, Treelet};
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader, RawCell};
@@ -86,7 +87,7 @@ impl Twin {
             0..=6 => {
                 let tag = self.below(3);
                 let wanted = self.model.get(&place).filter(|(newest, _)| *newest == tag);
-                let found = self.cache.get_in(place, tag, batch);
+                let found = self.cache.get_in(PageNo::new(place), tag, batch);
                 self.gets += 1;
                 self.hits += u64::from(found.is_some());
                 if let Some(found) = found {
@@ -97,7 +98,7 @@ impl Twin {
             7..=13 => {
                 let tag = self.below(3);
                 let bytes = page(place, version, self.below(8) == 0);
-                let given = self.cache.insert(place, tag, &bytes, batch);
+                let given = self.cache.insert(PageNo::new(place), tag, &bytes, batch);
                 // The same place and tag means the same page: what is there stays.
                 let present = given.view().through();
                 assert!(
@@ -110,22 +111,29 @@ impl Twin {
                 // Each page has a treelet that says when it was hung on it.
                 let Some((tag, _)) = self.model.get(&place) else { return };
                 self.gets += 1;
-                let Some(page) = self.cache.get(place, *tag) else { return };
+                let Some(page) = self.cache.get(PageNo::new(place), *tag) else { return };
                 self.hits += 1;
                 if self.below(2) == 0 {
                     let soon = self.below(2) == 0;
-                    self.cache.give_treelet(place, &page, soon, |given| *given = treelet(version));
-                } else if self.cache.give_excerpt(place, &page, &treelet(version), 3) {
+                    self.cache.give_treelet(PageNo::new(place), &page, soon, |given| {
+                        *given = treelet(version);
+                    });
+                } else if self.cache.give_excerpt(PageNo::new(place), &page, &treelet(version), 3) {
                     assert!(page.knows(version));
                 }
             }
             16 => {
                 // A page that the cache no longer has gets nothing.
-                let page = Cache::new(1 << 20).insert(place, 0, &page(place, 0, false), NO_BATCH);
-                assert!(!self.cache.give_excerpt(place, &page, &treelet(0), 0));
+                let page = Cache::new(1 << 20).insert(
+                    PageNo::new(place),
+                    0,
+                    &page(place, 0, false),
+                    NO_BATCH,
+                );
+                assert!(!self.cache.give_excerpt(PageNo::new(place), &page, &treelet(0), 0));
             }
             17 => {
-                self.cache.remove(place);
+                self.cache.remove(PageNo::new(place));
                 self.model.remove(&place);
             }
             _ => {
@@ -162,12 +170,15 @@ fn random_operations_at_every_kind_of_budget() {
 fn excerpts_go_when_those_of_later_batches_come() {
     const PAGES: u32 = 400;
     let cache = Cache::new(4 << 20);
-    let pages: Vec<_> =
-        (0..PAGES).map(|place| cache.insert(place, 0, &page(place, 1, false), NO_BATCH)).collect();
+    let pages: Vec<_> = (0..PAGES)
+        .map(|place| cache.insert(PageNo::new(place), 0, &page(place, 1, false), NO_BATCH))
+        .collect();
     let give = |batch: u64, places: core::ops::Range<u32>| {
         cache.set_batch(batch);
         let own = treelet(batch);
-        places.filter(|at| cache.give_excerpt(*at, &pages[*at as usize], &own, 3)).count()
+        places
+            .filter(|at| cache.give_excerpt(PageNo::new(*at), &pages[*at as usize], &own, 3))
+            .count()
     };
     let known = |batch: u64| pages.iter().filter(|page| page.knows(batch)).count();
     let before = cache.bytes();
@@ -191,13 +202,13 @@ fn excerpts_go_when_those_of_later_batches_come() {
     for round in 0..20 {
         for place in 0..PAGES {
             let at = PAGES + round * PAGES + place;
-            let page = cache.insert(at, 0, &page(at, 1, false), NO_BATCH);
-            given += u32::from(cache.give_excerpt(at, &page, &own, 3));
+            let page = cache.insert(PageNo::new(at), 0, &page(at, 1, false), NO_BATCH);
+            given += u32::from(cache.give_excerpt(PageNo::new(at), &page, &own, 3));
         }
     }
     assert!(given > 10 * PAGES, "{given}");
     assert!(cache.stats().pages > 700, "{:?}", cache.stats());
-    (0..21 * PAGES).for_each(|place| cache.remove(place));
+    (0..21 * PAGES).for_each(|place| cache.remove(PageNo::new(place)));
     drop(pages);
     assert_eq!(cache.stats().pages, 0);
     assert!(cache.bytes() <= before, "{} of {before}", cache.bytes());
@@ -218,7 +229,7 @@ fn a_changing_budget_is_kept_at_once() {
             let place = twin.below(120);
             let bytes = page(place, version, twin.below(8) == 0);
             let batch = twin.batch;
-            twin.cache.insert(place, u32::try_from(version).unwrap(), &bytes, batch);
+            twin.cache.insert(PageNo::new(place), u32::try_from(version).unwrap(), &bytes, batch);
             assert!(twin.cache.bytes() <= twin.budget.max(twin.empty));
             if twin.below(30) == 0 {
                 twin.batch += 1;
@@ -236,16 +247,16 @@ fn with_room_for_all_nothing_is_forgotten() {
     for version in 1..3000_u64 {
         let place = random.next_u32() % 1000;
         let tag = u32::try_from(version).unwrap();
-        cache.insert(place, tag, &page(place, version, false), NO_BATCH);
+        cache.insert(PageNo::new(place), tag, &page(place, version, false), NO_BATCH);
         model.insert(place, tag);
         let gone = random.next_u32() % 1000;
         if version % 5 == 0 {
-            cache.remove(gone);
+            cache.remove(PageNo::new(gone));
             model.remove(&gone);
         }
     }
     for place in 0..1000 {
-        let found = model.get(&place).and_then(|tag| cache.get(place, *tag));
+        let found = model.get(&place).and_then(|tag| cache.get(PageNo::new(place), *tag));
         assert_eq!(found.is_some(), model.contains_key(&place));
     }
     let stats = cache.stats();
@@ -263,13 +274,14 @@ fn threads_see_whole_pages_of_the_right_place() {
                 for round in 0..cases(3000) {
                     let place = random.next_u32() % 500;
                     let tag = place ^ 9;
-                    let found = cache.get_in(place, tag, round / 100).unwrap_or_else(|| {
-                        let bytes = page(place, u64::from(place) + 1, false);
-                        cache.insert(place, tag, &bytes, round / 100)
-                    });
+                    let found =
+                        cache.get_in(PageNo::new(place), tag, round / 100).unwrap_or_else(|| {
+                            let bytes = page(place, u64::from(place) + 1, false);
+                            cache.insert(PageNo::new(place), tag, &bytes, round / 100)
+                        });
                     assert_eq!(found.view().through(), u64::from(place) + 1);
                     match random.next_u32() % 64 {
-                        0 => cache.remove(place),
+                        0 => cache.remove(PageNo::new(place)),
                         1 => cache.set_batch(round / 100),
                         2 => assert!(cache.bytes() <= 300 * Cache::PAGE_COST),
                         _ => {}

@@ -1,6 +1,7 @@
 //! Pages of the current batch stay up to three quarters of the budget; a scan does not drive out pages in use;
 //! a page that a reader holds outlives its eviction.
 
+use pleach_beatree::PageNo;
 use pleach_beatree::cache::{Cache, NO_BATCH};
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader};
 use pleach_core::page::{FileKind, Identity, PAGE_SIZE, Page};
@@ -28,7 +29,7 @@ fn cache() -> Cache {
 }
 
 fn present(cache: &Cache, places: core::ops::Range<u32>) -> usize {
-    places.filter(|place| cache.get(*place, 0).is_some()).count()
+    places.filter(|place| cache.get(PageNo::new(*place), 0).is_some()).count()
 }
 
 #[test]
@@ -37,16 +38,16 @@ fn pages_of_the_current_batch_outlast_any_number_of_others() {
     cache.set_batch(1);
     let held = PAGES / 3;
     for place in 0..held {
-        cache.insert(place, 0, &page(place), 1);
+        cache.insert(PageNo::new(place), 0, &page(place), 1);
     }
     for place in 1000..1000 + 10 * PAGES {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+        cache.insert(PageNo::new(place), 0, &page(place), NO_BATCH);
     }
     assert_eq!(cache.stats().pinned, u64::from(held));
     cache.set_batch(2);
     assert_eq!(cache.stats().pinned, 0);
     for place in 10_000..10_000 + 20 * PAGES {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+        cache.insert(PageNo::new(place), 0, &page(place), NO_BATCH);
     }
     assert_eq!(present(&cache, 0..held), 0, "the next batch lets them go");
 }
@@ -56,7 +57,7 @@ fn a_batch_holds_at_most_three_quarters_of_the_budget() {
     let cache = cache();
     cache.set_batch(1);
     for place in 0..3 * PAGES {
-        cache.insert(place, 0, &page(place), 1);
+        cache.insert(PageNo::new(place), 0, &page(place), 1);
     }
     let pinned = usize::try_from(cache.stats().pinned).unwrap() * Cache::PAGE_COST;
     let budget = PAGES as usize * (Cache::PAGE_COST + 120);
@@ -67,15 +68,15 @@ fn a_batch_holds_at_most_three_quarters_of_the_budget() {
 fn finding_a_page_for_a_batch_holds_it_too() {
     let cache = cache();
     for place in 0..100 {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+        cache.insert(PageNo::new(place), 0, &page(place), NO_BATCH);
     }
     cache.set_batch(7);
     for place in 0..100 {
-        assert!(cache.get_in(place, 0, 7).is_some());
-        assert!(cache.get_in(place, 0, 6).is_some());
+        assert!(cache.get_in(PageNo::new(place), 0, 7).is_some());
+        assert!(cache.get_in(PageNo::new(place), 0, 6).is_some());
     }
     for place in 1000..1000 + 5 * PAGES {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+        cache.insert(PageNo::new(place), 0, &page(place), NO_BATCH);
     }
     assert_eq!(present(&cache, 0..100), 100);
 }
@@ -86,13 +87,13 @@ fn a_scan_leaves_pages_in_use() {
     let hot = PAGES / 2;
     for round in 0..4 {
         for place in 0..hot {
-            if cache.get(place, 0).is_none() {
-                cache.insert(place, 0, &page(place), round);
+            if cache.get(PageNo::new(place), 0).is_none() {
+                cache.insert(PageNo::new(place), 0, &page(place), round);
             }
         }
     }
     for place in 1000..1000 + 20 * PAGES {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+        cache.insert(PageNo::new(place), 0, &page(place), NO_BATCH);
     }
     let left = present(&cache, 0..hot);
     assert!(left * 10 >= hot as usize * 9, "{left} of {hot} survived");
@@ -101,21 +102,21 @@ fn a_scan_leaves_pages_in_use() {
 #[test]
 fn a_reader_keeps_its_page() {
     let cache = cache();
-    let held = cache.insert(1, 0, &page(1), NO_BATCH);
+    let held = cache.insert(PageNo::new(1), 0, &page(1), NO_BATCH);
     for place in 1000..1000 + 5 * PAGES {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+        cache.insert(PageNo::new(place), 0, &page(place), NO_BATCH);
     }
-    cache.remove(1);
-    assert!(cache.get(1, 0).is_none());
+    cache.remove(PageNo::new(1));
+    assert!(cache.get(PageNo::new(1), 0).is_none());
     assert_eq!(held.page(), &page(1));
 }
 
 #[test]
 fn a_place_used_anew_shows_only_its_new_page() {
     let cache = cache();
-    cache.insert(5, 1, &page(5), NO_BATCH);
-    cache.insert(5, 2, &page(6), NO_BATCH);
-    assert!(cache.get(5, 1).is_none());
-    assert_eq!(cache.get(5, 2).unwrap().page(), &page(6));
+    cache.insert(PageNo::new(5), 1, &page(5), NO_BATCH);
+    cache.insert(PageNo::new(5), 2, &page(6), NO_BATCH);
+    assert!(cache.get(PageNo::new(5), 1).is_none());
+    assert_eq!(cache.get(PageNo::new(5), 2).unwrap().page(), &page(6));
     assert_eq!(cache.stats().pages, 1);
 }

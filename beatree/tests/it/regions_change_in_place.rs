@@ -2,9 +2,9 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
-use pleach_beatree::Stored;
 use pleach_beatree::cuts::{Cut, Cuts};
 use pleach_beatree::region::{Applied, PendingGrowth, Region, RegionState, Relocation};
+use pleach_beatree::{PageNo, Stored};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Key, Node};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn child(index: usize) -> Prefix {
 
 fn region() -> Region {
     let cuts: Vec<Cut> = (0..CHILDREN)
-        .map(|index| Cut { prefix: child(index), place: Some(index as u32), tag: 0 })
+        .map(|index| Cut { prefix: child(index), place: Some(PageNo::new(index as u32)), tag: 0 })
         .collect();
     Region::bulk_loaded(Cuts::new(Prefix::ROOT, &cuts), vec![[1; 32]; CHILDREN], [1; 32], 0)
 }
@@ -54,7 +54,7 @@ fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> Pe
 }
 
 fn moved(state: &RegionState, index: usize) -> (Cut, Node) {
-    let cut = Cut { prefix: child(index), place: Some(1000 + index as u32), tag: 5 };
+    let cut = Cut { prefix: child(index), place: Some(PageNo::new(1000 + index as u32)), tag: 5 };
     (cut, *state.node(index).expect("in memory"))
 }
 

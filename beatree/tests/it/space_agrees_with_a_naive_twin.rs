@@ -2,9 +2,14 @@
 //! are never handed out, fresh pages come first, holes as the sweep says, runs are maximal and sorted,
 //! the file grows when and as far as the rule says, and all counters agree.
 
+use pleach_beatree::PageNo;
 use pleach_beatree::space::{Geometry, Growth, NeedGrowth, Run, Space, SpaceError};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
+
+fn page(number: usize) -> PageNo {
+    PageNo::new(u32::try_from(number).unwrap())
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -73,12 +78,12 @@ impl Twin {
         let expected = self.choose(count);
         self.space.allocate(wanted, growth, &mut runs).unwrap();
         self.take(&runs, count);
-        let places: Vec<_> = runs.iter().flat_map(|run| run.start..run.end()).collect();
+        let places: Vec<_> = runs.iter().flat_map(Run::pages).collect();
         assert_eq!(places, expected);
     }
 
     /// The places that an allocation of `count` pages is to give, page by page.
-    fn choose(&mut self, count: usize) -> Vec<u32> {
+    fn choose(&mut self, count: usize) -> Vec<PageNo> {
         let size = self.geometry.segment_pages as usize;
         let mut places: Vec<usize> = (self.frontier..self.pages.len()).take(count).collect();
         let mut pages = self.pages.clone();
@@ -112,18 +117,22 @@ impl Twin {
             }
         }
         places.sort_unstable();
-        places.into_iter().map(|place| u32::try_from(place).unwrap()).collect()
+        places.into_iter().map(page).collect()
     }
 
     fn take(&mut self, runs: &[Run], count: usize) {
         assert_eq!(runs.iter().map(|run| run.len as usize).sum::<usize>(), count);
         assert!(runs.iter().all(|run| run.len > 0));
-        assert!(runs.windows(2).all(|pair| pair[0].end() < pair[1].start), "sorted and merged");
-        for place in runs.iter().flat_map(|run| run.start..run.end()) {
-            let state = &mut self.pages[place as usize];
+        assert!(
+            runs.windows(2).all(|pair| pair[0].end() < pair[1].start.get()),
+            "sorted and merged"
+        );
+        for place in runs.iter().flat_map(Run::pages) {
+            let place = place.get() as usize;
+            let state = &mut self.pages[place];
             assert_eq!(*state, State::Free, "page {place} was handed out twice");
             *state = State::Used;
-            self.frontier = self.frontier.max(place as usize + 1);
+            self.frontier = self.frontier.max(place + 1);
         }
     }
 
@@ -135,7 +144,7 @@ impl Twin {
             let place = self.below(self.pages.len());
             if self.pages.get(place) == Some(&State::Used) {
                 self.pages[place] = State::Pending(self.stamp);
-                places.push(u32::try_from(place).unwrap());
+                places.push(page(place));
             }
         }
         self.space.retire(&places, self.stamp).unwrap();
@@ -160,7 +169,7 @@ impl Twin {
 
     fn mark(&mut self) {
         let place = self.below(self.pages.len() + 2);
-        let number = u32::try_from(place).unwrap();
+        let number = page(place);
         let (used, freed) = match self.pages.get(place).copied() {
             None => {
                 let pages = self.pages.len() as u64;
@@ -197,7 +206,7 @@ impl Twin {
         assert_eq!(stats.fresh as usize, self.pages.len() - self.frontier);
         assert_eq!((stats.holes + stats.fresh) as usize, self.count(|s| s == State::Free));
         for (place, state) in self.pages.iter().enumerate() {
-            let place = u32::try_from(place).unwrap();
+            let place = page(place);
             assert_eq!(self.space.is_used(place), *state != State::Free);
         }
     }
@@ -209,12 +218,10 @@ impl Twin {
                 *state = State::Free;
             }
         }
-        let used = |(place, state): (usize, &State)| {
-            (*state == State::Used).then(|| u32::try_from(place).unwrap())
-        };
+        let used = |(place, state): (usize, &State)| (*state == State::Used).then(|| page(place));
         let places: Vec<_> = self.pages.iter().enumerate().rev().filter_map(used).collect();
         self.sweep = 0;
-        self.frontier = places.first().map_or(0, |last| *last as usize + 1);
+        self.frontier = places.first().map_or(0, |last| last.get() as usize + 1);
         let segments = self.space.stats().segments;
         self.space = Space::from_used(self.geometry, segments, places).unwrap();
     }
@@ -256,7 +263,7 @@ fn a_fresh_file_is_written_from_front_to_back() {
         while let Err(NeedGrowth { segments }) = space.allocate(count, Growth::Allowed, &mut runs) {
             space.grown(segments).unwrap();
         }
-        assert_eq!(runs, [Run { start: next, len: count }]);
+        assert_eq!(runs, [Run { start: PageNo::new(next), len: count }]);
         next += count;
     }
     assert_eq!(space.frontier(), next);
@@ -265,9 +272,9 @@ fn a_fresh_file_is_written_from_front_to_back() {
 #[test]
 fn a_wrong_index_is_an_error() {
     let geometry = Geometry::TINY;
-    let twice = Space::from_used(geometry, 1, [3, 4, 3]);
+    let twice = Space::from_used(geometry, 1, [3, 4, 3].map(PageNo::new));
     assert_eq!(twice.err(), Some(SpaceError::AlreadyUsed { place: 3 }));
-    let outside = Space::from_used(geometry, 1, [16]);
+    let outside = Space::from_used(geometry, 1, [PageNo::new(16)]);
     assert_eq!(outside.err(), Some(SpaceError::OutsideFile { place: 16, pages: 16 }));
     let long = Space::from_used(geometry, u32::MAX, []);
     assert!(matches!(long.err(), Some(SpaceError::TooLong { .. })));
