@@ -137,7 +137,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             let Some((region, place)) = away else { return Ok(()) };
             let mut buf = self.buffers.take();
             let file = self.node_cache.file(&place);
-            let read = self.device.read_at(file, &mut buf, place.page * 4096);
+            let read = self.device.read_at(file, &mut buf, place.offset());
             let installed =
                 read.map_err(Error::from).and_then(|()| self.install_nodes(&region, &place, &buf));
             self.buffers.give(buf);
@@ -232,7 +232,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         nodes: &mut Vec<Node>,
     ) -> Result<bool> {
         let mut buf = self.buffers.take();
-        let read = self.device.read_at(self.node_cache.file(place), &mut buf, place.page * 4096);
+        let read = self.device.read_at(self.node_cache.file(place), &mut buf, place.offset());
         let parsed = read.map_err(Error::from).and_then(|()| {
             Counters::add(&self.counters.upper_trie_pages_read, 1);
             let state = region.read();
@@ -363,7 +363,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         }
         place.tag = builder.seal();
         drop(state);
-        let written = self.device.write_at(&self.node_cache.spill, &buf, 1, place.page * 4096);
+        let written = self.device.write_at(&self.node_cache.spill, &buf, 1, place.offset());
         if written.as_ref().is_err_and(pleach_io::IoError::is_full) {
             if own.is_none() {
                 self.node_cache.give_page(page);

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
+use pleach_beatree::PageNo;
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::NodePlace;
@@ -68,7 +69,7 @@ pub(crate) struct Prefetches<E> {
     /// What readers found missing in the groups that they took upon themselves.
     pub(crate) missing: (Sender<Wanted>, Receiver<Wanted>),
     /// Places of leaf pages that are being read: who needs one waits for it.
-    flying: Mutex<HashSet<u32>>,
+    flying: Mutex<HashSet<PageNo>>,
     /// Tells those who wait.
     landed: E,
     pub(crate) event: E,
@@ -86,7 +87,7 @@ impl<E> Prefetches<E> {
         Self { sender, receiver, waiting, missing, flying, landed, event, idle }
     }
 
-    fn is_flying(&self, place: u32) -> bool {
+    fn is_flying(&self, place: PageNo) -> bool {
         self.flying.lock().contains(&place)
     }
 }
@@ -129,7 +130,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 
     /// Waits for a page that is being read already, but no longer than a device takes: whoever
     /// waits in vain reads for itself. False when nobody reads it.
-    pub(crate) fn wait_for_flying(&self, place: u32) -> bool {
+    pub(crate) fn wait_for_flying(&self, place: PageNo) -> bool {
         if !self.prefetches.is_flying(place) {
             return false;
         }

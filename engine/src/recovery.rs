@@ -14,7 +14,7 @@ use std::sync::Arc;
 use pleach_beatree::region::{Applied, Dropped, NodePlace, Pending, RegionImage, Relocation};
 use pleach_beatree::space::Extents;
 use pleach_beatree::split::split_regions;
-use pleach_beatree::{Cut, Cuts, Region, Stored, Top, Value};
+use pleach_beatree::{Cut, Cuts, PageNo, Region, Stored, Top, Value};
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::overflow::{OverflowCell, Run};
@@ -42,7 +42,7 @@ pub(crate) struct Recovered {
     pub(crate) pending_bytes: usize,
     pub(crate) pending_entries: usize,
     /// Places of all leaf pages.
-    pub(crate) places: Vec<u32>,
+    pub(crate) places: Vec<PageNo>,
 }
 
 struct Replay<H> {
@@ -160,9 +160,10 @@ fn read_regions<H: Hasher, D: Device>(
         let branch = image.branch(page, tag, &prefix, 1)?;
         let mut cuts = Vec::with_capacity(branch.entries.len());
         for (prefix, entry) in &branch.entries {
-            let place = entry.place.map(u32::try_from).transpose();
-            let place = place
-                .map_err(|_| Error::Corrupt("a leaf page beyond the largest place".to_owned()))?;
+            let place = entry.place.map(PageNo::try_from).transpose();
+            let place = place.map_err(|_| {
+                Error::Corrupt("a leaf page beyond the largest page number".to_owned())
+            })?;
             cuts.push(Cut { prefix: *prefix, place, tag: entry.tag });
         }
         let nodes: Vec<Node> = branch.entries.iter().map(|(_, entry)| entry.node).collect();
@@ -305,9 +306,9 @@ impl<H: Hasher> Replay<H> {
             let mut pages = Vec::new();
             let mut through = 0;
             for page in cut.pages() {
-                let place = page.place.map(u32::try_from).transpose();
+                let place = page.place.map(PageNo::try_from).transpose();
                 let place = place.map_err(|_| {
-                    Error::Corrupt("a leaf page beyond the largest place".to_owned())
+                    Error::Corrupt("a leaf page beyond the largest page number".to_owned())
                 })?;
                 through = page.through;
                 pages.push((Cut { prefix: page.prefix, place, tag: page.tag }, *page.node));

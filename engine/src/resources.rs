@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use pleach_beatree::space::{self, Growth};
+use pleach_beatree::PageNo;
+use pleach_beatree::space::{self, Extension, GrowingFile, Growth};
 use pleach_core::page::overflow::Run;
 use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::{Device, Event, IoError, Runtime};
@@ -19,30 +20,10 @@ const RESERVE: u64 = 64 << 20;
 impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     /// Places for `count` leaf pages, in address order; grows the file by whole segments, which
     /// are reserved before anything is written.
-    pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<u32>> {
+    pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
-        let mut runs: Vec<space::Run> = Vec::new();
-        let mut growth = Growth::Allowed;
-        let mut space = self.space.lock();
-        // Each turn grows the file by what is needed, gives growth up, or ends with the error.
-        while let Err(need) = space.allocate(count, growth, &mut runs) {
-            let segment = u64::from(self.options.geometry.segment_pages) * 4096;
-            let bytes = u64::from(need.segments) * segment;
-            let end = u64::from(space.pages()) * 4096;
-            let reserved = self
-                .reserve(growth == Growth::Allowed, bytes)
-                .and_then(|()| self.device.allocate(&self.files.leaf, end, bytes).map_err(full));
-            match reserved {
-                Ok(()) => {
-                    space
-                        .grown(need.segments)
-                        .map_err(|error| Error::Corrupt(error.to_string()))?;
-                }
-                Err(Error::Full(_)) if growth == Growth::Allowed => growth = Growth::Refused,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(runs.iter().flat_map(|run| run.start..run.end()).collect())
+        let runs = self.allocate_in(&mut *self.space.lock(), &self.files.leaf, count)?;
+        Ok(runs.iter().flat_map(space::Run::pages).collect())
     }
 
     /// Runs for `pages` pages of the overflow file, tentative until a record names them.
@@ -52,27 +33,25 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         tentative: &mut Tentative<'_>,
     ) -> Result<Vec<Run>> {
         let count = u32::try_from(pages).expect("values are limited");
-        let mut runs = Vec::new();
-        let mut growth = Growth::Allowed;
         let mut extents = self.extents.lock();
-        // Each turn grows the file by what is needed, gives growth up, or ends with the error.
-        while let Err(need) = extents.allocate(count, growth, &mut runs) {
-            let segment = u64::from(self.options.geometry.segment_pages) * 4096;
-            let bytes = u64::from(need.segments) * segment;
-            let end = extents.stats().pages * 4096;
-            let reserved = self.reserve(growth == Growth::Allowed, bytes).and_then(|()| {
-                self.device.allocate(&self.files.overflow, end, bytes).map_err(full)
-            });
-            match reserved {
-                Ok(()) => extents
-                    .grown(need.segments)
-                    .map_err(|error| Error::Corrupt(error.to_string()))?,
-                Err(Error::Full(_)) if growth == Growth::Allowed => growth = Growth::Refused,
-                Err(error) => return Err(error),
-            }
-        }
+        let runs = self.allocate_in(&mut *extents, &self.files.overflow, count)?;
+        // Before the lock goes: an image that is written then leaves them out.
         tentative.add(&runs);
         Ok(runs)
+    }
+
+    /// Pages of a file, which grows as far as it has to.
+    fn allocate_in<F: GrowingFile>(
+        &self,
+        space: &mut F,
+        file: &D::File,
+        count: u32,
+    ) -> Result<Vec<F::Run>> {
+        let reserve = |Extension { offset, bytes, growth }| {
+            self.reserve(growth == Growth::Allowed, bytes)?;
+            self.device.allocate(file, offset, bytes).map_err(full)
+        };
+        space.allocate_growing(count, reserve, |error| matches!(error, Error::Full(_)))
     }
 
     /// Makes the log's next segment, which goes beyond this position, before a commit has to: that

@@ -276,7 +276,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             queue.push(Request {
                 file: self.shared.files.leaf.clone(),
                 transfer: Transfer::Read,
-                offset: u64::from(at.place) * 4096,
+                offset: at.place.offset(),
                 buf: self.shared.buffers.take(),
                 token: asked.len() as u64,
             });

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use pleach_beatree::cache::{Buffers, Cache, CachedPage};
 use pleach_beatree::grace::Grace;
 use pleach_beatree::space::{Extents, Space};
-use pleach_beatree::{Region, RegionState, Top};
+use pleach_beatree::{PageNo, Region, RegionState, Top};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::overflow::Run;
 use pleach_core::page::{FileKind, Identity};
@@ -149,7 +149,7 @@ fn next_number(counter: &AtomicU64, last: u64) -> Result<u64> {
 
 /// Where a key's page is, as far as the index knows.
 pub(crate) struct Located {
-    pub(crate) place: u32,
+    pub(crate) place: PageNo,
     pub(crate) tag: u32,
 }
 
@@ -170,7 +170,7 @@ impl<H: Hasher, D: Device, R: Runtime> Drop for PoisonOnPanic<'_, H, D, R> {
 
 impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     /// Identity that the leaf page at a place must have.
-    pub(crate) fn leaf_identity(&self, place: u32) -> Identity {
+    pub(crate) fn leaf_identity(&self, place: PageNo) -> Identity {
         Identity { kind: FileKind::Leaf, page_no: u64::from(place), db_id: self.database }
     }
 
@@ -187,7 +187,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         }
         Counters::add(&self.counters.cache_misses, 1);
         let mut buf = self.buffers.take();
-        self.device.read_at(&self.files.leaf, &mut buf, u64::from(at.place) * 4096)?;
+        self.device.read_at(&self.files.leaf, &mut buf, at.place.offset())?;
         self.admit(at, buf)
     }
 
@@ -233,7 +233,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         Ok(page)
     }
 
-    fn refuse_contradicting(&self, place: u32) -> Result<()> {
+    fn refuse_contradicting(&self, place: PageNo) -> Result<()> {
         self.quarantine.contradicting(LEAF_FILE, u64::from(place)).map_or(Ok(()), Err)
     }
 

@@ -368,7 +368,7 @@ fn overflow_map<H: Hasher, D: Device, R: Runtime>(
         (extents.clone(), shared.tentative.lock().clone())
     };
     for run in &tentative {
-        extents.mark_free(*run).map_err(|error| Error::Corrupt(error.to_string()))?;
+        extents.mark_free(*run)?;
     }
     let mut map = Vec::new();
     extents.encode(through, &mut map);

@@ -10,6 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use pleach_beatree::PageNo;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{Patch, Standing, Touch, capture_levels, fold_leaf, fold_tile};
 use pleach_beatree::region::{NodePlace, Nodes};
@@ -111,7 +112,7 @@ pub(crate) struct PageNode {
     /// Does the commit make the page ripe for its flush?
     pub(crate) ripens: bool,
     /// The page, when its treelet learns something.
-    pub(crate) page: Option<(u32, Arc<CachedPage>)>,
+    pub(crate) page: Option<(PageNo, Arc<CachedPage>)>,
 }
 
 /// What a chunk gives.

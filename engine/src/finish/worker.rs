@@ -272,7 +272,7 @@ impl<H: Hasher, D: Device> Worker<H, D> {
                 queue.push(Request {
                     file: shared.node_cache.file(place).clone(),
                     transfer: Transfer::Read,
-                    offset: place.page * 4096,
+                    offset: place.offset(),
                     buf: shared.buffers.take(),
                     token: (chunk.index as u64) << 32 | NODES | chunk.nodes_asked as u64,
                 });
@@ -287,7 +287,7 @@ impl<H: Hasher, D: Device> Worker<H, D> {
                     queue.push(Request {
                         file: shared.files.leaf.clone(),
                         transfer: Transfer::Read,
-                        offset: u64::from(at.place) * 4096,
+                        offset: at.place.offset(),
                         buf: shared.buffers.take(),
                         token: (chunk.index as u64) << 32 | chunk.asked as u64,
                     });

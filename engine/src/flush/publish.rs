@@ -7,7 +7,7 @@ use pleach_beatree::cuts::Cut;
 use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
 use pleach_beatree::region::Relocation;
 use pleach_beatree::split::{Split, split_held};
-use pleach_beatree::{Region, RegionState};
+use pleach_beatree::{PageNo, Region, RegionState};
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::leaf::LeafView;
@@ -17,7 +17,7 @@ use pleach_io::{Device, PageBuf, Runtime};
 
 use super::Freed;
 use super::round::{NewLeaf, Piece, Round, disagree};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::log::{LocationCut, LocationEncoder, LogRun, NewPage, RecordBuf};
 use crate::metrics::Counters;
 use crate::shared::Shared;
@@ -80,16 +80,8 @@ impl Round {
         if reshaped {
             state.shapes += 1;
         }
-        shared
-            .space
-            .lock()
-            .retire(&leaves, freed.stamp)
-            .map_err(|error| Error::Corrupt(error.to_string()))?;
-        shared
-            .extents
-            .lock()
-            .retire(&runs, freed.stamp)
-            .map_err(|error| Error::Corrupt(error.to_string()))?;
+        shared.space.lock().retire(&leaves, freed.stamp)?;
+        shared.extents.lock().retire(&runs, freed.stamp)?;
         // Readers that start now find the new places.
         freed.period = shared.grace.start();
         drop(state);
@@ -184,7 +176,7 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
     pieces: &mut [Piece],
     position: u64,
     runs: &mut Vec<Run>,
-    leaves: &mut Vec<u32>,
+    leaves: &mut Vec<PageNo>,
 ) -> bool {
     let pages: Vec<Vec<(Cut, Node)>> =
         pieces.iter().map(|piece| piece.new.iter().map(cut_of).collect()).collect();

@@ -8,7 +8,7 @@ use pleach_beatree::build::{
 use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::region::Nodes;
 use pleach_beatree::stored::overflow_cell;
-use pleach_beatree::{Region, RegionState, Stored};
+use pleach_beatree::{PageNo, Region, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf;
 use pleach_core::page::overflow::Run;
@@ -58,7 +58,7 @@ pub(super) struct NewLeaf {
 
 /// A page and where its bytes are: a run of the round and a page in it.
 pub(super) struct WrittenPage {
-    pub(super) place: u32,
+    pub(super) place: PageNo,
     pub(super) tag: u32,
     pub(super) run: usize,
     pub(super) at: usize,
@@ -94,7 +94,7 @@ pub(super) struct Round {
     /// Highest log position that the pages contain.
     position: u64,
     /// Places reserved and not yet published.
-    reserved: Vec<u32>,
+    reserved: Vec<PageNo>,
     /// The bytes of the new pages, run by run.
     pub(super) runs: Vec<PageBuf>,
     /// Buffers of earlier rounds.
@@ -345,7 +345,7 @@ impl Round {
         let places = shared.allocate_leaves(contents.iter().map(Content::pages).sum())?;
         self.reserved.clone_from(&places);
         let mut runs: Vec<PageBuf> =
-            places.chunk_by(|a, b| a + 1 == *b).map(|run| self.buffer(run.len())).collect();
+            places.chunk_by(|a, b| a.is_before(*b)).map(|run| self.buffer(run.len())).collect();
         let mut slots = slots(&places);
         let mut built: Vec<Vec<NewLeaf>> = Vec::with_capacity(pieces.len());
         for (piece, content) in pieces.iter().zip(&contents) {
@@ -496,7 +496,7 @@ fn mergeable_sibling<H: Hasher, D: Device, R: Runtime>(
     let at = own.prefix.sibling()?;
     let parent = own.prefix.parent()?;
     // A page that may be bad shall not take another one with it.
-    let suspect = |place: Option<u32>| {
+    let suspect = |place: Option<PageNo>| {
         place.is_some_and(|place| shared.quarantine.suspects(LEAF_FILE, u64::from(place)))
     };
     if suspect(own.place) {
@@ -588,7 +588,7 @@ fn read_all<H: Hasher, D: Device, R: Runtime>(
             queue.push(Request {
                 file: shared.files.leaf.clone(),
                 transfer: Transfer::Read,
-                offset: u64::from(sources[next].0.place) * 4096,
+                offset: sources[next].0.place.offset(),
                 buf: shared.buffers.take(),
                 token: next as u64,
             });
@@ -615,8 +615,8 @@ fn read_all<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// For each place, in order: the place, its run and the page in it.
-fn slots(places: &[u32]) -> impl Iterator<Item = (u32, usize, usize)> + '_ {
-    places.chunk_by(|a, b| a + 1 == *b).enumerate().flat_map(|(number, run)| {
+fn slots(places: &[PageNo]) -> impl Iterator<Item = (PageNo, usize, usize)> + '_ {
+    places.chunk_by(|a, b| a.is_before(*b)).enumerate().flat_map(|(number, run)| {
         run.iter().enumerate().map(move |(at, place)| (*place, number, at))
     })
 }
@@ -625,7 +625,7 @@ fn slots(places: &[u32]) -> impl Iterator<Item = (u32, usize, usize)> + '_ {
 fn write_runs<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     queue: &mut D::Queue,
-    places: &[u32],
+    places: &[PageNo],
     runs: Vec<PageBuf>,
 ) -> Result<Vec<PageBuf>> {
     let count = runs.len();
@@ -635,7 +635,7 @@ fn write_runs<H: Hasher, D: Device, R: Runtime>(
         failed = failed.take().or(completion.result.err());
         written[usize::try_from(completion.token).expect("an index")] = Some(completion.buf);
     };
-    let starts = places.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]);
+    let starts = places.chunk_by(|a, b| a.is_before(*b)).map(|run| run[0]);
     for (number, (start, buf)) in starts.zip(runs).enumerate() {
         while queue.in_flight() == queue.depth() {
             queue.wait()?.into_iter().for_each(&mut take);
@@ -643,7 +643,7 @@ fn write_runs<H: Hasher, D: Device, R: Runtime>(
         queue.push(Request {
             file: shared.files.leaf.clone(),
             transfer: Transfer::Write,
-            offset: u64::from(start) * 4096,
+            offset: start.offset(),
             buf,
             token: number as u64,
         });

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::Cut;
+use pleach_beatree::PageNo;
 use pleach_beatree::build::{CellRef, PageStamp, Planned, Unfolded, fold_pages, write_page};
 use pleach_beatree::load::{BuiltLeaf, Repeated, Unit};
 use pleach_core::Hasher;
@@ -136,7 +137,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
         worker: &mut Worker<H, D>,
         batch: &[Planned],
         cells: &[CellRef<'_>],
-        places: &[u32],
+        places: &[PageNo],
         leaves: &mut Vec<BuiltLeaf>,
     ) -> Result<()> {
         let from = batch[0].cells.start;
@@ -155,7 +156,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
             node: nodes.own,
         }));
         let mut pages = (0..batch.len()).filter(|page| !unfolded[*page].cells.is_empty());
-        for run in places.chunk_by(|a, b| a + 1 == *b) {
+        for run in places.chunk_by(|a, b| a.is_before(*b)) {
             let mut buf = worker.buffer(run.len());
             for (slot, (place, page)) in run.iter().zip(pages.by_ref()).enumerate() {
                 let stamp = PageStamp {
@@ -175,7 +176,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
                 let cut = &mut leaves[first + page].cut;
                 (cut.place, cut.tag) = (Some(*place), tag);
             }
-            worker.write(&self.shared.files.leaf, buf, u64::from(run[0]) * 4096)?;
+            worker.write(&self.shared.files.leaf, buf, run[0].offset())?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use std::path::Path;
 
 use pleach_beatree::leaf_fold::{Patch, Standing, below, fold_leaf};
 use pleach_beatree::stored::cell_value;
-use pleach_beatree::{RegionState, Stored};
+use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::page::overflow::{OverflowCell, Run};
@@ -256,7 +256,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         }
     }
 
-    fn places(&mut self, places: &[u32]) {
+    fn places(&mut self, places: &[PageNo]) {
         let mut places = places.to_vec();
         places.sort_unstable();
         for pair in places.chunk_by(|a, b| a == b).filter(|same| same.len() > 1) {
@@ -329,7 +329,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         }
     }
 
-    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, place: u32) {
+    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, place: PageNo) {
         let at = format!("page {place} of {LEAF_FILE}");
         if view.prefix() != *prefix {
             self.finding(format!(

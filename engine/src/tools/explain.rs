@@ -77,7 +77,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
             Some(place) => {
                 let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
                 let mut buf = PageBuf::zeroed(1);
-                opened.device.read_at(&file, &mut buf, u64::from(place) * 4096)?;
+                opened.device.read_at(&file, &mut buf, place.offset())?;
                 let tag = state.children().tag(child);
                 let view = parse(&buf, opened.newest.database, place, tag)?;
                 lines.push(format!(

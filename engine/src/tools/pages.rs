@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pleach_beatree::{Region, Top};
+use pleach_beatree::{PageNo, Region, Top};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, header};
 use pleach_io::{Device, IoError, PageBuf, Queue, Request, Transfer};
@@ -58,7 +58,7 @@ pub(super) fn visit<D: Device>(
                 queue.push(Request {
                     file: file.clone(),
                     transfer: Transfer::Read,
-                    offset: u64::from(place) * 4096,
+                    offset: place.offset(),
                     buf: PageBuf::zeroed(1),
                     token: first + ahead.len() as u64,
                 });
@@ -89,7 +89,7 @@ pub(super) fn visit<D: Device>(
 }
 
 /// A page as the index expects it, parsed.
-pub(super) fn parse(buf: &PageBuf, database: u64, place: u32, tag: u32) -> Result<LeafView<'_>> {
+pub(super) fn parse(buf: &PageBuf, database: u64, place: PageNo, tag: u32) -> Result<LeafView<'_>> {
     let page = u64::from(place);
     let identity = Identity { kind: FileKind::Leaf, page_no: page, db_id: database };
     let view = LeafView::parse(buf.page(0), &identity).map_err(|error| Error::Page {
