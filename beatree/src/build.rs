@@ -17,7 +17,8 @@ use crate::stored::overflow_cell;
 
 /// Levels of nodes that a written page stores, but for prefixes too deep to have them.
 pub const LEVELS: u8 = 3;
-const TILES: usize = 1 << LEVELS;
+/// Nodes that a page stores.
+const STORED: usize = 1 << LEVELS;
 
 /// A cell on its way into a page.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +50,7 @@ pub fn levels(prefix: &Prefix) -> u8 {
     if leaf::levels_fit(LEVELS, prefix.len()) { LEVELS } else { 0 }
 }
 
-/// Cuts sorted cells below `at` into pages; the prefixes tile `at`.
+/// ChildTable sorted cells below `at` into pages; the prefixes tile `at`.
 pub fn plan(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<Planned> {
     let mut planned = Vec::new();
     let mut todo = vec![Planned { prefix: *at, cells: 0..cells.len() }];
@@ -72,7 +73,7 @@ pub fn plan(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<Planned> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageNodes {
     /// The nodes [`LEVELS`] below the prefix.
-    pub stored: [Node; TILES],
+    pub stored: [Node; STORED],
     /// The node at the prefix.
     pub own: Node,
 }
@@ -84,27 +85,27 @@ pub struct Unfolded<'a> {
     /// Its cells.
     pub cells: &'a [CellRef<'a>],
     /// Nodes [`LEVELS`] below the prefix that are known already, and a bit for each of them.
-    pub known: Option<&'a ([Node; TILES], u16)>,
+    pub known: Option<&'a ([Node; STORED], u16)>,
 }
 
 /// Folds many pages at once.
 pub fn fold_pages<H: Hasher>(folder: &mut Folder<H>, pages: &[Unfolded<'_>]) -> Vec<PageNodes> {
     folder.clear();
-    let mut tiles = Vec::with_capacity(pages.len() * TILES);
+    let mut stored = Vec::with_capacity(pages.len() * STORED);
     for page in pages {
-        push_tiles(folder, page, &mut tiles);
+        push_stored(folder, page, &mut stored);
     }
     folder.run();
-    let stored: Vec<Node> = tiles
+    let stored: Vec<Node> = stored
         .iter()
-        .map(|tile| match tile {
-            Tile::Known(node) => *node,
-            Tile::Folded(fold) => folder.node(*fold),
+        .map(|node| match node {
+            StoredNode::Known(node) => *node,
+            StoredNode::Folded(fold) => folder.node(*fold),
         })
         .collect();
     let mut own = stored.clone();
-    combine_tiles::<H>(&mut own, TILES);
-    let (stored, _) = stored.as_chunks::<TILES>();
+    combine_tiles::<H>(&mut own, STORED);
+    let (stored, _) = stored.as_chunks::<STORED>();
     let nodes = stored.iter().zip(own).map(|(stored, own)| PageNodes { stored: *stored, own });
     nodes
         .zip(pages)
@@ -117,29 +118,33 @@ fn deep(nodes: &PageNodes) -> PageNodes {
     PageNodes { stored: nodes.stored, own: nodes.stored[0] }
 }
 
-fn push_tiles<H: Hasher>(folder: &mut Folder<H>, page: &Unfolded<'_>, tiles: &mut Vec<Tile>) {
+fn push_stored<H: Hasher>(
+    folder: &mut Folder<H>,
+    page: &Unfolded<'_>,
+    stored: &mut Vec<StoredNode>,
+) {
     let levels = levels(&page.prefix);
     let mut from = 0;
-    for group in 0..1u16 << levels {
-        let at = below(&page.prefix, levels, group);
+    for bucket in 0..1u16 << levels {
+        let at = below(&page.prefix, levels, bucket);
         let count = page.cells[from..].partition_point(|cell| at.covers(&cell.key));
         let cells = &page.cells[from..from + count];
         from += count;
-        let known = page.known.filter(|(_, known)| levels > 0 && known >> group & 1 == 1);
+        let known = page.known.filter(|(_, known)| levels > 0 && known >> bucket & 1 == 1);
         if let Some((nodes, _)) = known {
-            tiles.push(Tile::Known(nodes[usize::from(group)]));
+            stored.push(StoredNode::Known(nodes[usize::from(bucket)]));
             continue;
         }
         folder.begin(at.len());
         for cell in cells {
             folder.untouched(&cell.key, cell_fold_value(cell));
         }
-        tiles.push(Tile::Folded(folder.end().expect("no terminal is placed here")));
+        stored.push(StoredNode::Folded(folder.end().expect("no terminal is placed here")));
     }
-    tiles.resize_with(tiles.len().next_multiple_of(TILES), || Tile::Known(TERMINATOR));
+    stored.resize_with(stored.len().next_multiple_of(STORED), || StoredNode::Known(TERMINATOR));
 }
 
-enum Tile {
+enum StoredNode {
     Known(Node),
     Folded(usize),
 }
@@ -189,7 +194,7 @@ pub fn write_page(
     stamp: &PageStamp,
     prefix: &Prefix,
     cells: &[CellRef<'_>],
-    nodes: &[Node; TILES],
+    nodes: &[Node; STORED],
 ) -> u32 {
     let count = u16::try_from(cells.len()).expect("a page's cells were planned to fit");
     let header = LeafHeader { count, ..stamp.header(prefix) };

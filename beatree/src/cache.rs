@@ -11,7 +11,7 @@
 //! * **Budget**: pages, their fingerprints, tables and the shards themselves, counted at allocated size.
 //!   An insertion makes room first, so [`Cache::bytes`] exceeds the budget at no time. Evicted pages
 //!   that somebody still holds are the holder's.
-//! * **Treelets** hang on pages that are folded again and again, excerpts of them on pages of the
+//! * **Treelets** hang on pages that are folded again and again, partials of them on pages of the
 //!   current batch; both count with their pages.
 //! * **Batches**: pages inserted or found for the current batch stay until the next one begins,
 //!   up to three quarters of the budget ([`Cache::set_batch`]).
@@ -50,7 +50,7 @@ pub const NO_BATCH: u64 = 0;
 
 /// What a lookup reads, step by step.
 #[derive(Clone, Copy, Debug)]
-pub enum Step<'a> {
+pub enum LookupStep<'a> {
     /// The table of places.
     Table,
     /// The page's entry.
@@ -110,15 +110,15 @@ impl Cache {
 
     /// The page of this place and tag.
     #[inline]
-    pub fn get(&self, place: PageNo, tag: u32) -> Option<Arc<CachedPage>> {
-        self.get_in(place, tag, NO_BATCH)
+    pub fn get(&self, page_no: PageNo, tag: u32) -> Option<Arc<CachedPage>> {
+        self.get_in(page_no, tag, NO_BATCH)
     }
 
     /// The same for a batch: if it is the current one, the page stays until the next begins, as far
     /// as three quarters of the budget reach. Several uses by one batch count as one for eviction.
     #[inline]
-    pub fn get_in(&self, place: PageNo, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
-        self.lock(place).get(place, tag, batch)
+    pub fn get_in(&self, page_no: PageNo, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
+        self.lock(page_no).get(page_no, tag, batch)
     }
 
     /// Reads the page of this place and tag where it lies, to look for `key` (whose memory is asked
@@ -126,26 +126,26 @@ impl Cache {
     #[inline]
     pub fn read<T>(
         &self,
-        place: PageNo,
+        page_no: PageNo,
         tag: u32,
         batch: u64,
         key: &Key,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
-        self.lock(place).read(place, tag, batch, key, read)
+        self.lock(page_no).read(page_no, tag, batch, key, read)
     }
 
     /// Is the page of this place and tag here? If so, it is held for the batch. Not a use.
     #[inline]
-    pub fn hold(&self, place: PageNo, tag: u32, batch: u64) -> bool {
-        self.lock(place).hold_for(place, tag, batch)
+    pub fn hold(&self, page_no: PageNo, tag: u32, batch: u64) -> bool {
+        self.lock(page_no).hold_for(page_no, tag, batch)
     }
 
     /// Asks for the memory that a step of a lookup reads. The steps before it should have been asked
     /// for some time ago: they are read.
     #[inline]
-    pub fn ask_ahead(&self, place: PageNo, step: Step<'_>) {
-        self.lock(place).ask_ahead(place, step);
+    pub fn cpu_prefetch(&self, page_no: PageNo, step: LookupStep<'_>) {
+        self.lock(page_no).cpu_prefetch(page_no, step);
     }
 
     /// Number of pages here.
@@ -155,13 +155,13 @@ impl Cache {
 
     /// Copies a validated leaf page in and gives it. It replaces any page of the same place; if the same
     /// page is there already, that one stays.
-    pub fn insert(&self, place: PageNo, tag: u32, page: &Page, batch: u64) -> Arc<CachedPage> {
-        let room = self.lock(place).make_room();
+    pub fn insert(&self, page_no: PageNo, tag: u32, page: &Page, batch: u64) -> Arc<CachedPage> {
+        let room = self.lock(page_no).make_room();
         let page = CachedPage::fill(room.carrier, page);
         if !room.reserved {
             return page;
         }
-        self.lock(place).insert(place, tag, page, batch)
+        self.lock(page_no).insert(page_no, tag, page, batch)
     }
 
     /// The same for a page that shall not be found here: it is the caller's alone.
@@ -174,24 +174,24 @@ impl Cache {
     /// of other pages, up to a sixteenth.
     pub fn give_treelet(
         &self,
-        place: PageNo,
+        page_no: PageNo,
         page: &Arc<CachedPage>,
         soon: bool,
         fill: impl FnOnce(&mut Treelet),
     ) {
-        self.lock(place).attach(place, page, None, soon, fill);
+        self.lock(page_no).attach(page_no, page, None, soon, fill);
     }
 
-    /// Hangs the excerpt of a treelet for this group on a page for the current batch, if the page is still here. Those of earlier
+    /// Hangs the partial of a treelet for this group on a page for the current batch, if the page is still here. Those of earlier
     /// batches leave for it, and pages up to an eighth of the budget. False when there was no room.
-    pub fn give_excerpt(
+    pub fn give_partial_treelet(
         &self,
-        place: PageNo,
+        page_no: PageNo,
         page: &Arc<CachedPage>,
         treelet: &Treelet,
-        group: u8,
+        bucket: u8,
     ) -> bool {
-        self.lock(place).attach_excerpt(place, page, treelet, group)
+        self.lock(page_no).attach_partial(page_no, page, treelet, bucket)
     }
 
     /// A flush has moved a page: its treelet goes with it.
@@ -205,8 +205,8 @@ impl Cache {
     }
 
     /// Forgets the page of a place.
-    pub fn remove(&self, place: PageNo) {
-        let removed = self.lock(place).remove(place);
+    pub fn remove(&self, page_no: PageNo) {
+        let removed = self.lock(page_no).remove(page_no);
         // Freed outside of the lock.
         drop(removed);
     }
@@ -241,8 +241,8 @@ impl Cache {
     }
 
     #[inline]
-    fn lock(&self, place: PageNo) -> parking_lot::MutexGuard<'_, Shard> {
-        let mut shard = self.shards[shard_of(hash(place), self.shards.len())].0.lock();
+    fn lock(&self, page_no: PageNo) -> parking_lot::MutexGuard<'_, Shard> {
+        let mut shard = self.shards[shard_of(hash(page_no), self.shards.len())].0.lock();
         shard.begin(self.batch.load(Ordering::Relaxed));
         shard
     }

@@ -11,13 +11,13 @@ use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
-use crate::cuts::bits_behind;
+use crate::children::bits_after;
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, Known};
 
 /// What a session does to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Touch {
+pub struct KeyAccess {
     /// The key.
     pub key: Key,
     /// Is its old value read (and so part of the claim that a witness makes)?
@@ -28,7 +28,7 @@ pub struct Touch {
 
 /// What the fold saw at a touch.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct AccessResult {
     /// The value before.
     pub prior: Stored,
     /// Number of the new value's hash in the folder, [`pleach_core::fold::NO_HASH`] when none.
@@ -36,18 +36,18 @@ pub struct Seen {
 }
 
 /// A change that hangs over a page: newest state of its key in the view that is folded.
-pub type Patch = (Key, Stored);
+pub type PendingChange = (Key, Stored);
 
 /// A leaf page as it stands: what it holds, and what hangs over it.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing<'a> {
+pub struct PageState<'a> {
     /// Its prefix.
     pub at: &'a Prefix,
     /// The page; `None` for a prefix without one.
     pub leaf: Option<&'a LeafView<'a>>,
     /// Changes over the page, sorted, each key once.
-    pub patches: &'a [Patch],
-    /// Nodes of page + patches, where they are known.
+    pub pending: &'a [PendingChange],
+    /// Nodes of page + pending, where they are known.
     pub treelet: Option<Known<'a>>,
 }
 
@@ -58,13 +58,13 @@ pub fn capture_levels(at: &Prefix) -> u8 {
 
 /// Puts a page into the folder as one fold with floor `at.len()`, between `begin` and `end` calls
 /// of the caller; `capture` are the levels that it captures. `touches` are sorted, lie below the
-/// page's prefix, and each key is there once. Pushes one [`Seen`] for each touch.
+/// page's prefix, and each key is there once. Pushes one [`AccessResult`] for each touch.
 pub fn fold_leaf<H: Hasher>(
     folder: &mut Folder<H>,
-    page: &Standing<'_>,
+    page: &PageState<'_>,
     capture: u8,
-    touches: &[Touch],
-    seen: &mut Vec<Seen>,
+    accesses: &[KeyAccess],
+    results: &mut Vec<AccessResult>,
 ) {
     let stored = page.leaf.map_or(0, LeafView::levels);
     let mut merge = Merge {
@@ -74,12 +74,12 @@ pub fn fold_leaf<H: Hasher>(
         stored,
         bottom: capture.max(stored),
         cell: 0,
-        patches: page.patches,
-        touches,
+        pending: page.pending,
+        accesses,
     };
-    merge.visit(folder, 0, 0, seen);
+    merge.visit(folder, 0, 0, results);
     debug_assert!(
-        merge.patches.is_empty() && merge.touches.is_empty(),
+        merge.pending.is_empty() && merge.accesses.is_empty(),
         "all changes lie below the page"
     );
 }
@@ -90,15 +90,15 @@ pub fn fold_leaf<H: Hasher>(
 ///
 /// # Panics
 /// When a fold or a tile is open.
-pub fn fold_tile<H: Hasher>(
+pub fn fold_path_block<H: Hasher>(
     folder: &mut Folder<H>,
     tiles: &mut Tiles<H>,
-    page: &Standing<'_>,
-    touches: &[Touch],
-    seen: &mut Vec<Seen>,
+    page: &PageState<'_>,
+    accesses: &[KeyAccess],
+    results: &mut Vec<AccessResult>,
 ) -> Option<usize> {
     let own = page.treelet?.node(heap_index(0, 0))?;
-    if kind(own) != NodeKind::Internal || touches.is_empty() || capture_levels(page.at) == 0 {
+    if kind(own) != NodeKind::Internal || accesses.is_empty() || capture_levels(page.at) == 0 {
         return None;
     }
     let mut merge = Merge {
@@ -108,12 +108,12 @@ pub fn fold_tile<H: Hasher>(
         stored: page.leaf.map_or(0, LeafView::levels),
         bottom: treelet::LEVELS,
         cell: 0,
-        patches: page.patches,
-        touches,
+        pending: page.pending,
+        accesses,
     };
     let top = tiles.begin();
-    merge.descend(&mut Descent { folder, tiles, seen }, top, 0, 0);
-    debug_assert!(merge.touches.is_empty(), "all touches lie below the page");
+    merge.descend(&mut Descent { folder, tiles, results }, top, 0, 0);
+    debug_assert!(merge.accesses.is_empty(), "all accesses lie below the page");
     Some(tiles.end())
 }
 
@@ -129,7 +129,7 @@ pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
 struct Descent<'a, H> {
     folder: &'a mut Folder<H>,
     tiles: &'a mut Tiles<H>,
-    seen: &'a mut Vec<Seen>,
+    results: &'a mut Vec<AccessResult>,
 }
 
 struct Merge<'a> {
@@ -141,8 +141,8 @@ struct Merge<'a> {
     /// Groups of this level are expanded whole.
     bottom: u8,
     cell: usize,
-    patches: &'a [Patch],
-    touches: &'a [Touch],
+    pending: &'a [PendingChange],
+    accesses: &'a [KeyAccess],
 }
 
 impl<'a> Merge<'a> {
@@ -153,27 +153,27 @@ impl<'a> Merge<'a> {
         folder: &mut Folder<H>,
         level: u8,
         bits: u8,
-        seen: &mut Vec<Seen>,
+        results: &mut Vec<AccessResult>,
     ) {
-        let touched =
-            self.touches.first().is_some_and(|touch| self.bits_of(&touch.key, level) == bits);
+        let accessed =
+            self.accesses.first().is_some_and(|access| self.bits_of(&access.key, level) == bits);
         match self.node(level, bits).map(|node| (node, kind(node))) {
             // A leaf node may have to become a terminal: it goes in as a key.
-            Some((_, NodeKind::Leaf)) => return self.expand(folder, level, bits, seen),
-            Some((_, NodeKind::Terminator)) if touched => {
-                return self.expand(folder, level, bits, seen);
+            Some((_, NodeKind::Leaf)) => return self.expand(folder, level, bits, results),
+            Some((_, NodeKind::Terminator)) if accessed => {
+                return self.expand(folder, level, bits, results);
             }
-            Some((node, _)) if !touched => {
+            Some((node, _)) if !accessed => {
                 folder.subtrie(&self.at.descendant(level, bits), node);
                 return self.pass(level, bits);
             }
             _ => {}
         }
         if level == self.bottom {
-            return self.expand(folder, level, bits, seen);
+            return self.expand(folder, level, bits, results);
         }
-        self.visit(folder, level + 1, bits << 1, seen);
-        self.visit(folder, level + 1, bits << 1 | 1, seen);
+        self.visit(folder, level + 1, bits << 1, results);
+        self.visit(folder, level + 1, bits << 1 | 1, results);
     }
 
     /// Puts what is below a touched internal node into its block, and what is touched there into
@@ -181,10 +181,12 @@ impl<'a> Merge<'a> {
     fn descend<H: Hasher>(&mut self, to: &mut Descent<'_, H>, inner: Inner, level: u8, bits: u8) {
         let level = level + 1;
         for (side, bits) in [(Side::Left, bits << 1), (Side::Right, bits << 1 | 1)] {
-            let touched =
-                self.touches.first().is_some_and(|touch| self.bits_of(&touch.key, level) == bits);
+            let accessed = self
+                .accesses
+                .first()
+                .is_some_and(|access| self.bits_of(&access.key, level) == bits);
             match self.known(level, bits) {
-                Some(node) if !touched => to.tiles.known(inner, side, node),
+                Some(node) if !accessed => to.tiles.known(inner, side, node),
                 Some(node) if level < self.bottom && kind(node) == NodeKind::Internal => {
                     let below = to.tiles.inner(inner, side);
                     self.descend(to, below, level, bits);
@@ -193,61 +195,61 @@ impl<'a> Merge<'a> {
                 _ => {
                     let position = self.at.descendant(level, bits);
                     to.folder.begin_capturing(position.len(), self.bottom - level);
-                    self.skip_patches(level, bits);
-                    self.expand(to.folder, level, bits, to.seen);
+                    self.skip_pending(level, bits);
+                    self.expand(to.folder, level, bits, to.results);
                     let fold = to.folder.end().expect("keys are given by key");
-                    to.tiles.group(inner, side, fold, touched);
+                    to.tiles.group(inner, side, fold, accessed);
                 }
             }
         }
         to.tiles.leave(inner);
     }
 
-    /// The node of page + patches at a position, where it is known; patches in any position.
+    /// The node of page + pending at a position, where it is known; pending in any position.
     #[inline]
     fn known(&self, level: u8, bits: u8) -> Option<&'a Node> {
         if let Some(node) = self.treelet.and_then(|known| known.node(heap_index(level, bits))) {
             return Some(node);
         }
         let leaf = self.leaf.filter(|_| level == self.stored)?;
-        let patched = self.patches.iter().any(|patch| self.bits_of(&patch.0, level) == bits);
-        (!patched).then(|| &leaf.nodes()[usize::from(bits)])
+        let is_pending = self.pending.iter().any(|pending| self.bits_of(&pending.0, level) == bits);
+        (!is_pending).then(|| &leaf.nodes()[usize::from(bits)])
     }
 
-    /// Passes over the patches before a position.
-    fn skip_patches(&mut self, level: u8, bits: u8) {
-        let before = |patch: &&Patch| self.bits_of(&patch.0, level) < bits;
-        let count = self.patches.iter().take_while(before).count();
-        self.patches = &self.patches[count..];
+    /// Passes over the pending before a position.
+    fn skip_pending(&mut self, level: u8, bits: u8) {
+        let before = |pending: &&PendingChange| self.bits_of(&pending.0, level) < bits;
+        let count = self.pending.iter().take_while(before).count();
+        self.pending = &self.pending[count..];
     }
 
     /// The bits of a key behind the page's prefix.
     #[inline]
     fn bits_of(&self, key: &Key, level: u8) -> u8 {
-        let bits = u64::from(bits_behind(key, self.at.len()));
+        let bits = u64::from(bits_after(key, self.at.len()));
         #[expect(clippy::cast_possible_truncation, reason = "as few bits as levels")]
         let bits = (bits >> (32 - level)) as u8;
         bits
     }
 
-    /// The node of page + patches at a position, where it is known.
+    /// The node of page + pending at a position, where it is known.
     #[inline]
     fn node(&self, level: u8, bits: u8) -> Option<&'a Node> {
-        let standing = self.treelet.filter(|_| level <= treelet::LEVELS);
-        if let Some(node) = standing.and_then(|known| known.node(heap_index(level, bits))) {
+        let as_of_now = self.treelet.filter(|_| level <= treelet::LEVELS);
+        if let Some(node) = as_of_now.and_then(|known| known.node(heap_index(level, bits))) {
             return Some(node);
         }
         let leaf = self.leaf.filter(|_| level == self.stored && level > 0)?;
-        let patched =
-            self.patches.first().is_some_and(|patch| self.bits_of(&patch.0, level) == bits);
-        (!patched).then(|| &leaf.nodes()[usize::from(bits)])
+        let is_pending =
+            self.pending.first().is_some_and(|pending| self.bits_of(&pending.0, level) == bits);
+        (!is_pending).then(|| &leaf.nodes()[usize::from(bits)])
     }
 
-    /// Passes over the patches below a position: its node includes them.
+    /// Passes over the pending below a position: its node includes them.
     fn pass(&mut self, level: u8, bits: u8) {
-        let below = |patch: &&Patch| self.bits_of(&patch.0, level) == bits;
-        let count = self.patches.iter().take_while(below).count();
-        self.patches = &self.patches[count..];
+        let below = |pending: &&PendingChange| self.bits_of(&pending.0, level) == bits;
+        let count = self.pending.iter().take_while(below).count();
+        self.pending = &self.pending[count..];
     }
 
     /// Puts every key below a position into the folder.
@@ -256,7 +258,7 @@ impl<'a> Merge<'a> {
         folder: &mut Folder<H>,
         level: u8,
         bits: u8,
-        seen: &mut Vec<Seen>,
+        results: &mut Vec<AccessResult>,
     ) {
         let position = &self.at.descendant(level, bits);
         if let Some(leaf) = self.leaf {
@@ -264,36 +266,36 @@ impl<'a> Merge<'a> {
         }
         let mut change = self.next_change(position);
         while let Some(key) = self.cell_key(position) {
-            // Most cells have neither patch nor touch: they go in at the price of one comparison.
+            // Most cells have neither pending nor touch: they go in at the price of one comparison.
             while let Some(at) = change.filter(|at| precedes(at, &key)) {
-                self.changed(folder, &at, None, seen);
+                self.changed(folder, &at, None, results);
                 change = self.next_change(position);
             }
             let cell = self.leaf.expect("a cell of this page").cell(self.cell);
             self.cell += 1;
             if change == Some(key) {
-                self.changed(folder, &key, Some(cell), seen);
+                self.changed(folder, &key, Some(cell), results);
                 change = self.next_change(position);
             } else {
                 folder.untouched(&key, cell_value(&cell));
             }
         }
         while let Some(at) = change {
-            self.changed(folder, &at, None, seen);
+            self.changed(folder, &at, None, results);
             change = self.next_change(position);
         }
     }
 
-    /// The next key below `position` that has a patch or a touch.
+    /// The next key below `position` that has a pending or a touch.
     fn next_change(&self, position: &Prefix) -> Option<Key> {
-        let patch = self.patches.first().map(|patch| patch.0);
-        let touch = self.touches.first().map(|touch| touch.key);
-        let next = match (patch, touch) {
-            (Some(patch), Some(touch)) => {
-                if precedes(&touch, &patch) {
-                    touch
+        let pending = self.pending.first().map(|pending| pending.0);
+        let access = self.accesses.first().map(|access| access.key);
+        let next = match (pending, access) {
+            (Some(pending), Some(access)) => {
+                if precedes(&access, &pending) {
+                    access
                 } else {
-                    patch
+                    pending
                 }
             }
             (one, other) => one.or(other)?,
@@ -301,42 +303,42 @@ impl<'a> Merge<'a> {
         position.covers(&next).then_some(next)
     }
 
-    /// One key with a patch or a touch.
+    /// One key with a pending or a touch.
     fn changed<H: Hasher>(
         &mut self,
         folder: &mut Folder<H>,
         key: &Key,
         cell: Option<Cell<'_>>,
-        seen: &mut Vec<Seen>,
+        results: &mut Vec<AccessResult>,
     ) {
-        let patch = self.patches.first().filter(|patch| patch.0 == *key);
-        let touch = self.touches.first().filter(|touch| touch.key == *key);
-        if patch.is_some() {
-            self.patches = &self.patches[1..];
+        let pending = self.pending.first().filter(|pending| pending.0 == *key);
+        let access = self.accesses.first().filter(|access| access.key == *key);
+        if pending.is_some() {
+            self.pending = &self.pending[1..];
         }
-        let old = match (patch, &cell) {
-            (Some(patch), _) => patch.1.fold_value(),
+        let old = match (pending, &cell) {
+            (Some(pending), _) => pending.1.fold_value(),
             (None, Some(cell)) => Some(cell_value(cell)),
             (None, None) => None,
         };
-        let Some(touch) = touch else {
+        let Some(access) = access else {
             if let Some(value) = old {
                 folder.untouched(key, value);
             }
             return;
         };
-        self.touches = &self.touches[1..];
-        let change = match &touch.writes {
+        self.accesses = &self.accesses[1..];
+        let change = match &access.writes {
             None => Change::Keep,
             Some(stored) => stored.fold_value().map_or(Change::Delete, Change::Put),
         };
         let put = folder.accessed(key, old, change);
-        let prior = match (patch, cell) {
-            (Some(patch), _) => patch.1.clone(),
+        let prior = match (pending, cell) {
+            (Some(pending), _) => pending.1.clone(),
             (None, Some(cell)) => Stored::from_cell(cell),
             (None, None) => Stored::Absent,
         };
-        seen.push(Seen { prior, put });
+        results.push(AccessResult { prior, put });
     }
 
     fn cell_key(&self, position: &Prefix) -> Option<Key> {

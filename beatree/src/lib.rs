@@ -9,8 +9,9 @@
 
 pub mod build;
 pub mod cache;
-pub mod cuts;
+pub mod children;
 pub mod grace;
+pub mod index;
 pub mod leaf_fold;
 pub mod load;
 pub mod page_no;
@@ -19,13 +20,12 @@ pub mod region;
 pub mod space;
 pub mod split;
 pub mod stored;
-pub mod top;
 pub mod treelet;
 pub mod value;
 
-pub use cuts::{Cut, Cuts};
+pub use children::{ChildRef, ChildTable};
+pub use index::RegionIndex;
 pub use page_no::PageNo;
 pub use region::{Region, RegionState};
 pub use stored::Stored;
-pub use top::Top;
 pub use value::Value;

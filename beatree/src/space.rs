@@ -144,15 +144,15 @@ impl Space {
     pub fn from_used(
         geometry: Geometry,
         segments: u32,
-        places: impl IntoIterator<Item = PageNo>,
+        used: impl IntoIterator<Item = PageNo>,
     ) -> Result<Self, SpaceError> {
         let mut space = Self::new(geometry);
         let pages = space.pages_with(segments)?;
         space.used.grow(pages);
         space.retired.grow(pages);
         space.used_in.resize(segments as usize, 0);
-        for place in places {
-            space.mark_used(place)?;
+        for page in used {
+            space.mark_used(page)?;
         }
         Ok(space)
     }
@@ -168,8 +168,8 @@ impl Space {
     }
 
     /// Is this page in use or pending? False behind the end of the file.
-    pub fn is_used(&self, place: PageNo) -> bool {
-        place.get() < self.pages() && self.used.get(place.get())
+    pub fn is_used(&self, page: PageNo) -> bool {
+        page.get() < self.pages() && self.used.get(page.get())
     }
 
     /// Hands out `count` pages as runs in address order, no two of them adjacent; `out` is replaced.
@@ -213,18 +213,18 @@ impl Space {
     ///
     /// # Panics
     /// When the stamp is below an earlier one.
-    pub fn retire(&mut self, places: &[PageNo], stamp: u64) -> Result<(), SpaceError> {
+    pub fn retire(&mut self, pages: &[PageNo], stamp: u64) -> Result<(), SpaceError> {
         let mut outcome = Ok(());
         let mut done = 0;
-        for &place in places {
-            outcome = self.retire_one(place);
+        for &page in pages {
+            outcome = self.retire_one(page);
             if outcome.is_err() {
                 break;
             }
             done += 1;
         }
         if done > 0 {
-            self.pending.add(stamp, places[..done].iter().copied());
+            self.pending.add(stamp, pages[..done].iter().copied());
         }
         outcome
     }
@@ -233,34 +233,34 @@ impl Space {
     /// retired until then becomes holes. Gives their number.
     pub fn release(&mut self, stamp: u64) -> u32 {
         let before = self.retired_count;
-        while let Some(places) = self.pending.take(stamp) {
-            for place in places {
-                self.retired.clear(place.get());
+        while let Some(pages) = self.pending.take(stamp) {
+            for page in pages {
+                self.retired.clear(page.get());
                 self.retired_count -= 1;
-                self.make_hole(place);
+                self.make_hole(page);
             }
         }
         before - self.retired_count
     }
 
     /// Recovery: a location record says that this page is in use.
-    pub fn mark_used(&mut self, place: PageNo) -> Result<(), SpaceError> {
-        self.check_inside(place)?;
-        if self.used.get(place.get()) {
-            return Err(SpaceError::AlreadyUsed { place: place.into() });
+    pub fn mark_used(&mut self, page: PageNo) -> Result<(), SpaceError> {
+        self.check_inside(page)?;
+        if self.used.get(page.get()) {
+            return Err(SpaceError::AlreadyUsed { page: page.into() });
         }
-        self.used.set(place.get());
+        self.used.set(page.get());
         self.used_count += 1;
-        *self.used_near(place.get()) += 1;
-        self.frontier = self.frontier.max(place.get() + 1);
+        *self.used_near(page.get()) += 1;
+        self.frontier = self.frontier.max(page.get() + 1);
         Ok(())
     }
 
     /// A page is free at once: in recovery, where nobody reads, and for pages allocated but never
     /// published.
-    pub fn mark_free(&mut self, place: PageNo) -> Result<(), SpaceError> {
-        self.check_owned(place)?;
-        self.make_hole(place);
+    pub fn mark_free(&mut self, page: PageNo) -> Result<(), SpaceError> {
+        self.check_owned(page)?;
+        self.make_hole(page);
         Ok(())
     }
 
@@ -294,8 +294,8 @@ impl Space {
     }
 
     /// The count of the segment that a place lies in.
-    fn used_near(&mut self, place: u32) -> &mut u32 {
-        &mut self.used_in[(place / self.geometry.segment_pages) as usize]
+    fn used_near(&mut self, page: u32) -> &mut u32 {
+        &mut self.used_in[(page / self.geometry.segment_pages) as usize]
     }
 
     /// Pages of a file of so many segments.
@@ -397,36 +397,36 @@ impl Space {
         self.used_count += count;
     }
 
-    fn make_hole(&mut self, place: PageNo) {
-        self.used.clear(place.get());
+    fn make_hole(&mut self, page: PageNo) {
+        self.used.clear(page.get());
         self.used_count -= 1;
-        *self.used_near(place.get()) -= 1;
+        *self.used_near(page.get()) -= 1;
     }
 
-    fn retire_one(&mut self, place: PageNo) -> Result<(), SpaceError> {
-        self.check_owned(place)?;
-        self.retired.set(place.get());
+    fn retire_one(&mut self, page: PageNo) -> Result<(), SpaceError> {
+        self.check_owned(page)?;
+        self.retired.set(page.get());
         self.retired_count += 1;
         Ok(())
     }
 
     /// In use, and not given up.
-    fn check_owned(&self, place: PageNo) -> Result<(), SpaceError> {
-        self.check_inside(place)?;
-        if !self.used.get(place.get()) {
-            return Err(SpaceError::NotUsed { place: place.into() });
+    fn check_owned(&self, page: PageNo) -> Result<(), SpaceError> {
+        self.check_inside(page)?;
+        if !self.used.get(page.get()) {
+            return Err(SpaceError::NotUsed { page: page.into() });
         }
-        if self.retired.get(place.get()) {
-            return Err(SpaceError::AlreadyRetired { place: place.into() });
+        if self.retired.get(page.get()) {
+            return Err(SpaceError::AlreadyRetired { page: page.into() });
         }
         Ok(())
     }
 
-    fn check_inside(&self, place: PageNo) -> Result<(), SpaceError> {
-        if place.get() < self.pages() {
+    fn check_inside(&self, page: PageNo) -> Result<(), SpaceError> {
+        if page.get() < self.pages() {
             Ok(())
         } else {
-            Err(SpaceError::OutsideFile { place: place.into(), pages: self.pages().into() })
+            Err(SpaceError::OutsideFile { page: page.into(), pages: self.pages().into() })
         }
     }
 }

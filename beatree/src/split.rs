@@ -5,8 +5,8 @@ use std::sync::Arc;
 use parking_lot::RwLockWriteGuard;
 use pleach_core::Hasher;
 
+use crate::index::RegionIndex;
 use crate::region::{Region, RegionState};
-use crate::top::Top;
 
 /// A region that is to be split, held for writing until its halves are published.
 pub type Split<'a> = (&'a Arc<Region>, RwLockWriteGuard<'a, RegionState>);
@@ -19,24 +19,24 @@ pub type Split<'a> = (&'a Arc<Region>, RwLockWriteGuard<'a, RegionState>);
 ///
 /// # Panics
 /// When a region is not in the index.
-pub fn split_held<H: Hasher>(top: &Top, split: &mut [Split<'_>]) -> Top {
-    let mut places: Vec<(usize, &mut Split<'_>)> =
-        split.iter_mut().map(|split| (top.find(split.0.prefix().first_key()), split)).collect();
-    places.sort_unstable_by_key(|(place, _)| *place);
-    let mut regions = Vec::with_capacity(top.regions().len() + 2 * places.len());
+pub fn split_held<H: Hasher>(index: &RegionIndex, split: &mut [Split<'_>]) -> RegionIndex {
+    let mut found: Vec<(usize, &mut Split<'_>)> =
+        split.iter_mut().map(|split| (index.find(split.0.prefix().first_key()), split)).collect();
+    found.sort_unstable_by_key(|(at, _)| *at);
+    let mut regions = Vec::with_capacity(index.regions().len() + 2 * found.len());
     let mut from = 0;
-    for (place, (region, state)) in places {
-        assert!(Arc::ptr_eq(region, &top.regions()[place]), "a region of the index is split");
-        regions.extend_from_slice(&top.regions()[from..place]);
+    for (at, (region, state)) in found {
+        assert!(Arc::ptr_eq(region, &index.regions()[at]), "a region of the index is split");
+        regions.extend_from_slice(&index.regions()[from..at]);
         regions.extend(state.take_apart::<H>().into_iter().map(Arc::new));
-        from = place + 1;
+        from = at + 1;
     }
-    regions.extend_from_slice(&top.regions()[from..]);
-    Top::new(regions)
+    regions.extend_from_slice(&index.regions()[from..]);
+    RegionIndex::new(regions)
 }
 
 /// The same for regions that nobody else can see.
-pub fn split_regions<H: Hasher>(top: &Top, split: &[Arc<Region>]) -> Top {
+pub fn split_regions<H: Hasher>(index: &RegionIndex, split: &[Arc<Region>]) -> RegionIndex {
     let mut held: Vec<Split<'_>> = split.iter().map(|region| (region, region.write())).collect();
-    split_held::<H>(top, &mut held)
+    split_held::<H>(index, &mut held)
 }

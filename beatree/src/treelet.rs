@@ -64,7 +64,7 @@ impl Treelet {
 
     /// Asks for the memory of a node that will be written.
     #[inline]
-    pub fn prefetch_node(&self, index: u8) {
+    pub fn cpu_prefetch_node(&self, index: u8) {
         prefetch(&self.nodes[usize::from(index)..=usize::from(index)]);
     }
 
@@ -87,12 +87,12 @@ impl Treelet {
         }
     }
 
-    /// Takes over what an excerpt knows, and where it stands.
-    pub fn begin_with(&mut self, excerpt: &Excerpt) {
+    /// Takes over what an partial knows, and where it stands.
+    pub fn begin_with(&mut self, partial: &PartialTreelet) {
         self.forget();
-        self.as_of = excerpt.as_of;
+        self.as_of = partial.as_of;
         for index in 0..=heap_index(LEVELS, u8::MAX >> (8 - LEVELS)) {
-            if let Some(node) = excerpt.known().node(index) {
+            if let Some(node) = partial.known().node(index) {
                 self.set(index, node);
             }
         }
@@ -107,33 +107,33 @@ impl Treelet {
 /// The part of a treelet that one key needs: all that is known some levels down, and below that
 /// what is on the way to the key's group and beside it. It takes a third of a treelet's memory.
 #[derive(Debug)]
-pub struct Excerpt {
+pub struct PartialTreelet {
     as_of: u64,
     known: u64,
     /// The known ones, in order, at the front.
-    nodes: Box<[Node; EXCERPT]>,
+    nodes: Box<[Node; PARTIAL]>,
 }
 
-/// Levels of which an excerpt has all.
+/// Levels of which an partial has all.
 const WHOLE: u8 = 3;
 /// Positions of these levels, and below one of the lowest of them.
-const EXCERPT: usize = (1 << (WHOLE + 1)) - 1 + (1 << (LEVELS - WHOLE + 1)) - 2;
+const PARTIAL: usize = (1 << (WHOLE + 1)) - 1 + (1 << (LEVELS - WHOLE + 1)) - 2;
 
-impl Excerpt {
+impl PartialTreelet {
     /// Bytes of its nodes.
-    pub const BYTES: usize = EXCERPT * size_of::<Node>();
+    pub const BYTES: usize = PARTIAL * size_of::<Node>();
 
     /// One that knows nothing.
     pub fn empty() -> Self {
-        Self { as_of: u64::MAX, known: 0, nodes: Box::new([TERMINATOR; EXCERPT]) }
+        Self { as_of: u64::MAX, known: 0, nodes: Box::new([TERMINATOR; PARTIAL]) }
     }
 
     /// Knows what a fold of this group needs, and nothing else.
-    pub fn set(&mut self, treelet: &Treelet, group: u8) {
+    pub fn set(&mut self, treelet: &Treelet, bucket: u8) {
         let mut wanted: u64 = (1 << heap_index(WHOLE + 1, 0)) - 1;
         for level in WHOLE + 1..=LEVELS {
             let below = 1 << (level - WHOLE);
-            let first = heap_index(level, group >> (LEVELS - WHOLE) << (level - WHOLE));
+            let first = heap_index(level, bucket >> (LEVELS - WHOLE) << (level - WHOLE));
             wanted |= ((1 << below) - 1) << first;
         }
         let known = treelet.known & wanted;
@@ -177,13 +177,13 @@ impl<'a> Known<'a> {
 
     /// Asks for the memory that a fold of this group reads: the way down to it, and what lies
     /// beside.
-    pub fn prefetch(&self, group: u8) {
+    pub fn cpu_prefetch(&self, bucket: u8) {
         if self.packed {
             return prefetch(self.nodes.as_flattened());
         }
         for level in 1..=LEVELS {
             // Siblings lie side by side, the left one at an odd index.
-            let left = (heap_index(level, group >> (LEVELS - level)) - 1) | 1;
+            let left = (heap_index(level, bucket >> (LEVELS - level)) - 1) | 1;
             prefetch(self.nodes[usize::from(left)..=usize::from(left) + 1].as_flattened());
         }
     }

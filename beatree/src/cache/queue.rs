@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub(super) page: Option<Arc<CachedPage>>,
     /// The page's: its memory is asked for before it is looked at.
     pub(super) guess: CellGuess,
-    pub(super) place: PageNo,
+    pub(super) page_no: PageNo,
     pub(super) tag: u32,
     /// The last round of its shard in which it was held for a batch; 0 is none.
     pub(super) round: u64,
@@ -41,7 +41,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(
-        place: PageNo,
+        page_no: PageNo,
         tag: u32,
         page: Option<Arc<CachedPage>>,
         queue: Queue,
@@ -50,7 +50,7 @@ impl Entry {
         Self {
             page,
             guess,
-            place,
+            page_no,
             tag,
             round: 0,
             newer: NONE,

@@ -12,8 +12,8 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// Neighbouring places go to different shards and slots.
 #[inline]
-pub(super) fn hash(place: PageNo) -> u64 {
-    (u64::from(place) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+pub(super) fn hash(page_no: PageNo) -> u64 {
+    (u64::from(page_no) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The shard of a hash: from its top bits.
@@ -56,7 +56,7 @@ impl Table {
 
     /// Asks for the memory where [`Table::find`] looks first.
     #[inline]
-    pub(super) fn prefetch(&self, hash: u64) {
+    pub(super) fn cpu_prefetch(&self, hash: u64) {
         if !self.0.is_empty() {
             let slot = slot_of(hash, self.0.len());
             prefetch(&self.0[slot..=slot]);

@@ -8,7 +8,7 @@ use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::prefix::{Prefix, bit};
 use pleach_core::{Hasher, Node};
 
-use crate::cuts::{Cut, Cuts};
+use crate::children::{ChildRef, ChildTable};
 use crate::region::Region;
 
 /// Regions folded at once.
@@ -18,7 +18,7 @@ const BATCH: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BuiltLeaf {
     /// Prefix, place and tag.
-    pub cut: Cut,
+    pub child: ChildRef,
     /// The node at the prefix.
     pub node: Node,
 }
@@ -29,17 +29,17 @@ pub struct BuiltLeaf {
 /// # Panics
 /// When the pages do not tile the key space.
 pub fn regions<H: Hasher>(pages: &[BuiltLeaf], changed: u64) -> (Vec<Arc<Region>>, Node) {
-    let groups = groups(pages);
-    let mut regions = Vec::with_capacity(groups.len());
-    let mut nodes = Vec::with_capacity(groups.len());
+    let branches = branches(pages);
+    let mut regions = Vec::with_capacity(branches.len());
+    let mut nodes = Vec::with_capacity(branches.len());
     let mut folder = Folder::<H>::new();
-    for batch in groups.chunks(BATCH) {
+    for batch in branches.chunks(BATCH) {
         folder.clear();
         let folds: Vec<usize> = batch
             .iter()
             .map(|(prefix, range)| {
                 let children =
-                    pages[range.clone()].iter().map(|page| (&page.cut.prefix, &page.node));
+                    pages[range.clone()].iter().map(|page| (&page.child.prefix, &page.node));
                 push(&mut folder, prefix, children)
             })
             .collect();
@@ -51,7 +51,7 @@ pub fn regions<H: Hasher>(pages: &[BuiltLeaf], changed: u64) -> (Vec<Arc<Region>
         }
     }
     folder.clear();
-    let prefixes = groups.iter().map(|(prefix, _)| prefix);
+    let prefixes = branches.iter().map(|(prefix, _)| prefix);
     let fold = push(&mut folder, &Prefix::ROOT, prefixes.zip(&nodes));
     folder.run();
     (regions, folder.node(fold))
@@ -70,13 +70,13 @@ fn push<'a, H: Hasher>(
 }
 
 fn region(prefix: &Prefix, pages: &[BuiltLeaf], own: Node, changed: u64) -> Region {
-    let cuts: Vec<Cut> = pages.iter().map(|page| page.cut).collect();
+    let children: Vec<ChildRef> = pages.iter().map(|page| page.child).collect();
     let nodes = pages.iter().map(|page| page.node).collect();
-    Region::bulk_loaded(Cuts::new(*prefix, &cuts), nodes, own, changed)
+    Region::bulk_loaded(ChildTable::new(*prefix, &children), nodes, own, changed)
 }
 
 /// The shallowest prefixes with at most [`MAX_ENTRIES`] of the pages each.
-fn groups(pages: &[BuiltLeaf]) -> Vec<(Prefix, Range<usize>)> {
+fn branches(pages: &[BuiltLeaf]) -> Vec<(Prefix, Range<usize>)> {
     let mut done = Vec::new();
     let mut todo = vec![(Prefix::ROOT, 0..pages.len())];
     while let Some((prefix, range)) = todo.pop() {
@@ -85,7 +85,7 @@ fn groups(pages: &[BuiltLeaf]) -> Vec<(Prefix, Range<usize>)> {
             continue;
         }
         let depth = prefix.len();
-        let right = |page: &BuiltLeaf| bit(page.cut.prefix.first_key(), depth);
+        let right = |page: &BuiltLeaf| bit(page.child.prefix.first_key(), depth);
         let middle = range.start + pages[range.clone()].partition_point(|page| !right(page));
         todo.push((prefix.child(true), middle..range.end));
         todo.push((prefix.child(false), range.start..middle));
@@ -96,7 +96,7 @@ fn groups(pages: &[BuiltLeaf]) -> Vec<(Prefix, Range<usize>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::Top;
+    use crate::index::RegionIndex;
     use pleach_core::{Blake3, TERMINATOR};
 
     #[test]
@@ -114,7 +114,7 @@ mod tests {
             let pages: Vec<BuiltLeaf> = prefixes
                 .iter()
                 .map(|prefix| BuiltLeaf {
-                    cut: Cut { prefix: *prefix, place: None, tag: 0 },
+                    child: ChildRef { prefix: *prefix, page: None, tag: 0 },
                     node: TERMINATOR,
                 })
                 .collect();
@@ -124,7 +124,7 @@ mod tests {
             let children: usize = regions.iter().map(|region| region.read().children().len()).sum();
             assert_eq!(children, pages.len());
             // It checks the tiling.
-            drop(Top::new(regions));
+            drop(RegionIndex::new(regions));
         }
     }
 }

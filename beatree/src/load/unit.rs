@@ -110,7 +110,7 @@ impl<'a> Unit<'a> {
         self.record(index).cell()
     }
 
-    /// Cuts the pairs into pages, as [`crate::build::plan`] does; the prefixes tile the unit's.
+    /// ChildTable the pairs into pages, as [`crate::build::plan`] does; the prefixes tile the unit's.
     pub fn plan(&self) -> Vec<Planned> {
         let mut planned = Vec::new();
         let mut todo = vec![Planned { prefix: self.prefix, cells: 0..self.slots.len() }];

@@ -23,11 +23,11 @@
 //!
 //! ```
 //! use pleach_beatree::region::{Applied, Region};
-//! use pleach_beatree::{Cut, Cuts, Stored};
+//! use pleach_beatree::{ChildRef, ChildTable, Stored};
 //! use pleach_core::prefix::Prefix;
 //!
 //! // One child, the whole key space, without a page so far.
-//! let children = Cuts::new(Prefix::ROOT, &[Cut { prefix: Prefix::ROOT, place: None, tag: 0 }]);
+//! let children = ChildTable::new(Prefix::ROOT, &[ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 }]);
 //! let region = Region::bulk_loaded(children, vec![[0; 32]], [0; 32], 0);
 //!
 //! // Commit 1 puts one key. Its node comes from the fold that ran before.
@@ -57,7 +57,7 @@ mod relocate;
 mod state;
 mod take_apart;
 
-pub use nodes::{NodeFile, NodePlace, Nodes, region_node};
+pub use nodes::{NodeFile, NodePage, Nodes, region_node};
 pub use pending::{Dropped, Pending};
 pub use relocate::{Relocated, Relocation};
 pub use state::{Applied, PendingGrowth, RegionImage, RegionState};
@@ -67,7 +67,7 @@ use pleach_core::lanes::prefetch;
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Node};
 
-use crate::cuts::Cuts;
+use crate::children::ChildTable;
 
 /// A region: a prefix, and behind a lock what hangs below it.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Region {
     ///
     /// # Panics
     /// When there is not one node a child.
-    pub fn bulk_loaded(children: Cuts, nodes: Vec<Node>, own: Node, commit: u64) -> Self {
+    pub fn bulk_loaded(children: ChildTable, nodes: Vec<Node>, own: Node, commit: u64) -> Self {
         Self::from_state(RegionState::bulk_loaded(children, nodes, own, commit))
     }
 
@@ -100,7 +100,7 @@ impl Region {
 
     /// Asks for the memory that a lookup reads first.
     #[inline]
-    pub fn prefetch(&self) {
+    pub fn cpu_prefetch(&self) {
         prefetch(core::slice::from_ref(self));
     }
 

@@ -8,7 +8,7 @@ use pleach_core::fold::Folder;
 use pleach_core::{Hasher, Node};
 
 use super::RegionState;
-use crate::cuts::Cuts;
+use crate::children::ChildTable;
 use crate::page_no::page_offset;
 
 /// Where the nodes of a region's children are.
@@ -17,12 +17,12 @@ pub enum Nodes {
     /// In memory, one a child.
     Resident(Vec<Node>),
     /// In a branch page on the device.
-    Paged(NodePlace),
+    Paged(NodePage),
 }
 
 /// A branch page that holds a region's nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodePlace {
+pub struct NodePage {
     /// The file.
     pub file: NodeFile,
     /// Page number in it.
@@ -31,7 +31,7 @@ pub struct NodePlace {
     pub tag: u32,
 }
 
-impl NodePlace {
+impl NodePage {
     /// Where the page begins, in bytes from the start of its file.
     #[inline]
     pub const fn offset(&self) -> u64 {
@@ -54,7 +54,7 @@ pub enum NodeFile {
 ///
 /// # Panics
 /// Never for one node a child.
-pub fn region_node<H: Hasher>(children: &Cuts, nodes: &[Node]) -> Node {
+pub fn region_node<H: Hasher>(children: &ChildTable, nodes: &[Node]) -> Node {
     let mut folder = Folder::<H>::new();
     folder.begin(children.region().len());
     for (child, node) in children.iter().zip(nodes) {
@@ -83,7 +83,7 @@ impl RegionState {
 
     /// The branch page that nodes which are not in memory are in.
     #[inline]
-    pub fn paged_nodes(&self) -> Option<NodePlace> {
+    pub fn paged_nodes(&self) -> Option<NodePage> {
         match &self.nodes {
             Nodes::Resident(_) => None,
             Nodes::Paged(page) => Some(*page),
@@ -92,7 +92,7 @@ impl RegionState {
 
     /// Are the nodes out of memory, in this very page?
     #[inline]
-    pub fn nodes_are_in(&self, page: &NodePlace) -> bool {
+    pub fn nodes_are_in(&self, page: &NodePage) -> bool {
         matches!(&self.nodes, Nodes::Paged(at) if at == page)
     }
 
@@ -104,7 +104,7 @@ impl RegionState {
 
     /// A page on the device that holds exactly the nodes of now, wherever else they are.
     #[inline]
-    pub fn saved_page(&self) -> Option<NodePlace> {
+    pub fn saved_page(&self) -> Option<NodePage> {
         self.saved_page
     }
 
@@ -132,7 +132,7 @@ impl RegionState {
     }
 
     /// Lets the nodes leave memory: `page` holds exactly them. The treelet above them goes, too.
-    pub fn evict_nodes(&mut self, page: NodePlace) {
+    pub fn evict_nodes(&mut self, page: NodePage) {
         self.saved_page = Some(page);
         self.nodes = Nodes::Paged(page);
         self.treelet = None;
@@ -167,7 +167,7 @@ impl RegionState {
     /// A checkpoint has written the nodes of now to `page` of its image: that is where they leave to,
     /// or where they are if they are away. Gives the page of the spill file that is free now.
     #[must_use = "a page of the spill file is free"]
-    pub fn checkpointed(&mut self, page: NodePlace) -> Option<u64> {
+    pub fn checkpointed(&mut self, page: NodePage) -> Option<u64> {
         self.saved_page = Some(page);
         if let Nodes::Paged(at) = &mut self.nodes {
             *at = page;

@@ -14,7 +14,7 @@ use pleach_core::node::precedes;
 use pleach_core::prefix::Prefix;
 use pleach_core::search::{guess, lower_bound_bits};
 
-use crate::cuts::bits_behind;
+use crate::children::bits_after;
 use crate::stored::Stored;
 
 /// A committed change that is not in a page yet.
@@ -93,8 +93,8 @@ impl PendingChanges {
 
     /// Prefetches the leads that a search for a key looks at.
     #[inline]
-    pub(super) fn prefetch_leads(&self, key: &Key, depth: u16) {
-        let at = guess(bits_behind(key, depth), self.leads.len());
+    pub(super) fn cpu_prefetch_leads(&self, key: &Key, depth: u16) {
+        let at = guess(bits_after(key, depth), self.leads.len());
         // Off by half the root of their number: a line or two on either side.
         let end = (at + LEADS_AROUND).min(self.leads.len());
         prefetch(&self.leads[at.saturating_sub(LEADS_AROUND).min(end)..end]);
@@ -102,7 +102,7 @@ impl PendingChanges {
 
     /// Prefetches the first change at or after a key.
     #[inline]
-    pub(super) fn prefetch_change(&self, key: &Key, depth: u16) {
+    pub(super) fn cpu_prefetch_change(&self, key: &Key, depth: u16) {
         let at = self.first_from(key, depth);
         prefetch(&self.changes[at..(at + 1).min(self.changes.len())]);
     }
@@ -111,7 +111,7 @@ impl PendingChanges {
     #[inline]
     fn first_from(&self, key: &Key, depth: u16) -> usize {
         debug_assert_eq!(self.leads.len(), self.changes.len(), "one lead for each change");
-        let lead = bits_behind(key, depth);
+        let lead = bits_after(key, depth);
         let from = lower_bound_bits(lead, self.leads.len(), |at| self.leads[at] < lead);
         let same = self.leads[from..].iter().take_while(|other| **other == lead).count();
         if same == 0 {
@@ -126,7 +126,7 @@ impl PendingChanges {
     pub(super) fn of(&self, key: &Key, depth: u16) -> Option<&Pending> {
         let at = self.first_from(key, depth);
         // The change itself is far away in memory: mostly its lead says no.
-        let lead = bits_behind(key, depth);
+        let lead = bits_after(key, depth);
         self.leads.get(at).filter(|other| **other == lead)?;
         Some(&self.changes[at]).filter(|pending| pending.key == *key)
     }
@@ -140,7 +140,7 @@ impl PendingChanges {
             return from..from + changes.partition_point(|pending| prefix.covers(&pending.key));
         }
         // The leads decide: again without a look at the changes themselves.
-        let last = bits_behind(&prefix.last_key(), depth);
+        let last = bits_after(&prefix.last_key(), depth);
         let more = self.leads[from..].iter().take_while(|lead| **lead <= last).count();
         from..from + more
     }
@@ -155,7 +155,7 @@ impl PendingChanges {
         }
         make_room(&mut self.leads);
         make_room(&mut self.changes);
-        self.leads.insert(at, bits_behind(&new.key, depth));
+        self.leads.insert(at, bits_after(&new.key, depth));
         self.changes.insert(at, new);
         bytes
     }
@@ -243,7 +243,7 @@ impl PendingChanges {
     fn index(&mut self, depth: u16) {
         self.leads.clear();
         self.leads.reserve_exact(self.changes.len());
-        self.leads.extend(self.changes.iter().map(|pending| bits_behind(&pending.key, depth)));
+        self.leads.extend(self.changes.iter().map(|pending| bits_after(&pending.key, depth)));
     }
 }
 

@@ -6,7 +6,7 @@ use pleach_core::{Key, Node};
 use super::RegionState;
 use super::nodes::Nodes;
 use super::pending::FEW;
-use crate::cuts::{Cut, Cuts};
+use crate::children::{ChildRef, ChildTable};
 
 /// A range of a region whose pages were rewritten.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ pub struct Relocation<'a> {
     /// The range: one old page, or siblings that merged.
     pub range: Prefix,
     /// Its new pages with their nodes, tiling the range.
-    pub pages: &'a [(Cut, Node)],
+    pub pages: &'a [(ChildRef, Node)],
     /// The last commit whose changes they contain.
     pub through: u64,
 }
@@ -23,7 +23,7 @@ pub struct Relocation<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Relocated {
     /// Were children split or merged?
-    pub reshaped: bool,
+    pub layout_changed: bool,
     /// Bytes of pending changes that went.
     pub bytes: usize,
     /// Pending changes that went.
@@ -51,7 +51,7 @@ impl RegionState {
         if same_prefixes {
             self.move_children(moves, &mut done);
         } else {
-            self.reshape(moves, &mut done);
+            self.rebuild_children(moves, &mut done);
         }
         self.saved_page = None;
         (done.bytes, done.entries) =
@@ -62,7 +62,7 @@ impl RegionState {
             !moves.iter().any(|moved| dropped.is_in(&moved.range, moved.through))
         });
         self.log_position = log_position;
-        self.layout_version += u64::from(done.reshaped);
+        self.layout_version += u64::from(done.layout_changed);
         done
     }
 
@@ -71,25 +71,25 @@ impl RegionState {
         let Nodes::Resident(nodes) = &mut self.nodes else { unreachable!("asserted before") };
         for (page, node) in moves.iter().flat_map(|moved| moved.pages) {
             let child = self.children.find(page.prefix.first_key());
-            done.pages += isize::from(page.place.is_some())
-                - isize::from(self.children.place(child).is_some());
-            self.children.relocate(child, page.place, page.tag);
+            done.pages +=
+                isize::from(page.page.is_some()) - isize::from(self.children.page(child).is_some());
+            self.children.set_page(child, page.page, page.tag);
             nodes[child] = *node;
             self.commits_since_write[child] = 0;
         }
     }
 
     /// Pages are split or merged: the whole table of children is rebuilt.
-    fn reshape(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
+    fn rebuild_children(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
         let Nodes::Resident(old_nodes) = &self.nodes else { unreachable!("asserted before") };
         let room = self.children.len() + moves.len();
-        let mut children: Vec<Cut> = Vec::with_capacity(room);
+        let mut children: Vec<ChildRef> = Vec::with_capacity(room);
         let mut nodes: Vec<Node> = Vec::with_capacity(room);
         let mut counts: Vec<u8> = Vec::with_capacity(room);
         let mut changed_at: Vec<u64> = Vec::with_capacity(room);
         let mut coming = moves.iter().peekable();
         for (index, old_node) in old_nodes.iter().enumerate() {
-            let child = self.children.cut(index);
+            let child = self.children.get(index);
             let Some(replaced) = coming.peek().filter(|next| next.range.contains(&child.prefix))
             else {
                 children.push(child);
@@ -98,11 +98,11 @@ impl RegionState {
                 changed_at.push(self.changed_at[index]);
                 continue;
             };
-            done.pages -= isize::from(child.place.is_some());
-            done.reshaped |= replaced.pages.len() != 1 || replaced.range != child.prefix;
+            done.pages -= isize::from(child.page.is_some());
+            done.layout_changed |= replaced.pages.len() != 1 || replaced.range != child.prefix;
             if child.prefix.last_key() == replaced.range.last_key() {
                 for (page, node) in replaced.pages {
-                    done.pages += isize::from(page.place.is_some());
+                    done.pages += isize::from(page.page.is_some());
                     children.push(*page);
                     nodes.push(*node);
                     counts.push(0);
@@ -114,7 +114,7 @@ impl RegionState {
             }
         }
         assert!(coming.next().is_none(), "every range lies in the region");
-        self.children = Cuts::new(*self.children.region(), &children);
+        self.children = ChildTable::new(*self.children.region(), &children);
         self.nodes = Nodes::Resident(nodes);
         self.commits_since_write = counts;
         self.changed_at = changed_at;

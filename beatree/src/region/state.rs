@@ -7,23 +7,23 @@ use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
-use super::nodes::{NodePlace, Nodes, region_node};
+use super::nodes::{NodePage, Nodes, region_node};
 use super::pending::{Dropped, FEW, Pending, PendingChanges, signed};
-use crate::cuts::{Cuts, bits_behind};
-use crate::leaf_fold::Patch;
+use crate::children::{ChildTable, bits_after};
+use crate::leaf_fold::PendingChange;
 use crate::stored::Stored;
 use crate::treelet::{self, Treelet};
 
 /// The state of a region; see the invariants of [`crate::region`].
 #[derive(Debug)]
 pub struct RegionState {
-    pub(super) children: Cuts,
+    pub(super) children: ChildTable,
     /// One node a child.
     pub(super) nodes: Nodes,
     /// Nodes between the region and its children; internal ones only.
     pub(super) treelet: Option<Box<Treelet>>,
     /// A page that holds exactly these nodes; nothing when they have changed since.
-    pub(super) saved_page: Option<NodePlace>,
+    pub(super) saved_page: Option<NodePage>,
     /// The page of the spill file that this region's nodes are written to, once they were.
     pub(super) spill_page: Option<u64>,
     pub(super) pending: PendingChanges,
@@ -45,11 +45,11 @@ pub struct RegionState {
 #[derive(Debug)]
 pub struct RegionImage {
     /// Its children.
-    pub children: Cuts,
+    pub children: ChildTable,
     /// Their nodes, one a child.
     pub nodes: Vec<Node>,
     /// The branch page that has them.
-    pub page: NodePlace,
+    pub page: NodePage,
     /// The image's commit.
     pub commit: u64,
     /// End of the last log record that the branch page contains.
@@ -90,7 +90,12 @@ pub struct PendingGrowth {
 
 /// How a region comes to be; the third way is [`RegionState::take_apart`].
 impl RegionState {
-    pub(super) fn bulk_loaded(children: Cuts, nodes: Vec<Node>, own: Node, commit: u64) -> Self {
+    pub(super) fn bulk_loaded(
+        children: ChildTable,
+        nodes: Vec<Node>,
+        own: Node,
+        commit: u64,
+    ) -> Self {
         assert_eq!(children.len(), nodes.len(), "one node a child");
         Self {
             nodes: Nodes::Resident(nodes),
@@ -123,7 +128,7 @@ impl RegionState {
 impl RegionState {
     /// The children: their prefixes, and where their pages lie.
     #[inline]
-    pub fn children(&self) -> &Cuts {
+    pub fn children(&self) -> &ChildTable {
         &self.children
     }
 
@@ -198,7 +203,7 @@ impl RegionState {
     }
 
     /// Copies the pending changes below `prefix` into `out`.
-    pub fn patches(&self, prefix: &Prefix, out: &mut Vec<Patch>) {
+    pub fn copy_pending(&self, prefix: &Prefix, out: &mut Vec<PendingChange>) {
         let below = self.pending_below(prefix).iter();
         out.extend(below.map(|pending| (pending.key, pending.stored.clone())));
     }
@@ -226,13 +231,13 @@ impl RegionState {
 impl RegionState {
     /// Asks for the memory where a lookup of a key of this region goes on.
     #[inline]
-    pub fn prefetch(&self, key: &Key) {
-        self.children.prefetch(key);
-        self.pending.prefetch_leads(key, self.depth());
+    pub fn cpu_prefetch(&self, key: &Key) {
+        self.children.cpu_prefetch(key);
+        self.pending.cpu_prefetch_leads(key, self.depth());
     }
 
     /// Asks for the memory that a fold of a key's page, and of this region, reads here.
-    pub fn prefetch_fold(&self, key: &Key) {
+    pub fn cpu_prefetch_fold(&self, key: &Key) {
         if self.retired {
             // Its successors have it all.
             return;
@@ -240,20 +245,20 @@ impl RegionState {
         let child = self.children.find(key);
         prefetch(&self.commits_since_write[child..=child]);
         prefetch(&self.changed_at[child..=child]);
-        self.prefetch_nodes(child, key);
-        self.pending.prefetch_change(key, self.depth());
+        self.cpu_prefetch_nodes(child, key);
+        self.pending.cpu_prefetch_change(key, self.depth());
     }
 
     /// Asks for the memory that the fold of this region reads on the way to a child, which has
     /// this key. There may be no such child any more.
-    pub fn prefetch_nodes(&self, child: usize, key: &Key) {
+    pub fn cpu_prefetch_nodes(&self, child: usize, key: &Key) {
         if let Nodes::Resident(nodes) = &self.nodes {
             let end = (child + 2).min(nodes.len());
             prefetch(&nodes[child.saturating_sub(1).min(end)..end]);
         }
         if let Some(treelet) = &self.treelet {
-            let [lead, ..] = bits_behind(key, self.depth()).to_be_bytes();
-            treelet.known().prefetch(lead >> (8 - treelet::LEVELS));
+            let [lead, ..] = bits_after(key, self.depth()).to_be_bytes();
+            treelet.known().cpu_prefetch(lead >> (8 - treelet::LEVELS));
         }
     }
 }

@@ -8,7 +8,7 @@ use pleach_core::prefix::bit;
 
 use super::nodes::{Nodes, region_node};
 use super::{Region, RegionState};
-use crate::cuts::{Cut, Cuts};
+use crate::children::{ChildRef, ChildTable};
 
 impl RegionState {
     /// Takes the region apart into such of at most [`MAX_ENTRIES`] children each, which have its
@@ -52,8 +52,9 @@ impl RegionState {
 
     fn half<H: Hasher>(&self, right: bool, children: Range<usize>, pending: Range<usize>) -> Self {
         let prefix = self.children.region().child(right);
-        let cuts: Vec<Cut> = children.clone().map(|child| self.children.cut(child)).collect();
-        let table = Cuts::new(prefix, &cuts);
+        let halves: Vec<ChildRef> =
+            children.clone().map(|child| self.children.get(child)).collect();
+        let table = ChildTable::new(prefix, &halves);
         let Nodes::Resident(nodes) = &self.nodes else { unreachable!("taken from memory") };
         let nodes = nodes[children.clone()].to_vec();
         let own = region_node::<H>(&table, &nodes);

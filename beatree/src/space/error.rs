@@ -6,28 +6,28 @@
 #[non_exhaustive]
 pub enum SpaceError {
     /// Two owners of one place.
-    #[error("page {place} is used twice")]
+    #[error("page {page} is used twice")]
     AlreadyUsed {
         /// The place.
-        place: u64,
+        page: u64,
     },
     /// A place given up that nobody owns.
-    #[error("page {place} is given up but was not in use")]
+    #[error("page {page} is given up but was not in use")]
     NotUsed {
         /// The place.
-        place: u64,
+        page: u64,
     },
     /// A place given up twice.
-    #[error("page {place} is given up twice")]
+    #[error("page {page} is given up twice")]
     AlreadyRetired {
         /// The place.
-        place: u64,
+        page: u64,
     },
     /// A place behind the end of the file.
-    #[error("page {place} lies behind the end of the file, {pages} pages")]
+    #[error("page {page} lies behind the end of the file, {pages} pages")]
     OutsideFile {
         /// The place.
-        place: u64,
+        page: u64,
         /// Pages of the file.
         pages: u64,
     },

@@ -168,7 +168,7 @@ impl Extents {
     pub fn mark_used(&mut self, run: Run) -> Result<(), SpaceError> {
         self.check_inside(run)?;
         if !self.free.contains(run.start, run.pages.into()) {
-            return Err(SpaceError::AlreadyUsed { place: run.start });
+            return Err(SpaceError::AlreadyUsed { page: run.start });
         }
         self.free.remove(run.start, run.pages.into());
         Ok(())
@@ -238,11 +238,11 @@ impl Extents {
         self.check_inside(run)?;
         let end = run.start + u64::from(run.pages);
         if self.free.overlaps(run.start, run.pages.into()) {
-            return Err(SpaceError::NotUsed { place: run.start });
+            return Err(SpaceError::NotUsed { page: run.start });
         }
         let before = self.retired.range(..end).next_back();
         if before.is_some_and(|(start, len)| start + len > run.start) {
-            return Err(SpaceError::AlreadyRetired { place: run.start });
+            return Err(SpaceError::AlreadyRetired { page: run.start });
         }
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Extents {
         if run.pages > 0 && end.is_some_and(|end| end <= self.pages) {
             Ok(())
         } else {
-            Err(SpaceError::OutsideFile { place: run.start, pages: self.pages })
+            Err(SpaceError::OutsideFile { page: run.start, pages: self.pages })
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pleach_beatree::PageNo;
 use pleach_beatree::cache::{Cache, CacheStats, NO_BATCH};
-use pleach_beatree::treelet::{Excerpt, Treelet};
+use pleach_beatree::treelet::{PartialTreelet, Treelet};
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader, RawCell};
 use pleach_core::page::{FileKind, Identity, PAGE_SIZE, Page};
 use pleach_core::prefix::Prefix;
@@ -118,7 +118,12 @@ impl Twin {
                     self.cache.give_treelet(PageNo::new(place), &page, soon, |given| {
                         *given = treelet(version);
                     });
-                } else if self.cache.give_excerpt(PageNo::new(place), &page, &treelet(version), 3) {
+                } else if self.cache.give_partial_treelet(
+                    PageNo::new(place),
+                    &page,
+                    &treelet(version),
+                    3,
+                ) {
                     assert!(page.knows(version));
                 }
             }
@@ -130,7 +135,12 @@ impl Twin {
                     &page(place, 0, false),
                     NO_BATCH,
                 );
-                assert!(!self.cache.give_excerpt(PageNo::new(place), &page, &treelet(0), 0));
+                assert!(!self.cache.give_partial_treelet(
+                    PageNo::new(place),
+                    &page,
+                    &treelet(0),
+                    0
+                ));
             }
             17 => {
                 self.cache.remove(PageNo::new(place));
@@ -177,7 +187,9 @@ fn excerpts_go_when_those_of_later_batches_come() {
         cache.set_batch(batch);
         let own = treelet(batch);
         places
-            .filter(|at| cache.give_excerpt(PageNo::new(*at), &pages[*at as usize], &own, 3))
+            .filter(|at| {
+                cache.give_partial_treelet(PageNo::new(*at), &pages[*at as usize], &own, 3)
+            })
             .count()
     };
     let known = |batch: u64| pages.iter().filter(|page| page.knows(batch)).count();
@@ -185,7 +197,7 @@ fn excerpts_go_when_those_of_later_batches_come() {
     assert_eq!(give(1, 0..PAGES / 2), 200);
     assert_eq!(known(1), 200);
     let held = cache.bytes() - before;
-    assert!(held > 200 * Excerpt::BYTES, "{held}");
+    assert!(held > 200 * PartialTreelet::BYTES, "{held}");
     // One comes for two that go, in each shard.
     assert_eq!(give(2, PAGES / 2..PAGES), 200);
     assert!(known(1) < 50, "{}: shards do not get equally many", known(1));
@@ -203,7 +215,7 @@ fn excerpts_go_when_those_of_later_batches_come() {
         for place in 0..PAGES {
             let at = PAGES + round * PAGES + place;
             let page = cache.insert(PageNo::new(at), 0, &page(at, 1, false), NO_BATCH);
-            given += u32::from(cache.give_excerpt(PageNo::new(at), &page, &own, 3));
+            given += u32::from(cache.give_partial_treelet(PageNo::new(at), &page, &own, 3));
         }
     }
     assert!(given > 10 * PAGES, "{given}");

@@ -2,7 +2,7 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
-use pleach_beatree::cuts::{Cut, Cuts};
+use pleach_beatree::children::{ChildRef, ChildTable};
 use pleach_beatree::region::{Applied, PendingGrowth, Region, RegionState, Relocation};
 use pleach_beatree::{PageNo, Stored};
 use pleach_core::prefix::Prefix;
@@ -17,10 +17,14 @@ fn child(index: usize) -> Prefix {
 }
 
 fn region() -> Region {
-    let cuts: Vec<Cut> = (0..CHILDREN)
-        .map(|index| Cut { prefix: child(index), place: Some(PageNo::new(index as u32)), tag: 0 })
+    let cuts: Vec<ChildRef> = (0..CHILDREN)
+        .map(|index| ChildRef {
+            prefix: child(index),
+            page: Some(PageNo::new(index as u32)),
+            tag: 0,
+        })
         .collect();
-    Region::bulk_loaded(Cuts::new(Prefix::ROOT, &cuts), vec![[1; 32]; CHILDREN], [1; 32], 0)
+    Region::bulk_loaded(ChildTable::new(Prefix::ROOT, &cuts), vec![[1; 32]; CHILDREN], [1; 32], 0)
 }
 
 fn key(draw: u16) -> Key {
@@ -53,8 +57,9 @@ fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> Pe
     state.apply(&mut applied, &mut Vec::new(), |_, _| {})
 }
 
-fn moved(state: &RegionState, index: usize) -> (Cut, Node) {
-    let cut = Cut { prefix: child(index), place: Some(PageNo::new(1000 + index as u32)), tag: 5 };
+fn moved(state: &RegionState, index: usize) -> (ChildRef, Node) {
+    let cut =
+        ChildRef { prefix: child(index), page: Some(PageNo::new(1000 + index as u32)), tag: 5 };
     (cut, *state.node(index).expect("in memory"))
 }
 
@@ -109,7 +114,7 @@ proptest! {
         prop_assert_eq!(look(&few), look(&many));
         prop_assert_eq!(counts(&few), counts(&many));
         for index in 0..CHILDREN {
-            prop_assert_eq!(few.children().cut(index), many.children().cut(index));
+            prop_assert_eq!(few.children().get(index), many.children().get(index));
             let below = few.pending_below(&child(index));
             prop_assert!(below.iter().all(|one| child(index).covers(&one.key)));
         }

@@ -150,7 +150,7 @@ impl Twin {
         self.space.retire(&places, self.stamp).unwrap();
         if let Some(place) = places.first().copied() {
             let again = self.space.retire(&[place], self.stamp);
-            assert_eq!(again, Err(SpaceError::AlreadyRetired { place: place.into() }));
+            assert_eq!(again, Err(SpaceError::AlreadyRetired { page: place.into() }));
         }
     }
 
@@ -173,14 +173,14 @@ impl Twin {
         let (used, freed) = match self.pages.get(place).copied() {
             None => {
                 let pages = self.pages.len() as u64;
-                let outside = SpaceError::OutsideFile { place: number.into(), pages };
+                let outside = SpaceError::OutsideFile { page: number.into(), pages };
                 (Err(outside), Err(outside))
             }
-            Some(State::Free) => (Ok(()), Err(SpaceError::NotUsed { place: number.into() })),
-            Some(State::Used) => (Err(SpaceError::AlreadyUsed { place: number.into() }), Ok(())),
+            Some(State::Free) => (Ok(()), Err(SpaceError::NotUsed { page: number.into() })),
+            Some(State::Used) => (Err(SpaceError::AlreadyUsed { page: number.into() }), Ok(())),
             Some(State::Pending(_)) => (
-                Err(SpaceError::AlreadyUsed { place: number.into() }),
-                Err(SpaceError::AlreadyRetired { place: number.into() }),
+                Err(SpaceError::AlreadyUsed { page: number.into() }),
+                Err(SpaceError::AlreadyRetired { page: number.into() }),
             ),
         };
         if self.below(2) == 0 {
@@ -273,9 +273,9 @@ fn a_fresh_file_is_written_from_front_to_back() {
 fn a_wrong_index_is_an_error() {
     let geometry = Geometry::TINY;
     let twice = Space::from_used(geometry, 1, [3, 4, 3].map(PageNo::new));
-    assert_eq!(twice.err(), Some(SpaceError::AlreadyUsed { place: 3 }));
+    assert_eq!(twice.err(), Some(SpaceError::AlreadyUsed { page: 3 }));
     let outside = Space::from_used(geometry, 1, [PageNo::new(16)]);
-    assert_eq!(outside.err(), Some(SpaceError::OutsideFile { place: 16, pages: 16 }));
+    assert_eq!(outside.err(), Some(SpaceError::OutsideFile { page: 16, pages: 16 }));
     let long = Space::from_used(geometry, u32::MAX, []);
     assert!(matches!(long.err(), Some(SpaceError::TooLong { .. })));
 }

@@ -67,7 +67,7 @@ impl Twin {
         self.stamp += u64::from(self.random.next_u32() % 2);
         self.extents.retire(&value, self.stamp).unwrap();
         let again = self.extents.retire(&value, self.stamp);
-        assert_eq!(again, Err(SpaceError::AlreadyRetired { place: value[0].start }));
+        assert_eq!(again, Err(SpaceError::AlreadyRetired { page: value[0].start }));
         self.mark(&value, |state| state == State::Used, State::Pending(self.stamp));
     }
 
@@ -148,9 +148,9 @@ fn recovery_marks_runs_and_refuses_contradictions() {
     extents.grown(2).unwrap();
     let run = |start, pages| Run { start, pages };
     extents.mark_used(run(3, 5)).unwrap();
-    assert_eq!(extents.mark_used(run(7, 2)), Err(SpaceError::AlreadyUsed { place: 7 }));
-    assert_eq!(extents.mark_free(run(2, 2)), Err(SpaceError::NotUsed { place: 2 }));
-    let outside = Err(SpaceError::OutsideFile { place: 30, pages: 32 });
+    assert_eq!(extents.mark_used(run(7, 2)), Err(SpaceError::AlreadyUsed { page: 7 }));
+    assert_eq!(extents.mark_free(run(2, 2)), Err(SpaceError::NotUsed { page: 2 }));
+    let outside = Err(SpaceError::OutsideFile { page: 30, pages: 32 });
     assert_eq!(extents.mark_used(run(30, 3)), outside);
     assert!(extents.mark_used(run(u64::MAX, 3)).is_err());
     extents.mark_free(run(4, 2)).unwrap();

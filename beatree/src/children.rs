@@ -15,11 +15,11 @@ use crate::page_no::PageNo;
 
 /// One child of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct ChildRef {
     /// Its prefix.
     pub prefix: Prefix,
     /// Its place in the leaf file; `None` for a prefix without a page.
-    pub place: Option<PageNo>,
+    pub page: Option<PageNo>,
     /// The tag that the page at that place must have; 0 without a page.
     pub tag: u32,
 }
@@ -30,36 +30,37 @@ struct Child {
     /// The 32 bits of its first key behind the region's prefix.
     start: u32,
     /// A [`PageNo`] or none, packed.
-    place: u32,
+    page: u32,
     tag: u32,
     depth: u8,
 }
 
 /// The children of a region. A flush moves single ones, or replaces all when prefixes change.
 #[derive(Clone, Debug)]
-pub struct Cuts {
+pub struct ChildTable {
     region: Prefix,
     children: Vec<Child>,
     /// First keys, when 32 bits do not tell the children apart.
     whole: Option<Vec<Key>>,
 }
 
-impl Cuts {
+impl ChildTable {
     /// The cuts of `region`.
     ///
     /// # Panics
     /// When the children do not tile the region.
-    pub fn new(region: Prefix, cuts: &[Cut]) -> Self {
-        assert_tiling(&region, cuts);
-        let short = cuts.iter().all(|cut| cut.prefix.len() <= region.len() + 32);
-        let whole = (!short).then(|| cuts.iter().map(|cut| *cut.prefix.first_key()).collect());
-        let child = |cut: &Cut| Child {
-            start: bits_behind(cut.prefix.first_key(), region.len()),
-            place: PageNo::pack(cut.place),
-            tag: cut.tag,
-            depth: u8::try_from(cut.prefix.len()).expect("a page's prefix has at most 255 bits"),
+    pub fn new(region: Prefix, children: &[ChildRef]) -> Self {
+        assert_tiling(&region, children);
+        let short = children.iter().all(|child| child.prefix.len() <= region.len() + 32);
+        let whole =
+            (!short).then(|| children.iter().map(|child| *child.prefix.first_key()).collect());
+        let pack = |child: &ChildRef| Child {
+            start: bits_after(child.prefix.first_key(), region.len()),
+            page: PageNo::pack(child.page),
+            tag: child.tag,
+            depth: u8::try_from(child.prefix.len()).expect("a page's prefix has at most 255 bits"),
         };
-        Self { region, children: cuts.iter().map(child).collect(), whole }
+        Self { region, children: children.iter().map(pack).collect(), whole }
     }
 
     /// The region's own prefix.
@@ -79,7 +80,7 @@ impl Cuts {
         debug_assert!(self.region.covers(key));
         let behind = match &self.whole {
             None => {
-                let wanted = bits_behind(key, self.region.len());
+                let wanted = bits_after(key, self.region.len());
                 lower_bound_bits(wanted, self.len(), |at| self.children[at].start <= wanted)
             }
             Some(starts) => starts.partition_point(|start| start <= key),
@@ -87,10 +88,10 @@ impl Cuts {
         behind - 1
     }
 
-    /// Asks for the memory where [`Cuts::find`] looks first.
+    /// Asks for the memory where [`ChildTable::find`] looks first.
     #[inline]
-    pub fn prefetch(&self, key: &Key) {
-        let guess = guess(bits_behind(key, self.region.len()), self.len());
+    pub fn cpu_prefetch(&self, key: &Key) {
+        let guess = guess(bits_after(key, self.region.len()), self.len());
         // The guess is a few children off as often as not.
         let near = guess.saturating_sub(3)..(guess + 4).min(self.len());
         prefetch(&self.children[near]);
@@ -116,8 +117,8 @@ impl Cuts {
 
     /// The place of a child's page; `None` when it has none.
     #[inline]
-    pub fn place(&self, index: usize) -> Option<PageNo> {
-        PageNo::unpack(self.children[index].place)
+    pub fn page(&self, index: usize) -> Option<PageNo> {
+        PageNo::unpack(self.children[index].page)
     }
 
     /// The tag of a child's page.
@@ -127,19 +128,19 @@ impl Cuts {
     }
 
     /// A child's page has a new place.
-    pub(crate) fn relocate(&mut self, index: usize, place: Option<PageNo>, tag: u32) {
+    pub(crate) fn set_page(&mut self, index: usize, page: Option<PageNo>, tag: u32) {
         let child = &mut self.children[index];
-        (child.place, child.tag) = (PageNo::pack(place), tag);
+        (child.page, child.tag) = (PageNo::pack(page), tag);
     }
 
     /// A child with all that belongs to it.
-    pub fn cut(&self, index: usize) -> Cut {
-        Cut { prefix: self.prefix(index), place: self.place(index), tag: self.tag(index) }
+    pub fn get(&self, index: usize) -> ChildRef {
+        ChildRef { prefix: self.prefix(index), page: self.page(index), tag: self.tag(index) }
     }
 
     /// All children in order.
-    pub fn iter(&self) -> impl Iterator<Item = Cut> + '_ {
-        (0..self.len()).map(|index| self.cut(index))
+    pub fn iter(&self) -> impl Iterator<Item = ChildRef> + '_ {
+        (0..self.len()).map(|index| self.get(index))
     }
 
     /// Bytes outside of the struct, for the budget.
@@ -149,7 +150,7 @@ impl Cuts {
     }
 }
 
-fn assert_tiling(region: &Prefix, children: &[Cut]) {
+fn assert_tiling(region: &Prefix, children: &[ChildRef]) {
     let mut next = Some(*region.first_key());
     for child in children {
         assert!(
@@ -166,7 +167,7 @@ fn assert_tiling(region: &Prefix, children: &[Cut]) {
 
 /// The 32 bits of `key` from bit `from` on, zeros behind bit 255.
 #[inline]
-pub(crate) fn bits_behind(key: &Key, from: u16) -> u32 {
+pub(crate) fn bits_after(key: &Key, from: u16) -> u32 {
     let byte = usize::from(from / 8);
     let window = if let Some(window) = key.get(byte..).and_then(<[u8]>::first_chunk) {
         *window
@@ -194,13 +195,13 @@ fn with_bits(region: &Prefix, bits: u32) -> Key {
 mod tests {
     use super::*;
 
-    fn split(prefix: Prefix, depth: u16, out: &mut Vec<Cut>) {
+    fn split(prefix: Prefix, depth: u16, out: &mut Vec<ChildRef>) {
         // A lopsided tiling: always deeper on the right.
         if prefix.len() == depth {
-            out.push(Cut { prefix, place: Some(PageNo::new(7)), tag: 9 });
+            out.push(ChildRef { prefix, page: Some(PageNo::new(7)), tag: 9 });
             return;
         }
-        out.push(Cut { prefix: prefix.child(false), place: None, tag: 0 });
+        out.push(ChildRef { prefix: prefix.child(false), page: None, tag: 0 });
         split(prefix.child(true), depth, out);
     }
 
@@ -212,11 +213,11 @@ mod tests {
             let region = Prefix::new(&[0xa7; 32], from);
             let mut children = Vec::new();
             split(region, to, &mut children);
-            let cuts = Cuts::new(region, &children);
-            assert_eq!(cuts.iter().collect::<Vec<_>>(), children);
+            let table = ChildTable::new(region, &children);
+            assert_eq!(table.iter().collect::<Vec<_>>(), children);
             for (index, child) in children.iter().enumerate() {
-                assert_eq!(cuts.find(child.prefix.first_key()), index);
-                assert_eq!(cuts.find(&child.prefix.last_key()), index);
+                assert_eq!(table.find(child.prefix.first_key()), index);
+                assert_eq!(table.find(&child.prefix.last_key()), index);
             }
         }
     }
@@ -225,6 +226,6 @@ mod tests {
     #[should_panic(expected = "tile")]
     fn a_gap_is_refused() {
         let right = Prefix::ROOT.child(true);
-        drop(Cuts::new(Prefix::ROOT, &[Cut { prefix: right, place: None, tag: 0 }]));
+        drop(ChildTable::new(Prefix::ROOT, &[ChildRef { prefix: right, page: None, tag: 0 }]));
     }
 }

@@ -11,7 +11,7 @@ use crate::region::Region;
 
 /// All regions of one namespace.
 #[derive(Debug)]
-pub struct Top {
+pub struct RegionIndex {
     regions: Vec<Arc<Region>>,
     /// First 64 bits of each region's first key.
     starts: Vec<u64>,
@@ -20,7 +20,7 @@ pub struct Top {
     shift: u32,
 }
 
-impl Top {
+impl RegionIndex {
     /// The index over these regions.
     ///
     /// # Panics
