@@ -1,8 +1,39 @@
-//! Building leaf pages: cutting sorted cells at prefixes, folding them, writing the bytes.
+//! Building leaf pages: dividing sorted cells among pages, folding them, writing the bytes.
 //!
-//! A run of cells below a prefix becomes one page when it fits, else it is split at the next
-//! bit, as often as it takes. Few cells always fit, whatever they share, so this ends: three
-//! cells of the largest inline size fit in a page.
+//! The cells below a prefix become one page when they fit, else they are divided at the next bit, as
+//! often as it takes. A few cells always fit, whatever bits they share, so this ends: three cells of
+//! the largest inline size fit in a page.
+//!
+//! ```
+//! use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, plan, write_page};
+//! use pleach_core::Blake3;
+//! use pleach_core::fold::Folder;
+//! use pleach_core::page::leaf::LeafView;
+//! use pleach_core::page::{FileKind, Identity, PAGE_SIZE};
+//! use pleach_core::prefix::Prefix;
+//!
+//! let keys: Vec<[u8; 32]> = (0..=255).map(|byte| [byte; 32]).collect();
+//! let cells: Vec<CellRef<'_>> =
+//!     keys.iter().map(|key| CellRef { key: *key, bytes: &key[..8], overflow: false }).collect();
+//! let planned = plan(&Prefix::ROOT, &cells);
+//! assert!(planned.len() > 1, "256 cells do not fit in one page");
+//!
+//! // All pages are hashed at once, then written one by one.
+//! let unfolded: Vec<Unfolded<'_>> = planned
+//!     .iter()
+//!     .map(|page| Unfolded {
+//!         prefix: page.prefix,
+//!         cells: &cells[page.cells.clone()],
+//!         known: None,
+//!     })
+//!     .collect();
+//! let nodes = fold_pages(&mut Folder::<Blake3>::new(), &unfolded);
+//! let (first, mut page) = (&unfolded[0], [0; PAGE_SIZE]);
+//! let identity = Identity { kind: FileKind::Leaf, page_no: 0, db_id: 1 };
+//! let stamp = PageStamp { identity, flush: 1, namespace: 0, through: 1 };
+//! write_page(&mut page, &stamp, &first.prefix, first.cells, &nodes[0].stored);
+//! assert_eq!(LeafView::parse(&page, &identity).expect("whole").len(), first.cells.len());
+//! ```
 
 use std::ops::Range;
 
@@ -15,7 +46,7 @@ use pleach_core::{Hasher, Key, Node, TERMINATOR};
 use crate::leaf_fold::below;
 use crate::stored::overflow_cell;
 
-/// Levels of nodes that a written page stores, but for prefixes too deep to have them.
+/// Levels of nodes that a written page stores, unless its prefix is too long for them.
 pub const LEVELS: u8 = 3;
 /// Nodes that a page stores.
 const STORED: usize = 1 << LEVELS;
@@ -50,7 +81,7 @@ pub fn levels(prefix: &Prefix) -> u8 {
     if leaf::levels_fit(LEVELS, prefix.len()) { LEVELS } else { 0 }
 }
 
-/// ChildTable sorted cells below `at` into pages; the prefixes tile `at`.
+/// Divides sorted cells below `at` among pages, whose prefixes tile `at`.
 pub fn plan(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<Planned> {
     let mut planned = Vec::new();
     let mut todo = vec![Planned { prefix: *at, cells: 0..cells.len() }];
@@ -79,6 +110,7 @@ pub struct PageNodes {
 }
 
 /// A planned page with its cells, for folding.
+#[derive(Clone, Debug)]
 pub struct Unfolded<'a> {
     /// Its prefix.
     pub prefix: Prefix,
@@ -113,7 +145,7 @@ pub fn fold_pages<H: Hasher>(folder: &mut Folder<H>, pages: &[Unfolded<'_>]) -> 
         .collect()
 }
 
-/// A page too deep for stored nodes has its own node in the first tile.
+/// A page whose prefix is too long for stored nodes has its own node in the first slot.
 fn deep(nodes: &PageNodes) -> PageNodes {
     PageNodes { stored: nodes.stored, own: nodes.stored[0] }
 }
@@ -157,10 +189,10 @@ fn cell_fold_value<'a>(cell: &CellRef<'a>) -> pleach_core::fold::FoldValue<'a> {
     }
 }
 
-/// What a page's header says beside its prefix and cells.
+/// What a page's header says besides its prefix and cells.
 #[derive(Clone, Copy, Debug)]
 pub struct PageStamp {
-    /// File, place and database.
+    /// File, page number and database.
     pub identity: Identity,
     /// Number of the flush that writes it.
     pub flush: u64,

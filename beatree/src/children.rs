@@ -1,8 +1,26 @@
-//! The cuts of one region: which prefixes its leaf pages have, and where they lie.
+//! The children of one region: which prefixes its leaf pages have, and where these pages lie.
 //!
 //! Invariant: the children tile the region's prefix in order, without gaps. A child's start is
-//! kept as the 32 bits behind the region's prefix (16 bytes a leaf page in all); a region with a
-//! child cut deeper than that keeps whole keys too.
+//! kept as the 32 bits after the region's prefix (16 bytes a leaf page in all); a region with a child
+//! whose prefix is longer than that keeps whole keys, too.
+//!
+//! ```
+//! use pleach_beatree::{ChildRef, ChildTable, PageNo};
+//! use pleach_core::prefix::Prefix;
+//!
+//! let (left, right) = (Prefix::ROOT.child(false), Prefix::ROOT.child(true));
+//! let children = ChildTable::new(
+//!     Prefix::ROOT,
+//!     &[
+//!         ChildRef { prefix: left, page: Some(PageNo::new(5)), tag: 0xfeed },
+//!         ChildRef { prefix: right, page: None, tag: 0 },
+//!     ],
+//! );
+//! let child = children.find(&[0x13; 32]);
+//! assert_eq!((child, children.prefix(child)), (0, left));
+//! assert_eq!((children.page(child), children.tag(child)), (Some(PageNo::new(5)), 0xfeed));
+//! assert_eq!(children.page(children.find(&[0xff; 32])), None);
+//! ```
 
 use std::ops::Range;
 
@@ -13,21 +31,21 @@ use pleach_core::search::{guess, lower_bound_bits, partition};
 
 use crate::page_no::PageNo;
 
-/// One child of a region.
+/// One child of a region, as its parent names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChildRef {
     /// Its prefix.
     pub prefix: Prefix,
-    /// Its place in the leaf file; `None` for a prefix without a page.
+    /// Its page in the leaf file; `None` for a prefix without one.
     pub page: Option<PageNo>,
-    /// The tag that the page at that place must have; 0 without a page.
+    /// The tag that this page must have; 0 without a page.
     pub tag: u32,
 }
 
 /// A child as it is kept: what a lookup reads lies in one cache line.
 #[derive(Clone, Copy, Debug)]
 struct Child {
-    /// The 32 bits of its first key behind the region's prefix.
+    /// The 32 bits of its first key after the region's prefix.
     start: u32,
     /// A [`PageNo`] or none, packed.
     page: u32,
@@ -45,7 +63,7 @@ pub struct ChildTable {
 }
 
 impl ChildTable {
-    /// The cuts of `region`.
+    /// The children of `region`.
     ///
     /// # Panics
     /// When the children do not tile the region.
@@ -78,17 +96,17 @@ impl ChildTable {
     #[inline]
     pub fn find(&self, key: &Key) -> usize {
         debug_assert!(self.region.covers(key));
-        let behind = match &self.whole {
+        let after = match &self.whole {
             None => {
                 let wanted = bits_after(key, self.region.len());
                 lower_bound_bits(wanted, self.len(), |at| self.children[at].start <= wanted)
             }
             Some(starts) => starts.partition_point(|start| start <= key),
         };
-        behind - 1
+        after - 1
     }
 
-    /// Asks for the memory where [`ChildTable::find`] looks first.
+    /// Prefetches the memory where [`ChildTable::find`] looks first.
     #[inline]
     pub fn cpu_prefetch(&self, key: &Key) {
         let guess = guess(bits_after(key, self.region.len()), self.len());
@@ -107,15 +125,15 @@ impl ChildTable {
         }
     }
 
-    /// Where the right half begins of the children below a position `level` bits below the region,
-    /// none of which is the position itself.
+    /// Index of the first child in the right half of those below a position, `level` bits below the
+    /// region. None of them is the position itself.
     pub fn split(&self, level: u8, children: Range<usize>) -> usize {
         debug_assert!(level < 32);
         let is_left = |at: usize| self.children[at].start >> (31 - level) & 1 == 0;
         partition(children.start, children.end, is_left)
     }
 
-    /// The place of a child's page; `None` when it has none.
+    /// A child's page; `None` when it has none.
     #[inline]
     pub fn page(&self, index: usize) -> Option<PageNo> {
         PageNo::unpack(self.children[index].page)
@@ -127,7 +145,7 @@ impl ChildTable {
         self.children[index].tag
     }
 
-    /// A child's page has a new place.
+    /// A child has another page.
     pub(crate) fn set_page(&mut self, index: usize, page: Option<PageNo>, tag: u32) {
         let child = &mut self.children[index];
         (child.page, child.tag) = (PageNo::pack(page), tag);
@@ -165,7 +183,7 @@ fn assert_tiling(region: &Prefix, children: &[ChildRef]) {
     assert_eq!(next, end, "children tile {region:?} to its end");
 }
 
-/// The 32 bits of `key` from bit `from` on, zeros behind bit 255.
+/// The 32 bits of `key` from bit `from` on, zeros after bit 255.
 #[inline]
 pub(crate) fn bits_after(key: &Key, from: u16) -> u32 {
     let byte = usize::from(from / 8);
@@ -180,7 +198,7 @@ pub(crate) fn bits_after(key: &Key, from: u16) -> u32 {
     ((u64::from_be_bytes(window) << (from % 8)) >> 32) as u32
 }
 
-/// The region's first key with `bits` put behind its prefix.
+/// The region's first key with `bits` put after its prefix.
 fn with_bits(region: &Prefix, bits: u32) -> Key {
     let mut key = *region.first_key();
     let byte = usize::from(region.len() / 8);

@@ -1,8 +1,32 @@
-//! One leaf page into the fold: its cells, the changes that hang over it, and what is accessed.
+//! One leaf page into the fold: its cells, the changes pending over it, and what is accessed.
 //!
-//! The page stores the nodes a few levels below its prefix, and its treelet may know more, as of
-//! page + changes. A subtrie that is known and not accessed goes into the fold as its node; the
-//! others, and those of one key (a leaf node may have to become a terminal), go in key by key.
+//! The page stores the nodes a few levels below its prefix, and its treelet may know more of them, as
+//! of page and pending changes. A subtrie that is known and not accessed goes into the fold as its
+//! node. The others go in key by key, and so do those of one key: a leaf node may have to become a
+//! terminal.
+//!
+//! ```
+//! use pleach_beatree::Stored;
+//! use pleach_beatree::leaf_fold::{KeyAccess, PageState, fold_leaf};
+//! use pleach_core::fold::Folder;
+//! use pleach_core::prefix::Prefix;
+//! use pleach_core::{Blake3, TERMINATOR};
+//!
+//! // A prefix without a page, over which one change is pending; one key is read and deleted.
+//! let key = [7; 32];
+//! let pending = [(key, Stored::put::<Blake3>(b"seven".as_slice().into()))];
+//! let page = PageState { at: &Prefix::ROOT, leaf: None, pending: &pending, treelet: None };
+//! let delete = KeyAccess { key, reads: true, writes: Some(Stored::Absent) };
+//!
+//! let mut folder = Folder::<Blake3>::new();
+//! let mut results = Vec::new();
+//! folder.begin(0);
+//! fold_leaf(&mut folder, &page, 0, &[delete], &mut results);
+//! let fold = folder.end().expect("every key is known");
+//! folder.run();
+//! assert_eq!(folder.node(fold), TERMINATOR);
+//! assert_eq!(results[0].prior, pending[0].1);
+//! ```
 
 use pleach_core::fold::tiles::{Inner, Side, Tiles};
 use pleach_core::fold::{Change, Folder, HashId, heap_index};
@@ -26,7 +50,7 @@ pub struct KeyAccess {
     pub writes: Option<Stored>,
 }
 
-/// What the fold saw at a touch.
+/// What the fold found at an accessed key, and made of it.
 #[derive(Clone, Debug)]
 pub struct AccessResult {
     /// The value before.
@@ -35,19 +59,20 @@ pub struct AccessResult {
     pub put: HashId,
 }
 
-/// A change that hangs over a page: newest state of its key in the view that is folded.
+/// A change that is pending over a page: the newest state of its key in the view that is folded.
 pub type PendingChange = (Key, Stored);
 
-/// A leaf page as it stands: what it holds, and what hangs over it.
+/// A leaf page with all that was committed: what it holds, what is pending over it, and what is known
+/// of its nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct PageState<'a> {
     /// Its prefix.
     pub at: &'a Prefix,
     /// The page; `None` for a prefix without one.
     pub leaf: Option<&'a LeafView<'a>>,
-    /// Changes over the page, sorted, each key once.
+    /// Pending changes over the page, sorted, each key once.
     pub pending: &'a [PendingChange],
-    /// Nodes of page + pending, where they are known.
+    /// Nodes of the page with its pending changes, where they are known.
     pub treelet: Option<Known<'a>>,
 }
 
@@ -57,8 +82,8 @@ pub fn capture_levels(at: &Prefix) -> u8 {
 }
 
 /// Puts a page into the folder as one fold with floor `at.len()`, between `begin` and `end` calls
-/// of the caller; `capture` are the levels that it captures. `touches` are sorted, lie below the
-/// page's prefix, and each key is there once. Pushes one [`AccessResult`] for each touch.
+/// of the caller; `capture` is the number of levels that it captures. `accesses` are sorted, lie below
+/// the page's prefix, and have each key once. Pushes one [`AccessResult`] for each of them.
 pub fn fold_leaf<H: Hasher>(
     folder: &mut Folder<H>,
     page: &PageState<'_>,
@@ -84,12 +109,12 @@ pub fn fold_leaf<H: Hasher>(
     );
 }
 
-/// The same for a page whose treelet knows its node as an internal one: only the groups that are
-/// touched become folds, of the folder, and what is above them one tile, whose number this gives.
-/// `None`, with nothing done, for other pages.
+/// The same for a page whose treelet knows its node as an internal one: only the buckets that are
+/// accessed become folds of the folder, and what is above them becomes one path block, whose number
+/// this gives. `None`, with nothing done, for other pages.
 ///
 /// # Panics
-/// When a fold or a tile is open.
+/// When a fold or a path block is open.
 pub fn fold_path_block<H: Hasher>(
     folder: &mut Folder<H>,
     tiles: &mut Tiles<H>,
@@ -125,7 +150,7 @@ pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
     at.descendant(levels, u8::try_from(index).expect("at most 8 levels"))
 }
 
-/// Where the parts of a tile go.
+/// Where the parts of a path block go.
 struct Descent<'a, H> {
     folder: &'a mut Folder<H>,
     tiles: &'a mut Tiles<H>,
@@ -138,7 +163,7 @@ struct Merge<'a> {
     treelet: Option<Known<'a>>,
     /// Level of the nodes that the page stores; 0 when it stores none.
     stored: u8,
-    /// Groups of this level are expanded whole.
+    /// Subtries of this level (buckets) are expanded whole.
     bottom: u8,
     cell: usize,
     pending: &'a [PendingChange],
@@ -147,7 +172,7 @@ struct Merge<'a> {
 
 impl<'a> Merge<'a> {
     /// Puts the subtrie `level` bits below the page's prefix, with these bits, into the folder: as
-    /// one node where it is known and nothing is touched, key by key where it cannot be divided.
+    /// one node where it is known and nothing is accessed, key by key where it cannot be divided.
     fn visit<H: Hasher>(
         &mut self,
         folder: &mut Folder<H>,
@@ -176,7 +201,7 @@ impl<'a> Merge<'a> {
         self.visit(folder, level + 1, bits << 1 | 1, results);
     }
 
-    /// Puts what is below a touched internal node into its block, and what is touched there into
+    /// Puts what is below an accessed internal node into its block, and what is accessed there into
     /// further blocks and folds.
     fn descend<H: Hasher>(&mut self, to: &mut Descent<'_, H>, inner: Inner, level: u8, bits: u8) {
         let level = level + 1;
@@ -191,7 +216,7 @@ impl<'a> Merge<'a> {
                     let below = to.tiles.inner(inner, side);
                     self.descend(to, below, level, bits);
                 }
-                // A leaf, a terminator, a group at the bottom, or all keys of what is not known.
+                // A leaf, a terminator, a bucket at the bottom, or all keys of what is not known.
                 _ => {
                     let position = self.at.descendant(level, bits);
                     to.folder.begin_capturing(position.len(), self.bottom - level);
@@ -205,7 +230,8 @@ impl<'a> Merge<'a> {
         to.tiles.leave(inner);
     }
 
-    /// The node of page + pending at a position, where it is known; pending in any position.
+    /// The node at a position, pending changes included, where it is known. Changes before the position
+    /// need not have been passed over.
     #[inline]
     fn known(&self, level: u8, bits: u8) -> Option<&'a Node> {
         if let Some(node) = self.treelet.and_then(|known| known.node(heap_index(level, bits))) {
@@ -216,14 +242,14 @@ impl<'a> Merge<'a> {
         (!is_pending).then(|| &leaf.nodes()[usize::from(bits)])
     }
 
-    /// Passes over the pending before a position.
+    /// Passes over the pending changes before a position.
     fn skip_pending(&mut self, level: u8, bits: u8) {
         let before = |pending: &&PendingChange| self.bits_of(&pending.0, level) < bits;
         let count = self.pending.iter().take_while(before).count();
         self.pending = &self.pending[count..];
     }
 
-    /// The bits of a key behind the page's prefix.
+    /// The bits of a key after the page's prefix.
     #[inline]
     fn bits_of(&self, key: &Key, level: u8) -> u8 {
         let bits = u64::from(bits_after(key, self.at.len()));
@@ -232,11 +258,11 @@ impl<'a> Merge<'a> {
         bits
     }
 
-    /// The node of page + pending at a position, where it is known.
+    /// The node at a position, pending changes included, where it is known.
     #[inline]
     fn node(&self, level: u8, bits: u8) -> Option<&'a Node> {
-        let as_of_now = self.treelet.filter(|_| level <= treelet::LEVELS);
-        if let Some(node) = as_of_now.and_then(|known| known.node(heap_index(level, bits))) {
+        let treelet = self.treelet.filter(|_| level <= treelet::LEVELS);
+        if let Some(node) = treelet.and_then(|known| known.node(heap_index(level, bits))) {
             return Some(node);
         }
         let leaf = self.leaf.filter(|_| level == self.stored && level > 0)?;
@@ -245,7 +271,7 @@ impl<'a> Merge<'a> {
         (!is_pending).then(|| &leaf.nodes()[usize::from(bits)])
     }
 
-    /// Passes over the pending below a position: its node includes them.
+    /// Passes over the pending changes below a position: its node includes them.
     fn pass(&mut self, level: u8, bits: u8) {
         let below = |pending: &&PendingChange| self.bits_of(&pending.0, level) == bits;
         let count = self.pending.iter().take_while(below).count();
@@ -266,7 +292,7 @@ impl<'a> Merge<'a> {
         }
         let mut change = self.next_change(position);
         while let Some(key) = self.cell_key(position) {
-            // Most cells have neither pending nor touch: they go in at the price of one comparison.
+            // Most cells are neither changed nor accessed: they go in at the price of one comparison.
             while let Some(at) = change.filter(|at| precedes(at, &key)) {
                 self.changed(folder, &at, None, results);
                 change = self.next_change(position);
@@ -286,7 +312,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// The next key below `position` that has a pending or a touch.
+    /// The next key below `position` that has a pending change or an access.
     fn next_change(&self, position: &Prefix) -> Option<Key> {
         let pending = self.pending.first().map(|pending| pending.0);
         let access = self.accesses.first().map(|access| access.key);
@@ -303,7 +329,7 @@ impl<'a> Merge<'a> {
         position.covers(&next).then_some(next)
     }
 
-    /// One key with a pending or a touch.
+    /// One key that has a pending change or an access.
     fn changed<H: Hasher>(
         &mut self,
         folder: &mut Folder<H>,

@@ -117,7 +117,7 @@ impl<T: Recycle> Recycled<T> {
 mod tests {
     use super::*;
 
-    /// A piece of so many bytes, with a number.
+    /// A piece of some bytes, with a number.
     #[derive(Debug, PartialEq, Eq)]
     struct Piece(usize, u8);
 

@@ -1,4 +1,4 @@
-//! Places of the leaf file: which pages are in use, which come next, which wait to be free.
+//! Pages of the leaf file: which are in use, which come next, which wait to be free.
 //!
 //! A page is in one of four states:
 //!
@@ -11,19 +11,37 @@
 //! * *frontier*: from [`Space::frontier`] to the end of the file: reserved, never written since the
 //!   file grew. It is taken first, in order, so a fresh file is written sequentially.
 //! * *pending*: the index names it no longer, but the location record may not be durable yet, or a
-//!   reader may still look. [`Space::release`] says that both are past (DESIGN, ordering rule 2 (f)).
-//!   Until then it counts as used and is never handed out.
+//!   reader may still look. [`Space::release`] says that both are past. Until then the page counts as
+//!   used and is never handed out.
 //!
 //! Policy (docs/decisions/0010): the file grows while it has fewer than `size_percent` of its live
-//! pages; then holes are filled by *sweeping*: segments in address order, going round, each filled
-//! whole, those with clearly fewer holes than the mean left for the next time round.
+//! pages. After that, holes are filled by *sweeping*: segments are visited in address order, round and
+//! round, and each is filled whole, except that those with clearly fewer holes than the mean are left
+//! for the next round.
 //!
 //! Growing is the caller's work: [`Space::allocate`] changes nothing and says [`NeedGrowth`]; the caller
 //! reserves whole segments on the device, calls [`Space::grown`] and asks again. If the device is
 //! full it asks with [`Growth::Refused`] and gets holes as long as there are any.
+//! [`GrowingFile::allocate_growing`] is that loop.
 //!
 //! Nothing here is stored: an open rebuilds it from the index ([`Space::from_used`]).
-//! [`Extents`] does the like for runs in the overflow file.
+//! [`Extents`] does the same for runs of pages in the overflow file.
+//!
+//! ```
+//! use pleach_beatree::space::{Geometry, GrowingFile, Space, SpaceError};
+//!
+//! let mut space = Space::new(Geometry::TINY);
+//! // The device has room for whatever is asked.
+//! let reserve = |_| Ok::<(), SpaceError>(());
+//! let runs = space.allocate_growing(3, reserve, |_| false).expect("there is room");
+//! let pages: Vec<_> = runs.iter().flat_map(|run| run.pages()).collect();
+//! assert_eq!((pages.len(), space.stats().live), (3, 3));
+//!
+//! // Given up by flush 7; free when the record of flush 7 is durable and the readers have left.
+//! space.retire(&pages[..1], 7).expect("in use");
+//! assert_eq!((space.stats().pending, space.release(6)), (1, 0));
+//! assert_eq!((space.release(7), space.is_used(pages[0])), (1, false));
+//! ```
 
 mod bits;
 mod error;
@@ -42,13 +60,13 @@ use pending::Pending;
 
 use crate::page_no::PageNo;
 
-/// Places are below this: the largest number says "no place" in the index.
+/// Page numbers are below this: the largest 32-bit number is no page's.
 pub const MAX_PAGES: u32 = u32::MAX;
 
 /// A sweep fills segments with at least this part of the mean number of holes, in percent.
 const WORTH_PERCENT: u64 = 75;
 
-/// Neighbouring places.
+/// Neighbouring pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
     /// The first.
@@ -82,7 +100,7 @@ pub struct SpaceStats {
     pub pending: u32,
     /// Free pages before the frontier.
     pub holes: u32,
-    /// Pages behind the frontier.
+    /// Pages from the frontier on.
     pub fresh: u32,
     /// Pages handed out since opening.
     pub allocated: u64,
@@ -137,7 +155,7 @@ impl Space {
         }
     }
 
-    /// A file of so many segments in which these places, in any order, are in use.
+    /// A file of `segments` segments in which these pages, in any order, are in use.
     ///
     /// # Panics
     /// As [`Space::new`].
@@ -167,7 +185,7 @@ impl Space {
         self.frontier
     }
 
-    /// Is this page in use or pending? False behind the end of the file.
+    /// Is this page in use or pending? False after the end of the file.
     pub fn is_used(&self, page: PageNo) -> bool {
         page.get() < self.pages() && self.used.get(page.get())
     }
@@ -189,7 +207,7 @@ impl Space {
             self.fill_holes(rest, out);
         }
         if fresh > 0 {
-            // Holes lie before it, so the order holds.
+            // Holes come before it, so the order is kept.
             push_merged(out, Run { start: PageNo::new(start), len: fresh });
         }
         self.used_count += rest;
@@ -199,7 +217,7 @@ impl Space {
         Ok(())
     }
 
-    /// The device has reserved so many segments more.
+    /// The device has reserved this many segments more.
     pub fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
         let pages = self.pages_with(self.segments().saturating_add(segments))?;
         self.used.grow(pages);
@@ -209,7 +227,7 @@ impl Space {
     }
 
     /// Gives pages up as of `stamp`, a number that never falls. They stay out of allocation until
-    /// [`Space::release`]. After an error the places before the one named are retired.
+    /// [`Space::release`]. After an error the pages before the one that it names are retired.
     ///
     /// # Panics
     /// When the stamp is below an earlier one.
@@ -293,12 +311,12 @@ impl Space {
         self.pages() / self.geometry.segment_pages
     }
 
-    /// The count of the segment that a place lies in.
+    /// The count of the segment that a page lies in.
     fn used_near(&mut self, page: u32) -> &mut u32 {
         &mut self.used_in[(page / self.geometry.segment_pages) as usize]
     }
 
-    /// Pages of a file of so many segments.
+    /// Pages of a file of this many segments.
     fn pages_with(&self, segments: u32) -> Result<u32, SpaceError> {
         let pages = self.geometry.pages_of(segments);
         u32::try_from(pages).map_err(|_| SpaceError::TooLong { pages })
@@ -456,7 +474,7 @@ impl GrowingFile for Space {
     }
 }
 
-/// Appends a run that begins at or behind the end of the last one.
+/// Appends a run that begins at or after the end of the last one.
 fn push_merged(out: &mut Vec<Run>, run: Run) {
     match out.last_mut() {
         Some(last) if last.end() == run.start.get() => last.len += run.len,

@@ -1,4 +1,31 @@
-//! Splitting a region that has more children than a branch page holds.
+//! An index in which regions that grew too large are replaced by several.
+//!
+//! A branch page holds at most [`MAX_ENTRIES`] children. A region that outgrows it is taken apart
+//! ([`RegionState::take_apart`]) before a checkpoint could see it, and a new index is made, which the
+//! caller publishes.
+//!
+//! [`MAX_ENTRIES`]: pleach_core::page::branch::MAX_ENTRIES
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use pleach_beatree::split::split_regions;
+//! use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
+//! use pleach_core::Blake3;
+//! use pleach_core::prefix::Prefix;
+//!
+//! // 256 children are more than a branch page holds.
+//! let child = |index| ChildRef { prefix: Prefix::ROOT.descendant(8, index), page: None, tag: 0 };
+//! let children: Vec<ChildRef> = (0..=255).map(child).collect();
+//! let table = ChildTable::new(Prefix::ROOT, &children);
+//! let region = Arc::new(Region::bulk_loaded(table, vec![[0; 32]; 256], [0; 32], 0));
+//!
+//! let old = RegionIndex::new(vec![Arc::clone(&region)]);
+//! let new = split_regions::<Blake3>(&old, &[Arc::clone(&region)]);
+//! assert!(new.regions().len() > 1);
+//! // Whoever still holds the old region finds it retired and looks the key up again.
+//! assert!(region.read().is_retired());
+//! ```
 
 use std::sync::Arc;
 
@@ -11,11 +38,11 @@ use crate::region::{Region, RegionState};
 /// A region that is to be split, held for writing until its halves are published.
 pub type Split<'a> = (&'a Arc<Region>, RwLockWriteGuard<'a, RegionState>);
 
-/// The index with these regions replaced by their halves, as often as it takes for each to fit
-/// in a branch page. The replaced regions are retired.
+/// The index with these regions replaced by their halves, divided as often as it takes for each to
+/// fit in a branch page. The replaced regions are retired.
 ///
-/// Whoever lets a region grow too large holds it from then until the new index is published, so that
-/// nobody ever sees it: those who wait for its lock find it retired, and its halves in the index.
+/// Whoever lets a region grow too large holds its lock until the new index is published, so that nobody
+/// ever sees it: those who wait for the lock find the region retired, and its halves in the index.
 ///
 /// # Panics
 /// When a region is not in the index.

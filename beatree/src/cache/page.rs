@@ -21,7 +21,7 @@ const NEAR: usize = 128;
 const WORD: usize = size_of::<u64>();
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Lines of keys, on either side, in which a fold's search for a group mostly ends: keys are spread
+/// Lines of keys, on either side, in which a fold's search for a bucket mostly ends: keys are spread
 /// with a deviation of two lines in the middle of a page.
 const FOLD_LINES: usize = 3;
 
@@ -30,18 +30,18 @@ const FOLD_LINES: usize = 3;
 pub(super) const COST: usize = 2 * size_of::<usize>() + size_of::<CachedPage>() + 16;
 /// Bytes of a treelet's allocation.
 pub(super) const TREELET_COST: usize = size_of::<Treelet>() + 16;
-/// Bytes of an partial's allocation.
+/// Bytes of a partial treelet's allocation.
 pub(super) const PARTIAL_COST: usize = PartialTreelet::BYTES + 16;
 
-/// Nodes of a page as it stands.
+/// What is known of a page's nodes, pending changes included.
 #[derive(Default)]
 struct Beside {
     treelet: Option<Box<Treelet>>,
-    /// What was computed ahead of a fold.
+    /// What was computed before a fold needs it.
     partial: Option<PartialTreelet>,
 }
 
-/// A validated leaf page, its fingerprints, and the nodes of the page as it stands.
+/// A validated leaf page, its fingerprints, and what is known of its nodes.
 ///
 /// What a lookup reads first lies together at the front.
 #[repr(C)]
@@ -51,7 +51,7 @@ pub struct CachedPage {
     len: u16,
     /// Where they lie.
     guess: CellGuess,
-    /// Has a fold come by since the page was cached?
+    /// Was it folded since it was cached?
     folded: AtomicBool,
     beside: Mutex<Beside>,
     page: Page,
@@ -147,14 +147,15 @@ impl CachedPage {
         self.find(key).map(|index| self.view().cell(index))
     }
 
-    /// Asks for the memory that is read when the page leaves, and written when another takes its place.
+    /// Prefetches the memory that is read when the page leaves, and written when another takes over
+    /// its allocation.
     #[inline]
     pub(super) fn cpu_prefetch_front(&self) {
         prefetch(&self.near);
         prefetch(core::slice::from_ref(&self.beside));
     }
 
-    /// Asks for the memory that a search for a cell reads.
+    /// Prefetches the memory that a search for a cell reads.
     #[inline]
     pub(super) fn cpu_prefetch_prints(&self) {
         prefetch(&self.near);
@@ -162,7 +163,7 @@ impl CachedPage {
         prefetch(&self.page[..2 * LINE]);
     }
 
-    /// Searches for a key, as far as fingerprints say, and asks for the memory of that cell.
+    /// Searches for a key, as far as fingerprints tell, and prefetches the memory of that cell.
     #[inline]
     pub fn cpu_prefetch_cell(&self, key: &Key) -> Option<usize> {
         let found = self.candidates(key).next();
@@ -183,7 +184,7 @@ impl CachedPage {
         if view.key(found?) == *key { found.map(|index| view.cell(index)) } else { self.get(key) }
     }
 
-    /// Asks for the memory that a lookup of `key` reads; `guess` is this page's.
+    /// Prefetches the memory that a lookup of `key` reads; `guess` is this page's.
     #[inline]
     pub(super) fn cpu_prefetch_lookup(&self, guess: CellGuess, key: &Key) {
         // Fingerprints and length, and before them the reference counts.
@@ -199,15 +200,15 @@ impl CachedPage {
         self.guess
     }
 
-    /// Asks for the memory where a fold begins.
+    /// Prefetches the memory where a fold begins.
     #[inline]
     pub fn cpu_prefetch_head(&self) {
         // The header, and in the line before it what lies in front of the page.
         prefetch(&self.page[..2 * LINE]);
     }
 
-    /// Asks for the memory that a fold reads around a key, when what [`Self::cpu_prefetch_head`] asked
-    /// for is there.
+    /// Prefetches the memory that a fold reads around a key. What [`Self::cpu_prefetch_head`] fetches is
+    /// read here.
     #[inline]
     pub fn cpu_prefetch_key(&self, key: &Key) {
         self.cpu_prefetch_around(self.guess, key, FOLD_LINES);
@@ -218,8 +219,8 @@ impl CachedPage {
         }
     }
 
-    /// So many `lines` of keys, on either side of where the key is expected, and half of that of
-    /// values.
+    /// Prefetches this many `lines` of keys on either side of where the key is expected, and half as
+    /// many of values.
     #[inline]
     fn cpu_prefetch_around(&self, guess: CellGuess, key: &Key, lines: usize) {
         let [slot, suffix, value] = guess.offsets(key);
@@ -229,8 +230,8 @@ impl CachedPage {
         }
     }
 
-    /// Asks for the memory of nodes of the treelet that will be written; that of the page's front
-    /// should have been asked for ([`Self::cpu_prefetch_head`]).
+    /// Prefetches the memory of the treelet's nodes that will be written. The page's front is read here
+    /// ([`Self::cpu_prefetch_head`]).
     #[inline]
     pub fn cpu_prefetch_nodes(&self, nodes: impl Iterator<Item = u8>) {
         if let Some(beside) = self.beside.try_lock()
@@ -240,13 +241,13 @@ impl CachedPage {
         }
     }
 
-    /// Takes down that a fold has come by; had one before?
+    /// Notes that the page is folded; was it before?
     #[inline]
     pub fn mark_folded(&self) -> bool {
         self.folded.load(Ordering::Relaxed) || self.folded.swap(true, Ordering::Relaxed)
     }
 
-    /// Shows what is known of the page's nodes at commit `as_of`.
+    /// Shows what is known of the page's nodes as of commit `as_of`.
     pub fn treelet<T>(&self, as_of: u64, read: impl FnOnce(Option<Known<'_>>) -> T) -> T {
         let beside = self.beside.lock();
         let treelet = beside.treelet.as_deref().filter(|treelet| treelet.as_of() == as_of);
@@ -254,19 +255,19 @@ impl CachedPage {
         read(treelet.map(Treelet::known).or(partial.map(PartialTreelet::known)))
     }
 
-    /// Is anything known at commit `as_of`?
+    /// Is anything known as of commit `as_of`?
     #[inline]
     pub fn knows(&self, as_of: u64) -> bool {
         self.treelet(as_of, |known| known.is_some())
     }
 
-    /// The group of a key: its bits behind the page's prefix.
+    /// The bucket of a key: its bits after the page's prefix.
     #[inline]
     pub fn bucket(&self, key: &Key) -> u8 {
         (bits_after(key, self.view().prefix_len()) >> (32 - LEVELS)) as u8
     }
 
-    /// A treelet for this page knows what its partial does, or nothing.
+    /// Lets a treelet for this page begin with what its partial treelet knows, or with nothing.
     pub fn begin_treelet(&self, treelet: &mut Treelet) {
         match &self.beside.lock().partial {
             Some(partial) => treelet.begin_with(partial),
@@ -293,7 +294,7 @@ impl CachedPage {
         core::mem::replace(&mut self.beside.lock().treelet, treelet)
     }
 
-    /// Exchanges the partial, under the same lock.
+    /// Exchanges the partial treelet, under the same lock.
     pub(super) fn replace_partial(
         &self,
         partial: Option<PartialTreelet>,
@@ -301,7 +302,7 @@ impl CachedPage {
         core::mem::replace(&mut self.beside.lock().partial, partial)
     }
 
-    /// Commit that the partial stands at, if there is one.
+    /// The commit that the partial treelet is as of, if there is one.
     pub(super) fn partial_as_of(&self) -> Option<u64> {
         self.beside.lock().partial.as_ref().map(PartialTreelet::as_of)
     }

@@ -19,11 +19,11 @@ pub(super) enum Queue {
     Held,
 }
 
-/// A cached page, or a vacant place for one.
+/// A cached page, or a vacant entry for one.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) page: Option<Arc<CachedPage>>,
-    /// The page's: its memory is asked for before it is looked at.
+    /// A copy of the page's, so that its cells are prefetched before the page itself is looked at.
     pub(super) guess: CellGuess,
     pub(super) page_no: PageNo,
     pub(super) tag: u32,

@@ -1,8 +1,8 @@
-//! One shard: a table from places to entries and the queues that decide who leaves.
+//! One shard: a table from page numbers to entries, and the queues that decide which page leaves.
 //!
 //! Eviction is S3-FIFO (docs/decisions/0012). New pages enter the *small* queue. Its oldest page moves
-//! to the *main* queue when it was used more than once since, else it leaves and its place is
-//! remembered in the *ghost*; a place found there enters main at once. Main's oldest page goes round
+//! to the *main* queue when it was used more than once since, else it leaves and its number is
+//! remembered in the *ghost*; a page whose number is found there enters main at once. Main's oldest page goes round
 //! once more for each use, at most three, else it leaves. So a scan passes through small only.
 //!
 //! A page that is held for the current batch moves to the *held* queue when its turn comes. Each
@@ -14,8 +14,9 @@
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
 //! the list of vacant ones, which has at least one for each reservation; `page_bytes` is the sum
-//! over the pages with their treelets and partials; `pinned` counts the entries held in the current *round*. Rounds are the shard's
-//! own count of batches, so that a caller who repeats a batch's number loses holds and no more.
+//! over the pages with their treelets, whole and partial; `pinned` counts the entries held in the
+//! current *round*. Rounds are the shard's own count of batches, so that a caller who repeats a
+//! batch's number loses holds and no more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,25 +35,25 @@ use crate::treelet::{PartialTreelet, Treelet};
 const MAX_USES: u8 = 3;
 /// Uses that bring a page from small to main.
 const PROMOTED: u8 = 2;
-/// One page in so many is in small.
+/// One page in this many is in small.
 const SMALL_PART: usize = 10;
-/// Treelets take at most this part of the budget, of what no page needs.
+/// Treelets take at most this part of the budget, from what no page needs.
 const TREELET_PART: usize = 3;
 /// They take at most this part of the budget when pages have to leave for them.
 const SOON_PART: usize = 16;
 /// Partial treelets take at most this part of it.
 const PARTIAL_PART: usize = 8;
-/// Partial treelets ahead of the one that goes, whose memory is asked for.
+/// How far in advance of its end a partial treelet's memory is prefetched.
 const PARTIALS_AHEAD: usize = 4;
-/// Pages, treelets and partials that went and whose memory a shard keeps.
+/// Pages, treelets and partial treelets that left and whose memory a shard keeps.
 const MAX_SPARE: usize = 16;
-/// Notes of partials are added so many at a time.
+/// Room for notes of partial treelets is added in steps of this many.
 const PARTIAL_STEP: usize = 64;
 /// An eviction looks at a page no more often than this: to hold it, to find it no longer held and
 /// promote it, for each of its uses, and to let it leave; the oldest of the held queue goes round
 /// beside each of these.
 const MAX_LOOKS: usize = 2 * (MAX_USES as usize + 3);
-/// Entries are added so many at a time, at least.
+/// Entries are added at least this many at a time.
 const MIN_STEP: usize = 8;
 
 /// The answer of [`Shard::make_room`].
@@ -63,15 +64,15 @@ pub(super) struct Room {
     pub(super) reserved: bool,
 }
 
-/// An partial that was given.
+/// A partial treelet that was given.
 #[derive(Debug)]
 struct Given {
-    /// Its page's entry, if that is still of this place.
+    /// Its page's entry, if that still has this number.
     id: u32,
     page_no: PageNo,
     /// The batch that it was given for.
     round: u64,
-    /// The commit that it stands at.
+    /// The commit that it is as of.
     as_of: u64,
 }
 
@@ -86,14 +87,14 @@ pub(super) struct Shard {
     held: List,
     /// Pages of the held queue that came from main.
     parked: usize,
-    /// Places that left small, each at its hash, plus one; 0 is none.
+    /// Numbers of pages that left small, each at its hash, plus one; 0 is none.
     ghost: Vec<u32>,
     page_bytes: usize,
     /// Pages that carry a treelet.
     treelets: usize,
     /// Partial treelets, oldest first; pages may have left with theirs.
     partials: VecDeque<Given>,
-    /// Memory of pages, treelets and partials that went, for the next ones.
+    /// Memory of pages and treelets, whole and partial, that left, for the next ones.
     spare_pages: Vec<Arc<CachedPage>>,
     #[expect(clippy::vec_box, reason = "the boxes go on to other pages as they are")]
     spare_treelets: Vec<Box<Treelet>>,
@@ -170,7 +171,7 @@ impl Shard {
         Some(read(page))
     }
 
-    /// The entry of a place and tag, used once more.
+    /// The entry of a page number and tag, used once more.
     #[inline]
     fn use_entry(&mut self, page_no: PageNo, tag: u32, batch: u64) -> Option<u32> {
         let found = self.find(page_no).filter(|id| self.entries[*id as usize].tag == tag);
@@ -249,7 +250,7 @@ impl Shard {
         page
     }
 
-    /// The page of a place and tag, as if nobody had asked.
+    /// The page of a number and tag, without counting a use.
     pub(super) fn peek(&self, page_no: PageNo, tag: u32) -> Option<Arc<CachedPage>> {
         let entry = &self.entries[self.find(page_no)? as usize];
         entry.page.as_ref().filter(|_| entry.tag == tag).cloned()
@@ -288,7 +289,7 @@ impl Shard {
         }
     }
 
-    /// Hangs an partial on a page for the current batch.
+    /// Hangs a partial treelet on a page for the current batch.
     pub(super) fn attach_partial(
         &mut self,
         page_no: PageNo,
@@ -330,8 +331,8 @@ impl Shard {
         true
     }
 
-    /// Takes the oldest partial off, if it was given for an earlier batch, and forgets it if it has left
-    /// with its page.
+    /// Takes the oldest partial treelet off its page if it was given for an earlier batch, and forgets it
+    /// if it has left with its page.
     fn end_partial(&mut self) -> Option<PartialTreelet> {
         let entry = |given: &Given| &self.entries[given.id as usize];
         if let Some(given) = self.partials.get(2 * PARTIALS_AHEAD) {
@@ -378,7 +379,8 @@ impl Shard {
         Some(treelet)
     }
 
-    /// Gives the page of a place back to be freed, unless it is kept for the next one.
+    /// Takes a page out and gives it to the caller to be freed, unless its memory is kept for the next
+    /// one.
     pub(super) fn remove(&mut self, page_no: PageNo) -> Option<Arc<CachedPage>> {
         let id = self.find(page_no)?;
         let page = self.take_out(id)?;
@@ -438,7 +440,7 @@ impl Shard {
         match step {
             LookupStep::Table => self.table.cpu_prefetch(hash(page_no)),
             LookupStep::Entry => {
-                // The number alone, not yet the entry, which would say whether it is this place's.
+                // The entry's number alone: whether it is this page's the entry would say.
                 if let Some(id) = self.table.find(hash(page_no), |_| true) {
                     prefetch(core::slice::from_ref(&self.entries[id as usize]));
                 }
@@ -501,7 +503,7 @@ impl Shard {
         if seen { Queue::Main } else { Queue::Small }
     }
 
-    /// Adds an entry whose place is not there.
+    /// Adds an entry for a page that is not there.
     fn put(&mut self, entry: Entry, batch: u64) {
         let (page_no, queue) = (entry.page_no, entry.queue);
         let id = self.vacant.pop().expect("room was made for an entry");
@@ -608,7 +610,7 @@ impl Shard {
         self.take_out(id)
     }
 
-    /// Asks for the memory of those who leave after this one.
+    /// Prefetches the memory of those that leave after this one.
     fn cpu_prefetch_after(&self, id: u32) {
         let Some(next) = self.entries[id as usize].newer() else { return };
         let next = &self.entries[next as usize];

@@ -17,7 +17,7 @@ const BATCH: usize = 64;
 /// A finished leaf page, or an empty prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BuiltLeaf {
-    /// Prefix, place and tag.
+    /// Prefix, page number and tag.
     pub child: ChildRef,
     /// The node at the prefix.
     pub node: Node,

@@ -98,7 +98,7 @@ impl Region {
         Self { prefix: *state.children().region(), state: RwLock::new(state) }
     }
 
-    /// Asks for the memory that a lookup reads first.
+    /// Prefetches the memory that a lookup reads first.
     #[inline]
     pub fn cpu_prefetch(&self) {
         prefetch(core::slice::from_ref(self));

@@ -229,14 +229,14 @@ impl RegionState {
 
 /// What is prefetched into the processor's caches.
 impl RegionState {
-    /// Asks for the memory where a lookup of a key of this region goes on.
+    /// Prefetches the memory where a lookup of a key of this region goes on.
     #[inline]
     pub fn cpu_prefetch(&self, key: &Key) {
         self.children.cpu_prefetch(key);
         self.pending.cpu_prefetch_leads(key, self.depth());
     }
 
-    /// Asks for the memory that a fold of a key's page, and of this region, reads here.
+    /// Prefetches the memory that a fold of a key's page, and of this region, reads here.
     pub fn cpu_prefetch_fold(&self, key: &Key) {
         if self.retired {
             // Its successors have it all.
@@ -249,8 +249,8 @@ impl RegionState {
         self.pending.cpu_prefetch_change(key, self.depth());
     }
 
-    /// Asks for the memory that the fold of this region reads on the way to a child, which has
-    /// this key. There may be no such child any more.
+    /// Prefetches the memory that the fold of this region reads on the way to a child, which has this
+    /// key. The child may be gone.
     pub fn cpu_prefetch_nodes(&self, child: usize, key: &Key) {
         if let Nodes::Resident(nodes) = &self.nodes {
             let end = (child + 2).min(nodes.len());

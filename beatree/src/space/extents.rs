@@ -1,7 +1,7 @@
-//! Places of the overflow file: extents, that is a few runs of pages for each long value.
+//! Pages of the overflow file: each long value has an extent, a few runs of neighbouring pages.
 //!
-//! The same life as in the leaf file (used, retired as of a stamp, released, free), but by runs, and
-//! the state is stored: the image carries the free map (`free_map`).
+//! Runs live as pages of the leaf file do (used, retired as of a stamp, released, free). Unlike there
+//! the state is stored: a checkpoint image has the free map (`free_map`).
 //!
 //! Policy: the smallest free run that holds the whole value; else, while the file has fewer pages
 //! than the size factor says, growth; else the largest free runs, at most [`MAX_RUNS`] of them; else
@@ -122,7 +122,7 @@ impl Extents {
         Ok(())
     }
 
-    /// The device has reserved so many segments more.
+    /// The device has reserved this many segments more.
     pub fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
         let more = self.geometry.pages_of(segments);
         let pages = self.pages + more;
@@ -210,7 +210,7 @@ impl Extents {
         self.pages < self.geometry.target(live)
     }
 
-    /// So many segments that a run of `count` pages lies at the end of the file.
+    /// The segments that it takes to have a run of `count` pages at the end of the file.
     fn need(&self, count: u32) -> NeedGrowth {
         let tail = self.free.ending_at(self.pages);
         // At least one, so that asking again leads on.

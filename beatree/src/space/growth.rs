@@ -83,7 +83,8 @@ pub struct Extension {
     pub growth: Growth,
 }
 
-/// An allocator of a file that grows; see the [module](self).
+/// An allocator of a file that grows. Both allocators grow the same way:
+/// [`GrowingFile::allocate_growing`].
 pub trait GrowingFile {
     /// Neighbouring pages that it hands out.
     type Run;
