@@ -53,8 +53,8 @@ fn costs(pages: u32) {
     let sources: Vec<Page> = (0..64).map(|_| page(&mut random)).collect();
     let cache = Cache::new(pages as usize * (Cache::PAGE_COST + 100));
     let (before, start) = (resident(), Instant::now());
-    for place in 0..pages {
-        cache.insert(PageNo::new(place), 1, &sources[place as usize % 64], NO_BATCH);
+    for page_no in 0..pages {
+        cache.insert(PageNo::new(page_no), 1, &sources[page_no as usize % 64], NO_BATCH);
     }
     println!("first insertion {:?}", each(start, pages));
     let stats = cache.stats();
@@ -63,8 +63,8 @@ fn costs(pages: u32) {
         println!("resident {real} bytes a page, counted {counted}");
     }
     let start = Instant::now();
-    for place in 0..pages {
-        cache.insert(PageNo::new(pages + place), 1, &sources[place as usize % 64], NO_BATCH);
+    for page_no in 0..pages {
+        cache.insert(PageNo::new(pages + page_no), 1, &sources[page_no as usize % 64], NO_BATCH);
     }
     println!("insertion with eviction {:?}", each(start, pages));
 
@@ -74,8 +74,8 @@ fn costs(pages: u32) {
         let asked: Vec<u32> =
             (0..2_000_000).map(|_| present[random.next_u32() as usize % among]).collect();
         let start = Instant::now();
-        for place in &asked {
-            black_box(cache.get(PageNo::new(*place), 1));
+        for page_no in &asked {
+            black_box(cache.get(PageNo::new(*page_no), 1));
         }
         println!("get, random among {name}: {:?}", each(start, 2_000_000));
     }

@@ -1,24 +1,24 @@
 //! Reproduces docs/decisions/0010: how long the runs are that an aged leaf file hands out.
 //!
-//! Uniform updates in steady state: each batch writes pages anew at places that the policy chooses, then
-//! the old places become holes, one batch late. Four policies fill holes; the first is the engine's.
+//! Uniform updates in steady state: each batch rewrites pages where the policy chooses, then the old pages
+//! become holes, one batch late. Four policies fill holes; the first is the engine's.
 //!
 //! `cargo run --release -p pleach-beatree --example placement [live pages] [pages a batch]`
 
 use pleach_beatree::PageNo;
-use pleach_beatree::space::{Geometry, Growth, NeedGrowth, Run, Space};
+use pleach_beatree::space::{FileGeometry, Growth, NeedGrowth, PageRun, Space};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
 /// Something that hands out pages.
 trait Policy {
-    fn allocate(&mut self, count: u32, out: &mut Vec<Run>);
+    fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>);
     fn free(&mut self, places: &[PageNo], batch: u64);
     fn pages(&self) -> u32;
 }
 
 impl Policy for Space {
-    fn allocate(&mut self, count: u32, out: &mut Vec<Run>) {
+    fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>) {
         while let Err(NeedGrowth { segments }) = Self::allocate(self, count, Growth::Allowed, out) {
             self.grown(segments).expect("the simulated file is small");
         }
@@ -41,11 +41,11 @@ enum Order {
     Emptiest,
     /// The first in the file.
     First,
-    /// The one behind that filled last.
+    /// The one after that filled last.
     Next,
 }
 
-/// A file of fixed size that fills its holes in some order, told plainly.
+/// A file of fixed size that fills its holes in some order, in the plainest way.
 struct Plain {
     order: Order,
     /// Used pages of each segment.
@@ -82,7 +82,7 @@ impl Plain {
 }
 
 impl Policy for Plain {
-    fn allocate(&mut self, count: u32, out: &mut Vec<Run>) {
+    fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>) {
         let mut places = Vec::new();
         while places.len() < count as usize {
             let segment = self.next_segment();
@@ -100,7 +100,7 @@ impl Policy for Plain {
         for place in places {
             match out.last_mut() {
                 Some(run) if run.end() == place.get() => run.len += 1,
-                _ => out.push(Run { start: place, len: 1 }),
+                _ => out.push(PageRun { start: place, len: 1 }),
             }
         }
     }
@@ -129,14 +129,14 @@ fn simulate(policy: &mut dyn Policy, live: u32, per_batch: u32, skewed: bool) ->
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut runs = Vec::new();
     policy.allocate(live, &mut runs);
-    let mut places: Vec<PageNo> = runs.iter().flat_map(Run::pages).collect();
+    let mut places: Vec<PageNo> = runs.iter().flat_map(PageRun::pages).collect();
     let batches = 12 * live / per_batch;
     let (mut pages, mut writes) = (0_u64, 0_u64);
     for batch in 1..=batches {
         let mut old = Vec::with_capacity(per_batch as usize);
         let chosen = choose(&mut random, live, per_batch, skewed);
         policy.allocate(per_batch, &mut runs);
-        let mut new = runs.iter().flat_map(Run::pages);
+        let mut new = runs.iter().flat_map(PageRun::pages);
         for page in chosen {
             let place = new.next().expect("as many as asked for");
             old.push(core::mem::replace(&mut places[page], place));
@@ -170,7 +170,7 @@ fn main() {
     println!("updates  file/live  policy                  mean run");
     for skewed in [false, true] {
         for size_percent in [125, 150, 200] {
-            let geometry = Geometry { segment_pages: SEGMENT, size_percent };
+            let geometry = FileGeometry { segment_pages: SEGMENT, size_percent };
             let pages =
                 (u64::from(live) * u64::from(size_percent) / 100).next_multiple_of(SEGMENT.into());
             let plain = |order| -> Box<dyn Policy> {

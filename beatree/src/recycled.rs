@@ -34,6 +34,8 @@ pub trait Recycle {
     fn clear(&mut self) {}
 }
 
+/// A vector comes back empty. Whoever wants its bytes back as they were, to spare setting them again,
+/// keeps the vector in a type of its own, whose [`Recycle::clear`] does nothing.
 impl<T> Recycle for Vec<T> {
     fn bytes(&self) -> usize {
         self.capacity() * size_of::<T>()

@@ -28,9 +28,9 @@
 //! [`Extents`] does the same for runs of pages in the overflow file.
 //!
 //! ```
-//! use pleach_beatree::space::{Geometry, GrowingFile, Space, SpaceError};
+//! use pleach_beatree::space::{FileGeometry, GrowingFile, Space, SpaceError};
 //!
-//! let mut space = Space::new(Geometry::TINY);
+//! let mut space = Space::new(FileGeometry::TINY);
 //! // The device has room for whatever is asked.
 //! let reserve = |_| Ok::<(), SpaceError>(());
 //! let runs = space.allocate_growing(3, reserve, |_| false).expect("there is room");
@@ -53,7 +53,7 @@ mod pending;
 
 pub use error::{NeedGrowth, SpaceError};
 pub use extents::{Extents, ExtentsStats, MAX_RUNS};
-pub use growth::{Extension, Geometry, GrowingFile, Growth};
+pub use growth::{Extension, FileGeometry, GrowingFile, Growth};
 
 use bits::Bits;
 use pending::Pending;
@@ -68,14 +68,14 @@ const WORTH_PERCENT: u64 = 75;
 
 /// Neighbouring pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Run {
+pub struct PageRun {
     /// The first.
     pub start: PageNo,
     /// How many, at least one.
     pub len: u32,
 }
 
-impl Run {
+impl PageRun {
     /// The number after the last one's.
     pub fn end(&self) -> u32 {
         self.start.get() + self.len
@@ -108,10 +108,10 @@ pub struct SpaceStats {
     pub runs: u64,
 }
 
-/// The allocator of the leaf file. It has one owner, the flusher.
+/// The allocator of the leaf file.
 #[derive(Clone, Debug)]
 pub struct Space {
-    geometry: Geometry,
+    geometry: FileGeometry,
     /// Used and pending pages.
     used: Bits,
     /// Pending pages, all of them also used.
@@ -127,7 +127,7 @@ pub struct Space {
     frontier: u32,
     allocated: u64,
     runs: u64,
-    /// Segments picked by one allocation and the pages to take from each; kept for its allocation.
+    /// Segments picked by one allocation and the pages to take from each; kept for its memory.
     picked: Vec<(u32, u32)>,
 }
 
@@ -136,7 +136,7 @@ impl Space {
     ///
     /// # Panics
     /// When a segment has no pages or more than 65,536, or the size factor is below 100 %.
-    pub fn new(geometry: Geometry) -> Self {
+    pub fn new(geometry: FileGeometry) -> Self {
         geometry.assert_valid();
         assert!(geometry.segment_pages <= 1 << 16, "a segment has at most 65,536 pages");
         Self {
@@ -160,7 +160,7 @@ impl Space {
     /// # Panics
     /// As [`Space::new`].
     pub fn from_used(
-        geometry: Geometry,
+        geometry: FileGeometry,
         segments: u32,
         used: impl IntoIterator<Item = PageNo>,
     ) -> Result<Self, SpaceError> {
@@ -195,7 +195,7 @@ impl Space {
         &mut self,
         count: u32,
         growth: Growth,
-        out: &mut Vec<Run>,
+        out: &mut Vec<PageRun>,
     ) -> Result<(), NeedGrowth> {
         out.clear();
         let fresh = count.min(self.pages() - self.frontier);
@@ -208,7 +208,7 @@ impl Space {
         }
         if fresh > 0 {
             // Holes come before it, so the order is kept.
-            push_merged(out, Run { start: PageNo::new(start), len: fresh });
+            push_merged(out, PageRun { start: PageNo::new(start), len: fresh });
         }
         self.used_count += rest;
         self.allocated += u64::from(count);
@@ -247,8 +247,8 @@ impl Space {
         outcome
     }
 
-    /// Location records through `stamp` are durable and the readers from before have left: what was
-    /// retired until then becomes holes. Gives their number.
+    /// Location records through `stamp` are durable and the readers from before have left: pages that
+    /// were retired until then become holes. Gives their number.
     pub fn release(&mut self, stamp: u64) -> u32 {
         let before = self.retired_count;
         while let Some(pages) = self.pending.take(stamp) {
@@ -344,8 +344,8 @@ impl Space {
         u64::from(MAX_PAGES - MAX_PAGES % self.geometry.segment_pages)
     }
 
-    /// Takes `count` holes, which exist, by sweeping. Nothing is fresh any more.
-    fn fill_holes(&mut self, count: u32, out: &mut Vec<Run>) {
+    /// Takes `count` holes, which exist, by sweeping. No fresh pages are left.
+    fn fill_holes(&mut self, count: u32, out: &mut Vec<PageRun>) {
         assert_eq!(self.frontier, self.pages(), "fresh pages go first");
         let (size, segments) = (self.geometry.segment_pages, self.segments());
         let mut picked = core::mem::take(&mut self.picked);
@@ -364,7 +364,7 @@ impl Space {
             if left > 0 {
                 self.sweep = (self.sweep + 1) % segments;
                 looked += 1;
-                // Once round without enough: now any hole will do.
+                // One round has not found enough: now any hole will do.
                 if looked == segments {
                     least = 1;
                 }
@@ -386,7 +386,7 @@ impl Space {
     }
 
     /// Marks the first `take` holes of a segment.
-    fn take_holes(&mut self, segment: u32, take: u32, out: &mut Vec<Run>) {
+    fn take_holes(&mut self, segment: u32, take: u32, out: &mut Vec<PageRun>) {
         let end = (segment + 1) * self.geometry.segment_pages;
         let mut at = segment * self.geometry.segment_pages;
         let mut left = take;
@@ -395,7 +395,7 @@ impl Space {
             at = self.used.next_set(start, end.min(start + left));
             assert!(at > start, "the bitmap has the holes that were counted");
             self.used.set_range(start, at);
-            push_merged(out, Run { start: PageNo::new(start), len: at - start });
+            push_merged(out, PageRun { start: PageNo::new(start), len: at - start });
             left -= at - start;
         }
     }
@@ -450,13 +450,13 @@ impl Space {
 }
 
 impl GrowingFile for Space {
-    type Run = Run;
+    type Run = PageRun;
 
     fn allocate(
         &mut self,
         count: u32,
         growth: Growth,
-        out: &mut Vec<Run>,
+        out: &mut Vec<PageRun>,
     ) -> Result<(), NeedGrowth> {
         Self::allocate(self, count, growth, out)
     }
@@ -469,13 +469,13 @@ impl GrowingFile for Space {
         self.pages().into()
     }
 
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> FileGeometry {
         self.geometry
     }
 }
 
 /// Appends a run that begins at or after the end of the last one.
-fn push_merged(out: &mut Vec<Run>, run: Run) {
+fn push_merged(out: &mut Vec<PageRun>, run: PageRun) {
     match out.last_mut() {
         Some(last) if last.end() == run.start.get() => last.len += run.len,
         _ => out.push(run),

@@ -346,7 +346,7 @@ fn fingerprint(key: &Key) -> u8 {
     let sum = words.iter().zip(FACTORS).fold(0_u64, |sum, (word, factor)| {
         sum.wrapping_add(u64::from_le_bytes(*word).wrapping_mul(factor))
     });
-    // Products carry upwards only: fold the high half, which knows everything, over the low one.
+    // Products carry upwards only: the high half, which depends on all bits, is put over the low one.
     let [.., top] = (sum ^ sum << 32).wrapping_mul(FACTORS[0]).to_le_bytes();
     top
 }

@@ -1,16 +1,17 @@
 //! One shard: a table from page numbers to entries, and the queues that decide which page leaves.
 //!
-//! Eviction is S3-FIFO (docs/decisions/0012). New pages enter the *small* queue. Its oldest page moves
-//! to the *main* queue when it was used more than once since, else it leaves and its number is
-//! remembered in the *ghost*; a page whose number is found there enters main at once. Main's oldest page goes round
-//! once more for each use, at most three, else it leaves. So a scan passes through small only.
+//! Eviction is S3-FIFO (docs/decisions/0012). New pages enter the *small* queue. When the oldest page
+//! there was used more than once it moves to the *main* queue, else it leaves and its number is
+//! remembered in the *ghost*. A page whose number is found there enters main at once. Main's oldest
+//! page goes round once more for each use, at most three times, and then leaves. So a scan passes
+//! through small only.
 //!
-//! A page that is held for the current batch moves to the *held* queue when its turn comes. Each
-//! eviction looks at the oldest there: while it is held it goes round, later one that came from small
-//! meets the rule of small, and one that came from main goes back there. So a page is looked at once
-//! a batch for being held, and no queue that is looked at has held pages only: an eviction takes a few
-//! steps on average, and at most [`MAX_LOOKS`] for each page. At most three quarters of the shard are
-//! held, and small is emptied down to a tenth first.
+//! A page that is held for the current batch moves to the *held* queue when its turn to leave comes.
+//! Each eviction looks at the oldest page there. While that is held it goes round; later, if it came
+//! from small, the rule of small decides, and if it came from main it goes back there. So being held
+//! costs a page one look a batch, and no queue that is looked at has held pages only: an eviction takes
+//! a few steps on average, and at most [`MAX_LOOKS`] for each page. At most three quarters of the shard
+//! are held, and small is emptied down to a tenth first.
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
 //! the list of vacant ones, which has at least one for each reservation; `page_bytes` is the sum
@@ -50,8 +51,8 @@ const MAX_SPARE: usize = 16;
 /// Room for notes of partial treelets is added in steps of this many.
 const PARTIAL_STEP: usize = 64;
 /// An eviction looks at a page no more often than this: to hold it, to find it no longer held and
-/// promote it, for each of its uses, and to let it leave; the oldest of the held queue goes round
-/// beside each of these.
+/// promote it, for each of its uses, and to let it leave. With each of these looks the oldest page of
+/// the held queue may go round.
 const MAX_LOOKS: usize = 2 * (MAX_USES as usize + 3);
 /// Entries are added at least this many at a time.
 const MIN_STEP: usize = 8;
@@ -440,7 +441,7 @@ impl Shard {
         match step {
             LookupStep::Table => self.table.cpu_prefetch(hash(page_no)),
             LookupStep::Entry => {
-                // The entry's number alone: whether it is this page's the entry would say.
+                // Only the entry's number: to check that it is this page's would read the entry.
                 if let Some(id) = self.table.find(hash(page_no), |_| true) {
                     prefetch(core::slice::from_ref(&self.entries[id as usize]));
                 }
@@ -477,7 +478,8 @@ impl Shard {
         (list, &mut self.entries)
     }
 
-    /// Holds an entry for the current batch, if `batch` is that and three quarters of the budget are not held.
+    /// Holds an entry for the current batch, if `batch` is the current one and less than three quarters
+    /// of the budget are held.
     fn hold(&mut self, id: u32, batch: u64) {
         let (limit, current) = (self.max_pinned(), self.is_current(batch));
         let entry = &mut self.entries[id as usize];
@@ -542,11 +544,11 @@ impl Shard {
         page
     }
 
-    /// Makes the least worthy page leave; none when there is no page.
+    /// Makes the page leave that is worth least; `None` when there is no page.
     ///
     /// Bounded: a page that is looked at leaves, loses a use, or changes its queue, and it does each of
-    /// these a limited number of times before the next batch. Should the rules ever go round without one
-    /// leaving, whoever is looked at last leaves, held or not.
+    /// these a limited number of times before the next batch. Should the rules ever go round without a
+    /// page leaving, the one that is looked at last leaves, held or not.
     fn evict(&mut self) -> Option<Arc<CachedPage>> {
         if let Some(page) = self.spare_pages.pop() {
             return Some(page);
@@ -554,7 +556,7 @@ impl Shard {
         // What nobody uses goes before a page.
         self.spare_treelets.clear();
         self.spare_partials.clear();
-        // After the budget shrank, or when reservations fill it, the held ones may be all there are.
+        // After the budget shrank, or when reservations fill it, there may be held pages only.
         let hold = self.pinned <= self.max_pinned() && self.pinned < self.pages();
         let bound = MAX_LOOKS * self.pages();
         for look in 0..=bound {
@@ -567,7 +569,7 @@ impl Shard {
         None
     }
 
-    /// May this one leave, by the rules of its queue? If not, it moves to where it waits next.
+    /// May this page leave, by the rules of its queue? If not, it moves to the queue where it waits next.
     fn leaves(&mut self, id: u32, hold: bool) -> bool {
         let Entry { round, uses, queue, from_main, .. } = self.entries[id as usize];
         if hold && round == self.round {
@@ -598,7 +600,7 @@ impl Shard {
         }
     }
 
-    /// Takes out who leaves.
+    /// Takes the page out that leaves.
     fn let_go(&mut self, id: u32) -> Option<Arc<CachedPage>> {
         let Entry { page_no, queue, from_main, .. } = self.entries[id as usize];
         if queue != Queue::Main && !from_main {
@@ -622,7 +624,7 @@ impl Shard {
         }
     }
 
-    /// Who is looked at next.
+    /// The page that is looked at next.
     fn candidate(&mut self) -> Option<u32> {
         if let Some(id) = self.held.oldest() {
             let only = self.held.len() == self.pages();

@@ -78,7 +78,7 @@ impl<'a> Record<'a> {
         record_len(self.bytes.len())
     }
 
-    /// The cell that becomes of it.
+    /// The cell that it becomes.
     #[inline]
     pub fn cell(&self) -> CellRef<'a> {
         CellRef { key: *self.key, bytes: self.bytes, overflow: self.overflow }

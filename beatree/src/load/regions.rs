@@ -23,8 +23,7 @@ pub struct BuiltLeaf {
     pub node: Node,
 }
 
-/// The regions over pages that tile the key space in order, and the root. `changed` is the commit
-/// that made them.
+/// The regions over pages that tile the key space in order, and the root. Commit `changed` made them.
 ///
 /// # Panics
 /// When the pages do not tile the key space.

@@ -17,7 +17,7 @@ pub use pleach_core::page::overflow::MAX_RUNS;
 use super::free_map;
 use super::free_runs::FreeRuns;
 use super::pending::Pending;
-use super::{Geometry, GrowingFile, Growth, NeedGrowth, SpaceError};
+use super::{FileGeometry, GrowingFile, Growth, NeedGrowth, SpaceError};
 
 /// Figures of [`Extents`], in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,10 +34,10 @@ pub struct ExtentsStats {
     pub free_runs: u64,
 }
 
-/// The allocator of the overflow file. It has one owner, the flusher.
+/// The allocator of the overflow file.
 #[derive(Clone, Debug)]
 pub struct Extents {
-    geometry: Geometry,
+    geometry: FileGeometry,
     pages: u64,
     free: FreeRuns,
     /// Retired runs by their starts: they overlap neither each other nor free ones.
@@ -51,7 +51,7 @@ impl Extents {
     ///
     /// # Panics
     /// When a segment has no pages or the size factor is below 100 %.
-    pub fn new(geometry: Geometry) -> Self {
+    pub fn new(geometry: FileGeometry) -> Self {
         geometry.assert_valid();
         Self {
             geometry,
@@ -64,7 +64,7 @@ impl Extents {
     }
 
     /// The state that [`Extents::encode`] wrote, validated in full.
-    pub fn parse(geometry: Geometry, bytes: &[u8]) -> Result<Self, SpaceError> {
+    pub fn parse(geometry: FileGeometry, bytes: &[u8]) -> Result<Self, SpaceError> {
         let map = free_map::parse(bytes)?;
         if map.pages % u64::from(geometry.segment_pages) != 0 {
             return Err(SpaceError::FreeMap { what: "the file ends within a segment", offset: 0 });
@@ -197,7 +197,7 @@ impl Extents {
         }
     }
 
-    /// Bytes of memory that this allocator holds, about.
+    /// About how many bytes of memory this allocator holds.
     pub fn bytes(&self) -> usize {
         // A B-tree's nodes are between half and entirely full.
         const RETIRED: usize = 2 * size_of::<(u64, u64)>();
@@ -277,12 +277,12 @@ impl GrowingFile for Extents {
         self.pages
     }
 
-    fn geometry(&self) -> Geometry {
+    fn geometry(&self) -> FileGeometry {
         self.geometry
     }
 }
 
-/// Runs that `len` neighbouring pages make: a run has a longest length.
+/// Runs that `len` neighbouring pages make: the length of a run is limited.
 fn runs_of(len: u64) -> u64 {
     len.div_ceil(MAX_RUN_PAGES.into())
 }

@@ -15,14 +15,14 @@ use crate::page_no::page_offset;
 
 /// How a file of pages grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct FileGeometry {
     /// Pages of a segment: the file grows by whole segments.
     pub segment_pages: u32,
     /// The file grows while it has fewer pages than this part of its live ones, in percent.
     pub size_percent: u32,
 }
 
-impl Geometry {
+impl FileGeometry {
     /// Segments of 1 MiB, files of 1.5 times the live pages.
     pub const DEFAULT: Self = Self { segment_pages: 256, size_percent: 150 };
     /// Segments of 64 KiB, for tests and small databases.
@@ -57,7 +57,7 @@ impl Geometry {
     }
 }
 
-impl Default for Geometry {
+impl Default for FileGeometry {
     fn default() -> Self {
         Self::DEFAULT
     }
@@ -104,7 +104,7 @@ pub trait GrowingFile {
     fn file_pages(&self) -> u64;
 
     /// How it grows.
-    fn geometry(&self) -> Geometry;
+    fn geometry(&self) -> FileGeometry;
 
     /// Hands out `count` pages. `reserve` reserves an extension of the file on the device; `is_full` says
     /// which of its errors means that the device has no room.
@@ -143,7 +143,7 @@ pub trait GrowingFile {
 mod tests {
     use pleach_core::page::overflow;
 
-    use super::super::{Extents, Run, Space};
+    use super::super::{Extents, PageRun, Space};
     use super::*;
 
     #[derive(Debug, PartialEq, Eq)]
@@ -208,14 +208,14 @@ mod tests {
     #[test]
     fn both_files_grow_the_same_way() {
         grows_then_fills_then_fails(
-            &mut Space::new(Geometry::TINY),
-            |space, run: &Run| {
+            &mut Space::new(FileGeometry::TINY),
+            |space, run: &PageRun| {
                 run.pages().for_each(|page| space.mark_free(page).expect("handed out"));
             },
             |runs| runs.iter().map(|run| u64::from(run.len)).sum(),
         );
         grows_then_fills_then_fails(
-            &mut Extents::new(Geometry::TINY),
+            &mut Extents::new(FileGeometry::TINY),
             |extents, run: &overflow::Run| extents.mark_free(*run).expect("handed out"),
             |runs| runs.iter().map(|run| u64::from(run.pages)).sum(),
         );

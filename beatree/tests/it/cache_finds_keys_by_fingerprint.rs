@@ -79,9 +79,9 @@ fn a_recycled_page_forgets_what_it_held() {
         key[30..].copy_from_slice(&(number + 1).to_be_bytes());
         key
     });
-    for place in 0..20 {
-        let source = if place % 2 == 0 { &long } else { &short };
-        let given = cache.insert(PageNo::new(place), 1, source.page(), NO_BATCH);
+    for page_no in 0..20 {
+        let source = if page_no % 2 == 0 { &long } else { &short };
+        let given = cache.insert(PageNo::new(page_no), 1, source.page(), NO_BATCH);
         for number in 0..1400_u16 {
             let mut key = [0xab; 32];
             key[30..].copy_from_slice(&number.to_be_bytes());

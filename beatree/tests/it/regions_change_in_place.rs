@@ -119,8 +119,8 @@ proptest! {
             prop_assert!(below.iter().all(|one| child(index).covers(&one.key)));
         }
         for (position, one) in few.pending().iter().enumerate() {
-            let place = ranges.contains(&few.children().find(&one.key));
-            prop_assert!(!place || one.commit > through, "entry {position} should have gone");
+            let page_no = ranges.contains(&few.children().find(&one.key));
+            prop_assert!(!page_no || one.commit > through, "entry {position} should have gone");
         }
     }
 }

@@ -29,7 +29,7 @@ fn below(rng: &mut ChaCha8Rng, bound: u32) -> u32 {
     rng.next_u32() % bound
 }
 
-/// A key below `at`; few bits behind it differ when `narrow`, so that subtries fill and empty.
+/// A key below `at`; few bits after it differ when `narrow`, so that subtries fill and empty.
 fn key(at: &Prefix, narrow: bool, rng: &mut ChaCha8Rng) -> Key {
     let mut key = [0; 32];
     if narrow {
@@ -276,7 +276,7 @@ fn a_treelet_follows_its_page() {
                 Some((_, captured, ..)) if below(&mut rng, 4) > 0 => captured,
                 _ => whole(),
             };
-            // One that stands elsewhere forgets.
+            // One as of another commit forgets.
             let before = if stands { commit - 1 } else { u64::MAX - 1 };
             treelet.advance(before, commit, &own, captured.into_iter());
             check(&treelet, &trie, &at, 0, 0);
