@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pleach_beatree::Stored;
-use pleach_beatree::cache::{CachedPage, Step};
-use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::cache::{CachedPage, LookupStep};
+use pleach_beatree::region::{NodePage, Nodes};
 use pleach_core::page::leaf::Cell;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Device, Runtime};
@@ -128,7 +128,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         announced: &Announced,
         group: &[Key],
         folds_cached: bool,
-        last: &mut Option<NodePlace>,
+        last: &mut Option<NodePage>,
         wanted: &mut impl FnMut(Wanted),
     ) {
         let (base, folds) = (announced.base, announced.folds);
@@ -138,21 +138,21 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             for (key, found) in group.iter().zip(&mut found) {
                 found.place = self.answers.place(key);
                 self.answers.ask_ahead(found.place);
-                top.region(key).prefetch();
+                top.region(key).cpu_prefetch();
             }
             for key in group {
-                top.region(key).read().prefetch(key);
+                top.region(key).read().cpu_prefetch(key);
             }
         }
         for (key, found) in group.iter().zip(&mut found) {
             self.find(base, key, folds_cached, found, last, wanted);
             if let Some(at) = &found.at {
-                self.cache.ask_ahead(at.place, Step::Table);
+                self.cache.cpu_prefetch(at.place, LookupStep::Table);
             }
         }
-        for step in [Step::Entry, Step::Front] {
+        for step in [LookupStep::Entry, LookupStep::Front] {
             let places = found.iter().filter_map(|found| found.at.as_ref());
-            places.for_each(|at| self.cache.ask_ahead(at.place, step));
+            places.for_each(|at| self.cache.cpu_prefetch(at.place, step));
         }
         let batch = self.batch.load(Ordering::Relaxed);
         for (key, found) in group.iter().zip(&mut found) {
@@ -164,7 +164,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                 continue;
             };
             if found.answers {
-                found.cell = page.prefetch_found(key);
+                found.cell = page.cpu_prefetch_cell(key);
             }
             if folds_cached && folds && !page.knows(found.stands_at) {
                 self.arrived(Arrived { page: Arc::clone(page), at, key: *key });
@@ -184,7 +184,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         key: &Key,
         folds_cached: bool,
         found: &mut Found,
-        last: &mut Option<NodePlace>,
+        last: &mut Option<NodePage>,
         wanted: &mut impl FnMut(Wanted),
     ) {
         let mut nodes = None;
@@ -199,7 +199,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             if folds_cached {
                 found.stands_at = state.changed_at(child);
             }
-            found.at = state.children().place(child).map(|place| Located { place, tag });
+            found.at = state.children().page(child).map(|place| Located { place, tag });
             // Only what the session's commit left is an answer.
             let stands = state.last_commit() <= base;
             match (state.pending_of(key), &found.at) {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::Stored;
-use pleach_beatree::leaf_fold::Touch;
+use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::region::{Applied, Pending};
 use pleach_beatree::stored::LargeValue;
 use pleach_beatree::treelet::Treelet;
@@ -173,10 +173,10 @@ fn renew<H: Hasher, D: Device, R: Runtime>(
             continue;
         }
         Counters::add(&shared.counters.refolds, 1);
-        let touches: Vec<Touch> = chunk
+        let touches: Vec<KeyAccess> = chunk
             .changes
             .iter()
-            .map(|changed| Touch {
+            .map(|changed| KeyAccess {
                 key: changed.key,
                 reads: false,
                 writes: Some(changed.new.clone()),
@@ -350,10 +350,10 @@ fn advance_treelets<H: Hasher, D: Device, R: Runtime>(
     let ahead = |at: usize| pages.get(at).and_then(|node| Some((node, &node.page.as_ref()?.1)));
     for (at, node) in pages.iter().enumerate() {
         if let Some((_, page)) = ahead(at + 2 * PAGES_AHEAD) {
-            page.prefetch_head();
+            page.cpu_prefetch_head();
         }
         if let Some((node, page)) = ahead(at + PAGES_AHEAD) {
-            page.prefetch_nodes(treelets[node.treelet.clone()].iter().map(|(index, _)| *index));
+            page.cpu_prefetch_nodes(treelets[node.treelet.clone()].iter().map(|(index, _)| *index));
         }
         let Some((place, page)) = &node.page else { continue };
         let nodes = || treelets[node.treelet.clone()].iter().copied();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pleach_beatree::Top;
+use pleach_beatree::RegionIndex;
 use pleach_beatree::cache::{Buffers, Cache};
 use pleach_beatree::grace::Grace;
 use pleach_beatree::space;
@@ -353,12 +353,12 @@ fn create<H: Hasher, D: Device, R: Runtime>(
     })
 }
 
-fn space_geometry(segment_pages: u32, size_percent: u32) -> space::Geometry {
-    space::Geometry { segment_pages, size_percent }
+fn space_geometry(segment_pages: u32, size_percent: u32) -> space::FileGeometry {
+    space::FileGeometry { segment_pages, size_percent }
 }
 
 /// The geometry that the database was created with.
-pub(crate) fn geometry_of(superblock: &Superblock) -> space::Geometry {
+pub(crate) fn geometry_of(superblock: &Superblock) -> space::FileGeometry {
     let segment_pages = u32::try_from(superblock.geometry.leaf_segment / 4096).unwrap_or(u32::MAX);
     space_geometry(segment_pages, superblock.geometry.size_factor_percent)
 }
@@ -463,7 +463,7 @@ fn begin<H: Hasher, D: Device, R: Runtime>(
 }
 
 /// Pages that have pending changes enough to be rewritten at once.
-fn ripe_pages(top: &Top, flush_at: u8) -> VecDeque<Prefix> {
+fn ripe_pages(top: &RegionIndex, flush_at: u8) -> VecDeque<Prefix> {
     let mut ripe = VecDeque::new();
     for region in top.regions() {
         let state = region.read();

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
-use pleach_beatree::region::{NodeFile, NodePlace, Nodes};
+use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
+use pleach_beatree::region::{NodeFile, NodePage, Nodes};
 use pleach_beatree::{Region, RegionState};
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
@@ -85,7 +85,7 @@ impl<D: Device> NodeCache<D> {
     }
 
     /// The file behind a place.
-    pub(crate) fn file(&self, place: &NodePlace) -> &D::File {
+    pub(crate) fn file(&self, place: &NodePage) -> &D::File {
         match place.file {
             NodeFile::ImageA => &self.images[0],
             NodeFile::ImageB => &self.images[1],
@@ -115,7 +115,7 @@ pub(crate) fn file_name(file: NodeFile) -> &'static str {
     }
 }
 
-fn identity(database: u64, place: &NodePlace) -> Identity {
+fn identity(database: u64, place: &NodePage) -> Identity {
     let kind = if place.file == NodeFile::Spill { FileKind::Spill } else { FileKind::Image };
     Identity { kind, page_no: place.page, db_id: database }
 }
@@ -153,11 +153,11 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 
     /// Nodes whose page cannot be used, from the leaf pages and what pends on them; they must fold to
     /// the region's own.
-    fn fold_nodes(&self, region: &Region, place: &NodePlace) -> Result<()> {
+    fn fold_nodes(&self, region: &Region, place: &NodePage) -> Result<()> {
         let _guard = self.grace.enter();
         let mut folder = Folder::<H>::new();
         for _ in 0..ROUNDS {
-            let mut children: Vec<(Prefix, Option<Located>, Vec<Patch>)> = Vec::new();
+            let mut children: Vec<(Prefix, Option<Located>, Vec<PendingChange>)> = Vec::new();
             let position = {
                 let state = region.read();
                 if state.is_retired() || !state.nodes_are_in(place) {
@@ -165,8 +165,8 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
                 }
                 for cut in state.children().iter() {
                     let mut patches = Vec::new();
-                    state.patches(&cut.prefix, &mut patches);
-                    let at = cut.place.map(|place| Located { place, tag: cut.tag });
+                    state.copy_pending(&cut.prefix, &mut patches);
+                    let at = cut.page.map(|place| Located { place, tag: cut.tag });
                     children.push((cut.prefix, at, patches));
                 }
                 state.log_position()
@@ -175,7 +175,8 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
             for (prefix, at, patches) in &children {
                 let page = at.as_ref().map(|at| self.leaf(at)).transpose()?;
                 let view = page.as_ref().map(|page| page.view());
-                let standing = Standing { at: prefix, leaf: view.as_ref(), patches, treelet: None };
+                let standing =
+                    PageState { at: prefix, leaf: view.as_ref(), pending: patches, treelet: None };
                 folder.begin(prefix.len());
                 fold_leaf(&mut folder, &standing, 0, &[], &mut Vec::new());
                 folder.end().expect("no terminal is placed here");
@@ -207,7 +208,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     pub(crate) fn install_nodes(
         &self,
         region: &Region,
-        place: &NodePlace,
+        place: &NodePage,
         buf: &PageBuf,
     ) -> Result<()> {
         Counters::add(&self.counters.upper_trie_pages_read, 1);
@@ -228,7 +229,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     pub(crate) fn read_nodes(
         &self,
         region: &Region,
-        place: &NodePlace,
+        place: &NodePage,
         nodes: &mut Vec<Node>,
     ) -> Result<bool> {
         let mut buf = self.buffers.take();
@@ -250,7 +251,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         &self,
         region: &Region,
         children: usize,
-        place: &NodePlace,
+        place: &NodePage,
         buf: &PageBuf,
         nodes: &mut Vec<Node>,
     ) -> Result<()> {
@@ -340,11 +341,11 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         &self,
         region: &Region,
         state: parking_lot::RwLockReadGuard<'_, RegionState>,
-    ) -> Result<Option<NodePlace>> {
+    ) -> Result<Option<NodePage>> {
         let Nodes::Resident(nodes) = state.nodes() else { unreachable!("just checked") };
         let own = state.spill_page();
         let page = own.unwrap_or_else(|| self.node_cache.take_page());
-        let mut place = NodePlace { file: NodeFile::Spill, page, tag: 0 };
+        let mut place = NodePage { file: NodeFile::Spill, page, tag: 0 };
         let mut buf = self.buffers.take();
         let header = BranchHeader {
             identity: identity(self.database, &place),
@@ -358,7 +359,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         // They fit: what a flush lets grow too large is replaced before anybody sees it.
         let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
         for (cut, node) in state.children().iter().zip(nodes) {
-            let place = cut.place.map(u64::from);
+            let place = cut.page.map(u64::from);
             builder.push(&Entry { depth: cut.prefix.len(), place, tag: cut.tag, node: *node });
         }
         place.tag = builder.seal();
@@ -377,7 +378,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     }
 
     /// A checkpoint has written this region's branch page: its nodes may leave to it.
-    pub(crate) fn checkpointed(&self, key: &Key, position: u64, place: NodePlace) {
+    pub(crate) fn checkpointed(&self, key: &Key, position: u64, place: NodePage) {
         let _moves = self.node_cache.moves.lock();
         let region = self.in_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();

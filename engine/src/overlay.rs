@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use pleach_beatree::leaf_fold::Touch;
+use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::{Blake3, Hasher, Node, Prefix};
 use pleach_io::os::OsDevice;
 use pleach_io::threads::Threads;
@@ -204,7 +204,7 @@ impl<H: Hasher, D: Device, R: Runtime> Merge<'_, H, D, R> {
         if tip != base {
             return Err(Error::StaleParent { base, tip });
         }
-        let touches: Vec<Touch> = merged(newest, self.chain);
+        let touches: Vec<KeyAccess> = merged(newest, self.chain);
         shared.undo.pin(base);
         let view = View::pinned(
             base,
@@ -229,7 +229,7 @@ impl<H: Hasher, D: Device, R: Runtime> Merge<'_, H, D, R> {
 fn merged<'a, H: Hasher, D: Device, R: Runtime>(
     newest: impl Iterator<Item = &'a Changed>,
     chain: &[Overlay<H, D, R>],
-) -> Vec<Touch> {
+) -> Vec<KeyAccess> {
     let mut all: Vec<(usize, &Changed)> = newest.map(|changed| (0, changed)).collect();
     for (age, overlay) in (1..).zip(chain) {
         all.extend(overlay.0.changes.iter().map(|changed| (age, changed)));
@@ -237,7 +237,7 @@ fn merged<'a, H: Hasher, D: Device, R: Runtime>(
     all.sort_unstable_by(|a, b| a.1.key.cmp(&b.1.key).then(a.0.cmp(&b.0)));
     all.dedup_by_key(|(_, changed)| changed.key);
     all.into_iter()
-        .map(|(_, changed)| Touch {
+        .map(|(_, changed)| KeyAccess {
             key: changed.key,
             reads: false,
             writes: Some(changed.new.clone()),

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use pleach_beatree::PageNo;
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::region::NodePlace;
+use pleach_beatree::region::NodePage;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Completion, Device, Event, Queue, Request, Runtime, Step, Transfer};
 
@@ -48,7 +48,7 @@ pub(crate) enum Wanted {
     /// A page that is not here.
     Leaf(Wish),
     /// The nodes of a region that are not in memory.
-    Nodes(Arc<Region>, NodePlace),
+    Nodes(Arc<Region>, NodePage),
 }
 
 /// A page that is wanted for a key.
@@ -157,7 +157,7 @@ pub(crate) struct Prefetcher<H: Hasher, D: Device, R: Runtime> {
     /// Is what was found from a reader, and so looked up some time ago?
     came_late: bool,
     /// Nodes that were asked for last: neighbouring keys share them.
-    nodes: Option<NodePlace>,
+    nodes: Option<NodePage>,
     /// Pages that have landed since those who wait were told.
     unannounced: usize,
     /// What each slot of the queue has asked for.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::region::{NodePage, Nodes};
 use pleach_beatree::{Region, RegionState};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Event, Runtime};
@@ -267,7 +267,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
 
     /// Is a region's leaf page aside?
     pub(crate) fn page_is_aside(&self, state: &RegionState, child: usize) -> bool {
-        let Some(place) = state.children().place(child) else { return false };
+        let Some(place) = state.children().page(child) else { return false };
         let keeps = |at_hand| self.quarantine.keeps(LEAF_FILE, u64::from(place), at_hand);
         keeps(false) && keeps(self.cache.get(place, state.children().tag(child)).is_some())
     }
@@ -300,7 +300,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     pub(crate) fn nodes_for_image(
         &self,
         region: &Region,
-        at: &NodePlace,
+        at: &NodePage,
         nodes: &mut Vec<Node>,
     ) -> Result<bool> {
         let (page, prefix) = ((file_name(at.file), at.page), *region.prefix());
@@ -377,7 +377,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
         let _guard = self.grace.enter();
         let at = self.in_region(prefix.first_key(), |_, state| {
             let child = state.children().find(prefix.first_key());
-            let place = state.children().place(child).filter(|place| u64::from(*place) == page);
+            let place = state.children().page(child).filter(|place| u64::from(*place) == page);
             place.map(|place| Located { place, tag: state.children().tag(child) })
         });
         if let Some(at) = at {

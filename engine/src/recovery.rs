@@ -11,10 +11,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pleach_beatree::region::{Applied, Dropped, NodePlace, Pending, RegionImage, Relocation};
+use pleach_beatree::region::{Applied, Dropped, NodePage, Pending, RegionImage, Relocation};
 use pleach_beatree::space::Extents;
 use pleach_beatree::split::split_regions;
-use pleach_beatree::{Cut, Cuts, PageNo, Region, Stored, Top, Value};
+use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored, Value};
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::overflow::{OverflowCell, Run};
@@ -35,7 +35,7 @@ use crate::superblock::Superblock;
 
 /// A database's state in memory, as the device has it.
 pub(crate) struct Recovered {
-    pub(crate) top: Top,
+    pub(crate) top: RegionIndex,
     pub(crate) extents: Extents,
     pub(crate) tip: Tip,
     pub(crate) scan: ScanEnd,
@@ -46,7 +46,7 @@ pub(crate) struct Recovered {
 }
 
 struct Replay<H> {
-    top: Top,
+    top: RegionIndex,
     extents: Extents,
     tip: Tip,
     touched: Vec<Arc<Region>>,
@@ -75,7 +75,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let mut image = ImageReader::open(device, &superblock.image, superblock.database)?;
     let table = read_table(&mut image, superblock)?;
     let regions = read_regions::<H, D>(&mut image, &table, superblock.commit)?;
-    let top = Top::new(regions);
+    let top = RegionIndex::new(regions);
     let stream = image.checked_stream(StreamId::Delta, &table.delta)?;
     delta::decode::<H>(&stream, |prefix, pending, dropped| {
         install(&top, &prefix, pending, dropped)
@@ -164,14 +164,14 @@ fn read_regions<H: Hasher, D: Device>(
             let place = place.map_err(|_| {
                 Error::Corrupt("a leaf page beyond the largest page number".to_owned())
             })?;
-            cuts.push(Cut { prefix: *prefix, place, tag: entry.tag });
+            cuts.push(ChildRef { prefix: *prefix, page: place, tag: entry.tag });
         }
         let nodes: Vec<Node> = branch.entries.iter().map(|(_, entry)| entry.node).collect();
-        let cuts = Cuts::new(prefix, &cuts);
+        let cuts = ChildTable::new(prefix, &cuts);
         regions.push(Arc::new(Region::from_image::<H>(RegionImage {
             children: cuts,
             nodes,
-            page: NodePlace { file: image.node_file(), page, tag },
+            page: NodePage { file: image.node_file(), page, tag },
             commit,
             log_position: branch.position,
         })));
@@ -179,7 +179,12 @@ fn read_regions<H: Hasher, D: Device>(
     Ok(regions)
 }
 
-fn install(top: &Top, prefix: &Prefix, pending: Vec<Pending>, dropped: Vec<Dropped>) -> Result<()> {
+fn install(
+    top: &RegionIndex,
+    prefix: &Prefix,
+    pending: Vec<Pending>,
+    dropped: Vec<Dropped>,
+) -> Result<()> {
     let region = top.region(prefix.first_key());
     if region.prefix() != prefix {
         return Err(Error::Corrupt(format!("the delta of {prefix:?} belongs to no region")));
@@ -311,7 +316,10 @@ impl<H: Hasher> Replay<H> {
                     Error::Corrupt("a leaf page beyond the largest page number".to_owned())
                 })?;
                 through = page.through;
-                pages.push((Cut { prefix: page.prefix, place, tag: page.tag }, *page.node));
+                pages.push((
+                    ChildRef { prefix: page.prefix, page: place, tag: page.tag },
+                    *page.node,
+                ));
             }
             all.push((cut.range, pages, through));
         }
@@ -376,7 +384,7 @@ impl<H: Hasher> Replay<H> {
             pending_bytes += state.pending().iter().map(Pending::bytes).sum::<usize>();
             pending_entries += state.pending().len();
             places.extend(
-                (0..state.children().len()).filter_map(|child| state.children().place(child)),
+                (0..state.children().len()).filter_map(|child| state.children().page(child)),
             );
         }
         let fold = folder.end().expect("no terminal is placed here");

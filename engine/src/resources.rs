@@ -23,7 +23,7 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
         let runs = self.allocate_in(&mut *self.space.lock(), &self.files.leaf, count)?;
-        Ok(runs.iter().flat_map(space::Run::pages).collect())
+        Ok(runs.iter().flat_map(space::PageRun::pages).collect())
     }
 
     /// Runs for `pages` pages of the overflow file, tentative until a record names them.

@@ -213,7 +213,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
                 return Found::Stored(pending.stored.clone());
             }
             let child = state.children().find(key);
-            match state.children().place(child) {
+            match state.children().page(child) {
                 Some(place) => Found::Page(Located { place, tag: state.children().tag(child) }),
                 None => Found::Nothing,
             }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use pleach_beatree::cache::{Buffers, Cache, CachedPage};
 use pleach_beatree::grace::Grace;
 use pleach_beatree::space::{Extents, Space};
-use pleach_beatree::{PageNo, Region, RegionState, Top};
+use pleach_beatree::{PageNo, Region, RegionIndex, RegionState};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::overflow::Run;
 use pleach_core::page::{FileKind, Identity};
@@ -68,7 +68,7 @@ pub(crate) struct Shared<H: Hasher, D: Device, R: Runtime> {
     pub(crate) database: u64,
     pub(crate) incarnation: u32,
     pub(crate) files: Files<D>,
-    pub(crate) top: ArcSwap<Top>,
+    pub(crate) top: ArcSwap<RegionIndex>,
     pub(crate) cache: Cache,
     pub(crate) buffers: Buffers,
     pub(crate) node_cache: NodeCache<D>,

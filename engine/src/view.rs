@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pleach_beatree::leaf_fold::Patch;
+use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::{RegionState, Stored};
 use pleach_core::{Key, Prefix};
 
@@ -72,11 +72,11 @@ impl Drop for View {
 
 /// Puts `changes` over `patches`, both sorted; a change wins.
 pub(crate) fn put_over(
-    patches: &mut Vec<Patch>,
+    patches: &mut Vec<PendingChange>,
     from: usize,
     changes: impl Iterator<Item = (Key, Stored)>,
 ) {
-    let below: Vec<Patch> = patches.drain(from..).collect();
+    let below: Vec<PendingChange> = patches.drain(from..).collect();
     let mut below = below.into_iter().peekable();
     for (key, stored) in changes {
         while let Some(smaller) = below.next_if(|patch| patch.0 < key) {

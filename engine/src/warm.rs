@@ -5,7 +5,7 @@
 //! group before the next one, so that the waits of a group overlap. Nothing is taken from these
 //! looks: whoever comes after them looks again, and finds its memory near.
 
-use pleach_beatree::cache::Step;
+use pleach_beatree::cache::LookupStep;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Device, Runtime};
 
@@ -32,31 +32,31 @@ impl<H: Hasher, D: Device, R: Runtime> Shared<H, D, R> {
     pub(crate) fn warm<'a>(&self, keys: impl Iterator<Item = &'a Key> + Clone, reach: Reach) {
         let top = self.top.load();
         for key in keys.clone() {
-            top.region(key).prefetch();
+            top.region(key).cpu_prefetch();
         }
         for key in keys.clone() {
-            top.region(key).read().prefetch(key);
+            top.region(key).read().cpu_prefetch(key);
         }
         let mut places = [None; GROUP];
         for (key, place) in keys.clone().zip(&mut places) {
             let state = top.region(key).read();
-            *place = state.children().place(state.children().find(key));
+            *place = state.children().page(state.children().find(key));
             if matches!(reach, Reach::Fold | Reach::Region) {
-                state.prefetch_fold(key);
+                state.cpu_prefetch_fold(key);
             }
             if let Some(place) = place.filter(|_| reach != Reach::Region) {
-                self.cache.ask_ahead(place, Step::Table);
+                self.cache.cpu_prefetch(place, LookupStep::Table);
             }
         }
         if matches!(reach, Reach::Place | Reach::Region) {
             return;
         }
         for place in places.into_iter().flatten() {
-            self.cache.ask_ahead(place, Step::Entry);
+            self.cache.cpu_prefetch(place, LookupStep::Entry);
         }
         for (key, place) in keys.zip(places) {
             if let Some(place) = place {
-                self.cache.ask_ahead(place, Step::Page(key));
+                self.cache.cpu_prefetch(place, LookupStep::Page(key));
             }
         }
     }

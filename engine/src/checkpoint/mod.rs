@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pleach_beatree::Region;
-use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::region::{NodePage, Nodes};
 use pleach_beatree::space::{self, Extents};
 use pleach_core::page::branch::Entry;
 use pleach_core::page::stream::StreamId;
@@ -57,7 +57,7 @@ struct Work<D: Device> {
     /// Highest log position in the image.
     position: u64,
     /// Nodes that were read for a copy of their region, and where: they do not enter memory for it.
-    read: Option<NodePlace>,
+    read: Option<NodePage>,
     nodes: Vec<Node>,
 }
 
@@ -332,7 +332,7 @@ fn copy_region<H: Hasher, D: Device, R: Runtime>(
     shared: &Shared<H, D, R>,
     work: &mut Work<D>,
     key: &Key,
-) -> Result<Option<(Arc<Region>, NodePlace)>> {
+) -> Result<Option<(Arc<Region>, NodePage)>> {
     shared.in_region(key, |region, state| {
         let nodes = match state.nodes() {
             Nodes::Resident(nodes) => nodes,
@@ -342,7 +342,7 @@ fn copy_region<H: Hasher, D: Device, R: Runtime>(
         };
         let entries = state.children().iter().zip(nodes).map(|(cut, node)| Entry {
             depth: cut.prefix.len(),
-            place: cut.place.map(u64::from),
+            place: cut.page.map(u64::from),
             tag: cut.tag,
             node: *node,
         });
@@ -379,7 +379,7 @@ fn overflow_map<H: Hasher, D: Device, R: Runtime>(
 pub(crate) fn first_image<D: Device>(
     device: &D,
     database: u64,
-    geometry: space::Geometry,
+    geometry: space::FileGeometry,
 ) -> Result<ImagePlace> {
     let file = crate::superblock::ImageFile::A;
     let mut writer = ImageWriter::start(device, file, database, 0)?;
@@ -495,7 +495,7 @@ fn finish<H: Hasher, D: Device, R: Runtime>(
     drop(store);
     enters("recycling the log");
     for (region, position) in written.iter().zip(&work.positions) {
-        let place = NodePlace { file: node_file(work.file), page: region.page, tag: region.tag };
+        let place = NodePage { file: node_file(work.file), page: region.page, tag: region.tag };
         shared.checkpointed(region.prefix.first_key(), *position, place);
     }
     reserve_images(shared, u64::from(image.pages));

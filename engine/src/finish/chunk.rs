@@ -12,8 +12,10 @@ use std::sync::Arc;
 
 use pleach_beatree::PageNo;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::leaf_fold::{Patch, Standing, Touch, capture_levels, fold_leaf, fold_tile};
-use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::leaf_fold::{
+    KeyAccess, PageState, PendingChange, capture_levels, fold_leaf, fold_path_block,
+};
+use pleach_beatree::region::{NodePage, Nodes};
 use pleach_beatree::treelet::Known;
 use pleach_beatree::{Region, RegionState};
 use pleach_core::fold::{NO_HASH, Shape};
@@ -68,13 +70,13 @@ pub(super) struct Chunk {
     pub(super) index: usize,
     pub(super) regions: Vec<RegionTask>,
     pub(super) pages: Vec<PageTask>,
-    patches: Vec<Patch>,
+    patches: Vec<PendingChange>,
     /// Pages that are not here yet.
     pub(super) missing: usize,
     /// Pages before this one have been asked for.
     pub(super) asked: usize,
     /// Regions whose nodes are not in memory: region, its first key, where they are.
-    pub(super) away: Vec<(Arc<Region>, Key, NodePlace)>,
+    pub(super) away: Vec<(Arc<Region>, Key, NodePage)>,
     /// Nodes before this one have been asked for.
     pub(super) nodes_asked: usize,
 }
@@ -167,7 +169,7 @@ pub(super) enum Again {
 /// The whole batch, as a chunk sees it.
 pub(super) struct Batch<'a> {
     pub(super) view: &'a View,
-    pub(super) touches: &'a [Touch],
+    pub(super) touches: &'a [KeyAccess],
     pub(super) witness: bool,
     /// When pages are rewritten.
     pub(super) ripeness: Ripeness,
@@ -256,7 +258,7 @@ impl Chunk {
             let behind = at
                 + batch.touches[at..touches.end].partition_point(|touch| prefix.covers(&touch.key));
             let from = self.patches.len();
-            state.patches(&prefix, &mut self.patches);
+            state.copy_pending(&prefix, &mut self.patches);
             self.push_page(state, child, prefix, at..behind, from, None);
             let page = self.pages.last_mut().expect("just pushed");
             page.stands_at = newest.then(|| state.changed_at(child));
@@ -290,7 +292,7 @@ impl Chunk {
     ) {
         let at = state
             .children()
-            .place(child)
+            .page(child)
             .map(|place| Located { place, tag: state.children().tag(child) });
         self.pages.push(PageTask {
             child: u32::try_from(child).expect("a region has fewer than 2^32 children"),
@@ -334,7 +336,7 @@ impl Chunk {
             };
             let from = self.patches.len();
             if known.is_none() {
-                state.patches(&prefix, &mut self.patches);
+                state.copy_pending(&prefix, &mut self.patches);
                 put_over(&mut self.patches, from, over.map(|(key, stored)| (*key, stored.clone())));
             }
             self.push_page(
@@ -414,9 +416,9 @@ impl Chunk {
         let capture = page.capture(batch);
         let touches = &batch.touches[page.touches.clone()];
         let patches = &self.patches[page.patches.clone()];
-        let standing = Standing { at: &page.prefix, leaf, patches, treelet };
+        let standing = PageState { at: &page.prefix, leaf, pending: patches, treelet };
         let FoldSpace { pages, tiles, seen, .. } = space;
-        if let Some(tile) = fold_tile(pages, tiles, &standing, touches, seen) {
+        if let Some(tile) = fold_path_block(pages, tiles, &standing, touches, seen) {
             return PageFold::Tile { tile, learns: capture > 0 };
         }
         pages.begin_capturing(page.prefix.len(), capture);
@@ -429,13 +431,13 @@ impl Chunk {
     fn prefetch_behind(&self, batch: &Batch<'_>, index: usize) {
         let page = |ahead| self.pages.get(index + ahead);
         if let Some(page) = page(2 * PAGES_AHEAD).and_then(|task| task.page.as_ref()) {
-            page.prefetch_head();
+            page.cpu_prefetch_head();
         }
         if let Some(task) = page(PAGES_AHEAD)
             && let Some(page) = &task.page
         {
             for touch in &batch.touches[task.touches.clone()] {
-                page.prefetch_key(&touch.key);
+                page.cpu_prefetch_key(&touch.key);
             }
         }
     }

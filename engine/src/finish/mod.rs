@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use pleach_beatree::Top;
-use pleach_beatree::leaf_fold::Touch;
+use pleach_beatree::RegionIndex;
+use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
@@ -49,7 +49,7 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     shared: &Arc<Shared<H, D, R>>,
     view: &View,
     prev_root: &Node,
-    touches: &[Touch],
+    touches: &[KeyAccess],
     witness: bool,
 ) -> Result<Finished> {
     let _nodes = shared.keep_nodes();
@@ -71,7 +71,7 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
 pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
     shared: &Arc<Shared<H, D, R>>,
     view: &View,
-    touches: &[Touch],
+    touches: &[KeyAccess],
 ) -> Result<ChunkOutcome> {
     let mut expose = Vec::new();
     loop {
@@ -126,7 +126,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
 
 impl Batch<'_> {
     /// Do few accesses meet in a region?
-    fn is_sparse(&self, top: &Top) -> bool {
+    fn is_sparse(&self, top: &RegionIndex) -> bool {
         top.regions().len() * DENSE > self.touches.len()
     }
 }
@@ -134,7 +134,7 @@ impl Batch<'_> {
 /// One finish, as the workers share it.
 pub(crate) struct Job<'a> {
     batch: &'a Batch<'a>,
-    top: Arc<Top>,
+    top: Arc<RegionIndex>,
     count: usize,
     claimed: AtomicUsize,
     outcomes: Vec<Mutex<Option<ChunkOutcome>>>,

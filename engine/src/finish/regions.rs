@@ -103,13 +103,13 @@ impl Chunk {
     /// Asks for the memory of the regions that are folded next.
     fn prefetch_regions(&self, index: usize) {
         if let Some(task) = self.regions.get(index + 2 * REGIONS_AHEAD) {
-            task.region.prefetch();
+            task.region.cpu_prefetch();
         }
         if let Some(task) = self.regions.get(index + REGIONS_AHEAD)
             && let Some(state) = task.region.try_read()
         {
             for page in &self.pages[task.pages.clone()] {
-                state.prefetch_nodes(page.child as usize, page.prefix.first_key());
+                state.cpu_prefetch_nodes(page.child as usize, page.prefix.first_key());
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pleach_beatree::cache::Step;
+use pleach_beatree::cache::LookupStep;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Completion, Device, Queue, Request, Runtime, Transfer};
 
@@ -240,11 +240,11 @@ impl<H: Hasher, D: Device> Worker<H, D> {
             return shared.read_missing(chunk);
         }
         for index in 0..chunk.pages.len() {
-            let steps = [Step::Table, Step::Entry, Step::Front];
+            let steps = [LookupStep::Table, LookupStep::Entry, LookupStep::Front];
             for (ahead, step) in (1..=3).rev().zip(steps) {
                 let ahead = ahead * PAGES_AHEAD;
                 if let Some(at) = chunk.pages.get(index + ahead).and_then(|page| page.at.as_ref()) {
-                    shared.cache.ask_ahead(at.place, step);
+                    shared.cache.cpu_prefetch(at.place, step);
                 }
             }
             let page = &mut chunk.pages[index];

@@ -292,7 +292,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             for prefix in group {
                 let at = self.shared.in_region(prefix.first_key(), |_, state| {
                     let child = state.children().find(prefix.first_key());
-                    state.children().place(child).map(|place| (place, state.children().tag(child)))
+                    state.children().page(child).map(|place| (place, state.children().tag(child)))
                 });
                 if let Some((place, tag)) = at {
                     self.shared.cache.hold(place, tag, batch);

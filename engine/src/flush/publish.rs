@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pleach_beatree::cuts::Cut;
-use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
+use pleach_beatree::children::ChildRef;
+use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
 use pleach_beatree::region::Relocation;
 use pleach_beatree::split::{Split, split_held};
 use pleach_beatree::{PageNo, Region, RegionState};
@@ -154,13 +154,13 @@ fn refresh_nodes<H: Hasher>(
         return Ok(());
     }
     for new in &mut piece.new {
-        let mut patches: Vec<Patch> = Vec::new();
-        state.patches(&new.prefix, &mut patches);
+        let mut patches: Vec<PendingChange> = Vec::new();
+        state.copy_pending(&new.prefix, &mut patches);
         folder.clear();
         folder.begin(new.prefix.len());
         let view = LeafView::trusted(runs[new.page.run].page(new.page.at));
         let page =
-            Standing { at: &new.prefix, leaf: Some(&view), patches: &patches, treelet: None };
+            PageState { at: &new.prefix, leaf: Some(&view), pending: &patches, treelet: None };
         fold_leaf(folder, &page, 0, &[], &mut Vec::new());
         let fold = folder.end().expect("no terminal is placed here");
         folder.run();
@@ -178,7 +178,7 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
     runs: &mut Vec<Run>,
     leaves: &mut Vec<PageNo>,
 ) -> bool {
-    let pages: Vec<Vec<(Cut, Node)>> =
+    let pages: Vec<Vec<(ChildRef, Node)>> =
         pieces.iter().map(|piece| piece.new.iter().map(cut_of).collect()).collect();
     let moves: Vec<Relocation<'_>> = pieces
         .iter()
@@ -202,10 +202,10 @@ fn apply<H: Hasher, D: Device, R: Runtime>(
         runs.append(&mut piece.freed_runs);
         leaves.extend(piece.sources.iter().filter_map(|source| source.place));
     }
-    done.reshaped
+    done.layout_changed
 }
 
-fn cut_of(new: &NewLeaf) -> (Cut, Node) {
-    let cut = Cut { prefix: new.prefix, place: Some(new.page.place), tag: new.page.tag };
+fn cut_of(new: &NewLeaf) -> (ChildRef, Node) {
+    let cut = ChildRef { prefix: new.prefix, page: Some(new.page.place), tag: new.page.tag };
     (cut, new.node.expect("refreshed before"))
 }

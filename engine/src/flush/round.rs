@@ -461,7 +461,7 @@ fn source<H: Hasher, D: Device, R: Runtime>(
     child: usize,
 ) -> Source {
     let prefix = state.children().prefix(child);
-    let place = state.children().place(child);
+    let place = state.children().page(child);
     let pending = state.pending_below(&prefix).to_vec();
     let page = place.and_then(|place| shared.cache.get(place, state.children().tag(child)));
     let tiles = page.as_ref().map_or(([[0; 32]; 1 << LEVELS], 0), |page| {
@@ -478,10 +478,10 @@ fn prefetch_behind(pieces: &[Piece]) {
         Some((source, source.page.as_ref()?))
     };
     if let Some((_, page)) = page(2 * AHEAD) {
-        page.prefetch_head();
+        page.cpu_prefetch_head();
     }
     if let Some((source, page)) = page(AHEAD) {
-        source.pending.iter().for_each(|pending| page.prefetch_key(&pending.key));
+        source.pending.iter().for_each(|pending| page.cpu_prefetch_key(&pending.key));
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pleach_beatree::region::{NodeFile, NodePlace};
+use pleach_beatree::region::{NodeFile, NodePage};
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::{Blake3, Hasher as _, Key};
 use pleach_io::Operation;
@@ -114,7 +114,7 @@ fn a_wrong_treelet_is_not_written() {
         shared.in_region(&id(at), |_, state| {
             let child = state.children().find(&id(at));
             let (place, as_of) =
-                (state.children().place(child).expect("flushed"), state.changed_at(child));
+                (state.children().page(child).expect("flushed"), state.changed_at(child));
             let Some(page) = shared.cache.get(place, state.children().tag(child)) else { return };
             let own = *state.node(child).expect("in memory");
             // The page's own node is internal, and not that of its groups.
@@ -153,7 +153,7 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
         let child = state.children().find(&id(7));
         let mut nodes = state.resident_nodes().expect("in memory").to_vec();
         nodes[child][31] ^= 1;
-        state.evict_nodes(NodePlace { file: NodeFile::Spill, page: 0, tag: 0 });
+        state.evict_nodes(NodePage { file: NodeFile::Spill, page: 0, tag: 0 });
         state.install_folded_nodes(nodes);
     };
     spoil();

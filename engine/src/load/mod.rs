@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 
 use pleach_beatree::load::{Record, regions};
 use pleach_beatree::space::{Extents, Space};
-use pleach_beatree::{Stored, Top, Value};
+use pleach_beatree::{RegionIndex, Stored, Value};
 use pleach_core::page::leaf::MAX_INLINE;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Event, OpenMode, Runtime};
@@ -319,7 +319,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     let (regions, root) = regions::<H>(&built.leaves, COMMIT);
     drop(built.leaves);
     reserve_image(shared, regions.len() as u64)?;
-    let top = Arc::new(Top::new(regions));
+    let top = Arc::new(RegionIndex::new(regions));
     let structure = shared.structure.lock();
     let mut state = shared.sequencer.lock();
     if shared.undo.oldest_pin() != u64::MAX {

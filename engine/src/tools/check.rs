@@ -15,7 +15,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use pleach_beatree::leaf_fold::{Patch, Standing, below, fold_leaf};
+use pleach_beatree::leaf_fold::{PageState, PendingChange, below, fold_leaf};
 use pleach_beatree::stored::cell_value;
 use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::fold::Folder;
@@ -296,14 +296,14 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
     fn child(&mut self, visited: Visited<'_>) {
         let state = visited.region.read();
         let prefix = state.children().prefix(visited.child);
-        let mut patches: Vec<Patch> = Vec::new();
-        state.patches(&prefix, &mut patches);
+        let mut patches: Vec<PendingChange> = Vec::new();
+        state.copy_pending(&prefix, &mut patches);
         for (_, stored) in &patches {
             if let Stored::Overflow(raw) = stored {
                 self.long_value(raw, &prefix);
             }
         }
-        let Some(place) = state.children().place(visited.child) else {
+        let Some(place) = state.children().page(visited.child) else {
             self.report.keys += patches.iter().filter(|patch| patch.1.is_present()).count() as u64;
             self.expect_node(&state, visited.child, None, &patches);
             return;
@@ -393,7 +393,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         state: &RegionState,
         child: usize,
         view: Option<&LeafView<'_>>,
-        patches: &[Patch],
+        patches: &[PendingChange],
     ) {
         let Some(expected) = state.node(child).copied() else { return };
         let prefix = state.children().prefix(child);
@@ -402,7 +402,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         } else {
             self.folder.clear();
             self.folder.begin(prefix.len());
-            let page = Standing { at: &prefix, leaf: view, patches, treelet: None };
+            let page = PageState { at: &prefix, leaf: view, pending: patches, treelet: None };
             fold_leaf(&mut self.folder, &page, 0, &[], &mut Vec::new());
             let fold = self.folder.end().expect("no terminal is placed here");
             self.folder.run();

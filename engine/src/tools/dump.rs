@@ -43,7 +43,7 @@ impl<D: Device> UnderHasher<D> for Dump<'_> {
             let child = visited.child;
             let pending = state.pending_below(&state.children().prefix(child));
             let mut pairs: Vec<(Key, Stored)> = Vec::new();
-            if let (Some(page), Some(place)) = (visited.page, state.children().place(child)) {
+            if let (Some(page), Some(place)) = (visited.page, state.children().page(child)) {
                 let buf = page?;
                 let view = parse(&buf, database, place, state.children().tag(child))?;
                 let cells = view.iter().map(|(key, cell)| (key, Stored::from_cell(cell)));

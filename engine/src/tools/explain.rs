@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pleach_beatree::{RegionState, Stored, Top};
+use pleach_beatree::{RegionIndex, RegionState, Stored};
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::{Prefix, common_len};
 use pleach_core::{Hasher, Key};
@@ -72,7 +72,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
             state.last_commit()
         ));
         let mut pairs: Vec<(Key, Stored)> = Vec::new();
-        match state.children().place(child) {
+        match state.children().page(child) {
             None => lines.push(format!("page     none for prefix {prefix:?}")),
             Some(place) => {
                 let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
@@ -139,7 +139,7 @@ fn describe(stored: &Stored) -> String {
 }
 
 /// Depth of the terminal on a key's path: the shallowest position with at most one key below.
-fn terminal_depth(top: &Top, key: &Key, page: &Prefix, keys: &[Key]) -> u16 {
+fn terminal_depth(top: &RegionIndex, key: &Key, page: &Prefix, keys: &[Key]) -> u16 {
     let below = |depth: u16| keys.iter().filter(|other| common_len(key, other) >= depth).count();
     let mut depth = page.len();
     while below(depth) > 1 {
@@ -161,7 +161,7 @@ fn terminal_depth(top: &Top, key: &Key, page: &Prefix, keys: &[Key]) -> u16 {
 }
 
 /// Keys below a position at which pages begin: 0, 1, or 2 for more.
-fn keys_below(top: &Top, at: &Prefix) -> usize {
+fn keys_below(top: &RegionIndex, at: &Prefix) -> usize {
     let mut count = 0;
     for region in &top.regions()[top.find(at.first_key())..] {
         let state = region.read();

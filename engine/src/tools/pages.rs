@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pleach_beatree::{PageNo, Region, Top};
+use pleach_beatree::{PageNo, Region, RegionIndex};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, header};
 use pleach_io::{Device, IoError, PageBuf, Queue, Request, Transfer};
@@ -39,14 +39,14 @@ enum Page {
 pub(super) fn visit<D: Device>(
     device: &D,
     file: &D::File,
-    top: &Top,
+    top: &RegionIndex,
     from: usize,
     mut visit: impl FnMut(Visited<'_>) -> Result<bool>,
 ) -> Result<()> {
     let mut queue = device.queue(DEPTH)?;
     let mut children = top.regions()[from..].iter().flat_map(|region| {
         let cuts = region.read().children().clone();
-        (0..cuts.len()).map(move |child| (region, child, cuts.place(child)))
+        (0..cuts.len()).map(move |child| (region, child, cuts.page(child)))
     });
     let mut ahead: VecDeque<Ahead<'_>> = VecDeque::new();
     let mut first = 0u64;
