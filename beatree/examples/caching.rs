@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use pleach_beatree::PageNo;
 use pleach_beatree::cache::{Cache, NO_BATCH};
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader, RawCell};
 use pleach_core::page::{FileKind, Identity, PAGE_SIZE, Page};
@@ -52,8 +53,8 @@ fn costs(pages: u32) {
     let sources: Vec<Page> = (0..64).map(|_| page(&mut random)).collect();
     let cache = Cache::new(pages as usize * (Cache::PAGE_COST + 100));
     let (before, start) = (resident(), Instant::now());
-    for place in 0..pages {
-        cache.insert(place, 1, &sources[place as usize % 64], NO_BATCH);
+    for page_no in 0..pages {
+        cache.insert(PageNo::new(page_no), 1, &sources[page_no as usize % 64], NO_BATCH);
     }
     println!("first insertion {:?}", each(start, pages));
     let stats = cache.stats();
@@ -62,18 +63,19 @@ fn costs(pages: u32) {
         println!("resident {real} bytes a page, counted {counted}");
     }
     let start = Instant::now();
-    for place in 0..pages {
-        cache.insert(pages + place, 1, &sources[place as usize % 64], NO_BATCH);
+    for page_no in 0..pages {
+        cache.insert(PageNo::new(pages + page_no), 1, &sources[page_no as usize % 64], NO_BATCH);
     }
     println!("insertion with eviction {:?}", each(start, pages));
 
-    let present: Vec<u32> = (0..2 * pages).filter(|p| cache.get(*p, 1).is_some()).collect();
+    let present: Vec<u32> =
+        (0..2 * pages).filter(|p| cache.get(PageNo::new(*p), 1).is_some()).collect();
     for (name, among) in [("all pages", present.len()), ("1,000 pages", present.len().min(1000))] {
         let asked: Vec<u32> =
             (0..2_000_000).map(|_| present[random.next_u32() as usize % among]).collect();
         let start = Instant::now();
-        for place in &asked {
-            black_box(cache.get(*place, 1));
+        for page_no in &asked {
+            black_box(cache.get(PageNo::new(*page_no), 1));
         }
         println!("get, random among {name}: {:?}", each(start, 2_000_000));
     }
@@ -86,7 +88,8 @@ fn find(cache: &Cache, present: &[u32]) {
     for (name, among) in [("64 pages", 64.min(present.len())), ("all pages", present.len())] {
         let asked: Vec<_> = (0..1_000_000)
             .filter_map(|_| {
-                let page = cache.get(present[random.next_u32() as usize % among], 1)?;
+                let page =
+                    cache.get(PageNo::new(present[random.next_u32() as usize % among]), 1)?;
                 let key = page.view().key(random.next_u32() as usize % 90);
                 Some((page, key))
             })
@@ -116,9 +119,9 @@ trait Model {
 
 impl Model for (Cache, Page) {
     fn touch(&mut self, page: u32) -> bool {
-        let hit = self.0.get(page, 0).is_some();
+        let hit = self.0.get(PageNo::new(page), 0).is_some();
         if !hit {
-            self.0.insert(page, 0, &self.1, NO_BATCH);
+            self.0.insert(PageNo::new(page), 0, &self.1, NO_BATCH);
         }
         hit
     }

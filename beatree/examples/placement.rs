@@ -1,29 +1,30 @@
 //! Reproduces docs/decisions/0010: how long the runs are that an aged leaf file hands out.
 //!
-//! Uniform updates in steady state: each batch writes pages anew at places that the policy chooses, then
-//! the old places become holes, one batch late. Four policies fill holes; the first is the engine's.
+//! Uniform updates in steady state: each batch rewrites pages where the policy chooses, then the old pages
+//! become holes, one batch late. Four policies fill holes; the first is the engine's.
 //!
 //! `cargo run --release -p pleach-beatree --example placement [live pages] [pages a batch]`
 
-use pleach_beatree::space::{Geometry, Growth, NeedGrowth, Run, Space};
+use pleach_beatree::PageNo;
+use pleach_beatree::space::{FileGeometry, Growth, NeedGrowth, PageRun, Space};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
 /// Something that hands out pages.
 trait Policy {
-    fn allocate(&mut self, count: u32, out: &mut Vec<Run>);
-    fn free(&mut self, places: &[u32], batch: u64);
+    fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>);
+    fn free(&mut self, places: &[PageNo], batch: u64);
     fn pages(&self) -> u32;
 }
 
 impl Policy for Space {
-    fn allocate(&mut self, count: u32, out: &mut Vec<Run>) {
+    fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>) {
         while let Err(NeedGrowth { segments }) = Self::allocate(self, count, Growth::Allowed, out) {
             self.grown(segments).expect("the simulated file is small");
         }
     }
 
-    fn free(&mut self, places: &[u32], batch: u64) {
+    fn free(&mut self, places: &[PageNo], batch: u64) {
         self.release(batch - 1);
         self.retire(places, batch).expect("the simulation frees what it got");
     }
@@ -40,17 +41,17 @@ enum Order {
     Emptiest,
     /// The first in the file.
     First,
-    /// The one behind that filled last.
+    /// The one after that filled last.
     Next,
 }
 
-/// A file of fixed size that fills its holes in some order, told plainly.
+/// A file of fixed size that fills its holes in some order, in the plainest way.
 struct Plain {
     order: Order,
     /// Used pages of each segment.
     segments: Vec<[bool; SEGMENT as usize]>,
     free: Vec<u32>,
-    pending: Vec<u32>,
+    pending: Vec<PageNo>,
     at: usize,
 }
 
@@ -81,7 +82,7 @@ impl Plain {
 }
 
 impl Policy for Plain {
-    fn allocate(&mut self, count: u32, out: &mut Vec<Run>) {
+    fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>) {
         let mut places = Vec::new();
         while places.len() < count as usize {
             let segment = self.next_segment();
@@ -90,7 +91,7 @@ impl Policy for Plain {
                 if !*used && places.len() < count as usize {
                     *used = true;
                     self.free[segment] -= 1;
-                    places.push(place);
+                    places.push(PageNo::new(place));
                 }
             }
         }
@@ -98,14 +99,15 @@ impl Policy for Plain {
         out.clear();
         for place in places {
             match out.last_mut() {
-                Some(run) if run.end() == place => run.len += 1,
-                _ => out.push(Run { start: place, len: 1 }),
+                Some(run) if run.end() == place.get() => run.len += 1,
+                _ => out.push(PageRun { start: place, len: 1 }),
             }
         }
     }
 
-    fn free(&mut self, places: &[u32], _batch: u64) {
+    fn free(&mut self, places: &[PageNo], _batch: u64) {
         for place in core::mem::replace(&mut self.pending, places.to_vec()) {
+            let place = place.get();
             self.segments[(place / SEGMENT) as usize][(place % SEGMENT) as usize] = false;
             self.free[(place / SEGMENT) as usize] += 1;
         }
@@ -127,14 +129,14 @@ fn simulate(policy: &mut dyn Policy, live: u32, per_batch: u32, skewed: bool) ->
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut runs = Vec::new();
     policy.allocate(live, &mut runs);
-    let mut places: Vec<u32> = runs.iter().flat_map(|run| run.start..run.end()).collect();
+    let mut places: Vec<PageNo> = runs.iter().flat_map(PageRun::pages).collect();
     let batches = 12 * live / per_batch;
     let (mut pages, mut writes) = (0_u64, 0_u64);
     for batch in 1..=batches {
         let mut old = Vec::with_capacity(per_batch as usize);
         let chosen = choose(&mut random, live, per_batch, skewed);
         policy.allocate(per_batch, &mut runs);
-        let mut new = runs.iter().flat_map(|run| run.start..run.end());
+        let mut new = runs.iter().flat_map(PageRun::pages);
         for page in chosen {
             let place = new.next().expect("as many as asked for");
             old.push(core::mem::replace(&mut places[page], place));
@@ -168,7 +170,7 @@ fn main() {
     println!("updates  file/live  policy                  mean run");
     for skewed in [false, true] {
         for size_percent in [125, 150, 200] {
-            let geometry = Geometry { segment_pages: SEGMENT, size_percent };
+            let geometry = FileGeometry { segment_pages: SEGMENT, size_percent };
             let pages =
                 (u64::from(live) * u64::from(size_percent) / 100).next_multiple_of(SEGMENT.into());
             let plain = |order| -> Box<dyn Policy> {

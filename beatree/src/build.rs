@@ -1,8 +1,39 @@
-//! Building leaf pages: cutting sorted cells at prefixes, folding them, writing the bytes.
+//! Building leaf pages: dividing sorted cells among pages, folding them, writing the bytes.
 //!
-//! A run of cells below a prefix becomes one page when it fits, else it is split at the next
-//! bit, as often as it takes. Few cells always fit, whatever they share, so this ends: three
-//! cells of the largest inline size fit in a page.
+//! The cells below a prefix become one page when they fit, else they are divided at the next bit, as
+//! often as it takes. A few cells always fit, whatever bits they share, so this ends: three cells of
+//! the largest inline size fit in a page.
+//!
+//! ```
+//! use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, plan, write_page};
+//! use pleach_core::Blake3;
+//! use pleach_core::fold::Folder;
+//! use pleach_core::page::leaf::LeafView;
+//! use pleach_core::page::{FileKind, Identity, PAGE_SIZE};
+//! use pleach_core::prefix::Prefix;
+//!
+//! let keys: Vec<[u8; 32]> = (0..=255).map(|byte| [byte; 32]).collect();
+//! let cells: Vec<CellRef<'_>> =
+//!     keys.iter().map(|key| CellRef { key: *key, bytes: &key[..8], overflow: false }).collect();
+//! let planned = plan(&Prefix::ROOT, &cells);
+//! assert!(planned.len() > 1, "256 cells do not fit in one page");
+//!
+//! // All pages are hashed at once, then written one by one.
+//! let unfolded: Vec<Unfolded<'_>> = planned
+//!     .iter()
+//!     .map(|page| Unfolded {
+//!         prefix: page.prefix,
+//!         cells: &cells[page.cells.clone()],
+//!         known: None,
+//!     })
+//!     .collect();
+//! let nodes = fold_pages(&mut Folder::<Blake3>::new(), &unfolded);
+//! let (first, mut page) = (&unfolded[0], [0; PAGE_SIZE]);
+//! let identity = Identity { kind: FileKind::Leaf, page_no: 0, db_id: 1 };
+//! let stamp = PageStamp { identity, flush: 1, namespace: 0, through: 1 };
+//! write_page(&mut page, &stamp, &first.prefix, first.cells, &nodes[0].stored);
+//! assert_eq!(LeafView::parse(&page, &identity).expect("whole").len(), first.cells.len());
+//! ```
 
 use std::ops::Range;
 
@@ -15,9 +46,10 @@ use pleach_core::{Hasher, Key, Node, TERMINATOR};
 use crate::leaf_fold::below;
 use crate::stored::overflow_cell;
 
-/// Levels of nodes that a written page stores, but for prefixes too deep to have them.
+/// Levels of nodes that a written page stores, unless its prefix is too long for them.
 pub const LEVELS: u8 = 3;
-const TILES: usize = 1 << LEVELS;
+/// Nodes that a page stores.
+const STORED: usize = 1 << LEVELS;
 
 /// A cell on its way into a page.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +81,7 @@ pub fn levels(prefix: &Prefix) -> u8 {
     if leaf::levels_fit(LEVELS, prefix.len()) { LEVELS } else { 0 }
 }
 
-/// Cuts sorted cells below `at` into pages; the prefixes tile `at`.
+/// Divides sorted cells below `at` among pages, whose prefixes tile `at`.
 pub fn plan(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<Planned> {
     let mut planned = Vec::new();
     let mut todo = vec![Planned { prefix: *at, cells: 0..cells.len() }];
@@ -72,39 +104,40 @@ pub fn plan(at: &Prefix, cells: &[CellRef<'_>]) -> Vec<Planned> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageNodes {
     /// The nodes [`LEVELS`] below the prefix.
-    pub stored: [Node; TILES],
+    pub stored: [Node; STORED],
     /// The node at the prefix.
     pub own: Node,
 }
 
 /// A planned page with its cells, for folding.
+#[derive(Clone, Debug)]
 pub struct Unfolded<'a> {
     /// Its prefix.
     pub prefix: Prefix,
     /// Its cells.
     pub cells: &'a [CellRef<'a>],
     /// Nodes [`LEVELS`] below the prefix that are known already, and a bit for each of them.
-    pub known: Option<&'a ([Node; TILES], u16)>,
+    pub known: Option<&'a ([Node; STORED], u16)>,
 }
 
 /// Folds many pages at once.
 pub fn fold_pages<H: Hasher>(folder: &mut Folder<H>, pages: &[Unfolded<'_>]) -> Vec<PageNodes> {
     folder.clear();
-    let mut tiles = Vec::with_capacity(pages.len() * TILES);
+    let mut stored = Vec::with_capacity(pages.len() * STORED);
     for page in pages {
-        push_tiles(folder, page, &mut tiles);
+        push_stored(folder, page, &mut stored);
     }
     folder.run();
-    let stored: Vec<Node> = tiles
+    let stored: Vec<Node> = stored
         .iter()
-        .map(|tile| match tile {
-            Tile::Known(node) => *node,
-            Tile::Folded(fold) => folder.node(*fold),
+        .map(|node| match node {
+            StoredNode::Known(node) => *node,
+            StoredNode::Folded(fold) => folder.node(*fold),
         })
         .collect();
     let mut own = stored.clone();
-    combine_tiles::<H>(&mut own, TILES);
-    let (stored, _) = stored.as_chunks::<TILES>();
+    combine_tiles::<H>(&mut own, STORED);
+    let (stored, _) = stored.as_chunks::<STORED>();
     let nodes = stored.iter().zip(own).map(|(stored, own)| PageNodes { stored: *stored, own });
     nodes
         .zip(pages)
@@ -112,34 +145,38 @@ pub fn fold_pages<H: Hasher>(folder: &mut Folder<H>, pages: &[Unfolded<'_>]) -> 
         .collect()
 }
 
-/// A page too deep for stored nodes has its own node in the first tile.
+/// A page whose prefix is too long for stored nodes has its own node in the first slot.
 fn deep(nodes: &PageNodes) -> PageNodes {
     PageNodes { stored: nodes.stored, own: nodes.stored[0] }
 }
 
-fn push_tiles<H: Hasher>(folder: &mut Folder<H>, page: &Unfolded<'_>, tiles: &mut Vec<Tile>) {
+fn push_stored<H: Hasher>(
+    folder: &mut Folder<H>,
+    page: &Unfolded<'_>,
+    stored: &mut Vec<StoredNode>,
+) {
     let levels = levels(&page.prefix);
     let mut from = 0;
-    for group in 0..1u16 << levels {
-        let at = below(&page.prefix, levels, group);
+    for bucket in 0..1u16 << levels {
+        let at = below(&page.prefix, levels, bucket);
         let count = page.cells[from..].partition_point(|cell| at.covers(&cell.key));
         let cells = &page.cells[from..from + count];
         from += count;
-        let known = page.known.filter(|(_, known)| levels > 0 && known >> group & 1 == 1);
+        let known = page.known.filter(|(_, known)| levels > 0 && known >> bucket & 1 == 1);
         if let Some((nodes, _)) = known {
-            tiles.push(Tile::Known(nodes[usize::from(group)]));
+            stored.push(StoredNode::Known(nodes[usize::from(bucket)]));
             continue;
         }
         folder.begin(at.len());
         for cell in cells {
             folder.untouched(&cell.key, cell_fold_value(cell));
         }
-        tiles.push(Tile::Folded(folder.end().expect("no terminal is placed here")));
+        stored.push(StoredNode::Folded(folder.end().expect("no terminal is placed here")));
     }
-    tiles.resize_with(tiles.len().next_multiple_of(TILES), || Tile::Known(TERMINATOR));
+    stored.resize_with(stored.len().next_multiple_of(STORED), || StoredNode::Known(TERMINATOR));
 }
 
-enum Tile {
+enum StoredNode {
     Known(Node),
     Folded(usize),
 }
@@ -152,10 +189,10 @@ fn cell_fold_value<'a>(cell: &CellRef<'a>) -> pleach_core::fold::FoldValue<'a> {
     }
 }
 
-/// What a page's header says beside its prefix and cells.
+/// What a page's header says besides its prefix and cells.
 #[derive(Clone, Copy, Debug)]
 pub struct PageStamp {
-    /// File, place and database.
+    /// File, page number and database.
     pub identity: Identity,
     /// Number of the flush that writes it.
     pub flush: u64,
@@ -189,7 +226,7 @@ pub fn write_page(
     stamp: &PageStamp,
     prefix: &Prefix,
     cells: &[CellRef<'_>],
-    nodes: &[Node; TILES],
+    nodes: &[Node; STORED],
 ) -> u32 {
     let count = u16::try_from(cells.len()).expect("a page's cells were planned to fit");
     let header = LeafHeader { count, ..stamp.header(prefix) };

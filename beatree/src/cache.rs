@@ -1,23 +1,53 @@
-//! Leaf pages in memory, by place and tag.
+//! Leaf pages in memory, by page number and tag.
 //!
-//! A page arrives in a read buffer, is validated by the caller, and [`Cache::insert`] copies it into an
-//! allocation together with an array of key fingerprints ([`CachedPage`]). What is found is handed out
-//! as an `Arc`: eviction never waits for readers, and a reader keeps its page as long as it likes.
+//! A page arrives in a read buffer ([`Buffers`]) and is validated by the caller. [`Cache::insert`] then
+//! copies it into an allocation together with an array of key fingerprints ([`CachedPage`]). What is
+//! found is handed out as an `Arc`: eviction never waits for readers, and a reader keeps its page as
+//! long as it likes.
 //!
-//! * Copied, not adopted: an allocation of one aligned page takes twice its size
-//!   (docs/decisions/0011), and read buffers stay with their pool, which rings can register.
-//! * Places are spread over shards, each a mutex, an open table and the S3-FIFO queues (`shard`).
-//!   No lock is held while a page is copied or hashed, or during I/O.
+//! * **Copied, not adopted**: an allocation of one aligned page takes twice its size
+//!   (docs/decisions/0011), and the read buffer goes back to its pool at once.
+//! * Pages are spread over **shards** by their numbers. Each shard is a mutex, an open table and the
+//!   S3-FIFO queues (`shard`). No lock is held while a page is copied or hashed, or during I/O.
 //! * **Budget**: pages, their fingerprints, tables and the shards themselves, counted at allocated size.
 //!   An insertion makes room first, so [`Cache::bytes`] exceeds the budget at no time. Evicted pages
 //!   that somebody still holds are the holder's.
-//! * **Treelets** hang on pages that are folded again and again, excerpts of them on pages of the
-//!   current batch; both count with their pages.
+//! * **Treelets** hang on pages that are folded again and again, partial ones on pages of the current
+//!   batch; both count with their pages.
 //! * **Batches**: pages inserted or found for the current batch stay until the next one begins,
 //!   up to three quarters of the budget ([`Cache::set_batch`]).
 //! * In a steady state nothing is allocated: an evicted page that nobody holds carries the next one.
 //!
-//! The caller keys by tag too, so a page of an earlier use of the place is never found.
+//! The caller names the tag, too: a page that an earlier use of the number has left is never found.
+//!
+//! ```
+//! use pleach_beatree::PageNo;
+//! use pleach_beatree::cache::{Cache, NO_BATCH};
+//! use pleach_core::page::leaf::{LeafBuilder, LeafHeader, RawCell};
+//! use pleach_core::page::{FileKind, Identity, PAGE_SIZE};
+//! use pleach_core::prefix::Prefix;
+//!
+//! let number = PageNo::new(3);
+//! let mut page = [0; PAGE_SIZE];
+//! let header = LeafHeader {
+//!     identity: Identity { kind: FileKind::Leaf, page_no: number.into(), db_id: 1 },
+//!     flush: 1,
+//!     namespace: 0,
+//!     prefix: Prefix::ROOT,
+//!     through: 1,
+//!     levels: 0,
+//!     count: 1,
+//! };
+//! let mut builder = LeafBuilder::new(&mut page, &header);
+//! builder.push(&[7; 32], RawCell { bytes: b"seven", overflow: false });
+//! let tag = builder.seal();
+//!
+//! let cache = Cache::new(1 << 20);
+//! cache.insert(number, tag, &page, NO_BATCH);
+//! let cached = cache.get(number, tag).expect("there is room");
+//! assert!(cached.get(&[7; 32]).is_some());
+//! assert!(cache.get(number, tag ^ 1).is_none(), "another page of this number");
+//! ```
 
 mod buffers;
 mod page;
@@ -35,6 +65,7 @@ use parking_lot::Mutex;
 use pleach_core::Key;
 use pleach_core::page::Page;
 
+use crate::page_no::PageNo;
 use crate::treelet::Treelet;
 use shard::Shard;
 use table::{hash, shard_of};
@@ -47,10 +78,10 @@ const MIN_SHARD_PAGES: usize = 32;
 /// The number that belongs to no batch.
 pub const NO_BATCH: u64 = 0;
 
-/// What a lookup reads, step by step.
+/// What a lookup reads, step by step, for [`Cache::cpu_prefetch`].
 #[derive(Clone, Copy, Debug)]
-pub enum Step<'a> {
-    /// The table of places.
+pub enum LookupStep<'a> {
+    /// The table of page numbers.
     Table,
     /// The page's entry.
     Entry,
@@ -93,7 +124,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Bytes that a page takes, its share of the tables aside.
+    /// Bytes that a page takes, apart from its share of the tables.
     pub const PAGE_COST: usize = page::COST;
 
     /// A cache of at most `budget` bytes. One that has no room for a page keeps none and costs its
@@ -107,44 +138,44 @@ impl Cache {
         Self { shards, batch: AtomicU64::new(NO_BATCH) }
     }
 
-    /// The page of this place and tag.
+    /// The page of this number and tag.
     #[inline]
-    pub fn get(&self, place: u32, tag: u32) -> Option<Arc<CachedPage>> {
-        self.get_in(place, tag, NO_BATCH)
+    pub fn get(&self, page_no: PageNo, tag: u32) -> Option<Arc<CachedPage>> {
+        self.get_in(page_no, tag, NO_BATCH)
     }
 
     /// The same for a batch: if it is the current one, the page stays until the next begins, as far
     /// as three quarters of the budget reach. Several uses by one batch count as one for eviction.
     #[inline]
-    pub fn get_in(&self, place: u32, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
-        self.lock(place).get(place, tag, batch)
+    pub fn get_in(&self, page_no: PageNo, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
+        self.lock(page_no).get(page_no, tag, batch)
     }
 
-    /// Reads the page of this place and tag where it lies, to look for `key` (whose memory is asked
-    /// for). Others who meet in its shard wait.
+    /// Reads the page of this number and tag where it lies, to look for `key`, whose memory is
+    /// prefetched. Others who come to the same shard wait.
     #[inline]
     pub fn read<T>(
         &self,
-        place: u32,
+        page_no: PageNo,
         tag: u32,
         batch: u64,
         key: &Key,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
-        self.lock(place).read(place, tag, batch, key, read)
+        self.lock(page_no).read(page_no, tag, batch, key, read)
     }
 
-    /// Is the page of this place and tag here? If so, it is held for the batch. Not a use.
+    /// Is the page of this number and tag here? If so, it is held for the batch. This is not a use.
     #[inline]
-    pub fn hold(&self, place: u32, tag: u32, batch: u64) -> bool {
-        self.lock(place).hold_for(place, tag, batch)
+    pub fn hold(&self, page_no: PageNo, tag: u32, batch: u64) -> bool {
+        self.lock(page_no).hold_for(page_no, tag, batch)
     }
 
-    /// Asks for the memory that a step of a lookup reads. The steps before it should have been asked
-    /// for some time ago: they are read.
+    /// Prefetches the memory that a step of a lookup reads. The memory of the steps before it is read
+    /// here, so it should have been prefetched some time ago.
     #[inline]
-    pub fn ask_ahead(&self, place: u32, step: Step<'_>) {
-        self.lock(place).ask_ahead(place, step);
+    pub fn cpu_prefetch(&self, page_no: PageNo, step: LookupStep<'_>) {
+        self.lock(page_no).cpu_prefetch(page_no, step);
     }
 
     /// Number of pages here.
@@ -152,49 +183,50 @@ impl Cache {
         self.shards.iter().map(|slot| slot.0.lock().pages()).sum()
     }
 
-    /// Copies a validated leaf page in and gives it. It replaces any page of the same place; if the same
-    /// page is there already, that one stays.
-    pub fn insert(&self, place: u32, tag: u32, page: &Page, batch: u64) -> Arc<CachedPage> {
-        let room = self.lock(place).make_room();
+    /// Copies a validated leaf page in and gives it. It replaces any page of the same number; if the
+    /// very same page is there already, that one stays.
+    pub fn insert(&self, page_no: PageNo, tag: u32, page: &Page, batch: u64) -> Arc<CachedPage> {
+        let room = self.lock(page_no).make_room();
         let page = CachedPage::fill(room.carrier, page);
         if !room.reserved {
             return page;
         }
-        self.lock(place).insert(place, tag, page, batch)
+        self.lock(page_no).insert(page_no, tag, page, batch)
     }
 
-    /// The same for a page that shall not be found here: it is the caller's alone.
+    /// The same for a page that shall not be found here: it belongs to the caller alone.
     pub fn outside(page: &Page) -> Arc<CachedPage> {
         CachedPage::fill(None, page)
     }
 
-    /// Hangs a treelet on a page that has none, if the page is still here and there is room: what
-    /// no page needs, up to a third of the budget; with `soon` (a flush will use it) also the room
-    /// of other pages, up to a sixteenth.
+    /// Hangs a treelet on a page that has none, if the page is still here and there is room. Treelets get
+    /// what no page needs, up to a third of the budget. With `soon` (a flush will use it) other pages
+    /// leave for it, as long as treelets take less than a sixteenth.
     pub fn give_treelet(
         &self,
-        place: u32,
+        page_no: PageNo,
         page: &Arc<CachedPage>,
         soon: bool,
         fill: impl FnOnce(&mut Treelet),
     ) {
-        self.lock(place).attach(place, page, None, soon, fill);
+        self.lock(page_no).attach(page_no, page, None, soon, fill);
     }
 
-    /// Hangs the excerpt of a treelet for this group on a page for the current batch, if the page is still here. Those of earlier
-    /// batches leave for it, and pages up to an eighth of the budget. False when there was no room.
-    pub fn give_excerpt(
+    /// Hangs the part of a treelet that this bucket needs on a page for the current batch, if the page is
+    /// still here. Those of earlier batches leave for it, and so do pages, up to an eighth of the
+    /// budget. False when there was no room.
+    pub fn give_partial_treelet(
         &self,
-        place: u32,
+        page_no: PageNo,
         page: &Arc<CachedPage>,
         treelet: &Treelet,
-        group: u8,
+        bucket: u8,
     ) -> bool {
-        self.lock(place).attach_excerpt(place, page, treelet, group)
+        self.lock(page_no).attach_partial(page_no, page, treelet, bucket)
     }
 
     /// A flush has moved a page: its treelet goes with it.
-    pub fn move_treelet(&self, from: u32, to: u32, tag: u32) {
+    pub fn move_treelet(&self, from: PageNo, to: PageNo, tag: u32) {
         let Some(treelet) = self.lock(from).detach(from) else { return };
         let page = self.lock(to).peek(to, tag);
         if let Some(page) = page {
@@ -203,9 +235,9 @@ impl Cache {
         }
     }
 
-    /// Forgets the page of a place.
-    pub fn remove(&self, place: u32) {
-        let removed = self.lock(place).remove(place);
+    /// Forgets the page of this number.
+    pub fn remove(&self, page_no: PageNo) {
+        let removed = self.lock(page_no).remove(page_no);
         // Freed outside of the lock.
         drop(removed);
     }
@@ -215,7 +247,7 @@ impl Cache {
         self.batch.store(batch, Ordering::Relaxed);
     }
 
-    /// Changes the budget; what is too much leaves at once.
+    /// Changes the budget; pages that have no room any more leave at once.
     pub fn set_budget(&self, budget: usize) {
         for slot in &self.shards {
             slot.0.lock().set_budget(budget / self.shards.len());
@@ -227,7 +259,7 @@ impl Cache {
         self.shards.iter().map(|slot| slot.0.lock().bytes()).sum()
     }
 
-    /// Figures; not of one moment while others use the cache.
+    /// Figures. While others use the cache they are not all of the same moment.
     pub fn stats(&self) -> CacheStats {
         let batch = self.batch.load(Ordering::Relaxed);
         let mut sum = CacheStats::default();
@@ -240,8 +272,8 @@ impl Cache {
     }
 
     #[inline]
-    fn lock(&self, place: u32) -> parking_lot::MutexGuard<'_, Shard> {
-        let mut shard = self.shards[shard_of(hash(place), self.shards.len())].0.lock();
+    fn lock(&self, page_no: PageNo) -> parking_lot::MutexGuard<'_, Shard> {
+        let mut shard = self.shards[shard_of(hash(page_no), self.shards.len())].0.lock();
         shard.begin(self.batch.load(Ordering::Relaxed));
         shard
     }

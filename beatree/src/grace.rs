@@ -1,11 +1,25 @@
-//! The readers' grace period: when has everyone left who could still hold a place that the index
-//! no longer names?
+//! The readers' grace period: when has every reader left who could still hold a page number that the
+//! index no longer names?
 //!
-//! A reader enters before it looks a page up and leaves when it has the page's bytes. Who frees a
-//! place first publishes the index without it, then calls [`Grace::start`], and frees the place
-//! when [`Period::poll`] has said true. Nobody ever waits here: readers do one counter up and one
-//! down, and a period is polled from step functions. A reader may sleep in I/O while inside and may
-//! leave on another thread.
+//! A reader enters before it looks a page up and leaves when it has the page's bytes. Whoever frees a
+//! page first publishes the index without it, then calls [`Grace::start`], and frees the page when
+//! [`Period::poll`] has returned true. Nobody ever waits here: a reader counts up once and down once,
+//! and a period is polled from step functions. A reader may sleep in I/O while inside and may leave on
+//! another thread.
+//!
+//! ```
+//! use pleach_beatree::grace::Grace;
+//!
+//! let grace = Grace::new();
+//! let reader = grace.enter();
+//! // A page is taken out of the index; then:
+//! let period = grace.start();
+//! assert!(!period.poll(), "the reader may have looked it up");
+//! let later = grace.enter();
+//! drop(reader);
+//! assert!(period.poll(), "who came later cannot have");
+//! drop(later);
+//! ```
 //!
 //! # How
 //! A *phase* number, and in each of a few shards one counter of readers inside for even phases
@@ -38,7 +52,7 @@
 //!    that a swap g to g + 1 or a later one wrote. That swap read start's addition of zero, or a
 //!    later write, so start happens before it, and with start all that its thread did before: the
 //!    publication. This is why start is a read-modify-write: after a plain load the swap by a third
-//!    thread would not be ordered behind the publication.
+//!    thread would not be ordered after the publication.
 //! 5. *What a reader did inside happens before poll's true.* Leaving is a release; the zero that
 //!    the advancing thread read stems from it through a chain of read-modify-writes, and the
 //!    swap hands that on to whoever polls.
@@ -50,7 +64,7 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Counters are spread over so many cache lines.
+/// Counters are spread over this many cache lines.
 const SHARDS: usize = 32;
 
 /// Two lines, because processors fetch lines in pairs.
@@ -91,7 +105,7 @@ impl Grace {
         Self::default()
     }
 
-    /// Enters. What this thread looks up until the guard is dropped stays where it is.
+    /// Enters. What is looked up until the guard is dropped stays where it is.
     #[inline]
     pub fn enter(&self) -> Guard<'_> {
         let shard = &self.0.shards[shard_of_thread()];

@@ -1,8 +1,32 @@
-//! One leaf page into the fold: its cells, the changes that hang over it, and what is accessed.
+//! One leaf page into the fold: its cells, the changes pending over it, and what is accessed.
 //!
-//! The page stores the nodes a few levels below its prefix, and its treelet may know more, as of
-//! page + changes. A subtrie that is known and not accessed goes into the fold as its node; the
-//! others, and those of one key (a leaf node may have to become a terminal), go in key by key.
+//! The page stores the nodes a few levels below its prefix, and its treelet may know more of them, as
+//! of page and pending changes. A subtrie that is known and not accessed goes into the fold as its
+//! node. The others go in key by key, and so do those of one key: a leaf node may have to become a
+//! terminal.
+//!
+//! ```
+//! use pleach_beatree::Stored;
+//! use pleach_beatree::leaf_fold::{KeyAccess, PageState, fold_leaf};
+//! use pleach_core::fold::Folder;
+//! use pleach_core::prefix::Prefix;
+//! use pleach_core::{Blake3, TERMINATOR};
+//!
+//! // A prefix without a page, over which one change is pending; one key is read and deleted.
+//! let key = [7; 32];
+//! let pending = [(key, Stored::put::<Blake3>(b"seven".as_slice().into()))];
+//! let page = PageState { at: &Prefix::ROOT, leaf: None, pending: &pending, treelet: None };
+//! let delete = KeyAccess { key, reads: true, writes: Some(Stored::Absent) };
+//!
+//! let mut folder = Folder::<Blake3>::new();
+//! let mut results = Vec::new();
+//! folder.begin(0);
+//! fold_leaf(&mut folder, &page, 0, &[delete], &mut results);
+//! let fold = folder.end().expect("every key is known");
+//! folder.run();
+//! assert_eq!(folder.node(fold), TERMINATOR);
+//! assert_eq!(results[0].prior, pending[0].1);
+//! ```
 
 use pleach_core::fold::tiles::{Inner, Side, Tiles};
 use pleach_core::fold::{Change, Folder, HashId, heap_index};
@@ -11,13 +35,13 @@ use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
-use crate::cuts::bits_behind;
+use crate::children::bits_after;
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, Known};
 
 /// What a session does to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Touch {
+pub struct KeyAccess {
     /// The key.
     pub key: Key,
     /// Is its old value read (and so part of the claim that a witness makes)?
@@ -26,28 +50,29 @@ pub struct Touch {
     pub writes: Option<Stored>,
 }
 
-/// What the fold saw at a touch.
+/// What the fold found at an accessed key, and made of it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct AccessResult {
     /// The value before.
     pub prior: Stored,
     /// Number of the new value's hash in the folder, [`pleach_core::fold::NO_HASH`] when none.
     pub put: HashId,
 }
 
-/// A change that hangs over a page: newest state of its key in the view that is folded.
-pub type Patch = (Key, Stored);
+/// A change that is pending over a page: the newest state of its key in the view that is folded.
+pub type PendingChange = (Key, Stored);
 
-/// A leaf page as it stands: what it holds, and what hangs over it.
+/// A leaf page with all that was committed: what it holds, what is pending over it, and what is known
+/// of its nodes.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing<'a> {
+pub struct PageState<'a> {
     /// Its prefix.
     pub at: &'a Prefix,
     /// The page; `None` for a prefix without one.
     pub leaf: Option<&'a LeafView<'a>>,
-    /// Changes over the page, sorted, each key once.
-    pub patches: &'a [Patch],
-    /// Nodes of page + patches, where they are known.
+    /// Pending changes over the page, sorted, each key once.
+    pub pending: &'a [PendingChange],
+    /// Nodes of the page with its pending changes, where they are known.
     pub treelet: Option<Known<'a>>,
 }
 
@@ -57,14 +82,14 @@ pub fn capture_levels(at: &Prefix) -> u8 {
 }
 
 /// Puts a page into the folder as one fold with floor `at.len()`, between `begin` and `end` calls
-/// of the caller; `capture` are the levels that it captures. `touches` are sorted, lie below the
-/// page's prefix, and each key is there once. Pushes one [`Seen`] for each touch.
+/// of the caller; `capture` is the number of levels that it captures. `accesses` are sorted, lie below
+/// the page's prefix, and have each key once. Pushes one [`AccessResult`] for each of them.
 pub fn fold_leaf<H: Hasher>(
     folder: &mut Folder<H>,
-    page: &Standing<'_>,
+    page: &PageState<'_>,
     capture: u8,
-    touches: &[Touch],
-    seen: &mut Vec<Seen>,
+    accesses: &[KeyAccess],
+    results: &mut Vec<AccessResult>,
 ) {
     let stored = page.leaf.map_or(0, LeafView::levels);
     let mut merge = Merge {
@@ -74,31 +99,31 @@ pub fn fold_leaf<H: Hasher>(
         stored,
         bottom: capture.max(stored),
         cell: 0,
-        patches: page.patches,
-        touches,
+        pending: page.pending,
+        accesses,
     };
-    merge.visit(folder, 0, 0, seen);
+    merge.visit(folder, 0, 0, results);
     debug_assert!(
-        merge.patches.is_empty() && merge.touches.is_empty(),
+        merge.pending.is_empty() && merge.accesses.is_empty(),
         "all changes lie below the page"
     );
 }
 
-/// The same for a page whose treelet knows its node as an internal one: only the groups that are
-/// touched become folds, of the folder, and what is above them one tile, whose number this gives.
-/// `None`, with nothing done, for other pages.
+/// The same for a page whose treelet knows its node as an internal one: only the buckets that are
+/// accessed become folds of the folder, and what is above them becomes one path block, whose number
+/// this gives. `None`, with nothing done, for other pages.
 ///
 /// # Panics
-/// When a fold or a tile is open.
-pub fn fold_tile<H: Hasher>(
+/// When a fold or a path block is open.
+pub fn fold_path_block<H: Hasher>(
     folder: &mut Folder<H>,
     tiles: &mut Tiles<H>,
-    page: &Standing<'_>,
-    touches: &[Touch],
-    seen: &mut Vec<Seen>,
+    page: &PageState<'_>,
+    accesses: &[KeyAccess],
+    results: &mut Vec<AccessResult>,
 ) -> Option<usize> {
     let own = page.treelet?.node(heap_index(0, 0))?;
-    if kind(own) != NodeKind::Internal || touches.is_empty() || capture_levels(page.at) == 0 {
+    if kind(own) != NodeKind::Internal || accesses.is_empty() || capture_levels(page.at) == 0 {
         return None;
     }
     let mut merge = Merge {
@@ -108,12 +133,12 @@ pub fn fold_tile<H: Hasher>(
         stored: page.leaf.map_or(0, LeafView::levels),
         bottom: treelet::LEVELS,
         cell: 0,
-        patches: page.patches,
-        touches,
+        pending: page.pending,
+        accesses,
     };
     let top = tiles.begin();
-    merge.descend(&mut Descent { folder, tiles, seen }, top, 0, 0);
-    debug_assert!(merge.touches.is_empty(), "all touches lie below the page");
+    merge.descend(&mut Descent { folder, tiles, results }, top, 0, 0);
+    debug_assert!(merge.accesses.is_empty(), "all accesses lie below the page");
     Some(tiles.end())
 }
 
@@ -125,11 +150,11 @@ pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
     at.descendant(levels, u8::try_from(index).expect("at most 8 levels"))
 }
 
-/// Where the parts of a tile go.
+/// Where the parts of a path block go.
 struct Descent<'a, H> {
     folder: &'a mut Folder<H>,
     tiles: &'a mut Tiles<H>,
-    seen: &'a mut Vec<Seen>,
+    results: &'a mut Vec<AccessResult>,
 }
 
 struct Merge<'a> {
@@ -138,116 +163,119 @@ struct Merge<'a> {
     treelet: Option<Known<'a>>,
     /// Level of the nodes that the page stores; 0 when it stores none.
     stored: u8,
-    /// Groups of this level are expanded whole.
+    /// Subtries of this level (buckets) are expanded whole.
     bottom: u8,
     cell: usize,
-    patches: &'a [Patch],
-    touches: &'a [Touch],
+    pending: &'a [PendingChange],
+    accesses: &'a [KeyAccess],
 }
 
 impl<'a> Merge<'a> {
     /// Puts the subtrie `level` bits below the page's prefix, with these bits, into the folder: as
-    /// one node where it is known and nothing is touched, key by key where it cannot be divided.
+    /// one node where it is known and nothing is accessed, key by key where it cannot be divided.
     fn visit<H: Hasher>(
         &mut self,
         folder: &mut Folder<H>,
         level: u8,
         bits: u8,
-        seen: &mut Vec<Seen>,
+        results: &mut Vec<AccessResult>,
     ) {
-        let touched =
-            self.touches.first().is_some_and(|touch| self.bits_of(&touch.key, level) == bits);
+        let accessed =
+            self.accesses.first().is_some_and(|access| self.bits_of(&access.key, level) == bits);
         match self.node(level, bits).map(|node| (node, kind(node))) {
             // A leaf node may have to become a terminal: it goes in as a key.
-            Some((_, NodeKind::Leaf)) => return self.expand(folder, level, bits, seen),
-            Some((_, NodeKind::Terminator)) if touched => {
-                return self.expand(folder, level, bits, seen);
+            Some((_, NodeKind::Leaf)) => return self.expand(folder, level, bits, results),
+            Some((_, NodeKind::Terminator)) if accessed => {
+                return self.expand(folder, level, bits, results);
             }
-            Some((node, _)) if !touched => {
+            Some((node, _)) if !accessed => {
                 folder.subtrie(&self.at.descendant(level, bits), node);
                 return self.pass(level, bits);
             }
             _ => {}
         }
         if level == self.bottom {
-            return self.expand(folder, level, bits, seen);
+            return self.expand(folder, level, bits, results);
         }
-        self.visit(folder, level + 1, bits << 1, seen);
-        self.visit(folder, level + 1, bits << 1 | 1, seen);
+        self.visit(folder, level + 1, bits << 1, results);
+        self.visit(folder, level + 1, bits << 1 | 1, results);
     }
 
-    /// Puts what is below a touched internal node into its block, and what is touched there into
+    /// Puts what is below an accessed internal node into its block, and what is accessed there into
     /// further blocks and folds.
     fn descend<H: Hasher>(&mut self, to: &mut Descent<'_, H>, inner: Inner, level: u8, bits: u8) {
         let level = level + 1;
         for (side, bits) in [(Side::Left, bits << 1), (Side::Right, bits << 1 | 1)] {
-            let touched =
-                self.touches.first().is_some_and(|touch| self.bits_of(&touch.key, level) == bits);
+            let accessed = self
+                .accesses
+                .first()
+                .is_some_and(|access| self.bits_of(&access.key, level) == bits);
             match self.known(level, bits) {
-                Some(node) if !touched => to.tiles.known(inner, side, node),
+                Some(node) if !accessed => to.tiles.known(inner, side, node),
                 Some(node) if level < self.bottom && kind(node) == NodeKind::Internal => {
                     let below = to.tiles.inner(inner, side);
                     self.descend(to, below, level, bits);
                 }
-                // A leaf, a terminator, a group at the bottom, or all keys of what is not known.
+                // A leaf, a terminator, a bucket at the bottom, or all keys of what is not known.
                 _ => {
                     let position = self.at.descendant(level, bits);
                     to.folder.begin_capturing(position.len(), self.bottom - level);
-                    self.skip_patches(level, bits);
-                    self.expand(to.folder, level, bits, to.seen);
+                    self.skip_pending(level, bits);
+                    self.expand(to.folder, level, bits, to.results);
                     let fold = to.folder.end().expect("keys are given by key");
-                    to.tiles.group(inner, side, fold, touched);
+                    to.tiles.group(inner, side, fold, accessed);
                 }
             }
         }
         to.tiles.leave(inner);
     }
 
-    /// The node of page + patches at a position, where it is known; patches in any position.
+    /// The node at a position, pending changes included, where it is known. Changes before the position
+    /// need not have been passed over.
     #[inline]
     fn known(&self, level: u8, bits: u8) -> Option<&'a Node> {
         if let Some(node) = self.treelet.and_then(|known| known.node(heap_index(level, bits))) {
             return Some(node);
         }
         let leaf = self.leaf.filter(|_| level == self.stored)?;
-        let patched = self.patches.iter().any(|patch| self.bits_of(&patch.0, level) == bits);
-        (!patched).then(|| &leaf.nodes()[usize::from(bits)])
+        let is_pending = self.pending.iter().any(|pending| self.bits_of(&pending.0, level) == bits);
+        (!is_pending).then(|| &leaf.nodes()[usize::from(bits)])
     }
 
-    /// Passes over the patches before a position.
-    fn skip_patches(&mut self, level: u8, bits: u8) {
-        let before = |patch: &&Patch| self.bits_of(&patch.0, level) < bits;
-        let count = self.patches.iter().take_while(before).count();
-        self.patches = &self.patches[count..];
+    /// Passes over the pending changes before a position.
+    fn skip_pending(&mut self, level: u8, bits: u8) {
+        let before = |pending: &&PendingChange| self.bits_of(&pending.0, level) < bits;
+        let count = self.pending.iter().take_while(before).count();
+        self.pending = &self.pending[count..];
     }
 
-    /// The bits of a key behind the page's prefix.
+    /// The bits of a key after the page's prefix.
     #[inline]
     fn bits_of(&self, key: &Key, level: u8) -> u8 {
-        let bits = u64::from(bits_behind(key, self.at.len()));
+        let bits = u64::from(bits_after(key, self.at.len()));
         #[expect(clippy::cast_possible_truncation, reason = "as few bits as levels")]
         let bits = (bits >> (32 - level)) as u8;
         bits
     }
 
-    /// The node of page + patches at a position, where it is known.
+    /// The node at a position, pending changes included, where it is known.
     #[inline]
     fn node(&self, level: u8, bits: u8) -> Option<&'a Node> {
-        let standing = self.treelet.filter(|_| level <= treelet::LEVELS);
-        if let Some(node) = standing.and_then(|known| known.node(heap_index(level, bits))) {
+        let treelet = self.treelet.filter(|_| level <= treelet::LEVELS);
+        if let Some(node) = treelet.and_then(|known| known.node(heap_index(level, bits))) {
             return Some(node);
         }
         let leaf = self.leaf.filter(|_| level == self.stored && level > 0)?;
-        let patched =
-            self.patches.first().is_some_and(|patch| self.bits_of(&patch.0, level) == bits);
-        (!patched).then(|| &leaf.nodes()[usize::from(bits)])
+        let is_pending =
+            self.pending.first().is_some_and(|pending| self.bits_of(&pending.0, level) == bits);
+        (!is_pending).then(|| &leaf.nodes()[usize::from(bits)])
     }
 
-    /// Passes over the patches below a position: its node includes them.
+    /// Passes over the pending changes below a position: its node includes them.
     fn pass(&mut self, level: u8, bits: u8) {
-        let below = |patch: &&Patch| self.bits_of(&patch.0, level) == bits;
-        let count = self.patches.iter().take_while(below).count();
-        self.patches = &self.patches[count..];
+        let below = |pending: &&PendingChange| self.bits_of(&pending.0, level) == bits;
+        let count = self.pending.iter().take_while(below).count();
+        self.pending = &self.pending[count..];
     }
 
     /// Puts every key below a position into the folder.
@@ -256,7 +284,7 @@ impl<'a> Merge<'a> {
         folder: &mut Folder<H>,
         level: u8,
         bits: u8,
-        seen: &mut Vec<Seen>,
+        results: &mut Vec<AccessResult>,
     ) {
         let position = &self.at.descendant(level, bits);
         if let Some(leaf) = self.leaf {
@@ -264,36 +292,36 @@ impl<'a> Merge<'a> {
         }
         let mut change = self.next_change(position);
         while let Some(key) = self.cell_key(position) {
-            // Most cells have neither patch nor touch: they go in at the price of one comparison.
+            // Most cells are neither changed nor accessed: they go in at the price of one comparison.
             while let Some(at) = change.filter(|at| precedes(at, &key)) {
-                self.changed(folder, &at, None, seen);
+                self.changed(folder, &at, None, results);
                 change = self.next_change(position);
             }
             let cell = self.leaf.expect("a cell of this page").cell(self.cell);
             self.cell += 1;
             if change == Some(key) {
-                self.changed(folder, &key, Some(cell), seen);
+                self.changed(folder, &key, Some(cell), results);
                 change = self.next_change(position);
             } else {
                 folder.untouched(&key, cell_value(&cell));
             }
         }
         while let Some(at) = change {
-            self.changed(folder, &at, None, seen);
+            self.changed(folder, &at, None, results);
             change = self.next_change(position);
         }
     }
 
-    /// The next key below `position` that has a patch or a touch.
+    /// The next key below `position` that has a pending change or an access.
     fn next_change(&self, position: &Prefix) -> Option<Key> {
-        let patch = self.patches.first().map(|patch| patch.0);
-        let touch = self.touches.first().map(|touch| touch.key);
-        let next = match (patch, touch) {
-            (Some(patch), Some(touch)) => {
-                if precedes(&touch, &patch) {
-                    touch
+        let pending = self.pending.first().map(|pending| pending.0);
+        let access = self.accesses.first().map(|access| access.key);
+        let next = match (pending, access) {
+            (Some(pending), Some(access)) => {
+                if precedes(&access, &pending) {
+                    access
                 } else {
-                    patch
+                    pending
                 }
             }
             (one, other) => one.or(other)?,
@@ -301,42 +329,42 @@ impl<'a> Merge<'a> {
         position.covers(&next).then_some(next)
     }
 
-    /// One key with a patch or a touch.
+    /// One key that has a pending change or an access.
     fn changed<H: Hasher>(
         &mut self,
         folder: &mut Folder<H>,
         key: &Key,
         cell: Option<Cell<'_>>,
-        seen: &mut Vec<Seen>,
+        results: &mut Vec<AccessResult>,
     ) {
-        let patch = self.patches.first().filter(|patch| patch.0 == *key);
-        let touch = self.touches.first().filter(|touch| touch.key == *key);
-        if patch.is_some() {
-            self.patches = &self.patches[1..];
+        let pending = self.pending.first().filter(|pending| pending.0 == *key);
+        let access = self.accesses.first().filter(|access| access.key == *key);
+        if pending.is_some() {
+            self.pending = &self.pending[1..];
         }
-        let old = match (patch, &cell) {
-            (Some(patch), _) => patch.1.fold_value(),
+        let old = match (pending, &cell) {
+            (Some(pending), _) => pending.1.fold_value(),
             (None, Some(cell)) => Some(cell_value(cell)),
             (None, None) => None,
         };
-        let Some(touch) = touch else {
+        let Some(access) = access else {
             if let Some(value) = old {
                 folder.untouched(key, value);
             }
             return;
         };
-        self.touches = &self.touches[1..];
-        let change = match &touch.writes {
+        self.accesses = &self.accesses[1..];
+        let change = match &access.writes {
             None => Change::Keep,
             Some(stored) => stored.fold_value().map_or(Change::Delete, Change::Put),
         };
         let put = folder.accessed(key, old, change);
-        let prior = match (patch, cell) {
-            (Some(patch), _) => patch.1.clone(),
+        let prior = match (pending, cell) {
+            (Some(pending), _) => pending.1.clone(),
             (None, Some(cell)) => Stored::from_cell(cell),
             (None, None) => Stored::Absent,
         };
-        seen.push(Seen { prior, put });
+        results.push(AccessResult { prior, put });
     }
 
     fn cell_key(&self, position: &Prefix) -> Option<Key> {

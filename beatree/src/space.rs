@@ -1,4 +1,4 @@
-//! Places of the leaf file: which pages are in use, which come next, which wait to be free.
+//! Pages of the leaf file: which are in use, which come next, which wait to be free.
 //!
 //! A page is in one of four states:
 //!
@@ -11,84 +11,80 @@
 //! * *frontier*: from [`Space::frontier`] to the end of the file: reserved, never written since the
 //!   file grew. It is taken first, in order, so a fresh file is written sequentially.
 //! * *pending*: the index names it no longer, but the location record may not be durable yet, or a
-//!   reader may still look. [`Space::release`] says that both are past (DESIGN, ordering rule 2 (f)).
-//!   Until then it counts as used and is never handed out.
+//!   reader may still look. [`Space::release`] says that both are past. Until then the page counts as
+//!   used and is never handed out.
 //!
 //! Policy (docs/decisions/0010): the file grows while it has fewer than `size_percent` of its live
-//! pages; then holes are filled by *sweeping*: segments in address order, going round, each filled
-//! whole, those with clearly fewer holes than the mean left for the next time round.
+//! pages. After that, holes are filled by *sweeping*: segments are visited in address order, round and
+//! round, and each is filled whole, except that those with clearly fewer holes than the mean are left
+//! for the next round.
 //!
 //! Growing is the caller's work: [`Space::allocate`] changes nothing and says [`NeedGrowth`]; the caller
 //! reserves whole segments on the device, calls [`Space::grown`] and asks again. If the device is
 //! full it asks with [`Growth::Refused`] and gets holes as long as there are any.
+//! [`GrowingFile::allocate_growing`] is that loop.
 //!
 //! Nothing here is stored: an open rebuilds it from the index ([`Space::from_used`]).
-//! [`Extents`] does the like for runs in the overflow file.
+//! [`Extents`] does the same for runs of pages in the overflow file.
+//!
+//! ```
+//! use pleach_beatree::space::{FileGeometry, GrowingFile, Space, SpaceError};
+//!
+//! let mut space = Space::new(FileGeometry::TINY);
+//! // The device has room for whatever is asked.
+//! let reserve = |_| Ok::<(), SpaceError>(());
+//! let runs = space.allocate_growing(3, reserve, |_| false).expect("there is room");
+//! let pages: Vec<_> = runs.iter().flat_map(|run| run.pages()).collect();
+//! assert_eq!((pages.len(), space.stats().live), (3, 3));
+//!
+//! // Given up by flush 7; free when the record of flush 7 is durable and the readers have left.
+//! space.retire(&pages[..1], 7).expect("in use");
+//! assert_eq!((space.stats().pending, space.release(6)), (1, 0));
+//! assert_eq!((space.release(7), space.is_used(pages[0])), (1, false));
+//! ```
 
 mod bits;
 mod error;
 mod extents;
 mod free_map;
 mod free_runs;
+mod growth;
 mod pending;
 
 pub use error::{NeedGrowth, SpaceError};
 pub use extents::{Extents, ExtentsStats, MAX_RUNS};
+pub use growth::{Extension, FileGeometry, GrowingFile, Growth};
 
 use bits::Bits;
 use pending::Pending;
 
-/// Places are below this: the largest number says "no place" in the index.
+use crate::page_no::PageNo;
+
+/// Page numbers are below this: the largest 32-bit number is no page's.
 pub const MAX_PAGES: u32 = u32::MAX;
 
 /// A sweep fills segments with at least this part of the mean number of holes, in percent.
 const WORTH_PERCENT: u64 = 75;
 
-/// How a file of pages grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Pages of a segment: the file grows by whole segments.
-    pub segment_pages: u32,
-    /// The file grows while it has fewer pages than this part of its live ones, in percent.
-    pub size_percent: u32,
-}
-
-impl Geometry {
-    /// Segments of 1 MiB, files of 1.5 times the live pages.
-    pub const DEFAULT: Self = Self { segment_pages: 256, size_percent: 150 };
-    /// Segments of 64 KiB, for tests and small databases.
-    pub const TINY: Self = Self { segment_pages: 16, size_percent: 150 };
-}
-
-impl Default for Geometry {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-/// Neighbouring places.
+/// Neighbouring pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Run {
+pub struct PageRun {
     /// The first.
-    pub start: u32,
+    pub start: PageNo,
     /// How many, at least one.
     pub len: u32,
 }
 
-impl Run {
-    /// The place behind the last.
+impl PageRun {
+    /// The number after the last one's.
     pub fn end(&self) -> u32 {
-        self.start + self.len
+        self.start.get() + self.len
     }
-}
 
-/// May an allocation ask for a longer file?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Growth {
-    /// Yes, as the size factor says.
-    Allowed,
-    /// Only if nothing else is left: the device was found full.
-    Refused,
+    /// Its pages in order.
+    pub fn pages(&self) -> impl Iterator<Item = PageNo> + use<> {
+        (self.start.get()..self.end()).map(PageNo::new)
+    }
 }
 
 /// Figures of a [`Space`].
@@ -104,7 +100,7 @@ pub struct SpaceStats {
     pub pending: u32,
     /// Free pages before the frontier.
     pub holes: u32,
-    /// Pages behind the frontier.
+    /// Pages from the frontier on.
     pub fresh: u32,
     /// Pages handed out since opening.
     pub allocated: u64,
@@ -112,10 +108,10 @@ pub struct SpaceStats {
     pub runs: u64,
 }
 
-/// The allocator of the leaf file. It has one owner, the flusher.
+/// The allocator of the leaf file.
 #[derive(Clone, Debug)]
 pub struct Space {
-    geometry: Geometry,
+    geometry: FileGeometry,
     /// Used and pending pages.
     used: Bits,
     /// Pending pages, all of them also used.
@@ -124,14 +120,14 @@ pub struct Space {
     used_in: Vec<u32>,
     /// The segment where the sweep goes on.
     sweep: u32,
-    pending: Pending<u32>,
+    pending: Pending<PageNo>,
     used_count: u32,
     retired_count: u32,
     /// No page from here on has been used.
     frontier: u32,
     allocated: u64,
     runs: u64,
-    /// Segments picked by one allocation and the pages to take from each; kept for its allocation.
+    /// Segments picked by one allocation and the pages to take from each; kept for its memory.
     picked: Vec<(u32, u32)>,
 }
 
@@ -140,9 +136,9 @@ impl Space {
     ///
     /// # Panics
     /// When a segment has no pages or more than 65,536, or the size factor is below 100 %.
-    pub fn new(geometry: Geometry) -> Self {
-        assert!((1..=1 << 16).contains(&geometry.segment_pages), "a segment has 1 to 65,536 pages");
-        assert!(geometry.size_percent >= 100, "a file holds its live pages");
+    pub fn new(geometry: FileGeometry) -> Self {
+        geometry.assert_valid();
+        assert!(geometry.segment_pages <= 1 << 16, "a segment has at most 65,536 pages");
         Self {
             geometry,
             used: Bits::default(),
@@ -159,29 +155,22 @@ impl Space {
         }
     }
 
-    /// A file of so many segments in which these places, in any order, are in use.
+    /// A file of `segments` segments in which these pages, in any order, are in use.
     ///
     /// # Panics
     /// As [`Space::new`].
     pub fn from_used(
-        geometry: Geometry,
+        geometry: FileGeometry,
         segments: u32,
-        places: impl IntoIterator<Item = u32>,
+        used: impl IntoIterator<Item = PageNo>,
     ) -> Result<Self, SpaceError> {
         let mut space = Self::new(geometry);
         let pages = space.pages_with(segments)?;
         space.used.grow(pages);
         space.retired.grow(pages);
         space.used_in.resize(segments as usize, 0);
-        for place in places {
-            space.check_inside(place)?;
-            if space.used.get(place) {
-                return Err(SpaceError::AlreadyUsed { place: place.into() });
-            }
-            space.used.set(place);
-            *space.used_near(place) += 1;
-            space.used_count += 1;
-            space.frontier = space.frontier.max(place + 1);
+        for page in used {
+            space.mark_used(page)?;
         }
         Ok(space)
     }
@@ -196,9 +185,9 @@ impl Space {
         self.frontier
     }
 
-    /// Is this page in use or pending? False behind the end of the file.
-    pub fn is_used(&self, place: u32) -> bool {
-        place < self.pages() && self.used.get(place)
+    /// Is this page in use or pending? False after the end of the file.
+    pub fn is_used(&self, page: PageNo) -> bool {
+        page.get() < self.pages() && self.used.get(page.get())
     }
 
     /// Hands out `count` pages as runs in address order, no two of them adjacent; `out` is replaced.
@@ -206,20 +195,20 @@ impl Space {
         &mut self,
         count: u32,
         growth: Growth,
-        out: &mut Vec<Run>,
+        out: &mut Vec<PageRun>,
     ) -> Result<(), NeedGrowth> {
         out.clear();
         let fresh = count.min(self.pages() - self.frontier);
         let rest = count - fresh;
         self.check_growth(count, rest, growth)?;
-        let run = Run { start: self.frontier, len: fresh };
-        self.take_fresh(run);
+        let start = self.frontier;
+        self.take_fresh(start, fresh);
         if rest > 0 {
             self.fill_holes(rest, out);
         }
         if fresh > 0 {
-            // Holes lie before it, so the order holds.
-            push_merged(out, run);
+            // Holes come before it, so the order is kept.
+            push_merged(out, PageRun { start: PageNo::new(start), len: fresh });
         }
         self.used_count += rest;
         self.allocated += u64::from(count);
@@ -228,7 +217,7 @@ impl Space {
         Ok(())
     }
 
-    /// The device has reserved so many segments more.
+    /// The device has reserved this many segments more.
     pub fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
         let pages = self.pages_with(self.segments().saturating_add(segments))?;
         self.used.grow(pages);
@@ -238,58 +227,58 @@ impl Space {
     }
 
     /// Gives pages up as of `stamp`, a number that never falls. They stay out of allocation until
-    /// [`Space::release`]. After an error the places before the one named are retired.
+    /// [`Space::release`]. After an error the pages before the one that it names are retired.
     ///
     /// # Panics
     /// When the stamp is below an earlier one.
-    pub fn retire(&mut self, places: &[u32], stamp: u64) -> Result<(), SpaceError> {
+    pub fn retire(&mut self, pages: &[PageNo], stamp: u64) -> Result<(), SpaceError> {
         let mut outcome = Ok(());
         let mut done = 0;
-        for &place in places {
-            outcome = self.retire_one(place);
+        for &page in pages {
+            outcome = self.retire_one(page);
             if outcome.is_err() {
                 break;
             }
             done += 1;
         }
         if done > 0 {
-            self.pending.add(stamp, places[..done].iter().copied());
+            self.pending.add(stamp, pages[..done].iter().copied());
         }
         outcome
     }
 
-    /// Location records through `stamp` are durable and the readers from before have left: what was
-    /// retired until then becomes holes. Gives their number.
+    /// Location records through `stamp` are durable and the readers from before have left: pages that
+    /// were retired until then become holes. Gives their number.
     pub fn release(&mut self, stamp: u64) -> u32 {
         let before = self.retired_count;
-        while let Some(places) = self.pending.take(stamp) {
-            for place in places {
-                self.retired.clear(place);
+        while let Some(pages) = self.pending.take(stamp) {
+            for page in pages {
+                self.retired.clear(page.get());
                 self.retired_count -= 1;
-                self.make_hole(place);
+                self.make_hole(page);
             }
         }
         before - self.retired_count
     }
 
     /// Recovery: a location record says that this page is in use.
-    pub fn mark_used(&mut self, place: u32) -> Result<(), SpaceError> {
-        self.check_inside(place)?;
-        if self.used.get(place) {
-            return Err(SpaceError::AlreadyUsed { place: place.into() });
+    pub fn mark_used(&mut self, page: PageNo) -> Result<(), SpaceError> {
+        self.check_inside(page)?;
+        if self.used.get(page.get()) {
+            return Err(SpaceError::AlreadyUsed { page: page.into() });
         }
-        self.used.set(place);
+        self.used.set(page.get());
         self.used_count += 1;
-        *self.used_near(place) += 1;
-        self.frontier = self.frontier.max(place + 1);
+        *self.used_near(page.get()) += 1;
+        self.frontier = self.frontier.max(page.get() + 1);
         Ok(())
     }
 
     /// A page is free at once: in recovery, where nobody reads, and for pages allocated but never
     /// published.
-    pub fn mark_free(&mut self, place: u32) -> Result<(), SpaceError> {
-        self.check_owned(place)?;
-        self.make_hole(place);
+    pub fn mark_free(&mut self, page: PageNo) -> Result<(), SpaceError> {
+        self.check_owned(page)?;
+        self.make_hole(page);
         Ok(())
     }
 
@@ -322,14 +311,14 @@ impl Space {
         self.pages() / self.geometry.segment_pages
     }
 
-    /// The count of the segment that a place lies in.
-    fn used_near(&mut self, place: u32) -> &mut u32 {
-        &mut self.used_in[(place / self.geometry.segment_pages) as usize]
+    /// The count of the segment that a page lies in.
+    fn used_near(&mut self, page: u32) -> &mut u32 {
+        &mut self.used_in[(page / self.geometry.segment_pages) as usize]
     }
 
-    /// Pages of a file of so many segments.
+    /// Pages of a file of this many segments.
     fn pages_with(&self, segments: u32) -> Result<u32, SpaceError> {
-        let pages = u64::from(segments) * u64::from(self.geometry.segment_pages);
+        let pages = self.geometry.pages_of(segments);
         u32::try_from(pages).map_err(|_| SpaceError::TooLong { pages })
     }
 
@@ -338,8 +327,8 @@ impl Space {
         let stats = self.stats();
         let missing = u64::from(rest).saturating_sub(stats.holes.into());
         let live = u64::from(stats.live) + u64::from(count);
-        let target = live * u64::from(self.geometry.size_percent) / 100;
-        let short = target.min(self.longest()).saturating_sub(stats.pages.into());
+        let short =
+            self.geometry.target(live).min(self.longest()).saturating_sub(stats.pages.into());
         let wanted = match growth {
             Growth::Allowed => short.min(rest.into()).max(missing),
             Growth::Refused => missing,
@@ -347,8 +336,7 @@ impl Space {
         if wanted == 0 {
             return Ok(());
         }
-        let segments = wanted.div_ceil(self.geometry.segment_pages.into());
-        Err(NeedGrowth { segments: u32::try_from(segments).unwrap_or(u32::MAX) })
+        Err(self.geometry.need(wanted))
     }
 
     /// Pages of the longest possible file.
@@ -356,8 +344,8 @@ impl Space {
         u64::from(MAX_PAGES - MAX_PAGES % self.geometry.segment_pages)
     }
 
-    /// Takes `count` holes, which exist, by sweeping. Nothing is fresh any more.
-    fn fill_holes(&mut self, count: u32, out: &mut Vec<Run>) {
+    /// Takes `count` holes, which exist, by sweeping. No fresh pages are left.
+    fn fill_holes(&mut self, count: u32, out: &mut Vec<PageRun>) {
         assert_eq!(self.frontier, self.pages(), "fresh pages go first");
         let (size, segments) = (self.geometry.segment_pages, self.segments());
         let mut picked = core::mem::take(&mut self.picked);
@@ -376,7 +364,7 @@ impl Space {
             if left > 0 {
                 self.sweep = (self.sweep + 1) % segments;
                 looked += 1;
-                // Once round without enough: now any hole will do.
+                // One round has not found enough: now any hole will do.
                 if looked == segments {
                     least = 1;
                 }
@@ -398,7 +386,7 @@ impl Space {
     }
 
     /// Marks the first `take` holes of a segment.
-    fn take_holes(&mut self, segment: u32, take: u32, out: &mut Vec<Run>) {
+    fn take_holes(&mut self, segment: u32, take: u32, out: &mut Vec<PageRun>) {
         let end = (segment + 1) * self.geometry.segment_pages;
         let mut at = segment * self.geometry.segment_pages;
         let mut left = take;
@@ -407,63 +395,89 @@ impl Space {
             at = self.used.next_set(start, end.min(start + left));
             assert!(at > start, "the bitmap has the holes that were counted");
             self.used.set_range(start, at);
-            push_merged(out, Run { start, len: at - start });
+            push_merged(out, PageRun { start: PageNo::new(start), len: at - start });
             left -= at - start;
         }
     }
 
-    /// Marks a run at the frontier and moves that behind it.
-    fn take_fresh(&mut self, run: Run) {
-        self.frontier = run.end();
-        self.used.set_range(run.start, run.end());
+    /// Marks pages at the frontier, which moves to after them.
+    fn take_fresh(&mut self, start: u32, count: u32) {
+        let stop = start + count;
+        self.frontier = stop;
+        self.used.set_range(start, stop);
         let size = self.geometry.segment_pages;
-        let mut at = run.start;
-        while at < run.end() {
-            let end = run.end().min((at / size + 1) * size);
+        let mut at = start;
+        while at < stop {
+            let end = stop.min((at / size + 1) * size);
             *self.used_near(at) += end - at;
             at = end;
         }
-        self.used_count += run.len;
+        self.used_count += count;
     }
 
-    fn make_hole(&mut self, place: u32) {
-        self.used.clear(place);
+    fn make_hole(&mut self, page: PageNo) {
+        self.used.clear(page.get());
         self.used_count -= 1;
-        *self.used_near(place) -= 1;
+        *self.used_near(page.get()) -= 1;
     }
 
-    fn retire_one(&mut self, place: u32) -> Result<(), SpaceError> {
-        self.check_owned(place)?;
-        self.retired.set(place);
+    fn retire_one(&mut self, page: PageNo) -> Result<(), SpaceError> {
+        self.check_owned(page)?;
+        self.retired.set(page.get());
         self.retired_count += 1;
         Ok(())
     }
 
     /// In use, and not given up.
-    fn check_owned(&self, place: u32) -> Result<(), SpaceError> {
-        self.check_inside(place)?;
-        if !self.used.get(place) {
-            return Err(SpaceError::NotUsed { place: place.into() });
+    fn check_owned(&self, page: PageNo) -> Result<(), SpaceError> {
+        self.check_inside(page)?;
+        if !self.used.get(page.get()) {
+            return Err(SpaceError::NotUsed { page: page.into() });
         }
-        if self.retired.get(place) {
-            return Err(SpaceError::AlreadyRetired { place: place.into() });
+        if self.retired.get(page.get()) {
+            return Err(SpaceError::AlreadyRetired { page: page.into() });
         }
         Ok(())
     }
 
-    fn check_inside(&self, place: u32) -> Result<(), SpaceError> {
-        if place < self.pages() {
+    fn check_inside(&self, page: PageNo) -> Result<(), SpaceError> {
+        if page.get() < self.pages() {
             Ok(())
         } else {
-            Err(SpaceError::OutsideFile { place: place.into(), pages: self.pages().into() })
+            Err(SpaceError::OutsideFile { page: page.into(), pages: self.pages().into() })
         }
     }
 }
 
-/// Appends a run that begins at or behind the end of the last one.
-fn push_merged(out: &mut Vec<Run>, run: Run) {
+impl GrowingFile for Space {
+    type Run = PageRun;
+
+    fn allocate(
+        &mut self,
+        count: u32,
+        growth: Growth,
+        out: &mut Vec<PageRun>,
+    ) -> Result<(), NeedGrowth> {
+        Self::allocate(self, count, growth, out)
+    }
+
+    fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
+        Self::grown(self, segments)
+    }
+
+    fn file_pages(&self) -> u64 {
+        self.pages().into()
+    }
+
+    fn geometry(&self) -> FileGeometry {
+        self.geometry
+    }
+}
+
+/// Appends a run that begins at or after the end of the last one.
+fn push_merged(out: &mut Vec<PageRun>, run: PageRun) {
     match out.last_mut() {
-        Some(last) if last.end() == run.start => last.len += run.len,
+        Some(last) if last.end() == run.start.get() => last.len += run.len,
         _ => out.push(run),
     }
 }

@@ -1,7 +1,19 @@
 //! What is stored under a key: nothing, a short value in the page, or a long one.
 //!
-//! A change travels as `Stored` from the session over the log and the delta into a page; long
-//! values carry their hash, so that folding never hashes them again.
+//! A change travels as `Stored` from the session through the log and the pending changes into a page.
+//! Long values carry their hash, so that folding never hashes them again.
+//!
+//! ```
+//! use pleach_beatree::Stored;
+//! use pleach_core::Blake3;
+//!
+//! let short = Stored::put::<Blake3>(b"in the page".as_slice().into());
+//! assert!(matches!(short, Stored::Inline(_)));
+//! // Too long for a page: hashed at once, written to the overflow file later.
+//! let long = Stored::put::<Blake3>(vec![0; 100_000].into());
+//! assert!(matches!(long, Stored::Large(_)) && long.is_present());
+//! assert!(Stored::Absent.fold_value().is_none());
+//! ```
 
 use std::sync::Arc;
 
@@ -71,7 +83,7 @@ impl Stored {
         }
     }
 
-    /// Bytes that this value takes on the heap beside its own size, for the memory budget.
+    /// Bytes that this value takes on the heap besides its own size, for the memory budget.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::Absent => 0,

@@ -1,14 +1,35 @@
-//! The nodes between a leaf page's prefix and its groups, as the page stands now.
+//! The nodes between a leaf page's prefix and its buckets, pending changes included.
 //!
 //! A leaf page stores the nodes three levels below its prefix as of its writing. A page that is
 //! used again and again carries more in memory: the nodes of all positions down to [`LEVELS`]
-//! levels below the prefix, with every committed change applied, so that a fold expands nothing but
-//! the groups that it touches, and a flush hashes nothing at all. Nodes become known as folds
-//! compute them; what is not known is expanded from the page.
+//! levels below the prefix, with every committed change applied. The subtries that begin there are
+//! its *buckets*. So a fold expands nothing but the buckets that it accesses, and a flush hashes nothing
+//! at all. Nodes become known as folds compute them; what is not known is expanded from the page.
 //!
-//! Invariants, for a treelet that stands at commit `as_of`:
-//! * a known node is that of page + all changes up to `as_of`;
+//! Invariants, for a treelet as of commit `as_of`:
+//! * a known node is that of the page with all changes up to `as_of`;
 //! * below a known leaf node or terminator nothing is to be read: what is there may be old.
+//!
+//! ```
+//! use pleach_beatree::treelet::{PartialTreelet, Treelet};
+//! use pleach_core::fold::heap_index;
+//!
+//! let mut treelet = Treelet::empty();
+//! // Commit 5 computed the node of the prefix and that of its left half.
+//! let left = heap_index(1, 0);
+//! treelet.advance(0, 5, &[1; 32], [(left, [2; 32])].into_iter());
+//! assert_eq!((treelet.as_of(), treelet.node(left)), (5, Some(&[2; 32])));
+//! assert_eq!(treelet.node(heap_index(1, 1)), None);
+//!
+//! // The part that one bucket needs.
+//! let mut part = PartialTreelet::empty();
+//! part.set(&treelet, 0);
+//! assert_eq!(part.known().node(left), Some(&[2; 32]));
+//!
+//! // What was known before another commit does not count after it.
+//! treelet.advance(6, 7, &[3; 32], std::iter::empty());
+//! assert_eq!(treelet.node(left), None);
+//! ```
 
 use pleach_core::fold::{MAX_CAPTURE, heap_index};
 use pleach_core::lanes::prefetch;
@@ -40,7 +61,7 @@ impl Treelet {
         Self { as_of: u64::MAX, known: 0, _half: [0; 2], nodes: [TERMINATOR; POSITIONS] }
     }
 
-    /// Knows nothing any more.
+    /// Forgets everything.
     pub fn forget(&mut self) {
         (self.as_of, self.known) = (u64::MAX, 0);
     }
@@ -62,14 +83,14 @@ impl Treelet {
         (self.known >> index & 1 == 1).then(|| &self.nodes[usize::from(index)])
     }
 
-    /// Asks for the memory of a node that will be written.
+    /// Prefetches the memory of a node that will be written.
     #[inline]
-    pub fn prefetch_node(&self, index: u8) {
+    pub fn cpu_prefetch_node(&self, index: u8) {
         prefetch(&self.nodes[usize::from(index)..=usize::from(index)]);
     }
 
     /// Goes from the state before a commit to the state after it: `nodes` are those that the
-    /// commit's fold computed. A treelet that stands elsewhere forgets what it knew.
+    /// commit's fold computed. A treelet as of another commit than `before` forgets what it knew.
     pub fn advance(
         &mut self,
         before: u64,
@@ -87,12 +108,12 @@ impl Treelet {
         }
     }
 
-    /// Takes over what an excerpt knows, and where it stands.
-    pub fn begin_with(&mut self, excerpt: &Excerpt) {
+    /// Takes over what a partial treelet knows, and as of which commit.
+    pub fn begin_with(&mut self, partial: &PartialTreelet) {
         self.forget();
-        self.as_of = excerpt.as_of;
+        self.as_of = partial.as_of;
         for index in 0..=heap_index(LEVELS, u8::MAX >> (8 - LEVELS)) {
-            if let Some(node) = excerpt.known().node(index) {
+            if let Some(node) = partial.known().node(index) {
                 self.set(index, node);
             }
         }
@@ -105,35 +126,35 @@ impl Treelet {
 }
 
 /// The part of a treelet that one key needs: all that is known some levels down, and below that
-/// what is on the way to the key's group and beside it. It takes a third of a treelet's memory.
+/// what is on the way to the key's bucket and beside it. It takes a third of a treelet's memory.
 #[derive(Debug)]
-pub struct Excerpt {
+pub struct PartialTreelet {
     as_of: u64,
     known: u64,
     /// The known ones, in order, at the front.
-    nodes: Box<[Node; EXCERPT]>,
+    nodes: Box<[Node; PARTIAL]>,
 }
 
-/// Levels of which an excerpt has all.
+/// Levels of which a partial treelet has all nodes.
 const WHOLE: u8 = 3;
 /// Positions of these levels, and below one of the lowest of them.
-const EXCERPT: usize = (1 << (WHOLE + 1)) - 1 + (1 << (LEVELS - WHOLE + 1)) - 2;
+const PARTIAL: usize = (1 << (WHOLE + 1)) - 1 + (1 << (LEVELS - WHOLE + 1)) - 2;
 
-impl Excerpt {
+impl PartialTreelet {
     /// Bytes of its nodes.
-    pub const BYTES: usize = EXCERPT * size_of::<Node>();
+    pub const BYTES: usize = PARTIAL * size_of::<Node>();
 
     /// One that knows nothing.
     pub fn empty() -> Self {
-        Self { as_of: u64::MAX, known: 0, nodes: Box::new([TERMINATOR; EXCERPT]) }
+        Self { as_of: u64::MAX, known: 0, nodes: Box::new([TERMINATOR; PARTIAL]) }
     }
 
-    /// Knows what a fold of this group needs, and nothing else.
-    pub fn set(&mut self, treelet: &Treelet, group: u8) {
+    /// Knows what a fold of this bucket needs, and nothing else.
+    pub fn set(&mut self, treelet: &Treelet, bucket: u8) {
         let mut wanted: u64 = (1 << heap_index(WHOLE + 1, 0)) - 1;
         for level in WHOLE + 1..=LEVELS {
             let below = 1 << (level - WHOLE);
-            let first = heap_index(level, group >> (LEVELS - WHOLE) << (level - WHOLE));
+            let first = heap_index(level, bucket >> (LEVELS - WHOLE) << (level - WHOLE));
             wanted |= ((1 << below) - 1) << first;
         }
         let known = treelet.known & wanted;
@@ -175,15 +196,15 @@ impl<'a> Known<'a> {
         Some(&self.nodes[at])
     }
 
-    /// Asks for the memory that a fold of this group reads: the way down to it, and what lies
+    /// Prefetches the memory that a fold of this bucket reads: the way down to it, and what lies
     /// beside.
-    pub fn prefetch(&self, group: u8) {
+    pub fn cpu_prefetch(&self, bucket: u8) {
         if self.packed {
             return prefetch(self.nodes.as_flattened());
         }
         for level in 1..=LEVELS {
             // Siblings lie side by side, the left one at an odd index.
-            let left = (heap_index(level, group >> (LEVELS - level)) - 1) | 1;
+            let left = (heap_index(level, bucket >> (LEVELS - level)) - 1) | 1;
             prefetch(self.nodes[usize::from(left)..=usize::from(left) + 1].as_flattened());
         }
     }

@@ -1,8 +1,19 @@
-//! An owned byte string: a value on its way between session, log, delta and page.
+//! An owned byte string: a value on its way between session, log, pending changes and page.
 //!
 //! Invariant: strings of at most [`Value::INLINE`] bytes lie in the struct itself, longer ones in a
 //! shared allocation that is never written again. So a clone costs a copy of 24 bytes or a
-//! reference count, and a balance never touches the allocator.
+//! reference count, and a short value such as a balance needs no allocation.
+//!
+//! ```
+//! use pleach_beatree::Value;
+//!
+//! let balance = Value::from(&[0, 0, 0, 42]);
+//! assert_eq!((&*balance, balance.heap_bytes()), (&[0, 0, 0, 42][..], 0));
+//!
+//! let long = Value::from(vec![7; 1000]);
+//! // Clones share the bytes.
+//! assert_eq!(long.clone().as_ptr(), long.as_ptr());
+//! ```
 
 use core::cmp::Ordering;
 use core::hash::{Hash, Hasher};

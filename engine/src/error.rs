@@ -1,5 +1,6 @@
 //! What can go wrong, in one enum that a caller can match on.
 
+use pleach_beatree::space::SpaceError;
 use pleach_core::page::PageError;
 use pleach_io::IoError;
 
@@ -197,6 +198,12 @@ pub enum Error {
          until they are dropped"
     )]
     StillOpen(OpenHandles),
+}
+
+impl From<SpaceError> for Error {
+    fn from(error: SpaceError) -> Self {
+        Self::Corrupt(error.to_string())
+    }
 }
 
 impl Error {

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foyer_memory::{
     Cache as Foyer, CacheBuilder, EvictionConfig, LfuConfig, LruConfig, S3FifoConfig,
 };
-use pleach_beatree::cache::{Cache, CachedPage, NO_BATCH, Step};
+use pleach_beatree::PageNo;
+use pleach_beatree::cache::{Cache, CachedPage, LookupStep, NO_BATCH};
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader, RawCell};
 use pleach_core::page::{FileKind, Identity, PAGE_SIZE, Page};
 use pleach_core::prefix::Prefix;
@@ -23,27 +24,27 @@ pub(crate) trait Pages {
     /// A batch begins.
     fn begin(&mut self, batch: u64);
     /// The batch asks for a page for the first time.
-    fn ask(&mut self, place: u32, tag: u32) -> bool;
+    fn ask(&mut self, page_no: u32, tag: u32) -> bool;
     /// The batch uses it once more.
-    fn use_again(&mut self, place: u32, tag: u32) -> bool;
+    fn use_again(&mut self, page_no: u32, tag: u32) -> bool;
     /// The last batch has made it ripe for the flush, which will come during this one.
-    fn hold(&mut self, place: u32, tag: u32);
+    fn hold(&mut self, page_no: u32, tag: u32);
     /// A flush looks for a page.
-    fn find(&mut self, place: u32, tag: u32) -> bool;
+    fn find(&mut self, page_no: u32, tag: u32) -> bool;
     /// The batch has read a page.
-    fn insert(&mut self, place: u32, tag: u32);
-    /// A flush has written a page anew.
+    fn insert(&mut self, page_no: u32, tag: u32);
+    /// A flush has rewritten a page.
     fn replace(&mut self, old: (u32, u32), new: (u32, u32));
     /// Pages here.
     fn pages(&self) -> usize;
     /// Finds a page and gives it, as a hit costs it.
-    fn get(&self, place: u32) -> bool;
+    fn get(&self, page_no: u32) -> bool;
     /// Finds pages of a group that are here; gives their number.
-    fn get_group(&self, places: &[u32]) -> usize {
-        places.iter().filter(|place| self.get(**place)).count()
+    fn get_group(&self, numbers: &[u32]) -> usize {
+        numbers.iter().filter(|page_no| self.get(**page_no)).count()
     }
     /// Looks for a page that is not here and inserts it, a copy of this one.
-    fn miss(&self, place: u32, page: &Page);
+    fn miss(&self, page_no: u32, page: &Page);
 }
 
 /// Who takes part.
@@ -83,13 +84,13 @@ impl Contender {
         Self::ALL.into_iter().find(|one| one.name() == name)
     }
 
-    /// A cache of so many pages; ours gets the bytes that these take in it.
+    /// A cache of this many pages; ours gets the bytes that these take in it.
     /// With `one`, all pages of the others are the same one, so that only what lies beside is new.
     pub(crate) fn build(self, pages: usize, one: bool) -> Box<dyn Pages> {
         let page = page(1);
         let maker = Maker {
             cache: Cache::new(0),
-            one: one.then(|| Cache::new(0).insert(0, 0, &page, NO_BATCH)),
+            one: one.then(|| Cache::new(0).insert(PageNo::new(0), 0, &page, NO_BATCH)),
             page,
         };
         let eviction = match self {
@@ -148,7 +149,7 @@ struct Maker {
 
 impl Maker {
     fn fill(&self, page: &Page) -> Arc<CachedPage> {
-        self.cache.insert(0, 0, page, NO_BATCH)
+        self.cache.insert(PageNo::new(0), 0, page, NO_BATCH)
     }
 
     /// A page that was read.
@@ -157,8 +158,8 @@ impl Maker {
     }
 }
 
-fn key(place: u32, tag: u32) -> u64 {
-    u64::from(tag) << 32 | u64::from(place)
+fn key(page_no: u32, tag: u32) -> u64 {
+    u64::from(tag) << 32 | u64::from(page_no)
 }
 
 struct Own {
@@ -173,50 +174,50 @@ impl Pages for Own {
         self.cache.set_batch(batch);
     }
 
-    fn ask(&mut self, place: u32, tag: u32) -> bool {
-        self.cache.get_in(place, tag, self.batch).is_some()
+    fn ask(&mut self, page_no: u32, tag: u32) -> bool {
+        self.cache.get_in(PageNo::new(page_no), tag, self.batch).is_some()
     }
 
-    fn use_again(&mut self, place: u32, tag: u32) -> bool {
-        self.ask(place, tag)
+    fn use_again(&mut self, page_no: u32, tag: u32) -> bool {
+        self.ask(page_no, tag)
     }
 
-    fn hold(&mut self, place: u32, tag: u32) {
-        self.cache.hold(place, tag, self.batch);
+    fn hold(&mut self, page_no: u32, tag: u32) {
+        self.cache.hold(PageNo::new(page_no), tag, self.batch);
     }
 
-    fn find(&mut self, place: u32, tag: u32) -> bool {
-        self.cache.get(place, tag).is_some()
+    fn find(&mut self, page_no: u32, tag: u32) -> bool {
+        self.cache.get(PageNo::new(page_no), tag).is_some()
     }
 
-    fn insert(&mut self, place: u32, tag: u32) {
-        self.cache.insert(place, tag, &self.page, self.batch);
+    fn insert(&mut self, page_no: u32, tag: u32) {
+        self.cache.insert(PageNo::new(page_no), tag, &self.page, self.batch);
     }
 
     fn replace(&mut self, old: (u32, u32), new: (u32, u32)) {
-        self.cache.insert(new.0, new.1, &self.page, NO_BATCH);
-        self.cache.remove(old.0);
+        self.cache.insert(PageNo::new(new.0), new.1, &self.page, NO_BATCH);
+        self.cache.remove(PageNo::new(old.0));
     }
 
     fn pages(&self) -> usize {
         self.cache.pages()
     }
 
-    fn get(&self, place: u32) -> bool {
-        self.cache.get(place, 0).is_some()
+    fn get(&self, page_no: u32) -> bool {
+        self.cache.get(PageNo::new(page_no), 0).is_some()
     }
 
-    fn get_group(&self, places: &[u32]) -> usize {
+    fn get_group(&self, numbers: &[u32]) -> usize {
         // As the engine does it (decision 0016); the others have no way to.
-        for step in [Step::Table, Step::Entry] {
-            places.iter().for_each(|place| self.cache.ask_ahead(*place, step));
+        for step in [LookupStep::Table, LookupStep::Entry] {
+            numbers.iter().for_each(|page_no| self.cache.cpu_prefetch(PageNo::new(*page_no), step));
         }
-        places.iter().filter(|place| self.get(**place)).count()
+        numbers.iter().filter(|page_no| self.get(**page_no)).count()
     }
 
-    fn miss(&self, place: u32, page: &Page) {
-        if self.cache.get(place, 0).is_none() {
-            self.cache.insert(place, 0, page, NO_BATCH);
+    fn miss(&self, page_no: u32, page: &Page) {
+        if self.cache.get(PageNo::new(page_no), 0).is_none() {
+            self.cache.insert(PageNo::new(page_no), 0, page, NO_BATCH);
         }
     }
 }
@@ -285,32 +286,32 @@ impl Pages for QuickPages {
         }
     }
 
-    fn ask(&mut self, place: u32, tag: u32) -> bool {
-        let Some(held) = self.cache.get(&key(place, tag)) else { return false };
+    fn ask(&mut self, page_no: u32, tag: u32) -> bool {
+        let Some(held) = self.cache.get(&key(page_no, tag)) else { return false };
         if let Some(batch) = &held.batch {
             batch.store(self.batch.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         true
     }
 
-    fn use_again(&mut self, place: u32, tag: u32) -> bool {
-        let key = key(place, tag);
+    fn use_again(&mut self, page_no: u32, tag: u32) -> bool {
+        let key = key(page_no, tag);
         if self.pins { self.cache.peek(&key).is_some() } else { self.cache.get(&key).is_some() }
     }
 
-    fn hold(&mut self, place: u32, tag: u32) {
-        if let Some(Held { batch: Some(batch), .. }) = self.cache.peek(&key(place, tag)) {
+    fn hold(&mut self, page_no: u32, tag: u32) {
+        if let Some(Held { batch: Some(batch), .. }) = self.cache.peek(&key(page_no, tag)) {
             batch.store(self.batch.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    fn find(&mut self, place: u32, tag: u32) -> bool {
-        self.cache.get(&key(place, tag)).is_some()
+    fn find(&mut self, page_no: u32, tag: u32) -> bool {
+        self.cache.get(&key(page_no, tag)).is_some()
     }
 
-    fn insert(&mut self, place: u32, tag: u32) {
+    fn insert(&mut self, page_no: u32, tag: u32) {
         let held = self.held(self.batch.load(Ordering::Relaxed), self.maker.read());
-        self.cache.insert(key(place, tag), held);
+        self.cache.insert(key(page_no, tag), held);
     }
 
     fn replace(&mut self, old: (u32, u32), new: (u32, u32)) {
@@ -322,14 +323,14 @@ impl Pages for QuickPages {
         self.cache.len()
     }
 
-    fn get(&self, place: u32) -> bool {
-        self.cache.get(&key(place, 0)).is_some()
+    fn get(&self, page_no: u32) -> bool {
+        self.cache.get(&key(page_no, 0)).is_some()
     }
 
-    fn miss(&self, place: u32, page: &Page) {
-        if self.cache.get(&key(place, 0)).is_none() {
+    fn miss(&self, page_no: u32, page: &Page) {
+        if self.cache.get(&key(page_no, 0)).is_none() {
             let page = self.maker.fill(page);
-            self.cache.insert(key(place, 0), self.held(NO_BATCH, page));
+            self.cache.insert(key(page_no, 0), self.held(NO_BATCH, page));
         }
     }
 }
@@ -342,22 +343,22 @@ struct FoyerPages {
 impl Pages for FoyerPages {
     fn begin(&mut self, _: u64) {}
 
-    fn ask(&mut self, place: u32, tag: u32) -> bool {
-        self.cache.get(&key(place, tag)).is_some()
+    fn ask(&mut self, page_no: u32, tag: u32) -> bool {
+        self.cache.get(&key(page_no, tag)).is_some()
     }
 
-    fn use_again(&mut self, place: u32, tag: u32) -> bool {
-        self.ask(place, tag)
+    fn use_again(&mut self, page_no: u32, tag: u32) -> bool {
+        self.ask(page_no, tag)
     }
 
     fn hold(&mut self, _: u32, _: u32) {}
 
-    fn find(&mut self, place: u32, tag: u32) -> bool {
-        self.ask(place, tag)
+    fn find(&mut self, page_no: u32, tag: u32) -> bool {
+        self.ask(page_no, tag)
     }
 
-    fn insert(&mut self, place: u32, tag: u32) {
-        self.cache.insert(key(place, tag), self.maker.read());
+    fn insert(&mut self, page_no: u32, tag: u32) {
+        self.cache.insert(key(page_no, tag), self.maker.read());
     }
 
     fn replace(&mut self, old: (u32, u32), new: (u32, u32)) {
@@ -369,14 +370,14 @@ impl Pages for FoyerPages {
         self.cache.entries()
     }
 
-    fn get(&self, place: u32) -> bool {
-        self.cache.get(&key(place, 0)).is_some()
+    fn get(&self, page_no: u32) -> bool {
+        self.cache.get(&key(page_no, 0)).is_some()
     }
 
-    fn miss(&self, place: u32, page: &Page) {
-        if self.cache.get(&key(place, 0)).is_none() {
+    fn miss(&self, page_no: u32, page: &Page) {
+        if self.cache.get(&key(page_no, 0)).is_none() {
             let page = self.maker.fill(page);
-            self.cache.insert(key(place, 0), page);
+            self.cache.insert(key(page_no, 0), page);
         }
     }
 }

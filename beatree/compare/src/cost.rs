@@ -34,8 +34,8 @@ pub(crate) fn overhead(contender: Contender, pages: usize) -> f64 {
     let before = resident();
     let mut cache = contender.build(pages, true);
     // Three times over, so that all that is remembered of pages that left is there.
-    for place in 0..3 * u32::try_from(pages).expect("fewer than 2^32") {
-        cache.insert(place, 0);
+    for page_no in 0..3 * u32::try_from(pages).expect("fewer than 2^32") {
+        cache.insert(page_no, 0);
     }
     (resident() - before) / cache.pages() as f64
 }
@@ -45,24 +45,24 @@ pub(crate) fn nanos(contender: Contender, pages: usize) -> Nanos {
     let sources: Vec<_> = (0..64).map(page).collect();
     let cache = contender.build(pages, false);
     let count = u32::try_from(pages).expect("fewer than 2^32");
-    let source = |place: u32| &sources[place as usize % 64];
-    for place in 0..count {
-        cache.miss(place, source(place));
+    let source = |page_no: u32| &sources[page_no as usize % 64];
+    for page_no in 0..count {
+        cache.miss(page_no, source(page_no));
     }
     // Beyond what is allocated for the first time.
     let start = Instant::now();
-    for place in count..3 * count {
-        cache.miss(place, source(place));
+    for page_no in count..3 * count {
+        cache.miss(page_no, source(page_no));
     }
     let insert = start.elapsed().as_nanos() as f64 / f64::from(2 * count);
-    let present: Vec<u32> = (0..3 * count).filter(|place| cache.get(*place)).collect();
+    let present: Vec<u32> = (0..3 * count).filter(|page_no| cache.get(*page_no)).collect();
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let asked: Vec<u32> =
         (0..HITS).map(|_| present[random.next_u32() as usize % present.len()]).collect();
     let start = Instant::now();
     let mut hits = 0;
-    for place in &asked {
-        hits += u32::from(black_box(cache.get(*place)));
+    for page_no in &asked {
+        hits += u32::from(black_box(cache.get(*page_no)));
     }
     let hit = start.elapsed().as_nanos() as f64 / f64::from(HITS);
     assert_eq!(hits, HITS, "what is here is found");

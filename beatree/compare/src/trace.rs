@@ -3,8 +3,8 @@
 //! A batch is 25,000 transfers; a quarter of the receivers are fresh accounts. Keys are hashes, so
 //! an account's page is drawn evenly from all of them, and pages of about 66 accounts make 2^18 of
 //! 2^24 accounts and 2^21 of 2^27. Per batch each page is asked for three times: by prefetch in the
-//! order of the accounts, by reads in the same order, by the finish in the order of pages. The commit touches
-//! each page; on its eighth touch a flush writes it at another place, where it has another tag.
+//! order of the accounts, by reads in the same order, by the finish in the order of pages. The commit changes
+//! each page; on its eighth change a flush writes it under another number, with another tag.
 //! The flush of a batch runs beside the next one: here between its prefetch and its reads, where it
 //! costs held pages most. What it will write is held for the new batch, as the engine does it.
 
@@ -17,7 +17,7 @@ use rand_core::{RngCore, SeedableRng};
 use crate::caches::Pages;
 
 const TRANSFERS: u32 = 25_000;
-/// Touches until a page is written anew.
+/// Changes until a page is rewritten.
 const FLUSH_AT: u8 = 8;
 /// One page has this many accounts, as a power of two: 64 of the 66.
 const ACCOUNTS_LOG2: u32 = 6;
@@ -46,7 +46,7 @@ pub(crate) struct Outcome {
     pub(crate) misses: u64,
     /// Gone again when the same batch read or finished.
     pub(crate) rereads: u64,
-    /// Gone when the flush wanted to write them anew.
+    /// Gone when the flush wanted to rewrite them.
     pub(crate) flush_reads: u64,
     pub(crate) batches: u32,
     /// What the caches took, with the filling of pages that were read.
@@ -57,7 +57,7 @@ pub(crate) struct Outcome {
 
 #[derive(Clone, Copy)]
 struct At {
-    place: u32,
+    page_no: u32,
     tag: u32,
     touches: u8,
     /// Batch that asked for it last.
@@ -76,17 +76,17 @@ impl World {
         // Touched as often as in the middle of a long run.
         let touches = |random: &mut ChaCha8Rng| (random.next_u32() % u32::from(FLUSH_AT)) as u8;
         let pages = (0..count)
-            .map(|place| At { place, tag: 0, touches: touches(random), asked: 0 })
+            .map(|page_no| At { page_no, tag: 0, touches: touches(random), asked: 0 })
             .collect();
         Self { pages, free: (count..count + count / 4).collect(), tag: 0 }
     }
 
-    /// A new place and tag for a page; the old ones.
+    /// Gives a page a new number and tag; returns the old ones.
     fn rewrite(&mut self, page: usize) -> (u32, u32) {
         self.tag += 1;
         let at = &mut self.pages[page];
-        let old = (at.place, at.tag);
-        at.place = self.free.pop_front().expect("a quarter is free");
+        let old = (at.page_no, at.tag);
+        at.page_no = self.free.pop_front().expect("a quarter is free");
         (at.tag, at.touches) = (self.tag, 0);
         self.free.push_back(old.0);
         old
@@ -142,32 +142,32 @@ pub(crate) fn run(cache: &mut dyn Pages, spec: Spec, warm: u32, counted: u32) ->
         let start = Instant::now();
         cache.begin(u64::from(batch));
         for page in &ripe {
-            cache.hold(world.pages[*page].place, world.pages[*page].tag);
+            cache.hold(world.pages[*page].page_no, world.pages[*page].tag);
         }
         for page in &asked {
-            let At { place, tag, .. } = world.pages[*page];
+            let At { page_no, tag, .. } = world.pages[*page];
             now.uses += 1;
-            if !cache.ask(place, tag) {
+            if !cache.ask(page_no, tag) {
                 now.misses += 1;
-                cache.insert(place, tag);
+                cache.insert(page_no, tag);
             }
         }
         // The flush of the batch before. What the running batch has asked for is held for both.
         for page in ripe.drain(..) {
-            let At { place, tag, .. } = world.pages[page];
-            if !cache.find(place, tag) {
+            let At { page_no, tag, .. } = world.pages[page];
+            if !cache.find(page_no, tag) {
                 now.flush_reads += 1;
             }
             world.rewrite(page);
-            cache.replace((place, tag), (world.pages[page].place, world.pages[page].tag));
+            cache.replace((page_no, tag), (world.pages[page].page_no, world.pages[page].tag));
         }
         let mut sorted = asked.clone();
         sorted.sort_unstable();
         for page in asked.iter().chain(&sorted) {
-            let At { place, tag, .. } = world.pages[*page];
-            if !cache.use_again(place, tag) {
+            let At { page_no, tag, .. } = world.pages[*page];
+            if !cache.use_again(page_no, tag) {
                 now.rereads += 1;
-                cache.insert(place, tag);
+                cache.insert(page_no, tag);
             }
         }
         now.nanos = u64::try_from(start.elapsed().as_nanos()).expect("short");

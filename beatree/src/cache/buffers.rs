@@ -1,48 +1,53 @@
-//! A bounded pool of one-page read buffers for blocking reads, each an allocation of its own.
+//! Read buffers of one page between two reads, each an allocation of its own.
 //!
-//! Rings read into `pleach_io`'s `PagePool`, one slab that the kernel knows.
+//! Whoever reads a leaf page or a branch page takes a buffer here, hands it to the device with the
+//! request and gives it back when the page was copied out ([`super::Cache::insert`] copies). The
+//! kernel does not know these buffers: memory that is registered with a ring is `pleach_io`'s
+//! `PagePool`.
 
-use parking_lot::Mutex;
 use pleach_io::{PAGE, PageBuf};
+
+use crate::recycled::{Recycle, Recycled};
 
 /// What a buffer of one aligned page takes: the allocator finds an aligned page only in twice its size
 /// (docs/decisions/0011).
 const BUFFER_COST: usize = 2 * PAGE;
 
-/// Read buffers between two uses. The pool keeps at most so many as it was made for; who takes more
-/// gets fresh ones, and what is given back beyond is freed.
+/// Read buffers of one page. More may be taken than the pool keeps: they are fresh ones, and what is
+/// given back beyond the pool's limit is freed.
 #[derive(Debug)]
-pub struct Buffers {
-    free: Mutex<Vec<PageBuf>>,
-    keep: usize,
+pub struct Buffers(Recycled<Buffer>);
+
+#[derive(Debug)]
+struct Buffer(PageBuf);
+
+impl Recycle for Buffer {
+    fn bytes(&self) -> usize {
+        BUFFER_COST
+    }
 }
 
 impl Buffers {
     /// A pool that keeps at most `budget` bytes.
     pub fn new(budget: usize) -> Self {
-        Self { free: Mutex::new(Vec::new()), keep: budget / BUFFER_COST }
+        Self(Recycled::new(budget))
     }
 
     /// A buffer of one page, with any contents.
     pub fn take(&self) -> PageBuf {
-        let kept = self.free.lock().pop();
-        kept.unwrap_or_else(|| PageBuf::zeroed(1))
+        self.0.take().map_or_else(|| PageBuf::zeroed(1), |Buffer(buf)| buf)
     }
 
     /// Takes a buffer back. One of another size is freed.
     pub fn give(&self, buf: PageBuf) {
-        if buf.pages() != 1 {
-            return;
-        }
-        let mut free = self.free.lock();
-        if free.len() < self.keep {
-            free.push(buf);
+        if buf.pages() == 1 {
+            self.0.give(Buffer(buf));
         }
     }
 
     /// Bytes that lie unused in the pool.
     pub fn bytes(&self) -> usize {
-        self.free.lock().len() * BUFFER_COST
+        self.0.bytes()
     }
 }
 

@@ -13,15 +13,15 @@ use pleach_core::page::leaf::{Cell, CellGuess, LeafView};
 use pleach_core::page::{PAGE_SIZE, Page};
 use pleach_core::{Key, Node};
 
-use crate::cuts::bits_behind;
-use crate::treelet::{Excerpt, Known, LEVELS, Treelet};
+use crate::children::bits_after;
+use crate::treelet::{Known, LEVELS, PartialTreelet, Treelet};
 
 /// Fingerprints in the allocation itself: pages of more cells have very short values.
 const NEAR: usize = 128;
 const WORD: usize = size_of::<u64>();
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Lines of keys, on either side, in which a fold's search for a group mostly ends: keys are spread
+/// Lines of keys, on either side, in which a fold's search for a bucket mostly ends: keys are spread
 /// with a deviation of two lines in the middle of a page.
 const FOLD_LINES: usize = 3;
 
@@ -30,18 +30,18 @@ const FOLD_LINES: usize = 3;
 pub(super) const COST: usize = 2 * size_of::<usize>() + size_of::<CachedPage>() + 16;
 /// Bytes of a treelet's allocation.
 pub(super) const TREELET_COST: usize = size_of::<Treelet>() + 16;
-/// Bytes of an excerpt's allocation.
-pub(super) const EXCERPT_COST: usize = Excerpt::BYTES + 16;
+/// Bytes of a partial treelet's allocation.
+pub(super) const PARTIAL_COST: usize = PartialTreelet::BYTES + 16;
 
-/// Nodes of a page as it stands.
+/// What is known of a page's nodes, pending changes included.
 #[derive(Default)]
 struct Beside {
     treelet: Option<Box<Treelet>>,
-    /// What was computed ahead of a fold.
-    excerpt: Option<Excerpt>,
+    /// What was computed before a fold needs it.
+    partial: Option<PartialTreelet>,
 }
 
-/// A validated leaf page, its fingerprints, and the nodes of the page as it stands.
+/// A validated leaf page, its fingerprints, and what is known of its nodes.
 ///
 /// What a lookup reads first lies together at the front.
 #[repr(C)]
@@ -51,7 +51,7 @@ pub struct CachedPage {
     len: u16,
     /// Where they lie.
     guess: CellGuess,
-    /// Has a fold come by since the page was cached?
+    /// Was it folded since it was cached?
     folded: AtomicBool,
     beside: Mutex<Beside>,
     page: Page,
@@ -147,24 +147,25 @@ impl CachedPage {
         self.find(key).map(|index| self.view().cell(index))
     }
 
-    /// Asks for the memory that is read when the page leaves, and written when another takes its place.
+    /// Prefetches the memory that is read when the page leaves, and written when another takes over
+    /// its allocation.
     #[inline]
-    pub(super) fn prefetch_front(&self) {
+    pub(super) fn cpu_prefetch_front(&self) {
         prefetch(&self.near);
         prefetch(core::slice::from_ref(&self.beside));
     }
 
-    /// Asks for the memory that a search for a cell reads.
+    /// Prefetches the memory that a search for a cell reads.
     #[inline]
-    pub(super) fn prefetch_prints(&self) {
+    pub(super) fn cpu_prefetch_prints(&self) {
         prefetch(&self.near);
         prefetch(core::slice::from_ref(&self.guess));
         prefetch(&self.page[..2 * LINE]);
     }
 
-    /// Searches for a key, as far as fingerprints say, and asks for the memory of that cell.
+    /// Searches for a key, as far as fingerprints tell, and prefetches the memory of that cell.
     #[inline]
-    pub fn prefetch_found(&self, key: &Key) -> Option<usize> {
+    pub fn cpu_prefetch_cell(&self, key: &Key) -> Option<usize> {
         let found = self.candidates(key).next();
         if let Some(index) = found {
             let [slot, suffix, value] = self.guess.offsets_of(index);
@@ -176,22 +177,22 @@ impl CachedPage {
         found
     }
 
-    /// The value of a key, whose cell is probably `found` ([`Self::prefetch_found`]).
+    /// The value of a key, whose cell is probably `found` ([`Self::cpu_prefetch_cell`]).
     #[inline]
     pub fn get_near(&self, key: &Key, found: Option<usize>) -> Option<Cell<'_>> {
         let view = self.view();
         if view.key(found?) == *key { found.map(|index| view.cell(index)) } else { self.get(key) }
     }
 
-    /// Asks for the memory that a lookup of `key` reads; `guess` is this page's.
+    /// Prefetches the memory that a lookup of `key` reads; `guess` is this page's.
     #[inline]
-    pub(super) fn prefetch_lookup(&self, guess: CellGuess, key: &Key) {
+    pub(super) fn cpu_prefetch_lookup(&self, guess: CellGuess, key: &Key) {
         // Fingerprints and length, and before them the reference counts.
         prefetch(&self.near);
         prefetch(core::slice::from_ref(&self.guess));
         // The header has the bytes that keys share.
         prefetch(&self.page[..1]);
-        self.prefetch_cell(guess, key, 1);
+        self.cpu_prefetch_around(guess, key, 1);
     }
 
     /// Where the page's cells lie.
@@ -199,29 +200,29 @@ impl CachedPage {
         self.guess
     }
 
-    /// Asks for the memory where a fold begins.
+    /// Prefetches the memory where a fold begins.
     #[inline]
-    pub fn prefetch_head(&self) {
+    pub fn cpu_prefetch_head(&self) {
         // The header, and in the line before it what lies in front of the page.
         prefetch(&self.page[..2 * LINE]);
     }
 
-    /// Asks for the memory that a fold reads around a key, when what [`Self::prefetch_head`] asked
-    /// for is there.
+    /// Prefetches the memory that a fold reads around a key. What [`Self::cpu_prefetch_head`] fetches is
+    /// read here.
     #[inline]
-    pub fn prefetch_key(&self, key: &Key) {
-        self.prefetch_cell(self.guess, key, FOLD_LINES);
+    pub fn cpu_prefetch_key(&self, key: &Key) {
+        self.cpu_prefetch_around(self.guess, key, FOLD_LINES);
         let Some(beside) = self.beside.try_lock() else { return };
-        let excerpt = beside.excerpt.as_ref().map(Excerpt::known);
-        if let Some(known) = beside.treelet.as_deref().map(Treelet::known).or(excerpt) {
-            known.prefetch(self.group(key));
+        let partial = beside.partial.as_ref().map(PartialTreelet::known);
+        if let Some(known) = beside.treelet.as_deref().map(Treelet::known).or(partial) {
+            known.cpu_prefetch(self.bucket(key));
         }
     }
 
-    /// So many `lines` of keys, on either side of where the key is expected, and half of that of
-    /// values.
+    /// Prefetches this many `lines` of keys on either side of where the key is expected, and half as
+    /// many of values.
     #[inline]
-    fn prefetch_cell(&self, guess: CellGuess, key: &Key, lines: usize) {
+    fn cpu_prefetch_around(&self, guess: CellGuess, key: &Key, lines: usize) {
         let [slot, suffix, value] = guess.offsets(key);
         for (at, lines) in [(slot, 0), (suffix, lines), (value, lines / 2)] {
             let end = (at + (lines * LINE).max(1)).min(PAGE_SIZE);
@@ -229,47 +230,47 @@ impl CachedPage {
         }
     }
 
-    /// Asks for the memory of nodes of the treelet that will be written; that of the page's front
-    /// should have been asked for ([`Self::prefetch_head`]).
+    /// Prefetches the memory of the treelet's nodes that will be written. The page's front is read here
+    /// ([`Self::cpu_prefetch_head`]).
     #[inline]
-    pub fn prefetch_nodes(&self, nodes: impl Iterator<Item = u8>) {
+    pub fn cpu_prefetch_nodes(&self, nodes: impl Iterator<Item = u8>) {
         if let Some(beside) = self.beside.try_lock()
             && let Some(treelet) = beside.treelet.as_deref()
         {
-            nodes.for_each(|index| treelet.prefetch_node(index));
+            nodes.for_each(|index| treelet.cpu_prefetch_node(index));
         }
     }
 
-    /// Takes down that a fold has come by; had one before?
+    /// Notes that the page is folded; was it before?
     #[inline]
     pub fn mark_folded(&self) -> bool {
         self.folded.load(Ordering::Relaxed) || self.folded.swap(true, Ordering::Relaxed)
     }
 
-    /// Shows what is known of the page's nodes at commit `as_of`.
+    /// Shows what is known of the page's nodes as of commit `as_of`.
     pub fn treelet<T>(&self, as_of: u64, read: impl FnOnce(Option<Known<'_>>) -> T) -> T {
         let beside = self.beside.lock();
         let treelet = beside.treelet.as_deref().filter(|treelet| treelet.as_of() == as_of);
-        let excerpt = beside.excerpt.as_ref().filter(|excerpt| excerpt.as_of() == as_of);
-        read(treelet.map(Treelet::known).or(excerpt.map(Excerpt::known)))
+        let partial = beside.partial.as_ref().filter(|partial| partial.as_of() == as_of);
+        read(treelet.map(Treelet::known).or(partial.map(PartialTreelet::known)))
     }
 
-    /// Is anything known at commit `as_of`?
+    /// Is anything known as of commit `as_of`?
     #[inline]
     pub fn knows(&self, as_of: u64) -> bool {
         self.treelet(as_of, |known| known.is_some())
     }
 
-    /// The group of a key: its bits behind the page's prefix.
+    /// The bucket of a key: its bits after the page's prefix.
     #[inline]
-    pub fn group(&self, key: &Key) -> u8 {
-        (bits_behind(key, self.view().prefix_len()) >> (32 - LEVELS)) as u8
+    pub fn bucket(&self, key: &Key) -> u8 {
+        (bits_after(key, self.view().prefix_len()) >> (32 - LEVELS)) as u8
     }
 
-    /// A treelet for this page knows what its excerpt does, or nothing.
+    /// Lets a treelet for this page begin with what its partial treelet knows, or with nothing.
     pub fn begin_treelet(&self, treelet: &mut Treelet) {
-        match &self.beside.lock().excerpt {
-            Some(excerpt) => treelet.begin_with(excerpt),
+        match &self.beside.lock().partial {
+            Some(partial) => treelet.begin_with(partial),
             None => treelet.forget(),
         }
     }
@@ -293,22 +294,25 @@ impl CachedPage {
         core::mem::replace(&mut self.beside.lock().treelet, treelet)
     }
 
-    /// Exchanges the excerpt, under the same lock.
-    pub(super) fn replace_excerpt(&self, excerpt: Option<Excerpt>) -> Option<Excerpt> {
-        core::mem::replace(&mut self.beside.lock().excerpt, excerpt)
+    /// Exchanges the partial treelet, under the same lock.
+    pub(super) fn replace_partial(
+        &self,
+        partial: Option<PartialTreelet>,
+    ) -> Option<PartialTreelet> {
+        core::mem::replace(&mut self.beside.lock().partial, partial)
     }
 
-    /// Commit that the excerpt stands at, if there is one.
-    pub(super) fn excerpt_as_of(&self) -> Option<u64> {
-        self.beside.lock().excerpt.as_ref().map(Excerpt::as_of)
+    /// The commit that the partial treelet is as of, if there is one.
+    pub(super) fn partial_as_of(&self) -> Option<u64> {
+        self.beside.lock().partial.as_ref().map(PartialTreelet::as_of)
     }
 
     /// Bytes of this page's allocations.
     pub(super) fn bytes(&self) -> usize {
         let beside = self.beside.lock();
         let treelet = if beside.treelet.is_some() { TREELET_COST } else { 0 };
-        let excerpt = if beside.excerpt.is_some() { EXCERPT_COST } else { 0 };
-        COST + treelet + excerpt + self.far.capacity() * WORD
+        let partial = if beside.partial.is_some() { PARTIAL_COST } else { 0 };
+        COST + treelet + partial + self.far.capacity() * WORD
     }
 }
 
@@ -342,7 +346,7 @@ fn fingerprint(key: &Key) -> u8 {
     let sum = words.iter().zip(FACTORS).fold(0_u64, |sum, (word, factor)| {
         sum.wrapping_add(u64::from_le_bytes(*word).wrapping_mul(factor))
     });
-    // Products carry upwards only: fold the high half, which knows everything, over the low one.
+    // Products carry upwards only: the high half, which depends on all bits, is put over the low one.
     let [.., top] = (sum ^ sum << 32).wrapping_mul(FACTORS[0]).to_le_bytes();
     top
 }

@@ -6,6 +6,7 @@ use pleach_core::page::leaf::CellGuess;
 
 use super::CachedPage;
 use super::table::NONE;
+use crate::page_no::PageNo;
 
 /// Where an entry waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +19,13 @@ pub(super) enum Queue {
     Held,
 }
 
-/// A cached page, or a vacant place for one.
+/// A cached page, or a vacant entry for one.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) page: Option<Arc<CachedPage>>,
-    /// The page's: its memory is asked for before it is looked at.
+    /// A copy of the page's, so that its cells are prefetched before the page itself is looked at.
     pub(super) guess: CellGuess,
-    pub(super) place: u32,
+    pub(super) page_no: PageNo,
     pub(super) tag: u32,
     /// The last round of its shard in which it was held for a batch; 0 is none.
     pub(super) round: u64,
@@ -39,12 +40,17 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(place: u32, tag: u32, page: Option<Arc<CachedPage>>, queue: Queue) -> Self {
+    pub(super) fn new(
+        page_no: PageNo,
+        tag: u32,
+        page: Option<Arc<CachedPage>>,
+        queue: Queue,
+    ) -> Self {
         let guess = page.as_ref().map_or_else(CellGuess::default, |page| page.guess());
         Self {
             page,
             guess,
-            place,
+            page_no,
             tag,
             round: 0,
             newer: NONE,

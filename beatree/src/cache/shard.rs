@@ -1,21 +1,23 @@
-//! One shard: a table from places to entries and the queues that decide who leaves.
+//! One shard: a table from page numbers to entries, and the queues that decide which page leaves.
 //!
-//! Eviction is S3-FIFO (docs/decisions/0012). New pages enter the *small* queue. Its oldest page moves
-//! to the *main* queue when it was used more than once since, else it leaves and its place is
-//! remembered in the *ghost*; a place found there enters main at once. Main's oldest page goes round
-//! once more for each use, at most three, else it leaves. So a scan passes through small only.
+//! Eviction is S3-FIFO (docs/decisions/0012). New pages enter the *small* queue. When the oldest page
+//! there was used more than once it moves to the *main* queue, else it leaves and its number is
+//! remembered in the *ghost*. A page whose number is found there enters main at once. Main's oldest
+//! page goes round once more for each use, at most three times, and then leaves. So a scan passes
+//! through small only.
 //!
-//! A page that is held for the current batch moves to the *held* queue when its turn comes. Each
-//! eviction looks at the oldest there: while it is held it goes round, later one that came from small
-//! meets the rule of small, and one that came from main goes back there. So a page is looked at once
-//! a batch for being held, and no queue that is looked at has held pages only: an eviction takes a few
-//! steps on average, and at most [`MAX_LOOKS`] for each page. At most three quarters of the shard are
-//! held, and small is emptied down to a tenth first.
+//! A page that is held for the current batch moves to the *held* queue when its turn to leave comes.
+//! Each eviction looks at the oldest page there. While that is held it goes round; later, if it came
+//! from small, the rule of small decides, and if it came from main it goes back there. So being held
+//! costs a page one look a batch, and no queue that is looked at has held pages only: an eviction takes
+//! a few steps on average, and at most [`MAX_LOOKS`] for each page. At most three quarters of the shard
+//! are held, and small is emptied down to a tenth first.
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
 //! the list of vacant ones, which has at least one for each reservation; `page_bytes` is the sum
-//! over the pages with their treelets and excerpts; `pinned` counts the entries held in the current *round*. Rounds are the shard's
-//! own count of batches, so that a caller who repeats a batch's number loses holds and no more.
+//! over the pages with their treelets, whole and partial; `pinned` counts the entries held in the
+//! current *round*. Rounds are the shard's own count of batches, so that a caller who repeats a
+//! batch's number loses holds and no more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,32 +28,33 @@ use pleach_core::lanes::prefetch;
 use super::page;
 use super::queue::{Entry, List, Queue};
 use super::table::{Table, hash, slot_of};
-use super::{CacheStats, CachedPage, NO_BATCH, Step};
-use crate::treelet::{Excerpt, Treelet};
+use super::{CacheStats, CachedPage, LookupStep, NO_BATCH};
+use crate::page_no::PageNo;
+use crate::treelet::{PartialTreelet, Treelet};
 
 /// Uses that are remembered.
 const MAX_USES: u8 = 3;
 /// Uses that bring a page from small to main.
 const PROMOTED: u8 = 2;
-/// One page in so many is in small.
+/// One page in this many is in small.
 const SMALL_PART: usize = 10;
-/// Treelets take at most this part of the budget, of what no page needs.
+/// Treelets take at most this part of the budget, from what no page needs.
 const TREELET_PART: usize = 3;
 /// They take at most this part of the budget when pages have to leave for them.
 const SOON_PART: usize = 16;
-/// Excerpts take at most this part of it.
-const EXCERPT_PART: usize = 8;
-/// Excerpts ahead of the one that goes, whose memory is asked for.
-const EXCERPTS_AHEAD: usize = 4;
-/// Pages, treelets and excerpts that went and whose memory a shard keeps.
+/// Partial treelets take at most this part of it.
+const PARTIAL_PART: usize = 8;
+/// How far in advance of its end a partial treelet's memory is prefetched.
+const PARTIALS_AHEAD: usize = 4;
+/// Pages, treelets and partial treelets that left and whose memory a shard keeps.
 const MAX_SPARE: usize = 16;
-/// Notes of excerpts are added so many at a time.
-const EXCERPT_STEP: usize = 64;
+/// Room for notes of partial treelets is added in steps of this many.
+const PARTIAL_STEP: usize = 64;
 /// An eviction looks at a page no more often than this: to hold it, to find it no longer held and
-/// promote it, for each of its uses, and to let it leave; the oldest of the held queue goes round
-/// beside each of these.
+/// promote it, for each of its uses, and to let it leave. With each of these looks the oldest page of
+/// the held queue may go round.
 const MAX_LOOKS: usize = 2 * (MAX_USES as usize + 3);
-/// Entries are added so many at a time, at least.
+/// Entries are added at least this many at a time.
 const MIN_STEP: usize = 8;
 
 /// The answer of [`Shard::make_room`].
@@ -62,15 +65,15 @@ pub(super) struct Room {
     pub(super) reserved: bool,
 }
 
-/// An excerpt that was given.
+/// A partial treelet that was given.
 #[derive(Debug)]
 struct Given {
-    /// Its page's entry, if that is still of this place.
+    /// Its page's entry, if that still has this number.
     id: u32,
-    place: u32,
+    page_no: PageNo,
     /// The batch that it was given for.
     round: u64,
-    /// The commit that it stands at.
+    /// The commit that it is as of.
     as_of: u64,
 }
 
@@ -85,18 +88,18 @@ pub(super) struct Shard {
     held: List,
     /// Pages of the held queue that came from main.
     parked: usize,
-    /// Places that left small, each at its hash, plus one; 0 is none.
+    /// Numbers of pages that left small, each at its hash, plus one; 0 is none.
     ghost: Vec<u32>,
     page_bytes: usize,
     /// Pages that carry a treelet.
     treelets: usize,
-    /// Excerpts, oldest first; pages may have left with theirs.
-    excerpts: VecDeque<Given>,
-    /// Memory of pages, treelets and excerpts that went, for the next ones.
+    /// Partial treelets, oldest first; pages may have left with theirs.
+    partials: VecDeque<Given>,
+    /// Memory of pages and treelets, whole and partial, that left, for the next ones.
     spare_pages: Vec<Arc<CachedPage>>,
     #[expect(clippy::vec_box, reason = "the boxes go on to other pages as they are")]
     spare_treelets: Vec<Box<Treelet>>,
-    spare_excerpts: Vec<Excerpt>,
+    spare_partials: Vec<PartialTreelet>,
     /// Insertions between their two halves.
     reserved: usize,
     batch: u64,
@@ -122,10 +125,10 @@ impl Shard {
             ghost: Vec::new(),
             page_bytes: 0,
             treelets: 0,
-            excerpts: VecDeque::new(),
+            partials: VecDeque::new(),
             spare_pages: Vec::new(),
             spare_treelets: Vec::new(),
-            spare_excerpts: Vec::new(),
+            spare_partials: Vec::new(),
             reserved: 0,
             batch: NO_BATCH,
             round: 1,
@@ -148,31 +151,31 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn get(&mut self, place: u32, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
-        let id = self.use_entry(place, tag, batch)?;
+    pub(super) fn get(&mut self, page_no: PageNo, tag: u32, batch: u64) -> Option<Arc<CachedPage>> {
+        let id = self.use_entry(page_no, tag, batch)?;
         self.entries[id as usize].page.clone()
     }
 
     #[inline]
     pub(super) fn read<T>(
         &mut self,
-        place: u32,
+        page_no: PageNo,
         tag: u32,
         batch: u64,
         key: &Key,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
-        let id = self.use_entry(place, tag, batch)?;
+        let id = self.use_entry(page_no, tag, batch)?;
         let entry = &self.entries[id as usize];
         let page = entry.page.as_deref()?;
-        page.prefetch_lookup(entry.guess, key);
+        page.cpu_prefetch_lookup(entry.guess, key);
         Some(read(page))
     }
 
-    /// The entry of a place and tag, used once more.
+    /// The entry of a page number and tag, used once more.
     #[inline]
-    fn use_entry(&mut self, place: u32, tag: u32, batch: u64) -> Option<u32> {
-        let found = self.find(place).filter(|id| self.entries[*id as usize].tag == tag);
+    fn use_entry(&mut self, page_no: PageNo, tag: u32, batch: u64) -> Option<u32> {
+        let found = self.find(page_no).filter(|id| self.entries[*id as usize].tag == tag);
         let Some(id) = found else {
             self.misses += 1;
             return None;
@@ -188,8 +191,8 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn hold_for(&mut self, place: u32, tag: u32, batch: u64) -> bool {
-        let found = self.find(place).filter(|id| self.entries[*id as usize].tag == tag);
+    pub(super) fn hold_for(&mut self, page_no: PageNo, tag: u32, batch: u64) -> bool {
+        let found = self.find(page_no).filter(|id| self.entries[*id as usize].tag == tag);
         if let Some(id) = found {
             self.hold(id, batch);
         }
@@ -218,13 +221,13 @@ impl Shard {
     /// Second half. Gives the page that is cached now, or `page` itself if it has no room after all.
     pub(super) fn insert(
         &mut self,
-        place: u32,
+        page_no: PageNo,
         tag: u32,
         page: Arc<CachedPage>,
         batch: u64,
     ) -> Arc<CachedPage> {
         assert!(self.reserved > 0, "room was made");
-        if let Some(id) = self.find(place) {
+        if let Some(id) = self.find(page_no) {
             let entry = &self.entries[id as usize];
             if let Some(present) = entry.page.as_ref().filter(|_| entry.tag == tag) {
                 let present = Arc::clone(present);
@@ -242,15 +245,15 @@ impl Shard {
             }
         }
         self.reserved -= 1;
-        self.put(Entry::new(place, tag, Some(Arc::clone(&page)), self.entrance(place)), batch);
+        self.put(Entry::new(page_no, tag, Some(Arc::clone(&page)), self.entrance(page_no)), batch);
         self.page_bytes += page.bytes();
         self.insertions += 1;
         page
     }
 
-    /// The page of a place and tag, as if nobody had asked.
-    pub(super) fn peek(&self, place: u32, tag: u32) -> Option<Arc<CachedPage>> {
-        let entry = &self.entries[self.find(place)? as usize];
+    /// The page of a number and tag, without counting a use.
+    pub(super) fn peek(&self, page_no: PageNo, tag: u32) -> Option<Arc<CachedPage>> {
+        let entry = &self.entries[self.find(page_no)? as usize];
         entry.page.as_ref().filter(|_| entry.tag == tag).cloned()
     }
 
@@ -258,7 +261,7 @@ impl Shard {
     /// only when `soon` says that a flush will need it.
     pub(super) fn attach(
         &mut self,
-        place: u32,
+        page_no: PageNo,
         page: &Arc<CachedPage>,
         treelet: Option<Box<Treelet>>,
         soon: bool,
@@ -266,7 +269,7 @@ impl Shard {
     ) {
         let part = if soon { SOON_PART } else { TREELET_PART };
         let limit = self.budget / part / page::TREELET_COST;
-        if !self.holds(place, page) || self.treelets >= limit {
+        if !self.holds(page_no, page) || self.treelets >= limit {
             return;
         }
         let spare = || self.spare_treelets.pop();
@@ -278,7 +281,7 @@ impl Shard {
             }
         }
         // It may have been the one to leave.
-        if self.holds(place, page) {
+        if self.holds(page_no, page) {
             fill(&mut treelet);
             if page.replace_treelet(Some(treelet)).is_none() {
                 self.treelets += 1;
@@ -287,69 +290,71 @@ impl Shard {
         }
     }
 
-    /// Hangs an excerpt on a page for the current batch.
-    pub(super) fn attach_excerpt(
+    /// Hangs a partial treelet on a page for the current batch.
+    pub(super) fn attach_partial(
         &mut self,
-        place: u32,
+        page_no: PageNo,
         page: &Arc<CachedPage>,
         treelet: &Treelet,
-        group: u8,
+        bucket: u8,
     ) -> bool {
-        if !self.holds(place, page) {
+        if !self.holds(page_no, page) {
             return false;
         }
         // Two go for one that comes, so that those of an earlier batch do not stay.
         for _ in 0..2 {
-            let ended = self.end_excerpt();
-            self.spare_excerpts.extend(ended.filter(|_| self.spare_excerpts.len() < MAX_SPARE));
+            let ended = self.end_partial();
+            self.spare_partials.extend(ended.filter(|_| self.spare_partials.len() < MAX_SPARE));
         }
-        if self.excerpts.len() >= self.budget / EXCERPT_PART / page::EXCERPT_COST {
+        if self.partials.len() >= self.budget / PARTIAL_PART / page::PARTIAL_COST {
             return false;
         }
-        let full = self.excerpts.len() == self.excerpts.capacity();
-        let notes = if full { EXCERPT_STEP * size_of::<Given>() } else { 0 };
-        let mut excerpt = self.spare_excerpts.pop().unwrap_or_else(Excerpt::empty);
-        while self.bytes() + page::EXCERPT_COST + notes > self.budget {
+        let full = self.partials.len() == self.partials.capacity();
+        let notes = if full { PARTIAL_STEP * size_of::<Given>() } else { 0 };
+        let mut partial = self.spare_partials.pop().unwrap_or_else(PartialTreelet::empty);
+        while self.bytes() + page::PARTIAL_COST + notes > self.budget {
             if self.evict().is_none() {
                 return false;
             }
         }
         if full {
-            self.excerpts.reserve_exact(EXCERPT_STEP);
+            self.partials.reserve_exact(PARTIAL_STEP);
         }
         // It may have been the one to leave.
-        let Some(id) = self.find(place).filter(|_| self.holds(place, page)) else { return false };
-        excerpt.set(treelet, group);
-        if page.replace_excerpt(Some(excerpt)).is_none() {
-            self.page_bytes += page::EXCERPT_COST;
+        let Some(id) = self.find(page_no).filter(|_| self.holds(page_no, page)) else {
+            return false;
+        };
+        partial.set(treelet, bucket);
+        if page.replace_partial(Some(partial)).is_none() {
+            self.page_bytes += page::PARTIAL_COST;
         }
-        self.excerpts.push_back(Given { id, place, round: self.round, as_of: treelet.as_of() });
+        self.partials.push_back(Given { id, page_no, round: self.round, as_of: treelet.as_of() });
         true
     }
 
-    /// Takes the oldest excerpt off, if it was given for an earlier batch, and forgets it if it has left
-    /// with its page.
-    fn end_excerpt(&mut self) -> Option<Excerpt> {
+    /// Takes the oldest partial treelet off its page if it was given for an earlier batch, and forgets it
+    /// if it has left with its page.
+    fn end_partial(&mut self) -> Option<PartialTreelet> {
         let entry = |given: &Given| &self.entries[given.id as usize];
-        if let Some(given) = self.excerpts.get(2 * EXCERPTS_AHEAD) {
+        if let Some(given) = self.partials.get(2 * PARTIALS_AHEAD) {
             prefetch(core::slice::from_ref(entry(given)));
         }
         if let Some(page) =
-            self.excerpts.get(EXCERPTS_AHEAD).and_then(|one| entry(one).page.as_ref())
+            self.partials.get(PARTIALS_AHEAD).and_then(|one| entry(one).page.as_ref())
         {
-            page.prefetch_front();
+            page.cpu_prefetch_front();
         }
-        let given = self.excerpts.front()?;
+        let given = self.partials.front()?;
         let (entry, as_of) = (entry(given), Some(given.as_of));
-        let page = entry.page.as_ref().filter(|_| entry.place == given.place);
-        let page = page.filter(|page| page.excerpt_as_of() == as_of);
+        let page = entry.page.as_ref().filter(|_| entry.page_no == given.page_no);
+        let page = page.filter(|page| page.partial_as_of() == as_of);
         if page.is_some() && given.round == self.round {
             return None;
         }
-        self.excerpts.pop_front();
-        let excerpt = page?.replace_excerpt(None)?;
-        self.page_bytes -= page::EXCERPT_COST;
-        Some(excerpt)
+        self.partials.pop_front();
+        let partial = page?.replace_partial(None)?;
+        self.page_bytes -= page::PARTIAL_COST;
+        Some(partial)
     }
 
     /// Keeps a treelet's memory for the next one.
@@ -361,23 +366,24 @@ impl Shard {
     }
 
     /// Is this very page here?
-    fn holds(&self, place: u32, page: &Arc<CachedPage>) -> bool {
-        let entry = self.find(place).map(|id| &self.entries[id as usize]);
+    fn holds(&self, page_no: PageNo, page: &Arc<CachedPage>) -> bool {
+        let entry = self.find(page_no).map(|id| &self.entries[id as usize]);
         entry.and_then(|entry| entry.page.as_ref()).is_some_and(|own| Arc::ptr_eq(own, page))
     }
 
     /// Takes a page's treelet off.
-    pub(super) fn detach(&mut self, place: u32) -> Option<Box<Treelet>> {
-        let id = self.find(place)?;
+    pub(super) fn detach(&mut self, page_no: PageNo) -> Option<Box<Treelet>> {
+        let id = self.find(page_no)?;
         let treelet = self.entries[id as usize].page.as_ref()?.replace_treelet(None)?;
         self.treelets -= 1;
         self.page_bytes -= page::TREELET_COST;
         Some(treelet)
     }
 
-    /// Gives the page of a place back to be freed, unless it is kept for the next one.
-    pub(super) fn remove(&mut self, place: u32) -> Option<Arc<CachedPage>> {
-        let id = self.find(place)?;
+    /// Takes a page out and gives it to the caller to be freed, unless its memory is kept for the next
+    /// one.
+    pub(super) fn remove(&mut self, page_no: PageNo) -> Option<Arc<CachedPage>> {
+        let id = self.find(page_no)?;
         let page = self.take_out(id)?;
         let room = self.bytes() + page::COST <= self.budget && self.spare_pages.len() < MAX_SPARE;
         if room && page.bytes() == page::COST && Arc::strong_count(&page) == 1 {
@@ -409,9 +415,9 @@ impl Shard {
             + self.page_bytes
             + (self.reserved + self.spare_pages.len()) * page::COST
             + self.spare_treelets.len() * page::TREELET_COST
-            + self.spare_excerpts.len() * page::EXCERPT_COST
+            + self.spare_partials.len() * page::PARTIAL_COST
             + self.table.bytes()
-            + self.excerpts.capacity() * size_of::<Given>()
+            + self.partials.capacity() * size_of::<Given>()
             + (self.vacant.capacity() + self.ghost.capacity()) * size_of::<u32>()
             + self.entries.capacity() * size_of::<Entry>()
     }
@@ -431,36 +437,36 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn ask_ahead(&self, place: u32, step: Step<'_>) {
+    pub(super) fn cpu_prefetch(&self, page_no: PageNo, step: LookupStep<'_>) {
         match step {
-            Step::Table => self.table.prefetch(hash(place)),
-            Step::Entry => {
-                // The number alone, not yet the entry, which would say whether it is this place's.
-                if let Some(id) = self.table.find(hash(place), |_| true) {
+            LookupStep::Table => self.table.cpu_prefetch(hash(page_no)),
+            LookupStep::Entry => {
+                // Only the entry's number: to check that it is this page's would read the entry.
+                if let Some(id) = self.table.find(hash(page_no), |_| true) {
                     prefetch(core::slice::from_ref(&self.entries[id as usize]));
                 }
             }
-            Step::Front => {
-                if let Some(id) = self.find(place)
+            LookupStep::Front => {
+                if let Some(id) = self.find(page_no)
                     && let Some(page) = &self.entries[id as usize].page
                 {
-                    page.prefetch_prints();
+                    page.cpu_prefetch_prints();
                 }
             }
-            Step::Page(key) => {
-                let entry = self.find(place).map(|id| &self.entries[id as usize]);
+            LookupStep::Page(key) => {
+                let entry = self.find(page_no).map(|id| &self.entries[id as usize]);
                 if let Some(entry) = entry
                     && let Some(page) = &entry.page
                 {
-                    page.prefetch_lookup(entry.guess, key);
+                    page.cpu_prefetch_lookup(entry.guess, key);
                 }
             }
         }
     }
 
     #[inline]
-    fn find(&self, place: u32) -> Option<u32> {
-        self.table.find(hash(place), |id| self.entries[id as usize].place == place)
+    fn find(&self, page_no: PageNo) -> Option<u32> {
+        self.table.find(hash(page_no), |id| self.entries[id as usize].page_no == page_no)
     }
 
     fn list(&mut self, queue: Queue) -> (&mut List, &mut [Entry]) {
@@ -472,7 +478,8 @@ impl Shard {
         (list, &mut self.entries)
     }
 
-    /// Holds an entry for the current batch, if `batch` is that and three quarters of the budget are not held.
+    /// Holds an entry for the current batch, if `batch` is the current one and less than three quarters
+    /// of the budget are held.
     fn hold(&mut self, id: u32, batch: u64) {
         let (limit, current) = (self.max_pinned(), self.is_current(batch));
         let entry = &mut self.entries[id as usize];
@@ -492,30 +499,31 @@ impl Shard {
     }
 
     /// Which queue a new page enters.
-    fn entrance(&self, place: u32) -> Queue {
-        let seen = self.ghost[slot_of(hash(place), self.ghost.len())] == place.wrapping_add(1);
+    fn entrance(&self, page_no: PageNo) -> Queue {
+        let seen =
+            self.ghost[slot_of(hash(page_no), self.ghost.len())] == page_no.get().wrapping_add(1);
         if seen { Queue::Main } else { Queue::Small }
     }
 
-    /// Adds an entry whose place is not there.
+    /// Adds an entry for a page that is not there.
     fn put(&mut self, entry: Entry, batch: u64) {
-        let (place, queue) = (entry.place, entry.queue);
+        let (page_no, queue) = (entry.page_no, entry.queue);
         let id = self.vacant.pop().expect("room was made for an entry");
         self.entries[id as usize] = entry;
         let (list, entries) = self.list(queue);
         list.push(entries, id);
-        self.table.insert(hash(place), id);
+        self.table.insert(hash(page_no), id);
         self.hold(id, batch);
     }
 
     /// Empties an entry that has a page.
     fn take_out(&mut self, id: u32) -> Option<Arc<CachedPage>> {
-        let Entry { place, round, queue, .. } = self.entries[id as usize];
+        let Entry { page_no, round, queue, .. } = self.entries[id as usize];
         let (list, entries) = self.list(queue);
         list.unlink(entries, id);
         self.unpark(id);
         let entries = &self.entries;
-        self.table.remove(hash(place), id, |id| hash(entries[id as usize].place));
+        self.table.remove(hash(page_no), id, |id| hash(entries[id as usize].page_no));
         if round == self.round {
             self.pinned -= 1;
         }
@@ -524,9 +532,9 @@ impl Shard {
         if let Some(page) = &page {
             let bytes = page.bytes();
             self.page_bytes -= bytes;
-            if let Some(excerpt) = page.replace_excerpt(None) {
-                self.spare_excerpts
-                    .extend(Some(excerpt).filter(|_| self.spare_excerpts.len() < MAX_SPARE));
+            if let Some(partial) = page.replace_partial(None) {
+                self.spare_partials
+                    .extend(Some(partial).filter(|_| self.spare_partials.len() < MAX_SPARE));
             }
             if let Some(treelet) = page.replace_treelet(None) {
                 self.treelets -= 1;
@@ -536,19 +544,19 @@ impl Shard {
         page
     }
 
-    /// Makes the least worthy page leave; none when there is no page.
+    /// Makes the page leave that is worth least; `None` when there is no page.
     ///
     /// Bounded: a page that is looked at leaves, loses a use, or changes its queue, and it does each of
-    /// these a limited number of times before the next batch. Should the rules ever go round without one
-    /// leaving, whoever is looked at last leaves, held or not.
+    /// these a limited number of times before the next batch. Should the rules ever go round without a
+    /// page leaving, the one that is looked at last leaves, held or not.
     fn evict(&mut self) -> Option<Arc<CachedPage>> {
         if let Some(page) = self.spare_pages.pop() {
             return Some(page);
         }
         // What nobody uses goes before a page.
         self.spare_treelets.clear();
-        self.spare_excerpts.clear();
-        // After the budget shrank, or when reservations fill it, the held ones may be all there are.
+        self.spare_partials.clear();
+        // After the budget shrank, or when reservations fill it, there may be held pages only.
         let hold = self.pinned <= self.max_pinned() && self.pinned < self.pages();
         let bound = MAX_LOOKS * self.pages();
         for look in 0..=bound {
@@ -561,7 +569,7 @@ impl Shard {
         None
     }
 
-    /// May this one leave, by the rules of its queue? If not, it moves to where it waits next.
+    /// May this page leave, by the rules of its queue? If not, it moves to the queue where it waits next.
     fn leaves(&mut self, id: u32, hold: bool) -> bool {
         let Entry { round, uses, queue, from_main, .. } = self.entries[id as usize];
         if hold && round == self.round {
@@ -592,31 +600,31 @@ impl Shard {
         }
     }
 
-    /// Takes out who leaves.
+    /// Takes the page out that leaves.
     fn let_go(&mut self, id: u32) -> Option<Arc<CachedPage>> {
-        let Entry { place, queue, from_main, .. } = self.entries[id as usize];
+        let Entry { page_no, queue, from_main, .. } = self.entries[id as usize];
         if queue != Queue::Main && !from_main {
-            let slot = slot_of(hash(place), self.ghost.len());
-            self.ghost[slot] = place.wrapping_add(1);
+            let slot = slot_of(hash(page_no), self.ghost.len());
+            self.ghost[slot] = page_no.get().wrapping_add(1);
         }
         self.evictions += 1;
-        self.prefetch_behind(id);
+        self.cpu_prefetch_after(id);
         self.take_out(id)
     }
 
-    /// Asks for the memory of those who leave after this one.
-    fn prefetch_behind(&self, id: u32) {
+    /// Prefetches the memory of those that leave after this one.
+    fn cpu_prefetch_after(&self, id: u32) {
         let Some(next) = self.entries[id as usize].newer() else { return };
         let next = &self.entries[next as usize];
         if let Some(page) = &next.page {
-            page.prefetch_front();
+            page.cpu_prefetch_front();
         }
         if let Some(third) = next.newer() {
             prefetch(core::slice::from_ref(&self.entries[third as usize]));
         }
     }
 
-    /// Who is looked at next.
+    /// The page that is looked at next.
     fn candidate(&mut self) -> Option<u32> {
         if let Some(id) = self.held.oldest() {
             let only = self.held.len() == self.pages();
@@ -671,12 +679,12 @@ impl Shard {
         // All entries may be vacant at once.
         self.vacant.reserve_exact(entries - self.vacant.len());
         for id in old..entries {
-            self.entries.push(Entry::new(0, 0, None, Queue::Small));
+            self.entries.push(Entry::new(PageNo::new(0), 0, None, Queue::Small));
             self.vacant.push(u32::try_from(id).expect("fewer entries than places"));
         }
         if slots > self.table.slots() {
             let entries = &self.entries;
-            self.table.resize(slots, |id| hash(entries[id as usize].place));
+            self.table.resize(slots, |id| hash(entries[id as usize].page_no));
             // What it remembered is forgotten: this happens while the cache still fills.
             self.ghost = vec![0; slots / 2];
         }

@@ -12,10 +12,10 @@ use super::*;
 
 const BATCH: u64 = 9;
 
-fn cached(place: u32) -> Arc<CachedPage> {
+fn cached(page_no: u32) -> Arc<CachedPage> {
     let mut page = [0; PAGE_SIZE];
     let header = LeafHeader {
-        identity: Identity { kind: FileKind::Leaf, page_no: place.into(), db_id: 1 },
+        identity: Identity { kind: FileKind::Leaf, page_no: page_no.into(), db_id: 1 },
         flush: 1,
         namespace: 0,
         prefix: Prefix::ROOT,
@@ -39,7 +39,7 @@ struct Fill {
 fn shard(fills: [Fill; 4]) -> Shard {
     let mut shard = Shard::new(usize::MAX / 8);
     shard.begin(BATCH);
-    let mut place = 0;
+    let mut page_no = 0;
     for (fill, (queue, from_main)) in fills.into_iter().zip([
         (Queue::Small, false),
         (Queue::Main, false),
@@ -51,17 +51,17 @@ fn shard(fills: [Fill; 4]) -> Shard {
             let (entries, slots) = shard.wanted();
             shard.grow(entries, slots);
             shard.reserved -= 1;
-            let page = cached(place);
+            let page = cached(page_no);
             shard.page_bytes += page.bytes();
-            let mut entry = Entry::new(place, 0, Some(page), queue);
+            let mut entry = Entry::new(PageNo::new(page_no), 0, Some(page), queue);
             (entry.uses, entry.from_main) = (fill.uses, from_main);
             shard.parked += usize::from(from_main);
             shard.put(entry, if index < fill.held { BATCH } else { NO_BATCH });
-            place += 1;
+            page_no += 1;
         }
     }
     // From here on one comes for one that goes, and nearly all may be held.
-    shard.budget = shard.bytes().max(usize::try_from(place).unwrap() * page::COST * 4 / 3);
+    shard.budget = shard.bytes().max(usize::try_from(page_no).unwrap() * page::COST * 4 / 3);
     shard
 }
 
@@ -116,12 +116,12 @@ fn evictions_take_few_looks_while_all_of_main_is_held() {
         shard.treelets += 1;
         shard.page_bytes += page::TREELET_COST;
     }
-    let mut place = 1000;
+    let mut page_no = 1000;
     for _ in 0..200 {
         let room = shard.make_room();
         assert!(room.reserved);
-        shard.insert(place, 0, cached(place), NO_BATCH);
-        place += 1;
+        shard.insert(PageNo::new(page_no), 0, cached(page_no), NO_BATCH);
+        page_no += 1;
         // Main's pages wait among the held ones when their turn has come; none leaves.
         assert_eq!((shard.main.len() + shard.held.len(), shard.pinned), (200, 200));
     }
@@ -129,8 +129,8 @@ fn evictions_take_few_looks_while_all_of_main_is_held() {
     shard.begin(BATCH + 1);
     for _ in 0..50 {
         assert!(shard.make_room().reserved);
-        shard.insert(place, 0, cached(place), NO_BATCH);
-        place += 1;
+        shard.insert(PageNo::new(page_no), 0, cached(page_no), NO_BATCH);
+        page_no += 1;
     }
     assert_eq!(shard.held.len(), 0);
     assert!(shard.main.len() > 150, "{}", shard.main.len());

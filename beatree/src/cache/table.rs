@@ -1,17 +1,19 @@
-//! An open table from places to entry numbers: linear probing, deletion by shifting back.
+//! An open table from page numbers to entry numbers: linear probing, deletion by shifting back.
 //!
-//! It stores numbers only; whoever owns the entries says which place a number has. It never grows by
+//! It stores entry numbers only; whoever owns the entries says which page an entry has. It never grows by
 //! itself and must be kept at most half full.
 
 use pleach_core::lanes::prefetch;
 
+use crate::page_no::PageNo;
+
 /// Not the number of an entry.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Neighbouring places go to different shards and slots.
+/// Neighbouring pages go to different shards and slots.
 #[inline]
-pub(super) fn hash(place: u32) -> u64 {
-    (u64::from(place) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+pub(super) fn hash(page_no: PageNo) -> u64 {
+    (u64::from(page_no) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The shard of a hash: from its top bits.
@@ -52,9 +54,9 @@ impl Table {
         }
     }
 
-    /// Asks for the memory where [`Table::find`] looks first.
+    /// Prefetches the memory where [`Table::find`] looks first.
     #[inline]
-    pub(super) fn prefetch(&self, hash: u64) {
+    pub(super) fn cpu_prefetch(&self, hash: u64) {
         if !self.0.is_empty() {
             let slot = slot_of(hash, self.0.len());
             prefetch(&self.0[slot..=slot]);
@@ -80,7 +82,7 @@ impl Table {
         let mask = self.0.len() - 1;
         let mut slot = self.after(hole);
         while self.0[slot] != NONE {
-            // It may move into the hole unless its home lies behind that.
+            // It may move into the hole unless its home comes after that.
             let home = slot_of(hash_of(self.0[slot]), self.0.len());
             if slot.wrapping_sub(home) & mask >= slot.wrapping_sub(hole) & mask {
                 self.0[hole] = self.0[slot];
@@ -91,7 +93,7 @@ impl Table {
         self.0[hole] = NONE;
     }
 
-    /// Makes a table of so many slots, a power of two, out of this one.
+    /// Makes this a table of `slots` slots, a power of two.
     pub(super) fn resize(&mut self, slots: usize, hash_of: impl Fn(u32) -> u64) {
         let old = core::mem::replace(&mut self.0, vec![NONE; slots]);
         for id in old.into_iter().filter(|id| *id != NONE) {

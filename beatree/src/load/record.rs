@@ -23,7 +23,7 @@ const _: () = assert!(MAX_INLINE < OVERFLOW as usize, "a length and a flag");
 /// Bytes of the longest record.
 pub const MAX_RECORD: usize = BYTES + MAX_INLINE;
 
-/// Bytes that a record with so many bytes of value takes.
+/// Bytes that a record takes whose value has `bytes` bytes.
 #[inline]
 pub const fn record_len(bytes: usize) -> usize {
     BYTES + bytes
@@ -54,8 +54,8 @@ impl<'a> Record<'a> {
         Self { key, bytes: &rest[..usize::from(len & !OVERFLOW)], overflow: len & OVERFLOW != 0 }
     }
 
-    /// Writes the record at an offset and gives the offset behind it; `None` when the block ends
-    /// before.
+    /// Writes the record at an offset and gives the offset after it; `None` when the block ends
+    /// before that.
     ///
     /// # Panics
     /// When the bytes are longer than [`MAX_INLINE`].
@@ -78,7 +78,7 @@ impl<'a> Record<'a> {
         record_len(self.bytes.len())
     }
 
-    /// The cell that becomes of it.
+    /// The cell that it becomes.
     #[inline]
     pub fn cell(&self) -> CellRef<'a> {
         CellRef { key: *self.key, bytes: self.bytes, overflow: self.overflow }

@@ -8,7 +8,7 @@ use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::prefix::{Prefix, bit};
 use pleach_core::{Hasher, Node};
 
-use crate::cuts::{Cut, Cuts};
+use crate::children::{ChildRef, ChildTable};
 use crate::region::Region;
 
 /// Regions folded at once.
@@ -17,29 +17,28 @@ const BATCH: usize = 64;
 /// A finished leaf page, or an empty prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BuiltLeaf {
-    /// Prefix, place and tag.
-    pub cut: Cut,
+    /// Prefix, page number and tag.
+    pub child: ChildRef,
     /// The node at the prefix.
     pub node: Node,
 }
 
-/// The regions over pages that tile the key space in order, and the root. `changed` is the commit
-/// that made them.
+/// The regions over pages that tile the key space in order, and the root. Commit `changed` made them.
 ///
 /// # Panics
 /// When the pages do not tile the key space.
 pub fn regions<H: Hasher>(pages: &[BuiltLeaf], changed: u64) -> (Vec<Arc<Region>>, Node) {
-    let groups = groups(pages);
-    let mut regions = Vec::with_capacity(groups.len());
-    let mut nodes = Vec::with_capacity(groups.len());
+    let branches = branches(pages);
+    let mut regions = Vec::with_capacity(branches.len());
+    let mut nodes = Vec::with_capacity(branches.len());
     let mut folder = Folder::<H>::new();
-    for batch in groups.chunks(BATCH) {
+    for batch in branches.chunks(BATCH) {
         folder.clear();
         let folds: Vec<usize> = batch
             .iter()
             .map(|(prefix, range)| {
                 let children =
-                    pages[range.clone()].iter().map(|page| (&page.cut.prefix, &page.node));
+                    pages[range.clone()].iter().map(|page| (&page.child.prefix, &page.node));
                 push(&mut folder, prefix, children)
             })
             .collect();
@@ -51,7 +50,7 @@ pub fn regions<H: Hasher>(pages: &[BuiltLeaf], changed: u64) -> (Vec<Arc<Region>
         }
     }
     folder.clear();
-    let prefixes = groups.iter().map(|(prefix, _)| prefix);
+    let prefixes = branches.iter().map(|(prefix, _)| prefix);
     let fold = push(&mut folder, &Prefix::ROOT, prefixes.zip(&nodes));
     folder.run();
     (regions, folder.node(fold))
@@ -70,15 +69,13 @@ fn push<'a, H: Hasher>(
 }
 
 fn region(prefix: &Prefix, pages: &[BuiltLeaf], own: Node, changed: u64) -> Region {
-    let cuts: Vec<Cut> = pages.iter().map(|page| page.cut).collect();
+    let children: Vec<ChildRef> = pages.iter().map(|page| page.child).collect();
     let nodes = pages.iter().map(|page| page.node).collect();
-    let region = Region::new(Cuts::new(*prefix, &cuts), nodes, own);
-    region.write().changed = changed;
-    region
+    Region::bulk_loaded(ChildTable::new(*prefix, &children), nodes, own, changed)
 }
 
 /// The shallowest prefixes with at most [`MAX_ENTRIES`] of the pages each.
-fn groups(pages: &[BuiltLeaf]) -> Vec<(Prefix, Range<usize>)> {
+fn branches(pages: &[BuiltLeaf]) -> Vec<(Prefix, Range<usize>)> {
     let mut done = Vec::new();
     let mut todo = vec![(Prefix::ROOT, 0..pages.len())];
     while let Some((prefix, range)) = todo.pop() {
@@ -87,7 +84,7 @@ fn groups(pages: &[BuiltLeaf]) -> Vec<(Prefix, Range<usize>)> {
             continue;
         }
         let depth = prefix.len();
-        let right = |page: &BuiltLeaf| bit(page.cut.prefix.first_key(), depth);
+        let right = |page: &BuiltLeaf| bit(page.child.prefix.first_key(), depth);
         let middle = range.start + pages[range.clone()].partition_point(|page| !right(page));
         todo.push((prefix.child(true), middle..range.end));
         todo.push((prefix.child(false), range.start..middle));
@@ -98,7 +95,7 @@ fn groups(pages: &[BuiltLeaf]) -> Vec<(Prefix, Range<usize>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::Top;
+    use crate::index::RegionIndex;
     use pleach_core::{Blake3, TERMINATOR};
 
     #[test]
@@ -116,17 +113,17 @@ mod tests {
             let pages: Vec<BuiltLeaf> = prefixes
                 .iter()
                 .map(|prefix| BuiltLeaf {
-                    cut: Cut { prefix: *prefix, place: None, tag: 0 },
+                    child: ChildRef { prefix: *prefix, page: None, tag: 0 },
                     node: TERMINATOR,
                 })
                 .collect();
             let (regions, root) = regions::<Blake3>(&pages, 1);
             assert_eq!(root, TERMINATOR);
-            assert!(regions.iter().all(|region| region.read().cuts.len() <= MAX_ENTRIES));
-            let children: usize = regions.iter().map(|region| region.read().cuts.len()).sum();
+            assert!(regions.iter().all(|region| region.read().children().len() <= MAX_ENTRIES));
+            let children: usize = regions.iter().map(|region| region.read().children().len()).sum();
             assert_eq!(children, pages.len());
             // It checks the tiling.
-            drop(Top::new(regions));
+            drop(RegionIndex::new(regions));
         }
     }
 }

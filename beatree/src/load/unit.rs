@@ -1,7 +1,7 @@
-//! The pairs below one prefix: sorted, and cut into pages.
+//! The pairs below one prefix: sorted, and divided among pages.
 //!
-//! Sorting moves 16 bytes a pair (8 bytes of the key and where the record lies), and cutting reads
-//! no value: the bytes that cells take are sums of lengths, kept as running totals.
+//! Sorting moves 16 bytes a pair (8 bytes of the key and where the record lies), and dividing
+//! reads no value: the bytes that cells take are sums of lengths, kept as running totals.
 
 use pleach_core::Key;
 use pleach_core::page::leaf;
@@ -16,7 +16,7 @@ use super::record::{Record, Records};
 #[error("a key came twice")]
 pub struct Repeated(pub Key);
 
-/// Where a record lies, behind the leading bytes of its key.
+/// Where a record lies, after the leading bytes of its key.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     lead: u64,
@@ -110,7 +110,7 @@ impl<'a> Unit<'a> {
         self.record(index).cell()
     }
 
-    /// Cuts the pairs into pages, as [`crate::build::plan`] does; the prefixes tile the unit's.
+    /// Divides the pairs among pages, as [`crate::build::plan`] does; the prefixes tile the unit's.
     pub fn plan(&self) -> Vec<Planned> {
         let mut planned = Vec::new();
         let mut todo = vec![Planned { prefix: self.prefix, cells: 0..self.slots.len() }];

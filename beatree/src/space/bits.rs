@@ -1,9 +1,9 @@
 //! A growable bitmap with searches for the next set or clear bit, a word at a time.
 
-/// Bits numbered from 0; those behind [`Bits::len`] do not exist.
+/// Bits numbered from 0; those from [`Bits::len`] on do not exist.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bits {
-    /// Bits behind `len` are zero.
+    /// Bits from `len` on are zero.
     words: Vec<u64>,
     len: u32,
 }

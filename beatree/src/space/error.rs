@@ -1,38 +1,38 @@
 //! Errors of the allocators.
 
-/// A place was named that cannot be what it was said to be: the index, a location record or an image
-/// is not of this file's state.
+/// A page was named that cannot be what it was said to be: the index, a location record or an image
+/// does not belong to this state of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpaceError {
-    /// Two owners of one place.
-    #[error("page {place} is used twice")]
+    /// Two owners of one page.
+    #[error("page {page} is used twice")]
     AlreadyUsed {
-        /// The place.
-        place: u64,
+        /// The page.
+        page: u64,
     },
-    /// A place given up that nobody owns.
-    #[error("page {place} is given up but was not in use")]
+    /// A page given up that nobody owns.
+    #[error("page {page} is given up but was not in use")]
     NotUsed {
-        /// The place.
-        place: u64,
+        /// The page.
+        page: u64,
     },
-    /// A place given up twice.
-    #[error("page {place} is given up twice")]
+    /// A page given up twice.
+    #[error("page {page} is given up twice")]
     AlreadyRetired {
-        /// The place.
-        place: u64,
+        /// The page.
+        page: u64,
     },
-    /// A place behind the end of the file.
-    #[error("page {place} lies behind the end of the file, {pages} pages")]
+    /// A page after the end of the file.
+    #[error("page {page} lies after the end of the file, {pages} pages")]
     OutsideFile {
-        /// The place.
-        place: u64,
+        /// The page.
+        page: u64,
         /// Pages of the file.
         pages: u64,
     },
-    /// A file of more pages than places can name.
-    #[error("a file of {pages} pages is longer than its places can say")]
+    /// A file of more pages than page numbers can name.
+    #[error("a file of {pages} pages is longer than page numbers reach")]
     TooLong {
         /// Its pages.
         pages: u64,

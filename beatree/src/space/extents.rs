@@ -1,7 +1,7 @@
-//! Places of the overflow file: extents, that is a few runs of pages for each long value.
+//! Pages of the overflow file: each long value has an extent, a few runs of neighbouring pages.
 //!
-//! The same life as in the leaf file (used, retired as of a stamp, released, free), but by runs, and
-//! the state is stored: the image carries the free map (`free_map`).
+//! Runs live as pages of the leaf file do (used, retired as of a stamp, released, free). Unlike there
+//! the state is stored: a checkpoint image has the free map (`free_map`).
 //!
 //! Policy: the smallest free run that holds the whole value; else, while the file has fewer pages
 //! than the size factor says, growth; else the largest free runs, at most [`MAX_RUNS`] of them; else
@@ -17,7 +17,7 @@ pub use pleach_core::page::overflow::MAX_RUNS;
 use super::free_map;
 use super::free_runs::FreeRuns;
 use super::pending::Pending;
-use super::{Geometry, Growth, NeedGrowth, SpaceError};
+use super::{FileGeometry, GrowingFile, Growth, NeedGrowth, SpaceError};
 
 /// Figures of [`Extents`], in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,10 +34,10 @@ pub struct ExtentsStats {
     pub free_runs: u64,
 }
 
-/// The allocator of the overflow file. It has one owner, the flusher.
+/// The allocator of the overflow file.
 #[derive(Clone, Debug)]
 pub struct Extents {
-    geometry: Geometry,
+    geometry: FileGeometry,
     pages: u64,
     free: FreeRuns,
     /// Retired runs by their starts: they overlap neither each other nor free ones.
@@ -51,9 +51,8 @@ impl Extents {
     ///
     /// # Panics
     /// When a segment has no pages or the size factor is below 100 %.
-    pub fn new(geometry: Geometry) -> Self {
-        assert!(geometry.segment_pages > 0, "a segment has pages");
-        assert!(geometry.size_percent >= 100, "a file holds its live pages");
+    pub fn new(geometry: FileGeometry) -> Self {
+        geometry.assert_valid();
         Self {
             geometry,
             pages: 0,
@@ -65,7 +64,7 @@ impl Extents {
     }
 
     /// The state that [`Extents::encode`] wrote, validated in full.
-    pub fn parse(geometry: Geometry, bytes: &[u8]) -> Result<Self, SpaceError> {
+    pub fn parse(geometry: FileGeometry, bytes: &[u8]) -> Result<Self, SpaceError> {
         let map = free_map::parse(bytes)?;
         if map.pages % u64::from(geometry.segment_pages) != 0 {
             return Err(SpaceError::FreeMap { what: "the file ends within a segment", offset: 0 });
@@ -123,9 +122,9 @@ impl Extents {
         Ok(())
     }
 
-    /// The device has reserved so many segments more.
+    /// The device has reserved this many segments more.
     pub fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
-        let more = u64::from(segments) * u64::from(self.geometry.segment_pages);
+        let more = self.geometry.pages_of(segments);
         let pages = self.pages + more;
         if pages > MAX_PLACE + 1 {
             return Err(SpaceError::TooLong { pages });
@@ -169,7 +168,7 @@ impl Extents {
     pub fn mark_used(&mut self, run: Run) -> Result<(), SpaceError> {
         self.check_inside(run)?;
         if !self.free.contains(run.start, run.pages.into()) {
-            return Err(SpaceError::AlreadyUsed { place: run.start });
+            return Err(SpaceError::AlreadyUsed { page: run.start });
         }
         self.free.remove(run.start, run.pages.into());
         Ok(())
@@ -198,7 +197,7 @@ impl Extents {
         }
     }
 
-    /// Bytes of memory that this allocator holds, about.
+    /// About how many bytes of memory this allocator holds.
     pub fn bytes(&self) -> usize {
         // A B-tree's nodes are between half and entirely full.
         const RETIRED: usize = 2 * size_of::<(u64, u64)>();
@@ -208,15 +207,14 @@ impl Extents {
     /// Is the file shorter than the size factor allows with `count` more live pages?
     fn is_short(&self, count: u32) -> bool {
         let live = self.stats().live + u64::from(count);
-        self.pages < live.saturating_mul(self.geometry.size_percent.into()) / 100
+        self.pages < self.geometry.target(live)
     }
 
-    /// So many segments that a run of `count` pages lies at the end of the file.
+    /// The segments that it takes to have a run of `count` pages at the end of the file.
     fn need(&self, count: u32) -> NeedGrowth {
         let tail = self.free.ending_at(self.pages);
-        let missing = u64::from(count).saturating_sub(tail);
-        let segments = missing.div_ceil(self.geometry.segment_pages.into());
-        NeedGrowth { segments: u32::try_from(segments).unwrap_or(u32::MAX).max(1) }
+        // At least one, so that asking again leads on.
+        self.geometry.need(u64::from(count).saturating_sub(tail).max(1))
     }
 
     /// The fewest free runs that hold `count` pages; the last one as small as will do.
@@ -240,11 +238,11 @@ impl Extents {
         self.check_inside(run)?;
         let end = run.start + u64::from(run.pages);
         if self.free.overlaps(run.start, run.pages.into()) {
-            return Err(SpaceError::NotUsed { place: run.start });
+            return Err(SpaceError::NotUsed { page: run.start });
         }
         let before = self.retired.range(..end).next_back();
         if before.is_some_and(|(start, len)| start + len > run.start) {
-            return Err(SpaceError::AlreadyRetired { place: run.start });
+            return Err(SpaceError::AlreadyRetired { page: run.start });
         }
         Ok(())
     }
@@ -254,12 +252,37 @@ impl Extents {
         if run.pages > 0 && end.is_some_and(|end| end <= self.pages) {
             Ok(())
         } else {
-            Err(SpaceError::OutsideFile { place: run.start, pages: self.pages })
+            Err(SpaceError::OutsideFile { page: run.start, pages: self.pages })
         }
     }
 }
 
-/// Runs that `len` neighbouring pages make: a run has a longest length.
+impl GrowingFile for Extents {
+    type Run = Run;
+
+    fn allocate(
+        &mut self,
+        count: u32,
+        growth: Growth,
+        out: &mut Vec<Run>,
+    ) -> Result<(), NeedGrowth> {
+        Self::allocate(self, count, growth, out)
+    }
+
+    fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
+        Self::grown(self, segments)
+    }
+
+    fn file_pages(&self) -> u64 {
+        self.pages
+    }
+
+    fn geometry(&self) -> FileGeometry {
+        self.geometry
+    }
+}
+
+/// Runs that `len` neighbouring pages make: the length of a run is limited.
 fn runs_of(len: u64) -> u64 {
     len.div_ceil(MAX_RUN_PAGES.into())
 }

@@ -57,7 +57,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<FreeMap<'_>, SpaceError> {
     if !rest.is_empty() || runs.len() as u64 != count {
         return fail("length and count disagree", COUNT);
     }
-    // Behind which a run may start: adjacent ones would be one run.
+    // A run may start only after it: adjacent ones would be one run.
     let mut least = 0;
     for (index, (start, len)) in runs.iter().map(run).enumerate() {
         let offset = RUNS + index * RUN_SIZE;

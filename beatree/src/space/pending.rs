@@ -1,7 +1,7 @@
 //! What was given up but may not be used again yet, oldest first.
 //!
-//! A *stamp* is a number of the caller's that never falls (the flush that gave the places up). Things
-//! of one stamp are released together, in the order of their stamps.
+//! A *stamp* is a number of the caller's that never falls, such as that of the flush that gave the pages
+//! up. Things of one stamp are released together, in the order of their stamps.
 
 use std::collections::VecDeque;
 

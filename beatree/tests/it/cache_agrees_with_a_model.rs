@@ -1,10 +1,11 @@
-//! The cache never gives a page that was not inserted for that place and tag, never exceeds its
+//! The cache never gives a page that was not inserted under that number and tag, never exceeds its
 //! budget, counts what it does, and with room enough forgets nothing.
 
 use std::collections::BTreeMap;
 
+use pleach_beatree::PageNo;
 use pleach_beatree::cache::{Cache, CacheStats, NO_BATCH};
-use pleach_beatree::treelet::{Excerpt, Treelet};
+use pleach_beatree::treelet::{PartialTreelet, Treelet};
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader, RawCell};
 use pleach_core::page::{FileKind, Identity, PAGE_SIZE, Page};
 use pleach_core::prefix::Prefix;
@@ -15,14 +16,14 @@ fn cases(default: u64) -> u64 {
     std::env::var("PLEACH_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
 }
 
-/// A page that names its place, tag and age; `many` gives more cells than usual.
-fn page(place: u32, version: u64, many: bool) -> Page {
+/// A page that names its number, tag and age; `many` gives more cells than usual.
+fn page(page_no: u32, version: u64, many: bool) -> Page {
     let mut key = [7; 32];
     let prefix_len = if many { 240 } else { 16 };
     let count: u16 = if many { 300 } else { 3 };
     let mut page = [0; PAGE_SIZE];
     let header = LeafHeader {
-        identity: Identity { kind: FileKind::Leaf, page_no: place.into(), db_id: 1 },
+        identity: Identity { kind: FileKind::Leaf, page_no: page_no.into(), db_id: 1 },
         flush: version,
         namespace: 0,
         prefix: Prefix::new(&key, prefix_len),
@@ -52,7 +53,7 @@ struct Twin {
     budget: usize,
     /// Bytes of the cache without a page.
     empty: usize,
-    /// Tag and version of the newest insertion, by place.
+    /// Tag and version of the newest insertion, by page number.
     model: BTreeMap<u32, (u32, u64)>,
     random: ChaCha8Rng,
     batch: u64,
@@ -79,54 +80,71 @@ impl Twin {
         self.random.next_u32() % limit
     }
 
-    fn step(&mut self, places: u32, version: u64) {
-        let place = self.below(places);
+    fn step(&mut self, numbers: u32, version: u64) {
+        let page_no = self.below(numbers);
         let batch = if self.below(2) == 0 { self.batch } else { NO_BATCH };
         match self.below(19) {
             0..=6 => {
                 let tag = self.below(3);
-                let wanted = self.model.get(&place).filter(|(newest, _)| *newest == tag);
-                let found = self.cache.get_in(place, tag, batch);
+                let wanted = self.model.get(&page_no).filter(|(newest, _)| *newest == tag);
+                let found = self.cache.get_in(PageNo::new(page_no), tag, batch);
                 self.gets += 1;
                 self.hits += u64::from(found.is_some());
                 if let Some(found) = found {
                     let (_, version) = wanted.expect("never inserted, or removed since");
-                    assert_eq!(found.view().through(), *version, "place {place}");
+                    assert_eq!(found.view().through(), *version, "page {page_no}");
                 }
             }
             7..=13 => {
                 let tag = self.below(3);
-                let bytes = page(place, version, self.below(8) == 0);
-                let given = self.cache.insert(place, tag, &bytes, batch);
-                // The same place and tag means the same page: what is there stays.
+                let bytes = page(page_no, version, self.below(8) == 0);
+                let given = self.cache.insert(PageNo::new(page_no), tag, &bytes, batch);
+                // The same number and tag mean the same page: what is there stays.
                 let present = given.view().through();
                 assert!(
-                    present == version || self.model.get(&place) == Some(&(tag, present)),
-                    "insert gives the page that was inserted for this place and tag"
+                    present == version || self.model.get(&page_no) == Some(&(tag, present)),
+                    "insert gives the page that was inserted under this number and tag"
                 );
-                self.model.insert(place, (tag, present));
+                self.model.insert(page_no, (tag, present));
             }
             14 | 15 => {
                 // Each page has a treelet that says when it was hung on it.
-                let Some((tag, _)) = self.model.get(&place) else { return };
+                let Some((tag, _)) = self.model.get(&page_no) else { return };
                 self.gets += 1;
-                let Some(page) = self.cache.get(place, *tag) else { return };
+                let Some(page) = self.cache.get(PageNo::new(page_no), *tag) else { return };
                 self.hits += 1;
                 if self.below(2) == 0 {
                     let soon = self.below(2) == 0;
-                    self.cache.give_treelet(place, &page, soon, |given| *given = treelet(version));
-                } else if self.cache.give_excerpt(place, &page, &treelet(version), 3) {
+                    self.cache.give_treelet(PageNo::new(page_no), &page, soon, |given| {
+                        *given = treelet(version);
+                    });
+                } else if self.cache.give_partial_treelet(
+                    PageNo::new(page_no),
+                    &page,
+                    &treelet(version),
+                    3,
+                ) {
                     assert!(page.knows(version));
                 }
             }
             16 => {
                 // A page that the cache no longer has gets nothing.
-                let page = Cache::new(1 << 20).insert(place, 0, &page(place, 0, false), NO_BATCH);
-                assert!(!self.cache.give_excerpt(place, &page, &treelet(0), 0));
+                let page = Cache::new(1 << 20).insert(
+                    PageNo::new(page_no),
+                    0,
+                    &page(page_no, 0, false),
+                    NO_BATCH,
+                );
+                assert!(!self.cache.give_partial_treelet(
+                    PageNo::new(page_no),
+                    &page,
+                    &treelet(0),
+                    0
+                ));
             }
             17 => {
-                self.cache.remove(place);
-                self.model.remove(&place);
+                self.cache.remove(PageNo::new(page_no));
+                self.model.remove(&page_no);
             }
             _ => {
                 self.batch += 1;
@@ -162,19 +180,24 @@ fn random_operations_at_every_kind_of_budget() {
 fn excerpts_go_when_those_of_later_batches_come() {
     const PAGES: u32 = 400;
     let cache = Cache::new(4 << 20);
-    let pages: Vec<_> =
-        (0..PAGES).map(|place| cache.insert(place, 0, &page(place, 1, false), NO_BATCH)).collect();
-    let give = |batch: u64, places: core::ops::Range<u32>| {
+    let pages: Vec<_> = (0..PAGES)
+        .map(|page_no| cache.insert(PageNo::new(page_no), 0, &page(page_no, 1, false), NO_BATCH))
+        .collect();
+    let give = |batch: u64, numbers: core::ops::Range<u32>| {
         cache.set_batch(batch);
         let own = treelet(batch);
-        places.filter(|at| cache.give_excerpt(*at, &pages[*at as usize], &own, 3)).count()
+        numbers
+            .filter(|at| {
+                cache.give_partial_treelet(PageNo::new(*at), &pages[*at as usize], &own, 3)
+            })
+            .count()
     };
     let known = |batch: u64| pages.iter().filter(|page| page.knows(batch)).count();
     let before = cache.bytes();
     assert_eq!(give(1, 0..PAGES / 2), 200);
     assert_eq!(known(1), 200);
     let held = cache.bytes() - before;
-    assert!(held > 200 * Excerpt::BYTES, "{held}");
+    assert!(held > 200 * PartialTreelet::BYTES, "{held}");
     // One comes for two that go, in each shard.
     assert_eq!(give(2, PAGES / 2..PAGES), 200);
     assert!(known(1) < 50, "{}: shards do not get equally many", known(1));
@@ -189,15 +212,15 @@ fn excerpts_go_when_those_of_later_batches_come() {
     cache.set_batch(6);
     let mut given = 0;
     for round in 0..20 {
-        for place in 0..PAGES {
-            let at = PAGES + round * PAGES + place;
-            let page = cache.insert(at, 0, &page(at, 1, false), NO_BATCH);
-            given += u32::from(cache.give_excerpt(at, &page, &own, 3));
+        for page_no in 0..PAGES {
+            let at = PAGES + round * PAGES + page_no;
+            let page = cache.insert(PageNo::new(at), 0, &page(at, 1, false), NO_BATCH);
+            given += u32::from(cache.give_partial_treelet(PageNo::new(at), &page, &own, 3));
         }
     }
     assert!(given > 10 * PAGES, "{given}");
     assert!(cache.stats().pages > 700, "{:?}", cache.stats());
-    (0..21 * PAGES).for_each(|place| cache.remove(place));
+    (0..21 * PAGES).for_each(|page_no| cache.remove(PageNo::new(page_no)));
     drop(pages);
     assert_eq!(cache.stats().pages, 0);
     assert!(cache.bytes() <= before, "{} of {before}", cache.bytes());
@@ -215,10 +238,10 @@ fn a_changing_budget_is_kept_at_once() {
                 // Not below what shards take.
                 assert!(twin.cache.bytes() <= twin.budget.max(twin.empty));
             }
-            let place = twin.below(120);
-            let bytes = page(place, version, twin.below(8) == 0);
+            let page_no = twin.below(120);
+            let bytes = page(page_no, version, twin.below(8) == 0);
             let batch = twin.batch;
-            twin.cache.insert(place, u32::try_from(version).unwrap(), &bytes, batch);
+            twin.cache.insert(PageNo::new(page_no), u32::try_from(version).unwrap(), &bytes, batch);
             assert!(twin.cache.bytes() <= twin.budget.max(twin.empty));
             if twin.below(30) == 0 {
                 twin.batch += 1;
@@ -234,26 +257,26 @@ fn with_room_for_all_nothing_is_forgotten() {
     let mut model = BTreeMap::new();
     let mut random = ChaCha8Rng::seed_from_u64(5);
     for version in 1..3000_u64 {
-        let place = random.next_u32() % 1000;
+        let page_no = random.next_u32() % 1000;
         let tag = u32::try_from(version).unwrap();
-        cache.insert(place, tag, &page(place, version, false), NO_BATCH);
-        model.insert(place, tag);
+        cache.insert(PageNo::new(page_no), tag, &page(page_no, version, false), NO_BATCH);
+        model.insert(page_no, tag);
         let gone = random.next_u32() % 1000;
         if version % 5 == 0 {
-            cache.remove(gone);
+            cache.remove(PageNo::new(gone));
             model.remove(&gone);
         }
     }
-    for place in 0..1000 {
-        let found = model.get(&place).and_then(|tag| cache.get(place, *tag));
-        assert_eq!(found.is_some(), model.contains_key(&place));
+    for page_no in 0..1000 {
+        let found = model.get(&page_no).and_then(|tag| cache.get(PageNo::new(page_no), *tag));
+        assert_eq!(found.is_some(), model.contains_key(&page_no));
     }
     let stats = cache.stats();
     assert_eq!((stats.pages, stats.evictions), (model.len() as u64, 0));
 }
 
 #[test]
-fn threads_see_whole_pages_of_the_right_place() {
+fn threads_see_whole_pages_of_the_right_number() {
     let cache = Cache::new(300 * Cache::PAGE_COST);
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
@@ -261,15 +284,16 @@ fn threads_see_whole_pages_of_the_right_place() {
             scope.spawn(move || {
                 let mut random = ChaCha8Rng::seed_from_u64(thread);
                 for round in 0..cases(3000) {
-                    let place = random.next_u32() % 500;
-                    let tag = place ^ 9;
-                    let found = cache.get_in(place, tag, round / 100).unwrap_or_else(|| {
-                        let bytes = page(place, u64::from(place) + 1, false);
-                        cache.insert(place, tag, &bytes, round / 100)
-                    });
-                    assert_eq!(found.view().through(), u64::from(place) + 1);
+                    let page_no = random.next_u32() % 500;
+                    let tag = page_no ^ 9;
+                    let found =
+                        cache.get_in(PageNo::new(page_no), tag, round / 100).unwrap_or_else(|| {
+                            let bytes = page(page_no, u64::from(page_no) + 1, false);
+                            cache.insert(PageNo::new(page_no), tag, &bytes, round / 100)
+                        });
+                    assert_eq!(found.view().through(), u64::from(page_no) + 1);
                     match random.next_u32() % 64 {
-                        0 => cache.remove(place),
+                        0 => cache.remove(PageNo::new(page_no)),
                         1 => cache.set_batch(round / 100),
                         2 => assert!(cache.bytes() <= 300 * Cache::PAGE_COST),
                         _ => {}

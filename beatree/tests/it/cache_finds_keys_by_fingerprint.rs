@@ -1,6 +1,7 @@
 //! A cached page finds exactly the keys that its view finds, at all counts around the sizes where
 //! words and arrays end, whatever bytes the keys differ in.
 
+use pleach_beatree::PageNo;
 use pleach_beatree::cache::{Cache, CachedPage, NO_BATCH};
 use pleach_core::Key;
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader, RawCell};
@@ -27,7 +28,7 @@ fn cached(count: u16, prefix_len: u16, spread: impl Fn(u16) -> Key) -> Arc<Cache
         builder.push(&spread(cell * 2), RawCell { bytes: &[], overflow: false });
     }
     builder.seal();
-    Cache::new(1 << 20).insert(3, 4, &page, NO_BATCH)
+    Cache::new(1 << 20).insert(PageNo::new(3), 4, &page, NO_BATCH)
 }
 
 fn check(count: u16, prefix_len: u16, spread: impl Fn(u16) -> Key) {
@@ -78,9 +79,9 @@ fn a_recycled_page_forgets_what_it_held() {
         key[30..].copy_from_slice(&(number + 1).to_be_bytes());
         key
     });
-    for place in 0..20 {
-        let source = if place % 2 == 0 { &long } else { &short };
-        let given = cache.insert(place, 1, source.page(), NO_BATCH);
+    for page_no in 0..20 {
+        let source = if page_no % 2 == 0 { &long } else { &short };
+        let given = cache.insert(PageNo::new(page_no), 1, source.page(), NO_BATCH);
         for number in 0..1400_u16 {
             let mut key = [0xab; 32];
             key[30..].copy_from_slice(&number.to_be_bytes());

@@ -1,6 +1,7 @@
 //! Pages of the current batch stay up to three quarters of the budget; a scan does not drive out pages in use;
 //! a page that a reader holds outlives its eviction.
 
+use pleach_beatree::PageNo;
 use pleach_beatree::cache::{Cache, NO_BATCH};
 use pleach_core::page::leaf::{LeafBuilder, LeafHeader};
 use pleach_core::page::{FileKind, Identity, PAGE_SIZE, Page};
@@ -8,14 +9,14 @@ use pleach_core::prefix::Prefix;
 
 const PAGES: u32 = 400;
 
-fn page(place: u32) -> Page {
+fn page(page_no: u32) -> Page {
     let mut page = [0; PAGE_SIZE];
     let header = LeafHeader {
-        identity: Identity { kind: FileKind::Leaf, page_no: place.into(), db_id: 1 },
+        identity: Identity { kind: FileKind::Leaf, page_no: page_no.into(), db_id: 1 },
         flush: 1,
         namespace: 0,
         prefix: Prefix::ROOT,
-        through: place.into(),
+        through: page_no.into(),
         levels: 0,
         count: 0,
     };
@@ -27,8 +28,8 @@ fn cache() -> Cache {
     Cache::new(PAGES as usize * (Cache::PAGE_COST + 120))
 }
 
-fn present(cache: &Cache, places: core::ops::Range<u32>) -> usize {
-    places.filter(|place| cache.get(*place, 0).is_some()).count()
+fn present(cache: &Cache, numbers: core::ops::Range<u32>) -> usize {
+    numbers.filter(|page_no| cache.get(PageNo::new(*page_no), 0).is_some()).count()
 }
 
 #[test]
@@ -36,17 +37,17 @@ fn pages_of_the_current_batch_outlast_any_number_of_others() {
     let cache = cache();
     cache.set_batch(1);
     let held = PAGES / 3;
-    for place in 0..held {
-        cache.insert(place, 0, &page(place), 1);
+    for page_no in 0..held {
+        cache.insert(PageNo::new(page_no), 0, &page(page_no), 1);
     }
-    for place in 1000..1000 + 10 * PAGES {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+    for page_no in 1000..1000 + 10 * PAGES {
+        cache.insert(PageNo::new(page_no), 0, &page(page_no), NO_BATCH);
     }
     assert_eq!(cache.stats().pinned, u64::from(held));
     cache.set_batch(2);
     assert_eq!(cache.stats().pinned, 0);
-    for place in 10_000..10_000 + 20 * PAGES {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+    for page_no in 10_000..10_000 + 20 * PAGES {
+        cache.insert(PageNo::new(page_no), 0, &page(page_no), NO_BATCH);
     }
     assert_eq!(present(&cache, 0..held), 0, "the next batch lets them go");
 }
@@ -55,8 +56,8 @@ fn pages_of_the_current_batch_outlast_any_number_of_others() {
 fn a_batch_holds_at_most_three_quarters_of_the_budget() {
     let cache = cache();
     cache.set_batch(1);
-    for place in 0..3 * PAGES {
-        cache.insert(place, 0, &page(place), 1);
+    for page_no in 0..3 * PAGES {
+        cache.insert(PageNo::new(page_no), 0, &page(page_no), 1);
     }
     let pinned = usize::try_from(cache.stats().pinned).unwrap() * Cache::PAGE_COST;
     let budget = PAGES as usize * (Cache::PAGE_COST + 120);
@@ -66,16 +67,16 @@ fn a_batch_holds_at_most_three_quarters_of_the_budget() {
 #[test]
 fn finding_a_page_for_a_batch_holds_it_too() {
     let cache = cache();
-    for place in 0..100 {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+    for page_no in 0..100 {
+        cache.insert(PageNo::new(page_no), 0, &page(page_no), NO_BATCH);
     }
     cache.set_batch(7);
-    for place in 0..100 {
-        assert!(cache.get_in(place, 0, 7).is_some());
-        assert!(cache.get_in(place, 0, 6).is_some());
+    for page_no in 0..100 {
+        assert!(cache.get_in(PageNo::new(page_no), 0, 7).is_some());
+        assert!(cache.get_in(PageNo::new(page_no), 0, 6).is_some());
     }
-    for place in 1000..1000 + 5 * PAGES {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+    for page_no in 1000..1000 + 5 * PAGES {
+        cache.insert(PageNo::new(page_no), 0, &page(page_no), NO_BATCH);
     }
     assert_eq!(present(&cache, 0..100), 100);
 }
@@ -85,14 +86,14 @@ fn a_scan_leaves_pages_in_use() {
     let cache = cache();
     let hot = PAGES / 2;
     for round in 0..4 {
-        for place in 0..hot {
-            if cache.get(place, 0).is_none() {
-                cache.insert(place, 0, &page(place), round);
+        for page_no in 0..hot {
+            if cache.get(PageNo::new(page_no), 0).is_none() {
+                cache.insert(PageNo::new(page_no), 0, &page(page_no), round);
             }
         }
     }
-    for place in 1000..1000 + 20 * PAGES {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+    for page_no in 1000..1000 + 20 * PAGES {
+        cache.insert(PageNo::new(page_no), 0, &page(page_no), NO_BATCH);
     }
     let left = present(&cache, 0..hot);
     assert!(left * 10 >= hot as usize * 9, "{left} of {hot} survived");
@@ -101,21 +102,21 @@ fn a_scan_leaves_pages_in_use() {
 #[test]
 fn a_reader_keeps_its_page() {
     let cache = cache();
-    let held = cache.insert(1, 0, &page(1), NO_BATCH);
-    for place in 1000..1000 + 5 * PAGES {
-        cache.insert(place, 0, &page(place), NO_BATCH);
+    let held = cache.insert(PageNo::new(1), 0, &page(1), NO_BATCH);
+    for page_no in 1000..1000 + 5 * PAGES {
+        cache.insert(PageNo::new(page_no), 0, &page(page_no), NO_BATCH);
     }
-    cache.remove(1);
-    assert!(cache.get(1, 0).is_none());
+    cache.remove(PageNo::new(1));
+    assert!(cache.get(PageNo::new(1), 0).is_none());
     assert_eq!(held.page(), &page(1));
 }
 
 #[test]
-fn a_place_used_anew_shows_only_its_new_page() {
+fn a_number_used_again_shows_only_its_new_page() {
     let cache = cache();
-    cache.insert(5, 1, &page(5), NO_BATCH);
-    cache.insert(5, 2, &page(6), NO_BATCH);
-    assert!(cache.get(5, 1).is_none());
-    assert_eq!(cache.get(5, 2).unwrap().page(), &page(6));
+    cache.insert(PageNo::new(5), 1, &page(5), NO_BATCH);
+    cache.insert(PageNo::new(5), 2, &page(6), NO_BATCH);
+    assert!(cache.get(PageNo::new(5), 1).is_none());
+    assert_eq!(cache.get(PageNo::new(5), 2).unwrap().page(), &page(6));
     assert_eq!(cache.stats().pages, 1);
 }

@@ -2,9 +2,9 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
-use pleach_beatree::Stored;
-use pleach_beatree::cuts::{Cut, Cuts};
-use pleach_beatree::region::{Applied, Region, RegionState, Relocation};
+use pleach_beatree::children::{ChildRef, ChildTable};
+use pleach_beatree::region::{Applied, PendingGrowth, Region, RegionState, Relocation};
+use pleach_beatree::{PageNo, Stored};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Key, Node};
 use proptest::prelude::*;
@@ -17,10 +17,14 @@ fn child(index: usize) -> Prefix {
 }
 
 fn region() -> Region {
-    let cuts: Vec<Cut> = (0..CHILDREN)
-        .map(|index| Cut { prefix: child(index), place: Some(index as u32), tag: 0 })
+    let cuts: Vec<ChildRef> = (0..CHILDREN)
+        .map(|index| ChildRef {
+            prefix: child(index),
+            page: Some(PageNo::new(index as u32)),
+            tag: 0,
+        })
         .collect();
-    Region::new(Cuts::new(Prefix::ROOT, &cuts), vec![[1; 32]; CHILDREN], [1; 32])
+    Region::bulk_loaded(ChildTable::new(Prefix::ROOT, &cuts), vec![[1; 32]; CHILDREN], [1; 32], 0)
 }
 
 fn key(draw: u16) -> Key {
@@ -35,7 +39,7 @@ fn key(draw: u16) -> Key {
 }
 
 /// Applies a commit; `nodes` says how many children it claims to change.
-fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> (isize, isize) {
+fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> PendingGrowth {
     let nodes: Vec<(u32, Node)> = (0..nodes).map(|at| (at as u32, [2; 32])).collect();
     let value = |key: &Key| match key[1] % 4 {
         0 => Stored::Absent,
@@ -44,7 +48,7 @@ fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> (i
     let mut changes = keys.iter().map(|key| (*key, value(key)));
     let mut applied = Applied {
         commit,
-        position: commit * 100,
+        log_position: commit * 100,
         changes: &mut changes,
         nodes: &nodes,
         own: [2; 32],
@@ -53,14 +57,19 @@ fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> (i
     state.apply(&mut applied, &mut Vec::new(), |_, _| {})
 }
 
-fn moved(state: &RegionState, index: usize) -> (Cut, Node) {
-    let cut = Cut { prefix: child(index), place: Some(1000 + index as u32), tag: 5 };
+fn moved(state: &RegionState, index: usize) -> (ChildRef, Node) {
+    let cut =
+        ChildRef { prefix: child(index), page: Some(PageNo::new(1000 + index as u32)), tag: 5 };
     (cut, *state.node(index).expect("in memory"))
 }
 
 fn look(state: &RegionState) -> Vec<(Key, Stored, u64)> {
-    let pending = state.pending.iter();
+    let pending = state.pending().iter();
     pending.map(|one| (one.key, one.stored.clone(), one.commit)).collect()
+}
+
+fn counts(state: &RegionState) -> Vec<u8> {
+    (0..CHILDREN).map(|child| state.commits_since_write(child)).collect()
 }
 
 proptest! {
@@ -79,7 +88,7 @@ proptest! {
             let all = apply(&mut many, number, &keys, CHILDREN);
             prop_assert_eq!(one, all);
             prop_assert_eq!(look(&few), look(&many));
-            prop_assert_eq!(&few.touches, &many.touches);
+            prop_assert_eq!(counts(&few), counts(&many));
             for key in &keys {
                 prop_assert!(few.pending_of(key).is_some_and(|own| own.commit == number));
             }
@@ -103,15 +112,15 @@ proptest! {
         }
         prop_assert_eq!(one, all);
         prop_assert_eq!(look(&few), look(&many));
-        prop_assert_eq!(&few.touches, &many.touches);
+        prop_assert_eq!(counts(&few), counts(&many));
         for index in 0..CHILDREN {
-            prop_assert_eq!(few.cuts.cut(index), many.cuts.cut(index));
-            let range = few.pending_range(&child(index));
-            prop_assert!(few.pending[range].iter().all(|one| child(index).covers(&one.key)));
+            prop_assert_eq!(few.children().get(index), many.children().get(index));
+            let below = few.pending_below(&child(index));
+            prop_assert!(below.iter().all(|one| child(index).covers(&one.key)));
         }
-        for (position, one) in few.pending.iter().enumerate() {
-            let place = ranges.contains(&few.cuts.find(&one.key));
-            prop_assert!(!place || one.commit > through, "entry {position} should have gone");
+        for (position, one) in few.pending().iter().enumerate() {
+            let page_no = ranges.contains(&few.children().find(&one.key));
+            prop_assert!(!page_no || one.commit > through, "entry {position} should have gone");
         }
     }
 }

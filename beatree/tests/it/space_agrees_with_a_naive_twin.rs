@@ -2,9 +2,14 @@
 //! are never handed out, fresh pages come first, holes as the sweep says, runs are maximal and sorted,
 //! the file grows when and as far as the rule says, and all counters agree.
 
-use pleach_beatree::space::{Geometry, Growth, NeedGrowth, Run, Space, SpaceError};
+use pleach_beatree::PageNo;
+use pleach_beatree::space::{FileGeometry, Growth, NeedGrowth, PageRun, Space, SpaceError};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
+
+fn page(number: usize) -> PageNo {
+    PageNo::new(u32::try_from(number).unwrap())
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -14,7 +19,7 @@ enum State {
 }
 
 struct Twin {
-    geometry: Geometry,
+    geometry: FileGeometry,
     space: Space,
     pages: Vec<State>,
     frontier: usize,
@@ -25,7 +30,7 @@ struct Twin {
 }
 
 impl Twin {
-    fn new(geometry: Geometry, seed: u64) -> Self {
+    fn new(geometry: FileGeometry, seed: u64) -> Self {
         Self {
             geometry,
             space: Space::new(geometry),
@@ -73,17 +78,17 @@ impl Twin {
         let expected = self.choose(count);
         self.space.allocate(wanted, growth, &mut runs).unwrap();
         self.take(&runs, count);
-        let places: Vec<_> = runs.iter().flat_map(|run| run.start..run.end()).collect();
-        assert_eq!(places, expected);
+        let numbers: Vec<_> = runs.iter().flat_map(PageRun::pages).collect();
+        assert_eq!(numbers, expected);
     }
 
-    /// The places that an allocation of `count` pages is to give, page by page.
-    fn choose(&mut self, count: usize) -> Vec<u32> {
+    /// The pages that an allocation of `count` pages is to give, one by one.
+    fn choose(&mut self, count: usize) -> Vec<PageNo> {
         let size = self.geometry.segment_pages as usize;
-        let mut places: Vec<usize> = (self.frontier..self.pages.len()).take(count).collect();
+        let mut numbers: Vec<usize> = (self.frontier..self.pages.len()).take(count).collect();
         let mut pages = self.pages.clone();
-        for place in &places {
-            pages[*place] = State::Used;
+        for page_no in &numbers {
+            pages[*page_no] = State::Used;
         }
         let segments = pages.len() / size;
         let free_in = |pages: &[State], segment: usize| {
@@ -93,17 +98,17 @@ impl Twin {
         let free = (0..segments).map(|segment| free_in(&pages, segment)).sum::<usize>();
         let mut least = (free * 75).checked_div(100 * segments).unwrap_or(0).max(1);
         let mut looked = 0;
-        while places.len() < count {
+        while numbers.len() < count {
             if free_in(&pages, self.sweep) >= least {
                 let segment = self.sweep * size..(self.sweep + 1) * size;
-                let holes = segment.filter(|place| pages[*place] == State::Free);
-                let taken: Vec<_> = holes.take(count - places.len()).collect();
-                for place in &taken {
-                    pages[*place] = State::Used;
+                let holes = segment.filter(|page_no| pages[*page_no] == State::Free);
+                let taken: Vec<_> = holes.take(count - numbers.len()).collect();
+                for page_no in &taken {
+                    pages[*page_no] = State::Used;
                 }
-                places.extend(taken);
+                numbers.extend(taken);
             }
-            if places.len() < count {
+            if numbers.len() < count {
                 self.sweep = (self.sweep + 1) % segments;
                 looked += 1;
                 if looked == segments {
@@ -111,37 +116,41 @@ impl Twin {
                 }
             }
         }
-        places.sort_unstable();
-        places.into_iter().map(|place| u32::try_from(place).unwrap()).collect()
+        numbers.sort_unstable();
+        numbers.into_iter().map(page).collect()
     }
 
-    fn take(&mut self, runs: &[Run], count: usize) {
+    fn take(&mut self, runs: &[PageRun], count: usize) {
         assert_eq!(runs.iter().map(|run| run.len as usize).sum::<usize>(), count);
         assert!(runs.iter().all(|run| run.len > 0));
-        assert!(runs.windows(2).all(|pair| pair[0].end() < pair[1].start), "sorted and merged");
-        for place in runs.iter().flat_map(|run| run.start..run.end()) {
-            let state = &mut self.pages[place as usize];
-            assert_eq!(*state, State::Free, "page {place} was handed out twice");
+        assert!(
+            runs.windows(2).all(|pair| pair[0].end() < pair[1].start.get()),
+            "sorted and merged"
+        );
+        for page_no in runs.iter().flat_map(PageRun::pages) {
+            let page_no = page_no.get() as usize;
+            let state = &mut self.pages[page_no];
+            assert_eq!(*state, State::Free, "page {page_no} was handed out twice");
             *state = State::Used;
-            self.frontier = self.frontier.max(place as usize + 1);
+            self.frontier = self.frontier.max(page_no + 1);
         }
     }
 
     fn retire(&mut self) {
         self.stamp += u64::from(self.random.next_u32() % 2);
         let count = self.below(40);
-        let mut places = Vec::new();
+        let mut numbers = Vec::new();
         for _ in 0..count {
-            let place = self.below(self.pages.len());
-            if self.pages.get(place) == Some(&State::Used) {
-                self.pages[place] = State::Pending(self.stamp);
-                places.push(u32::try_from(place).unwrap());
+            let page_no = self.below(self.pages.len());
+            if self.pages.get(page_no) == Some(&State::Used) {
+                self.pages[page_no] = State::Pending(self.stamp);
+                numbers.push(page(page_no));
             }
         }
-        self.space.retire(&places, self.stamp).unwrap();
-        if let Some(place) = places.first().copied() {
-            let again = self.space.retire(&[place], self.stamp);
-            assert_eq!(again, Err(SpaceError::AlreadyRetired { place: place.into() }));
+        self.space.retire(&numbers, self.stamp).unwrap();
+        if let Some(page_no) = numbers.first().copied() {
+            let again = self.space.retire(&[page_no], self.stamp);
+            assert_eq!(again, Err(SpaceError::AlreadyRetired { page: page_no.into() }));
         }
     }
 
@@ -159,31 +168,31 @@ impl Twin {
     }
 
     fn mark(&mut self) {
-        let place = self.below(self.pages.len() + 2);
-        let number = u32::try_from(place).unwrap();
-        let (used, freed) = match self.pages.get(place).copied() {
+        let page_no = self.below(self.pages.len() + 2);
+        let number = page(page_no);
+        let (used, freed) = match self.pages.get(page_no).copied() {
             None => {
                 let pages = self.pages.len() as u64;
-                let outside = SpaceError::OutsideFile { place: number.into(), pages };
+                let outside = SpaceError::OutsideFile { page: number.into(), pages };
                 (Err(outside), Err(outside))
             }
-            Some(State::Free) => (Ok(()), Err(SpaceError::NotUsed { place: number.into() })),
-            Some(State::Used) => (Err(SpaceError::AlreadyUsed { place: number.into() }), Ok(())),
+            Some(State::Free) => (Ok(()), Err(SpaceError::NotUsed { page: number.into() })),
+            Some(State::Used) => (Err(SpaceError::AlreadyUsed { page: number.into() }), Ok(())),
             Some(State::Pending(_)) => (
-                Err(SpaceError::AlreadyUsed { place: number.into() }),
-                Err(SpaceError::AlreadyRetired { place: number.into() }),
+                Err(SpaceError::AlreadyUsed { page: number.into() }),
+                Err(SpaceError::AlreadyRetired { page: number.into() }),
             ),
         };
         if self.below(2) == 0 {
             assert_eq!(self.space.mark_used(number), used);
             if used.is_ok() {
-                self.pages[place] = State::Used;
-                self.frontier = self.frontier.max(place + 1);
+                self.pages[page_no] = State::Used;
+                self.frontier = self.frontier.max(page_no + 1);
             }
         } else {
             assert_eq!(self.space.mark_free(number), freed);
             if freed.is_ok() {
-                self.pages[place] = State::Free;
+                self.pages[page_no] = State::Free;
             }
         }
     }
@@ -196,9 +205,9 @@ impl Twin {
         assert_eq!(stats.pending as usize, pending);
         assert_eq!(stats.fresh as usize, self.pages.len() - self.frontier);
         assert_eq!((stats.holes + stats.fresh) as usize, self.count(|s| s == State::Free));
-        for (place, state) in self.pages.iter().enumerate() {
-            let place = u32::try_from(place).unwrap();
-            assert_eq!(self.space.is_used(place), *state != State::Free);
+        for (page_no, state) in self.pages.iter().enumerate() {
+            let page_no = page(page_no);
+            assert_eq!(self.space.is_used(page_no), *state != State::Free);
         }
     }
 
@@ -209,14 +218,13 @@ impl Twin {
                 *state = State::Free;
             }
         }
-        let used = |(place, state): (usize, &State)| {
-            (*state == State::Used).then(|| u32::try_from(place).unwrap())
-        };
-        let places: Vec<_> = self.pages.iter().enumerate().rev().filter_map(used).collect();
+        let used =
+            |(page_no, state): (usize, &State)| (*state == State::Used).then(|| page(page_no));
+        let numbers: Vec<_> = self.pages.iter().enumerate().rev().filter_map(used).collect();
         self.sweep = 0;
-        self.frontier = places.first().map_or(0, |last| *last as usize + 1);
+        self.frontier = numbers.first().map_or(0, |last| last.get() as usize + 1);
         let segments = self.space.stats().segments;
-        self.space = Space::from_used(self.geometry, segments, places).unwrap();
+        self.space = Space::from_used(self.geometry, segments, numbers).unwrap();
     }
 }
 
@@ -226,7 +234,7 @@ fn random_operations_on_small_files() {
         std::env::var("PLEACH_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(6);
     for seed in 0..cases {
         for (segment_pages, size_percent) in [(16, 150), (16, 100), (7, 125), (64, 200), (1, 150)] {
-            let mut twin = Twin::new(Geometry { segment_pages, size_percent }, seed);
+            let mut twin = Twin::new(FileGeometry { segment_pages, size_percent }, seed);
             for _ in 0..400 {
                 match twin.below(20) {
                     0..=6 => {
@@ -249,14 +257,14 @@ fn random_operations_on_small_files() {
 
 #[test]
 fn a_fresh_file_is_written_from_front_to_back() {
-    let mut space = Space::new(Geometry::TINY);
+    let mut space = Space::new(FileGeometry::TINY);
     let mut runs = Vec::new();
     let mut next = 0;
     for count in [1, 15, 1, 40, 16, 3] {
         while let Err(NeedGrowth { segments }) = space.allocate(count, Growth::Allowed, &mut runs) {
             space.grown(segments).unwrap();
         }
-        assert_eq!(runs, [Run { start: next, len: count }]);
+        assert_eq!(runs, [PageRun { start: PageNo::new(next), len: count }]);
         next += count;
     }
     assert_eq!(space.frontier(), next);
@@ -264,11 +272,11 @@ fn a_fresh_file_is_written_from_front_to_back() {
 
 #[test]
 fn a_wrong_index_is_an_error() {
-    let geometry = Geometry::TINY;
-    let twice = Space::from_used(geometry, 1, [3, 4, 3]);
-    assert_eq!(twice.err(), Some(SpaceError::AlreadyUsed { place: 3 }));
-    let outside = Space::from_used(geometry, 1, [16]);
-    assert_eq!(outside.err(), Some(SpaceError::OutsideFile { place: 16, pages: 16 }));
+    let geometry = FileGeometry::TINY;
+    let twice = Space::from_used(geometry, 1, [3, 4, 3].map(PageNo::new));
+    assert_eq!(twice.err(), Some(SpaceError::AlreadyUsed { page: 3 }));
+    let outside = Space::from_used(geometry, 1, [PageNo::new(16)]);
+    assert_eq!(outside.err(), Some(SpaceError::OutsideFile { page: 16, pages: 16 }));
     let long = Space::from_used(geometry, u32::MAX, []);
     assert!(matches!(long.err(), Some(SpaceError::TooLong { .. })));
 }

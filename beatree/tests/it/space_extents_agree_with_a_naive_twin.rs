@@ -1,7 +1,7 @@
 //! The allocator of the overflow file against a list of page states, with its free map written and
 //! read back; every damaged free map is refused or means what it says.
 
-use pleach_beatree::space::{Extents, Geometry, Growth, MAX_RUNS, NeedGrowth, SpaceError};
+use pleach_beatree::space::{Extents, FileGeometry, Growth, MAX_RUNS, NeedGrowth, SpaceError};
 use pleach_core::page::overflow::Run;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -29,9 +29,9 @@ impl Twin {
 
     fn mark(&mut self, runs: &[Run], from: impl Fn(State) -> bool, to: State) {
         for run in runs {
-            for place in run.start..run.start + u64::from(run.pages) {
-                let state = &mut self.pages[usize::try_from(place).unwrap()];
-                assert!(from(*state), "page {place} is {state:?}");
+            for page_no in run.start..run.start + u64::from(run.pages) {
+                let state = &mut self.pages[usize::try_from(page_no).unwrap()];
+                assert!(from(*state), "page {page_no} is {state:?}");
                 *state = to;
             }
         }
@@ -47,7 +47,7 @@ impl Twin {
             assert!(segments > 0 && grown < 2, "growth is asked for once, as much as it takes");
             grown += 1;
             self.extents.grown(segments).unwrap();
-            let more = segments * Geometry::TINY.segment_pages;
+            let more = segments * FileGeometry::TINY.segment_pages;
             self.pages.resize(self.pages.len() + more as usize, State::Free);
         }
         assert!((1..=MAX_RUNS).contains(&runs.len()));
@@ -67,7 +67,7 @@ impl Twin {
         self.stamp += u64::from(self.random.next_u32() % 2);
         self.extents.retire(&value, self.stamp).unwrap();
         let again = self.extents.retire(&value, self.stamp);
-        assert_eq!(again, Err(SpaceError::AlreadyRetired { place: value[0].start }));
+        assert_eq!(again, Err(SpaceError::AlreadyRetired { page: value[0].start }));
         self.mark(&value, |state| state == State::Used, State::Pending(self.stamp));
     }
 
@@ -90,11 +90,11 @@ impl Twin {
 
     fn free_runs(pages: &[State]) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        for (place, _) in pages.iter().enumerate().filter(|(_, state)| **state == State::Free) {
-            let place = place as u64;
+        for (page_no, _) in pages.iter().enumerate().filter(|(_, state)| **state == State::Free) {
+            let page_no = page_no as u64;
             match runs.last_mut() {
-                Some((start, len)) if *start + *len == place => *len += 1,
-                _ => runs.push((place, 1)),
+                Some((start, len)) if *start + *len == page_no => *len += 1,
+                _ => runs.push((page_no, 1)),
             }
         }
         runs
@@ -112,7 +112,7 @@ impl Twin {
         let through = self.stamp.saturating_sub(self.below(3) as u64);
         let mut bytes = Vec::new();
         self.extents.encode(through, &mut bytes);
-        let stored = Extents::parse(Geometry::TINY, &bytes).unwrap();
+        let stored = Extents::parse(FileGeometry::TINY, &bytes).unwrap();
         let mut later = self.pages.clone();
         Self::free_through(&mut later, through);
         assert_eq!(stored.free_runs().collect::<Vec<_>>(), Self::free_runs(&later));
@@ -125,7 +125,7 @@ fn random_values_come_and_go() {
         std::env::var("PLEACH_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(8);
     for seed in 0..cases {
         let mut twin = Twin {
-            extents: Extents::new(Geometry::TINY),
+            extents: Extents::new(FileGeometry::TINY),
             pages: Vec::new(),
             values: Vec::new(),
             stamp: 0,
@@ -144,13 +144,13 @@ fn random_values_come_and_go() {
 
 #[test]
 fn recovery_marks_runs_and_refuses_contradictions() {
-    let mut extents = Extents::new(Geometry::TINY);
+    let mut extents = Extents::new(FileGeometry::TINY);
     extents.grown(2).unwrap();
     let run = |start, pages| Run { start, pages };
     extents.mark_used(run(3, 5)).unwrap();
-    assert_eq!(extents.mark_used(run(7, 2)), Err(SpaceError::AlreadyUsed { place: 7 }));
-    assert_eq!(extents.mark_free(run(2, 2)), Err(SpaceError::NotUsed { place: 2 }));
-    let outside = Err(SpaceError::OutsideFile { place: 30, pages: 32 });
+    assert_eq!(extents.mark_used(run(7, 2)), Err(SpaceError::AlreadyUsed { page: 7 }));
+    assert_eq!(extents.mark_free(run(2, 2)), Err(SpaceError::NotUsed { page: 2 }));
+    let outside = Err(SpaceError::OutsideFile { page: 30, pages: 32 });
     assert_eq!(extents.mark_used(run(30, 3)), outside);
     assert!(extents.mark_used(run(u64::MAX, 3)).is_err());
     extents.mark_free(run(4, 2)).unwrap();
@@ -159,7 +159,7 @@ fn recovery_marks_runs_and_refuses_contradictions() {
 
 #[test]
 fn a_value_never_needs_more_runs_than_a_cell_holds() {
-    let mut extents = Extents::new(Geometry::TINY);
+    let mut extents = Extents::new(FileGeometry::TINY);
     extents.grown(8).unwrap();
     // Every other page is in use: 64 free runs of one page.
     for start in (0..128).step_by(2) {
@@ -176,7 +176,7 @@ fn a_value_never_needs_more_runs_than_a_cell_holds() {
 
 #[test]
 fn a_damaged_free_map_is_refused_or_canonical() {
-    let mut extents = Extents::new(Geometry::TINY);
+    let mut extents = Extents::new(FileGeometry::TINY);
     extents.grown(4).unwrap();
     for start in [1, 5, 20, 63] {
         extents.mark_used(Run { start, pages: 1 }).unwrap();
@@ -184,7 +184,7 @@ fn a_damaged_free_map_is_refused_or_canonical() {
     let mut bytes = Vec::new();
     extents.encode(0, &mut bytes);
     for len in 0..bytes.len() {
-        assert!(Extents::parse(Geometry::TINY, &bytes[..len]).is_err());
+        assert!(Extents::parse(FileGeometry::TINY, &bytes[..len]).is_err());
     }
     let mut random = ChaCha8Rng::seed_from_u64(1);
     for _ in 0..20_000 {
@@ -193,7 +193,7 @@ fn a_damaged_free_map_is_refused_or_canonical() {
             let at = usize::try_from(random.next_u32()).unwrap() % mutant.len();
             mutant[at] ^= 1 << (random.next_u32() % 8);
         }
-        if let Ok(parsed) = Extents::parse(Geometry::TINY, &mutant) {
+        if let Ok(parsed) = Extents::parse(FileGeometry::TINY, &mutant) {
             let mut again = Vec::new();
             parsed.encode(0, &mut again);
             assert_eq!(again, mutant);

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page};
-use pleach_beatree::leaf_fold::{Patch, Standing, Touch, capture_levels, fold_leaf, fold_tile};
-use pleach_beatree::treelet::{Excerpt, LEVELS, Treelet};
+use pleach_beatree::leaf_fold::{
+    KeyAccess, PageState, PendingChange, capture_levels, fold_leaf, fold_path_block,
+};
+use pleach_beatree::treelet::{LEVELS, PartialTreelet, Treelet};
 use pleach_beatree::{Stored, Value};
 use pleach_core::fold::tiles::Tiles;
 use pleach_core::fold::{Folder, Shape, Sink, heap_below, heap_index};
@@ -27,7 +29,7 @@ fn below(rng: &mut ChaCha8Rng, bound: u32) -> u32 {
     rng.next_u32() % bound
 }
 
-/// A key below `at`; few bits behind it differ when `narrow`, so that subtries fill and empty.
+/// A key below `at`; few bits after it differ when `narrow`, so that subtries fill and empty.
 fn key(at: &Prefix, narrow: bool, rng: &mut ChaCha8Rng) -> Key {
     let mut key = [0; 32];
     if narrow {
@@ -83,26 +85,26 @@ fn check(treelet: &Treelet, trie: &Naive, at: &Prefix, level: u8, bits: u8) {
 }
 
 /// The part of a treelet for a key: nothing but what the treelet has, and all of it around the key.
-fn excerpt(treelet: &Treelet, at: &Prefix, key: &Key) -> Excerpt {
+fn partial(treelet: &Treelet, at: &Prefix, key: &Key) -> PartialTreelet {
     let group = (0..LEVELS).fold(0, |group, level| {
         let depth = at.len() + u16::from(level);
         group << 1 | u8::from(depth < 256 && pleach_core::prefix::bit(key, depth))
     });
-    let mut excerpt = Excerpt::empty();
-    excerpt.set(&Treelet::empty(), 0);
-    excerpt.set(treelet, group);
+    let mut partial = PartialTreelet::empty();
+    partial.set(&Treelet::empty(), 0);
+    partial.set(treelet, group);
     for level in 0..=LEVELS {
         let own = group >> (LEVELS - level);
         for bits in 0..1 << level {
             let index = heap_index(level, bits);
-            let got = excerpt.known().node(index);
+            let got = partial.known().node(index);
             assert!(got.is_none() || got == treelet.node(index));
             if bits == own || bits == own ^ 1 {
                 assert_eq!(got, treelet.node(index), "level {level}, bits {bits:b}");
             }
         }
     }
-    excerpt
+    partial
 }
 
 /// What a fold has emitted.
@@ -131,12 +133,12 @@ impl Sink for Emitted {
 /// which accesses are the first of their terminals. The number of items says what it cost.
 type Tiled = (Node, Vec<(u8, Node)>, Emitted, Vec<bool>, usize);
 
-fn tiled(page: &Standing<'_>, touches: &[Touch]) -> Option<Tiled> {
+fn tiled(page: &PageState<'_>, touches: &[KeyAccess]) -> Option<Tiled> {
     let (mut folder, mut tiles) = (Folder::<Blake3>::new(), Tiles::<Blake3>::default());
     let mut seen = Vec::new();
     // Two of them: what one leaves must not show in the other.
-    fold_tile(&mut folder, &mut tiles, page, touches, &mut seen)?;
-    let tile = fold_tile(&mut folder, &mut tiles, page, touches, &mut seen)?;
+    fold_path_block(&mut folder, &mut tiles, page, touches, &mut seen)?;
+    let tile = fold_path_block(&mut folder, &mut tiles, page, touches, &mut seen)?;
     assert_eq!(seen.len(), 2 * touches.len());
     folder.run();
     tiles.run(&folder);
@@ -152,7 +154,7 @@ fn tiled(page: &Standing<'_>, touches: &[Touch]) -> Option<Tiled> {
     Some((*tiles.node(tile), captured, emitted, firsts, folder.len() / 2))
 }
 
-fn touches(at: &Prefix, narrow: bool, state: &State, rng: &mut ChaCha8Rng) -> Vec<Touch> {
+fn touches(at: &Prefix, narrow: bool, state: &State, rng: &mut ChaCha8Rng) -> Vec<KeyAccess> {
     let mut touches = BTreeMap::new();
     for _ in 0..=below(rng, 5) {
         let own = state.keys().nth(below(rng, 64) as usize);
@@ -163,22 +165,22 @@ fn touches(at: &Prefix, narrow: bool, state: &State, rng: &mut ChaCha8Rng) -> Ve
             1 | 2 => Some(Stored::Absent),
             _ => Some(Stored::Inline(Value::from(&rng.next_u64().to_le_bytes()))),
         };
-        touches.insert(key, Touch { key, reads: true, writes });
+        touches.insert(key, KeyAccess { key, reads: true, writes });
     }
     touches.into_values().collect()
 }
 
-/// Folds the same page with an excerpt: what does not know as much says the same. Gives a treelet
+/// Folds the same page with an partial: what does not know as much says the same. Gives a treelet
 /// that began with it.
 fn by_excerpt(
-    excerpt: &Excerpt,
-    input: &Standing<'_>,
-    touches: &[Touch],
+    partial: &PartialTreelet,
+    input: &PageState<'_>,
+    touches: &[KeyAccess],
     tiled: Option<&Tiled>,
     node: &Node,
     commit: u64,
 ) -> Option<Treelet> {
-    let input = Standing { treelet: Some(excerpt.known()), ..*input };
+    let input = PageState { treelet: Some(partial.known()), ..*input };
     let capture = capture_levels(input.at);
     let mut folder = Folder::<Blake3>::new();
     folder.begin_capturing(input.at.len(), capture);
@@ -192,14 +194,14 @@ fn by_excerpt(
     let (own, tiled) = (own?, tiled?);
     assert_eq!((own.0, &own.2, &own.3), (tiled.0, &tiled.2, &tiled.3), "commit {commit}");
     let mut begun = Treelet::empty();
-    begun.begin_with(excerpt);
+    begun.begin_with(partial);
     begun.advance(commit - 1, commit, &own.0, own.1.iter().copied());
     Some(begun)
 }
 
 #[test]
 fn a_treelet_follows_its_page() {
-    let (mut known, mut tiles, mut items, mut whole_items, mut excerpts) = (0u64, 0, 0, 0, 0);
+    let (mut known, mut tiles, mut items, mut whole_items, mut partials) = (0u64, 0, 0, 0, 0);
     for case in 0..cases(400) {
         let mut rng = ChaCha8Rng::seed_from_u64(case);
         let depth = [0, 3, 8, 17, 250, 251, 252, 254][below(&mut rng, 8) as usize];
@@ -213,22 +215,22 @@ fn a_treelet_follows_its_page() {
         }
         let page = page_of(&at, &state);
         let view = LeafView::trusted(&page);
-        let mut patches: BTreeMap<Key, Stored> = BTreeMap::new();
+        let mut pending: BTreeMap<Key, Stored> = BTreeMap::new();
         let mut treelet = Treelet::empty();
         let mut folder = Folder::<Blake3>::new();
         for commit in 1..30 {
             let touches = touches(&at, narrow, &state, &mut rng);
-            let standing: Vec<Patch> =
-                patches.iter().map(|(key, stored)| (*key, stored.clone())).collect();
+            let standing: Vec<PendingChange> =
+                pending.iter().map(|(key, stored)| (*key, stored.clone())).collect();
             let capture = capture_levels(&at);
             // Now and then a page is folded without its treelet.
             let stands = treelet.as_of() == commit - 1 && below(&mut rng, 8) > 0;
             folder.clear();
             folder.begin_capturing(at.len(), capture);
-            let input = Standing {
+            let input = PageState {
                 at: &at,
                 leaf: Some(&view),
-                patches: &standing,
+                pending: &standing,
                 treelet: stands.then(|| treelet.known()),
             };
             fold_leaf(&mut folder, &input, capture, &touches, &mut Vec::new());
@@ -247,9 +249,9 @@ fn a_treelet_follows_its_page() {
                     (tiles + 1, items + count, whole_items + folder.len());
             }
             let begun = touches.first().filter(|_| stands).and_then(|touch| {
-                excerpts += 1;
-                let excerpt = excerpt(&treelet, &at, &touch.key);
-                by_excerpt(&excerpt, &input, &touches, tiled.as_ref(), &folder.node(fold), commit)
+                partials += 1;
+                let partial = partial(&treelet, &at, &touch.key);
+                by_excerpt(&partial, &input, &touches, tiled.as_ref(), &folder.node(fold), commit)
             });
             for touch in touches {
                 let Some(stored) = touch.writes else { continue };
@@ -257,7 +259,7 @@ fn a_treelet_follows_its_page() {
                     Stored::Inline(value) => drop(state.insert(touch.key, value.to_vec())),
                     _ => drop(state.remove(&touch.key)),
                 }
-                patches.insert(touch.key, stored);
+                pending.insert(touch.key, stored);
             }
             let trie = naive(&state);
             let own = folder.node(fold);
@@ -274,7 +276,7 @@ fn a_treelet_follows_its_page() {
                 Some((_, captured, ..)) if below(&mut rng, 4) > 0 => captured,
                 _ => whole(),
             };
-            // One that stands elsewhere forgets.
+            // One as of another commit forgets.
             let before = if stands { commit - 1 } else { u64::MAX - 1 };
             treelet.advance(before, commit, &own, captured.into_iter());
             check(&treelet, &trie, &at, 0, 0);
@@ -288,7 +290,7 @@ fn a_treelet_follows_its_page() {
         }
     }
     assert!(known > 1000, "the flush finds nodes: {known}");
-    assert!(excerpts > 1000, "excerpts: {excerpts}");
+    assert!(partials > 1000, "partials: {partials}");
     assert!(tiles > 1000, "most folds are tiles: {tiles}");
     assert!(items * 3 < whole_items * 2, "tiles take fewer items: {items} of {whole_items}");
 }

@@ -42,7 +42,7 @@ fn resident(db: &SimDb) -> (usize, usize) {
     let top = db.state().index.load_full();
     let here = |region: &&_| {
         let region: &pleach_beatree::Region = region;
-        matches!(region.read().nodes, Nodes::Resident(_))
+        matches!(region.read().nodes(), Nodes::Resident(_))
     };
     (top.regions().len(), top.regions().iter().map(|region| &**region).filter(here).count())
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_beatree::Region;
-use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::region::{NodePage, Nodes};
 use pleach_beatree::space::{self, Extents};
 use pleach_core::page::branch::Entry;
 use pleach_core::page::stream::StreamId;
@@ -54,7 +54,7 @@ pub(super) struct Work<D: Device> {
     /// Highest log position in the image.
     position: u64,
     /// Nodes that were read for a copy of their region, and where: they do not enter memory for it.
-    read: Option<NodePlace>,
+    read: Option<NodePage>,
     nodes: Vec<Node>,
 }
 
@@ -175,25 +175,25 @@ fn copy_region<D: Device, R: Runtime>(
     db: &State<D, R>,
     work: &mut Work<D>,
     key: &Key,
-) -> Result<Option<(Arc<Region>, NodePlace)>> {
+) -> Result<Option<(Arc<Region>, NodePage)>> {
     db.index.in_region(key, |region, state| {
-        let nodes = match &state.nodes {
+        let nodes = match state.nodes() {
             Nodes::Resident(nodes) => nodes,
             // A place names a page with exactly the region's nodes.
             Nodes::Paged(at) if work.read == Some(*at) => &work.nodes,
             Nodes::Paged(at) => return Ok(Some((Arc::clone(region), *at))),
         };
-        let entries = state.cuts.iter().zip(nodes).map(|(cut, node)| Entry {
+        let entries = state.children().iter().zip(nodes).map(|(cut, node)| Entry {
             depth: cut.prefix.len(),
-            place: cut.place.map(u64::from),
+            place: cut.page.map(u64::from),
             tag: cut.tag,
             node: *node,
         });
-        let (page, tag) = work.writer.branch(region.prefix(), 1, state.position, entries)?;
-        work.written.push(Written { prefix: *region.prefix(), page, tag, node: state.own });
+        let (page, tag) = work.writer.branch(region.prefix(), 1, state.log_position(), entries)?;
+        work.written.push(Written { prefix: *region.prefix(), page, tag, node: *state.own() });
         pending::encode(&mut work.pending, region.prefix(), state);
-        work.positions.push(state.position);
-        work.position = work.position.max(state.position);
+        work.positions.push(state.log_position());
+        work.position = work.position.max(state.log_position());
         work.next = region.prefix().next().map(|next| *next.first_key());
         Ok(None)
     })
@@ -203,7 +203,7 @@ fn copy_region<D: Device, R: Runtime>(
 pub(crate) fn first_image<D: Device>(
     device: &D,
     database: u64,
-    geometry: space::Geometry,
+    geometry: space::FileGeometry,
 ) -> Result<ImagePlace> {
     let file = ImageFile::A;
     let mut writer = ImageWriter::start(device, file, database, 0)?;
@@ -316,7 +316,7 @@ pub(super) fn finish<D: Device, R: Runtime>(
     })?;
     enters("recycling the log");
     for (region, position) in written.iter().zip(&work.positions) {
-        let place = NodePlace { file: node_file(work.file), page: region.page, tag: region.tag };
+        let place = NodePage { file: node_file(work.file), page: region.page, tag: region.tag };
         db.nodes.checkpointed(region.prefix.first_key(), *position, place);
     }
     reserve_images(db, u64::from(image.pages));

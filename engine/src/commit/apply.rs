@@ -48,7 +48,7 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                 let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
                 let mut applied = Applied {
                     commit: number,
-                    position,
+                    log_position: position,
                     changes: &mut states,
                     nodes: &nodes,
                     own: outcome.node,
@@ -58,14 +58,13 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                         .map(|before| (before, &chunk.inner[outcome.treelet.clone()])),
                 };
                 let mut state = outcome.region.write();
-                let (more_bytes, more_entries) =
-                    state.apply(&mut applied, &mut scratch, |prefix, touches| {
-                        if policy.is_due(&prefix, touches) {
-                            own_due.push(prefix);
-                        }
-                    });
-                bytes += more_bytes;
-                entries += more_entries;
+                let growth = state.apply(&mut applied, &mut scratch, |prefix, commits| {
+                    if policy.is_due(&prefix, commits) {
+                        own_due.push(prefix);
+                    }
+                });
+                bytes += growth.bytes;
+                entries += growth.entries;
                 drop(state);
                 advance_treelets(db, number, pages, &chunk.treelets);
             }
@@ -98,10 +97,10 @@ fn advance_treelets<D: Device, R: Runtime>(
     let ahead = |at: usize| pages.get(at).and_then(|node| Some((node, &node.page.as_ref()?.1)));
     for (at, node) in pages.iter().enumerate() {
         if let Some((_, page)) = ahead(at + 2 * PAGES_AHEAD) {
-            page.prefetch_head();
+            page.cpu_prefetch_head();
         }
         if let Some((node, page)) = ahead(at + PAGES_AHEAD) {
-            page.prefetch_nodes(treelets[node.treelet.clone()].iter().map(|(index, _)| *index));
+            page.cpu_prefetch_nodes(treelets[node.treelet.clone()].iter().map(|(index, _)| *index));
         }
         let Some((place, page)) = &node.page else { continue };
         let nodes = || treelets[node.treelet.clone()].iter().copied();

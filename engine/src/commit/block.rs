@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pleach_beatree::leaf_fold::Touch;
+use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::{Blake3, Hasher, Node, Prefix};
 use pleach_io::os::OsDevice;
 use pleach_io::threads::Threads;
@@ -311,7 +311,7 @@ impl<H: Hasher, D: Device, R: Runtime> Merge<'_, H, D, R> {
         if tip != base {
             return Err(Error::StaleParent { base, tip });
         }
-        let touches: Vec<Touch> = merged(newest, self.chain);
+        let touches: Vec<KeyAccess> = merged(newest, self.chain);
         let view = db.commits.view(base, Arc::default());
         // One fold over the pages as they are cut now; its root must be the one promised.
         let mut finished = finish(db, &engine.finisher, &view, self.prev_root, &touches, false)?;
@@ -330,7 +330,7 @@ impl<H: Hasher, D: Device, R: Runtime> Merge<'_, H, D, R> {
 fn merged<'a, H: Hasher, D: Device, R: Runtime>(
     newest: impl Iterator<Item = &'a Changed>,
     chain: &[Overlay<H, D, R>],
-) -> Vec<Touch> {
+) -> Vec<KeyAccess> {
     let mut all: Vec<(usize, &Changed)> = newest.map(|changed| (0, changed)).collect();
     for (age, overlay) in (1..).zip(chain) {
         all.extend(overlay.0.changes.iter().map(|changed| (age, changed)));
@@ -338,7 +338,7 @@ fn merged<'a, H: Hasher, D: Device, R: Runtime>(
     all.sort_unstable_by(|a, b| a.1.key.cmp(&b.1.key).then(a.0.cmp(&b.0)));
     all.dedup_by_key(|(_, changed)| changed.key);
     all.into_iter()
-        .map(|(_, changed)| Touch {
+        .map(|(_, changed)| KeyAccess {
             key: changed.key,
             reads: false,
             writes: Some(changed.new.clone()),

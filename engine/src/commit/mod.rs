@@ -16,7 +16,7 @@ mod throttle;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
-use pleach_beatree::leaf_fold::Touch;
+use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::stored::LargeValue;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, Runtime};
@@ -173,16 +173,16 @@ fn renew<H: Hasher, D: Device, R: Runtime>(
     for chunk in chunks {
         let stale = chunk.regions.iter().any(|outcome| {
             let state = outcome.region.read();
-            state.retired || state.shape != outcome.shape
+            state.is_retired() || state.layout_version() != outcome.shape
         });
         if !stale {
             continue;
         }
         Counters::add(&engine.state.counters.refolds, 1);
-        let touches: Vec<Touch> = chunk
+        let touches: Vec<KeyAccess> = chunk
             .changes
             .iter()
-            .map(|changed| Touch {
+            .map(|changed| KeyAccess {
                 key: changed.key,
                 reads: false,
                 writes: Some(changed.new.clone()),

@@ -139,7 +139,7 @@ fn untouched_part<H: Hasher, D: Device, R: Runtime>(
     let needed = batch.needed_leaves.iter().any(|key| prefix.covers(key));
     let node = db.index.in_region(prefix.first_key(), |region, state| {
         let same = region.prefix() == prefix;
-        (same && !needed && state.changed <= batch.view.base).then_some(state.own)
+        (same && !needed && state.last_commit() <= batch.view.base).then_some(*state.own())
     });
     if let Some(own) = node {
         match batch.view.node(prefix) {

@@ -11,10 +11,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::leaf_fold::{Patch, Standing, Touch, capture_levels, fold_leaf, fold_tile};
-use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::leaf_fold::{
+    KeyAccess, PageState, PendingChange, capture_levels, fold_leaf, fold_path_block,
+};
+use pleach_beatree::region::{NodePage, Nodes};
 use pleach_beatree::treelet::Known;
-use pleach_beatree::{Region, RegionState, Top};
+use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::fold::{NO_HASH, Shape};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::proof::op::op_encode_placed;
@@ -77,7 +79,7 @@ pub(super) struct Chunk {
     pub(super) index: usize,
     pub(super) regions: Vec<RegionTask>,
     pub(super) pages: Vec<PageTask>,
-    patches: Vec<Patch>,
+    patches: Vec<PendingChange>,
     /// Pages that are not here yet.
     pub(super) missing: usize,
     /// Pages before this one have been asked for.
@@ -85,7 +87,7 @@ pub(super) struct Chunk {
     /// Pages that somebody else reads.
     pub(super) elsewhere: Vec<Missing>,
     /// Regions whose nodes are not in memory: region, its first key, where they are.
-    pub(super) away: Vec<(Arc<Region>, Key, NodePlace)>,
+    pub(super) away: Vec<(Arc<Region>, Key, NodePage)>,
     /// Nodes before this one have been asked for.
     pub(super) nodes_asked: usize,
 }
@@ -104,7 +106,7 @@ const DENSE: usize = 32;
 /// The whole batch, as a chunk sees it.
 pub(super) struct Batch<'a> {
     pub(super) view: &'a View,
-    pub(super) touches: &'a [Touch],
+    pub(super) touches: &'a [KeyAccess],
     pub(super) witness: bool,
     /// When pages are rewritten.
     pub(super) policy: FlushPolicy,
@@ -114,7 +116,7 @@ pub(super) struct Batch<'a> {
 
 impl Batch<'_> {
     /// Do few accesses meet in a region?
-    fn is_sparse(&self, top: &Top) -> bool {
+    fn is_sparse(&self, top: &RegionIndex) -> bool {
         top.regions().len() * DENSE > self.touches.len()
     }
 }
@@ -204,28 +206,28 @@ impl Chunk {
         let newest = !batch.view.differs(state);
         let mut at = touches.start;
         while at < touches.end {
-            let child = state.cuts.find(&batch.touches[at].key);
-            let prefix = state.cuts.prefix(child);
+            let child = state.children().find(&batch.touches[at].key);
+            let prefix = state.children().prefix(child);
             let behind = at
                 + batch.touches[at..touches.end].partition_point(|touch| prefix.covers(&touch.key));
             let from = self.patches.len();
-            state.patches(&prefix, &mut self.patches);
+            state.copy_pending(&prefix, &mut self.patches);
             self.push_page(state, child, prefix, at..behind, from, None);
             let page = self.pages.last_mut().expect("just pushed");
-            page.stands_at = newest.then(|| state.changed_at[child]);
+            page.stands_at = newest.then(|| state.changed_at(child));
             at = behind;
         }
         let exposed = batch.needed_leaves.iter().any(|key| region.prefix().covers(key));
         if exposed || !newest {
             self.add_untouched(batch, state, first_page, exposed);
         }
-        if let Nodes::Paged(place) = &state.nodes {
+        if let Nodes::Paged(place) = state.nodes() {
             self.away.push((Arc::clone(region), *region.prefix().first_key(), *place));
         }
         self.regions.push(RegionTask {
             region: Arc::clone(region),
-            shape: state.shape,
-            changed: state.changed,
+            shape: state.layout_version(),
+            changed: state.last_commit(),
             newest,
             touches,
             pages: first_page..self.pages.len(),
@@ -251,7 +253,7 @@ impl Chunk {
             patches: patches_from..self.patches.len(),
             known,
             stands_at: None,
-            changes: state.touches[child],
+            changes: state.commits_since_write(child),
         });
     }
 
@@ -267,10 +269,10 @@ impl Chunk {
     ) {
         let touched: Vec<PageTask> = self.pages.drain(first_page..).collect();
         let mut touched = touched.into_iter().peekable();
-        let changes = batch.view.changes(state.cuts.region(), state);
+        let changes = batch.view.changes(state.children().region(), state);
         self.patches.truncate(touched.peek().map_or(self.patches.len(), |page| page.patches.start));
-        for child in 0..state.cuts.len() {
-            let prefix = state.cuts.prefix(child);
+        for child in 0..state.children().len() {
+            let prefix = state.children().prefix(child);
             let task = touched.next_if(|page| page.child as usize == child);
             let mut over = changes.range(*prefix.first_key()..=prefix.last_key()).peekable();
             if task.is_none() && over.peek().is_none() && !exposed {
@@ -283,7 +285,7 @@ impl Chunk {
             };
             let from = self.patches.len();
             if known.is_none() {
-                state.patches(&prefix, &mut self.patches);
+                state.copy_pending(&prefix, &mut self.patches);
                 put_over(&mut self.patches, from, over.map(|(key, stored)| (*key, stored.clone())));
             }
             self.push_page(
@@ -318,7 +320,7 @@ impl Chunk {
         for (node, at) in outcome.nodes.iter_mut().zip(&space.node_pages) {
             let task = &mut self.pages[*at];
             let page = task.page.take().filter(|_| !node.treelet.is_empty());
-            node.page = task.at.as_ref().map(|at| at.place).zip(page);
+            node.page = task.at.as_ref().map(|at| at.page).zip(page);
         }
         for page in &mut self.pages {
             page.page = None;
@@ -363,9 +365,9 @@ impl Chunk {
         let capture = page.capture(batch);
         let touches = &batch.touches[page.touches.clone()];
         let patches = &self.patches[page.patches.clone()];
-        let standing = Standing { at: &page.prefix, leaf, patches, treelet };
+        let standing = PageState { at: &page.prefix, leaf, pending: patches, treelet };
         let FoldSpace { pages, tiles, seen, .. } = space;
-        if let Some(tile) = fold_tile(pages, tiles, &standing, touches, seen) {
+        if let Some(tile) = fold_path_block(pages, tiles, &standing, touches, seen) {
             return PageFold::Tile { tile, learns: capture > 0 };
         }
         pages.begin_capturing(page.prefix.len(), capture);
@@ -378,13 +380,13 @@ impl Chunk {
     fn prefetch_behind(&self, batch: &Batch<'_>, index: usize) {
         let page = |ahead| self.pages.get(index + ahead);
         if let Some(page) = page(2 * PAGES_AHEAD).and_then(|task| task.page.as_ref()) {
-            page.prefetch_head();
+            page.cpu_prefetch_head();
         }
         if let Some(task) = page(PAGES_AHEAD)
             && let Some(page) = &task.page
         {
             for touch in &batch.touches[task.touches.clone()] {
-                page.prefetch_key(&touch.key);
+                page.cpu_prefetch_key(&touch.key);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use pleach_beatree::Top;
+use pleach_beatree::RegionIndex;
 use pleach_core::Key;
 
 use super::chunk::Batch;
@@ -17,7 +17,7 @@ pub(super) const CHUNK: usize = 512;
 /// One finish: its chunks, which workers claim, and what came of them.
 pub(super) struct Job<'a> {
     pub(super) batch: &'a Batch<'a>,
-    top: Arc<Top>,
+    top: Arc<RegionIndex>,
     count: usize,
     claimed: AtomicUsize,
     outcomes: Vec<Mutex<Option<ChunkOutcome>>>,
@@ -27,7 +27,7 @@ pub(super) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// A finish of this batch over the regions as `top` has them.
-    pub(super) fn new(batch: &'a Batch<'a>, top: Arc<Top>) -> Self {
+    pub(super) fn new(batch: &'a Batch<'a>, top: Arc<RegionIndex>) -> Self {
         let count = batch.touches.len().div_ceil(CHUNK);
         Self {
             batch,

@@ -26,7 +26,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use pleach_beatree::leaf_fold::Touch;
+use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
@@ -86,7 +86,7 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     finisher: &Finisher<H, D, R>,
     view: &View,
     prev_root: &Node,
-    touches: &[Touch],
+    touches: &[KeyAccess],
     witness: bool,
 ) -> Result<Finished> {
     let _nodes = db.nodes.keep_nodes();
@@ -111,7 +111,7 @@ pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     finisher: &Finisher<H, D, R>,
     view: &View,
-    touches: &[Touch],
+    touches: &[KeyAccess],
 ) -> Result<ChunkOutcome> {
     let mut needed_leaves: Vec<Key> = Vec::new();
     loop {

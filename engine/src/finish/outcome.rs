@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::{PageNo, Region};
 use pleach_core::fold::Shape;
 use pleach_core::{Key, Node, Prefix};
 
@@ -59,7 +59,7 @@ pub(crate) struct PageNode {
     /// Does the commit make the page ripe for its flush?
     pub(crate) ripens: bool,
     /// The page, when its treelet learns something.
-    pub(crate) page: Option<(u32, Arc<CachedPage>)>,
+    pub(crate) page: Option<(PageNo, Arc<CachedPage>)>,
 }
 
 /// What a chunk gives.

@@ -102,13 +102,13 @@ impl Chunk {
     /// Asks for the memory of the regions that are folded next.
     fn prefetch_regions(&self, index: usize) {
         if let Some(task) = self.regions.get(index + 2 * REGIONS_AHEAD) {
-            task.region.prefetch();
+            task.region.cpu_prefetch();
         }
         if let Some(task) = self.regions.get(index + REGIONS_AHEAD)
             && let Some(state) = task.region.try_read()
         {
             for page in &self.pages[task.pages.clone()] {
-                state.prefetch_nodes(page.child as usize, page.prefix.first_key());
+                state.cpu_prefetch_nodes(page.child as usize, page.prefix.first_key());
             }
         }
     }
@@ -121,13 +121,16 @@ impl Chunk {
         nodes: &mut Vec<PageNode>,
     ) -> Result<usize, Again> {
         let state = task.region.read();
-        let away = matches!(state.nodes, Nodes::Paged(_));
-        if state.retired || state.shape != task.shape || state.changed != task.changed || away {
+        let away = matches!(state.nodes(), Nodes::Paged(_));
+        if state.is_retired()
+            || state.layout_version() != task.shape
+            || state.last_commit() != task.changed
+            || away
+        {
             return Err(Again::Changed);
         }
         let prefix = task.region.prefix();
         let levels = if task.newest { capture_levels(prefix) } else { 0 };
-        let treelet = state.treelet.as_deref();
         let (mut regions, mut node_pages) =
             (std::mem::take(&mut space.regions), std::mem::take(&mut space.node_pages));
         regions.begin_capturing(prefix.len(), levels);
@@ -137,14 +140,14 @@ impl Chunk {
             state: &state,
             prefix,
             levels,
-            treelet: treelet.filter(|own| task.newest && own.as_of() == state.changed),
+            treelet: state.treelet().filter(|_| task.newest),
             coming: task.pages.clone().peekable(),
             folded: space,
             regions: &mut regions,
             nodes,
             node_pages: &mut node_pages,
         };
-        walk.visit(0, 0, 0..state.cuts.len());
+        walk.visit(0, 0, 0..state.children().len());
         let fold = regions.end().map_err(Again::NeedsLeaf);
         (space.regions, space.node_pages) = (regions, node_pages);
         fold
@@ -183,7 +186,7 @@ impl<'a, H: Hasher> Walk<'a, H> {
             self.regions.subtrie(&self.prefix.descendant(level, bits), node);
             return;
         }
-        let middle = self.state.cuts.split(level, children.clone());
+        let middle = self.state.children().split(level, children.clone());
         self.visit(level + 1, bits << 1, children.start..middle);
         self.visit(level + 1, bits << 1 | 1, middle..children.end);
     }
@@ -198,7 +201,7 @@ impl<'a, H: Hasher> Walk<'a, H> {
         let pages = &self.chunk.pages;
         let Some(at) = self.coming.next_if(|at| pages[*at].child as usize == child) else {
             let node = self.state.node(child).expect("nodes were brought into memory before");
-            self.regions.subtrie(&self.state.cuts.prefix(child), node);
+            self.regions.subtrie(&self.state.children().prefix(child), node);
             return;
         };
         let page = &pages[at];

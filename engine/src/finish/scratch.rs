@@ -1,6 +1,6 @@
 //! What a worker folds in: its memory is kept from chunk to chunk.
 
-use pleach_beatree::leaf_fold::Seen;
+use pleach_beatree::leaf_fold::AccessResult;
 use pleach_core::fold::tiles::Tiles;
 use pleach_core::fold::{Folder, Shape, heap_below};
 use pleach_core::{Hasher, Node};
@@ -29,7 +29,7 @@ pub(super) struct FoldSpace<H: Hasher> {
     pub(super) pages: Folder<H>,
     pub(super) tiles: Tiles<H>,
     pub(super) regions: Folder<H>,
-    pub(super) seen: Vec<Seen>,
+    pub(super) seen: Vec<AccessResult>,
     /// One of each page.
     pub(super) folds: Vec<PageFold>,
     /// What the folds of pages have captured, fold by fold, and where each fold's ends.

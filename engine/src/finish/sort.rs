@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use pleach_beatree::Stored;
-use pleach_beatree::leaf_fold::Touch;
+use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::{Hasher, Key};
 
 use crate::access::{Access, AccessKind, MAX_VALUE};
@@ -15,13 +15,13 @@ pub(crate) struct Sorter {
     starts: Vec<u32>,
     /// The accesses' leading bits and indexes, in order of their keys.
     order: Vec<(u64, u32)>,
-    touches: Vec<Touch>,
+    touches: Vec<KeyAccess>,
 }
 
 impl Sorter {
     /// The accesses by key, each key once. Their values are taken; [`Sorter::give_back`] puts them
     /// back.
-    pub(crate) fn sort<H: Hasher>(&mut self, accesses: &mut [Access]) -> Result<&[Touch]> {
+    pub(crate) fn sort<H: Hasher>(&mut self, accesses: &mut [Access]) -> Result<&[KeyAccess]> {
         self.touches.clear();
         u32::try_from(accesses.len()).map_err(|_| Error::BatchTooLarge {
             bytes: accesses.len() as u64,
@@ -86,11 +86,11 @@ impl Sorter {
     fn bytes(&self) -> usize {
         self.starts.capacity() * size_of::<u32>()
             + self.order.capacity() * size_of::<(u64, u32)>()
-            + self.touches.capacity() * size_of::<Touch>()
+            + self.touches.capacity() * size_of::<KeyAccess>()
     }
 }
 
-fn touch<H: Hasher>(access: &mut Access) -> Result<Touch> {
+fn touch<H: Hasher>(access: &mut Access) -> Result<KeyAccess> {
     // Before it is taken, so that it can be given back.
     if let AccessKind::Write(Some(value)) | AccessKind::ReadWrite(Some(value)) = &access.kind
         && value.len() > MAX_VALUE
@@ -103,11 +103,11 @@ fn touch<H: Hasher>(access: &mut Access) -> Result<Touch> {
         AccessKind::ReadWrite(value) => (true, Some(value)),
     };
     let writes = writes.map(|value| value.map_or(Stored::Absent, Stored::put::<H>));
-    Ok(Touch { key: access.key, reads, writes })
+    Ok(KeyAccess { key: access.key, reads, writes })
 }
 
 /// What [`touch`] made the touch of.
-fn kind(touch: Touch) -> AccessKind {
+fn kind(touch: KeyAccess) -> AccessKind {
     let Some(stored) = touch.writes else { return AccessKind::Read };
     let value = match stored {
         Stored::Absent => None,

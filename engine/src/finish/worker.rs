@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use pleach_beatree::cache::Step;
+use pleach_beatree::cache::LookupStep;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Device, Runtime};
 
@@ -257,16 +257,16 @@ fn start<H: Hasher, D: Device, R: Runtime>(
     }
     let cache = db.store.cache();
     for index in 0..chunk.pages.len() {
-        let steps = [Step::Table, Step::Entry, Step::Front];
+        let steps = [LookupStep::Table, LookupStep::Entry, LookupStep::Front];
         for (ahead, step) in (1..=3).rev().zip(steps) {
             let ahead = ahead * PAGES_AHEAD;
             if let Some(at) = chunk.pages.get(index + ahead).and_then(|page| page.at.as_ref()) {
-                cache.ask_ahead(at.place, step);
+                cache.cpu_prefetch(at.page, step);
             }
         }
         let page = &mut chunk.pages[index];
         if let Some(at) = &page.at {
-            page.page = cache.get(at.place, at.tag);
+            page.page = cache.get(at.page, at.tag);
             if page.page.is_none() {
                 chunk.missing += 1;
             }

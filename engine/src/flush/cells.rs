@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pleach_beatree::build::{CellRef, LEVELS, levels};
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::Pending;
-use pleach_beatree::{RegionState, Stored};
+use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::page::leaf::{Cell, LeafBuilder, LeafHeader, RawCell, capacity, cell_size};
 use pleach_core::page::overflow::Run;
 use pleach_core::{Node, Prefix};
@@ -23,7 +23,7 @@ pub(super) struct Source {
     pub(super) prefix: Prefix,
     pub(super) page: Option<Arc<CachedPage>>,
     /// Place of the page, given up by the flush.
-    pub(super) place: Option<u32>,
+    pub(super) place: Option<PageNo>,
     pub(super) pending: Vec<Pending>,
     /// Cells of pending long values, by index into `pending`.
     pub(super) written: Vec<(usize, Arc<[u8]>)>,
@@ -184,7 +184,7 @@ pub(super) fn known_tiles(
     prefix: &Prefix,
     pending: &[Pending],
 ) -> ([Node; TILES], u16) {
-    let mut tiles = page.treelet(state.changed_at[child], |treelet| {
+    let mut tiles = page.treelet(state.changed_at(child), |treelet| {
         treelet.map_or(([[0; 32]; TILES], 0), |treelet| treelet.level(LEVELS))
     });
     add_stored_tiles(&mut tiles, page, prefix, pending);

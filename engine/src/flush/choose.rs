@@ -17,9 +17,9 @@ pub(super) fn fullest<D: Device, R: Runtime>(db: &State<D, R>, count: usize) -> 
                 return behind;
             }
             let mut from = 0;
-            while from < state.pending.len() {
-                let child = state.cuts.find(&state.pending[from].key);
-                let prefix = state.cuts.prefix(child);
+            while from < state.pending().len() {
+                let child = state.children().find(&state.pending()[from].key);
+                let prefix = state.children().prefix(child);
                 let end = state.pending_range(&prefix).end;
                 if !db.store.page_is_aside(state, child) {
                     pages.push((end - from, prefix));

@@ -297,7 +297,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             cpu_prefetch(&self.db, group.iter().map(Prefix::first_key), Reach::Place);
             for prefix in group {
                 if let Some(at) = self.db.index.locate(prefix.first_key()) {
-                    self.db.store.cache().hold(at.place, at.tag, batch);
+                    self.db.store.cache().hold(at.page, at.tag, batch);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::Region;
+use pleach_beatree::{PageNo, Region};
 use pleach_core::page::overflow::Run;
 use pleach_core::{Node, Prefix};
 
@@ -35,7 +35,7 @@ pub(super) struct NewLeaf {
 
 /// A page and where its bytes are: a run of the round and a page in it.
 pub(super) struct WrittenPage {
-    pub(super) place: u32,
+    pub(super) place: PageNo,
     pub(super) tag: u32,
     pub(super) run: usize,
     pub(super) at: usize,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_beatree::cuts::Cut;
+use pleach_beatree::children::ChildRef;
 use pleach_beatree::grace::Period;
-use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
+use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
 use pleach_beatree::region::Relocation;
 use pleach_beatree::split::{Split, split_held};
-use pleach_beatree::{Region, RegionState};
+use pleach_beatree::{PageNo, Region, RegionState};
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::leaf::LeafView;
@@ -82,7 +82,7 @@ impl Round {
         for (region, pieces) in regions.iter().zip(changes) {
             let mut regional = region.write();
             reshaped |= apply(db, &mut regional, pieces, position, &mut runs, &mut leaves);
-            if regional.cuts.len() > MAX_ENTRIES {
+            if regional.children().len() > MAX_ENTRIES {
                 split.push((region, regional));
             }
         }
@@ -151,29 +151,29 @@ fn refresh_nodes<H: Hasher>(
     folder: &mut Folder<H>,
 ) -> Result<()> {
     let state = piece.region.read();
-    assert_eq!(state.shape, piece.shape, "only the flusher changes cuts");
+    assert_eq!(state.layout_version(), piece.shape, "only the flusher changes cuts");
     if piece.is_moved() {
         // The same cut: its node is the one that the commits left.
         let new = &mut piece.new[0];
-        let child = state.cuts.find(new.prefix.first_key());
+        let child = state.children().find(new.prefix.first_key());
         let node = *state.node(child).expect("a changed region's nodes are in memory");
-        if state.changed == piece.through && new.node.is_some_and(|own| own != node) {
+        if state.last_commit() == piece.through && new.node.is_some_and(|own| own != node) {
             return Err(disagree(&new.prefix));
         }
         new.node = Some(node);
         return Ok(());
     }
-    if state.changed == piece.through {
+    if state.last_commit() == piece.through {
         return Ok(());
     }
     for new in &mut piece.new {
-        let mut patches: Vec<Patch> = Vec::new();
-        state.patches(&new.prefix, &mut patches);
+        let mut patches: Vec<PendingChange> = Vec::new();
+        state.copy_pending(&new.prefix, &mut patches);
         folder.clear();
         folder.begin(new.prefix.len());
         let view = LeafView::trusted(runs[new.page.run].page(new.page.at));
         let page =
-            Standing { at: &new.prefix, leaf: Some(&view), patches: &patches, treelet: None };
+            PageState { at: &new.prefix, leaf: Some(&view), pending: &patches, treelet: None };
         fold_leaf(folder, &page, 0, &[], &mut Vec::new());
         let fold = folder.end().expect("no terminal is placed here");
         folder.run();
@@ -189,22 +189,23 @@ fn apply<D: Device, R: Runtime>(
     pieces: &mut [Piece],
     position: u64,
     runs: &mut Vec<Run>,
-    leaves: &mut Vec<u32>,
+    leaves: &mut Vec<PageNo>,
 ) -> bool {
-    let pages: Vec<Vec<(Cut, Node)>> =
+    let pages: Vec<Vec<(ChildRef, Node)>> =
         pieces.iter().map(|piece| piece.new.iter().map(cut_of).collect()).collect();
     let moves: Vec<Relocation<'_>> = pieces
         .iter()
         .zip(&pages)
         .map(|(piece, pages)| Relocation { range: piece.range, pages, through: piece.through })
         .collect();
-    state.dropped.drain(..pieces[0].dropped);
+    state.release_dropped(pieces[0].dropped);
     let done = state.relocate(&moves, position);
     // A page that commits have changed since it was gathered may be ripe again.
     let new = pages.iter().flatten().map(|(cut, _)| cut.prefix);
     let policy = db.budget.flush_policy();
-    let due = new
-        .filter(|prefix| policy.is_due(prefix, state.touches[state.cuts.find(prefix.first_key())]));
+    let due = new.filter(|prefix| {
+        policy.is_due(prefix, state.commits_since_write(state.children().find(prefix.first_key())))
+    });
     db.index.make_due(due);
     Counters::change(&db.counters.leaf_pages, done.pages);
     Counters::change(&db.counters.pending_bytes, -done.bytes.cast_signed());
@@ -213,10 +214,10 @@ fn apply<D: Device, R: Runtime>(
         runs.append(&mut piece.freed_runs);
         leaves.extend(piece.sources.iter().filter_map(|source| source.place));
     }
-    done.reshaped
+    done.layout_changed
 }
 
-fn cut_of(new: &NewLeaf) -> (Cut, Node) {
-    let cut = Cut { prefix: new.prefix, place: Some(new.page.place), tag: new.page.tag };
+fn cut_of(new: &NewLeaf) -> (ChildRef, Node) {
+    let cut = ChildRef { prefix: new.prefix, page: Some(new.page.place), tag: new.page.tag };
     (cut, new.node.expect("refreshed before"))
 }

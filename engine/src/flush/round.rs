@@ -8,7 +8,7 @@ use pleach_beatree::build::{
 use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::region::Nodes;
 use pleach_beatree::stored::overflow_cell;
-use pleach_beatree::{Region, RegionState, Stored};
+use pleach_beatree::{PageNo, Region, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf;
 use pleach_core::page::overflow::Run;
@@ -58,7 +58,7 @@ pub(super) struct Round {
     /// Highest log position that the pages contain.
     position: u64,
     /// Places reserved and not yet published.
-    reserved: Vec<u32>,
+    reserved: Vec<PageNo>,
     /// The bytes of the new pages, run by run.
     pub(super) runs: Vec<PageBuf>,
     /// Buffers of earlier rounds.
@@ -100,7 +100,7 @@ impl Round {
             }
             let mut add = || {
                 db.index.in_region(prefix.first_key(), |region, state| {
-                    let here = matches!(state.nodes, Nodes::Resident(_));
+                    let here = matches!(state.nodes(), Nodes::Resident(_));
                     if here {
                         self.add(db, region, state, prefix, least);
                     }
@@ -124,8 +124,8 @@ impl Round {
         wanted: &Prefix,
         least: u8,
     ) {
-        let child = state.cuts.find(wanted.first_key());
-        if state.touches[child] < least || db.store.page_is_aside(state, child) {
+        let child = state.children().find(wanted.first_key());
+        if state.commits_since_write(child) < least || db.store.page_is_aside(state, child) {
             return;
         }
         let own = source(db, state, child);
@@ -144,15 +144,15 @@ impl Round {
                 return;
             }
         }
-        self.position = self.position.max(state.position);
+        self.position = self.position.max(state.log_position());
         let first = self.pieces.last().is_none_or(|piece| !Arc::ptr_eq(&piece.region, region));
-        let dropped = if first { state.dropped.as_slice() } else { &[] };
+        let dropped = if first { state.dropped() } else { &[] };
         self.pieces.push(Piece {
             region: Arc::clone(region),
             range,
             sources,
-            through: state.changed,
-            shape: state.shape,
+            through: state.last_commit(),
+            shape: state.layout_version(),
             new: Vec::new(),
             freed_runs: dropped
                 .iter()
@@ -303,7 +303,7 @@ impl Round {
         let places = db.space.allocate_leaves(contents.iter().map(Content::pages).sum())?;
         self.reserved.clone_from(&places);
         let mut runs: Vec<PageBuf> =
-            places.chunk_by(|a, b| a + 1 == *b).map(|run| self.buffer(run.len())).collect();
+            places.chunk_by(|a, b| a.is_before(*b)).map(|run| self.buffer(run.len())).collect();
         let mut slots = slots(&places);
         let mut built: Vec<Vec<NewLeaf>> = Vec::with_capacity(pieces.len());
         for (piece, content) in pieces.iter().zip(&contents) {
@@ -409,10 +409,10 @@ impl Round {
 }
 
 fn source<D: Device, R: Runtime>(db: &State<D, R>, state: &RegionState, child: usize) -> Source {
-    let prefix = state.cuts.prefix(child);
-    let place = state.cuts.place(child);
-    let pending = state.pending[state.pending_range(&prefix)].to_vec();
-    let page = place.and_then(|place| db.store.cache().get(place, state.cuts.tag(child)));
+    let prefix = state.children().prefix(child);
+    let place = state.children().page(child);
+    let pending = state.pending_below(&prefix).to_vec();
+    let page = place.and_then(|place| db.store.cache().get(place, state.children().tag(child)));
     let tiles = page.as_ref().map_or(([[0; 32]; 1 << LEVELS], 0), |page| {
         known_tiles(state, child, page, &prefix, &pending)
     });
@@ -427,10 +427,10 @@ fn prefetch_behind(pieces: &[Piece]) {
         Some((source, source.page.as_ref()?))
     };
     if let Some((_, page)) = page(2 * AHEAD) {
-        page.prefetch_head();
+        page.cpu_prefetch_head();
     }
     if let Some((source, page)) = page(AHEAD) {
-        source.pending.iter().for_each(|pending| page.prefetch_key(&pending.key));
+        source.pending.iter().for_each(|pending| page.cpu_prefetch_key(&pending.key));
     }
 }
 
@@ -445,17 +445,17 @@ fn mergeable_sibling<D: Device, R: Runtime>(
     let at = own.prefix.sibling()?;
     let parent = own.prefix.parent()?;
     // A page that may be bad shall not take another one with it.
-    let suspect = |place: Option<u32>| {
+    let suspect = |place: Option<PageNo>| {
         place.is_some_and(|place| db.store.quarantine().suspects(LEAF_FILE, u64::from(place)))
     };
     if suspect(own.place) {
         return None;
     }
-    if !state.cuts.region().contains(&parent) || (own.page.is_none() && own.place.is_some()) {
+    if !state.children().region().contains(&parent) || (own.page.is_none() && own.place.is_some()) {
         return None;
     }
     let other = if own.prefix.is_right() { child.checked_sub(1)? } else { child + 1 };
-    if other >= state.cuts.len() || state.cuts.prefix(other) != at {
+    if other >= state.children().len() || state.children().prefix(other) != at {
         return None;
     }
     let limit = leaf::capacity(LEVELS) * MERGE_PERCENT / 100;
@@ -503,9 +503,9 @@ fn read_missing<D: Device, R: Runtime>(
     for piece in pieces.iter_mut() {
         let state = piece.region.read();
         for source in &mut piece.sources {
-            let child = state.cuts.find(source.prefix.first_key());
+            let child = state.children().find(source.prefix.first_key());
             if let (Some(place), None) = (source.place, &source.page) {
-                sources.push((Located { place, tag: state.cuts.tag(child) }, source));
+                sources.push((Located { page: place, tag: state.children().tag(child) }, source));
             }
         }
     }
@@ -547,15 +547,15 @@ fn take<D: Device, R: Runtime>(
         Ok(Landed::Leaf(_, page)) => source.read(page),
         Ok(Landed::Nodes) => unreachable!("leaf pages were asked for"),
         Err(error) => {
-            let page = (LEAF_FILE, u64::from(at.place));
+            let page = (LEAF_FILE, u64::from(at.page));
             db.store.set_aside(page, source.prefix, error, Why::Unreadable);
         }
     }
 }
 
 /// For each place, in order: the place, its run and the page in it.
-fn slots(places: &[u32]) -> impl Iterator<Item = (u32, usize, usize)> + '_ {
-    places.chunk_by(|a, b| a + 1 == *b).enumerate().flat_map(|(number, run)| {
+fn slots(places: &[PageNo]) -> impl Iterator<Item = (PageNo, usize, usize)> + '_ {
+    places.chunk_by(|a, b| a.is_before(*b)).enumerate().flat_map(|(number, run)| {
         run.iter().enumerate().map(move |(at, place)| (*place, number, at))
     })
 }
@@ -564,7 +564,7 @@ fn slots(places: &[u32]) -> impl Iterator<Item = (u32, usize, usize)> + '_ {
 fn write_runs<D: Device, R: Runtime>(
     db: &State<D, R>,
     queue: &mut D::Queue,
-    places: &[u32],
+    places: &[PageNo],
     runs: Vec<PageBuf>,
 ) -> Result<Vec<PageBuf>> {
     let count = runs.len();
@@ -574,7 +574,7 @@ fn write_runs<D: Device, R: Runtime>(
         failed = failed.take().or(completion.result.err());
         written[usize::try_from(completion.token).expect("an index")] = Some(completion.buf);
     };
-    let starts = places.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]);
+    let starts = places.chunk_by(|a, b| a.is_before(*b)).map(|run| run[0]);
     for (number, (start, buf)) in starts.zip(runs).enumerate() {
         while queue.in_flight() == queue.depth() {
             queue.wait()?.into_iter().for_each(&mut take);
@@ -582,7 +582,7 @@ fn write_runs<D: Device, R: Runtime>(
         queue.push(Request {
             file: db.store.leaf_file().clone(),
             transfer: Transfer::Write,
-            offset: u64::from(start) * 4096,
+            offset: start.offset(),
             buf,
             token: number as u64,
         });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pleach_beatree::region::Nodes;
+use pleach_beatree::region::{NodeFile, NodePage};
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::{Blake3, Hasher as _, Key};
 use pleach_io::Operation;
@@ -25,7 +25,7 @@ fn walk(db: &Db<Blake3>, stop: &AtomicBool) -> (u64, usize) {
         let mut key: Option<Key> = Some([0; 32]);
         while let Some(at) = key {
             key = db.state().index.in_region(&at, |region, state| {
-                largest = largest.max(state.cuts.len());
+                largest = largest.max(state.children().len());
                 region.prefix().next().map(|next| *next.first_key())
             });
         }
@@ -111,10 +111,11 @@ fn a_wrong_treelet_is_not_written() {
     let mut spoiled = 0;
     for at in 0..200 {
         db.state().index.in_region(&id(at), |_, state| {
-            let child = state.cuts.find(&id(at));
+            let child = state.children().find(&id(at));
             let (place, as_of) =
-                (state.cuts.place(child).expect("flushed"), state.changed_at[child]);
-            let Some(page) = db.state().store.cache().get(place, state.cuts.tag(child)) else {
+                (state.children().page(child).expect("flushed"), state.changed_at(child));
+            let Some(page) = db.state().store.cache().get(place, state.children().tag(child))
+            else {
                 return;
             };
             let own = *state.node(child).expect("in memory");
@@ -151,9 +152,11 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
     let spoil = || {
         let region = db.state().index.in_region(&id(7), |region, _| Arc::clone(region));
         let mut state = region.write();
-        let child = state.cuts.find(&id(7));
-        let Nodes::Resident(nodes) = &mut state.nodes else { panic!("in memory") };
+        let child = state.children().find(&id(7));
+        let mut nodes = state.resident_nodes().expect("in memory").to_vec();
         nodes[child][31] ^= 1;
+        state.evict_nodes(NodePage { file: NodeFile::Spill, page: 0, tag: 0 });
+        state.install_folded_nodes(nodes);
     };
     spoil();
     for trial in 1..4 {

@@ -34,7 +34,7 @@ pub(super) fn try_quarantined<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>
 
 fn try_leaf<D: Device, R: Runtime>(db: &State<D, R>, page: u64, prefix: &Prefix) -> Result<()> {
     let _guard = db.store.enter();
-    let at = db.index.locate(prefix.first_key()).filter(|at| u64::from(at.place) == page);
+    let at = db.index.locate(prefix.first_key()).filter(|at| u64::from(at.page) == page);
     if let Some(at) = at {
         // A good read brings it back by itself; so does a copy in the cache.
         db.store.leaf(&at)?;

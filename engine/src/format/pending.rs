@@ -21,8 +21,8 @@ const OVERFLOW: u8 = 2;
 
 /// Appends the pending changes of a region; nothing when there are none.
 pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
-    let pending = &state.pending;
-    if pending.is_empty() && state.dropped.is_empty() {
+    let (pending, dropped) = (state.pending(), state.dropped());
+    if pending.is_empty() && dropped.is_empty() {
         return;
     }
     out.extend_from_slice(&region.len().to_le_bytes());
@@ -31,7 +31,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
         &u32::try_from(pending.len()).expect("fewer than 2^32 in a region").to_le_bytes(),
     );
     out.extend_from_slice(
-        &u32::try_from(state.dropped.len()).expect("fewer than 2^32 in a region").to_le_bytes(),
+        &u32::try_from(dropped.len()).expect("fewer than 2^32 in a region").to_le_bytes(),
     );
     for change in pending {
         out.extend_from_slice(&change.key);
@@ -48,7 +48,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
         );
         out.extend_from_slice(bytes);
     }
-    for dropped in &state.dropped {
+    for dropped in dropped {
         let Stored::Overflow(cell) = &dropped.pending.stored else {
             unreachable!("only values with runs are dropped")
         };

@@ -361,9 +361,9 @@ impl Superblock {
     }
 
     /// How the leaf and overflow files of the database grow.
-    pub(crate) fn page_space(&self) -> space::Geometry {
+    pub(crate) fn page_space(&self) -> space::FileGeometry {
         let segment_pages = u32::try_from(self.geometry.leaf_segment / PAGE as u64);
-        space::Geometry {
+        space::FileGeometry {
             segment_pages: segment_pages.unwrap_or(u32::MAX),
             size_percent: self.geometry.size_factor_percent,
         }

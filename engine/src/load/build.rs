@@ -4,7 +4,8 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use pleach_beatree::Cut;
+use pleach_beatree::ChildRef;
+use pleach_beatree::PageNo;
 use pleach_beatree::build::{CellRef, PageStamp, Planned, Unfolded, fold_pages, write_page};
 use pleach_beatree::load::{BuiltLeaf, Repeated, Unit};
 use pleach_core::Hasher;
@@ -74,7 +75,7 @@ pub(super) fn build<H: Hasher, D: Device, R: Runtime>(
     let mut built = building.built.into_inner();
     built.sort_unstable_by_key(|(index, _)| *index);
     let leaves: Vec<BuiltLeaf> = built.into_iter().flat_map(|(_, leaves)| leaves).collect();
-    let pages = leaves.iter().filter(|leaf| leaf.cut.place.is_some()).count() as u64;
+    let pages = leaves.iter().filter(|leaf| leaf.child.page.is_some()).count() as u64;
     Ok(Built { leaves, pages })
 }
 
@@ -141,7 +142,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
         worker: &mut Worker<H, D>,
         batch: &[Planned],
         cells: &[CellRef<'_>],
-        places: &[u32],
+        places: &[PageNo],
         leaves: &mut Vec<BuiltLeaf>,
     ) -> Result<()> {
         let from = batch[0].cells.start;
@@ -156,11 +157,11 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
         let nodes = fold_pages(&mut worker.folder, &unfolded);
         let first = leaves.len();
         leaves.extend(unfolded.iter().zip(&nodes).map(|(page, nodes)| BuiltLeaf {
-            cut: Cut { prefix: page.prefix, place: None, tag: 0 },
+            child: ChildRef { prefix: page.prefix, page: None, tag: 0 },
             node: nodes.own,
         }));
         let mut pages = (0..batch.len()).filter(|page| !unfolded[*page].cells.is_empty());
-        for run in places.chunk_by(|a, b| a + 1 == *b) {
+        for run in places.chunk_by(|a, b| a.is_before(*b)) {
             let mut buf = worker.buffer(run.len());
             for (slot, (place, page)) in run.iter().zip(pages.by_ref()).enumerate() {
                 let stamp = PageStamp {
@@ -177,10 +178,10 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
                     page_of.cells,
                     &nodes[page].stored,
                 );
-                let cut = &mut leaves[first + page].cut;
-                (cut.place, cut.tag) = (Some(*place), tag);
+                let cut = &mut leaves[first + page].child;
+                (cut.page, cut.tag) = (Some(*place), tag);
             }
-            worker.write(self.db.store.leaf_file(), buf, u64::from(run[0]) * 4096)?;
+            worker.write(self.db.store.leaf_file(), buf, run[0].offset())?;
         }
         Ok(())
     }

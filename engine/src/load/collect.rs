@@ -4,7 +4,7 @@
 //! more than one page can. Small neighbouring buckets become one unit; a bucket too large for one
 //! is distributed again by the bits behind those that all its keys share, as often as it takes.
 
-use pleach_beatree::load::record::MAX_RECORD;
+use pleach_beatree::load::MAX_RECORD;
 use pleach_beatree::load::{Record, Records};
 use pleach_core::prefix::common_len;
 use pleach_core::{Key, Prefix};

@@ -21,7 +21,7 @@ mod collect;
 use std::sync::atomic::Ordering;
 
 use pleach_beatree::load::{Record, regions};
-use pleach_beatree::{Stored, Top, Value};
+use pleach_beatree::{RegionIndex, Stored, Value};
 use pleach_core::page::leaf::MAX_INLINE;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, OpenMode, Runtime};
@@ -263,7 +263,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     let (regions, root) = regions::<H>(&built.leaves, COMMIT);
     drop(built.leaves);
     reserve_image(db, regions.len() as u64)?;
-    let top = Top::new(regions);
+    let top = RegionIndex::new(regions);
     let structure = db.index.hold_structure();
     let mut state = db.commits.sequencer().lock();
     if db.commits.undo().oldest_pin() != u64::MAX {
@@ -271,7 +271,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     }
     let old = db.index.publish(top);
     for region in old.regions() {
-        region.write().retired = true;
+        region.write().retire();
     }
     values.named();
     let blob = db.commits.tip().blob;

@@ -168,13 +168,12 @@ fn leaf_space<D: Device>(
         .map_err(|_| Error::Corrupt("the leaf file has over 2^32 pages".to_owned()))?;
     let in_segments = pages / geometry.segment_pages * geometry.segment_pages;
     let last = recovered.places.iter().max();
-    if let Some(last) = last.filter(|last| **last >= in_segments) {
+    if let Some(last) = last.filter(|last| last.get() >= in_segments) {
         let expected = (u64::from(*last) + 1) * 4096;
         return Err(Error::ShortFile { file: LEAF_FILE, found, expected });
     }
     let segments = pages / geometry.segment_pages;
-    Space::from_used(geometry, segments, recovered.places.iter().copied())
-        .map_err(|error| Error::Corrupt(error.to_string()))
+    Ok(Space::from_used(geometry, segments, recovered.places.iter().copied())?)
 }
 
 fn notes<D: Device>(

@@ -103,7 +103,7 @@ fn create<H: Hasher, D: Device, R: Runtime>(
         let image = first_image(
             device,
             database,
-            space::Geometry {
+            space::FileGeometry {
                 segment_pages: options.geometry.segment_pages,
                 size_percent: options.geometry.size_factor,
             },

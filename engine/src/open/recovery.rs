@@ -11,10 +11,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pleach_beatree::region::{Applied, Dropped, NodePlace, Nodes, Pending, Relocation};
+use pleach_beatree::region::{Applied, Dropped, NodePage, Pending, RegionImage, Relocation};
 use pleach_beatree::space::Extents;
-use pleach_beatree::split::{region_node, split_regions};
-use pleach_beatree::{Cut, Cuts, Region, RegionState, Stored, Top, Value};
+use pleach_beatree::split::split_regions;
+use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored, Value};
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::overflow::{OverflowCell, Run};
@@ -37,18 +37,18 @@ use crate::state::overflow;
 
 /// A database's state in memory, as the device has it.
 pub(crate) struct Recovered {
-    pub(crate) top: Top,
+    pub(crate) top: RegionIndex,
     pub(crate) extents: Extents,
     pub(crate) tip: Tip,
     pub(crate) scan: ScanEnd,
     pub(crate) pending_bytes: usize,
     pub(crate) pending_entries: usize,
     /// Places of all leaf pages.
-    pub(crate) places: Vec<u32>,
+    pub(crate) places: Vec<PageNo>,
 }
 
 struct Replay<H> {
-    top: Top,
+    top: RegionIndex,
     extents: Extents,
     tip: Tip,
     touched: Vec<Arc<Region>>,
@@ -77,7 +77,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let mut image = ImageReader::open(device, &superblock.image, superblock.database)?;
     let table = read_table(&mut image, superblock)?;
     let regions = read_regions::<H, D>(&mut image, &table, superblock.commit)?;
-    let top = Top::new(regions);
+    let top = RegionIndex::new(regions);
     let stream = image.checked_stream(StreamId::Delta, &table.delta)?;
     pending::decode::<H>(&stream, |prefix, pending, dropped| {
         install(&top, &prefix, pending, dropped)
@@ -156,48 +156,36 @@ fn read_regions<H: Hasher, D: Device>(
         let branch = image.branch(page, tag, &prefix, 1)?;
         let mut cuts = Vec::with_capacity(branch.entries.len());
         for (prefix, entry) in &branch.entries {
-            let place = entry.place.map(u32::try_from).transpose();
-            let place = place
-                .map_err(|_| Error::Corrupt("a leaf page beyond the largest place".to_owned()))?;
-            cuts.push(Cut { prefix: *prefix, place, tag: entry.tag });
+            let place = entry.place.map(PageNo::try_from).transpose();
+            let place = place.map_err(|_| {
+                Error::Corrupt("a leaf page beyond the largest page number".to_owned())
+            })?;
+            cuts.push(ChildRef { prefix: *prefix, page: place, tag: entry.tag });
         }
         let nodes: Vec<Node> = branch.entries.iter().map(|(_, entry)| entry.node).collect();
-        let cuts = Cuts::new(prefix, &cuts);
-        let own = region_node::<H>(&cuts, &nodes);
-        regions.push(Arc::new(Region::with_state(RegionState {
-            touches: vec![0; cuts.len()],
-            changed_at: vec![0; cuts.len()],
-            cuts,
-            nodes: Nodes::Resident(nodes),
-            paged_at: Some(NodePlace { file: image.node_file(), page, tag }),
-            treelet: None,
-            spill_page: None,
-            pending: Vec::new(),
-            leads: Vec::new(),
-            dropped: Vec::new(),
-            changed: commit,
-            position: branch.position,
-            shape: 0,
-            own,
-            retired: false,
+        let cuts = ChildTable::new(prefix, &cuts);
+        regions.push(Arc::new(Region::from_image::<H>(RegionImage {
+            children: cuts,
+            nodes,
+            page: NodePage { file: image.node_file(), page, tag },
+            commit,
+            log_position: branch.position,
         })));
     }
     Ok(regions)
 }
 
-fn install(top: &Top, prefix: &Prefix, pending: Vec<Pending>, dropped: Vec<Dropped>) -> Result<()> {
+fn install(
+    top: &RegionIndex,
+    prefix: &Prefix,
+    pending: Vec<Pending>,
+    dropped: Vec<Dropped>,
+) -> Result<()> {
     let region = top.region(prefix.first_key());
     if region.prefix() != prefix {
         return Err(Error::Corrupt(format!("the delta of {prefix:?} belongs to no region")));
     }
-    let mut state = region.write();
-    let newest = pending.iter().map(|pending| pending.commit).max().unwrap_or(0);
-    state.changed = state.changed.max(newest);
-    state.pending = pending;
-    state.index_pending();
-    state.dropped = dropped;
-    let touches: Vec<u8> = (0..state.cuts.len()).map(|child| state.touched_once(child)).collect();
-    state.touches = touches;
+    region.write().restore_pending(pending, dropped);
     Ok(())
 }
 
@@ -274,13 +262,13 @@ impl<H: Hasher> Replay<H> {
             let count = nodes.partition_point(|(at, _)| region.prefix().covers(at.first_key()));
             let of_nodes = nodes.split_off(..count).expect("counted");
             let mut state = region.write();
-            if position <= state.position {
+            if position <= state.log_position() {
                 continue;
             }
             let mut children = Vec::with_capacity(of_nodes.len());
             for (at, node) in of_nodes {
-                let child = state.cuts.find(at.first_key());
-                if state.cuts.prefix(child) != *at {
+                let child = state.children().find(at.first_key());
+                if state.children().prefix(child) != *at {
                     return Err(Error::Corrupt(format!(
                         "commit {number} has a node at {at:?}, where no page is cut"
                     )));
@@ -289,10 +277,10 @@ impl<H: Hasher> Replay<H> {
             }
             let mut applied = Applied {
                 commit: number,
-                position,
+                log_position: position,
                 changes: &mut of_region.iter().cloned(),
                 nodes: &children,
-                own: state.own,
+                own: *state.own(),
                 inner: None,
             };
             state.apply(&mut applied, &mut scratch, |_, _| {});
@@ -319,12 +307,15 @@ impl<H: Hasher> Replay<H> {
             let mut pages = Vec::new();
             let mut through = 0;
             for page in cut.pages() {
-                let place = page.place.map(u32::try_from).transpose();
+                let place = page.place.map(PageNo::try_from).transpose();
                 let place = place.map_err(|_| {
-                    Error::Corrupt("a leaf page beyond the largest place".to_owned())
+                    Error::Corrupt("a leaf page beyond the largest page number".to_owned())
                 })?;
                 through = page.through;
-                pages.push((Cut { prefix: page.prefix, place, tag: page.tag }, *page.node));
+                pages.push((
+                    ChildRef { prefix: page.prefix, page: place, tag: page.tag },
+                    *page.node,
+                ));
             }
             all.push((cut.range, pages, through));
         }
@@ -336,7 +327,7 @@ impl<H: Hasher> Replay<H> {
                 rest.partition_point(|(range, ..)| region.prefix().covers(range.first_key()));
             let cuts = rest.split_off(..count).expect("counted");
             let mut state = region.write();
-            if position <= state.position {
+            if position <= state.log_position() {
                 continue;
             }
             if cuts.iter().any(|(range, ..)| !region.prefix().contains(range)) {
@@ -353,12 +344,12 @@ impl<H: Hasher> Replay<H> {
                 })
                 .collect();
             state.relocate(&moves, position);
-            state.dropped.retain(|dropped| {
+            state.retain_dropped(|dropped| {
                 overflow::runs(&dropped.pending.stored)
                     .iter()
                     .all(|run| !freed.contains(&run.start))
             });
-            if state.cuts.len() > MAX_ENTRIES {
+            if state.children().len() > MAX_ENTRIES {
                 split.push(Arc::clone(&region));
             }
             drop(state);
@@ -366,7 +357,7 @@ impl<H: Hasher> Replay<H> {
         }
         if !split.is_empty() {
             for region in &split {
-                renew_own::<H>(region);
+                region.write().renew_own::<H>();
             }
             self.top = split_regions::<H>(&self.top, &split);
         }
@@ -377,7 +368,7 @@ impl<H: Hasher> Replay<H> {
         self.touched.sort_by_key(Arc::as_ptr);
         self.touched.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for region in &self.touched {
-            renew_own::<H>(region);
+            region.write().renew_own::<H>();
         }
         let mut folder = Folder::<H>::new();
         folder.begin(0);
@@ -385,10 +376,12 @@ impl<H: Hasher> Replay<H> {
         let mut places = Vec::new();
         for region in self.top.regions() {
             let state = region.read();
-            folder.subtrie(region.prefix(), &state.own);
-            pending_bytes += state.pending.iter().map(Pending::bytes).sum::<usize>();
-            pending_entries += state.pending.len();
-            places.extend((0..state.cuts.len()).filter_map(|child| state.cuts.place(child)));
+            folder.subtrie(region.prefix(), state.own());
+            pending_bytes += state.pending().iter().map(Pending::bytes).sum::<usize>();
+            pending_entries += state.pending().len();
+            places.extend(
+                (0..state.children().len()).filter_map(|child| state.children().page(child)),
+            );
         }
         let fold = folder.end().expect("no terminal is placed here");
         folder.run();
@@ -407,13 +400,6 @@ impl<H: Hasher> Replay<H> {
             pending_entries,
             places,
         })
-    }
-}
-
-fn renew_own<H: Hasher>(region: &Region) {
-    let mut state = region.write();
-    if let Nodes::Resident(nodes) = &state.nodes {
-        state.own = region_node::<H>(&state.cuts, nodes);
     }
 }
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
-use pleach_beatree::cache::{CachedPage, Step};
-use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::cache::{CachedPage, LookupStep};
+use pleach_beatree::region::{NodePage, Nodes};
 use pleach_core::Key;
 use pleach_core::page::leaf::Cell;
 use pleach_io::{Device, Runtime};
@@ -64,7 +64,7 @@ pub(super) fn look_up<D: Device, R: Runtime>(
     announced: &Announced,
     group: &[Key],
     folds_cached: bool,
-    last: &mut Option<NodePlace>,
+    last: &mut Option<NodePage>,
     missing: &mut impl FnMut(Request),
 ) {
     let (base, folds) = (announced.base(), announced.folds());
@@ -75,26 +75,26 @@ pub(super) fn look_up<D: Device, R: Runtime>(
         for (key, found) in group.iter().zip(&mut found) {
             found.pair = values.pair(key);
             values.ask_ahead(found.pair);
-            top.region(key).prefetch();
+            top.region(key).cpu_prefetch();
         }
         for key in group {
-            top.region(key).read().prefetch(key);
+            top.region(key).read().cpu_prefetch(key);
         }
     }
     for (key, found) in group.iter().zip(&mut found) {
         find(db, values, base, key, folds_cached, found, last, missing);
         if let Some(at) = &found.at {
-            cache.ask_ahead(at.place, Step::Table);
+            cache.cpu_prefetch(at.page, LookupStep::Table);
         }
     }
-    for step in [Step::Entry, Step::Front] {
+    for step in [LookupStep::Entry, LookupStep::Front] {
         let places = found.iter().filter_map(|found| found.at.as_ref());
-        places.for_each(|at| cache.ask_ahead(at.place, step));
+        places.for_each(|at| cache.cpu_prefetch(at.page, step));
     }
     let batch = db.store.batch();
     for (key, found) in group.iter().zip(&mut found) {
         let Some(at) = found.at.take() else { continue };
-        found.page = cache.get_in(at.place, at.tag, batch);
+        found.page = cache.get_in(at.page, at.tag, batch);
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
             let purpose = Purpose::Key { key: *key, value_as_of, folds };
@@ -102,7 +102,7 @@ pub(super) fn look_up<D: Device, R: Runtime>(
             continue;
         };
         if found.has_value {
-            found.cell = page.prefetch_found(key);
+            found.cell = page.cpu_prefetch_cell(key);
         }
         if folds_cached && folds && !page.knows(found.as_of) {
             let arrived = Arrived { page: Arc::clone(page), at, key: *key };
@@ -125,23 +125,23 @@ fn find<D: Device, R: Runtime>(
     key: &Key,
     folds_cached: bool,
     found: &mut Found,
-    last: &mut Option<NodePlace>,
+    last: &mut Option<NodePage>,
     missing: &mut impl FnMut(Request),
 ) {
     let mut nodes = None;
     db.index.in_region(key, |region, state| {
-        if let Nodes::Paged(place) = &state.nodes
+        if let Nodes::Paged(place) = state.nodes()
             && *last != Some(*place)
         {
             nodes = Some((Arc::clone(region), *place));
         }
-        let child = state.cuts.find(key);
+        let child = state.children().find(key);
         if folds_cached {
-            found.as_of = state.changed_at[child];
+            found.as_of = state.changed_at(child);
         }
         found.at = located(state, child);
         // Only what the session's commit left is a value of it.
-        let same = state.changed <= base;
+        let same = state.last_commit() <= base;
         match (state.pending_of(key), &found.at) {
             (Some(pending), _) if same => keep(values, found.pair, base, key, &pending.stored),
             (None, None) if same => values.put(found.pair, base, key, None),

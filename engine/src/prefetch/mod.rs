@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::region::{NodePage, Nodes};
 use pleach_io::{Device, Runtime, Step};
 
 use crate::error::Result;
@@ -42,7 +42,7 @@ pub(crate) struct Prefetcher<D: Device, R: Runtime> {
     /// Found missing and not asked for yet.
     missing: VecDeque<Request>,
     /// Nodes that were missing last: neighbouring keys share them.
-    nodes: Option<NodePlace>,
+    nodes: Option<NodePage>,
     /// Rings in a row that failed, and when the next is made.
     failures: u32,
     not_before: Duration,
@@ -139,7 +139,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
             }
             let Some(Request { wanted, purpose }) = self.missing.pop_front() else { return true };
             if let Wanted::Nodes(region, place) = &wanted {
-                let away = matches!(&region.read().nodes, Nodes::Paged(at) if at == place);
+                let away = matches!(region.read().nodes(), Nodes::Paged(at) if at == place);
                 if !away || reader.reads_nodes(place) {
                     continue;
                 }

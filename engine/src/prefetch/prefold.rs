@@ -4,7 +4,7 @@
 //! pend on it make some of these old. Its first fold hashes all of that, though nothing of it
 //! depends on the batch. So pages that arrive for announced keys are folded as they stand, each
 //! with the group of its key, by a task of its own; the nodes hang on the page as an
-//! excerpt ([`pleach_beatree::treelet::Excerpt`]) until the batch is over, and the finish folds a
+//! excerpt ([`pleach_beatree::treelet::PartialTreelet`]) until the batch is over, and the finish folds a
 //! tile.
 //!
 //! Nothing depends on it. Pages come through a queue of fixed length, and what does not fit, or
@@ -13,7 +13,9 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::leaf_fold::{Patch, Seen, Standing, Touch, capture_levels, fold_leaf};
+use pleach_beatree::leaf_fold::{
+    AccessResult, KeyAccess, PageState, PendingChange, capture_levels, fold_leaf,
+};
 use pleach_beatree::treelet::Treelet;
 use pleach_core::fold::Folder;
 use pleach_core::{Hasher, Node, Prefix};
@@ -44,8 +46,8 @@ pub(crate) struct Prefolder<H: Hasher, D: Device, R: Runtime> {
     folder: Folder<H>,
     group: Vec<Arrived>,
     tasks: Vec<Waiting>,
-    patches: Vec<Patch>,
-    seen: Vec<Seen>,
+    patches: Vec<PendingChange>,
+    seen: Vec<AccessResult>,
     treelet: Box<Treelet>,
 }
 
@@ -92,15 +94,15 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
     fn gather(&mut self, arrived: Arrived) {
         let patches = &mut self.patches;
         let found = self.db.index.in_region(&arrived.key, |_, state| {
-            let child = state.cuts.find(&arrived.key);
-            let here = state.cuts.place(child) == Some(arrived.at.place)
-                && state.cuts.tag(child) == arrived.at.tag;
-            let as_of = state.changed_at[child];
-            let prefix = state.cuts.prefix(child);
+            let child = state.children().find(&arrived.key);
+            let here = state.children().page(child) == Some(arrived.at.page)
+                && state.children().tag(child) == arrived.at.tag;
+            let as_of = state.changed_at(child);
+            let prefix = state.children().prefix(child);
             if !here || capture_levels(&prefix) == 0 || arrived.page.knows(as_of) {
                 return None;
             }
-            state.patches(&prefix, patches);
+            state.copy_pending(&prefix, patches);
             Some((prefix, as_of, state.node(child).copied()))
         });
         let Some((prefix, as_of, node)) = found else { return };
@@ -116,16 +118,17 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
         for (at, task) in self.tasks.iter().enumerate() {
             let page = |ahead: usize| self.tasks.get(at + ahead).map(|task| &task.arrived);
             if let Some(arrived) = page(2 * PAGES_AHEAD) {
-                arrived.page.prefetch_head();
+                arrived.page.cpu_prefetch_head();
             }
             if let Some(arrived) = page(PAGES_AHEAD) {
-                arrived.page.prefetch_key(&arrived.key);
+                arrived.page.cpu_prefetch_key(&arrived.key);
             }
             let leaf = task.arrived.page.view();
             let patches = &self.patches[from..task.patches_end];
-            let standing = Standing { at: &task.prefix, leaf: Some(&leaf), patches, treelet: None };
+            let standing =
+                PageState { at: &task.prefix, leaf: Some(&leaf), pending: patches, treelet: None };
             let capture = capture_levels(&task.prefix);
-            let touch = [Touch { key: task.arrived.key, reads: true, writes: None }];
+            let touch = [KeyAccess { key: task.arrived.key, reads: true, writes: None }];
             self.folder.begin_capturing(task.prefix.len(), capture);
             fold_leaf(&mut self.folder, &standing, capture, &touch, &mut self.seen);
             self.folder.end().expect("a page's groups of one key are given by key");
@@ -152,8 +155,8 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
             let nodes = nodes.iter().map(|one| (one.index, one.node));
             self.treelet.advance(0, task.as_of, &node, nodes);
             let Arrived { page, at, key } = &task.arrived;
-            let group = page.group(key);
-            if self.db.store.cache().give_excerpt(at.place, page, &self.treelet, group) {
+            let group = page.bucket(key);
+            if self.db.store.cache().give_partial_treelet(at.page, page, &self.treelet, group) {
                 Counters::add(&self.db.counters.pages_folded_ahead, 1);
             }
         }

@@ -5,7 +5,7 @@
 //! group before the next one, so that the waits of a group overlap. Nothing is taken from these
 //! looks: whoever comes after them looks again, and finds its memory near.
 
-use pleach_beatree::cache::Step;
+use pleach_beatree::cache::LookupStep;
 use pleach_core::Key;
 use pleach_io::{Device, Runtime};
 
@@ -38,31 +38,31 @@ pub(crate) fn cpu_prefetch<'a, D: Device, R: Runtime>(
 ) {
     let top = db.index.load();
     for key in keys.clone() {
-        top.region(key).prefetch();
+        top.region(key).cpu_prefetch();
     }
     for key in keys.clone() {
-        top.region(key).read().prefetch(key);
+        top.region(key).read().cpu_prefetch(key);
     }
     let mut places = [None; GROUP];
     for (key, place) in keys.clone().zip(&mut places) {
         let state = top.region(key).read();
-        *place = state.cuts.place(state.cuts.find(key));
+        *place = state.children().page(state.children().find(key));
         if matches!(reach, Reach::Fold | Reach::Region) {
-            state.prefetch_fold(key);
+            state.cpu_prefetch_fold(key);
         }
         if let Some(place) = place.filter(|_| reach != Reach::Region) {
-            db.store.cache().ask_ahead(place, Step::Table);
+            db.store.cache().cpu_prefetch(place, LookupStep::Table);
         }
     }
     if matches!(reach, Reach::Place | Reach::Region) {
         return;
     }
     for place in places.into_iter().flatten() {
-        db.store.cache().ask_ahead(place, Step::Entry);
+        db.store.cache().cpu_prefetch(place, LookupStep::Entry);
     }
     for (key, place) in keys.zip(places) {
         if let Some(place) = place {
-            db.store.cache().ask_ahead(place, Step::Page(key));
+            db.store.cache().cpu_prefetch(place, LookupStep::Page(key));
         }
     }
 }

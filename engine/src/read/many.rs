@@ -66,7 +66,7 @@ fn fetch<D: Device, R: Runtime>(
             continue;
         }
         let Found::Page(at) = find(db, key) else { continue };
-        if db.store.cache().hold(at.place, at.tag, batch) || !asked.insert(at.place) {
+        if db.store.cache().hold(at.page, at.tag, batch) || !asked.insert(at.page) {
             continue;
         }
         if !reader.has_room() {

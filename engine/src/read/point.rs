@@ -56,6 +56,6 @@ fn stored<D: Device, R: Runtime>(db: &State<D, R>, view: &View, key: &Key) -> Re
 pub(super) fn find<D: Device, R: Runtime>(db: &State<D, R>, key: &Key) -> Found {
     db.index.in_region(key, |_, state| match state.pending_of(key) {
         Some(pending) => Found::Pending(pending.stored.clone()),
-        None => located(state, state.cuts.find(key)).map_or(Found::Nothing, Found::Page),
+        None => located(state, state.children().find(key)).map_or(Found::Nothing, Found::Page),
     })
 }

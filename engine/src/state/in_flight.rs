@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pleach_beatree::region::NodePlace;
+use pleach_beatree::PageNo;
+use pleach_beatree::region::NodePage;
 use pleach_io::{Event, Runtime};
 
 /// How long anybody waits for a page that is being read.
@@ -23,9 +24,9 @@ const PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PageId {
     /// A leaf page.
-    Leaf(u32),
+    Leaf(PageNo),
     /// A branch page.
-    Nodes(NodePlace),
+    Nodes(NodePage),
 }
 
 /// For whom pages are read.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::{Region, RegionState, Top};
+use pleach_beatree::{PageNo, Region, RegionIndex, RegionState};
 use pleach_core::{Key, Prefix};
 
 use crate::error::hex;
@@ -28,13 +28,13 @@ const REPLACED: usize = 258;
 /// Where a key's page is, as far as the index knows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Located {
-    pub(crate) place: u32,
+    pub(crate) page: PageNo,
     pub(crate) tag: u32,
 }
 
 /// The regions, and which of their pages are due for a flush.
 pub(crate) struct Index {
-    top: ArcSwap<Top>,
+    top: ArcSwap<RegionIndex>,
     /// Held by a flush while it changes cuts, and by a commit that was overtaken too often.
     structure: Mutex<()>,
     /// Prefixes of pages that enough commits have changed.
@@ -43,12 +43,12 @@ pub(crate) struct Index {
 
 impl Index {
     /// The index of these regions, of which the pages that `is_due` says are due from the start.
-    pub(crate) fn new(top: Top, is_due: impl Fn(&Prefix, u8) -> bool) -> Self {
+    pub(crate) fn new(top: RegionIndex, is_due: impl Fn(&Prefix, u8) -> bool) -> Self {
         let mut due = VecDeque::new();
         for region in top.regions() {
             let state = region.read();
-            let children = (0..state.cuts.len())
-                .map(|child| (state.cuts.prefix(child), state.touches[child]))
+            let children = (0..state.children().len())
+                .map(|child| (state.children().prefix(child), state.commits_since_write(child)))
                 .filter(|(prefix, commits)| is_due(prefix, *commits));
             due.extend(children.map(|(prefix, _)| prefix));
         }
@@ -57,12 +57,12 @@ impl Index {
 
     /// The regions as they are now, for a lookup or a few.
     #[inline]
-    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<Top>> {
+    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<RegionIndex>> {
         self.top.load()
     }
 
     /// The regions as they are now, to be kept.
-    pub(crate) fn load_full(&self) -> Arc<Top> {
+    pub(crate) fn load_full(&self) -> Arc<RegionIndex> {
         self.top.load_full()
     }
 
@@ -72,7 +72,7 @@ impl Index {
     }
 
     /// Publishes other regions; gives those before. The caller holds the structure.
-    pub(crate) fn publish(&self, top: Top) -> Arc<Top> {
+    pub(crate) fn publish(&self, top: RegionIndex) -> Arc<RegionIndex> {
         debug_assert!(self.structure.try_lock().is_none(), "the structure is held");
         self.top.swap(Arc::new(top))
     }
@@ -91,7 +91,7 @@ impl Index {
             let top = self.top.load();
             let region = top.region(key);
             let state = region.read();
-            if !state.retired {
+            if !state.is_retired() {
                 return read(region, &state);
             }
         }
@@ -100,7 +100,7 @@ impl Index {
 
     /// Where a key's page is; `None` when it has none.
     pub(crate) fn locate(&self, key: &Key) -> Option<Located> {
-        self.in_region(key, |_, state| located(state, state.cuts.find(key)))
+        self.in_region(key, |_, state| located(state, state.children().find(key)))
     }
 
     /// These pages are due for a flush.
@@ -124,5 +124,5 @@ impl Index {
 /// Where a child's page is; `None` when it has none.
 #[inline]
 pub(crate) fn located(state: &RegionState, child: usize) -> Option<Located> {
-    state.cuts.place(child).map(|place| Located { place, tag: state.cuts.tag(child) })
+    state.children().page(child).map(|page| Located { page, tag: state.children().tag(child) })
 }

@@ -15,9 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use pleach_beatree::leaf_fold::{Patch, Standing, fold_leaf};
-use pleach_beatree::region::{NodeFile, NodePlace, Nodes};
-use pleach_beatree::split::region_node;
+use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
+use pleach_beatree::region::{NodeFile, NodePage, Nodes};
 use pleach_beatree::{Region, RegionState};
 use pleach_core::fold::Folder;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
@@ -107,7 +106,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     }
 
     /// The file behind a place.
-    pub(crate) fn file(&self, place: &NodePlace) -> &D::File {
+    pub(crate) fn file(&self, place: &NodePage) -> &D::File {
         match place.file {
             NodeFile::ImageA => &self.images[0],
             NodeFile::ImageB => &self.images[1],
@@ -136,7 +135,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     /// cannot be used they are folded from the leaf pages.
     pub(crate) fn make_resident<H: Hasher>(&self, key: &Key) -> Result<()> {
         for _ in 0..ROUNDS {
-            let away = self.index.in_region(key, |region, state| match &state.nodes {
+            let away = self.index.in_region(key, |region, state| match state.nodes() {
                 Nodes::Resident(_) => None,
                 Nodes::Paged(place) => Some((Arc::clone(region), *place)),
             });
@@ -145,14 +144,14 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             let mut claim = self.store.in_flight().claim(id);
             if claim.is_none() {
                 self.store.in_flight().wait(id);
-                if !matches!(&region.read().nodes, Nodes::Paged(at) if *at == place) {
+                if !matches!(region.read().nodes(), Nodes::Paged(at) if *at == place) {
                     continue;
                 }
                 claim = self.store.in_flight().claim(id);
             }
             let mut buf = self.store.buffers().take();
             let file = self.file(&place);
-            let read = self.store.device().read_at(file, &mut buf, place.page * 4096);
+            let read = self.store.device().read_at(file, &mut buf, place.offset());
             let installed =
                 read.map_err(Error::from).and_then(|()| self.install_nodes(&region, &place, &buf));
             self.store.buffers().give(buf);
@@ -169,29 +168,30 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
 
     /// Nodes whose page cannot be used, from the leaf pages and what pends on them; they must fold to
     /// the region's own.
-    fn fold_nodes<H: Hasher>(&self, region: &Region, place: &NodePlace) -> Result<()> {
+    fn fold_nodes<H: Hasher>(&self, region: &Region, place: &NodePage) -> Result<()> {
         let _guard = self.store.enter();
         let mut folder = Folder::<H>::new();
         for _ in 0..ROUNDS {
-            let mut children: Vec<(Prefix, Option<Located>, Vec<Patch>)> = Vec::new();
+            let mut children: Vec<(Prefix, Option<Located>, Vec<PendingChange>)> = Vec::new();
             let position = {
                 let state = region.read();
-                if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+                if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == place) {
                     return Ok(());
                 }
-                for cut in state.cuts.iter() {
+                for cut in state.children().iter() {
                     let mut patches = Vec::new();
-                    state.patches(&cut.prefix, &mut patches);
-                    let at = cut.place.map(|place| Located { place, tag: cut.tag });
+                    state.copy_pending(&cut.prefix, &mut patches);
+                    let at = cut.page.map(|page| Located { page, tag: cut.tag });
                     children.push((cut.prefix, at, patches));
                 }
-                state.position
+                state.log_position()
             };
             folder.clear();
             for (prefix, at, patches) in &children {
                 let page = at.as_ref().map(|at| self.store.leaf(at)).transpose()?;
                 let view = page.as_ref().map(|page| page.view());
-                let standing = Standing { at: prefix, leaf: view.as_ref(), patches, treelet: None };
+                let standing =
+                    PageState { at: prefix, leaf: view.as_ref(), pending: patches, treelet: None };
                 folder.begin(prefix.len());
                 fold_leaf(&mut folder, &standing, 0, &[], &mut Vec::new());
                 folder.end().expect("no terminal is placed here");
@@ -199,22 +199,21 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             folder.run();
             let nodes: Vec<Node> = (0..children.len()).map(|fold| folder.node(fold)).collect();
             let mut state = region.write();
-            if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+            if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == place) {
                 return Ok(());
             }
-            if state.position != position {
+            if state.log_position() != position {
                 // A commit or a flush came in between.
                 continue;
             }
-            if region_node::<H>(&state.cuts, &nodes) != state.own {
+            if !state.folds_to_own::<H>(&nodes) {
                 return Err(Error::Corrupt(format!(
                     "the pages below {:?} do not fold to its node",
                     region.prefix()
                 )));
             }
             tracing::warn!(prefix = ?region.prefix(), "nodes were folded anew: their page is bad");
-            state.nodes = Nodes::Resident(nodes);
-            state.paged_at = None;
+            state.install_folded_nodes(nodes);
             return Ok(());
         }
         Err(Error::Corrupt(format!("{:?} changes faster than it is folded", region.prefix())))
@@ -224,18 +223,17 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     pub(crate) fn install_nodes(
         &self,
         region: &Region,
-        place: &NodePlace,
+        place: &NodePage,
         buf: &PageBuf,
     ) -> Result<()> {
         Counters::add(&self.counters.upper_trie_pages_read, 1);
         let mut state = region.write();
-        if !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+        if !matches!(state.nodes(), Nodes::Paged(at) if at == place) {
             return Ok(());
         }
-        let mut nodes = Vec::with_capacity(state.cuts.len());
-        self.parse_nodes(region, state.cuts.len(), place, buf, &mut nodes)?;
-        state.nodes = Nodes::Resident(nodes);
-        state.paged_at = Some(*place);
+        let mut nodes = Vec::with_capacity(state.children().len());
+        self.parse_nodes(region, state.children().len(), place, buf, &mut nodes)?;
+        state.install_nodes(nodes);
         drop(state);
         self.store.read_well(file_name(place.file), place.page);
         Ok(())
@@ -246,18 +244,18 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     pub(crate) fn read_nodes(
         &self,
         region: &Region,
-        place: &NodePlace,
+        place: &NodePage,
         nodes: &mut Vec<Node>,
     ) -> Result<bool> {
         let mut buf = self.store.buffers().take();
-        let read = self.store.device().read_at(self.file(place), &mut buf, place.page * 4096);
+        let read = self.store.device().read_at(self.file(place), &mut buf, place.offset());
         let parsed = read.map_err(Error::from).and_then(|()| {
             Counters::add(&self.counters.upper_trie_pages_read, 1);
             let state = region.read();
-            if state.retired || !matches!(&state.nodes, Nodes::Paged(at) if at == place) {
+            if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == place) {
                 return Ok(false);
             }
-            self.parse_nodes(region, state.cuts.len(), place, &buf, nodes).map(|()| true)
+            self.parse_nodes(region, state.children().len(), place, &buf, nodes).map(|()| true)
         });
         self.store.buffers().give(buf);
         parsed
@@ -268,7 +266,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         &self,
         region: &Region,
         children: usize,
-        place: &NodePlace,
+        place: &NodePage,
         buf: &PageBuf,
         nodes: &mut Vec<Node>,
     ) -> Result<()> {
@@ -292,7 +290,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     pub(crate) fn evict_nodes(&self) -> Result<bool> {
         let top = self.index.load_full();
         let regions = top.regions();
-        let resident = |region: &Arc<Region>| match &region.read().nodes {
+        let resident = |region: &Arc<Region>| match region.read().nodes() {
             Nodes::Resident(nodes) => nodes.len() as u64 * 32,
             Nodes::Paged(_) => 0,
         };
@@ -326,25 +324,24 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         let _moves = self.moves.lock();
         let (spilled, position) = {
             let state = region.read();
-            if matches!(state.nodes, Nodes::Paged(_)) || state.retired {
+            if matches!(state.nodes(), Nodes::Paged(_)) || state.is_retired() {
                 return Ok(Some(false));
             }
-            let position = state.position;
-            let away = state.paged_at.is_some();
+            let position = state.log_position();
+            let away = state.saved_page().is_some();
             (if away { None } else { self.spill(region, state)? }, position)
         };
         let mut state = region.write();
         if let Some(place) = spilled {
             // The page is this region's from now on, whether its nodes leave or not.
-            state.spill_page = Some(place.page);
+            state.own_spill_page(place.page);
         }
-        let place = state.paged_at.or(spilled);
-        let Some(place) = place.filter(|_| state.position == position && !state.retired) else {
+        let place = state.saved_page().or(spilled);
+        let Some(place) = place.filter(|_| state.log_position() == position && !state.is_retired())
+        else {
             return Ok(Some(false));
         };
-        state.paged_at = Some(place);
-        state.nodes = Nodes::Paged(place);
-        state.treelet = None;
+        state.evict_nodes(place);
         Ok(Some(true))
     }
 
@@ -354,11 +351,11 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         &self,
         region: &Region,
         state: parking_lot::RwLockReadGuard<'_, RegionState>,
-    ) -> Result<Option<NodePlace>> {
-        let Nodes::Resident(nodes) = &state.nodes else { unreachable!("just checked") };
-        let own = state.spill_page;
+    ) -> Result<Option<NodePage>> {
+        let Nodes::Resident(nodes) = state.nodes() else { unreachable!("just checked") };
+        let own = state.spill_page();
         let page = own.unwrap_or_else(|| self.take_page());
-        let mut place = NodePlace { file: NodeFile::Spill, page, tag: 0 };
+        let mut place = NodePage { file: NodeFile::Spill, page, tag: 0 };
         let mut buf = self.store.buffers().take();
         let header = BranchHeader {
             identity: identity(self.store.database(), &place),
@@ -367,17 +364,17 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             namespace: 0,
             prefix: *region.prefix(),
             level: 1,
-            position: state.position,
+            position: state.log_position(),
         };
         // They fit: what a flush lets grow too large is replaced before anybody sees it.
         let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
-        for (cut, node) in state.cuts.iter().zip(nodes) {
-            let place = cut.place.map(u64::from);
+        for (cut, node) in state.children().iter().zip(nodes) {
+            let place = cut.page.map(u64::from);
             builder.push(&Entry { depth: cut.prefix.len(), place, tag: cut.tag, node: *node });
         }
         place.tag = builder.seal();
         drop(state);
-        let written = self.store.device().write_at(&self.spill, &buf, 1, place.page * 4096);
+        let written = self.store.device().write_at(&self.spill, &buf, 1, place.offset());
         if written.as_ref().is_err_and(pleach_io::IoError::is_full) {
             if own.is_none() {
                 self.give_page(page);
@@ -391,19 +388,15 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     }
 
     /// A checkpoint has written this region's branch page: its nodes may leave to it.
-    pub(crate) fn checkpointed(&self, key: &Key, position: u64, place: NodePlace) {
+    pub(crate) fn checkpointed(&self, key: &Key, position: u64, place: NodePage) {
         let _moves = self.moves.lock();
         let region = self.index.in_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();
-        if state.retired || state.position != position {
+        if state.is_retired() || state.log_position() != position {
             return;
         }
-        if let Some(page) = state.spill_page.take() {
+        if let Some(page) = state.checkpointed(place) {
             self.give_page(page);
-        }
-        state.paged_at = Some(place);
-        if let Nodes::Paged(at) = &mut state.nodes {
-            *at = place;
         }
     }
 
@@ -415,14 +408,14 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
 
     /// Is the page of a region's nodes aside?
     pub(crate) fn nodes_are_aside(&self, state: &RegionState) -> bool {
-        let Nodes::Paged(at) = &state.nodes else { return false };
+        let Nodes::Paged(at) = state.nodes() else { return false };
         self.store.quarantine().keeps(file_name(at.file), at.page, false)
     }
 
     /// Brings the nodes of the region over a key into memory for the flush, unless they are aside; a
     /// failure sets them aside.
     pub(crate) fn bring_nodes<H: Hasher>(&self, key: &Key) -> Result<()> {
-        let away = self.index.in_region(key, |region, state| match &state.nodes {
+        let away = self.index.in_region(key, |region, state| match state.nodes() {
             Nodes::Resident(_) => None,
             Nodes::Paged(at) => Some(((file_name(at.file), at.page), *region.prefix())),
         });
@@ -441,7 +434,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     pub(crate) fn nodes_for_image<H: Hasher>(
         &self,
         region: &Region,
-        at: &NodePlace,
+        at: &NodePage,
         nodes: &mut Vec<Node>,
     ) -> Result<bool> {
         let (page, prefix) = ((file_name(at.file), at.page), *region.prefix());
@@ -467,7 +460,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
                 continue;
             }
             let named =
-                self.index.in_region(prefix.first_key(), |region, state| match &state.nodes {
+                self.index.in_region(prefix.first_key(), |region, state| match state.nodes() {
                     Nodes::Paged(at) if (file_name(at.file), at.page) == (file, page) => {
                         Some((Arc::clone(region), *at))
                     }
@@ -502,7 +495,7 @@ pub(crate) fn file_name(file: NodeFile) -> &'static str {
     }
 }
 
-fn identity(database: u64, place: &NodePlace) -> Identity {
+fn identity(database: u64, place: &NodePage) -> Identity {
     let kind = if place.file == NodeFile::Spill { FileKind::Spill } else { FileKind::Image };
     Identity { kind, page_no: place.page, db_id: database }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::region::{NodePlace, Nodes};
+use pleach_beatree::region::{NodePage, Nodes};
 use pleach_io::{Completion, Device, PageBuf, PagePool, Queue, Request, Runtime, Transfer};
 
 use super::in_flight::{Claim, InFlight, PageId, Reading};
@@ -34,7 +34,7 @@ pub(crate) enum Wanted {
     /// A leaf page.
     Leaf(Located),
     /// The branch page with a region's nodes.
-    Nodes(Arc<Region>, NodePlace),
+    Nodes(Arc<Region>, NodePage),
 }
 
 /// What came of asking.
@@ -116,19 +116,19 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
         purpose: T,
     ) -> Asked<T> {
         let (id, file, page) = match &wanted {
-            Wanted::Leaf(at) => (PageId::Leaf(at.place), store.leaf_file(), u64::from(at.place)),
+            Wanted::Leaf(at) => (PageId::Leaf(at.page), store.leaf_file(), u64::from(at.page)),
             Wanted::Nodes(_, place) => (PageId::Nodes(*place), nodes.file(place), place.page),
         };
         let Some(claim) = self.in_flight.claim(id) else { return Asked::Elsewhere(purpose) };
         // Looked at again: whoever read it may have come to the end just now.
         match &wanted {
             Wanted::Leaf(at) => {
-                if let Some(page) = store.cache().get(at.place, at.tag) {
+                if let Some(page) = store.cache().get(at.page, at.tag) {
                     return Asked::Landed(purpose, Landed::Leaf(*at, page));
                 }
             }
             Wanted::Nodes(region, place) => {
-                if !matches!(&region.read().nodes, Nodes::Paged(at) if at == place) {
+                if !matches!(region.read().nodes(), Nodes::Paged(at) if at == place) {
                     return Asked::Landed(purpose, Landed::Nodes);
                 }
             }
@@ -149,7 +149,7 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
     }
 
     /// Is this page of nodes being read through this reader?
-    pub(crate) fn reads_nodes(&self, place: &NodePlace) -> bool {
+    pub(crate) fn reads_nodes(&self, place: &NodePage) -> bool {
         let same = |slot: &Slot<R, T>| matches!(&slot.wanted, Wanted::Nodes(_, at) if at == place);
         self.slots.iter().flatten().any(same)
     }

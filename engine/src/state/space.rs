@@ -6,7 +6,8 @@
 //! Locks: leaf pages; extents, then the tentative runs.
 
 use parking_lot::{Mutex, MutexGuard};
-use pleach_beatree::space::{self, Extents, ExtentsStats, Growth, NeedGrowth};
+use pleach_beatree::PageNo;
+use pleach_beatree::space::{self, Extension, Extents, ExtentsStats, GrowingFile, Growth};
 use pleach_core::page::overflow::Run;
 use pleach_io::Device;
 
@@ -20,7 +21,7 @@ pub(crate) struct PageSpace<D: Device> {
     device: D,
     leaf: D::File,
     overflow: D::File,
-    geometry: space::Geometry,
+    geometry: space::FileGeometry,
     pages: Mutex<space::Space>,
     extents: Mutex<Extents>,
     /// Overflow runs that are written and that no record names yet.
@@ -38,7 +39,7 @@ impl<D: Device> PageSpace<D> {
     pub(crate) fn new(
         device: D,
         (leaf, overflow): (D::File, D::File),
-        geometry: space::Geometry,
+        geometry: space::FileGeometry,
         pages: space::Space,
         extents: Extents,
     ) -> Self {
@@ -52,18 +53,10 @@ impl<D: Device> PageSpace<D> {
     }
 
     /// Numbers of `count` leaf pages that are free, in ascending order; grows the file when needed.
-    pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<u32>> {
+    pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
-        let mut runs: Vec<space::Run> = Vec::new();
-        let mut pages = self.pages.lock();
-        self.allocate(
-            &self.leaf,
-            &mut *pages,
-            |pages, growth| pages.allocate(count, growth, &mut runs),
-            |pages| u64::from(pages.pages()),
-            space::Space::grown,
-        )?;
-        Ok(runs.iter().flat_map(|run| run.start..run.end()).collect())
+        let runs = self.allocate(&mut *self.pages.lock(), &self.leaf, count)?;
+        Ok(runs.iter().flat_map(space::PageRun::pages).collect())
     }
 
     /// Runs of `pages` free pages of the overflow file, tentative until a record names them.
@@ -73,46 +66,28 @@ impl<D: Device> PageSpace<D> {
         tentative: &mut Tentative<'_, D>,
     ) -> Result<Vec<Run>> {
         let count = u32::try_from(pages).expect("values are limited");
-        let mut runs = Vec::new();
         let mut extents = self.extents.lock();
-        self.allocate(
-            &self.overflow,
-            &mut *extents,
-            |extents, growth| extents.allocate(count, growth, &mut runs),
-            |extents| extents.stats().pages,
-            Extents::grown,
-        )?;
+        let runs = self.allocate(&mut *extents, &self.overflow, count)?;
+        // Before the lock goes: an image that is written then leaves them out.
         self.tentative.lock().extend_from_slice(&runs);
         tentative.own.extend_from_slice(&runs);
         Ok(runs)
     }
 
-    /// The one way in which a page file grows.
-    fn allocate<M>(
+    /// Pages of a file, which grows as far as it has to.
+    fn allocate<F: GrowingFile>(
         &self,
+        map: &mut F,
         file: &D::File,
-        map: &mut M,
-        mut allocate: impl FnMut(&mut M, Growth) -> Result<(), NeedGrowth>,
-        pages: impl Fn(&M) -> u64,
-        grown: impl Fn(&mut M, u32) -> Result<(), space::SpaceError>,
-    ) -> Result<()> {
-        let segment = u64::from(self.geometry.segment_pages) * 4096;
-        let mut growth = Growth::Allowed;
-        // Each turn grows the file by what is needed, gives growth up, or ends with the error.
-        while let Err(need) = allocate(map, growth) {
-            let (end, bytes) = (pages(map) * 4096, u64::from(need.segments) * segment);
-            let reserved = if growth == Growth::Allowed { self.has_room(bytes) } else { Ok(()) };
-            let reserved =
-                reserved.and_then(|()| self.device.allocate(file, end, bytes).map_err(full_or));
-            match reserved {
-                Ok(()) => {
-                    grown(map, need.segments).map_err(|error| Error::Corrupt(error.to_string()))?
-                }
-                Err(Error::Full(_)) if growth == Growth::Allowed => growth = Growth::Refused,
-                Err(error) => return Err(error),
+        count: u32,
+    ) -> Result<Vec<F::Run>> {
+        let reserve = |Extension { offset, bytes, growth }| {
+            if growth == Growth::Allowed {
+                self.has_room(bytes)?;
             }
-        }
-        Ok(())
+            self.device.allocate(file, offset, bytes).map_err(full_or)
+        };
+        map.allocate_growing(count, reserve, |error| matches!(error, Error::Full(_)))
     }
 
     /// Ordinary growth of another file of the folder; a failure leaves it as it was.
@@ -138,7 +113,7 @@ impl<D: Device> PageSpace<D> {
     }
 
     /// Leaf pages that were allocated and that nothing names go back.
-    pub(crate) fn give_leaves_back(&self, numbers: impl IntoIterator<Item = u32>) {
+    pub(crate) fn give_leaves_back(&self, numbers: impl IntoIterator<Item = PageNo>) {
         let mut pages = self.pages.lock();
         for number in numbers {
             pages.mark_free(number).expect("allocated by the same owner");
@@ -146,10 +121,9 @@ impl<D: Device> PageSpace<D> {
     }
 
     /// Pages and runs that the record with this stamp has replaced; they stay until released.
-    pub(crate) fn retire(&self, leaves: &[u32], runs: &[Run], stamp: u64) -> Result<()> {
-        let bad = |error: space::SpaceError| Error::Corrupt(error.to_string());
-        self.pages.lock().retire(leaves, stamp).map_err(bad)?;
-        self.extents.lock().retire(runs, stamp).map_err(bad)
+    pub(crate) fn retire(&self, leaves: &[PageNo], runs: &[Run], stamp: u64) -> Result<()> {
+        self.pages.lock().retire(leaves, stamp)?;
+        Ok(self.extents.lock().retire(runs, stamp)?)
     }
 
     /// Leaf pages retired under this stamp and earlier ones are free.
@@ -176,7 +150,7 @@ impl<D: Device> PageSpace<D> {
             (extents.clone(), self.tentative.lock().clone())
         };
         for run in &tentative {
-            extents.mark_free(*run).map_err(|error| Error::Corrupt(error.to_string()))?;
+            extents.mark_free(*run)?;
         }
         let mut map = Vec::new();
         extents.encode(through, &mut map);

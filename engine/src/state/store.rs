@@ -11,9 +11,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pleach_beatree::RegionState;
 use pleach_beatree::cache::{Buffers, Cache, CachedPage};
 use pleach_beatree::grace::{Grace, Guard, Period};
+use pleach_beatree::{PageNo, RegionState};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity};
 use pleach_core::{Key, Prefix};
@@ -143,8 +143,8 @@ impl<D: Device, R: Runtime> Store<D, R> {
     }
 
     /// Identity that the leaf page of this number must have.
-    pub(crate) fn leaf_identity(&self, place: u32) -> Identity {
-        Identity { kind: FileKind::Leaf, page_no: u64::from(place), db_id: self.database }
+    pub(crate) fn leaf_identity(&self, page: PageNo) -> Identity {
+        Identity { kind: FileKind::Leaf, page_no: u64::from(page), db_id: self.database }
     }
 
     /// A page: from the cache, else read on the calling thread.
@@ -152,7 +152,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
         if let Some(page) = self.cached(at) {
             return Ok(page);
         }
-        let id = PageId::Leaf(at.place);
+        let id = PageId::Leaf(at.page);
         let mut claim = self.in_flight.claim(id);
         // Another reader is at it. When it has come to its end the page is in the cache, or that one has
         // failed and this one looks for itself.
@@ -168,7 +168,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
         }
         self.count_miss(Reading::Keys);
         let mut buf = self.buffers.take();
-        self.device.read_at(&self.leaf, &mut buf, u64::from(at.place) * 4096)?;
+        self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
         let page = self.admit(at, &buf);
         self.buffers.give(buf);
         // Those who wait for it find it in the cache.
@@ -178,15 +178,15 @@ impl<D: Device, R: Runtime> Store<D, R> {
 
     /// The same for the flush: see [`Self::admit_for_flush`].
     pub(crate) fn leaf_for_flush(&self, at: &Located) -> Result<Arc<CachedPage>> {
-        let id = PageId::Leaf(at.place);
+        let id = PageId::Leaf(at.page);
         self.in_flight.wait(id);
-        if let Some(page) = self.cache.get(at.place, at.tag) {
+        if let Some(page) = self.cache.get(at.page, at.tag) {
             return Ok(page);
         }
         let claim = self.in_flight.claim(id);
         self.count_miss(Reading::Flush);
         let mut buf = self.buffers.take();
-        self.device.read_at(&self.leaf, &mut buf, u64::from(at.place) * 4096)?;
+        self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
         let page = self.admit_for_flush(at, &buf);
         self.buffers.give(buf);
         drop(claim);
@@ -203,7 +203,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
     }
 
     fn cached(&self, at: &Located) -> Option<Arc<CachedPage>> {
-        let page = self.cache.get(at.place, at.tag)?;
+        let page = self.cache.get(at.page, at.tag)?;
         Counters::add(&self.counters.cache_hits, 1);
         Some(page)
     }
@@ -216,7 +216,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
         key: &Key,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
-        let found = self.cache.read(at.place, at.tag, self.batch(), key, read);
+        let found = self.cache.read(at.page, at.tag, self.batch(), key, read);
         if found.is_some() {
             Counters::add(&self.counters.cache_hits, 1);
         }
@@ -227,31 +227,31 @@ impl<D: Device, R: Runtime> Store<D, R> {
     /// refused: the next commit on it would fold what it has into the root.
     pub(crate) fn admit(&self, at: &Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
         self.check_leaf(at, buf)?;
-        self.refuse_contradicting(at.place)?;
-        let page = self.cache.insert(at.place, at.tag, buf.page(0), self.batch());
+        self.refuse_contradicting(at.page)?;
+        let page = self.cache.insert(at.page, at.tag, buf.page(0), self.batch());
         // The flush says so first and empties the cache then: one of both sees the other.
-        self.refuse_contradicting(at.place).inspect_err(|_| self.cache.remove(at.place))?;
-        self.read_well(LEAF_FILE, u64::from(at.place));
+        self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
+        self.read_well(LEAF_FILE, u64::from(at.page));
         Ok(page)
     }
 
     /// The same for the flush, which looks for itself whether a page contradicts the index. Such a page
     /// is the flush's alone until then.
     pub(crate) fn admit_for_flush(&self, at: &Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
-        if self.refuse_contradicting(at.place).is_ok() {
+        if self.refuse_contradicting(at.page).is_ok() {
             return self.admit(at, buf);
         }
         self.check_leaf(at, buf)?;
         Ok(Cache::outside(buf.page(0)))
     }
 
-    fn refuse_contradicting(&self, place: u32) -> Result<()> {
-        self.quarantine.contradicting(LEAF_FILE, u64::from(place)).map_or(Ok(()), Err)
+    fn refuse_contradicting(&self, page: PageNo) -> Result<()> {
+        self.quarantine.contradicting(LEAF_FILE, u64::from(page)).map_or(Ok(()), Err)
     }
 
     fn check_leaf(&self, at: &Located, buf: &PageBuf) -> Result<()> {
-        let page = u64::from(at.place);
-        LeafView::parse(buf.page(0), &self.leaf_identity(at.place))
+        let page = u64::from(at.page);
+        LeafView::parse(buf.page(0), &self.leaf_identity(at.page))
             .map_err(|error| Error::Page { file: LEAF_FILE, page, error })?;
         let found = pleach_core::page::header::tag(buf.page(0));
         if found != at.tag {
@@ -292,7 +292,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
     /// Is a region's leaf page aside?
     pub(crate) fn page_is_aside(&self, state: &RegionState, child: usize) -> bool {
         let Some(at) = located(state, child) else { return false };
-        let keeps = |at_hand| self.quarantine.keeps(LEAF_FILE, u64::from(at.place), at_hand);
-        keeps(false) && keeps(self.cache.get(at.place, at.tag).is_some())
+        let keeps = |at_hand| self.quarantine.keeps(LEAF_FILE, u64::from(at.page), at_hand);
+        keeps(false) && keeps(self.cache.get(at.page, at.tag).is_some())
     }
 }

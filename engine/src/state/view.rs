@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pleach_beatree::leaf_fold::Patch;
+use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::{RegionState, Stored};
 use pleach_core::{Key, Prefix};
 
@@ -56,13 +56,13 @@ impl View {
 
     /// Has anything below the region changed against the pages and pending changes in it?
     pub(crate) fn differs(&self, state: &RegionState) -> bool {
-        !self.ancestry.is_empty() || state.changed > self.base
+        !self.ancestry.is_empty() || state.last_commit() > self.base
     }
 
     /// What the view says below `prefix` beyond pages and pending changes: undo of later commits,
     /// then overlays over it. Sorted.
     pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> BTreeMap<Key, Stored> {
-        let mut changes = if state.changed > self.base {
+        let mut changes = if state.last_commit() > self.base {
             self.undo.range(prefix, self.base)
         } else {
             BTreeMap::new()
@@ -82,11 +82,11 @@ impl Drop for View {
 
 /// Puts `changes` over `patches`, both sorted; a change wins.
 pub(crate) fn put_over(
-    patches: &mut Vec<Patch>,
+    patches: &mut Vec<PendingChange>,
     from: usize,
     changes: impl Iterator<Item = (Key, Stored)>,
 ) {
-    let below: Vec<Patch> = patches.drain(from..).collect();
+    let below: Vec<PendingChange> = patches.drain(from..).collect();
     let mut below = below.into_iter().peekable();
     for (key, stored) in changes {
         while let Some(smaller) = below.next_if(|patch| patch.0 < key) {

@@ -15,11 +15,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use pleach_beatree::leaf_fold::{Patch, Standing, below, fold_leaf};
-use pleach_beatree::region::Nodes;
-use pleach_beatree::split::region_node;
+use pleach_beatree::leaf_fold::{PageState, PendingChange, below, fold_leaf};
 use pleach_beatree::stored::cell_value;
-use pleach_beatree::{RegionState, Stored};
+use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::fold::Folder;
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::page::overflow::{OverflowCell, Run};
@@ -258,7 +256,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         }
     }
 
-    fn places(&mut self, places: &[u32]) {
+    fn places(&mut self, places: &[PageNo]) {
         let mut places = places.to_vec();
         places.sort_unstable();
         for pair in places.chunk_by(|a, b| a == b).filter(|same| same.len() > 1) {
@@ -269,19 +267,19 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
     fn regions(&mut self, recovered: &Recovered) {
         for region in recovered.top.regions() {
             let state = region.read();
-            if let Nodes::Resident(nodes) = &state.nodes
-                && region_node::<H>(&state.cuts, nodes) != state.own
+            if let Some(nodes) = state.resident_nodes()
+                && !state.folds_to_own::<H>(nodes)
             {
                 self.finding(format!(
                     "region {:?}: its node does not follow from its children's",
                     region.prefix()
                 ));
             }
-            for dropped in &state.dropped {
+            for dropped in state.dropped() {
                 self.runs.extend(runs(&dropped.pending.stored));
             }
             let future = state
-                .pending
+                .pending()
                 .iter()
                 .filter(|pending| pending.commit > recovered.tip.number)
                 .count();
@@ -297,15 +295,15 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
     /// One child of a region: its page, what pends on it, and its node.
     fn child(&mut self, visited: Visited<'_>) {
         let state = visited.region.read();
-        let prefix = state.cuts.prefix(visited.child);
-        let mut patches: Vec<Patch> = Vec::new();
-        state.patches(&prefix, &mut patches);
+        let prefix = state.children().prefix(visited.child);
+        let mut patches: Vec<PendingChange> = Vec::new();
+        state.copy_pending(&prefix, &mut patches);
         for (_, stored) in &patches {
             if let Stored::Overflow(raw) = stored {
                 self.long_value(raw, &prefix);
             }
         }
-        let Some(place) = state.cuts.place(visited.child) else {
+        let Some(place) = state.children().page(visited.child) else {
             self.report.keys += patches.iter().filter(|patch| patch.1.is_present()).count() as u64;
             self.expect_node(&state, visited.child, None, &patches);
             return;
@@ -318,7 +316,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
             }
             None => return,
         };
-        match parse(&buf, self.opened.newest.database, place, state.cuts.tag(visited.child)) {
+        match parse(&buf, self.opened.newest.database, place, state.children().tag(visited.child)) {
             Err(error) => self.finding(error.to_string()),
             Ok(view) => {
                 self.page(&view, &prefix, place);
@@ -331,7 +329,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         }
     }
 
-    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, place: u32) {
+    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, place: PageNo) {
         let at = format!("page {place} of {LEAF_FILE}");
         if view.prefix() != *prefix {
             self.finding(format!(
@@ -395,16 +393,16 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         state: &RegionState,
         child: usize,
         view: Option<&LeafView<'_>>,
-        patches: &[Patch],
+        patches: &[PendingChange],
     ) {
         let Some(expected) = state.node(child).copied() else { return };
-        let prefix = state.cuts.prefix(child);
+        let prefix = state.children().prefix(child);
         let found = if view.is_none() && patches.is_empty() {
             TERMINATOR
         } else {
             self.folder.clear();
             self.folder.begin(prefix.len());
-            let page = Standing { at: &prefix, leaf: view, patches, treelet: None };
+            let page = PageState { at: &prefix, leaf: view, pending: patches, treelet: None };
             fold_leaf(&mut self.folder, &page, 0, &[], &mut Vec::new());
             let fold = self.folder.end().expect("no terminal is placed here");
             self.folder.run();

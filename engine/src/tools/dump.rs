@@ -41,11 +41,11 @@ impl<D: Device> UnderHasher<D> for Dump<'_> {
         visit(device, &leaf, &recovered.top, 0, |visited| {
             let state = visited.region.read();
             let child = visited.child;
-            let pending = &state.pending[state.pending_range(&state.cuts.prefix(child))];
+            let pending = state.pending_below(&state.children().prefix(child));
             let mut pairs: Vec<(Key, Stored)> = Vec::new();
-            if let (Some(page), Some(place)) = (visited.page, state.cuts.place(child)) {
+            if let (Some(page), Some(place)) = (visited.page, state.children().page(child)) {
                 let buf = page?;
-                let view = parse(&buf, database, place, state.cuts.tag(child))?;
+                let view = parse(&buf, database, place, state.children().tag(child))?;
                 let cells = view.iter().map(|(key, cell)| (key, Stored::from_cell(cell)));
                 pairs.extend(cells);
             }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pleach_beatree::{RegionState, Stored, Top};
+use pleach_beatree::{RegionIndex, RegionState, Stored};
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::{Prefix, common_len};
 use pleach_core::{Hasher, Key};
@@ -61,24 +61,24 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         let index = recovered.top.find(key);
         let region = &recovered.top.regions()[index];
         let state = region.read();
-        let child = state.cuts.find(key);
-        let prefix = state.cuts.prefix(child);
+        let child = state.children().find(key);
+        let prefix = state.children().prefix(child);
         lines.push(format!(
             "region   number {index} of {}, prefix {:?}, {} children, {} pending changes, last changed by commit {}",
             recovered.top.regions().len(),
             region.prefix(),
-            state.cuts.len(),
-            state.pending.len(),
-            state.changed
+            state.children().len(),
+            state.pending().len(),
+            state.last_commit()
         ));
         let mut pairs: Vec<(Key, Stored)> = Vec::new();
-        match state.cuts.place(child) {
+        match state.children().page(child) {
             None => lines.push(format!("page     none for prefix {prefix:?}")),
             Some(place) => {
                 let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
                 let mut buf = PageBuf::zeroed(1);
-                opened.device.read_at(&file, &mut buf, u64::from(place) * 4096)?;
-                let tag = state.cuts.tag(child);
+                opened.device.read_at(&file, &mut buf, place.offset())?;
+                let tag = state.children().tag(child);
                 let view = parse(&buf, opened.newest.database, place, tag)?;
                 lines.push(format!(
                     "page     place {place}, tag {tag:#010x}, prefix {prefix:?}, {} keys, through commit {}, flush {:#x}",
@@ -101,7 +101,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
                 ));
             }
         }
-        let pending = state.pending[state.pending_range(&prefix)].iter();
+        let pending = state.pending_below(&prefix).iter();
         let changes = pending.map(|pending| (pending.key, pending.stored.clone()));
         crate::state::view::put_over(&mut pairs, 0, changes);
         pairs.retain(|(_, stored)| stored.is_present());
@@ -139,7 +139,7 @@ fn describe(stored: &Stored) -> String {
 }
 
 /// Depth of the terminal on a key's path: the shallowest position with at most one key below.
-fn terminal_depth(top: &Top, key: &Key, page: &Prefix, keys: &[Key]) -> u16 {
+fn terminal_depth(top: &RegionIndex, key: &Key, page: &Prefix, keys: &[Key]) -> u16 {
     let below = |depth: u16| keys.iter().filter(|other| common_len(key, other) >= depth).count();
     let mut depth = page.len();
     while below(depth) > 1 {
@@ -161,7 +161,7 @@ fn terminal_depth(top: &Top, key: &Key, page: &Prefix, keys: &[Key]) -> u16 {
 }
 
 /// Keys below a position at which pages begin: 0, 1, or 2 for more.
-fn keys_below(top: &Top, at: &Prefix) -> usize {
+fn keys_below(top: &RegionIndex, at: &Prefix) -> usize {
     let mut count = 0;
     for region in &top.regions()[top.find(at.first_key())..] {
         let state = region.read();
@@ -177,7 +177,8 @@ fn keys_below(top: &Top, at: &Prefix) -> usize {
 }
 
 fn children_below(state: &RegionState, at: &Prefix) -> usize {
-    let children = (0..state.cuts.len()).filter(|child| at.contains(&state.cuts.prefix(*child)));
+    let children =
+        (0..state.children().len()).filter(|child| at.contains(&state.children().prefix(*child)));
     children
         .map(|child| match state.node(child).map(kind) {
             Some(NodeKind::Terminator) => 0,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pleach_beatree::{Region, Top};
+use pleach_beatree::{PageNo, Region, RegionIndex};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::page::{FileKind, Identity, header};
 use pleach_io::{Device, IoError, PageBuf, Queue, Request, Transfer};
@@ -39,14 +39,14 @@ enum Page {
 pub(super) fn visit<D: Device>(
     device: &D,
     file: &D::File,
-    top: &Top,
+    top: &RegionIndex,
     from: usize,
     mut visit: impl FnMut(Visited<'_>) -> Result<bool>,
 ) -> Result<()> {
     let mut queue = device.queue(DEPTH)?;
     let mut children = top.regions()[from..].iter().flat_map(|region| {
-        let cuts = region.read().cuts.clone();
-        (0..cuts.len()).map(move |child| (region, child, cuts.place(child)))
+        let cuts = region.read().children().clone();
+        (0..cuts.len()).map(move |child| (region, child, cuts.page(child)))
     });
     let mut ahead: VecDeque<Ahead<'_>> = VecDeque::new();
     let mut first = 0u64;
@@ -58,7 +58,7 @@ pub(super) fn visit<D: Device>(
                 queue.push(Request {
                     file: file.clone(),
                     transfer: Transfer::Read,
-                    offset: u64::from(place) * 4096,
+                    offset: place.offset(),
                     buf: PageBuf::zeroed(1),
                     token: first + ahead.len() as u64,
                 });
@@ -89,7 +89,7 @@ pub(super) fn visit<D: Device>(
 }
 
 /// A page as the index expects it, parsed.
-pub(super) fn parse(buf: &PageBuf, database: u64, place: u32, tag: u32) -> Result<LeafView<'_>> {
+pub(super) fn parse(buf: &PageBuf, database: u64, place: PageNo, tag: u32) -> Result<LeafView<'_>> {
     let page = u64::from(place);
     let identity = Identity { kind: FileKind::Leaf, page_no: page, db_id: database };
     let view = LeafView::parse(buf.page(0), &identity).map_err(|error| Error::Page {

@@ -83,7 +83,7 @@ impl<D: Device> UnderHasher<D> for Figures {
         let recovered = &examined.recovered;
         let superblock = *examined.superblocks.newest();
         let children: usize =
-            recovered.top.regions().iter().map(|region| region.read().cuts.len()).sum();
+            recovered.top.regions().iter().map(|region| region.read().children().len()).sum();
         let pages = recovered.places.len();
         let mut files = Vec::new();
         for name in opened.device.list()? {

@@ -1,8 +1,26 @@
-//! The cuts of one region: which prefixes its leaf pages have, and where they lie.
+//! The children of one region: which prefixes its leaf pages have, and where these pages lie.
 //!
 //! Invariant: the children tile the region's prefix in order, without gaps. A child's start is
-//! kept as the 32 bits behind the region's prefix (16 bytes a leaf page in all); a region with a
-//! child cut deeper than that keeps whole keys too.
+//! kept as the 32 bits after the region's prefix (16 bytes a leaf page in all); a region with a child
+//! whose prefix is longer than that keeps whole keys, too.
+//!
+//! ```
+//! use pleach_beatree::{ChildRef, ChildTable, PageNo};
+//! use pleach_core::prefix::Prefix;
+//!
+//! let (left, right) = (Prefix::ROOT.child(false), Prefix::ROOT.child(true));
+//! let children = ChildTable::new(
+//!     Prefix::ROOT,
+//!     &[
+//!         ChildRef { prefix: left, page: Some(PageNo::new(5)), tag: 0xfeed },
+//!         ChildRef { prefix: right, page: None, tag: 0 },
+//!     ],
+//! );
+//! let child = children.find(&[0x13; 32]);
+//! assert_eq!((child, children.prefix(child)), (0, left));
+//! assert_eq!((children.page(child), children.tag(child)), (Some(PageNo::new(5)), 0xfeed));
+//! assert_eq!(children.page(children.find(&[0xff; 32])), None);
+//! ```
 
 use std::ops::Range;
 
@@ -11,54 +29,56 @@ use pleach_core::lanes::prefetch;
 use pleach_core::prefix::Prefix;
 use pleach_core::search::{guess, lower_bound_bits, partition};
 
-/// One child of a region.
+use crate::page_no::PageNo;
+
+/// One child of a region, as its parent names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct ChildRef {
     /// Its prefix.
     pub prefix: Prefix,
-    /// Its place in the leaf file; `None` for a prefix without a page.
-    pub place: Option<u32>,
-    /// The tag that the page at that place must have; 0 without a page.
+    /// Its page in the leaf file; `None` for a prefix without one.
+    pub page: Option<PageNo>,
+    /// The tag that this page must have; 0 without a page.
     pub tag: u32,
 }
-
-const NO_PLACE: u32 = u32::MAX;
 
 /// A child as it is kept: what a lookup reads lies in one cache line.
 #[derive(Clone, Copy, Debug)]
 struct Child {
-    /// The 32 bits of its first key behind the region's prefix.
+    /// The 32 bits of its first key after the region's prefix.
     start: u32,
-    place: u32,
+    /// A [`PageNo`] or none, packed.
+    page: u32,
     tag: u32,
     depth: u8,
 }
 
 /// The children of a region. A flush moves single ones, or replaces all when prefixes change.
 #[derive(Clone, Debug)]
-pub struct Cuts {
+pub struct ChildTable {
     region: Prefix,
     children: Vec<Child>,
     /// First keys, when 32 bits do not tell the children apart.
     whole: Option<Vec<Key>>,
 }
 
-impl Cuts {
-    /// The cuts of `region`.
+impl ChildTable {
+    /// The children of `region`.
     ///
     /// # Panics
     /// When the children do not tile the region.
-    pub fn new(region: Prefix, cuts: &[Cut]) -> Self {
-        assert_tiling(&region, cuts);
-        let short = cuts.iter().all(|cut| cut.prefix.len() <= region.len() + 32);
-        let whole = (!short).then(|| cuts.iter().map(|cut| *cut.prefix.first_key()).collect());
-        let child = |cut: &Cut| Child {
-            start: bits_behind(cut.prefix.first_key(), region.len()),
-            place: cut.place.unwrap_or(NO_PLACE),
-            tag: cut.tag,
-            depth: u8::try_from(cut.prefix.len()).expect("a page's prefix has at most 255 bits"),
+    pub fn new(region: Prefix, children: &[ChildRef]) -> Self {
+        assert_tiling(&region, children);
+        let short = children.iter().all(|child| child.prefix.len() <= region.len() + 32);
+        let whole =
+            (!short).then(|| children.iter().map(|child| *child.prefix.first_key()).collect());
+        let pack = |child: &ChildRef| Child {
+            start: bits_after(child.prefix.first_key(), region.len()),
+            page: PageNo::pack(child.page),
+            tag: child.tag,
+            depth: u8::try_from(child.prefix.len()).expect("a page's prefix has at most 255 bits"),
         };
-        Self { region, children: cuts.iter().map(child).collect(), whole }
+        Self { region, children: children.iter().map(pack).collect(), whole }
     }
 
     /// The region's own prefix.
@@ -76,20 +96,20 @@ impl Cuts {
     #[inline]
     pub fn find(&self, key: &Key) -> usize {
         debug_assert!(self.region.covers(key));
-        let behind = match &self.whole {
+        let after = match &self.whole {
             None => {
-                let wanted = bits_behind(key, self.region.len());
+                let wanted = bits_after(key, self.region.len());
                 lower_bound_bits(wanted, self.len(), |at| self.children[at].start <= wanted)
             }
             Some(starts) => starts.partition_point(|start| start <= key),
         };
-        behind - 1
+        after - 1
     }
 
-    /// Asks for the memory where [`Cuts::find`] looks first.
+    /// Prefetches the memory where [`ChildTable::find`] looks first.
     #[inline]
-    pub fn prefetch(&self, key: &Key) {
-        let guess = guess(bits_behind(key, self.region.len()), self.len());
+    pub fn cpu_prefetch(&self, key: &Key) {
+        let guess = guess(bits_after(key, self.region.len()), self.len());
         // The guess is a few children off as often as not.
         let near = guess.saturating_sub(3)..(guess + 4).min(self.len());
         prefetch(&self.children[near]);
@@ -105,19 +125,18 @@ impl Cuts {
         }
     }
 
-    /// Where the right half begins of the children below a position `level` bits below the region,
-    /// none of which is the position itself.
+    /// Index of the first child in the right half of those below a position, `level` bits below the
+    /// region. None of them is the position itself.
     pub fn split(&self, level: u8, children: Range<usize>) -> usize {
         debug_assert!(level < 32);
         let is_left = |at: usize| self.children[at].start >> (31 - level) & 1 == 0;
         partition(children.start, children.end, is_left)
     }
 
-    /// The place of a child's page; `None` when it has none.
+    /// A child's page; `None` when it has none.
     #[inline]
-    pub fn place(&self, index: usize) -> Option<u32> {
-        let place = self.children[index].place;
-        (place != NO_PLACE).then_some(place)
+    pub fn page(&self, index: usize) -> Option<PageNo> {
+        PageNo::unpack(self.children[index].page)
     }
 
     /// The tag of a child's page.
@@ -126,20 +145,20 @@ impl Cuts {
         self.children[index].tag
     }
 
-    /// A child's page has a new place.
-    pub(crate) fn relocate(&mut self, index: usize, place: Option<u32>, tag: u32) {
+    /// A child has another page.
+    pub(crate) fn set_page(&mut self, index: usize, page: Option<PageNo>, tag: u32) {
         let child = &mut self.children[index];
-        (child.place, child.tag) = (place.unwrap_or(NO_PLACE), tag);
+        (child.page, child.tag) = (PageNo::pack(page), tag);
     }
 
     /// A child with all that belongs to it.
-    pub fn cut(&self, index: usize) -> Cut {
-        Cut { prefix: self.prefix(index), place: self.place(index), tag: self.tag(index) }
+    pub fn get(&self, index: usize) -> ChildRef {
+        ChildRef { prefix: self.prefix(index), page: self.page(index), tag: self.tag(index) }
     }
 
     /// All children in order.
-    pub fn iter(&self) -> impl Iterator<Item = Cut> + '_ {
-        (0..self.len()).map(|index| self.cut(index))
+    pub fn iter(&self) -> impl Iterator<Item = ChildRef> + '_ {
+        (0..self.len()).map(|index| self.get(index))
     }
 
     /// Bytes outside of the struct, for the budget.
@@ -149,7 +168,7 @@ impl Cuts {
     }
 }
 
-fn assert_tiling(region: &Prefix, children: &[Cut]) {
+fn assert_tiling(region: &Prefix, children: &[ChildRef]) {
     let mut next = Some(*region.first_key());
     for child in children {
         assert!(
@@ -164,9 +183,9 @@ fn assert_tiling(region: &Prefix, children: &[Cut]) {
     assert_eq!(next, end, "children tile {region:?} to its end");
 }
 
-/// The 32 bits of `key` from bit `from` on, zeros behind bit 255.
+/// The 32 bits of `key` from bit `from` on, zeros after bit 255.
 #[inline]
-pub(crate) fn bits_behind(key: &Key, from: u16) -> u32 {
+pub(crate) fn bits_after(key: &Key, from: u16) -> u32 {
     let byte = usize::from(from / 8);
     let window = if let Some(window) = key.get(byte..).and_then(<[u8]>::first_chunk) {
         *window
@@ -179,7 +198,7 @@ pub(crate) fn bits_behind(key: &Key, from: u16) -> u32 {
     ((u64::from_be_bytes(window) << (from % 8)) >> 32) as u32
 }
 
-/// The region's first key with `bits` put behind its prefix.
+/// The region's first key with `bits` put after its prefix.
 fn with_bits(region: &Prefix, bits: u32) -> Key {
     let mut key = *region.first_key();
     let byte = usize::from(region.len() / 8);
@@ -194,13 +213,13 @@ fn with_bits(region: &Prefix, bits: u32) -> Key {
 mod tests {
     use super::*;
 
-    fn split(prefix: Prefix, depth: u16, out: &mut Vec<Cut>) {
+    fn split(prefix: Prefix, depth: u16, out: &mut Vec<ChildRef>) {
         // A lopsided tiling: always deeper on the right.
         if prefix.len() == depth {
-            out.push(Cut { prefix, place: Some(7), tag: 9 });
+            out.push(ChildRef { prefix, page: Some(PageNo::new(7)), tag: 9 });
             return;
         }
-        out.push(Cut { prefix: prefix.child(false), place: None, tag: 0 });
+        out.push(ChildRef { prefix: prefix.child(false), page: None, tag: 0 });
         split(prefix.child(true), depth, out);
     }
 
@@ -212,11 +231,11 @@ mod tests {
             let region = Prefix::new(&[0xa7; 32], from);
             let mut children = Vec::new();
             split(region, to, &mut children);
-            let cuts = Cuts::new(region, &children);
-            assert_eq!(cuts.iter().collect::<Vec<_>>(), children);
+            let table = ChildTable::new(region, &children);
+            assert_eq!(table.iter().collect::<Vec<_>>(), children);
             for (index, child) in children.iter().enumerate() {
-                assert_eq!(cuts.find(child.prefix.first_key()), index);
-                assert_eq!(cuts.find(&child.prefix.last_key()), index);
+                assert_eq!(table.find(child.prefix.first_key()), index);
+                assert_eq!(table.find(&child.prefix.last_key()), index);
             }
         }
     }
@@ -225,6 +244,6 @@ mod tests {
     #[should_panic(expected = "tile")]
     fn a_gap_is_refused() {
         let right = Prefix::ROOT.child(true);
-        drop(Cuts::new(Prefix::ROOT, &[Cut { prefix: right, place: None, tag: 0 }]));
+        drop(ChildTable::new(Prefix::ROOT, &[ChildRef { prefix: right, page: None, tag: 0 }]));
     }
 }

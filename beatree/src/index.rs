@@ -1,7 +1,27 @@
-//! The top of the index: all regions in key order, immutable and published whole.
+//! All regions of the key space in order, immutable and published whole.
+//!
+//! Whoever splits regions makes a new index ([`crate::split`]) and publishes it in place of the old
+//! one; regions that stay are shared by both.
 //!
 //! Invariant: the regions tile the key space. A table over the leading bits makes the search a
 //! few steps long for uniform keys; for others it is a binary search.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
+//! use pleach_core::prefix::Prefix;
+//!
+//! // Two regions, each with one child that has no page.
+//! let region = |prefix| {
+//!     let children = ChildTable::new(prefix, &[ChildRef { prefix, page: None, tag: 0 }]);
+//!     Arc::new(Region::bulk_loaded(children, vec![[0; 32]], [0; 32], 0))
+//! };
+//! let halves = [false, true].map(|right| region(Prefix::ROOT.child(right)));
+//! let index = RegionIndex::new(halves.to_vec());
+//! assert_eq!(index.find(&[0x7f; 32]), 0);
+//! assert!(Arc::ptr_eq(index.region(&[0x80; 32]), &halves[1]));
+//! ```
 
 use std::sync::Arc;
 
@@ -11,7 +31,7 @@ use crate::region::Region;
 
 /// All regions of one namespace.
 #[derive(Debug)]
-pub struct Top {
+pub struct RegionIndex {
     regions: Vec<Arc<Region>>,
     /// First 64 bits of each region's first key.
     starts: Vec<u64>,
@@ -20,7 +40,7 @@ pub struct Top {
     shift: u32,
 }
 
-impl Top {
+impl RegionIndex {
     /// The index over these regions.
     ///
     /// # Panics
@@ -42,8 +62,8 @@ impl Top {
         let shift = 64 - bits;
         let jump = (0..1u64 << bits)
             .map(|slot| {
-                let behind = starts.partition_point(|start| *start <= slot << shift);
-                u32::try_from(behind - 1).expect("fewer than 2^32 regions")
+                let after = starts.partition_point(|start| *start <= slot << shift);
+                u32::try_from(after - 1).expect("fewer than 2^32 regions")
             })
             .collect();
         Self { regions, starts, jump, shift }
@@ -65,7 +85,7 @@ impl Top {
         let from = self.jump[slot] as usize;
         let to = self.jump.get(slot + 1).map_or(self.regions.len(), |next| *next as usize + 1);
         let mut at = from + self.starts[from..to].partition_point(|start| *start <= wanted) - 1;
-        // Regions cut deeper than 64 bits share their leading bits: only then they are looked at.
+        // Only regions with prefixes longer than 64 bits share their leading bits and are looked at.
         while self.starts[at] == wanted && !self.regions[at].prefix().covers(key) {
             at -= 1;
         }
@@ -79,8 +99,8 @@ impl Top {
         &self.regions[self.find(key)]
     }
 
-    /// Bytes of this table and of what its regions have in any case: cuts, places, counts. Without
-    /// nodes, treelets and pending changes.
+    /// Bytes of this table and of what every region has: its table of children and their counts.
+    /// Nodes, treelets and pending changes are left out.
     pub fn bytes(&self) -> usize {
         let table = self.regions.len() * 16 + self.jump.len() * 4;
         self.regions.iter().fold(table, |sum, region| sum + region.bytes())

@@ -1,0 +1,141 @@
+//! Numbers of pages, and where pages lie in their files.
+//!
+//! A leaf page's number is a [`PageNo`], so that it is never taken for a tag, a count or a page of
+//! another file. Pages of the overflow file and branch pages are counted in 64 bits; those that name
+//! them ([`pleach_core::page::overflow::Run`], [`crate::region::NodePage`]) say which file is meant.
+//!
+//! ```
+//! use pleach_beatree::page_no::{PageNo, page_offset};
+//!
+//! let page = PageNo::new(3);
+//! assert_eq!(page.offset(), 3 * 4096);
+//! assert_eq!(u64::from(page), 3);
+//! assert_eq!(page_offset(3), page.offset());
+//! // What a file says may be more than a page number can be.
+//! assert!(PageNo::try_from(u64::from(u32::MAX)).is_err());
+//! ```
+
+use core::fmt;
+
+use pleach_core::page::PAGE_SIZE;
+
+/// Bytes of a page, as files count them.
+pub const PAGE_BYTES: u64 = PAGE_SIZE as u64;
+
+/// Where a page of any file begins, in bytes from the start of the file.
+#[inline]
+pub const fn page_offset(page: u64) -> u64 {
+    page * PAGE_BYTES
+}
+
+/// Number of a page of the leaf file. The largest 32-bit number is none: it says "no page" where pages
+/// are kept in 32 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageNo(u32);
+
+/// A number that no page of the leaf file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("page number {0} is beyond the largest one of the leaf file")]
+pub struct PageNoTooLarge(pub u64);
+
+impl PageNo {
+    const NONE: u32 = u32::MAX;
+
+    /// The page of this number.
+    ///
+    /// # Panics
+    /// For the largest 32-bit number, which is none.
+    #[inline]
+    pub const fn new(number: u32) -> Self {
+        assert!(number != Self::NONE, "the largest number is no page's");
+        Self(number)
+    }
+
+    /// Its number.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Where the page begins, in bytes from the start of the file.
+    #[inline]
+    pub const fn offset(self) -> u64 {
+        page_offset(self.0 as u64)
+    }
+
+    /// Is `other` the next page of the file?
+    #[inline]
+    pub const fn is_before(self, other: Self) -> bool {
+        self.0 + 1 == other.0
+    }
+
+    /// In 32 bits, with a number for no page.
+    #[inline]
+    pub(crate) const fn pack(page: Option<Self>) -> u32 {
+        match page {
+            Some(page) => page.0,
+            None => Self::NONE,
+        }
+    }
+
+    /// What [`PageNo::pack`] has packed.
+    #[inline]
+    pub(crate) const fn unpack(number: u32) -> Option<Self> {
+        if number == Self::NONE { None } else { Some(Self(number)) }
+    }
+}
+
+impl fmt::Debug for PageNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PageNo({})", self.0)
+    }
+}
+
+impl fmt::Display for PageNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<PageNo> for u64 {
+    #[inline]
+    fn from(page: PageNo) -> Self {
+        page.0.into()
+    }
+}
+
+impl TryFrom<u64> for PageNo {
+    type Error = PageNoTooLarge;
+
+    #[inline]
+    fn try_from(number: u64) -> Result<Self, PageNoTooLarge> {
+        match u32::try_from(number) {
+            Ok(number) if number != Self::NONE => Ok(Self(number)),
+            _ => Err(PageNoTooLarge(number)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_number_is_no_page() {
+        let last = u32::MAX - 1;
+        assert_eq!(PageNo::try_from(u64::from(last)), Ok(PageNo::new(last)));
+        for number in [u64::from(u32::MAX), 1 << 32, u64::MAX] {
+            assert_eq!(PageNo::try_from(number), Err(PageNoTooLarge(number)));
+        }
+        for page in [None, Some(PageNo::new(0)), Some(PageNo::new(last))] {
+            assert_eq!(PageNo::unpack(PageNo::pack(page)), page);
+        }
+        assert_eq!(PageNo::new(last).offset(), u64::from(last) * 4096, "beyond 32 bits");
+    }
+
+    #[test]
+    #[should_panic(expected = "no page's")]
+    fn the_largest_number_is_refused() {
+        let _ = PageNo::new(u32::MAX);
+    }
+}

@@ -1,0 +1,170 @@
+//! Memory between two uses.
+//!
+//! Memory fresh from the system is cleared page by page when it is first touched, and large pieces go
+//! back to the system when they are freed. So whoever needs the same kind of memory again and again
+//! (read buffers, witnesses, the results of folds) gives it back to a pool and takes it from there.
+//!
+//! Invariants: the pool holds at most its limit in bytes; when it is full the oldest pieces leave,
+//! because the newest are as large as what is needed now; no piece is freed under its lock.
+//!
+//! ```
+//! use pleach_beatree::recycled::Recycled;
+//!
+//! let pool: Recycled<Vec<u8>> = Recycled::new(1 << 20);
+//! let mut bytes = pool.take().unwrap_or_default();
+//! bytes.extend_from_slice(b"a result");
+//! pool.give(bytes);
+//! assert!(pool.bytes() >= 8);
+//! // Contents are gone, memory is not.
+//! let again = pool.take().expect("just given");
+//! assert!(again.is_empty() && again.capacity() >= 8);
+//! ```
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+/// What a [`Recycled`] pool keeps.
+pub trait Recycle {
+    /// Bytes that it takes, as the pool's limit counts them. They do not change while it is in the
+    /// pool. What takes none is not kept.
+    fn bytes(&self) -> usize;
+
+    /// Forgets its contents and keeps its memory. Called when it is given back.
+    fn clear(&mut self) {}
+}
+
+/// A vector comes back empty. Whoever wants its bytes back as they were, to spare setting them again,
+/// keeps the vector in a type of its own, whose [`Recycle::clear`] does nothing.
+impl<T> Recycle for Vec<T> {
+    fn bytes(&self) -> usize {
+        self.capacity() * size_of::<T>()
+    }
+
+    fn clear(&mut self) {
+        self.clear();
+    }
+}
+
+/// A bounded pool of memory between two uses.
+#[derive(Debug)]
+pub struct Recycled<T> {
+    kept: Mutex<Kept<T>>,
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct Kept<T> {
+    /// Oldest first, each with its bytes.
+    pieces: VecDeque<(T, usize)>,
+    bytes: usize,
+}
+
+impl<T: Recycle> Recycled<T> {
+    /// A pool that keeps nothing yet, and never more than `limit` bytes.
+    pub const fn new(limit: usize) -> Self {
+        Self { kept: Mutex::new(Kept { pieces: VecDeque::new(), bytes: 0 }), limit }
+    }
+
+    /// Most bytes that it keeps.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// The newest piece.
+    pub fn take(&self) -> Option<T> {
+        self.take_if(|_| true)
+    }
+
+    /// The newest piece that `fits`. Called under the pool's lock: it should look at a length and no
+    /// more.
+    pub fn take_if(&self, fits: impl Fn(&T) -> bool) -> Option<T> {
+        let mut kept = self.kept.lock();
+        let at = kept.pieces.iter().rposition(|(piece, _)| fits(piece))?;
+        let (piece, bytes) = kept.pieces.remove(at)?;
+        kept.bytes -= bytes;
+        Some(piece)
+    }
+
+    /// Takes a piece back. One that is larger than the limit is freed, and so are the oldest ones that
+    /// have no room beside it.
+    pub fn give(&self, mut piece: T) {
+        piece.clear();
+        let bytes = piece.bytes();
+        if bytes == 0 || bytes > self.limit {
+            return;
+        }
+        loop {
+            let mut kept = self.kept.lock();
+            if kept.bytes + bytes <= self.limit {
+                kept.bytes += bytes;
+                kept.pieces.push_back((piece, bytes));
+                return;
+            }
+            let Some((oldest, freed)) = kept.pieces.pop_front() else { return };
+            kept.bytes -= freed;
+            drop(kept);
+            // Freed outside of the lock.
+            drop(oldest);
+        }
+    }
+
+    /// Bytes that lie unused in the pool.
+    pub fn bytes(&self) -> usize {
+        self.kept.lock().bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A piece of some bytes, with a number.
+    #[derive(Debug, PartialEq, Eq)]
+    struct Piece(usize, u8);
+
+    impl Recycle for Piece {
+        fn bytes(&self) -> usize {
+            self.0
+        }
+    }
+
+    #[test]
+    fn the_newest_stay_within_the_limit() {
+        let pool = Recycled::new(100);
+        for number in 0..5 {
+            pool.give(Piece(30, number));
+            assert!(pool.bytes() <= 100);
+        }
+        assert_eq!(pool.bytes(), 90);
+        // Too large, and nothing at all: not kept, and nobody leaves for them.
+        pool.give(Piece(101, 9));
+        pool.give(Piece(0, 9));
+        let numbers: Vec<u8> =
+            std::iter::from_fn(|| pool.take()).map(|Piece(_, number)| number).collect();
+        assert_eq!((numbers, pool.bytes()), (vec![4, 3, 2], 0));
+        // One of the whole limit takes the room of all.
+        pool.give(Piece(1, 0));
+        pool.give(Piece(100, 1));
+        assert_eq!((pool.take(), pool.take()), (Some(Piece(100, 1)), None));
+    }
+
+    #[test]
+    fn the_newest_that_fits_is_taken() {
+        let pool = Recycled::new(1000);
+        for (bytes, number) in [(10, 0), (200, 1), (20, 2), (300, 3)] {
+            pool.give(Piece(bytes, number));
+        }
+        assert_eq!(pool.take_if(|piece| piece.0 < 100), Some(Piece(20, 2)));
+        assert_eq!(pool.take_if(|piece| piece.0 > 500), None);
+        assert_eq!(pool.bytes(), 510);
+    }
+
+    #[test]
+    fn contents_do_not_stay() {
+        let pool = Recycled::new(1 << 10);
+        pool.give(vec![std::sync::Arc::new(7)]);
+        let kept = pool.take().expect("given");
+        assert!(kept.is_empty() && kept.capacity() > 0);
+    }
+}

@@ -1,0 +1,136 @@
+//! A region: one lowest branch page in memory, with what hangs on its leaf pages.
+//!
+//! A region owns the table of its children (where the leaf pages of its prefix lie), the node of each
+//! child, and the pending changes: committed, in the log, not yet in a page. One read-write lock
+//! guards all of it and is held for the time of a lookup or of a merge in memory, never across I/O.
+//!
+//! ```text
+//!   Region::from_image --+                       +-- apply: a commit's changes become pending
+//!   Region::bulk_loaded -+--> RegionState -------+-- relocate: new pages take pending changes up
+//!   take_apart ----------+        |              +-- evict_nodes / install_nodes: nodes leave, come
+//!                                 v
+//!                              retired: others have taken its place in the index
+//! ```
+//!
+//! Invariants:
+//! * the node of a child is that of its page plus all its pending changes;
+//! * a treelet is that of page nodes and pending changes as of one commit; it counts only while that
+//!   is the region's last commit;
+//! * pending keys are strictly increasing and lie in the region; each has the commit that put it;
+//! * [`RegionState::log_position`] is the end of the last log record that was applied here,
+//!   [`RegionState::last_commit`] the number of the last commit among them;
+//! * a region that was replaced by others is retired; whoever finds it so looks the key up again.
+//!
+//! ```
+//! use pleach_beatree::region::{Applied, Region};
+//! use pleach_beatree::{ChildRef, ChildTable, Stored};
+//! use pleach_core::prefix::Prefix;
+//!
+//! // One child, the whole key space, without a page so far.
+//! let children = ChildTable::new(Prefix::ROOT, &[ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 }]);
+//! let region = Region::bulk_loaded(children, vec![[0; 32]], [0; 32], 0);
+//!
+//! // Commit 1 puts one key. Its node comes from the fold that ran before.
+//! let put = ([7; 32], Stored::Inline(b"seven".as_slice().into()));
+//! let growth = region.write().apply(
+//!     &mut Applied {
+//!         commit: 1,
+//!         log_position: 96,
+//!         changes: &mut std::iter::once(put),
+//!         nodes: &[(0, [1; 32])],
+//!         own: [1; 32],
+//!         inner: None,
+//!     },
+//!     &mut Vec::new(),
+//!     |child, commits| assert_eq!((child, commits), (Prefix::ROOT, 1)),
+//! );
+//! assert_eq!(growth.entries, 1);
+//!
+//! let state = region.read();
+//! assert_eq!(state.pending_of(&[7; 32]).map(|change| change.commit), Some(1));
+//! assert_eq!((state.last_commit(), state.log_position()), (1, 96));
+//! ```
+
+mod nodes;
+mod pending;
+mod relocate;
+mod state;
+mod take_apart;
+
+pub use nodes::{NodeFile, NodePage, Nodes, region_node};
+pub use pending::{Dropped, Pending};
+pub use relocate::{Relocated, Relocation};
+pub use state::{Applied, PendingGrowth, RegionImage, RegionState};
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pleach_core::lanes::prefetch;
+use pleach_core::prefix::Prefix;
+use pleach_core::{Hasher, Node};
+
+use crate::children::ChildTable;
+
+/// A region: a prefix, and behind a lock what hangs below it.
+#[derive(Debug)]
+pub struct Region {
+    prefix: Prefix,
+    state: RwLock<RegionState>,
+}
+
+impl Region {
+    /// A region over finished pages that commit `commit` has made. No branch page has its nodes yet,
+    /// and no log record was applied.
+    ///
+    /// # Panics
+    /// When there is not one node a child.
+    pub fn bulk_loaded(children: ChildTable, nodes: Vec<Node>, own: Node, commit: u64) -> Self {
+        Self::from_state(RegionState::bulk_loaded(children, nodes, own, commit))
+    }
+
+    /// A region as a checkpoint image has it. Its node is folded from those of its children.
+    ///
+    /// # Panics
+    /// When there is not one node a child.
+    pub fn from_image<H: Hasher>(image: RegionImage) -> Self {
+        Self::from_state(RegionState::from_image::<H>(image))
+    }
+
+    pub(super) fn from_state(state: RegionState) -> Self {
+        Self { prefix: *state.children().region(), state: RwLock::new(state) }
+    }
+
+    /// Prefetches the memory that a lookup reads first.
+    #[inline]
+    pub fn cpu_prefetch(&self) {
+        prefetch(core::slice::from_ref(self));
+    }
+
+    /// Bytes of the region without nodes, treelet and pending changes.
+    pub fn bytes(&self) -> usize {
+        // Two reference counts, and what the allocator adds to each of four allocations.
+        size_of::<Self>() + size_of::<[usize; 2 + 4]>() + self.state.read().child_bytes()
+    }
+
+    /// The prefix that this region covers.
+    #[inline]
+    pub fn prefix(&self) -> &Prefix {
+        &self.prefix
+    }
+
+    /// The state, for reading.
+    #[inline]
+    pub fn read(&self) -> RwLockReadGuard<'_, RegionState> {
+        self.state.read()
+    }
+
+    /// The state, for reading, if nobody changes it.
+    #[inline]
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, RegionState>> {
+        self.state.try_read()
+    }
+
+    /// The state, for changing.
+    #[inline]
+    pub fn write(&self) -> RwLockWriteGuard<'_, RegionState> {
+        self.state.write()
+    }
+}

@@ -1,0 +1,177 @@
+//! The nodes of a region's children: in memory, or in a branch page on the device.
+//!
+//! Nodes leave memory only to a page that holds exactly them ([`RegionState::evict_nodes`]), and come
+//! back from that page ([`RegionState::install_nodes`]) or, where the page cannot be used, from the
+//! leaf pages ([`RegionState::install_folded_nodes`]).
+
+use pleach_core::fold::Folder;
+use pleach_core::{Hasher, Node};
+
+use super::RegionState;
+use crate::children::ChildTable;
+use crate::page_no::page_offset;
+
+/// Where the nodes of a region's children are.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Nodes {
+    /// In memory, one a child.
+    Resident(Vec<Node>),
+    /// In a branch page on the device.
+    Paged(NodePage),
+}
+
+/// A branch page that holds a region's nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodePage {
+    /// The file.
+    pub file: NodeFile,
+    /// Page number in it.
+    pub page: u64,
+    /// Tag of the page.
+    pub tag: u32,
+}
+
+impl NodePage {
+    /// Where the page begins, in bytes from the start of its file.
+    #[inline]
+    pub const fn offset(&self) -> u64 {
+        page_offset(self.page)
+    }
+}
+
+/// Files that hold branch pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NodeFile {
+    /// Checkpoint image A.
+    ImageA,
+    /// Checkpoint image B.
+    ImageB,
+    /// Branch pages that changed since the last image and had to leave memory.
+    Spill,
+}
+
+/// The node of a region from those of its children.
+///
+/// # Panics
+/// Never for one node a child.
+pub fn region_node<H: Hasher>(children: &ChildTable, nodes: &[Node]) -> Node {
+    let mut folder = Folder::<H>::new();
+    folder.begin(children.region().len());
+    for (child, node) in children.iter().zip(nodes) {
+        folder.subtrie(&child.prefix, node);
+    }
+    let fold = folder.end().expect("no terminal is placed here");
+    folder.run();
+    folder.node(fold)
+}
+
+impl RegionState {
+    /// Where the nodes are.
+    #[inline]
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// The nodes, one a child, when they are in memory.
+    #[inline]
+    pub fn resident_nodes(&self) -> Option<&[Node]> {
+        match &self.nodes {
+            Nodes::Resident(nodes) => Some(nodes),
+            Nodes::Paged(_) => None,
+        }
+    }
+
+    /// The branch page that nodes which are not in memory are in.
+    #[inline]
+    pub fn paged_nodes(&self) -> Option<NodePage> {
+        match &self.nodes {
+            Nodes::Resident(_) => None,
+            Nodes::Paged(page) => Some(*page),
+        }
+    }
+
+    /// Are the nodes out of memory, in this very page?
+    #[inline]
+    pub fn nodes_are_in(&self, page: &NodePage) -> bool {
+        matches!(&self.nodes, Nodes::Paged(at) if at == page)
+    }
+
+    /// The node of a child, when nodes are in memory.
+    #[inline]
+    pub fn node(&self, child: usize) -> Option<&Node> {
+        self.resident_nodes().map(|nodes| &nodes[child])
+    }
+
+    /// A page on the device that holds exactly the nodes of now, wherever else they are.
+    #[inline]
+    pub fn saved_page(&self) -> Option<NodePage> {
+        self.saved_page
+    }
+
+    /// The page of the spill file that belongs to this region, once its nodes were spilled.
+    #[inline]
+    pub fn spill_page(&self) -> Option<u64> {
+        self.spill_page
+    }
+
+    /// Do these nodes, one a child, fold to the region's own?
+    pub fn folds_to_own<H: Hasher>(&self, nodes: &[Node]) -> bool {
+        region_node::<H>(&self.children, nodes) == self.own
+    }
+
+    /// Computes the region's own node from those of its children, if they are in memory.
+    pub fn renew_own<H: Hasher>(&mut self) {
+        if let Nodes::Resident(nodes) = &self.nodes {
+            self.own = region_node::<H>(&self.children, nodes);
+        }
+    }
+
+    /// A page of the spill file is this region's from now on, whether its nodes leave to it or not.
+    pub fn own_spill_page(&mut self, page: u64) {
+        self.spill_page = Some(page);
+    }
+
+    /// Lets the nodes leave memory: `page` holds exactly them. The treelet above them goes, too.
+    pub fn evict_nodes(&mut self, page: NodePage) {
+        self.saved_page = Some(page);
+        self.nodes = Nodes::Paged(page);
+        self.treelet = None;
+    }
+
+    /// The nodes are in memory again, read from the page that they were in.
+    ///
+    /// # Panics
+    /// When they were in memory already, or there is not one node a child.
+    pub fn install_nodes(&mut self, nodes: Vec<Node>) {
+        let page = self.paged_nodes().expect("nodes that are away come back");
+        self.put_nodes(nodes);
+        self.saved_page = Some(page);
+    }
+
+    /// The same for nodes that were folded from the leaf pages, because their own page cannot be used:
+    /// no page has them any more.
+    ///
+    /// # Panics
+    /// As [`RegionState::install_nodes`].
+    pub fn install_folded_nodes(&mut self, nodes: Vec<Node>) {
+        assert!(self.paged_nodes().is_some(), "nodes that are away come back");
+        self.put_nodes(nodes);
+        self.saved_page = None;
+    }
+
+    fn put_nodes(&mut self, nodes: Vec<Node>) {
+        assert_eq!(self.children.len(), nodes.len(), "one node a child");
+        self.nodes = Nodes::Resident(nodes);
+    }
+
+    /// A checkpoint has written the nodes of now to `page` of its image: that is where they leave to,
+    /// or where they are if they are away. Gives the page of the spill file that is free now.
+    #[must_use = "a page of the spill file is free"]
+    pub fn checkpointed(&mut self, page: NodePage) -> Option<u64> {
+        self.saved_page = Some(page);
+        if let Nodes::Paged(at) = &mut self.nodes {
+            *at = page;
+        }
+        self.spill_page.take()
+    }
+}

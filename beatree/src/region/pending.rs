@@ -1,0 +1,267 @@
+//! The changes of a region that no page has yet, in key order.
+//!
+//! Beside each change lie the 32 bits of its key that follow the region's prefix, its *lead*. Leads
+//! are close together in memory, so that a search looks at few cache lines and mostly at no change.
+//! All functions that search take the region's depth, which the table of children has.
+//!
+//! Invariants: changes are strictly increasing by key; there is one lead for each.
+
+use std::ops::Range;
+
+use pleach_core::Key;
+use pleach_core::lanes::prefetch;
+use pleach_core::node::precedes;
+use pleach_core::prefix::Prefix;
+use pleach_core::search::{guess, lower_bound_bits};
+
+use crate::children::bits_after;
+use crate::stored::Stored;
+
+/// A committed change that is not in a page yet.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    /// The key.
+    pub key: Key,
+    /// Its state.
+    pub stored: Stored,
+    /// The commit that made it so.
+    pub commit: u64,
+}
+
+impl Pending {
+    /// Bytes that this entry takes, for the budget.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.stored.heap_bytes()
+    }
+}
+
+/// A value in the overflow file that was replaced while it was pending.
+#[derive(Clone, Debug)]
+pub struct Dropped {
+    /// The value as it was pending.
+    pub pending: Pending,
+    /// The commit that replaced it.
+    pub replaced: u64,
+}
+
+impl Dropped {
+    /// Has a page below `range`, made of the changes up to commit `through`, taken the value up?
+    /// Then it is the page's, and whoever replaces the page's cell gives its runs up.
+    pub(super) fn is_in(&self, range: &Prefix, through: u64) -> bool {
+        range.covers(&self.pending.key) && self.pending.commit <= through && through < self.replaced
+    }
+}
+
+/// Leads that are prefetched on either side of where a key's would be if they were spread evenly.
+const LEADS_AROUND: usize = 24;
+
+/// A commit with at most this many changed children puts its changes in one by one, each at the price
+/// of moving what lies after it. With more of them everything is moved once.
+pub(super) const FEW: usize = 6;
+
+/// The pending changes of one region; see the module.
+#[derive(Debug, Default)]
+pub(super) struct PendingChanges {
+    changes: Vec<Pending>,
+    leads: Vec<u32>,
+    /// Values in the overflow file that were replaced while they were pending, and that no page
+    /// has: the next flush of this region gives their runs up.
+    dropped: Vec<Dropped>,
+}
+
+impl PendingChanges {
+    pub(super) fn new(changes: Vec<Pending>, dropped: Vec<Dropped>, depth: u16) -> Self {
+        let mut pending = Self { changes, leads: Vec::new(), dropped };
+        pending.index(depth);
+        pending
+    }
+
+    #[inline]
+    pub(super) fn changes(&self) -> &[Pending] {
+        &self.changes
+    }
+
+    #[inline]
+    pub(super) fn dropped(&self) -> &[Dropped] {
+        &self.dropped
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Prefetches the leads that a search for a key looks at.
+    #[inline]
+    pub(super) fn cpu_prefetch_leads(&self, key: &Key, depth: u16) {
+        let at = guess(bits_after(key, depth), self.leads.len());
+        // Off by half the root of their number: a line or two on either side.
+        let end = (at + LEADS_AROUND).min(self.leads.len());
+        prefetch(&self.leads[at.saturating_sub(LEADS_AROUND).min(end)..end]);
+    }
+
+    /// Prefetches the first change at or after a key.
+    #[inline]
+    pub(super) fn cpu_prefetch_change(&self, key: &Key, depth: u16) {
+        let at = self.first_from(key, depth);
+        prefetch(&self.changes[at..(at + 1).min(self.changes.len())]);
+    }
+
+    /// Index of the first change at or after a key.
+    #[inline]
+    fn first_from(&self, key: &Key, depth: u16) -> usize {
+        debug_assert_eq!(self.leads.len(), self.changes.len(), "one lead for each change");
+        let lead = bits_after(key, depth);
+        let from = lower_bound_bits(lead, self.leads.len(), |at| self.leads[at] < lead);
+        let same = self.leads[from..].iter().take_while(|other| **other == lead).count();
+        if same == 0 {
+            return from;
+        }
+        from + self.changes[from..from + same]
+            .partition_point(|pending| precedes(&pending.key, key))
+    }
+
+    /// The change of a key.
+    #[inline]
+    pub(super) fn of(&self, key: &Key, depth: u16) -> Option<&Pending> {
+        let at = self.first_from(key, depth);
+        // The change itself is far away in memory: mostly its lead says no.
+        let lead = bits_after(key, depth);
+        self.leads.get(at).filter(|other| **other == lead)?;
+        Some(&self.changes[at]).filter(|pending| pending.key == *key)
+    }
+
+    /// Index range of the changes below `prefix`.
+    #[inline]
+    pub(super) fn range(&self, prefix: &Prefix, depth: u16) -> Range<usize> {
+        let from = self.first_from(prefix.first_key(), depth);
+        if prefix.len() - depth > 32 {
+            let changes = &self.changes[from..];
+            return from..from + changes.partition_point(|pending| prefix.covers(&pending.key));
+        }
+        // The leads decide: again without a look at the changes themselves.
+        let last = bits_after(&prefix.last_key(), depth);
+        let more = self.leads[from..].iter().take_while(|lead| **lead <= last).count();
+        from..from + more
+    }
+
+    /// Puts one change of a commit in. Gives the change of the bytes.
+    pub(super) fn put(&mut self, new: Pending, depth: u16) -> isize {
+        let (bytes, commit) = (signed(new.bytes()), new.commit);
+        let at = self.first_from(&new.key, depth);
+        if self.changes.get(at).is_some_and(|old| old.key == new.key) {
+            let old = core::mem::replace(&mut self.changes[at], new);
+            return bytes - self.replaced(old, commit);
+        }
+        make_room(&mut self.leads);
+        make_room(&mut self.changes);
+        self.leads.insert(at, bits_after(&new.key, depth));
+        self.changes.insert(at, new);
+        bytes
+    }
+
+    /// Merges changes of a commit that come in key order; `scratch` is a spare list whose memory is
+    /// reused. Gives the change of the bytes.
+    pub(super) fn merge(
+        &mut self,
+        coming: &mut dyn Iterator<Item = Pending>,
+        scratch: &mut Vec<Pending>,
+        depth: u16,
+    ) -> isize {
+        scratch.clear();
+        // Lists go from region to region: none stays where it is much too long.
+        let most = self.changes.len() + coming.size_hint().0;
+        if !(most..=most + most / 4).contains(&scratch.capacity()) {
+            *scratch = Vec::with_capacity(most);
+        }
+        let mut bytes = 0;
+        let mut before = std::mem::take(&mut self.changes);
+        let mut old = before.drain(..).peekable();
+        for new in coming {
+            while let Some(smaller) = old.next_if(|pending| precedes(&pending.key, &new.key)) {
+                scratch.push(smaller);
+            }
+            if let Some(replaced) = old.next_if(|pending| pending.key == new.key) {
+                bytes -= self.replaced(replaced, new.commit);
+            }
+            bytes += signed(new.bytes());
+            scratch.push(new);
+        }
+        scratch.extend(old);
+        std::mem::swap(&mut self.changes, scratch);
+        *scratch = before;
+        trim(&mut self.changes);
+        self.index(depth);
+        bytes
+    }
+
+    /// A change that commit `commit` replaces goes; gives its bytes.
+    fn replaced(&mut self, old: Pending, commit: u64) -> isize {
+        let bytes = signed(old.bytes());
+        if matches!(old.stored, Stored::Overflow(_)) {
+            self.dropped.push(Dropped { pending: old, replaced: commit });
+        }
+        bytes
+    }
+
+    /// Keeps the changes that `keep` says yes to, in one pass.
+    pub(super) fn retain(&mut self, keep: impl FnMut(&Pending) -> bool, depth: u16) {
+        self.changes.retain(keep);
+        self.index(depth);
+    }
+
+    /// Takes a range out; gives the bytes and the number of its changes.
+    pub(super) fn remove(&mut self, range: Range<usize>) -> (usize, usize) {
+        self.leads.drain(range.clone());
+        let gone = self.changes.drain(range);
+        let entries = gone.len();
+        (gone.map(|pending| pending.bytes()).sum(), entries)
+    }
+
+    /// Keeps the dropped values that `keep` says yes to.
+    pub(super) fn retain_dropped(&mut self, keep: impl FnMut(&Dropped) -> bool) {
+        self.dropped.retain(keep);
+    }
+
+    /// The first `count` dropped values go.
+    pub(super) fn forget_dropped(&mut self, count: usize) {
+        self.dropped.drain(..count);
+    }
+
+    /// Gives memory back where lists have much more than they need.
+    pub(super) fn trim(&mut self) {
+        trim(&mut self.changes);
+        trim(&mut self.leads);
+    }
+
+    /// A copy of the changes in `range`, and of all dropped values below `prefix`.
+    pub(super) fn part(&self, range: Range<usize>, prefix: &Prefix) -> Self {
+        let dropped = self.dropped.iter().filter(|dropped| prefix.covers(&dropped.pending.key));
+        Self::new(self.changes[range].to_vec(), dropped.cloned().collect(), prefix.len())
+    }
+
+    fn index(&mut self, depth: u16) {
+        self.leads.clear();
+        self.leads.reserve_exact(self.changes.len());
+        self.leads.extend(self.changes.iter().map(|pending| bits_after(&pending.key, depth)));
+    }
+}
+
+/// Room for one more, and a little beyond: there are many regions, and doubling would take half as
+/// much memory again as the changes themselves.
+fn make_room<T>(list: &mut Vec<T>) {
+    if list.len() == list.capacity() {
+        list.reserve_exact(list.len() / 8 + 2);
+    }
+}
+
+/// Gives memory back where a list has much more than it needs.
+fn trim<T>(list: &mut Vec<T>) {
+    if list.capacity() > 2 * list.len() + 16 {
+        list.shrink_to(list.len() + list.len() / 8);
+    }
+}
+
+pub(super) fn signed(bytes: usize) -> isize {
+    isize::try_from(bytes).expect("memory is smaller than isize::MAX")
+}

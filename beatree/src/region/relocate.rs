@@ -1,0 +1,178 @@
+//! New pages take the place of old ones and take pending changes up.
+
+use pleach_core::prefix::Prefix;
+use pleach_core::{Key, Node};
+
+use super::RegionState;
+use super::nodes::Nodes;
+use super::pending::FEW;
+use crate::children::{ChildRef, ChildTable};
+
+/// A range of a region whose pages were rewritten.
+#[derive(Clone, Copy, Debug)]
+pub struct Relocation<'a> {
+    /// The range: one old page, or siblings that merged.
+    pub range: Prefix,
+    /// Its new pages with their nodes, tiling the range.
+    pub pages: &'a [(ChildRef, Node)],
+    /// The last commit whose changes they contain.
+    pub through: u64,
+}
+
+/// What relocating changed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Relocated {
+    /// Were children split or merged?
+    pub layout_changed: bool,
+    /// Bytes of pending changes that went.
+    pub bytes: usize,
+    /// Pending changes that went.
+    pub entries: usize,
+    /// Pages now, less pages before.
+    pub pages: isize,
+}
+
+impl RegionState {
+    /// Puts new pages into the table of children and drops the pending changes that they contain. `moves`
+    /// are disjoint and in order, and their ranges lie in the region.
+    ///
+    /// # Panics
+    /// When nodes are not in memory, records come out of order, or the new pages do not tile their
+    /// ranges.
+    pub fn relocate(&mut self, moves: &[Relocation<'_>], log_position: u64) -> Relocated {
+        self.assert_next_record(log_position);
+        assert!(matches!(self.nodes, Nodes::Resident(_)), "a changed region's nodes are in memory");
+        let mut done = Relocated::default();
+        let same_prefixes = moves.iter().all(|moved| {
+            let child = self.children.find(moved.range.first_key());
+            matches!(moved.pages, [(page, _)] if page.prefix == moved.range)
+                && self.children.prefix(child) == moved.range
+        });
+        if same_prefixes {
+            self.move_children(moves, &mut done);
+        } else {
+            self.rebuild_children(moves, &mut done);
+        }
+        self.saved_page = None;
+        (done.bytes, done.entries) =
+            if moves.len() <= FEW { self.take_up_few(moves) } else { self.take_up(moves) };
+        self.pending.trim();
+        // Replaced while the pages were being written: they have such a value in a cell.
+        self.pending.retain_dropped(|dropped| {
+            !moves.iter().any(|moved| dropped.is_in(&moved.range, moved.through))
+        });
+        self.log_position = log_position;
+        self.layout_version += u64::from(done.layout_changed);
+        done
+    }
+
+    /// Pages that keep their prefixes lie elsewhere.
+    fn move_children(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
+        let Nodes::Resident(nodes) = &mut self.nodes else { unreachable!("asserted before") };
+        for (page, node) in moves.iter().flat_map(|moved| moved.pages) {
+            let child = self.children.find(page.prefix.first_key());
+            done.pages +=
+                isize::from(page.page.is_some()) - isize::from(self.children.page(child).is_some());
+            self.children.set_page(child, page.page, page.tag);
+            nodes[child] = *node;
+            self.commits_since_write[child] = 0;
+        }
+    }
+
+    /// Pages are split or merged: the whole table of children is rebuilt.
+    fn rebuild_children(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
+        let Nodes::Resident(old_nodes) = &self.nodes else { unreachable!("asserted before") };
+        let room = self.children.len() + moves.len();
+        let mut children: Vec<ChildRef> = Vec::with_capacity(room);
+        let mut nodes: Vec<Node> = Vec::with_capacity(room);
+        let mut counts: Vec<u8> = Vec::with_capacity(room);
+        let mut changed_at: Vec<u64> = Vec::with_capacity(room);
+        let mut coming = moves.iter().peekable();
+        for (index, old_node) in old_nodes.iter().enumerate() {
+            let child = self.children.get(index);
+            let Some(replaced) = coming.peek().filter(|next| next.range.contains(&child.prefix))
+            else {
+                children.push(child);
+                nodes.push(*old_node);
+                counts.push(self.commits_since_write[index]);
+                changed_at.push(self.changed_at[index]);
+                continue;
+            };
+            done.pages -= isize::from(child.page.is_some());
+            done.layout_changed |= replaced.pages.len() != 1 || replaced.range != child.prefix;
+            if child.prefix.last_key() == replaced.range.last_key() {
+                for (page, node) in replaced.pages {
+                    done.pages += isize::from(page.page.is_some());
+                    children.push(*page);
+                    nodes.push(*node);
+                    counts.push(0);
+                    // Where pages were split or merged this is the last of several, and no page
+                    // has a treelet as of it.
+                    changed_at.push(self.changed_at[index]);
+                }
+                coming.next();
+            }
+        }
+        assert!(coming.next().is_none(), "every range lies in the region");
+        self.children = ChildTable::new(*self.children.region(), &children);
+        self.nodes = Nodes::Resident(nodes);
+        self.commits_since_write = counts;
+        self.changed_at = changed_at;
+    }
+
+    /// Drops the pending changes that the new pages contain; gives their bytes and number. A moved
+    /// page that keeps some counts as changed once.
+    fn take_up(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
+        let (mut bytes, mut entries) = (0, 0);
+        let ends: Vec<Key> = moves.iter().map(|moved| moved.range.last_key()).collect();
+        let (mut at, depth) = (0, self.depth());
+        let (children, counts) = (&self.children, &mut self.commits_since_write);
+        self.pending.retain(
+            |pending| {
+                while at < moves.len() && ends[at] < pending.key {
+                    at += 1;
+                }
+                let Some(moved) =
+                    moves.get(at).filter(|moved| moved.range.first_key() <= &pending.key)
+                else {
+                    return true;
+                };
+                if pending.commit > moved.through {
+                    counts[children.find(&pending.key)] = 1;
+                    return true;
+                }
+                bytes += pending.bytes();
+                entries += 1;
+                false
+            },
+            depth,
+        );
+        (bytes, entries)
+    }
+
+    /// The same for few moves: looks at nothing but the changes below them.
+    fn take_up_few(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
+        let (mut bytes, mut entries) = (0, 0);
+        let mut remove = |(gone_bytes, gone): (usize, usize)| {
+            bytes += gone_bytes;
+            entries += gone;
+        };
+        for moved in moves {
+            let mut range = self.pending_range(&moved.range);
+            while let Some(at) = self.pending()[range.clone()]
+                .iter()
+                .position(|pending| pending.commit > moved.through)
+                .map(|at| range.start + at)
+            {
+                let child = self.children.find(&self.pending()[at].key);
+                self.commits_since_write[child] = 1;
+                let before = at - range.start;
+                remove(self.pending.remove(range.start..at));
+                // What stays lies where the first one was.
+                range = range.start + 1..range.end - before;
+            }
+            remove(self.pending.remove(range));
+        }
+        (bytes, entries)
+    }
+}

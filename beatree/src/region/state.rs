@@ -1,0 +1,360 @@
+//! The state of a region, and what a commit does to it.
+
+use std::ops::Range;
+
+use pleach_core::lanes::prefetch;
+use pleach_core::node::{NodeKind, kind};
+use pleach_core::prefix::Prefix;
+use pleach_core::{Hasher, Key, Node};
+
+use super::nodes::{NodePage, Nodes, region_node};
+use super::pending::{Dropped, FEW, Pending, PendingChanges, signed};
+use crate::children::{ChildTable, bits_after};
+use crate::leaf_fold::PendingChange;
+use crate::stored::Stored;
+use crate::treelet::{self, Treelet};
+
+/// The state of a region; see the invariants of [`crate::region`].
+#[derive(Debug)]
+pub struct RegionState {
+    pub(super) children: ChildTable,
+    /// One node a child.
+    pub(super) nodes: Nodes,
+    /// Nodes between the region and its children; internal ones only.
+    pub(super) treelet: Option<Box<Treelet>>,
+    /// A page that holds exactly these nodes; nothing when they have changed since.
+    pub(super) saved_page: Option<NodePage>,
+    /// The page of the spill file that this region's nodes are written to, once they were.
+    pub(super) spill_page: Option<u64>,
+    pub(super) pending: PendingChanges,
+    /// Commits that changed each child since its page was written, saturating.
+    pub(super) commits_since_write: Vec<u8>,
+    /// The last commit that changed each child, 0 for none since the database was opened.
+    pub(super) changed_at: Vec<u64>,
+    /// Number of the last commit applied here.
+    pub(super) last_commit: u64,
+    /// End of the last log record applied here.
+    pub(super) log_position: u64,
+    pub(super) layout_version: u64,
+    /// The node of the whole region.
+    pub(super) own: Node,
+    pub(super) retired: bool,
+}
+
+/// What a checkpoint image says of a region.
+#[derive(Debug)]
+pub struct RegionImage {
+    /// Its children.
+    pub children: ChildTable,
+    /// Their nodes, one a child.
+    pub nodes: Vec<Node>,
+    /// The branch page that has them.
+    pub page: NodePage,
+    /// The image's commit.
+    pub commit: u64,
+    /// End of the last log record that the branch page contains.
+    pub log_position: u64,
+}
+
+/// The changes of one commit in one region.
+pub struct Applied<'a> {
+    /// Number of the commit.
+    pub commit: u64,
+    /// End of its record in the log.
+    pub log_position: u64,
+    /// Changed keys and their new state, in key order.
+    pub changes: &'a mut dyn Iterator<Item = (Key, Stored)>,
+    /// New nodes: child index and node, increasing.
+    pub nodes: &'a [(u32, Node)],
+    /// New node of the region.
+    pub own: Node,
+    /// What the region's treelet learns: the commit that it must be as of, and nodes by their heap
+    /// index.
+    pub inner: Option<(u64, &'a [(u8, Node)])>,
+}
+
+impl core::fmt::Debug for Applied<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Applied(commit {}, {} nodes)", self.commit, self.nodes.len())
+    }
+}
+
+/// How a commit changed what is pending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PendingGrowth {
+    /// Bytes of pending changes, more or fewer.
+    pub bytes: isize,
+    /// Pending changes, more or fewer.
+    pub entries: isize,
+}
+
+/// How a region comes to be; the third way is [`RegionState::take_apart`].
+impl RegionState {
+    pub(super) fn bulk_loaded(
+        children: ChildTable,
+        nodes: Vec<Node>,
+        own: Node,
+        commit: u64,
+    ) -> Self {
+        assert_eq!(children.len(), nodes.len(), "one node a child");
+        Self {
+            nodes: Nodes::Resident(nodes),
+            treelet: None,
+            saved_page: None,
+            spill_page: None,
+            pending: PendingChanges::default(),
+            commits_since_write: vec![0; children.len()],
+            changed_at: vec![0; children.len()],
+            children,
+            last_commit: commit,
+            log_position: 0,
+            layout_version: 0,
+            own,
+            retired: false,
+        }
+    }
+
+    pub(super) fn from_image<H: Hasher>(image: RegionImage) -> Self {
+        let own = region_node::<H>(&image.children, &image.nodes);
+        Self {
+            saved_page: Some(image.page),
+            log_position: image.log_position,
+            ..Self::bulk_loaded(image.children, image.nodes, own, image.commit)
+        }
+    }
+}
+
+/// What is read.
+impl RegionState {
+    /// The children: their prefixes, and where their pages lie.
+    #[inline]
+    pub fn children(&self) -> &ChildTable {
+        &self.children
+    }
+
+    /// The nodes between the region and its children, if they are known as of the last commit.
+    #[inline]
+    pub fn treelet(&self) -> Option<&Treelet> {
+        self.treelet.as_deref().filter(|treelet| treelet.as_of() == self.last_commit)
+    }
+
+    /// How many commits have changed a child since its page was written, saturating.
+    #[inline]
+    pub fn commits_since_write(&self, child: usize) -> u8 {
+        self.commits_since_write[child]
+    }
+
+    /// The last commit that changed a child, 0 for none since the database was opened.
+    #[inline]
+    pub fn changed_at(&self, child: usize) -> u64 {
+        self.changed_at[child]
+    }
+
+    /// Number of the last commit that was applied here.
+    #[inline]
+    pub fn last_commit(&self) -> u64 {
+        self.last_commit
+    }
+
+    /// End of the last log record that was applied here.
+    #[inline]
+    pub fn log_position(&self) -> u64 {
+        self.log_position
+    }
+
+    /// Grows when children are split or merged, not when pages move.
+    #[inline]
+    pub fn layout_version(&self) -> u64 {
+        self.layout_version
+    }
+
+    /// The node of the whole region.
+    #[inline]
+    pub fn own(&self) -> &Node {
+        &self.own
+    }
+
+    /// Was this region replaced by others? Then its key is to be looked up again.
+    #[inline]
+    pub fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    /// All pending changes, in key order.
+    #[inline]
+    pub fn pending(&self) -> &[Pending] {
+        self.pending.changes()
+    }
+
+    /// The pending state of a key.
+    #[inline]
+    pub fn pending_of(&self, key: &Key) -> Option<&Pending> {
+        self.pending.of(key, self.depth())
+    }
+
+    /// Index range of the pending changes below `prefix`.
+    pub fn pending_range(&self, prefix: &Prefix) -> Range<usize> {
+        self.pending.range(prefix, self.depth())
+    }
+
+    /// The pending changes below `prefix`.
+    pub fn pending_below(&self, prefix: &Prefix) -> &[Pending] {
+        &self.pending()[self.pending_range(prefix)]
+    }
+
+    /// Copies the pending changes below `prefix` into `out`.
+    pub fn copy_pending(&self, prefix: &Prefix, out: &mut Vec<PendingChange>) {
+        let below = self.pending_below(prefix).iter();
+        out.extend(below.map(|pending| (pending.key, pending.stored.clone())));
+    }
+
+    /// Values in the overflow file that were replaced while they were pending, and that no page has.
+    #[inline]
+    pub fn dropped(&self) -> &[Dropped] {
+        self.pending.dropped()
+    }
+
+    #[inline]
+    pub(super) fn depth(&self) -> u16 {
+        self.children.region().len()
+    }
+
+    /// Bytes of what is kept for each child, nodes aside.
+    pub(super) fn child_bytes(&self) -> usize {
+        self.children.heap_bytes()
+            + self.commits_since_write.capacity()
+            + self.changed_at.capacity() * size_of::<u64>()
+    }
+}
+
+/// What is prefetched into the processor's caches.
+impl RegionState {
+    /// Prefetches the memory where a lookup of a key of this region goes on.
+    #[inline]
+    pub fn cpu_prefetch(&self, key: &Key) {
+        self.children.cpu_prefetch(key);
+        self.pending.cpu_prefetch_leads(key, self.depth());
+    }
+
+    /// Prefetches the memory that a fold of a key's page, and of this region, reads here.
+    pub fn cpu_prefetch_fold(&self, key: &Key) {
+        if self.retired {
+            // Its successors have it all.
+            return;
+        }
+        let child = self.children.find(key);
+        prefetch(&self.commits_since_write[child..=child]);
+        prefetch(&self.changed_at[child..=child]);
+        self.cpu_prefetch_nodes(child, key);
+        self.pending.cpu_prefetch_change(key, self.depth());
+    }
+
+    /// Prefetches the memory that the fold of this region reads on the way to a child, which has this
+    /// key. The child may be gone.
+    pub fn cpu_prefetch_nodes(&self, child: usize, key: &Key) {
+        if let Nodes::Resident(nodes) = &self.nodes {
+            let end = (child + 2).min(nodes.len());
+            prefetch(&nodes[child.saturating_sub(1).min(end)..end]);
+        }
+        if let Some(treelet) = &self.treelet {
+            let [lead, ..] = bits_after(key, self.depth()).to_be_bytes();
+            treelet.known().cpu_prefetch(lead >> (8 - treelet::LEVELS));
+        }
+    }
+}
+
+/// What happens to a region.
+impl RegionState {
+    /// Applies a commit. `scratch` is a spare list whose memory is reused; `changed` is called for each
+    /// changed child with the number of commits since its page was written.
+    ///
+    /// # Panics
+    /// When nodes are not in memory, or records come out of order.
+    pub fn apply(
+        &mut self,
+        commit: &mut Applied<'_>,
+        scratch: &mut Vec<Pending>,
+        mut changed: impl FnMut(Prefix, u8),
+    ) -> PendingGrowth {
+        self.assert_next_record(commit.log_position);
+        let Nodes::Resident(nodes) = &mut self.nodes else {
+            panic!("a changed region's nodes are in memory")
+        };
+        self.saved_page = None;
+        for (child, node) in commit.nodes {
+            nodes[*child as usize] = *node;
+        }
+        let (entries, depth) = (self.pending.len(), self.depth());
+        let mut last_child = usize::MAX;
+        let (children, number) = (&self.children, commit.commit);
+        let (counts, changed_at) = (&mut self.commits_since_write, &mut self.changed_at);
+        let mut coming = (&mut *commit.changes).map(|(key, stored)| {
+            let child = children.find(&key);
+            if child != last_child {
+                last_child = child;
+                counts[child] = counts[child].saturating_add(1);
+                changed_at[child] = number;
+                changed(children.prefix(child), counts[child]);
+            }
+            Pending { key, stored, commit: number }
+        });
+        let pending = &mut self.pending;
+        let bytes = if commit.nodes.len() <= FEW {
+            coming.map(|change| pending.put(change, depth)).sum()
+        } else {
+            pending.merge(&mut coming, scratch, depth)
+        };
+        self.advance_treelet(commit);
+        self.own = commit.own;
+        self.last_commit = commit.commit;
+        self.log_position = commit.log_position;
+        PendingGrowth { bytes, entries: signed(self.pending.len()) - signed(entries) }
+    }
+
+    fn advance_treelet(&mut self, commit: &Applied<'_>) {
+        // Below a leaf or a terminator old nodes would lie hidden.
+        let is_internal = |node: &Node| kind(node) == NodeKind::Internal;
+        let inner =
+            commit.inner.filter(|(_, nodes)| nodes.iter().all(|(_, node)| is_internal(node)));
+        match inner {
+            Some((before, nodes)) if is_internal(&commit.own) => {
+                let treelet = self.treelet.get_or_insert_with(|| Box::new(Treelet::empty()));
+                treelet.advance(before, commit.commit, &commit.own, nodes.iter().copied());
+            }
+            _ => self.treelet = None,
+        }
+    }
+
+    /// Recovery: puts the pending changes of a checkpoint image in. How often a child was changed is
+    /// not known: one that has pending changes counts as changed once.
+    pub fn restore_pending(&mut self, pending: Vec<Pending>, dropped: Vec<Dropped>) {
+        let newest = pending.iter().map(|pending| pending.commit).max().unwrap_or(0);
+        self.last_commit = self.last_commit.max(newest);
+        self.pending = PendingChanges::new(pending, dropped, self.depth());
+        self.commits_since_write = (0..self.children.len())
+            .map(|child| u8::from(!self.pending_below(&self.children.prefix(child)).is_empty()))
+            .collect();
+    }
+
+    /// A flush gives the runs of the first `count` dropped values up.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn release_dropped(&mut self, count: usize) {
+        self.pending.forget_dropped(count);
+    }
+
+    /// Recovery: keeps the dropped values that `keep` says yes to; the runs of the others are free.
+    pub fn retain_dropped(&mut self, keep: impl FnMut(&Dropped) -> bool) {
+        self.pending.retain_dropped(keep);
+    }
+
+    /// Others have taken this region's place in the index.
+    pub fn retire(&mut self) {
+        self.retired = true;
+    }
+
+    pub(super) fn assert_next_record(&self, log_position: u64) {
+        assert!(log_position > self.log_position, "records are applied in log order, each once");
+    }
+}

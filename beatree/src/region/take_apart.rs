@@ -1,0 +1,69 @@
+//! A region with more children than a branch page holds becomes several.
+
+use std::ops::Range;
+
+use pleach_core::Hasher;
+use pleach_core::page::branch::MAX_ENTRIES;
+use pleach_core::prefix::bit;
+
+use super::nodes::{Nodes, region_node};
+use super::{Region, RegionState};
+use crate::children::{ChildRef, ChildTable};
+
+impl RegionState {
+    /// Takes the region apart into such of at most [`MAX_ENTRIES`] children each, which have its
+    /// pending changes, and retires it.
+    ///
+    /// # Panics
+    /// When nodes are not in memory.
+    pub fn take_apart<H: Hasher>(&mut self) -> Vec<Region> {
+        let mut done = Vec::new();
+        let mut todo = vec![self.take()];
+        while let Some(whole) = todo.pop() {
+            if whole.children.len() <= MAX_ENTRIES {
+                done.push(Region::from_state(whole));
+                continue;
+            }
+            let depth = whole.depth();
+            let at = (0..whole.children.len())
+                .position(|child| bit(whole.children.prefix(child).first_key(), depth))
+                .expect("a region of many children has some on the right");
+            let pending = whole.pending();
+            let pending_at = pending.partition_point(|pending| !bit(&pending.key, depth));
+            let (pending, children) = (pending.len(), whole.children.len());
+            todo.push(whole.half::<H>(true, at..children, pending_at..pending));
+            todo.push(whole.half::<H>(false, 0..at, 0..pending_at));
+        }
+        done
+    }
+
+    /// All that goes to the successors.
+    fn take(&mut self) -> Self {
+        let nodes = self.resident_nodes().expect("a changed region's nodes are in memory").to_vec();
+        self.retire();
+        Self {
+            pending: std::mem::take(&mut self.pending),
+            commits_since_write: std::mem::take(&mut self.commits_since_write),
+            changed_at: std::mem::take(&mut self.changed_at),
+            log_position: self.log_position,
+            ..Self::bulk_loaded(self.children.clone(), nodes, self.own, self.last_commit)
+        }
+    }
+
+    fn half<H: Hasher>(&self, right: bool, children: Range<usize>, pending: Range<usize>) -> Self {
+        let prefix = self.children.region().child(right);
+        let halves: Vec<ChildRef> =
+            children.clone().map(|child| self.children.get(child)).collect();
+        let table = ChildTable::new(prefix, &halves);
+        let Nodes::Resident(nodes) = &self.nodes else { unreachable!("taken from memory") };
+        let nodes = nodes[children.clone()].to_vec();
+        let own = region_node::<H>(&table, &nodes);
+        Self {
+            pending: self.pending.part(pending, &prefix),
+            commits_since_write: self.commits_since_write[children.clone()].to_vec(),
+            changed_at: self.changed_at[children].to_vec(),
+            log_position: self.log_position,
+            ..Self::bulk_loaded(table, nodes, own, self.last_commit)
+        }
+    }
+}
