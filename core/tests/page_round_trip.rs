@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use page_common::*;
 use pleach_core::page::{BranchView, Identity};
 use pleach_core::page::{
-    Entry, LeafBuilder, LeafView, MAX_PLACE, OverflowCell, OverflowError, PAGE_SIZE, PageError,
-    RawCell, Run, StreamHeader, StreamId, StreamView, branch, header, leaf, overflow, stream,
+    Entry, LeafBuilder, LeafView, MAX_INLINE, MAX_PLACE, OverflowCell, OverflowError, PAGE_SIZE,
+    PageError, RawCell, Run, StreamHeader, StreamId, StreamView, branch, header, leaf, overflow,
+    stream,
 };
 use pleach_core::{Key, Prefix};
 use proptest::prelude::*;
@@ -43,7 +44,7 @@ fn value() -> impl Strategy<Value = Value> {
     prop_oneof![
         8 => prop::collection::vec(any::<u8>(), 8).prop_map(Value::Inline),
         2 => prop::collection::vec(any::<u8>(), 0..100).prop_map(Value::Inline),
-        1 => prop::collection::vec(any::<u8>(), leaf::MAX_INLINE).prop_map(Value::Inline),
+        1 => prop::collection::vec(any::<u8>(), MAX_INLINE).prop_map(Value::Inline),
         1 => (1u32..=32, 1u32..2000, any::<u64>())
             .prop_map(|(runs, last, seed)| Value::overflow(runs, last, &mut rng(seed))),
     ]
@@ -191,9 +192,9 @@ fn builders_refuse_misuse_before_it_is_on_disk() {
     assert!(refuses(|| with(2, vec![(high, value), (low, value)])), "out of order");
     assert!(refuses(|| with(2, vec![(low, value), (low, value)])), "twice");
     assert!(refuses(|| with(1, vec![([0; 32], value)])), "outside");
-    let long = RawCell { bytes: &[0; leaf::MAX_INLINE + 1], overflow: false };
+    let long = RawCell { bytes: &[0; MAX_INLINE + 1], overflow: false };
     assert!(refuses(|| with(1, vec![(low, long)])), "too long");
-    let full = RawCell { bytes: &[0; leaf::MAX_INLINE], overflow: false };
+    let full = RawCell { bytes: &[0; MAX_INLINE], overflow: false };
     let four = (0..4).map(|index| (below(&prefix, &[index; 32]), full)).collect();
     assert!(refuses(|| with(4, four)), "full");
     assert!(refuses(|| with(1000, vec![])), "no room for so many");

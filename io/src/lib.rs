@@ -9,16 +9,19 @@ pub mod buffer;
 pub mod device;
 pub mod error;
 pub mod os;
+mod page;
 pub mod pool;
 pub mod runtime;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
+mod slab;
 pub mod threads;
 
-pub use buffer::{PAGE, PageBuf};
+pub use buffer::PageBuf;
 pub use device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, Request, Transfer};
 pub use error::{IoError, Operation};
 pub use os::{IoMode, OsDevice, OsFile, OsOptions, OsQueue};
+pub use page::PAGE;
 pub use pool::PagePool;
 pub use runtime::{Event, Runtime, Step};
 pub use threads::Threads;

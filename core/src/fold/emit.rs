@@ -1,6 +1,8 @@
 //! Emission: terminals in key order, siblings in post-order (`docs/proofs.md`).
 
-use super::{Folder, Old, Shape, Sink, index32};
+use super::folder::Folder;
+use super::item::{Old, index32};
+use super::{Shape, Sink};
 use crate::hasher::Hasher;
 use crate::node::TERMINATOR;
 

@@ -17,7 +17,9 @@
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
-use super::{Folder, MAX_CAPTURE, Shape, Sink, heap_index, index32};
+use super::folder::Folder;
+use super::item::index32;
+use super::{MAX_CAPTURE, Shape, Sink, heap_index};
 use crate::hasher::Hasher;
 use crate::node::{Combined, Node, combine_kind, tag_internal};
 

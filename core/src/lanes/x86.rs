@@ -2,6 +2,10 @@
 //!
 //! The methods of [`Lanes`] are inlined into the two `target_feature` functions at the end and
 //! run nowhere else, so that the intrinsics become single instructions there.
+#![expect(
+    clippy::inline_always,
+    reason = "the lanes' methods must become part of their target_feature callers"
+)]
 
 use core::arch::x86_64::{
     __m256i, __m512i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi32, _mm256_loadu_si256,
@@ -10,7 +14,7 @@ use core::arch::x86_64::{
     _mm512_storeu_si512, _mm512_xor_si512,
 };
 
-use super::{Lanes, short_lanes};
+use super::kernel::{Lanes, short_lanes};
 
 /// The feature is known at compile time, or detected where there is an operating system.
 macro_rules! detected {

@@ -18,8 +18,10 @@
 
 use crate::node::{Key, Node};
 use crate::page::cut::{self, Cut};
-use crate::page::header::{self, Start, array_at, put, u32_at, u40_at};
-use crate::page::{Identity, MAX_PLACE, MAX_PREFIX_LEN, PAGE_SIZE, Page, PageError, PageType};
+use crate::page::error::PageError;
+use crate::page::header::{self, Identity, Start, array_at, put, u32_at, u40_at};
+use crate::page::kinds::PageType;
+use crate::page::{MAX_PLACE, MAX_PREFIX_LEN, PAGE_SIZE, Page};
 use crate::prefix::Prefix;
 
 const ENTRIES: usize = cut::END;

@@ -5,8 +5,9 @@
 //! | flags or level | 0 | prefix length | through or position | prefix | count |
 //! ```
 
+use crate::page::error::PageError;
 use crate::page::header::{self, array_at, put, u16_at, u64_at};
-use crate::page::{MAX_PREFIX_LEN, Page, PageError};
+use crate::page::{MAX_PREFIX_LEN, Page};
 use crate::prefix::Prefix;
 
 /// Flags of a leaf page, level of a branch page.

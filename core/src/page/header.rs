@@ -12,10 +12,9 @@
 
 use twox_hash::XxHash3_64;
 
-use crate::page::{MAX_PLACE, PAGE_SIZE, Page, PageError};
-
-/// Version of the page formats in this module tree.
-pub const VERSION: u8 = 1;
+use crate::page::error::PageError;
+use crate::page::kinds::{FileKind, PageType, VERSION};
+use crate::page::{MAX_PLACE, PAGE_SIZE, Page};
 
 const CHECKSUM: usize = 0;
 const PAGE_NO: usize = CHECKSUM + 8;
@@ -29,32 +28,6 @@ const NAMESPACE: usize = FORMAT + 1;
 pub(super) const END: usize = NAMESPACE + 1;
 
 const _: () = assert!(END == 36, "the common header is 36 bytes");
-
-/// The kind of a file, so that a page never passes for one of another file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum FileKind {
-    /// Leaf pages.
-    Leaf = 1,
-    /// Values too long for a leaf page.
-    Overflow = 2,
-    /// Checkpoint images: branch pages and streams.
-    Image = 3,
-    /// Branch pages that left memory between two checkpoints.
-    Spill = 4,
-}
-
-/// What a page holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum PageType {
-    /// [`crate::page::leaf`]
-    Leaf = 1,
-    /// [`crate::page::branch`]
-    Branch = 2,
-    /// [`crate::page::stream`]
-    Stream = 3,
-}
 
 /// What a reader knows about a page before it reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

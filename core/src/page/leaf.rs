@@ -22,14 +22,13 @@ use core::ops::Range;
 
 use crate::node::{Key, Node};
 use crate::page::cut::{self, Cut};
-use crate::page::header::{self, Start, array_at, put, u16_at};
+use crate::page::error::PageError;
+use crate::page::header::{self, Identity, Start, array_at, put, u16_at};
+use crate::page::kinds::PageType;
 use crate::page::overflow::OverflowCell;
-use crate::page::{Identity, PAGE_SIZE, Page, PageError, PageType};
+use crate::page::{MAX_INLINE, MAX_PREFIX_LEN, PAGE_SIZE, Page};
 use crate::prefix::Prefix;
 use crate::search::{guess, lower_bound_near, partition};
-
-/// Bytes of the longest value that lies in a leaf page.
-pub const MAX_INLINE: usize = 1024;
 
 const NODES: usize = cut::END;
 const NODE_SIZE: usize = 32;
@@ -41,7 +40,7 @@ const LEVEL_BITS: u8 = 0b111;
 
 const _: () = assert!(PAGE_SIZE < OVERFLOW as usize, "a slot holds an offset and a flag");
 const _: () = assert!(
-    2 * cell_size(super::MAX_PREFIX_LEN, MAX_INLINE) <= capacity(0),
+    2 * cell_size(MAX_PREFIX_LEN, MAX_INLINE) <= capacity(0),
     "the two keys of the longest prefix always fit"
 );
 
@@ -496,7 +495,7 @@ impl<'p> LeafBuilder<'p> {
     /// When prefix, levels, place or count cannot be.
     pub fn new(page: &'p mut Page, header: &LeafHeader) -> Self {
         let prefix_len = header.prefix.len();
-        assert!(prefix_len <= super::MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
+        assert!(prefix_len <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
         assert!(levels_fit(header.levels, prefix_len), "no nodes at such a depth");
         let areas = Areas::new(header.levels, prefix_len, header.count);
         assert!(areas.values <= PAGE_SIZE, "more cells than a page holds");

@@ -26,16 +26,18 @@ pub mod branch;
 mod cut;
 mod error;
 pub mod header;
+mod kinds;
 pub mod leaf;
 pub mod overflow;
 pub mod stream;
 
 pub use branch::{BranchBuilder, BranchHeader, BranchView, Entry};
 pub use error::{OverflowError, PageError};
-pub use header::{FileKind, Identity, PageType, seal};
+pub use header::{Identity, seal};
+pub use kinds::{FileKind, PageType, StreamId, VERSION};
 pub use leaf::{Cell, LeafBuilder, LeafHeader, LeafView, RawCell};
 pub use overflow::{OverflowCell, Run};
-pub use stream::{StreamHeader, StreamId, StreamView};
+pub use stream::{StreamHeader, StreamView};
 
 /// Bytes of a page, the unit of every file but the log.
 pub const PAGE_SIZE: usize = 4096;
@@ -48,3 +50,6 @@ pub const MAX_PLACE: u64 = (1 << 40) - 1;
 
 /// Pages are cut at prefixes of at most 255 bits: a page can always hold two keys.
 pub const MAX_PREFIX_LEN: u16 = 255;
+
+/// Bytes of the longest value that lies in a leaf page.
+pub const MAX_INLINE: usize = 1024;

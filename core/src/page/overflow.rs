@@ -14,8 +14,9 @@
 use alloc::vec::Vec;
 
 use crate::node::ValueHash;
+use crate::page::error::OverflowError;
 use crate::page::header::{array_at, u16_at, u40_at, u64_at};
-use crate::page::{MAX_PLACE, OverflowError, leaf, stream};
+use crate::page::{MAX_INLINE, MAX_PLACE, stream};
 
 const TOTAL_LEN: usize = 0;
 const HASH: usize = TOTAL_LEN + 8;
@@ -32,7 +33,7 @@ pub const MAX_RUN_PAGES: u32 = (1 << 24) - 1;
 pub const OVERFLOW_PAYLOAD: usize = stream::PAYLOAD;
 
 const _: () = assert!(cell_len(MAX_RUNS) == 298, "the longest overflow cell");
-const _: () = assert!(cell_len(MAX_RUNS) <= leaf::MAX_INLINE, "no longer than an inline value");
+const _: () = assert!(cell_len(MAX_RUNS) <= MAX_INLINE, "no longer than an inline value");
 
 /// Neighbouring pages of the overflow file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub const fn pages_for(total_len: u64) -> u64 {
 
 /// The bytes of an overflow cell.
 ///
-/// [`Self::parse`] validates; a cell out of a parsed [`leaf::LeafView`] was validated with it.
+/// [`Self::parse`] validates; a cell out of a parsed [`LeafView`](crate::page::LeafView) was validated with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverflowCell<'a> {
     bytes: &'a [u8],
@@ -144,7 +145,7 @@ fn check_runs(
     total_len: u64,
     runs: &(impl Iterator<Item = Run> + Clone),
 ) -> Result<(), OverflowError> {
-    if total_len <= leaf::MAX_INLINE as u64 {
+    if total_len <= MAX_INLINE as u64 {
         return Err(OverflowError::Short { total_len });
     }
     let mut pages = 0;

@@ -9,8 +9,11 @@
 //! overflow file. All pages of a stream but the last are full, which only a reader that knows the
 //! stream's length can check: [`StreamView::expect`].
 
+use crate::page::error::PageError;
+use crate::page::header::Identity;
 use crate::page::header::{self, Start, put, u16_at, u32_at};
-use crate::page::{Identity, PAGE_SIZE, Page, PageError, PageType};
+use crate::page::kinds::{PageType, StreamId};
+use crate::page::{PAGE_SIZE, Page};
 
 const STREAM: usize = header::END;
 const RESERVED: usize = STREAM + 1;
@@ -23,28 +26,6 @@ pub const PAYLOAD: usize = PAGE_SIZE - BODY;
 
 const _: () = assert!(BODY == 44 && PAYLOAD == 4052, "the header of a stream page is 44 bytes");
 const _: () = assert!(PAYLOAD <= u16::MAX as usize, "the length field holds a full page");
-
-/// What a stream holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum StreamId {
-    /// Committed changes that are not yet in pages.
-    Delta = 1,
-    /// Free places.
-    FreeMap = 2,
-    /// The namespace table.
-    Namespaces = 3,
-    /// One value too long for a leaf page.
-    Value = 4,
-}
-
-impl StreamId {
-    fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Delta, Self::FreeMap, Self::Namespaces, Self::Value]
-            .into_iter()
-            .find(|id| *id as u8 == byte)
-    }
-}
 
 /// What a stream page says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

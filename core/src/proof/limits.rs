@@ -5,9 +5,7 @@
 //! hashes do not follow from the bytes alone: two keys of 65 bytes that part in their last bit
 //! have 256 internal nodes above them. So they are counted, from the records, before the first.
 
-use core::fmt;
-
-use super::VerifyError;
+use super::error::{Limit, VerifyError};
 
 /// The most that a verification may take.
 ///
@@ -51,25 +49,6 @@ impl Default for Limits {
     /// [`Limits::DEFAULT`].
     fn default() -> Self {
         Self::DEFAULT
-    }
-}
-
-/// Which limit was exceeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Limit {
-    /// [`Limits::bytes`].
-    Bytes,
-    /// [`Limits::hashes`].
-    Hashes,
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bytes => "bytes",
-            Self::Hashes => "hashes",
-        })
     }
 }
 

@@ -18,71 +18,24 @@
     clippy::panic
 )]
 
+mod error;
 mod limits;
+mod lookup;
 pub mod multi;
 pub mod op;
 pub mod path;
+mod reader;
 pub mod terminal;
 mod walk;
 pub mod wire;
 pub mod witness;
 
-pub use limits::{Limit, Limits};
+pub use error::{DecodeError, EncodeError, Limit, VerifyError};
+pub use limits::Limits;
+pub use lookup::Lookup;
 pub use multi::MultiProof;
 pub use op::{Access, Op};
 pub use path::PathProof;
 pub use terminal::Terminal;
-pub use wire::{DecodeError, EncodeError, Kind};
+pub use wire::Kind;
 pub use witness::{Witness, WitnessWriter};
-
-use crate::node::{Key, ValueHash};
-
-/// What a verified proof says about a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lookup {
-    /// The key is in the set, with this value hash.
-    Present(ValueHash),
-    /// The key is not in the set.
-    Absent,
-    /// The proof says nothing about the key.
-    OutOfScope,
-}
-
-/// Why a proof or witness was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum VerifyError {
-    /// The bytes are not a canonical encoding.
-    #[error("not an encoding: {0}")]
-    Decode(#[from] DecodeError),
-    /// Two siblings that cannot stand side by side: a leaf or nothing beside nothing (the leaf
-    /// would have moved up), or anything but two leaves at the last level.
-    #[error("no trie has these two nodes as siblings, at depth {depth}")]
-    Impossible {
-        /// Depth of the two nodes.
-        depth: u16,
-    },
-    /// More than the caller's [`Limits`] allow; nothing was hashed.
-    #[error("{needed} {limit}, where {allowed} are allowed: {} too many", needed.saturating_sub(*allowed))]
-    OverLimit {
-        /// Which limit.
-        limit: Limit,
-        /// What the encoding takes.
-        needed: u64,
-        /// The limit.
-        allowed: u64,
-    },
-    /// The proof is about another root.
-    #[error("the proof leads to another root")]
-    RootMismatch,
-}
-
-/// What a terminal that covers `key` says about it.
-fn lookup(terminal: Option<Terminal>, key: &Key) -> Lookup {
-    match terminal {
-        None => Lookup::OutOfScope,
-        Some(terminal) => {
-            terminal.value_of(key).map_or(Lookup::Absent, |hash| Lookup::Present(*hash))
-        }
-    }
-}

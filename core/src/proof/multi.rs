@@ -5,10 +5,12 @@
 use alloc::vec::Vec;
 
 use super::{
-    Limits, Lookup, Terminal, VerifyError,
-    terminal::{terminal_encode, terminal_len},
+    error::{EncodeError, VerifyError},
+    limits::Limits,
+    lookup::{Lookup, lookup},
+    terminal::{Terminal, terminal_encode, terminal_len},
     walk::{self, Known, Walk},
-    wire::{self, EncodeError, Kind, Parts, Sizes, Terminals},
+    wire::{self, Kind, Parts, Sizes, Terminals},
 };
 use crate::{
     hasher::Hasher,
@@ -67,7 +69,7 @@ impl Verified<'_> {
 
     /// What the root says about `key`.
     pub fn get(&self, key: &Key) -> Lookup {
-        super::lookup(self.parts.find(key), key)
+        lookup(self.parts.find(key), key)
     }
 }
 

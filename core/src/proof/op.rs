@@ -15,10 +15,7 @@
 
 use alloc::vec::Vec;
 
-use super::{
-    terminal::Terminal,
-    wire::{DecodeError, Reader},
-};
+use super::{error::DecodeError, reader::Reader, terminal::Terminal};
 use crate::node::{Key, ValueHash};
 
 const READ: u8 = 1;

@@ -5,10 +5,12 @@
 use alloc::vec::Vec;
 
 use super::{
-    Limits, Lookup, Terminal, VerifyError,
-    terminal::{terminal_encode, terminal_len},
+    error::{DecodeError, EncodeError, VerifyError},
+    limits::Limits,
+    lookup::{Lookup, lookup},
+    terminal::{Terminal, terminal_encode, terminal_len},
     walk::{Known, Subtrie},
-    wire::{self, EncodeError, Kind, Parts, Sizes},
+    wire::{self, Kind, Parts, Sizes},
 };
 use crate::{
     hasher::Hasher,
@@ -61,7 +63,7 @@ impl Verified {
 
     /// What the root says about `key`.
     pub fn get(&self, key: &Key) -> Lookup {
-        super::lookup(Some(self.terminal).filter(|terminal| terminal.covers(key)), key)
+        lookup(Some(self.terminal).filter(|terminal| terminal.covers(key)), key)
     }
 }
 
@@ -79,7 +81,7 @@ pub fn verify_with<H: Hasher>(
     limits.check_bytes(bytes)?;
     let parts = Parts::parse::<H>(Kind::Path, bytes)?;
     limits.check_hashes(parts.hashes())?;
-    let terminal = parts.terminals().next().ok_or(wire::DecodeError::Count)?;
+    let terminal = parts.terminals().next().ok_or(DecodeError::Count)?;
     let mut node = Known(terminal.node::<H>());
     for (above, sibling) in (0..terminal.depth()).zip(parts.siblings()).rev() {
         let sibling = Known::sibling(*sibling);

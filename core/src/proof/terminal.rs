@@ -12,7 +12,7 @@
 
 use alloc::vec::Vec;
 
-use super::wire::{DecodeError, Reader};
+use super::{error::DecodeError, reader::Reader};
 use crate::{
     hasher::Hasher,
     node::{self, Key, Node, TERMINATOR, ValueHash},

@@ -10,7 +10,10 @@
 
 use alloc::vec::Vec;
 
-use super::VerifyError;
+use super::{
+    error::{DecodeError, VerifyError},
+    terminal::MAX_DEPTH,
+};
 use crate::{
     hasher::Hasher,
     node::{self, Combined, Key, Node},
@@ -42,7 +45,7 @@ impl Subtrie for Known {
             Combined::Hash => {}
         }
         // A whole key has been walked: nothing but a leaf is there.
-        if depth == super::terminal::MAX_DEPTH && !(is_leaf(&left.0) && is_leaf(&right.0)) {
+        if depth == MAX_DEPTH && !(is_leaf(&left.0) && is_leaf(&right.0)) {
             return impossible;
         }
         Ok(Self(node::tag_internal(H::hash64(&node::concat(&left.0, &right.0)))))
@@ -108,7 +111,7 @@ impl<'a, S: Subtrie> Walk<'a, S> {
             let deepest = left.max(fork);
             let stop = deepest.map_or(0, |fork| fork.saturating_add(1));
             while depth > stop {
-                let sibling = S::sibling(*self.siblings.next().ok_or(super::DecodeError::Count)?);
+                let sibling = S::sibling(*self.siblings.next().ok_or(DecodeError::Count)?);
                 let above = depth.saturating_sub(1);
                 let (l, r) = if prefix::bit(bits, above) {
                     (&sibling, &subtrie)

@@ -10,12 +10,14 @@
 use alloc::vec::Vec;
 
 use super::{
-    Access, DecodeError, Limits, Lookup, MultiProof, Op, Terminal, VerifyError,
-    multi::{leaf_nodes, steps},
-    op::{op_encode, op_len},
-    terminal::{MAX_DEPTH, terminal_encode, terminal_len},
+    error::{DecodeError, EncodeError, VerifyError},
+    limits::Limits,
+    lookup::{Lookup, lookup},
+    multi::{MultiProof, leaf_nodes, steps},
+    op::{Access, Op, op_encode, op_len},
+    terminal::{MAX_DEPTH, Terminal, terminal_encode, terminal_len},
     walk::{self, BeforeAfter, Known, Walk},
-    wire::{self, EncodeError, Kind, Parts, Sizes},
+    wire::{self, Kind, Parts, Sizes},
 };
 use crate::{
     hasher::Hasher,
@@ -202,7 +204,7 @@ impl Verified<'_> {
 
     /// What the root before the batch says about `key`.
     pub fn get(&self, key: &Key) -> Lookup {
-        super::lookup(self.parts.find(key), key)
+        lookup(self.parts.find(key), key)
     }
 
     /// Number of operations.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use io_uring::Submitter;
 
 use crate::buffer::PageBuf;
-use crate::pool::Slab;
+use crate::slab::Slab;
 
 /// Largest piece that the kernel registers.
 const PIECE: usize = 1 << 30;

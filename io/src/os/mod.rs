@@ -31,9 +31,10 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buffer::{PAGE, PageBuf};
+use crate::buffer::PageBuf;
 use crate::device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, Request};
 use crate::error::{IoError, Operation, Result};
+use crate::page::PAGE;
 use crate::pool::PagePool;
 
 use blocking::{Pool, PoolQueue};

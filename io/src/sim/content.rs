@@ -9,7 +9,7 @@ use core::fmt;
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
-use crate::buffer::PAGE;
+use crate::page::PAGE;
 
 /// Bytes of a sector: the unit that a power failure tears.
 pub const SECTOR: usize = 512;

@@ -1,11 +1,99 @@
 //! Which outcomes of a crash point are looked at: a few fixed ones, draws, or all subsets.
 
+use core::fmt;
+
 use super::content::SECTORS;
-use super::crash::{CrashMode, CrashPoint, Fate, Grain, Item, Outcome, WriteView};
+use super::crash::{CrashPoint, Fate, Item, WriteView};
+use super::image::Image;
 use super::rng::Rng;
 
 /// Most things of which all subsets are enumerated.
 const ENUMERABLE: usize = 12;
+
+/// Which things an outcome keeps. Indexes count the pending things of the crash point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashMode {
+    /// None.
+    Dropped,
+    /// All.
+    Kept,
+    /// All but one.
+    AllBut(usize),
+    /// One alone.
+    Only(usize),
+    /// The first so many.
+    Prefix(usize),
+    /// Each by the seed: dropped, kept, or a write in pieces: torn at a sector, random sectors,
+    /// garbage sectors (a quarter kept, a quarter dropped, half garbage), length without data or
+    /// data without length.
+    Random(u64),
+    /// Those whose bit is set; [`Grain`] says what a bit is.
+    Subset(Grain, u16),
+}
+
+/// What an enumeration of subsets keeps or drops as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grain {
+    /// Each 512-byte sector of each write.
+    Sector,
+    /// Each page of each write.
+    Page,
+    /// Each write.
+    Item,
+}
+
+/// One possible result of a crash.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    mode: CrashMode,
+    boundary: usize,
+    image: Image,
+}
+
+impl Outcome {
+    pub(super) fn new(mode: CrashMode, boundary: usize, image: Image) -> Self {
+        Self { mode, boundary, image }
+    }
+
+    /// Number of events before the crash.
+    pub(super) fn boundary(&self) -> usize {
+        self.boundary
+    }
+
+    /// How it came about; [`CrashPoint::outcome`] with this gives the same image again.
+    pub fn mode(&self) -> CrashMode {
+        self.mode
+    }
+
+    /// What is on the disk.
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "crash point {}, {:?}", self.boundary, self.mode)
+    }
+}
+
+impl CrashPoint {
+    /// About `count` outcomes: everything dropped, everything kept, one lost, one alone, a
+    /// prefix, and the rest drawn for each pending thing. Only one when nothing is pending.
+    pub fn outcomes(&self, seed: u64, count: usize) -> Outcomes<'_> {
+        Outcomes::new(self, seed, count)
+    }
+
+    /// The outcome of one mode.
+    pub fn outcome(&self, mode: CrashMode) -> Outcome {
+        Outcomes::one(self, mode)
+    }
+
+    /// Every subset of the pending things, when there are at most 12 of this grain.
+    pub fn subsets(&self, grain: Grain) -> Option<Subsets<'_>> {
+        Subsets::new(self, grain)
+    }
+}
 
 /// Iterator of [`CrashPoint::outcomes`]. Images are built one by one.
 pub struct Outcomes<'a> {

@@ -5,22 +5,15 @@
 //! Whether reads see a queued write early, and whether a queued read looks early, is chance.
 
 use core::time::Duration;
+use std::sync::Arc;
 
-use super::disk::{SimDisk, SimFile, operation_of};
+use parking_lot::Mutex;
+
+use super::file::{SimFile, operation_of};
 use super::inner::{Inner, Plan, SyncTicket, WriteTicket};
+use super::options::Unpolled;
 use crate::device::{Completion, Queue, Request, Transfer};
 use crate::error::{IoError, Result};
-
-/// What a queue that is dropped has to say about requests whose completion nobody took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unpolled {
-    /// Nothing.
-    Ignore,
-    /// Panic when one of them failed.
-    Errors,
-    /// Panic when one of them failed, or was a write or a sync.
-    ErrorsAndWrites,
-}
 
 enum Work {
     Read(Plan),
@@ -38,22 +31,22 @@ struct InFlight {
     ready: Duration,
 }
 
-/// Submission queue of a [`SimDisk`].
+/// Submission queue of a [`SimDisk`](super::SimDisk).
 pub struct SimQueue {
-    disk: SimDisk,
+    disk: Arc<Mutex<Inner>>,
     depth: usize,
     pushed: Vec<Request<SimFile>>,
     flying: Vec<InFlight>,
 }
 
 impl SimQueue {
-    pub(super) fn new(disk: SimDisk, depth: usize) -> Self {
+    pub(super) fn new(disk: Arc<Mutex<Inner>>, depth: usize) -> Self {
         Self { disk, depth: depth.max(1), pushed: Vec::new(), flying: Vec::new() }
     }
 
     /// Ends one request: any of those that are ready, or, when `patient`, the first to be.
     fn reap(&mut self, patient: bool) -> Option<(Transfer, Completion)> {
-        let mut inner = self.disk.lock_inner();
+        let mut inner = self.disk.lock();
         let now = inner.clock.now();
         let mut ready: Vec<usize> =
             (0..self.flying.len()).filter(|&at| self.flying[at].ready <= now).collect();
@@ -147,7 +140,7 @@ impl Queue for SimQueue {
 
     fn submit(&mut self) -> Result<()> {
         let Some(first) = self.pushed.first() else { return Ok(()) };
-        let mut inner = self.disk.lock_inner();
+        let mut inner = self.disk.lock();
         inner.submission(first.file.name(), first.offset, operation_of(first.transfer))?;
         for request in self.pushed.drain(..) {
             let flying = start(&mut inner, request);
@@ -158,7 +151,7 @@ impl Queue for SimQueue {
 
     fn poll(&mut self) -> Option<Completion> {
         let lucky = {
-            let mut inner = self.disk.lock_inner();
+            let mut inner = self.disk.lock();
             inner.clock.advance(Duration::from_micros(1));
             inner.rng.chance(1, 2)
         };
@@ -173,7 +166,7 @@ impl Queue for SimQueue {
 
 impl Drop for SimQueue {
     fn drop(&mut self) {
-        let policy = self.disk.lock_inner().options.asserts.unpolled;
+        let policy = self.disk.lock().options.asserts.unpolled;
         let pushed = self.pushed.iter().any(|request| request.transfer != Transfer::Read);
         let mut unseen = (pushed && policy == Unpolled::ErrorsAndWrites)
             .then(|| "a write or sync that was pushed and never submitted".to_owned());
