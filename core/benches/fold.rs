@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pleach_core::{
-    Blake3, Hasher, Key, Node, NodeKind, Prefix,
+    Blake3, Hasher, Key, Node, NodeKind, Prefix, ValueHash,
     fold::{Change, FoldValue, Folder, Sink},
     node,
 };
@@ -109,10 +109,10 @@ struct Copy {
 }
 
 impl Sink for Copy {
-    fn leaf(&mut self, key: &Key, value_hash: &[u8; 32], depth: u16) {
+    fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
         self.bytes.extend_from_slice(&depth.to_le_bytes());
         self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value_hash);
+        self.bytes.extend_from_slice(value_hash.as_bytes());
     }
 
     fn terminator(&mut self, key: &Key, depth: u16) {
@@ -121,7 +121,7 @@ impl Sink for Copy {
     }
 
     fn sibling(&mut self, node: &Node) {
-        self.bytes.extend_from_slice(node);
+        self.bytes.extend_from_slice(node.as_bytes());
     }
 
     fn fragment(&mut self, _: u32) {}

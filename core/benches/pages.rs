@@ -44,7 +44,7 @@ fn build(page: &mut Page, prefix: Prefix, keys: &[Key]) -> u32 {
     for key in keys {
         builder.push(key, RawCell { bytes: &[5; 8], overflow: false });
     }
-    builder.set_nodes(&[[9; 32]; 8]);
+    builder.set_nodes(&[[9; 32].into(); 8]);
     builder.seal()
 }
 
@@ -77,7 +77,7 @@ fn branch(c: &mut Criterion) {
     let mut page = [0; PAGE_SIZE];
     let mut builder = BranchBuilder::new(&mut page, &header);
     for _ in 0..64 {
-        builder.push(&Entry { depth: 20, place: Some(3), tag: 4, node: [5; 32] });
+        builder.push(&Entry { depth: 20, place: Some(3), tag: 4, node: [5; 32].into() });
     }
     builder.seal();
     c.bench_function("branch/parse", |b| {

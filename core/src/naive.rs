@@ -125,12 +125,12 @@ fn position_bits(position: &Prefix) -> &BitSlice<u8, Msb0> {
 fn subtrie<H: Hasher>(pairs: &[Pair], depth: usize) -> Node {
     match pairs {
         [] => TERMINATOR,
-        [(key, value_hash)] => node::tag_leaf(H::hash(&[*key, *value_hash].concat())),
+        [(key, value_hash)] => node::tag_leaf(H::hash(&[*key, value_hash.to_bytes()].concat())),
         _ => {
             let (left, right) = pairs.split_at(pairs.partition_point(|(k, _)| !bits(k)[depth]));
             let left = subtrie::<H>(left, depth + 1);
             let right = subtrie::<H>(right, depth + 1);
-            node::tag_internal(H::hash(&[left, right].concat()))
+            node::tag_internal(H::hash(&[left.to_bytes(), right.to_bytes()].concat()))
         }
     }
 }

@@ -82,11 +82,15 @@ struct Touched {
 
 /// A value as its bytes or as its hash.
 fn fold_value<H: Hasher>(value: &Value) -> FoldValue<'_> {
-    if value.len() == 32 { FoldValue::Hash(H::hash(value)) } else { FoldValue::Bytes(value) }
+    if value.len() == 32 {
+        FoldValue::Hash(node::value_hash::<H>(value))
+    } else {
+        FoldValue::Bytes(value)
+    }
 }
 
 fn naive<H: Hasher>(pairs: &BTreeMap<Key, Value>) -> Naive {
-    pairs.iter().map(|(key, value)| (*key, H::hash(value))).collect()
+    pairs.iter().map(|(key, value)| (*key, node::value_hash::<H>(value))).collect()
 }
 
 /// All keys below `at`, accessed or not.
@@ -144,7 +148,7 @@ fn op_of<H: Hasher>(case: &Case, key: &Key) -> Op {
     let touch = &case.touches[key];
     let put = match &touch.writes {
         Write::Nothing => return Op { key: *key, access: Access::Read },
-        Write::Put(value) => Some(H::hash(value)),
+        Write::Put(value) => Some(node::value_hash::<H>(value)),
         Write::Delete => None,
     };
     let access = if touch.reads { Access::ReadWrite(put) } else { Access::Write(put) };
@@ -213,7 +217,7 @@ fn fold_tiles<H: Hasher>(
             match pairs.first_key_value().filter(|_| exposed.iter().any(|key| tile.covers(key))) {
                 Some((key, value)) => {
                     assert_eq!(pairs.len(), 1, "a leaf was asked for");
-                    folder.untouched(key, FoldValue::Hash(H::hash(value)));
+                    folder.untouched(key, FoldValue::Hash(node::value_hash::<H>(value)));
                 }
                 None => folder.subtrie(tile, &naive::<H>(&pairs).node::<H>(tile)),
             }
@@ -277,7 +281,7 @@ fn fold_all<H: Hasher>(
     let mut bytes = witness::header::<H>(&sizes).to_vec();
     bytes.extend_from_slice(&proof.terminals);
     bytes.extend_from_slice(&ops);
-    bytes.extend_from_slice(proof.siblings.as_flattened());
+    bytes.extend_from_slice(Node::bytes_of(&proof.siblings));
     Ok((root.node, bytes))
 }
 

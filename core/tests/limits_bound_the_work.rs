@@ -116,7 +116,7 @@ fn a_batch_that_changes_everything_takes_what_is_announced() {
         let mut rng = rng(7);
         let set = set(shape, &mut rng, 60);
         let root = set.root::<Blake3>();
-        let put = |key| Op { key, access: Access::Write(Some([5; 32])) };
+        let put = |key| Op { key, access: Access::Write(Some([5; 32].into())) };
         let ops: Vec<Op> = set.pairs().keys().copied().map(put).collect();
         let bytes = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
         let (verified, took) =
@@ -137,7 +137,8 @@ fn chains(pairs: u32) -> Vec<u8> {
             key
         })
     });
-    let ops: Vec<Op> = keys.map(|key| Op { key, access: Access::Write(Some([1; 32])) }).collect();
+    let ops: Vec<Op> =
+        keys.map(|key| Op { key, access: Access::Write(Some([1; 32].into())) }).collect();
     Naive::default().witness::<Blake3>(&ops).encode::<Blake3>().unwrap()
 }
 

@@ -50,7 +50,7 @@ fn path_and_multi<H: Hasher>(seed: u64, mutants: usize) {
             assert_eq!(verdict.is_ok(), second::verify::<H>(&bytes, false, &root).is_some());
             assert!(bytes == valid_multi || verdict.is_err(), "{shape:?}");
         }
-        let other = Naive::from_iter([([1; 32], [2; 32])]).root::<H>();
+        let other = Naive::from_iter([([1; 32], [2; 32].into())]).root::<H>();
         assert!(path::verify::<H>(&valid_path, &other).is_err());
         assert!(multi::verify::<H>(&valid_multi, &other).is_err());
     }

@@ -3,10 +3,10 @@
 mod page_common;
 
 use page_common::*;
-use pleach_core::Prefix;
 use pleach_core::page::{
     Identity, OverflowError, PAGE_SIZE, Page, PageError, header, overflow, seal,
 };
+use pleach_core::{Prefix, TERMINATOR};
 use rand_chacha::rand_core::RngCore;
 
 // Spelled again on purpose, from the pictures in docs/format.md.
@@ -220,7 +220,7 @@ fn each_rule_of_leaf_pages_has_its_own_error() {
 #[test]
 fn nodes_below_the_deepest_key_are_refused() {
     let prefix = Prefix::new(&[0xff; 32], 253);
-    let page = build_leaf(&leaf_header(prefix, 3, 0), &Cells::new(), &[[0; 32]; 8]);
+    let page = build_leaf(&leaf_header(prefix, 3, 0), &Cells::new(), &[TERMINATOR; 8]);
     assert_eq!(leaf_is_canonical(&page, &LEAF), Ok(()));
     assert_eq!(
         after(&page, &LEAF, leaf_is_canonical, |page| page[SHAPE] = 4),

@@ -11,7 +11,7 @@ use pleach_core::page::{
     PageError, RawCell, Run, StreamHeader, StreamId, StreamView, branch, header, leaf, overflow,
     stream,
 };
-use pleach_core::{Key, Prefix};
+use pleach_core::{Key, Prefix, TERMINATOR};
 use proptest::prelude::*;
 
 fn shape() -> impl Strategy<Value = (Prefix, u8)> {
@@ -205,7 +205,7 @@ fn builders_refuse_misuse_before_it_is_on_disk() {
         }),
         "nodes missing"
     );
-    let child = |depth| Entry { depth, place: None, tag: 0, node: [0; 32] };
+    let child = |depth| Entry { depth, place: None, tag: 0, node: TERMINATOR };
     let tiles = |depths: &[u16]| {
         let entries: Vec<Entry> = depths.iter().map(|depth| child(*depth)).collect();
         build_branch(&branch_header(prefix), &entries);
@@ -223,7 +223,7 @@ fn overflow_cells_are_checked_rule_by_rule() {
     let encode = |total_len, runs: &[(u64, u32)]| {
         let runs: Vec<Run> = runs.iter().map(|&(start, pages)| Run { start, pages }).collect();
         let mut bytes = vec![9];
-        let result = OverflowCell::encode(total_len, &[3; 32], &runs, &mut bytes);
+        let result = OverflowCell::encode(total_len, &[3; 32].into(), &runs, &mut bytes);
         assert_eq!(bytes.len() == 1, result.is_err(), "an error appends nothing");
         result.map(|()| bytes.split_off(1))
     };
@@ -248,7 +248,7 @@ fn overflow_cells_are_checked_rule_by_rule() {
 
     let good = encode(3 * payload, &[(5, 2), (9, 1)]).unwrap();
     let cell = OverflowCell::parse(&good).unwrap();
-    assert_eq!((cell.total_len(), cell.value_hash()), (3 * payload, [3; 32]));
+    assert_eq!((cell.total_len(), cell.value_hash()), (3 * payload, [3; 32].into()));
     assert_eq!(
         cell.runs().collect::<Vec<_>>(),
         [Run { start: 5, pages: 2 }, Run { start: 9, pages: 1 }]

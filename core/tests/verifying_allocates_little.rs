@@ -12,7 +12,7 @@ use std::{
 
 use common::{SHAPES, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
-    Blake3,
+    Blake3, Node,
     proof::{Kind, multi, path, wire, wire::Sizes, witness},
 };
 
@@ -64,10 +64,14 @@ fn bounded(bytes: &[u8], run: impl FnOnce(&[u8])) {
     assert!(most <= 4 * bytes.len() + CONSTANT, "{most} bytes held for {}", bytes.len());
 }
 
-fn all_bounded(bytes: &[u8], root: &[u8; 32]) {
+fn all_bounded(bytes: &[u8], root: &Node) {
     bounded(bytes, |bytes| _ = path::verify::<Blake3>(bytes, root));
-    bounded(bytes, |bytes| _ = multi::verify::<Blake3>(bytes, root).map(|v| v.get(root)));
-    bounded(bytes, |bytes| _ = witness::verify::<Blake3>(bytes, root).map(|v| v.get(root)));
+    bounded(bytes, |bytes| {
+        _ = multi::verify::<Blake3>(bytes, root).map(|v| v.get(root.as_bytes()));
+    });
+    bounded(bytes, |bytes| {
+        _ = witness::verify::<Blake3>(bytes, root).map(|v| v.get(root.as_bytes()));
+    });
 }
 
 #[test]

@@ -24,6 +24,10 @@ impl Batch {
         self.dest.push(dest);
     }
 
+    pub(super) fn push_nodes(&mut self, left: &Node, right: &Node, dest: u32) {
+        self.push(left.as_bytes(), right.as_bytes(), dest);
+    }
+
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.dest.clear();
@@ -69,7 +73,7 @@ pub fn combine_tiles<H: Hasher>(nodes: &mut Vec<Node>, width: usize) {
             let (left, right) = (nodes[2 * at], nodes[2 * at + 1]);
             match combine_kind(&left, &right) {
                 Combined::Known(node) => nodes[at] = node,
-                Combined::Hash => batch.push(&left, &right, index32(at)),
+                Combined::Hash => batch.push_nodes(&left, &right, index32(at)),
             }
         }
         nodes.truncate(count);

@@ -8,7 +8,7 @@ use super::item::{END, Group, Item, Merge, NONE, Old, Span, index32};
 use super::place::{Lists, Neighbours};
 use super::{Captured, Change, FoldValue, HashId, MAX_CAPTURE, NO_HASH, Shape};
 use crate::hasher::Hasher;
-use crate::node::{Key, Node, NodeKind, TERMINATOR, ValueHash, kind};
+use crate::node::{Key, Node, NodeKind, TERMINATOR, ValueHash, kind, value_hash};
 use crate::prefix::{Prefix, common_len};
 
 /// Folds many runs at once. Buffers are kept from use to use: in steady state it does not
@@ -289,10 +289,10 @@ impl<H: Hasher> Folder<H> {
                 #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
                 self.values.lens.push(bytes.len() as u8);
                 self.values.dest.push(id);
-                self.hashes.push([0; 32]);
+                self.hashes.push(ValueHash::new([0; 32]));
             }
             FoldValue::Bytes(bytes) => {
-                self.hashes.push(H::hash(bytes));
+                self.hashes.push(value_hash::<H>(bytes));
                 self.hashed += 1;
             }
         }

@@ -7,7 +7,7 @@ use super::item::{END, Group, Merge, Span, index32};
 use super::{Captured, heap_index};
 use crate::hasher::Hasher;
 use crate::node::{
-    Combined, Key, NodeKind, TERMINATOR, combine_kind, kind, tag_internal, tag_leaf,
+    Combined, Key, NodeKind, TERMINATOR, ValueHash, combine_kind, kind, tag_internal, tag_leaf,
 };
 use crate::prefix::bit;
 
@@ -30,7 +30,7 @@ impl<H: Hasher> Folder<H> {
         out.resize(count.max(out.len()), [0; 32]);
         H::hash_short_many(&self.values.blocks, &self.values.lens, &mut out[..count]);
         for (dest, hash) in self.values.dest.iter().zip(&*out) {
-            self.hashes[*dest as usize] = *hash;
+            self.hashes[*dest as usize] = ValueHash::new(*hash);
         }
         self.hashed += count as u64;
         self.values.blocks.clear();
@@ -41,7 +41,11 @@ impl<H: Hasher> Folder<H> {
     fn hash_leaves(&mut self) {
         for (item, hash) in self.leaves.drain(..) {
             // The halves of `node::leaf_preimage`.
-            self.batch.push(&self.items[item as usize].key, &self.hashes[hash as usize], item);
+            self.batch.push(
+                &self.items[item as usize].key,
+                self.hashes[hash as usize].as_bytes(),
+                item,
+            );
         }
         let groups = &mut self.groups;
         self.hashed +=
@@ -119,7 +123,7 @@ impl<H: Hasher> Folder<H> {
         let known = match combine_kind(&a.node, &b.node) {
             Combined::Known(node) => Some(node),
             Combined::Hash => {
-                self.batch.push(&a.node, &b.node, head);
+                self.batch.push_nodes(&a.node, &b.node, head);
                 None
             }
         };
@@ -171,9 +175,9 @@ impl<H: Hasher> Folder<H> {
                 group.depth -= 1;
                 group.computed = true;
                 if bit(key, group.depth) {
-                    batch.push(&TERMINATOR, &group.node, *head);
+                    batch.push_nodes(&TERMINATOR, &group.node, *head);
                 } else {
-                    batch.push(&group.node, &TERMINATOR, *head);
+                    batch.push_nodes(&group.node, &TERMINATOR, *head);
                 }
                 group.depth > *to
             });

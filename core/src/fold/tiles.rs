@@ -17,11 +17,13 @@
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
+use zerocopy::IntoBytes;
+
 use super::folder::Folder;
 use super::item::index32;
 use super::{MAX_CAPTURE, Shape, Sink, heap_index};
 use crate::hasher::Hasher;
-use crate::node::{Combined, Node, combine_kind, tag_internal};
+use crate::node::{Combined, Node, TERMINATOR, combine_kind, tag_internal};
 
 /// Levels that have blocks; groups lie at most this deep.
 const LEVELS: usize = MAX_CAPTURE as usize;
@@ -57,7 +59,8 @@ struct Block {
 /// The blocks of one level.
 #[derive(Default)]
 struct Level {
-    bytes: Vec<[u8; 64]>,
+    /// The two nodes of each block, side by side as they are hashed.
+    pairs: Vec<[Node; 2]>,
     blocks: Vec<Block>,
 }
 
@@ -120,16 +123,14 @@ fn half(block: u32, side: Side) -> u32 {
 
 /// A half's node.
 #[inline]
-fn node_of(bytes: &[[u8; 64]], half: u32) -> &Node {
-    let (nodes, _) = bytes[(half >> 1) as usize].as_chunks::<32>();
-    &nodes[(half & 1) as usize]
+fn node_of(pairs: &[[Node; 2]], half: u32) -> &Node {
+    &pairs[(half >> 1) as usize][(half & 1) as usize]
 }
 
 /// A half's node, to be written.
 #[inline]
-fn node_mut(bytes: &mut [[u8; 64]], half: u32) -> &mut Node {
-    let (nodes, _) = bytes[(half >> 1) as usize].as_chunks_mut::<32>();
-    &mut nodes[(half & 1) as usize]
+fn node_mut(pairs: &mut [[Node; 2]], half: u32) -> &mut Node {
+    &mut pairs[(half >> 1) as usize][(half & 1) as usize]
 }
 
 /// Position of a half's child in its tile.
@@ -142,7 +143,7 @@ impl<H: Hasher> Tiles<H> {
     /// Forgets all tiles and keeps the buffers.
     pub fn clear(&mut self) {
         for level in &mut self.levels {
-            level.bytes.clear();
+            level.pairs.clear();
             level.blocks.clear();
         }
         self.groups.clear();
@@ -174,14 +175,14 @@ impl<H: Hasher> Tiles<H> {
     pub fn end(&mut self) -> usize {
         let blocks = core::array::from_fn(|level| index32(self.levels[level].blocks.len()));
         let (steps, groups) = (index32(self.steps.len()), index32(self.groups.len()));
-        self.done.push(Tile { steps, groups, blocks, node: [0; 32] });
+        self.done.push(Tile { steps, groups, blocks, node: TERMINATOR });
         self.done.len() - 1
     }
 
     /// An untouched child, by its node.
     #[inline]
     pub fn known(&mut self, of: Inner, side: Side, node: &Node) {
-        *node_mut(&mut self.levels[usize::from(of.level)].bytes, half(of.block, side)) = *node;
+        *node_mut(&mut self.levels[usize::from(of.level)].pairs, half(of.block, side)) = *node;
     }
 
     /// A touched child that is an internal node of the old trie itself.
@@ -219,7 +220,7 @@ impl<H: Hasher> Tiles<H> {
     fn push(&mut self, level: u8, into: u32, index: u8) -> Inner {
         let level_mut = &mut self.levels[usize::from(level)];
         let block = index32(level_mut.blocks.len());
-        level_mut.bytes.push([0; 64]);
+        level_mut.pairs.push([TERMINATOR; 2]);
         level_mut.blocks.push(Block { into, index, touched: [false; 2], computed: [false; 2] });
         Inner { level, block }
     }
@@ -236,25 +237,25 @@ impl<H: Hasher> Tiles<H> {
     /// Hashes everything, from the groups up.
     pub fn run(&mut self, folder: &Folder<H>) {
         for group in &self.groups {
-            let bytes = &mut self.levels[usize::from(group.level)].bytes;
-            *node_mut(bytes, group.into) = folder.node(group.fold as usize);
+            let pairs = &mut self.levels[usize::from(group.level)].pairs;
+            *node_mut(pairs, group.into) = folder.node(group.fold as usize);
         }
         for level in (0..LEVELS).rev() {
             let (above, own) = self.levels.split_at_mut(level);
-            let Level { bytes, blocks } = &own[0];
-            self.out.resize(bytes.len().max(self.out.len()), [0; 32]);
-            let out = &mut self.out[..bytes.len()];
-            H::hash64_many(bytes, out);
-            self.hashed += bytes.len() as u64;
+            let Level { pairs, blocks } = &own[0];
+            self.out.resize(pairs.len().max(self.out.len()), [0; 32]);
+            let out = &mut self.out[..pairs.len()];
+            H::hash64_many(pairs.as_bytes().as_chunks().0, out);
+            self.hashed += pairs.len() as u64;
             for (at, (block, hash)) in blocks.iter().zip(out).enumerate() {
                 let (left, right) = (half(index32(at), Side::Left), half(index32(at), Side::Right));
                 // Rarely known: deletions alone bring it about.
-                let node = match combine_kind(node_of(bytes, left), node_of(bytes, right)) {
+                let node = match combine_kind(node_of(pairs, left), node_of(pairs, right)) {
                     Combined::Known(node) => node,
                     Combined::Hash => tag_internal(*hash),
                 };
                 match above.last_mut() {
-                    Some(above) => *node_mut(&mut above.bytes, block.into) = node,
+                    Some(above) => *node_mut(&mut above.pairs, block.into) = node,
                     None => self.done[at].node = node,
                 }
             }
@@ -272,7 +273,7 @@ impl<H: Hasher> Tiles<H> {
         for step in &self.steps[from as usize..self.done[tile].steps as usize] {
             match *step {
                 Step::Sibling { level, half } => {
-                    sink.sibling(node_of(&self.levels[usize::from(level)].bytes, half));
+                    sink.sibling(node_of(&self.levels[usize::from(level)].pairs, half));
                 }
                 Step::Group(group) => {
                     let group = &self.groups[group as usize];
@@ -302,7 +303,7 @@ impl<H: Hasher> Tiles<H> {
                 let block = &level.blocks[at as usize];
                 for side in [Side::Left, Side::Right] {
                     if block.computed[usize::from(side == Side::Right)] {
-                        each(child_index(block.index, side), node_of(&level.bytes, half(at, side)));
+                        each(child_index(block.index, side), node_of(&level.pairs, half(at, side)));
                     }
                 }
             }

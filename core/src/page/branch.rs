@@ -252,7 +252,7 @@ fn decode(bytes: &[u8; ENTRY_SIZE]) -> Entry {
         depth: u16::from(bytes[DEPTH]),
         place: (bytes[FLAGS] & NO_PAGE == 0).then(|| u40_at(bytes, PLACE)),
         tag: u32_at(bytes, TAG),
-        node: array_at(bytes, NODE),
+        node: Node::new(array_at(bytes, NODE)),
     }
 }
 
@@ -325,7 +325,7 @@ impl<'p> BranchBuilder<'p> {
         bytes[DEPTH] = depth;
         put(bytes, PLACE, &place.to_le_bytes()[..5]);
         put(bytes, TAG, &entry.tag.to_le_bytes());
-        put(bytes, NODE, &entry.node);
+        put(bytes, NODE, entry.node.as_bytes());
         bytes[FLAGS] = if entry.place.is_none() { NO_PAGE } else { 0 };
         self.pushed += 1;
         prefix

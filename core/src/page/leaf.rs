@@ -259,7 +259,7 @@ impl<'a> LeafView<'a> {
     /// The stored nodes: 0, 8 or 16.
     #[inline]
     pub fn nodes(&self) -> &'a [Node] {
-        self.page[NODES..self.areas.slots].as_chunks::<NODE_SIZE>().0
+        Node::slice_of(self.page[NODES..self.areas.slots].as_chunks::<NODE_SIZE>().0)
     }
 
     /// Bytes that the cells take, to be held against [`capacity`].
@@ -599,7 +599,7 @@ impl<'p> LeafBuilder<'p> {
     pub fn set_nodes(&mut self, nodes: &[Node]) {
         let area = &mut self.page[NODES..self.areas.slots];
         assert!(nodes.len() * NODE_SIZE == area.len(), "as many nodes as the levels say");
-        area.copy_from_slice(nodes.as_flattened());
+        area.copy_from_slice(Node::bytes_of(nodes));
         self.nodes_due = false;
     }
 

@@ -98,7 +98,7 @@ impl<'a> OverflowCell<'a> {
             u16::try_from(runs.len()).map_err(|_| OverflowError::Runs { runs: runs.len() })?;
         out.reserve(cell_len(runs.len()));
         out.extend_from_slice(&total_len.to_le_bytes());
-        out.extend_from_slice(value_hash);
+        out.extend_from_slice(value_hash.as_bytes());
         out.extend_from_slice(&count.to_le_bytes());
         for run in runs {
             out.extend_from_slice(&run.start.to_le_bytes()[..5]);
@@ -116,7 +116,7 @@ impl<'a> OverflowCell<'a> {
     /// Hash of the value.
     #[inline]
     pub fn value_hash(&self) -> ValueHash {
-        array_at(self.bytes, HASH)
+        ValueHash::new(array_at(self.bytes, HASH))
     }
 
     /// Where the value lies, in the order of its bytes.

@@ -9,7 +9,7 @@ use super::{
     limits::Limits,
     lookup::{Lookup, lookup},
     terminal::{Terminal, terminal_encode, terminal_len},
-    walk::{self, Known, Walk},
+    walk::{Known, Leaves, Walk},
     wire::{self, Kind, Parts, Sizes, Terminals},
 };
 use crate::{
@@ -39,7 +39,7 @@ impl MultiProof {
             siblings: wire::count(self.siblings.len())?,
             ..Sizes::default()
         };
-        let sections = [terminals.as_slice(), &[], self.siblings.as_flattened()];
+        let sections = [terminals.as_slice(), &[], Node::bytes_of(&self.siblings)];
         wire::assemble::<H>(Kind::Multi, &sizes, sections)
     }
 }
@@ -104,11 +104,11 @@ pub(super) fn leaf_nodes<H: Hasher>(parts: &Parts<'_>) -> Vec<(Key, Node)> {
         Terminal::Leaf { key, value_hash, .. } => Some((key, value_hash)),
         Terminal::Terminator { .. } => None,
     };
-    let mut leaves = Vec::new();
-    leaves.reserve_exact(parts.terminals().filter_map(leaf).count());
-    leaves.extend(parts.terminals().filter_map(leaf));
-    walk::hash_leaves::<H>(&mut leaves);
-    leaves
+    let mut leaves = Leaves::with_room(parts.leaf_count());
+    for (key, value_hash) in parts.terminals().filter_map(leaf) {
+        leaves.push(key, value_hash);
+    }
+    leaves.hash::<H>()
 }
 
 /// Each terminal with its node and the fork with the next one.

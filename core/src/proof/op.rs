@@ -93,7 +93,7 @@ pub fn op_encode_placed(to: &mut Vec<u8>, op: &Op, present: bool, first: bool) {
         to.extend_from_slice(&op.key);
     }
     if let Some(value) = value {
-        to.extend_from_slice(value);
+        to.extend_from_slice(value.as_bytes());
     }
 }
 
@@ -125,7 +125,7 @@ impl RawOp {
             return Err(DecodeError::UnknownFlags);
         }
         let key = if flags & LEAF_KEY == 0 { Some(reader.array()?) } else { None };
-        let value = if flags & PUT == 0 { None } else { Some(reader.array()?) };
+        let value = if flags & PUT == 0 { None } else { Some(reader.array()?.into()) };
         let access = match (flags & ACCESS, value) {
             (READ, None) => Access::Read,
             (WRITE, value) => Access::Write(value),

@@ -38,7 +38,7 @@ impl PathProof {
             siblings: wire::count(self.siblings.len())?,
             ..Sizes::default()
         };
-        let sections = [terminal.as_slice(), &[], self.siblings.as_flattened()];
+        let sections = [terminal.as_slice(), &[], Node::bytes_of(&self.siblings)];
         wire::assemble::<H>(Kind::Path, &sizes, sections)
     }
 }

@@ -104,7 +104,11 @@ impl Terminal {
             return Err(DecodeError::TooDeep { depth });
         }
         if word & LEAF != 0 {
-            return Ok(Self::Leaf { depth, key: reader.array()?, value_hash: reader.array()? });
+            return Ok(Self::Leaf {
+                depth,
+                key: reader.array()?,
+                value_hash: reader.array()?.into(),
+            });
         }
         if depth == MAX_DEPTH {
             return Err(DecodeError::TooDeep { depth });
@@ -127,7 +131,7 @@ pub fn terminal_encode(to: &mut Vec<u8>, terminal: &Terminal) {
         Terminal::Leaf { key, value_hash, .. } => {
             to.extend_from_slice(&(depth | LEAF).to_le_bytes());
             to.extend_from_slice(key);
-            to.extend_from_slice(value_hash);
+            to.extend_from_slice(value_hash.as_bytes());
         }
         Terminal::Terminator { position } => {
             to.extend_from_slice(&depth.to_le_bytes());

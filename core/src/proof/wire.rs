@@ -123,7 +123,7 @@ impl<'a> Parts<'a> {
         let len = |len: u32| usize::try_from(len).map_err(|_| DecodeError::Length);
         let terminals = reader.bytes(len(sizes.terminal_bytes)?)?;
         let ops = reader.bytes(len(sizes.op_bytes)?)?;
-        let siblings = reader.bytes(reader.left())?.as_chunks().0;
+        let siblings = Node::slice_of(reader.bytes(reader.left())?.as_chunks().0);
         let mut parts =
             Self { terminals, ops, siblings, index: Vec::new(), sizes, leaves: 0, puts: 0 };
         parts.check_terminals()?;

@@ -16,7 +16,7 @@ use super::{
     multi::{MultiProof, leaf_nodes, steps},
     op::{Access, Op, op_encode, op_len},
     terminal::{MAX_DEPTH, Terminal, terminal_encode, terminal_len},
-    walk::{self, BeforeAfter, Known, Walk},
+    walk::{self, BeforeAfter, Known, Leaves, Walk},
     wire::{self, Kind, Parts, Sizes},
 };
 use crate::{
@@ -132,7 +132,7 @@ impl WitnessWriter {
 
     /// The three sections so far: terminals, operations, siblings.
     pub fn sections(&self) -> [&[u8]; 3] {
-        [&self.terminals, &self.ops, self.siblings.as_flattened()]
+        [&self.terminals, &self.ops, Node::bytes_of(&self.siblings)]
     }
 
     /// The wire encoding.
@@ -303,11 +303,9 @@ fn hashes_below(parts: &Parts<'_>) -> u64 {
 
 /// The leaf nodes below all terminals after the batch, in key order.
 fn leaves_after<H: Hasher>(parts: &Parts<'_>) -> Vec<(Key, Node)> {
-    let mut leaves = Vec::new();
-    leaves.reserve_exact(parts.puts().saturating_add(parts.leaf_count()));
-    each_leaf_after(parts, |_, key, value_hash| leaves.push((key, value_hash)));
-    walk::hash_leaves::<H>(&mut leaves);
-    leaves
+    let mut leaves = Leaves::with_room(parts.puts().saturating_add(parts.leaf_count()));
+    each_leaf_after(parts, |_, key, value_hash| leaves.push(key, value_hash));
+    leaves.hash::<H>()
 }
 
 /// Keys and value hashes below all terminals after the batch, in key order.

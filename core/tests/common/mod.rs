@@ -25,10 +25,10 @@ pub(crate) fn below(rng: &mut ChaCha8Rng, bound: usize) -> usize {
     usize::try_from(rng.next_u64() % u64::try_from(bound).unwrap()).unwrap()
 }
 
-pub(crate) fn bytes32(rng: &mut ChaCha8Rng) -> [u8; 32] {
+pub(crate) fn bytes32<T: From<[u8; 32]>>(rng: &mut ChaCha8Rng) -> T {
     let mut bytes = [0; 32];
     rng.fill_bytes(&mut bytes);
-    bytes
+    bytes.into()
 }
 
 /// How the keys of a test are spread.
@@ -123,6 +123,6 @@ impl Oracle for Sha2 {
 
 /// The root that the published crate computes.
 pub(crate) fn oracle_root<H: Oracle>(set: &Naive) -> Node {
-    let pairs: Vec<_> = set.pairs().iter().map(|(key, value)| (*key, *value)).collect();
-    nomt_core::update::build_trie::<H::Published>(0, pairs, |_| {})
+    let pairs: Vec<_> = set.pairs().iter().map(|(key, value)| (*key, value.to_bytes())).collect();
+    nomt_core::update::build_trie::<H::Published>(0, pairs, |_| {}).into()
 }

@@ -30,7 +30,11 @@ fn terminal(bytes: &mut &[u8]) -> Option<Terminal> {
         return None;
     }
     if word >> 15 == 1 {
-        return Some(Terminal::Leaf { depth, key: hash32(bytes)?, value_hash: hash32(bytes)? });
+        return Some(Terminal::Leaf {
+            depth,
+            key: hash32(bytes)?,
+            value_hash: hash32(bytes)?.into(),
+        });
     }
     let mut key = [0; 32];
     let len = usize::from(depth.div_ceil(8));
@@ -48,7 +52,7 @@ fn op(bytes: &mut &[u8], terminals: &[Terminal], used: &mut usize) -> Option<Op>
         (_, Terminal::Leaf { key, .. }) => *key,
         _ => return None,
     };
-    let value = if flags >> 2 & 1 == 1 { Some(hash32(bytes)?) } else { None };
+    let value = if flags >> 2 & 1 == 1 { Some(hash32(bytes)?.into()) } else { None };
     let access = match flags & 3 {
         1 => Access::Read,
         2 => Access::Write(value),
@@ -65,7 +69,7 @@ pub(crate) fn decode<H: Hasher>(bytes: &[u8], witness: bool) -> Option<Witness> 
     let mut rest = bytes.get(32..)?;
     let mut terminal_bytes = take(&mut rest, terminal_len)?;
     let mut op_bytes = take(&mut rest, op_len)?;
-    let siblings = rest.as_chunks().0.to_vec();
+    let siblings = Node::slice_of(rest.as_chunks().0).to_vec();
     let mut terminals = Vec::new();
     for _ in 0..terminal_count {
         terminals.push(terminal(&mut terminal_bytes)?);
@@ -121,7 +125,7 @@ fn join<H: Hasher>(left: (Node, Node), right: (Node, Node), depth: u16) -> Optio
     if node::combine_kind(&left.0, &right.0) != Combined::Hash {
         return None;
     }
-    if depth == 256 && (left.0[0] < 0x80 || right.0[0] < 0x80) {
+    if depth == 256 && (left.0.as_bytes()[0] < 0x80 || right.0.as_bytes()[0] < 0x80) {
         return None;
     }
     Some((node::combine::<H>(&left.0, &right.0), node::combine::<H>(&left.1, &right.1)))

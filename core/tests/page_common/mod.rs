@@ -14,7 +14,7 @@ use pleach_core::page::{
     MAX_PLACE, OverflowCell, PAGE_SIZE, Page, RawCell, Run, StreamHeader, StreamId, leaf, overflow,
     stream,
 };
-use pleach_core::{Key, Node, Prefix};
+use pleach_core::{Key, Node, Prefix, ValueHash};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
@@ -57,7 +57,7 @@ pub(crate) const STREAM: Identity =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Inline(Vec<u8>),
-    Overflow { total_len: u64, hash: [u8; 32], runs: Vec<(u64, u32)> },
+    Overflow { total_len: u64, hash: ValueHash, runs: Vec<(u64, u32)> },
 }
 
 impl Value {
@@ -94,7 +94,7 @@ impl Value {
         let pages: u64 = runs.iter().map(|run| u64::from(run.1)).sum();
         let spare = number(rng, overflow::OVERFLOW_PAYLOAD as u64 / 2);
         let total_len = pages * overflow::OVERFLOW_PAYLOAD as u64 - spare;
-        Self::Overflow { total_len, hash: random_key(rng), runs }
+        Self::Overflow { total_len, hash: random_key(rng).into(), runs }
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn build_leaf(header: &LeafHeader, cells: &Cells, nodes: &[Node]) -> 
 }
 
 pub(crate) fn nodes(levels: u8, rng: &mut ChaCha8Rng) -> Vec<Node> {
-    (0..leaf::node_count(levels)).map(|_| random_key(rng)).collect()
+    (0..leaf::node_count(levels)).map(|_| random_key(rng).into()).collect()
 }
 
 /// A page as the engine would write it: 8-byte balances, some longer values, two overflow cells.
@@ -185,7 +185,7 @@ pub(crate) fn tiling(prefix: Prefix, count: usize, rng: &mut ChaCha8Rng) -> Vec<
 
 pub(crate) fn random_entry(depth: u16, rng: &mut ChaCha8Rng) -> Entry {
     let place = (number(rng, 4) > 0).then(|| number(rng, MAX_PLACE + 1));
-    Entry { depth, place, tag: place.map_or(0, |_| rng.next_u32()), node: random_key(rng) }
+    Entry { depth, place, tag: place.map_or(0, |_| rng.next_u32()), node: random_key(rng).into() }
 }
 
 pub(crate) fn build_branch(header: &BranchHeader, entries: &[Entry]) -> Box<Page> {
