@@ -8,7 +8,7 @@ use std::hint::black_box;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pleach_core::{
     Blake3, Hasher, Key, Node, NodeKind, Prefix, ValueHash,
-    fold::{Change, FoldValue, Folder, Sink},
+    fold::{BatchFolder, Change, FoldValue, Sink},
     node,
 };
 use rand_chacha::ChaCha8Rng;
@@ -74,24 +74,24 @@ fn pair(at: &Prefix, rng: &mut ChaCha8Rng) -> (Key, [u8; 8]) {
 }
 
 fn group_node(at: &Prefix, pairs: &[(Key, [u8; 8])]) -> Node {
-    let mut folder = Folder::<Blake3>::new();
+    let mut folder = BatchFolder::<Blake3>::new();
     folder.begin(at.len());
     for (key, value) in pairs {
-        folder.untouched(key, FoldValue::Bytes(value));
+        folder.unaccessed(key, FoldValue::Bytes(value));
     }
     let fold = folder.end().expect("all given by key");
     folder.run();
     folder.node(fold)
 }
 
-fn push<H: Hasher>(folder: &mut Folder<H>, pages: &[Vec<Input>]) {
+fn push<H: Hasher>(folder: &mut BatchFolder<H>, pages: &[Vec<Input>]) {
     folder.clear();
     for page in pages {
         folder.begin(PAGE_DEPTH);
         for input in page {
             match input {
                 Input::Subtrie(at, node) => folder.subtrie(at, node),
-                Input::Untouched(key, value) => folder.untouched(key, FoldValue::Bytes(value)),
+                Input::Untouched(key, value) => folder.unaccessed(key, FoldValue::Bytes(value)),
                 Input::Updated(key, old, new) => {
                     let (old, new) = (FoldValue::Bytes(old), FoldValue::Bytes(new));
                     black_box(folder.accessed(key, Some(old), Change::Put(new)));
@@ -130,7 +130,7 @@ impl Sink for Copy {
 fn folds(c: &mut Criterion) {
     let pages = pages();
     let updates = PAGES * PAGE_UPDATES;
-    let mut folder = Folder::<Blake3>::new();
+    let mut folder = BatchFolder::<Blake3>::new();
     push(&mut folder, &pages);
     let items = folder.len();
     folder.run();
@@ -164,7 +164,7 @@ fn folds(c: &mut Criterion) {
 /// What hashing alone costs: as many blocks in batches as wide as those of a fold.
 fn hashing(c: &mut Criterion) {
     let pages = pages();
-    let mut folder = Folder::<Blake3>::new();
+    let mut folder = BatchFolder::<Blake3>::new();
     push(&mut folder, &pages);
     folder.run();
     let count = usize::try_from(folder.hashed()).expect("a few thousand");

@@ -13,10 +13,8 @@
 //! single compression: chaining value = IV, counter = 0, block length = message length and the
 //! flags `CHUNK_START | CHUNK_END | ROOT`.
 //!
-//! Beside them, [`prefetch`]: a hint that memory will be read soon.
-//!
-//! This is the one module of the crate with unsafe code: calls into functions that are compiled
-//! for an instruction set whose presence was checked, and prefetching. Nothing here allocates.
+//! The unsafe code here is calls into functions that are compiled for an instruction set whose
+//! presence was checked. Nothing allocates.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "calls of functions compiled for a detected instruction set")
@@ -28,26 +26,6 @@
 mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod x86;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
-/// Tells the processor that these values will be read soon. Does nothing where there is no such
-/// instruction.
-#[inline]
-pub fn prefetch<T>(values: &[T]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let start = values.as_ptr().cast::<u8>();
-        // From the line of the first byte to that of the last.
-        let before = start.addr() % LINE;
-        for at in (0..before + size_of_val(values)).step_by(LINE) {
-            x86::prefetch(start.wrapping_sub(before).wrapping_add(at));
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = values;
-}
 
 /// Hashes of 64-byte messages.
 ///

@@ -1,7 +1,7 @@
 //! The rules of the Pleach trie, without I/O, threads or an operating system.
 //!
 //! * [`node`]: what a node is and the one rule that combines two of them;
-//! * [`hasher`]: the hash functions and their batch calls ([`lanes`] is the only unsafe module);
+//! * [`hasher`]: the hash functions and their batch calls in lanes;
 //! * [`prefix`]: trie positions as bits and length;
 //! * [`proof`]: proofs, witnesses and their verifiers;
 //! * [`page`]: how leaf pages, branch pages and streams lie in 4 KiB;
@@ -14,6 +14,7 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+mod cpu_prefetch;
 pub mod fold;
 pub mod hasher;
 pub mod lanes;
@@ -25,6 +26,7 @@ pub mod prefix;
 pub mod proof;
 pub mod search;
 
+pub use cpu_prefetch::cpu_prefetch;
 pub use hasher::{Blake3, Hasher, Sha2};
 pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
 pub use prefix::Prefix;

@@ -61,10 +61,10 @@ impl Naive {
         self.node::<H>(&Prefix::ROOT)
     }
 
-    /// The node of the subtrie at `position`: that of all keys below it, as if they were the
-    /// whole set and the position the root.
-    pub fn node<H: Hasher>(&self, position: &Prefix) -> Node {
-        subtrie::<H>(&self.below(position), usize::from(position.len()))
+    /// The node of the subtrie at `prefix`: that of all keys below it, as if they were the
+    /// whole set and the prefix the root.
+    pub fn node<H: Hasher>(&self, prefix: &Prefix) -> Node {
+        subtrie::<H>(&self.below(prefix), usize::from(prefix.len()))
     }
 
     /// The path proof of a key, present or absent.
@@ -93,10 +93,10 @@ impl Naive {
         Witness { proof: self.multi::<H>(&keys), ops }
     }
 
-    fn below(&self, position: &Prefix) -> Vec<Pair> {
+    fn below(&self, prefix: &Prefix) -> Vec<Pair> {
         self.pairs
             .iter()
-            .filter(|(key, _)| bits(key)[..usize::from(position.len())] == *position_bits(position))
+            .filter(|(key, _)| bits(key)[..usize::from(prefix.len())] == *prefix_bits(prefix))
             .map(|(key, value_hash)| (*key, *value_hash))
             .collect()
     }
@@ -117,8 +117,8 @@ fn bits(key: &Key) -> &BitSlice<u8, Msb0> {
     key.view_bits()
 }
 
-fn position_bits(position: &Prefix) -> &BitSlice<u8, Msb0> {
-    &bits(position.first_key())[..usize::from(position.len())]
+fn prefix_bits(prefix: &Prefix) -> &BitSlice<u8, Msb0> {
+    &bits(prefix.first_key())[..usize::from(prefix.len())]
 }
 
 /// The node over `pairs`, all of which share their first `depth` bits.
@@ -141,8 +141,8 @@ fn open<H: Hasher>(pairs: &[Pair], keys: &[Key], depth: usize, proof: &mut Multi
     let depth_bits = u16::try_from(depth).expect("a key has 256 bits");
     match pairs {
         [] => {
-            let position = Prefix::new(&keys[0], depth_bits);
-            proof.terminals.push(Terminal::Terminator { position });
+            let prefix = Prefix::new(&keys[0], depth_bits);
+            proof.terminals.push(Terminal::Terminator { prefix });
         }
         [(key, value_hash)] => {
             let (key, value_hash) = (*key, *value_hash);

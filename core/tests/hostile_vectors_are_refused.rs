@@ -25,7 +25,7 @@ fn leaf(depth: u16, first: u8) -> Terminal {
 fn empty(depth: u16, first: u8) -> Terminal {
     let mut key = [0; 32];
     key[0] = first;
-    Terminal::Terminator { position: Prefix::new(&key, depth) }
+    Terminal::Terminator { prefix: Prefix::new(&key, depth) }
 }
 
 fn refusal(terminals: Vec<Terminal>, siblings: usize) -> VerifyError {
@@ -64,7 +64,7 @@ fn depth_300() {
 
 #[test]
 fn depth_10_without_siblings() {
-    let error = wrong(DecodeError::SiblingCount { wanted: 10, found: 0 });
+    let error = wrong(DecodeError::SiblingCount { expected: 10, found: 0 });
     assert_eq!(refusal(vec![leaf(10, 0)], 0), error);
     assert_eq!(refusal(vec![empty(10, 0)], 0), error);
 }
@@ -86,7 +86,7 @@ fn two_paths_of_depth_0() {
 
 #[test]
 fn seven_shared_bits_without_siblings() {
-    let error = wrong(DecodeError::SiblingCount { wanted: 7, found: 0 });
+    let error = wrong(DecodeError::SiblingCount { expected: 7, found: 0 });
     assert_eq!(refusal(vec![leaf(8, 0), leaf(8, 1)], 0), error);
 }
 
@@ -109,7 +109,7 @@ fn a_terminator_shorter_than_its_depth() {
 
 #[test]
 fn more_siblings_than_levels() {
-    let error = wrong(DecodeError::SiblingCount { wanted: 256, found: 257 });
+    let error = wrong(DecodeError::SiblingCount { expected: 256, found: 257 });
     assert_eq!(refusal(vec![leaf(256, 0)], 257), error);
     let proof = PathProof { terminal: leaf(256, 0), siblings: vec![[3; 32].into(); 257] };
     let bytes = proof.encode::<Blake3>().unwrap();
@@ -151,8 +151,8 @@ fn headers_of_other_things() {
     };
     assert_eq!(with(0, 0), wrong(DecodeError::Magic));
     assert_eq!(with(4, 2), wrong(DecodeError::Version(2)));
-    assert_eq!(with(5, 4), wrong(DecodeError::Kind { wanted: 2, found: 4 }));
-    assert_eq!(with(6, 2), wrong(DecodeError::HasherId { wanted: 1, found: 2 }));
+    assert_eq!(with(5, 4), wrong(DecodeError::Kind { expected: 2, found: 4 }));
+    assert_eq!(with(6, 2), wrong(DecodeError::HasherId { expected: 1, found: 2 }));
     assert_eq!(with(7, 1), wrong(DecodeError::Reserved));
     assert_eq!(with(31, 1), wrong(DecodeError::Reserved));
     assert_eq!(with(12, 1), wrong(DecodeError::Count));
@@ -164,7 +164,7 @@ fn headers_of_other_things() {
 
 #[test]
 fn siblings_that_no_trie_has() {
-    // Hashes that add up, over a shape that the set would not have.
+    // Hashes that add up, over a spread that the set would not have.
     for (terminal, sibling) in
         [(leaf(1, 0), TERMINATOR), (empty(1, 0), TERMINATOR), (empty(1, 0), [0x80; 32].into())]
     {

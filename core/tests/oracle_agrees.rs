@@ -4,7 +4,7 @@
 mod common;
 
 use bitvec::prelude::{BitSlice, Msb0};
-use common::{Oracle, SHAPES, Shape, below, cases, oracle_root, rng, set, some_keys, some_ops};
+use common::{Oracle, SPREADS, Spread, below, cases, oracle_root, rng, set, some_keys, some_ops};
 use nomt_core::{
     proof::{
         self as theirs, MultiPathProof, MultiProof as TheirMulti, PathProof as TheirPath,
@@ -25,12 +25,12 @@ fn terminal(ours: &Terminal) -> PathProofTerminal {
         Terminal::Leaf { key, value_hash, .. } => {
             PathProofTerminal::Leaf(LeafData { key_path: *key, value_hash: value_hash.to_bytes() })
         }
-        Terminal::Terminator { position } => {
-            let depth = usize::from(position.len());
+        Terminal::Terminator { prefix } => {
+            let depth = usize::from(prefix.len());
             PathProofTerminal::Terminator(if depth == 0 {
                 TriePosition::new()
             } else {
-                TriePosition::from_path_and_depth(*position.first_key(), position.len())
+                TriePosition::from_path_and_depth(*prefix.first_key(), prefix.len())
             })
         }
     }
@@ -48,7 +48,7 @@ fn terminal_back(theirs: &PathProofTerminal, depth: usize) -> Terminal {
             for (index, bit) in position.path().iter().by_vals().enumerate() {
                 key[index / 8] |= u8::from(bit) << (7 - index % 8);
             }
-            Terminal::Terminator { position: pleach_core::Prefix::new(&key, position.depth()) }
+            Terminal::Terminator { prefix: pleach_core::Prefix::new(&key, position.depth()) }
         }
     }
 }
@@ -249,13 +249,13 @@ fn check_path_update<H: Oracle>(
 
 fn random_sets<H: Oracle>(seed: u64) {
     for case in 0..cases(60) {
-        for shape in SHAPES {
+        for spread in SPREADS {
             let mut rng = rng(seed ^ case);
             let size = [0, 1, 2, 3, 9, 40, 150][below(&mut rng, 7)];
-            let set = set(shape, &mut rng, size);
-            assert_eq!(set.root::<H>(), oracle_root::<H>(&set), "{shape:?} {size} seed {case}");
+            let set = set(spread, &mut rng, size);
+            assert_eq!(set.root::<H>(), oracle_root::<H>(&set), "{spread:?} {size} seed {case}");
             let count = below(&mut rng, 12);
-            let keys = some_keys(&set, shape, &mut rng, count);
+            let keys = some_keys(&set, spread, &mut rng, count);
             check_paths::<H>(&set, &keys);
             check_multi::<H>(&set, &keys);
         }
@@ -264,13 +264,13 @@ fn random_sets<H: Oracle>(seed: u64) {
 
 fn random_batches<H: Oracle>(seed: u64) {
     for case in 0..cases(12) {
-        for shape in SHAPES {
+        for spread in SPREADS {
             let mut rng = rng(seed ^ (case << 8));
             let size = below(&mut rng, 60);
-            let mut set = set(shape, &mut rng, size);
+            let mut set = set(spread, &mut rng, size);
             for _ in 0..8 {
                 let count = below(&mut rng, 40);
-                let ops = some_ops(&set, shape, &mut rng, count);
+                let ops = some_ops(&set, spread, &mut rng, count);
                 check_update::<H>(&mut set, &ops);
             }
             let rest: Vec<_> = set
@@ -310,18 +310,18 @@ fn new_roots_of_random_batches_agree_under_sha256() {
 #[test]
 fn roots_of_thousands_of_small_sets_agree() {
     for case in 0..cases(500) {
-        for shape in SHAPES {
+        for spread in SPREADS {
             let mut rng = rng(0x5e75 ^ case);
             let size = below(&mut rng, 24);
-            let set = set(shape, &mut rng, size);
-            assert_eq!(set.root::<Blake3>(), oracle_root::<Blake3>(&set), "{shape:?} {case}");
+            let set = set(spread, &mut rng, size);
+            assert_eq!(set.root::<Blake3>(), oracle_root::<Blake3>(&set), "{spread:?} {case}");
         }
     }
 }
 
 #[test]
 fn a_node_at_a_position_is_what_the_root_is_made_of() {
-    let set = set(Shape::Uniform, &mut rng(7), 300);
+    let set = set(Spread::Uniform, &mut rng(7), 300);
     let root = pleach_core::Prefix::ROOT;
     let node = |p: &pleach_core::Prefix| set.node::<Blake3>(p);
     let halves = [node(&root.child(false)), node(&root.child(true))];

@@ -23,18 +23,18 @@ pub(crate) struct Slab {
     pages: usize,
     /// Number of buffers.
     bound: usize,
-    places: Mutex<Places>,
+    parts: Mutex<Parts>,
 }
 
 #[derive(Debug)]
-struct Places {
+struct Parts {
     /// Given back.
     free: Vec<usize>,
     /// This one and all above were never handed out.
     fresh: usize,
 }
 
-// SAFETY: a slab owns its memory; which part of it may be touched by whom is settled by `places`,
+// SAFETY: a slab owns its memory; which part of it may be touched by whom is settled by `parts`,
 // which is behind a lock.
 unsafe impl Send for Slab {}
 // SAFETY: as above; `&Slab` alone gives no access to the memory.
@@ -47,8 +47,8 @@ impl Slab {
         let memory = Box::into_raw(zeroed(total));
         // A box's pointer is never null.
         let start = NonNull::new(memory.cast::<AlignedPage>()).unwrap_or(NonNull::dangling());
-        let places = Mutex::new(Places { free: Vec::with_capacity(bound), fresh: 0 });
-        Self { start, pages, bound, places }
+        let parts = Mutex::new(Parts { free: Vec::with_capacity(bound), fresh: 0 });
+        Self { start, pages, bound, parts }
     }
 
     /// The whole memory: first byte and length.
@@ -68,13 +68,13 @@ impl Slab {
 
     /// Buffers handed out.
     pub(crate) fn outstanding(&self) -> usize {
-        let places = self.places.lock();
-        places.fresh - places.free.len()
+        let parts = self.parts.lock();
+        parts.fresh - parts.free.len()
     }
 
     /// Buffers that have been handed out at least once.
     pub(crate) fn ever_used(&self) -> usize {
-        self.places.lock().fresh
+        self.parts.lock().fresh
     }
 
     /// Bytes of each buffer.
@@ -93,26 +93,26 @@ impl Drop for Slab {
     }
 }
 
-/// One place of a slab, owned.
+/// One part of a slab, owned.
 pub(crate) struct SlabPages {
     slab: Arc<Slab>,
-    place: usize,
+    part: usize,
 }
 
 impl SlabPages {
     /// A part of the slab that nobody has, with arbitrary content; `None` when all are out.
     pub(crate) fn take(slab: &Arc<Slab>) -> Option<Self> {
-        let mut places = slab.places.lock();
-        let place = match places.free.pop() {
-            Some(place) => place,
-            None if places.fresh < slab.bound => {
-                places.fresh += 1;
-                places.fresh - 1
+        let mut parts = slab.parts.lock();
+        let part = match parts.free.pop() {
+            Some(part) => part,
+            None if parts.fresh < slab.bound => {
+                parts.fresh += 1;
+                parts.fresh - 1
             }
             None => return None,
         };
-        drop(places);
-        Some(Self { slab: slab.clone(), place })
+        drop(parts);
+        Some(Self { slab: slab.clone(), part })
     }
 
     /// The slab this is a part of.
@@ -121,32 +121,32 @@ impl SlabPages {
     }
 
     /// Which part of the slab.
-    pub(crate) fn place(&self) -> usize {
-        self.place
+    pub(crate) fn part(&self) -> usize {
+        self.part
     }
 
     fn start(&self) -> NonNull<AlignedPage> {
-        // SAFETY: `place` is below `bound`, so the offset is inside the slab's allocation (or at
+        // SAFETY: `part` is below `bound`, so the offset is inside the slab's allocation (or at
         // its end, when buffers have no pages).
-        unsafe { self.slab.start.add(self.place * self.slab.pages) }
+        unsafe { self.slab.start.add(self.part * self.slab.pages) }
     }
 
     pub(crate) fn get(&self) -> &[AlignedPage] {
         // SAFETY: `start` is aligned and `pages` initialised (zeroed, or written since) pages from
-        // it are inside the slab, which `self.slab` keeps alive. The place belongs to `self`
+        // it are inside the slab, which `self.slab` keeps alive. The part belongs to `self`
         // alone, so while the slice borrows `self`, nobody writes to it.
         unsafe { core::slice::from_raw_parts(self.start().as_ptr(), self.slab.pages) }
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut [AlignedPage] {
-        // SAFETY: as in `get`; and `&mut self` is the only access to the place.
+        // SAFETY: as in `get`; and `&mut self` is the only access to the part.
         unsafe { core::slice::from_raw_parts_mut(self.start().as_ptr(), self.slab.pages) }
     }
 }
 
 impl Drop for SlabPages {
     fn drop(&mut self) {
-        // Room was reserved for every place.
-        self.slab.places.lock().free.push(self.place);
+        // Room was reserved for every part.
+        self.slab.parts.lock().free.push(self.part);
     }
 }

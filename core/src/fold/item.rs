@@ -25,8 +25,8 @@ pub(super) enum Old {
 pub(super) struct Item {
     pub(super) key: Key,
     pub(super) old: Old,
-    pub(super) touched: bool,
-    /// Was it given as accessed? (The leaf of a terminal may be touched without.)
+    pub(super) opened: bool,
+    /// Was it given as accessed? (The leaf of a terminal may be opened without.)
     pub(super) accessed: bool,
     /// Depth of the terminal, or of the fixed child.
     pub(super) anchor: u16,
@@ -39,10 +39,10 @@ pub(super) struct Item {
 
 /// State of a merged group, kept at its first item.
 #[derive(Clone, Copy)]
-pub(super) struct Group {
+pub(super) struct Subtrie {
     pub(super) node: Node,
     pub(super) depth: u16,
-    pub(super) touched: bool,
+    pub(super) opened: bool,
     /// Was the node computed here, and not given?
     pub(super) computed: bool,
     pub(super) fold: u32,
@@ -55,9 +55,9 @@ pub(super) struct Group {
 /// What a merge leaves for the emission.
 #[derive(Clone, Copy)]
 pub(super) struct Merge {
-    pub(super) left_touched: bool,
-    pub(super) right_touched: bool,
-    /// Node of the untouched side where exactly one is touched.
+    pub(super) left_opened: bool,
+    pub(super) right_opened: bool,
+    /// Node of the unopened side where exactly one is opened.
     pub(super) sibling: Node,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Span {
     pub(super) floor: u16,
     /// Levels below the floor whose nodes are captured.
     pub(super) capture: u8,
-    pub(super) touched: bool,
+    pub(super) opened: bool,
     /// Old keys: 0, 1 (of a leaf item, whose index is in `only`), or 2 for more.
     pub(super) old_keys: u8,
     pub(super) only: u32,

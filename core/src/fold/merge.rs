@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use super::folder::Folder;
-use super::item::{END, Group, Merge, Span, index32};
+use super::batch_folder::BatchFolder;
+use super::item::{END, Merge, Span, Subtrie, index32};
 use super::{Captured, heap_index};
 use crate::hasher::Hasher;
 use crate::node::{
@@ -11,7 +11,7 @@ use crate::node::{
 };
 use crate::prefix::bit;
 
-impl<H: Hasher> Folder<H> {
+impl<H: Hasher> BatchFolder<H> {
     /// Hashes everything that was added.
     ///
     /// # Panics
@@ -47,9 +47,9 @@ impl<H: Hasher> Folder<H> {
                 item,
             );
         }
-        let groups = &mut self.groups;
+        let subtries = &mut self.subtries;
         self.hashed +=
-            self.batch.run::<H>(|item, hash| groups[item as usize].node = tag_leaf(*hash));
+            self.batch.run::<H>(|item, hash| subtries[item as usize].node = tag_leaf(*hash));
     }
 
     /// Merges every boundary, deepest first.
@@ -57,7 +57,7 @@ impl<H: Hasher> Folder<H> {
         // What an earlier use left is written over: each boundary merges once.
         self.merges.resize(
             self.items.len(),
-            Merge { left_touched: false, right_touched: false, sibling: TERMINATOR },
+            Merge { left_opened: false, right_opened: false, sibling: TERMINATOR },
         );
         self.sort_boundaries();
         let mut at = 0;
@@ -93,12 +93,12 @@ impl<H: Hasher> Folder<H> {
         }
     }
 
-    /// Merges the groups on both sides of `order[from..to]`, all boundaries at `depth`.
+    /// Merges the subtries on both sides of `order[from..to]`, all boundaries at `depth`.
     fn merge_at(&mut self, depth: u16, from: usize, to: usize) {
         for at in from..to {
             let boundary = self.order[at];
-            for head in [self.groups[boundary as usize].head, boundary + 1] {
-                if self.groups[head as usize].depth > depth + 1 {
+            for head in [self.subtries[boundary as usize].head, boundary + 1] {
+                if self.subtries[head as usize].depth > depth + 1 {
                     self.lift(head, depth + 1);
                 }
             }
@@ -107,18 +107,18 @@ impl<H: Hasher> Folder<H> {
         for at in from..to {
             self.merge(self.order[at], depth);
         }
-        let groups = &mut self.groups;
+        let subtries = &mut self.subtries;
         self.hashed +=
-            self.batch.run::<H>(|head, hash| groups[head as usize].node = tag_internal(*hash));
+            self.batch.run::<H>(|head, hash| subtries[head as usize].node = tag_internal(*hash));
     }
 
     fn merge(&mut self, boundary: u32, depth: u16) {
-        let (head, right) = (self.groups[boundary as usize].head, boundary + 1);
-        let (a, b) = (&self.groups[head as usize], &self.groups[right as usize]);
+        let (head, right) = (self.subtries[boundary as usize].head, boundary + 1);
+        let (a, b) = (&self.subtries[head as usize], &self.subtries[right as usize]);
         let merge = &mut self.merges[boundary as usize];
-        (merge.left_touched, merge.right_touched) = (a.touched, b.touched);
-        if a.touched != b.touched {
-            merge.sibling = if a.touched { b.node } else { a.node };
+        (merge.left_opened, merge.right_opened) = (a.opened, b.opened);
+        if a.opened != b.opened {
+            merge.sibling = if a.opened { b.node } else { a.node };
         }
         let known = match combine_kind(&a.node, &b.node) {
             Combined::Known(node) => Some(node),
@@ -127,28 +127,28 @@ impl<H: Hasher> Folder<H> {
                 None
             }
         };
-        let (touched, tail) = (a.touched || b.touched, b.tail);
+        let (opened, tail) = (a.opened || b.opened, b.tail);
         for (side, first) in [(a, head), (b, right)] {
             if side.computed {
                 let key = &self.items[first as usize].key;
                 capture(&mut self.captured, &self.spans, side, key, depth + 1);
             }
         }
-        let group = &mut self.groups[head as usize];
-        group.touched = touched;
+        let group = &mut self.subtries[head as usize];
+        group.opened = opened;
         group.computed = true;
         group.depth = depth;
         group.tail = tail;
         if let Some(node) = known {
             group.node = node;
         }
-        self.groups[tail as usize].head = head;
+        self.subtries[tail as usize].head = head;
     }
 
     /// Takes a group's node up to depth `to`: at once when it is a leaf or a terminator, which
     /// need no hash to move, else with the next [`Self::finish_lifts`].
     fn lift(&mut self, head: u32, to: u16) {
-        let group = &mut self.groups[head as usize];
+        let group = &mut self.subtries[head as usize];
         if group.depth <= to {
             return;
         }
@@ -166,10 +166,10 @@ impl<H: Hasher> Folder<H> {
     /// Lifts all that wait, beside terminators, one level a round.
     fn finish_lifts(&mut self) {
         while !self.lifts.is_empty() {
-            let (groups, items, batch) = (&mut self.groups, &self.items, &mut self.batch);
+            let (subtries, items, batch) = (&mut self.subtries, &self.items, &mut self.batch);
             let (spans, captured) = (&self.spans, &mut self.captured);
             self.lifts.retain(|(head, to)| {
-                let group = &mut groups[*head as usize];
+                let group = &mut subtries[*head as usize];
                 let key = &items[*head as usize].key;
                 capture_beside(captured, spans, group, key);
                 group.depth -= 1;
@@ -182,7 +182,7 @@ impl<H: Hasher> Folder<H> {
                 group.depth > *to
             });
             self.hashed += self.batch.run::<H>(|head, hash| {
-                let group = &mut groups[head as usize];
+                let group = &mut subtries[head as usize];
                 group.node = tag_internal(*hash);
                 capture(captured, spans, group, &items[head as usize].key, group.depth);
             });
@@ -217,7 +217,7 @@ fn captured_index(span: &Span, key: &Key, depth: u16) -> Option<u8> {
 
 /// Takes down a group's node at `depth`.
 #[inline]
-fn capture(to: &mut Vec<Captured>, spans: &[Span], group: &Group, key: &Key, depth: u16) {
+fn capture(to: &mut Vec<Captured>, spans: &[Span], group: &Subtrie, key: &Key, depth: u16) {
     if let Some(index) = captured_index(&spans[group.fold as usize], key, depth) {
         to.push(Captured { fold: group.fold, index, node: group.node });
     }
@@ -225,7 +225,7 @@ fn capture(to: &mut Vec<Captured>, spans: &[Span], group: &Group, key: &Key, dep
 
 /// Takes down that nothing lies beside a group, which is about to be lifted.
 #[inline]
-fn capture_beside(to: &mut Vec<Captured>, spans: &[Span], group: &Group, key: &Key) {
+fn capture_beside(to: &mut Vec<Captured>, spans: &[Span], group: &Subtrie, key: &Key) {
     if let Some(index) = captured_index(&spans[group.fold as usize], key, group.depth) {
         // Of two siblings, the left one has the odd number.
         let index = if index % 2 == 1 { index + 1 } else { index - 1 };

@@ -1,39 +1,40 @@
 //! The flat fold: many sorted runs of leaves and subtrie nodes to one node each, with what a
-//! multiproof of the touched keys needs, hashing batched across all runs.
+//! multiproof of the opened keys needs, hashing batched across all runs.
 //!
 //! A *fold* is one run of items in key order below one position, its *floor*. Nothing recurses:
 //! the common prefix lengths of neighbouring keys are bucketed by depth, and from the deepest
-//! bucket up the groups on both sides of such a boundary merge in place. All merges of one depth,
+//! bucket up the subtries on both sides of such a boundary merge in place. All merges of one depth,
 //! of all folds at hand, are one hash batch.
 //!
-//! An item is *touched* when a key below it was accessed. The multiproof is made of the old
+//! An item is *opened* when a key below it was accessed. The multiproof is made of the old
 //! trie; the new nodes come from the same items, because a subtrie without an accessed key has
-//! one node in both. [`Folder::emit`] gives terminals and siblings in the order that
+//! one node in both. [`BatchFolder::emit`] gives terminals and siblings in the order that
 //! `docs/proofs.md` defines: terminals in key order, siblings in post-order.
 //!
 //! A fold with fewer than two old keys cannot place its terminal: in the whole trie it sits at or
-//! above the floor. Its result *floats* ([`Shape::Empty`], [`Shape::Leaf`]) and the fold above
+//! above the floor. Its result *floats* ([`Occupancy::Empty`], [`Occupancy::Leaf`]) and the fold above
 //! places it.
 //!
 //! A fold may *capture*: the nodes that it computes a few levels below its floor are given to the
-//! caller, who keeps them and passes untouched ones as subtries next time ([`Captured`]).
+//! caller, who keeps them and passes unopened ones as subtries next time ([`Captured`]).
 //!
-//! Use: any number of folds with [`Folder::begin`], items, [`Folder::end`]; then
-//! [`Folder::run`], once; then ask; then [`Folder::clear`]. `place` finds the terminals,
+//! Use: any number of folds with [`BatchFolder::begin`], items, [`BatchFolder::end`]; then
+//! [`BatchFolder::run`], once; then ask; then [`BatchFolder::clear`]. `place` finds the terminals,
 //! `merge` hashes, `emit` gives the multiproof.
 
-mod batch;
+mod batch_folder;
 mod emit;
-mod folder;
+mod hash_batch;
+
 mod item;
 mod merge;
+pub mod path_blocks;
 mod place;
-pub mod tiles;
 
 use crate::node::{Key, Node, ValueHash};
 
-pub use self::batch::combine_tiles;
-pub use self::folder::Folder;
+pub use self::batch_folder::BatchFolder;
+pub use self::hash_batch::combine_chunks;
 
 /// A value as the fold takes it: its bytes, or its hash where that is at hand.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +58,7 @@ pub enum Change<'a> {
 
 /// What the old trie holds below a position, as far as placing terminals needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum Occupancy {
     /// No key.
     Empty,
     /// One key: a leaf that may sit above the position.
@@ -74,7 +75,7 @@ pub enum Shape {
 /// A node that a capturing fold computed.
 ///
 /// Of each internal node within the captured levels that the fold computed, both children are
-/// captured too, unless they came in with [`Folder::subtrie`]. Nothing is said of positions below
+/// captured too, unless they came in with [`BatchFolder::subtrie`]. Nothing is said of positions below
 /// a leaf node or a terminator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Captured {
@@ -116,7 +117,7 @@ pub trait Sink {
     fn fragment(&mut self, number: u32);
 }
 
-/// Number of a value hash within a [`Folder`]; [`NO_HASH`] stands for none.
+/// Number of a value hash within a [`BatchFolder`]; [`NO_HASH`] stands for none.
 pub type HashId = u32;
 /// No value hash: absent or deleted.
 pub const NO_HASH: HashId = u32::MAX;

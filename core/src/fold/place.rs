@@ -1,8 +1,8 @@
-//! Placing terminals: where in the old trie each touched item of a fold ends.
+//! Placing terminals: where in the old trie each opened item of a fold ends.
 
 use alloc::vec::Vec;
 
-use super::item::{END, Group, Item, NONE, Old, index32};
+use super::item::{END, Item, NONE, Old, Subtrie, index32};
 use crate::node::Key;
 
 /// Bits shared with a neighbouring old item, -1 for none, and the number of that item.
@@ -11,7 +11,7 @@ type Near = (i16, u32);
 /// A folder's lists, as far as placing needs them.
 pub(super) struct Lists<'a> {
     pub(super) items: &'a mut [Item],
-    pub(super) groups: &'a mut [Group],
+    pub(super) subtries: &'a mut [Subtrie],
     /// Bits shared by items i and i+1.
     pub(super) cpl: &'a [u16],
 }
@@ -24,7 +24,7 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Finds, for each touched item of the fold `start..end`, the terminal of the old trie that it
+    /// Finds, for each opened item of the fold `start..end`, the terminal of the old trie that it
     /// ends in.
     ///
     /// # Errors
@@ -36,12 +36,12 @@ impl Neighbours {
         end: usize,
     ) -> Result<(), Key> {
         self.find(lists.items, lists.cpl, start, end);
-        let Lists { items, groups, cpl } = lists;
+        let Lists { items, subtries, cpl } = lists;
         for at in start..end {
             let (before, after) = (self.before[at - start], self.after[at - start]);
             match items[at].old {
                 Old::Leaf => items[at].anchor = leaf_depth(before.0, after.0),
-                Old::Absent => self.place_absent(items, groups, cpl, (start, at))?,
+                Old::Absent => self.place_absent(items, subtries, cpl, (start, at))?,
                 Old::Many | Old::HiddenLeaf => {}
             }
         }
@@ -52,7 +52,7 @@ impl Neighbours {
     fn place_absent(
         &self,
         items: &mut [Item],
-        groups: &mut [Group],
+        subtries: &mut [Subtrie],
         cpl: &[u16],
         (start, at): (usize, usize),
     ) -> Result<(), Key> {
@@ -68,8 +68,8 @@ impl Neighbours {
         match items[neighbour].old {
             Old::HiddenLeaf if alone => return Err(items[neighbour].key),
             Old::Leaf if alone => {
-                items[neighbour].touched = true;
-                groups[neighbour].touched = true;
+                items[neighbour].opened = true;
+                subtries[neighbour].opened = true;
                 items[at].group = index32(neighbour);
                 return Ok(());
             }

@@ -22,9 +22,9 @@ pub enum PageError {
         /// The file kind asked for.
         expected: FileKind,
     },
-    /// A page of another place: misdirected.
+    /// A page of another page_no: misdirected.
     #[error("page of place {found} at place {expected}")]
-    WrongPlace {
+    WrongPageNo {
         /// The place in the page.
         found: u64,
         /// The place asked for.

@@ -14,7 +14,7 @@ use twox_hash::XxHash3_64;
 
 use crate::page::error::PageError;
 use crate::page::kinds::{FileKind, PageType, VERSION};
-use crate::page::{MAX_PLACE, PAGE_SIZE, Page};
+use crate::page::{MAX_PAGE_NO, PAGE_SIZE, Page};
 
 const CHECKSUM: usize = 0;
 const PAGE_NO: usize = CHECKSUM + 8;
@@ -58,7 +58,7 @@ pub fn check(page: &Page, identity: &Identity) -> Result<u32, PageError> {
     }
     let found = u64_at(page, PAGE_NO);
     if found != identity.page_no {
-        return Err(PageError::WrongPlace { found, expected: identity.page_no });
+        return Err(PageError::WrongPageNo { found, expected: identity.page_no });
     }
     let found = u64_at(page, DATABASE);
     if found != identity.db_id {
@@ -99,7 +99,7 @@ pub(super) struct Start<'a> {
 
 /// Zeroes a page and writes the common header but for the checksum.
 pub(super) fn start(page: &mut Page, start: &Start<'_>) {
-    assert!(start.identity.page_no <= MAX_PLACE, "places have 40 bits");
+    assert!(start.identity.page_no <= MAX_PAGE_NO, "places have 40 bits");
     page.fill(0);
     put_u64(page, PAGE_NO, start.identity.page_no);
     put_u64(page, DATABASE, start.identity.db_id);
@@ -143,7 +143,7 @@ pub(super) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     u64::from_le_bytes(array_at(bytes, offset))
 }
 
-/// A place: 40 bits.
+/// A page_no: 40 bits.
 #[inline]
 pub(super) fn u40_at(bytes: &[u8], offset: usize) -> u64 {
     let mut wide = [0; 8];

@@ -5,7 +5,7 @@
 //! | common | cut  | 0, 8 or 16 nodes | slots     | key suffixes | values, back to back | zeros |
 //! ```
 //!
-//! * *cut* (`cut.rs`): its shape byte holds the levels between prefix and nodes, 0, 3 or 4:
+//! * *cut* (`cut_header.rs`): its shape byte holds the levels between prefix and nodes, 0, 3 or 4:
 //!   the nodes are those of the 2^levels positions so far below the prefix, in order.
 //! * *slot*: 2 bytes, where the value ends, counted from the start of the value area; the top bit
 //!   says that the value is an overflow cell ([`super::overflow`]). A value starts where the one
@@ -21,16 +21,17 @@ use core::cmp::Ordering;
 use core::ops::Range;
 
 use crate::node::{Key, Node};
-use crate::page::cut::{self, Cut};
+pub use crate::page::MAX_INLINE;
+use crate::page::cut_header::{self, CutHeader};
 use crate::page::error::PageError;
 use crate::page::header::{self, Identity, Start, array_at, put, u16_at};
 use crate::page::kinds::PageType;
 use crate::page::overflow::OverflowCell;
-use crate::page::{MAX_INLINE, MAX_PREFIX_LEN, PAGE_SIZE, Page};
+use crate::page::{MAX_PREFIX_LEN, PAGE_SIZE, Page};
 use crate::prefix::Prefix;
 use crate::search::{guess, lower_bound_near, partition};
 
-const NODES: usize = cut::END;
+const NODES: usize = cut_header::END;
 const NODE_SIZE: usize = 32;
 const SLOT_SIZE: usize = 2;
 /// In a slot: the value is an overflow cell.
@@ -180,15 +181,15 @@ impl<'a> LeafView<'a> {
     /// Validates a page in full.
     pub fn parse(page: &'a Page, identity: &Identity) -> Result<Self, PageError> {
         header::open(page, identity, PageType::Leaf)?;
-        let cut = Cut::parse(page)?;
-        if cut.shape & !LEVEL_BITS != 0 {
-            return Err(PageError::ReservedBits { offset: cut::SHAPE });
+        let cut = CutHeader::parse(page)?;
+        if cut.level & !LEVEL_BITS != 0 {
+            return Err(PageError::ReservedBits { offset: cut_header::LEVEL });
         }
         let prefix_len = cut.prefix.len();
-        if !levels_fit(cut.shape, prefix_len) {
-            return Err(PageError::Levels { levels: cut.shape, prefix_len });
+        if !levels_fit(cut.level, prefix_len) {
+            return Err(PageError::Levels { levels: cut.level, prefix_len });
         }
-        let areas = Areas::new(cut.shape, prefix_len, cut.count);
+        let areas = Areas::new(cut.level, prefix_len, cut.count);
         if areas.values > PAGE_SIZE {
             return Err(PageError::Count { count: cut.count });
         }
@@ -204,26 +205,29 @@ impl<'a> LeafView<'a> {
     /// On other bytes the view's methods may panic or give nonsense; they never read outside the page.
     #[inline]
     pub fn trusted(page: &'a Page) -> Self {
-        let levels = page[cut::SHAPE] & LEVEL_BITS;
-        Self { page, areas: Areas::new(levels, cut::prefix_len(page), cut::count(page)) }
+        let levels = page[cut_header::LEVEL] & LEVEL_BITS;
+        Self {
+            page,
+            areas: Areas::new(levels, cut_header::prefix_len(page), cut_header::count(page)),
+        }
     }
 
     /// The prefix of all keys that this page may hold, and does hold if they exist.
     #[inline]
     pub fn prefix(&self) -> Prefix {
-        cut::prefix(self.page)
+        cut_header::prefix(self.page)
     }
 
     /// Length of the prefix.
     #[inline]
     pub fn prefix_len(&self) -> u16 {
-        cut::prefix_len(self.page)
+        cut_header::prefix_len(self.page)
     }
 
     /// The last commit whose changes this page contains.
     #[inline]
-    pub fn through(&self) -> u64 {
-        cut::as_of(self.page)
+    pub fn applied_through(&self) -> u64 {
+        cut_header::as_of(self.page)
     }
 
     /// The flush that wrote this page.
@@ -253,7 +257,7 @@ impl<'a> LeafView<'a> {
     /// Levels between the prefix and the stored nodes; 0 without stored nodes.
     #[inline]
     pub fn levels(&self) -> u8 {
-        self.page[cut::SHAPE] & LEVEL_BITS
+        self.page[cut_header::LEVEL] & LEVEL_BITS
     }
 
     /// The stored nodes: 0, 8 or 16.
@@ -279,7 +283,7 @@ impl<'a> LeafView<'a> {
         // are the prefix's.
         let mut key: Key =
             array_at(self.page, self.areas.keys + index * self.areas.suffix() - whole);
-        let given = cut::prefix_bits(self.page);
+        let given = cut_header::prefix_bits(self.page);
         if whole <= 8 {
             #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
             let mask = u64::MAX.checked_shl(64 - 8 * whole as u32).unwrap_or(0);
@@ -319,7 +323,7 @@ impl<'a> LeafView<'a> {
         let index = self.lower_bound(key);
         if index < self.areas.count
             && *self.suffix(index) == key[self.areas.whole..]
-            && cut::prefix_bits(self.page)[..self.areas.whole] == key[..self.areas.whole]
+            && cut_header::prefix_bits(self.page)[..self.areas.whole] == key[..self.areas.whole]
         {
             Ok(index)
         } else {
@@ -331,7 +335,7 @@ impl<'a> LeafView<'a> {
     #[inline]
     pub fn lower_bound(&self, key: &Key) -> usize {
         let (given, suffix) = key.split_at(self.areas.whole);
-        match given.cmp(&cut::prefix_bits(self.page)[..self.areas.whole]) {
+        match given.cmp(&cut_header::prefix_bits(self.page)[..self.areas.whole]) {
             Ordering::Less => 0,
             Ordering::Greater => self.areas.count,
             Ordering::Equal => self.lower_bound_of(suffix),
@@ -354,7 +358,7 @@ impl<'a> LeafView<'a> {
     /// The cell at which a head lies, if keys are spread evenly.
     #[inline]
     fn guess_of(&self, wanted: u64) -> usize {
-        guess_of(wanted, cut::prefix_len(self.page), self.areas.count)
+        guess_of(wanted, cut_header::prefix_len(self.page), self.areas.count)
     }
 
     /// Searches by the first 8 bytes as one integer, from where even keys would lie outwards; the
@@ -467,7 +471,7 @@ pub struct LeafHeader {
     /// The prefix of all its keys, at most 255 bits.
     pub prefix: Prefix,
     /// The last commit whose changes it contains.
-    pub through: u64,
+    pub applied_through: u64,
     /// Levels between the prefix and the stored nodes: 0, 3 or 4 ([`levels_fit`]).
     pub levels: u8,
     /// Number of cells that will be pushed.
@@ -508,10 +512,10 @@ impl<'p> LeafBuilder<'p> {
                 page_type: PageType::Leaf,
             },
         );
-        Cut {
-            shape: header.levels,
+        CutHeader {
+            level: header.levels,
             prefix: header.prefix,
-            as_of: header.through,
+            as_of: header.applied_through,
             count: header.count,
         }
         .write(page);
@@ -523,10 +527,10 @@ impl<'p> LeafBuilder<'p> {
     ///
     /// # Panics
     /// When the key is not below the prefix or not greater than the one before, the value is too
-    /// long to lie inline, the page is full, or all announced cells are there. That overflow cells
+    /// long to lie inline, the page is full, or all declared cells are there. That overflow cells
     /// are well-formed is asserted in debug builds; [`OverflowCell::encode`] makes no others.
     pub fn push(&mut self, key: &Key, cell: RawCell<'_>) {
-        assert!(self.pushed < self.areas.count, "more cells than announced");
+        assert!(self.pushed < self.areas.count, "more cells than declared");
         assert!(cell.bytes.len() <= MAX_INLINE, "the value belongs into the overflow file");
         debug_assert!(!cell.overflow || OverflowCell::parse(cell.bytes).is_ok());
         assert!(self.prefix.covers(key), "the key is not below the prefix");
@@ -560,7 +564,7 @@ impl<'p> LeafBuilder<'p> {
             return;
         }
         assert!(cells.end <= from.len(), "no such cells");
-        assert!(self.pushed + cells.len() <= self.areas.count, "more cells than announced");
+        assert!(self.pushed + cells.len() <= self.areas.count, "more cells than declared");
         assert!(from.areas.whole == self.areas.whole, "keys are cut at another byte");
         let (first, last) = (from.key(cells.start), from.key(cells.end - 1));
         assert!(self.prefix.covers(&first) && self.prefix.covers(&last), "not below the prefix");
@@ -606,19 +610,19 @@ impl<'p> LeafBuilder<'p> {
     /// The page's cells so far, for folding before the nodes are known.
     ///
     /// # Panics
-    /// When announced cells are missing.
+    /// When declared cells are missing.
     pub fn view(&self) -> LeafView<'_> {
-        assert!(self.pushed == self.areas.count, "announced cells are missing");
+        assert!(self.pushed == self.areas.count, "declared cells are missing");
         LeafView { page: self.page, areas: self.areas }
     }
 
     /// Finishes the page and returns its tag.
     ///
     /// # Panics
-    /// When announced cells or nodes are missing.
+    /// When declared cells or nodes are missing.
     pub fn seal(self) -> u32 {
-        assert!(self.pushed == self.areas.count, "announced cells are missing");
-        assert!(!self.nodes_due, "announced nodes are missing");
+        assert!(self.pushed == self.areas.count, "declared cells are missing");
+        assert!(!self.nodes_due, "declared nodes are missing");
         header::seal(self.page)
     }
 }

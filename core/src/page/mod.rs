@@ -23,7 +23,7 @@
 //! This module knows no files and no caches; it uses [`crate::node`] and [`crate::prefix`] alone.
 
 pub mod branch;
-mod cut;
+mod cut_header;
 mod error;
 pub mod header;
 mod kinds;
@@ -36,7 +36,7 @@ pub use error::{OverflowError, PageError};
 pub use header::{Identity, seal};
 pub use kinds::{FileKind, PageType, StreamId, VERSION};
 pub use leaf::{Cell, LeafBuilder, LeafHeader, LeafView, RawCell};
-pub use overflow::{OverflowCell, Run};
+pub use overflow::{OverflowCell, PageRun};
 pub use stream::{StreamHeader, StreamView};
 
 /// Bytes of a page, the unit of every file but the log.
@@ -46,7 +46,7 @@ pub const PAGE_SIZE: usize = 4096;
 pub type Page = [u8; PAGE_SIZE];
 
 /// Places are stored in 40 bits: a file has at most 2^40 pages, 4 PiB.
-pub const MAX_PLACE: u64 = (1 << 40) - 1;
+pub const MAX_PAGE_NO: u64 = (1 << 40) - 1;
 
 /// Pages are cut at prefixes of at most 255 bits: a page can always hold two keys.
 pub const MAX_PREFIX_LEN: u16 = 255;

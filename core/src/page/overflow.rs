@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use crate::node::ValueHash;
 use crate::page::error::OverflowError;
 use crate::page::header::{array_at, u16_at, u40_at, u64_at};
-use crate::page::{MAX_INLINE, MAX_PLACE, stream};
+use crate::page::{MAX_INLINE, MAX_PAGE_NO, stream};
 
 const TOTAL_LEN: usize = 0;
 const HASH: usize = TOTAL_LEN + 8;
@@ -37,7 +37,7 @@ const _: () = assert!(cell_len(MAX_RUNS) <= MAX_INLINE, "no longer than an inlin
 
 /// Neighbouring pages of the overflow file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct PageRun {
     /// Place of the first page.
     pub start: u64,
     /// Number of pages.
@@ -89,7 +89,7 @@ impl<'a> OverflowCell<'a> {
     pub fn encode(
         total_len: u64,
         value_hash: &ValueHash,
-        runs: &[Run],
+        runs: &[PageRun],
         out: &mut Vec<u8>,
     ) -> Result<(), OverflowError> {
         check_count(runs.len())?;
@@ -120,8 +120,8 @@ impl<'a> OverflowCell<'a> {
     }
 
     /// Where the value lies, in the order of its bytes.
-    pub fn runs(&self) -> impl ExactSizeIterator<Item = Run> + Clone + use<'a> {
-        self.bytes[RUNS..].as_chunks::<RUN_SIZE>().0.iter().map(|run| Run {
+    pub fn runs(&self) -> impl ExactSizeIterator<Item = PageRun> + Clone + use<'a> {
+        self.bytes[RUNS..].as_chunks::<RUN_SIZE>().0.iter().map(|run| PageRun {
             start: u40_at(run, 0),
             pages: u32::from_le_bytes([run[5], run[6], run[7], 0]),
         })
@@ -143,7 +143,7 @@ fn check_count(runs: usize) -> Result<(), OverflowError> {
 
 fn check_runs(
     total_len: u64,
-    runs: &(impl Iterator<Item = Run> + Clone),
+    runs: &(impl Iterator<Item = PageRun> + Clone),
 ) -> Result<(), OverflowError> {
     if total_len <= MAX_INLINE as u64 {
         return Err(OverflowError::Short { total_len });
@@ -153,12 +153,12 @@ fn check_runs(
         let length = u64::from(run.pages);
         if run.pages == 0
             || run.pages > MAX_RUN_PAGES
-            || run.start > MAX_PLACE
-            || run.start + length - 1 > MAX_PLACE
+            || run.start > MAX_PAGE_NO
+            || run.start + length - 1 > MAX_PAGE_NO
         {
             return Err(OverflowError::Run { run: index });
         }
-        let shares = |earlier: Run| {
+        let shares = |earlier: PageRun| {
             earlier.start < run.start + length
                 && run.start < earlier.start + u64::from(earlier.pages)
         };

@@ -12,7 +12,8 @@
 use crate::page::error::PageError;
 use crate::page::header::Identity;
 use crate::page::header::{self, Start, put, u16_at, u32_at};
-use crate::page::kinds::{PageType, StreamId};
+use crate::page::kinds::PageType;
+pub use crate::page::kinds::StreamId;
 use crate::page::{PAGE_SIZE, Page};
 
 const STREAM: usize = header::END;

@@ -64,18 +64,18 @@ pub enum DecodeError {
     #[error("unknown version {0}")]
     Version(u8),
     /// Another kind of proof than asked for.
-    #[error("kind {found}, not {wanted}")]
+    #[error("kind {found}, not {expected}")]
     Kind {
         /// The kind asked for.
-        wanted: u8,
+        expected: u8,
         /// The kind found.
         found: u8,
     },
     /// A proof under another hash function.
-    #[error("hasher {found}, not {wanted}")]
+    #[error("hasher {found}, not {expected}")]
     HasherId {
         /// The hasher asked for.
-        wanted: u8,
+        expected: u8,
         /// The hasher found.
         found: u8,
     },
@@ -104,10 +104,10 @@ pub enum DecodeError {
     #[error("terminals overlap or are unsorted")]
     TerminalOrder,
     /// Not as many siblings as the terminals call for.
-    #[error("{found} siblings where the terminals need {wanted}")]
+    #[error("{found} siblings where the terminals need {expected}")]
     SiblingCount {
         /// Siblings that the terminals call for.
-        wanted: u64,
+        expected: u64,
         /// Siblings in the header.
         found: u32,
     },

@@ -174,7 +174,7 @@ impl<'a> Parts<'a> {
     /// The terminal that covers `key`.
     pub(super) fn find(&self, key: &Key) -> Option<Terminal> {
         let behind = self.index.partition_point(|offset| {
-            self.terminal_at(*offset).is_some_and(|t| t.position().first_key() <= key)
+            self.terminal_at(*offset).is_some_and(|t| t.prefix().first_key() <= key)
         });
         let offset = self.index.get(behind.checked_sub(1)?)?;
         self.terminal_at(*offset).filter(|terminal| terminal.covers(key))
@@ -219,7 +219,7 @@ impl<'a> Parts<'a> {
             return Err(DecodeError::Length);
         }
         if wanted != u64::from(self.sizes.siblings) {
-            return Err(DecodeError::SiblingCount { wanted, found: self.sizes.siblings });
+            return Err(DecodeError::SiblingCount { expected: wanted, found: self.sizes.siblings });
         }
         Ok(())
     }
@@ -259,11 +259,11 @@ fn read_header<H: Hasher>(kind: Kind, reader: &mut Reader<'_>) -> Result<Sizes, 
     }
     let found = reader.u8()?;
     if found != kind as u8 {
-        return Err(DecodeError::Kind { wanted: kind as u8, found });
+        return Err(DecodeError::Kind { expected: kind as u8, found });
     }
     let found = reader.u8()?;
     if found != H::ID {
-        return Err(DecodeError::HasherId { wanted: H::ID, found });
+        return Err(DecodeError::HasherId { expected: H::ID, found });
     }
     let reserved = reader.u8()?;
     let sizes = Sizes {

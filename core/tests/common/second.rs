@@ -40,7 +40,7 @@ fn terminal(bytes: &mut &[u8]) -> Option<Terminal> {
     let len = usize::from(depth.div_ceil(8));
     key[..len].copy_from_slice(take(bytes, len)?);
     (depth < 256).then_some(())?;
-    Some(Terminal::Terminator { position: Prefix::from_raw(key, depth)? })
+    Some(Terminal::Terminator { prefix: Prefix::from_raw(key, depth)? })
 }
 
 fn op(bytes: &mut &[u8], terminals: &[Terminal], used: &mut usize) -> Option<Op> {
@@ -86,7 +86,7 @@ pub(crate) fn decode<H: Hasher>(bytes: &[u8], witness: bool) -> Option<Witness> 
         if witness { decoded.encode::<H>().ok()? } else { decoded.proof.encode::<H>().ok()? };
     let sorted = decoded.ops.is_sorted_by(|a, b| a.key < b.key);
     let apart = decoded.proof.terminals.is_sorted_by(|a, b| {
-        let (a, b) = (a.position(), b.position());
+        let (a, b) = (a.prefix(), b.prefix());
         a < b && !a.contains(&b)
     });
     (again == bytes && sorted && apart).then_some(decoded)
@@ -147,7 +147,7 @@ pub(crate) fn verify<H: Hasher>(bytes: &[u8], witness: bool, root: &Node) -> Opt
         let ops: Vec<Op> =
             decoded.ops.iter().filter(|op| terminal.covers(&op.key)).copied().collect();
         below.apply(&ops);
-        terminals.push((terminal, below.node::<H>(&terminal.position())));
+        terminals.push((terminal, below.node::<H>(&terminal.prefix())));
     }
     let (before, after) = range::<H>(&terminals, 0, &mut siblings)?;
     (before == *root && siblings.is_empty()).then_some(after)

@@ -128,10 +128,10 @@ impl Content {
             self.chunks.resize(index / FAN + 1, None);
         }
         let chunk = self.chunks[index / FAN].get_or_insert_default();
-        let place = &mut Arc::make_mut(chunk)[index % FAN];
+        let old = &mut Arc::make_mut(chunk)[index % FAN];
         self.occupied += u64::from(slot.is_some());
-        self.occupied -= u64::from(place.is_some());
-        *place = slot;
+        self.occupied -= u64::from(old.is_some());
+        *old = slot;
     }
 
     /// Replaces those sectors of page `page` whose bit is set in `mask`.

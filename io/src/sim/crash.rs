@@ -36,7 +36,7 @@ pub(super) struct WriteView<'a> {
 
 impl WriteView<'_> {
     /// Sectors of its page number `index` that reached the device, one bit each.
-    pub(super) fn landed(&self, index: usize) -> u8 {
+    pub(super) fn reached(&self, index: usize) -> u8 {
         self.masks.map_or(u8::MAX, |masks| masks[index])
     }
 }
@@ -93,9 +93,9 @@ impl CrashPoint {
         let mut files = Vec::with_capacity(state.files.len());
         for (index, file) in state.files.iter().enumerate() {
             let changes = file.done.iter().map(|change| ((false, change.seq), &change.body));
-            let flying = file.flying.iter().map(|flying| ((true, flying.seq), &flying.body));
+            let in_flight = file.in_flight.iter().map(|write| ((true, write.seq), &write.body));
             let resized = file.done.iter().any(|it| matches!(it.body, Body::Resize { .. }));
-            items.extend(changes.chain(flying).map(|(when, body)| {
+            items.extend(changes.chain(in_flight).map(|(when, body)| {
                 let lengthens = resized || body.end() > file.durable.len();
                 (when, Item::Change { id: FileId(index), body: body.clone(), lengthens })
             }));
@@ -161,14 +161,14 @@ fn settle(content: &mut Content, body: &Body, fate: &Fate, rng: &mut Rng) {
     };
     for (index, data) in pages.iter().enumerate() {
         let page = first + index as u64;
-        let landed = masks.as_ref().map_or(u8::MAX, |masks| masks[index]);
-        content.set_sectors(page, data, keep[index] & landed);
-        if garbage[index] & landed != 0 {
+        let reached = masks.as_ref().map_or(u8::MAX, |masks| masks[index]);
+        content.set_sectors(page, data, keep[index] & reached);
+        if garbage[index] & reached != 0 {
             let mut noise = **data;
             for sector in (0..SECTORS).filter(|sector| garbage[index] >> sector & 1 == 1) {
                 rng.fill(&mut noise[sector * SECTOR..(sector + 1) * SECTOR]);
             }
-            content.set_sectors(page, &Arc::new(noise), garbage[index] & landed);
+            content.set_sectors(page, &Arc::new(noise), garbage[index] & reached);
         }
     }
     if *length {

@@ -76,7 +76,7 @@ impl DamageKind {
 
 impl Damage {
     /// File and byte offset of what is damaged.
-    pub fn place(&self) -> (&str, u64) {
+    pub fn target(&self) -> (&str, u64) {
         match self {
             Self::Flip { at, byte, .. } => (&at.file, offset_of(at.page) + u64::from(*byte)),
             Self::Zero(at)

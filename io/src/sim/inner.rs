@@ -302,7 +302,7 @@ impl Inner {
         let (masks, result) = match plan.problem {
             None => (None, Ok(())),
             Some(problem) => {
-                let masks = self.landed(plan.done, to_index(fits), to_index(count));
+                let masks = self.reached(plan.done, to_index(fits), to_index(count));
                 let short = ended(name, Operation::Write, offset, plan.done, total, problem);
                 (Some(masks), Err(short))
             }
@@ -339,9 +339,9 @@ impl Inner {
         count
     }
 
-    /// What has landed of a failed write of `pages` pages: the bytes before its end, and, half of
+    /// What reached the medium of a failed write of `pages` pages: the bytes before its end, and, half of
     /// the time, any of the sectors behind, as far as pages `fit`.
-    fn landed(&mut self, done: usize, fit: usize, pages: usize) -> Masks {
+    fn reached(&mut self, done: usize, fit: usize, pages: usize) -> Masks {
         let stray = self.rng.chance(1, 2);
         let mut masks = vec![0_u8; pages];
         for sector in 0..fit * SECTORS {

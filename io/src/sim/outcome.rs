@@ -182,7 +182,7 @@ fn units(item: &Item, grain: Grain) -> usize {
         Grain::Item => return 1,
         Grain::Page => write.pages,
         Grain::Sector => {
-            (0..write.pages).map(|page| write.landed(page).count_ones() as usize).sum()
+            (0..write.pages).map(|page| write.reached(page).count_ones() as usize).sum()
         }
     };
     data + usize::from(write.lengthens)
@@ -252,12 +252,12 @@ fn subset_fate(item: &Item, grain: Grain, bits: &mut u32) -> Fate {
     };
     let mut keep = vec![0_u8; write.pages];
     for (index, mask) in keep.iter_mut().enumerate() {
-        let landed = write.landed(index);
+        let reached = write.reached(index);
         if grain == Grain::Page {
-            *mask = if take() { landed } else { 0 };
+            *mask = if take() { reached } else { 0 };
             continue;
         }
-        for sector in (0..SECTORS).filter(|sector| landed >> sector & 1 == 1) {
+        for sector in (0..SECTORS).filter(|sector| reached >> sector & 1 == 1) {
             *mask |= u8::from(take()) << sector;
         }
     }

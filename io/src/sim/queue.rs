@@ -25,7 +25,7 @@ enum Work {
     Rejected(IoError),
 }
 
-struct InFlight {
+struct Outstanding {
     request: Request<SimFile>,
     work: Work,
     ready: Duration,
@@ -36,12 +36,12 @@ pub struct SimQueue {
     disk: Arc<Mutex<Inner>>,
     depth: usize,
     pushed: Vec<Request<SimFile>>,
-    flying: Vec<InFlight>,
+    outstanding: Vec<Outstanding>,
 }
 
 impl SimQueue {
     pub(super) fn new(disk: Arc<Mutex<Inner>>, depth: usize) -> Self {
-        Self { disk, depth: depth.max(1), pushed: Vec::new(), flying: Vec::new() }
+        Self { disk, depth: depth.max(1), pushed: Vec::new(), outstanding: Vec::new() }
     }
 
     /// Ends one request: any of those that are ready, or, when `patient`, the first to be.
@@ -49,33 +49,33 @@ impl SimQueue {
         let mut inner = self.disk.lock();
         let now = inner.clock.now();
         let mut ready: Vec<usize> =
-            (0..self.flying.len()).filter(|&at| self.flying[at].ready <= now).collect();
+            (0..self.outstanding.len()).filter(|&at| self.outstanding[at].ready <= now).collect();
         if ready.is_empty() && patient {
-            let first = (0..self.flying.len()).min_by_key(|&at| self.flying[at].ready)?;
-            inner.clock.advance_to(self.flying[first].ready);
+            let first = (0..self.outstanding.len()).min_by_key(|&at| self.outstanding[at].ready)?;
+            inner.clock.advance_to(self.outstanding[first].ready);
             ready.push(first);
         }
         if ready.is_empty() {
             return None;
         }
         let at = ready[inner.rng.index(ready.len())];
-        let flying = self.flying.swap_remove(at);
+        let ended = self.outstanding.swap_remove(at);
         // Another one's data may come into view meanwhile.
-        if !self.flying.is_empty() && inner.rng.chance(1, 8) {
-            let other = inner.rng.index(self.flying.len());
-            show(&mut inner, &self.flying[other]);
+        if !self.outstanding.is_empty() && inner.rng.chance(1, 8) {
+            let other = inner.rng.index(self.outstanding.len());
+            show(&mut inner, &self.outstanding[other]);
         }
-        Some((flying.request.transfer, complete(&mut inner, flying)))
+        Some((ended.request.transfer, complete(&mut inner, ended)))
     }
 }
 
-fn show(inner: &mut Inner, flying: &InFlight) {
-    if let Work::Write(ticket) = &flying.work {
-        inner.show(&flying.request.file, ticket);
+fn show(inner: &mut Inner, other: &Outstanding) {
+    if let Work::Write(ticket) = &other.work {
+        inner.show(&other.request.file, ticket);
     }
 }
 
-fn start(inner: &mut Inner, mut request: Request<SimFile>) -> InFlight {
+fn start(inner: &mut Inner, mut request: Request<SimFile>) -> Outstanding {
     let (file, offset) = (&request.file, request.offset);
     inner.check(file);
     let len = if request.transfer == Transfer::Sync { 0 } else { request.buf.len() };
@@ -107,12 +107,12 @@ fn start(inner: &mut Inner, mut request: Request<SimFile>) -> InFlight {
             (Work::Sync(ticket), delay)
         }
     };
-    InFlight { request, work, ready: inner.clock.now() + delay }
+    Outstanding { request, work, ready: inner.clock.now() + delay }
 }
 
-fn complete(inner: &mut Inner, flying: InFlight) -> Completion {
-    let Request { file, offset, mut buf, token, .. } = flying.request;
-    let result = match flying.work {
+fn complete(inner: &mut Inner, ended: Outstanding) -> Completion {
+    let Request { file, offset, mut buf, token, .. } = ended.request;
+    let result = match ended.work {
         Work::Read(plan) => inner.finish_read(&file, &plan, offset, &mut buf),
         Work::Looked(result) => result,
         Work::Write(ticket) => inner.finish_write(&file, ticket),
@@ -130,7 +130,7 @@ impl Queue for SimQueue {
     }
 
     fn in_flight(&self) -> usize {
-        self.pushed.len() + self.flying.len()
+        self.pushed.len() + self.outstanding.len()
     }
 
     fn push(&mut self, request: Request<SimFile>) {
@@ -143,8 +143,8 @@ impl Queue for SimQueue {
         let mut inner = self.disk.lock();
         inner.submission(first.file.name(), first.offset, operation_of(first.transfer))?;
         for request in self.pushed.drain(..) {
-            let flying = start(&mut inner, request);
-            self.flying.push(flying);
+            let started = start(&mut inner, request);
+            self.outstanding.push(started);
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ impl SimDisk {
     pub fn damage(&self, damage: &Damage) -> bool {
         let mut inner = self.lock_inner();
         let Some((id, spoil)) = inner.aim(damage) else { return false };
-        let (file, offset) = damage.place();
+        let (file, offset) = damage.target();
         let entry = LedgerEntry {
             operation: inner.operations,
             file: file.to_owned(),
@@ -85,7 +85,7 @@ fn draw(rng: &mut Rng, kind: DamageKind, at: PageOf, other: &PageOf) -> Damage {
 impl Inner {
     /// What `damage` comes to; `None` when nothing would change.
     fn aim(&self, damage: &Damage) -> Option<(FileId, Spoil)> {
-        let (file, _) = damage.place();
+        let (file, _) = damage.target();
         let id = *self.state.names.get(file)?;
         let content = &self.state.files[id.0].visible;
         let (page, bytes) = match damage {

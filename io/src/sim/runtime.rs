@@ -244,11 +244,11 @@ impl Runtime for SimRuntime {
     ) -> bool {
         let deadline = timeout.map(|timeout| self.now().saturating_add(timeout));
         // Sometimes the background is faster than the caller.
-        let ahead = {
+        let extra = {
             let mut tasks = self.0.tasks.lock();
             if tasks.rng.chance(1, 4) { tasks.rng.index(4) } else { 0 }
         };
-        self.step_some(ahead);
+        self.step_some(extra);
         let mut seen = self.notified(event.id);
         if done() {
             return true;

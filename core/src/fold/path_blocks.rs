@@ -1,31 +1,31 @@
-//! Tiles: the few levels of nodes below a position whose old nodes are known.
+//! PathBlocks: the few levels of nodes below a position whose old nodes are known.
 //!
-//! Where a trie is known down to some level, only the *groups* at its lower end need a fold. What is
-//! between the position and its groups is a binary tree of fixed shape: no keys to compare, no
-//! boundaries to sort. Each internal node on the way to a touched group has a *block*, the two nodes
-//! of its children side by side, which is what its hash is made of. Untouched children are written
-//! into it at once, the others when they are known; all blocks of one level, of all tiles, are one
+//! Where a trie is known down to some level, only the *buckets* at its lower end need a fold. What is
+//! between the position and its buckets is a binary tree of fixed shape: no keys to compare, no
+//! boundaries to sort. Each internal node on the way to a opened bucket has a *block*, the two nodes
+//! of its children side by side, which is what its hash is made of. Unopened children are written
+//! into it at once, the others when they are known; all blocks of one level, of all treelets, are one
 //! hash batch and are hashed where they lie.
 //!
-//! A tile's position, and each block's, holds an internal node in the old trie. So the terminal of
-//! a group with fewer than two old keys sits exactly at the group's position: nothing floats.
+//! A treelet's position, and each block's, holds an internal node in the old trie. So the terminal of
+//! a bucket with fewer than two old keys sits exactly at the bucket's position: nothing floats.
 //!
-//! Use: [`Tiles::begin`], then in key order, from above to below: [`Tiles::known`],
-//! [`Tiles::inner`] and [`Tiles::leave`], [`Tiles::group`]; [`Tiles::end`]. After
-//! [`Folder::run`] on the groups' folder: [`Tiles::run`], once; then ask; then [`Tiles::clear`].
+//! Use: [`PathBlocks::begin`], then in key order, from above to below: [`PathBlocks::known`],
+//! [`PathBlocks::inner`] and [`PathBlocks::leave`], [`PathBlocks::bucket`]; [`PathBlocks::end`]. After
+//! [`BatchFolder::run`] on the buckets' folder: [`PathBlocks::run`], once; then ask; then [`PathBlocks::clear`].
 
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use zerocopy::IntoBytes;
 
-use super::folder::Folder;
+use super::batch_folder::BatchFolder;
 use super::item::index32;
-use super::{MAX_CAPTURE, Shape, Sink, heap_index};
+use super::{MAX_CAPTURE, Occupancy, Sink, heap_index};
 use crate::hasher::Hasher;
 use crate::node::{Combined, Node, TERMINATOR, combine_kind, tag_internal};
 
-/// Levels that have blocks; groups lie at most this deep.
+/// Levels that have blocks; buckets lie at most this deep.
 const LEVELS: usize = MAX_CAPTURE as usize;
 
 /// An internal node with a block.
@@ -49,9 +49,9 @@ pub enum Side {
 struct Block {
     /// The half of the level above that gets its node.
     into: u32,
-    /// [`heap_index`] of its position in its tile.
+    /// [`heap_index`] of its position in its treelet.
     index: u8,
-    touched: [bool; 2],
+    opened: [bool; 2],
     /// Computed here, and not given?
     computed: [bool; 2],
 }
@@ -64,7 +64,7 @@ struct Level {
     blocks: Vec<Block>,
 }
 
-struct Group {
+struct Bucket {
     fold: u32,
     /// Level of the block above, and its half that gets the node.
     level: u8,
@@ -73,40 +73,40 @@ struct Group {
     index: u8,
 }
 
-/// A step of an emission.
+/// A part of an emission.
 #[derive(Clone, Copy)]
-enum Step {
-    /// What this group emits.
-    Group(u32),
+enum Part {
+    /// What this bucket emits.
+    Bucket(u32),
     /// A half of a block of this level.
     Sibling { level: u8, half: u32 },
 }
 
-struct Tile {
-    /// Where its parts end; they start where those of the tile before it end.
-    steps: u32,
-    groups: u32,
+struct Treelet {
+    /// Where its parts end; they start where those of the treelet before it end.
+    parts: u32,
+    buckets: u32,
     blocks: [u32; LEVELS],
     node: Node,
 }
 
-/// Tiles over the folds of a [`Folder`]. Buffers are kept from use to use.
-pub struct Tiles<H> {
+/// PathBlocks over the folds of a [`BatchFolder`]. Buffers are kept from use to use.
+pub struct PathBlocks<H> {
     levels: [Level; LEVELS],
-    groups: Vec<Group>,
-    steps: Vec<Step>,
-    done: Vec<Tile>,
+    buckets: Vec<Bucket>,
+    parts: Vec<Part>,
+    done: Vec<Treelet>,
     out: Vec<[u8; 32]>,
     hashed: u64,
     hasher: PhantomData<H>,
 }
 
-impl<H> Default for Tiles<H> {
+impl<H> Default for PathBlocks<H> {
     fn default() -> Self {
         Self {
             levels: core::array::from_fn(|_| Level::default()),
-            groups: Vec::new(),
-            steps: Vec::new(),
+            buckets: Vec::new(),
+            parts: Vec::new(),
             done: Vec::new(),
             out: Vec::new(),
             hashed: 0,
@@ -133,30 +133,30 @@ fn node_mut(pairs: &mut [[Node; 2]], half: u32) -> &mut Node {
     &mut pairs[(half >> 1) as usize][(half & 1) as usize]
 }
 
-/// Position of a half's child in its tile.
+/// Position of a half's child in its treelet.
 #[inline]
 fn child_index(parent: u8, side: Side) -> u8 {
     2 * parent + 1 + u8::from(side == Side::Right)
 }
 
-impl<H: Hasher> Tiles<H> {
-    /// Forgets all tiles and keeps the buffers.
+impl<H: Hasher> PathBlocks<H> {
+    /// Forgets all treelets and keeps the buffers.
     pub fn clear(&mut self) {
         for level in &mut self.levels {
             level.pairs.clear();
             level.blocks.clear();
         }
-        self.groups.clear();
-        self.steps.clear();
+        self.buckets.clear();
+        self.parts.clear();
         self.done.clear();
     }
 
-    /// At least as many as nodes were computed below the tiles' positions.
+    /// At least as many as nodes were computed below the treelets' positions.
     pub fn len(&self) -> usize {
-        self.groups.len() + self.levels.iter().map(|level| level.blocks.len()).sum::<usize>()
+        self.buckets.len() + self.levels.iter().map(|level| level.blocks.len()).sum::<usize>()
     }
 
-    /// Is there no tile?
+    /// Is there no treelet?
     pub fn is_empty(&self) -> bool {
         self.done.is_empty()
     }
@@ -166,54 +166,54 @@ impl<H: Hasher> Tiles<H> {
         self.hashed
     }
 
-    /// Opens a tile: its own position's block. It is touched.
+    /// Opens a treelet: its own position's block. It is opened.
     pub fn begin(&mut self) -> Inner {
         self.push(0, u32::MAX, heap_index(0, 0))
     }
 
-    /// Closes the tile, all of whose blocks have been left, and gives its number.
+    /// Closes the treelet, all of whose blocks have been left, and gives its number.
     pub fn end(&mut self) -> usize {
         let blocks = core::array::from_fn(|level| index32(self.levels[level].blocks.len()));
-        let (steps, groups) = (index32(self.steps.len()), index32(self.groups.len()));
-        self.done.push(Tile { steps, groups, blocks, node: TERMINATOR });
+        let (parts, buckets) = (index32(self.parts.len()), index32(self.buckets.len()));
+        self.done.push(Treelet { parts, buckets, blocks, node: TERMINATOR });
         self.done.len() - 1
     }
 
-    /// An untouched child, by its node.
+    /// An unopened child, by its node.
     #[inline]
     pub fn known(&mut self, of: Inner, side: Side, node: &Node) {
         *node_mut(&mut self.levels[usize::from(of.level)].pairs, half(of.block, side)) = *node;
     }
 
-    /// A touched child that is an internal node of the old trie itself.
+    /// A opened child that is an internal node of the old trie itself.
     #[inline]
     pub fn inner(&mut self, of: Inner, side: Side) -> Inner {
         let block = self.child(of, side, true);
         self.push(of.level + 1, half(of.block, side), block)
     }
 
-    /// A child that is the result of a fold of the folder: below it something is touched, or it is
+    /// A child that is the result of a fold of the folder: below it something is opened, or it is
     /// not known.
     #[inline]
-    pub fn group(&mut self, of: Inner, side: Side, fold: usize, touched: bool) {
-        let index = self.child(of, side, touched);
-        if touched {
-            self.steps.push(Step::Group(index32(self.groups.len())));
+    pub fn bucket(&mut self, of: Inner, side: Side, fold: usize, opened: bool) {
+        let index = self.child(of, side, opened);
+        if opened {
+            self.parts.push(Part::Bucket(index32(self.buckets.len())));
         }
         let into = half(of.block, side);
-        self.groups.push(Group { fold: index32(fold), level: of.level, into, index });
+        self.buckets.push(Bucket { fold: index32(fold), level: of.level, into, index });
     }
 
     /// Both children of a block have been given.
     #[inline]
     pub fn leave(&mut self, inner: Inner) {
         let block = &self.levels[usize::from(inner.level)].blocks[inner.block as usize];
-        let side = match block.touched {
+        let side = match block.opened {
             [true, false] => Side::Right,
             [false, true] => Side::Left,
             _ => return,
         };
-        self.steps.push(Step::Sibling { level: inner.level, half: half(inner.block, side) });
+        self.parts.push(Part::Sibling { level: inner.level, half: half(inner.block, side) });
     }
 
     #[inline]
@@ -221,24 +221,24 @@ impl<H: Hasher> Tiles<H> {
         let level_mut = &mut self.levels[usize::from(level)];
         let block = index32(level_mut.blocks.len());
         level_mut.pairs.push([TERMINATOR; 2]);
-        level_mut.blocks.push(Block { into, index, touched: [false; 2], computed: [false; 2] });
+        level_mut.blocks.push(Block { into, index, opened: [false; 2], computed: [false; 2] });
         Inner { level, block }
     }
 
     /// Marks a child as computed; gives its position.
     #[inline]
-    fn child(&mut self, of: Inner, side: Side, touched: bool) -> u8 {
+    fn child(&mut self, of: Inner, side: Side, opened: bool) -> u8 {
         let block = &mut self.levels[usize::from(of.level)].blocks[of.block as usize];
         let at = usize::from(side == Side::Right);
-        (block.touched[at], block.computed[at]) = (touched, true);
+        (block.opened[at], block.computed[at]) = (opened, true);
         child_index(block.index, side)
     }
 
-    /// Hashes everything, from the groups up.
-    pub fn run(&mut self, folder: &Folder<H>) {
-        for group in &self.groups {
-            let pairs = &mut self.levels[usize::from(group.level)].pairs;
-            *node_mut(pairs, group.into) = folder.node(group.fold as usize);
+    /// Hashes everything, from the buckets up.
+    pub fn run(&mut self, folder: &BatchFolder<H>) {
+        for bucket in &self.buckets {
+            let pairs = &mut self.levels[usize::from(bucket.level)].pairs;
+            *node_mut(pairs, bucket.into) = folder.node(bucket.fold as usize);
         }
         for level in (0..LEVELS).rev() {
             let (above, own) = self.levels.split_at_mut(level);
@@ -262,44 +262,50 @@ impl<H: Hasher> Tiles<H> {
         }
     }
 
-    /// The new node of a tile.
-    pub fn node(&self, tile: usize) -> &Node {
-        &self.done[tile].node
+    /// The new node of a treelet.
+    pub fn node(&self, treelet: usize) -> &Node {
+        &self.done[treelet].node
     }
 
-    /// Gives a tile's terminals and siblings to `sink`; `floor` is the depth of its position.
-    pub fn emit(&self, tile: usize, floor: u16, folder: &mut Folder<H>, sink: &mut impl Sink) {
-        let from = tile.checked_sub(1).map_or(0, |before| self.done[before].steps);
-        for step in &self.steps[from as usize..self.done[tile].steps as usize] {
-            match *step {
-                Step::Sibling { level, half } => {
+    /// Gives a treelet's terminals and siblings to `sink`; `floor` is the depth of its position.
+    pub fn emit(
+        &self,
+        treelet: usize,
+        floor: u16,
+        folder: &mut BatchFolder<H>,
+        sink: &mut impl Sink,
+    ) {
+        let from = treelet.checked_sub(1).map_or(0, |before| self.done[before].parts);
+        for part in &self.parts[from as usize..self.done[treelet].parts as usize] {
+            match *part {
+                Part::Sibling { level, half } => {
                     sink.sibling(node_of(&self.levels[usize::from(level)].pairs, half));
                 }
-                Step::Group(group) => {
-                    let group = &self.groups[group as usize];
-                    let fold = group.fold as usize;
-                    if folder.shape(fold) == Shape::Many {
+                Part::Bucket(bucket) => {
+                    let bucket = &self.buckets[bucket as usize];
+                    let fold = bucket.fold as usize;
+                    if folder.occupancy(fold) == Occupancy::Many {
                         folder.emit(fold, sink);
                     } else {
-                        folder.emit_only(fold, floor + u16::from(group.level) + 1, sink);
+                        folder.emit_only(fold, floor + u16::from(bucket.level) + 1, sink);
                     }
                 }
             }
         }
     }
 
-    /// The folds of a tile's groups, in key order, with the [`heap_index`] of each.
-    pub fn groups(&self, tile: usize) -> impl Iterator<Item = (u8, usize)> + '_ {
-        let from = tile.checked_sub(1).map_or(0, |before| self.done[before].groups);
-        let groups = &self.groups[from as usize..self.done[tile].groups as usize];
-        groups.iter().map(|group| (group.index, group.fold as usize))
+    /// The folds of a treelet's buckets, in key order, with the [`heap_index`] of each.
+    pub fn buckets(&self, treelet: usize) -> impl Iterator<Item = (u8, usize)> + '_ {
+        let from = treelet.checked_sub(1).map_or(0, |before| self.done[before].buckets);
+        let buckets = &self.buckets[from as usize..self.done[treelet].buckets as usize];
+        buckets.iter().map(|bucket| (bucket.index, bucket.fold as usize))
     }
 
-    /// Gives the nodes below a tile's position that were computed, with the [`heap_index`] of each.
-    pub fn computed(&self, tile: usize, mut each: impl FnMut(u8, &Node)) {
+    /// Gives the nodes below a treelet's position that were computed, with the [`heap_index`] of each.
+    pub fn computed(&self, treelet: usize, mut each: impl FnMut(u8, &Node)) {
         for (number, level) in self.levels.iter().enumerate() {
-            let from = tile.checked_sub(1).map_or(0, |before| self.done[before].blocks[number]);
-            for at in from..self.done[tile].blocks[number] {
+            let from = treelet.checked_sub(1).map_or(0, |before| self.done[before].blocks[number]);
+            for at in from..self.done[treelet].blocks[number] {
                 let block = &level.blocks[at as usize];
                 for side in [Side::Left, Side::Right] {
                     if block.computed[usize::from(side == Side::Right)] {

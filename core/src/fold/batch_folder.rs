@@ -3,19 +3,19 @@
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
-use super::batch::{Batch, Values};
-use super::item::{END, Group, Item, Merge, NONE, Old, Span, index32};
+use super::hash_batch::{Batch, Values};
+use super::item::{END, Item, Merge, NONE, Old, Span, Subtrie, index32};
 use super::place::{Lists, Neighbours};
-use super::{Captured, Change, FoldValue, HashId, MAX_CAPTURE, NO_HASH, Shape};
+use super::{Captured, Change, FoldValue, HashId, MAX_CAPTURE, NO_HASH, Occupancy};
 use crate::hasher::Hasher;
 use crate::node::{Key, Node, NodeKind, TERMINATOR, ValueHash, kind, value_hash};
 use crate::prefix::{Prefix, common_len};
 
 /// Folds many runs at once. Buffers are kept from use to use: in steady state it does not
 /// allocate.
-pub struct Folder<H> {
+pub struct BatchFolder<H> {
     pub(super) items: Vec<Item>,
-    pub(super) groups: Vec<Group>,
+    pub(super) subtries: Vec<Subtrie>,
     /// `cpl[i]`: bits shared by items i and i+1; `END` behind the last item of a fold.
     pub(super) cpl: Vec<u16>,
     pub(super) merges: Vec<Merge>,
@@ -37,11 +37,11 @@ pub struct Folder<H> {
     hasher: PhantomData<H>,
 }
 
-impl<H: Hasher> Default for Folder<H> {
+impl<H: Hasher> Default for BatchFolder<H> {
     fn default() -> Self {
         Self {
             items: Vec::new(),
-            groups: Vec::new(),
+            subtries: Vec::new(),
             cpl: Vec::new(),
             merges: Vec::new(),
             spans: Vec::new(),
@@ -61,7 +61,7 @@ impl<H: Hasher> Default for Folder<H> {
     }
 }
 
-impl<H: Hasher> Folder<H> {
+impl<H: Hasher> BatchFolder<H> {
     /// An empty folder.
     pub fn new() -> Self {
         Self::default()
@@ -70,7 +70,7 @@ impl<H: Hasher> Folder<H> {
     /// Forgets all folds and keeps the buffers.
     pub fn clear(&mut self) {
         self.items.clear();
-        self.groups.clear();
+        self.subtries.clear();
         self.cpl.clear();
         self.spans.clear();
         self.hashes.clear();
@@ -123,12 +123,12 @@ impl<H: Hasher> Folder<H> {
     }
 
     /// What the capturing folds computed, in no particular order; a later entry of the same
-    /// position says the same. Valid after [`Folder::run`].
+    /// position says the same. Valid after [`BatchFolder::run`].
     pub fn captured(&self) -> &[Captured] {
         &self.captured
     }
 
-    /// Adds an untouched subtrie by its node.
+    /// Adds an unopened subtrie by its node.
     pub fn subtrie(&mut self, at: &Prefix, node: &Node) {
         let old = match kind(node) {
             NodeKind::Terminator => return,
@@ -136,11 +136,11 @@ impl<H: Hasher> Folder<H> {
             NodeKind::Internal => Old::Many,
         };
         let item = self.push(at.first_key(), old, false, at.len(), *node);
-        self.groups[item as usize].computed = false;
+        self.subtries[item as usize].computed = false;
     }
 
-    /// Adds an untouched key.
-    pub fn untouched(&mut self, key: &Key, value: FoldValue<'_>) {
+    /// Adds an unopened key.
+    pub fn unaccessed(&mut self, key: &Key, value: FoldValue<'_>) {
         let hash = self.value(value);
         let item = self.push(key, Old::Leaf, false, 256, TERMINATOR);
         self.items[item as usize].old_hash = hash;
@@ -174,16 +174,16 @@ impl<H: Hasher> Folder<H> {
     }
 
     /// Adds the result of a fold below: its new node, and the shape that its old keys had. What
-    /// a child of shape [`Shape::Many`] emitted is asked for with `fragment`.
-    pub fn child(&mut self, at: &Prefix, new_node: &Node, shape: &Shape, fragment: u32) {
-        let (key, old) = match shape {
-            Shape::Empty => (at.first_key(), Old::Absent),
-            Shape::Leaf { key, .. } => (key, Old::Leaf),
-            Shape::Many => (at.first_key(), Old::Many),
+    /// a child of shape [`Occupancy::Many`] emitted is asked for with `fragment`.
+    pub fn child(&mut self, at: &Prefix, new_node: &Node, occupancy: &Occupancy, fragment: u32) {
+        let (key, old) = match occupancy {
+            Occupancy::Empty => (at.first_key(), Old::Absent),
+            Occupancy::Leaf { key, .. } => (key, Old::Leaf),
+            Occupancy::Many => (at.first_key(), Old::Many),
         };
         let item = self.push(key, old, true, at.len(), *new_node) as usize;
         self.items[item].fragment = fragment;
-        if let Shape::Leaf { value_hash, .. } = shape {
+        if let Occupancy::Leaf { value_hash, .. } = occupancy {
             self.items[item].old_hash = index32(self.hashes.len());
             self.hashes.push(*value_hash);
         }
@@ -207,7 +207,7 @@ impl<H: Hasher> Folder<H> {
             self.cpl[end - 1] = END;
         }
         let items = &self.items[start..end];
-        let touched = items.iter().any(|item| item.touched);
+        let opened = items.iter().any(|item| item.opened);
         let mut old_items = items.iter().enumerate().filter(|(_, item)| item.old != Old::Absent);
         let first = old_items.next();
         let (old_keys, only) = match (first, old_items.next()) {
@@ -220,12 +220,13 @@ impl<H: Hasher> Folder<H> {
             end: index32(end),
             floor,
             capture,
-            touched,
+            opened,
             old_keys,
             only,
         });
-        if touched {
-            let lists = Lists { items: &mut self.items, groups: &mut self.groups, cpl: &self.cpl };
+        if opened {
+            let lists =
+                Lists { items: &mut self.items, subtries: &mut self.subtries, cpl: &self.cpl };
             self.neighbours.place_terminals(lists, start, end)?;
         }
         Ok(self.spans.len() - 1)
@@ -234,28 +235,28 @@ impl<H: Hasher> Folder<H> {
     /// The new node of a fold, at its floor.
     pub fn node(&self, fold: usize) -> Node {
         let span = &self.spans[fold];
-        if span.start == span.end { TERMINATOR } else { self.groups[span.start as usize].node }
+        if span.start == span.end { TERMINATOR } else { self.subtries[span.start as usize].node }
     }
 
     /// The shape of a fold's old keys. Where nothing was accessed and the only key was given by
-    /// its node alone, it is [`Shape::Many`]: go on with [`Folder::subtrie`].
-    pub fn shape(&self, fold: usize) -> Shape {
+    /// its node alone, it is [`Occupancy::Many`]: go on with [`BatchFolder::subtrie`].
+    pub fn occupancy(&self, fold: usize) -> Occupancy {
         let span = &self.spans[fold];
         match span.old_keys {
-            0 => Shape::Empty,
+            0 => Occupancy::Empty,
             1 => match &self.items[span.only as usize] {
                 item if item.old == Old::Leaf => {
                     let value_hash = self.hashes[item.old_hash as usize];
-                    Shape::Leaf { key: item.key, value_hash }
+                    Occupancy::Leaf { key: item.key, value_hash }
                 }
-                _ => Shape::Many,
+                _ => Occupancy::Many,
             },
-            _ => Shape::Many,
+            _ => Occupancy::Many,
         }
     }
 
     /// For each accessed key or child of a fold, in order: is it the first below its terminal?
-    /// (A child of shape [`Shape::Many`] has terminals of its own and counts as first.)
+    /// (A child of shape [`Occupancy::Many`] has terminals of its own and counts as first.)
     pub fn first_of_terminal(&self, fold: usize) -> impl Iterator<Item = bool> + '_ {
         let span = &self.spans[fold];
         let mut before = NONE;
@@ -268,7 +269,7 @@ impl<H: Hasher> Folder<H> {
         )
     }
 
-    /// The hash behind a number that [`Folder::accessed`] gave; valid after [`Folder::run`].
+    /// The hash behind a number that [`BatchFolder::accessed`] gave; valid after [`BatchFolder::run`].
     pub fn value_hash(&self, id: HashId) -> &ValueHash {
         &self.hashes[id as usize]
     }
@@ -299,7 +300,7 @@ impl<H: Hasher> Folder<H> {
         id
     }
 
-    fn push(&mut self, key: &Key, old: Old, touched: bool, depth: u16, node: Node) -> u32 {
+    fn push(&mut self, key: &Key, old: Old, opened: bool, depth: u16, node: Node) -> u32 {
         let item = index32(self.items.len());
         let start = self.spans.last().map_or(0, |span| span.end);
         if item > start {
@@ -310,18 +311,18 @@ impl<H: Hasher> Folder<H> {
         self.items.push(Item {
             key: *key,
             old,
-            touched,
-            accessed: touched,
+            opened,
+            accessed: opened,
             anchor: depth,
             group: item,
             old_hash: NO_HASH,
             fragment: NONE,
         });
         let fold = index32(self.spans.len());
-        self.groups.push(Group {
+        self.subtries.push(Subtrie {
             node,
             depth,
-            touched,
+            opened,
             computed: true,
             fold,
             tail: item,

@@ -63,7 +63,7 @@ pub(super) struct Values {
 ///
 /// # Panics
 /// When `width` is not a power of two or does not divide the number of nodes.
-pub fn combine_tiles<H: Hasher>(nodes: &mut Vec<Node>, width: usize) {
+pub fn combine_chunks<H: Hasher>(nodes: &mut Vec<Node>, width: usize) {
     assert!(width.is_power_of_two() && nodes.len().is_multiple_of(width), "whole runs");
     let mut batch = Batch::default();
     let mut width = width;
