@@ -52,6 +52,12 @@ macro_rules! bytes32 {
                 self.0
             }
 
+            /// Bytes read as a value, in place.
+            #[inline]
+            pub fn ref_of(bytes: &[u8; 32]) -> &Self {
+                zerocopy::transmute_ref!(bytes)
+            }
+
             /// Bytes read as values, in place.
             #[inline]
             pub fn slice_of(bytes: &[[u8; 32]]) -> &[Self] {
