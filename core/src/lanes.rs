@@ -31,7 +31,7 @@ mod x86;
 ///
 /// # Panics
 /// When the slices' lengths differ.
-pub fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
+pub(crate) fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
     assert_eq!(blocks.len(), out.len(), "one output a block");
     #[cfg(feature = "blake3-platform")]
     platform::hash64_many(blocks, out);
@@ -50,7 +50,7 @@ const CHUNK: usize = 64;
 ///
 /// # Panics
 /// When the slices' lengths differ or a length is more than 64.
-pub fn hash_short_many(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
+pub(crate) fn hash_short_many(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
     assert!(blocks.len() == out.len() && blocks.len() == lens.len(), "one output a block");
     assert!(lens.iter().all(|len| *len <= 64), "at most one block");
     debug_assert!(

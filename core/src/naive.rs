@@ -1,8 +1,22 @@
 //! The slow, obvious trie: the definitions of `docs/trie.md` and `docs/proofs.md` as plain
 //! recursion over a sorted list of pairs.
 //!
-//! It is the oracle for everything in this project that is fast, so nothing here is: every call
-//! starts from the pairs, nothing is kept, and bits are looked at one by one through `bitvec`.
+//! It is the oracle for everything in this project that is fast, so nothing here is fast: every
+//! call starts from the pairs, nothing is cached, and bits are looked at one by one through
+//! `bitvec`.
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::node::value_hash;
+//! use pleach_core::{Blake3, TERMINATOR};
+//!
+//! let mut trie = Naive::new();
+//! assert_eq!(trie.root::<Blake3>(), TERMINATOR);
+//! trie.set([7; 32], Some(value_hash::<Blake3>(b"seven")));
+//! assert_ne!(trie.root::<Blake3>(), TERMINATOR);
+//! trie.set([7; 32], None);
+//! assert_eq!(trie.root::<Blake3>(), TERMINATOR);
+//! ```
 
 use alloc::{collections::BTreeMap, vec::Vec};
 

@@ -1,7 +1,23 @@
 //! Nodes: 32 bytes that stand for a subtrie, and the one rule that combines two of them.
 //!
-//! The top bit of byte 0 is set in a leaf node and clear in an internal node; 32 zero bytes are
-//! the terminator, an empty subtrie at any depth (`docs/trie.md`).
+//! The top bit of byte 0 is set in a leaf node and clear in an internal node. 32 zero bytes are the
+//! terminator, the node of an empty subtrie at any depth (`docs/trie.md`).
+//!
+//! [`Key`], [`ValueHash`] and [`Node`] all have 32 bytes. Keys are plain bytes, since callers bring
+//! them; the other two are types of their own, so that none passes for another.
+//!
+//! ```
+//! use pleach_core::node::{NodeKind, combine, kind, leaf, value_hash};
+//! use pleach_core::{Blake3, TERMINATOR};
+//!
+//! let (low, high) = ([0x00; 32], [0xff; 32]);
+//! let left = leaf::<Blake3>(&low, &value_hash::<Blake3>(b"7"));
+//! let right = leaf::<Blake3>(&high, &value_hash::<Blake3>(b"8"));
+//!
+//! // Two leaves make an internal node; a leaf beside nothing moves up unchanged.
+//! assert_eq!(kind(&combine::<Blake3>(&left, &right)), NodeKind::Internal);
+//! assert_eq!(combine::<Blake3>(&left, &TERMINATOR), left);
+//! ```
 
 use core::fmt;
 

@@ -5,7 +5,14 @@ use zerocopy::IntoBytes;
 use crate::page::{AlignedPage, PAGE, zeroed};
 use crate::slab::SlabPages;
 
-/// An owned run of zero or more pages, aligned to 4096 bytes. It never moves in memory.
+/// Zero or more neighbouring pages of memory, owned and aligned to 4096 bytes. The bytes never move,
+/// even when the buffer does.
+///
+/// ```
+/// let mut buf = pleach_io::PageBuf::zeroed(2);
+/// buf.page_mut(1)[0] = 7;
+/// assert_eq!((buf.len(), buf[4096]), (8192, 7));
+/// ```
 pub struct PageBuf(Pages);
 
 /// Where the pages live.

@@ -9,7 +9,19 @@ use std::sync::Arc;
 use crate::buffer::PageBuf;
 use crate::slab::{Slab, SlabPages};
 
-/// A pool; cloning gives another handle.
+/// A pool of page buffers in one slab of memory; cloning gives another handle.
+///
+/// ```
+/// use pleach_io::PagePool;
+///
+/// // Two buffers of one page each.
+/// let pool = PagePool::new(1, 2);
+/// let (first, second) = (pool.take().expect("free"), pool.take().expect("free"));
+/// assert!(pool.take().is_none(), "all are out");
+/// drop(first);
+/// assert!(pool.take().is_some());
+/// # drop(second);
+/// ```
 #[derive(Clone, Debug)]
 pub struct PagePool(Arc<Slab>);
 

@@ -37,6 +37,16 @@ pub struct BatchFolder<H> {
     hasher: PhantomData<H>,
 }
 
+impl<H> core::fmt::Debug for BatchFolder<H> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("BatchFolder")
+            .field("folds", &self.spans.len())
+            .field("items", &self.items.len())
+            .field("hashed", &self.hashed)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<H: Hasher> Default for BatchFolder<H> {
     fn default() -> Self {
         Self {

@@ -1,26 +1,47 @@
-//! The flat fold: many sorted runs of leaves and subtrie nodes to one node each, with what a
-//! multiproof of the opened keys needs, hashing batched across all runs.
+//! Folding: from sorted keys to nodes, with what a multiproof of the accessed keys needs.
 //!
-//! A *fold* is one run of items in key order below one position, its *floor*. Nothing recurses:
-//! the common prefix lengths of neighbouring keys are bucketed by depth, and from the deepest
-//! bucket up the subtries on both sides of such a boundary merge in place. All merges of one depth,
-//! of all folds at hand, are one hash batch.
+//! A *fold* is a run of items in key order below one prefix, whose length is the fold's *floor*; its
+//! result is the node at the floor. A [`BatchFolder`] works on many folds at once. Nothing recurses:
+//! the common prefix lengths of neighbouring keys are sorted by depth, and from the deepest up the
+//! subtries on both sides of each such boundary merge in place. All merges of one depth, of all
+//! folds at hand, are one batch of hashes.
 //!
-//! An item is *opened* when a key below it was accessed. The multiproof is made of the old
-//! trie; the new nodes come from the same items, because a subtrie without an accessed key has
-//! one node in both. [`BatchFolder::emit`] gives terminals and siblings in the order that
-//! `docs/proofs.md` defines: terminals in key order, siblings in post-order.
+//! An item is *opened* when a key in it was accessed: then a proof has to show it. The multiproof is
+//! that of the old trie. The new nodes come from the same items, since a subtrie without an accessed
+//! key has the same node before and after. [`BatchFolder::emit`] gives terminals and siblings in the
+//! order that `docs/proofs.md` defines: terminals in key order, siblings in post-order.
 //!
-//! A fold with fewer than two old keys cannot place its terminal: in the whole trie it sits at or
-//! above the floor. Its result *floats* ([`Occupancy::Empty`], [`Occupancy::Leaf`]) and the fold above
-//! places it.
+//! A fold with fewer than two old keys cannot say where its terminal is: in the whole trie it may
+//! be above the floor. Its [`Occupancy`] is then `Empty` or `Leaf`, and the fold above places the
+//! terminal.
 //!
-//! A fold may *capture*: the nodes that it computes a few levels below its floor are given to the
-//! caller, who keeps them and passes unopened ones as subtries next time ([`Captured`]).
+//! A fold may *capture* the nodes that it computes a few levels below its floor. The caller stores
+//! them and gives those that were not opened as subtries next time ([`Captured`]).
 //!
-//! Use: any number of folds with [`BatchFolder::begin`], items, [`BatchFolder::end`]; then
-//! [`BatchFolder::run`], once; then ask; then [`BatchFolder::clear`]. `place` finds the terminals,
-//! `merge` hashes, `emit` gives the multiproof.
+//! # Use
+//!
+//! 1. [`BatchFolder::begin`], items in key order, [`BatchFolder::end`], for any number of folds;
+//! 2. [`BatchFolder::run`], once;
+//! 3. nodes, occupancy, captured nodes and multiproofs can be asked for;
+//! 4. [`BatchFolder::clear`], which keeps the memory.
+//!
+//! ```
+//! use pleach_core::fold::{BatchFolder, Change, FoldValue};
+//! use pleach_core::{Blake3, Prefix, TERMINATOR, node};
+//!
+//! // The left half of the trie is known by its node; one key on the right is deleted.
+//! let left = node::tag_internal([1; 32]);
+//! let mut folder = BatchFolder::<Blake3>::new();
+//! folder.begin(0);
+//! folder.subtrie(&Prefix::ROOT.child(false), &left);
+//! folder.accessed(&[0x80; 32], Some(FoldValue::Bytes(b"old")), Change::Delete);
+//! let fold = folder.end().expect("the left half has two keys or more");
+//! folder.run();
+//! assert_eq!(folder.node(fold), node::combine::<Blake3>(&left, &TERMINATOR));
+//! ```
+//!
+//! `place` finds the terminals, `merge` hashes, `emit` gives the multiproof; [`path_blocks`] is the
+//! faster way where the nodes between a prefix and its keys are known.
 
 mod batch_folder;
 mod emit;

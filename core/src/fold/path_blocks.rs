@@ -1,18 +1,44 @@
-//! PathBlocks: the few levels of nodes below a position whose old nodes are known.
+//! Path blocks: folding below a prefix whose inner nodes are known.
 //!
-//! Where a trie is known down to some level, only the *buckets* at its lower end need a fold. What is
-//! between the position and its buckets is a binary tree of fixed shape: no keys to compare, no
-//! boundaries to sort. Each internal node on the way to a opened bucket has a *block*, the two nodes
-//! of its children side by side, which is what its hash is made of. Unopened children are written
-//! into it at once, the others when they are known; all blocks of one level, of all treelets, are one
-//! hash batch and are hashed where they lie.
+//! Where the few levels of nodes below a prefix (its *treelet*) are known, only the *buckets* at
+//! their lower end need a fold. What is between the prefix and its buckets is a binary tree of fixed
+//! form: no keys to compare, no boundaries to sort. Each internal node on the way to an opened
+//! bucket has a *block*, the two nodes of its children side by side, which is what its hash is made
+//! of. Children that were not opened are written into it at once, the others when they are known;
+//! all blocks of one level, of all treelets, are one batch of hashes and are hashed where they lie.
 //!
-//! A treelet's position, and each block's, holds an internal node in the old trie. So the terminal of
-//! a bucket with fewer than two old keys sits exactly at the bucket's position: nothing floats.
+//! The prefix of a treelet, and of each block, has an internal node in the old trie. So the terminal
+//! of a bucket with fewer than two old keys is exactly at the bucket's prefix.
 //!
-//! Use: [`PathBlocks::begin`], then in key order, from above to below: [`PathBlocks::known`],
-//! [`PathBlocks::inner`] and [`PathBlocks::leave`], [`PathBlocks::bucket`]; [`PathBlocks::end`]. After
-//! [`BatchFolder::run`] on the buckets' folder: [`PathBlocks::run`], once; then ask; then [`PathBlocks::clear`].
+//! # Use
+//!
+//! 1. [`PathBlocks::begin`]; then in key order, from above to below, [`PathBlocks::known`],
+//!    [`PathBlocks::inner`] with [`PathBlocks::leave`], [`PathBlocks::bucket`]; [`PathBlocks::end`];
+//! 2. [`BatchFolder::run`] on the buckets' folder, then [`PathBlocks::run`], once;
+//! 3. nodes and multiproofs can be asked for;
+//! 4. [`PathBlocks::clear`], which keeps the memory.
+//!
+//! ```
+//! use pleach_core::fold::path_blocks::{PathBlocks, Side};
+//! use pleach_core::fold::{BatchFolder, Change, FoldValue};
+//! use pleach_core::{Blake3, node};
+//!
+//! let mut folder = BatchFolder::<Blake3>::new();
+//! folder.begin(1);
+//! folder.accessed(&[0; 32], Some(FoldValue::Bytes(b"1")), Change::Put(FoldValue::Bytes(b"2")));
+//! let fold = folder.end().expect("all keys are known");
+//! folder.run();
+//!
+//! let right = node::tag_internal([9; 32]);
+//! let mut blocks = PathBlocks::<Blake3>::default();
+//! let top = blocks.begin();
+//! blocks.bucket(top, Side::Left, fold, true);
+//! blocks.known(top, Side::Right, &right);
+//! blocks.leave(top);
+//! let treelet = blocks.end();
+//! blocks.run(&folder);
+//! assert_eq!(*blocks.node(treelet), node::combine::<Blake3>(&folder.node(fold), &right));
+//! ```
 
 use alloc::vec::Vec;
 use core::marker::PhantomData;
@@ -99,6 +125,16 @@ pub struct PathBlocks<H> {
     out: Vec<[u8; 32]>,
     hashed: u64,
     hasher: PhantomData<H>,
+}
+
+impl<H> core::fmt::Debug for PathBlocks<H> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("PathBlocks")
+            .field("treelets", &self.done.len())
+            .field("buckets", &self.buckets.len())
+            .field("hashed", &self.hashed)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<H> Default for PathBlocks<H> {

@@ -1,20 +1,44 @@
-//! Branch page: consecutive child pages, with where they lie and what they stand for in the trie.
+//! Branch page: consecutive children, with the page that holds each of them and the node that
+//! stands for it in the trie.
 //!
 //! ```text
 //! 0        36    82        + 43 count     4096
 //! | common | cut | entries | zeros           |
 //!
-//! entry   0       1       6     10     42      43
-//!         | depth | place | tag | node | flags |
+//! entry   0       1             6     10     42      43
+//!         | depth | page number | tag | node | flags |
 //! ```
 //!
-//! * *cut* (`cut_header.rs`): its shape byte holds the level, 1 when the children are leaf pages, and
-//!   its position is the one in the log up to which the page contains everything.
-//! * *depth* is the length of the child's prefix. Its bits are not stored: children tile the page's
-//!   prefix without gap or overlap, in order, so each starts where the one before ends.
-//! * *place* and *tag* say which page the child is; flag bit 0 says that it has none (an empty
-//!   prefix), and both are zero. *node* is the child's node with all committed changes, whatever
-//!   its page contains, so a child without a page may have one.
+//! * *cut* (`cut_header.rs`): its level byte is 1 when the children are leaf pages, 2 when they are
+//!   branch pages of level 1, and so on; its log position is the one up to which the page contains
+//!   everything.
+//! * *depth* is the length of the child's prefix. The prefix's bits are not stored: children tile
+//!   the page's prefix without gap or overlap, in order, so each starts where the one before it
+//!   ends.
+//! * *page number* and *tag* say which page the child is; flag bit 0 says that it has none (an
+//!   empty prefix), and both are zero. *node* is the child's node with all committed changes,
+//!   whatever its page contains, so a child without a page may have one.
+//!
+//! ```
+//! use pleach_core::page::{BranchBuilder, BranchHeader, BranchView, Entry, FileKind, Identity};
+//! use pleach_core::page::{PAGE_SIZE, PageError};
+//! use pleach_core::{Prefix, TERMINATOR};
+//!
+//! let identity = Identity { kind: FileKind::Image, page_no: 0, db_id: 0xdb };
+//! let (prefix, level) = (Prefix::ROOT, 1);
+//! let header = BranchHeader { identity, flush: 1, namespace: 0, prefix, level, log_pos: 64 };
+//! let mut page = [0; PAGE_SIZE];
+//! let mut builder = BranchBuilder::new(&mut page, &header);
+//! for page_no in [Some(9), None] {
+//!     builder.push(&Entry { depth: 1, page_no, tag: 0, node: TERMINATOR });
+//! }
+//! builder.seal();
+//!
+//! let view = BranchView::parse(&page, &identity)?;
+//! let prefixes: Vec<Prefix> = view.iter().map(|(prefix, _)| prefix).collect();
+//! assert_eq!(prefixes, [Prefix::ROOT.child(false), Prefix::ROOT.child(true)]);
+//! # Ok::<(), PageError>(())
+//! ```
 
 use crate::node::{Key, Node};
 use crate::page::cut_header::{self, CutHeader};

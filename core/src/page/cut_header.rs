@@ -1,8 +1,9 @@
-//! The fields that leaf and branch pages share: a page cut at a key prefix. Owner of bytes 36 to 82.
+//! The fields that leaf and branch pages share, since both are cut at a key prefix. Owner of bytes
+//! 36 to 82.
 //!
 //! ```text
-//! 36             37  38              40                 48       80      82
-//! | flags or level | 0 | prefix length | through or position | prefix | count |
+//! 36      37  38              40                                48       80      82
+//! | level | 0 | prefix length | applied through or log position | prefix | count |
 //! ```
 
 use crate::page::error::PageError;

@@ -1,4 +1,5 @@
-//! Why bytes are refused as a page. One variant a rule, so that a report can say what was broken.
+//! Why bytes are refused as a page. One variant for each rule, so that a report can say what was
+//! broken.
 
 use crate::page::kinds::{FileKind, PageType, StreamId, VERSION};
 

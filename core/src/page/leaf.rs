@@ -5,17 +5,28 @@
 //! | common | cut  | 0, 8 or 16 nodes | slots     | key suffixes | values, back to back | zeros |
 //! ```
 //!
-//! * *cut* (`cut_header.rs`): its shape byte holds the levels between prefix and nodes, 0, 3 or 4:
-//!   the nodes are those of the 2^levels positions so far below the prefix, in order.
+//! * *cut* (`cut_header.rs`): its level byte holds the levels between the prefix and the stored
+//!   nodes: 0, 3 or 4. The nodes are those of all 2^levels prefixes that are longer by that much,
+//!   in order.
 //! * *slot*: 2 bytes, where the value ends, counted from the start of the value area; the top bit
 //!   says that the value is an overflow cell ([`super::overflow`]). A value starts where the one
-//!   before ends.
+//!   before it ends.
 //! * *suffix*: the key without the whole bytes that the prefix gives. A byte that the prefix gives
-//!   in part is kept and agrees with it. Keys strictly increase.
+//!   in part is stored and agrees with it. Keys strictly increase.
 //!
-//! The order of areas serves the reader: a search touches the suffixes alone, a fold the nodes and
-//! then everything from left to right. Capacity depends on sums only ([`cell_size`], [`capacity`]),
-//! so splits are decided before anything is written.
+//! The order of areas serves the reader: a search reads the suffixes alone, a fold the nodes and
+//! then everything from left to right. What fits depends on sums only ([`cell_size`],
+//! [`capacity`]), so splits are decided before anything is written.
+//!
+//! ```
+//! use pleach_core::page::leaf::{MAX_INLINE, capacity, cell_size};
+//!
+//! // 8-byte balances below a prefix of 16 bits: slot, 30 bytes of key, value.
+//! assert_eq!(cell_size(16, 8), 2 + 30 + 8);
+//! assert_eq!(capacity(0) / cell_size(16, 8), 100);
+//! // The two keys of the longest prefix always fit.
+//! assert!(2 * cell_size(255, MAX_INLINE) <= capacity(0));
+//! ```
 
 use core::cmp::Ordering;
 use core::ops::Range;

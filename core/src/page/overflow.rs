@@ -1,4 +1,4 @@
-//! The overflow cell: what a leaf page keeps of a value too long to lie in it.
+//! The overflow cell: what a leaf page stores of a value too long to lie in it.
 //!
 //! ```text
 //! 0             8            40         42        42 + 8 n
@@ -9,7 +9,18 @@
 //! The runs are consecutive parts of the value, in pages of [`crate::page::stream`] in the overflow
 //! file. One value, one cell: the pages of the runs are exactly those that the length needs, runs
 //! are not empty and share no page. The hash is that of the whole value, so that the trie never
-//! needs the value's own pages, and a stale page among them is found by whoever reads the value.
+//! needs the value's own pages, and whoever reads the value finds a stale page among them.
+//!
+//! ```
+//! use pleach_core::page::{OverflowCell, OverflowError, PageRun, overflow};
+//!
+//! let mut cell = Vec::new();
+//! let run = PageRun { start: 40, pages: 3 };
+//! assert_eq!(overflow::pages_for(10_000), 3);
+//! OverflowCell::encode(10_000, &[7; 32].into(), &[run], &mut cell)?;
+//! assert_eq!(OverflowCell::parse(&cell)?.runs().collect::<Vec<_>>(), [run]);
+//! # Ok::<(), OverflowError>(())
+//! ```
 
 use alloc::vec::Vec;
 

@@ -5,9 +5,24 @@
 //! | common | stream | 0 | length | index | payload | zeros           |
 //! ```
 //!
-//! Delta, free map and namespace table of an image are streams, and so is each value in the
-//! overflow file. All pages of a stream but the last are full, which only a reader that knows the
-//! stream's length can check: [`StreamView::expect`].
+//! The committed changes, the free map and the namespace table of an image are streams, and so is
+//! each value in the overflow file. All pages of a stream but the last are full, which only a
+//! reader that knows the stream's length can check: [`StreamView::expect`].
+//!
+//! ```
+//! use pleach_core::page::stream::{StreamHeader, StreamId, StreamView, build, payload_len};
+//! use pleach_core::page::{FileKind, Identity, PAGE_SIZE, PageError};
+//!
+//! let identity = Identity { kind: FileKind::Overflow, page_no: 40, db_id: 0xdb };
+//! let stream = StreamId::Value;
+//! let header = StreamHeader { identity, flush: 1, namespace: 0, stream, index: 0 };
+//! let mut page = [0; PAGE_SIZE];
+//! build(&mut page, &header, b"all of it");
+//!
+//! let view = StreamView::parse(&page, &identity)?;
+//! assert_eq!(view.expect(stream, 0, payload_len(9, 0))?, b"all of it");
+//! # Ok::<(), PageError>(())
+//! ```
 
 use crate::page::error::PageError;
 use crate::page::header::Identity;

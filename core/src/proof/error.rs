@@ -16,7 +16,7 @@ pub enum VerifyError {
         /// Depth of the two nodes.
         depth: u16,
     },
-    /// More than the caller's [`Limits`] allow; nothing was hashed.
+    /// More than the caller's [`Limits`](super::Limits) allow; nothing was hashed.
     #[error("{needed} {limit}, where {allowed} are allowed: {} too many", needed.saturating_sub(*allowed))]
     OverLimit {
         /// Which limit.
@@ -35,9 +35,9 @@ pub enum VerifyError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// [`Limits::bytes`].
+    /// [`Limits::bytes`](super::Limits::bytes).
     Bytes,
-    /// [`Limits::hashes`].
+    /// [`Limits::hashes`](super::Limits::hashes).
     Hashes,
 }
 

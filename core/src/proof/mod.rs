@@ -1,15 +1,39 @@
 //! Proofs about a root, and witnesses of a batch: one wire encoding, strict verifiers.
 //!
+//! A *terminal* is where the walk to a key ends: in a leaf or in an empty subtrie. A proof is a set
+//! of terminals and the sibling nodes that lead from them to the root. A witness adds the batch's
+//! operations, so that its verifier computes the new root as well.
+//!
+//! * [`path`], [`multi`], [`witness`]: one key, many keys, a batch with its new root;
 //! * [`terminal`], [`op`]: the two kinds of records, and their bytes;
 //! * [`wire`]: the header, the three sections and what makes an encoding canonical;
 //! * `walk`: subtries completed from left to right on an explicit stack;
-//! * [`path`], [`multi`], [`witness`]: one key, many keys, a batch with its new root;
 //! * [`Limits`]: what a verification may take.
 //!
-//! `docs/proofs.md` has the format and the argument. Verification is total (any bytes to a
-//! `Result`), canonical (one byte string a claim), iterative and bounded: no more than 256 hashes
-//! a terminal and a put beside one a sibling, memory at most four times the input and a constant
-//! of 64 KiB. Only the `Verified` types answer queries.
+//! `docs/proofs.md` has the format and the argument. Verification is total (any bytes give a
+//! `Result`), canonical (one byte string for each claim), iterative and bounded: at most 256 hashes
+//! for each terminal and each put, and one for each sibling; memory of at most four times the
+//! input and a constant of 64 KiB. Only the `Verified` types answer queries.
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::proof::multi;
+//! use pleach_core::{Blake3, Lookup, VerifyError};
+//!
+//! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
+//! let mut bytes = trie.multi::<Blake3>(&[[1; 32], [3; 32]]).encode::<Blake3>()?;
+//! let root = trie.root::<Blake3>();
+//!
+//! let verified = multi::verify::<Blake3>(&bytes, &root)?;
+//! assert_eq!(verified.get(&[1; 32]), Lookup::Present([10; 32].into()));
+//! assert_eq!(verified.get(&[3; 32]), Lookup::Absent);
+//!
+//! // A changed value leads to another root.
+//! let value = 32 + 2 + 32;
+//! bytes[value] ^= 1;
+//! assert_eq!(multi::verify::<Blake3>(&bytes, &root).unwrap_err(), VerifyError::RootMismatch);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -1,6 +1,20 @@
-//! Multiproofs: what one root says about many keys, each sibling once.
+//! Multiproofs: what one root says about many keys, with each sibling once.
 //!
-//! The siblings are in the post-order that `walk` consumes.
+//! The siblings are in the post-order in which `walk` takes them. A multiproof answers for every
+//! key that one of its terminals covers ([`Verified::get`]); the [module above](super) has an
+//! example.
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::proof::multi;
+//! use pleach_core::{Blake3, TERMINATOR};
+//!
+//! // One terminal says everything about the empty trie.
+//! let bytes = Naive::new().multi::<Blake3>(&[[1; 32], [2; 32]]).encode::<Blake3>()?;
+//! let verified = multi::verify::<Blake3>(&bytes, &TERMINATOR)?;
+//! assert_eq!(verified.terminal_count(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use alloc::vec::Vec;
 

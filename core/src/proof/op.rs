@@ -12,6 +12,19 @@
 //! ```
 //!
 //! Bits 3 and 4 follow from the terminals, so only one setting of them is accepted.
+//!
+//! ```
+//! use pleach_core::proof::op::{op_encode, op_len};
+//! use pleach_core::proof::{Access, Op, Terminal};
+//!
+//! let terminal = Terminal::Leaf { depth: 3, key: [1; 32], value_hash: [9; 32].into() };
+//! let op = Op { key: [1; 32], access: Access::Read };
+//! let mut bytes = Vec::new();
+//! op_encode(&mut bytes, &op, &terminal, true);
+//! // The key is the terminal's, so one byte says it all.
+//! assert_eq!(bytes, [1 | 1 << 3 | 1 << 4]);
+//! assert_eq!(op_len(&op, &terminal), 1);
+//! ```
 
 use alloc::vec::Vec;
 

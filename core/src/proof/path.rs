@@ -1,6 +1,19 @@
 //! Path proofs: what one root says about one key, and about all keys that end at its terminal.
 //!
-//! The siblings are written from depth 1 downwards, as many as the terminal is deep.
+//! The siblings are written from depth 1 downwards, one for each level above the terminal.
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::proof::path;
+//! use pleach_core::{Blake3, Lookup};
+//!
+//! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
+//! let bytes = trie.path::<Blake3>(&[2; 32]).encode::<Blake3>()?;
+//! let verified = path::verify::<Blake3>(&bytes, &trie.root::<Blake3>())?;
+//! assert_eq!(verified.get(&[2; 32]), Lookup::Present([20; 32].into()));
+//! assert_eq!(verified.get(&[1; 32]), Lookup::OutOfScope);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use alloc::vec::Vec;
 

@@ -9,6 +9,18 @@
 //! terminator (depth at most 255):
 //! 2       ceil(depth / 8)   prefix; bits from the depth on are zero
 //! ```
+//!
+//! ```
+//! use pleach_core::Prefix;
+//! use pleach_core::proof::Terminal;
+//! use pleach_core::proof::terminal::{terminal_encode, terminal_len};
+//!
+//! let terminal = Terminal::Terminator { prefix: Prefix::new(&[0xab; 32], 12) };
+//! let mut bytes = Vec::new();
+//! terminal_encode(&mut bytes, &terminal);
+//! assert_eq!(bytes, [12, 0, 0xab, 0xa0]);
+//! assert_eq!(terminal_len(&terminal), 4);
+//! ```
 
 use alloc::vec::Vec;
 

@@ -13,11 +13,20 @@
 //! 20      4      bytes of all terminals
 //! 24      4      bytes of all operations
 //! 28      4      zero
-//! 32      ..     terminals | operations | siblings, 32 bytes each, and nothing behind them
+//! 32      ..     terminals | operations | siblings, 32 bytes each, and nothing after them
 //! ```
 //!
 //! Integers are little-endian. `Parts::parse` checks everything that needs no hashing; what it
 //! returns borrows the input and allocates only an index of four bytes a terminal.
+//!
+//! ```
+//! use pleach_core::Blake3;
+//! use pleach_core::proof::{Kind, wire};
+//!
+//! let sizes = wire::Sizes { terminals: 1, terminal_bytes: 66, siblings: 20, ..Default::default() };
+//! assert_eq!(sizes.total(), Some(32 + 66 + 20 * 32));
+//! assert_eq!(&wire::header::<Blake3>(Kind::Path, &sizes)[..4], b"PLPF");
+//! ```
 
 use alloc::vec::Vec;
 

@@ -1,11 +1,32 @@
 //! Witnesses: a multiproof against the root before a batch, and what the batch did.
 //!
 //! [`verify`] computes both roots in one walk: the one before must be the caller's, the one after
-//! is what it returns. Below each terminal the new subtrie follows from the old leaf (if there was
-//! one and it stays) and the keys put there; above, from the same siblings.
+//! is the result. Below each terminal the new subtrie follows from the old leaf (if there was one
+//! and it stays) and the keys put there; above, from the same siblings.
 //!
-//! An empty batch has neither terminals nor operations; it is valid for every root and changes
-//! nothing.
+//! An empty batch has neither terminals nor operations; its witness is valid for every root and
+//! changes nothing.
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::proof::{Access, Op, witness};
+//! use pleach_core::Blake3;
+//!
+//! let mut trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
+//! let before = trie.root::<Blake3>();
+//! let ops = [
+//!     Op { key: [1; 32], access: Access::ReadWrite(Some([11; 32].into())) },
+//!     Op { key: [2; 32], access: Access::Write(None) },
+//! ];
+//! let bytes = trie.witness::<Blake3>(&ops).encode::<Blake3>()?;
+//!
+//! // Whoever knows the root before learns the root after, and what was read and written.
+//! let verified = witness::verify::<Blake3>(&bytes, &before)?;
+//! trie.apply(&ops);
+//! assert_eq!(*verified.new_root(), trie.root::<Blake3>());
+//! assert_eq!(verified.op_count(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use alloc::vec::Vec;
 

@@ -103,6 +103,16 @@ pub struct Outcomes<'a> {
     count: usize,
 }
 
+impl core::fmt::Debug for Outcomes<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Outcomes")
+            .field("point", self.point)
+            .field("next", &self.next)
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<'a> Outcomes<'a> {
     pub(super) fn new(point: &'a CrashPoint, seed: u64, count: usize) -> Self {
         let rng = Rng::labelled(seed, point.boundary as u64);
@@ -153,6 +163,17 @@ pub struct Subsets<'a> {
     grain: Grain,
     next: u32,
     end: u32,
+}
+
+impl core::fmt::Debug for Subsets<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Subsets")
+            .field("point", self.point)
+            .field("grain", &self.grain)
+            .field("next", &self.next)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> Subsets<'a> {

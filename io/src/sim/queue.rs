@@ -39,6 +39,16 @@ pub struct SimQueue {
     outstanding: Vec<Outstanding>,
 }
 
+impl core::fmt::Debug for SimQueue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SimQueue")
+            .field("depth", &self.depth)
+            .field("pushed", &self.pushed.len())
+            .field("outstanding", &self.outstanding.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl SimQueue {
     pub(super) fn new(disk: Arc<Mutex<Inner>>, depth: usize) -> Self {
         Self { disk, depth: depth.max(1), pushed: Vec::new(), outstanding: Vec::new() }
