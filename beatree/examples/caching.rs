@@ -27,7 +27,7 @@ fn page(random: &mut ChaCha8Rng) -> Page {
         flush: 1,
         namespace: 0,
         prefix: Prefix::new(&keys[0], 20),
-        through: 1,
+        applied_through: 1,
         levels: 0,
         count: 90,
     };

@@ -7,7 +7,7 @@
 //! ```
 //! use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, plan, write_page};
 //! use pleach_core::Blake3;
-//! use pleach_core::fold::Folder;
+//! use pleach_core::fold::BatchFolder;
 //! use pleach_core::page::leaf::LeafView;
 //! use pleach_core::page::{FileKind, Identity, PAGE_SIZE};
 //! use pleach_core::prefix::Prefix;
@@ -27,7 +27,7 @@
 //!         known: None,
 //!     })
 //!     .collect();
-//! let nodes = fold_pages(&mut Folder::<Blake3>::new(), &unfolded);
+//! let nodes = fold_pages(&mut BatchFolder::<Blake3>::new(), &unfolded);
 //! let (first, mut page) = (&unfolded[0], [0; PAGE_SIZE]);
 //! let identity = Identity { kind: FileKind::Leaf, page_no: 0, db_id: 1 };
 //! let stamp = PageStamp { identity, flush: 1, namespace: 0, through: 1 };
@@ -37,7 +37,7 @@
 
 use std::ops::Range;
 
-use pleach_core::fold::{Folder, combine_tiles};
+use pleach_core::fold::{BatchFolder, combine_chunks};
 use pleach_core::page::Identity;
 use pleach_core::page::leaf::{self, LeafBuilder, LeafHeader, RawCell};
 use pleach_core::prefix::{Prefix, bit};
@@ -121,7 +121,10 @@ pub struct Unfolded<'a> {
 }
 
 /// Folds many pages at once.
-pub fn fold_pages<H: Hasher>(folder: &mut Folder<H>, pages: &[Unfolded<'_>]) -> Vec<PageNodes> {
+pub fn fold_pages<H: Hasher>(
+    folder: &mut BatchFolder<H>,
+    pages: &[Unfolded<'_>],
+) -> Vec<PageNodes> {
     folder.clear();
     let mut stored = Vec::with_capacity(pages.len() * STORED);
     for page in pages {
@@ -136,7 +139,7 @@ pub fn fold_pages<H: Hasher>(folder: &mut Folder<H>, pages: &[Unfolded<'_>]) -> 
         })
         .collect();
     let mut own = stored.clone();
-    combine_tiles::<H>(&mut own, STORED);
+    combine_chunks::<H>(&mut own, STORED);
     let (stored, _) = stored.as_chunks::<STORED>();
     let nodes = stored.iter().zip(own).map(|(stored, own)| PageNodes { stored: *stored, own });
     nodes
@@ -151,7 +154,7 @@ fn deep(nodes: &PageNodes) -> PageNodes {
 }
 
 fn push_stored<H: Hasher>(
-    folder: &mut Folder<H>,
+    folder: &mut BatchFolder<H>,
     page: &Unfolded<'_>,
     stored: &mut Vec<StoredNode>,
 ) {
@@ -169,7 +172,7 @@ fn push_stored<H: Hasher>(
         }
         folder.begin(at.len());
         for cell in cells {
-            folder.untouched(&cell.key, cell_fold_value(cell));
+            folder.unaccessed(&cell.key, cell_fold_value(cell));
         }
         stored.push(StoredNode::Folded(folder.end().expect("no terminal is placed here")));
     }
@@ -210,7 +213,7 @@ impl PageStamp {
             flush: self.flush,
             namespace: self.namespace,
             prefix: *prefix,
-            through: self.through,
+            applied_through: self.through,
             levels: levels(prefix),
             count: 0,
         }

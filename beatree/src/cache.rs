@@ -34,7 +34,7 @@
 //!     flush: 1,
 //!     namespace: 0,
 //!     prefix: Prefix::ROOT,
-//!     through: 1,
+//!     applied_through: 1,
 //!     levels: 0,
 //!     count: 1,
 //! };

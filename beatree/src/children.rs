@@ -25,7 +25,7 @@
 use std::ops::Range;
 
 use pleach_core::Key;
-use pleach_core::lanes::prefetch;
+use pleach_core::cpu_prefetch;
 use pleach_core::prefix::Prefix;
 use pleach_core::search::{guess, lower_bound_bits, partition};
 
@@ -112,7 +112,7 @@ impl ChildTable {
         let guess = guess(bits_after(key, self.region.len()), self.len());
         // The guess is a few children off as often as not.
         let near = guess.saturating_sub(3)..(guess + 4).min(self.len());
-        prefetch(&self.children[near]);
+        cpu_prefetch(&self.children[near]);
     }
 
     /// The prefix of a child.

@@ -8,7 +8,7 @@
 //! ```
 //! use pleach_beatree::Stored;
 //! use pleach_beatree::leaf_fold::{KeyAccess, PageState, fold_leaf};
-//! use pleach_core::fold::Folder;
+//! use pleach_core::fold::BatchFolder;
 //! use pleach_core::prefix::Prefix;
 //! use pleach_core::{Blake3, TERMINATOR};
 //!
@@ -18,7 +18,7 @@
 //! let page = PageState { at: &Prefix::ROOT, leaf: None, pending: &pending, treelet: None };
 //! let delete = KeyAccess { key, reads: true, writes: Some(Stored::Absent) };
 //!
-//! let mut folder = Folder::<Blake3>::new();
+//! let mut folder = BatchFolder::<Blake3>::new();
 //! let mut results = Vec::new();
 //! folder.begin(0);
 //! fold_leaf(&mut folder, &page, 0, &[delete], &mut results);
@@ -28,8 +28,8 @@
 //! assert_eq!(results[0].prior, pending[0].1);
 //! ```
 
-use pleach_core::fold::tiles::{Inner, Side, Tiles};
-use pleach_core::fold::{Change, Folder, HashId, heap_index};
+use pleach_core::fold::path_blocks::{Inner, PathBlocks, Side};
+use pleach_core::fold::{BatchFolder, Change, HashId, heap_index};
 use pleach_core::node::{NodeKind, kind, precedes};
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::Prefix;
@@ -85,7 +85,7 @@ pub fn capture_levels(at: &Prefix) -> u8 {
 /// of the caller; `capture` is the number of levels that it captures. `accesses` are sorted, lie below
 /// the page's prefix, and have each key once. Pushes one [`AccessResult`] for each of them.
 pub fn fold_leaf<H: Hasher>(
-    folder: &mut Folder<H>,
+    folder: &mut BatchFolder<H>,
     page: &PageState<'_>,
     capture: u8,
     accesses: &[KeyAccess],
@@ -116,8 +116,8 @@ pub fn fold_leaf<H: Hasher>(
 /// # Panics
 /// When a fold or a path block is open.
 pub fn fold_path_block<H: Hasher>(
-    folder: &mut Folder<H>,
-    tiles: &mut Tiles<H>,
+    folder: &mut BatchFolder<H>,
+    tiles: &mut PathBlocks<H>,
     page: &PageState<'_>,
     accesses: &[KeyAccess],
     results: &mut Vec<AccessResult>,
@@ -152,8 +152,8 @@ pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
 
 /// Where the parts of a path block go.
 struct Descent<'a, H> {
-    folder: &'a mut Folder<H>,
-    tiles: &'a mut Tiles<H>,
+    folder: &'a mut BatchFolder<H>,
+    tiles: &'a mut PathBlocks<H>,
     results: &'a mut Vec<AccessResult>,
 }
 
@@ -175,7 +175,7 @@ impl<'a> Merge<'a> {
     /// one node where it is known and nothing is accessed, key by key where it cannot be divided.
     fn visit<H: Hasher>(
         &mut self,
-        folder: &mut Folder<H>,
+        folder: &mut BatchFolder<H>,
         level: u8,
         bits: u8,
         results: &mut Vec<AccessResult>,
@@ -223,7 +223,7 @@ impl<'a> Merge<'a> {
                     self.skip_pending(level, bits);
                     self.expand(to.folder, level, bits, to.results);
                     let fold = to.folder.end().expect("keys are given by key");
-                    to.tiles.group(inner, side, fold, accessed);
+                    to.tiles.bucket(inner, side, fold, accessed);
                 }
             }
         }
@@ -281,7 +281,7 @@ impl<'a> Merge<'a> {
     /// Puts every key below a position into the folder.
     fn expand<H: Hasher>(
         &mut self,
-        folder: &mut Folder<H>,
+        folder: &mut BatchFolder<H>,
         level: u8,
         bits: u8,
         results: &mut Vec<AccessResult>,
@@ -303,7 +303,7 @@ impl<'a> Merge<'a> {
                 self.changed(folder, &key, Some(cell), results);
                 change = self.next_change(position);
             } else {
-                folder.untouched(&key, cell_value(&cell));
+                folder.unaccessed(&key, cell_value(&cell));
             }
         }
         while let Some(at) = change {
@@ -332,7 +332,7 @@ impl<'a> Merge<'a> {
     /// One key that has a pending change or an access.
     fn changed<H: Hasher>(
         &mut self,
-        folder: &mut Folder<H>,
+        folder: &mut BatchFolder<H>,
         key: &Key,
         cell: Option<Cell<'_>>,
         results: &mut Vec<AccessResult>,
@@ -349,7 +349,7 @@ impl<'a> Merge<'a> {
         };
         let Some(access) = access else {
             if let Some(value) = old {
-                folder.untouched(key, value);
+                folder.unaccessed(key, value);
             }
             return;
         };

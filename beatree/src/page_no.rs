@@ -2,7 +2,7 @@
 //!
 //! A leaf page's number is a [`PageNo`], so that it is never taken for a tag, a count or a page of
 //! another file. Pages of the overflow file and branch pages are counted in 64 bits; those that name
-//! them ([`pleach_core::page::overflow::Run`], [`crate::region::NodePage`]) say which file is meant.
+//! them ([`pleach_core::page::overflow::PageRun`], [`crate::region::NodePage`]) say which file is meant.
 //!
 //! ```
 //! use pleach_beatree::page_no::{PageNo, page_offset};

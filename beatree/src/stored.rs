@@ -53,7 +53,7 @@ impl Stored {
         if value.len() <= MAX_INLINE {
             Self::Inline(value)
         } else {
-            Self::Large(Arc::new(LargeValue { hash: H::hash(&value), bytes: value }))
+            Self::Large(Arc::new(LargeValue { hash: H::hash(&value).into(), bytes: value }))
         }
     }
 

@@ -31,8 +31,8 @@
 //! assert_eq!(treelet.node(left), None);
 //! ```
 
+use pleach_core::cpu_prefetch;
 use pleach_core::fold::{MAX_CAPTURE, heap_index};
-use pleach_core::lanes::prefetch;
 use pleach_core::{Node, TERMINATOR};
 
 /// Levels below a page's prefix.
@@ -86,7 +86,7 @@ impl Treelet {
     /// Prefetches the memory of a node that will be written.
     #[inline]
     pub fn cpu_prefetch_node(&self, index: u8) {
-        prefetch(&self.nodes[usize::from(index)..=usize::from(index)]);
+        cpu_prefetch(&self.nodes[usize::from(index)..=usize::from(index)]);
     }
 
     /// Goes from the state before a commit to the state after it: `nodes` are those that the
@@ -200,12 +200,12 @@ impl<'a> Known<'a> {
     /// beside.
     pub fn cpu_prefetch(&self, bucket: u8) {
         if self.packed {
-            return prefetch(self.nodes.as_flattened());
+            return cpu_prefetch(self.nodes);
         }
         for level in 1..=LEVELS {
             // Siblings lie side by side, the left one at an odd index.
             let left = (heap_index(level, bucket >> (LEVELS - level)) - 1) | 1;
-            prefetch(self.nodes[usize::from(left)..=usize::from(left) + 1].as_flattened());
+            cpu_prefetch(&self.nodes[usize::from(left)..=usize::from(left) + 1]);
         }
     }
 

@@ -193,7 +193,7 @@ fn json(stat: &Stat) -> Value {
     let slot = |generation: u64, commit: u64| json!({"generation": generation, "commit": commit});
     json!({
         "schema": 1,
-        "root": hex(&stat.root),
+        "root": stat.root.to_string(),
         "commit": stat.commit,
         "blob_bytes": stat.blob_bytes,
         "hasher": stat.hasher,
@@ -233,9 +233,9 @@ fn check(args: &CheckArgs) -> Result<()> {
     let mut findings: Vec<(Severity, String)> =
         report.findings.iter().map(|it| (it.severity, it.what.clone())).collect();
     if let Some(wanted) = args.root.filter(|_| verdict != Verdict::DoesNotOpen)
-        && report.root != wanted
+        && report.root.to_bytes() != wanted
     {
-        findings.push((Severity::Survived, format!("the root is {}", hex(&report.root))));
+        findings.push((Severity::Survived, format!("the root is {}", report.root)));
         verdict = Verdict::Findings;
     }
     if args.json {
@@ -276,7 +276,7 @@ fn check_json(report: &CheckReport, verdict: Verdict, findings: &[(Severity, Str
         },
         "findings": findings.collect::<Value>(),
         "commit": report.commit,
-        "root": hex(&report.root),
+        "root": report.root.to_string(),
         "pages": report.pages,
         "keys": report.keys,
         "regions": report.regions,

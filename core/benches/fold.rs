@@ -7,8 +7,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pleach_core::{
-    Blake3, Hasher, Key, Node, NodeKind, Prefix,
-    fold::{Change, FoldValue, Folder, Sink},
+    Blake3, Hasher, Key, Node, NodeKind, Prefix, ValueHash,
+    fold::{BatchFolder, Change, FoldValue, Sink},
     node,
 };
 use rand_chacha::ChaCha8Rng;
@@ -74,24 +74,24 @@ fn pair(at: &Prefix, rng: &mut ChaCha8Rng) -> (Key, [u8; 8]) {
 }
 
 fn group_node(at: &Prefix, pairs: &[(Key, [u8; 8])]) -> Node {
-    let mut folder = Folder::<Blake3>::new();
+    let mut folder = BatchFolder::<Blake3>::new();
     folder.begin(at.len());
     for (key, value) in pairs {
-        folder.untouched(key, FoldValue::Bytes(value));
+        folder.unaccessed(key, FoldValue::Bytes(value));
     }
     let fold = folder.end().expect("all given by key");
     folder.run();
     folder.node(fold)
 }
 
-fn push<H: Hasher>(folder: &mut Folder<H>, pages: &[Vec<Input>]) {
+fn push<H: Hasher>(folder: &mut BatchFolder<H>, pages: &[Vec<Input>]) {
     folder.clear();
     for page in pages {
         folder.begin(PAGE_DEPTH);
         for input in page {
             match input {
                 Input::Subtrie(at, node) => folder.subtrie(at, node),
-                Input::Untouched(key, value) => folder.untouched(key, FoldValue::Bytes(value)),
+                Input::Untouched(key, value) => folder.unaccessed(key, FoldValue::Bytes(value)),
                 Input::Updated(key, old, new) => {
                     let (old, new) = (FoldValue::Bytes(old), FoldValue::Bytes(new));
                     black_box(folder.accessed(key, Some(old), Change::Put(new)));
@@ -109,10 +109,10 @@ struct Copy {
 }
 
 impl Sink for Copy {
-    fn leaf(&mut self, key: &Key, value_hash: &[u8; 32], depth: u16) {
+    fn leaf(&mut self, key: &Key, value_hash: &ValueHash, depth: u16) {
         self.bytes.extend_from_slice(&depth.to_le_bytes());
         self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value_hash);
+        self.bytes.extend_from_slice(value_hash.as_bytes());
     }
 
     fn terminator(&mut self, key: &Key, depth: u16) {
@@ -121,7 +121,7 @@ impl Sink for Copy {
     }
 
     fn sibling(&mut self, node: &Node) {
-        self.bytes.extend_from_slice(node);
+        self.bytes.extend_from_slice(node.as_bytes());
     }
 
     fn fragment(&mut self, _: u32) {}
@@ -130,7 +130,7 @@ impl Sink for Copy {
 fn folds(c: &mut Criterion) {
     let pages = pages();
     let updates = PAGES * PAGE_UPDATES;
-    let mut folder = Folder::<Blake3>::new();
+    let mut folder = BatchFolder::<Blake3>::new();
     push(&mut folder, &pages);
     let items = folder.len();
     folder.run();
@@ -164,7 +164,7 @@ fn folds(c: &mut Criterion) {
 /// What hashing alone costs: as many blocks in batches as wide as those of a fold.
 fn hashing(c: &mut Criterion) {
     let pages = pages();
-    let mut folder = Folder::<Blake3>::new();
+    let mut folder = BatchFolder::<Blake3>::new();
     push(&mut folder, &pages);
     folder.run();
     let count = usize::try_from(folder.hashed()).expect("a few thousand");

@@ -36,7 +36,7 @@ fn build(page: &mut Page, prefix: Prefix, keys: &[Key]) -> u32 {
         flush: 1,
         namespace: 0,
         prefix,
-        through: 1,
+        applied_through: 1,
         levels: 3,
         count: CELLS,
     };
@@ -44,7 +44,7 @@ fn build(page: &mut Page, prefix: Prefix, keys: &[Key]) -> u32 {
     for key in keys {
         builder.push(key, RawCell { bytes: &[5; 8], overflow: false });
     }
-    builder.set_nodes(&[[9; 32]; 8]);
+    builder.set_nodes(&[[9; 32].into(); 8]);
     builder.seal()
 }
 
@@ -72,12 +72,12 @@ fn branch(c: &mut Criterion) {
         namespace: 0,
         prefix: Prefix::new(&[0x5c; 32], 14),
         level: 1,
-        position: 1,
+        log_pos: 1,
     };
     let mut page = [0; PAGE_SIZE];
     let mut builder = BranchBuilder::new(&mut page, &header);
     for _ in 0..64 {
-        builder.push(&Entry { depth: 20, place: Some(3), tag: 4, node: [5; 32] });
+        builder.push(&Entry { depth: 20, page_no: Some(3), tag: 4, node: [5; 32].into() });
     }
     builder.seal();
     c.bench_function("branch/parse", |b| {

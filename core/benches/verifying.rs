@@ -16,7 +16,7 @@ fn key(index: u32) -> [u8; 32] {
 }
 
 fn witnesses(c: &mut Criterion) {
-    let set: Naive = (0..KEYS).map(|index| (key(index), key(index ^ 1))).collect();
+    let set: Naive = (0..KEYS).map(|index| (key(index), key(index ^ 1).into())).collect();
     let root = set.root::<Blake3>();
     let mut group = c.benchmark_group("verify");
     for count in [100u32, 2000] {
@@ -24,7 +24,7 @@ fn witnesses(c: &mut Criterion) {
         let ops: Vec<Op> = (0..count)
             .map(|index| {
                 let index = if index % 4 == 3 { KEYS + index } else { index * (KEYS / count) };
-                Op { key: key(index), access: Access::ReadWrite(Some([7; 32])) }
+                Op { key: key(index), access: Access::ReadWrite(Some([7; 32].into())) }
             })
             .collect();
         let bytes = set.witness::<Blake3>(&ops).encode::<Blake3>().expect("small");

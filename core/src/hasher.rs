@@ -1,7 +1,17 @@
-//! Hash functions of the commitment.
+//! The hash functions of the commitment.
 //!
-//! [`Hasher`] has a call for one message and calls for many messages of one shape, because
-//! hashing one 64-byte message at a time leaves most of a SIMD unit idle.
+//! A [`Hasher`] has a call for one message and calls for many messages of the same form: hashing
+//! one 64-byte message at a time leaves most of a SIMD unit idle. The batch calls give, output by
+//! output, what the single call gives.
+//!
+//! ```
+//! use pleach_core::{Blake3, Hasher};
+//!
+//! let blocks = [[1u8; 64], [2; 64], [3; 64]];
+//! let mut hashes = [[0; 32]; 3];
+//! Blake3::hash64_many(&blocks, &mut hashes);
+//! assert_eq!(hashes[2], Blake3::hash(&blocks[2]));
+//! ```
 
 use crate::lanes;
 

@@ -1,30 +1,83 @@
 //! The rules of the Pleach trie, without I/O, threads or an operating system.
 //!
-//! * [`node`]: what a node is and the one rule that combines two of them;
-//! * [`hasher`]: the hash functions and their batch calls ([`lanes`] is the only unsafe module);
-//! * [`prefix`]: trie positions as bits and length;
-//! * [`proof`]: proofs, witnesses and their verifiers;
-//! * [`page`]: how leaf pages, branch pages and streams lie in 4 KiB;
+//! A set of 32-byte keys, each with the hash of a value, has one *root*: the [`Node`] at the top of
+//! a binary trie. Whoever knows the root can be shown, by a proof of a few hundred bytes, what the
+//! set says about a key; and by a *witness*, which root a batch of changes leads to. This crate
+//! defines the root, makes it from sorted keys, encodes and verifies proofs and witnesses, and says
+//! how the trie lies in pages of 4 KiB. A light client that verifies needs nothing else.
+//!
+//! # Example
+//!
+//! The root of two accounts, computed from sorted pairs; then a proof about one of them, made by
+//! the reference trie of feature `naive`, and checked as a light client would check it.
+//!
+//! ```
+//! use pleach_core::fold::{BatchFolder, FoldValue};
+//! use pleach_core::naive::Naive;
+//! use pleach_core::proof::path;
+//! use pleach_core::{Blake3, Hasher, Key, Lookup, node::value_hash};
+//!
+//! let mut accounts: Vec<(Key, &[u8])> =
+//!     vec![(Blake3::hash(b"alice"), b"100"), (Blake3::hash(b"bob"), b"7")];
+//! accounts.sort();
+//!
+//! let mut folder = BatchFolder::<Blake3>::new();
+//! folder.begin(0);
+//! for (key, value) in &accounts {
+//!     folder.unaccessed(key, FoldValue::Bytes(value));
+//! }
+//! let fold = folder.end().expect("no subtrie was given by its node alone");
+//! folder.run();
+//! let root = folder.node(fold);
+//!
+//! let trie: Naive =
+//!     accounts.iter().map(|(key, value)| (*key, value_hash::<Blake3>(value))).collect();
+//! assert_eq!(trie.root::<Blake3>(), root);
+//!
+//! let alice = Blake3::hash(b"alice");
+//! let bytes = trie.path::<Blake3>(&alice).encode::<Blake3>()?;
+//! let verified = path::verify::<Blake3>(&bytes, &root)?;
+//! assert_eq!(verified.get(&alice), Lookup::Present(value_hash::<Blake3>(b"100")));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Modules
+//!
+//! * [`node`]: what a node is, and the one rule that combines two of them; [`prefix`]: where in the
+//!   trie a node is; [`hasher`]: the hash functions, one message or many at a time;
+//! * [`proof`]: path proofs, multiproofs and witnesses, their encoding and their verifiers;
+//! * [`fold`]: from sorted keys to nodes and proofs, all hashing in batches;
+//! * [`page`]: leaf pages, branch pages and byte streams in 4 KiB;
 //! * `naive` (a feature, for tests): the slow, obvious twin of everything clever here.
 //!
-//! A light client that verifies witnesses needs this crate alone. `docs/trie.md` has the definitions.
+//! # Features
+//!
+//! `std` (default) detects instruction sets at run time; without it the crate is `no_std` and needs
+//! `alloc`. `blake3-platform` (default) hashes nodes through the batch call of the `blake3` crate.
+//! `naive` adds the reference trie. Definitions with their reasons are in `docs/trie.md` and
+//! `docs/proofs.md`.
 #![no_std]
+#![warn(missing_debug_implementations)]
 
 extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+mod cpu_prefetch;
 pub mod fold;
 pub mod hasher;
-pub mod lanes;
+mod lanes;
 #[cfg(feature = "naive")]
 pub mod naive;
 pub mod node;
 pub mod page;
 pub mod prefix;
 pub mod proof;
+// Public for the page tree, whose tables are searched like pages; no part of the trie's rules.
+#[doc(hidden)]
 pub mod search;
 
+pub use cpu_prefetch::cpu_prefetch;
 pub use hasher::{Blake3, Hasher, Sha2};
 pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
 pub use prefix::Prefix;

@@ -1,8 +1,22 @@
 //! The slow, obvious trie: the definitions of `docs/trie.md` and `docs/proofs.md` as plain
 //! recursion over a sorted list of pairs.
 //!
-//! It is the oracle for everything in this project that is fast, so nothing here is: every call
-//! starts from the pairs, nothing is kept, and bits are looked at one by one through `bitvec`.
+//! It is the oracle for everything in this project that is fast, so nothing here is fast: every
+//! call starts from the pairs, nothing is cached, and bits are looked at one by one through
+//! `bitvec`.
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::node::value_hash;
+//! use pleach_core::{Blake3, TERMINATOR};
+//!
+//! let mut trie = Naive::new();
+//! assert_eq!(trie.root::<Blake3>(), TERMINATOR);
+//! trie.set([7; 32], Some(value_hash::<Blake3>(b"seven")));
+//! assert_ne!(trie.root::<Blake3>(), TERMINATOR);
+//! trie.set([7; 32], None);
+//! assert_eq!(trie.root::<Blake3>(), TERMINATOR);
+//! ```
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -61,10 +75,10 @@ impl Naive {
         self.node::<H>(&Prefix::ROOT)
     }
 
-    /// The node of the subtrie at `position`: that of all keys below it, as if they were the
-    /// whole set and the position the root.
-    pub fn node<H: Hasher>(&self, position: &Prefix) -> Node {
-        subtrie::<H>(&self.below(position), usize::from(position.len()))
+    /// The node of the subtrie at `prefix`: that of all keys below it, as if they were the
+    /// whole set and the prefix the root.
+    pub fn node<H: Hasher>(&self, prefix: &Prefix) -> Node {
+        subtrie::<H>(&self.below(prefix), usize::from(prefix.len()))
     }
 
     /// The path proof of a key, present or absent.
@@ -93,10 +107,10 @@ impl Naive {
         Witness { proof: self.multi::<H>(&keys), ops }
     }
 
-    fn below(&self, position: &Prefix) -> Vec<Pair> {
+    fn below(&self, prefix: &Prefix) -> Vec<Pair> {
         self.pairs
             .iter()
-            .filter(|(key, _)| bits(key)[..usize::from(position.len())] == *position_bits(position))
+            .filter(|(key, _)| bits(key)[..usize::from(prefix.len())] == *prefix_bits(prefix))
             .map(|(key, value_hash)| (*key, *value_hash))
             .collect()
     }
@@ -117,20 +131,20 @@ fn bits(key: &Key) -> &BitSlice<u8, Msb0> {
     key.view_bits()
 }
 
-fn position_bits(position: &Prefix) -> &BitSlice<u8, Msb0> {
-    &bits(position.first_key())[..usize::from(position.len())]
+fn prefix_bits(prefix: &Prefix) -> &BitSlice<u8, Msb0> {
+    &bits(prefix.first_key())[..usize::from(prefix.len())]
 }
 
 /// The node over `pairs`, all of which share their first `depth` bits.
 fn subtrie<H: Hasher>(pairs: &[Pair], depth: usize) -> Node {
     match pairs {
         [] => TERMINATOR,
-        [(key, value_hash)] => node::tag_leaf(H::hash(&[*key, *value_hash].concat())),
+        [(key, value_hash)] => node::tag_leaf(H::hash(&[*key, value_hash.to_bytes()].concat())),
         _ => {
             let (left, right) = pairs.split_at(pairs.partition_point(|(k, _)| !bits(k)[depth]));
             let left = subtrie::<H>(left, depth + 1);
             let right = subtrie::<H>(right, depth + 1);
-            node::tag_internal(H::hash(&[left, right].concat()))
+            node::tag_internal(H::hash(&[left.to_bytes(), right.to_bytes()].concat()))
         }
     }
 }
@@ -141,8 +155,8 @@ fn open<H: Hasher>(pairs: &[Pair], keys: &[Key], depth: usize, proof: &mut Multi
     let depth_bits = u16::try_from(depth).expect("a key has 256 bits");
     match pairs {
         [] => {
-            let position = Prefix::new(&keys[0], depth_bits);
-            proof.terminals.push(Terminal::Terminator { position });
+            let prefix = Prefix::new(&keys[0], depth_bits);
+            proof.terminals.push(Terminal::Terminator { prefix });
         }
         [(key, value_hash)] => {
             let (key, value_hash) = (*key, *value_hash);

@@ -1,12 +1,35 @@
 //! Nodes: 32 bytes that stand for a subtrie, and the one rule that combines two of them.
 //!
-//! The top bit of byte 0 is set in a leaf node and clear in an internal node; 32 zero bytes are
-//! the terminator, an empty subtrie at any depth (`docs/trie.md`).
+//! The top bit of byte 0 is set in a leaf node and clear in an internal node. 32 zero bytes are the
+//! terminator, the node of an empty subtrie at any depth (`docs/trie.md`).
+//!
+//! [`Key`], [`ValueHash`] and [`Node`] all have 32 bytes. Keys are plain bytes, since callers bring
+//! them; the other two are types of their own, so that none passes for another.
+//!
+//! ```
+//! use pleach_core::node::{NodeKind, combine, kind, leaf, value_hash};
+//! use pleach_core::{Blake3, TERMINATOR};
+//!
+//! let (low, high) = ([0x00; 32], [0xff; 32]);
+//! let left = leaf::<Blake3>(&low, &value_hash::<Blake3>(b"7"));
+//! let right = leaf::<Blake3>(&high, &value_hash::<Blake3>(b"8"));
+//!
+//! // Two leaves make an internal node; a leaf beside nothing moves up unchanged.
+//! assert_eq!(kind(&combine::<Blake3>(&left, &right)), NodeKind::Internal);
+//! assert_eq!(combine::<Blake3>(&left, &TERMINATOR), left);
+//! ```
+
+use core::fmt;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::hasher::Hasher;
 
 /// A 32-byte key path; bit 0 is the most significant bit of byte 0.
+///
+/// Plain bytes, since callers bring them: the hash of whatever they name an entry by.
 pub type Key = [u8; 32];
+
 /// Does key `a` come before key `b`? The first eight bytes mostly decide, without a call.
 #[inline]
 pub fn precedes(a: &Key, b: &Key) -> bool {
@@ -15,13 +38,120 @@ pub fn precedes(a: &Key, b: &Key) -> bool {
     if left == right { a < b } else { left < right }
 }
 
-/// `H(value)`, all 256 bits kept.
-pub type ValueHash = [u8; 32];
-/// The value of a subtrie: a leaf node, an internal node or [`TERMINATOR`].
-pub type Node = [u8; 32];
+/// A type of 32 bytes that is not confused with another of 32 bytes, and is laid out like them.
+macro_rules! bytes32 {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash,
+            FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+        )]
+        #[repr(transparent)]
+        pub struct $name([u8; 32]);
+
+        impl $name {
+            /// The value with these bytes.
+            #[inline]
+            pub const fn new(bytes: [u8; 32]) -> Self {
+                Self(bytes)
+            }
+
+            /// Its bytes.
+            #[inline]
+            pub const fn as_bytes(&self) -> &[u8; 32] {
+                &self.0
+            }
+
+            /// Its bytes, copied.
+            #[inline]
+            pub const fn to_bytes(self) -> [u8; 32] {
+                self.0
+            }
+
+            /// Bytes read as a value, in place.
+            #[inline]
+            pub fn ref_of(bytes: &[u8; 32]) -> &Self {
+                zerocopy::transmute_ref!(bytes)
+            }
+
+            /// Bytes read as values, in place.
+            #[inline]
+            pub fn slice_of(bytes: &[[u8; 32]]) -> &[Self] {
+                zerocopy::transmute_ref!(bytes)
+            }
+
+            /// The bytes of values that lie side by side, in place: 32 a value.
+            #[inline]
+            pub fn bytes_of(values: &[Self]) -> &[u8] {
+                IntoBytes::as_bytes(values)
+            }
+        }
+
+        impl From<[u8; 32]> for $name {
+            #[inline]
+            fn from(bytes: [u8; 32]) -> Self {
+                Self(bytes)
+            }
+        }
+
+        impl From<$name> for [u8; 32] {
+            #[inline]
+            fn from(value: $name) -> Self {
+                value.0
+            }
+        }
+
+        impl AsRef<[u8]> for $name {
+            #[inline]
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+
+        /// 64 lower-case hexadecimal digits.
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        /// As [`fmt::Display`] writes it, with the type's name around it.
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+    };
+}
+
+bytes32! {
+    /// `H(value)`, all 256 bits kept.
+    ValueHash
+}
+
+bytes32! {
+    /// The value of a subtrie: a leaf node, an internal node or [`TERMINATOR`].
+    Node
+}
 
 /// The node of an empty subtrie.
-pub const TERMINATOR: Node = [0; 32];
+pub const TERMINATOR: Node = Node::new([0; 32]);
+
+const _: () = assert!(size_of::<Node>() == 32 && align_of::<Node>() == 1, "32 plain bytes");
+const _: () = assert!(size_of::<ValueHash>() == 32 && align_of::<ValueHash>() == 1, "as above");
+
+impl Default for Node {
+    /// [`TERMINATOR`].
+    fn default() -> Self {
+        TERMINATOR
+    }
+}
+
+/// The hash of a value.
+#[inline]
+pub fn value_hash<H: Hasher>(value: &[u8]) -> ValueHash {
+    ValueHash(H::hash(value))
+}
 
 /// What a node stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +167,7 @@ pub enum NodeKind {
 /// The kind that a node's bytes show.
 #[inline]
 pub fn kind(node: &Node) -> NodeKind {
-    if node[0] & 0x80 != 0 {
+    if node.0[0] & 0x80 != 0 {
         NodeKind::Leaf
     } else if *node == TERMINATOR {
         NodeKind::Terminator
@@ -49,12 +179,18 @@ pub fn kind(node: &Node) -> NodeKind {
 /// The 64 bytes whose hash, tagged with [`tag_leaf`], is the leaf node of a pair.
 #[inline]
 pub fn leaf_preimage(key: &Key, value_hash: &ValueHash) -> [u8; 64] {
-    concat(key, value_hash)
+    concat(key, &value_hash.0)
+}
+
+/// The 64 bytes whose hash, tagged with [`tag_internal`], is the node above two others.
+#[inline]
+pub fn node_preimage(left: &Node, right: &Node) -> [u8; 64] {
+    concat(&left.0, &right.0)
 }
 
 /// Two 32-byte strings side by side.
 #[inline]
-pub fn concat(left: &[u8; 32], right: &[u8; 32]) -> [u8; 64] {
+fn concat(left: &[u8; 32], right: &[u8; 32]) -> [u8; 64] {
     let mut block = [0; 64];
     block[..32].copy_from_slice(left);
     block[32..].copy_from_slice(right);
@@ -65,14 +201,14 @@ pub fn concat(left: &[u8; 32], right: &[u8; 32]) -> [u8; 64] {
 #[inline]
 pub fn tag_leaf(mut hash: [u8; 32]) -> Node {
     hash[0] |= 0x80;
-    hash
+    Node(hash)
 }
 
 /// Marks a hash as an internal node.
 #[inline]
 pub fn tag_internal(mut hash: [u8; 32]) -> Node {
     hash[0] &= 0x7f;
-    hash
+    Node(hash)
 }
 
 /// The leaf node of a key and the hash of its value.
@@ -105,6 +241,36 @@ pub fn combine_kind(left: &Node, right: &Node) -> Combined {
 pub fn combine<H: Hasher>(left: &Node, right: &Node) -> Node {
     match combine_kind(left, right) {
         Combined::Known(node) => node,
-        Combined::Hash => tag_internal(H::hash64(&concat(left, right))),
+        Combined::Hash => tag_internal(H::hash64(&node_preimage(left, right))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn nodes_are_written_as_their_bytes() {
+        let node = Node::new(core::array::from_fn(|index| u8::try_from(index).unwrap() ^ 0xa0));
+        assert!(node.to_string().starts_with("a0a1a2a3"));
+        assert_eq!(node.to_string().len(), 64);
+        assert_eq!(alloc::format!("{node:?}"), alloc::format!("Node({node})"));
+    }
+
+    #[test]
+    fn slices_are_read_in_place_and_back() {
+        let bytes = [[1; 32], [2; 32], [3; 32]];
+        let nodes = Node::slice_of(&bytes);
+        assert_eq!(nodes[1].to_bytes(), [2; 32]);
+        assert_eq!(Node::bytes_of(nodes), bytes.as_flattened());
+        assert_eq!(Node::bytes_of(nodes).as_ptr(), bytes.as_ptr().cast());
+    }
+
+    #[test]
+    fn the_order_is_that_of_the_bytes() {
+        let (low, high) = (Node::new([1; 32]), Node::new([2; 32]));
+        assert!(low < high && TERMINATOR < low && Node::default() == TERMINATOR);
     }
 }

@@ -1,7 +1,18 @@
-//! Trie positions: a bit string of 0 to 256 bits, in 34 bytes.
+//! Prefixes: bit strings of 0 to 256 bits, in 34 bytes. A prefix says where in the trie a node is,
+//! and at which keys a page begins and ends.
 //!
-//! Invariant: bits at and behind `len` are zero, so that equality, order and hashing are those
-//! of the bytes. The order is that of the first key below a position, then shorter first.
+//! Invariant: the bits from `len` on are zero, so that equality, order and hashing are those of the
+//! bytes. Prefixes are ordered by the first key below them; of two with the same first key, the
+//! shorter comes first.
+//!
+//! ```
+//! use pleach_core::Prefix;
+//!
+//! let right = Prefix::ROOT.child(true);
+//! assert!(right.covers(&[0x80; 32]) && !right.covers(&[0x7f; 32]));
+//! assert_eq!(right.sibling(), Some(Prefix::ROOT.child(false)));
+//! assert_eq!(right.child(false).parent(), Some(right));
+//! ```
 
 use crate::node::Key;
 

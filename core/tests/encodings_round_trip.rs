@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use common::second;
 use pleach_core::{
-    Blake3, Key, Lookup,
+    Blake3, Key, Lookup, ValueHash,
     naive::{Naive, reads},
     proof::{Access, Op, WitnessWriter, multi, witness},
 };
@@ -25,11 +25,15 @@ fn keys() -> impl Strategy<Value = Key> {
     ]
 }
 
+fn value_hash() -> impl Strategy<Value = ValueHash> {
+    any::<[u8; 32]>().prop_map(ValueHash::new)
+}
+
 fn access() -> impl Strategy<Value = Access> {
     prop_oneof![
         Just(Access::Read),
-        any::<Option<[u8; 32]>>().prop_map(Access::Write),
-        any::<Option<[u8; 32]>>().prop_map(Access::ReadWrite),
+        prop::option::of(value_hash()).prop_map(Access::Write),
+        prop::option::of(value_hash()).prop_map(Access::ReadWrite),
     ]
 }
 
@@ -40,7 +44,7 @@ proptest! {
 
     #[test]
     fn a_witness_says_what_was_put_in(
-        set in prop::collection::btree_map(keys(), any::<[u8; 32]>(), 0..40),
+        set in prop::collection::btree_map(keys(), value_hash(), 0..40),
         batch in prop::collection::btree_map(keys(), access(), 0..30),
         cuts in prop::collection::vec(0usize..30, 0..4),
     ) {
@@ -87,7 +91,7 @@ proptest! {
 
     #[test]
     fn a_multiproof_is_a_witness_of_reads(
-        set in prop::collection::btree_map(keys(), any::<[u8; 32]>(), 0..40),
+        set in prop::collection::btree_map(keys(), value_hash(), 0..40),
         asked in prop::collection::btree_set(keys(), 1..20),
     ) {
         let naive = Naive::from_iter(set.clone());

@@ -7,11 +7,11 @@ mod fold_support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{SHAPES, Shape, cases, rng};
+use common::{SPREADS, Spread, cases, rng};
 use fold_support::{Case, Value, Write};
 use pleach_core::{
     Blake3, Hasher, Key, Node, NodeKind, Prefix, Sha2, ValueHash,
-    fold::{self, Change, FoldValue, Folder, HashId, NO_HASH, Sink},
+    fold::{self, BatchFolder, Change, FoldValue, HashId, NO_HASH, Sink},
     naive::Naive,
     node,
     proof::{
@@ -44,7 +44,7 @@ impl Sink for Collect<'_> {
     }
 
     fn terminator(&mut self, key: &Key, depth: u16) {
-        let terminal = Terminal::Terminator { position: Prefix::new(key, depth) };
+        let terminal = Terminal::Terminator { prefix: Prefix::new(key, depth) };
         terminal_encode(&mut self.own.terminals, &terminal);
         self.own.count += 1;
     }
@@ -62,9 +62,9 @@ impl Sink for Collect<'_> {
 }
 
 /// A fold's part of the witness; none of its own when its terminal floats.
-fn collect<H: Hasher>(folder: &mut Folder<H>, fold: usize, below: &[Fragment]) -> Fragment {
+fn collect<H: Hasher>(folder: &mut BatchFolder<H>, fold: usize, below: &[Fragment]) -> Fragment {
     let mut sink = Collect { own: Fragment::default(), below };
-    if folder.shape(fold) == fold::Shape::Many {
+    if folder.occupancy(fold) == fold::Occupancy::Many {
         folder.emit(fold, &mut sink);
     }
     sink.own
@@ -74,7 +74,7 @@ fn collect<H: Hasher>(folder: &mut Folder<H>, fold: usize, below: &[Fragment]) -
 struct Touched {
     at: Prefix,
     node: Node,
-    shape: fold::Shape,
+    occupancy: fold::Occupancy,
     fragment: Fragment,
     /// Where its operations start.
     first_op: usize,
@@ -82,16 +82,20 @@ struct Touched {
 
 /// A value as its bytes or as its hash.
 fn fold_value<H: Hasher>(value: &Value) -> FoldValue<'_> {
-    if value.len() == 32 { FoldValue::Hash(H::hash(value)) } else { FoldValue::Bytes(value) }
+    if value.len() == 32 {
+        FoldValue::Hash(node::value_hash::<H>(value))
+    } else {
+        FoldValue::Bytes(value)
+    }
 }
 
 fn naive<H: Hasher>(pairs: &BTreeMap<Key, Value>) -> Naive {
-    pairs.iter().map(|(key, value)| (*key, H::hash(value))).collect()
+    pairs.iter().map(|(key, value)| (*key, node::value_hash::<H>(value))).collect()
 }
 
 /// All keys below `at`, accessed or not.
 fn push_keys<H: Hasher>(
-    folder: &mut Folder<H>,
+    folder: &mut BatchFolder<H>,
     case: &Case,
     at: &Prefix,
     puts: &mut Vec<(Key, HashId)>,
@@ -106,7 +110,7 @@ fn push_keys<H: Hasher>(
     for key in keys {
         let old = case.pairs.get(key).map(fold_value::<H>);
         let Some(touch) = case.touches.get(key) else {
-            folder.untouched(key, old.expect("an old key"));
+            folder.unaccessed(key, old.expect("an old key"));
             continue;
         };
         let change = match &touch.writes {
@@ -120,7 +124,7 @@ fn push_keys<H: Hasher>(
 
 /// A page the way it is stored: groups without an access by their node, unless of one key.
 fn push_page<H: Hasher>(
-    folder: &mut Folder<H>,
+    folder: &mut BatchFolder<H>,
     case: &Case,
     at: &Prefix,
     puts: &mut Vec<(Key, HashId)>,
@@ -144,14 +148,18 @@ fn op_of<H: Hasher>(case: &Case, key: &Key) -> Op {
     let touch = &case.touches[key];
     let put = match &touch.writes {
         Write::Nothing => return Op { key: *key, access: Access::Read },
-        Write::Put(value) => Some(H::hash(value)),
+        Write::Put(value) => Some(node::value_hash::<H>(value)),
         Write::Delete => None,
     };
     let access = if touch.reads { Access::ReadWrite(put) } else { Access::Write(put) };
     Op { key: *key, access }
 }
 
-fn fold_pages<H: Hasher>(case: &Case, folder: &mut Folder<H>, ops: &mut Vec<u8>) -> Vec<Touched> {
+fn fold_pages<H: Hasher>(
+    case: &Case,
+    folder: &mut BatchFolder<H>,
+    ops: &mut Vec<u8>,
+) -> Vec<Touched> {
     folder.clear();
     let mut folds = Vec::new();
     for at in case.pages().into_iter().filter(|at| case.is_touched(at)) {
@@ -176,7 +184,7 @@ fn fold_pages<H: Hasher>(case: &Case, folder: &mut Folder<H>, ops: &mut Vec<u8>)
         touched.push(Touched {
             at,
             node: folder.node(fold),
-            shape: folder.shape(fold),
+            occupancy: folder.occupancy(fold),
             fragment,
             first_op,
         });
@@ -184,38 +192,38 @@ fn fold_pages<H: Hasher>(case: &Case, folder: &mut Folder<H>, ops: &mut Vec<u8>)
     touched
 }
 
-/// Folds tiles of one level, touched or not, into the positions of the next.
+/// Folds parts of one level, touched or not, into the positions of the next.
 fn fold_tiles<H: Hasher>(
     case: &Case,
-    folder: &mut Folder<H>,
+    folder: &mut BatchFolder<H>,
     ops: &mut [u8],
     above: &[Prefix],
-    tiles: &[Prefix],
+    parts: &[Prefix],
     touched: &[Touched],
     exposed: &BTreeSet<Key>,
 ) -> Result<Vec<Touched>, Key> {
     folder.clear();
-    let fragments: Vec<Fragment> = touched.iter().map(|tile| tile.fragment.clone()).collect();
-    let mut tiles = tiles.iter().peekable();
+    let fragments: Vec<Fragment> = touched.iter().map(|part| part.fragment.clone()).collect();
+    let mut parts = parts.iter().peekable();
     let mut numbers = (0u32..).zip(touched).peekable();
     let mut folds = Vec::new();
     for at in above {
         folder.begin(at.len());
         let first = numbers.peek().map_or(0, |(number, _)| *number as usize);
         let mut count = 0;
-        while let Some(tile) = tiles.next_if(|tile| at.contains(tile)) {
-            if let Some((number, child)) = numbers.next_if(|(_, child)| child.at == *tile) {
-                folder.child(tile, &child.node, &child.shape, number);
+        while let Some(part) = parts.next_if(|part| at.contains(part)) {
+            if let Some((number, child)) = numbers.next_if(|(_, child)| child.at == *part) {
+                folder.child(part, &child.node, &child.occupancy, number);
                 count += 1;
                 continue;
             }
-            let pairs = case.pairs_below(tile);
-            match pairs.first_key_value().filter(|_| exposed.iter().any(|key| tile.covers(key))) {
+            let pairs = case.pairs_below(part);
+            match pairs.first_key_value().filter(|_| exposed.iter().any(|key| part.covers(key))) {
                 Some((key, value)) => {
                     assert_eq!(pairs.len(), 1, "a leaf was asked for");
-                    folder.untouched(key, FoldValue::Hash(H::hash(value)));
+                    folder.unaccessed(key, FoldValue::Hash(node::value_hash::<H>(value)));
                 }
-                None => folder.subtrie(tile, &naive::<H>(&pairs).node::<H>(tile)),
+                None => folder.subtrie(part, &naive::<H>(&pairs).node::<H>(part)),
             }
         }
         folds.push((*at, folder.end()?, first..first + count));
@@ -237,7 +245,7 @@ fn fold_tiles<H: Hasher>(
         results.push(Touched {
             at,
             node: folder.node(fold),
-            shape: folder.shape(fold),
+            occupancy: folder.occupancy(fold),
             fragment: collect(folder, fold, &fragments),
             first_op: children[0].first_op,
         });
@@ -248,7 +256,7 @@ fn fold_tiles<H: Hasher>(
 /// Root and witness from folds of three levels.
 fn fold_all<H: Hasher>(
     case: &Case,
-    folder: &mut Folder<H>,
+    folder: &mut BatchFolder<H>,
     exposed: &BTreeSet<Key>,
 ) -> Result<(Node, Vec<u8>), Key> {
     let (pages, regions) = (case.pages(), case.regions());
@@ -263,8 +271,8 @@ fn fold_all<H: Hasher>(
         return Ok((root, witness::Witness::default().encode::<H>().unwrap()));
     };
     let mut sink = Collect { own: root.fragment, below: &[] };
-    if root.shape != fold::Shape::Many {
-        Folder::<H>::emit_root(&root.shape, &mut sink);
+    if root.occupancy != fold::Occupancy::Many {
+        BatchFolder::<H>::emit_root(&root.occupancy, &mut sink);
     }
     let proof = sink.own;
     let sizes = Sizes {
@@ -277,11 +285,11 @@ fn fold_all<H: Hasher>(
     let mut bytes = witness::header::<H>(&sizes).to_vec();
     bytes.extend_from_slice(&proof.terminals);
     bytes.extend_from_slice(&ops);
-    bytes.extend_from_slice(proof.siblings.as_flattened());
+    bytes.extend_from_slice(Node::bytes_of(&proof.siblings));
     Ok((root.node, bytes))
 }
 
-fn check<H: Hasher>(case: &Case, folder: &mut Folder<H>) {
+fn check<H: Hasher>(case: &Case, folder: &mut BatchFolder<H>) {
     let mut exposed = BTreeSet::new();
     let (root, bytes) = loop {
         match fold_all(case, folder, &exposed) {
@@ -300,11 +308,11 @@ fn check<H: Hasher>(case: &Case, folder: &mut Folder<H>) {
     assert_eq!(*verified.new_root(), root);
 }
 
-fn agrees<H: Hasher>(shape: Shape, seed: u64) {
-    let folder = std::cell::RefCell::new(Folder::<H>::new());
+fn agrees<H: Hasher>(spread: Spread, seed: u64) {
+    let folder = std::cell::RefCell::new(BatchFolder::<H>::new());
     for number in 0..cases(200) {
-        let case = Case::draw(shape, &mut rng(seed << 32 | number));
-        case.run(&format!("{shape:?} case {number}"), |case| {
+        let case = Case::draw(spread, &mut rng(seed << 32 | number));
+        case.run(&format!("{spread:?} case {number}"), |case| {
             // A failed check may leave a fold open: start anew after a panic.
             let mut own = folder.take();
             check::<H>(case, &mut own);
@@ -315,15 +323,15 @@ fn agrees<H: Hasher>(shape: Shape, seed: u64) {
 
 #[test]
 fn roots_and_witnesses_agree_under_blake3() {
-    for (seed, shape) in (1..).zip(SHAPES) {
-        agrees::<Blake3>(shape, seed);
+    for (seed, spread) in (1..).zip(SPREADS) {
+        agrees::<Blake3>(spread, seed);
     }
 }
 
 #[test]
 fn roots_and_witnesses_agree_under_sha256() {
-    for (seed, shape) in (11..).zip(SHAPES) {
-        agrees::<Sha2>(shape, seed);
+    for (seed, spread) in (11..).zip(SPREADS) {
+        agrees::<Sha2>(spread, seed);
     }
 }
 
@@ -332,13 +340,13 @@ fn an_untouched_leaf_given_by_its_node_goes_up_by_its_node() {
     let pairs = BTreeMap::from([([0xa5; 32], vec![1])]);
     let node = naive::<Blake3>(&pairs).root::<Blake3>();
     let at = Prefix::new(&[0xa5; 32], 9);
-    let mut folder = Folder::<Blake3>::new();
+    let mut folder = BatchFolder::<Blake3>::new();
     folder.begin(4);
     folder.subtrie(&at, &node);
     let fold = folder.end().expect("nothing was accessed");
     folder.run();
     assert_eq!(folder.node(fold), node);
-    assert_eq!(folder.shape(fold), fold::Shape::Many);
+    assert_eq!(folder.occupancy(fold), fold::Occupancy::Many);
 }
 
 #[test]
@@ -346,7 +354,7 @@ fn a_leaf_known_by_its_node_is_asked_for_when_a_terminal_needs_it() {
     let pairs = BTreeMap::from([([0xa5; 32], vec![1])]);
     let node = naive::<Blake3>(&pairs).root::<Blake3>();
     let at = Prefix::new(&[0xa5; 32], 9);
-    let mut folder = Folder::<Blake3>::new();
+    let mut folder = BatchFolder::<Blake3>::new();
     folder.begin(0);
     folder.accessed(&[0x11; 32], None, Change::Keep);
     folder.subtrie(&at, &node);

@@ -14,22 +14,22 @@ use pleach_core::{
     },
 };
 
-const ROOT: Node = [0x17; 32];
+const ROOT: Node = Node::new([0x17; 32]);
 
 fn leaf(depth: u16, first: u8) -> Terminal {
     let mut key = [0; 32];
     key[0] = first;
-    Terminal::Leaf { depth, key, value_hash: [9; 32] }
+    Terminal::Leaf { depth, key, value_hash: [9; 32].into() }
 }
 
 fn empty(depth: u16, first: u8) -> Terminal {
     let mut key = [0; 32];
     key[0] = first;
-    Terminal::Terminator { position: Prefix::new(&key, depth) }
+    Terminal::Terminator { prefix: Prefix::new(&key, depth) }
 }
 
 fn refusal(terminals: Vec<Terminal>, siblings: usize) -> VerifyError {
-    let proof = MultiProof { terminals, siblings: vec![[3; 32]; siblings] };
+    let proof = MultiProof { terminals, siblings: vec![[3; 32].into(); siblings] };
     let bytes = proof.encode::<Blake3>().unwrap();
     multi::verify::<Blake3>(&bytes, &ROOT).expect_err("refused")
 }
@@ -64,7 +64,7 @@ fn depth_300() {
 
 #[test]
 fn depth_10_without_siblings() {
-    let error = wrong(DecodeError::SiblingCount { wanted: 10, found: 0 });
+    let error = wrong(DecodeError::SiblingCount { expected: 10, found: 0 });
     assert_eq!(refusal(vec![leaf(10, 0)], 0), error);
     assert_eq!(refusal(vec![empty(10, 0)], 0), error);
 }
@@ -86,7 +86,7 @@ fn two_paths_of_depth_0() {
 
 #[test]
 fn seven_shared_bits_without_siblings() {
-    let error = wrong(DecodeError::SiblingCount { wanted: 7, found: 0 });
+    let error = wrong(DecodeError::SiblingCount { expected: 7, found: 0 });
     assert_eq!(refusal(vec![leaf(8, 0), leaf(8, 1)], 0), error);
 }
 
@@ -109,9 +109,9 @@ fn a_terminator_shorter_than_its_depth() {
 
 #[test]
 fn more_siblings_than_levels() {
-    let error = wrong(DecodeError::SiblingCount { wanted: 256, found: 257 });
+    let error = wrong(DecodeError::SiblingCount { expected: 256, found: 257 });
     assert_eq!(refusal(vec![leaf(256, 0)], 257), error);
-    let proof = PathProof { terminal: leaf(256, 0), siblings: vec![[3; 32]; 257] };
+    let proof = PathProof { terminal: leaf(256, 0), siblings: vec![[3; 32].into(); 257] };
     let bytes = proof.encode::<Blake3>().unwrap();
     assert_eq!(path::verify::<Blake3>(&bytes, &ROOT).unwrap_err(), error);
 }
@@ -151,8 +151,8 @@ fn headers_of_other_things() {
     };
     assert_eq!(with(0, 0), wrong(DecodeError::Magic));
     assert_eq!(with(4, 2), wrong(DecodeError::Version(2)));
-    assert_eq!(with(5, 4), wrong(DecodeError::Kind { wanted: 2, found: 4 }));
-    assert_eq!(with(6, 2), wrong(DecodeError::HasherId { wanted: 1, found: 2 }));
+    assert_eq!(with(5, 4), wrong(DecodeError::Kind { expected: 2, found: 4 }));
+    assert_eq!(with(6, 2), wrong(DecodeError::HasherId { expected: 1, found: 2 }));
     assert_eq!(with(7, 1), wrong(DecodeError::Reserved));
     assert_eq!(with(31, 1), wrong(DecodeError::Reserved));
     assert_eq!(with(12, 1), wrong(DecodeError::Count));
@@ -164,12 +164,12 @@ fn headers_of_other_things() {
 
 #[test]
 fn siblings_that_no_trie_has() {
-    // Hashes that add up, over a shape that the set would not have.
+    // Hashes that add up, over a spread that the set would not have.
     for (terminal, sibling) in
-        [(leaf(1, 0), TERMINATOR), (empty(1, 0), TERMINATOR), (empty(1, 0), [0x80; 32])]
+        [(leaf(1, 0), TERMINATOR), (empty(1, 0), TERMINATOR), (empty(1, 0), [0x80; 32].into())]
     {
         let node = terminal.node::<Blake3>();
-        let preimage = pleach_core::node::concat(&node, &sibling);
+        let preimage = pleach_core::node::node_preimage(&node, &sibling);
         let root = pleach_core::node::tag_internal(*blake3::hash(&preimage).as_bytes());
         let proof = PathProof { terminal, siblings: vec![sibling] };
         let bytes = proof.encode::<Blake3>().unwrap();
@@ -179,7 +179,7 @@ fn siblings_that_no_trie_has() {
         let bytes = proof.encode::<Blake3>().unwrap();
         assert_eq!(multi::verify::<Blake3>(&bytes, &root).unwrap_err(), error);
     }
-    let bottom = PathProof { terminal: leaf(256, 0), siblings: vec![[0x11; 32]; 256] };
+    let bottom = PathProof { terminal: leaf(256, 0), siblings: vec![[0x11; 32].into(); 256] };
     let bytes = bottom.encode::<Blake3>().unwrap();
     let error = VerifyError::Impossible { depth: 256 };
     assert_eq!(path::verify::<Blake3>(&bytes, &ROOT).unwrap_err(), error);
@@ -187,7 +187,7 @@ fn siblings_that_no_trie_has() {
 
 #[test]
 fn operations_out_of_order_scope_or_form() {
-    let set = Naive::from_iter([([0; 32], [1; 32]), ([0x80; 32], [2; 32])]);
+    let set = Naive::from_iter([([0; 32], [1; 32].into()), ([0x80; 32], [2; 32].into())]);
     let root = set.root::<Blake3>();
     let op = |first: u8, last: u8| {
         let mut key = [0; 32];

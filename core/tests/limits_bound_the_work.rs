@@ -9,7 +9,7 @@ mod common;
 
 use std::cell::Cell;
 
-use common::{SHAPES, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
+use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
     Blake3, Hasher, Limits, Node, TERMINATOR, VerifyError,
     naive::Naive,
@@ -84,13 +84,13 @@ fn limits_hold(verify: Verifier, bytes: &[u8], root: &Node) -> u64 {
 #[test]
 fn the_announced_hashes_bound_those_that_are_made() {
     for seed in 0..cases(40) {
-        for shape in SHAPES {
+        for spread in SPREADS {
             let mut rng = rng(seed);
             let count = below(&mut rng, 80);
-            let set = set(shape, &mut rng, count);
+            let set = set(spread, &mut rng, count);
             let root = set.root::<Blake3>();
-            let keys = some_keys(&set, shape, &mut rng, 30);
-            let ops = some_ops(&set, shape, &mut rng, 30);
+            let keys = some_keys(&set, spread, &mut rng, 30);
+            let ops = some_ops(&set, spread, &mut rng, 30);
             let mut encodings = vec![
                 set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap(),
                 set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap(),
@@ -112,17 +112,17 @@ fn the_announced_hashes_bound_those_that_are_made() {
 #[test]
 fn a_batch_that_changes_everything_takes_what_is_announced() {
     // Puts only, so that the roots before and after differ at every node: the count is exact.
-    for shape in SHAPES {
+    for spread in SPREADS {
         let mut rng = rng(7);
-        let set = set(shape, &mut rng, 60);
+        let set = set(spread, &mut rng, 60);
         let root = set.root::<Blake3>();
-        let put = |key| Op { key, access: Access::Write(Some([5; 32])) };
+        let put = |key| Op { key, access: Access::Write(Some([5; 32].into())) };
         let ops: Vec<Op> = set.pairs().keys().copied().map(put).collect();
         let bytes = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
         let (verified, took) =
             counted(|| witness::verify_with::<Counting>(&bytes, &root, &Limits::UNLIMITED));
         assert!(verified.is_ok());
-        assert_eq!(needed(VERIFIERS[2], &bytes, &root), Some(took), "{shape:?}");
+        assert_eq!(needed(VERIFIERS[2], &bytes, &root), Some(took), "{spread:?}");
     }
 }
 
@@ -137,7 +137,8 @@ fn chains(pairs: u32) -> Vec<u8> {
             key
         })
     });
-    let ops: Vec<Op> = keys.map(|key| Op { key, access: Access::Write(Some([1; 32])) }).collect();
+    let ops: Vec<Op> =
+        keys.map(|key| Op { key, access: Access::Write(Some([1; 32].into())) }).collect();
     Naive::default().witness::<Blake3>(&ops).encode::<Blake3>().unwrap()
 }
 

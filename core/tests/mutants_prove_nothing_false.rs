@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{SHAPES, below, cases, mutate::mutate, rng, second, set, some_keys, some_ops};
+use common::{SPREADS, below, cases, mutate::mutate, rng, second, set, some_keys, some_ops};
 use pleach_core::{
     Blake3, Hasher, Lookup, Node, Sha2,
     naive::Naive,
@@ -14,7 +14,7 @@ use rand_core::RngCore;
 
 /// All that a terminal says is so.
 fn true_of(set: &Naive, root: &Node, terminal: &Terminal) {
-    let position = terminal.position();
+    let position = terminal.prefix();
     let below: Vec<_> =
         set.pairs().iter().filter(|(key, _)| position.covers(key)).map(|(k, v)| (*k, *v)).collect();
     match terminal {
@@ -26,13 +26,13 @@ fn true_of(set: &Naive, root: &Node, terminal: &Terminal) {
 }
 
 fn path_and_multi<H: Hasher>(seed: u64, mutants: usize) {
-    for shape in SHAPES {
+    for spread in SPREADS {
         let mut rng = rng(seed);
         let count = 1 + below(&mut rng, 60);
-        let set = set(shape, &mut rng, count);
+        let set = set(spread, &mut rng, count);
         let root = set.root::<H>();
         let count = 1 + below(&mut rng, 10);
-        let mut keys = some_keys(&set, shape, &mut rng, count);
+        let mut keys = some_keys(&set, spread, &mut rng, count);
         keys.truncate(10);
         let valid_path = set.path::<H>(&keys[0]).encode::<H>().unwrap();
         let valid_multi = set.multi::<H>(&keys).encode::<H>().unwrap();
@@ -40,7 +40,7 @@ fn path_and_multi<H: Hasher>(seed: u64, mutants: usize) {
             let mut bytes = valid_path.clone();
             mutate(&mut rng, &mut bytes);
             if bytes != valid_path {
-                assert!(path::verify::<H>(&bytes, &root).is_err(), "{shape:?}");
+                assert!(path::verify::<H>(&bytes, &root).is_err(), "{spread:?}");
             }
             let mut bytes = valid_multi.clone();
             for _ in 0..=rng.next_u32() % 2 {
@@ -48,22 +48,22 @@ fn path_and_multi<H: Hasher>(seed: u64, mutants: usize) {
             }
             let verdict = multi::verify::<H>(&bytes, &root);
             assert_eq!(verdict.is_ok(), second::verify::<H>(&bytes, false, &root).is_some());
-            assert!(bytes == valid_multi || verdict.is_err(), "{shape:?}");
+            assert!(bytes == valid_multi || verdict.is_err(), "{spread:?}");
         }
-        let other = Naive::from_iter([([1; 32], [2; 32])]).root::<H>();
+        let other = Naive::from_iter([([1; 32], [2; 32].into())]).root::<H>();
         assert!(path::verify::<H>(&valid_path, &other).is_err());
         assert!(multi::verify::<H>(&valid_multi, &other).is_err());
     }
 }
 
 fn witnesses<H: Hasher>(seed: u64, mutants: usize) {
-    for shape in SHAPES {
+    for spread in SPREADS {
         let mut rng = rng(seed);
         let count = below(&mut rng, 40);
-        let set = set(shape, &mut rng, count);
+        let set = set(spread, &mut rng, count);
         let root = set.root::<H>();
         let count = below(&mut rng, 10);
-        let ops = some_ops(&set, shape, &mut rng, count);
+        let ops = some_ops(&set, spread, &mut rng, count);
         let valid = set.witness::<H>(&ops).encode::<H>().unwrap();
         for _ in 0..mutants {
             let mut bytes = valid.clone();
@@ -72,7 +72,7 @@ fn witnesses<H: Hasher>(seed: u64, mutants: usize) {
             }
             let verdict = witness::verify::<H>(&bytes, &root);
             let second = second::verify::<H>(&bytes, true, &root);
-            assert_eq!(verdict.as_ref().ok().map(|v| *v.new_root()), second, "{shape:?}");
+            assert_eq!(verdict.as_ref().ok().map(|v| *v.new_root()), second, "{spread:?}");
             let Ok(verified) = verdict else { continue };
             // The operations are the caller's input: other operations are another batch, and
             // the claim about it has to hold.
@@ -106,9 +106,9 @@ fn no_mutant_of_a_witness_claims_anything_false() {
 #[test]
 fn every_single_bit_of_a_proof_counts() {
     let mut rng = rng(99);
-    let set = set(common::Shape::Shared60, &mut rng, 20);
+    let set = set(common::Spread::Shared60, &mut rng, 20);
     let root = set.root::<Blake3>();
-    let keys = some_keys(&set, common::Shape::Shared60, &mut rng, 4);
+    let keys = some_keys(&set, common::Spread::Shared60, &mut rng, 4);
     let path = set.path::<Blake3>(&keys[0]).encode::<Blake3>().unwrap();
     let multi = set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap();
     for bit in 0..path.len() * 8 {
@@ -129,14 +129,14 @@ fn every_single_bit_of_a_proof_counts() {
 #[test]
 fn a_proof_says_nothing_about_keys_it_does_not_open() {
     let mut rng = rng(5);
-    let set = set(common::Shape::Uniform, &mut rng, 200);
+    let set = set(common::Spread::Uniform, &mut rng, 200);
     let root = set.root::<Blake3>();
-    let keys = some_keys(&set, common::Shape::Uniform, &mut rng, 20);
+    let keys = some_keys(&set, common::Spread::Uniform, &mut rng, 20);
     let bytes = set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap();
     let verified = multi::verify::<Blake3>(&bytes, &root).unwrap();
     for _ in 0..500 {
-        let key = common::key(common::Shape::Uniform, &mut rng);
-        let covered = verified.terminals().any(|terminal| terminal.position().covers(&key));
+        let key = common::key(common::Spread::Uniform, &mut rng);
+        let covered = verified.terminals().any(|terminal| terminal.prefix().covers(&key));
         assert_eq!(verified.get(&key) != Lookup::OutOfScope, covered);
     }
 }

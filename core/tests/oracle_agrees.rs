@@ -4,7 +4,7 @@
 mod common;
 
 use bitvec::prelude::{BitSlice, Msb0};
-use common::{Oracle, SHAPES, Shape, below, cases, oracle_root, rng, set, some_keys, some_ops};
+use common::{Oracle, SPREADS, Spread, below, cases, oracle_root, rng, set, some_keys, some_ops};
 use nomt_core::{
     proof::{
         self as theirs, MultiPathProof, MultiProof as TheirMulti, PathProof as TheirPath,
@@ -14,7 +14,7 @@ use nomt_core::{
     trie_pos::TriePosition,
 };
 use pleach_core::{
-    Blake3, Hasher, Key, Lookup, Sha2, ValueHash,
+    Blake3, Hasher, Key, Lookup, Node, Sha2,
     naive::Naive,
     prefix::common_len,
     proof::{MultiProof, PathProof, Terminal, multi, path, witness},
@@ -23,14 +23,14 @@ use pleach_core::{
 fn terminal(ours: &Terminal) -> PathProofTerminal {
     match ours {
         Terminal::Leaf { key, value_hash, .. } => {
-            PathProofTerminal::Leaf(LeafData { key_path: *key, value_hash: *value_hash })
+            PathProofTerminal::Leaf(LeafData { key_path: *key, value_hash: value_hash.to_bytes() })
         }
-        Terminal::Terminator { position } => {
-            let depth = usize::from(position.len());
+        Terminal::Terminator { prefix } => {
+            let depth = usize::from(prefix.len());
             PathProofTerminal::Terminator(if depth == 0 {
                 TriePosition::new()
             } else {
-                TriePosition::from_path_and_depth(*position.first_key(), position.len())
+                TriePosition::from_path_and_depth(*prefix.first_key(), prefix.len())
             })
         }
     }
@@ -41,26 +41,35 @@ fn terminal_back(theirs: &PathProofTerminal, depth: usize) -> Terminal {
         PathProofTerminal::Leaf(leaf) => Terminal::Leaf {
             depth: u16::try_from(depth).unwrap(),
             key: leaf.key_path,
-            value_hash: leaf.value_hash,
+            value_hash: leaf.value_hash.into(),
         },
         PathProofTerminal::Terminator(position) => {
             let mut key = [0; 32];
             for (index, bit) in position.path().iter().by_vals().enumerate() {
                 key[index / 8] |= u8::from(bit) << (7 - index % 8);
             }
-            Terminal::Terminator { position: pleach_core::Prefix::new(&key, position.depth()) }
+            Terminal::Terminator { prefix: pleach_core::Prefix::new(&key, position.depth()) }
         }
     }
 }
 
+/// Nodes as the other crate has them: plain bytes.
+fn raw(nodes: &[Node]) -> Vec<[u8; 32]> {
+    nodes.iter().map(|node| node.to_bytes()).collect()
+}
+
+fn nodes(raw: &[[u8; 32]]) -> Vec<Node> {
+    Node::slice_of(raw).to_vec()
+}
+
 fn path_out(ours: &PathProof) -> TheirPath {
-    TheirPath { terminal: terminal(&ours.terminal), siblings: ours.siblings.clone() }
+    TheirPath { terminal: terminal(&ours.terminal), siblings: raw(&ours.siblings) }
 }
 
 fn path_back(theirs: &TheirPath) -> PathProof {
     PathProof {
         terminal: terminal_back(&theirs.terminal, theirs.siblings.len()),
-        siblings: theirs.siblings.clone(),
+        siblings: nodes(&theirs.siblings),
     }
 }
 
@@ -85,7 +94,7 @@ fn reorder(terminals: &[Terminal], depth: u16, ours: &mut Vec<[u8; 32]>, out: &m
 
 fn multi_out(ours: &MultiProof) -> TheirMulti {
     let mut siblings = Vec::new();
-    let mut left = ours.siblings.clone();
+    let mut left = raw(&ours.siblings);
     if !ours.terminals.is_empty() {
         reorder(&ours.terminals, 0, &mut left, &mut siblings);
     }
@@ -127,7 +136,7 @@ fn multi_back(theirs: &TheirMulti) -> MultiProof {
         reorder_back(&terminals, 0, &mut left, &mut siblings);
     }
     assert!(left.is_empty());
-    MultiProof { terminals, siblings }
+    MultiProof { terminals, siblings: nodes(&siblings) }
 }
 
 fn bits(key: &Key) -> &BitSlice<u8, Msb0> {
@@ -139,14 +148,14 @@ fn check_paths<H: Oracle>(set: &Naive, keys: &[Key]) {
     for key in keys {
         let ours = set.path::<H>(key);
         let foreign = path_out(&ours);
-        let accepted = foreign.verify::<H::Published>(bits(key), root).expect("accepted");
+        let accepted = foreign.verify::<H::Published>(bits(key), root.into()).expect("accepted");
         assert_eq!(path_back(&foreign), ours);
         let bytes = ours.encode::<H>().unwrap();
         let verified = path::verify::<H>(&bytes, &root).expect("our own");
         match (verified.get(key), set.get(key)) {
             (Lookup::Present(found), Some(wanted)) => {
                 assert_eq!(found, *wanted);
-                let leaf = LeafData { key_path: *key, value_hash: found };
+                let leaf = LeafData { key_path: *key, value_hash: found.into() };
                 assert!(accepted.confirm_value(&leaf).unwrap());
             }
             (Lookup::Absent, None) => assert!(accepted.confirm_nonexistence(key).unwrap()),
@@ -166,7 +175,8 @@ fn check_multi<H: Oracle>(set: &Naive, keys: &[Key]) {
     if keys.is_empty() {
         return;
     }
-    let accepted = theirs::verify_multi_proof::<H::Published>(&foreign, root).expect("accepted");
+    let accepted =
+        theirs::verify_multi_proof::<H::Published>(&foreign, root.into()).expect("accepted");
     let mut paths: Vec<_> = keys.iter().map(|key| path_out(&set.path::<H>(key))).collect();
     paths.dedup_by(|a, b| a.terminal == b.terminal);
     assert_eq!(TheirMulti::from_path_proofs(paths), foreign, "built from separate paths");
@@ -174,7 +184,7 @@ fn check_multi<H: Oracle>(set: &Naive, keys: &[Key]) {
         match (verified.get(key), set.get(key)) {
             (Lookup::Present(found), Some(wanted)) => {
                 assert_eq!(found, *wanted);
-                let leaf = LeafData { key_path: *key, value_hash: found };
+                let leaf = LeafData { key_path: *key, value_hash: found.into() };
                 assert!(accepted.confirm_value(&leaf).unwrap());
             }
             (Lookup::Absent, None) => assert!(accepted.confirm_nonexistence(key).unwrap()),
@@ -201,45 +211,51 @@ fn check_update<H: Oracle>(set: &mut Naive, ops: &[pleach_core::proof::Op]) {
         assert_eq!(*verified.new_root(), prev);
         return;
     }
-    let writes: Vec<(KeyPath, Option<ValueHash>)> = ops
+    let writes: Vec<(KeyPath, Option<[u8; 32]>)> = ops
         .iter()
-        .filter_map(|op| op.access.written().map(|value| (op.key, value.copied())))
+        .filter_map(|op| {
+            op.access.written().map(|value| (op.key, value.map(|hash| hash.to_bytes())))
+        })
         .collect();
     let foreign = multi_out(&ours.proof);
-    let accepted = theirs::verify_multi_proof::<H::Published>(&foreign, prev).expect("accepted");
+    let accepted =
+        theirs::verify_multi_proof::<H::Published>(&foreign, prev.into()).expect("accepted");
     let updated = theirs::verify_multi_proof_update::<H::Published>(&accepted, writes.clone());
-    assert_eq!(updated.expect("updates"), next);
+    assert_eq!(updated.expect("updates"), next.to_bytes());
     check_path_update::<H>(&before, &writes, next);
 }
 
 /// The other crate's update from separate paths.
 fn check_path_update<H: Oracle>(
     before: &Naive,
-    writes: &[(KeyPath, Option<ValueHash>)],
-    next: [u8; 32],
+    writes: &[(KeyPath, Option<[u8; 32]>)],
+    next: Node,
 ) {
     let prev = before.root::<H>();
     let mut updates: Vec<theirs::PathUpdate> = Vec::new();
     for (key, value) in writes {
-        let inner = path_out(&before.path::<H>(key)).verify::<H::Published>(bits(key), prev);
+        let inner = path_out(&before.path::<H>(key)).verify::<H::Published>(bits(key), prev.into());
         let inner = inner.expect("accepted");
         match updates.last_mut() {
             Some(last) if last.inner.path() == inner.path() => last.ops.push((*key, *value)),
             _ => updates.push(theirs::PathUpdate { inner, ops: vec![(*key, *value)] }),
         }
     }
-    assert_eq!(theirs::verify_update::<H::Published>(prev, &updates).expect("updates"), next);
+    assert_eq!(
+        theirs::verify_update::<H::Published>(prev.into(), &updates).expect("updates"),
+        next.to_bytes()
+    );
 }
 
 fn random_sets<H: Oracle>(seed: u64) {
     for case in 0..cases(60) {
-        for shape in SHAPES {
+        for spread in SPREADS {
             let mut rng = rng(seed ^ case);
             let size = [0, 1, 2, 3, 9, 40, 150][below(&mut rng, 7)];
-            let set = set(shape, &mut rng, size);
-            assert_eq!(set.root::<H>(), oracle_root::<H>(&set), "{shape:?} {size} seed {case}");
+            let set = set(spread, &mut rng, size);
+            assert_eq!(set.root::<H>(), oracle_root::<H>(&set), "{spread:?} {size} seed {case}");
             let count = below(&mut rng, 12);
-            let keys = some_keys(&set, shape, &mut rng, count);
+            let keys = some_keys(&set, spread, &mut rng, count);
             check_paths::<H>(&set, &keys);
             check_multi::<H>(&set, &keys);
         }
@@ -248,13 +264,13 @@ fn random_sets<H: Oracle>(seed: u64) {
 
 fn random_batches<H: Oracle>(seed: u64) {
     for case in 0..cases(12) {
-        for shape in SHAPES {
+        for spread in SPREADS {
             let mut rng = rng(seed ^ (case << 8));
             let size = below(&mut rng, 60);
-            let mut set = set(shape, &mut rng, size);
+            let mut set = set(spread, &mut rng, size);
             for _ in 0..8 {
                 let count = below(&mut rng, 40);
-                let ops = some_ops(&set, shape, &mut rng, count);
+                let ops = some_ops(&set, spread, &mut rng, count);
                 check_update::<H>(&mut set, &ops);
             }
             let rest: Vec<_> = set
@@ -294,18 +310,18 @@ fn new_roots_of_random_batches_agree_under_sha256() {
 #[test]
 fn roots_of_thousands_of_small_sets_agree() {
     for case in 0..cases(500) {
-        for shape in SHAPES {
+        for spread in SPREADS {
             let mut rng = rng(0x5e75 ^ case);
             let size = below(&mut rng, 24);
-            let set = set(shape, &mut rng, size);
-            assert_eq!(set.root::<Blake3>(), oracle_root::<Blake3>(&set), "{shape:?} {case}");
+            let set = set(spread, &mut rng, size);
+            assert_eq!(set.root::<Blake3>(), oracle_root::<Blake3>(&set), "{spread:?} {case}");
         }
     }
 }
 
 #[test]
 fn a_node_at_a_position_is_what_the_root_is_made_of() {
-    let set = set(Shape::Uniform, &mut rng(7), 300);
+    let set = set(Spread::Uniform, &mut rng(7), 300);
     let root = pleach_core::Prefix::ROOT;
     let node = |p: &pleach_core::Prefix| set.node::<Blake3>(p);
     let halves = [node(&root.child(false)), node(&root.child(true))];

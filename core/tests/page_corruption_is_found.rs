@@ -3,15 +3,15 @@
 mod page_common;
 
 use page_common::*;
-use pleach_core::Prefix;
 use pleach_core::page::{
     Identity, OverflowError, PAGE_SIZE, Page, PageError, header, overflow, seal,
 };
+use pleach_core::{Prefix, TERMINATOR};
 use rand_chacha::rand_core::RngCore;
 
 // Spelled again on purpose, from the pictures in docs/format.md.
 const VERSION: usize = 34;
-const SHAPE: usize = 36;
+const LEVEL: usize = 36;
 const RESERVED: usize = 37;
 const PREFIX_LEN: usize = 38;
 const PREFIX: usize = 48;
@@ -161,10 +161,10 @@ fn each_rule_of_leaf_pages_has_its_own_error() {
     let values = key(4);
     let cell = values + 3000;
 
-    assert_eq!(after(&|page| page[SHAPE] |= 8), PageError::ReservedBits { offset: SHAPE });
+    assert_eq!(after(&|page| page[LEVEL] |= 8), PageError::ReservedBits { offset: LEVEL });
     for levels in [1, 2, 5, 6, 7] {
         let error = PageError::Levels { levels, prefix_len: 12 };
-        assert_eq!(after(&|page| page[SHAPE] = levels), error);
+        assert_eq!(after(&|page| page[LEVEL] = levels), error);
     }
     // The first ends at 1000; the page has no room for the others.
     for end in [0u16, 999, 3960, 0x7fff] {
@@ -220,10 +220,10 @@ fn each_rule_of_leaf_pages_has_its_own_error() {
 #[test]
 fn nodes_below_the_deepest_key_are_refused() {
     let prefix = Prefix::new(&[0xff; 32], 253);
-    let page = build_leaf(&leaf_header(prefix, 3, 0), &Cells::new(), &[[0; 32]; 8]);
+    let page = build_leaf(&leaf_header(prefix, 3, 0), &Cells::new(), &[TERMINATOR; 8]);
     assert_eq!(leaf_is_canonical(&page, &LEAF), Ok(()));
     assert_eq!(
-        after(&page, &LEAF, leaf_is_canonical, |page| page[SHAPE] = 4),
+        after(&page, &LEAF, leaf_is_canonical, |page| page[LEVEL] = 4),
         PageError::Levels { levels: 4, prefix_len: 253 }
     );
 }
@@ -238,7 +238,7 @@ fn each_rule_of_branch_pages_has_its_own_error() {
     let entry = |index: usize| CONTENTS + 43 * index;
     let flags = |index: usize| entry(index) + 42;
 
-    assert_eq!(after(&|page| page[SHAPE] = 0), PageError::Level { level: 0 });
+    assert_eq!(after(&|page| page[LEVEL] = 0), PageError::Level { level: 0 });
     assert_eq!(after(&|page| put(page, COUNT, &[0, 0])), PageError::Count { count: 0 });
     assert_eq!(after(&|page| put(page, COUNT, &[94, 0])), PageError::Count { count: 94 });
     // An entry too few leaves a gap at the end, one too many has nowhere to be.
@@ -281,7 +281,7 @@ fn each_rule_of_stream_pages_has_its_own_error() {
     let after = |change: fn(&mut Page)| after(&page, &STREAM, stream_is_canonical, change);
     for found in [0, 5, 255] {
         let mut page = page.clone();
-        page[SHAPE] = found;
+        page[LEVEL] = found;
         seal(&mut page);
         assert_eq!(stream_is_canonical(&page, &STREAM), Err(PageError::UnknownStream { found }));
     }

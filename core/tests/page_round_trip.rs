@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use page_common::*;
 use pleach_core::page::{BranchView, Identity};
 use pleach_core::page::{
-    Entry, LeafBuilder, LeafView, MAX_PLACE, OverflowCell, OverflowError, PAGE_SIZE, PageError,
-    RawCell, Run, StreamHeader, StreamId, StreamView, branch, header, leaf, overflow, stream,
+    Entry, LeafBuilder, LeafView, MAX_INLINE, MAX_PAGE_NO, OverflowCell, OverflowError, PAGE_SIZE,
+    PageError, PageRun, RawCell, StreamHeader, StreamId, StreamView, branch, header, leaf,
+    overflow, stream,
 };
-use pleach_core::{Key, Prefix};
+use pleach_core::{Key, Prefix, TERMINATOR};
 use proptest::prelude::*;
 
 fn shape() -> impl Strategy<Value = (Prefix, u8)> {
@@ -43,7 +44,7 @@ fn value() -> impl Strategy<Value = Value> {
     prop_oneof![
         8 => prop::collection::vec(any::<u8>(), 8).prop_map(Value::Inline),
         2 => prop::collection::vec(any::<u8>(), 0..100).prop_map(Value::Inline),
-        1 => prop::collection::vec(any::<u8>(), leaf::MAX_INLINE).prop_map(Value::Inline),
+        1 => prop::collection::vec(any::<u8>(), MAX_INLINE).prop_map(Value::Inline),
         1 => (1u32..=32, 1u32..2000, any::<u64>())
             .prop_map(|(runs, last, seed)| Value::overflow(runs, last, &mut rng(seed))),
     ]
@@ -76,7 +77,7 @@ proptest! {
 
         let view = LeafView::parse(&page, &LEAF).unwrap();
         prop_assert_eq!(view.prefix(), prefix);
-        prop_assert_eq!((view.through(), view.flush()), (header.through, header.flush));
+        prop_assert_eq!((view.applied_through(), view.flush()), (header.applied_through, header.flush));
         prop_assert_eq!((view.namespace(), view.levels()), (header.namespace, levels));
         prop_assert_eq!(view.nodes(), &nodes[..]);
         prop_assert_eq!(view.used(), used);
@@ -113,7 +114,7 @@ proptest! {
         prop_assert_eq!(branch_is_canonical(&page, &BRANCH), Ok(()));
         let view = BranchView::parse(&page, &BRANCH).unwrap();
         prop_assert_eq!(view.prefix(), prefix);
-        prop_assert_eq!((view.level(), view.position()), (1, 123_456_789));
+        prop_assert_eq!((view.level(), view.log_pos()), (1, 123_456_789));
         prop_assert_eq!(view.iter().collect::<Vec<_>>(), children);
     }
 
@@ -191,9 +192,9 @@ fn builders_refuse_misuse_before_it_is_on_disk() {
     assert!(refuses(|| with(2, vec![(high, value), (low, value)])), "out of order");
     assert!(refuses(|| with(2, vec![(low, value), (low, value)])), "twice");
     assert!(refuses(|| with(1, vec![([0; 32], value)])), "outside");
-    let long = RawCell { bytes: &[0; leaf::MAX_INLINE + 1], overflow: false };
+    let long = RawCell { bytes: &[0; MAX_INLINE + 1], overflow: false };
     assert!(refuses(|| with(1, vec![(low, long)])), "too long");
-    let full = RawCell { bytes: &[0; leaf::MAX_INLINE], overflow: false };
+    let full = RawCell { bytes: &[0; MAX_INLINE], overflow: false };
     let four = (0..4).map(|index| (below(&prefix, &[index; 32]), full)).collect();
     assert!(refuses(|| with(4, four)), "full");
     assert!(refuses(|| with(1000, vec![])), "no room for so many");
@@ -204,7 +205,7 @@ fn builders_refuse_misuse_before_it_is_on_disk() {
         }),
         "nodes missing"
     );
-    let child = |depth| Entry { depth, place: None, tag: 0, node: [0; 32] };
+    let child = |depth| Entry { depth, page_no: None, tag: 0, node: TERMINATOR };
     let tiles = |depths: &[u16]| {
         let entries: Vec<Entry> = depths.iter().map(|depth| child(*depth)).collect();
         build_branch(&branch_header(prefix), &entries);
@@ -220,22 +221,23 @@ fn builders_refuse_misuse_before_it_is_on_disk() {
 fn overflow_cells_are_checked_rule_by_rule() {
     let payload = overflow::OVERFLOW_PAYLOAD as u64;
     let encode = |total_len, runs: &[(u64, u32)]| {
-        let runs: Vec<Run> = runs.iter().map(|&(start, pages)| Run { start, pages }).collect();
+        let runs: Vec<PageRun> =
+            runs.iter().map(|&(start, pages)| PageRun { start, pages }).collect();
         let mut bytes = vec![9];
-        let result = OverflowCell::encode(total_len, &[3; 32], &runs, &mut bytes);
+        let result = OverflowCell::encode(total_len, &[3; 32].into(), &runs, &mut bytes);
         assert_eq!(bytes.len() == 1, result.is_err(), "an error appends nothing");
         result.map(|()| bytes.split_off(1))
     };
     let long = overflow::MAX_RUN_PAGES;
-    assert!(encode(payload, &[(MAX_PLACE, 1)]).is_ok());
+    assert!(encode(payload, &[(MAX_PAGE_NO, 1)]).is_ok());
     assert!(encode(payload * u64::from(long), &[(0, long)]).is_ok());
     assert!(encode(1025, &[(0, 1)]).is_ok());
     assert_eq!(encode(1024, &[(0, 1)]), Err(OverflowError::Short { total_len: 1024 }));
     assert_eq!(encode(2000, &[]), Err(OverflowError::Runs { runs: 0 }));
     assert_eq!(encode(2000, &[(0, 1); 33]), Err(OverflowError::Runs { runs: 33 }));
     assert_eq!(encode(2000, &[(0, 0)]), Err(OverflowError::Run { run: 0 }));
-    assert_eq!(encode(2000, &[(MAX_PLACE + 1, 1)]), Err(OverflowError::Run { run: 0 }));
-    assert_eq!(encode(2000, &[(0, 1), (MAX_PLACE, 2)]), Err(OverflowError::Run { run: 1 }));
+    assert_eq!(encode(2000, &[(MAX_PAGE_NO + 1, 1)]), Err(OverflowError::Run { run: 0 }));
+    assert_eq!(encode(2000, &[(0, 1), (MAX_PAGE_NO, 2)]), Err(OverflowError::Run { run: 1 }));
     assert_eq!(encode(2000, &[(u64::MAX, 2)]), Err(OverflowError::Run { run: 0 }));
     assert_eq!(encode(payload, &[(0, long + 1)]), Err(OverflowError::Run { run: 0 }));
     let shared = [(10, 2), (20, 2), (11, 2)];
@@ -247,10 +249,10 @@ fn overflow_cells_are_checked_rule_by_rule() {
 
     let good = encode(3 * payload, &[(5, 2), (9, 1)]).unwrap();
     let cell = OverflowCell::parse(&good).unwrap();
-    assert_eq!((cell.total_len(), cell.value_hash()), (3 * payload, [3; 32]));
+    assert_eq!((cell.total_len(), cell.value_hash()), (3 * payload, [3; 32].into()));
     assert_eq!(
         cell.runs().collect::<Vec<_>>(),
-        [Run { start: 5, pages: 2 }, Run { start: 9, pages: 1 }]
+        [PageRun { start: 5, pages: 2 }, PageRun { start: 9, pages: 1 }]
     );
     for len in 0..good.len() {
         assert!(OverflowCell::parse(&good[..len]).is_err(), "cut at {len}");
@@ -269,7 +271,7 @@ fn a_page_is_found_out_wherever_it_does_not_belong() {
     for (page, identity, parse) in &samples {
         assert_eq!(parse(page, identity), Ok(()));
         let elsewhere = Identity { page_no: identity.page_no ^ 1, ..*identity };
-        assert!(matches!(parse(page, &elsewhere), Err(PageError::WrongPlace { .. })));
+        assert!(matches!(parse(page, &elsewhere), Err(PageError::WrongPageNo { .. })));
         let foreign = Identity { db_id: 1, ..*identity };
         assert!(matches!(parse(page, &foreign), Err(PageError::WrongDatabase { .. })));
         let file = Identity { kind: pleach_core::page::FileKind::Spill, ..*identity };

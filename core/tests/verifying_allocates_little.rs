@@ -10,9 +10,9 @@ use std::{
     cell::Cell,
 };
 
-use common::{SHAPES, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
+use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
-    Blake3,
+    Blake3, Node,
     proof::{Kind, multi, path, wire, wire::Sizes, witness},
 };
 
@@ -64,22 +64,26 @@ fn bounded(bytes: &[u8], run: impl FnOnce(&[u8])) {
     assert!(most <= 4 * bytes.len() + CONSTANT, "{most} bytes held for {}", bytes.len());
 }
 
-fn all_bounded(bytes: &[u8], root: &[u8; 32]) {
+fn all_bounded(bytes: &[u8], root: &Node) {
     bounded(bytes, |bytes| _ = path::verify::<Blake3>(bytes, root));
-    bounded(bytes, |bytes| _ = multi::verify::<Blake3>(bytes, root).map(|v| v.get(root)));
-    bounded(bytes, |bytes| _ = witness::verify::<Blake3>(bytes, root).map(|v| v.get(root)));
+    bounded(bytes, |bytes| {
+        _ = multi::verify::<Blake3>(bytes, root).map(|v| v.get(root.as_bytes()));
+    });
+    bounded(bytes, |bytes| {
+        _ = witness::verify::<Blake3>(bytes, root).map(|v| v.get(root.as_bytes()));
+    });
 }
 
 #[test]
 fn memory_is_bounded_by_the_input_for_valid_and_changed_encodings() {
     for seed in 0..cases(30) {
-        for shape in SHAPES {
+        for spread in SPREADS {
             let mut rng = rng(seed);
             let count = below(&mut rng, 80);
-            let set = set(shape, &mut rng, count);
+            let set = set(spread, &mut rng, count);
             let root = set.root::<Blake3>();
-            let keys = some_keys(&set, shape, &mut rng, 30);
-            let ops = some_ops(&set, shape, &mut rng, 30);
+            let keys = some_keys(&set, spread, &mut rng, 30);
+            let ops = some_ops(&set, spread, &mut rng, 30);
             for mut bytes in [
                 set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap(),
                 set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap(),
@@ -96,8 +100,8 @@ fn memory_is_bounded_by_the_input_for_valid_and_changed_encodings() {
 #[test]
 fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
     let mut rng = rng(1);
-    let set = set(common::Shape::Uniform, &mut rng, 3000);
-    let ops = some_ops(&set, common::Shape::Uniform, &mut rng, 3000);
+    let set = set(common::Spread::Uniform, &mut rng, 3000);
+    let ops = some_ops(&set, common::Spread::Uniform, &mut rng, 3000);
     let bytes = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
     let root = set.root::<Blake3>();
     bounded(&bytes, |bytes| assert!(witness::verify::<Blake3>(bytes, &root).is_ok()));

@@ -37,7 +37,7 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Db<H, D, R> {
         f.debug_struct("Db")
             .field("path", &options.path)
             .field("commit", &tip.number)
-            .field("root", &Hex(&tip.root))
+            .field("root", &Hex(tip.root.as_ref()))
             .finish_non_exhaustive()
     }
 }

@@ -270,9 +270,9 @@ impl std::fmt::Debug for Hex<'_> {
     }
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: impl AsRef<[u8]>) -> String {
     use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
+    bytes.as_ref().iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").expect("writing to a string");
         text
     })

@@ -97,7 +97,7 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Session<H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("base", &self.view.base)
-            .field("root", &Hex(&self.root))
+            .field("root", &Hex(self.root.as_ref()))
             .finish_non_exhaustive()
     }
 }

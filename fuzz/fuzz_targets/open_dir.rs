@@ -232,7 +232,7 @@ impl<'a> Claims<'a> {
     }
 
     /// The state of a commit that was found.
-    fn state(&self, number: u64, root: &[u8; 32]) -> Option<&'a State> {
+    fn state(&self, number: u64, root: &pleach::Node) -> Option<&'a State> {
         if self.forged {
             return None;
         }
@@ -246,7 +246,7 @@ impl<'a> Claims<'a> {
 /// The tools that only look; true when they find a whole database.
 fn look(disk: &SimDisk, claims: &Claims<'_>) -> bool {
     let Ok(report) = check_on(disk, CheckOptions::default()) else { return false };
-    if !report.findings.is_empty() && report.root == [0; 32] && report.pages == 0 {
+    if !report.findings.is_empty() && report.root == pleach::Node::default() && report.pages == 0 {
         // It did not come to a state.
         return false;
     }

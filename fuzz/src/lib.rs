@@ -42,8 +42,8 @@ impl Input<'_> {
         key
     }
 
-    pub fn hash(&mut self) -> [u8; 32] {
-        [self.u8(); 32]
+    pub fn hash<T: From<[u8; 32]>>(&mut self) -> T {
+        [self.u8(); 32].into()
     }
 
     pub fn set(&mut self) -> Naive {
@@ -83,7 +83,7 @@ impl Input<'_> {
         if choice & 4 == 0 {
             Terminal::Leaf { depth, key, value_hash: self.hash() }
         } else {
-            Terminal::Terminator { position: Prefix::new(&key, depth.min(256)) }
+            Terminal::Terminator { prefix: Prefix::new(&key, depth.min(256)) }
         }
     }
 
@@ -110,9 +110,9 @@ impl Input<'_> {
         }
         let siblings = (0..need)
             .map(|_| match self.u8() {
-                0 => [0x33; 32],
-                1 => [0; 32],
-                other => [other; 32],
+                0 => [0x33; 32].into(),
+                1 => [0; 32].into(),
+                other => [other; 32].into(),
             })
             .collect();
         pleach_core::proof::MultiProof { terminals, siblings }
@@ -199,7 +199,7 @@ pub fn path_holds(bytes: &[u8], root: &Node) -> bool {
 
 /// What a terminal says is true of the set.
 pub fn true_of(set: &Naive, terminal: &Terminal) {
-    let position = terminal.position();
+    let position = terminal.prefix();
     let mut below = set.pairs().iter().filter(|(key, _)| position.covers(key));
     match terminal {
         Terminal::Leaf { key, value_hash, .. } => assert_eq!(below.next(), Some((key, value_hash))),

@@ -75,7 +75,7 @@ impl State {
     fn set(&mut self, key: Key, value: Option<Value>) {
         match value {
             Some(value) => {
-                let hash = Blake3::hash(&value);
+                let hash = Blake3::hash(&value).into();
                 self.values.insert(key, (value, hash));
             }
             None => drop(self.values.remove(&key)),
@@ -167,7 +167,7 @@ impl State {
 
 /// The same batch as the naive trie takes it.
 fn ops(accesses: &[Access]) -> Vec<Op> {
-    let hash = |value: &Option<Value>| value.as_ref().map(|value| Blake3::hash(value));
+    let hash = |value: &Option<Value>| value.as_ref().map(|value| Blake3::hash(value).into());
     let op = |access: &Access| Op {
         key: access.key,
         access: match &access.kind {

@@ -1,17 +1,18 @@
 //! Page-aligned buffers that O_DIRECT accepts.
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::IntoBytes;
 
-use crate::pool::SlabPages;
+use crate::page::{AlignedPage, PAGE, zeroed};
+use crate::slab::SlabPages;
 
-/// Bytes of a page: the unit of every transfer, aligned in memory and in the file.
-pub const PAGE: usize = 4096;
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(4096))]
-pub(crate) struct AlignedPage([u8; PAGE]);
-
-/// An owned run of zero or more pages, aligned to 4096 bytes. It never moves in memory.
+/// Zero or more neighbouring pages of memory, owned and aligned to 4096 bytes. The bytes never move,
+/// even when the buffer does.
+///
+/// ```
+/// let mut buf = pleach_io::PageBuf::zeroed(2);
+/// buf.page_mut(1)[0] = 7;
+/// assert_eq!((buf.len(), buf[4096]), (8192, 7));
+/// ```
 pub struct PageBuf(Pages);
 
 /// Where the pages live.
@@ -77,15 +78,6 @@ impl PageBuf {
     pub fn page_mut(&mut self, index: usize) -> &mut [u8; PAGE] {
         &mut self.run_mut()[index].0
     }
-}
-
-/// An allocation of `pages` zeroed pages; what it does not touch costs no memory.
-///
-/// # Panics
-/// When memory is exhausted.
-pub(crate) fn zeroed(pages: usize) -> Box<[AlignedPage]> {
-    let boxed = <[AlignedPage]>::new_box_zeroed_with_elems(pages);
-    boxed.unwrap_or_else(|_| panic!("out of memory for {pages} pages"))
 }
 
 impl core::ops::Deref for PageBuf {

@@ -127,7 +127,7 @@ pub(crate) fn page(seed: u64) -> Page {
         flush: 1,
         namespace: 0,
         prefix: Prefix::new(&keys[0], 18),
-        through: 1,
+        applied_through: 1,
         levels: 0,
         count: 66,
     };

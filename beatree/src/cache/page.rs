@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pleach_core::lanes::prefetch;
+use pleach_core::cpu_prefetch;
 use pleach_core::page::leaf::{Cell, CellGuess, LeafView};
 use pleach_core::page::{PAGE_SIZE, Page};
 use pleach_core::{Key, Node};
@@ -151,16 +151,16 @@ impl CachedPage {
     /// its allocation.
     #[inline]
     pub(super) fn cpu_prefetch_front(&self) {
-        prefetch(&self.near);
-        prefetch(core::slice::from_ref(&self.beside));
+        cpu_prefetch(&self.near);
+        cpu_prefetch(core::slice::from_ref(&self.beside));
     }
 
     /// Prefetches the memory that a search for a cell reads.
     #[inline]
     pub(super) fn cpu_prefetch_prints(&self) {
-        prefetch(&self.near);
-        prefetch(core::slice::from_ref(&self.guess));
-        prefetch(&self.page[..2 * LINE]);
+        cpu_prefetch(&self.near);
+        cpu_prefetch(core::slice::from_ref(&self.guess));
+        cpu_prefetch(&self.page[..2 * LINE]);
     }
 
     /// Searches for a key, as far as fingerprints tell, and prefetches the memory of that cell.
@@ -171,7 +171,7 @@ impl CachedPage {
             let [slot, suffix, value] = self.guess.offsets_of(index);
             for (at, len) in [(slot, 1), (suffix, size_of::<Key>()), (value, 1)] {
                 let at = at.min(PAGE_SIZE);
-                prefetch(&self.page[at..(at + len).min(PAGE_SIZE)]);
+                cpu_prefetch(&self.page[at..(at + len).min(PAGE_SIZE)]);
             }
         }
         found
@@ -188,10 +188,10 @@ impl CachedPage {
     #[inline]
     pub(super) fn cpu_prefetch_lookup(&self, guess: CellGuess, key: &Key) {
         // Fingerprints and length, and before them the reference counts.
-        prefetch(&self.near);
-        prefetch(core::slice::from_ref(&self.guess));
+        cpu_prefetch(&self.near);
+        cpu_prefetch(core::slice::from_ref(&self.guess));
         // The header has the bytes that keys share.
-        prefetch(&self.page[..1]);
+        cpu_prefetch(&self.page[..1]);
         self.cpu_prefetch_around(guess, key, 1);
     }
 
@@ -204,7 +204,7 @@ impl CachedPage {
     #[inline]
     pub fn cpu_prefetch_head(&self) {
         // The header, and in the line before it what lies in front of the page.
-        prefetch(&self.page[..2 * LINE]);
+        cpu_prefetch(&self.page[..2 * LINE]);
     }
 
     /// Prefetches the memory that a fold reads around a key. What [`Self::cpu_prefetch_head`] fetches is
@@ -226,7 +226,7 @@ impl CachedPage {
         let [slot, suffix, value] = guess.offsets(key);
         for (at, lines) in [(slot, 0), (suffix, lines), (value, lines / 2)] {
             let end = (at + (lines * LINE).max(1)).min(PAGE_SIZE);
-            prefetch(&self.page[at.saturating_sub(lines * LINE).min(end)..end]);
+            cpu_prefetch(&self.page[at.saturating_sub(lines * LINE).min(end)..end]);
         }
     }
 

@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pleach_core::Key;
-use pleach_core::lanes::prefetch;
+use pleach_core::cpu_prefetch;
 
 use super::page;
 use super::queue::{Entry, List, Queue};
@@ -337,7 +337,7 @@ impl Shard {
     fn end_partial(&mut self) -> Option<PartialTreelet> {
         let entry = |given: &Given| &self.entries[given.id as usize];
         if let Some(given) = self.partials.get(2 * PARTIALS_AHEAD) {
-            prefetch(core::slice::from_ref(entry(given)));
+            cpu_prefetch(core::slice::from_ref(entry(given)));
         }
         if let Some(page) =
             self.partials.get(PARTIALS_AHEAD).and_then(|one| entry(one).page.as_ref())
@@ -443,7 +443,7 @@ impl Shard {
             LookupStep::Entry => {
                 // Only the entry's number: to check that it is this page's would read the entry.
                 if let Some(id) = self.table.find(hash(page_no), |_| true) {
-                    prefetch(core::slice::from_ref(&self.entries[id as usize]));
+                    cpu_prefetch(core::slice::from_ref(&self.entries[id as usize]));
                 }
             }
             LookupStep::Front => {
@@ -620,7 +620,7 @@ impl Shard {
             page.cpu_prefetch_front();
         }
         if let Some(third) = next.newer() {
-            prefetch(core::slice::from_ref(&self.entries[third as usize]));
+            cpu_prefetch(core::slice::from_ref(&self.entries[third as usize]));
         }
     }
 

@@ -19,7 +19,7 @@ fn cached(page_no: u32) -> Arc<CachedPage> {
         flush: 1,
         namespace: 0,
         prefix: Prefix::ROOT,
-        through: 1,
+        applied_through: 1,
         levels: 0,
         count: 0,
     };

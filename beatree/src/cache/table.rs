@@ -3,7 +3,7 @@
 //! It stores entry numbers only; whoever owns the entries says which page an entry has. It never grows by
 //! itself and must be kept at most half full.
 
-use pleach_core::lanes::prefetch;
+use pleach_core::cpu_prefetch;
 
 use crate::page_no::PageNo;
 
@@ -59,7 +59,7 @@ impl Table {
     pub(super) fn cpu_prefetch(&self, hash: u64) {
         if !self.0.is_empty() {
             let slot = slot_of(hash, self.0.len());
-            prefetch(&self.0[slot..=slot]);
+            cpu_prefetch(&self.0[slot..=slot]);
         }
     }
 

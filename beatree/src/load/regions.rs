@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pleach_core::fold::Folder;
+use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::prefix::{Prefix, bit};
 use pleach_core::{Hasher, Node};
@@ -31,7 +31,7 @@ pub fn regions<H: Hasher>(pages: &[BuiltLeaf], changed: u64) -> (Vec<Arc<Region>
     let branches = branches(pages);
     let mut regions = Vec::with_capacity(branches.len());
     let mut nodes = Vec::with_capacity(branches.len());
-    let mut folder = Folder::<H>::new();
+    let mut folder = BatchFolder::<H>::new();
     for batch in branches.chunks(BATCH) {
         folder.clear();
         let folds: Vec<usize> = batch
@@ -57,7 +57,7 @@ pub fn regions<H: Hasher>(pages: &[BuiltLeaf], changed: u64) -> (Vec<Arc<Region>
 }
 
 fn push<'a, H: Hasher>(
-    folder: &mut Folder<H>,
+    folder: &mut BatchFolder<H>,
     at: &Prefix,
     children: impl Iterator<Item = (&'a Prefix, &'a Node)>,
 ) -> usize {

@@ -63,7 +63,7 @@ pub use relocate::{Relocated, Relocation};
 pub use state::{Applied, PendingGrowth, RegionImage, RegionState};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use pleach_core::lanes::prefetch;
+use pleach_core::cpu_prefetch;
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Node};
 
@@ -101,7 +101,7 @@ impl Region {
     /// Prefetches the memory that a lookup reads first.
     #[inline]
     pub fn cpu_prefetch(&self) {
-        prefetch(core::slice::from_ref(self));
+        cpu_prefetch(core::slice::from_ref(self));
     }
 
     /// Bytes of the region without nodes, treelet and pending changes.

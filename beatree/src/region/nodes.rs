@@ -4,7 +4,7 @@
 //! back from that page ([`RegionState::install_nodes`]) or, where the page cannot be used, from the
 //! leaf pages ([`RegionState::install_folded_nodes`]).
 
-use pleach_core::fold::Folder;
+use pleach_core::fold::BatchFolder;
 use pleach_core::{Hasher, Node};
 
 use super::RegionState;
@@ -55,7 +55,7 @@ pub enum NodeFile {
 /// # Panics
 /// Never for one node a child.
 pub fn region_node<H: Hasher>(children: &ChildTable, nodes: &[Node]) -> Node {
-    let mut folder = Folder::<H>::new();
+    let mut folder = BatchFolder::<H>::new();
     folder.begin(children.region().len());
     for (child, node) in children.iter().zip(nodes) {
         folder.subtrie(&child.prefix, node);

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use pleach_core::Key;
-use pleach_core::lanes::prefetch;
+use pleach_core::cpu_prefetch;
 use pleach_core::node::precedes;
 use pleach_core::prefix::Prefix;
 use pleach_core::search::{guess, lower_bound_bits};
@@ -97,14 +97,14 @@ impl PendingChanges {
         let at = guess(bits_after(key, depth), self.leads.len());
         // Off by half the root of their number: a line or two on either side.
         let end = (at + LEADS_AROUND).min(self.leads.len());
-        prefetch(&self.leads[at.saturating_sub(LEADS_AROUND).min(end)..end]);
+        cpu_prefetch(&self.leads[at.saturating_sub(LEADS_AROUND).min(end)..end]);
     }
 
     /// Prefetches the first change at or after a key.
     #[inline]
     pub(super) fn cpu_prefetch_change(&self, key: &Key, depth: u16) {
         let at = self.first_from(key, depth);
-        prefetch(&self.changes[at..(at + 1).min(self.changes.len())]);
+        cpu_prefetch(&self.changes[at..(at + 1).min(self.changes.len())]);
     }
 
     /// Index of the first change at or after a key.

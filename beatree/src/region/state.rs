@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pleach_core::lanes::prefetch;
+use pleach_core::cpu_prefetch;
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
@@ -243,8 +243,8 @@ impl RegionState {
             return;
         }
         let child = self.children.find(key);
-        prefetch(&self.commits_since_write[child..=child]);
-        prefetch(&self.changed_at[child..=child]);
+        cpu_prefetch(&self.commits_since_write[child..=child]);
+        cpu_prefetch(&self.changed_at[child..=child]);
         self.cpu_prefetch_nodes(child, key);
         self.pending.cpu_prefetch_change(key, self.depth());
     }
@@ -254,7 +254,7 @@ impl RegionState {
     pub fn cpu_prefetch_nodes(&self, child: usize, key: &Key) {
         if let Nodes::Resident(nodes) = &self.nodes {
             let end = (child + 2).min(nodes.len());
-            prefetch(&nodes[child.saturating_sub(1).min(end)..end]);
+            cpu_prefetch(&nodes[child.saturating_sub(1).min(end)..end]);
         }
         if let Some(treelet) = &self.treelet {
             let [lead, ..] = bits_after(key, self.depth()).to_be_bytes();

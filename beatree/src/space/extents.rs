@@ -9,8 +9,8 @@
 
 use std::collections::BTreeMap;
 
-use pleach_core::page::MAX_PLACE;
-use pleach_core::page::overflow::{MAX_RUN_PAGES, Run};
+use pleach_core::page::MAX_PAGE_NO;
+use pleach_core::page::overflow::{MAX_RUN_PAGES, PageRun};
 
 pub use pleach_core::page::overflow::MAX_RUNS;
 
@@ -43,7 +43,7 @@ pub struct Extents {
     /// Retired runs by their starts: they overlap neither each other nor free ones.
     retired: BTreeMap<u64, u64>,
     retired_pages: u64,
-    pending: Pending<Run>,
+    pending: Pending<PageRun>,
 }
 
 impl Extents {
@@ -69,7 +69,7 @@ impl Extents {
         if map.pages % u64::from(geometry.segment_pages) != 0 {
             return Err(SpaceError::FreeMap { what: "the file ends within a segment", offset: 0 });
         }
-        if map.pages > MAX_PLACE + 1 {
+        if map.pages > MAX_PAGE_NO + 1 {
             return Err(SpaceError::TooLong { pages: map.pages });
         }
         let mut extents = Self::new(geometry);
@@ -99,7 +99,7 @@ impl Extents {
         &mut self,
         count: u32,
         growth: Growth,
-        out: &mut Vec<Run>,
+        out: &mut Vec<PageRun>,
     ) -> Result<(), NeedGrowth> {
         assert!(count > 0, "a long value has pages");
         out.clear();
@@ -126,7 +126,7 @@ impl Extents {
     pub fn grown(&mut self, segments: u32) -> Result<(), SpaceError> {
         let more = self.geometry.pages_of(segments);
         let pages = self.pages + more;
-        if pages > MAX_PLACE + 1 {
+        if pages > MAX_PAGE_NO + 1 {
             return Err(SpaceError::TooLong { pages });
         }
         if more > 0 {
@@ -141,7 +141,7 @@ impl Extents {
     ///
     /// # Panics
     /// When the stamp is below an earlier one.
-    pub fn retire(&mut self, runs: &[Run], stamp: u64) -> Result<(), SpaceError> {
+    pub fn retire(&mut self, runs: &[PageRun], stamp: u64) -> Result<(), SpaceError> {
         for run in runs {
             self.check_owned(*run)?;
             self.retired.insert(run.start, run.pages.into());
@@ -165,7 +165,7 @@ impl Extents {
     }
 
     /// Recovery: a location record says that this run is in use.
-    pub fn mark_used(&mut self, run: Run) -> Result<(), SpaceError> {
+    pub fn mark_used(&mut self, run: PageRun) -> Result<(), SpaceError> {
         self.check_inside(run)?;
         if !self.free.contains(run.start, run.pages.into()) {
             return Err(SpaceError::AlreadyUsed { page: run.start });
@@ -175,7 +175,7 @@ impl Extents {
     }
 
     /// A run is free at once: in recovery, and for runs allocated but never published.
-    pub fn mark_free(&mut self, run: Run) -> Result<(), SpaceError> {
+    pub fn mark_free(&mut self, run: PageRun) -> Result<(), SpaceError> {
         self.check_owned(run)?;
         self.free.insert(run.start, run.pages.into());
         Ok(())
@@ -234,7 +234,7 @@ impl Extents {
     }
 
     /// Inside the file, nothing of it free, nothing of it given up.
-    fn check_owned(&self, run: Run) -> Result<(), SpaceError> {
+    fn check_owned(&self, run: PageRun) -> Result<(), SpaceError> {
         self.check_inside(run)?;
         let end = run.start + u64::from(run.pages);
         if self.free.overlaps(run.start, run.pages.into()) {
@@ -247,7 +247,7 @@ impl Extents {
         Ok(())
     }
 
-    fn check_inside(&self, run: Run) -> Result<(), SpaceError> {
+    fn check_inside(&self, run: PageRun) -> Result<(), SpaceError> {
         let end = run.start.checked_add(run.pages.into());
         if run.pages > 0 && end.is_some_and(|end| end <= self.pages) {
             Ok(())
@@ -258,13 +258,13 @@ impl Extents {
 }
 
 impl GrowingFile for Extents {
-    type Run = Run;
+    type Run = PageRun;
 
     fn allocate(
         &mut self,
         count: u32,
         growth: Growth,
-        out: &mut Vec<Run>,
+        out: &mut Vec<PageRun>,
     ) -> Result<(), NeedGrowth> {
         Self::allocate(self, count, growth, out)
     }
@@ -287,11 +287,11 @@ fn runs_of(len: u64) -> u64 {
     len.div_ceil(MAX_RUN_PAGES.into())
 }
 
-fn cut(start: u64, len: u64, out: &mut Vec<Run>) {
+fn cut(start: u64, len: u64, out: &mut Vec<PageRun>) {
     let (mut at, end) = (start, start + len);
     while at < end {
         let pages = u32::try_from(end - at).unwrap_or(u32::MAX).min(MAX_RUN_PAGES);
-        out.push(Run { start: at, pages });
+        out.push(PageRun { start: at, pages });
         at += u64::from(pages);
     }
 }

@@ -216,7 +216,7 @@ mod tests {
         );
         grows_then_fills_then_fails(
             &mut Extents::new(FileGeometry::TINY),
-            |extents, run: &overflow::Run| extents.mark_free(*run).expect("handed out"),
+            |extents, run: &overflow::PageRun| extents.mark_free(*run).expect("handed out"),
             |runs| runs.iter().map(|run| u64::from(run.pages)).sum(),
         );
     }

@@ -27,7 +27,7 @@ fn page(page_no: u32, version: u64, many: bool) -> Page {
         flush: version,
         namespace: 0,
         prefix: Prefix::new(&key, prefix_len),
-        through: version,
+        applied_through: version,
         levels: 0,
         count,
     };
@@ -43,7 +43,7 @@ fn page(page_no: u32, version: u64, many: bool) -> Page {
 /// A treelet that knows all, as of a commit.
 fn treelet(as_of: u64) -> Treelet {
     let mut treelet = Treelet::empty();
-    treelet.advance(0, as_of, &[1; 32], (1..63).map(|index| (index, [index; 32])));
+    treelet.advance(0, as_of, &[1; 32].into(), (1..63).map(|index| (index, [index; 32].into())));
     treelet
 }
 
@@ -92,7 +92,7 @@ impl Twin {
                 self.hits += u64::from(found.is_some());
                 if let Some(found) = found {
                     let (_, version) = wanted.expect("never inserted, or removed since");
-                    assert_eq!(found.view().through(), *version, "page {page_no}");
+                    assert_eq!(found.view().applied_through(), *version, "page {page_no}");
                 }
             }
             7..=13 => {
@@ -100,7 +100,7 @@ impl Twin {
                 let bytes = page(page_no, version, self.below(8) == 0);
                 let given = self.cache.insert(PageNo::new(page_no), tag, &bytes, batch);
                 // The same number and tag mean the same page: what is there stays.
-                let present = given.view().through();
+                let present = given.view().applied_through();
                 assert!(
                     present == version || self.model.get(&page_no) == Some(&(tag, present)),
                     "insert gives the page that was inserted under this number and tag"
@@ -291,7 +291,7 @@ fn threads_see_whole_pages_of_the_right_number() {
                             let bytes = page(page_no, u64::from(page_no) + 1, false);
                             cache.insert(PageNo::new(page_no), tag, &bytes, round / 100)
                         });
-                    assert_eq!(found.view().through(), u64::from(page_no) + 1);
+                    assert_eq!(found.view().applied_through(), u64::from(page_no) + 1);
                     match random.next_u32() % 64 {
                         0 => cache.remove(PageNo::new(page_no)),
                         1 => cache.set_batch(round / 100),

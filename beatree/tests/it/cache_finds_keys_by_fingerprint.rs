@@ -19,7 +19,7 @@ fn cached(count: u16, prefix_len: u16, spread: impl Fn(u16) -> Key) -> Arc<Cache
         flush: 1,
         namespace: 0,
         prefix: Prefix::new(&spread(0), prefix_len),
-        through: 1,
+        applied_through: 1,
         levels: 0,
         count,
     };

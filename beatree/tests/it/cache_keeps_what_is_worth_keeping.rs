@@ -16,7 +16,7 @@ fn page(page_no: u32) -> Page {
         flush: 1,
         namespace: 0,
         prefix: Prefix::ROOT,
-        through: page_no.into(),
+        applied_through: page_no.into(),
         levels: 0,
         count: 0,
     };

@@ -24,7 +24,12 @@ fn region() -> Region {
             tag: 0,
         })
         .collect();
-    Region::bulk_loaded(ChildTable::new(Prefix::ROOT, &cuts), vec![[1; 32]; CHILDREN], [1; 32], 0)
+    Region::bulk_loaded(
+        ChildTable::new(Prefix::ROOT, &cuts),
+        vec![[1; 32].into(); CHILDREN],
+        [1; 32].into(),
+        0,
+    )
 }
 
 fn key(draw: u16) -> Key {
@@ -40,7 +45,7 @@ fn key(draw: u16) -> Key {
 
 /// Applies a commit; `nodes` says how many children it claims to change.
 fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> PendingGrowth {
-    let nodes: Vec<(u32, Node)> = (0..nodes).map(|at| (at as u32, [2; 32])).collect();
+    let nodes: Vec<(u32, Node)> = (0..nodes).map(|at| (at as u32, [2; 32].into())).collect();
     let value = |key: &Key| match key[1] % 4 {
         0 => Stored::Absent,
         _ => Stored::Inline(vec![key[1]; usize::from(key[1] % 40)].into()),
@@ -51,7 +56,7 @@ fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> Pe
         log_position: commit * 100,
         changes: &mut changes,
         nodes: &nodes,
-        own: [2; 32],
+        own: [2; 32].into(),
         inner: None,
     };
     state.apply(&mut applied, &mut Vec::new(), |_, _| {})

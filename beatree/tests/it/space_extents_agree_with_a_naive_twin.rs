@@ -2,7 +2,7 @@
 //! read back; every damaged free map is refused or means what it says.
 
 use pleach_beatree::space::{Extents, FileGeometry, Growth, MAX_RUNS, NeedGrowth, SpaceError};
-use pleach_core::page::overflow::Run;
+use pleach_core::page::overflow::PageRun;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
@@ -17,7 +17,7 @@ struct Twin {
     extents: Extents,
     pages: Vec<State>,
     /// Values: their runs.
-    values: Vec<Vec<Run>>,
+    values: Vec<Vec<PageRun>>,
     stamp: u64,
     random: ChaCha8Rng,
 }
@@ -27,7 +27,7 @@ impl Twin {
         usize::try_from(self.random.next_u32()).unwrap() % limit.max(1)
     }
 
-    fn mark(&mut self, runs: &[Run], from: impl Fn(State) -> bool, to: State) {
+    fn mark(&mut self, runs: &[PageRun], from: impl Fn(State) -> bool, to: State) {
         for run in runs {
             for page_no in run.start..run.start + u64::from(run.pages) {
                 let state = &mut self.pages[usize::try_from(page_no).unwrap()];
@@ -52,7 +52,7 @@ impl Twin {
         }
         assert!((1..=MAX_RUNS).contains(&runs.len()));
         assert_eq!(runs.iter().map(|run| run.pages).sum::<u32>(), count);
-        let end = |run: &Run| run.start + u64::from(run.pages);
+        let end = |run: &PageRun| run.start + u64::from(run.pages);
         assert!(runs.windows(2).all(|pair| end(&pair[0]) < pair[1].start), "in order, merged");
         self.mark(&runs, |state| state == State::Free, State::Used);
         self.values.push(runs);
@@ -146,7 +146,7 @@ fn random_values_come_and_go() {
 fn recovery_marks_runs_and_refuses_contradictions() {
     let mut extents = Extents::new(FileGeometry::TINY);
     extents.grown(2).unwrap();
-    let run = |start, pages| Run { start, pages };
+    let run = |start, pages| PageRun { start, pages };
     extents.mark_used(run(3, 5)).unwrap();
     assert_eq!(extents.mark_used(run(7, 2)), Err(SpaceError::AlreadyUsed { page: 7 }));
     assert_eq!(extents.mark_free(run(2, 2)), Err(SpaceError::NotUsed { page: 2 }));
@@ -163,7 +163,7 @@ fn a_value_never_needs_more_runs_than_a_cell_holds() {
     extents.grown(8).unwrap();
     // Every other page is in use: 64 free runs of one page.
     for start in (0..128).step_by(2) {
-        extents.mark_used(Run { start, pages: 1 }).unwrap();
+        extents.mark_used(PageRun { start, pages: 1 }).unwrap();
     }
     let mut runs = Vec::new();
     extents.allocate(32, Growth::Refused, &mut runs).unwrap();
@@ -179,7 +179,7 @@ fn a_damaged_free_map_is_refused_or_canonical() {
     let mut extents = Extents::new(FileGeometry::TINY);
     extents.grown(4).unwrap();
     for start in [1, 5, 20, 63] {
-        extents.mark_used(Run { start, pages: 1 }).unwrap();
+        extents.mark_used(PageRun { start, pages: 1 }).unwrap();
     }
     let mut bytes = Vec::new();
     extents.encode(0, &mut bytes);

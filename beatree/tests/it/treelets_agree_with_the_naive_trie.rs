@@ -9,8 +9,8 @@ use pleach_beatree::leaf_fold::{
 };
 use pleach_beatree::treelet::{LEVELS, PartialTreelet, Treelet};
 use pleach_beatree::{Stored, Value};
-use pleach_core::fold::tiles::Tiles;
-use pleach_core::fold::{Folder, Shape, Sink, heap_below, heap_index};
+use pleach_core::fold::path_blocks::PathBlocks;
+use pleach_core::fold::{BatchFolder, Occupancy, Sink, heap_below, heap_index};
 use pleach_core::naive::Naive;
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::page::leaf::LeafView;
@@ -50,7 +50,7 @@ fn key(at: &Prefix, narrow: bool, rng: &mut ChaCha8Rng) -> Key {
 }
 
 fn naive(state: &State) -> Naive {
-    state.iter().map(|(key, value)| (*key, Blake3::hash(value))).collect()
+    state.iter().map(|(key, value)| (*key, Blake3::hash(value).into())).collect()
 }
 
 /// The page that holds a state.
@@ -59,7 +59,7 @@ fn page_of(at: &Prefix, state: &State) -> Box<Page> {
         .iter()
         .map(|(key, value)| CellRef { key: *key, bytes: value, overflow: false })
         .collect();
-    let mut folder = Folder::<Blake3>::new();
+    let mut folder = BatchFolder::<Blake3>::new();
     let unfolded = [Unfolded { prefix: *at, cells: &cells, known: None }];
     let nodes = fold_pages(&mut folder, &unfolded);
     let mut page = Box::new([0; 4096]);
@@ -134,7 +134,7 @@ impl Sink for Emitted {
 type Tiled = (Node, Vec<(u8, Node)>, Emitted, Vec<bool>, usize);
 
 fn tiled(page: &PageState<'_>, touches: &[KeyAccess]) -> Option<Tiled> {
-    let (mut folder, mut tiles) = (Folder::<Blake3>::new(), Tiles::<Blake3>::default());
+    let (mut folder, mut tiles) = (BatchFolder::<Blake3>::new(), PathBlocks::<Blake3>::default());
     let mut seen = Vec::new();
     // Two of them: what one leaves must not show in the other.
     fold_path_block(&mut folder, &mut tiles, page, touches, &mut seen)?;
@@ -144,11 +144,11 @@ fn tiled(page: &PageState<'_>, touches: &[KeyAccess]) -> Option<Tiled> {
     tiles.run(&folder);
     let mut captured = Vec::new();
     tiles.computed(tile, |index, node| captured.push((index, *node)));
-    for (group, fold) in tiles.groups(tile) {
+    for (group, fold) in tiles.buckets(tile) {
         let own = folder.captured().iter().filter(|one| one.fold as usize == fold);
         captured.extend(own.map(|one| (heap_below(group, one.index), one.node)));
     }
-    let firsts = tiles.groups(tile).flat_map(|(_, fold)| folder.first_of_terminal(fold)).collect();
+    let firsts = tiles.buckets(tile).flat_map(|(_, fold)| folder.first_of_terminal(fold)).collect();
     let mut emitted = Emitted::default();
     tiles.emit(tile, page.at.len(), &mut folder, &mut emitted);
     Some((*tiles.node(tile), captured, emitted, firsts, folder.len() / 2))
@@ -182,7 +182,7 @@ fn by_excerpt(
 ) -> Option<Treelet> {
     let input = PageState { treelet: Some(partial.known()), ..*input };
     let capture = capture_levels(input.at);
-    let mut folder = Folder::<Blake3>::new();
+    let mut folder = BatchFolder::<Blake3>::new();
     folder.begin_capturing(input.at.len(), capture);
     fold_leaf(&mut folder, &input, capture, touches, &mut Vec::new());
     let fold = folder.end().expect("keys are given by key");
@@ -217,7 +217,7 @@ fn a_treelet_follows_its_page() {
         let view = LeafView::trusted(&page);
         let mut pending: BTreeMap<Key, Stored> = BTreeMap::new();
         let mut treelet = Treelet::empty();
-        let mut folder = Folder::<Blake3>::new();
+        let mut folder = BatchFolder::<Blake3>::new();
         for commit in 1..30 {
             let touches = touches(&at, narrow, &state, &mut rng);
             let standing: Vec<PendingChange> =
@@ -239,7 +239,7 @@ fn a_treelet_follows_its_page() {
             let tiled = tiled(&input, &touches);
             if let Some((node, _, emitted, firsts, count)) = &tiled {
                 assert_eq!(*node, folder.node(fold), "case {case}, commit {commit}");
-                assert_eq!(folder.shape(fold), Shape::Many);
+                assert_eq!(folder.occupancy(fold), Occupancy::Many);
                 let mut whole = Emitted::default();
                 folder.emit(fold, &mut whole);
                 assert_eq!(*emitted, whole, "case {case}, commit {commit}");

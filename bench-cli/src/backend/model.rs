@@ -163,8 +163,9 @@ fn split(pair: &[u8; PAIR]) -> (Key, [u8; 8]) {
 
 /// The root of a set of pairs, by the definition.
 fn root_of(pairs: &BTreeMap<Key, [u8; 8]>) -> Root {
-    let hashed: Vec<_> = pairs.iter().map(|(key, value)| (*key, Blake3::hash(value))).collect();
-    node_of(&hashed, 0)
+    let hashed: Vec<_> =
+        pairs.iter().map(|(key, value)| (*key, Blake3::hash(value).into())).collect();
+    node_of(&hashed, 0).to_bytes()
 }
 
 fn node_of(pairs: &[(Key, ValueHash)], depth: u16) -> Node {

@@ -94,7 +94,7 @@ impl PleachBackend {
 
 impl Backend for PleachBackend {
     fn root(&self) -> Root {
-        self.overlays.back().map_or_else(|| self.db.root(), Overlay::root)
+        self.overlays.back().map_or_else(|| self.db.root(), Overlay::root).to_bytes()
     }
 
     fn batches(&self) -> Result<u64> {
@@ -149,14 +149,14 @@ impl Backend for PleachBackend {
         block.set_blob((work.number + 1).to_be_bytes().to_vec()).map_err(wrap)?;
         let finished = Instant::now();
 
-        (work.before_commit)(&root)?;
+        (work.before_commit)(root.as_bytes())?;
         self.commit(block)?;
         Ok(Done {
             execute: executed - start,
             finish: finished - executed,
             commit: finished.elapsed(),
-            prev_root,
-            root,
+            prev_root: prev_root.to_bytes(),
+            root: root.to_bytes(),
             witness: witness.map(|bytes| Box::new(PleachWitness(bytes)) as Box<dyn Witness>),
         })
     }
@@ -277,7 +277,7 @@ struct PleachView(pleach::Session);
 
 impl View for PleachView {
     fn root(&self) -> Root {
-        self.0.root()
+        self.0.root().to_bytes()
     }
 
     fn read(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
@@ -310,9 +310,13 @@ impl Witness for PleachWitness {
     fn verify(&self, prev_root: &Root) -> core::result::Result<Proven, String> {
         // The bytes are our own, and a batch may have any size.
         let limits = Limits::UNLIMITED;
-        let verified = pleach_core::witness::verify_with::<Blake3>(&self.0, prev_root, &limits)
-            .map_err(|error| error.to_string())?;
-        let mut proven = Proven { new_root: *verified.new_root(), ..Proven::default() };
+        let verified = pleach_core::witness::verify_with::<Blake3>(
+            &self.0,
+            pleach_core::Node::ref_of(prev_root),
+            &limits,
+        )
+        .map_err(|error| error.to_string())?;
+        let mut proven = Proven { new_root: verified.new_root().to_bytes(), ..Proven::default() };
         for op in verified.ops() {
             if op.access.reads() {
                 proven.reads.push((op.key, op.before));

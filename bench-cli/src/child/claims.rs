@@ -1,7 +1,8 @@
 //! What must be true of a batch that has run: its witness proves its reads and writes, and its sum
 //! is conserved.
 
-use pleach_core::{Blake3, Hasher as _, Key};
+use pleach_core::node::value_hash;
+use pleach_core::{Blake3, Key};
 
 use crate::account;
 use crate::backend::{Done, Proven};
@@ -21,7 +22,7 @@ impl Claims<'_> {
         if proven.new_root != done.root {
             return Err("leads to another root".to_owned());
         }
-        let hash = |balance: u64| Blake3::hash(&account::encode(balance));
+        let hash = |balance: u64| value_hash::<Blake3>(&account::encode(balance));
         let reads = self.keys.iter().zip(&self.seen).map(|(key, seen)| (*key, seen.map(hash)));
         let writes = self.keys.iter().zip(&self.changes).filter_map(|(key, change)| match change {
             Change::Read => None,

@@ -1,20 +1,22 @@
 //! Emission: terminals in key order, siblings in post-order (`docs/proofs.md`).
 
-use super::{Folder, Old, Shape, Sink, index32};
+use super::batch_folder::BatchFolder;
+use super::item::{Old, index32};
+use super::{Occupancy, Sink};
 use crate::hasher::Hasher;
 use crate::node::TERMINATOR;
 
-impl<H: Hasher> Folder<H> {
+impl<H: Hasher> BatchFolder<H> {
     /// Gives a fold's terminals and siblings to `sink`.
     ///
     /// # Panics
-    /// When the fold's shape is not [`Shape::Many`] (its terminal floats) or nothing in it was
-    /// touched.
+    /// When the fold's shape is not [`Occupancy::Many`] (its terminal floats) or nothing in it was
+    /// opened.
     pub fn emit(&mut self, fold: usize, sink: &mut impl Sink) {
         let span = self.spans[fold];
         assert!(
-            span.touched && span.old_keys == 2,
-            "only a touched fold of two old keys places its terminals"
+            span.opened && span.old_keys == 2,
+            "only a opened fold of two old keys places its terminals"
         );
         let mut stack = core::mem::take(&mut self.stack);
         stack.clear();
@@ -47,29 +49,29 @@ impl<H: Hasher> Folder<H> {
     /// when it is known to sit at `depth`.
     ///
     /// # Panics
-    /// When the fold's shape is [`Shape::Many`], or nothing was given to it.
+    /// When the fold's shape is [`Occupancy::Many`], or nothing was given to it.
     pub fn emit_only(&self, fold: usize, depth: u16, sink: &mut impl Sink) {
-        match self.shape(fold) {
-            Shape::Empty => {
+        match self.occupancy(fold) {
+            Occupancy::Empty => {
                 sink.terminator(&self.items[self.spans[fold].start as usize].key, depth);
             }
-            Shape::Leaf { key, value_hash } => sink.leaf(&key, &value_hash, depth),
-            Shape::Many => panic!("a fold of two old keys places its terminals"),
+            Occupancy::Leaf { key, value_hash } => sink.leaf(&key, &value_hash, depth),
+            Occupancy::Many => panic!("a fold of two old keys places its terminals"),
         }
     }
 
     /// Emits the only terminal of a trie with fewer than two old keys: it sits at depth 0.
-    pub fn emit_root(shape: &Shape, sink: &mut impl Sink) {
-        match shape {
-            Shape::Empty => sink.terminator(&[0; 32], 0),
-            Shape::Leaf { key, value_hash } => sink.leaf(key, value_hash, 0),
-            Shape::Many => unreachable!("a trie of two keys places its terminals"),
+    pub fn emit_root(occupancy: &Occupancy, sink: &mut impl Sink) {
+        match occupancy {
+            Occupancy::Empty => sink.terminator(&[0; 32], 0),
+            Occupancy::Leaf { key, value_hash } => sink.leaf(key, value_hash, 0),
+            Occupancy::Many => unreachable!("a trie of two keys places its terminals"),
         }
     }
 
     fn same_unit(&self, first: usize, other: usize) -> bool {
         let (a, b) = (&self.items[first], &self.items[other]);
-        a.touched && b.touched && a.group == b.group
+        a.opened && b.opened && a.group == b.group
     }
 
     /// Depth to which the subtrie at hand climbs: just below the next merge, or the floor.
@@ -80,7 +82,7 @@ impl<H: Hasher> Folder<H> {
 
     fn emit_unit(&self, first: usize, above: u16, sink: &mut impl Sink) {
         let leader = &self.items[self.items[first].group as usize];
-        if !self.items[first].touched {
+        if !self.items[first].opened {
             return;
         }
         match leader.old {
@@ -89,7 +91,7 @@ impl<H: Hasher> Folder<H> {
                 sink.leaf(&leader.key, &self.hashes[leader.old_hash as usize], leader.anchor);
             }
             Old::Absent => sink.terminator(&leader.key, leader.anchor),
-            Old::HiddenLeaf => unreachable!("a hidden leaf is never touched"),
+            Old::HiddenLeaf => unreachable!("a hidden leaf is never opened"),
         }
         debug_assert!(leader.anchor >= above, "a terminal lies below the merge above it");
         for _ in above..leader.anchor {
@@ -99,10 +101,10 @@ impl<H: Hasher> Folder<H> {
 
     fn emit_merge(&self, boundary: u32, above: u16, sink: &mut impl Sink) {
         let merge = &self.merges[boundary as usize];
-        if !merge.left_touched && !merge.right_touched {
+        if !merge.left_opened && !merge.right_opened {
             return;
         }
-        if merge.left_touched != merge.right_touched {
+        if merge.left_opened != merge.right_opened {
             sink.sibling(&merge.sibling);
         }
         for _ in above..self.cpl[boundary as usize] {

@@ -2,61 +2,16 @@
 
 use alloc::vec::Vec;
 
-use super::{Captured, END, Folder, Group, HashId, Merge, Span, heap_index, index32};
+use super::batch_folder::BatchFolder;
+use super::item::{END, Merge, Span, Subtrie, index32};
+use super::{Captured, heap_index};
 use crate::hasher::Hasher;
 use crate::node::{
-    Combined, Key, Node, NodeKind, TERMINATOR, combine_kind, kind, tag_internal, tag_leaf,
+    Combined, Key, NodeKind, TERMINATOR, ValueHash, combine_kind, kind, tag_internal, tag_leaf,
 };
 use crate::prefix::bit;
 
-/// Batch of 64-byte hashes with their destinations.
-#[derive(Default)]
-pub(super) struct Batch {
-    /// Blocks one behind the other; halves are appended, so that no block is put together on the
-    /// stack first.
-    bytes: Vec<u8>,
-    dest: Vec<u32>,
-    out: Vec<[u8; 32]>,
-}
-
-impl Batch {
-    fn push(&mut self, left: &[u8; 32], right: &[u8; 32], dest: u32) {
-        self.bytes.extend_from_slice(left);
-        self.bytes.extend_from_slice(right);
-        self.dest.push(dest);
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.bytes.clear();
-        self.dest.clear();
-    }
-
-    fn run<H: Hasher>(&mut self, mut each: impl FnMut(u32, &[u8; 32])) -> u64 {
-        let (blocks, _) = self.bytes.as_chunks::<64>();
-        let count = blocks.len();
-        if count == 0 {
-            return 0;
-        }
-        self.out.resize(count.max(self.out.len()), [0; 32]);
-        H::hash64_many(blocks, &mut self.out[..count]);
-        for (dest, hash) in self.dest.iter().zip(&self.out) {
-            each(*dest, hash);
-        }
-        self.clear();
-        count as u64
-    }
-}
-
-/// Values to hash, at most one block each.
-#[derive(Default)]
-pub(super) struct Values {
-    pub(super) blocks: Vec<[u8; 64]>,
-    pub(super) lens: Vec<u8>,
-    pub(super) dest: Vec<HashId>,
-    pub(super) out: Vec<[u8; 32]>,
-}
-
-impl<H: Hasher> Folder<H> {
+impl<H: Hasher> BatchFolder<H> {
     /// Hashes everything that was added.
     ///
     /// # Panics
@@ -75,7 +30,7 @@ impl<H: Hasher> Folder<H> {
         out.resize(count.max(out.len()), [0; 32]);
         H::hash_short_many(&self.values.blocks, &self.values.lens, &mut out[..count]);
         for (dest, hash) in self.values.dest.iter().zip(&*out) {
-            self.hashes[*dest as usize] = *hash;
+            self.hashes[*dest as usize] = ValueHash::new(*hash);
         }
         self.hashed += count as u64;
         self.values.blocks.clear();
@@ -86,11 +41,15 @@ impl<H: Hasher> Folder<H> {
     fn hash_leaves(&mut self) {
         for (item, hash) in self.leaves.drain(..) {
             // The halves of `node::leaf_preimage`.
-            self.batch.push(&self.items[item as usize].key, &self.hashes[hash as usize], item);
+            self.batch.push(
+                &self.items[item as usize].key,
+                self.hashes[hash as usize].as_bytes(),
+                item,
+            );
         }
-        let groups = &mut self.groups;
+        let subtries = &mut self.subtries;
         self.hashed +=
-            self.batch.run::<H>(|item, hash| groups[item as usize].node = tag_leaf(*hash));
+            self.batch.run::<H>(|item, hash| subtries[item as usize].node = tag_leaf(*hash));
     }
 
     /// Merges every boundary, deepest first.
@@ -98,7 +57,7 @@ impl<H: Hasher> Folder<H> {
         // What an earlier use left is written over: each boundary merges once.
         self.merges.resize(
             self.items.len(),
-            Merge { left_touched: false, right_touched: false, sibling: TERMINATOR },
+            Merge { left_opened: false, right_opened: false, sibling: TERMINATOR },
         );
         self.sort_boundaries();
         let mut at = 0;
@@ -134,12 +93,12 @@ impl<H: Hasher> Folder<H> {
         }
     }
 
-    /// Merges the groups on both sides of `order[from..to]`, all boundaries at `depth`.
+    /// Merges the subtries on both sides of `order[from..to]`, all boundaries at `depth`.
     fn merge_at(&mut self, depth: u16, from: usize, to: usize) {
         for at in from..to {
             let boundary = self.order[at];
-            for head in [self.groups[boundary as usize].head, boundary + 1] {
-                if self.groups[head as usize].depth > depth + 1 {
+            for head in [self.subtries[boundary as usize].head, boundary + 1] {
+                if self.subtries[head as usize].depth > depth + 1 {
                     self.lift(head, depth + 1);
                 }
             }
@@ -148,48 +107,48 @@ impl<H: Hasher> Folder<H> {
         for at in from..to {
             self.merge(self.order[at], depth);
         }
-        let groups = &mut self.groups;
+        let subtries = &mut self.subtries;
         self.hashed +=
-            self.batch.run::<H>(|head, hash| groups[head as usize].node = tag_internal(*hash));
+            self.batch.run::<H>(|head, hash| subtries[head as usize].node = tag_internal(*hash));
     }
 
     fn merge(&mut self, boundary: u32, depth: u16) {
-        let (head, right) = (self.groups[boundary as usize].head, boundary + 1);
-        let (a, b) = (&self.groups[head as usize], &self.groups[right as usize]);
+        let (head, right) = (self.subtries[boundary as usize].head, boundary + 1);
+        let (a, b) = (&self.subtries[head as usize], &self.subtries[right as usize]);
         let merge = &mut self.merges[boundary as usize];
-        (merge.left_touched, merge.right_touched) = (a.touched, b.touched);
-        if a.touched != b.touched {
-            merge.sibling = if a.touched { b.node } else { a.node };
+        (merge.left_opened, merge.right_opened) = (a.opened, b.opened);
+        if a.opened != b.opened {
+            merge.sibling = if a.opened { b.node } else { a.node };
         }
         let known = match combine_kind(&a.node, &b.node) {
             Combined::Known(node) => Some(node),
             Combined::Hash => {
-                self.batch.push(&a.node, &b.node, head);
+                self.batch.push_nodes(&a.node, &b.node, head);
                 None
             }
         };
-        let (touched, tail) = (a.touched || b.touched, b.tail);
+        let (opened, tail) = (a.opened || b.opened, b.tail);
         for (side, first) in [(a, head), (b, right)] {
             if side.computed {
                 let key = &self.items[first as usize].key;
                 capture(&mut self.captured, &self.spans, side, key, depth + 1);
             }
         }
-        let group = &mut self.groups[head as usize];
-        group.touched = touched;
+        let group = &mut self.subtries[head as usize];
+        group.opened = opened;
         group.computed = true;
         group.depth = depth;
         group.tail = tail;
         if let Some(node) = known {
             group.node = node;
         }
-        self.groups[tail as usize].head = head;
+        self.subtries[tail as usize].head = head;
     }
 
     /// Takes a group's node up to depth `to`: at once when it is a leaf or a terminator, which
     /// need no hash to move, else with the next [`Self::finish_lifts`].
     fn lift(&mut self, head: u32, to: u16) {
-        let group = &mut self.groups[head as usize];
+        let group = &mut self.subtries[head as usize];
         if group.depth <= to {
             return;
         }
@@ -207,23 +166,23 @@ impl<H: Hasher> Folder<H> {
     /// Lifts all that wait, beside terminators, one level a round.
     fn finish_lifts(&mut self) {
         while !self.lifts.is_empty() {
-            let (groups, items, batch) = (&mut self.groups, &self.items, &mut self.batch);
+            let (subtries, items, batch) = (&mut self.subtries, &self.items, &mut self.batch);
             let (spans, captured) = (&self.spans, &mut self.captured);
             self.lifts.retain(|(head, to)| {
-                let group = &mut groups[*head as usize];
+                let group = &mut subtries[*head as usize];
                 let key = &items[*head as usize].key;
                 capture_beside(captured, spans, group, key);
                 group.depth -= 1;
                 group.computed = true;
                 if bit(key, group.depth) {
-                    batch.push(&TERMINATOR, &group.node, *head);
+                    batch.push_nodes(&TERMINATOR, &group.node, *head);
                 } else {
-                    batch.push(&group.node, &TERMINATOR, *head);
+                    batch.push_nodes(&group.node, &TERMINATOR, *head);
                 }
                 group.depth > *to
             });
             self.hashed += self.batch.run::<H>(|head, hash| {
-                let group = &mut groups[head as usize];
+                let group = &mut subtries[head as usize];
                 group.node = tag_internal(*hash);
                 capture(captured, spans, group, &items[head as usize].key, group.depth);
             });
@@ -258,7 +217,7 @@ fn captured_index(span: &Span, key: &Key, depth: u16) -> Option<u8> {
 
 /// Takes down a group's node at `depth`.
 #[inline]
-fn capture(to: &mut Vec<Captured>, spans: &[Span], group: &Group, key: &Key, depth: u16) {
+fn capture(to: &mut Vec<Captured>, spans: &[Span], group: &Subtrie, key: &Key, depth: u16) {
     if let Some(index) = captured_index(&spans[group.fold as usize], key, depth) {
         to.push(Captured { fold: group.fold, index, node: group.node });
     }
@@ -266,34 +225,10 @@ fn capture(to: &mut Vec<Captured>, spans: &[Span], group: &Group, key: &Key, dep
 
 /// Takes down that nothing lies beside a group, which is about to be lifted.
 #[inline]
-fn capture_beside(to: &mut Vec<Captured>, spans: &[Span], group: &Group, key: &Key) {
+fn capture_beside(to: &mut Vec<Captured>, spans: &[Span], group: &Subtrie, key: &Key) {
     if let Some(index) = captured_index(&spans[group.fold as usize], key, group.depth) {
         // Of two siblings, the left one has the odd number.
         let index = if index % 2 == 1 { index + 1 } else { index - 1 };
         to.push(Captured { fold: group.fold, index, node: TERMINATOR });
-    }
-}
-
-/// Combines each run of `width` neighbouring nodes of one depth into the node above them all;
-/// `nodes` shrinks to one node a run.
-///
-/// # Panics
-/// When `width` is not a power of two or does not divide the number of nodes.
-pub fn combine_tiles<H: Hasher>(nodes: &mut Vec<Node>, width: usize) {
-    assert!(width.is_power_of_two() && nodes.len().is_multiple_of(width), "whole runs");
-    let mut batch = Batch::default();
-    let mut width = width;
-    while width > 1 {
-        let count = nodes.len() / 2;
-        for at in 0..count {
-            let (left, right) = (nodes[2 * at], nodes[2 * at + 1]);
-            match combine_kind(&left, &right) {
-                Combined::Known(node) => nodes[at] = node,
-                Combined::Hash => batch.push(&left, &right, index32(at)),
-            }
-        }
-        nodes.truncate(count);
-        batch.run::<H>(|at, hash| nodes[at as usize] = tag_internal(*hash));
-        width /= 2;
     }
 }

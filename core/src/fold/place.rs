@@ -1,66 +1,93 @@
-//! Placing terminals: where in the old trie each touched item of a fold ends.
+//! Placing terminals: where in the old trie each opened item of a fold ends.
 
-use super::{END, Folder, NONE, Old, index32};
-use crate::hasher::Hasher;
+use alloc::vec::Vec;
+
+use super::item::{END, Item, NONE, Old, Subtrie, index32};
 use crate::node::Key;
 
-impl<H: Hasher> Folder<H> {
-    /// Finds, for each touched item, the terminal of the old trie that it ends in.
-    pub(super) fn place_terminals(&mut self, start: usize, end: usize) -> Result<(), Key> {
-        self.find_neighbours(start, end);
+/// Bits shared with a neighbouring old item, -1 for none, and the number of that item.
+type Near = (i16, u32);
+
+/// A folder's lists, as far as placing needs them.
+pub(super) struct Lists<'a> {
+    pub(super) items: &'a mut [Item],
+    pub(super) subtries: &'a mut [Subtrie],
+    /// Bits shared by items i and i+1.
+    pub(super) cpl: &'a [u16],
+}
+
+/// The nearest old items on both sides of each item of a fold. Buffers are kept from fold to fold.
+#[derive(Default)]
+pub(super) struct Neighbours {
+    before: Vec<Near>,
+    after: Vec<Near>,
+}
+
+impl Neighbours {
+    /// Finds, for each opened item of the fold `start..end`, the terminal of the old trie that it
+    /// ends in.
+    ///
+    /// # Errors
+    /// The key of an item that was given as a bare leaf node and decides where a terminal lies.
+    pub(super) fn place_terminals(
+        &mut self,
+        lists: Lists<'_>,
+        start: usize,
+        end: usize,
+    ) -> Result<(), Key> {
+        self.find(lists.items, lists.cpl, start, end);
+        let Lists { items, subtries, cpl } = lists;
         for at in start..end {
-            let item = self.items[at];
             let (before, after) = (self.before[at - start], self.after[at - start]);
-            match item.old {
-                Old::Leaf => self.items[at].anchor = leaf_depth(before.0, after.0),
-                Old::Absent => self.place_absent(start, at, before, after)?,
+            match items[at].old {
+                Old::Leaf => items[at].anchor = leaf_depth(before.0, after.0),
+                Old::Absent => self.place_absent(items, subtries, cpl, (start, at))?,
                 Old::Many | Old::HiddenLeaf => {}
             }
         }
         Ok(())
     }
 
+    /// Places the absent item `at` of the fold that begins at `start`.
     fn place_absent(
-        &mut self,
-        start: usize,
-        at: usize,
-        before: (i16, u32),
-        after: (i16, u32),
+        &self,
+        items: &mut [Item],
+        subtries: &mut [Subtrie],
+        cpl: &[u16],
+        (start, at): (usize, usize),
     ) -> Result<(), Key> {
-        let (shared, neighbour) = before.max(after);
+        let (shared, neighbour) = self.before[at - start].max(self.after[at - start]);
         let Ok(shared) = u16::try_from(shared) else {
             // No old key in this fold: one floating terminal for all.
-            self.items[at].group = index32(start);
+            items[at].group = index32(start);
             return Ok(());
         };
         let neighbour = neighbour as usize;
         let around = (self.before[neighbour - start].0, self.after[neighbour - start].0);
         let alone = leaf_depth(around.0, around.1) <= shared;
-        match self.items[neighbour].old {
-            Old::HiddenLeaf if alone => return Err(self.items[neighbour].key),
+        match items[neighbour].old {
+            Old::HiddenLeaf if alone => return Err(items[neighbour].key),
             Old::Leaf if alone => {
-                self.items[neighbour].touched = true;
-                self.groups[neighbour].touched = true;
-                self.items[at].group = index32(neighbour);
+                items[neighbour].opened = true;
+                subtries[neighbour].opened = true;
+                items[at].group = index32(neighbour);
                 return Ok(());
             }
             _ => {}
         }
-        self.items[at].anchor = shared + 1;
+        items[at].anchor = shared + 1;
         if at > start {
-            let previous = self.items[at - 1];
-            if previous.old == Old::Absent
-                && previous.anchor == shared + 1
-                && self.cpl[at - 1] > shared
+            let previous = &items[at - 1];
+            if previous.old == Old::Absent && previous.anchor == shared + 1 && cpl[at - 1] > shared
             {
-                self.items[at].group = previous.group;
+                items[at].group = previous.group;
             }
         }
         Ok(())
     }
 
-    /// Bits shared with the nearest old items on both sides.
-    fn find_neighbours(&mut self, start: usize, end: usize) {
+    /// Finds the nearest old items on both sides.
+    fn find(&mut self, items: &[Item], cpl: &[u16], start: usize, end: usize) {
         let count = end - start;
         self.before.clear();
         self.before.resize(count, (-1, NONE));
@@ -69,13 +96,13 @@ impl<H: Hasher> Folder<H> {
         let mut near = (-1i16, NONE);
         for at in start..end {
             self.before[at - start] = near;
-            near = pass(near, self.items[at].old, at, self.cpl[at]);
+            near = pass(near, items[at].old, at, cpl[at]);
         }
         near = (-1, NONE);
         for at in (start..end).rev() {
             self.after[at - start] = near;
-            let cpl = if at > start { self.cpl[at - 1] } else { END };
-            near = pass(near, self.items[at].old, at, cpl);
+            let cpl = if at > start { cpl[at - 1] } else { END };
+            near = pass(near, items[at].old, at, cpl);
         }
     }
 }
@@ -87,7 +114,7 @@ fn leaf_depth(before: i16, after: i16) -> u16 {
 
 /// Carries the nearest old item one item on.
 #[expect(clippy::cast_possible_wrap, reason = "at most 256, or END which is not used further")]
-fn pass(near: (i16, u32), old: Old, at: usize, cpl: u16) -> (i16, u32) {
+fn pass(near: Near, old: Old, at: usize, cpl: u16) -> Near {
     let cpl = cpl.min(256) as i16;
     if old == Old::Absent { (near.0.min(cpl), near.1) } else { (cpl, index32(at)) }
 }

@@ -2,15 +2,18 @@
 //!
 //! The methods of [`Lanes`] are inlined into the two `target_feature` functions at the end and
 //! run nowhere else, so that the intrinsics become single instructions there.
+#![expect(
+    clippy::inline_always,
+    reason = "the lanes' methods must become part of their target_feature callers"
+)]
 
 use core::arch::x86_64::{
-    __m256i, __m512i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi32, _mm256_loadu_si256,
-    _mm256_or_si256, _mm256_set1_epi32, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_si256,
-    _mm256_xor_si256, _mm512_add_epi32, _mm512_loadu_si512, _mm512_ror_epi32, _mm512_set1_epi32,
-    _mm512_storeu_si512, _mm512_xor_si512,
+    __m256i, __m512i, _mm256_add_epi32, _mm256_loadu_si256, _mm256_or_si256, _mm256_set1_epi32,
+    _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_si256, _mm256_xor_si256, _mm512_add_epi32,
+    _mm512_loadu_si512, _mm512_ror_epi32, _mm512_set1_epi32, _mm512_storeu_si512, _mm512_xor_si512,
 };
 
-use super::{Lanes, short_lanes};
+use super::kernel::{Lanes, short_lanes};
 
 /// The feature is known at compile time, or detected where there is an operating system.
 macro_rules! detected {
@@ -31,14 +34,6 @@ pub(super) fn has_avx2() -> bool {
 #[inline]
 pub(super) fn has_avx512() -> bool {
     detected!("avx512f")
-}
-
-/// Prefetches the line of a byte.
-#[inline]
-pub(super) fn prefetch(line: *const u8) {
-    // SAFETY: SSE is part of x86-64, and a prefetch neither faults nor changes memory, whatever
-    // the address.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
 }
 
 /// The kernel with 8 lanes.

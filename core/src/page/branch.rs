@@ -1,32 +1,58 @@
-//! Branch page: consecutive child pages, with where they lie and what they stand for in the trie.
+//! Branch page: consecutive children, with the page that holds each of them and the node that
+//! stands for it in the trie.
 //!
 //! ```text
 //! 0        36    82        + 43 count     4096
 //! | common | cut | entries | zeros           |
 //!
-//! entry   0       1       6     10     42      43
-//!         | depth | place | tag | node | flags |
+//! entry   0       1             6     10     42      43
+//!         | depth | page number | tag | node | flags |
 //! ```
 //!
-//! * *cut* (`cut.rs`): its shape byte holds the level, 1 when the children are leaf pages, and
-//!   its position is the one in the log up to which the page contains everything.
-//! * *depth* is the length of the child's prefix. Its bits are not stored: children tile the page's
-//!   prefix without gap or overlap, in order, so each starts where the one before ends.
-//! * *place* and *tag* say which page the child is; flag bit 0 says that it has none (an empty
-//!   prefix), and both are zero. *node* is the child's node with all committed changes, whatever
-//!   its page contains, so a child without a page may have one.
+//! * *cut* (`cut_header.rs`): its level byte is 1 when the children are leaf pages, 2 when they are
+//!   branch pages of level 1, and so on; its log position is the one up to which the page contains
+//!   everything.
+//! * *depth* is the length of the child's prefix. The prefix's bits are not stored: children tile
+//!   the page's prefix without gap or overlap, in order, so each starts where the one before it
+//!   ends.
+//! * *page number* and *tag* say which page the child is; flag bit 0 says that it has none (an
+//!   empty prefix), and both are zero. *node* is the child's node with all committed changes,
+//!   whatever its page contains, so a child without a page may have one.
+//!
+//! ```
+//! use pleach_core::page::{BranchBuilder, BranchHeader, BranchView, Entry, FileKind, Identity};
+//! use pleach_core::page::{PAGE_SIZE, PageError};
+//! use pleach_core::{Prefix, TERMINATOR};
+//!
+//! let identity = Identity { kind: FileKind::Image, page_no: 0, db_id: 0xdb };
+//! let (prefix, level) = (Prefix::ROOT, 1);
+//! let header = BranchHeader { identity, flush: 1, namespace: 0, prefix, level, log_pos: 64 };
+//! let mut page = [0; PAGE_SIZE];
+//! let mut builder = BranchBuilder::new(&mut page, &header);
+//! for page_no in [Some(9), None] {
+//!     builder.push(&Entry { depth: 1, page_no, tag: 0, node: TERMINATOR });
+//! }
+//! builder.seal();
+//!
+//! let view = BranchView::parse(&page, &identity)?;
+//! let prefixes: Vec<Prefix> = view.iter().map(|(prefix, _)| prefix).collect();
+//! assert_eq!(prefixes, [Prefix::ROOT.child(false), Prefix::ROOT.child(true)]);
+//! # Ok::<(), PageError>(())
+//! ```
 
 use crate::node::{Key, Node};
-use crate::page::cut::{self, Cut};
-use crate::page::header::{self, Start, array_at, put, u32_at, u40_at};
-use crate::page::{Identity, MAX_PLACE, MAX_PREFIX_LEN, PAGE_SIZE, Page, PageError, PageType};
+use crate::page::cut_header::{self, CutHeader};
+use crate::page::error::PageError;
+use crate::page::header::{self, Identity, Start, array_at, put, u32_at, u40_at};
+use crate::page::kinds::PageType;
+use crate::page::{MAX_PAGE_NO, MAX_PREFIX_LEN, PAGE_SIZE, Page};
 use crate::prefix::Prefix;
 
-const ENTRIES: usize = cut::END;
+const ENTRIES: usize = cut_header::END;
 
 const DEPTH: usize = 0;
-const PLACE: usize = DEPTH + 1;
-const TAG: usize = PLACE + 5;
+const PAGE_NO: usize = DEPTH + 1;
+const TAG: usize = PAGE_NO + 5;
 const NODE: usize = TAG + 4;
 const FLAGS: usize = NODE + 32;
 const ENTRY_SIZE: usize = FLAGS + 1;
@@ -47,7 +73,7 @@ pub struct Entry {
     /// Length of the child's prefix, 0 to 255.
     pub depth: u16,
     /// Where the child's page lies; `None` for a child without a page.
-    pub place: Option<u64>,
+    pub page_no: Option<u64>,
     /// Tag of that page; 0 without one.
     pub tag: u32,
     /// The child's node with all committed changes.
@@ -146,9 +172,9 @@ impl<'a> BranchView<'a> {
     /// Validates a page in full.
     pub fn parse(page: &'a Page, identity: &Identity) -> Result<Self, PageError> {
         header::open(page, identity, PageType::Branch)?;
-        let cut = Cut::parse(page)?;
-        if cut.shape == 0 {
-            return Err(PageError::Level { level: cut.shape });
+        let cut = CutHeader::parse(page)?;
+        if cut.level == 0 {
+            return Err(PageError::Level { level: cut.level });
         }
         let count = usize::from(cut.count);
         if count == 0 || count > MAX_ENTRIES {
@@ -158,7 +184,8 @@ impl<'a> BranchView<'a> {
         let mut walk = Walk::new(&cut.prefix);
         for (entry, bytes) in view.entries.iter().enumerate() {
             let flags = bytes[FLAGS];
-            if flags & !NO_PAGE != 0 || (flags != 0 && bytes[PLACE..NODE] != [0; NODE - PLACE]) {
+            if flags & !NO_PAGE != 0 || (flags != 0 && bytes[PAGE_NO..NODE] != [0; NODE - PAGE_NO])
+            {
                 return Err(PageError::Entry { entry });
             }
             let depth = u16::from(bytes[DEPTH]);
@@ -179,26 +206,26 @@ impl<'a> BranchView<'a> {
     /// On other bytes this may panic and the view may give nonsense; nothing reads outside the page.
     #[inline]
     pub fn trusted(page: &'a Page) -> Self {
-        let end = ENTRIES + usize::from(cut::count(page)) * ENTRY_SIZE;
+        let end = ENTRIES + usize::from(cut_header::count(page)) * ENTRY_SIZE;
         Self { page, entries: page[ENTRIES..end].as_chunks().0 }
     }
 
     /// The position that the children tile.
     #[inline]
     pub fn prefix(&self) -> Prefix {
-        cut::prefix(self.page)
+        cut_header::prefix(self.page)
     }
 
     /// 1 when the children are leaf pages, 2 when they are branch pages of level 1, and so on.
     #[inline]
     pub fn level(&self) -> u8 {
-        self.page[cut::SHAPE]
+        self.page[cut_header::LEVEL]
     }
 
     /// The log position up to which the page contains everything.
     #[inline]
-    pub fn position(&self) -> u64 {
-        cut::as_of(self.page)
+    pub fn log_pos(&self) -> u64 {
+        cut_header::as_of(self.page)
     }
 
     /// The checkpoint that wrote this page.
@@ -248,9 +275,9 @@ impl<'a> BranchView<'a> {
 fn decode(bytes: &[u8; ENTRY_SIZE]) -> Entry {
     Entry {
         depth: u16::from(bytes[DEPTH]),
-        place: (bytes[FLAGS] & NO_PAGE == 0).then(|| u40_at(bytes, PLACE)),
+        page_no: (bytes[FLAGS] & NO_PAGE == 0).then(|| u40_at(bytes, PAGE_NO)),
         tag: u32_at(bytes, TAG),
-        node: array_at(bytes, NODE),
+        node: Node::new(array_at(bytes, NODE)),
     }
 }
 
@@ -268,7 +295,7 @@ pub struct BranchHeader {
     /// 1 when the children are leaf pages; never 0.
     pub level: u8,
     /// The log position up to which it contains everything.
-    pub position: u64,
+    pub log_pos: u64,
 }
 
 /// Fills a branch page from left to right.
@@ -313,18 +340,18 @@ impl<'p> BranchBuilder<'p> {
         assert!(self.walk.fits(entry.depth), "children tile the prefix");
         let prefix = Prefix::new(&self.walk.first_key(), entry.depth);
         self.walk.pass(entry.depth);
-        let place = entry.place.unwrap_or(0);
-        assert!(place <= MAX_PLACE, "places have 40 bits");
-        assert!(entry.place.is_some() || entry.tag == 0, "no page, no tag");
+        let page_no = entry.page_no.unwrap_or(0);
+        assert!(page_no <= MAX_PAGE_NO, "places have 40 bits");
+        assert!(entry.page_no.is_some() || entry.tag == 0, "no page, no tag");
 
         let bytes = &mut self.page[ENTRIES + index * ENTRY_SIZE..][..ENTRY_SIZE];
         #[expect(clippy::cast_possible_truncation, reason = "the walk takes 255 at most")]
         let depth = entry.depth as u8;
         bytes[DEPTH] = depth;
-        put(bytes, PLACE, &place.to_le_bytes()[..5]);
+        put(bytes, PAGE_NO, &page_no.to_le_bytes()[..5]);
         put(bytes, TAG, &entry.tag.to_le_bytes());
-        put(bytes, NODE, &entry.node);
-        bytes[FLAGS] = if entry.place.is_none() { NO_PAGE } else { 0 };
+        put(bytes, NODE, entry.node.as_bytes());
+        bytes[FLAGS] = if entry.page_no.is_none() { NO_PAGE } else { 0 };
         self.pushed += 1;
         prefix
     }
@@ -335,10 +362,10 @@ impl<'p> BranchBuilder<'p> {
     /// When children are missing.
     pub fn seal(self) -> u32 {
         assert!(self.walk.done, "children tile the prefix to its end");
-        Cut {
-            shape: self.header.level,
+        CutHeader {
+            level: self.header.level,
             prefix: self.header.prefix,
-            as_of: self.header.position,
+            as_of: self.header.log_pos,
             count: self.pushed,
         }
         .write(self.page);

@@ -1,6 +1,7 @@
-//! Why bytes are refused as a page. One variant a rule, so that a report can say what was broken.
+//! Why bytes are refused as a page. One variant for each rule, so that a report can say what was
+//! broken.
 
-use crate::page::header::{FileKind, PageType};
+use crate::page::kinds::{FileKind, PageType, StreamId, VERSION};
 
 /// Why 4096 bytes are not the page that was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,9 +23,9 @@ pub enum PageError {
         /// The file kind asked for.
         expected: FileKind,
     },
-    /// A page of another place: misdirected.
+    /// A page of another page_no: misdirected.
     #[error("page of place {found} at place {expected}")]
-    WrongPlace {
+    WrongPageNo {
         /// The place in the page.
         found: u64,
         /// The place asked for.
@@ -39,7 +40,7 @@ pub enum PageError {
         expected: u64,
     },
     /// Written by a newer version of this crate.
-    #[error("page of format version {found}, newer than {}", crate::page::header::VERSION)]
+    #[error("page of format version {found}, newer than {}", VERSION)]
     NewerVersion {
         /// The version in the page.
         found: u8,
@@ -90,7 +91,7 @@ pub enum PageError {
         /// Index of the cell.
         cell: usize,
     },
-    /// An inline value longer than [`crate::page::leaf::MAX_INLINE`].
+    /// An inline value longer than [`crate::page::MAX_INLINE`].
     #[error("inline value of cell {cell} has {len} bytes")]
     InlineLength {
         /// Index of the cell.
@@ -146,11 +147,11 @@ pub enum PageError {
     #[error("page {found_index} of stream {found:?} instead of page {index} of {expected:?}")]
     WrongStream {
         /// The stream in the page.
-        found: crate::page::stream::StreamId,
+        found: StreamId,
         /// The page's index in its stream.
         found_index: u32,
         /// The stream asked for.
-        expected: crate::page::stream::StreamId,
+        expected: StreamId,
         /// The index asked for.
         index: u32,
     },

@@ -5,17 +5,24 @@
 //!  | XXH3-64 | page number | database | flush counter, incarnation | kind | type | version | namespace |
 //! ```
 //!
-//! The checksum covers bytes 8 to 4096. Its low 32 bits are the page's *tag*: a parent keeps it to
-//! tell the child it expects from an older page at the same place. Page number, database and kind
-//! are known to the reader beforehand, so a misdirected, foreign or cross-file page is found though
-//! its checksum is right.
+//! The checksum covers bytes 8 to 4096. Its low 32 bits are the page's *tag*: a parent stores it, to
+//! tell the child it expects from an older page with the same number. Page number, database and
+//! kind are known to the reader beforehand, so a misdirected, foreign or cross-file page is found
+//! even though its checksum is right.
+//!
+//! ```
+//! use pleach_core::page::{PAGE_SIZE, header};
+//!
+//! let mut page = [7; PAGE_SIZE];
+//! let tag = header::seal(&mut page);
+//! assert_eq!(header::tag(&page), tag);
+//! ```
 
 use twox_hash::XxHash3_64;
 
-use crate::page::{MAX_PLACE, PAGE_SIZE, Page, PageError};
-
-/// Version of the page formats in this module tree.
-pub const VERSION: u8 = 1;
+use crate::page::error::PageError;
+use crate::page::kinds::{FileKind, PageType, VERSION};
+use crate::page::{MAX_PAGE_NO, PAGE_SIZE, Page};
 
 const CHECKSUM: usize = 0;
 const PAGE_NO: usize = CHECKSUM + 8;
@@ -29,32 +36,6 @@ const NAMESPACE: usize = FORMAT + 1;
 pub(super) const END: usize = NAMESPACE + 1;
 
 const _: () = assert!(END == 36, "the common header is 36 bytes");
-
-/// The kind of a file, so that a page never passes for one of another file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum FileKind {
-    /// Leaf pages.
-    Leaf = 1,
-    /// Values too long for a leaf page.
-    Overflow = 2,
-    /// Checkpoint images: branch pages and streams.
-    Image = 3,
-    /// Branch pages that left memory between two checkpoints.
-    Spill = 4,
-}
-
-/// What a page holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum PageType {
-    /// [`crate::page::leaf`]
-    Leaf = 1,
-    /// [`crate::page::branch`]
-    Branch = 2,
-    /// [`crate::page::stream`]
-    Stream = 3,
-}
 
 /// What a reader knows about a page before it reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +66,7 @@ pub fn check(page: &Page, identity: &Identity) -> Result<u32, PageError> {
     }
     let found = u64_at(page, PAGE_NO);
     if found != identity.page_no {
-        return Err(PageError::WrongPlace { found, expected: identity.page_no });
+        return Err(PageError::WrongPageNo { found, expected: identity.page_no });
     }
     let found = u64_at(page, DATABASE);
     if found != identity.db_id {
@@ -126,7 +107,7 @@ pub(super) struct Start<'a> {
 
 /// Zeroes a page and writes the common header but for the checksum.
 pub(super) fn start(page: &mut Page, start: &Start<'_>) {
-    assert!(start.identity.page_no <= MAX_PLACE, "places have 40 bits");
+    assert!(start.identity.page_no <= MAX_PAGE_NO, "places have 40 bits");
     page.fill(0);
     put_u64(page, PAGE_NO, start.identity.page_no);
     put_u64(page, DATABASE, start.identity.db_id);
@@ -170,7 +151,7 @@ pub(super) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     u64::from_le_bytes(array_at(bytes, offset))
 }
 
-/// A place: 40 bits.
+/// A page_no: 40 bits.
 #[inline]
 pub(super) fn u40_at(bytes: &[u8], offset: usize) -> u64 {
     let mut wide = [0; 8];

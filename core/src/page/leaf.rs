@@ -5,33 +5,44 @@
 //! | common | cut  | 0, 8 or 16 nodes | slots     | key suffixes | values, back to back | zeros |
 //! ```
 //!
-//! * *cut* (`cut.rs`): its shape byte holds the levels between prefix and nodes, 0, 3 or 4:
-//!   the nodes are those of the 2^levels positions so far below the prefix, in order.
+//! * *cut* (`cut_header.rs`): its level byte holds the levels between the prefix and the stored
+//!   nodes: 0, 3 or 4. The nodes are those of all 2^levels prefixes that are longer by that much,
+//!   in order.
 //! * *slot*: 2 bytes, where the value ends, counted from the start of the value area; the top bit
 //!   says that the value is an overflow cell ([`super::overflow`]). A value starts where the one
-//!   before ends.
+//!   before it ends.
 //! * *suffix*: the key without the whole bytes that the prefix gives. A byte that the prefix gives
-//!   in part is kept and agrees with it. Keys strictly increase.
+//!   in part is stored and agrees with it. Keys strictly increase.
 //!
-//! The order of areas serves the reader: a search touches the suffixes alone, a fold the nodes and
-//! then everything from left to right. Capacity depends on sums only ([`cell_size`], [`capacity`]),
-//! so splits are decided before anything is written.
+//! The order of areas serves the reader: a search reads the suffixes alone, a fold the nodes and
+//! then everything from left to right. What fits depends on sums only ([`cell_size`],
+//! [`capacity`]), so splits are decided before anything is written.
+//!
+//! ```
+//! use pleach_core::page::leaf::{MAX_INLINE, capacity, cell_size};
+//!
+//! // 8-byte balances below a prefix of 16 bits: slot, 30 bytes of key, value.
+//! assert_eq!(cell_size(16, 8), 2 + 30 + 8);
+//! assert_eq!(capacity(0) / cell_size(16, 8), 100);
+//! // The two keys of the longest prefix always fit.
+//! assert!(2 * cell_size(255, MAX_INLINE) <= capacity(0));
+//! ```
 
 use core::cmp::Ordering;
 use core::ops::Range;
 
 use crate::node::{Key, Node};
-use crate::page::cut::{self, Cut};
-use crate::page::header::{self, Start, array_at, put, u16_at};
+pub use crate::page::MAX_INLINE;
+use crate::page::cut_header::{self, CutHeader};
+use crate::page::error::PageError;
+use crate::page::header::{self, Identity, Start, array_at, put, u16_at};
+use crate::page::kinds::PageType;
 use crate::page::overflow::OverflowCell;
-use crate::page::{Identity, PAGE_SIZE, Page, PageError, PageType};
+use crate::page::{MAX_PREFIX_LEN, PAGE_SIZE, Page};
 use crate::prefix::Prefix;
 use crate::search::{guess, lower_bound_near, partition};
 
-/// Bytes of the longest value that lies in a leaf page.
-pub const MAX_INLINE: usize = 1024;
-
-const NODES: usize = cut::END;
+const NODES: usize = cut_header::END;
 const NODE_SIZE: usize = 32;
 const SLOT_SIZE: usize = 2;
 /// In a slot: the value is an overflow cell.
@@ -41,7 +52,7 @@ const LEVEL_BITS: u8 = 0b111;
 
 const _: () = assert!(PAGE_SIZE < OVERFLOW as usize, "a slot holds an offset and a flag");
 const _: () = assert!(
-    2 * cell_size(super::MAX_PREFIX_LEN, MAX_INLINE) <= capacity(0),
+    2 * cell_size(MAX_PREFIX_LEN, MAX_INLINE) <= capacity(0),
     "the two keys of the longest prefix always fit"
 );
 
@@ -181,15 +192,15 @@ impl<'a> LeafView<'a> {
     /// Validates a page in full.
     pub fn parse(page: &'a Page, identity: &Identity) -> Result<Self, PageError> {
         header::open(page, identity, PageType::Leaf)?;
-        let cut = Cut::parse(page)?;
-        if cut.shape & !LEVEL_BITS != 0 {
-            return Err(PageError::ReservedBits { offset: cut::SHAPE });
+        let cut = CutHeader::parse(page)?;
+        if cut.level & !LEVEL_BITS != 0 {
+            return Err(PageError::ReservedBits { offset: cut_header::LEVEL });
         }
         let prefix_len = cut.prefix.len();
-        if !levels_fit(cut.shape, prefix_len) {
-            return Err(PageError::Levels { levels: cut.shape, prefix_len });
+        if !levels_fit(cut.level, prefix_len) {
+            return Err(PageError::Levels { levels: cut.level, prefix_len });
         }
-        let areas = Areas::new(cut.shape, prefix_len, cut.count);
+        let areas = Areas::new(cut.level, prefix_len, cut.count);
         if areas.values > PAGE_SIZE {
             return Err(PageError::Count { count: cut.count });
         }
@@ -205,26 +216,29 @@ impl<'a> LeafView<'a> {
     /// On other bytes the view's methods may panic or give nonsense; they never read outside the page.
     #[inline]
     pub fn trusted(page: &'a Page) -> Self {
-        let levels = page[cut::SHAPE] & LEVEL_BITS;
-        Self { page, areas: Areas::new(levels, cut::prefix_len(page), cut::count(page)) }
+        let levels = page[cut_header::LEVEL] & LEVEL_BITS;
+        Self {
+            page,
+            areas: Areas::new(levels, cut_header::prefix_len(page), cut_header::count(page)),
+        }
     }
 
     /// The prefix of all keys that this page may hold, and does hold if they exist.
     #[inline]
     pub fn prefix(&self) -> Prefix {
-        cut::prefix(self.page)
+        cut_header::prefix(self.page)
     }
 
     /// Length of the prefix.
     #[inline]
     pub fn prefix_len(&self) -> u16 {
-        cut::prefix_len(self.page)
+        cut_header::prefix_len(self.page)
     }
 
     /// The last commit whose changes this page contains.
     #[inline]
-    pub fn through(&self) -> u64 {
-        cut::as_of(self.page)
+    pub fn applied_through(&self) -> u64 {
+        cut_header::as_of(self.page)
     }
 
     /// The flush that wrote this page.
@@ -254,13 +268,13 @@ impl<'a> LeafView<'a> {
     /// Levels between the prefix and the stored nodes; 0 without stored nodes.
     #[inline]
     pub fn levels(&self) -> u8 {
-        self.page[cut::SHAPE] & LEVEL_BITS
+        self.page[cut_header::LEVEL] & LEVEL_BITS
     }
 
     /// The stored nodes: 0, 8 or 16.
     #[inline]
     pub fn nodes(&self) -> &'a [Node] {
-        self.page[NODES..self.areas.slots].as_chunks::<NODE_SIZE>().0
+        Node::slice_of(self.page[NODES..self.areas.slots].as_chunks::<NODE_SIZE>().0)
     }
 
     /// Bytes that the cells take, to be held against [`capacity`].
@@ -280,7 +294,7 @@ impl<'a> LeafView<'a> {
         // are the prefix's.
         let mut key: Key =
             array_at(self.page, self.areas.keys + index * self.areas.suffix() - whole);
-        let given = cut::prefix_bits(self.page);
+        let given = cut_header::prefix_bits(self.page);
         if whole <= 8 {
             #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
             let mask = u64::MAX.checked_shl(64 - 8 * whole as u32).unwrap_or(0);
@@ -320,7 +334,7 @@ impl<'a> LeafView<'a> {
         let index = self.lower_bound(key);
         if index < self.areas.count
             && *self.suffix(index) == key[self.areas.whole..]
-            && cut::prefix_bits(self.page)[..self.areas.whole] == key[..self.areas.whole]
+            && cut_header::prefix_bits(self.page)[..self.areas.whole] == key[..self.areas.whole]
         {
             Ok(index)
         } else {
@@ -332,7 +346,7 @@ impl<'a> LeafView<'a> {
     #[inline]
     pub fn lower_bound(&self, key: &Key) -> usize {
         let (given, suffix) = key.split_at(self.areas.whole);
-        match given.cmp(&cut::prefix_bits(self.page)[..self.areas.whole]) {
+        match given.cmp(&cut_header::prefix_bits(self.page)[..self.areas.whole]) {
             Ordering::Less => 0,
             Ordering::Greater => self.areas.count,
             Ordering::Equal => self.lower_bound_of(suffix),
@@ -355,7 +369,7 @@ impl<'a> LeafView<'a> {
     /// The cell at which a head lies, if keys are spread evenly.
     #[inline]
     fn guess_of(&self, wanted: u64) -> usize {
-        guess_of(wanted, cut::prefix_len(self.page), self.areas.count)
+        guess_of(wanted, cut_header::prefix_len(self.page), self.areas.count)
     }
 
     /// Searches by the first 8 bytes as one integer, from where even keys would lie outwards; the
@@ -468,7 +482,7 @@ pub struct LeafHeader {
     /// The prefix of all its keys, at most 255 bits.
     pub prefix: Prefix,
     /// The last commit whose changes it contains.
-    pub through: u64,
+    pub applied_through: u64,
     /// Levels between the prefix and the stored nodes: 0, 3 or 4 ([`levels_fit`]).
     pub levels: u8,
     /// Number of cells that will be pushed.
@@ -496,7 +510,7 @@ impl<'p> LeafBuilder<'p> {
     /// When prefix, levels, place or count cannot be.
     pub fn new(page: &'p mut Page, header: &LeafHeader) -> Self {
         let prefix_len = header.prefix.len();
-        assert!(prefix_len <= super::MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
+        assert!(prefix_len <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
         assert!(levels_fit(header.levels, prefix_len), "no nodes at such a depth");
         let areas = Areas::new(header.levels, prefix_len, header.count);
         assert!(areas.values <= PAGE_SIZE, "more cells than a page holds");
@@ -509,10 +523,10 @@ impl<'p> LeafBuilder<'p> {
                 page_type: PageType::Leaf,
             },
         );
-        Cut {
-            shape: header.levels,
+        CutHeader {
+            level: header.levels,
             prefix: header.prefix,
-            as_of: header.through,
+            as_of: header.applied_through,
             count: header.count,
         }
         .write(page);
@@ -524,10 +538,10 @@ impl<'p> LeafBuilder<'p> {
     ///
     /// # Panics
     /// When the key is not below the prefix or not greater than the one before, the value is too
-    /// long to lie inline, the page is full, or all announced cells are there. That overflow cells
+    /// long to lie inline, the page is full, or all declared cells are there. That overflow cells
     /// are well-formed is asserted in debug builds; [`OverflowCell::encode`] makes no others.
     pub fn push(&mut self, key: &Key, cell: RawCell<'_>) {
-        assert!(self.pushed < self.areas.count, "more cells than announced");
+        assert!(self.pushed < self.areas.count, "more cells than declared");
         assert!(cell.bytes.len() <= MAX_INLINE, "the value belongs into the overflow file");
         debug_assert!(!cell.overflow || OverflowCell::parse(cell.bytes).is_ok());
         assert!(self.prefix.covers(key), "the key is not below the prefix");
@@ -561,7 +575,7 @@ impl<'p> LeafBuilder<'p> {
             return;
         }
         assert!(cells.end <= from.len(), "no such cells");
-        assert!(self.pushed + cells.len() <= self.areas.count, "more cells than announced");
+        assert!(self.pushed + cells.len() <= self.areas.count, "more cells than declared");
         assert!(from.areas.whole == self.areas.whole, "keys are cut at another byte");
         let (first, last) = (from.key(cells.start), from.key(cells.end - 1));
         assert!(self.prefix.covers(&first) && self.prefix.covers(&last), "not below the prefix");
@@ -600,26 +614,26 @@ impl<'p> LeafBuilder<'p> {
     pub fn set_nodes(&mut self, nodes: &[Node]) {
         let area = &mut self.page[NODES..self.areas.slots];
         assert!(nodes.len() * NODE_SIZE == area.len(), "as many nodes as the levels say");
-        area.copy_from_slice(nodes.as_flattened());
+        area.copy_from_slice(Node::bytes_of(nodes));
         self.nodes_due = false;
     }
 
     /// The page's cells so far, for folding before the nodes are known.
     ///
     /// # Panics
-    /// When announced cells are missing.
+    /// When declared cells are missing.
     pub fn view(&self) -> LeafView<'_> {
-        assert!(self.pushed == self.areas.count, "announced cells are missing");
+        assert!(self.pushed == self.areas.count, "declared cells are missing");
         LeafView { page: self.page, areas: self.areas }
     }
 
     /// Finishes the page and returns its tag.
     ///
     /// # Panics
-    /// When announced cells or nodes are missing.
+    /// When declared cells or nodes are missing.
     pub fn seal(self) -> u32 {
-        assert!(self.pushed == self.areas.count, "announced cells are missing");
-        assert!(!self.nodes_due, "announced nodes are missing");
+        assert!(self.pushed == self.areas.count, "declared cells are missing");
+        assert!(!self.nodes_due, "declared nodes are missing");
         header::seal(self.page)
     }
 }

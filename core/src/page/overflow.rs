@@ -1,4 +1,4 @@
-//! The overflow cell: what a leaf page keeps of a value too long to lie in it.
+//! The overflow cell: what a leaf page stores of a value too long to lie in it.
 //!
 //! ```text
 //! 0             8            40         42        42 + 8 n
@@ -9,13 +9,25 @@
 //! The runs are consecutive parts of the value, in pages of [`crate::page::stream`] in the overflow
 //! file. One value, one cell: the pages of the runs are exactly those that the length needs, runs
 //! are not empty and share no page. The hash is that of the whole value, so that the trie never
-//! needs the value's own pages, and a stale page among them is found by whoever reads the value.
+//! needs the value's own pages, and whoever reads the value finds a stale page among them.
+//!
+//! ```
+//! use pleach_core::page::{OverflowCell, OverflowError, PageRun, overflow};
+//!
+//! let mut cell = Vec::new();
+//! let run = PageRun { start: 40, pages: 3 };
+//! assert_eq!(overflow::pages_for(10_000), 3);
+//! OverflowCell::encode(10_000, &[7; 32].into(), &[run], &mut cell)?;
+//! assert_eq!(OverflowCell::parse(&cell)?.runs().collect::<Vec<_>>(), [run]);
+//! # Ok::<(), OverflowError>(())
+//! ```
 
 use alloc::vec::Vec;
 
 use crate::node::ValueHash;
+use crate::page::error::OverflowError;
 use crate::page::header::{array_at, u16_at, u40_at, u64_at};
-use crate::page::{MAX_PLACE, OverflowError, leaf, stream};
+use crate::page::{MAX_INLINE, MAX_PAGE_NO, stream};
 
 const TOTAL_LEN: usize = 0;
 const HASH: usize = TOTAL_LEN + 8;
@@ -32,11 +44,11 @@ pub const MAX_RUN_PAGES: u32 = (1 << 24) - 1;
 pub const OVERFLOW_PAYLOAD: usize = stream::PAYLOAD;
 
 const _: () = assert!(cell_len(MAX_RUNS) == 298, "the longest overflow cell");
-const _: () = assert!(cell_len(MAX_RUNS) <= leaf::MAX_INLINE, "no longer than an inline value");
+const _: () = assert!(cell_len(MAX_RUNS) <= MAX_INLINE, "no longer than an inline value");
 
 /// Neighbouring pages of the overflow file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct PageRun {
     /// Place of the first page.
     pub start: u64,
     /// Number of pages.
@@ -55,7 +67,7 @@ pub const fn pages_for(total_len: u64) -> u64 {
 
 /// The bytes of an overflow cell.
 ///
-/// [`Self::parse`] validates; a cell out of a parsed [`leaf::LeafView`] was validated with it.
+/// [`Self::parse`] validates; a cell out of a parsed [`LeafView`](crate::page::LeafView) was validated with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverflowCell<'a> {
     bytes: &'a [u8],
@@ -88,7 +100,7 @@ impl<'a> OverflowCell<'a> {
     pub fn encode(
         total_len: u64,
         value_hash: &ValueHash,
-        runs: &[Run],
+        runs: &[PageRun],
         out: &mut Vec<u8>,
     ) -> Result<(), OverflowError> {
         check_count(runs.len())?;
@@ -97,7 +109,7 @@ impl<'a> OverflowCell<'a> {
             u16::try_from(runs.len()).map_err(|_| OverflowError::Runs { runs: runs.len() })?;
         out.reserve(cell_len(runs.len()));
         out.extend_from_slice(&total_len.to_le_bytes());
-        out.extend_from_slice(value_hash);
+        out.extend_from_slice(value_hash.as_bytes());
         out.extend_from_slice(&count.to_le_bytes());
         for run in runs {
             out.extend_from_slice(&run.start.to_le_bytes()[..5]);
@@ -115,12 +127,12 @@ impl<'a> OverflowCell<'a> {
     /// Hash of the value.
     #[inline]
     pub fn value_hash(&self) -> ValueHash {
-        array_at(self.bytes, HASH)
+        ValueHash::new(array_at(self.bytes, HASH))
     }
 
     /// Where the value lies, in the order of its bytes.
-    pub fn runs(&self) -> impl ExactSizeIterator<Item = Run> + Clone + use<'a> {
-        self.bytes[RUNS..].as_chunks::<RUN_SIZE>().0.iter().map(|run| Run {
+    pub fn runs(&self) -> impl ExactSizeIterator<Item = PageRun> + Clone + use<'a> {
+        self.bytes[RUNS..].as_chunks::<RUN_SIZE>().0.iter().map(|run| PageRun {
             start: u40_at(run, 0),
             pages: u32::from_le_bytes([run[5], run[6], run[7], 0]),
         })
@@ -142,9 +154,9 @@ fn check_count(runs: usize) -> Result<(), OverflowError> {
 
 fn check_runs(
     total_len: u64,
-    runs: &(impl Iterator<Item = Run> + Clone),
+    runs: &(impl Iterator<Item = PageRun> + Clone),
 ) -> Result<(), OverflowError> {
-    if total_len <= leaf::MAX_INLINE as u64 {
+    if total_len <= MAX_INLINE as u64 {
         return Err(OverflowError::Short { total_len });
     }
     let mut pages = 0;
@@ -152,12 +164,12 @@ fn check_runs(
         let length = u64::from(run.pages);
         if run.pages == 0
             || run.pages > MAX_RUN_PAGES
-            || run.start > MAX_PLACE
-            || run.start + length - 1 > MAX_PLACE
+            || run.start > MAX_PAGE_NO
+            || run.start + length - 1 > MAX_PAGE_NO
         {
             return Err(OverflowError::Run { run: index });
         }
-        let shares = |earlier: Run| {
+        let shares = |earlier: PageRun| {
             earlier.start < run.start + length
                 && run.start < earlier.start + u64::from(earlier.pages)
         };

@@ -5,12 +5,31 @@
 //! | common | stream | 0 | length | index | payload | zeros           |
 //! ```
 //!
-//! Delta, free map and namespace table of an image are streams, and so is each value in the
-//! overflow file. All pages of a stream but the last are full, which only a reader that knows the
-//! stream's length can check: [`StreamView::expect`].
+//! The committed changes, the free map and the namespace table of an image are streams, and so is
+//! each value in the overflow file. All pages of a stream but the last are full, which only a
+//! reader that knows the stream's length can check: [`StreamView::expect`].
+//!
+//! ```
+//! use pleach_core::page::stream::{StreamHeader, StreamId, StreamView, build, payload_len};
+//! use pleach_core::page::{FileKind, Identity, PAGE_SIZE, PageError};
+//!
+//! let identity = Identity { kind: FileKind::Overflow, page_no: 40, db_id: 0xdb };
+//! let stream = StreamId::Value;
+//! let header = StreamHeader { identity, flush: 1, namespace: 0, stream, index: 0 };
+//! let mut page = [0; PAGE_SIZE];
+//! build(&mut page, &header, b"all of it");
+//!
+//! let view = StreamView::parse(&page, &identity)?;
+//! assert_eq!(view.expect(stream, 0, payload_len(9, 0))?, b"all of it");
+//! # Ok::<(), PageError>(())
+//! ```
 
+use crate::page::error::PageError;
+use crate::page::header::Identity;
 use crate::page::header::{self, Start, put, u16_at, u32_at};
-use crate::page::{Identity, PAGE_SIZE, Page, PageError, PageType};
+use crate::page::kinds::PageType;
+pub use crate::page::kinds::StreamId;
+use crate::page::{PAGE_SIZE, Page};
 
 const STREAM: usize = header::END;
 const RESERVED: usize = STREAM + 1;
@@ -23,28 +42,6 @@ pub const PAYLOAD: usize = PAGE_SIZE - BODY;
 
 const _: () = assert!(BODY == 44 && PAYLOAD == 4052, "the header of a stream page is 44 bytes");
 const _: () = assert!(PAYLOAD <= u16::MAX as usize, "the length field holds a full page");
-
-/// What a stream holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum StreamId {
-    /// Committed changes that are not yet in pages.
-    Delta = 1,
-    /// Free places.
-    FreeMap = 2,
-    /// The namespace table.
-    Namespaces = 3,
-    /// One value too long for a leaf page.
-    Value = 4,
-}
-
-impl StreamId {
-    fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Delta, Self::FreeMap, Self::Namespaces, Self::Value]
-            .into_iter()
-            .find(|id| *id as u8 == byte)
-    }
-}
 
 /// What a stream page says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

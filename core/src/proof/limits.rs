@@ -5,17 +5,15 @@
 //! hashes do not follow from the bytes alone: two keys of 65 bytes that part in their last bit
 //! have 256 internal nodes above them. So they are counted, from the records, before the first.
 
-use core::fmt;
-
-use super::VerifyError;
+use super::error::{Limit, VerifyError};
 
 /// The most that a verification may take.
 ///
 /// ```
-/// use pleach_core::{Blake3, Limits, VerifyError, witness};
+/// use pleach_core::{Blake3, Limits, TERMINATOR, VerifyError, witness};
 ///
 /// let limits = Limits { bytes: 1 << 20, ..Limits::default() };
-/// let refused = witness::verify_with::<Blake3>(&[0; 2 << 20], &[0; 32], &limits);
+/// let refused = witness::verify_with::<Blake3>(&[0; 2 << 20], &TERMINATOR, &limits);
 /// assert!(matches!(refused, Err(VerifyError::OverLimit { .. })));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,25 +49,6 @@ impl Default for Limits {
     /// [`Limits::DEFAULT`].
     fn default() -> Self {
         Self::DEFAULT
-    }
-}
-
-/// Which limit was exceeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Limit {
-    /// [`Limits::bytes`].
-    Bytes,
-    /// [`Limits::hashes`].
-    Hashes,
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bytes => "bytes",
-            Self::Hashes => "hashes",
-        })
     }
 }
 

@@ -1,14 +1,30 @@
-//! Multiproofs: what one root says about many keys, each sibling once.
+//! Multiproofs: what one root says about many keys, with each sibling once.
 //!
-//! The siblings are in the post-order that `walk` consumes.
+//! The siblings are in the post-order in which `walk` takes them. A multiproof answers for every
+//! key that one of its terminals covers ([`Verified::get`]); the [module above](super) has an
+//! example.
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::proof::multi;
+//! use pleach_core::{Blake3, TERMINATOR};
+//!
+//! // One terminal says everything about the empty trie.
+//! let bytes = Naive::new().multi::<Blake3>(&[[1; 32], [2; 32]]).encode::<Blake3>()?;
+//! let verified = multi::verify::<Blake3>(&bytes, &TERMINATOR)?;
+//! assert_eq!(verified.terminal_count(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use alloc::vec::Vec;
 
 use super::{
-    Limits, Lookup, Terminal, VerifyError,
-    terminal::{terminal_encode, terminal_len},
-    walk::{self, Known, Walk},
-    wire::{self, EncodeError, Kind, Parts, Sizes, Terminals},
+    error::{EncodeError, VerifyError},
+    limits::Limits,
+    lookup::{Lookup, lookup},
+    terminal::{Terminal, terminal_encode, terminal_len},
+    walk::{Known, Leaves, Walk},
+    wire::{self, Kind, Parts, Sizes, Terminals},
 };
 use crate::{
     hasher::Hasher,
@@ -37,7 +53,7 @@ impl MultiProof {
             siblings: wire::count(self.siblings.len())?,
             ..Sizes::default()
         };
-        let sections = [terminals.as_slice(), &[], self.siblings.as_flattened()];
+        let sections = [terminals.as_slice(), &[], Node::bytes_of(&self.siblings)];
         wire::assemble::<H>(Kind::Multi, &sizes, sections)
     }
 }
@@ -67,7 +83,7 @@ impl Verified<'_> {
 
     /// What the root says about `key`.
     pub fn get(&self, key: &Key) -> Lookup {
-        super::lookup(self.parts.find(key), key)
+        lookup(self.parts.find(key), key)
     }
 }
 
@@ -102,11 +118,11 @@ pub(super) fn leaf_nodes<H: Hasher>(parts: &Parts<'_>) -> Vec<(Key, Node)> {
         Terminal::Leaf { key, value_hash, .. } => Some((key, value_hash)),
         Terminal::Terminator { .. } => None,
     };
-    let mut leaves = Vec::new();
-    leaves.reserve_exact(parts.terminals().filter_map(leaf).count());
-    leaves.extend(parts.terminals().filter_map(leaf));
-    walk::hash_leaves::<H>(&mut leaves);
-    leaves
+    let mut leaves = Leaves::with_room(parts.leaf_count());
+    for (key, value_hash) in parts.terminals().filter_map(leaf) {
+        leaves.push(key, value_hash);
+    }
+    leaves.hash::<H>()
 }
 
 /// Each terminal with its node and the fork with the next one.

@@ -12,13 +12,23 @@
 //! ```
 //!
 //! Bits 3 and 4 follow from the terminals, so only one setting of them is accepted.
+//!
+//! ```
+//! use pleach_core::proof::op::{op_encode, op_len};
+//! use pleach_core::proof::{Access, Op, Terminal};
+//!
+//! let terminal = Terminal::Leaf { depth: 3, key: [1; 32], value_hash: [9; 32].into() };
+//! let op = Op { key: [1; 32], access: Access::Read };
+//! let mut bytes = Vec::new();
+//! op_encode(&mut bytes, &op, &terminal, true);
+//! // The key is the terminal's, so one byte says it all.
+//! assert_eq!(bytes, [1 | 1 << 3 | 1 << 4]);
+//! assert_eq!(op_len(&op, &terminal), 1);
+//! ```
 
 use alloc::vec::Vec;
 
-use super::{
-    terminal::Terminal,
-    wire::{DecodeError, Reader},
-};
+use super::{error::DecodeError, reader::Reader, terminal::Terminal};
 use crate::node::{Key, ValueHash};
 
 const READ: u8 = 1;
@@ -96,7 +106,7 @@ pub fn op_encode_placed(to: &mut Vec<u8>, op: &Op, present: bool, first: bool) {
         to.extend_from_slice(&op.key);
     }
     if let Some(value) = value {
-        to.extend_from_slice(value);
+        to.extend_from_slice(value.as_bytes());
     }
 }
 
@@ -128,7 +138,7 @@ impl RawOp {
             return Err(DecodeError::UnknownFlags);
         }
         let key = if flags & LEAF_KEY == 0 { Some(reader.array()?) } else { None };
-        let value = if flags & PUT == 0 { None } else { Some(reader.array()?) };
+        let value = if flags & PUT == 0 { None } else { Some(reader.array()?.into()) };
         let access = match (flags & ACCESS, value) {
             (READ, None) => Access::Read,
             (WRITE, value) => Access::Write(value),

@@ -1,14 +1,29 @@
 //! Path proofs: what one root says about one key, and about all keys that end at its terminal.
 //!
-//! The siblings are written from depth 1 downwards, as many as the terminal is deep.
+//! The siblings are written from depth 1 downwards, one for each level above the terminal.
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::proof::path;
+//! use pleach_core::{Blake3, Lookup};
+//!
+//! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
+//! let bytes = trie.path::<Blake3>(&[2; 32]).encode::<Blake3>()?;
+//! let verified = path::verify::<Blake3>(&bytes, &trie.root::<Blake3>())?;
+//! assert_eq!(verified.get(&[2; 32]), Lookup::Present([20; 32].into()));
+//! assert_eq!(verified.get(&[1; 32]), Lookup::OutOfScope);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use alloc::vec::Vec;
 
 use super::{
-    Limits, Lookup, Terminal, VerifyError,
-    terminal::{terminal_encode, terminal_len},
+    error::{DecodeError, EncodeError, VerifyError},
+    limits::Limits,
+    lookup::{Lookup, lookup},
+    terminal::{Terminal, terminal_encode, terminal_len},
     walk::{Known, Subtrie},
-    wire::{self, EncodeError, Kind, Parts, Sizes},
+    wire::{self, Kind, Parts, Sizes},
 };
 use crate::{
     hasher::Hasher,
@@ -36,7 +51,7 @@ impl PathProof {
             siblings: wire::count(self.siblings.len())?,
             ..Sizes::default()
         };
-        let sections = [terminal.as_slice(), &[], self.siblings.as_flattened()];
+        let sections = [terminal.as_slice(), &[], Node::bytes_of(&self.siblings)];
         wire::assemble::<H>(Kind::Path, &sizes, sections)
     }
 }
@@ -61,7 +76,7 @@ impl Verified {
 
     /// What the root says about `key`.
     pub fn get(&self, key: &Key) -> Lookup {
-        super::lookup(Some(self.terminal).filter(|terminal| terminal.covers(key)), key)
+        lookup(Some(self.terminal).filter(|terminal| terminal.covers(key)), key)
     }
 }
 
@@ -79,7 +94,7 @@ pub fn verify_with<H: Hasher>(
     limits.check_bytes(bytes)?;
     let parts = Parts::parse::<H>(Kind::Path, bytes)?;
     limits.check_hashes(parts.hashes())?;
-    let terminal = parts.terminals().next().ok_or(wire::DecodeError::Count)?;
+    let terminal = parts.terminals().next().ok_or(DecodeError::Count)?;
     let mut node = Known(terminal.node::<H>());
     for (above, sibling) in (0..terminal.depth()).zip(parts.siblings()).rev() {
         let sibling = Known::sibling(*sibling);

@@ -7,12 +7,24 @@
 //! 2       32     key
 //! 34      32     value hash
 //! terminator (depth at most 255):
-//! 2       ceil(depth / 8)   position; bits at and behind the depth are zero
+//! 2       ceil(depth / 8)   prefix; bits from the depth on are zero
+//! ```
+//!
+//! ```
+//! use pleach_core::Prefix;
+//! use pleach_core::proof::Terminal;
+//! use pleach_core::proof::terminal::{terminal_encode, terminal_len};
+//!
+//! let terminal = Terminal::Terminator { prefix: Prefix::new(&[0xab; 32], 12) };
+//! let mut bytes = Vec::new();
+//! terminal_encode(&mut bytes, &terminal);
+//! assert_eq!(bytes, [12, 0, 0xab, 0xa0]);
+//! assert_eq!(terminal_len(&terminal), 4);
 //! ```
 
 use alloc::vec::Vec;
 
-use super::wire::{DecodeError, Reader};
+use super::{error::DecodeError, reader::Reader};
 use crate::{
     hasher::Hasher,
     node::{self, Key, Node, TERMINATOR, ValueHash},
@@ -46,8 +58,8 @@ pub enum Terminal {
     },
     /// An empty subtrie beside one with two keys or more (or an empty trie, at depth 0).
     Terminator {
-        /// Its position, at most 255 deep.
-        position: Prefix,
+        /// Where it is, at most 255 bits deep.
+        prefix: Prefix,
     },
 }
 
@@ -56,20 +68,20 @@ impl Terminal {
     pub fn depth(&self) -> u16 {
         match self {
             Self::Leaf { depth, .. } => *depth,
-            Self::Terminator { position } => position.len(),
+            Self::Terminator { prefix } => prefix.len(),
         }
     }
 
-    /// Bits from which the position is read: its first [`depth`](Self::depth) bits.
+    /// A key whose first [`depth`](Self::depth) bits are the prefix.
     pub fn bits(&self) -> &Key {
         match self {
             Self::Leaf { key, .. } => key,
-            Self::Terminator { position } => position.first_key(),
+            Self::Terminator { prefix } => prefix.first_key(),
         }
     }
 
-    /// Position of the node; a depth of more than 256 counts as 256.
-    pub fn position(&self) -> Prefix {
+    /// Prefix of the node; a depth of more than 256 counts as 256.
+    pub fn prefix(&self) -> Prefix {
         Prefix::new(self.bits(), self.depth().min(MAX_DEPTH))
     }
 
@@ -104,18 +116,22 @@ impl Terminal {
             return Err(DecodeError::TooDeep { depth });
         }
         if word & LEAF != 0 {
-            return Ok(Self::Leaf { depth, key: reader.array()?, value_hash: reader.array()? });
+            return Ok(Self::Leaf {
+                depth,
+                key: reader.array()?,
+                value_hash: reader.array()?.into(),
+            });
         }
         if depth == MAX_DEPTH {
             return Err(DecodeError::TooDeep { depth });
         }
         let mut bits = [0; 32];
-        let position = reader.bytes(usize::from(depth.div_ceil(8)))?;
-        for (to, from) in bits.iter_mut().zip(position) {
+        let stored = reader.bytes(usize::from(depth.div_ceil(8)))?;
+        for (to, from) in bits.iter_mut().zip(stored) {
             *to = *from;
         }
-        let position = Prefix::from_raw(bits, depth).ok_or(DecodeError::BitsBehindDepth)?;
-        Ok(Self::Terminator { position })
+        let prefix = Prefix::from_raw(bits, depth).ok_or(DecodeError::BitsBehindDepth)?;
+        Ok(Self::Terminator { prefix })
     }
 }
 
@@ -127,11 +143,11 @@ pub fn terminal_encode(to: &mut Vec<u8>, terminal: &Terminal) {
         Terminal::Leaf { key, value_hash, .. } => {
             to.extend_from_slice(&(depth | LEAF).to_le_bytes());
             to.extend_from_slice(key);
-            to.extend_from_slice(value_hash);
+            to.extend_from_slice(value_hash.as_bytes());
         }
-        Terminal::Terminator { position } => {
+        Terminal::Terminator { prefix } => {
             to.extend_from_slice(&depth.to_le_bytes());
-            to.extend(position.first_key().iter().take(usize::from(depth.div_ceil(8))));
+            to.extend(prefix.first_key().iter().take(usize::from(depth.div_ceil(8))));
         }
     }
 }
@@ -140,8 +156,8 @@ pub fn terminal_encode(to: &mut Vec<u8>, terminal: &Terminal) {
 pub fn terminal_len(terminal: &Terminal) -> usize {
     match terminal {
         Terminal::Leaf { .. } => LEAF_LEN,
-        Terminal::Terminator { position } => {
-            MIN_LEN.saturating_add(usize::from(position.len().div_ceil(8)))
+        Terminal::Terminator { prefix } => {
+            MIN_LEN.saturating_add(usize::from(prefix.len().div_ceil(8)))
         }
     }
 }

@@ -10,10 +10,13 @@
 
 use alloc::vec::Vec;
 
-use super::VerifyError;
+use super::{
+    error::{DecodeError, VerifyError},
+    terminal::MAX_DEPTH,
+};
 use crate::{
     hasher::Hasher,
-    node::{self, Combined, Key, Node},
+    node::{self, Combined, Key, Node, ValueHash},
     prefix,
 };
 
@@ -42,10 +45,10 @@ impl Subtrie for Known {
             Combined::Hash => {}
         }
         // A whole key has been walked: nothing but a leaf is there.
-        if depth == super::terminal::MAX_DEPTH && !(is_leaf(&left.0) && is_leaf(&right.0)) {
+        if depth == MAX_DEPTH && !(is_leaf(&left.0) && is_leaf(&right.0)) {
             return impossible;
         }
-        Ok(Self(node::tag_internal(H::hash64(&node::concat(&left.0, &right.0)))))
+        Ok(Self(node::tag_internal(H::hash64(&node::node_preimage(&left.0, &right.0)))))
     }
 }
 
@@ -108,7 +111,7 @@ impl<'a, S: Subtrie> Walk<'a, S> {
             let deepest = left.max(fork);
             let stop = deepest.map_or(0, |fork| fork.saturating_add(1));
             while depth > stop {
-                let sibling = S::sibling(*self.siblings.next().ok_or(super::DecodeError::Count)?);
+                let sibling = S::sibling(*self.siblings.next().ok_or(DecodeError::Count)?);
                 let above = depth.saturating_sub(1);
                 let (l, r) = if prefix::bit(bits, above) {
                     (&sibling, &subtrie)
@@ -189,21 +192,41 @@ fn lift<H: Hasher>(mut node: Node, key: &Key, from: u16, to: u16) -> Node {
 /// Leaf nodes are hashed this many at a time.
 const BATCH: usize = 32;
 
-/// Turns (key, value hash) pairs into (key, leaf node) pairs, in place.
-pub(super) fn hash_leaves<H: Hasher>(leaves: &mut [(Key, Node)]) {
-    let mut blocks = [[0; 64]; BATCH];
-    let mut hashes = [[0; 32]; BATCH];
-    for chunk in leaves.chunks_mut(BATCH) {
-        for (block, (key, value_hash)) in blocks.iter_mut().zip(chunk.iter()) {
-            *block = node::leaf_preimage(key, value_hash);
+/// Leaves on their way from value hashes to leaf nodes, which take each other's place in memory.
+pub(super) struct Leaves {
+    /// Until they are hashed, the second of a pair holds the bytes of the value hash.
+    pairs: Vec<(Key, Node)>,
+}
+
+impl Leaves {
+    /// An empty list with room for `count` leaves.
+    pub(super) fn with_room(count: usize) -> Self {
+        let mut pairs = Vec::new();
+        pairs.reserve_exact(count);
+        Self { pairs }
+    }
+
+    pub(super) fn push(&mut self, key: Key, value_hash: ValueHash) {
+        self.pairs.push((key, value_hash.to_bytes().into()));
+    }
+
+    /// The leaf nodes, each with its key.
+    pub(super) fn hash<H: Hasher>(mut self) -> Vec<(Key, Node)> {
+        let mut blocks = [[0; 64]; BATCH];
+        let mut hashes = [[0; 32]; BATCH];
+        for chunk in self.pairs.chunks_mut(BATCH) {
+            for (block, (key, value_hash)) in blocks.iter_mut().zip(chunk.iter()) {
+                *block = node::leaf_preimage(key, &value_hash.to_bytes().into());
+            }
+            if let (Some(blocks), Some(hashes)) =
+                (blocks.get(..chunk.len()), hashes.get_mut(..chunk.len()))
+            {
+                H::hash64_many(blocks, hashes);
+            }
+            for ((_, node), hash) in chunk.iter_mut().zip(&hashes) {
+                *node = node::tag_leaf(*hash);
+            }
         }
-        if let (Some(blocks), Some(hashes)) =
-            (blocks.get(..chunk.len()), hashes.get_mut(..chunk.len()))
-        {
-            H::hash64_many(blocks, hashes);
-        }
-        for ((_, node), hash) in chunk.iter_mut().zip(&hashes) {
-            *node = node::tag_leaf(*hash);
-        }
+        self.pairs
     }
 }

@@ -13,16 +13,27 @@
 //! 20      4      bytes of all terminals
 //! 24      4      bytes of all operations
 //! 28      4      zero
-//! 32      ..     terminals | operations | siblings, 32 bytes each, and nothing behind them
+//! 32      ..     terminals | operations | siblings, 32 bytes each, and nothing after them
 //! ```
 //!
 //! Integers are little-endian. `Parts::parse` checks everything that needs no hashing; what it
 //! returns borrows the input and allocates only an index of four bytes a terminal.
+//!
+//! ```
+//! use pleach_core::Blake3;
+//! use pleach_core::proof::{Kind, wire};
+//!
+//! let sizes = wire::Sizes { terminals: 1, terminal_bytes: 66, siblings: 20, ..Default::default() };
+//! assert_eq!(sizes.total(), Some(32 + 66 + 20 * 32));
+//! assert_eq!(&wire::header::<Blake3>(Kind::Path, &sizes)[..4], b"PLPF");
+//! ```
 
 use alloc::vec::Vec;
 
 use super::{
+    error::{DecodeError, EncodeError},
     op::{self, Op, RawOp},
+    reader::Reader,
     terminal::{self, Terminal},
 };
 use crate::{
@@ -47,138 +58,6 @@ pub enum Kind {
     Multi = 2,
     /// A multiproof and the operations of a batch.
     Witness = 3,
-}
-
-/// Why bytes are not a canonical encoding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DecodeError {
-    /// The input ends inside the header or a record.
-    #[error("cut short")]
-    Truncated,
-    /// Not a Pleach proof.
-    #[error("wrong magic")]
-    Magic,
-    /// A version this code does not know.
-    #[error("unknown version {0}")]
-    Version(u8),
-    /// Another kind of proof than asked for.
-    #[error("kind {found}, not {wanted}")]
-    Kind {
-        /// The kind asked for.
-        wanted: u8,
-        /// The kind found.
-        found: u8,
-    },
-    /// A proof under another hash function.
-    #[error("hasher {found}, not {wanted}")]
-    HasherId {
-        /// The hasher asked for.
-        wanted: u8,
-        /// The hasher found.
-        found: u8,
-    },
-    /// A reserved byte is not zero.
-    #[error("a reserved byte is set")]
-    Reserved,
-    /// The sections do not add up to the input, or records to their section.
-    #[error("lengths do not add up")]
-    Length,
-    /// A number of records that this kind of proof cannot have.
-    #[error("impossible count")]
-    Count,
-    /// Flags that mean nothing.
-    #[error("unknown flags")]
-    UnknownFlags,
-    /// A terminal deeper than any trie.
-    #[error("a terminal at depth {depth}")]
-    TooDeep {
-        /// The depth claimed.
-        depth: u16,
-    },
-    /// A terminator with position bits behind its depth.
-    #[error("bits behind a position")]
-    BitsBehindDepth,
-    /// Terminals that repeat, are unsorted, or one of which lies below another.
-    #[error("terminals overlap or are unsorted")]
-    TerminalOrder,
-    /// Not as many siblings as the terminals call for.
-    #[error("{found} siblings where the terminals need {wanted}")]
-    SiblingCount {
-        /// Siblings that the terminals call for.
-        wanted: u64,
-        /// Siblings in the header.
-        found: u32,
-    },
-    /// Operations that repeat or are unsorted.
-    #[error("operations repeat or are unsorted")]
-    OpOrder,
-    /// An operation that is not below its terminal.
-    #[error("an operation outside its terminal")]
-    OpOutOfScope,
-    /// A key is spelled out that has to be left out, or the other way round.
-    #[error("an operation's key is not in its shortest form")]
-    OpKeyForm,
-    /// A terminal without operations.
-    #[error("a terminal that no operation uses")]
-    UnusedTerminal,
-}
-
-/// Why something cannot be encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EncodeError {
-    /// A count or a section's length does not fit 32 bits.
-    #[error("too large for the format")]
-    TooLarge,
-    /// An operation lies under no terminal.
-    #[error("operation {index} lies under no terminal")]
-    OpOutOfScope {
-        /// Its index.
-        index: usize,
-    },
-}
-
-/// Reads bytes from the front; every read checks the length.
-#[derive(Clone, Copy)]
-pub(super) struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes)
-    }
-
-    pub(super) fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
-        let (head, rest) = self.0.split_at_checked(len).ok_or(DecodeError::Truncated)?;
-        self.0 = rest;
-        Ok(head)
-    }
-
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (head, rest) = self.0.split_first_chunk().ok_or(DecodeError::Truncated)?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    pub(super) fn u8(&mut self) -> Result<u8, DecodeError> {
-        Ok(u8::from_le_bytes(self.array()?))
-    }
-
-    pub(super) fn u16(&mut self) -> Result<u16, DecodeError> {
-        Ok(u16::from_le_bytes(self.array()?))
-    }
-
-    fn u32(&mut self) -> Result<u32, DecodeError> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn left(&self) -> usize {
-        self.0.len()
-    }
 }
 
 /// Counts and lengths of the three sections.
@@ -253,7 +132,7 @@ impl<'a> Parts<'a> {
         let len = |len: u32| usize::try_from(len).map_err(|_| DecodeError::Length);
         let terminals = reader.bytes(len(sizes.terminal_bytes)?)?;
         let ops = reader.bytes(len(sizes.op_bytes)?)?;
-        let siblings = reader.bytes(reader.left())?.as_chunks().0;
+        let siblings = Node::slice_of(reader.bytes(reader.left())?.as_chunks().0);
         let mut parts =
             Self { terminals, ops, siblings, index: Vec::new(), sizes, leaves: 0, puts: 0 };
         parts.check_terminals()?;
@@ -304,7 +183,7 @@ impl<'a> Parts<'a> {
     /// The terminal that covers `key`.
     pub(super) fn find(&self, key: &Key) -> Option<Terminal> {
         let behind = self.index.partition_point(|offset| {
-            self.terminal_at(*offset).is_some_and(|t| t.position().first_key() <= key)
+            self.terminal_at(*offset).is_some_and(|t| t.prefix().first_key() <= key)
         });
         let offset = self.index.get(behind.checked_sub(1)?)?;
         self.terminal_at(*offset).filter(|terminal| terminal.covers(key))
@@ -349,7 +228,7 @@ impl<'a> Parts<'a> {
             return Err(DecodeError::Length);
         }
         if wanted != u64::from(self.sizes.siblings) {
-            return Err(DecodeError::SiblingCount { wanted, found: self.sizes.siblings });
+            return Err(DecodeError::SiblingCount { expected: wanted, found: self.sizes.siblings });
         }
         Ok(())
     }
@@ -389,11 +268,11 @@ fn read_header<H: Hasher>(kind: Kind, reader: &mut Reader<'_>) -> Result<Sizes, 
     }
     let found = reader.u8()?;
     if found != kind as u8 {
-        return Err(DecodeError::Kind { wanted: kind as u8, found });
+        return Err(DecodeError::Kind { expected: kind as u8, found });
     }
     let found = reader.u8()?;
     if found != H::ID {
-        return Err(DecodeError::HasherId { wanted: H::ID, found });
+        return Err(DecodeError::HasherId { expected: H::ID, found });
     }
     let reserved = reader.u8()?;
     let sizes = Sizes {

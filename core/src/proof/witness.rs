@@ -1,21 +1,44 @@
 //! Witnesses: a multiproof against the root before a batch, and what the batch did.
 //!
 //! [`verify`] computes both roots in one walk: the one before must be the caller's, the one after
-//! is what it returns. Below each terminal the new subtrie follows from the old leaf (if there was
-//! one and it stays) and the keys put there; above, from the same siblings.
+//! is the result. Below each terminal the new subtrie follows from the old leaf (if there was one
+//! and it stays) and the keys put there; above, from the same siblings.
 //!
-//! An empty batch has neither terminals nor operations; it is valid for every root and changes
-//! nothing.
+//! An empty batch has neither terminals nor operations; its witness is valid for every root and
+//! changes nothing.
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::proof::{Access, Op, witness};
+//! use pleach_core::Blake3;
+//!
+//! let mut trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
+//! let before = trie.root::<Blake3>();
+//! let ops = [
+//!     Op { key: [1; 32], access: Access::ReadWrite(Some([11; 32].into())) },
+//!     Op { key: [2; 32], access: Access::Write(None) },
+//! ];
+//! let bytes = trie.witness::<Blake3>(&ops).encode::<Blake3>()?;
+//!
+//! // Whoever knows the root before learns the root after, and what was read and written.
+//! let verified = witness::verify::<Blake3>(&bytes, &before)?;
+//! trie.apply(&ops);
+//! assert_eq!(*verified.new_root(), trie.root::<Blake3>());
+//! assert_eq!(verified.op_count(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use alloc::vec::Vec;
 
 use super::{
-    Access, DecodeError, Limits, Lookup, MultiProof, Op, Terminal, VerifyError,
-    multi::{leaf_nodes, steps},
-    op::{op_encode, op_len},
-    terminal::{MAX_DEPTH, terminal_encode, terminal_len},
-    walk::{self, BeforeAfter, Known, Walk},
-    wire::{self, EncodeError, Kind, Parts, Sizes},
+    error::{DecodeError, EncodeError, VerifyError},
+    limits::Limits,
+    lookup::{Lookup, lookup},
+    multi::{MultiProof, leaf_nodes, steps},
+    op::{Access, Op, op_encode, op_len},
+    terminal::{MAX_DEPTH, Terminal, terminal_encode, terminal_len},
+    walk::{self, BeforeAfter, Known, Leaves, Walk},
+    wire::{self, Kind, Parts, Sizes},
 };
 use crate::{
     hasher::Hasher,
@@ -130,7 +153,7 @@ impl WitnessWriter {
 
     /// The three sections so far: terminals, operations, siblings.
     pub fn sections(&self) -> [&[u8]; 3] {
-        [&self.terminals, &self.ops, self.siblings.as_flattened()]
+        [&self.terminals, &self.ops, Node::bytes_of(&self.siblings)]
     }
 
     /// The wire encoding.
@@ -202,7 +225,7 @@ impl Verified<'_> {
 
     /// What the root before the batch says about `key`.
     pub fn get(&self, key: &Key) -> Lookup {
-        super::lookup(self.parts.find(key), key)
+        lookup(self.parts.find(key), key)
     }
 
     /// Number of operations.
@@ -301,11 +324,9 @@ fn hashes_below(parts: &Parts<'_>) -> u64 {
 
 /// The leaf nodes below all terminals after the batch, in key order.
 fn leaves_after<H: Hasher>(parts: &Parts<'_>) -> Vec<(Key, Node)> {
-    let mut leaves = Vec::new();
-    leaves.reserve_exact(parts.puts().saturating_add(parts.leaf_count()));
-    each_leaf_after(parts, |_, key, value_hash| leaves.push((key, value_hash)));
-    walk::hash_leaves::<H>(&mut leaves);
-    leaves
+    let mut leaves = Leaves::with_room(parts.puts().saturating_add(parts.leaf_count()));
+    each_leaf_after(parts, |_, key, value_hash| leaves.push(key, value_hash));
+    leaves.hash::<H>()
 }
 
 /// Keys and value hashes below all terminals after the batch, in key order.

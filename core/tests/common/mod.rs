@@ -25,15 +25,15 @@ pub(crate) fn below(rng: &mut ChaCha8Rng, bound: usize) -> usize {
     usize::try_from(rng.next_u64() % u64::try_from(bound).unwrap()).unwrap()
 }
 
-pub(crate) fn bytes32(rng: &mut ChaCha8Rng) -> [u8; 32] {
+pub(crate) fn bytes32<T: From<[u8; 32]>>(rng: &mut ChaCha8Rng) -> T {
     let mut bytes = [0; 32];
     rng.fill_bytes(&mut bytes);
-    bytes
+    bytes.into()
 }
 
 /// How the keys of a test are spread.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Shape {
+pub(crate) enum Spread {
     Uniform,
     /// Big-endian integers from zero.
     Sequential,
@@ -45,24 +45,24 @@ pub(crate) enum Shape {
     LastBit,
 }
 
-pub(crate) const SHAPES: [Shape; 5] =
-    [Shape::Uniform, Shape::Sequential, Shape::Shared60, Shape::Ends, Shape::LastBit];
+pub(crate) const SPREADS: [Spread; 5] =
+    [Spread::Uniform, Spread::Sequential, Spread::Shared60, Spread::Ends, Spread::LastBit];
 
-pub(crate) fn key(shape: Shape, rng: &mut ChaCha8Rng) -> Key {
+pub(crate) fn key(spread: Spread, rng: &mut ChaCha8Rng) -> Key {
     let mut key = [0; 32];
-    match shape {
-        Shape::Uniform => rng.fill_bytes(&mut key),
-        Shape::Sequential => key[28..].copy_from_slice(&(rng.next_u32() % 64).to_be_bytes()),
-        Shape::Shared60 => {
+    match spread {
+        Spread::Uniform => rng.fill_bytes(&mut key),
+        Spread::Sequential => key[28..].copy_from_slice(&(rng.next_u32() % 64).to_be_bytes()),
+        Spread::Shared60 => {
             rng.fill_bytes(&mut key);
             key[..7].copy_from_slice(&[0xa5, 0x5a, 0, 0xff, 0x12, 0x34, 0x56]);
             key[7] = 0x70 | key[7] & 15;
         }
-        Shape::Ends => {
+        Spread::Ends => {
             key[0] = (rng.next_u32() % 4).to_le_bytes()[0] << 6;
             key[31] = (rng.next_u32() % 8).to_le_bytes()[0];
         }
-        Shape::LastBit => {
+        Spread::LastBit => {
             key = [(rng.next_u32() % 5).to_le_bytes()[0]; 32];
             key[31] ^= (rng.next_u32() % 2).to_le_bytes()[0];
         }
@@ -70,17 +70,22 @@ pub(crate) fn key(shape: Shape, rng: &mut ChaCha8Rng) -> Key {
     key
 }
 
-pub(crate) fn set(shape: Shape, rng: &mut ChaCha8Rng, count: usize) -> Naive {
-    (0..count).map(|_| (key(shape, rng), bytes32(rng))).collect()
+pub(crate) fn set(spread: Spread, rng: &mut ChaCha8Rng, count: usize) -> Naive {
+    (0..count).map(|_| (key(spread, rng), bytes32(rng))).collect()
 }
 
 /// Keys, some of the set and some that may not be.
-pub(crate) fn some_keys(set: &Naive, shape: Shape, rng: &mut ChaCha8Rng, count: usize) -> Vec<Key> {
+pub(crate) fn some_keys(
+    set: &Naive,
+    spread: Spread,
+    rng: &mut ChaCha8Rng,
+    count: usize,
+) -> Vec<Key> {
     let own: Vec<Key> = set.pairs().keys().copied().collect();
     let mut keys: Vec<Key> = (0..count)
         .map(|_| {
             if own.is_empty() || rng.next_u32().is_multiple_of(3) {
-                key(shape, rng)
+                key(spread, rng)
             } else {
                 own[below(rng, own.len())]
             }
@@ -91,9 +96,9 @@ pub(crate) fn some_keys(set: &Naive, shape: Shape, rng: &mut ChaCha8Rng, count: 
     keys
 }
 
-pub(crate) fn some_ops(set: &Naive, shape: Shape, rng: &mut ChaCha8Rng, count: usize) -> Vec<Op> {
+pub(crate) fn some_ops(set: &Naive, spread: Spread, rng: &mut ChaCha8Rng, count: usize) -> Vec<Op> {
     let deletes = [0, 30, 100][below(rng, 3)];
-    some_keys(set, shape, rng, count)
+    some_keys(set, spread, rng, count)
         .into_iter()
         .map(|key| {
             let value: Option<ValueHash> =
@@ -123,6 +128,6 @@ impl Oracle for Sha2 {
 
 /// The root that the published crate computes.
 pub(crate) fn oracle_root<H: Oracle>(set: &Naive) -> Node {
-    let pairs: Vec<_> = set.pairs().iter().map(|(key, value)| (*key, *value)).collect();
-    nomt_core::update::build_trie::<H::Published>(0, pairs, |_| {})
+    let pairs: Vec<_> = set.pairs().iter().map(|(key, value)| (*key, value.to_bytes())).collect();
+    nomt_core::update::build_trie::<H::Published>(0, pairs, |_| {}).into()
 }

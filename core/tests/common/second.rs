@@ -30,13 +30,17 @@ fn terminal(bytes: &mut &[u8]) -> Option<Terminal> {
         return None;
     }
     if word >> 15 == 1 {
-        return Some(Terminal::Leaf { depth, key: hash32(bytes)?, value_hash: hash32(bytes)? });
+        return Some(Terminal::Leaf {
+            depth,
+            key: hash32(bytes)?,
+            value_hash: hash32(bytes)?.into(),
+        });
     }
     let mut key = [0; 32];
     let len = usize::from(depth.div_ceil(8));
     key[..len].copy_from_slice(take(bytes, len)?);
     (depth < 256).then_some(())?;
-    Some(Terminal::Terminator { position: Prefix::from_raw(key, depth)? })
+    Some(Terminal::Terminator { prefix: Prefix::from_raw(key, depth)? })
 }
 
 fn op(bytes: &mut &[u8], terminals: &[Terminal], used: &mut usize) -> Option<Op> {
@@ -48,7 +52,7 @@ fn op(bytes: &mut &[u8], terminals: &[Terminal], used: &mut usize) -> Option<Op>
         (_, Terminal::Leaf { key, .. }) => *key,
         _ => return None,
     };
-    let value = if flags >> 2 & 1 == 1 { Some(hash32(bytes)?) } else { None };
+    let value = if flags >> 2 & 1 == 1 { Some(hash32(bytes)?.into()) } else { None };
     let access = match flags & 3 {
         1 => Access::Read,
         2 => Access::Write(value),
@@ -65,7 +69,7 @@ pub(crate) fn decode<H: Hasher>(bytes: &[u8], witness: bool) -> Option<Witness> 
     let mut rest = bytes.get(32..)?;
     let mut terminal_bytes = take(&mut rest, terminal_len)?;
     let mut op_bytes = take(&mut rest, op_len)?;
-    let siblings = rest.as_chunks().0.to_vec();
+    let siblings = Node::slice_of(rest.as_chunks().0).to_vec();
     let mut terminals = Vec::new();
     for _ in 0..terminal_count {
         terminals.push(terminal(&mut terminal_bytes)?);
@@ -82,7 +86,7 @@ pub(crate) fn decode<H: Hasher>(bytes: &[u8], witness: bool) -> Option<Witness> 
         if witness { decoded.encode::<H>().ok()? } else { decoded.proof.encode::<H>().ok()? };
     let sorted = decoded.ops.is_sorted_by(|a, b| a.key < b.key);
     let apart = decoded.proof.terminals.is_sorted_by(|a, b| {
-        let (a, b) = (a.position(), b.position());
+        let (a, b) = (a.prefix(), b.prefix());
         a < b && !a.contains(&b)
     });
     (again == bytes && sorted && apart).then_some(decoded)
@@ -121,7 +125,7 @@ fn join<H: Hasher>(left: (Node, Node), right: (Node, Node), depth: u16) -> Optio
     if node::combine_kind(&left.0, &right.0) != Combined::Hash {
         return None;
     }
-    if depth == 256 && (left.0[0] < 0x80 || right.0[0] < 0x80) {
+    if depth == 256 && (left.0.as_bytes()[0] < 0x80 || right.0.as_bytes()[0] < 0x80) {
         return None;
     }
     Some((node::combine::<H>(&left.0, &right.0), node::combine::<H>(&left.1, &right.1)))
@@ -143,7 +147,7 @@ pub(crate) fn verify<H: Hasher>(bytes: &[u8], witness: bool, root: &Node) -> Opt
         let ops: Vec<Op> =
             decoded.ops.iter().filter(|op| terminal.covers(&op.key)).copied().collect();
         below.apply(&ops);
-        terminals.push((terminal, below.node::<H>(&terminal.position())));
+        terminals.push((terminal, below.node::<H>(&terminal.prefix())));
     }
     let (before, after) = range::<H>(&terminals, 0, &mut siblings)?;
     (before == *root && siblings.is_empty()).then_some(after)

@@ -8,7 +8,7 @@ use pleach_core::{Key, Prefix};
 use rand_chacha::ChaCha8Rng;
 use rand_core::RngCore;
 
-use crate::common::{Shape, below, key};
+use crate::common::{Spread, below, key};
 
 /// Value bytes.
 pub(crate) type Value = Vec<u8>;
@@ -42,16 +42,16 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    pub(crate) fn draw(shape: Shape, rng: &mut ChaCha8Rng) -> Self {
+    pub(crate) fn draw(spread: Spread, rng: &mut ChaCha8Rng) -> Self {
         let mut case = Self { levels: [0, 3, 3][below(rng, 3)], ..Self::default() };
         let size = [0, 1, 2, 3, 4, 5, 9, 30, 80][below(rng, 9)];
         for _ in 0..size {
-            case.pairs.insert(key(shape, rng), value(rng));
+            case.pairs.insert(key(spread, rng), value(rng));
         }
         let accesses = [0, 1, 1, 2, 3, 6, 20][below(rng, 7)];
         let style = (below(rng, 5), [0, 30, 100][below(rng, 3)]);
         for _ in 0..accesses {
-            let key = case.accessed_key(shape, rng, style.0);
+            let key = case.accessed_key(spread, rng, style.0);
             case.touches.insert(key, touch(rng, style.1));
         }
         let limit = [0, 3, 20, 300][below(rng, 4)];
@@ -60,8 +60,8 @@ impl Case {
         case
     }
 
-    /// A key of the set, one of the same shape, or one that parts from a key of the set at any bit.
-    fn accessed_key(&self, shape: Shape, rng: &mut ChaCha8Rng, style: usize) -> Key {
+    /// A key of the set, one of the same spread, or one that parts from a key of the set at any bit.
+    fn accessed_key(&self, spread: Spread, rng: &mut ChaCha8Rng, style: usize) -> Key {
         let own = self.pairs.keys().nth(below(rng, self.pairs.len().max(1)));
         match (own, (style + below(rng, 3)) % 5) {
             (Some(own), 0 | 1) => *own,
@@ -72,7 +72,7 @@ impl Case {
                 key[bit / 8] ^= 0x80 >> (bit % 8);
                 key
             }
-            _ => key(shape, rng),
+            _ => key(spread, rng),
         }
     }
 

@@ -5,8 +5,8 @@
 
 use pleach_core::page::{
     BranchBuilder, BranchHeader, BranchView, Cell, FileKind, Identity, LeafBuilder, LeafHeader,
-    LeafView, MAX_PLACE, OverflowCell, PAGE_SIZE, Page, PageError, StreamHeader, StreamView, leaf,
-    seal, stream,
+    LeafView, MAX_PAGE_NO, OverflowCell, PAGE_SIZE, Page, PageError, StreamHeader, StreamView,
+    leaf, seal, stream,
 };
 
 /// A parser of any page type that uses whatever it accepts.
@@ -20,7 +20,7 @@ pub(crate) fn leaf_is_canonical(page: &Page, identity: &Identity) -> Result<(), 
         flush: view.flush(),
         namespace: view.namespace(),
         prefix: view.prefix(),
-        through: view.through(),
+        applied_through: view.applied_through(),
         levels: view.levels(),
         count: view.len().try_into().unwrap(),
     };
@@ -53,7 +53,7 @@ pub(crate) fn branch_is_canonical(page: &Page, identity: &Identity) -> Result<()
         namespace: view.namespace(),
         prefix: view.prefix(),
         level: view.level(),
-        position: view.position(),
+        log_pos: view.log_pos(),
     };
     let mut again = [0xee; PAGE_SIZE];
     let mut builder = BranchBuilder::new(&mut again, &header);
@@ -102,6 +102,6 @@ pub(crate) fn claimed(bytes: &[u8]) -> (Page, Identity) {
         _ => FileKind::Leaf,
     };
     let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
-    let identity = Identity { kind, page_no: word(8) & MAX_PLACE, db_id: word(16) };
+    let identity = Identity { kind, page_no: word(8) & MAX_PAGE_NO, db_id: word(16) };
     (page, identity)
 }

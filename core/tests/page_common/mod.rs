@@ -11,10 +11,10 @@ pub(crate) use canonical::*;
 
 use pleach_core::page::{
     BranchBuilder, BranchHeader, Cell, Entry, FileKind, Identity, LeafBuilder, LeafHeader,
-    MAX_PLACE, OverflowCell, PAGE_SIZE, Page, RawCell, Run, StreamHeader, StreamId, leaf, overflow,
-    stream,
+    MAX_PAGE_NO, OverflowCell, PAGE_SIZE, Page, PageRun, RawCell, StreamHeader, StreamId, leaf,
+    overflow, stream,
 };
-use pleach_core::{Key, Node, Prefix};
+use pleach_core::{Key, Node, Prefix, ValueHash};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
@@ -51,13 +51,13 @@ pub(crate) fn number(rng: &mut ChaCha8Rng, below: u64) -> u64 {
 pub(crate) const LEAF: Identity = Identity { kind: FileKind::Leaf, page_no: 77, db_id: 0xdb };
 pub(crate) const BRANCH: Identity = Identity { kind: FileKind::Image, page_no: 5, db_id: 0xdb };
 pub(crate) const STREAM: Identity =
-    Identity { kind: FileKind::Overflow, page_no: MAX_PLACE, db_id: 0xdb };
+    Identity { kind: FileKind::Overflow, page_no: MAX_PAGE_NO, db_id: 0xdb };
 
 /// A value as tests keep it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Inline(Vec<u8>),
-    Overflow { total_len: u64, hash: [u8; 32], runs: Vec<(u64, u32)> },
+    Overflow { total_len: u64, hash: ValueHash, runs: Vec<(u64, u32)> },
 }
 
 impl Value {
@@ -65,8 +65,8 @@ impl Value {
         match self {
             Self::Inline(bytes) => bytes.clone(),
             Self::Overflow { total_len, hash, runs } => {
-                let runs: Vec<Run> =
-                    runs.iter().map(|&(start, pages)| Run { start, pages }).collect();
+                let runs: Vec<PageRun> =
+                    runs.iter().map(|&(start, pages)| PageRun { start, pages }).collect();
                 let mut bytes = Vec::new();
                 OverflowCell::encode(*total_len, hash, &runs, &mut bytes).unwrap();
                 bytes
@@ -94,7 +94,7 @@ impl Value {
         let pages: u64 = runs.iter().map(|run| u64::from(run.1)).sum();
         let spare = number(rng, overflow::OVERFLOW_PAYLOAD as u64 / 2);
         let total_len = pages * overflow::OVERFLOW_PAYLOAD as u64 - spare;
-        Self::Overflow { total_len, hash: random_key(rng), runs }
+        Self::Overflow { total_len, hash: random_key(rng).into(), runs }
     }
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn leaf_header(prefix: Prefix, levels: u8, count: usize) -> LeafHeade
         flush: 3 << 32 | 9,
         namespace: 2,
         prefix,
-        through: 1_000_007,
+        applied_through: 1_000_007,
         levels,
         count: count.try_into().unwrap(),
     }
@@ -129,7 +129,7 @@ pub(crate) fn build_leaf(header: &LeafHeader, cells: &Cells, nodes: &[Node]) -> 
 }
 
 pub(crate) fn nodes(levels: u8, rng: &mut ChaCha8Rng) -> Vec<Node> {
-    (0..leaf::node_count(levels)).map(|_| random_key(rng)).collect()
+    (0..leaf::node_count(levels)).map(|_| random_key(rng).into()).collect()
 }
 
 /// A page as the engine would write it: 8-byte balances, some longer values, two overflow cells.
@@ -164,7 +164,7 @@ pub(crate) fn branch_header(prefix: Prefix) -> BranchHeader {
         namespace: 0,
         prefix,
         level: 1,
-        position: 123_456_789,
+        log_pos: 123_456_789,
     }
 }
 
@@ -184,8 +184,13 @@ pub(crate) fn tiling(prefix: Prefix, count: usize, rng: &mut ChaCha8Rng) -> Vec<
 }
 
 pub(crate) fn random_entry(depth: u16, rng: &mut ChaCha8Rng) -> Entry {
-    let place = (number(rng, 4) > 0).then(|| number(rng, MAX_PLACE + 1));
-    Entry { depth, place, tag: place.map_or(0, |_| rng.next_u32()), node: random_key(rng) }
+    let page_no = (number(rng, 4) > 0).then(|| number(rng, MAX_PAGE_NO + 1));
+    Entry {
+        depth,
+        page_no,
+        tag: page_no.map_or(0, |_| rng.next_u32()),
+        node: random_key(rng).into(),
+    }
 }
 
 pub(crate) fn build_branch(header: &BranchHeader, entries: &[Entry]) -> Box<Page> {

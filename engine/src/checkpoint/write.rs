@@ -185,7 +185,7 @@ fn copy_region<D: Device, R: Runtime>(
         };
         let entries = state.children().iter().zip(nodes).map(|(cut, node)| Entry {
             depth: cut.prefix.len(),
-            place: cut.page.map(u64::from),
+            page_no: cut.page.map(u64::from),
             tag: cut.tag,
             node: *node,
         });
@@ -207,7 +207,7 @@ pub(crate) fn first_image<D: Device>(
 ) -> Result<ImagePlace> {
     let file = ImageFile::A;
     let mut writer = ImageWriter::start(device, file, database, 0)?;
-    let entry = Entry { depth: 0, place: None, tag: 0, node: TERMINATOR };
+    let entry = Entry { depth: 0, page_no: None, tag: 0, node: TERMINATOR };
     let (page, tag) = writer.branch(&Prefix::ROOT, 1, 0, std::iter::once(entry))?;
     let delta = StreamPlace::of(writer.stream(StreamId::Delta, &[])?, &[]);
     let mut map = Vec::new();

@@ -43,8 +43,8 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Block<H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Block")
             .field("base", &self.view.base)
-            .field("prev_root", &Hex(&self.prev_root))
-            .field("root", &Hex(&self.root))
+            .field("prev_root", &Hex(self.prev_root.as_ref()))
+            .field("root", &Hex(self.root.as_ref()))
             .field("changes", &self.change_count())
             .finish_non_exhaustive()
     }
@@ -172,8 +172,8 @@ impl<H: Hasher, D: Device, R: Runtime> Clone for Overlay<H, D, R> {
 impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Overlay<H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Overlay")
-            .field("prev_root", &Hex(&self.0.prev_root))
-            .field("root", &Hex(&self.0.root))
+            .field("prev_root", &Hex(self.0.prev_root.as_ref()))
+            .field("root", &Hex(self.0.root.as_ref()))
             .field("changes", &self.0.changes.len())
             .field("committed", &self.commit_number())
             .finish_non_exhaustive()

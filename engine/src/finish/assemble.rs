@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pleach_core::fold::{FoldValue, Folder, Shape};
+use pleach_core::fold::{BatchFolder, FoldValue, Occupancy};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::Sizes;
 use pleach_core::{Hasher, Node, Prefix, witness};
@@ -27,7 +27,7 @@ enum Part {
     /// Its node alone.
     Node(Prefix, Node),
     /// Folded without accesses.
-    Folded(Prefix, Node, Shape),
+    Folded(Prefix, Node, Occupancy),
 }
 
 pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
@@ -50,7 +50,7 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
         Folded::Done(parts) => parts,
         Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
     };
-    let mut folder = Folder::<H>::new();
+    let mut folder = BatchFolder::<H>::new();
     folder.begin(0);
     let mut fragments = Vec::new();
     for part in &parts {
@@ -61,8 +61,8 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
                 folder.child(outcome.region.prefix(), &outcome.node, &outcome.old, number);
                 fragments.push((*chunk, *region));
             }
-            Part::Folded(_, _, Shape::Leaf { key, value_hash }) => {
-                folder.untouched(key, FoldValue::Hash(*value_hash));
+            Part::Folded(_, _, Occupancy::Leaf { key, value_hash }) => {
+                folder.unaccessed(key, FoldValue::Hash(*value_hash));
             }
             Part::Node(prefix, node) | Part::Folded(prefix, node, _) => {
                 folder.subtrie(prefix, node);
@@ -160,7 +160,7 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
     batch: &Batch<'_>,
     prefix: &Prefix,
 ) -> Result<Folded<Part>> {
-    let mut folder = Folder::<H>::new();
+    let mut folder = BatchFolder::<H>::new();
     folder.begin(prefix.len());
     let mut key = Some(*prefix.first_key());
     let mut only = None;
@@ -171,7 +171,9 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
         };
         let region = &outcome.regions[0];
         match &region.old {
-            Shape::Leaf { key, value_hash } => folder.untouched(key, FoldValue::Hash(*value_hash)),
+            Occupancy::Leaf { key, value_hash } => {
+                folder.unaccessed(key, FoldValue::Hash(*value_hash))
+            }
             _ => folder.subtrie(region.region.prefix(), &region.node),
         }
         key = region.region.prefix().next().map(|next| *next.first_key());
@@ -180,9 +182,9 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
     let fold = folder.end().expect("no terminal is placed here");
     folder.run();
     let shape = if pleach_core::node::kind(&folder.node(fold)) == pleach_core::NodeKind::Leaf {
-        folder.shape(fold)
+        folder.occupancy(fold)
     } else {
-        only.filter(|shape| *shape == Shape::Empty).unwrap_or(Shape::Many)
+        only.filter(|shape| *shape == Occupancy::Empty).unwrap_or(Occupancy::Many)
     };
     Ok(Folded::Done(Part::Folded(*prefix, folder.node(fold), shape)))
 }
@@ -192,22 +194,22 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
 fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     witnesses: &Arc<Spare>,
-    folder: &mut Folder<H>,
+    folder: &mut BatchFolder<H>,
     fold: usize,
     chunks: &[ChunkOutcome],
     fragments: &[(usize, usize)],
     ops: usize,
 ) -> Result<Witness> {
     let (mut terminals, mut siblings) = (Vec::new(), Vec::new());
-    let shape = folder.shape(fold);
+    let shape = folder.occupancy(fold);
     let mut top = Top {
         emit: Emit::new(&mut terminals, &mut siblings, &[], &[], &[]),
         cuts: Vec::with_capacity(fragments.len()),
     };
-    if shape == Shape::Many {
+    if shape == Occupancy::Many {
         folder.emit(fold, &mut top);
     } else {
-        Folder::<H>::emit_root(&shape, &mut top);
+        BatchFolder::<H>::emit_root(&shape, &mut top);
     }
     let (own, cuts) = (top.emit.done(), top.cuts);
     let fragment = |number: u32| {
@@ -221,13 +223,13 @@ fn gather_witness<H: Hasher, D: Device, R: Runtime>(
         let (chunk, fragment) = fragment(cut.number);
         sections[0].push(&terminals[from..cut.terminals]);
         sections[0].push(fragment.terminals(&chunk.terminals));
-        sections[2].push(siblings[siblings_from..cut.siblings].as_flattened());
-        sections[2].push(fragment.siblings(&chunk.siblings).as_flattened());
+        sections[2].push(Node::bytes_of(&siblings[siblings_from..cut.siblings]));
+        sections[2].push(Node::bytes_of(fragment.siblings(&chunk.siblings)));
         (from, siblings_from) = (cut.terminals, cut.siblings);
     }
     sections[0].push(&terminals[from..]);
     sections[1].extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
-    sections[2].push(siblings[siblings_from..].as_flattened());
+    sections[2].push(Node::bytes_of(&siblings[siblings_from..]));
     let op_count = u32::try_from(ops).map_err(|_| too_large())?;
     encode::<H, D, R>(db, witnesses, own.count() + below, op_count, &sections)
 }

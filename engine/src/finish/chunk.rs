@@ -17,7 +17,7 @@ use pleach_beatree::leaf_fold::{
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_beatree::treelet::Known;
 use pleach_beatree::{Region, RegionIndex, RegionState};
-use pleach_core::fold::{NO_HASH, Shape};
+use pleach_core::fold::{NO_HASH, Occupancy};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::proof::op::op_encode_placed;
 use pleach_core::proof::{Access, Op};
@@ -432,7 +432,10 @@ impl Chunk {
                 }
             }
             let mut fragment = Fragment::default();
-            if batch.witness && !page.touches.is_empty() && space.shape(*fold) == Shape::Many {
+            if batch.witness
+                && !page.touches.is_empty()
+                && space.occupancy(*fold) == Occupancy::Many
+            {
                 let mut emit = Emit::new(&mut space.terminals, &mut space.siblings, &[], &[], &[]);
                 match *fold {
                     PageFold::Known => {}

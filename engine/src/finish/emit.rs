@@ -82,10 +82,7 @@ impl Sink for Emit<'_> {
     }
 
     fn terminator(&mut self, key: &Key, depth: u16) {
-        terminal_encode(
-            self.terminals,
-            &Terminal::Terminator { position: Prefix::new(key, depth) },
-        );
+        terminal_encode(self.terminals, &Terminal::Terminator { prefix: Prefix::new(key, depth) });
         self.own.count += 1;
     }
 

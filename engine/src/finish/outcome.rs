@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{PageNo, Region};
-use pleach_core::fold::Shape;
+use pleach_core::fold::Occupancy;
 use pleach_core::{Key, Node, Prefix};
 
 use super::emit::Fragment;
@@ -33,7 +33,7 @@ pub(crate) struct RegionOutcome {
     pub(crate) shape: u64,
     pub(crate) touched: bool,
     pub(crate) node: Node,
-    pub(super) old: Shape,
+    pub(super) old: Occupancy,
     pub(super) fragment: Fragment,
     /// Where its operations start in the chunk's list.
     pub(super) first_op: usize,

@@ -12,7 +12,7 @@ use pleach_beatree::RegionState;
 use pleach_beatree::leaf_fold::capture_levels;
 use pleach_beatree::region::Nodes;
 use pleach_beatree::treelet::Treelet;
-use pleach_core::fold::{FoldValue, Folder, Shape, heap_index};
+use pleach_core::fold::{BatchFolder, FoldValue, Occupancy, heap_index};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::{Hasher, Node, Prefix};
 
@@ -51,8 +51,8 @@ impl Chunk {
                 region: Arc::clone(&task.region),
                 shape: task.shape,
                 touched: !task.touches.is_empty(),
-                node: [0; 32],
-                old: Shape::Empty,
+                node: Node::default(),
+                old: Occupancy::Empty,
                 fragment: Fragment::default(),
                 first_op: 0,
                 nodes: from..outcome.nodes.len(),
@@ -82,8 +82,8 @@ impl Chunk {
             let from = fold.checked_sub(1).map_or(0, |before| space.inner_ends[before]);
             region.treelet = from..space.inner_ends[fold];
             region.node = space.regions.node(fold);
-            region.old = space.regions.shape(fold);
-            if batch.witness && region.touched && region.old == Shape::Many {
+            region.old = space.regions.occupancy(fold);
+            if batch.witness && region.touched && region.old == Occupancy::Many {
                 let (terminals, siblings) = (&mut outcome.terminals, &mut outcome.siblings);
                 let mut emit = Emit::new(
                     terminals,
@@ -166,7 +166,7 @@ struct Walk<'a, H: Hasher> {
     /// Pages that take part and have not been met yet.
     coming: Peekable<Range<usize>>,
     folded: &'a FoldSpace<H>,
-    regions: &'a mut Folder<H>,
+    regions: &'a mut BatchFolder<H>,
     nodes: &'a mut Vec<PageNode>,
     node_pages: &'a mut Vec<usize>,
 }
@@ -210,11 +210,11 @@ impl<'a, H: Hasher> Walk<'a, H> {
             return;
         }
         let fold = self.folded.folds[at];
-        let (node, shape) = (self.folded.node(fold), self.folded.shape(fold));
+        let (node, shape) = (self.folded.node(fold), self.folded.occupancy(fold));
         if page.touches.is_empty() {
             match &shape {
-                Shape::Leaf { key, value_hash } => {
-                    self.regions.untouched(key, FoldValue::Hash(*value_hash));
+                Occupancy::Leaf { key, value_hash } => {
+                    self.regions.unaccessed(key, FoldValue::Hash(*value_hash));
                 }
                 _ => self.regions.subtrie(&page.prefix, &node),
             }

@@ -1,8 +1,8 @@
 //! What a worker folds in: its memory is kept from chunk to chunk.
 
 use pleach_beatree::leaf_fold::AccessResult;
-use pleach_core::fold::tiles::Tiles;
-use pleach_core::fold::{Folder, Shape, heap_below};
+use pleach_core::fold::path_blocks::PathBlocks;
+use pleach_core::fold::{BatchFolder, Occupancy, heap_below};
 use pleach_core::{Hasher, Node};
 
 use super::emit::Fragment;
@@ -26,9 +26,9 @@ pub(super) enum PageFold {
 /// Reused memory of a worker.
 #[derive(Default)]
 pub(super) struct FoldSpace<H: Hasher> {
-    pub(super) pages: Folder<H>,
-    pub(super) tiles: Tiles<H>,
-    pub(super) regions: Folder<H>,
+    pub(super) pages: BatchFolder<H>,
+    pub(super) tiles: PathBlocks<H>,
+    pub(super) regions: BatchFolder<H>,
     pub(super) seen: Vec<AccessResult>,
     /// One of each page.
     pub(super) folds: Vec<PageFold>,
@@ -63,11 +63,11 @@ impl<H: Hasher> FoldSpace<H> {
     }
 
     /// The shape of a page's old keys.
-    pub(super) fn shape(&self, fold: PageFold) -> Shape {
+    pub(super) fn occupancy(&self, fold: PageFold) -> Occupancy {
         match fold {
             PageFold::Known => unreachable!("a page that was not folded"),
-            PageFold::Whole(fold) => self.pages.shape(fold),
-            PageFold::Tile { .. } => Shape::Many,
+            PageFold::Whole(fold) => self.pages.occupancy(fold),
+            PageFold::Tile { .. } => Occupancy::Many,
         }
     }
 
@@ -77,7 +77,7 @@ impl<H: Hasher> FoldSpace<H> {
             PageFold::Known => {}
             PageFold::Whole(fold) => self.pages.first_of_terminal(fold).for_each(each),
             PageFold::Tile { tile, .. } => {
-                for (_, fold) in self.tiles.groups(tile) {
+                for (_, fold) in self.tiles.buckets(tile) {
                     self.pages.first_of_terminal(fold).for_each(&mut each);
                 }
             }
@@ -100,7 +100,7 @@ impl<H: Hasher> FoldSpace<H> {
                 PageFold::Whole(fold) => out.extend_from_slice(of(fold)),
                 PageFold::Tile { tile, .. } => {
                     self.tiles.computed(tile, |index, node| out.push((index, *node)));
-                    for (group, fold) in self.tiles.groups(tile) {
+                    for (group, fold) in self.tiles.buckets(tile) {
                         out.extend(
                             of(fold).iter().map(|(index, node)| (heap_below(group, *index), *node)),
                         );
@@ -114,7 +114,7 @@ impl<H: Hasher> FoldSpace<H> {
 
 /// Sorts what a folder's folds have captured fold by fold, and takes down where each fold's ends.
 pub(super) fn sort_captured<H: Hasher>(
-    folder: &Folder<H>,
+    folder: &BatchFolder<H>,
     folds: usize,
     ends: &mut Vec<usize>,
     out: &mut Vec<(u8, Node)>,
@@ -130,7 +130,7 @@ pub(super) fn sort_captured<H: Hasher>(
         // The start now; every entry moves it on.
         (sum, *end) = (sum + *end, sum);
     }
-    out.resize(captured.len(), (0, [0; 32]));
+    out.resize(captured.len(), (0, Node::default()));
     for one in captured {
         let at = &mut ends[one.fold as usize];
         out[*at] = (one.index, one.node);

@@ -5,7 +5,7 @@
 //! folded to one, which must be the index's: seven hashes a page, in one batch for all pages of the round.
 
 use pleach_beatree::build::{LEVELS, PageNodes, Unfolded};
-use pleach_core::fold::{Folder, combine_tiles};
+use pleach_core::fold::{BatchFolder, combine_chunks};
 use pleach_core::{Hasher, Node};
 
 use super::cells::{Source, TILES};
@@ -21,12 +21,12 @@ pub(super) fn contradicting<H: Hasher>(
     let mut bad = Vec::new();
     let mut nodes: Vec<Node> = Vec::with_capacity(edited.len() * TILES);
     nodes.extend(edited.iter().flat_map(|index| pieces[*index].sources[0].tiles.0));
-    combine_tiles::<H>(&mut nodes, TILES);
+    combine_chunks::<H>(&mut nodes, TILES);
     debug_assert_eq!(1 << LEVELS, TILES);
     let folded = edited.iter().zip(&nodes);
     bad.extend(folded.filter(|(index, node)| !is(&pieces[**index].sources[0], node)).map(first));
     // Few, and mostly of one page each.
-    let mut folder = Folder::<H>::new();
+    let mut folder = BatchFolder::<H>::new();
     for (index, pages) in planned {
         let piece = &pieces[*index];
         let agrees = match (&piece.sources[..], *pages) {

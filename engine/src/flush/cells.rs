@@ -12,7 +12,7 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::region::Pending;
 use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::page::leaf::{Cell, LeafBuilder, LeafHeader, RawCell, capacity, cell_size};
-use pleach_core::page::overflow::Run;
+use pleach_core::page::overflow::PageRun;
 use pleach_core::{Node, Prefix};
 
 pub(super) const TILES: usize = 1 << LEVELS;
@@ -60,7 +60,7 @@ impl Source {
 
     /// What changes in the page, if it keeps its prefix and all its nodes are known. `freed` takes
     /// the overflow runs that are given up.
-    pub(super) fn edits(&self, out: &mut Vec<Edit>, freed: &mut Vec<Run>) -> Option<Edited> {
+    pub(super) fn edits(&self, out: &mut Vec<Edit>, freed: &mut Vec<PageRun>) -> Option<Edited> {
         let page = self.page.as_ref().filter(|_| self.tiles.1 == ALL_TILES)?;
         let (view, len) = (page.view(), self.prefix.len());
         if view.levels() != LEVELS {
@@ -123,7 +123,7 @@ impl Source {
     }
 
     /// The merged cells, appended to `out`; `freed` takes the overflow runs that are given up.
-    pub(super) fn cells<'a>(&'a self, out: &mut Vec<CellRef<'a>>, freed: &mut Vec<Run>) {
+    pub(super) fn cells<'a>(&'a self, out: &mut Vec<CellRef<'a>>, freed: &mut Vec<PageRun>) {
         let Some(page) = &self.page else {
             self.take_changes(0..self.pending.len(), out);
             return;
@@ -185,7 +185,7 @@ pub(super) fn known_tiles(
     pending: &[Pending],
 ) -> ([Node; TILES], u16) {
     let mut tiles = page.treelet(state.changed_at(child), |treelet| {
-        treelet.map_or(([[0; 32]; TILES], 0), |treelet| treelet.level(LEVELS))
+        treelet.map_or(([[0; 32].into(); TILES], 0), |treelet| treelet.level(LEVELS))
     });
     add_stored_tiles(&mut tiles, page, prefix, pending);
     tiles

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_beatree::cache::NO_BATCH;
-use pleach_core::fold::Folder;
+use pleach_core::fold::BatchFolder;
 use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Runtime, Step};
 
@@ -70,7 +70,7 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     reader: Option<PageReader<D, R, usize>>,
     /// Writes new ones.
     queue: Option<D::Queue>,
-    folder: Folder<H>,
+    folder: BatchFolder<H>,
     round: Round,
     /// Pages that a round takes: fewer where there was no room for more.
     limit: usize,
@@ -99,7 +99,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             db,
             reader: None,
             queue: None,
-            folder: Folder::new(),
+            folder: BatchFolder::new(),
             round: Round::default(),
             limit: ROUND,
             stage: Stage::Idle,

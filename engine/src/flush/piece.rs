@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pleach_beatree::{PageNo, Region};
-use pleach_core::page::overflow::Run;
+use pleach_core::page::overflow::PageRun;
 use pleach_core::{Node, Prefix};
 
 use super::cells::Source;
@@ -19,7 +19,7 @@ pub(super) struct Piece {
     /// Shape of the region's cuts when this was gathered.
     pub(super) shape: u64,
     pub(super) new: Vec<NewLeaf>,
-    pub(super) freed_runs: Vec<Run>,
+    pub(super) freed_runs: Vec<PageRun>,
     /// How many of the region's dropped values this piece gives up.
     pub(super) dropped: usize,
 }

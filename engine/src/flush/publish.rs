@@ -9,10 +9,10 @@ use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
 use pleach_beatree::region::Relocation;
 use pleach_beatree::split::{Split, split_held};
 use pleach_beatree::{PageNo, Region, RegionState};
-use pleach_core::fold::Folder;
+use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::page::leaf::LeafView;
-use pleach_core::page::overflow::Run;
+use pleach_core::page::overflow::PageRun;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, PageBuf, Runtime};
 
@@ -41,7 +41,7 @@ impl Round {
     pub(super) fn publish<H: Hasher, D: Device, R: Runtime>(
         &mut self,
         db: &State<D, R>,
-        folder: &mut Folder<H>,
+        folder: &mut BatchFolder<H>,
     ) -> Result<Option<Freed>> {
         // An upper bound of the record, so that the log has room before anything is decided.
         let pages: usize =
@@ -139,7 +139,7 @@ impl Round {
     }
 }
 
-fn log_run(run: &Run) -> LogRun {
+fn log_run(run: &PageRun) -> LogRun {
     LogRun { start: run.start, pages: run.pages }
 }
 
@@ -148,7 +148,7 @@ fn log_run(run: &Run) -> LogRun {
 fn refresh_nodes<H: Hasher>(
     piece: &mut Piece,
     runs: &[PageBuf],
-    folder: &mut Folder<H>,
+    folder: &mut BatchFolder<H>,
 ) -> Result<()> {
     let state = piece.region.read();
     assert_eq!(state.layout_version(), piece.shape, "only the flusher changes cuts");
@@ -188,7 +188,7 @@ fn apply<D: Device, R: Runtime>(
     state: &mut RegionState,
     pieces: &mut [Piece],
     position: u64,
-    runs: &mut Vec<Run>,
+    runs: &mut Vec<PageRun>,
     leaves: &mut Vec<PageNo>,
 ) -> bool {
     let pages: Vec<Vec<(ChildRef, Node)>> =

@@ -9,9 +9,9 @@ use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::region::Nodes;
 use pleach_beatree::stored::overflow_cell;
 use pleach_beatree::{PageNo, Region, RegionState, Stored};
-use pleach_core::fold::Folder;
+use pleach_core::fold::BatchFolder;
 use pleach_core::page::leaf;
-use pleach_core::page::overflow::Run;
+use pleach_core::page::overflow::PageRun;
 use pleach_core::{Hasher, Prefix};
 use pleach_io::{Completion, Device, PageBuf, Queue, Request, Runtime, Transfer};
 
@@ -64,7 +64,7 @@ pub(super) struct Round {
     /// Buffers of earlier rounds.
     spare: Vec<PageBuf>,
     overflow_written: bool,
-    tentative: Vec<Run>,
+    tentative: Vec<PageRun>,
     pub(super) flush: u64,
 }
 
@@ -167,7 +167,7 @@ impl Round {
         &mut self,
         db: &State<D, R>,
         queue: &mut D::Queue,
-        folder: &mut Folder<H>,
+        folder: &mut BatchFolder<H>,
         flush: u64,
     ) -> Result<()> {
         self.flush = flush;
@@ -219,7 +219,7 @@ impl Round {
             }
         }
         let written = piece.sources.iter().flat_map(|source| &source.written);
-        let runs: Vec<Run> = written.flat_map(|(_, cell)| overflow_cell(cell).runs()).collect();
+        let runs: Vec<PageRun> = written.flat_map(|(_, cell)| overflow_cell(cell).runs()).collect();
         self.tentative.retain(|run| !runs.contains(run));
         drop(db.space.tentative_again(runs));
         Ok(())
@@ -250,13 +250,13 @@ impl Round {
         &mut self,
         db: &State<D, R>,
         queue: &mut D::Queue,
-        folder: &mut Folder<H>,
+        folder: &mut BatchFolder<H>,
         pieces: &mut [Piece],
     ) -> Result<Vec<usize>> {
         let mut edits: Vec<Edit> = Vec::new();
         let mut cells: Vec<CellRef<'_>> = Vec::new();
         let mut contents: Vec<Content> = Vec::with_capacity(pieces.len());
-        let mut freed: Vec<Vec<Run>> = Vec::with_capacity(pieces.len());
+        let mut freed: Vec<Vec<PageRun>> = Vec::with_capacity(pieces.len());
         for (index, piece) in pieces.iter().enumerate() {
             prefetch_behind(&pieces[index..]);
             let mut runs = Vec::new();
@@ -413,7 +413,7 @@ fn source<D: Device, R: Runtime>(db: &State<D, R>, state: &RegionState, child: u
     let place = state.children().page(child);
     let pending = state.pending_below(&prefix).to_vec();
     let page = place.and_then(|place| db.store.cache().get(place, state.children().tag(child)));
-    let tiles = page.as_ref().map_or(([[0; 32]; 1 << LEVELS], 0), |page| {
+    let tiles = page.as_ref().map_or(([[0; 32].into(); 1 << LEVELS], 0), |page| {
         known_tiles(state, child, page, &prefix, &pending)
     });
     let own = state.node(child).copied();

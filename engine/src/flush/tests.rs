@@ -154,7 +154,9 @@ fn a_page_that_contradicts_the_index_is_set_aside() {
         let mut state = region.write();
         let child = state.children().find(&id(7));
         let mut nodes = state.resident_nodes().expect("in memory").to_vec();
-        nodes[child][31] ^= 1;
+        let mut node: [u8; 32] = nodes[child].into();
+        node[31] ^= 1;
+        nodes[child] = node.into();
         state.evict_nodes(NodePage { file: NodeFile::Spill, page: 0, tag: 0 });
         state.install_folded_nodes(nodes);
     };

@@ -84,7 +84,7 @@ pub fn encode_position(out: &mut Vec<u8>, position: &Prefix) {
 #[inline]
 pub fn encode_node(out: &mut Vec<u8>, position: &Prefix, node: &Node) {
     encode_position(out, position);
-    out.extend_from_slice(node);
+    out.extend_from_slice(node.as_ref());
 }
 
 /// Encoded changes of an ascending slice of keys, with what they replaced where that is kept.
@@ -151,7 +151,7 @@ impl NodeSection {
     #[inline]
     pub fn push_with_undo(&mut self, position: &Prefix, node: &Node, before: &Node) {
         self.push(position, node);
-        self.undo.extend_from_slice(before);
+        self.undo.extend_from_slice(before.as_ref());
     }
 
     /// Number of nodes.
@@ -237,8 +237,8 @@ fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
     for bytes in [change_bytes, node_bytes, undo_bytes] {
         out.extend_from_slice(&(bytes as u64).to_le_bytes());
     }
-    out.extend_from_slice(&part.previous_root);
-    out.extend_from_slice(&part.new_root);
+    out.extend_from_slice(part.previous_root.as_ref());
+    out.extend_from_slice(part.new_root.as_ref());
 }
 
 /// A commit's body, its head checked. Sections are checked as they are iterated.
@@ -310,8 +310,8 @@ impl<'a> Namespaces<'a> {
             ns,
             change_count: changes,
             node_count: nodes,
-            previous_root: self.table.array()?,
-            new_root: self.table.array()?,
+            previous_root: Node::ref_of(self.table.array()?),
+            new_root: Node::ref_of(self.table.array()?),
             changes: self.sections.take(lens[0])?,
             nodes: self.sections.take(lens[1])?,
             undo: self.sections.take(lens[2])?,
@@ -461,7 +461,7 @@ impl<'a> Nodes<'a> {
             return Err(BodyError::Unsorted);
         }
         self.last = Some(position);
-        Ok((position, self.rest.array()?))
+        Ok((position, Node::ref_of(self.rest.array()?)))
     }
 }
 
@@ -506,7 +506,7 @@ impl<'a> Iterator for Undo<'a> {
                 take_value(&mut self.rest).map(Replaced::Value)
             } else {
                 self.nodes = self.nodes.saturating_sub(1);
-                self.rest.array().map(Replaced::Node)
+                self.rest.array().map(|node| Replaced::Node(Node::ref_of(node)))
             }
         });
         if item.is_err() {

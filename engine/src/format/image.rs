@@ -93,7 +93,7 @@ impl<D: Device> ImageWriter<D> {
             namespace: 0,
             prefix: *prefix,
             level,
-            position,
+            log_pos: position,
         };
         let mut builder = BranchBuilder::new(self.buf.page_mut(self.filled), &header);
         for (count, entry) in entries.enumerate() {
@@ -118,14 +118,14 @@ impl<D: Device> ImageWriter<D> {
                 let group = &children[range];
                 let entries = group.iter().map(|child| Entry {
                     depth: child.prefix.len(),
-                    place: Some(child.page),
+                    page_no: Some(child.page),
                     tag: child.tag,
                     node: child.node,
                 });
                 let (page, tag) = self.branch(&prefix, level, 0, entries)?;
                 // The upper levels' own nodes follow from their children; the index in memory
                 // folds them anew.
-                above.push(Written { prefix, page, tag, node: [0; 32] });
+                above.push(Written { prefix, page, tag, node: Node::default() });
             }
             children = above;
         }
@@ -311,7 +311,7 @@ impl<D: Device> ImageReader<D> {
             )));
         }
         let flush = view.flush();
-        let branch = Branch { position: view.position(), entries: view.iter().collect() };
+        let branch = Branch { position: view.log_pos(), entries: view.iter().collect() };
         self.check_number(page, flush)?;
         Ok(branch)
     }

@@ -93,7 +93,7 @@ impl LocationEncoder {
             self.place(page.place.unwrap_or(NO_PLACE), page.place.is_none());
             self.bytes.extend_from_slice(&page.tag.to_le_bytes());
             self.bytes.extend_from_slice(&page.through.to_le_bytes());
-            self.bytes.extend_from_slice(page.node);
+            self.bytes.extend_from_slice(page.node.as_ref());
         }
         for place in cut.freed {
             self.place(*place, false);
@@ -268,7 +268,7 @@ fn take_page<'a>(cursor: &mut Cursor<'a>) -> Result<NewPage<'a>, BodyError> {
         place: (place != NO_PLACE).then_some(place),
         tag: cursor.u32()?,
         through: cursor.u64()?,
-        node: cursor.array()?,
+        node: Node::ref_of(cursor.array()?),
     })
 }
 

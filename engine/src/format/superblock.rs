@@ -182,7 +182,7 @@ pub struct Superblock {
     /// Last commit that the image contains in full.
     pub commit: u64,
     /// Root of namespace 0 after that commit.
-    pub root: [u8; 32],
+    pub root: pleach_core::Node,
     /// Counter of the next flush number.
     pub next_flush: u64,
     /// The writable open that wrote this superblock.
@@ -306,7 +306,7 @@ impl Superblock {
         put(page, AT_GENERATION, self.generation.to_le_bytes());
         self.image.encode(page);
         put(page, AT_COMMIT, self.commit.to_le_bytes());
-        put(page, AT_ROOT, self.root);
+        put(page, AT_ROOT, self.root.to_bytes());
         put(page, AT_NEXT_FLUSH, self.next_flush.to_le_bytes());
         put(page, AT_INCARNATION, self.incarnation.to_le_bytes());
         put(page, AT_REPLAY, self.replay.position.to_le_bytes());
@@ -349,7 +349,7 @@ impl Superblock {
             generation: get_u64(page, AT_GENERATION),
             image: ImagePlace::decode(page)?,
             commit: get_u64(page, AT_COMMIT),
-            root: get(page, AT_ROOT),
+            root: get::<32>(page, AT_ROOT).into(),
             next_flush: get_u64(page, AT_NEXT_FLUSH),
             incarnation: get_u32(page, AT_INCARNATION),
             replay: decode_replay(page)?,

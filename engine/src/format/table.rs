@@ -80,7 +80,7 @@ impl Table {
         bytes.extend_from_slice(&[0, self.level, 0, 0]);
         bytes.extend_from_slice(&self.top_tag.to_le_bytes());
         bytes.extend_from_slice(&self.top_page.to_le_bytes());
-        bytes.extend_from_slice(&self.top_node);
+        bytes.extend_from_slice(self.top_node.as_ref());
         bytes.extend_from_slice(&self.blob);
         bytes
     }
@@ -118,7 +118,7 @@ impl Table {
             level: entry[1],
             top_tag: get_u32(entry, 4),
             top_page: get_u64(entry, 8),
-            top_node: get::<32>(entry, 16),
+            top_node: get::<32>(entry, 16).into(),
             blob: bytes[HEAD + ENTRY..].to_vec(),
         })
     }

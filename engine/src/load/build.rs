@@ -9,7 +9,7 @@ use pleach_beatree::PageNo;
 use pleach_beatree::build::{CellRef, PageStamp, Planned, Unfolded, fold_pages, write_page};
 use pleach_beatree::load::{BuiltLeaf, Repeated, Unit};
 use pleach_core::Hasher;
-use pleach_core::fold::Folder;
+use pleach_core::fold::BatchFolder;
 use pleach_io::{Device, IoError, PageBuf, Queue, Request, Runtime, Transfer};
 
 use super::blocks::Frozen;
@@ -91,7 +91,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
     fn units(&self) -> Result<()> {
         let mut worker = Worker {
             queue: self.db.store.device().queue(DEPTH)?,
-            folder: Folder::new(),
+            folder: BatchFolder::new(),
             spare: Vec::new(),
             failed: None,
         };
@@ -190,7 +190,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
 /// What a worker keeps from unit to unit.
 struct Worker<H: Hasher, D: Device> {
     queue: D::Queue,
-    folder: Folder<H>,
+    folder: BatchFolder<H>,
     /// Buffers of a whole batch.
     spare: Vec<PageBuf>,
     failed: Option<IoError>,

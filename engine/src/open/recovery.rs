@@ -15,9 +15,9 @@ use pleach_beatree::region::{Applied, Dropped, NodePage, Pending, RegionImage, R
 use pleach_beatree::space::Extents;
 use pleach_beatree::split::split_regions;
 use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored, Value};
-use pleach_core::fold::Folder;
+use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::MAX_ENTRIES;
-use pleach_core::page::overflow::{OverflowCell, Run};
+use pleach_core::page::overflow::{OverflowCell, PageRun};
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, OpenMode};
@@ -143,7 +143,7 @@ fn read_regions<H: Hasher, D: Device>(
         for (prefix, page, tag) in pages {
             for (prefix, entry) in image.branch(page, tag, &prefix, level)?.entries {
                 let place = entry
-                    .place
+                    .page_no
                     .ok_or_else(|| Error::Corrupt("a branch without a page".to_owned()))?;
                 below.push((prefix, place, entry.tag));
             }
@@ -156,7 +156,7 @@ fn read_regions<H: Hasher, D: Device>(
         let branch = image.branch(page, tag, &prefix, 1)?;
         let mut cuts = Vec::with_capacity(branch.entries.len());
         for (prefix, entry) in &branch.entries {
-            let place = entry.place.map(PageNo::try_from).transpose();
+            let place = entry.page_no.map(PageNo::try_from).transpose();
             let place = place.map_err(|_| {
                 Error::Corrupt("a leaf page beyond the largest page number".to_owned())
             })?;
@@ -291,7 +291,7 @@ impl<H: Hasher> Replay<H> {
     }
 
     fn location(&mut self, view: &LocationView<'_>, position: u64) -> Result<()> {
-        let run = |run: LogRun| Run { start: run.start, pages: run.pages };
+        let run = |run: LogRun| PageRun { start: run.start, pages: run.pages };
         for run in view.allocated().map(run) {
             self.extents.mark_used(run).map_err(bad_map)?;
         }
@@ -370,7 +370,7 @@ impl<H: Hasher> Replay<H> {
         for region in &self.touched {
             region.write().renew_own::<H>();
         }
-        let mut folder = Folder::<H>::new();
+        let mut folder = BatchFolder::<H>::new();
         folder.begin(0);
         let (mut pending_bytes, mut pending_entries) = (0, 0);
         let mut places = Vec::new();

@@ -17,7 +17,7 @@ use pleach_beatree::leaf_fold::{
     AccessResult, KeyAccess, PageState, PendingChange, capture_levels, fold_leaf,
 };
 use pleach_beatree::treelet::Treelet;
-use pleach_core::fold::Folder;
+use pleach_core::fold::BatchFolder;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Device, Runtime, Step};
 
@@ -43,7 +43,7 @@ struct Waiting {
 pub(crate) struct Prefolder<H: Hasher, D: Device, R: Runtime> {
     db: Arc<State<D, R>>,
     prefetching: Arc<Prefetching<R>>,
-    folder: Folder<H>,
+    folder: BatchFolder<H>,
     group: Vec<Arrived>,
     tasks: Vec<Waiting>,
     patches: Vec<PendingChange>,
@@ -56,7 +56,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
         Self {
             db,
             prefetching,
-            folder: Folder::new(),
+            folder: BatchFolder::new(),
             group: Vec::with_capacity(GROUP),
             tasks: Vec::with_capacity(GROUP),
             patches: Vec::new(),

@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use pleach_core::Key;
-use pleach_core::lanes::prefetch;
+use pleach_core::cpu_prefetch;
 
 /// Words of a key.
 const KEY: usize = 4;
@@ -73,7 +73,7 @@ impl ValueCache {
     /// Asks for the memory that [`Self::put`] writes.
     #[inline]
     pub(crate) fn ask_ahead(&self, pair: SlotPair) {
-        prefetch(&self.ways(pair)[0].key);
+        cpu_prefetch(&self.ways(pair)[0].key);
     }
 
     /// The slots that a key's value may be in.

@@ -18,7 +18,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
 use pleach_beatree::region::{NodeFile, NodePage, Nodes};
 use pleach_beatree::{Region, RegionState};
-use pleach_core::fold::Folder;
+use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
 use pleach_core::page::{FileKind, Identity};
 use pleach_core::{Hasher, Key, Node, Prefix};
@@ -170,7 +170,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     /// the region's own.
     fn fold_nodes<H: Hasher>(&self, region: &Region, place: &NodePage) -> Result<()> {
         let _guard = self.store.enter();
-        let mut folder = Folder::<H>::new();
+        let mut folder = BatchFolder::<H>::new();
         for _ in 0..ROUNDS {
             let mut children: Vec<(Prefix, Option<Located>, Vec<PendingChange>)> = Vec::new();
             let position = {
@@ -364,13 +364,18 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             namespace: 0,
             prefix: *region.prefix(),
             level: 1,
-            position: state.log_position(),
+            log_pos: state.log_position(),
         };
         // They fit: what a flush lets grow too large is replaced before anybody sees it.
         let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
         for (cut, node) in state.children().iter().zip(nodes) {
             let place = cut.page.map(u64::from);
-            builder.push(&Entry { depth: cut.prefix.len(), place, tag: cut.tag, node: *node });
+            builder.push(&Entry {
+                depth: cut.prefix.len(),
+                page_no: place,
+                tag: cut.tag,
+                node: *node,
+            });
         }
         place.tag = builder.seal();
         drop(state);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use pleach_beatree::stored::{LargeValue, overflow_cell};
 use pleach_beatree::{Stored, Value};
 use pleach_core::Hasher;
-use pleach_core::page::overflow::{OverflowCell, Run};
+use pleach_core::page::overflow::{OverflowCell, PageRun};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
 use pleach_core::page::{FileKind, Identity};
 use pleach_io::{Device, PageBuf, Runtime};
@@ -124,7 +124,7 @@ pub(crate) fn read_from<H: Hasher, D: Device>(
             left -= count;
         }
     }
-    if bytes.len() != total || H::hash(&bytes) != cell.value_hash() {
+    if bytes.len() != total || H::hash(&bytes) != cell.value_hash().to_bytes() {
         return Err(Error::Corrupt(
             "a long value does not have the hash that its cell names".to_owned(),
         ));
@@ -137,7 +137,7 @@ fn overflow_identity(database: u64, place: u64) -> Identity {
 }
 
 /// The runs that a stored state occupies in the overflow file.
-pub(crate) fn runs(stored: &Stored) -> Vec<Run> {
+pub(crate) fn runs(stored: &Stored) -> Vec<PageRun> {
     match stored {
         Stored::Overflow(raw) => overflow_cell(raw).runs().collect(),
         _ => Vec::new(),

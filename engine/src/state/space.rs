@@ -8,7 +8,7 @@
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::PageNo;
 use pleach_beatree::space::{self, Extension, Extents, ExtentsStats, GrowingFile, Growth};
-use pleach_core::page::overflow::Run;
+use pleach_core::page::overflow::PageRun;
 use pleach_io::Device;
 
 use crate::error::{Error, Result, full_or};
@@ -25,7 +25,7 @@ pub(crate) struct PageSpace<D: Device> {
     pages: Mutex<space::Space>,
     extents: Mutex<Extents>,
     /// Overflow runs that are written and that no record names yet.
-    tentative: Mutex<Vec<Run>>,
+    tentative: Mutex<Vec<PageRun>>,
 }
 
 /// Both files as they were, for giving room back.
@@ -64,7 +64,7 @@ impl<D: Device> PageSpace<D> {
         &self,
         pages: usize,
         tentative: &mut Tentative<'_, D>,
-    ) -> Result<Vec<Run>> {
+    ) -> Result<Vec<PageRun>> {
         let count = u32::try_from(pages).expect("values are limited");
         let mut extents = self.extents.lock();
         let runs = self.allocate(&mut *extents, &self.overflow, count)?;
@@ -121,7 +121,7 @@ impl<D: Device> PageSpace<D> {
     }
 
     /// Pages and runs that the record with this stamp has replaced; they stay until released.
-    pub(crate) fn retire(&self, leaves: &[PageNo], runs: &[Run], stamp: u64) -> Result<()> {
+    pub(crate) fn retire(&self, leaves: &[PageNo], runs: &[PageRun], stamp: u64) -> Result<()> {
         self.pages.lock().retire(leaves, stamp)?;
         Ok(self.extents.lock().retire(runs, stamp)?)
     }
@@ -195,7 +195,7 @@ impl<D: Device> PageSpace<D> {
     }
 
     /// Takes up runs that were kept ([`Tentative::keep`]).
-    pub(crate) fn tentative_again(&self, own: Vec<Run>) -> Tentative<'_, D> {
+    pub(crate) fn tentative_again(&self, own: Vec<PageRun>) -> Tentative<'_, D> {
         Tentative { space: self, own }
     }
 }
@@ -204,12 +204,12 @@ impl<D: Device> PageSpace<D> {
 /// nothing comes to name them, they are free again.
 pub(crate) struct Tentative<'a, D: Device> {
     space: &'a PageSpace<D>,
-    own: Vec<Run>,
+    own: Vec<PageRun>,
 }
 
 impl<D: Device> Tentative<'_, D> {
     /// Leaves the runs tentative, in the caller's care.
-    pub(crate) fn keep(mut self) -> Vec<Run> {
+    pub(crate) fn keep(mut self) -> Vec<PageRun> {
         std::mem::take(&mut self.own)
     }
 

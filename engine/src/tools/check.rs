@@ -18,9 +18,9 @@ use std::path::Path;
 use pleach_beatree::leaf_fold::{PageState, PendingChange, below, fold_leaf};
 use pleach_beatree::stored::cell_value;
 use pleach_beatree::{PageNo, RegionState, Stored};
-use pleach_core::fold::Folder;
+use pleach_core::fold::BatchFolder;
 use pleach_core::page::leaf::{Cell, LeafView};
-use pleach_core::page::overflow::{OverflowCell, Run};
+use pleach_core::page::overflow::{OverflowCell, PageRun};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Node, TERMINATOR};
 use pleach_io::{Device, IoError, OpenMode};
@@ -194,7 +194,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
             incarnation: examined.incarnation.number,
             options: self,
             overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
-            folder: Folder::new(),
+            folder: BatchFolder::new(),
             runs: Vec::new(),
             report: CheckReport {
                 root: recovered.tip.root,
@@ -227,9 +227,9 @@ struct Checker<'a, H: Hasher, D: Device> {
     incarnation: u32,
     options: CheckOptions,
     overflow: D::File,
-    folder: Folder<H>,
+    folder: BatchFolder<H>,
     /// Runs of the overflow file that something names.
-    runs: Vec<Run>,
+    runs: Vec<PageRun>,
     report: CheckReport,
 }
 
@@ -340,10 +340,10 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         if view.namespace() != 0 {
             self.finding(format!("{at}: it belongs to namespace {}", view.namespace()));
         }
-        if view.through() > self.report.commit {
+        if view.applied_through() > self.report.commit {
             self.finding(format!(
                 "{at}: it contains commit {}, the newest is {}",
-                view.through(),
+                view.applied_through(),
                 self.report.commit
             ));
         }
@@ -373,7 +373,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
             let position = below(&view.prefix(), view.levels(), group);
             self.folder.begin(position.len());
             while let Some((key, cell)) = cells.next_if(|(key, _)| position.covers(key)) {
-                self.folder.untouched(&key, cell_value(&cell));
+                self.folder.unaccessed(&key, cell_value(&cell));
             }
             folds.push(self.folder.end().expect("no terminal is placed here"));
         }

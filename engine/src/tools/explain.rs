@@ -83,7 +83,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
                 lines.push(format!(
                     "page     place {place}, tag {tag:#010x}, prefix {prefix:?}, {} keys, through commit {}, flush {:#x}",
                     view.len(),
-                    view.through(),
+                    view.applied_through(),
                     view.flush()
                 ));
                 let cell = view.find(key).ok().map(|cell| Stored::from_cell(view.cell(cell)));

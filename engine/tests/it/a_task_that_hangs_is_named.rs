@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use pleach::{Access, Blake3, Db, Geometry, Options, SessionOptions, Value};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
-use pleach_io::{Device, DeviceInfo, LockMode, OpenMode, PageBuf, error::Result};
+use pleach_io::{Device, DeviceInfo, LockMode, OpenMode, PageBuf, Result};
 
 /// A device that, while it is told to, does not answer how much is free.
 #[derive(Clone)]

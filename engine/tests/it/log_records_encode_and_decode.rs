@@ -61,7 +61,10 @@ impl Sample {
         nodes.dedup();
         Self {
             changes: keys(rng, 40).into_iter().map(|key| (key, any(rng), any(rng))).collect(),
-            nodes: nodes.into_iter().map(|p| (p, [rng.byte(); 32], [rng.byte(); 32])).collect(),
+            nodes: nodes
+                .into_iter()
+                .map(|p| (p, [rng.byte(); 32].into(), [rng.byte(); 32].into()))
+                .collect(),
             blob: b"height 17".to_vec(),
             undo,
         }
@@ -95,8 +98,8 @@ impl Sample {
             });
             NamespacePart {
                 ns,
-                previous_root: [1; 32],
-                new_root: [2; 32],
+                previous_root: [1; 32].into(),
+                new_root: [2; 32].into(),
                 changes: changes.collect(),
                 nodes: nodes.collect(),
             }
@@ -117,7 +120,7 @@ fn a_commit_comes_back_however_many_workers_encoded_it() {
         let namespaces: Vec<_> = view.namespaces().map(|ns| ns.expect("parsed")).collect();
         assert_eq!(namespaces.iter().map(|ns| ns.ns).collect::<Vec<_>>(), [0, 200]);
         for ns in namespaces {
-            assert_eq!((ns.previous_root, ns.new_root), (&[1; 32], &[2; 32]));
+            assert_eq!((ns.previous_root, ns.new_root), (&[1; 32].into(), &[2; 32].into()));
             let changes: Result<Vec<_>, _> = ns.changes().collect();
             let expected: Vec<_> =
                 sample.changes.iter().map(|(key, new, _)| (key, value(new.as_ref()))).collect();
@@ -138,7 +141,7 @@ fn a_commit_comes_back_however_many_workers_encoded_it() {
 fn location(rng: &mut Rng) -> Vec<u8> {
     let root = Prefix::ROOT;
     let (left, right) = (root.child(false), root.child(true));
-    let node = [rng.byte(); 32];
+    let node = [rng.byte(); 32].into();
     let page = |prefix, place| NewPage { prefix, place, tag: 5, through: 6, node: &node };
     let split = [page(left.child(false), Some(0)), page(left.child(true), None)];
     let whole = [page(right, Some((1 << 40) - 2))];
@@ -227,8 +230,8 @@ fn unsorted_untiled_and_padded_bodies_are_refused() {
     section.push(&key, Value::Absent);
     let part = NamespacePart {
         ns: 0,
-        previous_root: [0; 32],
-        new_root: [0; 32],
+        previous_root: [0; 32].into(),
+        new_root: [0; 32].into(),
         changes: vec![section],
         nodes: Vec::new(),
     };

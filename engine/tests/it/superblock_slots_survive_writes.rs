@@ -36,7 +36,7 @@ fn sample() -> Superblock {
             table_hash: [5; 32],
         },
         commit: 8,
-        root: [9; 32],
+        root: [9; 32].into(),
         next_flush: 10,
         incarnation: 6,
         replay: Point { position: 4096, checksum: 11 },

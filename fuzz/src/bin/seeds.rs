@@ -24,7 +24,7 @@ fn main() -> io::Result<()> {
         let (set, ops) = (input.set(), input.ops());
         let keys: Vec<_> = ops.iter().map(|op| op.key).chain([[seed; 32]]).collect();
         let root = set.root::<Blake3>();
-        let with_root = |bytes: Vec<u8>| [root.to_vec(), bytes].concat();
+        let with_root = |bytes: Vec<u8>| [root.to_bytes().to_vec(), bytes].concat();
         let encoded = "small enough for the format";
         let witness = set.witness::<Blake3>(&ops).encode::<Blake3>().expect(encoded);
         save("witness_decode", seed, &with_root(witness))?;

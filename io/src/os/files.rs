@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::buffer::{PAGE, PageBuf};
+use crate::buffer::PageBuf;
 use crate::device::{OpenMode, Transfer};
 use crate::error::{IoError, Operation, Result};
+use crate::page::PAGE;
 
 use super::error::{failed, os_error};
 use super::lock::LOCK_NAME;

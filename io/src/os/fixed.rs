@@ -9,7 +9,7 @@ use std::sync::Arc;
 use io_uring::Submitter;
 
 use crate::buffer::PageBuf;
-use crate::pool::Slab;
+use crate::slab::Slab;
 
 /// Largest piece that the kernel registers.
 const PIECE: usize = 1 << 30;
@@ -52,7 +52,7 @@ impl FixedMemory {
             .collect();
         // SAFETY: the pieces are inside the slab's memory, which `self.slab` keeps until the ring
         // is closed. The kernel writes there only on behalf of requests, each of which owns its
-        // place of the slab.
+        // part of the slab.
         let registered = unsafe { ring.register_buffers(&pieces) };
         if registered.is_err() {
             return false;
@@ -66,6 +66,6 @@ impl FixedMemory {
     pub(super) fn piece(&self, buf: &PageBuf) -> Option<u16> {
         let own = self.slab.as_ref()?;
         let pages = buf.slab().filter(|pages| Arc::ptr_eq(pages.slab(), own))?;
-        u16::try_from(pages.place() / self.per_piece).ok()
+        u16::try_from(pages.part() / self.per_piece).ok()
     }
 }

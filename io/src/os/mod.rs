@@ -1,17 +1,44 @@
-//! A folder of the operating system as a [`Device`].
+//! A directory of the operating system as a [`Device`].
+//!
+//! ```
+//! use pleach_io::{Device, OpenMode, OsDevice, OsOptions, PageBuf, Queue, Request, Transfer};
+//!
+//! let directory = tempfile::tempdir()?;
+//! let device = OsDevice::open(directory.path(), OsOptions::default())?;
+//! let file = device.open("data", OpenMode::CreateNew)?;
+//!
+//! // Many transfers at once: push, then wait; each completion brings its buffer back.
+//! let mut queue = device.queue(8)?;
+//! for page in 0..8u64 {
+//!     let mut buf = PageBuf::zeroed(1);
+//!     buf[0] = page as u8;
+//!     let (transfer, offset) = (Transfer::Write, page * 4096);
+//!     queue.push(Request { file: file.clone(), transfer, offset, buf, token: page });
+//! }
+//! while let Some(completion) = queue.wait()? {
+//!     completion.result?;
+//! }
+//! device.sync(&file)?;
+//! assert_eq!(device.len(&file)?, 8 * 4096);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Fallbacks
+//!
+//! They are taken at run time, reported once through `tracing::warn!` and listed in
+//! [`DeviceInfo::note`]: without io_uring, a pool of threads; without O_DIRECT, the page cache. The
+//! promises stay the same. `docs/io.md` is the design page.
+//!
+//! # Files
 //!
 //! ```text
 //! mod       device and queue, choice of engine, notes about fallbacks
 //! setup     what kind of ring the kernel gives        uring     queue over a ring
 //! blocking  queue over threads                        table     a ring's registered files
 //! files     opening, lengths, single transfers        progress  completion step, pure
-//! lock      the folder's lock                         error     results to `IoError`
+//! lock      the directory's lock                      error     results to `IoError`
 //! fixed     a ring's registered memory
 //! ```
-//!
-//! Fallbacks are taken at run time, said once through `tracing::warn!` and kept in
-//! [`DeviceInfo::note`]: no io_uring, the blocking pool; no O_DIRECT, the page cache. The promises
-//! stay the same. `docs/io.md` is the design page.
 
 mod blocking;
 mod error;
@@ -31,9 +58,10 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buffer::{PAGE, PageBuf};
+use crate::buffer::PageBuf;
 use crate::device::{Completion, Device, DeviceInfo, LockMode, OpenMode, Queue, Request};
 use crate::error::{IoError, Operation, Result};
+use crate::page::PAGE;
 use crate::pool::PagePool;
 
 use blocking::{Pool, PoolQueue};
@@ -84,6 +112,16 @@ impl Default for OsOptions {
 /// A folder. Cloning gives another handle.
 #[derive(Clone)]
 pub struct OsDevice(Arc<Inner>);
+
+impl core::fmt::Debug for OsDevice {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("OsDevice")
+            .field("folder", &self.0.path)
+            .field("uring", &self.0.ring.is_some())
+            .field("read_only", &self.0.options.read_only)
+            .finish_non_exhaustive()
+    }
+}
 
 struct Inner {
     folder: OwnedFd,
@@ -391,6 +429,15 @@ impl Device for OsDevice {
 
 /// A queue on a folder's files.
 pub struct OsQueue(Engine);
+
+impl core::fmt::Debug for OsQueue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("OsQueue")
+            .field("depth", &self.depth())
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
 
 enum Engine {
     Ring(Box<RingQueue>),

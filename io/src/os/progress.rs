@@ -8,9 +8,9 @@
 //! * a sync has one attempt;
 //! * everything else is an error.
 
-use crate::buffer::PAGE;
 use crate::device::Transfer;
 use crate::error::{IoError, Operation, Result};
+use crate::page::PAGE;
 
 use super::error::os_error;
 

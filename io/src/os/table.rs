@@ -6,7 +6,7 @@
 //!   never are, and at most [`ENTRIES`] are at a time; all others go by descriptor;
 //! * a registration keeps the kernel's file (and its space, if removed) alive, so an entry goes
 //!   at the first submission after its last handle went;
-//! * the last place keeps a reference to the folder's lock (`lock.rs`, rule 4); no request names
+//! * the last entry keeps a reference to the folder's lock (`lock.rs`, rule 4); no request names
 //!   it;
 //! * where registering is refused, everything goes by descriptor.
 
@@ -17,11 +17,11 @@ use io_uring::Submitter;
 
 use super::files::{FileInner, OsFile, closed_files};
 
-/// Places for files that requests name.
+/// Entries for files that requests name.
 const ENTRIES: u32 = 16;
 
-/// The place that holds the folder's lock.
-const LOCK_PLACE: u32 = ENTRIES;
+/// The entry that holds the folder's lock.
+const LOCK_ENTRY: u32 = ENTRIES;
 
 /// Size of the table.
 const SIZE: u32 = ENTRIES + 1;
@@ -56,9 +56,9 @@ struct Entry {
 /// How a request names its file.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
-    /// A place in the table, or a descriptor.
+    /// The number of an entry, or a descriptor.
     pub(super) number: i32,
-    /// Is it a place?
+    /// Is it an entry?
     pub(super) registered: bool,
 }
 
@@ -76,7 +76,7 @@ impl FileTable {
     pub(super) fn hold(&mut self, ring: &Submitter<'_>, lock: &OwnedFd) {
         if self.ready(ring) {
             // Refused: the promise of rule 4 falls back to the kernel's haste.
-            let _ = ring.register_files_update(LOCK_PLACE, &[lock.as_raw_fd()]);
+            let _ = ring.register_files_update(LOCK_ENTRY, &[lock.as_raw_fd()]);
         }
     }
 

@@ -58,7 +58,7 @@ struct Running {
     progress: Progress,
 }
 
-/// A place for one request.
+/// Room for one request.
 struct Slot {
     /// Raised with each request, so that a completion for an earlier one is recognised.
     generation: u32,

@@ -9,7 +9,7 @@ use core::fmt;
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
-use crate::buffer::PAGE;
+use crate::page::PAGE;
 
 /// Bytes of a sector: the unit that a power failure tears.
 pub const SECTOR: usize = 512;
@@ -128,10 +128,10 @@ impl Content {
             self.chunks.resize(index / FAN + 1, None);
         }
         let chunk = self.chunks[index / FAN].get_or_insert_default();
-        let place = &mut Arc::make_mut(chunk)[index % FAN];
+        let old = &mut Arc::make_mut(chunk)[index % FAN];
         self.occupied += u64::from(slot.is_some());
-        self.occupied -= u64::from(place.is_some());
-        *place = slot;
+        self.occupied -= u64::from(old.is_some());
+        *old = slot;
     }
 
     /// Replaces those sectors of page `page` whose bit is set in `mask`.

@@ -5,19 +5,22 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::SimOptions;
 use super::clock::SimClock;
 use super::content::pages_of;
-use super::crash::Image;
 use super::faults::{FaultRates, Rule, code};
-use super::inner::{Inner, Recording, refused};
+use super::file::{SimFile, refused};
+use super::image::Image;
+use super::inner::{Inner, Recording};
 use super::ledger::LedgerEntry;
+use super::options::{Quota, SimOptions};
+use super::outcome::{CrashMode, Outcome};
 use super::queue::SimQueue;
 use super::state::{Event, FileId, FolderOp};
 use super::trace::Trace;
-use crate::buffer::{PAGE, PageBuf};
+use crate::buffer::PageBuf;
 use crate::device::{Device, DeviceInfo, LockMode, OpenMode, Transfer};
 use crate::error::{IoError, Operation, Result};
+use crate::page::PAGE;
 
 const PAGE_U64: u64 = PAGE as u64;
 
@@ -35,54 +38,6 @@ impl fmt::Debug for SimDisk {
             .field("files", &names)
             .field("operations", &inner.operations)
             .finish_non_exhaustive()
-    }
-}
-
-#[derive(Debug)]
-struct Handle {
-    name: Arc<str>,
-    id: FileId,
-    writable: bool,
-    token: Arc<()>,
-}
-
-/// Handle of an open simulated file.
-#[derive(Clone, Debug)]
-pub struct SimFile(Arc<Handle>);
-
-impl SimFile {
-    /// The name under which it was opened.
-    pub fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    pub(super) fn id(&self) -> FileId {
-        self.0.id
-    }
-
-    pub(super) fn is(&self, token: &Arc<()>) -> bool {
-        Arc::ptr_eq(&self.0.token, token)
-    }
-
-    /// Rejects what the system rejects: unaligned transfers, and writes through a read handle.
-    pub(super) fn admit(&self, transfer: Transfer, offset: u64, len: usize) -> Result<()> {
-        let operation = operation_of(transfer);
-        if transfer == Transfer::Write && !self.0.writable {
-            return Err(refused(self.name(), offset, operation, libc::EBADF));
-        }
-        let fits = offset.checked_add(len as u64).is_some_and(|end| i64::try_from(end).is_ok());
-        if !offset.is_multiple_of(PAGE_U64) || !len.is_multiple_of(PAGE) || !fits {
-            return Err(refused(self.name(), offset, operation, libc::EINVAL));
-        }
-        Ok(())
-    }
-}
-
-pub(super) fn operation_of(transfer: Transfer) -> Operation {
-    match transfer {
-        Transfer::Read => Operation::Read,
-        Transfer::Write => Operation::Write,
-        Transfer::Sync => Operation::Sync,
     }
 }
 
@@ -174,7 +129,7 @@ impl SimDisk {
     }
 
     /// Changes the space limit. What is over it stays.
-    pub fn set_quota(&self, quota: Option<super::Quota>) {
+    pub fn set_quota(&self, quota: Option<Quota>) {
         self.lock_inner().options.quota = quota;
     }
 
@@ -187,6 +142,22 @@ impl SimDisk {
     /// [`SimRuntime`](super::SimRuntime::with_clock).
     pub fn clock(&self) -> SimClock {
         self.lock_inner().clock.clone()
+    }
+}
+
+impl Outcome {
+    /// A disk without faults to recover on; it records, so its own crash points can be walked.
+    pub fn disk(&self) -> SimDisk {
+        self.disk_with(SimOptions::default())
+    }
+
+    /// A disk to recover on. Its seed comes from the outcome.
+    pub fn disk_with(&self, options: SimOptions) -> SimDisk {
+        let seed = match self.mode() {
+            CrashMode::Random(seed) => seed,
+            _ => self.boundary() as u64,
+        };
+        SimDisk::from_image_with(self.image(), seed, options)
     }
 }
 
@@ -225,7 +196,7 @@ impl Device for SimDisk {
             }
         };
         let token = Arc::clone(&inner.tokens[id.0]);
-        Ok(SimFile(Arc::new(Handle { name, id, writable: mode != OpenMode::Read, token })))
+        Ok(SimFile::new(name, id, mode != OpenMode::Read, token))
     }
 
     fn remove(&self, name: &str) -> Result<()> {
@@ -301,7 +272,7 @@ impl Device for SimDisk {
         let mut inner = self.lock_inner();
         let id = inner.check(file);
         inner.begin(Operation::Resize, file.name(), len)?;
-        if !file.0.writable || i64::try_from(len).is_err() {
+        if !file.writable() || i64::try_from(len).is_err() {
             return Err(inner.fail(Operation::Resize, file.name(), len, libc::EINVAL));
         }
         inner.emit(Event::Resize { id, len });
@@ -314,7 +285,7 @@ impl Device for SimDisk {
         inner.begin(Operation::Allocate, file.name(), offset)?;
         let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok());
         let failure = match end {
-            _ if !file.0.writable => Some(libc::EBADF),
+            _ if !file.writable() => Some(libc::EBADF),
             None => Some(code::EFBIG),
             Some(_) if len == 0 => Some(libc::EINVAL),
             Some(end) => {
@@ -369,6 +340,6 @@ impl Device for SimDisk {
 
     fn queue(&self, depth: usize) -> Result<SimQueue> {
         self.lock_inner().begin(Operation::SetUpRing, "", 0)?;
-        Ok(SimQueue::new(self.clone(), depth))
+        Ok(SimQueue::new(Arc::clone(&self.0), depth))
     }
 }

@@ -44,7 +44,7 @@ pub enum Aftermath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The operation fails with this error number. A failed write has landed in part or not at
+    /// The operation fails with this error number. A failed write has reached the medium in part or not at
     /// all; a failed sync has the aftermath that the seed draws.
     Errno(i32),
     /// A transfer moves at most this many bytes, then goes on from there; 0 ends it.
@@ -258,9 +258,9 @@ impl Armed {
     fn matches(&mut self, attempt: &Attempt<'_>) -> bool {
         let rule = &self.rule;
         let submission = attempt.operation.is_none();
-        let wanted = submission || rule.operation.is_none_or(|op| Some(op) == attempt.operation);
+        let concerned = submission || rule.operation.is_none_or(|op| Some(op) == attempt.operation);
         let named = rule.file.as_ref().is_none_or(|file| attempt.file.starts_with(file.as_str()));
-        if !rule.fault.applies(attempt.operation) || !wanted || !named {
+        if !rule.fault.applies(attempt.operation) || !concerned || !named {
             return false;
         }
         self.seen += u64::from(attempt.first);

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use super::clock::SimClock;
 use super::content::{Page, SECTOR, SECTORS, to_index};
-use super::disk::SimFile;
 use super::faults::{Aftermath, Attempt, Fault, Faults, code};
+use super::file::{SimFile, refused};
 use super::ledger::{Injected, LedgerEntry};
+use super::options::{Quota, SimOptions};
 use super::rng::Rng;
 use super::state::{Event, FileId, Masks, OpId, State, SyncEnd};
-use super::{Quota, SimOptions};
-use crate::buffer::PAGE;
 use crate::error::{IoError, Operation, Result};
+use crate::page::PAGE;
 
 /// What an operation takes at least.
 const TICK: Duration = Duration::from_micros(10);
@@ -27,19 +27,6 @@ const PAGE_U64: u64 = PAGE as u64;
 /// The disk's size where no quota is set: more than any simulation uses, and small enough for
 /// the page map of one file that reserves all of it.
 const WITHOUT_QUOTA: Quota = Quota { bytes: 16 << 30, code: code::ENOSPC };
-
-/// The error of `operation` with number `code`.
-pub(super) fn refused(file: &str, offset: u64, operation: Operation, code: i32) -> IoError {
-    let error = std::io::Error::from_raw_os_error(code);
-    IoError::Os {
-        file: file.to_owned(),
-        offset,
-        operation,
-        code,
-        kind: error.kind(),
-        message: error.to_string(),
-    }
-}
 
 /// Why a transfer ends before its length.
 #[derive(Clone, Copy, Debug)]
@@ -315,7 +302,7 @@ impl Inner {
         let (masks, result) = match plan.problem {
             None => (None, Ok(())),
             Some(problem) => {
-                let masks = self.landed(plan.done, to_index(fits), to_index(count));
+                let masks = self.reached(plan.done, to_index(fits), to_index(count));
                 let short = ended(name, Operation::Write, offset, plan.done, total, problem);
                 (Some(masks), Err(short))
             }
@@ -352,9 +339,9 @@ impl Inner {
         count
     }
 
-    /// What has landed of a failed write of `pages` pages: the bytes before its end, and, half of
+    /// What reached the medium of a failed write of `pages` pages: the bytes before its end, and, half of
     /// the time, any of the sectors behind, as far as pages `fit`.
-    fn landed(&mut self, done: usize, fit: usize, pages: usize) -> Masks {
+    fn reached(&mut self, done: usize, fit: usize, pages: usize) -> Masks {
         let stray = self.rng.chance(1, 2);
         let mut masks = vec![0_u8; pages];
         for sector in 0..fit * SECTORS {

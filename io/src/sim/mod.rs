@@ -1,7 +1,7 @@
 //! A disk and an executor that exist only in memory and whose every choice comes from a seed.
 //!
 //! [`SimDisk`] is a [`Device`](crate::Device) that knows what is durable, what reads see and what
-//! hangs in between; it injects faults and keeps a ledger of them. It records what happens on it:
+//! is pending in between; it injects faults and lists them in a ledger. It records what happens:
 //! a [`Trace`] is walked afterwards, and at each [`CrashPoint`] gives images of what a power
 //! failure could have left, each of which is a fresh disk to recover on. [`SimRuntime`] is a
 //! [`Runtime`](crate::Runtime) that runs background tasks on the caller's thread.
@@ -36,80 +36,31 @@ mod crash;
 mod damage;
 mod disk;
 mod faults;
+mod file;
+mod image;
 mod inner;
 mod ledger;
+mod options;
 mod outcome;
 mod queue;
 mod rng;
+mod rot;
 mod runtime;
 mod state;
 mod trace;
 
 pub use clock::SimClock;
 pub use content::{Content, SECTOR};
-pub use crash::{CrashMode, CrashPoint, Grain, Image, Outcome};
+pub use crash::CrashPoint;
 pub use damage::{Damage, DamageKind, PageOf};
-pub use disk::{SimDisk, SimFile};
+pub use disk::SimDisk;
 pub use faults::{Aftermath, Fault, FaultRates, Rule, Times, When, code};
+pub use file::SimFile;
+pub use image::Image;
 pub use ledger::{Injected, LedgerEntry};
-pub use outcome::{Outcomes, Subsets};
-pub use queue::{SimQueue, Unpolled};
+pub use options::{Asserts, Quota, SimOptions, Unpolled};
+pub use outcome::{CrashMode, Grain, Outcome, Outcomes, Subsets};
+pub use queue::SimQueue;
 pub use rng::Rng;
 pub use runtime::{SimEvent, SimHandle, SimRuntime};
 pub use trace::{CrashPoints, Trace};
-
-/// A limit of space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
-    /// Bytes that files may occupy together, holes excepted.
-    pub bytes: u64,
-    /// Error number of what goes beyond: [`code::ENOSPC`] or [`code::EDQUOT`].
-    pub code: i32,
-}
-
-/// Misuse that panics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asserts {
-    /// Two writes in flight on one page of a file: their order is undefined on any disk.
-    pub overlapping_writes: bool,
-    /// Results in a dropped queue that nobody took.
-    pub unpolled: Unpolled,
-}
-
-impl Default for Asserts {
-    /// Everything is asserted.
-    fn default() -> Self {
-        Self { overlapping_writes: true, unpolled: Unpolled::ErrorsAndWrites }
-    }
-}
-
-/// What a simulated disk does besides storing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SimOptions {
-    /// Faults drawn from the seed.
-    pub rates: FaultRates,
-    /// Faults set by hand; they go before drawn ones.
-    pub rules: Vec<Rule>,
-    /// Space limit; a disk without one has 16 GiB.
-    pub quota: Option<Quota>,
-    /// Can two names be exchanged in one step?
-    pub exchanges: bool,
-    /// Misuse that panics.
-    pub asserts: Asserts,
-    /// Is a trace kept from the start?
-    pub record: bool,
-}
-
-impl Default for SimOptions {
-    /// No faults, no quota, everything asserted, recording.
-    fn default() -> Self {
-        Self {
-            rates: FaultRates::default(),
-            rules: Vec::new(),
-            quota: None,
-            exchanges: true,
-            asserts: Asserts::default(),
-            record: true,
-        }
-    }
-}

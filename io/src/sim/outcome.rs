@@ -1,11 +1,99 @@
 //! Which outcomes of a crash point are looked at: a few fixed ones, draws, or all subsets.
 
+use core::fmt;
+
 use super::content::SECTORS;
-use super::crash::{CrashMode, CrashPoint, Fate, Grain, Item, Outcome, WriteView};
+use super::crash::{CrashPoint, Fate, Item, WriteView};
+use super::image::Image;
 use super::rng::Rng;
 
 /// Most things of which all subsets are enumerated.
 const ENUMERABLE: usize = 12;
+
+/// Which things an outcome keeps. Indexes count the pending things of the crash point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashMode {
+    /// None.
+    Dropped,
+    /// All.
+    Kept,
+    /// All but one.
+    AllBut(usize),
+    /// One alone.
+    Only(usize),
+    /// The first so many.
+    Prefix(usize),
+    /// Each by the seed: dropped, kept, or a write in pieces: torn at a sector, random sectors,
+    /// garbage sectors (a quarter kept, a quarter dropped, half garbage), length without data or
+    /// data without length.
+    Random(u64),
+    /// Those whose bit is set; [`Grain`] says what a bit is.
+    Subset(Grain, u16),
+}
+
+/// What an enumeration of subsets keeps or drops as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grain {
+    /// Each 512-byte sector of each write.
+    Sector,
+    /// Each page of each write.
+    Page,
+    /// Each write.
+    Item,
+}
+
+/// One possible result of a crash.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    mode: CrashMode,
+    boundary: usize,
+    image: Image,
+}
+
+impl Outcome {
+    pub(super) fn new(mode: CrashMode, boundary: usize, image: Image) -> Self {
+        Self { mode, boundary, image }
+    }
+
+    /// Number of events before the crash.
+    pub(super) fn boundary(&self) -> usize {
+        self.boundary
+    }
+
+    /// How it came about; [`CrashPoint::outcome`] with this gives the same image again.
+    pub fn mode(&self) -> CrashMode {
+        self.mode
+    }
+
+    /// What is on the disk.
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "crash point {}, {:?}", self.boundary, self.mode)
+    }
+}
+
+impl CrashPoint {
+    /// About `count` outcomes: everything dropped, everything kept, one lost, one alone, a
+    /// prefix, and the rest drawn for each pending thing. Only one when nothing is pending.
+    pub fn outcomes(&self, seed: u64, count: usize) -> Outcomes<'_> {
+        Outcomes::new(self, seed, count)
+    }
+
+    /// The outcome of one mode.
+    pub fn outcome(&self, mode: CrashMode) -> Outcome {
+        Outcomes::one(self, mode)
+    }
+
+    /// Every subset of the pending things, when there are at most 12 of this grain.
+    pub fn subsets(&self, grain: Grain) -> Option<Subsets<'_>> {
+        Subsets::new(self, grain)
+    }
+}
 
 /// Iterator of [`CrashPoint::outcomes`]. Images are built one by one.
 pub struct Outcomes<'a> {
@@ -13,6 +101,16 @@ pub struct Outcomes<'a> {
     rng: Rng,
     next: usize,
     count: usize,
+}
+
+impl core::fmt::Debug for Outcomes<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Outcomes")
+            .field("point", self.point)
+            .field("next", &self.next)
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> Outcomes<'a> {
@@ -67,6 +165,17 @@ pub struct Subsets<'a> {
     end: u32,
 }
 
+impl core::fmt::Debug for Subsets<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Subsets")
+            .field("point", self.point)
+            .field("grain", &self.grain)
+            .field("next", &self.next)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<'a> Subsets<'a> {
     pub(super) fn new(point: &'a CrashPoint, grain: Grain) -> Option<Self> {
         let units: usize = point.items.iter().map(|item| units(item, grain)).sum();
@@ -94,7 +203,7 @@ fn units(item: &Item, grain: Grain) -> usize {
         Grain::Item => return 1,
         Grain::Page => write.pages,
         Grain::Sector => {
-            (0..write.pages).map(|page| write.landed(page).count_ones() as usize).sum()
+            (0..write.pages).map(|page| write.reached(page).count_ones() as usize).sum()
         }
     };
     data + usize::from(write.lengthens)
@@ -164,12 +273,12 @@ fn subset_fate(item: &Item, grain: Grain, bits: &mut u32) -> Fate {
     };
     let mut keep = vec![0_u8; write.pages];
     for (index, mask) in keep.iter_mut().enumerate() {
-        let landed = write.landed(index);
+        let reached = write.reached(index);
         if grain == Grain::Page {
-            *mask = if take() { landed } else { 0 };
+            *mask = if take() { reached } else { 0 };
             continue;
         }
-        for sector in (0..SECTORS).filter(|sector| landed >> sector & 1 == 1) {
+        for sector in (0..SECTORS).filter(|sector| reached >> sector & 1 == 1) {
             *mask |= u8::from(take()) << sector;
         }
     }

@@ -5,22 +5,15 @@
 //! Whether reads see a queued write early, and whether a queued read looks early, is chance.
 
 use core::time::Duration;
+use std::sync::Arc;
 
-use super::disk::{SimDisk, SimFile, operation_of};
+use parking_lot::Mutex;
+
+use super::file::{SimFile, operation_of};
 use super::inner::{Inner, Plan, SyncTicket, WriteTicket};
+use super::options::Unpolled;
 use crate::device::{Completion, Queue, Request, Transfer};
 use crate::error::{IoError, Result};
-
-/// What a queue that is dropped has to say about requests whose completion nobody took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unpolled {
-    /// Nothing.
-    Ignore,
-    /// Panic when one of them failed.
-    Errors,
-    /// Panic when one of them failed, or was a write or a sync.
-    ErrorsAndWrites,
-}
 
 enum Work {
     Read(Plan),
@@ -32,57 +25,67 @@ enum Work {
     Rejected(IoError),
 }
 
-struct InFlight {
+struct Outstanding {
     request: Request<SimFile>,
     work: Work,
     ready: Duration,
 }
 
-/// Submission queue of a [`SimDisk`].
+/// Submission queue of a [`SimDisk`](super::SimDisk).
 pub struct SimQueue {
-    disk: SimDisk,
+    disk: Arc<Mutex<Inner>>,
     depth: usize,
     pushed: Vec<Request<SimFile>>,
-    flying: Vec<InFlight>,
+    outstanding: Vec<Outstanding>,
+}
+
+impl core::fmt::Debug for SimQueue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SimQueue")
+            .field("depth", &self.depth)
+            .field("pushed", &self.pushed.len())
+            .field("outstanding", &self.outstanding.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl SimQueue {
-    pub(super) fn new(disk: SimDisk, depth: usize) -> Self {
-        Self { disk, depth: depth.max(1), pushed: Vec::new(), flying: Vec::new() }
+    pub(super) fn new(disk: Arc<Mutex<Inner>>, depth: usize) -> Self {
+        Self { disk, depth: depth.max(1), pushed: Vec::new(), outstanding: Vec::new() }
     }
 
     /// Ends one request: any of those that are ready, or, when `patient`, the first to be.
     fn reap(&mut self, patient: bool) -> Option<(Transfer, Completion)> {
-        let mut inner = self.disk.lock_inner();
+        let mut inner = self.disk.lock();
         let now = inner.clock.now();
         let mut ready: Vec<usize> =
-            (0..self.flying.len()).filter(|&at| self.flying[at].ready <= now).collect();
+            (0..self.outstanding.len()).filter(|&at| self.outstanding[at].ready <= now).collect();
         if ready.is_empty() && patient {
-            let first = (0..self.flying.len()).min_by_key(|&at| self.flying[at].ready)?;
-            inner.clock.advance_to(self.flying[first].ready);
+            let first = (0..self.outstanding.len()).min_by_key(|&at| self.outstanding[at].ready)?;
+            inner.clock.advance_to(self.outstanding[first].ready);
             ready.push(first);
         }
         if ready.is_empty() {
             return None;
         }
         let at = ready[inner.rng.index(ready.len())];
-        let flying = self.flying.swap_remove(at);
+        let ended = self.outstanding.swap_remove(at);
         // Another one's data may come into view meanwhile.
-        if !self.flying.is_empty() && inner.rng.chance(1, 8) {
-            let other = inner.rng.index(self.flying.len());
-            show(&mut inner, &self.flying[other]);
+        if !self.outstanding.is_empty() && inner.rng.chance(1, 8) {
+            let other = inner.rng.index(self.outstanding.len());
+            show(&mut inner, &self.outstanding[other]);
         }
-        Some((flying.request.transfer, complete(&mut inner, flying)))
+        Some((ended.request.transfer, complete(&mut inner, ended)))
     }
 }
 
-fn show(inner: &mut Inner, flying: &InFlight) {
-    if let Work::Write(ticket) = &flying.work {
-        inner.show(&flying.request.file, ticket);
+fn show(inner: &mut Inner, other: &Outstanding) {
+    if let Work::Write(ticket) = &other.work {
+        inner.show(&other.request.file, ticket);
     }
 }
 
-fn start(inner: &mut Inner, mut request: Request<SimFile>) -> InFlight {
+fn start(inner: &mut Inner, mut request: Request<SimFile>) -> Outstanding {
     let (file, offset) = (&request.file, request.offset);
     inner.check(file);
     let len = if request.transfer == Transfer::Sync { 0 } else { request.buf.len() };
@@ -114,12 +117,12 @@ fn start(inner: &mut Inner, mut request: Request<SimFile>) -> InFlight {
             (Work::Sync(ticket), delay)
         }
     };
-    InFlight { request, work, ready: inner.clock.now() + delay }
+    Outstanding { request, work, ready: inner.clock.now() + delay }
 }
 
-fn complete(inner: &mut Inner, flying: InFlight) -> Completion {
-    let Request { file, offset, mut buf, token, .. } = flying.request;
-    let result = match flying.work {
+fn complete(inner: &mut Inner, ended: Outstanding) -> Completion {
+    let Request { file, offset, mut buf, token, .. } = ended.request;
+    let result = match ended.work {
         Work::Read(plan) => inner.finish_read(&file, &plan, offset, &mut buf),
         Work::Looked(result) => result,
         Work::Write(ticket) => inner.finish_write(&file, ticket),
@@ -137,7 +140,7 @@ impl Queue for SimQueue {
     }
 
     fn in_flight(&self) -> usize {
-        self.pushed.len() + self.flying.len()
+        self.pushed.len() + self.outstanding.len()
     }
 
     fn push(&mut self, request: Request<SimFile>) {
@@ -147,18 +150,18 @@ impl Queue for SimQueue {
 
     fn submit(&mut self) -> Result<()> {
         let Some(first) = self.pushed.first() else { return Ok(()) };
-        let mut inner = self.disk.lock_inner();
+        let mut inner = self.disk.lock();
         inner.submission(first.file.name(), first.offset, operation_of(first.transfer))?;
         for request in self.pushed.drain(..) {
-            let flying = start(&mut inner, request);
-            self.flying.push(flying);
+            let started = start(&mut inner, request);
+            self.outstanding.push(started);
         }
         Ok(())
     }
 
     fn poll(&mut self) -> Option<Completion> {
         let lucky = {
-            let mut inner = self.disk.lock_inner();
+            let mut inner = self.disk.lock();
             inner.clock.advance(Duration::from_micros(1));
             inner.rng.chance(1, 2)
         };
@@ -173,7 +176,7 @@ impl Queue for SimQueue {
 
 impl Drop for SimQueue {
     fn drop(&mut self) {
-        let policy = self.disk.lock_inner().options.asserts.unpolled;
+        let policy = self.disk.lock().options.asserts.unpolled;
         let pushed = self.pushed.iter().any(|request| request.transfer != Transfer::Read);
         let mut unseen = (pushed && policy == Unpolled::ErrorsAndWrites)
             .then(|| "a write or sync that was pushed and never submitted".to_owned());

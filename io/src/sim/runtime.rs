@@ -68,11 +68,23 @@ struct Shared {
 #[derive(Clone)]
 pub struct SimRuntime(Arc<Shared>);
 
+impl core::fmt::Debug for SimRuntime {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SimRuntime").field("now", &self.0.clock.now()).finish_non_exhaustive()
+    }
+}
+
 /// Event of a [`SimRuntime`].
 #[derive(Clone)]
 pub struct SimEvent {
     shared: Arc<Shared>,
     id: u64,
+}
+
+impl core::fmt::Debug for SimEvent {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SimEvent").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 impl Event for SimEvent {
@@ -92,6 +104,12 @@ impl Event for SimEvent {
 pub struct SimHandle {
     runtime: SimRuntime,
     id: u64,
+}
+
+impl core::fmt::Debug for SimHandle {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SimHandle").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 impl SimRuntime {
@@ -244,11 +262,11 @@ impl Runtime for SimRuntime {
     ) -> bool {
         let deadline = timeout.map(|timeout| self.now().saturating_add(timeout));
         // Sometimes the background is faster than the caller.
-        let ahead = {
+        let extra = {
             let mut tasks = self.0.tasks.lock();
             if tasks.rng.chance(1, 4) { tasks.rng.index(4) } else { 0 }
         };
-        self.step_some(ahead);
+        self.step_some(extra);
         let mut seen = self.notified(event.id);
         if done() {
             return true;

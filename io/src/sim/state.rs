@@ -6,7 +6,7 @@
 //! arrive at the same state.
 //!
 //! Invariants, for each file without failed syncs and damage: `visible` = `durable` + `done` in
-//! order + the shown ones of `flying`; a successful sync moves a prefix of `done` to `durable`:
+//! order + the shown ones of `in_flight`; a successful sync moves a prefix of `done` to `durable`:
 //! exactly what had completed before the sync was submitted.
 
 use std::collections::BTreeMap;
@@ -42,10 +42,10 @@ impl Body {
         match self {
             Self::Write { first, pages, masks } => {
                 let all = pages.len();
-                let landed = masks.as_ref().map_or(all, |masks| {
+                let reached = masks.as_ref().map_or(all, |masks| {
                     masks.iter().rposition(|&mask| mask != 0).map_or(0, |last| last + 1)
                 });
-                if landed == 0 { 0 } else { offset_of(first + landed as u64) }
+                if reached == 0 { 0 } else { offset_of(first + reached as u64) }
             }
             Self::Extend { len } | Self::Resize { len } | Self::Reserve { len, .. } => *len,
         }
@@ -80,7 +80,7 @@ pub(super) struct Change {
 
 /// A write that was submitted and has not completed.
 #[derive(Clone)]
-pub(super) struct Flying {
+pub(super) struct InFlight {
     pub(super) op: OpId,
     pub(super) seq: u64,
     pub(super) body: Body,
@@ -93,7 +93,7 @@ pub(super) struct FileState {
     pub(super) durable: Content,
     pub(super) visible: Content,
     pub(super) done: Vec<Change>,
-    pub(super) flying: Vec<Flying>,
+    pub(super) in_flight: Vec<InFlight>,
     /// Syncs in flight: number, and when it was submitted.
     syncs: Vec<(OpId, u64)>,
     /// What each page held before its last write, for stale pages.
@@ -192,7 +192,7 @@ pub(super) enum Event {
         op: OpId,
         id: FileId,
     },
-    /// It completes; with masks when only a part has landed.
+    /// It completes; with masks when only a part has reached the medium.
     Finish {
         op: OpId,
         id: FileId,
@@ -261,7 +261,7 @@ impl State {
             }
             Event::Start { op, id, first, pages } => {
                 let body = Body::Write { first: *first, pages: Arc::clone(pages), masks: None };
-                self.files[id.0].flying.push(Flying { op: *op, seq, body, shown: false });
+                self.files[id.0].in_flight.push(InFlight { op: *op, seq, body, shown: false });
             }
             Event::Show { op, id } => self.files[id.0].show(*op),
             Event::Finish { op, id, masks } => self.files[id.0].finish(seq, *op, masks.as_ref()),
@@ -321,19 +321,19 @@ impl FileState {
     }
 
     fn show(&mut self, op: OpId) {
-        let found = self.flying.iter_mut().find(|flying| flying.op == op);
-        if let Some(flying) = found {
-            flying.shown = true;
-            let body = flying.body.clone();
+        let found = self.in_flight.iter_mut().find(|write| write.op == op);
+        if let Some(write) = found {
+            write.shown = true;
+            let body = write.body.clone();
             self.make_visible(&body);
         }
     }
 
-    fn finish(&mut self, seq: u64, op: OpId, landed: Option<&Masks>) {
-        let Some(at) = self.flying.iter().position(|flying| flying.op == op) else { return };
-        let mut body = self.flying.remove(at).body;
+    fn finish(&mut self, seq: u64, op: OpId, reached: Option<&Masks>) {
+        let Some(at) = self.in_flight.iter().position(|write| write.op == op) else { return };
+        let mut body = self.in_flight.remove(at).body;
         if let Body::Write { masks, .. } = &mut body {
-            *masks = landed.cloned();
+            *masks = reached.cloned();
         }
         if body.end() != 0 {
             self.complete(seq, body);
@@ -398,7 +398,7 @@ impl FileState {
     /// pending on top.
     fn refold(&self) -> Content {
         let mut content = self.durable.clone();
-        let shown = self.flying.iter().filter(|flying| flying.shown).map(|flying| &flying.body);
+        let shown = self.in_flight.iter().filter(|write| write.shown).map(|write| &write.body);
         for body in self.done.iter().map(|change| &change.body).chain(shown) {
             body.apply(&mut content);
         }
@@ -417,7 +417,7 @@ impl FileState {
 
     /// Does a write of `count` pages at `first` touch one that is in flight?
     pub(super) fn overlaps(&self, first: u64, count: u64) -> bool {
-        self.flying.iter().any(|flying| match &flying.body {
+        self.in_flight.iter().any(|write| match &write.body {
             Body::Write { first: other, pages, .. } => {
                 first < other + pages.len() as u64 && *other < first + count
             }

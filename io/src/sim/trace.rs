@@ -19,6 +19,15 @@ pub struct Trace {
     marks: Arc<[u64]>,
 }
 
+impl core::fmt::Debug for Trace {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Trace")
+            .field("events", &self.events.len())
+            .field("marks", &self.marks)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Trace {
     pub(super) fn new(initial: State, events: Vec<Event>) -> Self {
         let marks = events.iter().filter_map(|event| match event {
@@ -116,6 +125,15 @@ pub struct CrashPoints {
     at: usize,
     marked: usize,
     fresh: bool,
+}
+
+impl core::fmt::Debug for CrashPoints {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("CrashPoints")
+            .field("at", &self.at)
+            .field("of", &self.trace.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Iterator for CrashPoints {

@@ -1,13 +1,35 @@
 //! The production runtime: named threads that sleep while there is nothing to do.
 //!
+//! ```
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU32, Ordering};
+//!
+//! use pleach_io::{Event, Runtime, Step, Threads};
+//!
+//! let threads = Threads::new(2)?;
+//! let (asked, answered) = (threads.event(), threads.event());
+//! let count = Arc::new(AtomicU32::new(0));
+//! let task = {
+//!     let (count, answered) = (count.clone(), answered.clone());
+//!     Box::new(move || {
+//!         count.fetch_add(1, Ordering::Relaxed);
+//!         answered.notify();
+//!         Step::Done
+//!     })
+//! };
+//! let handle = threads.spawn("counter", &asked, task);
+//! threads.wait(&answered, None, &mut || count.load(Ordering::Relaxed) == 1);
+//! handle.join()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Invariants:
-//! * an event's number only grows; who reads it before checking a condition and sleeps on it
-//!   afterwards cannot miss a notification in between;
+//! * an event's number only grows: whoever reads it, then checks a condition, then sleeps until the
+//!   number changes, cannot miss a notification in between;
 //! * `fork_join`'s index `i` runs on pool thread `i` and on no other, except inside a job, where
-//!   all indices run on the thread that asks (a worker that waited for its own kind could wait
-//!   for ever);
-//! * a panic in a task ends that task, is said through `tracing::error!` and reported by
-//!   [`TaskHandle::join`]; nobody waits for it in vain.
+//!   all indices run on the calling thread (a worker that waited for workers could wait for ever);
+//! * a panic in a task ends that task, is logged through `tracing::error!` and reported by
+//!   [`TaskHandle::join`]; nobody waits for the task in vain.
 
 mod workers;
 
@@ -29,6 +51,12 @@ use workers::Workers;
 /// Threads, clock and randomness of the operating system. Cloning gives another handle.
 #[derive(Clone)]
 pub struct Threads(Arc<Inner>);
+
+impl core::fmt::Debug for Threads {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Threads").field("workers", &self.workers()).finish_non_exhaustive()
+    }
+}
 
 struct Inner {
     start: Instant,

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use pleach_io::error::Result;
+use pleach_io::Result;
 use pleach_io::sim::{CrashMode, Grain, SimDisk, SimFile, SimOptions};
 use pleach_io::{Device, OpenMode, PAGE, PageBuf};
 

@@ -84,7 +84,7 @@ pub struct Model {
 
 impl Model {
     pub fn naive<H: Hasher>(&self) -> Naive {
-        self.values.iter().map(|(key, value)| (*key, H::hash(value))).collect()
+        self.values.iter().map(|(key, value)| (*key, H::hash(value).into())).collect()
     }
 
     pub fn apply(&mut self, accesses: &[Access]) {
@@ -104,7 +104,9 @@ pub fn ops<H: Hasher>(accesses: &[Access]) -> Vec<Op> {
     let mut ops: Vec<Op> = accesses
         .iter()
         .map(|access| {
-            let hash = |value: &Option<Value>| value.as_ref().map(|value| H::hash(value));
+            let hash = |value: &Option<Value>| {
+                value.as_ref().map(|value| pleach_core::node::value_hash::<H>(value))
+            };
             let kind = match &access.kind {
                 AccessKind::Read => proof::Access::Read,
                 AccessKind::Write(value) => proof::Access::Write(hash(value)),

@@ -182,6 +182,6 @@ pub fn report(name: &str, schedules: u64, since: std::time::Instant) {
 }
 
 /// A value's hash, as proofs have it.
-pub fn hash(value: &[u8]) -> Node {
-    Blake3::hash(value)
+pub fn hash(value: &[u8]) -> pleach_core::ValueHash {
+    Blake3::hash(value).into()
 }

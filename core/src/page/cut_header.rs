@@ -1,17 +1,19 @@
-//! The fields that leaf and branch pages share: a page cut at a key prefix. Owner of bytes 36 to 82.
+//! The fields that leaf and branch pages share, since both are cut at a key prefix. Owner of bytes
+//! 36 to 82.
 //!
 //! ```text
-//! 36             37  38              40                 48       80      82
-//! | flags or level | 0 | prefix length | through or position | prefix | count |
+//! 36      37  38              40                                48       80      82
+//! | level | 0 | prefix length | applied through or log position | prefix | count |
 //! ```
 
+use crate::page::error::PageError;
 use crate::page::header::{self, array_at, put, u16_at, u64_at};
-use crate::page::{MAX_PREFIX_LEN, Page, PageError};
+use crate::page::{MAX_PREFIX_LEN, Page};
 use crate::prefix::Prefix;
 
 /// Flags of a leaf page, level of a branch page.
-pub(super) const SHAPE: usize = header::END;
-const RESERVED: usize = SHAPE + 1;
+pub(super) const LEVEL: usize = header::END;
+const RESERVED: usize = LEVEL + 1;
 const PREFIX_LEN: usize = RESERVED + 1;
 const AS_OF: usize = PREFIX_LEN + 2;
 const PREFIX: usize = AS_OF + 8;
@@ -24,19 +26,19 @@ const _: () =
     assert!(AS_OF.is_multiple_of(8) && PREFIX.is_multiple_of(8), "wide fields are aligned");
 
 /// The fields of a page that is cut at a prefix.
-pub(super) struct Cut {
-    pub(super) shape: u8,
+pub(super) struct CutHeader {
+    pub(super) level: u8,
     pub(super) prefix: Prefix,
     /// Through (a commit number) of a leaf page, position (in the log) of a branch page.
     pub(super) as_of: u64,
     pub(super) count: u16,
 }
 
-impl Cut {
+impl CutHeader {
     /// Writes the fields behind a common header.
     pub(super) fn write(&self, page: &mut Page) {
         assert!(self.prefix.len() <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
-        page[SHAPE] = self.shape;
+        page[LEVEL] = self.level;
         put(page, PREFIX_LEN, &self.prefix.len().to_le_bytes());
         put(page, AS_OF, &self.as_of.to_le_bytes());
         put(page, PREFIX, self.prefix.first_key());
@@ -52,7 +54,7 @@ impl Cut {
         let prefix = Prefix::from_raw(array_at(page, PREFIX), len)
             .filter(|_| len <= MAX_PREFIX_LEN)
             .ok_or(PageError::Prefix { len })?;
-        Ok(Self { shape: page[SHAPE], prefix, as_of: as_of(page), count: count(page) })
+        Ok(Self { level: page[LEVEL], prefix, as_of: as_of(page), count: count(page) })
     }
 }
 

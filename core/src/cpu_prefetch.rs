@@ -1,0 +1,37 @@
+//! A hint to the processor. (Reading pages before they are needed is another matter, and no
+//! business of this crate.)
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "the prefetch instruction is an intrinsic")
+)]
+
+/// Bytes of a cache line.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
+/// Tells the processor that these values will be read soon, so that their cache lines are on their
+/// way when they are. Does nothing on processors without such an instruction.
+///
+/// ```
+/// let keys = vec![[0u8; 32]; 100];
+/// pleach_core::cpu_prefetch(&keys[50..52]);
+/// ```
+#[inline]
+pub fn cpu_prefetch<T>(values: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+        let start = values.as_ptr().cast::<i8>();
+        // From the line of the first byte to that of the last.
+        let before = start.addr() % LINE;
+        for at in (0..before + size_of_val(values)).step_by(LINE) {
+            let line = start.wrapping_sub(before).wrapping_add(at);
+            // SAFETY: SSE is part of x86-64, and a prefetch neither faults nor changes memory,
+            // whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = values;
+}

@@ -1,0 +1,344 @@
+//! The folder itself: what is given to it, and what can be asked of it.
+
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+
+use super::hash_batch::{Batch, Values};
+use super::item::{END, Item, Merge, NONE, Old, Span, Subtrie, index32};
+use super::place::{Lists, Neighbours};
+use super::{Captured, Change, FoldValue, HashId, MAX_CAPTURE, NO_HASH, Occupancy};
+use crate::hasher::Hasher;
+use crate::node::{Key, Node, NodeKind, TERMINATOR, ValueHash, kind, value_hash};
+use crate::prefix::{Prefix, common_len};
+
+/// Folds many runs at once. Buffers are kept from use to use: in steady state it does not
+/// allocate.
+pub struct BatchFolder<H> {
+    pub(super) items: Vec<Item>,
+    pub(super) subtries: Vec<Subtrie>,
+    /// `cpl[i]`: bits shared by items i and i+1; `END` behind the last item of a fold.
+    pub(super) cpl: Vec<u16>,
+    pub(super) merges: Vec<Merge>,
+    pub(super) spans: Vec<Span>,
+    pub(super) hashes: Vec<ValueHash>,
+    /// Leaf nodes to make: (item, value hash).
+    pub(super) leaves: Vec<(u32, HashId)>,
+    pub(super) values: Values,
+    pub(super) batch: Batch,
+    /// Nodes on their way up: (first item of the group, depth to reach).
+    pub(super) lifts: Vec<(u32, u16)>,
+    pub(super) order: Vec<u32>,
+    pub(super) stack: Vec<u32>,
+    neighbours: Neighbours,
+    /// Floor and captured levels of the open fold.
+    pub(super) open: Option<(u16, u8)>,
+    pub(super) captured: Vec<Captured>,
+    pub(super) hashed: u64,
+    hasher: PhantomData<H>,
+}
+
+impl<H> core::fmt::Debug for BatchFolder<H> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("BatchFolder")
+            .field("folds", &self.spans.len())
+            .field("items", &self.items.len())
+            .field("hashed", &self.hashed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<H: Hasher> Default for BatchFolder<H> {
+    fn default() -> Self {
+        Self {
+            items: Vec::new(),
+            subtries: Vec::new(),
+            cpl: Vec::new(),
+            merges: Vec::new(),
+            spans: Vec::new(),
+            hashes: Vec::new(),
+            leaves: Vec::new(),
+            values: Values::default(),
+            batch: Batch::default(),
+            lifts: Vec::new(),
+            order: Vec::new(),
+            stack: Vec::new(),
+            neighbours: Neighbours::default(),
+            open: None,
+            captured: Vec::new(),
+            hashed: 0,
+            hasher: PhantomData,
+        }
+    }
+}
+
+impl<H: Hasher> BatchFolder<H> {
+    /// An empty folder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets all folds and keeps the buffers.
+    pub fn clear(&mut self) {
+        self.items.clear();
+        self.subtries.clear();
+        self.cpl.clear();
+        self.spans.clear();
+        self.hashes.clear();
+        self.leaves.clear();
+        self.values.blocks.clear();
+        self.values.lens.clear();
+        self.values.dest.clear();
+        self.captured.clear();
+        // Empty after a run, but not after one that a panicking hasher ended.
+        self.batch.clear();
+        self.lifts.clear();
+        self.open = None;
+    }
+
+    /// Items at hand; a caller runs the batch when it is worth it.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Is there nothing to fold?
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty() && self.items.is_empty()
+    }
+
+    /// Closed folds.
+    pub fn folds(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Hash calls made since creation, values included.
+    pub fn hashed(&self) -> u64 {
+        self.hashed
+    }
+
+    /// Opens a fold whose result is the node at depth `floor`.
+    ///
+    /// # Panics
+    /// When a fold is open already.
+    pub fn begin(&mut self, floor: u16) {
+        self.begin_capturing(floor, 0);
+    }
+
+    /// The same for a fold that captures nodes `levels` levels below its floor.
+    ///
+    /// # Panics
+    /// When a fold is open already, or for more levels than [`MAX_CAPTURE`] or than keys have.
+    pub fn begin_capturing(&mut self, floor: u16, levels: u8) {
+        assert!(levels <= MAX_CAPTURE && floor + u16::from(levels) <= 256, "so many levels");
+        assert!(self.open.replace((floor, levels)).is_none(), "a fold is open already");
+    }
+
+    /// What the capturing folds computed, in no particular order; a later entry of the same
+    /// position says the same. Valid after [`BatchFolder::run`].
+    pub fn captured(&self) -> &[Captured] {
+        &self.captured
+    }
+
+    /// Adds an unopened subtrie by its node.
+    pub fn subtrie(&mut self, at: &Prefix, node: &Node) {
+        let old = match kind(node) {
+            NodeKind::Terminator => return,
+            NodeKind::Leaf => Old::HiddenLeaf,
+            NodeKind::Internal => Old::Many,
+        };
+        let item = self.push(at.first_key(), old, false, at.len(), *node);
+        self.subtries[item as usize].computed = false;
+    }
+
+    /// Adds an unopened key.
+    pub fn unaccessed(&mut self, key: &Key, value: FoldValue<'_>) {
+        let hash = self.value(value);
+        let item = self.push(key, Old::Leaf, false, 256, TERMINATOR);
+        self.items[item as usize].old_hash = hash;
+        self.leaves.push((item, hash));
+    }
+
+    /// Adds an accessed key with its old value (`None`: absent) and what becomes of it. Gives the
+    /// number of the new value's hash, [`NO_HASH`] when nothing was put.
+    pub fn accessed(
+        &mut self,
+        key: &Key,
+        old: Option<FoldValue<'_>>,
+        change: Change<'_>,
+    ) -> HashId {
+        let old_hash = old.map_or(NO_HASH, |value| self.value(value));
+        let (after, put) = match change {
+            Change::Keep => (old_hash, NO_HASH),
+            Change::Delete => (NO_HASH, NO_HASH),
+            Change::Put(value) => {
+                let hash = self.value(value);
+                (hash, hash)
+            }
+        };
+        let kind = if old.is_some() { Old::Leaf } else { Old::Absent };
+        let item = self.push(key, kind, true, 256, TERMINATOR);
+        self.items[item as usize].old_hash = old_hash;
+        if after != NO_HASH {
+            self.leaves.push((item, after));
+        }
+        put
+    }
+
+    /// Adds the result of a fold below: its new node, and the shape that its old keys had. What
+    /// a child of shape [`Occupancy::Many`] emitted is asked for with `fragment`.
+    pub fn child(&mut self, at: &Prefix, new_node: &Node, occupancy: &Occupancy, fragment: u32) {
+        let (key, old) = match occupancy {
+            Occupancy::Empty => (at.first_key(), Old::Absent),
+            Occupancy::Leaf { key, .. } => (key, Old::Leaf),
+            Occupancy::Many => (at.first_key(), Old::Many),
+        };
+        let item = self.push(key, old, true, at.len(), *new_node) as usize;
+        self.items[item].fragment = fragment;
+        if let Occupancy::Leaf { value_hash, .. } = occupancy {
+            self.items[item].old_hash = index32(self.hashes.len());
+            self.hashes.push(*value_hash);
+        }
+    }
+
+    /// Closes the fold and gives its number.
+    ///
+    /// When the key of a subtrie that was given as a bare leaf node is needed to place a
+    /// terminal, that subtrie's position is in the error: give it as a key and fold again.
+    ///
+    /// # Errors
+    /// The first key below the subtrie whose leaf must be known.
+    ///
+    /// # Panics
+    /// When no fold is open.
+    pub fn end(&mut self) -> Result<usize, Key> {
+        let (floor, capture) = self.open.take().expect("a fold is open");
+        let start = self.spans.last().map_or(0, |span| span.end as usize);
+        let end = self.items.len();
+        if end > start {
+            self.cpl[end - 1] = END;
+        }
+        let items = &self.items[start..end];
+        let opened = items.iter().any(|item| item.opened);
+        let mut old_items = items.iter().enumerate().filter(|(_, item)| item.old != Old::Absent);
+        let first = old_items.next();
+        let (old_keys, only) = match (first, old_items.next()) {
+            (None, _) => (0, NONE),
+            (Some((at, item)), None) if item.old != Old::Many => (1, index32(start + at)),
+            _ => (2, NONE),
+        };
+        self.spans.push(Span {
+            start: index32(start),
+            end: index32(end),
+            floor,
+            capture,
+            opened,
+            old_keys,
+            only,
+        });
+        if opened {
+            let lists =
+                Lists { items: &mut self.items, subtries: &mut self.subtries, cpl: &self.cpl };
+            self.neighbours.place_terminals(lists, start, end)?;
+        }
+        Ok(self.spans.len() - 1)
+    }
+
+    /// The new node of a fold, at its floor.
+    pub fn node(&self, fold: usize) -> Node {
+        let span = &self.spans[fold];
+        if span.start == span.end { TERMINATOR } else { self.subtries[span.start as usize].node }
+    }
+
+    /// The shape of a fold's old keys. Where nothing was accessed and the only key was given by
+    /// its node alone, it is [`Occupancy::Many`]: go on with [`BatchFolder::subtrie`].
+    pub fn occupancy(&self, fold: usize) -> Occupancy {
+        let span = &self.spans[fold];
+        match span.old_keys {
+            0 => Occupancy::Empty,
+            1 => match &self.items[span.only as usize] {
+                item if item.old == Old::Leaf => {
+                    let value_hash = self.hashes[item.old_hash as usize];
+                    Occupancy::Leaf { key: item.key, value_hash }
+                }
+                _ => Occupancy::Many,
+            },
+            _ => Occupancy::Many,
+        }
+    }
+
+    /// For each accessed key or child of a fold, in order: is it the first below its terminal?
+    /// (A child of shape [`Occupancy::Many`] has terminals of its own and counts as first.)
+    pub fn first_of_terminal(&self, fold: usize) -> impl Iterator<Item = bool> + '_ {
+        let span = &self.spans[fold];
+        let mut before = NONE;
+        self.items[span.start as usize..span.end as usize].iter().filter(|item| item.accessed).map(
+            move |item| {
+                let first = item.group != before;
+                before = item.group;
+                first
+            },
+        )
+    }
+
+    /// The hash behind a number that [`BatchFolder::accessed`] gave; valid after [`BatchFolder::run`].
+    pub fn value_hash(&self, id: HashId) -> &ValueHash {
+        &self.hashes[id as usize]
+    }
+
+    fn value(&mut self, value: FoldValue<'_>) -> HashId {
+        let id = index32(self.hashes.len());
+        match value {
+            FoldValue::Hash(hash) => self.hashes.push(hash),
+            FoldValue::Bytes(bytes) if bytes.len() <= 64 => {
+                let block = self.values.blocks.len();
+                self.values.blocks.push([0; 64]);
+                let to = &mut self.values.blocks[block];
+                match <[u8; 8]>::try_from(bytes) {
+                    // As balances are: a store, and no call.
+                    Ok(word) => to[..8].copy_from_slice(&word),
+                    Err(_) => to[..bytes.len()].copy_from_slice(bytes),
+                }
+                #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
+                self.values.lens.push(bytes.len() as u8);
+                self.values.dest.push(id);
+                self.hashes.push(ValueHash::new([0; 32]));
+            }
+            FoldValue::Bytes(bytes) => {
+                self.hashes.push(value_hash::<H>(bytes));
+                self.hashed += 1;
+            }
+        }
+        id
+    }
+
+    fn push(&mut self, key: &Key, old: Old, opened: bool, depth: u16, node: Node) -> u32 {
+        let item = index32(self.items.len());
+        let start = self.spans.last().map_or(0, |span| span.end);
+        if item > start {
+            let previous = &self.items[item as usize - 1].key;
+            debug_assert!(previous < key, "items come in key order, each key once");
+            self.cpl[item as usize - 1] = common_len(previous, key);
+        }
+        self.items.push(Item {
+            key: *key,
+            old,
+            opened,
+            accessed: opened,
+            anchor: depth,
+            group: item,
+            old_hash: NO_HASH,
+            fragment: NONE,
+        });
+        let fold = index32(self.spans.len());
+        self.subtries.push(Subtrie {
+            node,
+            depth,
+            opened,
+            computed: true,
+            fold,
+            tail: item,
+            head: item,
+        });
+        self.cpl.push(END);
+        item
+    }
+}

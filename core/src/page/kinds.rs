@@ -1,0 +1,54 @@
+//! The numbers by which pages name what they are: format version, file kind, page type, stream.
+//!
+//! They are stored in every page, so a number once given is never used for anything else.
+
+/// Version of the page formats in this module tree.
+pub const VERSION: u8 = 1;
+
+/// The kind of a file, so that a page never passes for one of another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// Leaf pages.
+    Leaf = 1,
+    /// Values too long for a leaf page.
+    Overflow = 2,
+    /// Checkpoint images: branch pages and streams.
+    Image = 3,
+    /// Branch pages that left memory between two checkpoints.
+    Spill = 4,
+}
+
+/// What a page holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PageType {
+    /// [`crate::page::leaf`]
+    Leaf = 1,
+    /// [`crate::page::branch`]
+    Branch = 2,
+    /// [`crate::page::stream`]
+    Stream = 3,
+}
+
+/// What a stream holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum StreamId {
+    /// Committed changes that are not yet in pages.
+    Delta = 1,
+    /// Free places.
+    FreeMap = 2,
+    /// The namespace table.
+    Namespaces = 3,
+    /// One value too long for a leaf page.
+    Value = 4,
+}
+
+impl StreamId {
+    pub(super) fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Delta, Self::FreeMap, Self::Namespaces, Self::Value]
+            .into_iter()
+            .find(|id| *id as u8 == byte)
+    }
+}

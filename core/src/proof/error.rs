@@ -1,0 +1,141 @@
+//! Why proofs are refused, or cannot be encoded. One variant a rule.
+
+use core::fmt;
+
+/// Why a proof or witness was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// The bytes are not a canonical encoding.
+    #[error("not an encoding: {0}")]
+    Decode(#[from] DecodeError),
+    /// Two siblings that cannot stand side by side: a leaf or nothing beside nothing (the leaf
+    /// would have moved up), or anything but two leaves at the last level.
+    #[error("no trie has these two nodes as siblings, at depth {depth}")]
+    Impossible {
+        /// Depth of the two nodes.
+        depth: u16,
+    },
+    /// More than the caller's [`Limits`](super::Limits) allow; nothing was hashed.
+    #[error("{needed} {limit}, where {allowed} are allowed: {} too many", needed.saturating_sub(*allowed))]
+    OverLimit {
+        /// Which limit.
+        limit: Limit,
+        /// What the encoding takes.
+        needed: u64,
+        /// The limit.
+        allowed: u64,
+    },
+    /// The proof is about another root.
+    #[error("the proof leads to another root")]
+    RootMismatch,
+}
+
+/// Which limit was exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// [`Limits::bytes`](super::Limits::bytes).
+    Bytes,
+    /// [`Limits::hashes`](super::Limits::hashes).
+    Hashes,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bytes => "bytes",
+            Self::Hashes => "hashes",
+        })
+    }
+}
+
+/// Why bytes are not a canonical encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The input ends inside the header or a record.
+    #[error("cut short")]
+    Truncated,
+    /// Not a Pleach proof.
+    #[error("wrong magic")]
+    Magic,
+    /// A version this code does not know.
+    #[error("unknown version {0}")]
+    Version(u8),
+    /// Another kind of proof than asked for.
+    #[error("kind {found}, not {expected}")]
+    Kind {
+        /// The kind asked for.
+        expected: u8,
+        /// The kind found.
+        found: u8,
+    },
+    /// A proof under another hash function.
+    #[error("hasher {found}, not {expected}")]
+    HasherId {
+        /// The hasher asked for.
+        expected: u8,
+        /// The hasher found.
+        found: u8,
+    },
+    /// A reserved byte is not zero.
+    #[error("a reserved byte is set")]
+    Reserved,
+    /// The sections do not add up to the input, or records to their section.
+    #[error("lengths do not add up")]
+    Length,
+    /// A number of records that this kind of proof cannot have.
+    #[error("impossible count")]
+    Count,
+    /// Flags that mean nothing.
+    #[error("unknown flags")]
+    UnknownFlags,
+    /// A terminal deeper than any trie.
+    #[error("a terminal at depth {depth}")]
+    TooDeep {
+        /// The depth claimed.
+        depth: u16,
+    },
+    /// A terminator with position bits behind its depth.
+    #[error("bits behind a position")]
+    BitsBehindDepth,
+    /// Terminals that repeat, are unsorted, or one of which lies below another.
+    #[error("terminals overlap or are unsorted")]
+    TerminalOrder,
+    /// Not as many siblings as the terminals call for.
+    #[error("{found} siblings where the terminals need {expected}")]
+    SiblingCount {
+        /// Siblings that the terminals call for.
+        expected: u64,
+        /// Siblings in the header.
+        found: u32,
+    },
+    /// Operations that repeat or are unsorted.
+    #[error("operations repeat or are unsorted")]
+    OpOrder,
+    /// An operation that is not below its terminal.
+    #[error("an operation outside its terminal")]
+    OpOutOfScope,
+    /// A key is spelled out that has to be left out, or the other way round.
+    #[error("an operation's key is not in its shortest form")]
+    OpKeyForm,
+    /// A terminal without operations.
+    #[error("a terminal that no operation uses")]
+    UnusedTerminal,
+}
+
+/// Why something cannot be encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// A count or a section's length does not fit 32 bits.
+    #[error("too large for the format")]
+    TooLarge,
+    /// An operation lies under no terminal.
+    #[error("operation {index} lies under no terminal")]
+    OpOutOfScope {
+        /// Its index.
+        index: usize,
+    },
+}

@@ -1,0 +1,78 @@
+//! [`SimFile`]: what an open simulated file is to its user, and what it refuses.
+
+use std::sync::Arc;
+
+use super::state::FileId;
+use crate::device::Transfer;
+use crate::error::{IoError, Operation, Result};
+use crate::page::PAGE;
+
+#[derive(Debug)]
+struct Handle {
+    name: Arc<str>,
+    id: FileId,
+    writable: bool,
+    token: Arc<()>,
+}
+
+/// Handle of an open simulated file.
+#[derive(Clone, Debug)]
+pub struct SimFile(Arc<Handle>);
+
+impl SimFile {
+    pub(super) fn new(name: Arc<str>, id: FileId, writable: bool, token: Arc<()>) -> Self {
+        Self(Arc::new(Handle { name, id, writable, token }))
+    }
+
+    /// The name under which it was opened.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(super) fn id(&self) -> FileId {
+        self.0.id
+    }
+
+    pub(super) fn writable(&self) -> bool {
+        self.0.writable
+    }
+
+    /// Is this a handle of the file with this token?
+    pub(super) fn is(&self, token: &Arc<()>) -> bool {
+        Arc::ptr_eq(&self.0.token, token)
+    }
+
+    /// Rejects what the system rejects: unaligned transfers, and writes through a read handle.
+    pub(super) fn admit(&self, transfer: Transfer, offset: u64, len: usize) -> Result<()> {
+        let operation = operation_of(transfer);
+        if transfer == Transfer::Write && !self.0.writable {
+            return Err(refused(self.name(), offset, operation, libc::EBADF));
+        }
+        let fits = offset.checked_add(len as u64).is_some_and(|end| i64::try_from(end).is_ok());
+        if !offset.is_multiple_of(PAGE as u64) || !len.is_multiple_of(PAGE) || !fits {
+            return Err(refused(self.name(), offset, operation, libc::EINVAL));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn operation_of(transfer: Transfer) -> Operation {
+    match transfer {
+        Transfer::Read => Operation::Read,
+        Transfer::Write => Operation::Write,
+        Transfer::Sync => Operation::Sync,
+    }
+}
+
+/// The error of `operation` with number `code`.
+pub(super) fn refused(file: &str, offset: u64, operation: Operation, code: i32) -> IoError {
+    let error = std::io::Error::from_raw_os_error(code);
+    IoError::Os {
+        file: file.to_owned(),
+        offset,
+        operation,
+        code,
+        kind: error.kind(),
+        message: error.to_string(),
+    }
+}
