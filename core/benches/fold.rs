@@ -1,7 +1,7 @@
 //! Folding the pages that a batch touches; `--bench fold` prints time and hashes an update.
 //!
 //! 64 pages, each with 70 keys of 8-byte values, three of them updated, and the nodes three
-//! levels below its prefix stored: the groups that are not touched go in by their node.
+//! levels below its prefix stored: the subtries that are not accessed are given by their node.
 
 use std::hint::black_box;
 

@@ -15,7 +15,7 @@
 
 use crate::lanes;
 
-/// A hash function of the commitment. Stateless; a type stands for the function.
+/// A hash function of the commitment. It has no state: the type is the function.
 ///
 /// An implementation must never return 32 zero bytes: that is the terminator.
 pub trait Hasher: Copy + Clone + Default + Send + Sync + 'static {
@@ -43,8 +43,9 @@ pub trait Hasher: Copy + Clone + Default + Send + Sync + 'static {
         }
     }
 
-    /// Hashes of many short messages: message `i` is the first `lens[i]` bytes of `blocks[i]`,
-    /// the rest of the block is zero. All slices have one length, every length is at most 64.
+    /// Hashes of many short messages: message `i` is the first `lens[i]` bytes of `blocks[i]`, and
+    /// the other bytes of the block are zero. All slices have the same length; every entry of
+    /// `lens` is at most 64.
     ///
     /// # Panics
     /// When the slices' lengths differ or a message is longer than 64 bytes.

@@ -41,7 +41,7 @@ pub(crate) fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
     }
 }
 
-/// Messages that are handed on together where a list of lengths is made up.
+/// Messages that are hashed together, since a list of their lengths is on the stack.
 #[cfg(not(feature = "blake3-platform"))]
 const CHUNK: usize = 64;
 
@@ -55,7 +55,7 @@ pub(crate) fn hash_short_many(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 
     assert!(lens.iter().all(|len| *len <= 64), "at most one block");
     debug_assert!(
         blocks.iter().zip(lens).all(|(b, len)| b[usize::from(*len)..].iter().all(|b| *b == 0)),
-        "bytes behind the message are zero"
+        "bytes after the message are zero"
     );
     short(blocks, lens, out);
 }
@@ -68,7 +68,7 @@ mod platform {
 
     use super::kernel::{CHUNK_END, CHUNK_START, IV, ROOT};
 
-    /// References are gathered on the stack, this many at a time.
+    /// References are collected on the stack, this many at a time.
     const GROUP: usize = 32;
 
     pub(super) fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {

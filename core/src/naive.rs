@@ -56,7 +56,7 @@ impl Naive {
         };
     }
 
-    /// Does what the operations did.
+    /// Applies the writes of these operations.
     pub fn apply(&mut self, ops: &[Op]) {
         for op in ops {
             if let Some(written) = op.access.written() {
@@ -75,8 +75,7 @@ impl Naive {
         self.node::<H>(&Prefix::ROOT)
     }
 
-    /// The node of the subtrie at `prefix`: that of all keys below it, as if they were the
-    /// whole set and the prefix the root.
+    /// The node of the subtrie at `prefix`, with the keys below it as the whole set.
     pub fn node<H: Hasher>(&self, prefix: &Prefix) -> Node {
         subtrie::<H>(&self.below(prefix), usize::from(prefix.len()))
     }

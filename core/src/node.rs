@@ -27,10 +27,10 @@ use crate::hasher::Hasher;
 
 /// A 32-byte key path; bit 0 is the most significant bit of byte 0.
 ///
-/// Plain bytes, since callers bring them: the hash of whatever they name an entry by.
+/// Plain bytes, since callers bring them: usually the hash of the name of an entry.
 pub type Key = [u8; 32];
 
-/// Does key `a` come before key `b`? The first eight bytes mostly decide, without a call.
+/// Does key `a` come before key `b`? Usually the first eight bytes decide, without a call.
 #[inline]
 pub fn precedes(a: &Key, b: &Key) -> bool {
     let lead = |key: &Key| key.first_chunk().map(|lead| u64::from_be_bytes(*lead));
@@ -38,7 +38,7 @@ pub fn precedes(a: &Key, b: &Key) -> bool {
     if left == right { a < b } else { left < right }
 }
 
-/// A type of 32 bytes that is not confused with another of 32 bytes, and is laid out like them.
+/// A type for 32 bytes that cannot be confused with another, and is laid out like the bytes.
 macro_rules! bytes32 {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -80,7 +80,7 @@ macro_rules! bytes32 {
                 zerocopy::transmute_ref!(bytes)
             }
 
-            /// The bytes of values that lie side by side, in place: 32 a value.
+            /// The bytes of neighbouring values, in place: 32 for each value.
             #[inline]
             pub fn bytes_of(values: &[Self]) -> &[u8] {
                 IntoBytes::as_bytes(values)
@@ -125,7 +125,7 @@ macro_rules! bytes32 {
 }
 
 bytes32! {
-    /// `H(value)`, all 256 bits kept.
+    /// The hash of a value, all 256 bits of it.
     ValueHash
 }
 

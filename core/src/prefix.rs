@@ -16,7 +16,8 @@
 
 use crate::node::Key;
 
-/// A trie position, also the cut of a page: the first `len` bits of every key below it.
+/// The place of a node in the trie, or of a page among pages: the first `len` bits of every key
+/// below it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     bits: Key,
@@ -24,7 +25,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The position of the root.
+    /// The prefix of the root: no bits.
     pub const ROOT: Self = Self { bits: [0; 32], len: 0 };
 
     /// The first `len` bits of `key`.
@@ -39,8 +40,8 @@ impl Prefix {
         Self { bits, len }
     }
 
-    /// The same from bytes that are claimed to be a prefix: `None` when `len` is more than 256 or
-    /// a bit behind it is set.
+    /// The same from bytes that claim to be a prefix: `None` when `len` is more than 256 or a bit
+    /// beyond it is set.
     pub fn from_raw(bits: Key, len: u16) -> Option<Self> {
         if len > 256 {
             return None;
@@ -51,18 +52,18 @@ impl Prefix {
 
     /// Number of bits, 0 to 256.
     #[inline]
-    #[expect(clippy::len_without_is_empty, reason = "the root position is not an empty container")]
+    #[expect(clippy::len_without_is_empty, reason = "the root's prefix is not an empty container")]
     pub const fn len(&self) -> u16 {
         self.len
     }
 
-    /// The first key below this position: its bits, then zeros.
+    /// The first key below this prefix: its bits, then zeros.
     #[inline]
     pub const fn first_key(&self) -> &Key {
         &self.bits
     }
 
-    /// The last key below this position: its bits, then ones.
+    /// The last key below this prefix: its bits, then ones.
     pub fn last_key(&self) -> Key {
         let mut key = self.bits;
         let whole = usize::from(self.len / 8);
@@ -73,25 +74,25 @@ impl Prefix {
         key
     }
 
-    /// Does `key` lie below this position?
+    /// Is `key` below this prefix?
     #[inline]
     pub fn covers(&self, key: &Key) -> bool {
         common_len(&self.bits, key) >= self.len
     }
 
-    /// Is `other` at or below this position?
+    /// Is `other` this prefix, or below it?
     #[inline]
     pub fn contains(&self, other: &Self) -> bool {
         other.len >= self.len && self.covers(&other.bits)
     }
 
-    /// The position one bit deeper.
+    /// The prefix one bit longer.
     ///
     /// # Panics
-    /// When this position is 256 bits deep.
+    /// When this prefix is 256 bits long.
     #[must_use]
     pub fn child(&self, right: bool) -> Self {
-        assert!(self.len < 256, "no position below 256 bits");
+        assert!(self.len < 256, "no prefix is longer than 256 bits");
         let mut child = *self;
         if right {
             child.bits[usize::from(self.len / 8)] |= 0x80 >> (self.len % 8);
@@ -100,13 +101,13 @@ impl Prefix {
         child
     }
 
-    /// The position `levels` below, whose last bits are `bits`.
+    /// The prefix `levels` bits longer, whose last bits are `bits`.
     ///
     /// # Panics
     /// When it would be longer than 256 bits, or for more than 8 levels.
     #[must_use]
     pub fn descendant(&self, levels: u8, bits: u8) -> Self {
-        assert!(levels <= 8 && self.len + u16::from(levels) <= 256, "no such position");
+        assert!(levels <= 8 && self.len + u16::from(levels) <= 256, "no such prefix");
         debug_assert!(levels == 8 || bits >> levels == 0, "as many bits as levels");
         let mut below = *self;
         if levels > 0 {
@@ -122,12 +123,12 @@ impl Prefix {
         below
     }
 
-    /// The position one bit shallower; `None` at the root.
+    /// The prefix one bit shorter; `None` for the root.
     pub fn parent(&self) -> Option<Self> {
         (self.len > 0).then(|| Self::new(&self.bits, self.len - 1))
     }
 
-    /// The other child of this position's parent; `None` at the root.
+    /// The other child of this prefix's parent; `None` for the root.
     pub fn sibling(&self) -> Option<Self> {
         let last = self.len.checked_sub(1)?;
         let mut other = *self;
@@ -135,12 +136,12 @@ impl Prefix {
         Some(other)
     }
 
-    /// Does the path from the parent to this position go right? `false` at the root.
+    /// Is the last bit 1? `false` for the root.
     pub fn is_right(&self) -> bool {
         self.len > 0 && bit(&self.bits, self.len - 1)
     }
 
-    /// The first position of the same depth behind this one; `None` behind the last.
+    /// The next prefix of the same length, in key order; `None` after the last.
     pub fn next(&self) -> Option<Self> {
         let mut at = *self;
         while at.is_right() {

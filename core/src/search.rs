@@ -1,25 +1,25 @@
 //! Searching sorted things that are spread evenly: from a guess outwards.
 //!
-//! Hashed keys lie where their leading bits say, give or take a few places. A search that begins
-//! there touches one or two cache lines; a binary search touches a new one at almost every step.
+//! Hashed keys are about where their leading bits say. A search that begins there reads one or two
+//! cache lines; a binary search reads a new one at almost every step.
 
 use core::hint::select_unpredictable;
 
-/// The first of `count` indexes that is not `less`, where all that are `less` come first. However
-/// wrong the guess, it takes at most about twice the steps of a binary search.
+/// The first of `count` indexes that is not `less`, where all that are `less` come first. Even with
+/// a wrong guess it takes at most about twice the steps of a binary search.
 #[inline]
 pub fn lower_bound_near(guess: usize, count: usize, less: impl Fn(usize) -> bool) -> usize {
     let (from, to) = around(guess, count, &less);
     partition(from, to, less)
 }
 
-/// The same for things that are numbered by 32 evenly spread bits.
+/// The same, with a guess from 32 leading bits that are spread evenly.
 #[inline]
 pub fn lower_bound_bits(bits: u32, count: usize, less: impl Fn(usize) -> bool) -> usize {
     lower_bound_near(guess(bits, count), count, less)
 }
 
-/// Where among `count` things one with these leading bits is expected.
+/// The index, among `count` sorted things, where one with these leading bits is expected.
 #[inline]
 pub fn guess(bits: u32, count: usize) -> usize {
     // Fewer than 2^32 things: the result is less than their number.

@@ -13,7 +13,7 @@ use pleach_core::{
 };
 use proptest::prelude::*;
 
-/// Keys that meet often: few distinct bytes, in few places.
+/// Keys that coincide often: few distinct bytes, at few indexes.
 fn keys() -> impl Strategy<Value = Key> {
     prop_oneof![
         any::<Key>(),
@@ -65,7 +65,7 @@ proptest! {
         after.apply(&ops);
         prop_assert_eq!(*verified.new_root(), after.root::<Blake3>());
 
-        // The same from pieces: terminals cut anywhere, siblings wherever they fall.
+        // The same from pieces, cut between any two terminals.
         let mut pieces: BTreeMap<usize, WitnessWriter> = BTreeMap::new();
         for (index, terminal) in made.proof.terminals.iter().enumerate() {
             let piece = cuts.iter().filter(|cut| **cut <= index).count();

@@ -192,7 +192,7 @@ fn fold_pages<H: Hasher>(
     touched
 }
 
-/// Folds parts of one level, touched or not, into the positions of the next.
+/// Folds parts of one level, accessed or not, into the prefixes of the next.
 fn fold_tiles<H: Hasher>(
     case: &Case,
     folder: &mut BatchFolder<H>,
@@ -313,7 +313,7 @@ fn agrees<H: Hasher>(spread: Spread, seed: u64) {
     for number in 0..cases(200) {
         let case = Case::draw(spread, &mut rng(seed << 32 | number));
         case.run(&format!("{spread:?} case {number}"), |case| {
-            // A failed check may leave a fold open: start anew after a panic.
+            // A failed check may leave a fold open: start again after a panic.
             let mut own = folder.take();
             check::<H>(case, &mut own);
             folder.replace(own);

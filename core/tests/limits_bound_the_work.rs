@@ -180,7 +180,7 @@ fn too_many_bytes_are_not_looked_at() {
 #[test]
 fn functions_without_limits_have_the_default_ones() {
     assert_eq!(Limits::default(), Limits::DEFAULT);
-    // One byte more than the default; the pages are never touched.
+    // One byte more than the default; the pages are never read.
     let len = usize::try_from(Limits::DEFAULT.bytes).unwrap() + 1;
     let bytes = vec![0; len];
     let over = |error| matches!(error, VerifyError::OverLimit { limit: Limit::Bytes, .. });

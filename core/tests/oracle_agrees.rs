@@ -84,7 +84,7 @@ fn reorder(terminals: &[Terminal], depth: u16, ours: &mut Vec<[u8; 32]>, out: &m
     out.extend(above.iter().rev());
     if terminals.len() > 1 {
         let middle = terminals.partition_point(|t| !pleach_core::prefix::bit(t.bits(), fork));
-        // Post-order: the right side's siblings are behind the left side's.
+        // Post-order: the right side's siblings come after the left side's.
         let mut right = Vec::new();
         reorder(&terminals[middle..], fork + 1, ours, &mut right);
         reorder(&terminals[..middle], fork + 1, ours, out);

@@ -23,7 +23,7 @@ fn shape() -> impl Strategy<Value = (Prefix, u8)> {
         })
 }
 
-/// Keys that share long stretches as often as not: only their last bytes, or one in the middle, differ.
+/// Keys of which half share long stretches: only their last bytes, or one in the middle, differ.
 fn free_bits() -> impl Strategy<Value = Key> {
     prop_oneof![
         any::<Key>(),

@@ -105,7 +105,7 @@ fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
     let bytes = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
     let root = set.root::<Blake3>();
     bounded(&bytes, |bytes| assert!(witness::verify::<Blake3>(bytes, &root).is_ok()));
-    // 2^15 empty subtries of two position bytes each: well-formed, and hashed nowhere.
+    // 2^15 empty subtries with prefixes of two bytes each: well-formed, and never hashed.
     let mut section = Vec::new();
     for first in 0..1u16 << 15 {
         section.extend_from_slice(&[15, 0]);

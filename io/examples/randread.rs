@@ -4,9 +4,9 @@
 //! cargo run --release -p pleach-io --example randread -- [--folder DIR] [--mib N] [--seconds N]
 //!     [--mode auto|uring|blocking] [--depths 1,16,64,256] [--buffered] [--plain]
 //! ```
-//! One thread, 4 KiB, O_DIRECT unless `--buffered`, buffers registered unless `--plain`. The file is written first and removed at the
-//! end. Where fio is installed, each depth runs ours, fio, ours, fio, and the ratio is that of
-//! the sums, so that a drifting device touches both alike.
+//! One thread, 4 KiB, O_DIRECT unless `--buffered`, buffers registered unless `--plain`. The file is
+//! written first and removed at the end. Where fio is installed, each depth runs ours, fio, ours,
+//! fio, and the ratio is that of the sums, so that a drifting device affects both alike.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -15,11 +15,11 @@ use crate::slab::SlabPages;
 /// ```
 pub struct PageBuf(Pages);
 
-/// Where the pages live.
+/// Whose memory it is.
 enum Pages {
-    /// In an allocation of their own.
+    /// An allocation of its own.
     Own(Box<[AlignedPage]>),
-    /// In a pool's slab, to which they go back.
+    /// A part of a pool's slab, which goes back when the buffer is dropped.
     Slab(SlabPages),
 }
 
@@ -36,7 +36,7 @@ impl PageBuf {
         Self(Pages::Slab(pages))
     }
 
-    /// The pool's pages behind this buffer, if it is from one.
+    /// The part of a pool's slab that this buffer is, if it is from a pool.
     pub(crate) fn slab(&self) -> Option<&SlabPages> {
         match &self.0 {
             Pages::Own(_) => None,
@@ -63,7 +63,7 @@ impl PageBuf {
         self.run().len()
     }
 
-    /// Page `index` of the run.
+    /// Page `index` of the buffer.
     ///
     /// # Panics
     /// When `index` is not below [`PageBuf::pages`].
@@ -71,7 +71,7 @@ impl PageBuf {
         &self.run()[index].0
     }
 
-    /// Page `index` of the run, writable.
+    /// Page `index` of the buffer, writable.
     ///
     /// # Panics
     /// When `index` is not below [`PageBuf::pages`].

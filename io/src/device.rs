@@ -1,10 +1,12 @@
 //! The device as the engine sees it: one folder of files, blocking calls for single transfers
 //! on the calling thread, and queues for many at once.
 //!
-//! What an implementation owes:
-//! * transfers are whole pages at page-aligned offsets, and they are retried until complete: a
-//!   short transfer goes on from its cursor; EINTR and EAGAIN are repeated at most 16 times;
-//! * a count of 0 is [`IoError::Short`]; any other failure names file, offset and operation;
+//! What an implementation promises:
+//! * transfers are whole pages at page-aligned offsets, and they are repeated until complete: a
+//!   short transfer continues from where it stopped; after EINTR or EAGAIN it is tried again, at
+//!   most 16 times;
+//! * a transfer that moves nothing is [`IoError::Short`]; any other failure names file, offset and
+//!   operation;
 //! * a failed sync is never repeated by the device;
 //! * a successful sync covers exactly the writes to that file that had completed before it was
 //!   submitted.
@@ -33,7 +35,7 @@ pub enum LockMode {
     Shared,
 }
 
-/// What serves the folder, for reports and figures.
+/// What serves the folder, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// "uring", "blocking" or "simulated".
@@ -46,8 +48,8 @@ pub struct DeviceInfo {
 
 /// A folder on a device.
 ///
-/// Names are plain file names inside the folder. Handles are cheap to clone; a file closes when
-/// its last handle goes.
+/// Names are plain file names inside the folder. Handles are cheap to clone; a file closes when its
+/// last handle is dropped.
 pub trait Device: Clone + Send + Sync + 'static {
     /// Handle of an open file.
     type File: Clone + Send + Sync + core::fmt::Debug + 'static;
@@ -57,7 +59,7 @@ pub trait Device: Clone + Send + Sync + 'static {
     /// What serves this folder.
     fn info(&self) -> DeviceInfo;
 
-    /// Names of the files in the folder, in any order.
+    /// Names of the files in the folder, in no particular order.
     fn list(&self) -> Result<Vec<String>>;
     /// Opens or creates a file.
     fn open(&self, name: &str, mode: OpenMode) -> Result<Self::File>;
@@ -65,29 +67,30 @@ pub trait Device: Clone + Send + Sync + 'static {
     fn remove(&self, name: &str) -> Result<()>;
     /// Renames a file over another; durable after [`Device::sync_folder`].
     fn rename(&self, from: &str, to: &str) -> Result<()>;
-    /// Swaps the names of two files in one step; durable after [`Device::sync_folder`]. False where
-    /// the file system cannot do that: then nothing has happened.
+    /// Exchanges the names of two files in one step; durable after [`Device::sync_folder`]. False
+    /// where the file system cannot do that: then nothing has changed.
     fn exchange(&self, a: &str, b: &str) -> Result<bool>;
     /// Makes creations, removals, renames and exchanges durable.
     fn sync_folder(&self) -> Result<()>;
-    /// Locks the folder against other processes; held until the value is dropped.
-    /// [`IoError::Locked`] names the owner when it is taken.
+    /// Locks the folder against other processes, until the value is dropped. When somebody else has
+    /// the lock, [`IoError::Locked`] names the owner.
     fn lock(&self, mode: LockMode) -> Result<Box<dyn Send + Sync>>;
-    /// Free bytes on the file system that holds the folder, and its size.
+    /// The free bytes and the size in bytes of the file system that holds the folder.
     fn free_space(&self) -> Result<(u64, u64)>;
 
     /// Length of a file in bytes.
     fn len(&self, file: &Self::File) -> Result<u64>;
-    /// Cuts or extends (with zeros, unreserved) a file.
+    /// Sets the length of a file in bytes: cuts it, or extends it with zeros for which no space is
+    /// reserved.
     fn set_len(&self, file: &Self::File, len: u64) -> Result<()>;
-    /// Reserves space for `[offset, offset + len)`, extending the file; when it fails, the
-    /// file's length is what it was.
+    /// Reserves space for the bytes `[offset, offset + len)`, extending the file. After a failure
+    /// the file's length is what it was before.
     fn allocate(&self, file: &Self::File, offset: u64, len: u64) -> Result<()>;
 
-    /// Reads the whole buffer on the calling thread. `buf` is page-aligned in memory, its length
-    /// and `offset` are multiples of a page.
+    /// Fills the whole buffer on the calling thread. `offset` is a byte offset and a multiple of
+    /// the page size.
     fn read_at(&self, file: &Self::File, buf: &mut PageBuf, offset: u64) -> Result<()>;
-    /// Writes the first `pages` pages of the buffer on the calling thread.
+    /// Writes the first `pages` pages of the buffer on the calling thread, at byte `offset`.
     fn write_at(&self, file: &Self::File, buf: &PageBuf, pages: usize, offset: u64) -> Result<()>;
     /// fdatasync on the calling thread.
     fn sync(&self, file: &Self::File) -> Result<()>;
@@ -119,7 +122,7 @@ pub struct Request<F> {
     pub offset: u64,
     /// The buffer; its whole length is transferred.
     pub buf: PageBuf,
-    /// The caller's number, given back in the completion.
+    /// The caller's number, returned in the completion.
     pub token: u64,
 }
 
@@ -131,11 +134,11 @@ pub struct Completion {
     pub token: u64,
     /// The request's buffer.
     pub buf: PageBuf,
-    /// Complete success, or the error.
+    /// Success means that the whole buffer was transferred.
     pub result: core::result::Result<(), IoError>,
 }
 
-/// A submission queue with one owner. Dropping it waits for what is outstanding.
+/// A submission queue with one owner. Dropping it waits for the requests in flight.
 pub trait Queue: Send + 'static {
     /// The device's file handle.
     type File;
@@ -151,26 +154,26 @@ pub trait Queue: Send + 'static {
     fn push(&mut self, request: Request<Self::File>);
     /// Hands what was pushed to the kernel, without waiting.
     fn submit(&mut self) -> Result<()>;
-    /// The next completion that is at hand, without waiting and without submitting.
+    /// The next completion that has arrived, without waiting and without submitting.
     fn poll(&mut self) -> Option<Completion>;
-    /// Submits what was pushed and sleeps until a completion is at hand; `Ok(None)` when nothing
-    /// is in flight.
+    /// Submits what was pushed and sleeps until a completion has arrived; `Ok(None)` when nothing is
+    /// in flight.
     ///
-    /// It submits whatever was pushed even when a completion is at hand already. So the way to
-    /// keep a queue full is to [`Queue::wait`] for one, [`Queue::poll`] until there is none,
-    /// pushing a new request for each, and then to wait again: one system call for all of them.
+    /// It submits whatever was pushed, even when a completion has arrived already. So the way to
+    /// keep a queue full is to [`Queue::wait`] for one completion, to [`Queue::poll`] until there
+    /// is none, pushing a new request for each, and then to wait again: one system call for all.
     fn wait(&mut self) -> Result<Option<Completion>>;
-    /// The same, but may sleep until `count` completions are at hand, or all that are in flight: each
-    /// call of the kernel costs about as much as a request, so whoever has many in flight and is in
-    /// no hurry waits for some. Gives one of them; the others are polled.
+    /// The same, but may sleep until `count` completions have arrived, or all that are in flight.
+    /// Returns one of them; the others are polled. A system call costs about as much as a request,
+    /// so a caller with many requests in flight and no hurry waits for several at once.
     fn wait_for(&mut self, count: usize) -> Result<Option<Completion>> {
         let _ = count;
         self.wait()
     }
     /// Tells the device that buffers of `pool` will be used, so that it can prepare their memory
-    /// once instead of at each request; true when it did. A hint: requests may use any buffer
-    /// whatever the answer. Preparing takes all of the pool's memory at once. Call it on the
-    /// thread that uses the queue, with one pool at most.
+    /// once instead of for each request; true when it did. It is a hint: requests may use any
+    /// buffer, whatever the answer. Preparing takes all of the pool's memory at once. Call it on
+    /// the thread that uses the queue, with at most one pool.
     fn register(&mut self, pool: &PagePool) -> bool {
         let _ = pool;
         false

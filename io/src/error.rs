@@ -59,7 +59,7 @@ pub enum IoError {
         operation: Operation,
         /// Bytes transferred.
         done: u64,
-        /// Bytes asked for.
+        /// Bytes requested.
         expected: u64,
     },
     /// Another process holds the folder, or this one does.
@@ -76,7 +76,7 @@ impl IoError {
         matches!(self, Self::Os { kind: ErrorKind::StorageFull | ErrorKind::QuotaExceeded, .. })
     }
 
-    /// Name of the file, where one is concerned.
+    /// Name of the file, if the error is about one.
     pub fn file(&self) -> Option<&str> {
         match self {
             Self::Os { file, .. } | Self::Short { file, .. } => Some(file),
@@ -90,10 +90,10 @@ impl IoError {
     }
 }
 
-/// Who holds a folder, and for the case that nobody expects, why.
+/// Who holds a folder; and when it is this process, why that can be.
 fn holder(owner: u32) -> String {
     if owner == 0 {
-        "a process that has not said which".to_owned()
+        "a process that has not written its id".to_owned()
     } else if owner == std::process::id() {
         format!(
             "this process ({owner}): it is open already, or a handle of an earlier open is still alive \

@@ -26,8 +26,8 @@ use crate::slab::{Slab, SlabPages};
 pub struct PagePool(Arc<Slab>);
 
 impl PagePool {
-    /// A pool of `bound` buffers of `pages` pages each. Memory is reserved now and used when
-    /// touched.
+    /// A pool of `bound` buffers of `pages` pages each. Address space is reserved now; memory is
+    /// used when a buffer is first written.
     ///
     /// # Panics
     /// When memory is exhausted.
@@ -50,13 +50,13 @@ impl PagePool {
         self.0.outstanding()
     }
 
-    /// Bytes that have been handed out at least once: what the pool costs, unless it is
-    /// registered, when it costs all of [`PagePool::bound`].
+    /// Bytes that have been handed out at least once. That is the memory the pool uses, unless it
+    /// is registered: then it uses the memory of all buffers.
     pub fn bytes(&self) -> usize {
         self.0.ever_used() * self.0.stride()
     }
 
-    /// A buffer with arbitrary content; `None` when all are out. Dropping it gives it back.
+    /// A buffer with arbitrary content; `None` when all are taken. Dropping it returns it.
     pub fn take(&self) -> Option<PageBuf> {
         SlabPages::take(&self.0).map(PageBuf::in_slab)
     }

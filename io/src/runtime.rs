@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-/// What a step function has to say about its next step.
+/// When a step function wants its next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// There is more to do now.
@@ -19,7 +19,7 @@ pub enum Step {
     Done,
 }
 
-/// A background task: called again and again until it says [`Step::Done`].
+/// A background task: called repeatedly until it returns [`Step::Done`].
 pub type Task = Box<dyn FnMut() -> Step + Send>;
 
 /// Something to wait for. Cloning gives the same event.
@@ -35,7 +35,7 @@ pub trait Event: Clone + Send + Sync + 'static {
 pub trait Runtime: Clone + Send + Sync + 'static {
     /// Its kind of event.
     type Event: Event;
-    /// Keeps a spawned task; dropping it waits until the task has said [`Step::Done`].
+    /// Handle of a spawned task; dropping it waits until the task has returned [`Step::Done`].
     type Handle: Send + 'static;
 
     /// Time since an arbitrary start; never goes back.
@@ -46,8 +46,8 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     fn event(&self) -> Self::Event;
     /// Starts a background task that is stepped whenever `event` is notified.
     fn spawn(&self, name: &str, event: &Self::Event, task: Task) -> Self::Handle;
-    /// Waits until `done` is true; it is asked again after each notification of `event`, and,
-    /// with a timeout, when that has passed. Gives the last answer of `done`.
+    /// Waits until `done` is true, which is called again after each notification of `event` and,
+    /// with a timeout, when the timeout has passed. Returns the last answer of `done`.
     fn wait(
         &self,
         event: &Self::Event,
@@ -56,12 +56,11 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     ) -> bool;
     /// Number of workers that [`Runtime::fork_join`] uses at most.
     fn workers(&self) -> usize;
-    /// Runs `job(0)`, …, `job(count - 1)`, each on a worker of its own where there are threads:
-    /// index `i` always runs on the same thread, which is named and sleeps in between (so a
-    /// worker may own a ring). Returns when all have returned. `count` is at most
-    /// [`Runtime::workers`].
+    /// Runs `job(0)` to `job(count - 1)`, each on a worker of its own where there are threads, and
+    /// returns when all have returned. Index `i` always runs on the same thread, which is named and
+    /// sleeps in between, so a worker may own a ring. `count` is at most [`Runtime::workers`].
     ///
     /// # Panics
-    /// When a job panicked: the panic goes on here, after all others have returned.
+    /// When a job panicked: the panic continues here, after all other jobs have returned.
     fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync));
 }

@@ -30,12 +30,12 @@ pub(crate) struct Slab {
 struct Parts {
     /// Given back.
     free: Vec<usize>,
-    /// This one and all above were never handed out.
+    /// This one and all after it were never handed out.
     fresh: usize,
 }
 
-// SAFETY: a slab owns its memory; which part of it may be touched by whom is settled by `parts`,
-// which is behind a lock.
+// SAFETY: a slab owns its memory; `parts`, which is protected by a lock, says who may access which
+// part of it.
 unsafe impl Send for Slab {}
 // SAFETY: as above; `&Slab` alone gives no access to the memory.
 unsafe impl Sync for Slab {}
@@ -100,7 +100,7 @@ pub(crate) struct SlabPages {
 }
 
 impl SlabPages {
-    /// A part of the slab that nobody has, with arbitrary content; `None` when all are out.
+    /// A free part of the slab, with arbitrary content; `None` when all are taken.
     pub(crate) fn take(slab: &Arc<Slab>) -> Option<Self> {
         let mut parts = slab.parts.lock();
         let part = match parts.free.pop() {

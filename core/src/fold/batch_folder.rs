@@ -1,4 +1,4 @@
-//! The folder itself: what is given to it, and what can be asked of it.
+//! The batch folder: what is given to it, and what can be asked of it.
 
 use alloc::vec::Vec;
 use core::marker::PhantomData;
@@ -11,12 +11,12 @@ use crate::hasher::Hasher;
 use crate::node::{Key, Node, NodeKind, TERMINATOR, ValueHash, kind, value_hash};
 use crate::prefix::{Prefix, common_len};
 
-/// Folds many runs at once. Buffers are kept from use to use: in steady state it does not
-/// allocate.
+/// Works on many folds at once; the [module](super) says how it is used. Buffers are reused, so in
+/// steady state it does not allocate.
 pub struct BatchFolder<H> {
     pub(super) items: Vec<Item>,
     pub(super) subtries: Vec<Subtrie>,
-    /// `cpl[i]`: bits shared by items i and i+1; `END` behind the last item of a fold.
+    /// `cpl[i]`: bits shared by items i and i+1; `END` after the last item of a fold.
     pub(super) cpl: Vec<u16>,
     pub(super) merges: Vec<Merge>,
     pub(super) spans: Vec<Span>,
@@ -25,7 +25,7 @@ pub struct BatchFolder<H> {
     pub(super) leaves: Vec<(u32, HashId)>,
     pub(super) values: Values,
     pub(super) batch: Batch,
-    /// Nodes on their way up: (first item of the group, depth to reach).
+    /// Nodes on their way up: (first item of the subtrie, depth to reach).
     pub(super) lifts: Vec<(u32, u16)>,
     pub(super) order: Vec<u32>,
     pub(super) stack: Vec<u32>,
@@ -77,7 +77,7 @@ impl<H: Hasher> BatchFolder<H> {
         Self::default()
     }
 
-    /// Forgets all folds and keeps the buffers.
+    /// Removes all folds; the memory stays for the next use.
     pub fn clear(&mut self) {
         self.items.clear();
         self.subtries.clear();
@@ -95,7 +95,7 @@ impl<H: Hasher> BatchFolder<H> {
         self.open = None;
     }
 
-    /// Items at hand; a caller runs the batch when it is worth it.
+    /// Items given since [`Self::clear`]; with enough of them a run is worth it.
     pub fn len(&self) -> usize {
         self.items.len()
     }
@@ -123,22 +123,25 @@ impl<H: Hasher> BatchFolder<H> {
         self.begin_capturing(floor, 0);
     }
 
-    /// The same for a fold that captures nodes `levels` levels below its floor.
+    /// The same for a fold that captures nodes down to `levels` levels below its floor.
     ///
     /// # Panics
     /// When a fold is open already, or for more levels than [`MAX_CAPTURE`] or than keys have.
     pub fn begin_capturing(&mut self, floor: u16, levels: u8) {
-        assert!(levels <= MAX_CAPTURE && floor + u16::from(levels) <= 256, "so many levels");
+        assert!(
+            levels <= MAX_CAPTURE && floor + u16::from(levels) <= 256,
+            "no capture at this depth"
+        );
         assert!(self.open.replace((floor, levels)).is_none(), "a fold is open already");
     }
 
-    /// What the capturing folds computed, in no particular order; a later entry of the same
-    /// position says the same. Valid after [`BatchFolder::run`].
+    /// What the capturing folds computed, in no particular order; two entries for the same prefix
+    /// say the same. Valid after [`BatchFolder::run`].
     pub fn captured(&self) -> &[Captured] {
         &self.captured
     }
 
-    /// Adds an unopened subtrie by its node.
+    /// Adds a subtrie in which no key is accessed, by its node.
     pub fn subtrie(&mut self, at: &Prefix, node: &Node) {
         let old = match kind(node) {
             NodeKind::Terminator => return,
@@ -149,7 +152,7 @@ impl<H: Hasher> BatchFolder<H> {
         self.subtries[item as usize].computed = false;
     }
 
-    /// Adds an unopened key.
+    /// Adds a key that is not accessed.
     pub fn unaccessed(&mut self, key: &Key, value: FoldValue<'_>) {
         let hash = self.value(value);
         let item = self.push(key, Old::Leaf, false, 256, TERMINATOR);
@@ -183,8 +186,9 @@ impl<H: Hasher> BatchFolder<H> {
         put
     }
 
-    /// Adds the result of a fold below: its new node, and the shape that its old keys had. What
-    /// a child of shape [`Occupancy::Many`] emitted is asked for with `fragment`.
+    /// Adds the result of a fold below: its new node, and the occupancy by its old keys. When that
+    /// is [`Occupancy::Many`], the sink is later told `fragment` where the child's own emission
+    /// belongs.
     pub fn child(&mut self, at: &Prefix, new_node: &Node, occupancy: &Occupancy, fragment: u32) {
         let (key, old) = match occupancy {
             Occupancy::Empty => (at.first_key(), Old::Absent),
@@ -201,8 +205,8 @@ impl<H: Hasher> BatchFolder<H> {
 
     /// Closes the fold and gives its number.
     ///
-    /// When the key of a subtrie that was given as a bare leaf node is needed to place a
-    /// terminal, that subtrie's position is in the error: give it as a key and fold again.
+    /// A subtrie that was given by its node alone may turn out to be a leaf whose key decides where
+    /// a terminal is. Then its prefix is in the error: give the key, and fold again.
     ///
     /// # Errors
     /// The first key below the subtrie whose leaf must be known.
@@ -248,8 +252,8 @@ impl<H: Hasher> BatchFolder<H> {
         if span.start == span.end { TERMINATOR } else { self.subtries[span.start as usize].node }
     }
 
-    /// The shape of a fold's old keys. Where nothing was accessed and the only key was given by
-    /// its node alone, it is [`Occupancy::Many`]: go on with [`BatchFolder::subtrie`].
+    /// The occupancy by a fold's old keys. When nothing was accessed and the only key was given by
+    /// its node alone, it is [`Occupancy::Many`]: give the result to [`BatchFolder::subtrie`].
     pub fn occupancy(&self, fold: usize) -> Occupancy {
         let span = &self.spans[fold];
         match span.old_keys {
@@ -266,7 +270,7 @@ impl<H: Hasher> BatchFolder<H> {
     }
 
     /// For each accessed key or child of a fold, in order: is it the first below its terminal?
-    /// (A child of shape [`Occupancy::Many`] has terminals of its own and counts as first.)
+    /// (A child of occupancy [`Occupancy::Many`] has terminals of its own and counts as first.)
     pub fn first_of_terminal(&self, fold: usize) -> impl Iterator<Item = bool> + '_ {
         let span = &self.spans[fold];
         let mut before = NONE;
@@ -279,7 +283,7 @@ impl<H: Hasher> BatchFolder<H> {
         )
     }
 
-    /// The hash behind a number that [`BatchFolder::accessed`] gave; valid after [`BatchFolder::run`].
+    /// The hash with a number that [`BatchFolder::accessed`] gave; valid after [`BatchFolder::run`].
     pub fn value_hash(&self, id: HashId) -> &ValueHash {
         &self.hashes[id as usize]
     }
@@ -293,7 +297,7 @@ impl<H: Hasher> BatchFolder<H> {
                 self.values.blocks.push([0; 64]);
                 let to = &mut self.values.blocks[block];
                 match <[u8; 8]>::try_from(bytes) {
-                    // As balances are: a store, and no call.
+                    // The length of a balance: a store, and no call.
                     Ok(word) => to[..8].copy_from_slice(&word),
                     Err(_) => to[..bytes.len()].copy_from_slice(bytes),
                 }

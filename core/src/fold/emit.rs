@@ -10,8 +10,8 @@ impl<H: Hasher> BatchFolder<H> {
     /// Gives a fold's terminals and siblings to `sink`.
     ///
     /// # Panics
-    /// When the fold's shape is not [`Occupancy::Many`] (its terminal floats) or nothing in it was
-    /// opened.
+    /// When the fold's occupancy is not [`Occupancy::Many`] (the fold above places its terminal), or
+    /// nothing in it was opened.
     pub fn emit(&mut self, fold: usize, sink: &mut impl Sink) {
         let span = self.spans[fold];
         assert!(
@@ -49,7 +49,7 @@ impl<H: Hasher> BatchFolder<H> {
     /// when it is known to sit at `depth`.
     ///
     /// # Panics
-    /// When the fold's shape is [`Occupancy::Many`], or nothing was given to it.
+    /// When the fold's occupancy is [`Occupancy::Many`], or nothing was given to it.
     pub fn emit_only(&self, fold: usize, depth: u16, sink: &mut impl Sink) {
         match self.occupancy(fold) {
             Occupancy::Empty => {
@@ -74,7 +74,7 @@ impl<H: Hasher> BatchFolder<H> {
         a.opened && b.opened && a.group == b.group
     }
 
-    /// Depth to which the subtrie at hand climbs: just below the next merge, or the floor.
+    /// Depth to which the current subtrie climbs: just below the next merge, or the floor.
     fn above(&self, stack: &[u32], next: Option<u16>, floor: u16) -> u16 {
         let left = stack.last().map(|boundary| self.cpl[*boundary as usize]);
         left.max(next).map_or(floor, |cpl| cpl + 1)

@@ -10,8 +10,8 @@ use crate::node::{Combined, Node, combine_kind, tag_internal};
 /// Batch of 64-byte hashes with their destinations.
 #[derive(Default)]
 pub(super) struct Batch {
-    /// Blocks one behind the other; halves are appended, so that no block is put together on the
-    /// stack first.
+    /// Blocks, back to back. Halves are appended, so that no block is first put together on the
+    /// stack.
     bytes: Vec<u8>,
     dest: Vec<u32>,
     out: Vec<[u8; 32]>,
@@ -49,7 +49,7 @@ impl Batch {
     }
 }
 
-/// Values to hash, at most one block each.
+/// Values to hash, of at most one block each.
 #[derive(Default)]
 pub(super) struct Values {
     pub(super) blocks: Vec<[u8; 64]>,
@@ -58,13 +58,13 @@ pub(super) struct Values {
     pub(super) out: Vec<[u8; 32]>,
 }
 
-/// Combines each run of `width` neighbouring nodes of one depth into the node above them all;
-/// `nodes` shrinks to one node a run.
+/// Combines each chunk of `width` neighbouring nodes of one depth into the node above them all;
+/// `nodes` shrinks to one node for each chunk.
 ///
 /// # Panics
 /// When `width` is not a power of two or does not divide the number of nodes.
 pub fn combine_chunks<H: Hasher>(nodes: &mut Vec<Node>, width: usize) {
-    assert!(width.is_power_of_two() && nodes.len().is_multiple_of(width), "whole runs");
+    assert!(width.is_power_of_two() && nodes.len().is_multiple_of(width), "whole chunks");
     let mut batch = Batch::default();
     let mut width = width;
     while width > 1 {

@@ -5,7 +5,7 @@ use crate::node::{Key, Node};
 
 /// No item, no fragment.
 pub(super) const NONE: u32 = u32::MAX;
-/// No common prefix length: behind the last item of a fold.
+/// No common prefix length: after the last item of a fold.
 pub(super) const END: u16 = u16::MAX;
 
 /// What an item says of the old trie.
@@ -26,24 +26,24 @@ pub(super) struct Item {
     pub(super) key: Key,
     pub(super) old: Old,
     pub(super) opened: bool,
-    /// Was it given as accessed? (The leaf of a terminal may be opened without.)
+    /// Was it given as accessed? (A terminal's leaf is opened even when it was not.)
     pub(super) accessed: bool,
     /// Depth of the terminal, or of the fixed child.
     pub(super) anchor: u16,
-    /// First item of the terminal's group.
+    /// First of the items that end in the same terminal.
     pub(super) group: u32,
     pub(super) old_hash: HashId,
     /// Fragment number of a fixed child.
     pub(super) fragment: u32,
 }
 
-/// State of a merged group, kept at its first item.
+/// State of a merged subtrie, stored with its first item.
 #[derive(Clone, Copy)]
 pub(super) struct Subtrie {
     pub(super) node: Node,
     pub(super) depth: u16,
     pub(super) opened: bool,
-    /// Was the node computed here, and not given?
+    /// Was the node computed here rather than given?
     pub(super) computed: bool,
     pub(super) fold: u32,
     /// Last item (valid at the first item).
@@ -52,7 +52,7 @@ pub(super) struct Subtrie {
     pub(super) head: u32,
 }
 
-/// What a merge leaves for the emission.
+/// What the emission needs to know of a merge.
 #[derive(Clone, Copy)]
 pub(super) struct Merge {
     pub(super) left_opened: bool,

@@ -54,7 +54,7 @@ impl<H: Hasher> BatchFolder<H> {
 
     /// Merges every boundary, deepest first.
     fn merge_all(&mut self) {
-        // What an earlier use left is written over: each boundary merges once.
+        // What an earlier use left is overwritten: each boundary merges once.
         self.merges.resize(
             self.items.len(),
             Merge { left_opened: false, right_opened: false, sibling: TERMINATOR },
@@ -145,8 +145,8 @@ impl<H: Hasher> BatchFolder<H> {
         self.subtries[tail as usize].head = head;
     }
 
-    /// Takes a group's node up to depth `to`: at once when it is a leaf or a terminator, which
-    /// need no hash to move, else with the next [`Self::finish_lifts`].
+    /// Takes a subtrie's node up to depth `to`: at once when it is a leaf or a terminator, which
+    /// need no hash to move, otherwise with the next [`Self::finish_lifts`].
     fn lift(&mut self, head: u32, to: u16) {
         let group = &mut self.subtries[head as usize];
         if group.depth <= to {
@@ -163,7 +163,7 @@ impl<H: Hasher> BatchFolder<H> {
         }
     }
 
-    /// Lifts all that wait, beside terminators, one level a round.
+    /// Lifts all nodes that wait, each beside terminators, one level in each round.
     fn finish_lifts(&mut self) {
         while !self.lifts.is_empty() {
             let (subtries, items, batch) = (&mut self.subtries, &self.items, &mut self.batch);
@@ -200,7 +200,7 @@ impl<H: Hasher> BatchFolder<H> {
     }
 }
 
-/// Number of the position at `depth` on the way to `key`, when a fold captures there.
+/// [`heap_index`] of the prefix at `depth` on the way to `key`, when a fold captures there.
 #[inline]
 fn captured_index(span: &Span, key: &Key, depth: u16) -> Option<u8> {
     if depth <= span.floor || depth > span.floor + u16::from(span.capture) {
@@ -215,7 +215,7 @@ fn captured_index(span: &Span, key: &Key, depth: u16) -> Option<u8> {
     Some(heap_index(levels as u8, bits as u8))
 }
 
-/// Takes down a group's node at `depth`.
+/// Captures a subtrie's node at `depth`.
 #[inline]
 fn capture(to: &mut Vec<Captured>, spans: &[Span], group: &Subtrie, key: &Key, depth: u16) {
     if let Some(index) = captured_index(&spans[group.fold as usize], key, depth) {
@@ -223,7 +223,7 @@ fn capture(to: &mut Vec<Captured>, spans: &[Span], group: &Subtrie, key: &Key, d
     }
 }
 
-/// Takes down that nothing lies beside a group, which is about to be lifted.
+/// Captures that nothing is beside a subtrie, which is about to be lifted.
 #[inline]
 fn capture_beside(to: &mut Vec<Captured>, spans: &[Span], group: &Subtrie, key: &Key) {
     if let Some(index) = captured_index(&spans[group.fold as usize], key, group.depth) {

@@ -57,7 +57,7 @@ use crate::node::{Key, Node, ValueHash};
 pub use self::batch_folder::BatchFolder;
 pub use self::hash_batch::combine_chunks;
 
-/// A value as the fold takes it: its bytes, or its hash where that is at hand.
+/// A value as the fold takes it: its bytes, or its hash when that is known.
 #[derive(Clone, Copy, Debug)]
 pub enum FoldValue<'a> {
     /// The value itself.
@@ -66,7 +66,7 @@ pub enum FoldValue<'a> {
     Hash(ValueHash),
 }
 
-/// What an access leaves behind.
+/// What an access does to a key.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
     /// The key was only read.
@@ -77,32 +77,32 @@ pub enum Change<'a> {
     Delete,
 }
 
-/// What the old trie holds below a position, as far as placing terminals needs it.
+/// What the old trie holds below a prefix, as far as placing terminals needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupancy {
     /// No key.
     Empty,
-    /// One key: a leaf that may sit above the position.
+    /// One key: a leaf, which may be above the prefix.
     Leaf {
         /// The key.
         key: Key,
         /// The hash of its value.
         value_hash: ValueHash,
     },
-    /// Two keys or more: all terminals lie below the position.
+    /// Two keys or more: all terminals are below the prefix.
     Many,
 }
 
 /// A node that a capturing fold computed.
 ///
-/// Of each internal node within the captured levels that the fold computed, both children are
-/// captured too, unless they came in with [`BatchFolder::subtrie`]. Nothing is said of positions below
-/// a leaf node or a terminator.
+/// When the fold computed an internal node within the captured levels, both its children are
+/// captured too, unless they were given with [`BatchFolder::subtrie`]. Prefixes below a leaf node or
+/// a terminator are not captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// Number of the fold.
     pub fold: u32,
-    /// The position: [`heap_index`] of the bits behind the floor.
+    /// The prefix: [`heap_index`] of its bits after the floor.
     pub index: u8,
     /// Its new node.
     pub node: Node,
@@ -111,14 +111,15 @@ pub struct Captured {
 /// Most levels below its floor that a fold captures.
 pub const MAX_CAPTURE: u8 = 5;
 
-/// Number of a position `level` bits below a floor, whose bits are `bits`: 0 is the floor itself,
-/// 1 and 2 are its children, and so on in order of level and key.
+/// Number of the prefix `level` bits below a floor whose last bits are `bits`: 0 is the floor
+/// itself, 1 and 2 are its children, and so on by level and key.
 #[inline]
 pub const fn heap_index(level: u8, bits: u8) -> u8 {
     (1 << level) - 1 + bits
 }
 
-/// The [`heap_index`] below a position of what has the index `inner` below the position `outer`.
+/// The [`heap_index`], below a floor, of what has the index `inner` below the prefix with the index
+/// `outer`.
 #[inline]
 pub const fn heap_below(outer: u8, inner: u8) -> u8 {
     // One more than the index is its level's first bit, then the bits of the path.
@@ -134,7 +135,7 @@ pub trait Sink {
     fn terminator(&mut self, key: &Key, depth: u16);
     /// The next sibling.
     fn sibling(&mut self, node: &Node);
-    /// All that the child fold with this number emitted goes here.
+    /// Here belongs all that the child fold with this number emits.
     fn fragment(&mut self, number: u32);
 }
 

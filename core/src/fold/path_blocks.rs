@@ -70,15 +70,15 @@ pub enum Side {
     Right,
 }
 
-/// What is known of a block beside its bytes; of the pairs the left child is first.
+/// What is known of a block apart from its nodes; in the pairs the left child comes first.
 #[derive(Clone, Copy)]
 struct Block {
-    /// The half of the level above that gets its node.
+    /// The half, in the level above, that gets its node.
     into: u32,
-    /// [`heap_index`] of its position in its treelet.
+    /// Its [`heap_index`] in its treelet.
     index: u8,
     opened: [bool; 2],
-    /// Computed here, and not given?
+    /// Computed here rather than given?
     computed: [bool; 2],
 }
 
@@ -92,10 +92,10 @@ struct Level {
 
 struct Bucket {
     fold: u32,
-    /// Level of the block above, and its half that gets the node.
+    /// Level of the block above, and the half of it that gets the node.
     level: u8,
     into: u32,
-    /// [`heap_index`] of its position.
+    /// Its [`heap_index`] in its treelet.
     index: u8,
 }
 
@@ -109,14 +109,14 @@ enum Part {
 }
 
 struct Treelet {
-    /// Where its parts end; they start where those of the treelet before it end.
+    /// Where its parts end; they start where the previous treelet's end.
     parts: u32,
     buckets: u32,
     blocks: [u32; LEVELS],
     node: Node,
 }
 
-/// PathBlocks over the folds of a [`BatchFolder`]. Buffers are kept from use to use.
+/// Blocks of many treelets, over the folds of a [`BatchFolder`]. Buffers are reused.
 pub struct PathBlocks<H> {
     levels: [Level; LEVELS],
     buckets: Vec<Bucket>,
@@ -169,14 +169,14 @@ fn node_mut(pairs: &mut [[Node; 2]], half: u32) -> &mut Node {
     &mut pairs[(half >> 1) as usize][(half & 1) as usize]
 }
 
-/// Position of a half's child in its treelet.
+/// [`heap_index`] of a half's child in its treelet.
 #[inline]
 fn child_index(parent: u8, side: Side) -> u8 {
     2 * parent + 1 + u8::from(side == Side::Right)
 }
 
 impl<H: Hasher> PathBlocks<H> {
-    /// Forgets all treelets and keeps the buffers.
+    /// Removes all treelets; the memory stays for the next use.
     pub fn clear(&mut self) {
         for level in &mut self.levels {
             level.pairs.clear();
@@ -187,7 +187,7 @@ impl<H: Hasher> PathBlocks<H> {
         self.done.clear();
     }
 
-    /// At least as many as nodes were computed below the treelets' positions.
+    /// An upper bound of the nodes that were computed inside the treelets.
     pub fn len(&self) -> usize {
         self.buckets.len() + self.levels.iter().map(|level| level.blocks.len()).sum::<usize>()
     }
@@ -202,12 +202,12 @@ impl<H: Hasher> PathBlocks<H> {
         self.hashed
     }
 
-    /// Opens a treelet: its own position's block. It is opened.
+    /// Begins a treelet with the block of its own prefix, which counts as opened.
     pub fn begin(&mut self) -> Inner {
         self.push(0, u32::MAX, heap_index(0, 0))
     }
 
-    /// Closes the treelet, all of whose blocks have been left, and gives its number.
+    /// Ends the treelet, all of whose blocks have been left, and gives its number.
     pub fn end(&mut self) -> usize {
         let blocks = core::array::from_fn(|level| index32(self.levels[level].blocks.len()));
         let (parts, buckets) = (index32(self.parts.len()), index32(self.buckets.len()));
@@ -215,21 +215,20 @@ impl<H: Hasher> PathBlocks<H> {
         self.done.len() - 1
     }
 
-    /// An unopened child, by its node.
+    /// A child that was not opened, by its node.
     #[inline]
     pub fn known(&mut self, of: Inner, side: Side, node: &Node) {
         *node_mut(&mut self.levels[usize::from(of.level)].pairs, half(of.block, side)) = *node;
     }
 
-    /// A opened child that is an internal node of the old trie itself.
+    /// An opened child that is itself an internal node of the old trie.
     #[inline]
     pub fn inner(&mut self, of: Inner, side: Side) -> Inner {
         let block = self.child(of, side, true);
         self.push(of.level + 1, half(of.block, side), block)
     }
 
-    /// A child that is the result of a fold of the folder: below it something is opened, or it is
-    /// not known.
+    /// A child that is the result of a fold: something in it was opened, or its node is not known.
     #[inline]
     pub fn bucket(&mut self, of: Inner, side: Side, fold: usize, opened: bool) {
         let index = self.child(of, side, opened);
@@ -261,7 +260,7 @@ impl<H: Hasher> PathBlocks<H> {
         Inner { level, block }
     }
 
-    /// Marks a child as computed; gives its position.
+    /// Marks a child as computed; gives its [`heap_index`].
     #[inline]
     fn child(&mut self, of: Inner, side: Side, opened: bool) -> u8 {
         let block = &mut self.levels[usize::from(of.level)].blocks[of.block as usize];
@@ -285,7 +284,7 @@ impl<H: Hasher> PathBlocks<H> {
             self.hashed += pairs.len() as u64;
             for (at, (block, hash)) in blocks.iter().zip(out).enumerate() {
                 let (left, right) = (half(index32(at), Side::Left), half(index32(at), Side::Right));
-                // Rarely known: deletions alone bring it about.
+                // Known only after deletions, which is rare.
                 let node = match combine_kind(node_of(pairs, left), node_of(pairs, right)) {
                     Combined::Known(node) => node,
                     Combined::Hash => tag_internal(*hash),
@@ -303,7 +302,7 @@ impl<H: Hasher> PathBlocks<H> {
         &self.done[treelet].node
     }
 
-    /// Gives a treelet's terminals and siblings to `sink`; `floor` is the depth of its position.
+    /// Gives a treelet's terminals and siblings to `sink`; `floor` is the length of its prefix.
     pub fn emit(
         &self,
         treelet: usize,
@@ -337,7 +336,7 @@ impl<H: Hasher> PathBlocks<H> {
         buckets.iter().map(|bucket| (bucket.index, bucket.fold as usize))
     }
 
-    /// Gives the nodes below a treelet's position that were computed, with the [`heap_index`] of each.
+    /// Gives the nodes inside a treelet that were computed, with the [`heap_index`] of each.
     pub fn computed(&self, treelet: usize, mut each: impl FnMut(u8, &Node)) {
         for (number, level) in self.levels.iter().enumerate() {
             let from = treelet.checked_sub(1).map_or(0, |before| self.done[before].blocks[number]);

@@ -16,7 +16,7 @@ pub(super) struct Lists<'a> {
     pub(super) cpl: &'a [u16],
 }
 
-/// The nearest old items on both sides of each item of a fold. Buffers are kept from fold to fold.
+/// The nearest old items on both sides of each item of a fold. Buffers are reused.
 #[derive(Default)]
 pub(super) struct Neighbours {
     before: Vec<Near>,
@@ -58,7 +58,7 @@ impl Neighbours {
     ) -> Result<(), Key> {
         let (shared, neighbour) = self.before[at - start].max(self.after[at - start]);
         let Ok(shared) = u16::try_from(shared) else {
-            // No old key in this fold: one floating terminal for all.
+            // No old key in this fold: one terminal for all, which the fold above places.
             items[at].group = index32(start);
             return Ok(());
         };
@@ -112,7 +112,7 @@ fn leaf_depth(before: i16, after: i16) -> u16 {
     u16::try_from(before.max(after) + 1).unwrap_or(0)
 }
 
-/// Carries the nearest old item one item on.
+/// The nearest old item, as seen from one item further.
 #[expect(clippy::cast_possible_wrap, reason = "at most 256, or END which is not used further")]
 fn pass(near: Near, old: Old, at: usize, cpl: u16) -> Near {
     let cpl = cpl.min(256) as i16;

@@ -21,7 +21,7 @@ pub(super) const IV: [u32; 8] = [
     0x5be0_cd19,
 ];
 
-/// Message word that each of the 16 places of a round mixes in.
+/// Message word that each of the 16 steps of a round mixes in.
 const SCHEDULE: [[usize; 16]; 7] = [
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
     [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8],
@@ -42,7 +42,7 @@ pub(super) trait Lanes<const N: usize>: Copy {
     fn rotate_right<const BITS: i32, const REST: i32>(self) -> Self;
 }
 
-/// The portable lanes: an array. Slower than one call a message, so used by tests alone.
+/// The portable lanes: an array. Slower than one call for each message, so only tests use it.
 #[cfg(test)]
 impl<const N: usize> Lanes<N> for [u32; N] {
     fn splat(word: u32) -> Self {
@@ -102,7 +102,7 @@ pub(super) fn short_lanes<const N: usize, L: Lanes<N>>(
     }
 }
 
-/// The compression function on `N` messages, one a lane.
+/// The compression function on `N` messages, one in each lane.
 #[inline(always)]
 fn compress<const N: usize, L: Lanes<N>>(
     words: &[[u32; N]; 16],

@@ -60,7 +60,7 @@ const ENTRY_SIZE: usize = FLAGS + 1;
 /// In the flags of an entry: the child has no page.
 const NO_PAGE: u8 = 1;
 
-/// Children of a branch page, at most.
+/// Most children of a branch page.
 pub const MAX_ENTRIES: usize = (PAGE_SIZE - ENTRIES) / ENTRY_SIZE;
 
 const _: () = assert!(ENTRY_SIZE == 43, "an entry is 43 bytes");
@@ -72,7 +72,7 @@ const _: () = assert!(MAX_PREFIX_LEN as u64 == u8::MAX as u64, "a depth is one b
 pub struct Entry {
     /// Length of the child's prefix, 0 to 255.
     pub depth: u16,
-    /// Where the child's page lies; `None` for a child without a page.
+    /// Number of the child's page in its file; `None` for a child without a page.
     pub page_no: Option<u64>,
     /// Tag of that page; 0 without one.
     pub tag: u32,
@@ -80,11 +80,11 @@ pub struct Entry {
     pub node: Node,
 }
 
-/// A position that moves over children from left to right.
+/// Moves over children from left to right.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
     at: Wide,
-    /// First key behind the page's prefix; zero where that is behind all keys.
+    /// First key after the page's prefix; zero when no key comes after it.
     end: Wide,
     prefix_len: u16,
     done: bool,
@@ -93,10 +93,10 @@ struct Walk {
 impl Walk {
     fn new(prefix: &Prefix) -> Self {
         let at = Wide::from_key(prefix.first_key());
-        Self { at, end: at.behind(prefix.len()), prefix_len: prefix.len(), done: false }
+        Self { at, end: at.after(prefix.len()), prefix_len: prefix.len(), done: false }
     }
 
-    /// Does a child of such a depth fit here?
+    /// Does a child of this depth fit here?
     fn fits(&self, depth: u16) -> bool {
         !self.done
             && (self.prefix_len..=MAX_PREFIX_LEN).contains(&depth)
@@ -108,10 +108,10 @@ impl Walk {
         self.at.to_key()
     }
 
-    /// Moves behind a child. One that starts inside the prefix and is at least as deep cannot end
-    /// behind it, so `done` is an equality.
+    /// Moves past a child. A child that starts inside the prefix and is at least as deep cannot end
+    /// beyond it, so `done` is an equality.
     fn pass(&mut self, depth: u16) {
-        self.at = self.at.behind(depth);
+        self.at = self.at.after(depth);
         self.done = self.at == self.end;
     }
 }
@@ -148,8 +148,8 @@ impl Wide {
         }
     }
 
-    /// The first key behind a prefix of `depth` bits that starts here, modulo 2^256.
-    fn behind(self, depth: u16) -> Self {
+    /// The first key after a prefix of `depth` bits that starts here, modulo 2^256.
+    fn after(self, depth: u16) -> Self {
         match depth {
             0 => self,
             1..=128 => Self { high: self.high.wrapping_add(1 << (128 - depth)), ..self },
@@ -203,14 +203,14 @@ impl<'a> BranchView<'a> {
 
     /// A view of a page that [`Self::parse`] accepted before, or that a [`BranchBuilder`] sealed.
     ///
-    /// On other bytes this may panic and the view may give nonsense; nothing reads outside the page.
+    /// On other bytes this may panic, and the view may give nonsense; nothing reads outside the page.
     #[inline]
     pub fn trusted(page: &'a Page) -> Self {
         let end = ENTRIES + usize::from(cut_header::count(page)) * ENTRY_SIZE;
         Self { page, entries: page[ENTRIES..end].as_chunks().0 }
     }
 
-    /// The position that the children tile.
+    /// The prefix that the children tile.
     #[inline]
     pub fn prefix(&self) -> Prefix {
         cut_header::prefix(self.page)
@@ -284,13 +284,13 @@ fn decode(bytes: &[u8; ENTRY_SIZE]) -> Entry {
 /// What a branch page says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BranchHeader {
-    /// Where the page will lie.
+    /// File, page number and database of the page.
     pub identity: Identity,
     /// The checkpoint that writes it.
     pub flush: u64,
     /// The namespace it belongs to.
     pub namespace: u8,
-    /// The position that its children tile, at most 255 bits deep.
+    /// The prefix that its children tile, at most 255 bits long.
     pub prefix: Prefix,
     /// 1 when the children are leaf pages; never 0.
     pub level: u8,
@@ -313,7 +313,8 @@ impl<'p> BranchBuilder<'p> {
     /// Starts a page: whatever `page` held is gone.
     ///
     /// # Panics
-    /// When prefix, level or place cannot be.
+    /// When the prefix is longer than 255 bits, the level is 0, or the page number has more than 40
+    /// bits.
     pub fn new(page: &'p mut Page, header: &BranchHeader) -> Self {
         assert!(header.level > 0, "leaf pages are level 0");
         assert!(header.prefix.len() <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
@@ -332,8 +333,8 @@ impl<'p> BranchBuilder<'p> {
     /// Adds the next child and returns its prefix.
     ///
     /// # Panics
-    /// When the page is full, the child does not fit behind the one before, its place has more than
-    /// 40 bits, or it has a tag without a place.
+    /// When the page is full, the child does not fit after the one before it, its page number has
+    /// more than 40 bits, or it has a tag without a page.
     pub fn push(&mut self, entry: &Entry) -> Prefix {
         let index = usize::from(self.pushed);
         assert!(index < MAX_ENTRIES, "the page is full");
@@ -341,7 +342,7 @@ impl<'p> BranchBuilder<'p> {
         let prefix = Prefix::new(&self.walk.first_key(), entry.depth);
         self.walk.pass(entry.depth);
         let page_no = entry.page_no.unwrap_or(0);
-        assert!(page_no <= MAX_PAGE_NO, "places have 40 bits");
+        assert!(page_no <= MAX_PAGE_NO, "page numbers have 40 bits");
         assert!(entry.page_no.is_some() || entry.tag == 0, "no page, no tag");
 
         let bytes = &mut self.page[ENTRIES + index * ENTRY_SIZE..][..ENTRY_SIZE];

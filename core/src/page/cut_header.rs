@@ -11,7 +11,7 @@ use crate::page::header::{self, array_at, put, u16_at, u64_at};
 use crate::page::{MAX_PREFIX_LEN, Page};
 use crate::prefix::Prefix;
 
-/// Flags of a leaf page, level of a branch page.
+/// Levels down to the stored nodes of a leaf page; level of a branch page.
 pub(super) const LEVEL: usize = header::END;
 const RESERVED: usize = LEVEL + 1;
 const PREFIX_LEN: usize = RESERVED + 1;
@@ -29,13 +29,13 @@ const _: () =
 pub(super) struct CutHeader {
     pub(super) level: u8,
     pub(super) prefix: Prefix,
-    /// Through (a commit number) of a leaf page, position (in the log) of a branch page.
+    /// The commit number that a leaf page is applied through; the log position of a branch page.
     pub(super) as_of: u64,
     pub(super) count: u16,
 }
 
 impl CutHeader {
-    /// Writes the fields behind a common header.
+    /// Writes the fields after the common header.
     pub(super) fn write(&self, page: &mut Page) {
         assert!(self.prefix.len() <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
         page[LEVEL] = self.level;
@@ -63,7 +63,7 @@ pub(super) fn prefix_len(page: &Page) -> u16 {
     u16_at(page, PREFIX_LEN)
 }
 
-/// The prefix's bits, zeros behind its length.
+/// The prefix's bits; those from its length on are zero.
 #[inline]
 pub(super) fn prefix_bits(page: &Page) -> &[u8] {
     &page[PREFIX..PREFIX + 32]

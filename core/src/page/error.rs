@@ -23,12 +23,12 @@ pub enum PageError {
         /// The file kind asked for.
         expected: FileKind,
     },
-    /// A page of another page_no: misdirected.
-    #[error("page of place {found} at place {expected}")]
+    /// A page with another number: misdirected.
+    #[error("page number {found} where page {expected} belongs")]
     WrongPageNo {
-        /// The place in the page.
+        /// The page number in the page.
         found: u64,
-        /// The place asked for.
+        /// The page number asked for.
         expected: u64,
     },
     /// A page of another database.
@@ -65,14 +65,14 @@ pub enum PageError {
         /// The byte's offset in the page.
         offset: usize,
     },
-    /// A prefix longer than 255 bits, or with bits behind its length.
-    #[error("{len} is no length of the prefix stored, or bits behind it are set")]
+    /// A prefix longer than 255 bits, or with a bit set beyond its length.
+    #[error("a prefix of {len} bits: too long, or bits beyond its length are set")]
     Prefix {
         /// The prefix length in the page.
         len: u16,
     },
     /// More cells or entries than fit, or none where there must be one.
-    #[error("a count of {count} cannot be")]
+    #[error("impossible count {count}")]
     Count {
         /// The count in the page.
         count: u16,
@@ -85,8 +85,8 @@ pub enum PageError {
         /// Length of the prefix.
         prefix_len: u16,
     },
-    /// A value ends before it starts, or behind the page.
-    #[error("value of cell {cell} ends before it starts or behind the page")]
+    /// A value ends before it starts, or outside the page.
+    #[error("value of cell {cell} ends before it starts or outside the page")]
     Slot {
         /// Index of the cell.
         cell: usize,
@@ -125,13 +125,13 @@ pub enum PageError {
         /// The level in the page.
         level: u8,
     },
-    /// A child with unknown flags, or with a place where the flags say there is none.
-    #[error("flags or place of entry {entry}")]
+    /// A child with unknown flags, or with a page number where the flags say that it has no page.
+    #[error("flags or page number of entry {entry}")]
     Entry {
         /// Index of the entry.
         entry: usize,
     },
-    /// Children that leave a gap, overlap, or end before or behind the page's prefix.
+    /// Children that leave a gap, overlap, or do not end with the page's prefix.
     #[error("children do not tile the prefix at entry {entry}")]
     Tiling {
         /// Index of the first entry that does not fit; the count, when entries are missing.
@@ -143,7 +143,7 @@ pub enum PageError {
         /// The stream number in the page.
         found: u8,
     },
-    /// A page of another stream, or of another place in it.
+    /// A page of another stream, or with another index in it.
     #[error("page {found_index} of stream {found:?} instead of page {index} of {expected:?}")]
     WrongStream {
         /// The stream in the page.
@@ -155,14 +155,14 @@ pub enum PageError {
         /// The index asked for.
         index: u32,
     },
-    /// A payload longer than a page's, or not of the length that the stream needs here.
-    #[error("a payload of {len} bytes cannot be")]
+    /// A payload longer than a page has room for, or not of the length that the stream needs here.
+    #[error("impossible payload of {len} bytes")]
     PayloadLength {
         /// The payload length in the page.
         len: u16,
     },
-    /// Bytes behind the contents are not zero.
-    #[error("bytes behind the contents, from {offset} on, are not all zero")]
+    /// Bytes after the contents are not zero.
+    #[error("bytes after the contents, from {offset} on, are not all zero")]
     Unused {
         /// Where the contents end.
         offset: usize,
@@ -174,13 +174,13 @@ pub enum PageError {
 #[non_exhaustive]
 pub enum OverflowError {
     /// The length does not fit the run count.
-    #[error("{len} bytes cannot be a cell")]
+    #[error("{len} bytes are not an overflow cell")]
     Length {
         /// Length of the cell.
         len: usize,
     },
     /// No run, or more than [`crate::page::overflow::MAX_RUNS`].
-    #[error("{runs} runs")]
+    #[error("impossible number of runs {runs}")]
     Runs {
         /// Number of runs.
         runs: usize,

@@ -105,9 +105,9 @@ pub(super) struct Start<'a> {
     pub(super) page_type: PageType,
 }
 
-/// Zeroes a page and writes the common header but for the checksum.
+/// Zeroes a page and writes the common header, except for the checksum.
 pub(super) fn start(page: &mut Page, start: &Start<'_>) {
-    assert!(start.identity.page_no <= MAX_PAGE_NO, "places have 40 bits");
+    assert!(start.identity.page_no <= MAX_PAGE_NO, "page numbers have 40 bits");
     page.fill(0);
     put_u64(page, PAGE_NO, start.identity.page_no);
     put_u64(page, DATABASE, start.identity.db_id);
@@ -118,7 +118,7 @@ pub(super) fn start(page: &mut Page, start: &Start<'_>) {
     page[NAMESPACE] = start.namespace;
 }
 
-/// [`check`] and the page type.
+/// [`check`], and the page type.
 pub(super) fn open(page: &Page, identity: &Identity, expected: PageType) -> Result<(), PageError> {
     check(page, identity)?;
     match page[TYPE] {
@@ -127,9 +127,9 @@ pub(super) fn open(page: &Page, identity: &Identity, expected: PageType) -> Resu
     }
 }
 
-/// Checks that nothing lies behind a page's contents.
+/// Checks that nothing follows a page's contents.
 pub(super) fn check_unused(page: &Page, offset: usize) -> Result<(), PageError> {
-    // A fold instead of `all`: without the early exit the compiler makes it wide.
+    // A fold instead of `all`: without the early exit the compiler vectorises it.
     match page[offset..].iter().fold(0, |bits, byte| bits | byte) {
         0 => Ok(()),
         _ => Err(PageError::Unused { offset }),
@@ -151,7 +151,7 @@ pub(super) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     u64::from_le_bytes(array_at(bytes, offset))
 }
 
-/// A page_no: 40 bits.
+/// A page number: 40 bits.
 #[inline]
 pub(super) fn u40_at(bytes: &[u8], offset: usize) -> u64 {
     let mut wide = [0; 8];

@@ -37,7 +37,7 @@ pub enum PageType {
 pub enum StreamId {
     /// Committed changes that are not yet in pages.
     Delta = 1,
-    /// Free places.
+    /// Free pages.
     FreeMap = 2,
     /// The namespace table.
     Namespaces = 3,

@@ -47,7 +47,7 @@ const NODE_SIZE: usize = 32;
 const SLOT_SIZE: usize = 2;
 /// In a slot: the value is an overflow cell.
 const OVERFLOW: u16 = 1 << 15;
-/// In the shape byte: the levels.
+/// In the level byte: the levels.
 const LEVEL_BITS: u8 = 0b111;
 
 const _: () = assert!(PAGE_SIZE < OVERFLOW as usize, "a slot holds an offset and a flag");
@@ -62,19 +62,19 @@ pub const fn cell_size(prefix_len: u16, value_len: usize) -> usize {
     SLOT_SIZE + suffix_len(prefix_len) + value_len
 }
 
-/// Bytes for cells in a page with the nodes of so many levels (0, 3 or 4).
+/// Bytes for cells in a page with the nodes of this many levels (0, 3 or 4).
 #[inline]
 pub const fn capacity(levels: u8) -> usize {
     PAGE_SIZE - NODES - node_count(levels) * NODE_SIZE
 }
 
-/// Nodes that a page of so many levels stores.
+/// Nodes that a page of this many levels stores.
 #[inline]
 pub const fn node_count(levels: u8) -> usize {
     if levels == 0 { 0 } else { 1 << levels }
 }
 
-/// May a page with such a prefix store nodes so far below it?
+/// May a page with a prefix of this length store nodes this many levels below it?
 #[inline]
 pub const fn levels_fit(levels: u8, prefix_len: u16) -> bool {
     matches!(levels, 0 | 3 | 4) && prefix_len + levels as u16 <= 256
@@ -93,7 +93,7 @@ const fn whole_bytes(prefix_len: u16) -> usize {
 pub enum Cell<'a> {
     /// The value itself.
     Inline(&'a [u8]),
-    /// Where it lies.
+    /// The value's length, hash and pages in the overflow file.
     Overflow(OverflowCell<'a>),
 }
 
@@ -143,8 +143,8 @@ impl Areas {
     }
 }
 
-/// Where a page's cells lie if its keys are spread evenly: enough to ask for their memory without a
-/// look at the page.
+/// Where a page's cells lie if its keys are spread evenly: enough to prefetch their memory without
+/// a look at the page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CellGuess {
     prefix_len: u16,
@@ -162,23 +162,23 @@ impl CellGuess {
         self.offsets_of(guess_of(wanted, self.prefix_len, usize::from(self.count)))
     }
 
-    /// The same of a cell that is known.
+    /// The same for the cell with this index.
     #[inline]
     pub fn offsets_of(&self, at: usize) -> [usize; 3] {
         let whole = whole_bytes(self.prefix_len);
         let (count, keys) = (usize::from(self.count), usize::from(self.keys));
         let values = keys + count * (32 - whole);
-        // Values of one length, as they mostly are.
+        // Values mostly have one length.
         let value = values + usize::from(self.value_bytes) * at / count.max(1);
         [keys - (count - at) * SLOT_SIZE, keys + at * (32 - whole), value]
     }
 }
 
-/// The cell at which a head lies, if keys are spread evenly.
+/// The cell where this head is expected, if keys are spread evenly.
 #[inline]
 fn guess_of(wanted: u64, prefix_len: u16, count: usize) -> usize {
-    let behind = wanted << (prefix_len % 8);
-    guess((behind >> 32) as u32, count)
+    let free = wanted << (prefix_len % 8);
+    guess((free >> 32) as u32, count)
 }
 
 /// A leaf page, parsed.
@@ -277,7 +277,7 @@ impl<'a> LeafView<'a> {
         Node::slice_of(self.page[NODES..self.areas.slots].as_chunks::<NODE_SIZE>().0)
     }
 
-    /// Bytes that the cells take, to be held against [`capacity`].
+    /// Bytes that the cells take, to be compared with [`capacity`].
     pub fn used(&self) -> usize {
         self.areas.values - self.areas.slots + self.value_end(self.areas.count)
     }
@@ -290,8 +290,8 @@ impl<'a> LeafView<'a> {
     pub fn key(&self, index: usize) -> Key {
         let whole = self.areas.whole;
         assert!(index < self.areas.count, "no such cell");
-        // The 32 bytes that end with the suffix, so that their number is fixed; the first of them
-        // are the prefix's.
+        // The 32 bytes that end with the suffix: a copy of fixed length. The first of them are then
+        // replaced by the prefix's.
         let mut key: Key =
             array_at(self.page, self.areas.keys + index * self.areas.suffix() - whole);
         let given = cut_header::prefix_bits(self.page);
@@ -366,14 +366,14 @@ impl<'a> LeafView<'a> {
         }
     }
 
-    /// The cell at which a head lies, if keys are spread evenly.
+    /// The cell where this head is expected, if keys are spread evenly.
     #[inline]
     fn guess_of(&self, wanted: u64) -> usize {
         guess_of(wanted, cut_header::prefix_len(self.page), self.areas.count)
     }
 
-    /// Searches by the first 8 bytes as one integer, from where even keys would lie outwards; the
-    /// rest decides only between equals.
+    /// Searches by the first 8 bytes as one integer, outwards from where evenly spread keys would
+    /// lie; the other bytes only decide between equals.
     #[inline]
     fn lower_bound_of(&self, suffix: &[u8]) -> usize {
         let count = self.areas.count;
@@ -385,7 +385,7 @@ impl<'a> LeafView<'a> {
         let keys = &self.page[self.areas.keys..self.areas.values];
         let head = |index: usize| u64::from_be_bytes(array_at(keys, index * stride));
         let first = lower_bound_near(self.guess_of(wanted), count, |index| head(index) < wanted);
-        // Mostly the key itself or none such: no second search.
+        // Usually this is the key itself, or no key has this head: no second search.
         if first < count && head(first) == wanted && less(first) {
             partition(first + 1, count, less)
         } else {
@@ -473,7 +473,7 @@ fn increases(before: &[u8], suffix: &[u8]) -> bool {
 /// What a leaf page says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafHeader {
-    /// Where the page will lie.
+    /// File, page number and database of the page.
     pub identity: Identity,
     /// The flush that writes it.
     pub flush: u64,
@@ -507,7 +507,8 @@ impl<'p> LeafBuilder<'p> {
     /// Starts a page: whatever `page` held is gone.
     ///
     /// # Panics
-    /// When prefix, levels, place or count cannot be.
+    /// When the prefix is longer than 255 bits, there are no nodes so far below it, the page number
+    /// has more than 40 bits, or the cells cannot fit.
     pub fn new(page: &'p mut Page, header: &LeafHeader) -> Self {
         let prefix_len = header.prefix.len();
         assert!(prefix_len <= MAX_PREFIX_LEN, "pages are cut at 255 bits at most");
@@ -542,7 +543,7 @@ impl<'p> LeafBuilder<'p> {
     /// are well-formed is asserted in debug builds; [`OverflowCell::encode`] makes no others.
     pub fn push(&mut self, key: &Key, cell: RawCell<'_>) {
         assert!(self.pushed < self.areas.count, "more cells than declared");
-        assert!(cell.bytes.len() <= MAX_INLINE, "the value belongs into the overflow file");
+        assert!(cell.bytes.len() <= MAX_INLINE, "the value belongs in the overflow file");
         debug_assert!(!cell.overflow || OverflowCell::parse(cell.bytes).is_ok());
         assert!(self.prefix.covers(key), "the key is not below the prefix");
         let end = self.value_end + cell.bytes.len();
@@ -565,11 +566,10 @@ impl<'p> LeafBuilder<'p> {
         self.value_end = end;
     }
 
-    /// Adds neighbouring cells of another page at once, at the price of copying their bytes.
+    /// Adds neighbouring cells of another page at once, for the cost of copying their bytes.
     ///
     /// # Panics
-    /// As [`Self::push`], and when the other page gives another number of whole key bytes by its
-    /// prefix.
+    /// As [`Self::push`], and when the other page's prefix gives another number of whole key bytes.
     pub fn push_run(&mut self, from: &LeafView<'_>, cells: Range<usize>) {
         if cells.is_empty() {
             return;
@@ -607,7 +607,7 @@ impl<'p> LeafBuilder<'p> {
         self.value_end = value_end;
     }
 
-    /// Stores the nodes of the positions `levels` below the prefix, in order.
+    /// Stores the nodes `levels` levels below the prefix, in order.
     ///
     /// # Panics
     /// When they are not 2^levels, or the page stores none.

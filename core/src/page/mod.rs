@@ -78,7 +78,7 @@ pub const PAGE_SIZE: usize = 4096;
 /// The bytes of one page.
 pub type Page = [u8; PAGE_SIZE];
 
-/// Places are stored in 40 bits: a file has at most 2^40 pages, 4 PiB.
+/// Page numbers are stored in 40 bits: a file has at most 2^40 pages, 4 PiB.
 pub const MAX_PAGE_NO: u64 = (1 << 40) - 1;
 
 /// Pages are cut at prefixes of at most 255 bits: a page can always hold two keys.

@@ -36,9 +36,9 @@ const RUNS: usize = RUN_COUNT + 2;
 
 /// Bytes of a run: start 5, pages 3.
 const RUN_SIZE: usize = 8;
-/// Runs of a value; one more, and the value is written anew in one piece.
+/// Most runs of a value; a value in more pieces is written again, in one.
 pub const MAX_RUNS: usize = 32;
-/// Pages of a run, 24 bits: 64 GiB.
+/// Most pages of a run, 24 bits: 64 GiB.
 pub const MAX_RUN_PAGES: u32 = (1 << 24) - 1;
 /// Value bytes in a page of the overflow file.
 pub const OVERFLOW_PAYLOAD: usize = stream::PAYLOAD;
@@ -49,13 +49,13 @@ const _: () = assert!(cell_len(MAX_RUNS) <= MAX_INLINE, "no longer than an inlin
 /// Neighbouring pages of the overflow file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRun {
-    /// Place of the first page.
+    /// Number of the first page.
     pub start: u64,
     /// Number of pages.
     pub pages: u32,
 }
 
-/// Bytes of a cell with so many runs.
+/// Bytes of a cell with this many runs.
 pub const fn cell_len(runs: usize) -> usize {
     RUNS + runs * RUN_SIZE
 }
@@ -67,7 +67,8 @@ pub const fn pages_for(total_len: u64) -> u64 {
 
 /// The bytes of an overflow cell.
 ///
-/// [`Self::parse`] validates; a cell out of a parsed [`LeafView`](crate::page::LeafView) was validated with it.
+/// [`Self::parse`] validates; a cell from a parsed [`LeafView`](crate::page::LeafView) was validated
+/// with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverflowCell<'a> {
     bytes: &'a [u8],
@@ -90,7 +91,7 @@ impl<'a> OverflowCell<'a> {
         Ok(cell)
     }
 
-    /// A cell out of a page that was parsed.
+    /// A cell from a page that was parsed.
     #[inline]
     pub(super) fn trusted(bytes: &'a [u8]) -> Self {
         Self { bytes }
@@ -130,7 +131,7 @@ impl<'a> OverflowCell<'a> {
         ValueHash::new(array_at(self.bytes, HASH))
     }
 
-    /// Where the value lies, in the order of its bytes.
+    /// The pages that hold the value, in the order of its bytes.
     pub fn runs(&self) -> impl ExactSizeIterator<Item = PageRun> + Clone + use<'a> {
         self.bytes[RUNS..].as_chunks::<RUN_SIZE>().0.iter().map(|run| PageRun {
             start: u40_at(run, 0),

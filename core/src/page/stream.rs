@@ -46,7 +46,7 @@ const _: () = assert!(PAYLOAD <= u16::MAX as usize, "the length field holds a fu
 /// What a stream page says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamHeader {
-    /// Where the page lies.
+    /// File, page number and database of the page.
     pub identity: Identity,
     /// The flush or checkpoint that writes it.
     pub flush: u64,
@@ -61,7 +61,7 @@ pub struct StreamHeader {
 /// Fills and seals one page of a stream; returns its tag.
 ///
 /// # Panics
-/// When the payload is longer than [`PAYLOAD`] or the place has more than 40 bits.
+/// When the payload is longer than [`PAYLOAD`] or the page number has more than 40 bits.
 pub fn build(page: &mut Page, header: &StreamHeader, payload: &[u8]) -> u32 {
     assert!(payload.len() <= PAYLOAD, "a payload longer than a page's");
     #[expect(clippy::cast_possible_truncation, reason = "no more than PAYLOAD")]

@@ -9,8 +9,8 @@ pub enum VerifyError {
     /// The bytes are not a canonical encoding.
     #[error("not an encoding: {0}")]
     Decode(#[from] DecodeError),
-    /// Two siblings that cannot stand side by side: a leaf or nothing beside nothing (the leaf
-    /// would have moved up), or anything but two leaves at the last level.
+    /// Two nodes that cannot be siblings: a leaf or nothing beside nothing (the leaf would have moved
+    /// up), or anything but two leaves at the last level.
     #[error("no trie has these two nodes as siblings, at depth {depth}")]
     Impossible {
         /// Depth of the two nodes.
@@ -21,7 +21,7 @@ pub enum VerifyError {
     OverLimit {
         /// Which limit.
         limit: Limit,
-        /// What the encoding takes.
+        /// What the encoding needs.
         needed: u64,
         /// The limit.
         allowed: u64,
@@ -97,16 +97,16 @@ pub enum DecodeError {
         /// The depth claimed.
         depth: u16,
     },
-    /// A terminator with position bits behind its depth.
-    #[error("bits behind a position")]
+    /// A terminator with a bit set beyond its depth.
+    #[error("bits beyond a prefix")]
     BitsBehindDepth,
     /// Terminals that repeat, are unsorted, or one of which lies below another.
     #[error("terminals overlap or are unsorted")]
     TerminalOrder,
-    /// Not as many siblings as the terminals call for.
+    /// More or fewer siblings than the terminals need.
     #[error("{found} siblings where the terminals need {expected}")]
     SiblingCount {
-        /// Siblings that the terminals call for.
+        /// Siblings that the terminals need.
         expected: u64,
         /// Siblings in the header.
         found: u32,
@@ -117,7 +117,7 @@ pub enum DecodeError {
     /// An operation that is not below its terminal.
     #[error("an operation outside its terminal")]
     OpOutOfScope,
-    /// A key is spelled out that has to be left out, or the other way round.
+    /// A key is written out that must be left out, or the other way round.
     #[error("an operation's key is not in its shortest form")]
     OpKeyForm,
     /// A terminal without operations.

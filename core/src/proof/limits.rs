@@ -2,8 +2,9 @@
 //! they are checked before anything is hashed.
 //!
 //! Two numbers bound the time: reading is linear in the bytes, and everything else is hashing. The
-//! hashes do not follow from the bytes alone: two keys of 65 bytes that part in their last bit
-//! have 256 internal nodes above them. So they are counted, from the records, before the first.
+//! number of hashes does not follow from the bytes: two operations of 65 bytes whose keys differ in
+//! the last bit need 256 internal nodes. So the hashes are counted, from the records, before the
+//! first is made.
 
 use super::error::{Limit, VerifyError};
 
@@ -18,11 +19,11 @@ use super::error::{Limit, VerifyError};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the encoding. They bound the memory too: four times as much, and 64 KiB.
+    /// Bytes of the encoding. They bound the memory too: four times as much, plus 64 KiB.
     pub bytes: u64,
-    /// Hashes of 64 bytes, at most so many to verify: one a leaf, before and after the batch, one
-    /// a sibling and a fork (two in a witness: before and after), and one an internal node that
-    /// the batch puts below a terminal.
+    /// Hashes of 64 bytes that the verification needs at most: one for each leaf, before and after
+    /// the batch; one for each sibling and each fork (two in a witness: before and after); and one
+    /// for each internal node that the batch puts below a terminal.
     pub hashes: u64,
 }
 
@@ -32,7 +33,7 @@ impl Limits {
     /// takes.
     pub const DEFAULT: Self = Self { bytes: 256 << 20, hashes: 1 << 24 };
 
-    /// None, for bytes of one's own making.
+    /// No limits, for bytes that the caller has made itself.
     pub const UNLIMITED: Self = Self { bytes: u64::MAX, hashes: u64::MAX };
 
     pub(super) fn check_bytes(&self, bytes: &[u8]) -> Result<(), VerifyError> {

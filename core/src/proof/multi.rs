@@ -131,10 +131,10 @@ pub(super) fn steps<'a>(
     leaves: &'a [(Key, Node)],
 ) -> impl Iterator<Item = (Terminal, Node, Option<u16>)> + 'a {
     let mut leaves = leaves.iter();
-    let mut ahead = terminals.clone();
-    ahead.next();
+    let mut following = terminals.clone();
+    following.next();
     terminals.map(move |terminal| {
-        let fork = ahead.next().and_then(|next| wire::fork(&terminal, &next));
+        let fork = following.next().and_then(|next| wire::fork(&terminal, &next));
         let node = match terminal {
             Terminal::Leaf { .. } => leaves.next().map_or(TERMINATOR, |(_, node)| *node),
             Terminal::Terminator { .. } => TERMINATOR,

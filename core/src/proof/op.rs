@@ -46,9 +46,9 @@ pub const MAX_LEN: usize = 65;
 /// What was done with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Its value was read; the value hash seen follows from the terminal.
+    /// Its value was read; the terminal says which value hash was seen.
     Read,
-    /// A value was put (the hash of the value) or the key was deleted (`None`), unread.
+    /// A value was put (the hash of the value) or the key was deleted (`None`), without being read.
     Write(Option<ValueHash>),
     /// Read first, then written.
     ReadWrite(Option<ValueHash>),
@@ -110,8 +110,8 @@ pub fn op_encode_placed(to: &mut Vec<u8>, op: &Op, present: bool, first: bool) {
     }
 }
 
-/// Takes back that an encoded operation is the first under its terminal: a writer that joins
-/// parts finds that one terminal covers several.
+/// Clears the mark that an encoded operation is the first under its terminal: a writer that joins
+/// parts may find that one terminal covers operations of several.
 pub fn op_not_first(op: &mut u8) {
     *op &= !FIRST;
 }

@@ -44,7 +44,7 @@ impl Subtrie for Known {
             Combined::Known(_) => return impossible,
             Combined::Hash => {}
         }
-        // A whole key has been walked: nothing but a leaf is there.
+        // The whole key has been walked: only a leaf can be there.
         if depth == MAX_DEPTH && !(is_leaf(&left.0) && is_leaf(&right.0)) {
             return impossible;
         }
@@ -97,7 +97,7 @@ impl<'a, S: Subtrie> Walk<'a, S> {
 
     /// Takes the terminal at the first `depth` bits of `bits`. `fork` is the depth at which the
     /// next terminal's path parts from this one, `None` for the last. Returns the root's subtrie
-    /// behind the last terminal.
+    /// after the last terminal.
     pub(super) fn push<H: Hasher>(
         &mut self,
         terminal: S,
@@ -137,7 +137,7 @@ impl<'a, S: Subtrie> Walk<'a, S> {
     }
 }
 
-/// The node at `depth` over leaf nodes in key order, all below one position of that depth.
+/// The node at `depth` over leaf nodes in key order, all below one prefix of that length.
 ///
 /// The same walk with nothing but terminators beside it: a leaf alone moves up to `depth`, two
 /// or more meet at their forks. `stack` is scratch.
@@ -151,7 +151,7 @@ pub(super) fn fold_leaves<H: Hasher>(
     while let Some((key, node)) = keys.next() {
         let fork = keys.peek().map(|(next, _)| prefix::common_len(key, next));
         let mut node = *node;
-        // A leaf stands wherever it is needed; `at` matters once it is part of an internal node.
+        // A leaf fits at any depth; `at` matters once it is part of an internal node.
         let mut at = None;
         loop {
             let left = stack.last().map(|(_, fork)| *fork);
@@ -177,7 +177,7 @@ pub(super) fn fold_leaves<H: Hasher>(
     node::TERMINATOR
 }
 
-/// An internal node at depth `from` of the path to `key`, lifted to depth `to` beside nothing.
+/// An internal node at depth `from` on the path to `key`, lifted to depth `to` beside terminators.
 fn lift<H: Hasher>(mut node: Node, key: &Key, from: u16, to: u16) -> Node {
     for depth in (to..from).rev() {
         node = if prefix::bit(key, depth) {
@@ -192,7 +192,7 @@ fn lift<H: Hasher>(mut node: Node, key: &Key, from: u16, to: u16) -> Node {
 /// Leaf nodes are hashed this many at a time.
 const BATCH: usize = 32;
 
-/// Leaves on their way from value hashes to leaf nodes, which take each other's place in memory.
+/// Leaves whose value hashes become leaf nodes in the same memory.
 pub(super) struct Leaves {
     /// Until they are hashed, the second of a pair holds the bytes of the value hash.
     pairs: Vec<(Key, Node)>,

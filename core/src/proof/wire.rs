@@ -105,7 +105,7 @@ pub fn header<H: Hasher>(kind: Kind, sizes: &Sizes) -> [u8; HEADER_LEN] {
     header
 }
 
-/// A well-formed encoding, borrowed: sections whose records were all looked at once.
+/// A well-formed encoding, borrowed: sections in which every record has been checked.
 #[derive(Clone, Debug)]
 pub(super) struct Parts<'a> {
     terminals: &'a [u8],
@@ -168,8 +168,8 @@ impl<'a> Parts<'a> {
         self.puts
     }
 
-    /// Places where two subtries are combined: each sibling is combined once, and so are the two
-    /// sides of each fork between neighbouring terminals.
+    /// How often two subtries are combined: once for each sibling, and once for each fork between
+    /// neighbouring terminals.
     pub(super) fn joins(&self) -> u64 {
         let forks = u64::from(self.sizes.terminals).saturating_sub(1);
         u64::from(self.sizes.siblings).saturating_add(forks)
@@ -182,10 +182,10 @@ impl<'a> Parts<'a> {
 
     /// The terminal that covers `key`.
     pub(super) fn find(&self, key: &Key) -> Option<Terminal> {
-        let behind = self.index.partition_point(|offset| {
+        let after = self.index.partition_point(|offset| {
             self.terminal_at(*offset).is_some_and(|t| t.prefix().first_key() <= key)
         });
-        let offset = self.index.get(behind.checked_sub(1)?)?;
+        let offset = self.index.get(after.checked_sub(1)?)?;
         self.terminal_at(*offset).filter(|terminal| terminal.covers(key))
     }
 
@@ -197,26 +197,26 @@ impl<'a> Parts<'a> {
     /// Order, disjointness and the number of siblings.
     fn check_terminals(&mut self) -> Result<(), DecodeError> {
         let count = usize::try_from(self.sizes.terminals).map_err(|_| DecodeError::Length)?;
-        // A claimed count reserves nothing before the section is known to have room for it.
+        // No memory is reserved for a claimed count before the section is known to have room for it.
         if count > self.terminals.len() / terminal::MIN_LEN {
             return Err(DecodeError::Length);
         }
         self.index.reserve_exact(count);
         let mut reader = Reader::new(self.terminals);
         let mut last: Option<Terminal> = None;
-        let mut wanted = 0u64;
+        let mut needed = 0u64;
         for _ in 0..count {
             let offset = self.terminals.len().saturating_sub(reader.left());
             self.index.push(u32::try_from(offset).map_err(|_| DecodeError::Length)?);
             let terminal = Terminal::read(&mut reader)?;
-            wanted = match &last {
+            needed = match &last {
                 None => u64::from(terminal.depth()),
                 Some(last) => {
                     let fork = fork(last, &terminal).ok_or(DecodeError::TerminalOrder)?;
                     // Below the fork the new path brings its own siblings, and the two nodes
                     // right below it are each other's.
                     let below = u64::from(terminal.depth()).saturating_sub(u64::from(fork));
-                    wanted.saturating_add(below).saturating_sub(2)
+                    needed.saturating_add(below).saturating_sub(2)
                 }
             };
             if matches!(terminal, Terminal::Leaf { .. }) {
@@ -227,8 +227,8 @@ impl<'a> Parts<'a> {
         if !reader.is_empty() {
             return Err(DecodeError::Length);
         }
-        if wanted != u64::from(self.sizes.siblings) {
-            return Err(DecodeError::SiblingCount { expected: wanted, found: self.sizes.siblings });
+        if needed != u64::from(self.sizes.siblings) {
+            return Err(DecodeError::SiblingCount { expected: needed, found: self.sizes.siblings });
         }
         Ok(())
     }

@@ -74,8 +74,8 @@ impl Witness {
     }
 }
 
-/// Collects the three sections of a witness piece by piece; pieces made apart are appended in key
-/// order. Gives the bytes that [`Witness::encode`] gives.
+/// Collects the three sections of a witness piece by piece. Pieces can be made independently and
+/// appended in key order; the bytes are those of [`Witness::encode`].
 #[derive(Clone, Debug, Default)]
 pub struct WitnessWriter {
     terminals: Vec<u8>,
@@ -83,12 +83,12 @@ pub struct WitnessWriter {
     siblings: Vec<Node>,
     terminal_count: usize,
     op_count: usize,
-    /// The last terminal has no operation yet.
+    /// Does the last terminal have no operation yet?
     fresh: bool,
 }
 
 impl WitnessWriter {
-    /// Without content.
+    /// A writer without content.
     pub fn new() -> Self {
         Self::default()
     }
@@ -293,8 +293,8 @@ pub fn verify_with<'a, H: Hasher>(
 
 /// Refuses a witness that takes more hashes than the limit.
 fn check_hashes(parts: &Parts<'_>, limits: &Limits) -> Result<(), VerifyError> {
-    // Where every leaf afterwards had a chain of its own down to the last bit, it would be fewer
-    // than this: most callers are within it, and need not wait for the count.
+    // An upper bound, as if each leaf afterwards had a chain of its own down to the last bit. Most
+    // witnesses are within the limits by it, and the exact count is not needed.
     let leaves = u64::try_from(parts.puts().saturating_add(parts.leaf_count())).unwrap_or(u64::MAX);
     let around = parts.hashes().saturating_add(parts.joins());
     let most = around.saturating_add(leaves.saturating_mul(u64::from(MAX_DEPTH).saturating_add(1)));
@@ -307,17 +307,17 @@ fn check_hashes(parts: &Parts<'_>, limits: &Limits) -> Result<(), VerifyError> {
 /// Hashes below the terminals after the batch: leaves, and the internal nodes above them.
 fn hashes_below(parts: &Parts<'_>) -> u64 {
     let mut hashes = 0u64;
-    // The leaf to the left, and the depth behind the last internal node on its path.
+    // The leaf to the left, and the depth below the last internal node on its path.
     let mut left: Option<(Key, u16)> = None;
     each_leaf_after(parts, |terminal, key, _| {
-        let mut behind = terminal.depth();
+        let mut below = terminal.depth();
         if let Some((before, counted)) = left.filter(|(before, _)| terminal.covers(before)) {
             // Both lie below each prefix that they share; those above the last fork are counted.
-            behind = prefix::common_len(&before, &key).saturating_add(1);
-            hashes = hashes.saturating_add(behind.saturating_sub(counted).into());
+            below = prefix::common_len(&before, &key).saturating_add(1);
+            hashes = hashes.saturating_add(below.saturating_sub(counted).into());
         }
         hashes = hashes.saturating_add(1);
-        left = Some((key, behind));
+        left = Some((key, below));
     });
     hashes
 }
@@ -333,7 +333,7 @@ fn leaves_after<H: Hasher>(parts: &Parts<'_>) -> Vec<(Key, Node)> {
 fn each_leaf_after(parts: &Parts<'_>, mut leaf: impl FnMut(&Terminal, Key, ValueHash)) {
     let mut ops = parts.ops().map(|(op, _)| op).peekable();
     for terminal in parts.terminals() {
-        // The old leaf, until an operation overwrites it or its place in the order is passed.
+        // The old leaf, until an operation overwrites it or a later key has been reached.
         let mut old = match terminal {
             Terminal::Leaf { key, value_hash, .. } => Some((key, value_hash)),
             Terminal::Terminator { .. } => None,

@@ -1,8 +1,9 @@
-//! A queue over threads that call pread, pwrite and fdatasync: what serves where io_uring is
+//! A queue over threads that call pread, pwrite and fdatasync, for systems where io_uring is
 //! missing or forbidden.
 //!
-//! One pool a device, shared by its queues; it starts with the first queue and ends with the
-//! last handle. Idle threads sleep on the pool's channel, a waiting queue on its own.
+//! A device has one pool, shared by its queues; it starts with the first queue and ends with the
+//! device's last handle. Idle threads sleep on the pool's channel, a waiting queue sleeps on its
+//! own.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub(super) struct Pool {
 impl Pool {
     pub(super) fn start(threads: usize) -> Result<Self> {
         let (jobs, inbox) = unbounded::<Job>();
-        // In a pool from the first thread on, so that a failure ends those already started.
+        // A pool from the first thread on, so that a failure to start one ends the others.
         let mut pool = Self { jobs: Some(jobs), threads: Vec::with_capacity(threads) };
         for number in 0..threads.max(1) {
             let inbox = inbox.clone();
@@ -67,7 +68,7 @@ fn serve(inbox: &Receiver<Job>) {
         // Before the reply: when the caller has all completions and drops its handle, the file
         // is closed.
         drop(file);
-        // A queue waits for its completions before it goes.
+        // A queue waits for its completions before it is dropped.
         let _ = reply.send(Completion { token, buf, result });
     }
 }
@@ -77,7 +78,7 @@ pub(super) struct PoolQueue {
     pool: Arc<Pool>,
     depth: usize,
     staged: VecDeque<Request<OsFile>>,
-    /// Given to the pool and not yet received back.
+    /// Requests that the pool has and whose completions have not been received.
     running: usize,
     reply: Sender<Completion>,
     done: Receiver<Completion>,

@@ -3,8 +3,8 @@
 //! Invariants:
 //! * a name is one plain component and never a symbolic link; what is opened is a regular file;
 //! * O_DIRECT is set after opening, by fcntl, so that a file system that refuses it cannot leave
-//!   a half-created file behind;
-//! * results are what the calls returned; errno is never read.
+//!   a half-created file;
+//! * errors come from the calls' return values; errno is never read.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::error::{failed, os_error};
 use super::lock::LOCK_NAME;
 use super::progress::{Outcome, Progress, RETRIES, check_range};
 
-/// Numbers files of a process, so that a ring's table never mistakes one for another.
+/// Numbers the files of a process, so that a ring's table never mistakes one for another.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// How many files of this process have closed: rings look for closed files when it has moved.
+/// How many files of this process have closed: rings look for closed files when it has changed.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of zeros written at once where the file system cannot reserve.
@@ -59,14 +59,14 @@ pub(super) fn closed_files() -> u64 {
     CLOSED.load(Ordering::Acquire)
 }
 
-/// Was O_DIRECT asked for, and what became of it?
+/// Was O_DIRECT requested, and did the file system accept it?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direct {
     /// Transfers bypass the page cache.
     Yes,
-    /// Buffered, as asked.
+    /// Through the page cache, as requested.
     No,
-    /// Buffered, because the file system refused.
+    /// Through the page cache, because the file system refused.
     Refused,
 }
 
@@ -176,7 +176,7 @@ fn direct_align(fd: &OwnedFd) -> u32 {
         .unwrap_or(SECTOR)
 }
 
-/// One transfer, repeated until it is complete or has failed. `buf` is the kernel's only for the
+/// One transfer, repeated until it is complete or has failed. The kernel uses `buf` only for the
 /// duration of each call.
 pub(super) fn write(file: &OsFile, buf: &[u8], offset: u64) -> Result<()> {
     check_range(file.name(), Transfer::Write, offset, buf.len())?;
@@ -214,7 +214,7 @@ fn run(
     loop {
         let (start, count) = progress.span();
         let result = match attempt(start, count as usize) {
-            // A count is at most what was asked for, which fits.
+            // A count is at most what was requested, which fits.
             Ok(count) => i32::try_from(count).unwrap_or(i32::MAX),
             Err(errno) => -errno.raw_os_error(),
         };
@@ -234,7 +234,7 @@ pub(super) fn len(file: &OsFile) -> Result<u64> {
     Ok(u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// Cuts or extends.
+/// Sets the length in bytes.
 pub(super) fn set_len(file: &OsFile, len: u64) -> Result<()> {
     repeated(|| rustix::fs::ftruncate(file.fd(), len))
         .map_err(|errno| os_error(file.name(), len, Operation::Resize, errno.raw_os_error()))
@@ -252,7 +252,7 @@ fn repeated(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Res
 }
 
 /// Reserves `[offset, offset + len)`. Callers never resize one file from two threads at once, so
-/// the length found first is the one to go back to.
+/// the length found first is the one to restore after a failure.
 pub(super) fn allocate(file: &OsFile, offset: u64, count: u64) -> Result<()> {
     if count == 0 {
         return Ok(());
@@ -285,7 +285,7 @@ fn write_zeros(file: &OsFile, before: u64, end: u64) -> Result<()> {
         return Ok(());
     }
     let zeros = PageBuf::zeroed(ZEROS);
-    // The rest of a begun page becomes zeros by extending; whole pages are written.
+    // Extending makes the rest of the last page zeros; whole pages are written.
     let mut at = before.next_multiple_of(page);
     set_len(file, at.min(end))?;
     while at < end {
@@ -297,7 +297,7 @@ fn write_zeros(file: &OsFile, before: u64, end: u64) -> Result<()> {
     if at > end { set_len(file, end) } else { Ok(()) }
 }
 
-/// To the caller a failed zero is a failed reservation.
+/// For the caller, a failure to write zeros is a failed reservation.
 fn as_allocation(error: IoError, file: &OsFile, at: u64) -> IoError {
     match error {
         IoError::Os { code, .. } if code != 0 => {

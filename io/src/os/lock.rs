@@ -1,4 +1,4 @@
-//! The folder's lock against other processes, and against a second opening in this one.
+//! The folder's lock against other processes, and against being opened twice by this one.
 //!
 //! Rules:
 //! 1. The lock is `flock` on the file `LOCK`: it belongs to the open file description, so two
@@ -14,10 +14,10 @@
 //! 4. Requests in a ring outlive a killed process: the kernel closes its files at once and its
 //!    rings later. So that a dead owner's last write cannot land under the next owner, each ring
 //!    holds a reference to the exclusive owner's `LOCK` ([`HeldLock`]), which the kernel returns
-//!    only when the ring's last request has ended. Who finds the lock taken by a dead process
-//!    therefore waits for it (milliseconds), instead of failing.
-//! 5. `LOCK` is never removed. Should somebody do it while we open it, the mismatch between name
-//!    and file is seen after locking, and we start again.
+//!    only when the ring's last request has ended. Whoever finds the lock taken by a dead
+//!    process therefore waits for it (milliseconds) instead of failing.
+//! 5. `LOCK` is never removed. If somebody else removes it while we open it, we see after locking
+//!    that name and file do not match, and start again.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -36,11 +36,11 @@ use super::error::failed;
 /// Name of the lock file; `list` hides it and `open` refuses it.
 pub(super) const LOCK_NAME: &str = "LOCK";
 
-/// How long a lock without an owner's id is asked for again: the owner may be between locking
-/// and writing.
+/// How long to retry when the lock has no owner's id: the owner may be between locking and
+/// writing.
 const UNNAMED: Duration = Duration::from_millis(20);
 
-/// How long a dead owner's lock is waited for (rule 4).
+/// How long to wait for the lock of a dead owner (rule 4).
 const DYING: Duration = Duration::from_secs(5);
 
 /// Pause between two attempts.
@@ -60,11 +60,11 @@ pub(super) struct FolderLock {
 impl Drop for FolderLock {
     fn drop(&mut self) {
         if let (Some(file), true) = (&self.file, self.exclusive) {
-            // Failing leaves a stale id, which blocks nobody.
+            // A failure leaves a stale id, which blocks nobody.
             let _ = write_text(file, "");
         }
         // Unlocked by name, not by closing: a child forked meanwhile may share the descriptor.
-        // And a ring's reference must not keep it locked either.
+        // And a reference held by a ring must not keep it locked either.
         if let Some(fd) = &self.file {
             let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
         }
@@ -91,7 +91,7 @@ pub(super) fn lock(
 fn exclusive(folder: BorrowedFd<'_>, held: &HeldLock) -> Result<FolderLock> {
     let file = lock_file(folder, FlockOperation::NonBlockingLockExclusive, OFlags::RDWR)?;
     let folder = lock_folder(folder, FlockOperation::NonBlockingLockExclusive)?;
-    // Without it the next process says "in use", and not by whom: no reason to refuse this one.
+    // Without it the next process cannot say who uses the folder: no reason to refuse this one.
     let _ = write_text(&file, &std::process::id().to_string());
     let file = Arc::new(file);
     *held.lock() = Arc::downgrade(&file);
@@ -216,7 +216,7 @@ impl Owner {
     }
 }
 
-/// A whole line, blanks at its end; half a line is no id.
+/// A whole line, padded with blanks; half a line is no id.
 fn parse_owner(text: &[u8]) -> Option<u32> {
     std::str::from_utf8(text.strip_suffix(b"\n")?).ok()?.trim_end_matches(' ').parse().ok()
 }
@@ -228,8 +228,8 @@ fn is_alive(pid: u32) -> bool {
     exists && !is_zombie(pid)
 }
 
-/// A killed process whose parent has not looked yet still has its id, and no files. The state
-/// stands behind the name, which is in parentheses and may contain some.
+/// A killed process whose parent has not waited for it still has its id, and no files. The state
+/// comes after the name, which is in parentheses and may contain parentheses.
 fn is_zombie(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))

@@ -20,7 +20,10 @@
 //!
 //! What wakes a sleeper: a completion, or a signal (it goes back to sleep). One way to sleep for
 //! ever: a disk that never answers.
-#![expect(unsafe_code, reason = "the kernel reads and writes memory behind submission entries")]
+#![expect(
+    unsafe_code,
+    reason = "the kernel reads and writes the memory that submission entries name"
+)]
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 
-/// A clock that moves only when it is told to. Clones are the same clock.
+/// A clock that moves only when told to. Clones are the same clock.
 #[derive(Clone, Debug, Default)]
 pub struct SimClock(Arc<AtomicU64>);
 
@@ -22,7 +22,7 @@ impl SimClock {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Lets time pass until `when`; nothing happens when that is over.
+    /// Lets time pass until `when`; does nothing when that has passed already.
     pub fn advance_to(&self, when: Duration) {
         self.advance(when.saturating_sub(self.now()));
     }

@@ -1,10 +1,10 @@
-//! What a power failure leaves: at each crash point the durable bytes plus, of everything
-//! pending, what an outcome keeps.
+//! What a power failure leaves: at each crash point the durable bytes and, of everything pending,
+//! what an outcome keeps.
 //!
-//! Pending are, in the order in which they reached the disk: folder changes since the last
-//! folder sync; and for each file writes (in flight, or complete and not covered by a sync),
-//! lengths and reservations. Each has a fate of its own; a write's data has one for each
-//! 512-byte sector, and its new length one apart from its data.
+//! Pending are, in the order in which they reached the disk: changes of the folder since its last
+//! sync; and for each file, writes (in flight, or complete and not covered by a sync), lengths and
+//! reservations. Each has a fate of its own; a write's data has one for each 512-byte sector, and
+//! its new length has one too.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ pub(super) enum Fate {
     },
 }
 
-/// A place where the run is cut.
+/// A moment at which the power fails.
 #[derive(Clone)]
 pub struct CrashPoint {
     pub(super) boundary: usize,

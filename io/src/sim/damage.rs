@@ -15,7 +15,7 @@ pub struct PageOf {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Damage {
-    /// Bit `bit` (0 to 7) of byte `byte` of the page is turned over.
+    /// Bit `bit` (0 to 7) of byte `byte` of the page is inverted.
     Flip {
         /// The page.
         at: PageOf,

@@ -44,8 +44,8 @@ pub enum Aftermath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The operation fails with this error number. A failed write has reached the medium in part or not at
-    /// all; a failed sync has the aftermath that the seed draws.
+    /// The operation fails with this error number. A failed write has reached the medium in part
+    /// or not at all; a failed sync has the aftermath that the seed draws.
     Errno(i32),
     /// A transfer moves at most this many bytes, then goes on from there; 0 ends it.
     Short(u32),
@@ -84,7 +84,7 @@ pub enum When {
 pub enum Times {
     /// One attempt.
     Once,
-    /// So many attempts.
+    /// This many attempts.
     Count(u32),
     /// Always from then on.
     Forever,
@@ -99,7 +99,7 @@ pub struct Rule {
     pub times: Times,
     /// Only this operation; all when absent.
     pub operation: Option<Operation>,
-    /// Only files whose name starts so; all when absent.
+    /// Only files whose name starts with this; all when absent.
     pub file: Option<String>,
     /// What goes wrong.
     pub fault: Fault,

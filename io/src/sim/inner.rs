@@ -339,8 +339,8 @@ impl Inner {
         count
     }
 
-    /// What reached the medium of a failed write of `pages` pages: the bytes before its end, and, half of
-    /// the time, any of the sectors behind, as far as pages `fit`.
+    /// What reached the medium of a failed write of `pages` pages: the bytes before its end and, half
+    /// of the time, any of the sectors after it, as far as pages `fit`.
     fn reached(&mut self, done: usize, fit: usize, pages: usize) -> Masks {
         let stray = self.rng.chance(1, 2);
         let mut masks = vec![0_u8; pages];

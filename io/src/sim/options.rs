@@ -7,7 +7,8 @@ use super::faults::{FaultRates, Rule};
 pub struct Quota {
     /// Bytes that files may occupy together, holes excepted.
     pub bytes: u64,
-    /// Error number of what goes beyond: [`ENOSPC`](super::code::ENOSPC) or [`EDQUOT`](super::code::EDQUOT).
+    /// Error number when it is exceeded: [`ENOSPC`](super::code::ENOSPC) or
+    /// [`EDQUOT`](super::code::EDQUOT).
     pub code: i32,
 }
 
@@ -32,7 +33,7 @@ impl Default for Asserts {
 pub struct SimOptions {
     /// Faults drawn from the seed.
     pub rates: FaultRates,
-    /// Faults set by hand; they go before drawn ones.
+    /// Faults set by hand; they come before drawn ones.
     pub rules: Vec<Rule>,
     /// Space limit; a disk without one has 16 GiB.
     pub quota: Option<Quota>,
@@ -58,7 +59,7 @@ impl Default for SimOptions {
     }
 }
 
-/// What a queue that is dropped has to say about requests whose completion nobody took.
+/// What dropping a queue does about requests whose completion nobody took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpolled {
     /// Nothing.

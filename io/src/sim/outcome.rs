@@ -1,4 +1,4 @@
-//! Which outcomes of a crash point are looked at: a few fixed ones, draws, or all subsets.
+//! The outcomes of a crash point: a few fixed ones and draws, or all subsets.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use super::crash::{CrashPoint, Fate, Item, WriteView};
 use super::image::Image;
 use super::rng::Rng;
 
-/// Most things of which all subsets are enumerated.
+/// Most things whose subsets are all enumerated.
 const ENUMERABLE: usize = 12;
 
 /// Which things an outcome keeps. Indexes count the pending things of the crash point.
@@ -21,7 +21,7 @@ pub enum CrashMode {
     AllBut(usize),
     /// One alone.
     Only(usize),
-    /// The first so many.
+    /// The first ones, up to this number.
     Prefix(usize),
     /// Each by the seed: dropped, kept, or a write in pieces: torn at a sector, random sectors,
     /// garbage sectors (a quarter kept, a quarter dropped, half garbage), length without data or
@@ -128,8 +128,8 @@ impl<'a> Outcomes<'a> {
         Outcome::new(mode, point.boundary, image)
     }
 
-    /// The mode of outcome number `index`. Of the first eight some need two pending things to
-    /// differ from others; with one, chance takes their turns.
+    /// The mode of outcome number `index`. Some of the first eight differ from the others only when
+    /// two things or more are pending; with one, they are drawn.
     fn mode(&mut self, index: usize) -> CrashMode {
         let pending = self.point.items.len();
         let several = pending > 1;
@@ -256,7 +256,7 @@ fn random_fate(item: &Item, rng: &mut Rng) -> Fate {
             keep.fill(all);
         }
     }
-    // Where no length hangs on the write, keeping it is saying nothing.
+    // When the write does not change the length, keeping the length means nothing.
     length |= !lengthens;
     Fate::Pieces { keep, garbage, length }
 }

@@ -1,8 +1,8 @@
 //! [`SimQueue`]: requests in flight that end in an order drawn from the seed.
 //!
-//! A request completes when [`Queue::poll`] or [`Queue::wait`] hands it back, never before: what
-//! nobody has seen complete, nobody may build on, and a crash treats it like one in flight.
-//! Whether reads see a queued write early, and whether a queued read looks early, is chance.
+//! A request completes when [`Queue::poll`] or [`Queue::wait`] returns it, never before: nobody may
+//! rely on what nobody has seen complete, so a crash treats it as in flight. Whether reads see a
+//! queued write early, and whether a queued read looks early, is chance.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl SimQueue {
         }
         let at = ready[inner.rng.index(ready.len())];
         let ended = self.outstanding.swap_remove(at);
-        // Another one's data may come into view meanwhile.
+        // The data of another write may become visible meanwhile.
         if !self.outstanding.is_empty() && inner.rng.chance(1, 8) {
             let other = inner.rng.index(self.outstanding.len());
             show(&mut inner, &self.outstanding[other]);

@@ -6,13 +6,13 @@
 //! nothing is runnable.
 //!
 //! Re-entrancy: a step may itself wait (or be a whole foreground call); that steps the *other*
-//! tasks, the running ones excepted. No lock of the runtime is held during a step, nor while
-//! `done` is asked. A lock of the caller's is another matter: whoever waits while holding a lock
-//! that a task takes stops for ever, since there is only this one thread.
+//! tasks, not the running ones. No lock of the runtime is held during a step, nor while `done` is
+//! called. A caller that waits while it holds a lock of its own that a task takes stops for ever,
+//! since there is only this one thread.
 //!
 //! Deadlock: nothing runnable, no timer, and what is waited for has not happened. That panics and
-//! lists the tasks; so does a `done` that is true though its event was never notified, which
-//! would sleep for ever on real threads.
+//! lists the tasks; so does a `done` that is true although its event was never notified: on real
+//! threads the caller would sleep for ever.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -28,7 +28,7 @@ use crate::runtime::{Event, Runtime, Step, Task};
 
 /// What a step takes at least.
 const STEP: Duration = Duration::from_micros(1);
-/// Steps in one wait after which it is said to hang.
+/// Steps in one wait after which it counts as hanging.
 const STEPS_LIMIT: u64 = 10_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Event for SimEvent {
     }
 }
 
-/// Keeps a task; dropping it steps the tasks until this one has ended.
+/// Handle of a task; dropping it steps the tasks until this one has ended.
 pub struct SimHandle {
     runtime: SimRuntime,
     id: u64,

@@ -1,9 +1,9 @@
 //! The file system as a pure state machine: [`State::apply`] is the one place that says what an
-//! event does to the bytes that reads see, to the durable bytes and to what hangs in between.
+//! event does to the bytes that reads see, to the durable bytes and to what is pending.
 //!
-//! A live disk applies each event as it happens and writes it down; a trace applies the same
-//! events again to reach any crash point. All chance is decided before an event is made, so both
-//! arrive at the same state.
+//! A live disk applies each event as it happens and records it; a trace applies the same events
+//! again to reach any crash point. All chance is decided before an event is made, so both arrive at
+//! the same state.
 //!
 //! Invariants, for each file without failed syncs and damage: `visible` = `durable` + `done` in
 //! order + the shown ones of `in_flight`; a successful sync moves a prefix of `done` to `durable`:
@@ -116,7 +116,7 @@ pub(super) enum FolderOp {
         to: Arc<str>,
         id: FileId,
     },
-    /// The names change places; the ids are those before.
+    /// The two names are exchanged; the ids are those before.
     Exchange {
         a: Arc<str>,
         b: Arc<str>,
@@ -355,8 +355,8 @@ impl FileState {
     }
 
     /// What a failed sync does to the first `covered` changes. Their data is decided for good: no
-    /// later sync makes it durable. Their lengths stay pending, but for a mix, which may have
-    /// stored pages and therefore stores the lengths before them.
+    /// later sync makes it durable. Their lengths stay pending, except in a mix: there some pages may have
+    /// been stored, so the lengths up to them are stored too.
     fn lose(&mut self, covered: usize, aftermath: Aftermath, seed: u64) {
         let mut rng = Rng::new(seed);
         let mut back = Vec::new();

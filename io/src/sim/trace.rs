@@ -1,4 +1,4 @@
-//! A recorded run, and the walk over the places where it could have been cut.
+//! A recorded run, and the walk over the moments at which it could have been cut off.
 //!
 //! Walking applies the recorded events to a copy of the first state, so each crash point costs
 //! what its events cost; nothing is run again.
@@ -52,11 +52,11 @@ impl Trace {
         &self.marks
     }
 
-    /// Numbers of events before which a crash is of interest: the run's start, and behind each
-    /// event that changes what a crash leaves or which marks precede it.
+    /// Numbers of events before which a crash is of interest: at the run's start, and after each event
+    /// that changes what a crash leaves or which marks precede it.
     pub fn boundaries(&self) -> Vec<usize> {
-        let behind = self.events.iter().enumerate().filter(|(_, event)| event.is_boundary());
-        core::iter::once(0).chain(behind.map(|(at, _)| at + 1)).collect()
+        let after = self.events.iter().enumerate().filter(|(_, event)| event.is_boundary());
+        core::iter::once(0).chain(after.map(|(at, _)| at + 1)).collect()
     }
 
     /// All crash points, in order.

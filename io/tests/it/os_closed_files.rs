@@ -53,7 +53,7 @@ fn a_closed_file_leaves_the_ring_at_its_next_submission() {
     read(&mut queue, &long, 1);
     assert!(!is_open_elsewhere(&path), "one submission later it is closed");
     assert!(is_open_elsewhere(&dir.path().join("long")));
-    // Its place is free for another.
+    // Its entry is free for another.
     let other = make("other");
     read(&mut queue, &other, 200);
 }

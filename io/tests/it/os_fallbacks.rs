@@ -32,7 +32,7 @@ fn forbid_io_uring(code: u32) {
     assert_eq!(set, 0);
 }
 
-/// What the children do; a test of its own when nobody started it as a child.
+/// What the children do; without a parent it is a test that does nothing.
 #[test]
 fn child() {
     let Some((role, folder)) = role() else { return };
@@ -126,7 +126,7 @@ fn without_io_uring_threads_serve_and_asking_for_a_ring_is_an_error() {
 fn without_o_direct_files_go_through_the_page_cache() {
     let dir = tempfile::tempdir().expect("tempdir");
     let child = command(module_path!(), "ramfs", dir.path());
-    // A mount namespace of its own: nothing is left behind. Code 77 stands for "cannot mount".
+    // A mount namespace of its own: nothing is left over. Code 77 stands for "cannot mount".
     let script = "mount -t ramfs none \"$0\" || exit 77; exec \"$@\"";
     for flags in ["-m", "-rm"] {
         let mut shell = Command::new("unshare");

@@ -15,7 +15,7 @@ fn device(folder: &Path) -> OsDevice {
 /// Size that a limited process may write to.
 const LIMIT: usize = 3 * PAGE + 512;
 
-/// What the child does; a test of its own when nobody started it as a child.
+/// What the child does; without a parent it is a test that does nothing.
 #[test]
 fn child() {
     let Some((role, folder)) = role() else { return };
@@ -130,7 +130,7 @@ fn what_is_no_plain_regular_file_is_refused() {
 fn folders_are_created_on_request_only() {
     let dir = tempfile::tempdir().expect("tempdir");
     let deep = dir.path().join("a/b/c");
-    let missing = OsDevice::open(&deep, OsOptions::default()).err().expect("not there");
+    let missing = OsDevice::open(&deep, OsOptions::default()).expect_err("not there");
     assert!(missing.is_not_found());
     let reading = OsOptions { create_folder: true, read_only: true, ..OsOptions::default() };
     assert!(OsDevice::open(&deep, reading).is_err());

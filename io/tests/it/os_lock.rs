@@ -1,4 +1,4 @@
-//! The folder's lock: one winner, the owner named, the dead block nobody.
+//! The folder's lock: one winner, whose id is reported; dead owners block nobody.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -22,7 +22,7 @@ fn owner(result: Result<Box<dyn Send + Sync>, IoError>) -> Option<u32> {
     }
 }
 
-/// What the children do; a test of its own when nobody started it as a child.
+/// What the children do; without a parent it is a test that does nothing.
 #[test]
 fn child() {
     let Some((role, folder)) = role() else { return };

@@ -353,7 +353,7 @@ fn closed_files_leave_a_rings_table() {
     let options = OsOptions { io: IoMode::Uring, ..OsOptions::default() };
     let Some(device) = open(dir.path(), "uring", options) else { return };
     let mut queue = device.queue(8).expect("queue");
-    // Far more files than places, each used often enough to be registered, some kept open.
+    // Far more files than entries, each used often enough to be registered, some kept open.
     let mut kept = Vec::new();
     for number in 0..60u64 {
         let name = format!("data{number}");

@@ -55,7 +55,7 @@ impl Log {
         Ok(())
     }
 
-    /// Number of records up to the first that is not whole. Garbage behind it is cut off.
+    /// Number of records up to the first that is not whole. Garbage after it is cut off.
     fn recover(disk: &SimDisk) -> Result<u64> {
         let file = match disk.open("log", OpenMode::Write) {
             Err(error) if error.is_not_found() => return Ok(0),

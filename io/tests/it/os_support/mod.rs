@@ -84,7 +84,7 @@ pub(crate) fn start(module: &str, role: &str, argument: &Path) -> Child {
 /// The command that [`start`] starts.
 pub(crate) fn command(module: &str, role: &str, argument: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("own path"));
-    // The path of a test begins behind the binary's name.
+    // The path of a test begins after the binary's name.
     let (_, module) = module.split_once("::").expect("a module of the binary");
     let test = format!("{module}::child");
     command.args(["--exact", &test, "--nocapture", "--test-threads=1"]);
