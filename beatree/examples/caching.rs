@@ -114,11 +114,11 @@ fn find(cache: &Cache, present: &[u32]) {
 /// A policy on page numbers alone.
 trait Model {
     /// Was it there? It is now.
-    fn touch(&mut self, page: u32) -> bool;
+    fn access(&mut self, page: u32) -> bool;
 }
 
 impl Model for (Cache, Page) {
-    fn touch(&mut self, page: u32) -> bool {
+    fn access(&mut self, page: u32) -> bool {
         let hit = self.0.get(PageNo::new(page), 0).is_some();
         if !hit {
             self.0.insert(PageNo::new(page), 0, &self.1, NO_BATCH);
@@ -136,7 +136,7 @@ struct Lru {
 }
 
 impl Model for Lru {
-    fn touch(&mut self, page: u32) -> bool {
+    fn access(&mut self, page: u32) -> bool {
         self.clock += 1;
         let before = self.last.insert(page, self.clock);
         if let Some(before) = before {
@@ -160,7 +160,7 @@ struct Clock {
 }
 
 impl Model for Clock {
-    fn touch(&mut self, page: u32) -> bool {
+    fn access(&mut self, page: u32) -> bool {
         if let Some(uses) = self.uses.get_mut(&page) {
             *uses = 3.min(*uses + 1);
             return true;
@@ -200,14 +200,14 @@ fn hits(model: &mut dyn Model, pages: u32, exponent: f64, scans: u32) -> f64 {
                 reason = "from 0 to the number of pages"
             )]
             let rank = (unit.powf(exponent) * f64::from(pages - 1)) as usize;
-            let hit = model.touch(by_rank[rank]);
+            let hit = model.access(by_rank[rank]);
             if round >= rounds / 2 {
                 hits += u32::from(hit);
                 asked += 1;
             }
         }
         for page in (0..scans).flat_map(|_| 0..pages) {
-            model.touch(page);
+            model.access(page);
         }
     }
     100.0 * f64::from(hits) / f64::from(asked)

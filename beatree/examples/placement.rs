@@ -13,7 +13,7 @@ use rand_core::{RngCore, SeedableRng};
 /// Something that hands out pages.
 trait Policy {
     fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>);
-    fn free(&mut self, places: &[PageNo], batch: u64);
+    fn free(&mut self, numbers: &[PageNo], batch: u64);
     fn pages(&self) -> u32;
 }
 
@@ -24,9 +24,9 @@ impl Policy for Space {
         }
     }
 
-    fn free(&mut self, places: &[PageNo], batch: u64) {
+    fn free(&mut self, numbers: &[PageNo], batch: u64) {
         self.release(batch - 1);
-        self.retire(places, batch).expect("the simulation frees what it got");
+        self.retire(numbers, batch).expect("the simulation frees what it got");
     }
 
     fn pages(&self) -> u32 {
@@ -83,38 +83,38 @@ impl Plain {
 
 impl Policy for Plain {
     fn allocate(&mut self, count: u32, out: &mut Vec<PageRun>) {
-        let mut places = Vec::new();
-        while places.len() < count as usize {
+        let mut numbers = Vec::new();
+        while numbers.len() < count as usize {
             let segment = self.next_segment();
-            let start = u32::try_from(segment).expect("places have 32 bits") * SEGMENT;
-            for (place, used) in (start..).zip(&mut self.segments[segment]) {
-                if !*used && places.len() < count as usize {
+            let start = u32::try_from(segment).expect("page numbers have 32 bits") * SEGMENT;
+            for (number, used) in (start..).zip(&mut self.segments[segment]) {
+                if !*used && numbers.len() < count as usize {
                     *used = true;
                     self.free[segment] -= 1;
-                    places.push(PageNo::new(place));
+                    numbers.push(PageNo::new(number));
                 }
             }
         }
-        places.sort_unstable();
+        numbers.sort_unstable();
         out.clear();
-        for place in places {
+        for number in numbers {
             match out.last_mut() {
-                Some(run) if run.end() == place.get() => run.len += 1,
-                _ => out.push(PageRun { start: place, len: 1 }),
+                Some(run) if run.end() == number.get() => run.len += 1,
+                _ => out.push(PageRun { start: number, len: 1 }),
             }
         }
     }
 
-    fn free(&mut self, places: &[PageNo], _batch: u64) {
-        for place in core::mem::replace(&mut self.pending, places.to_vec()) {
-            let place = place.get();
-            self.segments[(place / SEGMENT) as usize][(place % SEGMENT) as usize] = false;
-            self.free[(place / SEGMENT) as usize] += 1;
+    fn free(&mut self, numbers: &[PageNo], _batch: u64) {
+        for number in core::mem::replace(&mut self.pending, numbers.to_vec()) {
+            let number = number.get();
+            self.segments[(number / SEGMENT) as usize][(number % SEGMENT) as usize] = false;
+            self.free[(number / SEGMENT) as usize] += 1;
         }
     }
 
     fn pages(&self) -> u32 {
-        u32::try_from(self.segments.len()).expect("places have 32 bits") * SEGMENT
+        u32::try_from(self.segments.len()).expect("page numbers have 32 bits") * SEGMENT
     }
 }
 
@@ -129,7 +129,7 @@ fn simulate(policy: &mut dyn Policy, live: u32, per_batch: u32, skewed: bool) ->
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut runs = Vec::new();
     policy.allocate(live, &mut runs);
-    let mut places: Vec<PageNo> = runs.iter().flat_map(PageRun::pages).collect();
+    let mut numbers: Vec<PageNo> = runs.iter().flat_map(PageRun::pages).collect();
     let batches = 12 * live / per_batch;
     let (mut pages, mut writes) = (0_u64, 0_u64);
     for batch in 1..=batches {
@@ -138,8 +138,8 @@ fn simulate(policy: &mut dyn Policy, live: u32, per_batch: u32, skewed: bool) ->
         policy.allocate(per_batch, &mut runs);
         let mut new = runs.iter().flat_map(PageRun::pages);
         for page in chosen {
-            let place = new.next().expect("as many as asked for");
-            old.push(core::mem::replace(&mut places[page], place));
+            let number = new.next().expect("as many as asked for");
+            old.push(core::mem::replace(&mut numbers[page], number));
         }
         policy.free(&old, batch.into());
         if batch > batches / 2 {
@@ -174,7 +174,7 @@ fn main() {
             let pages =
                 (u64::from(live) * u64::from(size_percent) / 100).next_multiple_of(SEGMENT.into());
             let plain = |order| -> Box<dyn Policy> {
-                let pages = u32::try_from(pages).expect("places have 32 bits");
+                let pages = u32::try_from(pages).expect("page numbers have 32 bits");
                 Box::new(Plain::new(order, pages))
             };
             let policies: [(&str, Box<dyn Policy>); 4] = [

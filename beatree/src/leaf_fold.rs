@@ -136,8 +136,8 @@ pub fn fold_path_block<H: Hasher>(
         pending: page.pending,
         accesses,
     };
-    let top = tiles.begin();
-    merge.descend(&mut Descent { folder, tiles, results }, top, 0, 0);
+    let whole = tiles.begin();
+    merge.descend(&mut Descent { folder, tiles, results }, whole, 0, 0);
     debug_assert!(merge.accesses.is_empty(), "all accesses lie below the page");
     Some(tiles.end())
 }

@@ -680,7 +680,7 @@ impl Shard {
         self.vacant.reserve_exact(entries - self.vacant.len());
         for id in old..entries {
             self.entries.push(Entry::new(PageNo::new(0), 0, None, Queue::Small));
-            self.vacant.push(u32::try_from(id).expect("fewer entries than places"));
+            self.vacant.push(u32::try_from(id).expect("fewer entries than page numbers"));
         }
         if slots > self.table.slots() {
             let entries = &self.entries;

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_are_those_of_the_plan_over_all_cells() {
+    fn pages_are_those_of_the_plan_over_all_cells() {
         for (shared, count) in
             [(0, 0), (0, 1), (0, 100), (0, 5000), (7, 3000), (20, 3000), (28, 900)]
         {

@@ -117,7 +117,7 @@ impl Extents {
         picked.sort_unstable();
         for (start, len) in picked {
             self.free.remove(start, len);
-            cut(start, len, out);
+            split_run(start, len, out);
         }
         Ok(())
     }
@@ -287,7 +287,7 @@ fn runs_of(len: u64) -> u64 {
     len.div_ceil(MAX_RUN_PAGES.into())
 }
 
-fn cut(start: u64, len: u64, out: &mut Vec<PageRun>) {
+fn split_run(start: u64, len: u64, out: &mut Vec<PageRun>) {
     let (mut at, end) = (start, start + len);
     while at < end {
         let pages = u32::try_from(end - at).unwrap_or(u32::MAX).min(MAX_RUN_PAGES);

@@ -17,7 +17,7 @@ fn child(index: usize) -> Prefix {
 }
 
 fn region() -> Region {
-    let cuts: Vec<ChildRef> = (0..CHILDREN)
+    let children: Vec<ChildRef> = (0..CHILDREN)
         .map(|index| ChildRef {
             prefix: child(index),
             page: Some(PageNo::new(index as u32)),
@@ -25,7 +25,7 @@ fn region() -> Region {
         })
         .collect();
     Region::bulk_loaded(
-        ChildTable::new(Prefix::ROOT, &cuts),
+        ChildTable::new(Prefix::ROOT, &children),
         vec![[1; 32].into(); CHILDREN],
         [1; 32].into(),
         0,
@@ -63,9 +63,9 @@ fn apply(state: &mut RegionState, commit: u64, keys: &[Key], nodes: usize) -> Pe
 }
 
 fn moved(state: &RegionState, index: usize) -> (ChildRef, Node) {
-    let cut =
+    let child_ref =
         ChildRef { prefix: child(index), page: Some(PageNo::new(1000 + index as u32)), tag: 5 };
-    (cut, *state.node(index).expect("in memory"))
+    (child_ref, *state.node(index).expect("in memory"))
 }
 
 fn look(state: &RegionState) -> Vec<(Key, Stored, u64)> {

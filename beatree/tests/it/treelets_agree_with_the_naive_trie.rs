@@ -86,15 +86,15 @@ fn check(treelet: &Treelet, trie: &Naive, at: &Prefix, level: u8, bits: u8) {
 
 /// The part of a treelet for a key: nothing but what the treelet has, and all of it around the key.
 fn partial(treelet: &Treelet, at: &Prefix, key: &Key) -> PartialTreelet {
-    let group = (0..LEVELS).fold(0, |group, level| {
+    let bucket = (0..LEVELS).fold(0, |bucket, level| {
         let depth = at.len() + u16::from(level);
-        group << 1 | u8::from(depth < 256 && pleach_core::prefix::bit(key, depth))
+        bucket << 1 | u8::from(depth < 256 && pleach_core::prefix::bit(key, depth))
     });
     let mut partial = PartialTreelet::empty();
     partial.set(&Treelet::empty(), 0);
-    partial.set(treelet, group);
+    partial.set(treelet, bucket);
     for level in 0..=LEVELS {
-        let own = group >> (LEVELS - level);
+        let own = bucket >> (LEVELS - level);
         for bits in 0..1 << level {
             let index = heap_index(level, bits);
             let got = partial.known().node(index);
@@ -129,24 +129,24 @@ impl Sink for Emitted {
     }
 }
 
-/// Folds the same page as a tile, where that can be done: node, what is captured, emitted, and
+/// Folds the same page as a path block, where that can be done: node, what is captured, emitted, and
 /// which accesses are the first of their terminals. The number of items says what it cost.
 type Tiled = (Node, Vec<(u8, Node)>, Emitted, Vec<bool>, usize);
 
-fn tiled(page: &PageState<'_>, touches: &[KeyAccess]) -> Option<Tiled> {
+fn tiled(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<Tiled> {
     let (mut folder, mut tiles) = (BatchFolder::<Blake3>::new(), PathBlocks::<Blake3>::default());
-    let mut seen = Vec::new();
+    let mut results = Vec::new();
     // Two of them: what one leaves must not show in the other.
-    fold_path_block(&mut folder, &mut tiles, page, touches, &mut seen)?;
-    let tile = fold_path_block(&mut folder, &mut tiles, page, touches, &mut seen)?;
-    assert_eq!(seen.len(), 2 * touches.len());
+    fold_path_block(&mut folder, &mut tiles, page, accesses, &mut results)?;
+    let tile = fold_path_block(&mut folder, &mut tiles, page, accesses, &mut results)?;
+    assert_eq!(results.len(), 2 * accesses.len());
     folder.run();
     tiles.run(&folder);
     let mut captured = Vec::new();
     tiles.computed(tile, |index, node| captured.push((index, *node)));
-    for (group, fold) in tiles.buckets(tile) {
+    for (bucket, fold) in tiles.buckets(tile) {
         let own = folder.captured().iter().filter(|one| one.fold as usize == fold);
-        captured.extend(own.map(|one| (heap_below(group, one.index), one.node)));
+        captured.extend(own.map(|one| (heap_below(bucket, one.index), one.node)));
     }
     let firsts = tiles.buckets(tile).flat_map(|(_, fold)| folder.first_of_terminal(fold)).collect();
     let mut emitted = Emitted::default();
@@ -154,8 +154,8 @@ fn tiled(page: &PageState<'_>, touches: &[KeyAccess]) -> Option<Tiled> {
     Some((*tiles.node(tile), captured, emitted, firsts, folder.len() / 2))
 }
 
-fn touches(at: &Prefix, narrow: bool, state: &State, rng: &mut ChaCha8Rng) -> Vec<KeyAccess> {
-    let mut touches = BTreeMap::new();
+fn accesses(at: &Prefix, narrow: bool, state: &State, rng: &mut ChaCha8Rng) -> Vec<KeyAccess> {
+    let mut accesses = BTreeMap::new();
     for _ in 0..=below(rng, 5) {
         let own = state.keys().nth(below(rng, 64) as usize);
         let key = own.filter(|_| below(rng, 2) == 0).copied();
@@ -165,17 +165,17 @@ fn touches(at: &Prefix, narrow: bool, state: &State, rng: &mut ChaCha8Rng) -> Ve
             1 | 2 => Some(Stored::Absent),
             _ => Some(Stored::Inline(Value::from(&rng.next_u64().to_le_bytes()))),
         };
-        touches.insert(key, KeyAccess { key, reads: true, writes });
+        accesses.insert(key, KeyAccess { key, reads: true, writes });
     }
-    touches.into_values().collect()
+    accesses.into_values().collect()
 }
 
 /// Folds the same page with an partial: what does not know as much says the same. Gives a treelet
 /// that began with it.
-fn by_excerpt(
+fn by_partial(
     partial: &PartialTreelet,
     input: &PageState<'_>,
-    touches: &[KeyAccess],
+    accesses: &[KeyAccess],
     tiled: Option<&Tiled>,
     node: &Node,
     commit: u64,
@@ -184,11 +184,11 @@ fn by_excerpt(
     let capture = capture_levels(input.at);
     let mut folder = BatchFolder::<Blake3>::new();
     folder.begin_capturing(input.at.len(), capture);
-    fold_leaf(&mut folder, &input, capture, touches, &mut Vec::new());
+    fold_leaf(&mut folder, &input, capture, accesses, &mut Vec::new());
     let fold = folder.end().expect("keys are given by key");
     folder.run();
     assert_eq!(folder.node(fold), *node, "commit {commit}");
-    let own = self::tiled(&input, touches);
+    let own = self::tiled(&input, accesses);
     // What it does not know is folded, so items and what is captured may be more.
     assert_eq!(own.is_some(), tiled.is_some());
     let (own, tiled) = (own?, tiled?);
@@ -219,24 +219,24 @@ fn a_treelet_follows_its_page() {
         let mut treelet = Treelet::empty();
         let mut folder = BatchFolder::<Blake3>::new();
         for commit in 1..30 {
-            let touches = touches(&at, narrow, &state, &mut rng);
-            let standing: Vec<PendingChange> =
+            let accesses = accesses(&at, narrow, &state, &mut rng);
+            let changes: Vec<PendingChange> =
                 pending.iter().map(|(key, stored)| (*key, stored.clone())).collect();
             let capture = capture_levels(&at);
             // Now and then a page is folded without its treelet.
-            let stands = treelet.as_of() == commit - 1 && below(&mut rng, 8) > 0;
+            let current = treelet.as_of() == commit - 1 && below(&mut rng, 8) > 0;
             folder.clear();
             folder.begin_capturing(at.len(), capture);
             let input = PageState {
                 at: &at,
                 leaf: Some(&view),
-                pending: &standing,
-                treelet: stands.then(|| treelet.known()),
+                pending: &changes,
+                treelet: current.then(|| treelet.known()),
             };
-            fold_leaf(&mut folder, &input, capture, &touches, &mut Vec::new());
+            fold_leaf(&mut folder, &input, capture, &accesses, &mut Vec::new());
             let fold = folder.end().expect("keys are given by key");
             folder.run();
-            let tiled = tiled(&input, &touches);
+            let tiled = tiled(&input, &accesses);
             if let Some((node, _, emitted, firsts, count)) = &tiled {
                 assert_eq!(*node, folder.node(fold), "case {case}, commit {commit}");
                 assert_eq!(folder.occupancy(fold), Occupancy::Many);
@@ -248,18 +248,18 @@ fn a_treelet_follows_its_page() {
                 (tiles, items, whole_items) =
                     (tiles + 1, items + count, whole_items + folder.len());
             }
-            let begun = touches.first().filter(|_| stands).and_then(|touch| {
+            let begun = accesses.first().filter(|_| current).and_then(|access| {
                 partials += 1;
-                let partial = partial(&treelet, &at, &touch.key);
-                by_excerpt(&partial, &input, &touches, tiled.as_ref(), &folder.node(fold), commit)
+                let partial = partial(&treelet, &at, &access.key);
+                by_partial(&partial, &input, &accesses, tiled.as_ref(), &folder.node(fold), commit)
             });
-            for touch in touches {
-                let Some(stored) = touch.writes else { continue };
+            for access in accesses {
+                let Some(stored) = access.writes else { continue };
                 match &stored {
-                    Stored::Inline(value) => drop(state.insert(touch.key, value.to_vec())),
-                    _ => drop(state.remove(&touch.key)),
+                    Stored::Inline(value) => drop(state.insert(access.key, value.to_vec())),
+                    _ => drop(state.remove(&access.key)),
                 }
-                pending.insert(touch.key, stored);
+                pending.insert(access.key, stored);
             }
             let trie = naive(&state);
             let own = folder.node(fold);
@@ -277,20 +277,20 @@ fn a_treelet_follows_its_page() {
                 _ => whole(),
             };
             // One as of another commit forgets.
-            let before = if stands { commit - 1 } else { u64::MAX - 1 };
+            let before = if current { commit - 1 } else { u64::MAX - 1 };
             treelet.advance(before, commit, &own, captured.into_iter());
             check(&treelet, &trie, &at, 0, 0);
             let (nodes, mask) = treelet.known().level::<8>(3);
             for (tile, node) in nodes.iter().enumerate().filter(|(tile, _)| mask >> tile & 1 == 1) {
                 let bits = u16::try_from(tile).unwrap();
                 let below = pleach_beatree::leaf_fold::below(&at, 3, bits);
-                assert_eq!(*node, trie.node::<Blake3>(&below), "case {case}, tile {tile}");
+                assert_eq!(*node, trie.node::<Blake3>(&below), "case {case}, slot {tile}");
                 known += 1;
             }
         }
     }
     assert!(known > 1000, "the flush finds nodes: {known}");
     assert!(partials > 1000, "partials: {partials}");
-    assert!(tiles > 1000, "most folds are tiles: {tiles}");
-    assert!(items * 3 < whole_items * 2, "tiles take fewer items: {items} of {whole_items}");
+    assert!(tiles > 1000, "most folds are path blocks: {tiles}");
+    assert!(items * 3 < whole_items * 2, "path blocks take fewer items: {items} of {whole_items}");
 }
