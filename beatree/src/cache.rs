@@ -68,47 +68,13 @@ use pleach_core::page::Page;
 use crate::page_no::PageNo;
 use crate::treelet::Treelet;
 use shard::Shard;
+pub use shard::{CacheStats, LookupStep, NO_BATCH};
 use table::{hash, shard_of};
 
 /// More shards than threads that meet in one.
 const MAX_SHARDS: usize = 64;
 /// A shard's queues say little when they are shorter.
 const MIN_SHARD_PAGES: usize = 32;
-
-/// The number that belongs to no batch.
-pub const NO_BATCH: u64 = 0;
-
-/// What a lookup reads, step by step, for [`Cache::cpu_prefetch`].
-#[derive(Clone, Copy, Debug)]
-pub enum LookupStep<'a> {
-    /// The table of page numbers.
-    Table,
-    /// The page's entry.
-    Entry,
-    /// The page, where it is searched for any key.
-    Front,
-    /// The page, where a key's cell is expected.
-    Page(&'a Key),
-}
-
-/// Figures of a [`Cache`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheStats {
-    /// Lookups that found their page.
-    pub hits: u64,
-    /// Lookups that did not.
-    pub misses: u64,
-    /// Pages copied in.
-    pub insertions: u64,
-    /// Pages that had to leave.
-    pub evictions: u64,
-    /// Pages present.
-    pub pages: u64,
-    /// Of these, held for the current batch.
-    pub pinned: u64,
-    /// Bytes counted against the budget.
-    pub bytes: u64,
-}
 
 /// Two cache lines, because processors fetch lines in pairs.
 #[repr(align(128))]

@@ -26,11 +26,46 @@ use pleach_core::Key;
 use pleach_core::cpu_prefetch;
 
 use super::page;
+use super::page::CachedPage;
 use super::queue::{Entry, List, Queue};
 use super::table::{Table, hash, slot_of};
-use super::{CacheStats, CachedPage, LookupStep, NO_BATCH};
 use crate::page_no::PageNo;
 use crate::treelet::{PartialTreelet, Treelet};
+
+/// The number that belongs to no batch.
+pub const NO_BATCH: u64 = 0;
+
+/// What a lookup reads, step by step, for [`Cache::cpu_prefetch`](super::Cache::cpu_prefetch).
+#[derive(Clone, Copy, Debug)]
+pub enum LookupStep<'a> {
+    /// The table of page numbers.
+    Table,
+    /// The page's entry.
+    Entry,
+    /// The page, where it is searched for any key.
+    Front,
+    /// The page, where a key's cell is expected.
+    Page(&'a Key),
+}
+
+/// Figures of a [`Cache`](super::Cache).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Lookups that found their page.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Pages copied in.
+    pub insertions: u64,
+    /// Pages that had to leave.
+    pub evictions: u64,
+    /// Pages present.
+    pub pages: u64,
+    /// Of these, held for the current batch.
+    pub pinned: u64,
+    /// Bytes counted against the budget.
+    pub bytes: u64,
+}
 
 /// Uses that are remembered.
 const MAX_USES: u8 = 3;

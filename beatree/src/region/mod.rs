@@ -51,13 +51,14 @@
 //! assert_eq!((state.last_commit(), state.log_position()), (1, 96));
 //! ```
 
+mod node_page;
 mod nodes;
 mod pending;
 mod relocate;
 mod state;
 mod take_apart;
 
-pub use nodes::{NodeFile, NodePage, Nodes, region_node};
+pub use node_page::{NodeFile, NodePage, Nodes, region_node};
 pub use pending::{Dropped, Pending};
 pub use relocate::{Relocated, Relocation};
 pub use state::{Applied, PendingGrowth, RegionImage, RegionState};

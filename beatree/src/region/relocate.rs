@@ -4,7 +4,7 @@ use pleach_core::prefix::Prefix;
 use pleach_core::{Key, Node};
 
 use super::RegionState;
-use super::nodes::Nodes;
+use super::node_page::Nodes;
 use super::pending::FEW;
 use crate::children::{ChildRef, ChildTable};
 

@@ -7,7 +7,7 @@ use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
-use super::nodes::{NodePage, Nodes, region_node};
+use super::node_page::{NodePage, Nodes, region_node};
 use super::pending::{Dropped, FEW, Pending, PendingChanges, signed};
 use crate::children::{ChildTable, bits_after};
 use crate::leaf_fold::PendingChange;

@@ -6,7 +6,7 @@ use pleach_core::Hasher;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::prefix::bit;
 
-use super::nodes::{Nodes, region_node};
+use super::node_page::{Nodes, region_node};
 use super::{Region, RegionState};
 use crate::children::{ChildRef, ChildTable};
 
