@@ -257,7 +257,11 @@ impl<'ast> Visit<'ast> for Walker<'_> {
             for target in self.resolve(&path).unwrap_or_default() {
                 let Target::Item(of) = target else { continue };
                 let home = &self.krate.files[of.file];
-                if !self.krate.is_within(own, home.module) {
+                let here = &self.krate.file_of(self.module).path;
+                // The folder of the type, for a type that has one of its own.
+                let folder = home.path.rsplit_once('/').map(|(folder, _)| format!("{folder}/"));
+                let beside = folder.is_some_and(|folder| here.starts_with(&folder));
+                if !beside && !self.krate.is_within(own, home.module) {
                     let line = item.impl_token.span.start().line;
                     self.arrows.strangers.push(format!(
                         "{}:{line}: `impl {}`, but {} defines it",

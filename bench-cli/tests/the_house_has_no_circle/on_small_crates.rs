@@ -304,18 +304,18 @@ fn an_inherent_impl_apart_from_its_type_is_told() {
         all.push((path, code));
         small(&all).1.strangers
     };
-    let facade = "a/mod.rs:1: `impl X`, but a/x.rs defines it";
-    // Beside the type, below it, and of a trait.
+    // Beside the type, in its folder, below it, and of a trait.
     for (path, code) in [
         ("a/x.rs", "pub struct X; mod more { impl super::X {} } impl<T> super::A<T> {}"),
+        ("a/y.rs", "use super::X; impl X {}"),
         ("b.rs", "impl Clone for crate::a::X {} impl crate::a::T for crate::a::A<u8> {}"),
     ] {
-        assert_eq!(files(path, code), [facade]);
+        assert_eq!(files(path, code), [""; 0]);
     }
     let told = files("b.rs", "\nimpl crate::a::A<u8> {}");
-    assert_eq!(told, [facade, "b.rs:2: `impl crate::a::A`, but a/mod.rs defines it"]);
-    let told = files("a/y.rs", "use super::X; impl X {}");
-    assert_eq!(told, [facade, "a/y.rs:1: `impl X`, but a/x.rs defines it"]);
+    assert_eq!(told, ["b.rs:2: `impl crate::a::A`, but a/mod.rs defines it"]);
+    let told = files("lib.rs", "mod a; mod b; pub struct L; impl a::X {}");
+    assert_eq!(told, ["lib.rs:1: `impl a::X`, but a/x.rs defines it"]);
 }
 
 #[test]
