@@ -281,8 +281,16 @@ impl Witness for NomtWitness {
         let operations = &self.0.operations;
         Ok(Proven {
             new_root,
-            reads: operations.reads.iter().map(|read| (read.key, read.value)).collect(),
-            writes: operations.writes.iter().map(|write| (write.key, write.value)).collect(),
+            reads: operations
+                .reads
+                .iter()
+                .map(|read| (read.key, read.value.map(Into::into)))
+                .collect(),
+            writes: operations
+                .writes
+                .iter()
+                .map(|write| (write.key, write.value.map(Into::into)))
+                .collect(),
         })
     }
 }
