@@ -11,11 +11,12 @@
 //!
 //! use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 //! use pleach_core::prefix::Prefix;
+//! use pleach_core::TERMINATOR;
 //!
 //! // Two regions, each with one child that has no page.
 //! let region = |prefix| {
 //!     let children = ChildTable::new(prefix, &[ChildRef { prefix, page: None, tag: 0 }]);
-//!     Arc::new(Region::bulk_loaded(children, vec![[0; 32]], [0; 32], 0))
+//!     Arc::new(Region::bulk_loaded(children, vec![TERMINATOR], TERMINATOR, 0))
 //! };
 //! let halves = [false, true].map(|right| region(Prefix::ROOT.child(right)));
 //! let index = RegionIndex::new(halves.to_vec());

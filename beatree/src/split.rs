@@ -13,12 +13,13 @@
 //! use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
 //! use pleach_core::Blake3;
 //! use pleach_core::prefix::Prefix;
+//! use pleach_core::TERMINATOR;
 //!
 //! // 256 children are more than a branch page holds.
 //! let child = |index| ChildRef { prefix: Prefix::ROOT.descendant(8, index), page: None, tag: 0 };
 //! let children: Vec<ChildRef> = (0..=255).map(child).collect();
 //! let table = ChildTable::new(Prefix::ROOT, &children);
-//! let region = Arc::new(Region::bulk_loaded(table, vec![[0; 32]; 256], [0; 32], 0));
+//! let region = Arc::new(Region::bulk_loaded(table, vec![TERMINATOR; 256], TERMINATOR, 0));
 //!
 //! let old = RegionIndex::new(vec![Arc::clone(&region)]);
 //! let new = split_regions::<Blake3>(&old, &[Arc::clone(&region)]);

@@ -12,22 +12,24 @@
 //!
 //! ```
 //! use pleach_beatree::treelet::{PartialTreelet, Treelet};
+//! use pleach_core::Node;
 //! use pleach_core::fold::heap_index;
 //!
+//! let node = |byte| Node::new([byte; 32]);
 //! let mut treelet = Treelet::empty();
 //! // Commit 5 computed the node of the prefix and that of its left half.
 //! let left = heap_index(1, 0);
-//! treelet.advance(0, 5, &[1; 32], [(left, [2; 32])].into_iter());
-//! assert_eq!((treelet.as_of(), treelet.node(left)), (5, Some(&[2; 32])));
+//! treelet.advance(0, 5, &node(1), [(left, node(2))].into_iter());
+//! assert_eq!((treelet.as_of(), treelet.node(left)), (5, Some(&node(2))));
 //! assert_eq!(treelet.node(heap_index(1, 1)), None);
 //!
 //! // The part that one bucket needs.
 //! let mut part = PartialTreelet::empty();
 //! part.set(&treelet, 0);
-//! assert_eq!(part.known().node(left), Some(&[2; 32]));
+//! assert_eq!(part.known().node(left), Some(&node(2)));
 //!
 //! // What was known before another commit does not count after it.
-//! treelet.advance(6, 7, &[3; 32], std::iter::empty());
+//! treelet.advance(6, 7, &node(3), std::iter::empty());
 //! assert_eq!(treelet.node(left), None);
 //! ```
 

@@ -24,21 +24,22 @@
 //! ```
 //! use pleach_beatree::region::{Applied, Region};
 //! use pleach_beatree::{ChildRef, ChildTable, Stored};
-//! use pleach_core::prefix::Prefix;
+//! use pleach_core::{Node, Prefix, TERMINATOR};
 //!
 //! // One child, the whole key space, without a page so far.
 //! let children = ChildTable::new(Prefix::ROOT, &[ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 }]);
-//! let region = Region::bulk_loaded(children, vec![[0; 32]], [0; 32], 0);
+//! let region = Region::bulk_loaded(children, vec![TERMINATOR], TERMINATOR, 0);
 //!
 //! // Commit 1 puts one key. Its node comes from the fold that ran before.
+//! let node = Node::new([1; 32]);
 //! let put = ([7; 32], Stored::Inline(b"seven".as_slice().into()));
 //! let growth = region.write().apply(
 //!     &mut Applied {
 //!         commit: 1,
 //!         log_position: 96,
 //!         changes: &mut std::iter::once(put),
-//!         nodes: &[(0, [1; 32])],
-//!         own: [1; 32],
+//!         nodes: &[(0, node)],
+//!         own: node,
 //!         inner: None,
 //!     },
 //!     &mut Vec::new(),
