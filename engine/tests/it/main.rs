@@ -3,6 +3,7 @@
 mod a_bad_page_is_set_aside;
 mod a_batch_reads_each_page_once;
 mod a_checkpoint_sees_no_region_too_large;
+mod a_page_that_two_ask_for_is_read_once;
 mod a_panicking_hasher_harms_nobody;
 mod a_region_keeps_its_inner_nodes;
 mod a_task_that_hangs_is_named;
