@@ -30,6 +30,8 @@ mod recovery;
 #[path = "protocol_model/state.rs"]
 mod state;
 
+use std::collections::BTreeSet;
+
 use explore::{Report, explore};
 use mutants::{Durability, MUTANTS, Mutant, Scenario};
 use state::{Budget, Changes};
@@ -64,8 +66,8 @@ const fn scenario(
         name,
         durability,
         script,
-        keep_cuts: true,
-        change_cuts: true,
+        keep_layout: true,
+        change_layout: true,
         budget,
         mutant: Mutant::None,
     }
@@ -181,8 +183,8 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
         Mutant::NoIncarnation | Mutant::IncarnationNotSynced => (COMMITS, REVIVED),
         Mutant::IncarnationInPlace => (COMMITS, "no incarnation"),
         Mutant::SuperblockConfirmedInPlace => (COMMITS, NO_GENERATION),
-        Mutant::DeltaBeforeUndo
-        | Mutant::NumberBeforeDelta
+        Mutant::PendingBeforeUndo
+        | Mutant::NumberBeforePending
         | Mutant::RetireBeforeIndex
         | Mutant::ReaderUndoFirst
         | Mutant::ReaderIndexFirst => (READERS, READER),
@@ -245,9 +247,42 @@ fn each_rule_left_out_is_found_out() {
         let (scenario, symptom) = exposed_by(mutant);
         let report = told(&Scenario { mutant, ..scenario }, usize::MAX);
         let Some(violation) = report.violation else {
-            panic!("{mutant:?} goes unnoticed in {}", scenario.name)
+            panic!("{mutant:?} goes unnoticed in {}: rule {}", scenario.name, mutant.rule())
         };
         assert!(violation.what.contains(symptom), "{mutant:?}: {violation:#?}");
         println!("{:>15} {} after {:?}", "", violation.what, violation.path.last());
     }
+}
+
+/// The mutants of the table in `docs/commit-and-recovery.md`, each with its rule.
+fn documented() -> BTreeSet<(String, String)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/commit-and-recovery.md");
+    let text = std::fs::read_to_string(path).expect("the document");
+    let rules = text.split("\n## ").find(|section| section.starts_with("Rules\n")).expect("rules");
+    let quoted = |cell: &str| cell.strip_prefix('`')?.strip_suffix('`').map(str::to_owned);
+    let mut documented = BTreeSet::new();
+    let (mut rows, mut names) = (0, BTreeSet::new());
+    for line in rules.lines().filter(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        // Headings have no number.
+        let (Ok(number), Some(name)) = (cells[0].parse::<usize>(), quoted(cells[1])) else {
+            continue;
+        };
+        rows += 1;
+        assert_eq!(number, rows, "rules are numbered in order");
+        assert!(names.insert(name.clone()), "two rules are named {name}");
+        match quoted(cells[4]) {
+            Some(mutant) => drop(documented.insert((mutant, name))),
+            None => assert!(["", "not in the model"].contains(&cells[4]), "{name}: {}", cells[4]),
+        }
+    }
+    documented
+}
+
+#[test]
+fn the_document_and_the_model_name_the_same_rules() {
+    let mutants: BTreeSet<(String, String)> =
+        MUTANTS.iter().map(|mutant| (format!("{mutant:?}"), mutant.rule().to_owned())).collect();
+    assert_eq!(mutants.len(), MUTANTS.len(), "each mutant once");
+    assert_eq!(documented(), mutants);
 }

@@ -101,3 +101,85 @@ impl<R: Runtime> Drop for Claim<R> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use pleach_io::Step;
+    use pleach_io::sim::SimRuntime;
+
+    use super::*;
+
+    fn page(number: u32) -> PageId {
+        PageId::Leaf(PageNo::new(number))
+    }
+
+    #[test]
+    fn a_page_has_one_claim() {
+        let table = InFlight::new(SimRuntime::new(1));
+        let claim = table.claim(page(1)).expect("nobody reads it");
+        assert!(table.claim(page(1)).is_none() && table.claim(page(2)).is_some());
+        drop(claim);
+        assert!(table.claim(page(1)).is_some());
+    }
+
+    /// Whether a claim goes by itself, is told of later, or goes with a panic.
+    #[test]
+    fn who_waits_is_told() {
+        for (seed, how) in (0..60).zip([0, 1, 2].into_iter().cycle()) {
+            let runtime = SimRuntime::new(seed);
+            let table = InFlight::new(runtime.clone());
+            let mut claim = table.claim(page(1));
+            let (event, reader) = (runtime.event(), Arc::clone(&table));
+            let mut steps = seed % 5;
+            let task = runtime.spawn(
+                "reader",
+                &event,
+                Box::new(move || {
+                    if steps > 0 {
+                        steps -= 1;
+                        return Step::Again;
+                    }
+                    let claim = claim.take().expect("one step ends it");
+                    match how {
+                        0 => drop(claim),
+                        1 => {
+                            claim.landed();
+                            reader.tell();
+                        }
+                        _ => {
+                            let panics = catch_unwind(AssertUnwindSafe(|| {
+                                let _claim = claim;
+                                std::panic::resume_unwind(Box::new("a reader panics"));
+                            }));
+                            assert!(panics.is_err());
+                        }
+                    }
+                    Step::Done
+                }),
+            );
+            let since = runtime.now();
+            assert!(table.wait(page(1)), "seed {seed}");
+            assert!(runtime.now().saturating_sub(since) < PATIENCE, "told, not timed out");
+            drop(task);
+        }
+    }
+
+    #[test]
+    fn a_claim_that_is_never_released_is_waited_for_so_long_and_no_longer() {
+        let runtime = SimRuntime::new(1);
+        let table = InFlight::new(runtime.clone());
+        let claim = table.claim(page(1));
+        let since = runtime.now();
+        assert!(!table.wait(page(1)));
+        let waited = runtime.now().saturating_sub(since);
+        assert!(waited >= PATIENCE && waited < PATIENCE * 2, "{waited:?}");
+        // Nobody waits for a page that nobody reads.
+        let since = runtime.now();
+        assert!(table.wait(page(2)));
+        drop(claim);
+        assert!(table.wait(page(1)));
+        assert_eq!(runtime.now(), since);
+    }
+}

@@ -144,10 +144,11 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             let mut claim = self.store.in_flight().claim(id);
             if claim.is_none() {
                 self.store.in_flight().wait(id);
-                if !matches!(region.read().nodes(), Nodes::Paged(at) if *at == place) {
-                    continue;
-                }
                 claim = self.store.in_flight().claim(id);
+            }
+            // Looked at again: whoever read them may have come to the end before the claim.
+            if !matches!(region.read().nodes(), Nodes::Paged(at) if *at == place) {
+                continue;
             }
             let mut buf = self.store.buffers().take();
             let file = self.file(&place);

@@ -6,7 +6,8 @@
 //! comes back what the caller wanted it for. A page that somebody else is reading is not asked for; the
 //! caller hears so ([`Asked::Elsewhere`]) and comes for it with [`Store::leaf`](super::store::Store::leaf)
 //! or [`NodeStore::make_resident`](super::nodes::NodeStore::make_resident), which wait for it. It does so
-//! when it has nothing in flight itself, so that no two readers wait for each other.
+//! when it has nothing in flight itself, or, as the workers of a finish do, only pages of later keys than
+//! the one that it waits for: so no two readers wait for each other.
 //!
 //! Reads go into registered memory, a page for each slot, which the kernel pins once
 //! (`docs/decisions/0001`). A page is copied into the cache, so the slot's memory is free again at once.

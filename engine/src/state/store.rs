@@ -149,46 +149,39 @@ impl<D: Device, R: Runtime> Store<D, R> {
 
     /// A page: from the cache, else read on the calling thread.
     pub(crate) fn leaf(&self, at: &Located) -> Result<Arc<CachedPage>> {
-        if let Some(page) = self.cached(at) {
-            return Ok(page);
-        }
-        let id = PageId::Leaf(at.page);
-        let mut claim = self.in_flight.claim(id);
-        // Another reader is at it. When it has come to its end the page is in the cache, or that one has
-        // failed and this one looks for itself.
-        if claim.is_none() {
-            self.in_flight.wait(id);
-            if let Some(page) = self.cached(at) {
-                return Ok(page);
-            }
-            claim = self.in_flight.claim(id);
-        } else if let Some(page) = self.cached(at) {
-            // It came between the look and the claim.
-            return Ok(page);
-        }
-        self.count_miss(Reading::Keys);
-        let mut buf = self.buffers.take();
-        self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
-        let page = self.admit(at, &buf);
-        self.buffers.give(buf);
-        // Those who wait for it find it in the cache.
-        drop(claim);
-        page
+        self.leaf_for(at, Reading::Keys)
     }
 
     /// The same for the flush: see [`Self::admit_for_flush`].
     pub(crate) fn leaf_for_flush(&self, at: &Located) -> Result<Arc<CachedPage>> {
-        let id = PageId::Leaf(at.page);
-        self.in_flight.wait(id);
-        if let Some(page) = self.cache.get(at.page, at.tag) {
+        self.leaf_for(at, Reading::Flush)
+    }
+
+    fn leaf_for(&self, at: &Located, reading: Reading) -> Result<Arc<CachedPage>> {
+        if let Some(page) = self.cached(at, reading) {
             return Ok(page);
         }
-        let claim = self.in_flight.claim(id);
-        self.count_miss(Reading::Flush);
+        let id = PageId::Leaf(at.page);
+        let mut claim = self.in_flight.claim(id);
+        if claim.is_none() {
+            // Another reader is at it. When it has come to its end the page is in the cache, or that one
+            // has failed and this one looks for itself.
+            self.in_flight.wait(id);
+            claim = self.in_flight.claim(id);
+        }
+        // Looked at again: whoever read it may have come to the end before the claim.
+        if let Some(page) = self.cached(at, reading) {
+            return Ok(page);
+        }
+        self.count_miss(reading);
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
-        let page = self.admit_for_flush(at, &buf);
+        let page = match reading {
+            Reading::Keys => self.admit(at, &buf),
+            Reading::Flush => self.admit_for_flush(at, &buf),
+        };
         self.buffers.give(buf);
+        // Those who wait for it find it in the cache.
         drop(claim);
         page
     }
@@ -202,9 +195,11 @@ impl<D: Device, R: Runtime> Store<D, R> {
         Counters::add(counter, 1);
     }
 
-    fn cached(&self, at: &Located) -> Option<Arc<CachedPage>> {
+    fn cached(&self, at: &Located, reading: Reading) -> Option<Arc<CachedPage>> {
         let page = self.cache.get(at.page, at.tag)?;
-        Counters::add(&self.counters.cache_hits, 1);
+        if reading == Reading::Keys {
+            Counters::add(&self.counters.cache_hits, 1);
+        }
         Some(page)
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::crash::check::check;
 use crate::crash::workload::{Run, run};
-use crate::crash::{PERIOD, Setup, report, seeds, unrecorded};
+use crate::crash::{PERIOD, Setup, only_boundary, report, seeds, unrecorded};
 use pleach::Durability;
 use pleach_io::sim::{SimDisk, SimOptions};
 
@@ -22,7 +22,11 @@ fn walk_run(setup: &Setup, commits: u64, stride: usize, outcomes: usize) -> (u64
     let trace = disk.trace();
     let mut schedules = 0;
     let offset = usize::try_from(setup.seed).unwrap_or(0) % stride;
-    for point in trace.crash_points().skip(offset).step_by(stride) {
+    let points: Vec<_> = match only_boundary() {
+        Some(boundary) => vec![trace.crash_point(boundary)],
+        None => trace.crash_points().skip(offset).step_by(stride).collect(),
+    };
+    for point in points {
         let promise = setup.promise(point.marks());
         for outcome in point.outcomes(setup.seed, outcomes) {
             let what = format!("{setup:?}, {outcome}");

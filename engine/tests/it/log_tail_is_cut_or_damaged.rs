@@ -1,5 +1,5 @@
 //! Whatever is done to the log's bytes, a scan gives the records before it and then either cuts
-//! or reports damage, exactly as DESIGN rule 5 says.
+//! or reports damage, exactly as rule `evidence-of-damage` says.
 
 use crate::log_support::{
     DATABASE, SEGMENT, cases, continue_log, input, new_log, read_log, record,

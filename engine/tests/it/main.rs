@@ -3,6 +3,7 @@
 mod a_bad_page_is_set_aside;
 mod a_batch_reads_each_page_once;
 mod a_checkpoint_sees_no_region_too_large;
+mod a_page_that_two_ask_for_is_read_once;
 mod a_panicking_hasher_harms_nobody;
 mod a_region_keeps_its_inner_nodes;
 mod a_task_that_hangs_is_named;
@@ -27,6 +28,7 @@ mod log_tail_is_cut_or_damaged;
 mod long_values_are_given_up_once;
 mod overlays_stack_and_commit_merged;
 mod overlays_stay_with_their_database;
+mod pages_are_folded_ahead;
 mod roots_and_witnesses_equal_the_naive_trie;
 mod superblock_slots_survive_writes;
 mod the_log_is_made_ahead;

@@ -1,11 +1,13 @@
 //! The log's next segment is there before a commit needs it: making it takes as long as several
 //! commits.
 
-use std::time::{Duration, Instant};
+use pleach::{Access, Geometry, Options, SessionOptions, Value};
+use pleach_io::Device;
+use pleach_io::sim::{SimDisk, SimRuntime};
 
-use pleach::{Access, Geometry, Options, Pleach, SessionOptions, Value};
+use crate::crash::{SimDb, unrecorded};
 
-fn commit(db: &Pleach, number: u8) {
+fn commit(db: &SimDb, number: u8) {
     let session = db.session(SessionOptions::new()).expect("a session");
     // With key, nodes and head three blocks of the log: three of these fill nine sixteenths of a segment.
     let value = Value::from(&[number; 8 << 10][..]);
@@ -13,22 +15,33 @@ fn commit(db: &Pleach, number: u8) {
     block.commit().expect("committed");
 }
 
+fn segments(disk: &SimDisk) -> usize {
+    let names = disk.list().expect("listed");
+    names.iter().filter(|name| name.starts_with("log-")).count()
+}
+
 #[test]
 fn a_segment_is_made_when_the_last_one_is_half_full() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let options = Options::new(folder.path()).create(true).geometry(Geometry::tiny());
-    let db = Pleach::open(options).expect("opened");
-    let second = folder.path().join("log-0000000000000001");
-    db.pause_background();
-    (0..3).for_each(|number| commit(&db, number));
-    std::thread::sleep(Duration::from_millis(50));
-    assert!(!second.exists(), "no commit has needed it, and the background stands still");
-    db.resume_background();
-    let since = Instant::now();
-    while !second.exists() {
-        assert!(since.elapsed() < Duration::from_secs(60), "made by the background");
-        std::thread::sleep(Duration::from_millis(5));
+    for seed in 0..20 {
+        let disk = SimDisk::new(seed, unrecorded());
+        let runtime = SimRuntime::with_clock(seed, disk.clock(), 1);
+        let options = Options::new("sim").create(true).cache_mib(16).geometry(Geometry::tiny());
+        let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("opened");
+        // No commit needs it, however many steps the background has: it is held back.
+        db.pause_background();
+        (0..3).for_each(|number| commit(&db, number));
+        runtime.step_some(usize::MAX);
+        assert_eq!(segments(&disk), 1, "seed {seed}");
+        // The background makes it.
+        db.resume_background();
+        runtime.step_some(usize::MAX);
+        assert_eq!(segments(&disk), 2, "seed {seed}");
+        // The commit that goes on in it finds it there.
+        db.pause_background();
+        (3..7).for_each(|number| commit(&db, number));
+        assert_eq!(segments(&disk), 2, "seed {seed}");
+        db.resume_background();
+        (7..20).for_each(|number| commit(&db, number));
+        db.close().expect("closed");
     }
-    (3..20).for_each(|number| commit(&db, number));
-    db.close().expect("closed");
 }

@@ -86,7 +86,7 @@ fn cut(world: &mut World<'_>) {
         Some(Checkpoint { step: CheckpointStep::Cut, superblock, slot, regions: Vec::new() });
 }
 
-/// Copies one region under its lock: entries, nodes, delta and position belong together.
+/// Copies one region under its lock: entries, nodes, pending changes and position belong together.
 fn serialise(world: &mut World<'_>) {
     let Engine { checkpoint, regions, .. } = &mut *world.engine;
     let Some(checkpoint) = checkpoint else { return };

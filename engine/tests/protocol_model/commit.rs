@@ -14,7 +14,7 @@ const GROUP: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Undo,
-    Delta(usize),
+    Pending(usize),
     Number,
     Index,
     Retire,
@@ -80,7 +80,7 @@ fn ticket(world: &mut World<'_>, finished: Finished) {
             engine.values[key] = value;
         }
     }
-    // The version of the cuts is checked under the sequencer; what has changed since `finish` is refolded first.
+    // The layout version is checked under the sequencer; what has changed since `finish` is refolded first.
     let fine =
         if world.scenario.without(Mutant::RefoldSkipped) { finished.fine } else { engine.fine };
     let nodes = (0..REGIONS)
@@ -130,8 +130,8 @@ fn fail_log_sync(world: &mut World<'_>, aftermath: Aftermath) {
     }
 }
 
-/// A commit waits for its bytes, and as the mode says for their sync. A flush need not: only (f)
-/// waits for its record.
+/// A commit waits for its bytes, and as the mode says for their sync. A flush need not: only its
+/// `free` waits for its record.
 fn may_publish(scenario: &Scenario, engine: &Engine, record: &Record) -> bool {
     if matches!(record.body, Body::Location(_)) {
         return true;
@@ -144,13 +144,13 @@ fn may_publish(scenario: &Scenario, engine: &Engine, record: &Record) -> bool {
 fn phases(mutant: Mutant, body: &Body) -> Vec<Phase> {
     match body {
         Body::Commit(commit) => {
-            let delta = (0..REGIONS).filter(|region| commit.touches(*region)).map(Phase::Delta);
+            let pending = (0..REGIONS).filter(|region| commit.touches(*region)).map(Phase::Pending);
             match mutant {
-                Mutant::DeltaBeforeUndo => delta.chain([Phase::Undo, Phase::Number]).collect(),
-                Mutant::NumberBeforeDelta => {
-                    [Phase::Undo, Phase::Number].into_iter().chain(delta).collect()
+                Mutant::PendingBeforeUndo => pending.chain([Phase::Undo, Phase::Number]).collect(),
+                Mutant::NumberBeforePending => {
+                    [Phase::Undo, Phase::Number].into_iter().chain(pending).collect()
                 }
-                _ => [Phase::Undo].into_iter().chain(delta).chain([Phase::Number]).collect(),
+                _ => [Phase::Undo].into_iter().chain(pending).chain([Phase::Number]).collect(),
             }
         }
         Body::Location(_) => match mutant {
@@ -187,7 +187,7 @@ fn publish(world: &mut World<'_>) {
 fn publish_commit(world: &mut World<'_>, phase: Phase, commit: &Commit, behind: u8) {
     match phase {
         Phase::Undo => world.engine.undo.push((commit.number, commit.replaced)),
-        Phase::Delta(region) => {
+        Phase::Pending(region) => {
             // A node without a position stays behind: the invariant on nodes is to notice.
             world.engine.regions[region].apply_commit(region, commit, behind);
         }
@@ -213,10 +213,12 @@ fn publish_location(world: &mut World<'_>, phase: Phase, location: &Location, be
             let mut after = engine.regions[location.region].clone();
             after.apply_location(location);
             after.retire();
-            engine.regions[location.region].delta = after.delta;
+            engine.regions[location.region].pending = after.pending;
         }
         Phase::Retire => engine.regions[location.region].retire(),
         Phase::Late => super::flush::leave(world, location, behind),
-        Phase::Undo | Phase::Delta(_) | Phase::Number => unreachable!("a flush has no such phase"),
+        Phase::Undo | Phase::Pending(_) | Phase::Number => {
+            unreachable!("a flush has no such phase")
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Flush, steps (a) to (f) of rule 2.
+//! Flush, from `gather` to `free`.
 
 use std::rc::Rc;
 
@@ -21,10 +21,10 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
         let durable = durable || next.scenario.without(Mutant::FreeBeforeDurable);
         let unread = unread || next.scenario.without(Mutant::FreeIgnoresReaders);
         if durable && unread {
-            let place = leaving.place;
-            next.step(Action::Free(place), |world| {
-                world.engine.leaving.retain(|leaving| leaving.place != place);
-                world.engine.free[usize::from(place)] = true;
+            let page_no = leaving.page_no;
+            next.step(Action::Free(page_no), |world| {
+                world.engine.leaving.retain(|leaving| leaving.page_no != page_no);
+                world.engine.free[usize::from(page_no)] = true;
                 Ok(())
             });
         }
@@ -37,19 +37,19 @@ fn starts(next: &mut Next<'_>, engine: &Engine) {
     }
     for region in 0..REGIONS {
         let pending = |position: &Position| {
-            position.keys().any(|key| engine.regions[region].delta[key].is_some())
+            position.keys().any(|key| engine.regions[region].pending[key].is_some())
         };
-        if !keys_of(region).any(|key| engine.regions[region].delta[key].is_some()) {
+        if !keys_of(region).any(|key| engine.regions[region].pending[key].is_some()) {
             continue;
         }
         let now: Vec<Position> =
             engine.regions[region].entries.iter().map(|entry| entry.position).collect();
-        if next.scenario.keep_cuts {
+        if next.scenario.keep_layout {
             let touched: Vec<Position> =
                 now.iter().copied().filter(|position| pending(position)).collect();
             start(next, engine, region, &touched, &touched);
         }
-        if next.scenario.change_cuts && region == 0 {
+        if next.scenario.change_layout && region == 0 {
             start(next, engine, region, &now, positions(0, now.len() == 1));
         }
     }
@@ -72,7 +72,7 @@ fn start(
     });
 }
 
-/// Page and pending changes make the new page; places are taken from the free ones.
+/// Page and pending changes make the new page; page numbers are taken from the free ones.
 fn fold(
     world: &mut World<'_>,
     region: usize,
@@ -86,13 +86,13 @@ fn fold(
     let mut values: Values = [0; crate::state::KEYS];
     for key in replaced.iter().flat_map(|position| position.keys()) {
         let entry = engine.regions[region].entry(key);
-        if let Some((place, page)) = &entry.page {
-            if world.media.leaf[usize::from(*place)].visible() != Some(page) {
+        if let Some((page_no, page)) = &entry.page {
+            if world.media.leaf[usize::from(*page_no)].visible() != Some(page) {
                 return Err("a flush read a page that is not the one its entry names".into());
             }
             values[key] = page.position.value_in(page.values, key);
         }
-        if let Some((value, number)) = engine.regions[region].delta[key]
+        if let Some((value, number)) = engine.regions[region].pending[key]
             && number <= through
         {
             values[key] = value;
@@ -101,7 +101,7 @@ fn fold(
     engine.flush_counter += 1;
     let old =
         engine.regions[region].entries.iter().filter(|entry| replaced.contains(&entry.position));
-    let freed = old.filter_map(|entry| entry.page.as_ref().map(|(place, _)| *place)).collect();
+    let freed = old.filter_map(|entry| entry.page.as_ref().map(|(page_no, _)| *page_no)).collect();
     let mut flush = Flush {
         step: FlushStep::Folded,
         region,
@@ -120,11 +120,11 @@ fn fold(
             flush.bare.push(*position);
             continue;
         }
-        let place = engine.free.iter().position(|free| *free).expect("counted before");
-        engine.free[place] = false;
+        let page_no = engine.free.iter().position(|free| *free).expect("counted before");
+        engine.free[page_no] = false;
         let flush_number = (engine.incarnation, engine.flush_counter);
         let page = Page { flush: flush_number, position: *position, through, values: node };
-        flush.pages.push((u8::try_from(place).expect("few places"), Rc::new(page)));
+        flush.pages.push((u8::try_from(page_no).expect("few pages"), Rc::new(page)));
     }
     engine.flush = Some(flush);
     Ok(())
@@ -138,8 +138,8 @@ fn advance(next: &mut Next<'_>, engine: &Engine, flush: &Flush) {
             }
         }
         FlushStep::LogDurable => next.step(Action::FlushWrite, |world| {
-            for (place, page) in &flush.pages {
-                world.media.leaf[usize::from(*place)].write(Rc::clone(page));
+            for (page_no, page) in &flush.pages {
+                world.media.leaf[usize::from(*page_no)].write(Rc::clone(page));
             }
             set(world, FlushStep::Written)
         }),
@@ -188,8 +188,10 @@ fn advance(next: &mut Next<'_>, engine: &Engine, flush: &Flush) {
 }
 
 fn location(flush: &Flush, values: Values) -> Location {
-    let paged =
-        flush.pages.iter().map(|(place, page)| (page.position, Some((*place, Rc::clone(page)))));
+    let paged = flush
+        .pages
+        .iter()
+        .map(|(page_no, page)| (page.position, Some((*page_no, Rc::clone(page)))));
     let bare = flush.bare.iter().map(|position| (*position, None));
     let entries = paged
         .chain(bare)
@@ -217,10 +219,11 @@ fn outdate(engine: &mut Engine) {
     }
 }
 
-/// The old places are out of the index. Rule 2 (f) says when they are free.
+/// The old pages are out of the index. Rules `free-after-durable` and `free-after-readers` say when they
+/// are free.
 pub(crate) fn leave(world: &mut World<'_>, location: &Location, behind: u8) {
     outdate(world.engine);
-    for place in &location.freed {
-        world.engine.leaving.push(Leaving { place: *place, behind });
+    for page_no in &location.freed {
+        world.engine.leaving.push(Leaving { page_no: *page_no, behind });
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::state::{Budget, Changes};
 
-/// One rule left out or bent. Each must be noticed; the table in `docs/commit-and-recovery.md` says what each one breaks.
+/// One rule left out or bent. Each must be noticed; the table in `docs/commit-and-recovery.md` says what each
+/// one breaks, and [`Mutant::rule`] has its name there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mutant {
     /// The protocol as it is.
@@ -11,8 +12,8 @@ pub(crate) enum Mutant {
     RetryFailedSync,
     AckAfterFailedSync,
     ChildOutlivesParent,
-    DeltaBeforeUndo,
-    NumberBeforeDelta,
+    PendingBeforeUndo,
+    NumberBeforePending,
     RefoldSkipped,
     LocationNodesAtFold,
     FlushAheadOfLog,
@@ -49,8 +50,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant::RetryFailedSync,
     Mutant::AckAfterFailedSync,
     Mutant::ChildOutlivesParent,
-    Mutant::DeltaBeforeUndo,
-    Mutant::NumberBeforeDelta,
+    Mutant::PendingBeforeUndo,
+    Mutant::NumberBeforePending,
     Mutant::RefoldSkipped,
     Mutant::LocationNodesAtFold,
     Mutant::FlushAheadOfLog,
@@ -81,6 +82,49 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant::GenerationReused,
 ];
 
+impl Mutant {
+    /// The rule that it leaves out, by the name that it has in `docs/commit-and-recovery.md`.
+    pub(crate) fn rule(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::AckBeforeSync => "ack-after-sync",
+            Self::RetryFailedSync => "sync-once",
+            Self::AckAfterFailedSync => "failed-sync-acks-nothing",
+            Self::ChildOutlivesParent => "parent-fails-child",
+            Self::PendingBeforeUndo => "undo-before-pending",
+            Self::NumberBeforePending => "pending-before-number",
+            Self::RefoldSkipped => "refold-after-layout",
+            Self::LocationNodesAtFold => "location-nodes-at-record",
+            Self::FlushAheadOfLog => "log-before-pages",
+            Self::ThroughIsTip => "through-of-region",
+            Self::PagesNotSynced => "pages-before-location",
+            Self::PublishBeforeAppend => "location-before-index",
+            Self::RetireBeforeIndex => "index-before-retirement",
+            Self::FreeBeforeDurable => "free-after-durable",
+            Self::FreeIgnoresReaders => "free-after-readers",
+            Self::DeletionUncovers => "deletion-covers",
+            Self::ReaderUndoFirst => "undo-last",
+            Self::ReaderIndexFirst => "pending-before-index",
+            Self::CutAtTicket => "cut-at-published",
+            Self::ImageOverNewest => "image-elsewhere",
+            Self::SuperblockOverNewest => "superblock-elsewhere",
+            Self::SuperblockBeforeImage => "image-before-superblock",
+            Self::SuperblockBeforeLog => "log-before-superblock",
+            Self::LogDroppedByNewest => "log-for-both",
+            Self::NoIncarnation => "incarnation-in-records",
+            Self::IncarnationNotSynced => "incarnation-before-append",
+            Self::IncarnationInPlace => "incarnation-whole",
+            Self::DurableThroughIgnored => "evidence-of-damage",
+            Self::RegionPositionIgnored => "region-position",
+            Self::RecoveryTrustsReads => "reads-prove-nothing",
+            Self::RecoverySyncsOnly => "confirm-by-copy",
+            Self::SuperblockNotConfirmed => "superblocks-confirmed",
+            Self::SuperblockConfirmedInPlace => "superblocks-by-copy",
+            Self::GenerationReused => "generations-once",
+        }
+    }
+}
+
 /// When a commit is acknowledged. `Periodic` is `None` with a sync now and then, which the explorer tries everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Durability {
@@ -95,9 +139,9 @@ pub(crate) struct Scenario {
     pub(crate) durability: Durability,
     /// Commit n makes the changes `script[n - 1]`, also when it is executed again after a crash.
     pub(crate) script: &'static [Changes],
-    /// Flushes may keep the cuts of region 0, or change them.
-    pub(crate) keep_cuts: bool,
-    pub(crate) change_cuts: bool,
+    /// Flushes may keep the layout of region 0, or change it.
+    pub(crate) keep_layout: bool,
+    pub(crate) change_layout: bool,
     pub(crate) budget: Budget,
     pub(crate) mutant: Mutant,
 }

@@ -31,14 +31,14 @@ pub(crate) fn recovered(state: &mut State, engine: &Engine) -> Result<(), String
 /// Checks every state in which the engine is up.
 pub(crate) fn holds(state: &State) -> Result<(), String> {
     let Process::Up(engine) = &state.process else { return Ok(()) };
-    for (place, page) in engine
+    for (page_no, page) in engine
         .regions
         .iter()
         .flat_map(|region| &region.entries)
         .filter_map(|entry| entry.page.as_ref())
     {
-        if state.media.leaf[usize::from(*place)].visible() != Some(page) {
-            return Err(format!("place {place} was written while the index names it"));
+        if state.media.leaf[usize::from(*page_no)].visible() != Some(page) {
+            return Err(format!("page {page_no} was written while the index names it"));
         }
     }
     if engine.publishing > 0 {
@@ -53,7 +53,7 @@ pub(crate) fn holds(state: &State) -> Result<(), String> {
     }
 }
 
-/// Delta over pages gives exactly `values`, and every node is that of page and all committed changes.
+/// Pending changes over pages give exactly `values`, and every node is that of page and all committed changes.
 fn state_matches(state: &State, regions: &[Region; REGIONS], values: Values) -> Result<(), String> {
     if !nodes_match(regions, values) {
         return Err("a node is not that of its page and all committed changes".into());
@@ -62,14 +62,14 @@ fn state_matches(state: &State, regions: &[Region; REGIONS], values: Values) -> 
         let region = &regions[region_of(key)];
         let paged = match &region.entry(key).page {
             None => 0,
-            Some((place, page)) => {
-                if state.media.leaf[usize::from(*place)].visible() != Some(page) {
-                    return Err(format!("the index names a page that place {place} does not hold"));
+            Some((page_no, page)) => {
+                if state.media.leaf[usize::from(*page_no)].visible() != Some(page) {
+                    return Err(format!("the index names another page than {page_no} holds"));
                 }
                 page.position.value_in(page.values, key)
             }
         };
-        let value = region.delta[key].map_or(paged, |(value, _)| value);
+        let value = region.pending[key].map_or(paged, |(value, _)| value);
         if value != values[key] {
             return Err(format!("key {key} has {value} instead of {}", values[key]));
         }
@@ -103,7 +103,7 @@ fn pages_scan(state: &State, engine: &Engine) -> Result<(), String> {
                 ));
             }
         }
-        let pending = engine.regions[region_of(key)].delta[key].is_some();
+        let pending = engine.regions[region_of(key)].pending[key].is_some();
         if !pending && state.ghost.history[usize::from(engine.number)].0[key] != value {
             return Err(format!("a scan of the pages uncovers {value} for key {key}"));
         }

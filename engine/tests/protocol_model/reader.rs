@@ -1,4 +1,5 @@
-//! One lookup as of a snapshot: delta, index, page, and undo last. An epoch pin covers it.
+//! One lookup as of a snapshot: pending changes, index, page, and undo last. A grace
+//! guard covers it.
 
 use crate::actions::{Action, Next, World};
 use crate::mutants::Mutant;
@@ -37,7 +38,7 @@ fn pin(next: &mut Next<'_>, snapshot: u8, key: usize) {
 
 fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
     let region = &world.engine.regions[region_of(reader.key)];
-    let delta = region.delta[reader.key].map(|(value, _)| value);
+    let pending = region.pending[reader.key].map(|(value, _)| value);
     let entry = region.entry(reader.key).clone();
     let undo = oldest_change_after(world.engine, reader.snapshot, reader.key);
     reader.step = match reader.step {
@@ -45,17 +46,17 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
             match world.scenario.mutant {
                 Mutant::ReaderIndexFirst => reader.entry = Some(entry),
                 mutant => {
-                    reader.value = delta;
+                    reader.value = pending;
                     if mutant == Mutant::ReaderUndoFirst {
                         reader.undo = undo;
                     }
                 }
             }
-            ReaderStep::SawDelta
+            ReaderStep::SawPending
         }
-        ReaderStep::SawDelta => {
+        ReaderStep::SawPending => {
             match world.scenario.mutant {
-                Mutant::ReaderIndexFirst => reader.value = delta,
+                Mutant::ReaderIndexFirst => reader.value = pending,
                 _ if reader.value.is_none() => reader.entry = Some(entry),
                 _ => {}
             }
@@ -65,10 +66,10 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
             if let (None, Some(entry)) = (reader.value, &reader.entry) {
                 reader.value = Some(match &entry.page {
                     None => 0,
-                    Some((place, page)) => {
-                        if world.media.leaf[usize::from(*place)].visible() != Some(page) {
+                    Some((page_no, page)) => {
+                        if world.media.leaf[usize::from(*page_no)].visible() != Some(page) {
                             return Err(
-                                "a reader met another page at the place it was sent to".into()
+                                "a reader met another page under the number it was sent to".into(),
                             );
                         }
                         page.position.value_in(page.values, reader.key)

@@ -180,13 +180,13 @@ pub(crate) fn recover(state: &State, mutant: Mutant) -> Result<Recovery, String>
     let tail = last.map_or(found.superblock.replay_start, |record| record.position + 1);
     let previous = last.map_or(found.superblock.previous, |record| record.checksum());
     let mut free = [true; PLACES];
-    for (place, _) in replayed
+    for (page_no, _) in replayed
         .regions
         .iter()
         .flat_map(|region| &region.entries)
         .filter_map(|entry| entry.page.as_ref())
     {
-        free[usize::from(*place)] = false;
+        free[usize::from(*page_no)] = false;
     }
     let engine = Engine {
         incarnation: if mutant == Mutant::NoIncarnation { 1 } else { incarnation },

@@ -62,7 +62,7 @@ pub(crate) fn keys_of(region: usize) -> std::ops::Range<usize> {
     if region == 0 { 0..2 } else { 2..3 }
 }
 
-/// How region 0 is cut, and region 1 with it (which never changes).
+/// The layout of region 0, and that of region 1 (which never changes).
 pub(crate) fn positions(region: usize, fine: bool) -> &'static [Position] {
     match (region, fine) {
         (0, false) => &[Position::Coarse],
@@ -85,17 +85,17 @@ pub(crate) struct Page {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
     pub(crate) position: Position,
-    /// Place and tag.
+    /// Page number and tag.
     pub(crate) page: Option<(u8, Rc<Page>)>,
     pub(crate) node: Node,
 }
 
-/// A level-1 branch page with the delta that hangs on it.
+/// A level-1 branch page with the changes that pend on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Region {
     pub(crate) entries: Vec<Entry>,
     /// Newest committed value not in a page, with its commit number.
-    pub(crate) delta: [Option<(u8, u8)>; KEYS],
+    pub(crate) pending: [Option<(u8, u8)>; KEYS],
     /// Log position behind the last record applied.
     pub(crate) applied: u8,
     /// Last commit applied.
@@ -111,19 +111,19 @@ impl Region {
     /// Drops the pending changes that the pages of this region contain.
     pub(crate) fn retire(&mut self) {
         for at in 0..KEYS {
-            let Some((_, number)) = self.delta[at] else { continue };
+            let Some((_, number)) = self.pending[at] else { continue };
             let page = self.entry(at).page.as_ref();
             if page.is_none_or(|(_, page)| number <= page.through) {
-                self.delta[at] = None;
+                self.pending[at] = None;
             }
         }
     }
 
-    /// Takes over one commit. `false` if a node belongs to a position that this region does not cut.
+    /// Takes over one commit. `false` if a node belongs to a position that no child of this region has.
     pub(crate) fn apply_commit(&mut self, region: usize, commit: &Commit, behind: u8) -> bool {
         for key in keys_of(region) {
             if let Some(value) = commit.changes[key] {
-                self.delta[key] = Some((value, commit.number));
+                self.pending[key] = Some((value, commit.number));
             }
         }
         self.applied = behind;
@@ -174,7 +174,7 @@ pub(crate) struct Location {
     pub(crate) region: usize,
     pub(crate) replaced: Vec<Position>,
     pub(crate) entries: Vec<Entry>,
-    /// Places that the replaced pages leave.
+    /// Numbers of the pages that are replaced.
     pub(crate) freed: Vec<u8>,
 }
 
@@ -225,7 +225,7 @@ pub(crate) struct Superblock {
 /// What a session's `finish` leaves for the ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Finished {
-    /// The cuts of region 0 that its nodes are made for.
+    /// The layout of region 0 that its nodes are made for.
     pub(crate) fine: bool,
 }
 
@@ -278,7 +278,7 @@ pub(crate) struct Checkpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ReaderStep {
     Pinned,
-    SawDelta,
+    SawPending,
     SawIndex,
     SawPresent,
 }
@@ -296,10 +296,10 @@ pub(crate) struct Reader {
     pub(crate) outdated: bool,
 }
 
-/// Places that wait for rule 2 (f).
+/// A page that waits for flush `free`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Leaving {
-    pub(crate) place: u8,
+    pub(crate) page_no: u8,
     /// Log position behind the location record.
     pub(crate) behind: u8,
 }
@@ -317,7 +317,7 @@ pub(crate) struct Engine {
     pub(crate) publishing: usize,
     pub(crate) undo: Vec<(u8, Changes)>,
     pub(crate) finished: Option<Finished>,
-    /// The newest ticketed commit, and the cuts behind the newest ticket.
+    /// The newest ticketed commit, and the layout behind the newest ticket.
     pub(crate) ticketed: u8,
     pub(crate) values: Values,
     pub(crate) fine: bool,
@@ -433,7 +433,7 @@ pub(crate) fn initial(budget: Budget) -> State {
             page: Some((u8::try_from(at).expect("two pages"), Rc::clone(&pages[at]))),
             node: pages[at].values,
         }],
-        delta: [None; KEYS],
+        pending: [None; KEYS],
         applied: 0,
         changed: 0,
     };

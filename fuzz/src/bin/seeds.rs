@@ -2,8 +2,12 @@
 
 use std::{fs, io, path::Path};
 
+use pleach::internals::names;
+use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
 use pleach_core::Blake3;
 use pleach_fuzz::Input;
+use pleach_io::PAGE;
+use pleach_io::sim::{Image, SimDisk, SimOptions, SimRuntime};
 
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -32,8 +36,45 @@ fn main() -> io::Result<()> {
         save("proof_decode", seed, &with_root(multi))?;
         let path = set.path::<Blake3>(&keys[0]).encode::<Blake3>().expect(encoded);
         save("proof_decode", 100 + seed, &with_root(path))?;
+        let image = database(seed);
+        let file = |name: &str| image.file(name).expect("a file of every database").to_vec();
+        // Such as it is, and to be signed for the database that the target scans.
+        let log = file(&names::segment_name(0));
+        for (name, flags) in (3 * seed..).zip([0, 1, 0x81]) {
+            save("log_scan", name, &[&[flags], &*log].concat())?;
+        }
+        for (slot, page) in (0..).zip(file("super").chunks(PAGE).take(2)) {
+            save("superblock_parse", 2 * seed + slot, page)?;
+        }
     }
     Ok(())
+}
+
+/// A database with a few commits, location records and checkpoints, all within its first log segment.
+fn database(seed: u8) -> Image {
+    let number = u64::from(seed);
+    let disk = SimDisk::new(number, SimOptions { record: false, ..SimOptions::default() });
+    let runtime = SimRuntime::with_clock(number, disk.clock(), 1);
+    let options = Options::new("sim")
+        .create(true)
+        .cache_kib(512)
+        .threads(1)
+        .geometry(Geometry { segment_pages: 16, log_segment: 16 << 10, size_factor: 150 });
+    let db = Db::<Blake3, _, _>::open_on(disk.clone(), runtime, options).expect("created");
+    for commit in 0..=seed.min(2) {
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let access = |id: u8| Access::write([id * 16 + seed; 32], Some(Value::from(&[commit; 8])));
+        let block = session.finish((0..=seed).map(access).collect()).expect("finished");
+        block.commit().expect("committed");
+        if seed % 2 == 1 {
+            db.drain(0).expect("flushed");
+        }
+    }
+    if seed < 3 {
+        // A close leaves a checkpoint and a record of its own.
+        db.close().expect("closed");
+    }
+    disk.image()
 }
 
 /// A stream of bytes that all structures are cut from.

@@ -1,6 +1,8 @@
 //! What several tests share: a naive model beside the engine, and batches from a seed.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
+pub mod held_device;
+
 use std::collections::BTreeMap;
 
 use pleach::{Access, AccessKind, Value};

@@ -1,0 +1,348 @@
+//! A device that counts reads by page and holds them while a test has its gate closed, and a runtime
+//! that says who waits for a page in flight. With both a test knows when readers have met.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use pleach_io::sim::{SimDisk, SimFile, SimQueue};
+use pleach_io::threads::{TaskHandle, ThreadEvent};
+use pleach_io::{
+    Completion, Device, DeviceInfo, IoError, LockMode, OpenMode, Operation, PageBuf, PagePool,
+    Queue, Request, Result, Runtime, Task, Threads, Transfer,
+};
+
+/// Nothing takes this long, however loaded the machine: whoever waits for so long waits in vain.
+pub const NEVER: Duration = Duration::from_secs(60);
+
+/// What the next read to pass does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    Fails,
+    Panics,
+}
+
+#[derive(Default)]
+struct State {
+    closed: bool,
+    /// Are writes of leaf pages held, too?
+    no_writes: bool,
+    /// Reads by file and page.
+    reads: BTreeMap<(String, u64), u32>,
+    /// Threads that sleep in the device or for a page that another thread reads.
+    stuck: usize,
+    /// Waits for a page in flight, and those that came to their bound.
+    waits: u64,
+    in_vain: u64,
+    mishap: Option<Mishap>,
+}
+
+/// What the test, the device and the runtime share.
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.state.lock());
+        self.changed.notify_all();
+        changed
+    }
+
+    /// From here on reads are held, and counted from zero; and so are writes of leaf pages.
+    pub fn close(&self) {
+        self.change(|state| {
+            (state.closed, state.no_writes) = (true, true);
+            (state.waits, state.in_vain) = (0, 0);
+            state.reads.clear();
+        });
+    }
+
+    /// Reads go on.
+    pub fn open(&self) {
+        self.change(|state| state.closed = false);
+    }
+
+    /// Writes go on.
+    pub fn let_write(&self) {
+        self.change(|state| state.no_writes = false);
+    }
+
+    /// Waits until so many threads are stuck. The gate is closed, so they stay.
+    pub fn until_stuck(&self, threads: usize) {
+        let end = Instant::now() + NEVER;
+        let mut state = self.state.lock();
+        while state.stuck < threads {
+            if self.changed.wait_until(&mut state, end).timed_out() {
+                // Threads that are held could not be joined.
+                (state.closed, state.no_writes) = (false, false);
+                self.changed.notify_all();
+                panic!("{} threads of {threads} have met", state.stuck);
+            }
+        }
+    }
+
+    /// The next read that passes fails or panics.
+    pub fn mishap(&self, mishap: Mishap) {
+        self.change(|state| state.mishap = Some(mishap));
+    }
+
+    /// How often each page was read since the gate was closed.
+    pub fn reads(&self) -> BTreeMap<(String, u64), u32> {
+        self.state.lock().reads.clone()
+    }
+
+    /// Waits for a page in flight, and how many of them came to their bound.
+    pub fn waits(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.waits, state.in_vain)
+    }
+
+    fn count(&self, file: &SimFile, offset: u64) {
+        let page = (file.name().to_owned(), offset / 4096);
+        *self.state.lock().reads.entry(page).or_default() += 1;
+    }
+
+    /// Are transfers in this queue held?
+    fn holds(&self, queue: &HeldQueue) -> bool {
+        let state = self.state.lock();
+        state.closed && !queue.reads.is_empty() || state.no_writes && queue.writes > 0
+    }
+
+    /// Holds a write until they go on.
+    fn pass_write(&self) {
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, |state| state.no_writes);
+    }
+
+    /// Holds a read until the gate is open, and says what becomes of it.
+    fn pass(&self) -> Option<Mishap> {
+        let mut state = self.state.lock();
+        if state.closed {
+            state.stuck += 1;
+            self.changed.notify_all();
+            self.changed.wait_while(&mut state, |state| state.closed);
+            state.stuck -= 1;
+        }
+        state.mishap.take()
+    }
+}
+
+fn failed(file: &SimFile, offset: u64) -> IoError {
+    IoError::Os {
+        file: file.name().to_owned(),
+        offset,
+        operation: Operation::Read,
+        code: 5,
+        kind: std::io::ErrorKind::Other,
+        message: "the test says so".to_owned(),
+    }
+}
+
+/// A simulated disk behind a gate.
+#[derive(Clone)]
+pub struct Held {
+    disk: SimDisk,
+    gate: Arc<Gate>,
+}
+
+impl Held {
+    pub fn new(disk: SimDisk) -> (Self, Arc<Gate>) {
+        let gate = Arc::<Gate>::default();
+        (Self { disk, gate: Arc::clone(&gate) }, gate)
+    }
+}
+
+impl Device for Held {
+    type File = SimFile;
+    type Queue = HeldQueue;
+
+    fn info(&self) -> DeviceInfo {
+        self.disk.info()
+    }
+    fn list(&self) -> Result<Vec<String>> {
+        self.disk.list()
+    }
+    fn open(&self, name: &str, mode: OpenMode) -> Result<SimFile> {
+        self.disk.open(name, mode)
+    }
+    fn remove(&self, name: &str) -> Result<()> {
+        self.disk.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn exchange(&self, a: &str, b: &str) -> Result<bool> {
+        self.disk.exchange(a, b)
+    }
+    fn sync_folder(&self) -> Result<()> {
+        self.disk.sync_folder()
+    }
+    fn lock(&self, mode: LockMode) -> Result<Box<dyn Send + Sync>> {
+        self.disk.lock(mode)
+    }
+    fn free_space(&self) -> Result<(u64, u64)> {
+        self.disk.free_space()
+    }
+    fn len(&self, file: &SimFile) -> Result<u64> {
+        self.disk.len(file)
+    }
+    fn set_len(&self, file: &SimFile, len: u64) -> Result<()> {
+        self.disk.set_len(file, len)
+    }
+    fn allocate(&self, file: &SimFile, offset: u64, len: u64) -> Result<()> {
+        self.disk.allocate(file, offset, len)
+    }
+    fn read_at(&self, file: &SimFile, buf: &mut PageBuf, offset: u64) -> Result<()> {
+        self.gate.count(file, offset);
+        match self.gate.pass() {
+            None => self.disk.read_at(file, buf, offset),
+            Some(Mishap::Fails) => Err(failed(file, offset)),
+            Some(Mishap::Panics) => panic!("the test says so"),
+        }
+    }
+    fn write_at(&self, file: &SimFile, buf: &PageBuf, pages: usize, offset: u64) -> Result<()> {
+        self.disk.write_at(file, buf, pages, offset)
+    }
+    fn sync(&self, file: &SimFile) -> Result<()> {
+        self.disk.sync(file)
+    }
+    fn queue(&self, depth: usize) -> Result<HeldQueue> {
+        let queue = self.disk.queue(depth)?;
+        Ok(HeldQueue { queue, gate: Arc::clone(&self.gate), reads: BTreeMap::new(), writes: 0 })
+    }
+}
+
+/// A queue whose reads end when the gate is open.
+pub struct HeldQueue {
+    queue: SimQueue,
+    gate: Arc<Gate>,
+    /// Reads that have not ended, by token.
+    reads: BTreeMap<u64, (SimFile, u64)>,
+    /// Writes of leaf pages that have not ended.
+    writes: usize,
+}
+
+impl HeldQueue {
+    fn ended(&mut self, mut completion: Completion, mishap: Option<Mishap>) -> Completion {
+        match (self.reads.remove(&completion.token), mishap) {
+            (Some((file, offset)), Some(_)) => completion.result = Err(failed(&file, offset)),
+            (Some(_), None) => {}
+            (None, _) => self.writes = self.writes.saturating_sub(1),
+        }
+        completion
+    }
+}
+
+impl Queue for HeldQueue {
+    type File = SimFile;
+
+    fn depth(&self) -> usize {
+        self.queue.depth()
+    }
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+    fn push(&mut self, request: Request<SimFile>) {
+        if request.transfer == Transfer::Read {
+            self.gate.count(&request.file, request.offset);
+            self.reads.insert(request.token, (request.file.clone(), request.offset));
+        } else if request.file.name() == "leaf" {
+            self.writes += 1;
+        }
+        self.queue.push(request);
+    }
+    fn submit(&mut self) -> Result<()> {
+        self.queue.submit()
+    }
+    fn poll(&mut self) -> Option<Completion> {
+        if self.gate.holds(self) {
+            return None;
+        }
+        let completion = self.queue.poll()?;
+        Some(self.ended(completion, None))
+    }
+    fn wait(&mut self) -> Result<Option<Completion>> {
+        self.queue.submit()?;
+        let mishap = if self.reads.is_empty() { None } else { self.gate.pass() };
+        assert!(mishap != Some(Mishap::Panics), "the test says so");
+        if self.writes > 0 {
+            self.gate.pass_write();
+        }
+        let completion = self.queue.wait()?;
+        Ok(completion.map(|completion| self.ended(completion, mishap)))
+    }
+    fn register(&mut self, pool: &PagePool) -> bool {
+        self.queue.register(pool)
+    }
+}
+
+/// Threads on which a wait with a bound, which is one for a page in flight, has all the time that a
+/// loaded machine needs.
+#[derive(Clone)]
+pub struct Patient {
+    threads: Threads,
+    gate: Arc<Gate>,
+}
+
+impl Patient {
+    pub fn new(workers: usize, gate: &Arc<Gate>) -> Self {
+        let threads = Threads::new(workers).expect("threads");
+        Self { threads, gate: Arc::clone(gate) }
+    }
+}
+
+impl Runtime for Patient {
+    type Event = ThreadEvent;
+    type Handle = TaskHandle;
+
+    fn now(&self) -> Duration {
+        self.threads.now()
+    }
+    fn random(&self) -> u64 {
+        self.threads.random()
+    }
+    fn event(&self) -> ThreadEvent {
+        self.threads.event()
+    }
+    fn spawn(&self, name: &str, event: &ThreadEvent, task: Task) -> TaskHandle {
+        self.threads.spawn(name, event, task)
+    }
+    fn wait(
+        &self,
+        event: &ThreadEvent,
+        timeout: Option<Duration>,
+        done: &mut dyn FnMut() -> bool,
+    ) -> bool {
+        if timeout.is_none() {
+            return self.threads.wait(event, None, done);
+        }
+        let mut stuck = false;
+        let done = self.threads.wait(event, Some(NEVER), &mut || {
+            let done = done();
+            if !done && !stuck {
+                stuck = true;
+                self.gate.change(|state| {
+                    (state.stuck, state.waits) = (state.stuck + 1, state.waits + 1)
+                });
+            }
+            done
+        });
+        if stuck {
+            self.gate.change(|state| {
+                state.stuck -= 1;
+                state.in_vain += u64::from(!done);
+            });
+        }
+        done
+    }
+    fn workers(&self) -> usize {
+        self.threads.workers()
+    }
+    fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        self.threads.fork_join(count, job);
+    }
+}
