@@ -200,7 +200,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         if finished.is_err() {
             sorter.give_back(&mut accesses);
         }
-        finisher.keep_sorter(sorter);
+        finisher.give_sorter_back(sorter);
         let finished = match finished {
             Ok(finished) => finished,
             Err(error) => return Err(FinishError::new(self, accesses, error)),

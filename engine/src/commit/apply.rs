@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use pleach_beatree::recycled::Recycle as _;
 use pleach_beatree::region::{Applied, Pending};
 use pleach_beatree::treelet::Treelet;
 use pleach_core::Node;

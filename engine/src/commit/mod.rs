@@ -251,14 +251,13 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         // The parent failed after this record was queued after it.
         sequencer.lock().check()?;
     }
-    let (mut chunks, mut unchanged): (Vec<_>, Vec<_>) =
+    let (mut chunks, unchanged): (Vec<_>, Vec<_>) =
         std::mem::take(chunks).into_iter().partition(|chunk| !chunk.changes.is_empty());
-    unchanged.iter_mut().for_each(ChunkOutcome::clear);
-    finisher.keep(unchanged);
+    finisher.give_outcomes_back(unchanged);
     let lists = chunks.iter_mut().map(|chunk| std::mem::take(&mut chunk.changes));
     let changes = Changes::new(lists.collect());
     db.commits.undo().push(number, changes.clone());
-    finisher.keep(apply_all(db, number, position, chunks, &changes));
+    finisher.give_outcomes_back(apply_all(db, number, position, chunks, &changes));
     Counters::add(&db.counters.changes, changes.len() as u64);
     Counters::add(&db.counters.commits, 1);
     {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pleach_beatree::recycled::Recycled;
 use pleach_core::fold::{BatchFolder, FoldValue, Occupancy};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::Sizes;
@@ -11,7 +12,7 @@ use pleach_io::{Device, Runtime};
 use super::chunk::Batch;
 use super::emit::Emit;
 use super::outcome::{ChunkOutcome, Finished, Folded};
-use super::witness::{Spare, Witness, gather};
+use super::witness::{Witness, WitnessMemory, gather};
 use super::worker::Workers;
 use crate::error::{Error, Result};
 use crate::state::State;
@@ -33,7 +34,7 @@ enum Part {
 pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     workers: &Workers<H, D, R>,
-    witnesses: &Arc<Spare>,
+    witnesses: &Arc<Recycled<WitnessMemory>>,
     batch: &Batch<'_>,
     prev_root: &Node,
     mut chunks: Vec<ChunkOutcome>,
@@ -193,7 +194,7 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
 /// siblings; copied to its place by all workers.
 fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    witnesses: &Arc<Spare>,
+    witnesses: &Arc<Recycled<WitnessMemory>>,
     folder: &mut BatchFolder<H>,
     fold: usize,
     chunks: &[ChunkOutcome],
@@ -272,7 +273,7 @@ fn too_large() -> Error {
 /// Encodes a witness of these sections: terminals, operations, siblings.
 fn encode<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    witnesses: &Arc<Spare>,
+    witnesses: &Arc<Recycled<WitnessMemory>>,
     terminal_count: u32,
     ops: u32,
     sections: &[Vec<&[u8]>; 3],

@@ -14,6 +14,7 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{
     KeyAccess, PageState, PendingChange, capture_levels, fold_leaf, fold_path_block,
 };
+use pleach_beatree::recycled::Recycle as _;
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_beatree::treelet::Known;
 use pleach_beatree::{Region, RegionIndex, RegionState};

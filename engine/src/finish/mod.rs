@@ -27,6 +27,7 @@ mod worker;
 use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::KeyAccess;
+use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
@@ -38,8 +39,8 @@ use assemble::assemble;
 use chunk::Batch;
 use job::Job;
 use outcome::{ChunkOutcome, Finished, Folded};
-use sort::{Sorter, SpareSorter};
-use witness::Spare;
+use sort::Sorter;
+use witness::WitnessMemory;
 use worker::Workers;
 
 /// Batches of up to this many accesses are folded on the calling thread: waking workers costs
@@ -50,9 +51,9 @@ const INLINE: usize = 128;
 pub(crate) struct Finisher<H: Hasher, D: Device, R: Runtime> {
     workers: Workers<H, D, R>,
     /// Memory for the next sort.
-    sorter: SpareSorter,
+    sorters: Recycled<Sorter>,
     /// Memory for the next witness.
-    witnesses: Arc<Spare>,
+    witnesses: Arc<Recycled<WitnessMemory>>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
@@ -60,23 +61,25 @@ impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
     pub(crate) fn new(workers: usize, budget: &Budget) -> Self {
         Self {
             workers: Workers::new(workers, budget.outcome_bytes()),
-            sorter: SpareSorter::new(budget.sorter_bytes()),
-            witnesses: Arc::new(Spare::new(budget.witness_bytes())),
+            sorters: Recycled::new(budget.sorter_bytes()),
+            witnesses: Arc::new(Recycled::new(budget.witness_bytes())),
         }
     }
 
-    /// Memory for a sort; give it back ([`Self::keep_sorter`]).
+    /// A sorter, with the memory of an earlier sort where there is some. Give it back
+    /// ([`Self::give_sorter_back`]).
     pub(crate) fn take_sorter(&self) -> Sorter {
-        self.sorter.take()
+        self.sorters.take().unwrap_or_default()
     }
 
-    pub(crate) fn keep_sorter(&self, sorter: Sorter) {
-        self.sorter.give(sorter);
+    /// Takes a sorter's memory back.
+    pub(crate) fn give_sorter_back(&self, sorter: Sorter) {
+        self.sorters.give(sorter);
     }
 
-    /// Keeps the memory of outcomes that are not needed any more.
-    pub(crate) fn keep(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
-        self.workers.keep(outcomes);
+    /// Takes the memory of outcomes back that are not needed any more.
+    pub(crate) fn give_outcomes_back(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
+        self.workers.give_back(outcomes);
     }
 }
 

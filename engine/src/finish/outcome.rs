@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::recycled::Recycle;
 use pleach_beatree::{PageNo, Region};
 use pleach_core::fold::Occupancy;
 use pleach_core::{Key, Node, Prefix};
@@ -78,9 +79,8 @@ pub(crate) struct ChunkOutcome {
     pub(super) ops: Vec<u8>,
 }
 
-impl ChunkOutcome {
-    /// Bytes of its memory.
-    pub(super) fn bytes(&self) -> usize {
+impl Recycle for ChunkOutcome {
+    fn bytes(&self) -> usize {
         self.regions.capacity() * size_of::<RegionOutcome>()
             + self.nodes.capacity() * size_of::<PageNode>()
             + (self.treelets.capacity() + self.inner.capacity()) * size_of::<(u8, Node)>()
@@ -90,8 +90,7 @@ impl ChunkOutcome {
             + self.ops.capacity()
     }
 
-    /// Forgets all and keeps the memory.
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.regions.clear();
         self.nodes.clear();
         self.treelets.clear();

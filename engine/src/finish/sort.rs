@@ -1,8 +1,8 @@
 //! A batch's accesses in order of their keys.
 
-use parking_lot::Mutex;
 use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::KeyAccess;
+use pleach_beatree::recycled::Recycle;
 use pleach_core::{Hasher, Key};
 
 use crate::access::{Access, AccessKind, MAX_VALUE};
@@ -82,11 +82,18 @@ impl Sorter {
             }
         }
     }
+}
 
+impl Recycle for Sorter {
     fn bytes(&self) -> usize {
         self.starts.capacity() * size_of::<u32>()
             + self.order.capacity() * size_of::<(u64, u32)>()
             + self.touches.capacity() * size_of::<KeyAccess>()
+    }
+
+    /// Values are not kept; the order is overwritten by the next sort.
+    fn clear(&mut self) {
+        self.touches.clear();
     }
 }
 
@@ -117,30 +124,4 @@ fn kind(touch: KeyAccess) -> AccessKind {
         Stored::Overflow(_) => unreachable!("accesses bring values, not cells"),
     };
     if touch.reads { AccessKind::ReadWrite(value) } else { AccessKind::Write(value) }
-}
-
-/// A sorter between two batches.
-pub(crate) struct SpareSorter {
-    kept: Mutex<Sorter>,
-    /// Most bytes of it.
-    limit: usize,
-}
-
-impl SpareSorter {
-    /// Keeps nothing yet, and never more than `limit` bytes.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { kept: Mutex::default(), limit }
-    }
-
-    pub(crate) fn take(&self) -> Sorter {
-        std::mem::take(&mut self.kept.lock())
-    }
-
-    pub(crate) fn give(&self, mut sorter: Sorter) {
-        if sorter.bytes() <= self.limit {
-            // Values are not kept.
-            sorter.touches.clear();
-            *self.kept.lock() = sorter;
-        }
-    }
 }

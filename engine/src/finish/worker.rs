@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 use pleach_beatree::cache::LookupStep;
+use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Device, Runtime};
 
@@ -43,37 +44,25 @@ impl<H: Hasher, D: Device, R: Runtime> Default for Worker<H, D, R> {
 pub(super) struct Workers<H: Hasher, D: Device, R: Runtime> {
     each: Vec<Mutex<Worker<H, D, R>>>,
     inline: Mutex<Worker<H, D, R>>,
-    /// Outcomes that have been used, and their bytes: fresh memory costs as much as folding into it.
-    outcomes: Mutex<(Vec<ChunkOutcome>, usize)>,
-    /// Most bytes of these.
-    keeps: usize,
+    /// Outcomes that have been used: fresh memory costs as much as folding into it.
+    outcomes: Recycled<ChunkOutcome>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
-    /// So many workers, which keep so many bytes of what they gave.
-    pub(super) fn new(count: usize, keeps: usize) -> Self {
+    /// `count` workers, which keep up to `bytes` of the memory of earlier outcomes.
+    pub(super) fn new(count: usize, bytes: usize) -> Self {
         let each = (0..count).map(|_| Mutex::default()).collect();
-        Self { each, inline: Mutex::default(), outcomes: Mutex::default(), keeps }
+        Self { each, inline: Mutex::default(), outcomes: Recycled::new(bytes) }
     }
 
     /// An empty outcome.
     fn outcome(&self) -> ChunkOutcome {
-        let (kept, bytes) = &mut *self.outcomes.lock();
-        let Some(outcome) = kept.pop() else { return ChunkOutcome::default() };
-        *bytes -= outcome.bytes();
-        outcome
+        self.outcomes.take().unwrap_or_default()
     }
 
-    /// Keeps the memory of outcomes that are not needed any more.
-    pub(super) fn keep(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
-        let (kept, bytes) = &mut *self.outcomes.lock();
-        for outcome in outcomes {
-            let more = outcome.bytes();
-            if *bytes + more <= self.keeps {
-                *bytes += more;
-                kept.push(outcome);
-            }
-        }
+    /// Takes the memory of outcomes back that are not needed any more.
+    pub(super) fn give_back(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
+        outcomes.into_iter().for_each(|outcome| self.outcomes.give(outcome));
     }
 
     /// Runs a job's chunks on worker `index`.
