@@ -22,7 +22,7 @@ use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::Announcements;
 use crate::prefetch::values::LookedUp;
-use crate::read::group::{GROUP, Reach, cpu_prefetch};
+use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, SpareReader};
 use crate::read::point;
 use crate::state::view::View;
@@ -161,7 +161,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         let db = &self.engine.state;
         many::bring(db, &self.view, &self.reader, keys)?;
         let mut values = Vec::with_capacity(keys.len());
-        for group in keys.chunks(GROUP) {
+        for group in keys.chunks(KEY_BATCH) {
             {
                 let _guard = db.store.enter();
                 cpu_prefetch(db, group.iter(), Reach::Cell);

@@ -11,7 +11,7 @@ use pleach_io::{Device, Runtime};
 
 use crate::finish::outcome::{ChunkOutcome, PageNode};
 use crate::metrics::Counters;
-use crate::read::group::PAGES_AHEAD;
+use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
 use crate::state::undo::Changes;
 

@@ -28,7 +28,7 @@ use pleach_io::{Device, Runtime};
 use super::emit::{Emit, Fragment};
 use super::outcome::ChunkOutcome;
 use super::scratch::{FoldSpace, PageFold};
-use crate::read::group::{GROUP, PAGES_AHEAD, Reach, cpu_prefetch};
+use crate::read::key_batch::{KEY_BATCH, PAGES_AHEAD, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::budget::FlushPolicy;
 use crate::state::index::{Located, located};
@@ -149,7 +149,7 @@ impl Chunk {
         // Where many accesses meet in a region its memory is near as it is: at 78 asking cost a tenth
         // of the finish, at 2 it saved as much.
         if batch.is_sparse(&db.index.load()) {
-            for group in batch.touches[range.clone()].chunks(GROUP) {
+            for group in batch.touches[range.clone()].chunks(KEY_BATCH) {
                 cpu_prefetch(db, group.iter().map(|touch| &touch.key), Reach::Fold);
             }
         }

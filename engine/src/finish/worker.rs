@@ -14,7 +14,7 @@ use super::outcome::{ChunkOutcome, Folded};
 use super::scratch::FoldSpace;
 use crate::error::Result;
 use crate::metrics::Counters;
-use crate::read::group::PAGES_AHEAD;
+use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
 use crate::state::in_flight::Reading;
 use crate::state::reader::{Asked, Landed, PageReader, Wanted};

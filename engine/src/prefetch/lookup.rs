@@ -12,7 +12,7 @@ use pleach_io::{Device, Runtime};
 
 use super::requests::{Announced, Arrived, Prefetching, Purpose, Request};
 use super::values::{SlotPair, ValueCache};
-use crate::read::group::GROUP;
+use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::index::{Located, located};
 use crate::state::reader::Wanted;
@@ -69,7 +69,7 @@ pub(super) fn look_up<D: Device, R: Runtime>(
 ) {
     let (base, folds) = (announced.base(), announced.folds());
     let (values, cache) = (prefetching.values(), db.store.cache());
-    let mut found: [Found; GROUP] = std::array::from_fn(|_| Found::default());
+    let mut found: [Found; KEY_BATCH] = std::array::from_fn(|_| Found::default());
     {
         let top = db.index.load();
         for (key, found) in group.iter().zip(&mut found) {

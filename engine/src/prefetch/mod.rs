@@ -20,7 +20,7 @@ use pleach_beatree::region::{NodePage, Nodes};
 use pleach_io::{Device, Runtime, Step};
 
 use crate::error::Result;
-use crate::read::group::GROUP;
+use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::in_flight::Reading;
@@ -55,7 +55,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
             prefetching,
             reader: None,
             keys: None,
-            missing: VecDeque::with_capacity(2 * GROUP),
+            missing: VecDeque::with_capacity(2 * KEY_BATCH),
             nodes: None,
             failures: 0,
             not_before: Duration::ZERO,

@@ -23,7 +23,7 @@ use pleach_io::{Device, Runtime, Step};
 
 use super::requests::{Arrived, Prefetching};
 use crate::metrics::Counters;
-use crate::read::group::{GROUP, PAGES_AHEAD, Reach, cpu_prefetch};
+use crate::read::key_batch::{KEY_BATCH, PAGES_AHEAD, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::beats::Task;
 
@@ -57,8 +57,8 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
             db,
             prefetching,
             folder: BatchFolder::new(),
-            group: Vec::with_capacity(GROUP),
-            tasks: Vec::with_capacity(GROUP),
+            group: Vec::with_capacity(KEY_BATCH),
+            tasks: Vec::with_capacity(KEY_BATCH),
             patches: Vec::new(),
             seen: Vec::new(),
             treelet: Box::new(Treelet::empty()),

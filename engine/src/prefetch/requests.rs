@@ -10,7 +10,7 @@ use pleach_core::Key;
 use pleach_io::{Device, Event, Runtime};
 
 use super::values::ValueCache;
-use crate::read::group::GROUP;
+use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::foreground::Foreground;
 use crate::state::index::Located;
@@ -184,7 +184,7 @@ impl<E: Event> Arrivals<E> {
         if foreground.is_finishing() {
             return;
         }
-        if self.sender.try_send(arrived).is_ok() && self.sender.len() >= GROUP {
+        if self.sender.try_send(arrived).is_ok() && self.sender.len() >= KEY_BATCH {
             self.wake();
         }
     }
@@ -198,7 +198,7 @@ impl<E: Event> Arrivals<E> {
 
     /// Up to a batch of pages.
     pub(super) fn take(&self, into: &mut Vec<Arrived>) {
-        into.extend(self.receiver.try_iter().take(GROUP));
+        into.extend(self.receiver.try_iter().take(KEY_BATCH));
     }
 
     /// The task goes to sleep; false when something has come meanwhile.
@@ -241,8 +241,8 @@ impl Announced {
         if self.is_done() {
             return None;
         }
-        let from = self.next.fetch_add(GROUP, Ordering::Relaxed);
-        let end = self.keys.len().min(from.saturating_add(GROUP));
+        let from = self.next.fetch_add(KEY_BATCH, Ordering::Relaxed);
+        let end = self.keys.len().min(from.saturating_add(KEY_BATCH));
         self.keys.get(from..end).filter(|group| !group.is_empty())
     }
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use pleach_core::Key;
 use pleach_io::{Device, Runtime};
 
-use super::group::{GROUP, Reach, cpu_prefetch};
+use super::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use super::point::{Found, find};
 use crate::error::Result;
 use crate::state::State;
@@ -59,8 +59,8 @@ fn fetch<D: Device, R: Runtime>(
     let batch = db.store.batch();
     let mut asked = HashSet::new();
     for (index, key) in keys.iter().enumerate() {
-        if index.is_multiple_of(GROUP) {
-            cpu_prefetch(db, keys[index..].iter().take(GROUP), Reach::Place);
+        if index.is_multiple_of(KEY_BATCH) {
+            cpu_prefetch(db, keys[index..].iter().take(KEY_BATCH), Reach::Page);
         }
         if view.overlaid(key).is_some() {
             continue;

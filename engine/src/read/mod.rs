@@ -1,6 +1,6 @@
 //! Reading values: one key ([`point`]), many keys ([`many`]), and how the memory that lookups read is asked
-//! for ahead ([`group`]).
+//! for ahead ([`key_batch`]).
 
-pub(crate) mod group;
+pub(crate) mod key_batch;
 pub(crate) mod many;
 pub(crate) mod point;

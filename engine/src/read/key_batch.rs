@@ -12,7 +12,7 @@ use pleach_io::{Device, Runtime};
 use crate::state::State;
 
 /// Keys that are looked up together.
-pub(crate) const GROUP: usize = 32;
+pub(crate) const KEY_BATCH: usize = 32;
 
 /// Pages ahead of the one that is worked on, whose memory is asked for.
 pub(crate) const PAGES_AHEAD: usize = 4;
@@ -21,7 +21,7 @@ pub(crate) const PAGES_AHEAD: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// To the place of its page, and whether that is cached.
-    Place,
+    Page,
     /// To its cell in a cached page.
     Cell,
     /// To what a fold of its page reads of its region, and no further.
@@ -30,7 +30,7 @@ pub(crate) enum Reach {
     Fold,
 }
 
-/// Asks for the memory that lookups of up to [`GROUP`] keys read. The caller holds a grace guard.
+/// Asks for the memory that lookups of up to [`KEY_BATCH`] keys read. The caller holds a grace guard.
 pub(crate) fn cpu_prefetch<'a, D: Device, R: Runtime>(
     db: &State<D, R>,
     keys: impl Iterator<Item = &'a Key> + Clone,
@@ -43,7 +43,7 @@ pub(crate) fn cpu_prefetch<'a, D: Device, R: Runtime>(
     for key in keys.clone() {
         top.region(key).read().cpu_prefetch(key);
     }
-    let mut places = [None; GROUP];
+    let mut places = [None; KEY_BATCH];
     for (key, place) in keys.clone().zip(&mut places) {
         let state = top.region(key).read();
         *place = state.children().page(state.children().find(key));
@@ -54,7 +54,7 @@ pub(crate) fn cpu_prefetch<'a, D: Device, R: Runtime>(
             db.store.cache().cpu_prefetch(place, LookupStep::Table);
         }
     }
-    if matches!(reach, Reach::Place | Reach::Region) {
+    if matches!(reach, Reach::Page | Reach::Region) {
         return;
     }
     for place in places.into_iter().flatten() {
