@@ -1,9 +1,9 @@
-//! Looking up many keys: the memory that one lookup waits for is asked for while others go on.
+//! Key batches: 32 keys that are looked up together, so that their waits for memory overlap.
 //!
-//! A lookup reads cold memory five times in a row: region, cuts, the cache's table, its entry, the
-//! page. One after the other that takes longer than all else. Here each step is taken for a whole
-//! group before the next one, so that the waits of a group overlap. Nothing is taken from these
-//! looks: whoever comes after them looks again, and finds its memory near.
+//! A lookup reads cold memory five times in a row: region, child table, the cache's table, its entry, the
+//! page. One after the other that takes longer than all else. Here each step is taken for a whole batch
+//! before the next one. The results are not kept: whoever needs them looks again, and finds the memory
+//! near.
 
 use pleach_beatree::cache::LookupStep;
 use pleach_core::Key;
@@ -20,7 +20,7 @@ pub(crate) const PAGES_AHEAD: usize = 4;
 /// How far a lookup goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// To the place of its page, and whether that is cached.
+    /// To the number of its page, and whether that is cached.
     Page,
     /// To its cell in a cached page.
     Cell,
@@ -36,33 +36,33 @@ pub(crate) fn cpu_prefetch<'a, D: Device, R: Runtime>(
     keys: impl Iterator<Item = &'a Key> + Clone,
     reach: Reach,
 ) {
-    let top = db.index.load();
+    let regions = db.index.load();
     for key in keys.clone() {
-        top.region(key).cpu_prefetch();
+        regions.region(key).cpu_prefetch();
     }
     for key in keys.clone() {
-        top.region(key).read().cpu_prefetch(key);
+        regions.region(key).read().cpu_prefetch(key);
     }
-    let mut places = [None; KEY_BATCH];
-    for (key, place) in keys.clone().zip(&mut places) {
-        let state = top.region(key).read();
-        *place = state.children().page(state.children().find(key));
+    let mut pages = [None; KEY_BATCH];
+    for (key, page) in keys.clone().zip(&mut pages) {
+        let state = regions.region(key).read();
+        *page = state.children().page(state.children().find(key));
         if matches!(reach, Reach::Fold | Reach::Region) {
             state.cpu_prefetch_fold(key);
         }
-        if let Some(place) = place.filter(|_| reach != Reach::Region) {
-            db.store.cache().cpu_prefetch(place, LookupStep::Table);
+        if let Some(page) = page.filter(|_| reach != Reach::Region) {
+            db.store.cache().cpu_prefetch(page, LookupStep::Table);
         }
     }
     if matches!(reach, Reach::Page | Reach::Region) {
         return;
     }
-    for place in places.into_iter().flatten() {
-        db.store.cache().cpu_prefetch(place, LookupStep::Entry);
+    for page in pages.into_iter().flatten() {
+        db.store.cache().cpu_prefetch(page, LookupStep::Entry);
     }
-    for (key, place) in keys.zip(places) {
-        if let Some(place) = place {
-            db.store.cache().cpu_prefetch(place, LookupStep::Page(key));
+    for (key, page) in keys.zip(pages) {
+        if let Some(page) = page {
+            db.store.cache().cpu_prefetch(page, LookupStep::Page(key));
         }
     }
 }

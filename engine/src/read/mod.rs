@@ -1,5 +1,5 @@
-//! Reading values: one key ([`point`]), many keys ([`many`]), and how the memory that lookups read is asked
-//! for ahead ([`key_batch`]).
+//! Reading values: one key ([`point`]), many keys ([`many`]), and how the memory that the lookups of a key
+//! batch read is asked for in time ([`key_batch`]).
 
 pub(crate) mod key_batch;
 pub(crate) mod many;
