@@ -111,7 +111,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     let end = loop {
         tries += 1;
         let hold = (tries > TRIES).then(|| db.index.hold_structure());
-        let shapes = {
+        let layouts = {
             let state = db.commits.sequencer().lock();
             check_parent(db, &state, target)?;
             state.shapes
@@ -128,7 +128,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         db.commits.sequencer().make_room(bytes)?;
         let mut state = db.commits.sequencer().lock();
         check_parent(db, &state, target)?;
-        if state.shapes != shapes || !state.has_room(bytes) {
+        if state.shapes != layouts || !state.has_room(bytes) {
             drop(state);
             drop(hold);
             continue;

@@ -174,7 +174,7 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
         let region = &outcome.regions[0];
         match &region.old {
             Occupancy::Leaf { key, value_hash } => {
-                folder.unaccessed(key, FoldValue::Hash(*value_hash))
+                folder.unaccessed(key, FoldValue::Hash(*value_hash));
             }
             _ => folder.subtrie(region.region.prefix(), &region.node),
         }

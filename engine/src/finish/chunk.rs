@@ -120,8 +120,8 @@ pub(super) struct Batch<'a> {
 
 impl Batch<'_> {
     /// Do few accesses meet in a region?
-    fn is_sparse(&self, top: &RegionIndex) -> bool {
-        top.regions().len() * DENSE > self.accesses.len()
+    fn is_sparse(&self, regions: &RegionIndex) -> bool {
+        regions.regions().len() * DENSE > self.accesses.len()
     }
 }
 

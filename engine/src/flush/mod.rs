@@ -220,7 +220,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             || self.db.pace.is_closing()
             || self.db.pace.is_paused()
             || self.db.budget.is_pressed();
-        !must && self.patience.waits(&self.db.pace.foreground(), self.db.pace.now())
+        !must && self.patience.waits(self.db.pace.foreground(), self.db.pace.now())
     }
 
     fn begin(&mut self, closing: bool) -> Result<Step> {

@@ -19,9 +19,10 @@ use crate::state::reader::{PageReader, Wanted};
 use crate::state::view::View;
 
 /// A reader that is made on first use. A ring serves the thread that made it, and is made again on another.
-pub(crate) struct SpareReader<D: Device, R: Runtime>(
-    Mutex<Option<(ThreadId, PageReader<D, R, ()>)>>,
-);
+pub(crate) struct SpareReader<D: Device, R: Runtime>(Mutex<Option<Bound<D, R>>>);
+
+/// A reader, and the thread that made it.
+type Bound<D, R> = (ThreadId, PageReader<D, R, ()>);
 
 impl<D: Device, R: Runtime> Default for SpareReader<D, R> {
     fn default() -> Self {
