@@ -1,9 +1,9 @@
-//! What a batch does with its keys.
+//! Accesses: what a batch does with its keys.
 
 use pleach_beatree::Value;
 use pleach_core::Key;
 
-/// Largest value.
+/// Most bytes of a value.
 pub const MAX_VALUE: usize = 64 << 20;
 
 /// What a batch does with a key.
@@ -22,7 +22,7 @@ pub enum AccessKind {
 pub struct Access {
     /// Namespace; 0 in this version.
     pub namespace: u8,
-    /// The key, all 32 bytes of it a hash of the application's key.
+    /// The key: 32 bytes that should be spread evenly, such as a hash of the application's key.
     pub key: Key,
     /// What is done with it.
     pub kind: AccessKind,

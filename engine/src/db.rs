@@ -46,8 +46,8 @@ impl<H: Hasher> Db<H> {
     /// Opens the database in a folder; creates it when the options say so.
     ///
     /// # Errors
-    /// A wrong, foreign or newer folder, another hasher, a second process, damage: each has its
-    /// variant, and nothing was changed.
+    /// A wrong, foreign or newer folder, another hasher, a second process, damage: each has its own
+    /// variant, and nothing has been changed.
     pub fn open(options: Options) -> Result<Self> {
         options.check()?;
         let os = OsOptions {
@@ -63,7 +63,10 @@ impl<H: Hasher> Db<H> {
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
-    /// Opens a database on any device and runtime (a simulated disk, for crash tests).
+    /// Opens a database on any device and runtime, such as a simulated disk for crash tests.
+    ///
+    /// # Errors
+    /// As [`Db::open`].
     pub fn open_on(device: D, runtime: R, options: Options) -> Result<Self> {
         options.check()?;
         let (engine, tasks) = open(device, runtime, options)?;
@@ -82,9 +85,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// [`Error::ForeignOverlay`] when the overlay was not made through this handle.
     pub fn session(&self, options: SessionOptions<H, D, R>) -> Result<Session<H, D, R>> {
         let view = match &options.over {
-            // By the open, not by the database's number, which copies of a folder share. Whatever
-            // else stands on overlays (blocks, further overlays) comes from a session, so here is
-            // the only door.
+            // The open is compared, not the database's number, which copies of a folder share. Blocks and
+            // further overlays come from a session, so this is the only place to check.
             Some(overlay) if !overlay.is_of(&self.engine) => return Err(Error::ForeignOverlay),
             Some(overlay) => overlay.view(),
             None => self.engine.state.commits.tip_view(),
@@ -92,7 +94,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         Ok(Session::new(&self.engine, view, options))
     }
 
-    /// The parts below, for tests of them.
+    /// The parts of the state, for tests of them.
     #[cfg(test)]
     pub(crate) fn state(&self) -> &Arc<crate::state::State<D, R>> {
         &self.engine.state
@@ -103,9 +105,9 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         self.engine.state.commits.tip().root
     }
 
-    /// Fills an empty database with pairs in any order, each key once, as commit number 1. Far
-    /// faster than commits: no log, no witness, pages written front to back. Durable when it
-    /// returns, whatever the durability mode. What fails before that leaves the database empty.
+    /// Fills an empty database with pairs in any order, each key once, as commit number 1. It is far
+    /// faster than commits: no log, no witness, pages written in file order. The result is durable when
+    /// this returns, whatever the durability mode. A load that fails leaves the database empty.
     ///
     /// # Errors
     /// [`Error::NotEmpty`] after the first commit; [`Error::InUse`] while a session or an overlay
@@ -124,12 +126,12 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         self.engine.state.commits.published()
     }
 
-    /// The blob of the newest commit.
+    /// The application's blob of the newest commit; empty when it never set one.
     pub fn blob(&self) -> Vec<u8> {
         self.engine.state.commits.tip().blob.to_vec()
     }
 
-    /// What serves the folder.
+    /// How the device that has the folder is read and written.
     pub fn device_info(&self) -> DeviceInfo {
         self.engine.state.store.device().info()
     }
@@ -139,23 +141,24 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         self.engine.state.metrics()
     }
 
-    /// What the background tasks are at, and which of them do not come further.
+    /// What the background tasks are doing, and which of them make no progress.
     pub fn tasks(&self) -> Vec<TaskState> {
         self.engine.state.pace.tasks()
     }
 
-    /// Pages that the background has set aside because they cannot be read, by file and page. What
-    /// pends on them stays in the log and in images; sessions that need them get the error.
+    /// Pages that the background has set aside because they cannot be read, or contradict the index, by
+    /// file and page. What pends on them stays in the log and in images; sessions that need them get the
+    /// error.
     pub fn quarantined(&self) -> Vec<Quarantined> {
         self.engine.state.store.quarantine().list()
     }
 
-    /// Waits until the background has brought the pending changes down to so many, or can bring
-    /// them no further.
+    /// Waits until the background has reduced the pending changes to `max_pending_entries` keys, or cannot
+    /// reduce them any further.
     ///
     /// # Errors
-    /// [`Full`](Error::Full) when there is no room for them, [`Quarantined`](Error::Quarantined) when
-    /// those that are left belong to pages that cannot be read, [`Poisoned`](Error::Poisoned).
+    /// [`Full`](Error::Full) when there is no room for pages, [`Quarantined`](Error::Quarantined) when
+    /// the changes that are left belong to pages that are set aside, [`Poisoned`](Error::Poisoned).
     pub fn drain(&self, max_pending_entries: u64) -> Result<()> {
         let db = &self.engine.state;
         let level = || db.counters.pending_entries.load(Ordering::Relaxed);
@@ -180,7 +183,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         }
     }
 
-    /// Holds background work back: for measurements between batches.
+    /// Stops background work until [`Self::resume_background`], for measurements between batches.
     pub fn pause_background(&self) {
         self.engine.state.pace.pause();
     }
@@ -190,26 +193,26 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         self.engine.state.pace.resume();
     }
 
-    /// Sessions, blocks and overlays that live, each of which keeps the folder locked.
+    /// The numbers of sessions, blocks and overlays that live, each of which keeps the folder locked.
     pub fn open_handles(&self) -> OpenHandles {
         self.engine.open_handles()
     }
 
     /// Has a write or a sync failed? Then reads go on, nothing is committed any more, and the
-    /// database has to be opened again.
+    /// database has to be closed and opened again.
     pub fn is_poisoned(&self) -> bool {
         self.engine.state.commits.sequencer().lock().check().is_err()
     }
 
-    /// Writes a checkpoint and closes: nothing is committed from here on, by whatever handle
-    /// ([`Error::Closed`]), but for commits that other threads have begun, which come to their end.
-    /// Dropping the database without this is safe too: the next open replays the log.
+    /// Writes a checkpoint and closes. From here on no handle can commit ([`Error::Closed`]); commits that
+    /// other threads have begun are completed. Dropping the database without this is safe too: the next
+    /// open replays the log.
     ///
     /// # Errors
-    /// [`Error::StillOpen`] when sessions, blocks or overlays live on, with how many of each.
-    /// The database is closed and its checkpoint written all the same; they can be read, and the
-    /// folder stays locked until the last of them is dropped. [`Error::Poisoned`] and
-    /// [`Error::Full`] when there is no checkpoint: the next open replays the log.
+    /// [`Error::StillOpen`] when sessions, blocks or overlays live on, with how many of each. The database
+    /// is closed and its checkpoint written all the same; those handles go on reading, and the folder
+    /// stays locked until the last of them is dropped. [`Error::Poisoned`] and [`Error::Full`] when no
+    /// checkpoint could be written: the next open replays the log.
     pub fn close(self) -> Result<()> {
         self.refuse_commits();
         self.stop();
@@ -219,7 +222,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         if open.is_empty() { Ok(()) } else { Err(Error::StillOpen(open)) }
     }
 
-    /// No commit takes a ticket from here on, and whoever waits for room is told.
+    /// No commit takes a ticket from here on; commits that wait for room fail.
     fn refuse_commits(&self) {
         self.engine.state.commits.sequencer().close();
         self.engine.state.pace.tell();
@@ -236,7 +239,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
 
 impl<H: Hasher, D: Device, R: Runtime> Drop for Db<H, D, R> {
     fn drop(&mut self) {
-        // Sessions and overlays may live on: they read, and commit no more.
+        // Sessions and overlays may live on: they can read, but not commit.
         self.refuse_commits();
         self.stop();
     }

@@ -1,9 +1,9 @@
 //! Errors that give back what they could not use: a session, a block.
 //!
-//! Whoever is told to try again must still have what to try with. Both turn into
-//! [`Error`](crate::Error) by `?` in functions that return it, which lets go of what was given back.
+//! Whoever is told to try again must still have the thing to try with. Both turn into
+//! [`Error`](crate::Error) by `?` in functions that return it, which drops what was given back.
 
-/// Both speak as their reason does.
+/// The traits of an error that gives something back: it reads like its reason.
 macro_rules! speaks_as_its_reason {
     ($name:ident, $given:literal, $back:ident) => {
         impl<H: Hasher, D: Device, R: Runtime> std::fmt::Debug for $name<H, D, R> {

@@ -1,17 +1,17 @@
-//! What of an open database still lives: its sessions, blocks and overlays, counted.
+//! How many sessions, blocks and overlays of an open database still live.
 //!
-//! Each of them keeps the folder locked, since it may read from it at any time. Who closes the
+//! Each of them keeps the folder locked, since it may read from it at any time. Whoever closes the
 //! database, or wants to open it again, has to know of them.
 //!
-//! Invariant: a handle is counted until its hold on the database is gone, so that nobody who sees
-//! none counted finds the folder locked. Handles keep their [`Counted`] as the last field for that.
+//! Invariant: a handle is counted until it has let go of the database, so that whoever counts none finds
+//! the folder unlocked. Handles keep their [`Counted`] as the last field for that.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Handles of a database that live. Overlays count whether the caller holds them or what stands on
-/// them does; clones of one are one.
+/// Numbers of handles of a database that live. An overlay counts whether the caller holds it or a handle
+/// above it does; its clones count as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenHandles {
@@ -31,7 +31,7 @@ impl OpenHandles {
 }
 
 impl fmt::Display for OpenHandles {
-    /// "2 sessions and 1 overlay": the kinds that there are.
+    /// Such as "2 sessions and 1 overlay".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds =
             [(self.sessions, "session"), (self.blocks, "block"), (self.overlays, "overlay")];
@@ -42,8 +42,8 @@ impl fmt::Display for OpenHandles {
         for (count, kind) in kinds.into_iter().filter(|(count, _)| *count > 0) {
             let plural = if count == 1 { "" } else { "s" };
             left -= 1;
-            let behind = ["", " and ", ", "][left.min(2)];
-            write!(f, "{count} {kind}{plural}{behind}")?;
+            let separator = ["", " and ", ", "][left.min(2)];
+            write!(f, "{count} {kind}{plural}{separator}")?;
         }
         Ok(())
     }
@@ -62,7 +62,7 @@ pub(crate) enum Kind {
 pub(crate) struct Handles([AtomicUsize; 3]);
 
 impl Handles {
-    /// What lives now.
+    /// How many live now.
     pub(crate) fn open(&self) -> OpenHandles {
         let [sessions, blocks, overlays] = [Kind::Session, Kind::Block, Kind::Overlay]
             .map(|kind| self.of(kind).load(Ordering::Acquire));
@@ -88,7 +88,7 @@ impl Counted {
 
     /// The handle has become one of another kind.
     pub(crate) fn into_kind(mut self, kind: Kind) -> Self {
-        // Counted twice for a moment rather than not at all.
+        // For a moment it counts twice rather than not at all.
         self.handles.of(kind).fetch_add(1, Ordering::Relaxed);
         let before = std::mem::replace(&mut self.kind, kind);
         self.handles.of(before).fetch_sub(1, Ordering::Release);
@@ -98,7 +98,7 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        // Released: what the handle held was given up before.
+        // Release: what the handle held was given up before.
         self.handles.of(self.kind).fetch_sub(1, Ordering::Release);
     }
 }

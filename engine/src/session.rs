@@ -20,9 +20,9 @@ use crate::given_back::speaks_as_its_reason;
 use crate::handles::{Counted, Kind};
 use crate::metrics::Counters;
 use crate::prefetch::lookup;
-use crate::prefetch::requests::Announcements;
+use crate::prefetch::requests::PrefetchRequests;
 use crate::prefetch::values::LookedUp;
-use crate::read::group::{GROUP, Reach, cpu_prefetch};
+use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, SpareReader};
 use crate::read::point;
 use crate::state::view::View;
@@ -52,7 +52,7 @@ impl<H: Hasher, D: Device, R: Runtime> SessionOptions<H, D, R> {
         self
     }
 
-    /// Stands on an overlay rather than on the newest commit.
+    /// The session reads an overlay rather than the newest commit.
     #[must_use]
     pub fn over(mut self, overlay: &Overlay<H, D, R>) -> Self {
         self.over = Some(overlay.clone());
@@ -77,17 +77,18 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for SessionOptions<H, D, R> {
 
 /// A session on one fixed state. Reads take `&self` and may come from any number of threads.
 ///
-/// A session that outlives its database's close reads on, and keeps the folder locked for that; what
-/// it finishes cannot be committed ([`Error::Closed`](crate::Error::Closed)).
+/// A session that outlives the close of its database goes on reading, and keeps the folder locked for
+/// that; what it finishes cannot be committed ([`Error::Closed`](crate::Error::Closed)).
 pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     engine: Arc<Engine<H, D, R>>,
     view: View,
     root: Node,
     parent: Option<Overlay<H, D, R>>,
     witness: bool,
-    /// Have keys been announced, and those that readers can still look up.
-    announces: AtomicBool,
-    announced: Mutex<Announcements>,
+    /// Has anything been prefetched?
+    prefetches: AtomicBool,
+    /// What readers can still look up of it.
+    requests: Mutex<PrefetchRequests>,
     reader: SpareReader<D, R>,
     /// The last field, so that it goes last.
     counted: Counted,
@@ -115,8 +116,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             root,
             parent: options.over,
             witness: options.witness,
-            announces: AtomicBool::new(false),
-            announced: Mutex::default(),
+            prefetches: AtomicBool::new(false),
+            requests: Mutex::default(),
             reader: SpareReader::default(),
             counted: engine.count(Kind::Session),
         }
@@ -127,10 +128,13 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         self.root
     }
 
-    /// The value of a key in namespace 0. A miss is one read of the device, on the calling
-    /// thread.
+    /// The value of a key in namespace 0; `None` when it has none. A key whose page is not cached costs
+    /// one read of 4 KiB, on the calling thread; a long value is read on top of that.
+    ///
+    /// # Errors
+    /// [`Io`](crate::Error::Io) and [`Corrupt`](crate::Error::Corrupt), of the page that the key is in.
     pub fn read(&self, key: &Key) -> Result<Option<Value>> {
-        if self.announces.load(Ordering::Relaxed)
+        if self.prefetches.load(Ordering::Relaxed)
             && let Some(found) = self.looked_up(key)
         {
             return Ok(found.value().map(Value::from));
@@ -138,7 +142,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         point::value::<H, D, R>(&self.engine.state, &self.view, key)
     }
 
-    /// What was looked up ahead. Where that is late, a key batch is looked up here, which costs less
+    /// The prefetched value of a key. Where that is late, a key batch is looked up here, which costs less
     /// than its keys one by one.
     fn looked_up(&self, key: &Key) -> Option<LookedUp> {
         if self.view.overlaid(key).is_some() {
@@ -147,60 +151,64 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         let (db, prefetching) = (&self.engine.state, &self.engine.prefetching);
         let get = || prefetching.values().get(self.view.base, key);
         let found = get().or_else(|| {
-            let announced = self.announced.lock().first()?;
+            let request = self.requests.lock().first()?;
             let _guard = db.store.enter();
-            if lookup::help(db, prefetching, &announced) { get() } else { None }
+            if lookup::help(db, prefetching, &request) { get() } else { None }
         })?;
         Counters::add(&db.counters.cache_hits, 1);
         Some(found)
     }
 
-    /// The values of many keys in namespace 0, in their order; misses are read at the device's
-    /// full depth.
+    /// The values of many keys in namespace 0: one for each key, in their order. Pages that are not
+    /// cached are read together, as many at once as the options allow.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; the values that could be read are lost with it.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         let db = &self.engine.state;
         many::bring(db, &self.view, &self.reader, keys)?;
         let mut values = Vec::with_capacity(keys.len());
-        for group in keys.chunks(GROUP) {
+        for batch in keys.chunks(KEY_BATCH) {
             {
                 let _guard = db.store.enter();
-                cpu_prefetch(db, group.iter(), Reach::Cell);
+                cpu_prefetch(db, batch.iter(), Reach::Cell);
             }
-            for key in group {
+            for key in batch {
                 values.push(self.read(key)?);
             }
         }
         Ok(values)
     }
 
-    /// Starts to bring in the values and pages of these keys, with the trie in them, and returns at
-    /// once.
+    /// Starts to bring in the values and pages of these keys, with the trie above them, and returns at
+    /// once. Nothing fails here: what could not be prefetched is read when it is needed. Beyond 2^18
+    /// keys that wait in all sessions together, keys are left out.
     pub fn prefetch(&self, keys: &[Key]) {
         let Engine { state, prefetching, .. } = &*self.engine;
-        let folds = self.view.is_committed();
-        if let Some(announced) = prefetching.announce(state, self.view.base, folds, keys) {
-            self.announced.lock().push(announced);
-            self.announces.store(true, Ordering::Relaxed);
+        let prefolds = self.view.is_committed();
+        if let Some(request) = prefetching.request(state, self.view.base, prefolds, keys) {
+            self.requests.lock().push(request);
+            self.prefetches.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Finishes a batch: its accesses in any order, each key once. The engine itself fills in
-    /// the values seen. Nothing is written.
+    /// Finishes a batch: its accesses in any order, each key once. The engine itself finds out which
+    /// values the accesses saw. Nothing is written.
     ///
     /// # Errors
     /// [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
-    /// [`Namespace`](crate::Error::Namespace), and what reading can bring. The session and the
-    /// accesses come back with them.
+    /// [`Namespace`](crate::Error::Namespace), and those of reading. The session and the accesses come
+    /// back with the error.
     pub fn finish(self, mut accesses: Vec<Access>) -> Result<Block<H, D, R>, FinishError<H, D, R>> {
         let Engine { state, finisher, .. } = &*self.engine;
         let mut sorter = finisher.take_sorter();
-        let finished = sorter.sort::<H>(&mut accesses).and_then(|touches| {
-            finish(state, finisher, &self.view, &self.root, touches, self.witness)
+        let finished = sorter.sort::<H>(&mut accesses).and_then(|accesses| {
+            finish(state, finisher, &self.view, &self.root, accesses, self.witness)
         });
         if finished.is_err() {
             sorter.give_back(&mut accesses);
         }
-        finisher.keep_sorter(sorter);
+        finisher.give_sorter_back(sorter);
         let finished = match finished {
             Ok(finished) => finished,
             Err(error) => return Err(FinishError::new(self, accesses, error)),
@@ -217,13 +225,13 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
 
 /// A finish that gave no block: why, the session as it was before, and the accesses.
 ///
-/// The session stands on the state that it stood on, with what it announced, and can read, announce
-/// and finish. As long as this lives, so does the session, which keeps its state's undo.
+/// The session reads the state that it read before, with what it has prefetched, and can read, prefetch
+/// and finish again. As long as this lives, so does the session, which keeps its state's undo in memory.
 pub struct FinishError<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>(
     Box<Unfinished<H, D, R>>,
 );
 
-/// Apart, so that a result is as small as its good case.
+/// Boxed, so that a result is as small as its good case.
 struct Unfinished<H: Hasher, D: Device, R: Runtime> {
     session: Session<H, D, R>,
     accesses: Vec<Access>,

@@ -1,5 +1,9 @@
 //! Checkpoints: an image of the index, its nodes and what pends, and of the overflow map, so that old log
 //! can go. [`write`] has the steps, this file the task that takes them.
+//!
+//! The task also keeps the log prepared ahead of its end, and room for the next image. At most one image
+//! is in the making: the task's, or that of a load or a close, which call [`checkpoint`] while the task
+//! has nothing to do or has ended.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +22,7 @@ use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::images::LAST_NUMBERS;
 use crate::state::quarantine::backoff;
-use write::{Serialised, Started, Work, finish, reserve_images, serialise, start};
+use write::{Copied, Started, Work, copy_regions, finish, reserve_images, start};
 pub(crate) use write::{checkpoint, first_image};
 
 /// The checkpoint task.
@@ -28,7 +32,7 @@ pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
     work: Option<Work<D>>,
     /// The log could not be prepared beyond this.
     refused_at: Option<u64>,
-    /// Both image files were told to have room for an image of so many pages.
+    /// Both image files were made to have room for an image of this many pages.
     room_for: u64,
     /// Checkpoints in a row that met nodes which cannot be read, and when the next may be.
     failures: u32,
@@ -89,7 +93,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 self.db.pace.enters(Task::Checkpoint, IDLE);
                 return Ok(Step::IdleFor(wait));
             }
-            // An image that is begun is one less to fall back on.
+            // An image that is begun overwrites the older generation.
             if let Err(error) = self.db.nodes.try_nodes_aside::<H>() {
                 return Ok(self.puts_off(error));
             }
@@ -97,8 +101,8 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             return Ok(match start(&self.db, LAST_NUMBERS)? {
                 Started::Begun(work) => {
                     self.work = Some(*work);
-                    // There may be room now, and what could not be read may be readable: whoever
-                    // commits waits for what comes of it.
+                    // There may be room now, and what could not be read may be readable: commits wait
+                    // for the outcome.
                     self.db.pace.set_checkpoint_full(false);
                     self.db.pace.set_checkpoint_error(None);
                     Step::Again
@@ -107,14 +111,14 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 Started::PutOff(error) => self.puts_off(error),
             });
         };
-        self.db.pace.enters(Task::Checkpoint, "serialising regions");
+        self.db.pace.enters(Task::Checkpoint, "copying regions");
         let from = work.next;
-        match serialise::<H, D, R>(&self.db, work, self.db.options.checkpoint_regions)? {
-            Serialised::Some if work.next == from => {}
-            Serialised::Some => {
+        match copy_regions::<H, D, R>(&self.db, work, self.db.options.checkpoint_regions)? {
+            Copied::Some if work.next == from => {}
+            Copied::Some => {
                 self.db.pace.comes_further(Task::Checkpoint);
             }
-            Serialised::All => {
+            Copied::All => {
                 if let Some(work) = self.work.take() {
                     finish(&self.db, work, None)?;
                 }
@@ -122,13 +126,13 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 self.db.pace.set_checkpoint_error(None);
                 self.db.pace.tell();
             }
-            Serialised::Unreadable(error) => return Ok(self.puts_off(error)),
+            Copied::Unreadable(error) => return Ok(self.puts_off(error)),
         }
         Ok(Step::Again)
     }
 
-    /// The image cannot be made for now. Nothing names it yet, and the log keeps what the one in use
-    /// does not have.
+    /// The image cannot be made for now. Nothing names it yet, and the log keeps what the image in use does
+    /// not have.
     fn puts_off(&mut self, error: Error) -> Step {
         self.work = None;
         self.db.pace.enters(Task::Checkpoint, IDLE);
@@ -142,7 +146,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
     }
 
     /// Keeps room for the next image as regions and pending changes grow, so that a disk that fills up
-    /// between two checkpoints does not keep the next one, and with it a close, from being written.
+    /// between two checkpoints does not prevent the next one, and with it a close.
     fn keep_room(&mut self) {
         let pending = self.db.counters.pending_bytes.load(Ordering::Relaxed);
         let pages = self.db.index.load().regions().len() as u64 + pending / 4096;
@@ -152,8 +156,8 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
         }
     }
 
-    /// Keeps the log prepared for half a segment more. Where that fails nothing is lost: the commit that
-    /// needs the segment tries again, and says so.
+    /// Keeps the log prepared for another half segment. Where that fails nothing is lost: the commit that
+    /// needs the segment tries again, and reports it.
     fn prepare_log(&mut self) {
         let sequencer = &self.db.commits.sequencer();
         let Some(through) = sequencer.runs_out_at() else { return };

@@ -39,12 +39,12 @@ fn loaded() -> (SimDb, SimDisk, SimRuntime) {
 
 /// Regions, and those whose nodes are in memory.
 fn resident(db: &SimDb) -> (usize, usize) {
-    let top = db.state().index.load_full();
+    let index = db.state().index.load_full();
     let here = |region: &&_| {
         let region: &pleach_beatree::Region = region;
         matches!(region.read().nodes(), Nodes::Resident(_))
     };
-    (top.regions().len(), top.regions().iter().map(|region| &**region).filter(here).count())
+    (index.regions().len(), index.regions().iter().map(|region| &**region).filter(here).count())
 }
 
 /// The stages were the loader's, and nobody was there to end the last of them: the watchdog named a

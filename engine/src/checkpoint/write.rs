@@ -1,13 +1,15 @@
-//! The steps of a checkpoint.
+//! The steps of a checkpoint, by the names of `docs/commit-and-recovery.md`.
 //!
-//! 1. *Cut*: with no commit in flight and the queue written, the end of the log is where a replay
+//! 1. `cut`: with no commit in flight and the queue written, the end of the log is where a replay
 //!    of this image will start.
-//! 2. Region by region, under its lock for the time of a copy: branch page and pending changes,
-//!    which carry the region's own log position. Commits and flushes go on in between.
-//! 3. Upper levels, streams, table; sync the image.
-//! 4. Sync the log past every position in the image.
-//! 5. Write the older superblock slot and sync it.
-//! 6. Retire log segments that neither superblock needs.
+//! 2. `copy-regions`, one by one, each under its lock for the time of a copy: branch page and pending
+//!    changes, which carry the region's own log position. Commits and flushes go on in between.
+//! 3. `finish-image`: upper levels, streams, table; sync the image.
+//! 4. `sync-log` past every log position in the image.
+//! 5. `superblock`: write the older slot and sync it.
+//! 6. `drop-log`: retire log segments that neither superblock needs.
+//!
+//! Called by the task, and by a load or a close on their own thread; never by two at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,39 +49,40 @@ pub(super) struct Work<D: Device> {
     /// The first key of the next region; none when all are written.
     pub(super) next: Option<Key>,
     written: Vec<Written>,
-    /// Position of each written region.
-    positions: Vec<u64>,
+    /// Log position of each written region.
+    log_positions: Vec<u64>,
     pending: Vec<u8>,
     map: Vec<u8>,
     /// Highest log position in the image.
-    position: u64,
-    /// Nodes that were read for a copy of their region, and where: they do not enter memory for it.
+    log_position: u64,
+    /// The page of nodes that was read for a copy of its region, and the nodes: they are not kept in memory
+    /// otherwise.
     read: Option<NodePage>,
     nodes: Vec<Node>,
 }
 
-/// How far a step has brought an image.
-pub(super) enum Serialised {
+/// How far a step has brought the copying of regions.
+pub(super) enum Copied {
     Some,
     All,
     /// The nodes of a region are not in memory and cannot be read.
     Unreadable(Error),
 }
 
-/// A whole checkpoint on the calling thread, as close and bulk load make it.
+/// A whole checkpoint on the calling thread, for a close and a bulk load. `clean` says that nothing follows
+/// in the log.
 pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     clean: bool,
 ) -> Result<()> {
     let made = checkpoint_now::<H, D, R>(db, clean);
-    // The stages were the caller's: the task itself, which may sleep for long, has nothing to do with
-    // how far they got.
+    // The stages were the caller's: the task itself, which may sleep for long, is at none of them.
     db.pace.enters(Task::Checkpoint, IDLE);
     made
 }
 
 fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: bool) -> Result<()> {
-    // As for the task: no image is begun that is known not to come to its end.
+    // As in the task: no image is begun that is known not to be completed.
     db.nodes.try_nodes_aside::<H>()?;
     let mut work = loop {
         match start(db, 0)? {
@@ -93,17 +96,17 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: boo
         });
     };
     loop {
-        match serialise::<H, D, R>(db, &mut work, usize::MAX)? {
-            Serialised::Some => {}
-            Serialised::All => break,
-            Serialised::Unreadable(error) => return Err(error),
+        match copy_regions::<H, D, R>(db, &mut work, usize::MAX)? {
+            Copied::Some => {}
+            Copied::All => break,
+            Copied::Unreadable(error) => return Err(error),
         }
     }
     let end = clean.then_some(work.cut.position);
     finish(db, work, end)
 }
 
-/// What comes of step 1.
+/// What comes of `cut`.
 pub(super) enum Started<D: Device> {
     Begun(Box<Work<D>>),
     CommitInFlight,
@@ -111,9 +114,9 @@ pub(super) enum Started<D: Device> {
     PutOff(Error),
 }
 
-/// Step 1.
+/// Checkpoint `cut`. `kept` numbers are left for others.
 pub(super) fn start<D: Device, R: Runtime>(db: &State<D, R>, kept: u64) -> Result<Started<D>> {
-    // Tip and map are those of the very point where the replay starts.
+    // Tip and map are those of the very log position where the replay starts.
     let Some((cut, (tip, map))) = db
         .commits
         .sequencer()
@@ -136,41 +139,41 @@ pub(super) fn start<D: Device, R: Runtime>(db: &State<D, R>, kept: u64) -> Resul
         tip,
         next: Some([0; 32]),
         written: Vec::new(),
-        positions: Vec::new(),
+        log_positions: Vec::new(),
         pending: Vec::new(),
         map: map?,
-        position: cut.position,
+        log_position: cut.position,
         read: None,
         nodes: Vec::new(),
     })))
 }
 
-/// Step 2, for up to `count` regions.
-pub(super) fn serialise<H: Hasher, D: Device, R: Runtime>(
+/// Checkpoint `copy-regions`, for up to `count` of them.
+pub(super) fn copy_regions<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     work: &mut Work<D>,
     count: usize,
-) -> Result<Serialised> {
+) -> Result<Copied> {
     for _ in 0..count {
-        let Some(key) = work.next else { return Ok(Serialised::All) };
+        let Some(key) = work.next else { return Ok(Copied::All) };
         // Whatever is full is written before the lock is taken.
         work.writer.make_room()?;
-        // Who is overtaken each time goes on with the next step.
+        // After that many it goes on with the next step.
         for _ in 0..COPIES {
             let Some((region, at)) = copy_region(db, work, &key)? else { break };
             work.read = None;
             match db.nodes.nodes_for_image::<H>(&region, &at, &mut work.nodes) {
                 Ok(read) => work.read = read.then_some(at),
-                Err(error) => return Ok(Serialised::Unreadable(error)),
+                Err(error) => return Ok(Copied::Unreadable(error)),
             }
         }
     }
-    Ok(if work.next.is_none() { Serialised::All } else { Serialised::Some })
+    Ok(if work.next.is_none() { Copied::All } else { Copied::Some })
 }
 
-/// Copies the region over a key, unless its nodes are away and not those that were read: then it says
-/// which region that is and where they are. Nodes that are away stay away: an image that brought in
-/// what it copies would leave the nodes of all regions in memory, whatever they may take.
+/// Copies the region over a key, unless its nodes are not in memory and not those that were read: then it
+/// gives the region and where they are. Such nodes stay out of memory: an image that brought in what it
+/// copies would leave the nodes of all regions there, beyond their budget.
 fn copy_region<D: Device, R: Runtime>(
     db: &State<D, R>,
     work: &mut Work<D>,
@@ -179,21 +182,21 @@ fn copy_region<D: Device, R: Runtime>(
     db.index.in_region(key, |region, state| {
         let nodes = match state.nodes() {
             Nodes::Resident(nodes) => nodes,
-            // A place names a page with exactly the region's nodes.
+            // Number and tag name a page with exactly the region's nodes.
             Nodes::Paged(at) if work.read == Some(*at) => &work.nodes,
             Nodes::Paged(at) => return Ok(Some((Arc::clone(region), *at))),
         };
-        let entries = state.children().iter().zip(nodes).map(|(cut, node)| Entry {
-            depth: cut.prefix.len(),
-            page_no: cut.page.map(u64::from),
-            tag: cut.tag,
+        let entries = state.children().iter().zip(nodes).map(|(child, node)| Entry {
+            depth: child.prefix.len(),
+            page_no: child.page.map(u64::from),
+            tag: child.tag,
             node: *node,
         });
         let (page, tag) = work.writer.branch(region.prefix(), 1, state.log_position(), entries)?;
         work.written.push(Written { prefix: *region.prefix(), page, tag, node: *state.own() });
         pending::encode(&mut work.pending, region.prefix(), state);
-        work.positions.push(state.log_position());
-        work.position = work.position.max(state.log_position());
+        work.log_positions.push(state.log_position());
+        work.log_position = work.log_position.max(state.log_position());
         work.next = region.prefix().next().map(|next| *next.first_key());
         Ok(None)
     })
@@ -209,12 +212,12 @@ pub(crate) fn first_image<D: Device>(
     let mut writer = ImageWriter::start(device, file, database, 0)?;
     let entry = Entry { depth: 0, page_no: None, tag: 0, node: TERMINATOR };
     let (page, tag) = writer.branch(&Prefix::ROOT, 1, 0, std::iter::once(entry))?;
-    let delta = StreamPlace::of(writer.stream(StreamId::Delta, &[])?, &[]);
+    let pending = StreamPlace::of(writer.stream(StreamId::Delta, &[])?, &[]);
     let mut map = Vec::new();
     Extents::new(geometry).encode(0, &mut map);
     let map = StreamPlace::of(writer.stream(StreamId::FreeMap, &map)?, &map);
     let table = Table {
-        delta,
+        delta: pending,
         map,
         level: 1,
         top_tag: tag,
@@ -222,11 +225,11 @@ pub(crate) fn first_image<D: Device>(
         top_node: TERMINATOR,
         blob: Vec::new(),
     };
-    place_of(writer, file, &table)
+    end_image(writer, file, &table)
 }
 
-/// Writes the table and ends the image.
-fn place_of<D: Device>(
+/// Writes the table, syncs the image, and gives what a superblock says of it.
+fn end_image<D: Device>(
     mut writer: ImageWriter<D>,
     file: ImageFile,
     table: &Table,
@@ -245,19 +248,18 @@ fn place_of<D: Device>(
     })
 }
 
-/// Keeps room for the next images in both files: a checkpoint on a full disk is what lets its log, and
-/// with it the disk, become free again. Without room they stay as they are.
+/// Keeps room for an image of `pages` pages, and some more, in both files: it takes a checkpoint to free the
+/// log of a full disk. Where there is no room the files stay as they are.
 ///
-/// The checkpoint has been made by then, and this is neither a write nor a sync of anything: whatever
-/// fails, nothing is lost but the room.
+/// This is neither a write nor a sync of anything: whatever fails, nothing is lost but the room.
 pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64) {
-    let wanted = (pages + pages / 4 + IMAGE_SLACK) * 4096;
+    let needed = (pages + pages / 4 + IMAGE_SLACK) * 4096;
     for name in IMAGES {
         let reserve = || -> Result<()> {
             let file = db.store.device().open(name, OpenMode::Write)?;
             let len = db.store.device().len(&file)?;
-            if len < wanted {
-                db.space.reserve_file(&file, len, wanted - len)?;
+            if len < needed {
+                db.space.reserve_file(&file, len, needed - len)?;
             }
             Ok(())
         };
@@ -268,7 +270,7 @@ pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64
     }
 }
 
-/// Steps 3 to 6.
+/// Checkpoint from `finish-image` to `drop-log`. `clean_end` is the end of the log when nothing follows.
 pub(super) fn finish<D: Device, R: Runtime>(
     db: &State<D, R>,
     mut work: Work<D>,
@@ -277,22 +279,22 @@ pub(super) fn finish<D: Device, R: Runtime>(
     let enters = |stage| db.pace.enters(Task::Checkpoint, stage);
     enters("writing the image");
     let written = std::mem::take(&mut work.written);
-    let (top, level) = work.writer.upper(written.clone())?;
-    let delta = work.writer.stream(StreamId::Delta, &work.pending)?;
+    let (root, level) = work.writer.upper(written.clone())?;
+    let pending = work.writer.stream(StreamId::Delta, &work.pending)?;
     let map = work.writer.stream(StreamId::FreeMap, &work.map)?;
     let table = Table {
-        delta: StreamPlace::of(delta, &work.pending),
+        delta: StreamPlace::of(pending, &work.pending),
         map: StreamPlace::of(map, &work.map),
         level,
-        top_tag: top.tag,
-        top_page: top.page,
+        top_tag: root.tag,
+        top_page: root.page,
         top_node: work.tip.root,
         blob: work.tip.blob.to_vec(),
     };
-    let image = place_of(work.writer, work.file, &table)?;
+    let image = end_image(work.writer, work.file, &table)?;
     Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
     enters("syncing the log");
-    db.commits.sequencer().write_through(work.position, true)?;
+    db.commits.sequencer().write_through(work.log_position, true)?;
     enters("writing the superblock");
     let (options, sequencer) = (&db.options, db.commits.sequencer());
     let older = db.images.write(|newest| Superblock {
@@ -315,15 +317,15 @@ pub(super) fn finish<D: Device, R: Runtime>(
         ..*newest
     })?;
     enters("recycling the log");
-    for (region, position) in written.iter().zip(&work.positions) {
-        let place = NodePage { file: node_file(work.file), page: region.page, tag: region.tag };
-        db.nodes.checkpointed(region.prefix.first_key(), *position, place);
+    for (region, position) in written.iter().zip(&work.log_positions) {
+        let page = NodePage { file: node_file(work.file), page: region.page, tag: region.tag };
+        db.nodes.checkpointed(region.prefix.first_key(), *position, page);
     }
     reserve_images(db, u64::from(image.pages));
     db.images.set_replay_start(work.cut.position);
     db.pace.set_checkpoint_full(false);
     Counters::add(&db.counters.checkpoints, 1);
-    let overtaken = work.positions.iter().any(|position| *position > work.cut.position);
+    let overtaken = work.log_positions.iter().any(|position| *position > work.cut.position);
     Counters::add(&db.counters.checkpoints_overtaken, u64::from(overtaken));
     sequencer.segments().retire(older.min(work.cut.position))?;
     db.pace.tell();

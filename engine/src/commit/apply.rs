@@ -1,8 +1,13 @@
-//! Applying a written commit to the index: pending changes and nodes, region by region.
+//! Commit `publish`, its second part: pending changes and nodes go to the index, region by region.
+//!
+//! Called in ticket order, after the commit's undo is there and before its number is. Each region is
+//! locked for a moment, by one of the workers; readers may see some regions with the commit and others
+//! without it, and what they must not see yet is hidden by the undo.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use pleach_beatree::recycled::Recycle as _;
 use pleach_beatree::region::{Applied, Pending};
 use pleach_beatree::treelet::Treelet;
 use pleach_core::Node;
@@ -10,15 +15,16 @@ use pleach_io::{Device, Runtime};
 
 use crate::finish::outcome::{ChunkOutcome, PageNode};
 use crate::metrics::Counters;
-use crate::read::group::PAGES_AHEAD;
+use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
 use crate::state::undo::Changes;
 
-/// Applies the changes in these chunks; gives them back, empty, for their memory.
+/// Applies commit `number`, whose record ends at `log_position`: the changes in these chunks, with their
+/// nodes. Gives the chunks back, empty, for their memory.
 pub(super) fn apply_all<D: Device, R: Runtime>(
     db: &State<D, R>,
     number: u64,
-    position: u64,
+    log_position: u64,
     chunks: Vec<ChunkOutcome>,
     changes: &Changes,
 ) -> Vec<ChunkOutcome> {
@@ -48,14 +54,14 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                 let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
                 let mut applied = Applied {
                     commit: number,
-                    log_position: position,
+                    log_position,
                     changes: &mut states,
                     nodes: &nodes,
                     own: outcome.node,
                     inner: outcome
-                        .before
+                        .as_of
                         .filter(|_| keep_inner)
-                        .map(|before| (before, &chunk.inner[outcome.treelet.clone()])),
+                        .map(|as_of| (as_of, &chunk.inner[outcome.treelet.clone()])),
                 };
                 let mut state = outcome.region.write();
                 let growth = state.apply(&mut applied, &mut scratch, |prefix, commits| {
@@ -68,7 +74,7 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                 drop(state);
                 advance_treelets(db, number, pages, &chunk.treelets);
             }
-            // Here, while its pages are near.
+            // Here, while its memory is in the processor's cache.
             chunk.clear();
         }
         Counters::change(&db.counters.pending_bytes, bytes);
@@ -87,7 +93,7 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
     chunks.into_iter().map(Mutex::into_inner).collect()
 }
 
-/// The treelets of changed pages follow.
+/// Brings the treelets of changed pages from the commit that they are as of to this one.
 fn advance_treelets<D: Device, R: Runtime>(
     db: &State<D, R>,
     number: u64,
@@ -102,14 +108,19 @@ fn advance_treelets<D: Device, R: Runtime>(
         if let Some((node, page)) = ahead(at + PAGES_AHEAD) {
             page.cpu_prefetch_nodes(treelets[node.treelet.clone()].iter().map(|(index, _)| *index));
         }
-        let Some((place, page)) = &node.page else { continue };
+        let Some((page_no, page)) = &node.page else { continue };
         let nodes = || treelets[node.treelet.clone()].iter().copied();
-        let step = (node.before, number);
+        let step = (node.as_of, number);
         if !page.advance_treelet(step, &node.node, nodes()) {
-            db.store.cache().give_treelet(*place, page, node.ripens, |treelet: &mut Treelet| {
-                page.begin_treelet(treelet);
-                treelet.advance(step.0, step.1, &node.node, nodes());
-            });
+            db.store.cache().give_treelet(
+                *page_no,
+                page,
+                node.flush_due,
+                |treelet: &mut Treelet| {
+                    page.begin_treelet(treelet);
+                    treelet.advance(step.0, step.1, &node.node, nodes());
+                },
+            );
         }
     }
 }

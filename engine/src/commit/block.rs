@@ -1,4 +1,8 @@
-//! Blocks and overlays: the result of a finish, to be committed or to be stood on.
+//! Blocks and overlays: the result of a finish, to be committed, or kept as a state for further sessions.
+//!
+//! Made by a session's finish, owned by the caller. Invariants: a chain of overlays leads to one commit,
+//! its base, which stays pinned as long as the chain lives; an overlay is committed at most once, and all
+//! that it is on top of is committed with it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -24,7 +28,7 @@ use crate::state::overlays::OverlayId;
 use crate::state::undo::Changed;
 use crate::state::view::View;
 
-/// What a session made: a root over its parent's, and the changes that lead there. Nothing of it
+/// What a session has made: a new root, and the changes that lead to it from the parent's. Nothing of it
 /// is on disk.
 pub struct Block<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     engine: Arc<Engine<H, D, R>>,
@@ -51,7 +55,7 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Block<H, D, R> {
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
-    /// A block on a view whose root is `prev_root`, and on the overlay that the view stands on.
+    /// A block on a view whose root is `prev_root`, and on the overlay that the view is of.
     pub(crate) fn new(
         engine: Arc<Engine<H, D, R>>,
         (view, prev_root): (View, Node),
@@ -73,8 +77,8 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         self.prev_root
     }
 
-    /// The witness, once: `None` when none was asked for or when it was taken before. Its bytes
-    /// are for `pleach_core::witness::verify`.
+    /// The witness, once: `None` when none was asked for, or when it was taken before. Its bytes
+    /// are what `pleach_core::witness::verify` takes.
     pub fn take_witness(&mut self) -> Option<Witness> {
         self.witness.take()
     }
@@ -84,7 +88,11 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         self.chunks.iter().map(|chunk| chunk.changes.len()).sum()
     }
 
-    /// Gives the commit a blob of the application's; without one it keeps its parent's.
+    /// Gives the commit a blob, bytes that mean something to the application alone; without one it has
+    /// its parent's.
+    ///
+    /// # Errors
+    /// [`Error::BlobTooLarge`].
     pub fn set_blob(&mut self, blob: Vec<u8>) -> Result<()> {
         let limit = MAX_BLOB as usize;
         if blob.len() > limit {
@@ -94,14 +102,14 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         Ok(())
     }
 
-    /// Commits the block (and the overlays that it stands on, merged with it) and gives the
+    /// Commits the block, merged with the overlays below it that are not committed, and gives the
     /// commit's number. Durable when it returns, if the database's durability says so.
     ///
     /// # Errors
     /// [`Error::StaleParent`] when its parent is no longer the newest commit; [`Error::Full`] when
-    /// the device has no room (nothing happened: the block comes back with the error, to be tried
-    /// again); [`Error::Poisoned`] after a failed
-    /// write; [`Error::Closed`] once the database was closed or dropped.
+    /// the device has no room (nothing has happened, and the block can be tried again);
+    /// [`Error::Poisoned`] after a failed write or sync; [`Error::Closed`] once the database was closed
+    /// or dropped. The block comes back with each of them.
     pub fn commit(mut self) -> Result<u64, CommitError<H, D, R>> {
         let committed = if self.parent.is_some() {
             commit_on_overlays(&self)
@@ -112,12 +120,12 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         committed.map_err(|error| CommitError::new(self, error))
     }
 
-    /// Keeps the block in memory as a state that further sessions can stand on.
+    /// Keeps the block in memory, as a state that further sessions can read.
     pub fn into_overlay(self) -> Overlay<H, D, R> {
         Overlay::new(self)
     }
 
-    /// Prefixes of touched pages and regions, with their nodes.
+    /// Prefixes of the pages and regions that changed, with their nodes.
     fn nodes(&self) -> Vec<(Prefix, Node)> {
         let mut nodes: Vec<(Prefix, Node)> = Vec::new();
         for chunk in &self.chunks {
@@ -149,16 +157,16 @@ struct OverlayInner<H: Hasher, D: Device, R: Runtime> {
     _counted: Counted,
 }
 
-/// What an overlay stands on. A commit changes all of it at once.
+/// What is below an overlay. A commit changes all of it at once.
 struct Links<H: Hasher, D: Device, R: Runtime> {
     parent: Option<Overlay<H, D, R>>,
-    /// Pins the commit that the chain stands on, or, once committed, its own.
+    /// Pins the commit that the chain leads to, or, once committed, its own.
     view: View,
-    /// The commit whose state this overlay's is.
+    /// The commit whose state is this overlay's, too.
     committed: Option<u64>,
 }
 
-/// An uncommitted block, kept in memory. Clones are the same overlay.
+/// A block that is kept in memory as a state to be read. Clones are the same overlay.
 pub struct Overlay<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>(
     Arc<OverlayInner<H, D, R>>,
 );
@@ -204,13 +212,13 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         self.0.root
     }
 
-    /// The commit whose state this overlay's is, once it was committed. An overlay that was merged
-    /// into a later one's commit has no commit of its own.
+    /// The number of its commit, once it was committed. An overlay that was merged into a later one's
+    /// commit has none.
     pub fn commit_number(&self) -> Option<u64> {
         self.0.links.lock().committed
     }
 
-    /// The uncommitted overlays from this one down, and the commit that they stand on.
+    /// The uncommitted overlays from this one down, and the commit below them.
     fn chain(&self) -> (Vec<Self>, u64) {
         let mut chain = Vec::new();
         let mut at = self.clone();
@@ -235,7 +243,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         Arc::ptr_eq(&self.0.engine, engine)
     }
 
-    /// The state of this overlay, to be read, and its root.
+    /// A view of this overlay, and its root.
     pub(crate) fn view(&self) -> (View, Node) {
         let (chain, base) = self.chain();
         let ancestry = Arc::new(chain.iter().map(|overlay| overlay.0.id).collect::<HashSet<_>>());
@@ -244,8 +252,9 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         (self.0.engine.state.commits.view(base, ancestry), self.0.root)
     }
 
-    /// Commits this overlay together with its uncommitted ancestors, merged, as one commit.
-    /// Overlays that stand on it stay valid, siblings become stale.
+    /// Commits this overlay together with its uncommitted ancestors, merged, as one commit, and gives its
+    /// number; the number of its commit, if it was committed before. Overlays above it stay valid,
+    /// siblings become stale.
     ///
     /// # Errors
     /// As [`Block::commit`]; the overlay stays as it was.
@@ -261,11 +270,11 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         };
         let engine = &self.0.engine;
         let number = merge.commit(engine, std::iter::empty())?;
-        // Only this overlay's state is the commit's: its ancestors keep theirs, and are stale.
+        // The commit's state is that of this overlay only: its ancestors keep theirs, and are stale.
         let view = engine.state.commits.view(number, Arc::default());
         let mut links = self.0.links.lock();
         links.committed = Some(number);
-        // What it stood on goes, so that a long pipeline of overlays does not pile up.
+        // What was below it goes, so that a long pipeline of overlays does not pile up.
         let before = (links.parent.take(), std::mem::replace(&mut links.view, view));
         drop(links);
         drop(before);
@@ -273,7 +282,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     }
 }
 
-/// Commits a block that stands on an overlay, together with its uncommitted ancestors, merged.
+/// Commits a block on an overlay together with its uncommitted ancestors, merged.
 fn commit_on_overlays<H: Hasher, D: Device, R: Runtime>(block: &Block<H, D, R>) -> Result<u64> {
     let (chain, base) =
         block.parent.as_ref().map_or_else(|| (Vec::new(), block.view.base), Overlay::chain);
@@ -291,7 +300,7 @@ fn commit_on_overlays<H: Hasher, D: Device, R: Runtime>(block: &Block<H, D, R>) 
 struct Merge<'a, H: Hasher, D: Device, R: Runtime> {
     /// Newest first.
     chain: &'a [Overlay<H, D, R>],
-    /// The commit that it stands on, which is pinned by its lowest overlay or by the block above.
+    /// The commit below it, which is pinned by its lowest overlay or by the block above.
     base: u64,
     prev_root: &'a Node,
     root: &'a Node,
@@ -311,10 +320,10 @@ impl<H: Hasher, D: Device, R: Runtime> Merge<'_, H, D, R> {
         if tip != base {
             return Err(Error::StaleParent { base, tip });
         }
-        let touches: Vec<KeyAccess> = merged(newest, self.chain);
+        let accesses: Vec<KeyAccess> = merged(newest, self.chain);
         let view = db.commits.view(base, Arc::default());
-        // One fold over the pages as they are cut now; its root must be the one promised.
-        let mut finished = finish(db, &engine.finisher, &view, self.prev_root, &touches, false)?;
+        // One fold over the pages as they are now; its root must be the overlay's.
+        let mut finished = finish(db, &engine.finisher, &view, self.prev_root, &accesses, false)?;
         if finished.root != *self.root {
             return Err(Error::Corrupt(
                 "an overlay's root is not the root of its merged changes".to_owned(),
@@ -326,7 +335,7 @@ impl<H: Hasher, D: Device, R: Runtime> Merge<'_, H, D, R> {
     }
 }
 
-/// Changes over those of a chain (newest overlay first), newest state of each key, as touches.
+/// Changes over those of a chain (newest overlay first): the newest value of each key, as accesses.
 fn merged<'a, H: Hasher, D: Device, R: Runtime>(
     newest: impl Iterator<Item = &'a Changed>,
     chain: &[Overlay<H, D, R>],
@@ -360,11 +369,11 @@ impl<H: Hasher, D: Device, R: Runtime> Drop for OverlayInner<H, D, R> {
     }
 }
 
-/// A commit that did not come to its end: why, and the block, as it was before.
+/// A commit that failed: why, and the block, as it was before.
 ///
-/// After [`Error::Full`] nothing took place, and the block can be committed when there is room. A
+/// After [`Error::Full`] nothing has happened, and the block can be committed when there is room. A
 /// block that is stale, or whose database is closed or poisoned, comes back too: its root and its
-/// witness may still be wanted.
+/// witness may still be of use.
 pub struct CommitError<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>(
     Box<(Block<H, D, R>, Error)>,
 );

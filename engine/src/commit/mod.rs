@@ -1,13 +1,19 @@
 //! The commit protocol; `docs/commit-and-recovery.md` has the rules and why.
 //!
-//! 1. Wait while the delta or the log is full.
-//! 2. Check that no flush has cut finer below what the block touched; refold where one has.
-//! 3. Encode the record and make room for it in the log. A full disk shows here.
-//! 4. *Ticket*, under the sequencer's lock: the parent is the newest ticketed commit, the cuts
-//!    are still those of step 2, and the record gets its position.
-//! 5. Write, and sync as the mode says.
-//! 6. Publish, in ticket order: undo, then pending changes and nodes region by region, then the
-//!    number.
+//! 1. `wait` while the pending changes or the log are full.
+//! 2. `check-parent`, before anything is written for the block.
+//! 3. `spill-values`: long values go to the overflow file, which is synced.
+//! 4. `hold-nodes`: the nodes of the regions that change stay in memory, or come back, until `publish`.
+//! 5. `refold` where a flush has changed a layout below what the block accessed.
+//! 6. `make-room`: encode the record and make room for it in the log. A full disk shows here.
+//! 7. `ticket`, under the sequencer's lock: the parent is the newest ticketed commit, the layouts are
+//!    still those that `refold` saw, and the record gets its log position; else back to `refold`.
+//! 8. `write` and 9. `sync`, as the mode says.
+//! 10. `publish`, in ticket order: undo, then changes and nodes region by region, then the number.
+//! 11. `acknowledge`: return.
+//!
+//! Up to `ticket` a commit may fail and nothing has happened; what fails in `write` and `sync` poisons the
+//! database. Called by blocks and overlays, from any number of threads.
 
 mod apply;
 pub(crate) mod block;
@@ -40,7 +46,7 @@ use crate::state::{PoisonOnPanic, State, overflow};
 use apply::apply_all;
 use throttle::throttle;
 
-/// Tries to get a ticket with current cuts before structural flushes are held off.
+/// Tries to get a ticket before flushes that change a layout are held off.
 const TRIES: u32 = 3;
 
 /// What a commit leads from and to.
@@ -51,8 +57,8 @@ pub(crate) struct Target<'a> {
     pub(crate) root: &'a Node,
 }
 
-/// Commits the changes in these chunks. They are used up when it succeeds, and as good as before
-/// when it fails.
+/// Commits the changes in these chunks and gives the number of the commit. The chunks are used up when it
+/// succeeds, and as they were before when it fails.
 pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     target: &Target<'_>,
@@ -63,8 +69,8 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     let mut taken = Vec::new();
     let committed = attempt(engine, target, chunks, &mut taken, blob);
     if committed.is_err() {
-        // Their cells name runs that are free again unless a record was queued; a second commit
-        // would lead there.
+        // Their cells name runs that are free again unless a record was queued; a second commit must not
+        // name them.
         for Taken { chunk, change, value } in taken {
             chunks[chunk].changes[change].new = Stored::Large(value);
         }
@@ -72,7 +78,7 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     committed
 }
 
-/// A long value that a cell has taken the place of.
+/// A long value that was replaced by its overflow cell.
 struct Taken {
     chunk: usize,
     change: usize,
@@ -89,12 +95,12 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     let Target { view, prev_root, root } = *target;
     let (db, base) = (&*engine.state, view.base);
     throttle(db)?;
-    // Before anything is written for it: a block that was given back may come again and again.
+    // Before anything is written for it: a block that was given back may be committed again and again.
     check_parent(db, &db.commits.sequencer().lock(), target)?;
-    let spilled = spill_large(db, chunks, taken)?;
+    let spilled = spill_values(db, chunks, taken)?;
     let blob: Arc<[u8]> = blob.map_or_else(|| db.commits.tip().blob, Into::into);
     let number = base + 1;
-    // From here to publication the nodes of the touched regions stay in memory.
+    // From here to publication the nodes of the accessed regions stay in memory.
     let _nodes = db.nodes.keep_nodes();
     for outcome in chunks.iter().flat_map(|chunk| &chunk.regions) {
         db.nodes.make_resident::<H>(outcome.region.prefix().first_key())?;
@@ -105,12 +111,12 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     let end = loop {
         tries += 1;
         let hold = (tries > TRIES).then(|| db.index.hold_structure());
-        let shapes = {
+        let layouts = {
             let state = db.commits.sequencer().lock();
             check_parent(db, &state, target)?;
             state.shapes
         };
-        renew(engine, view, chunks)?;
+        refold_stale(engine, view, chunks)?;
         let mut record = encode(db.store.database(), number, &blob, prev_root, root, chunks);
         let bytes = record.len();
         if bytes > MAX_RECORD {
@@ -122,17 +128,17 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         db.commits.sequencer().make_room(bytes)?;
         let mut state = db.commits.sequencer().lock();
         check_parent(db, &state, target)?;
-        if state.shapes != shapes || !state.has_room(bytes) {
+        if state.shapes != layouts || !state.has_room(bytes) {
             drop(state);
             drop(hold);
             continue;
         }
-        let position = state.queue(record);
+        let start = state.queue(record);
         spilled.named();
         state.ticketed = number;
         state.in_flight += 1;
         drop(state);
-        break position + bytes;
+        break start + bytes;
     };
     let written =
         db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit);
@@ -163,9 +169,10 @@ fn check_parent<D: Device, R: Runtime>(
     Ok(())
 }
 
-/// Refolds the chunks below which a flush has split or merged pages since they were folded: on the
-/// state that they were folded on, so that they stay true when another commit comes first.
-fn renew<H: Hasher, D: Device, R: Runtime>(
+/// Commit `refold`: folds the chunks again below which a flush has split or merged pages since they were
+/// folded. It folds on the state that they were folded on, so that they stay true when another commit
+/// comes first.
+fn refold_stale<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     view: &View,
     chunks: &mut [ChunkOutcome],
@@ -173,13 +180,13 @@ fn renew<H: Hasher, D: Device, R: Runtime>(
     for chunk in chunks {
         let stale = chunk.regions.iter().any(|outcome| {
             let state = outcome.region.read();
-            state.is_retired() || state.layout_version() != outcome.shape
+            state.is_retired() || state.layout_version() != outcome.layout_version
         });
         if !stale {
             continue;
         }
         Counters::add(&engine.state.counters.refolds, 1);
-        let touches: Vec<KeyAccess> = chunk
+        let accesses: Vec<KeyAccess> = chunk
             .changes
             .iter()
             .map(|changed| KeyAccess {
@@ -188,9 +195,9 @@ fn renew<H: Hasher, D: Device, R: Runtime>(
                 writes: Some(changed.new.clone()),
             })
             .collect();
-        let mut renewed = refold(&engine.state, &engine.finisher, view, &touches)?;
-        renewed.changes = std::mem::take(&mut chunk.changes);
-        *chunk = renewed;
+        let mut refolded = refold(&engine.state, &engine.finisher, view, &accesses)?;
+        refolded.changes = std::mem::take(&mut chunk.changes);
+        *chunk = refolded;
     }
     Ok(())
 }
@@ -204,6 +211,7 @@ fn log_value(stored: &Stored) -> LogValue<'_> {
     }
 }
 
+/// The record of a commit.
 fn encode(
     database: u64,
     number: u64,
@@ -232,10 +240,11 @@ fn encode(
     commit_record(database, number, blob, false, vec![part])
 }
 
-/// Makes a written commit visible. Fails only before it has taken anything.
+/// Commit `publish`: makes a written commit, whose record ends at `log_position`, visible. Fails only while
+/// the chunks are still as they were.
 fn publish<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
-    position: u64,
+    log_position: u64,
     tip: Tip,
     chunks: &mut Vec<ChunkOutcome>,
 ) -> Result<()> {
@@ -248,17 +257,16 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         poisoned || turn()
     });
     if !turn() {
-        // The parent failed after this record was queued after it.
+        // The parent failed, after this record had been queued behind its own.
         sequencer.lock().check()?;
     }
-    let (mut chunks, mut unchanged): (Vec<_>, Vec<_>) =
+    let (mut chunks, unchanged): (Vec<_>, Vec<_>) =
         std::mem::take(chunks).into_iter().partition(|chunk| !chunk.changes.is_empty());
-    unchanged.iter_mut().for_each(ChunkOutcome::clear);
-    finisher.keep(unchanged);
+    finisher.give_outcomes_back(unchanged);
     let lists = chunks.iter_mut().map(|chunk| std::mem::take(&mut chunk.changes));
     let changes = Changes::new(lists.collect());
     db.commits.undo().push(number, changes.clone());
-    finisher.keep(apply_all(db, number, position, chunks, &changes));
+    finisher.give_outcomes_back(apply_all(db, number, log_position, chunks, &changes));
     Counters::add(&db.counters.changes, changes.len() as u64);
     Counters::add(&db.counters.commits, 1);
     {
@@ -273,11 +281,11 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     Ok(())
 }
 
-/// Values beyond this are written and synced before the record that names them.
+/// Values of more bytes than this are written and synced before the record that names them.
 const LOG_VALUE: usize = 64 << 10;
 
-/// Writes large values to the overflow file and names their runs instead.
-fn spill_large<'a, D: Device, R: Runtime>(
+/// Commit `spill-values`: writes large values to the overflow file and names their runs instead.
+fn spill_values<'a, D: Device, R: Runtime>(
     db: &'a State<D, R>,
     chunks: &mut [ChunkOutcome],
     taken: &mut Vec<Taken>,

@@ -1,4 +1,4 @@
-//! Commits wait while there is too much that pends or too much log.
+//! Commit `wait`: commits wait while there are too many pending changes or too much log.
 
 use pleach_io::{Device, Runtime};
 
@@ -20,7 +20,7 @@ pub(super) fn throttle<D: Device, R: Runtime>(db: &State<D, R>) -> Result<()> {
     db.pace.wait(None, &mut || {
         let (pending, log) = (pending_is_full(), log_is_full());
         outcome = refused(db, pending, log);
-        // Held back by the caller: waiting would be for ever.
+        // While the caller holds the background back, waiting would never end.
         outcome.is_err() || db.pace.is_paused() || !(pending || log)
     });
     let waited = db.pace.now().saturating_sub(since);
@@ -29,7 +29,7 @@ pub(super) fn throttle<D: Device, R: Runtime>(db: &State<D, R>) -> Result<()> {
     outcome
 }
 
-/// Is there anything that no waiting helps against?
+/// The error of what no waiting helps against, if there is anything like that.
 fn refused<D: Device, R: Runtime>(db: &State<D, R>, pending: bool, log: bool) -> Result<()> {
     db.commits.sequencer().lock().check_open()?;
     if pending {

@@ -1,7 +1,9 @@
-//! The end of a finish: the regions' nodes become the root, and the parts of the witness one.
+//! The end of a finish: the regions' nodes are folded into the root, and the parts of the witness are
+//! gathered into one. Runs on the thread that finishes; only copying is shared among workers.
 
 use std::sync::Arc;
 
+use pleach_beatree::recycled::Recycled;
 use pleach_core::fold::{BatchFolder, FoldValue, Occupancy};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::Sizes;
@@ -11,20 +13,20 @@ use pleach_io::{Device, Runtime};
 use super::chunk::Batch;
 use super::emit::Emit;
 use super::outcome::{ChunkOutcome, Finished, Folded};
-use super::witness::{Spare, Witness, gather};
+use super::witness::{Witness, WitnessMemory, gather};
 use super::worker::Workers;
 use crate::error::{Error, Result};
 use crate::state::State;
 use crate::state::overlays::OverlayNode;
 
-/// Bytes from which on a witness is copied by several workers.
+/// A witness of at least this many bytes is copied by several workers.
 const PARALLEL_COPY: usize = 1 << 20;
 
-/// A region at the top: what it contributes to the root.
+/// What a region contributes to the root.
 enum Part {
-    /// Touched: chunk and region within it.
-    Touched(usize, usize),
-    /// Its node alone.
+    /// It was accessed: chunk and region within it.
+    Accessed(usize, usize),
+    /// Its node alone, at this prefix.
     Node(Prefix, Node),
     /// Folded without accesses.
     Folded(Prefix, Node, Occupancy),
@@ -33,12 +35,12 @@ enum Part {
 pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     workers: &Workers<H, D, R>,
-    witnesses: &Arc<Spare>,
+    witnesses: &Arc<Recycled<WitnessMemory>>,
     batch: &Batch<'_>,
     prev_root: &Node,
     mut chunks: Vec<ChunkOutcome>,
 ) -> Result<Folded<Finished>> {
-    if batch.touches.is_empty() {
+    if batch.accesses.is_empty() {
         let witness = if batch.witness {
             Some(encode::<H, D, R>(db, witnesses, 0, 0, &Default::default())?)
         } else {
@@ -55,7 +57,7 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     let mut fragments = Vec::new();
     for part in &parts {
         match part {
-            Part::Touched(chunk, region) => {
+            Part::Accessed(chunk, region) => {
                 let outcome = &chunks[*chunk].regions[*region];
                 let number = u32::try_from(fragments.len()).expect("fewer than 2^32 regions");
                 folder.child(outcome.region.prefix(), &outcome.node, &outcome.old, number);
@@ -82,7 +84,7 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
                 op_not_first(&mut chunks[*chunk].ops[at]);
             }
         }
-        let ops = batch.touches.len();
+        let ops = batch.accesses.len();
         Some(gather_witness(db, witnesses, &mut folder, fold, &chunks, &fragments, ops)?)
     } else {
         None
@@ -90,39 +92,39 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     Ok(Folded::Done(Finished { root, chunks, witness }))
 }
 
-/// All regions in order, touched ones by their outcome.
+/// All regions in order, those that were accessed by their outcome.
 fn parts<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     workers: &Workers<H, D, R>,
     batch: &Batch<'_>,
     chunks: &[ChunkOutcome],
 ) -> Result<Folded<Vec<Part>>> {
-    let top = db.index.load_full();
-    let mut touched = chunks
+    let index = db.index.load_full();
+    let mut accessed = chunks
         .iter()
         .enumerate()
         .flat_map(|(chunk, outcome)| (0..outcome.regions.len()).map(move |region| (chunk, region)))
         .map(|(chunk, region)| (*chunks[chunk].regions[region].region.prefix(), chunk, region))
         .peekable();
-    let mut parts = Vec::with_capacity(top.regions().len());
+    let mut parts = Vec::with_capacity(index.regions().len());
     let mut covered: Option<Prefix> = None;
-    for region in top.regions() {
+    for region in index.regions() {
         let prefix = *region.prefix();
         // A region may have been split since its chunk was folded: the node stays valid.
         if covered.is_some_and(|covered| covered.contains(&prefix)) {
             continue;
         }
-        if let Some((at, chunk, index)) = touched.next_if(|(at, ..)| at.contains(&prefix)) {
-            parts.push(Part::Touched(chunk, index));
+        if let Some((at, chunk, region)) = accessed.next_if(|(at, ..)| at.contains(&prefix)) {
+            parts.push(Part::Accessed(chunk, region));
             covered = Some(at);
             continue;
         }
-        match untouched_part(db, workers, batch, &prefix)? {
+        match unaccessed_part(db, workers, batch, &prefix)? {
             Folded::Done(part) => parts.push(part),
             Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
         }
     }
-    if touched.next().is_some() {
+    if accessed.next().is_some() {
         return Err(Error::Corrupt(
             "regions were merged while a batch was folded over them".to_owned(),
         ));
@@ -130,7 +132,7 @@ fn parts<H: Hasher, D: Device, R: Runtime>(
     Ok(Folded::Done(parts))
 }
 
-fn untouched_part<H: Hasher, D: Device, R: Runtime>(
+fn unaccessed_part<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     workers: &Workers<H, D, R>,
     batch: &Batch<'_>,
@@ -148,8 +150,8 @@ fn untouched_part<H: Hasher, D: Device, R: Runtime>(
             OverlayNode::Unrecorded => {}
         }
     }
-    // The region in the view is not what it is now, or its only leaf is wanted: fold all that
-    // lies below the prefix now.
+    // The region in the view is not what it is now, or its only leaf is needed: fold all that lies
+    // below the prefix now.
     fold_below(db, workers, batch, prefix)
 }
 
@@ -172,7 +174,7 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
         let region = &outcome.regions[0];
         match &region.old {
             Occupancy::Leaf { key, value_hash } => {
-                folder.unaccessed(key, FoldValue::Hash(*value_hash))
+                folder.unaccessed(key, FoldValue::Hash(*value_hash));
             }
             _ => folder.subtrie(region.region.prefix(), &region.node),
         }
@@ -181,19 +183,19 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
     }
     let fold = folder.end().expect("no terminal is placed here");
     folder.run();
-    let shape = if pleach_core::node::kind(&folder.node(fold)) == pleach_core::NodeKind::Leaf {
+    let occupancy = if pleach_core::node::kind(&folder.node(fold)) == pleach_core::NodeKind::Leaf {
         folder.occupancy(fold)
     } else {
-        only.filter(|shape| *shape == Occupancy::Empty).unwrap_or(Occupancy::Many)
+        only.filter(|only| *only == Occupancy::Empty).unwrap_or(Occupancy::Many)
     };
-    Ok(Folded::Done(Part::Folded(*prefix, folder.node(fold), shape)))
+    Ok(Folded::Done(Part::Folded(*prefix, folder.node(fold), occupancy)))
 }
 
-/// The witness: what the top emits, with the regions' fragments between, then operations and
-/// siblings; copied to its place by all workers.
+/// The witness: the terminals that the root's fold emits, with the regions' fragments between, then
+/// operations and siblings; copied by all workers.
 fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    witnesses: &Arc<Spare>,
+    witnesses: &Arc<Recycled<WitnessMemory>>,
     folder: &mut BatchFolder<H>,
     fold: usize,
     chunks: &[ChunkOutcome],
@@ -201,31 +203,31 @@ fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     ops: usize,
 ) -> Result<Witness> {
     let (mut terminals, mut siblings) = (Vec::new(), Vec::new());
-    let shape = folder.occupancy(fold);
-    let mut top = Top {
+    let occupancy = folder.occupancy(fold);
+    let mut root = RootEmit {
         emit: Emit::new(&mut terminals, &mut siblings, &[], &[], &[]),
-        cuts: Vec::with_capacity(fragments.len()),
+        gaps: Vec::with_capacity(fragments.len()),
     };
-    if shape == Occupancy::Many {
-        folder.emit(fold, &mut top);
+    if occupancy == Occupancy::Many {
+        folder.emit(fold, &mut root);
     } else {
-        BatchFolder::<H>::emit_root(&shape, &mut top);
+        BatchFolder::<H>::emit_root(&occupancy, &mut root);
     }
-    let (own, cuts) = (top.emit.done(), top.cuts);
+    let (own, gaps) = (root.emit.done(), root.gaps);
     let fragment = |number: u32| {
         let (chunk, region) = fragments[number as usize];
         (&chunks[chunk], &chunks[chunk].regions[region].fragment)
     };
-    let below: u32 = cuts.iter().map(|cut| fragment(cut.number).1.count()).sum();
+    let below: u32 = gaps.iter().map(|gap| fragment(gap.number).1.count()).sum();
     let mut sections: [Vec<&[u8]>; 3] = Default::default();
     let (mut from, mut siblings_from) = (0, 0);
-    for cut in &cuts {
-        let (chunk, fragment) = fragment(cut.number);
-        sections[0].push(&terminals[from..cut.terminals]);
+    for gap in &gaps {
+        let (chunk, fragment) = fragment(gap.number);
+        sections[0].push(&terminals[from..gap.terminals]);
         sections[0].push(fragment.terminals(&chunk.terminals));
-        sections[2].push(Node::bytes_of(&siblings[siblings_from..cut.siblings]));
+        sections[2].push(Node::bytes_of(&siblings[siblings_from..gap.siblings]));
         sections[2].push(Node::bytes_of(fragment.siblings(&chunk.siblings)));
-        (from, siblings_from) = (cut.terminals, cut.siblings);
+        (from, siblings_from) = (gap.terminals, gap.siblings);
     }
     sections[0].push(&terminals[from..]);
     sections[1].extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
@@ -234,19 +236,20 @@ fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     encode::<H, D, R>(db, witnesses, own.count() + below, op_count, &sections)
 }
 
-/// Where a region's fragment goes among what the top emits.
-struct FragmentCut {
+/// Where a region's fragment goes among what the root's fold emits.
+struct Gap {
     number: u32,
     terminals: usize,
     siblings: usize,
 }
 
-struct Top<'a> {
+/// Collects what the root's fold emits, and where fragments go.
+struct RootEmit<'a> {
     emit: Emit<'a>,
-    cuts: Vec<FragmentCut>,
+    gaps: Vec<Gap>,
 }
 
-impl pleach_core::fold::Sink for Top<'_> {
+impl pleach_core::fold::Sink for RootEmit<'_> {
     fn leaf(&mut self, key: &pleach_core::Key, value_hash: &pleach_core::ValueHash, depth: u16) {
         self.emit.leaf(key, value_hash, depth);
     }
@@ -261,7 +264,7 @@ impl pleach_core::fold::Sink for Top<'_> {
 
     fn fragment(&mut self, number: u32) {
         let (terminals, siblings) = self.emit.ends();
-        self.cuts.push(FragmentCut { number, terminals, siblings });
+        self.gaps.push(Gap { number, terminals, siblings });
     }
 }
 
@@ -272,7 +275,7 @@ fn too_large() -> Error {
 /// Encodes a witness of these sections: terminals, operations, siblings.
 fn encode<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    witnesses: &Arc<Spare>,
+    witnesses: &Arc<Recycled<WitnessMemory>>,
     terminal_count: u32,
     ops: u32,
     sections: &[Vec<&[u8]>; 3],

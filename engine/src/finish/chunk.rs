@@ -1,18 +1,19 @@
 //! A chunk of a finish: some neighbouring regions with all accesses below them, from gathering to
 //! the nodes of the regions.
 //!
-//! 1. *Gather*, under each region's lock: cuts, places, pending changes of the touched pages.
+//! 1. *Gather*, under each region's lock: children, page numbers, pending changes of the accessed pages.
 //! 2. Pages: from the cache, else read; the chunk waits until all are there.
 //! 3. *Fold* the pages, all in one batch, then the regions, all in one batch.
 //!
-//! When a region has changed between 1 and 3, the chunk is done again.
+//! When a region has changed between 1 and 3, the chunk is done again. A chunk belongs to one worker, and
+//! its memory is used for the next chunk.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{
-    KeyAccess, PageState, PendingChange, capture_levels, fold_leaf, fold_path_block,
+    AccessResult, KeyAccess, PageState, PendingChange, capture_levels, fold_leaf, fold_path_block,
 };
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_beatree::treelet::Known;
@@ -27,7 +28,7 @@ use pleach_io::{Device, Runtime};
 use super::emit::{Emit, Fragment};
 use super::outcome::ChunkOutcome;
 use super::scratch::{FoldSpace, PageFold};
-use crate::read::group::{GROUP, PAGES_AHEAD, Reach, cpu_prefetch};
+use crate::read::key_batch::{KEY_BATCH, PAGES_AHEAD, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::budget::FlushPolicy;
 use crate::state::index::{Located, located};
@@ -36,40 +37,43 @@ use crate::state::reader::Landed;
 use crate::state::undo::Changed;
 use crate::state::view::{View, put_over};
 
-/// About what an encoded operation takes: key, flags and a value's hash.
+/// About as many bytes as an encoded operation takes: key, flags and a value's hash.
 const OP_BYTES: usize = 72;
+
 /// A leaf page that takes part.
 pub(super) struct PageTask {
     pub(super) child: u32,
     pub(super) prefix: Prefix,
     pub(super) at: Option<Located>,
     pub(super) page: Option<Arc<CachedPage>>,
-    pub(super) touches: Range<usize>,
-    patches: Range<usize>,
-    /// The node in the view, when it is known without folding (and nothing is touched).
+    pub(super) accesses: Range<usize>,
+    pending: Range<usize>,
+    /// The node in the view, when it is known without folding (and nothing is accessed).
     pub(super) known: Option<Node>,
-    /// The commit that its treelet must stand at; `None` when the view is not the newest state.
-    pub(super) stands_at: Option<u64>,
-    /// Commits that changed it since it was written.
-    changes: u8,
+    /// The commit that its treelet must be as of; `None` when the view is not the newest state.
+    pub(super) as_of: Option<u64>,
+    /// Commits that have changed it since it was written.
+    commits_since_write: u8,
 }
 
 pub(super) struct RegionTask {
     pub(super) region: Arc<Region>,
-    pub(super) shape: u64,
-    pub(super) changed: u64,
+    /// Its layout version when it was gathered.
+    pub(super) layout_version: u64,
+    /// The last commit that had changed it then.
+    pub(super) last_commit: u64,
     /// Is the view the newest state of this region?
     pub(super) newest: bool,
-    pub(super) touches: Range<usize>,
+    pub(super) accesses: Range<usize>,
     pub(super) pages: Range<usize>,
 }
 
-/// A page of a chunk that is not here.
+/// A page of a chunk that is not in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Missing {
     /// The leaf page of this task.
     Leaf(usize),
-    /// The nodes of this one of the regions that are away.
+    /// The nodes of a region, by its index among those that are away.
     Nodes(usize),
 }
 
@@ -79,36 +83,36 @@ pub(super) struct Chunk {
     pub(super) index: usize,
     pub(super) regions: Vec<RegionTask>,
     pub(super) pages: Vec<PageTask>,
-    patches: Vec<PendingChange>,
-    /// Pages that are not here yet.
+    pending: Vec<PendingChange>,
+    /// Pages, leaf pages and nodes together, that are not in memory yet.
     pub(super) missing: usize,
     /// Pages before this one have been asked for.
     pub(super) asked: usize,
-    /// Pages that somebody else reads.
+    /// Pages that somebody else is reading.
     pub(super) elsewhere: Vec<Missing>,
     /// Regions whose nodes are not in memory: region, its first key, where they are.
     pub(super) away: Vec<(Arc<Region>, Key, NodePage)>,
-    /// Nodes before this one have been asked for.
+    /// Regions that are away, before this one, have been asked for.
     pub(super) nodes_asked: usize,
 }
 
-/// Why a chunk gave nothing.
+/// Why a fold of a chunk gave nothing.
 pub(super) enum Again {
-    /// A region changed meanwhile: gather anew.
+    /// A region has changed meanwhile: the chunk is gathered again.
     Changed,
     /// The leaf below this key must be known to place a terminal.
     NeedsLeaf(Key),
 }
 
-/// Accesses a region below which they are sparse.
+/// Accesses are sparse when there are fewer of them in each region, on average.
 const DENSE: usize = 32;
 
 /// The whole batch, as a chunk sees it.
 pub(super) struct Batch<'a> {
     pub(super) view: &'a View,
-    pub(super) touches: &'a [KeyAccess],
+    pub(super) accesses: &'a [KeyAccess],
     pub(super) witness: bool,
-    /// When pages are rewritten.
+    /// When pages are due for a flush.
     pub(super) policy: FlushPolicy,
     /// Keys whose leaf must be given as a key (rare: see [`Again::NeedsLeaf`]).
     pub(super) needed_leaves: &'a [Key],
@@ -116,28 +120,28 @@ pub(super) struct Batch<'a> {
 
 impl Batch<'_> {
     /// Do few accesses meet in a region?
-    fn is_sparse(&self, top: &RegionIndex) -> bool {
-        top.regions().len() * DENSE > self.touches.len()
+    fn is_sparse(&self, regions: &RegionIndex) -> bool {
+        regions.regions().len() * DENSE > self.accesses.len()
     }
 }
 
 impl PageTask {
-    /// Does a commit of the batch make the page ripe for its flush?
-    pub(super) fn ripens(&self, batch: &Batch<'_>) -> bool {
-        batch.policy.is_due(&self.prefix, self.changes.saturating_add(1))
+    /// Does a commit of the batch make the page due for a flush?
+    pub(super) fn flush_due(&self, batch: &Batch<'_>) -> bool {
+        batch.policy.is_due(&self.prefix, self.commits_since_write.saturating_add(1))
     }
 
-    /// Levels of nodes to capture: for a page that is folded again and again, or that this batch
-    /// makes ripe, so that the flush has its nodes.
+    /// Levels of nodes to capture: for a page that is folded again and again, or that this batch makes
+    /// due for a flush, so that the flush has its nodes.
     fn capture(&self, batch: &Batch<'_>) -> u8 {
-        let Some(page) = self.page.as_ref().filter(|_| self.stands_at.is_some()) else { return 0 };
+        let Some(page) = self.page.as_ref().filter(|_| self.as_of.is_some()) else { return 0 };
         let again = page.mark_folded();
-        if again || self.ripens(batch) { capture_levels(&self.prefix) } else { 0 }
+        if again || self.flush_due(batch) { capture_levels(&self.prefix) } else { 0 }
     }
 }
 
 impl Chunk {
-    /// Gathers the regions of `touches[range]`.
+    /// Gathers the regions of `accesses[range]`.
     pub(super) fn gather<D: Device, R: Runtime>(
         &mut self,
         db: &State<D, R>,
@@ -145,26 +149,26 @@ impl Chunk {
         range: Range<usize>,
     ) {
         self.reset();
-        // Where many accesses meet in a region its memory is near as it is: at 78 asking cost a tenth
-        // of the finish, at 2 it saved as much.
+        // Where many accesses meet in a region its memory is near anyway: asking for it cost a tenth of the
+        // finish at 78 accesses a region, and saved as much at 2.
         if batch.is_sparse(&db.index.load()) {
-            for group in batch.touches[range.clone()].chunks(GROUP) {
-                cpu_prefetch(db, group.iter().map(|touch| &touch.key), Reach::Fold);
+            for keys in batch.accesses[range.clone()].chunks(KEY_BATCH) {
+                cpu_prefetch(db, keys.iter().map(|access| &access.key), Reach::Fold);
             }
         }
         let mut at = range.start;
         while at < range.end {
-            at = db.index.in_region(&batch.touches[at].key, |region, state| {
-                let behind = at
-                    + batch.touches[at..range.end]
-                        .partition_point(|touch| region.prefix().covers(&touch.key));
-                self.add_region(batch, region, state, at..behind);
-                behind
+            at = db.index.in_region(&batch.accesses[at].key, |region, state| {
+                let end = at
+                    + batch.accesses[at..range.end]
+                        .partition_point(|access| region.prefix().covers(&access.key));
+                self.add_region(batch, region, state, at..end);
+                end
             });
         }
     }
 
-    /// Gathers one region without accesses: its node in the view is wanted.
+    /// Gathers one region without accesses, for its node in the view.
     pub(super) fn gather_region<D: Device, R: Runtime>(
         &mut self,
         db: &State<D, R>,
@@ -175,9 +179,9 @@ impl Chunk {
         db.index.in_region(key, |region, state| self.add_region(batch, region, state, 0..0));
     }
 
-    /// A page that was missing is here.
-    pub(super) fn land(&mut self, missing: Missing, landed: Landed) {
-        if let (Missing::Leaf(index), Landed::Leaf(_, page)) = (missing, landed) {
+    /// A page that was missing is in memory.
+    pub(super) fn complete(&mut self, missing: Missing, done: Landed) {
+        if let (Missing::Leaf(index), Landed::Leaf(_, page)) = (missing, done) {
             self.pages[index].page = Some(page);
         }
         self.missing -= 1;
@@ -187,7 +191,7 @@ impl Chunk {
     pub(super) fn reset(&mut self) {
         self.regions.clear();
         self.pages.clear();
-        self.patches.clear();
+        self.pending.clear();
         self.missing = 0;
         self.asked = 0;
         self.elsewhere.clear();
@@ -200,36 +204,37 @@ impl Chunk {
         batch: &Batch<'_>,
         region: &Arc<Region>,
         state: &RegionState,
-        touches: Range<usize>,
+        accesses: Range<usize>,
     ) {
         let first_page = self.pages.len();
         let newest = !batch.view.differs(state);
-        let mut at = touches.start;
-        while at < touches.end {
-            let child = state.children().find(&batch.touches[at].key);
+        let mut at = accesses.start;
+        while at < accesses.end {
+            let child = state.children().find(&batch.accesses[at].key);
             let prefix = state.children().prefix(child);
-            let behind = at
-                + batch.touches[at..touches.end].partition_point(|touch| prefix.covers(&touch.key));
-            let from = self.patches.len();
-            state.copy_pending(&prefix, &mut self.patches);
-            self.push_page(state, child, prefix, at..behind, from, None);
+            let end = at
+                + batch.accesses[at..accesses.end]
+                    .partition_point(|access| prefix.covers(&access.key));
+            let from = self.pending.len();
+            state.copy_pending(&prefix, &mut self.pending);
+            self.push_page(state, child, prefix, at..end, from, None);
             let page = self.pages.last_mut().expect("just pushed");
-            page.stands_at = newest.then(|| state.changed_at(child));
-            at = behind;
+            page.as_of = newest.then(|| state.changed_at(child));
+            at = end;
         }
-        let exposed = batch.needed_leaves.iter().any(|key| region.prefix().covers(key));
-        if exposed || !newest {
-            self.add_untouched(batch, state, first_page, exposed);
+        let needs_leaf = batch.needed_leaves.iter().any(|key| region.prefix().covers(key));
+        if needs_leaf || !newest {
+            self.add_others(batch, state, first_page, needs_leaf);
         }
-        if let Nodes::Paged(place) = state.nodes() {
-            self.away.push((Arc::clone(region), *region.prefix().first_key(), *place));
+        if let Nodes::Paged(page) = state.nodes() {
+            self.away.push((Arc::clone(region), *region.prefix().first_key(), *page));
         }
         self.regions.push(RegionTask {
             region: Arc::clone(region),
-            shape: state.layout_version(),
-            changed: state.last_commit(),
+            layout_version: state.layout_version(),
+            last_commit: state.last_commit(),
             newest,
-            touches,
+            accesses,
             pages: first_page..self.pages.len(),
         });
     }
@@ -239,8 +244,8 @@ impl Chunk {
         state: &RegionState,
         child: usize,
         prefix: Prefix,
-        touches: Range<usize>,
-        patches_from: usize,
+        accesses: Range<usize>,
+        pending_from: usize,
         known: Option<Node>,
     ) {
         let at = located(state, child);
@@ -249,57 +254,57 @@ impl Chunk {
             prefix,
             at: at.filter(|_| known.is_none()),
             page: None,
-            touches,
-            patches: patches_from..self.patches.len(),
+            accesses,
+            pending: pending_from..self.pending.len(),
             known,
-            stands_at: None,
-            changes: state.commits_since_write(child),
+            as_of: None,
+            commits_since_write: state.commits_since_write(child),
         });
     }
 
-    /// The view is not what pages and pending changes say: puts undo and overlays over the
-    /// patches of touched pages, and adds the pages that only they change; with `exposed`, all
-    /// pages.
-    fn add_untouched(
+    /// The view is not what pages and pending changes say: puts undo and overlays over the pending
+    /// changes of accessed pages, and adds the pages that only they change; with `needs_leaf`, all pages.
+    fn add_others(
         &mut self,
         batch: &Batch<'_>,
         state: &RegionState,
         first_page: usize,
-        exposed: bool,
+        needs_leaf: bool,
     ) {
-        let touched: Vec<PageTask> = self.pages.drain(first_page..).collect();
-        let mut touched = touched.into_iter().peekable();
+        let accessed: Vec<PageTask> = self.pages.drain(first_page..).collect();
+        let mut accessed = accessed.into_iter().peekable();
         let changes = batch.view.changes(state.children().region(), state);
-        self.patches.truncate(touched.peek().map_or(self.patches.len(), |page| page.patches.start));
+        self.pending
+            .truncate(accessed.peek().map_or(self.pending.len(), |page| page.pending.start));
         for child in 0..state.children().len() {
             let prefix = state.children().prefix(child);
-            let task = touched.next_if(|page| page.child as usize == child);
+            let task = accessed.next_if(|page| page.child as usize == child);
             let mut over = changes.range(*prefix.first_key()..=prefix.last_key()).peekable();
-            if task.is_none() && over.peek().is_none() && !exposed {
+            if task.is_none() && over.peek().is_none() && !needs_leaf {
                 continue;
             }
-            // A node that an overlay recorded stays that overlay's node, whatever is committed.
+            // A node that an overlay has recorded stays the node in that overlay, whatever is committed.
             let known = match batch.view.node(&prefix) {
-                OverlayNode::Recorded(node) if task.is_none() && !exposed => Some(node),
+                OverlayNode::Recorded(node) if task.is_none() && !needs_leaf => Some(node),
                 _ => None,
             };
-            let from = self.patches.len();
+            let from = self.pending.len();
             if known.is_none() {
-                state.copy_pending(&prefix, &mut self.patches);
-                put_over(&mut self.patches, from, over.map(|(key, stored)| (*key, stored.clone())));
+                state.copy_pending(&prefix, &mut self.pending);
+                put_over(&mut self.pending, from, over.map(|(key, stored)| (*key, stored.clone())));
             }
             self.push_page(
                 state,
                 child,
                 prefix,
-                task.map_or(0..0, |task| task.touches),
+                task.map_or(0..0, |task| task.accesses),
                 from,
                 known,
             );
         }
     }
 
-    /// Folds the chunk, whose pages are all here. An `outcome` that has been used lends its memory.
+    /// Folds the chunk, whose pages are all in memory, into an empty `outcome`.
     pub(super) fn fold<H: Hasher>(
         &mut self,
         batch: &Batch<'_>,
@@ -307,13 +312,12 @@ impl Chunk {
         mut outcome: ChunkOutcome,
     ) -> Result<ChunkOutcome, Again> {
         self.fold_pages(batch, space);
-        let touches = || self.pages.iter().flat_map(|page| &batch.touches[page.touches.clone()]);
-        outcome.clear();
+        let accesses = || self.pages.iter().flat_map(|page| &batch.accesses[page.accesses.clone()]);
         outcome.regions.reserve(self.regions.len());
         outcome.nodes.reserve(self.pages.len());
-        // These may be kept for older views: no more than is needed.
-        outcome.changes.reserve_exact(touches().filter(|touch| touch.writes.is_some()).count());
-        outcome.ops.reserve(if batch.witness { touches().count() * OP_BYTES } else { 0 });
+        // These may be kept for older views: no more memory than is needed.
+        outcome.changes.reserve_exact(accesses().filter(|access| access.writes.is_some()).count());
+        outcome.ops.reserve(if batch.witness { accesses().count() * OP_BYTES } else { 0 });
         space.gather_captured(&mut outcome.treelets);
         self.emit_pages(batch, space, &mut outcome);
         self.fold_regions(batch, space, &mut outcome)?;
@@ -330,17 +334,17 @@ impl Chunk {
 
     fn fold_pages<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
         space.pages.clear();
-        space.tiles.clear();
-        space.seen.clear();
+        space.path_blocks.clear();
+        space.results.clear();
         space.folds.clear();
         for (index, page) in self.pages.iter().enumerate() {
-            self.prefetch_behind(batch, index);
+            self.prefetch_ahead(batch, index);
             if page.known.is_some() {
                 space.folds.push(PageFold::Known);
                 continue;
             }
-            let fold = match (&page.page, page.stands_at) {
-                (Some(cached), Some(at)) => cached.treelet(at, |treelet| {
+            let fold = match (&page.page, page.as_of) {
+                (Some(cached), Some(as_of)) => cached.treelet(as_of, |treelet| {
                     self.fold_page(batch, page, Some(&cached.view()), treelet, space)
                 }),
                 (Some(cached), None) => {
@@ -351,7 +355,7 @@ impl Chunk {
             space.folds.push(fold);
         }
         space.pages.run();
-        space.tiles.run(&space.pages);
+        space.path_blocks.run(&space.pages);
     }
 
     fn fold_page<H: Hasher>(
@@ -363,21 +367,21 @@ impl Chunk {
         space: &mut FoldSpace<H>,
     ) -> PageFold {
         let capture = page.capture(batch);
-        let touches = &batch.touches[page.touches.clone()];
-        let patches = &self.patches[page.patches.clone()];
-        let standing = PageState { at: &page.prefix, leaf, pending: patches, treelet };
-        let FoldSpace { pages, tiles, seen, .. } = space;
-        if let Some(tile) = fold_path_block(pages, tiles, &standing, touches, seen) {
-            return PageFold::Tile { tile, learns: capture > 0 };
+        let accesses = &batch.accesses[page.accesses.clone()];
+        let pending = &self.pending[page.pending.clone()];
+        let state = PageState { at: &page.prefix, leaf, pending, treelet };
+        let FoldSpace { pages, path_blocks, results, .. } = space;
+        if let Some(block) = fold_path_block(pages, path_blocks, &state, accesses, results) {
+            return PageFold::PathBlock { block, learns: capture > 0 };
         }
         pages.begin_capturing(page.prefix.len(), capture);
-        fold_leaf(pages, &standing, capture, touches, seen);
-        PageFold::Whole(pages.end().expect("a page's groups of one key are given by key"))
+        fold_leaf(pages, &state, capture, accesses, results);
+        PageFold::Whole(pages.end().expect("a page's buckets of one key are given by key"))
     }
 
-    /// Asks for the memory of pages that are folded next: they are cold, and waiting for them one
-    /// by one would take longer than the fold.
-    fn prefetch_behind(&self, batch: &Batch<'_>, index: usize) {
+    /// Asks for the memory of pages that are folded next: it is cold, and waiting for one after the
+    /// other would take longer than the fold.
+    fn prefetch_ahead(&self, batch: &Batch<'_>, index: usize) {
         let page = |ahead| self.pages.get(index + ahead);
         if let Some(page) = page(2 * PAGES_AHEAD).and_then(|task| task.page.as_ref()) {
             page.cpu_prefetch_head();
@@ -385,13 +389,14 @@ impl Chunk {
         if let Some(task) = page(PAGES_AHEAD)
             && let Some(page) = &task.page
         {
-            for touch in &batch.touches[task.touches.clone()] {
-                page.cpu_prefetch_key(&touch.key);
+            for access in &batch.accesses[task.accesses.clone()] {
+                page.cpu_prefetch_key(&access.key);
             }
         }
     }
 
-    /// Takes down what was seen and changed, and the pages' parts of the witness.
+    /// Adds to the outcome what the pages' folds found and changed, and their operations; their parts of
+    /// the multiproof stay in `space` for the folds of the regions.
     fn emit_pages<H: Hasher>(
         &self,
         batch: &Batch<'_>,
@@ -402,53 +407,59 @@ impl Chunk {
         space.siblings.clear();
         space.fragments.clear();
         space.op_starts.clear();
-        let mut all_seen = std::mem::take(&mut space.seen);
-        let mut seen = all_seen.drain(..);
+        let mut all = std::mem::take(&mut space.results);
+        let mut results = all.drain(..);
         for (page, fold) in self.pages.iter().zip(&space.folds) {
-            let touches = &batch.touches[page.touches.clone()];
+            let accesses = &batch.accesses[page.accesses.clone()];
             space.op_starts.push(outcome.ops.len());
-            if batch.witness && !touches.is_empty() {
-                let mut accesses = touches.iter().zip(seen.as_slice());
-                let ops = &mut outcome.ops;
-                space.firsts(*fold, |first| {
-                    let (touch, seen) = accesses.next().expect("one for each access");
-                    let put = (seen.put != NO_HASH).then(|| *space.pages.value_hash(seen.put));
-                    let access = match (touch.reads, touch.writes.is_some()) {
-                        (_, false) => Access::Read,
-                        (false, true) => Access::Write(put),
-                        (true, true) => Access::ReadWrite(put),
-                    };
-                    let op = Op { key: touch.key, access };
-                    op_encode_placed(ops, &op, seen.prior.is_present(), first);
-                });
+            let proves = batch.witness && !accesses.is_empty();
+            if proves {
+                emit_ops(accesses, results.as_slice(), *fold, space, &mut outcome.ops);
             }
-            for (touch, seen) in touches.iter().zip(&mut seen) {
-                if let Some(new) = &touch.writes {
-                    outcome.changes.push(Changed {
-                        key: touch.key,
-                        new: new.clone(),
-                        prior: seen.prior,
-                    });
+            for (access, found) in accesses.iter().zip(&mut results) {
+                if let Some(new) = &access.writes {
+                    let (key, new) = (access.key, new.clone());
+                    outcome.changes.push(Changed { key, new, prior: found.prior });
                 }
             }
             let mut fragment = Fragment::default();
-            if batch.witness
-                && !page.touches.is_empty()
-                && space.occupancy(*fold) == Occupancy::Many
-            {
+            if proves && space.occupancy(*fold) == Occupancy::Many {
                 let mut emit = Emit::new(&mut space.terminals, &mut space.siblings, &[], &[], &[]);
                 match *fold {
                     PageFold::Known => {}
                     PageFold::Whole(fold) => space.pages.emit(fold, &mut emit),
-                    PageFold::Tile { tile, .. } => {
-                        space.tiles.emit(tile, page.prefix.len(), &mut space.pages, &mut emit);
+                    PageFold::PathBlock { block, .. } => {
+                        let depth = page.prefix.len();
+                        space.path_blocks.emit(block, depth, &mut space.pages, &mut emit);
                     }
                 }
                 fragment = emit.done();
             }
             space.fragments.push(fragment);
         }
-        drop(seen);
-        space.seen = all_seen;
+        drop(results);
+        space.results = all;
     }
+}
+
+/// Encodes the operations of a page's accesses.
+fn emit_ops<H: Hasher>(
+    accesses: &[KeyAccess],
+    results: &[AccessResult],
+    fold: PageFold,
+    space: &FoldSpace<H>,
+    ops: &mut Vec<u8>,
+) {
+    let mut found = accesses.iter().zip(results);
+    space.firsts(fold, |first| {
+        let (access, found) = found.next().expect("one for each access");
+        let put = (found.put != NO_HASH).then(|| *space.pages.value_hash(found.put));
+        let kind = match (access.reads, access.writes.is_some()) {
+            (_, false) => Access::Read,
+            (false, true) => Access::Write(put),
+            (true, true) => Access::ReadWrite(put),
+        };
+        let op = Op { key: access.key, access: kind };
+        op_encode_placed(ops, &op, found.prior.is_present(), first);
+    });
 }

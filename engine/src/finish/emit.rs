@@ -1,5 +1,5 @@
-//! Collecting the multiproof: pieces that folds below emitted are copied where the fold above
-//! asks for them, so that the whole is in order.
+//! Collecting the multiproof: fragments that lower folds have emitted are copied where the fold above
+//! them asks for them, so that the whole is in order.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ impl Fragment {
     }
 }
 
-/// Appends to its buffers; fragments come from those of the level below.
+/// Appends to its buffers; fragments are copied from the buffers of the level below.
 pub(crate) struct Emit<'a> {
     terminals: &'a mut Vec<u8>,
     siblings: &'a mut Vec<Node>,
@@ -66,7 +66,7 @@ impl<'a> Emit<'a> {
         self.own
     }
 
-    /// Where terminals and siblings end by now.
+    /// Where terminals (in bytes) and siblings end by now.
     pub(crate) fn ends(&self) -> (usize, usize) {
         (self.terminals.len(), self.siblings.len())
     }

@@ -1,4 +1,6 @@
-//! One finish, as its workers share it.
+//! One finish, as its workers share it: which chunks are claimed, and what came of them.
+//!
+//! Invariant: a chunk is claimed once, and chunks never share a region.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +13,13 @@ use super::chunk::Batch;
 use super::outcome::{ChunkOutcome, Folded};
 use crate::error::{Error, Result};
 
-/// Accesses a chunk starts with; it takes the whole of its last region.
+/// Accesses of a chunk, before it takes the rest of those in its last region.
 pub(super) const CHUNK: usize = 512;
 
 /// One finish: its chunks, which workers claim, and what came of them.
 pub(super) struct Job<'a> {
     pub(super) batch: &'a Batch<'a>,
-    top: Arc<RegionIndex>,
+    regions: Arc<RegionIndex>,
     count: usize,
     claimed: AtomicUsize,
     outcomes: Vec<Mutex<Option<ChunkOutcome>>>,
@@ -26,12 +28,12 @@ pub(super) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// A finish of this batch over the regions as `top` has them.
-    pub(super) fn new(batch: &'a Batch<'a>, top: Arc<RegionIndex>) -> Self {
-        let count = batch.touches.len().div_ceil(CHUNK);
+    /// A finish of this batch over these regions.
+    pub(super) fn new(batch: &'a Batch<'a>, regions: Arc<RegionIndex>) -> Self {
+        let count = batch.accesses.len().div_ceil(CHUNK);
         Self {
             batch,
-            top,
+            regions,
             count,
             claimed: AtomicUsize::new(0),
             outcomes: (0..count).map(|_| Mutex::new(None)).collect(),
@@ -82,19 +84,19 @@ impl<'a> Job<'a> {
         (index < self.count).then_some(index)
     }
 
-    /// The accesses of a chunk: whole regions, as the index had them when the finish began, so
-    /// that chunks never overlap whatever is split meanwhile.
+    /// The accesses of a chunk: those of whole regions, as the index had them when the finish began, so
+    /// that chunks never overlap, whatever is split meanwhile.
     pub(super) fn range(&self, index: usize) -> std::ops::Range<usize> {
         self.whole(index * CHUNK)..self.whole((index + 1) * CHUNK)
     }
 
-    /// The first access at or behind `at` that starts a region.
+    /// The first access at or after `at` that is the first of its region.
     fn whole(&self, at: usize) -> usize {
-        let touches = self.batch.touches;
-        if at == 0 || at >= touches.len() {
-            return at.min(touches.len());
+        let accesses = self.batch.accesses;
+        if at == 0 || at >= accesses.len() {
+            return at.min(accesses.len());
         }
-        let prefix = self.top.region(&touches[at - 1].key).prefix();
-        at + touches[at..].partition_point(|touch| prefix.covers(&touch.key))
+        let prefix = self.regions.region(&accesses[at - 1].key).prefix();
+        at + accesses[at..].partition_point(|access| prefix.covers(&access.key))
     }
 }

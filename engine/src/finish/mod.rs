@@ -1,8 +1,12 @@
 //! Finish: from accesses to a root and a witness, without writing anything.
 //!
-//! The accesses, sorted, are cut into chunks of neighbouring regions. Workers claim chunks, ask
+//! The accesses, sorted, are divided into chunks of neighbouring regions. Workers claim chunks, ask
 //! the device for pages that are not cached, and fold a chunk when its pages are there, while
-//! further pages arrive. The regions' nodes are folded into the root at the end.
+//! further pages are read. The regions' nodes are folded into the root at the end.
+//!
+//! Invariants: nothing outside of the finish changes but caches and counters; regions that change
+//! meanwhile are gathered again, so that all of an outcome is as of the view. Called by sessions, and by
+//! a commit where a flush has changed layouts below what it writes ([`refold`]).
 //!
 //! | file | step |
 //! |---|---|
@@ -11,7 +15,7 @@
 //! | [`chunk`], [`scratch`] | a chunk's pages are folded |
 //! | [`regions`], [`emit`] | its regions are folded; parts of the witness |
 //! | [`assemble`], [`witness`] | the root, and the whole witness |
-//! | [`outcome`] | what all this gives |
+//! | [`outcome`] | the result |
 
 mod assemble;
 mod chunk;
@@ -27,6 +31,7 @@ mod worker;
 use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::KeyAccess;
+use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
@@ -38,45 +43,47 @@ use assemble::assemble;
 use chunk::Batch;
 use job::Job;
 use outcome::{ChunkOutcome, Finished, Folded};
-use sort::{Sorter, SpareSorter};
-use witness::Spare;
+use sort::Sorter;
+use witness::WitnessMemory;
 use worker::Workers;
 
-/// Batches of up to this many accesses are folded on the calling thread: waking workers costs
-/// more.
+/// Batches of up to this many accesses are folded on the calling thread, which costs less than waking
+/// workers.
 const INLINE: usize = 128;
 
 /// What finishes batches: workers, and memory that is kept from batch to batch.
 pub(crate) struct Finisher<H: Hasher, D: Device, R: Runtime> {
     workers: Workers<H, D, R>,
     /// Memory for the next sort.
-    sorter: SpareSorter,
+    sorters: Recycled<Sorter>,
     /// Memory for the next witness.
-    witnesses: Arc<Spare>,
+    witnesses: Arc<Recycled<WitnessMemory>>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
-    /// So many workers, with their shares of the budget.
+    /// `workers` workers; the memory that is kept has its shares of the budget.
     pub(crate) fn new(workers: usize, budget: &Budget) -> Self {
         Self {
             workers: Workers::new(workers, budget.outcome_bytes()),
-            sorter: SpareSorter::new(budget.sorter_bytes()),
-            witnesses: Arc::new(Spare::new(budget.witness_bytes())),
+            sorters: Recycled::new(budget.sorter_bytes()),
+            witnesses: Arc::new(Recycled::new(budget.witness_bytes())),
         }
     }
 
-    /// Memory for a sort; give it back ([`Self::keep_sorter`]).
+    /// A sorter, with the memory of an earlier sort where there is some. Give it back
+    /// ([`Self::give_sorter_back`]).
     pub(crate) fn take_sorter(&self) -> Sorter {
-        self.sorter.take()
+        self.sorters.take().unwrap_or_default()
     }
 
-    pub(crate) fn keep_sorter(&self, sorter: Sorter) {
-        self.sorter.give(sorter);
+    /// Takes a sorter's memory back.
+    pub(crate) fn give_sorter_back(&self, sorter: Sorter) {
+        self.sorters.give(sorter);
     }
 
-    /// Keeps the memory of outcomes that are not needed any more.
-    pub(crate) fn keep(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
-        self.workers.keep(outcomes);
+    /// Takes the memory of outcomes back that are not needed any more.
+    pub(crate) fn give_outcomes_back(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
+        self.workers.give_back(outcomes);
     }
 }
 
@@ -86,16 +93,16 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     finisher: &Finisher<H, D, R>,
     view: &View,
     prev_root: &Node,
-    touches: &[KeyAccess],
+    accesses: &[KeyAccess],
     witness: bool,
 ) -> Result<Finished> {
     let _nodes = db.nodes.keep_nodes();
-    let _own_processors = (touches.len() > INLINE).then(|| db.pace.foreground().finishing());
+    let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground().finishing());
     let mut needed_leaves: Vec<Key> = Vec::new();
-    // Each turn knows one leaf more, of which there are no more than accesses.
+    // Each turn knows one leaf more, and no more leaves are needed than there are accesses.
     loop {
         let policy = db.budget.flush_policy();
-        let batch = Batch { view, touches, witness, policy, needed_leaves: &needed_leaves };
+        let batch = Batch { view, accesses, witness, policy, needed_leaves: &needed_leaves };
         match attempt(db, finisher, &batch, prev_root)? {
             Folded::Done(finished) => return Ok(finished),
             Folded::NeedsLeaf(key) => {
@@ -106,17 +113,17 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     }
 }
 
-/// Folds a few changes again, on the calling thread: the children below them have changed.
+/// Folds a few changes again, on the calling thread: a flush has changed the layout below them.
 pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     finisher: &Finisher<H, D, R>,
     view: &View,
-    touches: &[KeyAccess],
+    accesses: &[KeyAccess],
 ) -> Result<ChunkOutcome> {
     let mut needed_leaves: Vec<Key> = Vec::new();
     loop {
         let policy = db.budget.flush_policy();
-        let batch = Batch { view, touches, witness: false, policy, needed_leaves: &needed_leaves };
+        let batch = Batch { view, accesses, witness: false, policy, needed_leaves: &needed_leaves };
         match finisher.workers.once(db, &batch)? {
             Folded::Done(outcome) => return Ok(outcome),
             Folded::NeedsLeaf(key) => {
@@ -127,6 +134,7 @@ pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
     }
 }
 
+/// One turn of a finish.
 fn attempt<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     finisher: &Finisher<H, D, R>,
@@ -135,7 +143,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<Folded<Finished>> {
     let job = Job::new(batch, db.index.load_full());
     let workers = &finisher.workers;
-    if batch.touches.len() <= INLINE {
+    if batch.accesses.len() <= INLINE {
         workers.inline(db, &job);
     } else {
         let count = db.runtime.workers().min(job.chunks());

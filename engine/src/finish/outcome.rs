@@ -1,9 +1,13 @@
 //! What a fold gives: chunk by chunk, and in the end.
+//!
+//! Made by a finish, read by a commit and by overlays. The lists of a chunk are shared by its regions and
+//! pages, which have ranges of them; a commit gives their memory back for the next finish.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::recycled::Recycle;
 use pleach_beatree::{PageNo, Region};
 use pleach_core::fold::Occupancy;
 use pleach_core::{Key, Node, Prefix};
@@ -29,22 +33,23 @@ pub(crate) enum Folded<T> {
 /// A region's result.
 pub(crate) struct RegionOutcome {
     pub(crate) region: Arc<Region>,
-    /// Shape number of the cuts that the child indexes refer to.
-    pub(crate) shape: u64,
-    pub(crate) touched: bool,
+    /// The layout version that the child indexes refer to.
+    pub(crate) layout_version: u64,
+    pub(crate) accessed: bool,
     pub(crate) node: Node,
+    /// What was there before the batch.
     pub(super) old: Occupancy,
     pub(super) fragment: Fragment,
     /// Where its operations start in the chunk's list.
     pub(super) first_op: usize,
-    /// Nodes of its touched pages, in the chunk's list.
+    /// Nodes of its accessed pages, in the chunk's list.
     pub(crate) nodes: Range<usize>,
     /// Its changes, in the chunk's list.
     pub(crate) changes: Range<usize>,
     /// What its treelet learns, in the chunk's list.
     pub(crate) treelet: Range<usize>,
-    /// The commit that its treelet stood at; `None` when the view was not the newest state.
-    pub(crate) before: Option<u64>,
+    /// The commit that its treelet was as of; `None` when the view was not the newest state.
+    pub(crate) as_of: Option<u64>,
 }
 
 /// A page's new node.
@@ -52,12 +57,12 @@ pub(crate) struct PageNode {
     pub(crate) child: u32,
     pub(crate) prefix: Prefix,
     pub(crate) node: Node,
-    /// The commit that the page's treelet stood at.
-    pub(crate) before: u64,
+    /// The commit that the page's treelet was as of.
+    pub(crate) as_of: u64,
     /// What the page's treelet learns, in the chunk's list.
     pub(crate) treelet: Range<usize>,
-    /// Does the commit make the page ripe for its flush?
-    pub(crate) ripens: bool,
+    /// Does the commit make the page due for a flush?
+    pub(crate) flush_due: bool,
     /// The page, when its treelet learns something.
     pub(crate) page: Option<(PageNo, Arc<CachedPage>)>,
 }
@@ -66,9 +71,9 @@ pub(crate) struct PageNode {
 #[derive(Default)]
 pub(crate) struct ChunkOutcome {
     pub(crate) regions: Vec<RegionOutcome>,
-    /// Touched pages.
+    /// Pages that the batch writes to.
     pub(crate) nodes: Vec<PageNode>,
-    /// Nodes inside of pages, by position in their treelet.
+    /// Nodes inside of pages, by their index in the treelet.
     pub(crate) treelets: Vec<(u8, Node)>,
     /// Nodes between regions and their pages, likewise.
     pub(crate) inner: Vec<(u8, Node)>,
@@ -78,9 +83,8 @@ pub(crate) struct ChunkOutcome {
     pub(super) ops: Vec<u8>,
 }
 
-impl ChunkOutcome {
-    /// Bytes of its memory.
-    pub(super) fn bytes(&self) -> usize {
+impl Recycle for ChunkOutcome {
+    fn bytes(&self) -> usize {
         self.regions.capacity() * size_of::<RegionOutcome>()
             + self.nodes.capacity() * size_of::<PageNode>()
             + (self.treelets.capacity() + self.inner.capacity()) * size_of::<(u8, Node)>()
@@ -90,8 +94,7 @@ impl ChunkOutcome {
             + self.ops.capacity()
     }
 
-    /// Forgets all and keeps the memory.
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.regions.clear();
         self.nodes.clear();
         self.treelets.clear();

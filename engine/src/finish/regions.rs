@@ -1,8 +1,8 @@
 //! The second half of a chunk: its regions, from the nodes of their pages to their own.
 //!
-//! A region has about a hundred pages, of which a batch may touch two. Nodes between the region and
-//! its pages that are known (the region's treelet) and below which nothing is touched go into the
-//! fold as they are; the others page by page.
+//! A region has about a hundred pages, of which a batch may access two. Nodes between the region and
+//! its pages that are known (the region's treelet), and below which nothing is accessed, go into the
+//! fold as they are; elsewhere each page's node does.
 
 use std::iter::Peekable;
 use std::ops::Range;
@@ -25,6 +25,7 @@ use super::scratch::{FoldSpace, sort_captured};
 const REGIONS_AHEAD: usize = 2;
 
 impl Chunk {
+    /// Folds the regions, whose pages are folded, and completes the outcome.
     pub(super) fn fold_regions<H: Hasher>(
         &self,
         batch: &Batch<'_>,
@@ -33,70 +34,51 @@ impl Chunk {
     ) -> Result<(), Again> {
         space.regions.clear();
         space.node_pages.clear();
-        let mut folds = Vec::with_capacity(self.regions.len());
         for (index, task) in self.regions.iter().enumerate() {
             self.prefetch_regions(index);
-            let (from, changes_from) = (
-                outcome.nodes.len(),
-                outcome.regions.last().map_or(0, |region| region.changes.end),
-            );
-            folds.push(self.fold_region(batch, task, space, &mut outcome.nodes)?);
-            let changes = changes_from
-                ..changes_from
-                    + batch.touches[task.touches.clone()]
-                        .iter()
-                        .filter(|touch| touch.writes.is_some())
-                        .count();
-            outcome.regions.push(RegionOutcome {
-                region: Arc::clone(&task.region),
-                shape: task.shape,
-                touched: !task.touches.is_empty(),
-                node: Node::default(),
-                old: Occupancy::Empty,
-                fragment: Fragment::default(),
-                first_op: 0,
-                nodes: from..outcome.nodes.len(),
-                changes,
-                treelet: 0..0,
-                before: task.newest.then_some(task.changed),
-            });
+            let from = outcome.nodes.len();
+            let fold = self.fold_region(batch, task, space, &mut outcome.nodes)?;
+            debug_assert_eq!(fold, index, "one fold for each region, in order");
+            let nodes = from..outcome.nodes.len();
+            let first_change = outcome.regions.last().map_or(0, |region| region.changes.end);
+            outcome.regions.push(unfinished(batch, task, nodes, first_change));
         }
         space.regions.run();
         let ends = &mut space.inner_ends;
-        sort_captured(&space.regions, folds.len(), ends, &mut outcome.inner);
-        if batch.witness {
-            outcome.terminals.reserve(space.terminals.len() + self.regions.len() * 64);
-            outcome.siblings.reserve(space.siblings.len() + self.regions.len() * 32);
-        }
-        for ((region, task), fold) in outcome.regions.iter_mut().zip(&self.regions).zip(folds) {
-            if batch.witness {
-                let touched =
-                    task.pages.clone().filter(|page| !self.pages[*page].touches.is_empty());
-                for (page, first) in touched.zip(space.regions.first_of_terminal(fold)) {
-                    if !first {
-                        op_not_first(&mut outcome.ops[space.op_starts[page]]);
-                    }
-                }
-                region.first_op = task.pages.clone().next().map_or(0, |page| space.op_starts[page]);
-            }
+        sort_captured(&space.regions, self.regions.len(), ends, &mut outcome.inner);
+        for (fold, region) in outcome.regions.iter_mut().enumerate() {
             let from = fold.checked_sub(1).map_or(0, |before| space.inner_ends[before]);
             region.treelet = from..space.inner_ends[fold];
             region.node = space.regions.node(fold);
             region.old = space.regions.occupancy(fold);
-            if batch.witness && region.touched && region.old == Occupancy::Many {
-                let (terminals, siblings) = (&mut outcome.terminals, &mut outcome.siblings);
-                let mut emit = Emit::new(
-                    terminals,
-                    siblings,
-                    &space.fragments,
-                    &space.terminals,
-                    &space.siblings,
-                );
+        }
+        if batch.witness {
+            self.emit_regions(space, outcome);
+        }
+        Ok(())
+    }
+
+    /// Emits the regions' parts of the witness.
+    fn emit_regions<H: Hasher>(&self, space: &mut FoldSpace<H>, outcome: &mut ChunkOutcome) {
+        let ChunkOutcome { regions, terminals, siblings, ops, .. } = outcome;
+        terminals.reserve(space.terminals.len() + self.regions.len() * 64);
+        siblings.reserve(space.siblings.len() + self.regions.len() * 32);
+        for (fold, (region, task)) in regions.iter_mut().zip(&self.regions).enumerate() {
+            let accessed = task.pages.clone().filter(|page| !self.pages[*page].accesses.is_empty());
+            for (page, first) in accessed.zip(space.regions.first_of_terminal(fold)) {
+                if !first {
+                    op_not_first(&mut ops[space.op_starts[page]]);
+                }
+            }
+            region.first_op = task.pages.clone().next().map_or(0, |page| space.op_starts[page]);
+            if region.accessed && region.old == Occupancy::Many {
+                let (from_terminals, from_siblings) = (&space.terminals, &space.siblings);
+                let mut emit =
+                    Emit::new(terminals, siblings, &space.fragments, from_terminals, from_siblings);
                 space.regions.emit(fold, &mut emit);
                 region.fragment = emit.done();
             }
         }
-        Ok(())
     }
 
     /// Asks for the memory of the regions that are folded next.
@@ -113,6 +95,7 @@ impl Chunk {
         }
     }
 
+    /// Begins the fold of a region; gives its index. The region must be as it was gathered.
     fn fold_region<H: Hasher>(
         &self,
         batch: &Batch<'_>,
@@ -123,8 +106,8 @@ impl Chunk {
         let state = task.region.read();
         let away = matches!(state.nodes(), Nodes::Paged(_));
         if state.is_retired()
-            || state.layout_version() != task.shape
-            || state.last_commit() != task.changed
+            || state.layout_version() != task.layout_version
+            || state.last_commit() != task.last_commit
             || away
         {
             return Err(Again::Changed);
@@ -154,7 +137,31 @@ impl Chunk {
     }
 }
 
-/// On the way through a region's children.
+/// The outcome of a region that is not folded yet: its accesses' changes begin at `first_change`.
+fn unfinished(
+    batch: &Batch<'_>,
+    task: &RegionTask,
+    nodes: Range<usize>,
+    first_change: usize,
+) -> RegionOutcome {
+    let accesses = &batch.accesses[task.accesses.clone()];
+    let writes = accesses.iter().filter(|access| access.writes.is_some()).count();
+    RegionOutcome {
+        region: Arc::clone(&task.region),
+        layout_version: task.layout_version,
+        accessed: !task.accesses.is_empty(),
+        node: Node::default(),
+        old: Occupancy::Empty,
+        fragment: Fragment::default(),
+        first_op: 0,
+        nodes,
+        changes: first_change..first_change + writes,
+        treelet: 0..0,
+        as_of: task.newest.then_some(task.last_commit),
+    }
+}
+
+/// A walk through a region's children, which puts their nodes into the region's fold.
 struct Walk<'a, H: Hasher> {
     chunk: &'a Chunk,
     batch: &'a Batch<'a>,
@@ -172,15 +179,16 @@ struct Walk<'a, H: Hasher> {
 }
 
 impl<'a, H: Hasher> Walk<'a, H> {
-    /// Puts the children below a position into the fold: `bits`, `level` below the region.
+    /// Puts these children into the fold. They are those below the prefix that has `bits`, `level` bits of
+    /// them, after the region's.
     fn visit(&mut self, level: u8, bits: u8, children: Range<usize>) {
         if children.len() == 1 || level == self.levels {
             children.for_each(|child| self.child(child));
             return;
         }
         let pages = &self.chunk.pages;
-        let behind = |at: &usize| pages[*at].child as usize >= children.end;
-        if self.coming.peek().is_none_or(behind)
+        let later = |at: &usize| pages[*at].child as usize >= children.end;
+        if self.coming.peek().is_none_or(later)
             && let Some(node) = self.known(level, bits)
         {
             self.regions.subtrie(&self.prefix.descendant(level, bits), node);
@@ -191,12 +199,13 @@ impl<'a, H: Hasher> Walk<'a, H> {
         self.visit(level + 1, bits << 1 | 1, middle..children.end);
     }
 
-    /// The node of a position, when it is known. It stands for more than one key: a leaf might have
-    /// to become a terminal.
+    /// The node at `bits`, `level` below the region, when it is known. It has more than one key below it: a
+    /// single leaf might have to become a terminal.
     fn known(&self, level: u8, bits: u8) -> Option<&'a Node> {
         self.treelet?.node(heap_index(level, bits))
     }
 
+    /// Puts a child into the fold: folded, known, or as the region has it.
     fn child(&mut self, child: usize) {
         let pages = &self.chunk.pages;
         let Some(at) = self.coming.next_if(|at| pages[*at].child as usize == child) else {
@@ -210,9 +219,9 @@ impl<'a, H: Hasher> Walk<'a, H> {
             return;
         }
         let fold = self.folded.folds[at];
-        let (node, shape) = (self.folded.node(fold), self.folded.occupancy(fold));
-        if page.touches.is_empty() {
-            match &shape {
+        let (node, occupancy) = (self.folded.node(fold), self.folded.occupancy(fold));
+        if page.accesses.is_empty() {
+            match &occupancy {
                 Occupancy::Leaf { key, value_hash } => {
                     self.regions.unaccessed(key, FoldValue::Hash(*value_hash));
                 }
@@ -221,15 +230,16 @@ impl<'a, H: Hasher> Walk<'a, H> {
             return;
         }
         let fragment = u32::try_from(at).expect("a chunk has fewer than 2^32 pages");
-        self.regions.child(&page.prefix, &node, &shape, fragment);
-        let touches = &self.batch.touches[page.touches.clone()];
-        if touches.iter().any(|touch| touch.writes.is_some()) {
+        self.regions.child(&page.prefix, &node, &occupancy, fragment);
+        let accesses = &self.batch.accesses[page.accesses.clone()];
+        if accesses.iter().any(|access| access.writes.is_some()) {
             let new = self.page_node(page, at, node);
             self.nodes.push(new);
             self.node_pages.push(at);
         }
     }
 
+    /// What the outcome says of an accessed page.
     fn page_node(&self, page: &PageTask, at: usize, node: Node) -> PageNode {
         let ends = &self.folded.captured_ends;
         let treelet = at.checked_sub(1).map_or(0, |before| ends[before])..ends[at];
@@ -237,9 +247,9 @@ impl<'a, H: Hasher> Walk<'a, H> {
             child: page.child,
             prefix: page.prefix,
             node,
-            before: page.stands_at.unwrap_or_default(),
+            as_of: page.as_of.unwrap_or_default(),
             treelet,
-            ripens: page.ripens(self.batch),
+            flush_due: page.flush_due(self.batch),
             page: None,
         }
     }

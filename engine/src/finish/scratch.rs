@@ -1,4 +1,4 @@
-//! What a worker folds in: its memory is kept from chunk to chunk.
+//! The memory that a worker folds in, which is kept from chunk to chunk. One worker owns it.
 
 use pleach_beatree::leaf_fold::AccessResult;
 use pleach_core::fold::path_blocks::PathBlocks;
@@ -14,10 +14,10 @@ pub(super) enum PageFold {
     Known,
     /// As one fold.
     Whole(usize),
-    /// As a tile, over the folds of its groups.
-    Tile {
-        /// Its number.
-        tile: usize,
+    /// As a path block, over the folds of its buckets.
+    PathBlock {
+        /// Its index.
+        block: usize,
         /// Is the page's treelet brought to the state after the batch?
         learns: bool,
     },
@@ -27,17 +27,17 @@ pub(super) enum PageFold {
 #[derive(Default)]
 pub(super) struct FoldSpace<H: Hasher> {
     pub(super) pages: BatchFolder<H>,
-    pub(super) tiles: PathBlocks<H>,
+    pub(super) path_blocks: PathBlocks<H>,
     pub(super) regions: BatchFolder<H>,
-    pub(super) seen: Vec<AccessResult>,
-    /// One of each page.
+    pub(super) results: Vec<AccessResult>,
+    /// How each page was folded.
     pub(super) folds: Vec<PageFold>,
-    /// What the folds of pages have captured, fold by fold, and where each fold's ends.
+    /// What the folds of pages have captured, fold by fold, and where that of each fold ends.
     captured: Vec<(u8, Node)>,
     fold_ends: Vec<usize>,
-    /// Where what each page's treelet learns ends in the outcome.
+    /// For each page, where the nodes that its treelet learns end in the outcome.
     pub(super) captured_ends: Vec<usize>,
-    /// The same of the regions' folds.
+    /// The same for the regions' folds.
     pub(super) inner_ends: Vec<usize>,
     pub(super) terminals: Vec<u8>,
     pub(super) siblings: Vec<Node>,
@@ -50,7 +50,7 @@ pub(super) struct FoldSpace<H: Hasher> {
 
 impl<H: Hasher> FoldSpace<H> {
     pub(super) fn hashed(&self) -> u64 {
-        self.pages.hashed() + self.tiles.hashed() + self.regions.hashed()
+        self.pages.hashed() + self.path_blocks.hashed() + self.regions.hashed()
     }
 
     /// A page's new node.
@@ -58,16 +58,16 @@ impl<H: Hasher> FoldSpace<H> {
         match fold {
             PageFold::Known => unreachable!("a page that was not folded"),
             PageFold::Whole(fold) => self.pages.node(fold),
-            PageFold::Tile { tile, .. } => *self.tiles.node(tile),
+            PageFold::PathBlock { block, .. } => *self.path_blocks.node(block),
         }
     }
 
-    /// The shape of a page's old keys.
+    /// How many keys a page had before the batch.
     pub(super) fn occupancy(&self, fold: PageFold) -> Occupancy {
         match fold {
             PageFold::Known => unreachable!("a page that was not folded"),
             PageFold::Whole(fold) => self.pages.occupancy(fold),
-            PageFold::Tile { .. } => Occupancy::Many,
+            PageFold::PathBlock { .. } => Occupancy::Many,
         }
     }
 
@@ -76,15 +76,15 @@ impl<H: Hasher> FoldSpace<H> {
         match fold {
             PageFold::Known => {}
             PageFold::Whole(fold) => self.pages.first_of_terminal(fold).for_each(each),
-            PageFold::Tile { tile, .. } => {
-                for (_, fold) in self.tiles.buckets(tile) {
+            PageFold::PathBlock { block, .. } => {
+                for (_, fold) in self.path_blocks.buckets(block) {
                     self.pages.first_of_terminal(fold).for_each(&mut each);
                 }
             }
         }
     }
 
-    /// Takes down what each page's treelet learns.
+    /// Appends the nodes that each page's treelet learns.
     pub(super) fn gather_captured(&mut self, out: &mut Vec<(u8, Node)>) {
         let (ends, captured) = (&mut self.fold_ends, &mut self.captured);
         sort_captured(&self.pages, self.pages.folds(), ends, captured);
@@ -93,17 +93,16 @@ impl<H: Hasher> FoldSpace<H> {
             &captured[from..ends[fold]]
         };
         self.captured_ends.clear();
-        out.reserve(captured.len() + self.tiles.len());
+        out.reserve(captured.len() + self.path_blocks.len());
         for fold in &self.folds {
             match *fold {
-                PageFold::Known | PageFold::Tile { learns: false, .. } => {}
+                PageFold::Known | PageFold::PathBlock { learns: false, .. } => {}
                 PageFold::Whole(fold) => out.extend_from_slice(of(fold)),
-                PageFold::Tile { tile, .. } => {
-                    self.tiles.computed(tile, |index, node| out.push((index, *node)));
-                    for (group, fold) in self.tiles.buckets(tile) {
-                        out.extend(
-                            of(fold).iter().map(|(index, node)| (heap_below(group, *index), *node)),
-                        );
+                PageFold::PathBlock { block, .. } => {
+                    self.path_blocks.computed(block, |index, node| out.push((index, *node)));
+                    for (bucket, fold) in self.path_blocks.buckets(block) {
+                        let nodes = of(fold).iter();
+                        out.extend(nodes.map(|(index, node)| (heap_below(bucket, *index), *node)));
                     }
                 }
             }
@@ -112,7 +111,7 @@ impl<H: Hasher> FoldSpace<H> {
     }
 }
 
-/// Sorts what a folder's folds have captured fold by fold, and takes down where each fold's ends.
+/// Sorts what a folder's folds have captured fold by fold; `ends` takes where that of each fold ends.
 pub(super) fn sort_captured<H: Hasher>(
     folder: &BatchFolder<H>,
     folds: usize,

@@ -1,8 +1,10 @@
 //! A batch's accesses in order of their keys.
+//!
+//! The caller's accesses lend their values to the sorted ones, and get them back when the finish fails.
 
-use parking_lot::Mutex;
 use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::KeyAccess;
+use pleach_beatree::recycled::Recycle;
 use pleach_core::{Hasher, Key};
 
 use crate::access::{Access, AccessKind, MAX_VALUE};
@@ -11,24 +13,24 @@ use crate::error::{Error, Result};
 /// Sorts accesses; its memory is kept from batch to batch.
 #[derive(Default)]
 pub(crate) struct Sorter {
-    /// Where each bucket begins; while it is filled, where it goes on.
+    /// Where each bucket of the sort begins; while it is filled, where its next entry goes.
     starts: Vec<u32>,
     /// The accesses' leading bits and indexes, in order of their keys.
     order: Vec<(u64, u32)>,
-    touches: Vec<KeyAccess>,
+    sorted: Vec<KeyAccess>,
 }
 
 impl Sorter {
-    /// The accesses by key, each key once. Their values are taken; [`Sorter::give_back`] puts them
-    /// back.
+    /// The accesses in the order of their keys, each key once. Their values are taken;
+    /// [`Sorter::give_back`] puts them back.
     pub(crate) fn sort<H: Hasher>(&mut self, accesses: &mut [Access]) -> Result<&[KeyAccess]> {
-        self.touches.clear();
+        self.sorted.clear();
         u32::try_from(accesses.len()).map_err(|_| Error::BatchTooLarge {
             bytes: accesses.len() as u64,
             limit: u64::from(u32::MAX),
         })?;
         self.order(accesses);
-        self.touches.reserve(accesses.len());
+        self.sorted.reserve(accesses.len());
         let mut before: Option<Key> = None;
         for (_, index) in &self.order {
             let access = &mut accesses[*index as usize];
@@ -38,20 +40,20 @@ impl Sorter {
             if before.replace(access.key) == Some(access.key) {
                 return Err(Error::RepeatedKey(access.key));
             }
-            self.touches.push(touch::<H>(access)?);
+            self.sorted.push(take::<H>(access)?);
         }
-        Ok(&self.touches)
+        Ok(&self.sorted)
     }
 
-    /// Undoes a sort of these accesses, one that failed half way as well.
+    /// Puts the values back into these accesses, which were sorted last, also after a sort that failed.
     pub(crate) fn give_back(&mut self, accesses: &mut [Access]) {
-        for (touch, (_, index)) in self.touches.drain(..).zip(&self.order) {
-            accesses[*index as usize].kind = kind(touch);
+        for (access, (_, index)) in self.sorted.drain(..).zip(&self.order) {
+            accesses[*index as usize].kind = kind(access);
         }
     }
 
-    /// Sorts by small proxies, and by some of the bits into buckets first, which leaves little to
-    /// compare when keys are spread.
+    /// Sorts small entries instead of the accesses, first into buckets by some leading bits, which leaves
+    /// little to compare when keys are spread.
     fn order(&mut self, accesses: &[Access]) {
         let Self { starts, order, .. } = self;
         let lead =
@@ -82,16 +84,24 @@ impl Sorter {
             }
         }
     }
+}
 
+impl Recycle for Sorter {
     fn bytes(&self) -> usize {
         self.starts.capacity() * size_of::<u32>()
             + self.order.capacity() * size_of::<(u64, u32)>()
-            + self.touches.capacity() * size_of::<KeyAccess>()
+            + self.sorted.capacity() * size_of::<KeyAccess>()
+    }
+
+    /// Values are not kept; the order is overwritten by the next sort.
+    fn clear(&mut self) {
+        self.sorted.clear();
     }
 }
 
-fn touch<H: Hasher>(access: &mut Access) -> Result<KeyAccess> {
-    // Before it is taken, so that it can be given back.
+/// Takes the value of an access.
+fn take<H: Hasher>(access: &mut Access) -> Result<KeyAccess> {
+    // Before the value is taken, so that it stays with the access.
     if let AccessKind::Write(Some(value)) | AccessKind::ReadWrite(Some(value)) = &access.kind
         && value.len() > MAX_VALUE
     {
@@ -106,9 +116,9 @@ fn touch<H: Hasher>(access: &mut Access) -> Result<KeyAccess> {
     Ok(KeyAccess { key: access.key, reads, writes })
 }
 
-/// What [`touch`] made the touch of.
-fn kind(touch: KeyAccess) -> AccessKind {
-    let Some(stored) = touch.writes else { return AccessKind::Read };
+/// What [`take`] took the value of.
+fn kind(access: KeyAccess) -> AccessKind {
+    let Some(stored) = access.writes else { return AccessKind::Read };
     let value = match stored {
         Stored::Absent => None,
         Stored::Inline(value) => Some(value),
@@ -116,31 +126,5 @@ fn kind(touch: KeyAccess) -> AccessKind {
         Stored::Large(large) => Some(large.bytes.clone()),
         Stored::Overflow(_) => unreachable!("accesses bring values, not cells"),
     };
-    if touch.reads { AccessKind::ReadWrite(value) } else { AccessKind::Write(value) }
-}
-
-/// A sorter between two batches.
-pub(crate) struct SpareSorter {
-    kept: Mutex<Sorter>,
-    /// Most bytes of it.
-    limit: usize,
-}
-
-impl SpareSorter {
-    /// Keeps nothing yet, and never more than `limit` bytes.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { kept: Mutex::default(), limit }
-    }
-
-    pub(crate) fn take(&self) -> Sorter {
-        std::mem::take(&mut self.kept.lock())
-    }
-
-    pub(crate) fn give(&self, mut sorter: Sorter) {
-        if sorter.bytes() <= self.limit {
-            // Values are not kept.
-            sorter.touches.clear();
-            *self.kept.lock() = sorter;
-        }
-    }
+    if access.reads { AccessKind::ReadWrite(value) } else { AccessKind::Write(value) }
 }

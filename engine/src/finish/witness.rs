@@ -7,22 +7,23 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pleach_beatree::recycled::{Recycle, Recycled};
 
 /// A witness: bytes for `pleach_core::witness::verify`.
 ///
 /// The database takes its memory back when it is dropped, and builds the next one in it.
 pub struct Witness {
-    /// The witness and, behind it, anything.
-    memory: Vec<u8>,
+    /// The witness, and after it anything.
+    memory: WitnessMemory,
     len: usize,
-    home: Arc<Spare>,
+    home: Arc<Recycled<WitnessMemory>>,
 }
 
 impl Witness {
     /// The bytes as a vector, whose capacity may be twice their number; the database then takes fresh
     /// memory for the next witness.
     pub fn into_vec(mut self) -> Vec<u8> {
-        let mut bytes = std::mem::take(&mut self.memory);
+        let mut bytes = std::mem::take(&mut self.memory).0;
         bytes.truncate(self.len);
         bytes
     }
@@ -32,7 +33,7 @@ impl Deref for Witness {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.memory[..self.len]
+        &self.memory.0[..self.len]
     }
 }
 
@@ -54,65 +55,52 @@ impl Drop for Witness {
     }
 }
 
-/// So many bytes too many are not worth a thought.
+/// A witness may take memory that is larger by this many bytes, however small it is itself.
 const LITTLE: usize = 1 << 16;
 
-/// The memory of one witness that is not needed any more.
-pub(crate) struct Spare {
-    kept: Mutex<Vec<u8>>,
-    /// Most bytes of it.
-    limit: usize,
+/// Memory of a witness. Its bytes stay as they are while it lies in the pool: setting them again would
+/// cost as much as copying the next witness.
+#[derive(Default)]
+pub(crate) struct WitnessMemory(Vec<u8>);
+
+impl Recycle for WitnessMemory {
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
 }
 
-impl Spare {
-    /// Keeps nothing yet, and never more than `limit` bytes.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { kept: Mutex::default(), limit }
-    }
-
-    /// So many bytes or more, with any contents. A small witness does not get a large one's memory:
-    /// it may be kept for long.
-    fn take(&self, len: usize) -> Vec<u8> {
-        let mut kept = self.kept.lock();
-        if (len..=2 * len + LITTLE).contains(&kept.len()) {
-            return std::mem::take(&mut kept);
-        }
+/// At least `len` bytes, with any contents. A small witness does not get the memory of a large one,
+/// because its owner may keep it for long.
+fn memory(home: &Recycled<WitnessMemory>, len: usize) -> WitnessMemory {
+    let fits = |memory: &WitnessMemory| (len..=2 * len + LITTLE).contains(&memory.0.len());
+    home.take_if(fits).unwrap_or_else(|| {
         // A little more than is needed, so that the next one fits, too.
-        vec![0; (len + len / 8).min(self.limit).max(len)]
-    }
-
-    fn give(&self, memory: Vec<u8>) {
-        if memory.is_empty() || memory.len() > self.limit {
-            return;
-        }
-        // The newest, which is as large as witnesses are now.
-        let before = std::mem::replace(&mut *self.kept.lock(), memory);
-        // Freed outside of the lock.
-        drop(before);
-    }
+        WitnessMemory(vec![0; (len + len / 8).min(home.limit()).max(len)])
+    })
 }
 
-/// A part: where it goes, and where it is.
-type Piece<'a> = (&'a mut [u8], &'a [u8]);
+/// A part of a witness: its place in the memory, and its bytes.
+type Part<'a> = (&'a mut [u8], &'a [u8]);
 
-/// The parts one behind the other, copied by `workers`: `fork_join` is called once, with their number
-/// and a job that takes each number below it once; it returns when all have returned.
+/// A witness of these parts, in their order, copied by `workers`. `fork_join` is called once, with the
+/// number of workers and a job that is to be run once for each index below it; it returns when all runs
+/// have ended.
 pub(crate) fn gather<'a>(
-    home: &Arc<Spare>,
+    home: &Arc<Recycled<WitnessMemory>>,
     parts: impl Iterator<Item = &'a [u8]> + Clone,
     workers: usize,
     fork_join: impl FnOnce(usize, &(dyn Fn(usize) + Sync)),
 ) -> Witness {
     let total: usize = parts.clone().map(<[u8]>::len).sum();
     let share = total.div_ceil(workers).max(1);
-    let mut memory = home.take(total);
-    let mut shares: Vec<Mutex<Vec<Piece<'_>>>> = Vec::new();
+    let mut memory = memory(home, total);
+    let mut shares: Vec<Mutex<Vec<Part<'_>>>> = Vec::new();
     shares.resize_with(workers, Mutex::default);
-    let (mut rest, mut at) = (&mut memory[..total], 0);
+    let (mut rest, mut at) = (&mut memory.0[..total], 0);
     for part in parts {
-        let (here, behind) = std::mem::take(&mut rest).split_at_mut(part.len());
+        let (here, after) = std::mem::take(&mut rest).split_at_mut(part.len());
         shares[(at / share).min(workers - 1)].get_mut().push((here, part));
-        (rest, at) = (behind, at + part.len());
+        (rest, at) = (after, at + part.len());
     }
     assert!(rest.is_empty(), "parts are the same each time");
     fork_join(workers, &|index| {
@@ -136,7 +124,7 @@ mod tests {
 
     #[test]
     fn parts_come_in_order_however_many_workers_and_in_memory_used_before() {
-        let home = Arc::new(Spare::new(1 << 20));
+        let home = Arc::new(Recycled::new(1 << 20));
         let bytes: Vec<u8> = (0..=255).cycle().take(10_000).collect();
         for (step, len) in [(1, 9_000), (7, 10_000), (4096, 500), (20_000, 10_000)] {
             for workers in [1, 2, 5] {
@@ -151,12 +139,12 @@ mod tests {
     #[should_panic(expected = "every job is run")]
     fn what_was_not_written_is_never_shown() {
         let parts: [&[u8]; 2] = [&[1; 100], &[2; 100]];
-        drop(gather(&Arc::new(Spare::new(0)), parts.into_iter(), 2, |_, job| job(0)));
+        drop(gather(&Arc::new(Recycled::new(0)), parts.into_iter(), 2, |_, job| job(0)));
     }
 
     #[test]
     fn memory_comes_back_unless_it_was_kept_or_is_too_large() {
-        let home = Arc::new(Spare::new(1000));
+        let home = Arc::new(Recycled::new(1000));
         let make = |len: usize| gather(&home, std::iter::once(&vec![7; len][..]), 1, copy);
         let first = make(800);
         let at = first.as_ptr();
@@ -164,25 +152,28 @@ mod tests {
         let second = make(700);
         assert_eq!((second.as_ptr(), second.len()), (at, 700));
         assert_eq!(second.into_vec(), vec![7; 700]);
-        assert_eq!(home.kept.lock().len(), 0);
+        assert_eq!(home.bytes(), 0);
         drop(make(2000));
-        assert_eq!(home.kept.lock().len(), 0);
+        assert_eq!(home.bytes(), 0);
         drop(make(950));
-        assert_eq!(home.kept.lock().len(), 1000, "room for more, and no more than the limit");
+        assert_eq!(home.bytes(), 1000, "room for more, and no more than the limit");
         // After a large one, small ones come back, too.
         drop(make(100));
-        assert_eq!(home.kept.lock().len(), 1000, "little is not worth a thought");
+        assert_eq!(home.bytes(), 1000, "a little too much does no harm");
     }
 
     #[test]
     fn a_small_witness_leaves_a_large_ones_memory() {
-        let home = Arc::new(Spare::new(10 * LITTLE));
+        let home = Arc::new(Recycled::new(10 * LITTLE));
         let make = |len: usize| gather(&home, std::iter::once(&vec![7; len][..]), 1, copy);
         drop(make(8 * LITTLE));
         let small = make(100);
-        assert_eq!((home.kept.lock().len(), small.memory.len()), (9 * LITTLE, 112));
+        assert_eq!((home.bytes(), small.memory.0.len()), (9 * LITTLE, 112));
         let at = small.as_ptr();
         drop(small);
-        assert_eq!(make(110).as_ptr(), at, "the newest is kept");
+        assert_eq!(home.bytes(), 9 * LITTLE + 112, "both are kept");
+        let (small, large) = (make(110), make(8 * LITTLE));
+        assert_eq!(small.as_ptr(), at, "each finds its own");
+        assert_eq!((home.bytes(), large.memory.0.len()), (0, 9 * LITTLE));
     }
 }

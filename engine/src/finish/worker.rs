@@ -1,9 +1,13 @@
-//! Workers of a finish: each has a queue and memory of its own, kept from batch to batch.
+//! Workers of a finish: each has a ring and memory of its own, kept from batch to batch.
+//!
+//! Invariants: a ring is made and used on its worker's thread; when a worker returns, nothing of its batch
+//! is in flight and no chunk is left, after an error as well. Called by [`finish`](super::finish) alone.
 
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 use pleach_beatree::cache::LookupStep;
+use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Device, Runtime};
 
@@ -13,7 +17,7 @@ use super::outcome::{ChunkOutcome, Folded};
 use super::scratch::FoldSpace;
 use crate::error::Result;
 use crate::metrics::Counters;
-use crate::read::group::PAGES_AHEAD;
+use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
 use crate::state::in_flight::Reading;
 use crate::state::reader::{Asked, Landed, PageReader, Wanted};
@@ -21,7 +25,7 @@ use crate::state::reader::{Asked, Landed, PageReader, Wanted};
 /// Chunks that a worker has gathered ahead of the one it folds.
 const AHEAD: usize = 8;
 
-/// What a page is read for: the chunk with this index, and its place in it.
+/// What a page is read for: the chunk with this index, and which page it is there.
 type Purpose = (usize, Missing);
 
 struct Worker<H: Hasher, D: Device, R: Runtime> {
@@ -43,37 +47,25 @@ impl<H: Hasher, D: Device, R: Runtime> Default for Worker<H, D, R> {
 pub(super) struct Workers<H: Hasher, D: Device, R: Runtime> {
     each: Vec<Mutex<Worker<H, D, R>>>,
     inline: Mutex<Worker<H, D, R>>,
-    /// Outcomes that have been used, and their bytes: fresh memory costs as much as folding into it.
-    outcomes: Mutex<(Vec<ChunkOutcome>, usize)>,
-    /// Most bytes of these.
-    keeps: usize,
+    /// Outcomes that have been used: fresh memory costs as much as folding into it.
+    outcomes: Recycled<ChunkOutcome>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
-    /// So many workers, which keep so many bytes of what they gave.
-    pub(super) fn new(count: usize, keeps: usize) -> Self {
+    /// `count` workers, which keep up to `bytes` of the memory of earlier outcomes.
+    pub(super) fn new(count: usize, bytes: usize) -> Self {
         let each = (0..count).map(|_| Mutex::default()).collect();
-        Self { each, inline: Mutex::default(), outcomes: Mutex::default(), keeps }
+        Self { each, inline: Mutex::default(), outcomes: Recycled::new(bytes) }
     }
 
     /// An empty outcome.
     fn outcome(&self) -> ChunkOutcome {
-        let (kept, bytes) = &mut *self.outcomes.lock();
-        let Some(outcome) = kept.pop() else { return ChunkOutcome::default() };
-        *bytes -= outcome.bytes();
-        outcome
+        self.outcomes.take().unwrap_or_default()
     }
 
-    /// Keeps the memory of outcomes that are not needed any more.
-    pub(super) fn keep(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
-        let (kept, bytes) = &mut *self.outcomes.lock();
-        for outcome in outcomes {
-            let more = outcome.bytes();
-            if *bytes + more <= self.keeps {
-                *bytes += more;
-                kept.push(outcome);
-            }
-        }
+    /// Takes the memory of outcomes back that are not needed any more.
+    pub(super) fn give_back(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
+        outcomes.into_iter().for_each(|outcome| self.outcomes.give(outcome));
     }
 
     /// Runs a job's chunks on worker `index`.
@@ -90,7 +82,7 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
         worker.close(result, job);
     }
 
-    /// Folds one region without accesses on the calling thread.
+    /// Folds one region without accesses, on the calling thread.
     pub(super) fn region(
         &self,
         db: &State<D, R>,
@@ -100,11 +92,12 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
         self.plain(db, batch, &mut |chunk| chunk.gather_region(db, batch, key))
     }
 
-    /// Folds all accesses of a batch as one chunk on the calling thread.
+    /// Folds all accesses of a batch as one chunk, on the calling thread.
     pub(super) fn once(&self, db: &State<D, R>, batch: &Batch<'_>) -> Result<Folded<ChunkOutcome>> {
-        self.plain(db, batch, &mut |chunk| chunk.gather(db, batch, 0..batch.touches.len()))
+        self.plain(db, batch, &mut |chunk| chunk.gather(db, batch, 0..batch.accesses.len()))
     }
 
+    /// Folds one chunk on the calling thread, with plain reads.
     fn plain(
         &self,
         db: &State<D, R>,
@@ -151,7 +144,7 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
         job: &Job<'_>,
         queued: bool,
     ) -> Result<()> {
-        // A panic in a user's hasher may have left an earlier batch's chunks and reads behind.
+        // A panic in a user's hasher may have left chunks and reads of an earlier batch.
         self.give_up_ahead();
         if self.reader.as_ref().is_some_and(|reader| reader.in_flight() > 0) {
             self.reader = None;
@@ -184,11 +177,11 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
             }
             if front.missing > 0 {
                 let reader = self.reader.as_mut().expect("only a reader leaves pages missing");
-                // Nothing in flight: all that was asked for is here, the rest is asked for next.
-                let Some((purpose, landed)) = reader.wait(&db.store, &db.nodes, 1)? else {
+                // Nothing in flight: all that was asked for is done, the rest is asked for next.
+                let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? else {
                     continue;
                 };
-                take::<H, D, R>(&mut self.ahead, db, purpose, landed)?;
+                take::<H, D, R>(&mut self.ahead, db, purpose, done)?;
                 continue;
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
@@ -220,19 +213,19 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
             ask(db, reader, chunk);
         }
         reader.submit()?;
-        while let Some((purpose, landed)) = reader.poll(&db.store, &db.nodes) {
-            take::<H, D, R>(&mut self.ahead, db, purpose, landed)?;
+        while let Some((purpose, done)) = reader.poll(&db.store, &db.nodes) {
+            take::<H, D, R>(&mut self.ahead, db, purpose, done)?;
         }
         Ok(())
     }
 
-    /// Chunks that will not be folded lend their memory to others, and let go of their pages.
+    /// Chunks that will not be folded let go of their pages; their memory is kept.
     fn give_up_ahead(&mut self) {
         self.ahead.iter_mut().for_each(Chunk::reset);
         self.spare.extend(self.ahead.drain(..));
     }
 
-    /// After an error nothing stays in flight, so that the next batch starts clean.
+    /// Reports an error, and leaves nothing in flight after one, so that the next batch starts clean.
     fn close(&mut self, result: Result<()>, job: &Job<'_>) {
         if let Err(error) = result {
             job.fails(error);
@@ -284,11 +277,9 @@ fn ask<D: Device, R: Runtime>(
     chunk: &mut Chunk,
 ) {
     while reader.has_room() {
-        let (wanted, missing) = if let Some((region, _, place)) = chunk.away.get(chunk.nodes_asked)
-        {
+        let (page, missing) = if let Some((region, _, page)) = chunk.away.get(chunk.nodes_asked) {
             chunk.nodes_asked += 1;
-            let wanted = Wanted::Nodes(region.clone(), *place);
-            (wanted, Missing::Nodes(chunk.nodes_asked - 1))
+            (Wanted::Nodes(region.clone(), *page), Missing::Nodes(chunk.nodes_asked - 1))
         } else if let Some(page) = chunk.pages.get(chunk.asked) {
             chunk.asked += 1;
             let (Some(at), None) = (page.at, &page.page) else { continue };
@@ -296,23 +287,23 @@ fn ask<D: Device, R: Runtime>(
         } else {
             return;
         };
-        match reader.ask(&db.store, &db.nodes, wanted, (chunk.index, missing)) {
+        match reader.ask(&db.store, &db.nodes, page, (chunk.index, missing)) {
             Asked::InFlight => {}
-            Asked::Landed((_, missing), landed) => chunk.land(missing, landed),
+            Asked::Landed((_, missing), done) => chunk.complete(missing, done),
             Asked::Elsewhere((_, missing)) => chunk.elsewhere.push(missing),
         }
     }
 }
 
-/// Takes what others have been reading for themselves; nothing else of the chunk is missing.
+/// Takes pages that others have read, or waits for them; nothing else of the chunk is missing.
 fn take_elsewhere<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     chunk: &mut Chunk,
 ) -> Result<()> {
     for missing in std::mem::take(&mut chunk.elsewhere) {
-        let landed = match missing {
+        let done = match missing {
             Missing::Leaf(index) => {
-                let at = chunk.pages[index].at.expect("a page that is missing lies somewhere");
+                let at = chunk.pages[index].at.expect("a page that is missing has a number");
                 Landed::Leaf(at, db.store.leaf(&at)?)
             }
             Missing::Nodes(index) => {
@@ -320,28 +311,28 @@ fn take_elsewhere<H: Hasher, D: Device, R: Runtime>(
                 Landed::Nodes
             }
         };
-        chunk.land(missing, landed);
+        chunk.complete(missing, done);
     }
     Ok(())
 }
 
-/// Takes in a page that has landed.
+/// Takes in a page that is done.
 fn take<H: Hasher, D: Device, R: Runtime>(
     ahead: &mut VecDeque<Chunk>,
     db: &State<D, R>,
     (index, missing): Purpose,
-    landed: Result<Landed>,
+    done: Result<Landed>,
 ) -> Result<()> {
     let chunk = ahead.iter_mut().find(|chunk| chunk.index == index);
     let chunk = chunk.expect("its chunk waits for it");
-    let landed = match (landed, missing) {
+    let done = match (done, missing) {
         (Err(_), Missing::Nodes(index)) => {
             // Read once more, or folded from the leaf pages.
             db.nodes.make_resident::<H>(&chunk.away[index].1)?;
             Landed::Nodes
         }
-        (landed, _) => landed?,
+        (done, _) => done?,
     };
-    chunk.land(missing, landed);
+    chunk.complete(missing, done);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Do the nodes that a flush writes fold to those of the index?
+//! Flush `agree`: do the nodes that a flush writes fold to those of the index?
 //!
 //! The index's node of a page comes from the commits; the nodes in a new page come from a treelet in
 //! memory, from the old page, or from hashing the cells. Before anything is written each page's nodes are
@@ -8,36 +8,36 @@ use pleach_beatree::build::{LEVELS, PageNodes, Unfolded};
 use pleach_core::fold::{BatchFolder, combine_chunks};
 use pleach_core::{Hasher, Node};
 
-use super::cells::{Source, TILES};
-use super::piece::Piece;
+use super::cells::{OldPage, STORED_NODES};
+use super::rewrite::Rewrite;
 
-/// Indexes of the pieces whose nodes contradict the index. `edited` are those that keep their nodes,
-/// `planned` those that were folded, with their pages.
+/// Indexes of the rewrites whose nodes contradict the index, in ascending order. `edited` are those that
+/// keep their nodes, `planned` those that were folded, with their pages.
 pub(super) fn contradicting<H: Hasher>(
-    pieces: &[Piece],
+    rewrites: &[Rewrite],
     edited: &[usize],
     planned: &[(usize, &[(Unfolded<'_>, PageNodes)])],
 ) -> Vec<usize> {
     let mut bad = Vec::new();
-    let mut nodes: Vec<Node> = Vec::with_capacity(edited.len() * TILES);
-    nodes.extend(edited.iter().flat_map(|index| pieces[*index].sources[0].tiles.0));
-    combine_chunks::<H>(&mut nodes, TILES);
-    debug_assert_eq!(1 << LEVELS, TILES);
+    let mut nodes: Vec<Node> = Vec::with_capacity(edited.len() * STORED_NODES);
+    nodes.extend(edited.iter().flat_map(|index| rewrites[*index].old[0].nodes.0));
+    combine_chunks::<H>(&mut nodes, STORED_NODES);
+    debug_assert_eq!(1 << LEVELS, STORED_NODES);
     let folded = edited.iter().zip(&nodes);
-    bad.extend(folded.filter(|(index, node)| !is(&pieces[**index].sources[0], node)).map(first));
+    bad.extend(folded.filter(|(index, node)| !is(&rewrites[**index].old[0], node)).map(first));
     // Few, and mostly of one page each.
     let mut folder = BatchFolder::<H>::new();
     for (index, pages) in planned {
-        let piece = &pieces[*index];
-        let agrees = match (&piece.sources[..], *pages) {
-            ([source], [(page, nodes)]) if page.prefix == source.prefix => is(source, &nodes.own),
-            (sources, pages) => {
-                let depth = piece.range.len();
+        let rewrite = &rewrites[*index];
+        let agrees = match (&rewrite.old[..], *pages) {
+            ([old], [(page, nodes)]) if page.prefix == old.prefix => is(old, &nodes.own),
+            (old, pages) => {
+                let depth = rewrite.range.len();
                 folder.clear();
                 folder.begin(depth);
-                let old: Option<Vec<Node>> = sources.iter().map(|source| source.own).collect();
-                for source in sources {
-                    folder.subtrie(&source.prefix, &source.own.unwrap_or_default());
+                let known = old.iter().all(|page| page.own.is_some());
+                for page in old {
+                    folder.subtrie(&page.prefix, &page.own.unwrap_or_default());
                 }
                 let before = folder.end().expect("no terminal is placed here");
                 folder.begin(depth);
@@ -46,7 +46,7 @@ pub(super) fn contradicting<H: Hasher>(
                 }
                 let after = folder.end().expect("no terminal is placed here");
                 folder.run();
-                old.is_none() || folder.node(before) == folder.node(after)
+                !known || folder.node(before) == folder.node(after)
             }
         };
         if !agrees {
@@ -57,8 +57,9 @@ pub(super) fn contradicting<H: Hasher>(
     bad
 }
 
-fn is(source: &Source, node: &Node) -> bool {
-    source.own.is_none_or(|own| own == *node)
+/// Is this the page's node in the index, as far as that is known?
+fn is(old: &OldPage, node: &Node) -> bool {
+    old.own.is_none_or(|own| own == *node)
 }
 
 fn first<T>((index, _): (&usize, T)) -> usize {

@@ -1,8 +1,11 @@
-//! Merging a page's cells with the changes that pend on it.
+//! An old page of a round: its cells, merged with the changes that pend on it, and the nodes of both.
 //!
 //! Mostly a page keeps its prefix and its nodes are known: then the new page is made of runs of the
 //! old one's cells with single cells between ([`Edit`]). Pages that are split or merged, and those
 //! whose nodes have to be hashed, are merged cell by cell.
+//!
+//! Invariant: a node that is said to be known is the node of page *and* pending changes. It is checked
+//! against the index before it is written ([`agree`](super::agree)).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,21 +18,28 @@ use pleach_core::page::leaf::{Cell, LeafBuilder, LeafHeader, RawCell, capacity, 
 use pleach_core::page::overflow::PageRun;
 use pleach_core::{Node, Prefix};
 
-pub(super) const TILES: usize = 1 << LEVELS;
-const ALL_TILES: u16 = u16::MAX >> (16 - TILES);
+/// Nodes that a leaf page stores.
+pub(super) const STORED_NODES: usize = 1 << LEVELS;
+const ALL_KNOWN: u16 = u16::MAX >> (16 - STORED_NODES);
 
-/// A page's content to come: what it holds and what pends.
-pub(super) struct Source {
+/// Nodes [`LEVELS`] below a prefix, and a bit for each that is known.
+pub(super) type KnownNodes = ([Node; STORED_NODES], u16);
+
+/// None of them is known.
+pub(super) const NO_NODES: KnownNodes = ([Node::new([0; 32]); STORED_NODES], 0);
+
+/// A page that a flush replaces, with what pends on it.
+pub(super) struct OldPage {
     pub(super) prefix: Prefix,
     pub(super) page: Option<Arc<CachedPage>>,
-    /// Place of the page, given up by the flush.
-    pub(super) place: Option<PageNo>,
+    /// Its page number, which the flush gives up; none where all keys are pending ones.
+    pub(super) number: Option<PageNo>,
     pub(super) pending: Vec<Pending>,
     /// Cells of pending long values, by index into `pending`.
     pub(super) written: Vec<(usize, Arc<[u8]>)>,
-    /// Nodes [`LEVELS`] below the prefix with all that pends, and a bit for each that is known.
-    pub(super) tiles: ([Node; TILES], u16),
-    /// The node of page + all that pends, when it was in memory.
+    /// The nodes that the new page stores: those of the page with all that pends.
+    pub(super) nodes: KnownNodes,
+    /// The node of the page with all that pends, when it was in memory.
     pub(super) own: Option<Node>,
 }
 
@@ -37,7 +47,7 @@ pub(super) struct Source {
 pub(super) struct Edit {
     /// The old page's cells before this one stay before it.
     at: usize,
-    /// Does it stand in for cell `at`?
+    /// Does it replace cell `at`?
     replaces: bool,
     /// Index of the pending change.
     change: usize,
@@ -50,18 +60,33 @@ pub(super) struct Edited {
     count: u16,
 }
 
-impl Source {
-    /// The old page has been read.
+impl OldPage {
+    /// Is there a page that has not been read yet?
+    pub(super) fn is_missing(&self) -> bool {
+        self.page.is_none() && self.number.is_some()
+    }
+
+    /// The page has been read.
     pub(super) fn read(&mut self, page: Arc<CachedPage>) {
-        self.tiles.1 = 0;
-        add_stored_tiles(&mut self.tiles, &page, &self.prefix, &self.pending);
+        self.forget_nodes();
+        add_stored_nodes(&mut self.nodes, &page, &self.prefix, &self.pending);
         self.page = Some(page);
+    }
+
+    /// Is any of its nodes known?
+    pub(super) fn knows_nodes(&self) -> bool {
+        self.nodes.1 != 0
+    }
+
+    /// Its nodes are not trusted: they are hashed from the cells.
+    pub(super) fn forget_nodes(&mut self) {
+        self.nodes.1 = 0;
     }
 
     /// What changes in the page, if it keeps its prefix and all its nodes are known. `freed` takes
     /// the overflow runs that are given up.
     pub(super) fn edits(&self, out: &mut Vec<Edit>, freed: &mut Vec<PageRun>) -> Option<Edited> {
-        let page = self.page.as_ref().filter(|_| self.tiles.1 == ALL_TILES)?;
+        let page = self.page.as_ref().filter(|_| self.nodes.1 == ALL_KNOWN)?;
         let (view, len) = (page.view(), self.prefix.len());
         if view.levels() != LEVELS {
             return None;
@@ -118,7 +143,7 @@ impl Source {
             }
         }
         builder.push_run(&view, from..view.len());
-        builder.set_nodes(&self.tiles.0);
+        builder.set_nodes(&self.nodes.0);
         builder.seal()
     }
 
@@ -152,7 +177,8 @@ impl Source {
         self.take_changes(taken..self.pending.len(), out);
     }
 
-    fn take_changes<'a>(&'a self, range: std::ops::Range<usize>, out: &mut Vec<CellRef<'a>>) {
+    /// Appends the cells of these pending changes.
+    fn take_changes<'a>(&'a self, range: Range<usize>, out: &mut Vec<CellRef<'a>>) {
         for index in range {
             let change = &self.pending[index];
             if change.stored.is_present() {
@@ -162,6 +188,7 @@ impl Source {
         }
     }
 
+    /// The cell of a pending change, and whether it is an overflow cell.
     fn pending_bytes(&self, index: usize) -> (&[u8], bool) {
         match &self.pending[index].stored {
             Stored::Inline(value) => (value, false),
@@ -175,25 +202,25 @@ impl Source {
     }
 }
 
-/// The nodes [`LEVELS`] below a child's prefix with all that pends on it: from the treelet of the
-/// page, else from the page where nothing pends.
-pub(super) fn known_tiles(
+/// The nodes that a child's new page stores, with all that pends on it: from the treelet of the page, else
+/// from the page where nothing pends.
+pub(super) fn known_nodes(
     state: &RegionState,
     child: usize,
     page: &CachedPage,
     prefix: &Prefix,
     pending: &[Pending],
-) -> ([Node; TILES], u16) {
-    let mut tiles = page.treelet(state.changed_at(child), |treelet| {
-        treelet.map_or(([[0; 32].into(); TILES], 0), |treelet| treelet.level(LEVELS))
+) -> KnownNodes {
+    let mut nodes = page.treelet(state.changed_at(child), |treelet| {
+        treelet.map_or(NO_NODES, |treelet| treelet.level(LEVELS))
     });
-    add_stored_tiles(&mut tiles, page, prefix, pending);
-    tiles
+    add_stored_nodes(&mut nodes, page, prefix, pending);
+    nodes
 }
 
 /// Adds the nodes that the page stores, where nothing pends and nothing better is known.
-pub(super) fn add_stored_tiles(
-    tiles: &mut ([Node; TILES], u16),
+fn add_stored_nodes(
+    nodes: &mut KnownNodes,
     page: &CachedPage,
     prefix: &Prefix,
     pending: &[Pending],
@@ -202,23 +229,23 @@ pub(super) fn add_stored_tiles(
     if view.levels() != LEVELS {
         return;
     }
-    let (nodes, known) = tiles;
-    let changed = changed_groups(prefix, pending);
-    for (tile, stored) in view.nodes().iter().enumerate() {
-        if (*known | changed) >> tile & 1 == 0 {
-            nodes[tile] = *stored;
-            *known |= 1 << tile;
+    let (nodes, known) = nodes;
+    let changed = changed_nodes(prefix, pending);
+    for (index, stored) in view.nodes().iter().enumerate() {
+        if (*known | changed) >> index & 1 == 0 {
+            nodes[index] = *stored;
+            *known |= 1 << index;
         }
     }
 }
 
-/// Bit `g` is set when a pending change lies in group `g`, [`LEVELS`] below the prefix.
-fn changed_groups(prefix: &Prefix, pending: &[Pending]) -> u16 {
-    pending.iter().fold(0, |groups, pending| {
-        let group = (0..LEVELS).fold(0u16, |group, level| {
+/// Bit `i` is set when a change pends below the `i`th node [`LEVELS`] below the prefix.
+fn changed_nodes(prefix: &Prefix, pending: &[Pending]) -> u16 {
+    pending.iter().fold(0, |changed, pending| {
+        let index = (0..LEVELS).fold(0u16, |index, level| {
             let depth = prefix.len() + u16::from(level);
-            group << 1 | u16::from(pleach_core::prefix::bit(&pending.key, depth))
+            index << 1 | u16::from(pleach_core::prefix::bit(&pending.key, depth))
         });
-        groups | 1 << group
+        changed | 1 << index
     })
 }

@@ -1,4 +1,5 @@
-//! Which pages a flush takes when none are due and there is no room for more pending changes.
+//! Which pages a flush takes when none are due, but memory for pending changes runs out or somebody
+//! drains them.
 
 use pleach_core::{Key, Prefix};
 use pleach_io::{Device, Runtime};
@@ -12,9 +13,9 @@ pub(super) fn fullest<D: Device, R: Runtime>(db: &State<D, R>, count: usize) -> 
     let mut key: Option<Key> = Some([0; 32]);
     while let Some(at) = key {
         key = db.index.in_region(&at, |region, state| {
-            let behind = region.prefix().next().map(|next| *next.first_key());
+            let next = region.prefix().next().map(|next| *next.first_key());
             if db.nodes.nodes_are_aside(state) {
-                return behind;
+                return next;
             }
             let mut from = 0;
             while from < state.pending().len() {
@@ -26,7 +27,7 @@ pub(super) fn fullest<D: Device, R: Runtime>(db: &State<D, R>, count: usize) -> 
                 }
                 from = end;
             }
-            behind
+            next
         });
     }
     if pages.len() > count {

@@ -1,21 +1,33 @@
 //! Flush: pending changes become leaf pages, beside execution and never in a commit's way.
 //!
-//! One round, each step a call of the background task (the letters are those of rule 2 in
-//! `docs/commit-and-recovery.md`):
-//! 1. gather ripe pages with their pending changes; read those that left the cache;
-//! 2. (a) sync the log through every commit that the pages will contain; reserve places; (b)
-//!    write the pages in runs;
-//! 3. (c) sync the file;
-//! 4. (d, e) under the sequencer's lock, when no commit is in flight: queue the location record,
-//!    publish the new places, retire the pending changes that the pages cover;
-//! 5. (f) later, when the location record is durable and no reader can be at the old places: free
-//!    them.
+//! One round, by the names of `docs/commit-and-recovery.md`; each line is a call of the background task:
+//! 1. `gather` pages that are due with their pending changes; read those that left the cache;
+//! 2. `sync-log` through every commit that the pages will contain; `spill-values`; let the nodes `agree`
+//!    with the index; `write-pages` in runs, under reserved page numbers;
+//! 3. `sync-pages`;
+//! 4. `publish`, under the sequencer's lock, when no commit is in flight: queue the location record,
+//!    publish the new page numbers, retire the pending changes that the pages cover;
+//! 5. `free`, later, when the location record is durable and no reader can be at the old pages.
+//!
+//! | file | has |
+//! |---|---|
+//! | this one | the task: what it does next, when it waits, what it says of failures |
+//! | [`choose`], [`trials`] | which pages a round takes beside those that are due |
+//! | [`round`] | what a round has reserved and written |
+//! | [`gather`] | `gather` |
+//! | [`rewrite`], [`cells`] | what leaves, what takes its place, and how the one becomes the other |
+//! | [`build`], [`agree`] | `agree`, and the bytes of the new pages |
+//! | [`publish`] | `publish` |
+//!
+//! The task alone flushes: it is the only one that changes which pages a region has.
 
 mod agree;
+mod build;
 mod cells;
 mod choose;
-mod piece;
+mod gather;
 mod publish;
+mod rewrite;
 mod round;
 #[cfg(test)]
 mod tests;
@@ -32,7 +44,7 @@ use pleach_io::{Device, Runtime, Step};
 
 use crate::error::{Error, Result};
 use crate::options::Durability;
-use crate::read::group::{GROUP, Reach, cpu_prefetch};
+use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::foreground::Patience;
@@ -49,11 +61,11 @@ use trials::try_quarantined;
 const ROUND: usize = 1024;
 /// Pages read or runs written at once.
 const DEPTH: usize = 64;
-/// Pages that are chosen at once under pressure: choosing looks at everything that pends.
+/// Pages that are chosen at once under pressure: choosing looks at all pending changes.
 const CHOSEN: usize = 32 * ROUND;
-/// How soon a round is tried again that found no room.
+/// When a round that found no room is tried again.
 const FULL_AGAIN: Duration = Duration::from_millis(200);
-/// A location record waits this long for a commit to sync it.
+/// A location record waits this long for a commit that syncs it.
 const SYNC_AFTER: Duration = Duration::from_millis(100);
 
 enum Stage {
@@ -72,17 +84,18 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     queue: Option<D::Queue>,
     folder: BatchFolder<H>,
     round: Round,
-    /// Pages that a round takes: fewer where there was no room for more.
+    /// Pages that the next round takes: fewer after one that found no room.
     limit: usize,
     stage: Stage,
     freed: VecDeque<Freed>,
-    /// Pages to be written although they are not ripe, in key order.
+    /// Pages to be written although they are not due, in key order.
     chosen: VecDeque<Prefix>,
-    /// Overflow runs that only older views still name: stamp and commit.
+    /// Overflow runs that only older views still name: what they were retired under, and the commit from
+    /// which on no view names them.
     values: VecDeque<(u64, u64)>,
     /// The commit after which nodes last left.
     evicted_at: u64,
-    /// The batch that ripe pages are held for.
+    /// The batch that pages which are due are kept in the cache for.
     held_for: u64,
     /// When the log was last synced for durability `Periodic`.
     synced: Duration,
@@ -127,7 +140,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 self.stage = Stage::Idle;
                 let closing = self.db.pace.is_closing();
                 if tried > 1 && !closing {
-                    // The places that are left may do for fewer pages, which give theirs back.
+                    // The room that is left may do for fewer pages, which then free their old ones.
                     self.limit = tried / 4 + 1;
                     return Step::Again;
                 }
@@ -155,7 +168,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         self.free_matured()?;
         self.sync_periodically()?;
         let closing = self.db.pace.is_closing();
-        // What is written already takes little more, and its places and buffers are taken.
+        // What is written already takes little more work, and holds page numbers and buffers.
         if matches!(self.stage, Stage::Idle | Stage::Gathered) && self.gives_way() {
             self.db.pace.enters(Task::Flush, IDLE);
             return Ok(Step::IdleFor(Patience::LOOK));
@@ -185,7 +198,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 Ok(Step::Again)
             }
             Stage::Synced => {
-                // Waiting for commits in flight is part of it: for ever it should not take.
+                // Waiting for commits in flight is part of it, and should not take long.
                 self.db.pace.enters(Task::Flush, "publishing");
                 let Some(freed) = self.round.publish(&self.db, &mut self.folder)? else {
                     // A commit is between ticket and publication.
@@ -207,7 +220,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             || self.db.pace.is_closing()
             || self.db.pace.is_paused()
             || self.db.budget.is_pressed();
-        !must && self.patience.waits(&self.db.pace.foreground(), self.db.pace.now())
+        !must && self.patience.waits(self.db.pace.foreground(), self.db.pace.now())
     }
 
     fn begin(&mut self, closing: bool) -> Result<Step> {
@@ -220,7 +233,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             return Ok(self.idle());
         }
         self.db.pace.enters(Task::Flush, "gathering pages");
-        // Looked at first: what pends as of this commit is all seen below.
+        // Looked at first: all that pends as of this commit is seen below.
         let published = self.db.commits.published();
         if self.db.pace.now() < self.not_before {
             self.says_why(published, self.put_off.clone());
@@ -228,8 +241,8 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         }
         try_quarantined::<H, D, R>(&self.db);
         self.hold_due();
-        let wanted = self.wanted(drain);
-        if wanted.is_empty() {
+        let prefixes = self.next_pages(drain);
+        if prefixes.is_empty() {
             if drain || self.db.budget.is_pressed() {
                 self.says_why(published, self.db.store.quarantine().error());
             }
@@ -237,11 +250,11 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             return Ok(self.idle());
         }
         let any = drain || self.db.budget.is_pressed();
-        if let Err(error) = self.gather(&wanted, any) {
-            return Ok(self.puts_off(published, &wanted, error));
+        if let Err(error) = self.gather(&prefixes, any) {
+            return Ok(self.puts_off(published, &prefixes, error));
         }
         (self.failures, self.put_off) = (0, None);
-        // What was said of an earlier round of this commit holds no longer.
+        // What was said of an earlier round of this commit no longer holds.
         self.db.pace.flush_goes_on();
         if self.round.is_empty() {
             return Ok(Step::Again);
@@ -250,7 +263,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         Ok(Step::Again)
     }
 
-    fn gather(&mut self, wanted: &[Prefix], any: bool) -> Result<()> {
+    fn gather(&mut self, prefixes: &[Prefix], any: bool) -> Result<()> {
         if self.queue.is_none() {
             self.queue = Some(self.db.store.device().queue(DEPTH)?);
         }
@@ -259,17 +272,17 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             None => PageReader::new(&self.db.store, DEPTH, Reading::Flush)?,
         };
         // After an error the reader goes, and waits for what is in flight.
-        self.round.gather::<H, D, R>(&self.db, &mut reader, wanted, any)?;
+        self.round.gather::<H, D, R>(&self.db, &mut reader, prefixes, any)?;
         self.reader = Some(reader);
         Ok(())
     }
 
-    /// The pages of a round could not even be asked for, or have no number. Nothing was written: it is
-    /// tried again, with another queue.
-    fn puts_off(&mut self, published: u64, wanted: &[Prefix], error: Error) -> Step {
+    /// The pages of a round could not be asked for, or there is no number for the flush. Nothing was
+    /// written; it is tried again, with another queue.
+    fn puts_off(&mut self, published: u64, prefixes: &[Prefix], error: Error) -> Step {
         tracing::warn!(%error, "the flush cannot go on; it is tried again");
         self.round.abandon(&self.db);
-        self.db.index.make_due(wanted.iter().copied());
+        self.db.index.make_due(prefixes.iter().copied());
         self.queue = None;
         self.failures += 1;
         self.not_before = self.db.pace.now().saturating_add(backoff(self.failures));
@@ -286,16 +299,16 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         }
     }
 
-    /// Once a batch: what the last commit has made ripe stays cached until it is written, though
+    /// Once a batch: pages that the last commit has made due stay cached until they are written, though
     /// the batch that begins now brings other pages.
     fn hold_due(&mut self) {
         let batch = self.db.store.batch();
         if std::mem::replace(&mut self.held_for, batch) == batch || self.db.all_is_here() {
             return;
         }
-        for group in self.db.index.due().chunks(GROUP) {
-            cpu_prefetch(&self.db, group.iter().map(Prefix::first_key), Reach::Place);
-            for prefix in group {
+        for prefixes in self.db.index.due().chunks(KEY_BATCH) {
+            cpu_prefetch(&self.db, prefixes.iter().map(Prefix::first_key), Reach::Page);
+            for prefix in prefixes {
                 if let Some(at) = self.db.index.locate(prefix.first_key()) {
                     self.db.store.cache().hold(at.page, at.tag, batch);
                 }
@@ -303,22 +316,22 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         }
     }
 
-    /// Prefixes of the pages that the next round takes: ripe ones, or, under pressure, those with
-    /// the most pending changes.
-    fn wanted(&mut self, drain: bool) -> Vec<Prefix> {
-        let mut wanted = self.db.index.take_due(self.limit);
-        if wanted.is_empty() && (drain || self.db.budget.is_pressed()) {
+    /// Prefixes of the pages that the next round takes, in key order: those that are due, or, under
+    /// pressure, those with the most pending changes.
+    fn next_pages(&mut self, drain: bool) -> Vec<Prefix> {
+        let mut prefixes = self.db.index.take_due(self.limit);
+        if prefixes.is_empty() && (drain || self.db.budget.is_pressed()) {
             if self.chosen.is_empty() {
                 let mut chosen = fullest(&self.db, CHOSEN);
                 chosen.sort_unstable();
                 self.chosen = chosen.into();
             }
             let count = self.chosen.len().min(self.limit);
-            wanted.extend(self.chosen.drain(..count));
+            prefixes.extend(self.chosen.drain(..count));
         }
-        wanted.sort_unstable();
-        wanted.dedup();
-        wanted
+        prefixes.sort_unstable();
+        prefixes.dedup();
+        prefixes
     }
 
     /// Durability `Periodic`: the log is synced about this often.
@@ -350,7 +363,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         Ok(())
     }
 
-    /// How often the log is to be synced, whatever else there is to do or not.
+    /// How often the log is to be synced, whatever else there is to do.
     fn period(&self) -> Option<Duration> {
         match self.db.options.durability {
             Durability::Periodic(period) => Some(period),
@@ -358,13 +371,13 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         }
     }
 
-    /// Nothing to do: how long at most?
+    /// Nothing to do: until when, at most?
     fn idle(&self) -> Step {
         self.db.pace.enters(Task::Flush, IDLE);
         let now = self.db.pace.now();
         let period = self.period();
         let frees = (!self.freed.is_empty()).then_some(SYNC_AFTER / 2);
-        // Not at once again, should a page be due that is not tried while the database is paused.
+        // Not at once: while the database is paused a trial may be due and is not made.
         let later = |due: Duration| due.saturating_sub(now).max(SYNC_AFTER);
         let trial = self.db.store.quarantine().next_due().map(later);
         let round = (now < self.not_before).then(|| later(self.not_before));
@@ -372,10 +385,10 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         next.map_or(Step::Idle, Step::IdleFor)
     }
 
-    /// Step (f).
+    /// Flush `free` (rules `free-after-durable`, `free-after-readers`).
     fn free_matured(&mut self) -> Result<()> {
         let now = self.db.pace.now();
-        // Each turn takes one off, or ends; nobody else puts any there.
+        // Each turn takes one off, or ends; nobody else adds any.
         while let Some(first) = self.freed.front() {
             if self.db.commits.sequencer().durable() < first.end {
                 if now.saturating_sub(first.since) < SYNC_AFTER && !self.db.pace.is_closing() {

@@ -1,4 +1,8 @@
-//! Steps (d) and (e): the location record is queued and the index follows, in one moment.
+//! Flush `publish`: the location record is queued and the index follows, in one moment (rules
+//! `location-before-index`, `location-nodes-at-record`, `index-before-retirement`).
+//!
+//! Called by the flush task with nothing locked. It takes the structure, the sequencer, and then the
+//! regions of the round; no commit is between ticket and publication meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +20,7 @@ use pleach_core::page::overflow::PageRun;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, PageBuf, Runtime};
 
-use super::piece::{NewLeaf, Piece, disagree};
+use super::rewrite::{NewLeaf, Rewrite, disagree};
 use super::round::Round;
 use crate::error::Result;
 use crate::format::location_body::{Cut as LocationCut, LocationEncoder, NewPage, Run as LogRun};
@@ -24,13 +28,13 @@ use crate::format::record::RecordBuf;
 use crate::metrics::Counters;
 use crate::state::State;
 
-/// Places given up by one flush.
+/// Page numbers that one flush gives up, and when they are free.
 pub(super) struct Freed {
-    /// Position of the location record; the places are retired under it.
+    /// What they are retired under: the log position at which the location record ends.
     pub(super) stamp: u64,
-    /// End of the record: the log must be durable through here.
+    /// The end of the record: the log must be durable through here.
     pub(super) end: u64,
-    /// The commit that the index stood at: older views may name overflow values.
+    /// The newest commit at that moment: older views may name overflow values.
     pub(super) commit: u64,
     pub(super) period: Period,
     pub(super) since: Duration,
@@ -45,7 +49,7 @@ impl Round {
     ) -> Result<Option<Freed>> {
         // An upper bound of the record, so that the log has room before anything is decided.
         let pages: usize =
-            self.pieces.iter().map(|piece| piece.new.len() + piece.sources.len()).sum();
+            self.rewrites.iter().map(|rewrite| rewrite.new.len() + rewrite.old.len()).sum();
         let room = 256 + 128 * pages as u64 + self.run_bytes();
         db.commits.sequencer().make_room(room)?;
         let _structure = db.index.hold_structure();
@@ -54,82 +58,84 @@ impl Round {
         if state.in_flight > 0 || !state.has_room(room) {
             return Ok(None);
         }
-        for piece in &mut self.pieces {
-            refresh_nodes(piece, &self.runs, folder)?;
+        for rewrite in &mut self.rewrites {
+            refresh_nodes(rewrite, &self.runs, folder)?;
         }
         let record = self.record(db.store.database());
         let len = record.len();
-        let position = state.queue(record) + len;
+        let end = state.queue(record) + len;
         let mut freed = Freed {
-            stamp: position,
-            end: position,
+            stamp: end,
+            end,
             commit: db.commits.published(),
             period: db.store.grace_period(),
             since: db.pace.now(),
         };
         self.tentative(db).named();
         let (mut leaves, mut runs) = (Vec::new(), Vec::new());
-        let mut reshaped = false;
-        let changes = self.pieces.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
+        let mut layout_changed = false;
+        let by_region = self.rewrites.chunk_by(|a, b| Arc::ptr_eq(&a.region, &b.region));
         let regions: Vec<Arc<Region>> =
-            changes.map(|pieces| Arc::clone(&pieces[0].region)).collect();
+            by_region.map(|rewrites| Arc::clone(&rewrites[0].region)).collect();
         // A region that outgrows its branch page is held until its halves are in the index: a
         // checkpoint that saw it could not write it. This task alone holds several regions, and
         // whoever holds one takes none of the locks that are held here: see the order in
         // [`crate::state`].
         let mut split: Vec<Split<'_>> = Vec::new();
-        let changes = self.pieces.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
-        for (region, pieces) in regions.iter().zip(changes) {
+        let by_region = self.rewrites.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
+        for (region, rewrites) in regions.iter().zip(by_region) {
             let mut regional = region.write();
-            reshaped |= apply(db, &mut regional, pieces, position, &mut runs, &mut leaves);
+            layout_changed |= apply(db, &mut regional, rewrites, end, &mut runs, &mut leaves);
             if regional.children().len() > MAX_ENTRIES {
                 split.push((region, regional));
             }
         }
         if !split.is_empty() {
             db.index.publish(split_held::<H>(&db.index.load_full(), &mut split));
-            reshaped = true;
+            layout_changed = true;
         }
         drop(split);
-        if reshaped {
+        if layout_changed {
             state.shapes += 1;
         }
         db.space.retire(&leaves, &runs, freed.stamp)?;
-        // Readers that start now find the new places.
+        // Readers that start now find the new pages.
         freed.period = db.store.grace_period();
         drop(state);
         self.finish(db);
         Ok(Some(freed))
     }
 
+    /// At most this many bytes of the record name overflow runs.
     fn run_bytes(&self) -> u64 {
-        let sources = self.pieces.iter().flat_map(|piece| &piece.sources);
-        let written: usize = sources.map(|source| source.written.len()).sum();
-        let freed: usize = self.pieces.iter().map(|piece| piece.freed_runs.len()).sum();
+        let old = self.rewrites.iter().flat_map(|rewrite| &rewrite.old);
+        let written: usize = old.map(|old| old.written.len()).sum();
+        let freed: usize = self.rewrites.iter().map(|rewrite| rewrite.freed_runs.len()).sum();
         8 * (written * 32 + freed) as u64
     }
 
+    /// The location record of the round.
     fn record(&self, database: u64) -> RecordBuf {
         let mut encoder = LocationEncoder::over(Vec::new(), self.flush, 0);
         let (mut allocated, mut given_up) = (Vec::new(), Vec::new());
-        for piece in &self.pieces {
-            let pages: Vec<NewPage<'_>> = piece
+        for rewrite in &self.rewrites {
+            let pages: Vec<NewPage<'_>> = rewrite
                 .new
                 .iter()
                 .map(|new| NewPage {
                     prefix: new.prefix,
-                    place: Some(u64::from(new.page.place)),
+                    place: Some(u64::from(new.page.number)),
                     tag: new.page.tag,
-                    through: piece.through,
+                    through: rewrite.applied_through,
                     node: new.node.as_ref().expect("refreshed before"),
                 })
                 .collect();
             let freed: Vec<u64> =
-                piece.sources.iter().filter_map(|source| source.place.map(u64::from)).collect();
-            encoder.push(&LocationCut { range: piece.range, pages: &pages, freed: &freed });
-            given_up.extend(piece.freed_runs.iter().map(log_run));
-            for source in &piece.sources {
-                for (_, cell) in &source.written {
+                rewrite.old.iter().filter_map(|old| old.number.map(u64::from)).collect();
+            encoder.push(&LocationCut { range: rewrite.range, pages: &pages, freed: &freed });
+            given_up.extend(rewrite.freed_runs.iter().map(log_run));
+            for old in &rewrite.old {
+                for (_, cell) in &old.written {
                     let runs = pleach_beatree::stored::overflow_cell(cell).runs();
                     allocated.extend(runs.map(|run| log_run(&run)));
                 }
@@ -146,34 +152,39 @@ fn log_run(run: &PageRun) -> LogRun {
 /// Makes the new pages' nodes those of page and *all* committed changes: commits may have come
 /// since the pages were built.
 fn refresh_nodes<H: Hasher>(
-    piece: &mut Piece,
+    rewrite: &mut Rewrite,
     runs: &[PageBuf],
     folder: &mut BatchFolder<H>,
 ) -> Result<()> {
-    let state = piece.region.read();
-    assert_eq!(state.layout_version(), piece.shape, "only the flusher changes cuts");
-    if piece.is_moved() {
-        // The same cut: its node is the one that the commits left.
-        let new = &mut piece.new[0];
+    let state = rewrite.region.read();
+    assert_eq!(
+        state.layout_version(),
+        rewrite.layout_version,
+        "only the flush changes which pages a region has"
+    );
+    if rewrite.is_moved() {
+        // The same prefix: its node is the one that the commits left.
+        let new = &mut rewrite.new[0];
         let child = state.children().find(new.prefix.first_key());
         let node = *state.node(child).expect("a changed region's nodes are in memory");
-        if state.last_commit() == piece.through && new.node.is_some_and(|own| own != node) {
+        if state.last_commit() == rewrite.applied_through && new.node.is_some_and(|own| own != node)
+        {
             return Err(disagree(&new.prefix));
         }
         new.node = Some(node);
         return Ok(());
     }
-    if state.last_commit() == piece.through {
+    if state.last_commit() == rewrite.applied_through {
         return Ok(());
     }
-    for new in &mut piece.new {
-        let mut patches: Vec<PendingChange> = Vec::new();
-        state.copy_pending(&new.prefix, &mut patches);
+    for new in &mut rewrite.new {
+        let mut pending: Vec<PendingChange> = Vec::new();
+        state.copy_pending(&new.prefix, &mut pending);
         folder.clear();
         folder.begin(new.prefix.len());
         let view = LeafView::trusted(runs[new.page.run].page(new.page.at));
         let page =
-            PageState { at: &new.prefix, leaf: Some(&view), pending: &patches, treelet: None };
+            PageState { at: &new.prefix, leaf: Some(&view), pending: &pending, treelet: None };
         fold_leaf(folder, &page, 0, &[], &mut Vec::new());
         let fold = folder.end().expect("no terminal is placed here");
         folder.run();
@@ -182,26 +193,31 @@ fn refresh_nodes<H: Hasher>(
     Ok(())
 }
 
-/// Puts a region's new pages into its cuts; says whether cuts were split or merged.
+/// Puts a region's new pages into its child table; true when its layout has changed. `runs` and `leaves`
+/// take what is given up.
 fn apply<D: Device, R: Runtime>(
     db: &State<D, R>,
     state: &mut RegionState,
-    pieces: &mut [Piece],
-    position: u64,
+    rewrites: &mut [Rewrite],
+    log_position: u64,
     runs: &mut Vec<PageRun>,
     leaves: &mut Vec<PageNo>,
 ) -> bool {
     let pages: Vec<Vec<(ChildRef, Node)>> =
-        pieces.iter().map(|piece| piece.new.iter().map(cut_of).collect()).collect();
-    let moves: Vec<Relocation<'_>> = pieces
+        rewrites.iter().map(|rewrite| rewrite.new.iter().map(child_of).collect()).collect();
+    let moves: Vec<Relocation<'_>> = rewrites
         .iter()
         .zip(&pages)
-        .map(|(piece, pages)| Relocation { range: piece.range, pages, through: piece.through })
+        .map(|(rewrite, pages)| Relocation {
+            range: rewrite.range,
+            pages,
+            through: rewrite.applied_through,
+        })
         .collect();
-    state.release_dropped(pieces[0].dropped);
-    let done = state.relocate(&moves, position);
-    // A page that commits have changed since it was gathered may be ripe again.
-    let new = pages.iter().flatten().map(|(cut, _)| cut.prefix);
+    state.release_dropped(rewrites[0].dropped);
+    let done = state.relocate(&moves, log_position);
+    // A page that commits have changed since it was gathered may be due again.
+    let new = pages.iter().flatten().map(|(child, _)| child.prefix);
     let policy = db.budget.flush_policy();
     let due = new.filter(|prefix| {
         policy.is_due(prefix, state.commits_since_write(state.children().find(prefix.first_key())))
@@ -210,14 +226,14 @@ fn apply<D: Device, R: Runtime>(
     Counters::change(&db.counters.leaf_pages, done.pages);
     Counters::change(&db.counters.pending_bytes, -done.bytes.cast_signed());
     Counters::change(&db.counters.pending_entries, -done.entries.cast_signed());
-    for piece in pieces {
-        runs.append(&mut piece.freed_runs);
-        leaves.extend(piece.sources.iter().filter_map(|source| source.place));
+    for rewrite in rewrites {
+        runs.append(&mut rewrite.freed_runs);
+        leaves.extend(rewrite.old.iter().filter_map(|old| old.number));
     }
     done.layout_changed
 }
 
-fn cut_of(new: &NewLeaf) -> (ChildRef, Node) {
-    let cut = ChildRef { prefix: new.prefix, page: Some(new.page.place), tag: new.page.tag };
-    (cut, new.node.expect("refreshed before"))
+fn child_of(new: &NewLeaf) -> (ChildRef, Node) {
+    let child = ChildRef { prefix: new.prefix, page: Some(new.page.number), tag: new.page.tag };
+    (child, new.node.expect("refreshed before"))
 }

@@ -112,17 +112,17 @@ fn a_wrong_treelet_is_not_written() {
     for at in 0..200 {
         db.state().index.in_region(&id(at), |_, state| {
             let child = state.children().find(&id(at));
-            let (place, as_of) =
+            let (number, as_of) =
                 (state.children().page(child).expect("flushed"), state.changed_at(child));
-            let Some(page) = db.state().store.cache().get(place, state.children().tag(child))
+            let Some(page) = db.state().store.cache().get(number, state.children().tag(child))
             else {
                 return;
             };
             let own = *state.node(child).expect("in memory");
-            // The page's own node is internal, and not that of its groups.
+            // The page's own node is internal, and not that of the subtries below it.
             let wrong = || (1..15).map(|index| (index, own));
             if !page.advance_treelet((as_of, as_of), &own, wrong()) {
-                db.state().store.cache().give_treelet(place, &page, true, |treelet| {
+                db.state().store.cache().give_treelet(number, &page, true, |treelet| {
                     treelet.forget();
                     treelet.advance(0, as_of, &own, wrong());
                 });
@@ -251,9 +251,9 @@ fn a_full_flush_keeps_the_period_of_the_log() {
         runtime.step_some(50);
         runtime.clock().advance(period + Duration::from_millis(5));
         runtime.step_some(50);
-        let (durable, behind) =
+        let (durable, after) =
             (db.state().commits.sequencer().durable(), db.state().commits.sequencer().lock().end());
-        assert!(durable + 4096 > end.min(behind), "round {round}: {durable} of {end}");
+        assert!(durable + 4096 > end.min(after), "round {round}: {durable} of {end}");
     }
     assert!(db.state().pace.flush_is_full(), "there was no room");
     disk.heal();

@@ -1,4 +1,6 @@
-//! Trials of pages that were set aside, when their time has come.
+//! Trials of pages that were set aside: one that can be read is in use again.
+//!
+//! Called by the flush task before it gathers, so that a page which is back is part of the next round.
 
 use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Runtime};

@@ -1,5 +1,7 @@
-//! Looking announced keys up, a key batch at a time, by the prefetch task or by a reader that is ahead of
-//! it.
+//! Looking up the keys of prefetch requests, a key batch at a time.
+//!
+//! Called by the prefetch task, and by readers that need a key before the task has come to it. Nothing is
+//! read from the device here: what is missing is given to the caller.
 
 use std::sync::Arc;
 
@@ -10,9 +12,9 @@ use pleach_core::Key;
 use pleach_core::page::leaf::Cell;
 use pleach_io::{Device, Runtime};
 
-use super::requests::{Announced, Arrived, Prefetching, Purpose, Request};
+use super::requests::{PageRequest, PrefetchRequest, Prefetching, PrefoldRequest, Purpose};
 use super::values::{SlotPair, ValueCache};
-use crate::read::group::GROUP;
+use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::index::{Located, located};
 use crate::state::reader::Wanted;
@@ -20,7 +22,7 @@ use crate::state::reader::Wanted;
 /// How far the lookup of a key has come.
 #[derive(Default)]
 struct Found {
-    /// Where its value goes.
+    /// The slots for its value.
     pair: SlotPair,
     /// Where its page is.
     at: Option<Located>,
@@ -29,23 +31,23 @@ struct Found {
     /// Does the page have the value?
     has_value: bool,
     page: Option<Arc<CachedPage>>,
-    /// The cell that is probably its.
+    /// The cell that it probably is in.
     cell: Option<usize>,
 }
 
-/// Looks up the next batch of announced keys, on a reader's thread. False when there is none
-/// left. The caller has entered the store.
+/// Looks up the next key batch of a request, on a reader's thread. False when there is none left. The caller
+/// has entered the store.
 pub(crate) fn help<D: Device, R: Runtime>(
     db: &State<D, R>,
     prefetching: &Prefetching<R>,
-    announced: &Announced,
+    request: &PrefetchRequest,
 ) -> bool {
-    let Some(group) = announced.claim() else { return false };
+    let Some(keys) = request.claim() else { return false };
     let mut missing = false;
-    // To see what is known of a page's nodes is not worth the reader's time.
-    look_up(db, prefetching, announced, group, false, &mut None, &mut |request| {
+    // Looking for pages to prefold is not worth the reader's time.
+    look_up(db, prefetching, request, keys, false, &mut None, &mut |page| {
         missing = true;
-        prefetching.miss(request);
+        prefetching.miss(page);
     });
     if missing {
         prefetching.wake();
@@ -53,63 +55,63 @@ pub(crate) fn help<D: Device, R: Runtime>(
     true
 }
 
-/// Looks up a batch of keys: values at hand go to the value cache, what is not here is given to
-/// `missing`. With `folds_cached` pages that are here and of which nothing is known are folded
-/// ahead. `last` are the nodes that were missing last.
+/// Looks up a key batch: values at hand go to the value cache, pages that are not cached are given to
+/// `missing`. With `prefolds_cached`, pages that are cached and whose nodes are not known go to the prefold
+/// task. `last` is the page of nodes that was missing last.
 ///
 /// Each step is taken for the whole batch, and asks for the memory that the next one reads.
 pub(super) fn look_up<D: Device, R: Runtime>(
     db: &State<D, R>,
     prefetching: &Prefetching<R>,
-    announced: &Announced,
-    group: &[Key],
-    folds_cached: bool,
+    request: &PrefetchRequest,
+    keys: &[Key],
+    prefolds_cached: bool,
     last: &mut Option<NodePage>,
-    missing: &mut impl FnMut(Request),
+    missing: &mut impl FnMut(PageRequest),
 ) {
-    let (base, folds) = (announced.base(), announced.folds());
+    let (base, prefolds) = (request.base(), request.prefolds());
     let (values, cache) = (prefetching.values(), db.store.cache());
-    let mut found: [Found; GROUP] = std::array::from_fn(|_| Found::default());
+    let mut found: [Found; KEY_BATCH] = std::array::from_fn(|_| Found::default());
     {
-        let top = db.index.load();
-        for (key, found) in group.iter().zip(&mut found) {
+        let regions = db.index.load();
+        for (key, found) in keys.iter().zip(&mut found) {
             found.pair = values.pair(key);
-            values.ask_ahead(found.pair);
-            top.region(key).cpu_prefetch();
+            values.cpu_prefetch(found.pair);
+            regions.region(key).cpu_prefetch();
         }
-        for key in group {
-            top.region(key).read().cpu_prefetch(key);
+        for key in keys {
+            regions.region(key).read().cpu_prefetch(key);
         }
     }
-    for (key, found) in group.iter().zip(&mut found) {
-        find(db, values, base, key, folds_cached, found, last, missing);
+    for (key, found) in keys.iter().zip(&mut found) {
+        find(db, values, base, key, prefolds_cached, found, last, missing);
         if let Some(at) = &found.at {
             cache.cpu_prefetch(at.page, LookupStep::Table);
         }
     }
     for step in [LookupStep::Entry, LookupStep::Front] {
-        let places = found.iter().filter_map(|found| found.at.as_ref());
-        places.for_each(|at| cache.cpu_prefetch(at.page, step));
+        let pages = found.iter().filter_map(|found| found.at.as_ref());
+        pages.for_each(|at| cache.cpu_prefetch(at.page, step));
     }
     let batch = db.store.batch();
-    for (key, found) in group.iter().zip(&mut found) {
+    for (key, found) in keys.iter().zip(&mut found) {
         let Some(at) = found.at.take() else { continue };
         found.page = cache.get_in(at.page, at.tag, batch);
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
-            let purpose = Purpose::Key { key: *key, value_as_of, folds };
-            missing(Request { wanted: Wanted::Leaf(at), purpose });
+            let purpose = Purpose::Key { key: *key, value_as_of, prefolds };
+            missing(PageRequest { page: Wanted::Leaf(at), purpose });
             continue;
         };
         if found.has_value {
             found.cell = page.cpu_prefetch_cell(key);
         }
-        if folds_cached && folds && !page.knows(found.as_of) {
-            let arrived = Arrived { page: Arc::clone(page), at, key: *key };
-            prefetching.arrivals().push(db.pace.foreground(), arrived);
+        if prefolds_cached && prefolds && !page.knows(found.as_of) {
+            let prefold = PrefoldRequest { page: Arc::clone(page), at, key: *key };
+            prefetching.prefolds().push(db.pace.foreground(), prefold);
         }
     }
-    for (key, found) in group.iter().zip(&found) {
+    for (key, found) in keys.iter().zip(&found) {
         if let Some(page) = found.page.as_ref().filter(|_| found.has_value) {
             keep_cell(values, found.pair, base, key, page.get_near(key, found.cell));
         }
@@ -117,30 +119,30 @@ pub(super) fn look_up<D: Device, R: Runtime>(
 }
 
 /// The first half of a lookup: in the index and among the pending changes.
-#[expect(clippy::too_many_arguments, reason = "one step of `look_up`, with what that has at hand")]
+#[expect(clippy::too_many_arguments, reason = "one step of `look_up`, with what that has")]
 fn find<D: Device, R: Runtime>(
     db: &State<D, R>,
     values: &ValueCache,
     base: u64,
     key: &Key,
-    folds_cached: bool,
+    prefolds_cached: bool,
     found: &mut Found,
     last: &mut Option<NodePage>,
-    missing: &mut impl FnMut(Request),
+    missing: &mut impl FnMut(PageRequest),
 ) {
     let mut nodes = None;
     db.index.in_region(key, |region, state| {
-        if let Nodes::Paged(place) = state.nodes()
-            && *last != Some(*place)
+        if let Nodes::Paged(page) = state.nodes()
+            && *last != Some(*page)
         {
-            nodes = Some((Arc::clone(region), *place));
+            nodes = Some((Arc::clone(region), *page));
         }
         let child = state.children().find(key);
-        if folds_cached {
+        if prefolds_cached {
             found.as_of = state.changed_at(child);
         }
         found.at = located(state, child);
-        // Only what the session's commit left is a value of it.
+        // Nothing later than the session's commit is its value.
         let same = state.last_commit() <= base;
         match (state.pending_of(key), &found.at) {
             (Some(pending), _) if same => keep(values, found.pair, base, key, &pending.stored),
@@ -148,13 +150,13 @@ fn find<D: Device, R: Runtime>(
             (pending, _) => found.has_value = same && pending.is_none(),
         }
     });
-    if let Some((region, place)) = nodes {
-        *last = Some(place);
-        missing(Request { wanted: Wanted::Nodes(region, place), purpose: Purpose::Nodes });
+    if let Some((region, page)) = nodes {
+        *last = Some(page);
+        missing(PageRequest { page: Wanted::Nodes(region, page), purpose: Purpose::Nodes });
     }
 }
 
-/// Keeps what a page says of a key that has no newer change.
+/// Keeps the value of a key as its page has it; the caller knows that no change pends on it.
 pub(super) fn keep_cell(
     values: &ValueCache,
     pair: SlotPair,

@@ -1,11 +1,13 @@
-//! Prefetching: pages start to arrive, and values are looked up, while the caller goes on.
+//! Prefetching: pages are read, and values looked up, while the caller goes on.
 //!
 //! The caller hands the keys over ([`requests`]) and is done. A task with a ring of its own looks them up
-//! in batches ([`lookup`]): values at hand go to the value cache ([`values`]), and pages that are not
-//! cached are asked for, as far as the ring has room; what they bring goes there too. A reader that finds
-//! no value takes a key batch upon itself before it looks for its own key, so that it need not wait
-//! for a task that has no processor. Keys beyond [`requests::WAITING`] are dropped, and read when they are
-//! needed. Pages that have come are folded before the finish needs that ([`prefold`]).
+//! in key batches ([`lookup`]): values at hand go to the value cache ([`values`]), and pages that are not
+//! cached are read, as far as the ring has room; the values in them go there too. A reader that finds no
+//! value looks a key batch up itself before it looks for its own key, so that it need not wait for a
+//! task that has no processor. Keys beyond [`requests::WAITING`] are dropped, and read when they are
+//! needed. Pages that have been read are folded before the finish needs them ([`prefold`]).
+//!
+//! Nothing depends on any of it: what was not prefetched is read, and folded, by whoever needs it.
 
 pub(crate) mod lookup;
 pub(crate) mod prefold;
@@ -20,16 +22,16 @@ use pleach_beatree::region::{NodePage, Nodes};
 use pleach_io::{Device, Runtime, Step};
 
 use crate::error::Result;
-use crate::read::group::GROUP;
+use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::in_flight::Reading;
 use crate::state::quarantine::backoff;
 use crate::state::reader::{Asked, Landed, PageReader, Wanted};
 use lookup::{keep_cell, look_up};
-use requests::{Announced, Arrived, Prefetching, Purpose, Request};
+use requests::{PageRequest, PrefetchRequest, Prefetching, PrefoldRequest, Purpose};
 
-/// The ring is asked for so many pages at once when it has many: each call costs as much as a page.
+/// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
 
 /// The prefetch task.
@@ -37,11 +39,11 @@ pub(crate) struct Prefetcher<D: Device, R: Runtime> {
     db: Arc<State<D, R>>,
     prefetching: Arc<Prefetching<R>>,
     reader: Option<PageReader<D, R, Purpose>>,
-    /// Keys at hand.
-    keys: Option<Arc<Announced>>,
+    /// The request that is being looked up.
+    request: Option<Arc<PrefetchRequest>>,
     /// Found missing and not asked for yet.
-    missing: VecDeque<Request>,
-    /// Nodes that were missing last: neighbouring keys share them.
+    missing: VecDeque<PageRequest>,
+    /// The page of nodes that was missing last: neighbouring keys share it.
     nodes: Option<NodePage>,
     /// Rings in a row that failed, and when the next is made.
     failures: u32,
@@ -54,21 +56,21 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
             db,
             prefetching,
             reader: None,
-            keys: None,
-            missing: VecDeque::with_capacity(2 * GROUP),
+            request: None,
+            missing: VecDeque::with_capacity(2 * KEY_BATCH),
             nodes: None,
             failures: 0,
             not_before: Duration::ZERO,
         }
     }
 
-    /// One step: fills the ring and takes in what has landed. A page that cannot be read is left
+    /// One step: fills the ring and takes in the pages that are done. A page that cannot be read is left
     /// to whoever needs it, and so is everything while there is no ring.
     pub(crate) fn step(&mut self) -> Step {
         match self.advance() {
             Ok(step) => step,
             Err(error) => {
-                // What was asked for is given up; dropping the reader waits for it and tells of it.
+                // What is in flight is given up: dropping the reader waits for it, and tells those who wait.
                 self.reader = None;
                 self.failures += 1;
                 let wait = backoff(self.failures);
@@ -83,7 +85,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
     fn advance(&mut self) -> Result<Step> {
         let (db, prefetching) = (Arc::clone(&self.db), Arc::clone(&self.prefetching));
         if db.pace.is_closing() {
-            // Nothing will land any more: sessions may outlive the task and must not wait for it.
+            // Nothing is read any more: sessions may outlive the task and must not wait for it.
             self.reader = None;
             return Ok(Step::Done);
         }
@@ -99,21 +101,21 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
         let more = self.ask(&mut reader);
         if reader.in_flight() > 0 {
             if more {
-                // Readers may wait already for what was asked for.
+                // Readers may be waiting for what was asked for.
                 reader.submit()?;
             } else {
-                // Submits, too.
+                // This submits, too.
                 let count = (reader.in_flight() / 4).clamp(1, TAKEN);
-                if let Some((purpose, landed)) = reader.wait(&db.store, &db.nodes, count)? {
-                    self.take(purpose, landed);
+                if let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, count)? {
+                    self.take(purpose, done);
                 }
             }
-            while let Some((purpose, landed)) = reader.poll(&db.store, &db.nodes) {
-                self.take(purpose, landed);
+            while let Some((purpose, done)) = reader.poll(&db.store, &db.nodes) {
+                self.take(purpose, done);
             }
             self.failures = 0;
             if !more {
-                // It has waited for a page, and got it.
+                // It has waited for a page and got it.
                 db.pace.comes_further(Task::Prefetch);
             }
             self.reader = Some(reader);
@@ -123,31 +125,31 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
         if more {
             return Ok(Step::Again);
         }
-        prefetching.arrivals().wake();
+        prefetching.prefolds().wake();
         if self.missing.is_empty() && prefetching.sleeps() {
             return Ok(Step::Idle);
         }
         Ok(Step::Again)
     }
 
-    /// Asks for pages as far as the ring has room and key batches miss some. True when it has
-    /// room and there may be more keys: who waits for what was asked for comes first.
+    /// Asks for pages as far as the ring has room and key batches miss some. True when the ring has room
+    /// and there may be more keys: those who wait for what was asked for come first.
     fn ask(&mut self, reader: &mut PageReader<D, R, Purpose>) -> bool {
         while reader.has_room() {
             if self.missing.is_empty() && !self.look_up() {
                 return false;
             }
-            let Some(Request { wanted, purpose }) = self.missing.pop_front() else { return true };
-            if let Wanted::Nodes(region, place) = &wanted {
-                let away = matches!(region.read().nodes(), Nodes::Paged(at) if at == place);
-                if !away || reader.reads_nodes(place) {
+            let Some(PageRequest { page, purpose }) = self.missing.pop_front() else { return true };
+            if let Wanted::Nodes(region, page) = &page {
+                let away = matches!(region.read().nodes(), Nodes::Paged(at) if at == page);
+                if !away || reader.reads_nodes(page) {
                     continue;
                 }
             }
-            match reader.ask(&self.db.store, &self.db.nodes, wanted, purpose) {
-                // A page that is on its way for another key: this one has no value, and finds the page.
+            match reader.ask(&self.db.store, &self.db.nodes, page, purpose) {
+                // A page that is in flight for another key: this one gets no value, and finds the page.
                 Asked::InFlight | Asked::Elsewhere(_) => {}
-                Asked::Landed(purpose, landed) => self.take(purpose, Ok(landed)),
+                Asked::Landed(purpose, done) => self.take(purpose, Ok(done)),
             }
         }
         false
@@ -157,42 +159,42 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
     /// none.
     fn look_up(&mut self) -> bool {
         let (db, prefetching) = (&*self.db, &*self.prefetching);
-        if let Some(request) = prefetching.next_missing() {
-            self.missing.push_back(request);
+        if let Some(page) = prefetching.next_missing() {
+            self.missing.push_back(page);
             return true;
         }
-        // Each turn claims a key batch or is done with one announcement; callers can add no more than
-        // [`requests::WAITING`] keys before it comes to an end.
+        // Each turn claims a key batch or is done with a request; callers can add no more than
+        // [`requests::WAITING`] keys before this ends.
         loop {
-            let Some(announced) = &self.keys else {
-                let Some(announced) = prefetching.next() else { return false };
-                self.keys = Some(announced);
+            let Some(request) = &self.request else {
+                let Some(request) = prefetching.next() else { return false };
+                self.request = Some(request);
                 continue;
             };
-            let Some(group) = announced.claim() else {
-                prefetching.is_done(announced);
-                (self.keys, self.nodes) = (None, None);
+            let Some(keys) = request.claim() else {
+                prefetching.is_done(request);
+                (self.request, self.nodes) = (None, None);
                 continue;
             };
             let _guard = db.store.enter();
             let (missing, last) = (&mut self.missing, &mut self.nodes);
-            let mut add = |request| missing.push_back(request);
-            look_up(db, prefetching, announced, group, true, last, &mut add);
+            let mut add = |page| missing.push_back(page);
+            look_up(db, prefetching, request, keys, true, last, &mut add);
             return true;
         }
     }
 
-    /// Takes in a page that has landed, for the key that it was wanted for.
-    fn take(&self, purpose: Purpose, landed: Result<Landed>) {
+    /// Takes in a page that is done, for the key that it was read for.
+    fn take(&self, purpose: Purpose, done: Result<Landed>) {
         let (values, pace) = (self.prefetching.values(), &self.db.pace);
-        match (landed, purpose) {
-            (Ok(Landed::Leaf(at, page)), Purpose::Key { key, value_as_of, folds }) => {
+        match (done, purpose) {
+            (Ok(Landed::Leaf(at, page)), Purpose::Key { key, value_as_of, prefolds }) => {
                 if let Some(base) = value_as_of {
                     keep_cell(values, values.pair(&key), base, &key, page.get(&key));
                 }
-                if folds {
-                    let arrivals = self.prefetching.arrivals();
-                    arrivals.push(pace.foreground(), Arrived { page, at, key });
+                if prefolds {
+                    let prefold = PrefoldRequest { page, at, key };
+                    self.prefetching.prefolds().push(pace.foreground(), prefold);
                 }
             }
             (Ok(_), _) => {}

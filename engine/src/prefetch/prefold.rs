@@ -1,15 +1,15 @@
-//! Folding ahead: what a finish will find is computed while the device is waited for.
+//! Prefolding: nodes that a finish will need are computed while others wait for the device.
 //!
-//! A page that comes from the device knows eight nodes, those that it stores, and the changes that
-//! pend on it make some of these old. Its first fold hashes all of that, though nothing of it
-//! depends on the batch. So pages that arrive for announced keys are folded as they stand, each
-//! with the group of its key, by a task of its own; the nodes hang on the page as an
-//! excerpt ([`pleach_beatree::treelet::PartialTreelet`]) until the batch is over, and the finish folds a
-//! tile.
+//! A page that was just read knows eight nodes, those that it stores, and changes that pend on it make
+//! some of these old. Its first fold hashes all of that, though nothing of it depends on the batch. So
+//! pages that are read for prefetch requests are folded as of now, each with the bucket of its key, by a
+//! task of its own. The nodes stay with the page as a partial treelet
+//! ([`pleach_beatree::treelet::PartialTreelet`]) until the batch is over, and the finish folds path blocks
+//! only.
 //!
-//! Nothing depends on it. Pages come through a queue of fixed length, and what does not fit, or
-//! comes when a finish wants the processors, is left to the finish. An excerpt is given for the
-//! commit that it stands at: one that comes too late counts for nothing.
+//! Nothing depends on it. Pages come through a queue of fixed length; those that find no room, or come
+//! while a finish needs the processors, are left to the finish. A partial treelet is as of a commit: one
+//! that comes too late is not used.
 
 use std::sync::Arc;
 
@@ -21,33 +21,33 @@ use pleach_core::fold::BatchFolder;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Device, Runtime, Step};
 
-use super::requests::{Arrived, Prefetching};
+use super::requests::{Prefetching, PrefoldRequest};
 use crate::metrics::Counters;
-use crate::read::group::{GROUP, PAGES_AHEAD, Reach, cpu_prefetch};
+use crate::read::key_batch::{KEY_BATCH, PAGES_AHEAD, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::beats::Task;
 
-/// A page of a group that is folded.
-struct Waiting {
-    arrived: Arrived,
+/// A page that is folded with others.
+struct Gathered {
+    request: PrefoldRequest,
     prefix: Prefix,
-    /// The commit that it stands at.
+    /// The commit that its nodes will be as of.
     as_of: u64,
     /// The node that the region has for it, when nodes are in memory.
     node: Option<Node>,
-    /// Where its patches end.
-    patches_end: usize,
+    /// Where its pending changes end in the list of all.
+    pending_end: usize,
 }
 
-/// The task.
+/// The prefold task.
 pub(crate) struct Prefolder<H: Hasher, D: Device, R: Runtime> {
     db: Arc<State<D, R>>,
     prefetching: Arc<Prefetching<R>>,
     folder: BatchFolder<H>,
-    group: Vec<Arrived>,
-    tasks: Vec<Waiting>,
-    patches: Vec<PendingChange>,
-    seen: Vec<AccessResult>,
+    requests: Vec<PrefoldRequest>,
+    pages: Vec<Gathered>,
+    pending: Vec<PendingChange>,
+    results: Vec<AccessResult>,
     treelet: Box<Treelet>,
 }
 
@@ -57,10 +57,10 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
             db,
             prefetching,
             folder: BatchFolder::new(),
-            group: Vec::with_capacity(GROUP),
-            tasks: Vec::with_capacity(GROUP),
-            patches: Vec::new(),
-            seen: Vec::new(),
+            requests: Vec::with_capacity(KEY_BATCH),
+            pages: Vec::with_capacity(KEY_BATCH),
+            pending: Vec::new(),
+            results: Vec::new(),
             treelet: Box::new(Treelet::empty()),
         }
     }
@@ -71,95 +71,105 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
         if db.pace.is_closing() {
             return Step::Done;
         }
-        let arrivals = prefetching.arrivals();
-        self.tasks.clear();
-        self.patches.clear();
-        let mut group = std::mem::take(&mut self.group);
-        arrivals.take(&mut group);
-        let came = !group.is_empty();
+        let queue = prefetching.prefolds();
+        self.pages.clear();
+        self.pending.clear();
+        let mut requests = std::mem::take(&mut self.requests);
+        queue.take(&mut requests);
+        let came = !requests.is_empty();
         if came && !db.pace.foreground().is_finishing() {
             db.pace.enters(Task::Prefold, "folding pages");
             db.pace.comes_further(Task::Prefold);
             let _guard = db.store.enter();
-            cpu_prefetch(&db, group.iter().map(|arrived| &arrived.key), Reach::Region);
-            group.drain(..).for_each(|arrived| self.gather(arrived));
+            cpu_prefetch(&db, requests.iter().map(|request| &request.key), Reach::Region);
+            requests.drain(..).for_each(|request| self.gather(request));
             self.fold();
         }
-        group.clear();
-        self.group = group;
-        if !came && arrivals.sleeps() { Step::Idle } else { Step::Again }
+        requests.clear();
+        self.requests = requests;
+        if !came && queue.sleeps() { Step::Idle } else { Step::Again }
     }
 
-    /// Takes down how a page stands, unless it has moved or its nodes are known.
-    fn gather(&mut self, arrived: Arrived) {
-        let patches = &mut self.patches;
-        let found = self.db.index.in_region(&arrived.key, |_, state| {
-            let child = state.children().find(&arrived.key);
-            let here = state.children().page(child) == Some(arrived.at.page)
-                && state.children().tag(child) == arrived.at.tag;
+    /// Copies the state of a page, unless it has moved or its nodes are known.
+    fn gather(&mut self, request: PrefoldRequest) {
+        let pending = &mut self.pending;
+        let found = self.db.index.in_region(&request.key, |_, state| {
+            let child = state.children().find(&request.key);
+            let here = state.children().page(child) == Some(request.at.page)
+                && state.children().tag(child) == request.at.tag;
             let as_of = state.changed_at(child);
             let prefix = state.children().prefix(child);
-            if !here || capture_levels(&prefix) == 0 || arrived.page.knows(as_of) {
+            if !here || capture_levels(&prefix) == 0 || request.page.knows(as_of) {
                 return None;
             }
-            state.copy_pending(&prefix, patches);
+            state.copy_pending(&prefix, pending);
             Some((prefix, as_of, state.node(child).copied()))
         });
         let Some((prefix, as_of, node)) = found else { return };
-        self.tasks.push(Waiting { arrived, prefix, as_of, node, patches_end: self.patches.len() });
+        let pending_end = self.pending.len();
+        self.pages.push(Gathered { request, prefix, as_of, node, pending_end });
     }
 
-    /// Folds the gathered pages, each with its key read, and hangs their nodes on them.
+    /// Folds the gathered pages, each with a read of its key, and gives them their nodes.
     fn fold(&mut self) {
-        self.folder.clear();
-        self.seen.clear();
         let hashed = self.folder.hashed();
+        self.fold_pages();
+        Counters::add(&self.db.counters.hashes, self.folder.hashed() - hashed);
+        self.give_nodes();
+        self.pages.clear();
+    }
+
+    fn fold_pages(&mut self) {
+        self.folder.clear();
+        self.results.clear();
         let mut from = 0;
-        for (at, task) in self.tasks.iter().enumerate() {
-            let page = |ahead: usize| self.tasks.get(at + ahead).map(|task| &task.arrived);
-            if let Some(arrived) = page(2 * PAGES_AHEAD) {
-                arrived.page.cpu_prefetch_head();
+        for (at, gathered) in self.pages.iter().enumerate() {
+            let next = |ahead: usize| self.pages.get(at + ahead).map(|next| &next.request);
+            if let Some(request) = next(2 * PAGES_AHEAD) {
+                request.page.cpu_prefetch_head();
             }
-            if let Some(arrived) = page(PAGES_AHEAD) {
-                arrived.page.cpu_prefetch_key(&arrived.key);
+            if let Some(request) = next(PAGES_AHEAD) {
+                request.page.cpu_prefetch_key(&request.key);
             }
-            let leaf = task.arrived.page.view();
-            let patches = &self.patches[from..task.patches_end];
-            let standing =
-                PageState { at: &task.prefix, leaf: Some(&leaf), pending: patches, treelet: None };
-            let capture = capture_levels(&task.prefix);
-            let touch = [KeyAccess { key: task.arrived.key, reads: true, writes: None }];
-            self.folder.begin_capturing(task.prefix.len(), capture);
-            fold_leaf(&mut self.folder, &standing, capture, &touch, &mut self.seen);
-            self.folder.end().expect("a page's groups of one key are given by key");
-            from = task.patches_end;
+            let leaf = gathered.request.page.view();
+            let pending = &self.pending[from..gathered.pending_end];
+            let page =
+                PageState { at: &gathered.prefix, leaf: Some(&leaf), pending, treelet: None };
+            let capture = capture_levels(&gathered.prefix);
+            let access = [KeyAccess { key: gathered.request.key, reads: true, writes: None }];
+            self.folder.begin_capturing(gathered.prefix.len(), capture);
+            fold_leaf(&mut self.folder, &page, capture, &access, &mut self.results);
+            self.folder.end().expect("a page's buckets of one key are given by key");
+            from = gathered.pending_end;
         }
         self.folder.run();
-        Counters::add(&self.db.counters.hashes, self.folder.hashed() - hashed);
+    }
+
+    /// Gives the folded pages what their folds have captured, as partial treelets.
+    fn give_nodes(&mut self) {
         let mut captured = self.folder.captured().to_vec();
         captured.sort_by_key(|one| one.fold);
         let mut captured = captured.as_slice();
-        for (fold, task) in self.tasks.iter().enumerate() {
+        for (fold, gathered) in self.pages.iter().enumerate() {
             let own = captured.partition_point(|one| one.fold as usize <= fold);
             let (nodes, rest) = captured.split_at(own);
             captured = rest;
             let node = self.folder.node(fold);
-            let agrees = task.node.is_none_or(|known| known == node);
-            debug_assert!(agrees, "{:?}: its node is that of page and changes", task.prefix);
+            let agrees = gathered.node.is_none_or(|known| known == node);
+            debug_assert!(agrees, "{:?}: its node is that of page and changes", gathered.prefix);
             if !agrees {
                 // The finish will look for itself.
-                tracing::error!(prefix = ?task.prefix, "a page does not fold to its node");
+                tracing::error!(prefix = ?gathered.prefix, "a page does not fold to its node");
                 continue;
             }
             self.treelet.forget();
             let nodes = nodes.iter().map(|one| (one.index, one.node));
-            self.treelet.advance(0, task.as_of, &node, nodes);
-            let Arrived { page, at, key } = &task.arrived;
-            let group = page.bucket(key);
-            if self.db.store.cache().give_partial_treelet(at.page, page, &self.treelet, group) {
+            self.treelet.advance(0, gathered.as_of, &node, nodes);
+            let PrefoldRequest { page, at, key } = &gathered.request;
+            let bucket = page.bucket(key);
+            if self.db.store.cache().give_partial_treelet(at.page, page, &self.treelet, bucket) {
                 Counters::add(&self.db.counters.pages_folded_ahead, 1);
             }
         }
-        self.tasks.clear();
     }
 }

@@ -1,4 +1,8 @@
 //! What sessions ask to have prefetched, on its way to the tasks that do it.
+//!
+//! Owned by [`Prefetching`], which sessions, the prefetch task and the prefold task share. Invariants: no
+//! more than [`WAITING`] keys wait to be looked up, no more than [`PREFOLDS`] pages to be folded; each key
+//! batch of a request is claimed once; a task that says it sleeps is woken by whatever comes after.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +14,7 @@ use pleach_core::Key;
 use pleach_io::{Device, Event, Runtime};
 
 use super::values::ValueCache;
-use crate::read::group::GROUP;
+use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::foreground::Foreground;
 use crate::state::index::Located;
@@ -19,13 +23,13 @@ use crate::state::reader::Wanted;
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;
 
-/// A page that is missing, and what it is wanted for.
-pub(crate) struct Request {
-    pub(crate) wanted: Wanted,
+/// A page that is missing, and what it is read for.
+pub(crate) struct PageRequest {
+    pub(crate) page: Wanted,
     pub(crate) purpose: Purpose,
 }
 
-/// What a page is wanted for.
+/// What a page is read for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     /// The nodes in it.
@@ -35,28 +39,28 @@ pub(crate) enum Purpose {
         key: Key,
         /// It has the key's value as of this commit.
         value_as_of: Option<u64>,
-        /// Is it to be folded ahead?
-        folds: bool,
+        /// Is the page to be folded before the batch needs it?
+        prefolds: bool,
     },
 }
 
 /// The hand-over between sessions and the tasks.
 pub(crate) struct Prefetching<R: Runtime> {
     values: ValueCache,
-    sender: Sender<Arc<Announced>>,
-    receiver: Receiver<Arc<Announced>>,
+    sender: Sender<Arc<PrefetchRequest>>,
+    receiver: Receiver<Arc<PrefetchRequest>>,
     /// Keys in the channel.
     waiting: AtomicUsize,
-    /// What readers found missing in the key batches that they took upon themselves.
-    missing: (Sender<Request>, Receiver<Request>),
+    /// What readers found missing in the key batches that they looked up themselves.
+    missing: (Sender<PageRequest>, Receiver<PageRequest>),
     event: R::Event,
     /// Is the prefetch task asleep?
     idle: AtomicBool,
-    arrivals: Arrivals<R::Event>,
+    prefolds: PrefoldQueue<R::Event>,
 }
 
 impl<R: Runtime> Prefetching<R> {
-    /// With a cache of so many bytes of values.
+    /// With a value cache of `values` bytes.
     pub(crate) fn new(runtime: &R, values: usize) -> Self {
         // Bounded by `waiting`, in keys.
         let (sender, receiver) = crossbeam_channel::unbounded();
@@ -68,35 +72,36 @@ impl<R: Runtime> Prefetching<R> {
             missing: crossbeam_channel::unbounded(),
             event: runtime.event(),
             idle: AtomicBool::new(true),
-            arrivals: Arrivals::new(runtime.event()),
+            prefolds: PrefoldQueue::new(runtime.event()),
         }
     }
 
-    /// Values that were looked up ahead.
+    /// Values that were looked up for prefetch requests.
     pub(crate) fn values(&self) -> &ValueCache {
         &self.values
     }
 
-    /// Pages on their way to the task that folds ahead.
-    pub(super) fn arrivals(&self) -> &Arrivals<R::Event> {
-        &self.arrivals
+    /// Pages on their way to the prefold task.
+    pub(super) fn prefolds(&self) -> &PrefoldQueue<R::Event> {
+        &self.prefolds
     }
 
-    /// The events on which the prefetch task and the one that folds ahead are stepped.
+    /// The events on which the prefetch task and the prefold task are stepped.
     pub(crate) fn events(&self) -> [&R::Event; 2] {
-        [&self.event, &self.arrivals.event]
+        [&self.event, &self.prefolds.event]
     }
 
-    /// Hands over keys whose values, pages, and nodes above them are to be brought in for a session
-    /// that reads this commit, and nothing over it when it `folds`; gives what its readers can help
-    /// with.
-    pub(crate) fn announce<D: Device>(
+    /// Hands over keys whose values, pages, and nodes above these are to be brought in for a session that
+    /// reads commit `base`. `prefolds` says that it reads nothing over that commit, so that its pages can
+    /// be folded before it needs them. Gives what its readers can help with; `None` when too many keys
+    /// wait already.
+    pub(crate) fn request<D: Device>(
         &self,
         db: &State<D, R>,
         base: u64,
-        folds: bool,
+        prefolds: bool,
         keys: &[Key],
-    ) -> Option<Arc<Announced>> {
+    ) -> Option<Arc<PrefetchRequest>> {
         let waiting = self.waiting.fetch_add(keys.len(), Ordering::Relaxed);
         let taken = keys.len().min(WAITING.saturating_sub(waiting));
         self.waiting.fetch_sub(keys.len() - taken, Ordering::Relaxed);
@@ -104,34 +109,34 @@ impl<R: Runtime> Prefetching<R> {
             return None;
         }
         let keys = keys[..taken].to_vec();
-        let announced = Arc::new(Announced::new(base, folds, keys));
+        let request = Arc::new(PrefetchRequest::new(base, prefolds, keys));
         if db.all_is_here() {
             self.waiting.fetch_sub(taken, Ordering::Relaxed);
-            return Some(announced);
+            return Some(request);
         }
-        self.sender.send(Arc::clone(&announced)).ok()?;
+        self.sender.send(Arc::clone(&request)).ok()?;
         self.wake();
-        Some(announced)
+        Some(request)
     }
 
-    /// The next announcement, if there is one.
-    pub(super) fn next(&self) -> Option<Arc<Announced>> {
+    /// The next request, if there is one.
+    pub(super) fn next(&self) -> Option<Arc<PrefetchRequest>> {
         self.receiver.try_recv().ok()
     }
 
-    /// All key batches of this announcement are claimed: others may be announced.
-    pub(super) fn is_done(&self, announced: &Announced) {
-        self.waiting.fetch_sub(announced.len(), Ordering::Relaxed);
+    /// All key batches of this request are claimed: there is room for others.
+    pub(super) fn is_done(&self, request: &PrefetchRequest) {
+        self.waiting.fetch_sub(request.len(), Ordering::Relaxed);
     }
 
     /// A reader has found this missing.
-    pub(super) fn miss(&self, request: Request) {
+    pub(super) fn miss(&self, page: PageRequest) {
         // The receiver lives as long as the sender.
-        let _ = self.missing.0.send(request);
+        let _ = self.missing.0.send(page);
     }
 
     /// What a reader has found missing.
-    pub(super) fn next_missing(&self) -> Option<Request> {
+    pub(super) fn next_missing(&self) -> Option<PageRequest> {
         self.missing.1.try_recv().ok()
     }
 
@@ -153,38 +158,38 @@ impl<R: Runtime> Prefetching<R> {
     }
 }
 
-/// Pages that may wait to be folded ahead: each is held in memory for it.
-const ARRIVED: usize = 1024;
+/// Pages that may wait for the prefold task: each is held in memory for it.
+const PREFOLDS: usize = 1024;
 
-/// A page that is here for an announced key.
-pub(super) struct Arrived {
+/// A page that is in memory and that a requested key is in.
+pub(super) struct PrefoldRequest {
     pub(super) page: Arc<CachedPage>,
     pub(super) at: Located,
     pub(super) key: Key,
 }
 
-/// The way of pages to the task.
-pub(super) struct Arrivals<E> {
-    sender: Sender<Arrived>,
-    receiver: Receiver<Arrived>,
+/// Pages on their way to the prefold task.
+pub(super) struct PrefoldQueue<E> {
+    sender: Sender<PrefoldRequest>,
+    receiver: Receiver<PrefoldRequest>,
     event: E,
     /// Is the task asleep?
     idle: AtomicBool,
 }
 
-impl<E: Event> Arrivals<E> {
+impl<E: Event> PrefoldQueue<E> {
     fn new(event: E) -> Self {
-        let (sender, receiver) = bounded(ARRIVED);
+        let (sender, receiver) = bounded(PREFOLDS);
         Self { sender, receiver, event, idle: AtomicBool::new(true) }
     }
 
-    /// Hands a page over, unless there is no room or a finish runs. The task is woken for a batch of
-    /// them: see [`Self::wake`].
-    pub(super) fn push(&self, foreground: &Foreground, arrived: Arrived) {
+    /// Hands a page over, unless there is no room or a finish is running. The task is woken once a batch
+    /// of them waits: see [`Self::wake`].
+    pub(super) fn push(&self, foreground: &Foreground, request: PrefoldRequest) {
         if foreground.is_finishing() {
             return;
         }
-        if self.sender.try_send(arrived).is_ok() && self.sender.len() >= GROUP {
+        if self.sender.try_send(request).is_ok() && self.sender.len() >= KEY_BATCH {
             self.wake();
         }
     }
@@ -197,8 +202,8 @@ impl<E: Event> Arrivals<E> {
     }
 
     /// Up to a batch of pages.
-    pub(super) fn take(&self, into: &mut Vec<Arrived>) {
-        into.extend(self.receiver.try_iter().take(GROUP));
+    pub(super) fn take(&self, into: &mut Vec<PrefoldRequest>) {
+        into.extend(self.receiver.try_iter().take(KEY_BATCH));
     }
 
     /// The task goes to sleep; false when something has come meanwhile.
@@ -212,21 +217,20 @@ impl<E: Event> Arrivals<E> {
     }
 }
 
-/// Keys that a session has announced, looked up group by group by whoever has time.
-pub(crate) struct Announced {
+/// Keys that a session wants prefetched, looked up in key batches by whoever has time.
+pub(crate) struct PrefetchRequest {
     base: u64,
-    /// Are its pages folded ahead?
-    folds: bool,
+    prefolds: bool,
     keys: Vec<Key>,
     next: AtomicUsize,
 }
 
-impl Announced {
-    pub(crate) fn new(base: u64, folds: bool, keys: Vec<Key>) -> Self {
-        Self { base, folds, keys, next: AtomicUsize::new(0) }
+impl PrefetchRequest {
+    fn new(base: u64, prefolds: bool, keys: Vec<Key>) -> Self {
+        Self { base, prefolds, keys, next: AtomicUsize::new(0) }
     }
 
-    /// Are all groups claimed?
+    /// Are all key batches claimed?
     pub(crate) fn is_done(&self) -> bool {
         self.next.load(Ordering::Relaxed) >= self.keys.len()
     }
@@ -236,31 +240,41 @@ impl Announced {
         self.keys.len()
     }
 
-    /// The next group, for the caller alone.
+    /// The next key batch, for the caller alone.
     pub(crate) fn claim(&self) -> Option<&[Key]> {
         if self.is_done() {
             return None;
         }
-        let from = self.next.fetch_add(GROUP, Ordering::Relaxed);
-        let end = self.keys.len().min(from.saturating_add(GROUP));
-        self.keys.get(from..end).filter(|group| !group.is_empty())
+        let from = self.next.fetch_add(KEY_BATCH, Ordering::Relaxed);
+        let end = self.keys.len().min(from.saturating_add(KEY_BATCH));
+        self.keys.get(from..end).filter(|batch| !batch.is_empty())
+    }
+
+    /// The commit that its session reads.
+    pub(super) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Are its pages folded before the batch needs them?
+    pub(super) fn prefolds(&self) -> bool {
+        self.prefolds
     }
 }
 
-/// What a session has announced, oldest first.
+/// The requests of one session that its readers can help with, oldest first.
 #[derive(Default)]
-pub(crate) struct Announcements {
-    waiting: VecDeque<Arc<Announced>>,
+pub(crate) struct PrefetchRequests {
+    waiting: VecDeque<Arc<PrefetchRequest>>,
     /// Keys of these.
     keys: usize,
 }
 
-impl Announcements {
-    /// Keeps the newest, up to as many keys as may wait.
-    pub(crate) fn push(&mut self, announced: Arc<Announced>) {
-        self.keys += announced.len();
-        self.waiting.push_back(announced);
-        let keep = |one: &Announced, keys: usize| !one.is_done() && keys <= WAITING;
+impl PrefetchRequests {
+    /// Adds a request. Of older ones those stay that are not done, up to [`WAITING`] keys in all.
+    pub(crate) fn push(&mut self, request: Arc<PrefetchRequest>) {
+        self.keys += request.len();
+        self.waiting.push_back(request);
+        let keep = |one: &PrefetchRequest, keys: usize| !one.is_done() && keys <= WAITING;
         while let Some(one) = self.waiting.front()
             && !keep(one, self.keys)
         {
@@ -270,7 +284,7 @@ impl Announcements {
     }
 
     /// The first that has keys left to look up.
-    pub(crate) fn first(&mut self) -> Option<Arc<Announced>> {
+    pub(crate) fn first(&mut self) -> Option<Arc<PrefetchRequest>> {
         while let Some(one) = self.waiting.front()
             && one.is_done()
         {
@@ -278,17 +292,5 @@ impl Announcements {
             self.waiting.pop_front();
         }
         self.waiting.front().cloned()
-    }
-}
-
-impl Announced {
-    /// The commit that its session reads.
-    pub(super) fn base(&self) -> u64 {
-        self.base
-    }
-
-    /// Are its pages folded ahead?
-    pub(super) fn folds(&self) -> bool {
-        self.folds
     }
 }

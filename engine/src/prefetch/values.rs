@@ -1,10 +1,12 @@
-//! Values that were looked up ahead: what announced keys had as of a commit.
+//! The value cache: what requested keys had as of a commit.
 //!
-//! A lookup waits for cold memory several times in a row; keys that are announced
-//! ([`crate::Session::prefetch`]) are looked up in groups whose waits overlap ([`crate::read::group`]), and
-//! what was found is put here, one slot of two cache lines a key. The value of a key as of a commit
-//! never changes, so a value is never wrong, only absent: a slot is taken over by a newer commit,
-//! and a key without a free slot, or with a longer value, has no value.
+//! A lookup waits for cold memory several times in a row. Keys that a session wants prefetched
+//! ([`crate::Session::prefetch`]) are looked up in key batches whose waits overlap
+//! ([`crate::read::key_batch`]), and what was found is kept here, one slot of two cache lines for each key.
+//!
+//! Invariants: what is here for a key and a commit is the key's value as of that commit, which never
+//! changes, so an entry is right or absent, never old. A slot is taken over by a newer commit only; a key
+//! without a free slot, or with a longer value, is absent. Any thread may read and write.
 //!
 //! A slot is a sequence lock without a count: its mark names the commit, which only grows, and
 //! under one commit a slot is written once. A reader that finds its commit's mark before and after
@@ -56,13 +58,13 @@ impl LookedUp {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotPair(usize);
 
-/// The table of values.
+/// The value cache, a table of fixed size.
 pub(crate) struct ValueCache {
     slots: Box<[Slot]>,
 }
 
 impl ValueCache {
-    /// A table of at most so many bytes.
+    /// A table of at most `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         let slots = (bytes / size_of::<Slot>()).max(WAYS);
         // Rounded down to a power of two.
@@ -72,7 +74,7 @@ impl ValueCache {
 
     /// Asks for the memory that [`Self::put`] writes.
     #[inline]
-    pub(crate) fn ask_ahead(&self, pair: SlotPair) {
+    pub(crate) fn cpu_prefetch(&self, pair: SlotPair) {
         cpu_prefetch(&self.ways(pair)[0].key);
     }
 
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_never_see_half_an_value() {
+    fn readers_never_see_half_a_value() {
         let values = ValueCache::new(4 * size_of::<Slot>());
         let done = AtomicBool::new(false);
         let seen = std::thread::scope(|scope| {

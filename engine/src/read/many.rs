@@ -1,4 +1,7 @@
-//! Reading many keys: their pages are brought in at the device's full depth first.
+//! Reading many keys: the pages that they need are read first, as many at once as the device takes.
+//!
+//! Nothing is given to the caller but an error: the keys are read one by one afterwards ([`super::point`]),
+//! from the cache.
 
 use std::collections::HashSet;
 use std::thread::ThreadId;
@@ -7,7 +10,7 @@ use parking_lot::Mutex;
 use pleach_core::Key;
 use pleach_io::{Device, Runtime};
 
-use super::group::{GROUP, Reach, cpu_prefetch};
+use super::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use super::point::{Found, find};
 use crate::error::Result;
 use crate::state::State;
@@ -15,10 +18,11 @@ use crate::state::in_flight::Reading;
 use crate::state::reader::{PageReader, Wanted};
 use crate::state::view::View;
 
-/// A reader that is made on first use. A ring serves the thread that made it.
-pub(crate) struct SpareReader<D: Device, R: Runtime>(
-    Mutex<Option<(ThreadId, PageReader<D, R, ()>)>>,
-);
+/// A reader that is made on first use. A ring serves the thread that made it, and is made again on another.
+pub(crate) struct SpareReader<D: Device, R: Runtime>(Mutex<Option<Bound<D, R>>>);
+
+/// A reader, and the thread that made it.
+type Bound<D, R> = (ThreadId, PageReader<D, R, ()>);
 
 impl<D: Device, R: Runtime> Default for SpareReader<D, R> {
     fn default() -> Self {
@@ -27,7 +31,7 @@ impl<D: Device, R: Runtime> Default for SpareReader<D, R> {
 }
 
 /// Brings the pages of many keys into the cache. A second caller at the same time does nothing: its keys
-/// are read one by one. So are the pages that somebody else reads at the moment.
+/// are read one by one. So are keys in pages that somebody else is reading.
 pub(crate) fn bring<D: Device, R: Runtime>(
     db: &State<D, R>,
     view: &View,
@@ -59,8 +63,8 @@ fn fetch<D: Device, R: Runtime>(
     let batch = db.store.batch();
     let mut asked = HashSet::new();
     for (index, key) in keys.iter().enumerate() {
-        if index.is_multiple_of(GROUP) {
-            cpu_prefetch(db, keys[index..].iter().take(GROUP), Reach::Place);
+        if index.is_multiple_of(KEY_BATCH) {
+            cpu_prefetch(db, keys[index..].iter().take(KEY_BATCH), Reach::Page);
         }
         if view.overlaid(key).is_some() {
             continue;
@@ -72,7 +76,7 @@ fn fetch<D: Device, R: Runtime>(
         if !reader.has_room() {
             take(db, reader)?;
         }
-        // A page that is on its way to somebody else is waited for by whoever reads its keys.
+        // A page that is in flight for somebody else is waited for when its keys are read.
         reader.ask(&db.store, &db.nodes, Wanted::Leaf(at), ());
     }
     while reader.in_flight() > 0 {
@@ -81,7 +85,7 @@ fn fetch<D: Device, R: Runtime>(
     Ok(())
 }
 
-/// Takes in one page, and all others that are at hand.
+/// Waits for one page, and takes in all others that are done.
 fn take<D: Device, R: Runtime>(db: &State<D, R>, reader: &mut PageReader<D, R, ()>) -> Result<()> {
     let mut next = reader.wait(&db.store, &db.nodes, 1)?;
     while let Some(((), page)) = next {

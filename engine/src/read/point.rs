@@ -1,4 +1,4 @@
-//! Reading one key: overlays, pending changes, its page, and what later commits have replaced.
+//! Reading one key: overlays, then pending changes, its page, and last what later commits have replaced.
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{Stored, Value};
@@ -10,7 +10,7 @@ use crate::state::index::{Located, located};
 use crate::state::view::View;
 use crate::state::{State, overflow};
 
-/// Where a key's state is.
+/// Where the value of a key is.
 pub(super) enum Found {
     /// Among the pending changes.
     Pending(Stored),
@@ -48,7 +48,7 @@ fn stored<D: Device, R: Runtime>(db: &State<D, R>, view: &View, key: &Key) -> Re
             }
         }
     };
-    // Asked last: a commit that came in between has put its undo before its changes.
+    // Asked last: a commit that came in between had published its undo before its changes.
     Ok(view.undone(key).unwrap_or(stored))
 }
 

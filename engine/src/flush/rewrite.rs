@@ -1,4 +1,7 @@
-//! A piece of a round: a range of keys whose pages get successors.
+//! What a round makes of a range of keys: the pages that leave, and those that take their place.
+//!
+//! Owned by the round; the steps fill it in one after the other (`gather`, [`build`](super::build),
+//! [`publish`](super::publish)). Ranges of one round are disjoint and in key order.
 
 use std::sync::Arc;
 
@@ -6,21 +9,22 @@ use pleach_beatree::{PageNo, Region};
 use pleach_core::page::overflow::PageRun;
 use pleach_core::{Node, Prefix};
 
-use super::cells::Source;
+use super::cells::OldPage;
 use crate::error::Error;
 
-/// A range that the round replaces: one old page, or two siblings that merge.
-pub(super) struct Piece {
+/// A range whose pages a round replaces: one old page, or two siblings that merge.
+pub(super) struct Rewrite {
     pub(super) region: Arc<Region>,
     pub(super) range: Prefix,
-    pub(super) sources: Vec<Source>,
-    /// Last commit applied to the region when this was gathered: what the new pages contain.
-    pub(super) through: u64,
-    /// Shape of the region's cuts when this was gathered.
-    pub(super) shape: u64,
+    pub(super) old: Vec<OldPage>,
+    /// The last commit that was applied to the region when this was gathered: what the new pages
+    /// contain.
+    pub(super) applied_through: u64,
+    /// The region's layout version when this was gathered.
+    pub(super) layout_version: u64,
     pub(super) new: Vec<NewLeaf>,
     pub(super) freed_runs: Vec<PageRun>,
-    /// How many of the region's dropped values this piece gives up.
+    /// How many of the region's dropped values this rewrite gives up.
     pub(super) dropped: usize,
 }
 
@@ -35,16 +39,16 @@ pub(super) struct NewLeaf {
 
 /// A page and where its bytes are: a run of the round and a page in it.
 pub(super) struct WrittenPage {
-    pub(super) place: PageNo,
+    pub(super) number: PageNo,
     pub(super) tag: u32,
     pub(super) run: usize,
     pub(super) at: usize,
 }
 
-impl Piece {
+impl Rewrite {
     /// Has one page become one page of the same prefix?
     pub(super) fn is_moved(&self) -> bool {
-        self.new.len() == 1 && self.sources.len() == 1
+        self.new.len() == 1 && self.old.len() == 1
     }
 }
 

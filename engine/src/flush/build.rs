@@ -1,0 +1,211 @@
+//! From old pages and what pends on them to new pages, in memory.
+//!
+//! 1. [`Merged::of`]: which cells each new page has, and how many pages there will be;
+//! 2. [`Merged::fold`]: the nodes of all pages whose nodes are not known yet, in one batch;
+//! 3. [`Folded::contradicting`]: flush `agree`;
+//! 4. [`fill`]: the bytes, under reserved page numbers.
+//!
+//! Nothing here changes anything beside the buffers that it is given: a round may start over after any
+//! of these. The caller is [`round`](super::round).
+
+use std::ops::Range;
+
+use pleach_beatree::PageNo;
+use pleach_beatree::build::{
+    CellRef, PageNodes, PageStamp, Planned, Unfolded, fold_pages, plan, write_page,
+};
+use pleach_core::Hasher;
+use pleach_core::fold::BatchFolder;
+use pleach_core::page::overflow::PageRun;
+use pleach_io::PageBuf;
+
+use super::agree::contradicting;
+use super::cells::{Edit, Edited};
+use super::rewrite::{NewLeaf, Rewrite, WrittenPage};
+
+/// Rewrites ahead of the one that is merged, whose memory is asked for.
+const AHEAD: usize = 4;
+
+/// What the new pages of a rewrite are made of.
+enum NewContent {
+    /// The old page's cells with a few changes between.
+    Edited(Edited),
+    /// Pages to be, and where the rewrite's cells start.
+    Planned(Vec<Planned>, usize),
+}
+
+impl NewContent {
+    fn pages(&self) -> usize {
+        match self {
+            Self::Edited(_) => 1,
+            Self::Planned(plans, _) => plans.len(),
+        }
+    }
+}
+
+/// The contents of all new pages of a round.
+#[derive(Default)]
+pub(super) struct Merged<'a> {
+    edits: Vec<Edit>,
+    cells: Vec<CellRef<'a>>,
+    /// One for each rewrite.
+    contents: Vec<NewContent>,
+    /// Overflow runs that each rewrite gives up.
+    freed: Vec<Vec<PageRun>>,
+}
+
+impl<'a> Merged<'a> {
+    /// Merges the old pages' cells with what pends.
+    pub(super) fn of(rewrites: &'a [Rewrite]) -> Self {
+        let mut merged = Self {
+            contents: Vec::with_capacity(rewrites.len()),
+            freed: Vec::with_capacity(rewrites.len()),
+            ..Self::default()
+        };
+        for (index, rewrite) in rewrites.iter().enumerate() {
+            prefetch_ahead(&rewrites[index..]);
+            merged.add(rewrite);
+        }
+        merged
+    }
+
+    fn add(&mut self, rewrite: &'a Rewrite) {
+        let mut runs = Vec::new();
+        let edited = match &rewrite.old[..] {
+            [only] => only.edits(&mut self.edits, &mut runs),
+            _ => None,
+        };
+        let content = edited.map_or_else(
+            || {
+                let from = self.cells.len();
+                for old in &rewrite.old {
+                    old.cells(&mut self.cells, &mut runs);
+                }
+                NewContent::Planned(plan(&rewrite.range, &self.cells[from..]), from)
+            },
+            NewContent::Edited,
+        );
+        self.contents.push(content);
+        self.freed.push(runs);
+    }
+
+    /// Number of new pages.
+    pub(super) fn pages(&self) -> usize {
+        self.contents.iter().map(NewContent::pages).sum()
+    }
+
+    /// Folds the pages whose nodes are not all known.
+    pub(super) fn fold<H: Hasher>(
+        &'a self,
+        rewrites: &'a [Rewrite],
+        folder: &mut BatchFolder<H>,
+    ) -> Folded<'a> {
+        let mut unfolded = Vec::new();
+        let (mut edited, mut planned) = (Vec::new(), Vec::new());
+        for (index, (rewrite, content)) in rewrites.iter().zip(&self.contents).enumerate() {
+            let NewContent::Planned(plans, from) = content else {
+                edited.push(index);
+                continue;
+            };
+            planned.push((index, unfolded.len()..unfolded.len() + plans.len()));
+            let same = plans.len() == 1 && rewrite.old.len() == 1;
+            for page in plans {
+                let cells = &self.cells[from + page.cells.start..from + page.cells.end];
+                let known = same.then(|| &rewrite.old[0].nodes);
+                unfolded.push(Unfolded { prefix: page.prefix, cells, known });
+            }
+        }
+        let nodes = fold_pages(folder, &unfolded);
+        Folded { pages: unfolded.into_iter().zip(nodes).collect(), edited, planned }
+    }
+
+    /// The overflow runs that each rewrite gives up.
+    pub(super) fn into_freed(self) -> Vec<Vec<PageRun>> {
+        self.freed
+    }
+}
+
+/// The nodes of the new pages.
+pub(super) struct Folded<'a> {
+    pages: Vec<(Unfolded<'a>, PageNodes)>,
+    /// Rewrites that keep their nodes.
+    edited: Vec<usize>,
+    /// Rewrites that were folded, and their pages.
+    planned: Vec<(usize, Range<usize>)>,
+}
+
+impl Folded<'_> {
+    /// Indexes of the rewrites whose nodes contradict the index, in ascending order.
+    pub(super) fn contradicting<H: Hasher>(&self, rewrites: &[Rewrite]) -> Vec<usize> {
+        let planned: Vec<_> = self
+            .planned
+            .iter()
+            .map(|(index, pages)| (*index, &self.pages[pages.clone()]))
+            .collect();
+        contradicting::<H>(rewrites, &self.edited, &planned)
+    }
+}
+
+/// Fills the buffers of the runs that these page numbers make, in order; gives each rewrite's new pages.
+/// `stamp` says what a page's header has, for its number and the last commit that it contains.
+pub(super) fn fill(
+    merged: &Merged<'_>,
+    folded: &Folded<'_>,
+    rewrites: &[Rewrite],
+    numbers: &[PageNo],
+    buffers: &mut [PageBuf],
+    stamp: impl Fn(PageNo, u64) -> PageStamp,
+) -> Vec<Vec<NewLeaf>> {
+    let mut slots = slots(numbers);
+    let mut next = || slots.next().expect("as many page numbers as pages");
+    let mut folded = folded.pages.iter();
+    let mut all = Vec::with_capacity(rewrites.len());
+    for (rewrite, content) in rewrites.iter().zip(&merged.contents) {
+        let stamp = |number| stamp(number, rewrite.applied_through);
+        let mut new = Vec::with_capacity(content.pages());
+        match content {
+            NewContent::Edited(edited) => {
+                let (number, run, at) = next();
+                let old = &rewrite.old[0];
+                let header = stamp(number).header(&old.prefix);
+                let bytes = buffers[run].page_mut(at);
+                let tag = old.write_edited(bytes, header, edited, &merged.edits);
+                let page = WrittenPage { number, tag, run, at };
+                new.push(NewLeaf { prefix: old.prefix, page, node: old.own });
+            }
+            NewContent::Planned(plans, _) => {
+                for (unfolded, nodes) in folded.by_ref().take(plans.len()) {
+                    let (number, run, at) = next();
+                    let (bytes, prefix) = (buffers[run].page_mut(at), unfolded.prefix);
+                    let stamp = stamp(number);
+                    let tag = write_page(bytes, &stamp, &prefix, unfolded.cells, &nodes.stored);
+                    let page = WrittenPage { number, tag, run, at };
+                    new.push(NewLeaf { prefix, page, node: Some(nodes.own) });
+                }
+            }
+        }
+        all.push(new);
+    }
+    all
+}
+
+/// For each page number, in order: the number, its run and the page in it.
+fn slots(numbers: &[PageNo]) -> impl Iterator<Item = (PageNo, usize, usize)> + '_ {
+    numbers.chunk_by(|a, b| a.is_before(*b)).enumerate().flat_map(|(index, run)| {
+        run.iter().enumerate().map(move |(at, number)| (*number, index, at))
+    })
+}
+
+/// Asks for the memory of the rewrites that are merged next.
+fn prefetch_ahead(rewrites: &[Rewrite]) {
+    let page = |ahead: usize| {
+        let old = rewrites.get(ahead)?.old.first()?;
+        Some((old, old.page.as_ref()?))
+    };
+    if let Some((_, page)) = page(2 * AHEAD) {
+        page.cpu_prefetch_head();
+    }
+    if let Some((old, page)) = page(AHEAD) {
+        old.pending.iter().for_each(|pending| page.cpu_prefetch_key(&pending.key));
+    }
+}

@@ -1,0 +1,255 @@
+//! Flush `gather`: pages that are due, with their pending changes and, where two fit into one, their
+//! siblings.
+//!
+//! Everything is copied under the region's lock, in key order; the device is asked afterwards, without
+//! any lock. Pages that cannot be read are set aside and left out. The caller is the flush task alone.
+
+use std::sync::Arc;
+
+use pleach_beatree::build::{LEVELS, filled};
+use pleach_beatree::region::Nodes;
+use pleach_beatree::{PageNo, Region, RegionState, Stored};
+use pleach_core::page::leaf;
+use pleach_core::{Hasher, Prefix};
+use pleach_io::{Device, Runtime};
+
+use super::cells::{NO_NODES, OldPage, known_nodes};
+use super::rewrite::Rewrite;
+use crate::error::Result;
+use crate::format::names::LEAF_FILE;
+use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
+use crate::state::index::Located;
+use crate::state::quarantine::Why;
+use crate::state::reader::{Asked, Landed, PageReader, Wanted};
+use crate::state::{State, overflow};
+
+/// Siblings merge when they fill at most this share of a page, in percent.
+const MERGE_PERCENT: usize = 60;
+
+/// What a round starts from.
+#[derive(Default)]
+pub(super) struct Gathered {
+    pub(super) rewrites: Vec<Rewrite>,
+    /// Highest log position that the pages will contain.
+    pub(super) log_position: u64,
+}
+
+/// Gathers the pages of these prefixes, in key order, that at least `least` commits have changed since
+/// they were written.
+///
+/// # Errors
+/// Of the reader alone: nothing is known of what it has in flight.
+pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    reader: &mut PageReader<D, R, usize>,
+    prefixes: &[Prefix],
+    least: u8,
+    gathered: &mut Gathered,
+) -> Result<()> {
+    let _guard = db.store.enter();
+    for (index, prefix) in prefixes.iter().enumerate() {
+        if index.is_multiple_of(KEY_BATCH) {
+            let batch = prefixes[index..].iter().take(KEY_BATCH);
+            cpu_prefetch(db, batch.map(Prefix::first_key), Reach::Cell);
+        }
+        if gathered.covers(prefix) {
+            continue;
+        }
+        let mut add = || {
+            db.index.in_region(prefix.first_key(), |region, state| {
+                let here = matches!(state.nodes(), Nodes::Resident(_));
+                if here {
+                    gathered.add(db, region, state, prefix, least);
+                }
+                here
+            })
+        };
+        // The flush is the one that lets nodes leave: what it brings in here stays until the round is
+        // published. Nodes that cannot be had are aside from then on.
+        if !add() && db.nodes.bring_nodes::<H>(prefix.first_key()).is_ok() {
+            add();
+        }
+    }
+    read_missing(db, reader, &mut gathered.rewrites)
+}
+
+impl Gathered {
+    /// Is this page part of the rewrite that was added last?
+    fn covers(&self, prefix: &Prefix) -> bool {
+        self.rewrites.last().is_some_and(|rewrite| rewrite.range.covers(prefix.first_key()))
+    }
+
+    fn add<D: Device, R: Runtime>(
+        &mut self,
+        db: &State<D, R>,
+        region: &Arc<Region>,
+        state: &RegionState,
+        prefix: &Prefix,
+        least: u8,
+    ) {
+        let child = state.children().find(prefix.first_key());
+        if state.commits_since_write(child) < least || db.store.page_is_aside(state, child) {
+            return;
+        }
+        let own = old_page(db, state, child);
+        if own.pending.is_empty() {
+            return;
+        }
+        let mut range = own.prefix;
+        let mut old = vec![own];
+        if let Some(sibling) = mergeable_sibling(db, state, child, &old[0]) {
+            range = range.parent().expect("a page with a sibling is not the root");
+            let left = sibling.prefix < old[0].prefix;
+            old.insert(usize::from(!left), sibling);
+            if self.rewrites.last().is_some_and(|last| range.covers(last.range.first_key())) {
+                // Its sibling was taken before and merges on its own: this page's turn comes again.
+                db.index.make_due([*prefix]);
+                return;
+            }
+        }
+        self.log_position = self.log_position.max(state.log_position());
+        let first = self.rewrites.last().is_none_or(|last| !Arc::ptr_eq(&last.region, region));
+        let dropped = if first { state.dropped() } else { &[] };
+        let runs = dropped.iter().flat_map(|dropped| overflow::runs(&dropped.pending.stored));
+        self.rewrites.push(Rewrite {
+            region: Arc::clone(region),
+            range,
+            old,
+            applied_through: state.last_commit(),
+            layout_version: state.layout_version(),
+            new: Vec::new(),
+            freed_runs: runs.collect(),
+            dropped: dropped.len(),
+        });
+    }
+}
+
+fn old_page<D: Device, R: Runtime>(db: &State<D, R>, state: &RegionState, child: usize) -> OldPage {
+    let prefix = state.children().prefix(child);
+    let number = state.children().page(child);
+    let pending = state.pending_below(&prefix).to_vec();
+    let page = number.and_then(|number| db.store.cache().get(number, state.children().tag(child)));
+    let nodes =
+        page.as_ref().map_or(NO_NODES, |page| known_nodes(state, child, page, &prefix, &pending));
+    let own = state.node(child).copied();
+    OldPage { prefix, page, number, pending, written: Vec::new(), nodes, own }
+}
+
+/// The sibling, when it is at hand and one page of the parent's prefix can hold both, with room left.
+fn mergeable_sibling<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    state: &RegionState,
+    child: usize,
+    own: &OldPage,
+) -> Option<OldPage> {
+    let at = own.prefix.sibling()?;
+    let parent = own.prefix.parent()?;
+    // A page that may be bad shall not take another one with it.
+    let suspect = |number: Option<PageNo>| {
+        number.is_some_and(|number| db.store.quarantine().suspects(LEAF_FILE, u64::from(number)))
+    };
+    if suspect(own.number) || !state.children().region().contains(&parent) || own.is_missing() {
+        return None;
+    }
+    let other = if own.prefix.is_right() { child.checked_sub(1)? } else { child + 1 };
+    if other >= state.children().len() || state.children().prefix(other) != at {
+        return None;
+    }
+    let limit = leaf::capacity(LEVELS) * MERGE_PERCENT / 100;
+    if !may_shrink_below(own, limit) || has_large(own) {
+        return None;
+    }
+    let filled = |page: &OldPage| {
+        let mut cells = Vec::new();
+        page.cells(&mut cells, &mut Vec::new());
+        filled(&parent, &cells)
+    };
+    let own_filled = filled(own);
+    if own_filled > limit {
+        return None;
+    }
+    let sibling = old_page(db, state, other);
+    if sibling.is_missing() || suspect(sibling.number) || has_large(&sibling) {
+        return None;
+    }
+    (own_filled + filled(&sibling) <= limit).then_some(sibling)
+}
+
+/// Does a long value pend that has no cell yet?
+fn has_large(page: &OldPage) -> bool {
+    page.pending.iter().any(|pending| matches!(pending.stored, Stored::Large(_)))
+}
+
+/// A quick look, so that full pages are not merged only to be measured: could the page fill less
+/// than `limit` bytes once its pending deletes are applied?
+fn may_shrink_below(own: &OldPage, limit: usize) -> bool {
+    let used = own.page.as_ref().map_or(0, |page| page.view().used());
+    let deletes = own.pending.iter().filter(|pending| !pending.stored.is_present()).count();
+    let largest = leaf::cell_size(own.prefix.len(), leaf::MAX_INLINE);
+    used <= limit + deletes * largest
+}
+
+/// Reads the old pages that are not cached. A page that cannot be read is set aside and its rewrite left
+/// out; an error is one of the ring.
+fn read_missing<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    reader: &mut PageReader<D, R, usize>,
+    rewrites: &mut Vec<Rewrite>,
+) -> Result<()> {
+    let mut missing = missing_pages(rewrites);
+    let mut elsewhere = Vec::new();
+    let mut next = 0;
+    while next < missing.len() || reader.in_flight() > 0 {
+        while next < missing.len() && reader.has_room() {
+            let leaf = Wanted::Leaf(missing[next].0);
+            match reader.ask(&db.store, &db.nodes, leaf, next) {
+                Asked::InFlight => {}
+                Asked::Landed(index, Landed::Leaf(_, page)) => missing[index].1.read(page),
+                Asked::Landed(_, Landed::Nodes) => unreachable!("leaf pages were asked for"),
+                Asked::Elsewhere(index) => elsewhere.push(index),
+            }
+            next += 1;
+        }
+        if let Some((index, done)) = reader.wait(&db.store, &db.nodes, 1)? {
+            take(db, &mut missing[index], done);
+        }
+    }
+    for index in elsewhere {
+        let at = missing[index].0;
+        let done = db.store.leaf_for_flush(&at).map(|page| Landed::Leaf(at, page));
+        take(db, &mut missing[index], done);
+    }
+    rewrites.retain(|rewrite| !rewrite.old.iter().any(OldPage::is_missing));
+    Ok(())
+}
+
+/// The old pages that are not cached, and where they are.
+fn missing_pages(rewrites: &mut [Rewrite]) -> Vec<(Located, &mut OldPage)> {
+    let mut missing = Vec::new();
+    for rewrite in rewrites {
+        let state = rewrite.region.read();
+        for old in &mut rewrite.old {
+            let child = state.children().find(old.prefix.first_key());
+            if let (Some(page), None) = (old.number, &old.page) {
+                missing.push((Located { page, tag: state.children().tag(child) }, old));
+            }
+        }
+    }
+    missing
+}
+
+/// Takes in a page that has been read.
+fn take<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    (at, old): &mut (Located, &mut OldPage),
+    done: Result<Landed>,
+) {
+    match done {
+        Ok(Landed::Leaf(_, page)) => old.read(page),
+        Ok(Landed::Nodes) => unreachable!("leaf pages were asked for"),
+        Err(error) => {
+            let page = (LEAF_FILE, u64::from(at.page));
+            db.store.set_aside(page, old.prefix, error, Why::Unreadable);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Key batches: 32 keys that are looked up together, so that their waits for memory overlap.
+//!
+//! A lookup reads cold memory five times in a row: region, child table, the cache's table, its entry, the
+//! page. One after the other that takes longer than all else. Here each step is taken for a whole batch
+//! before the next one. The results are not kept: whoever needs them looks again, and finds the memory
+//! near.
+
+use pleach_beatree::cache::LookupStep;
+use pleach_core::Key;
+use pleach_io::{Device, Runtime};
+
+use crate::state::State;
+
+/// Keys that are looked up together.
+pub(crate) const KEY_BATCH: usize = 32;
+
+/// Pages ahead of the one that is worked on, whose memory is asked for.
+pub(crate) const PAGES_AHEAD: usize = 4;
+
+/// How far a lookup goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To the number of its page, and whether that is cached.
+    Page,
+    /// To its cell in a cached page.
+    Cell,
+    /// To what a fold of its page reads of its region, and no further.
+    Region,
+    /// To all that a fold of its page and its region reads.
+    Fold,
+}
+
+/// Asks for the memory that lookups of up to [`KEY_BATCH`] keys read. The caller holds a grace guard.
+pub(crate) fn cpu_prefetch<'a, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    keys: impl Iterator<Item = &'a Key> + Clone,
+    reach: Reach,
+) {
+    let regions = db.index.load();
+    for key in keys.clone() {
+        regions.region(key).cpu_prefetch();
+    }
+    for key in keys.clone() {
+        regions.region(key).read().cpu_prefetch(key);
+    }
+    let mut pages = [None; KEY_BATCH];
+    for (key, page) in keys.clone().zip(&mut pages) {
+        let state = regions.region(key).read();
+        *page = state.children().page(state.children().find(key));
+        if matches!(reach, Reach::Fold | Reach::Region) {
+            state.cpu_prefetch_fold(key);
+        }
+        if let Some(page) = page.filter(|_| reach != Reach::Region) {
+            db.store.cache().cpu_prefetch(page, LookupStep::Table);
+        }
+    }
+    if matches!(reach, Reach::Page | Reach::Region) {
+        return;
+    }
+    for page in pages.into_iter().flatten() {
+        db.store.cache().cpu_prefetch(page, LookupStep::Entry);
+    }
+    for (key, page) in keys.zip(pages) {
+        if let Some(page) = page {
+            db.store.cache().cpu_prefetch(page, LookupStep::Page(key));
+        }
+    }
+}
