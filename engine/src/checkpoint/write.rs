@@ -22,6 +22,7 @@ use pleach_io::{Device, OpenMode, Runtime};
 
 use crate::error::{Error, Result};
 use crate::format::image::{ImageWriter, Written, node_file};
+use crate::format::image_error::ImageError;
 use crate::format::names::{IMAGES, ImageFile};
 use crate::format::pending;
 use crate::format::position::Point;
@@ -123,7 +124,7 @@ pub(super) fn start<D: Device, R: Runtime>(db: &State<D, R>, kept: u64) -> Resul
     };
     let file = db.images.newest().image.file.other();
     let writer = db.images.next_number(kept).and_then(|number| {
-        ImageWriter::start(db.store.device(), file, db.store.database(), number)
+        Ok(ImageWriter::start(db.store.device(), file, db.store.database(), number)?)
     });
     let writer = match writer {
         Ok(writer) => writer,
@@ -237,8 +238,7 @@ fn place_of<D: Device>(
     let pages = writer.finish()?;
     Ok(ImagePlace {
         file,
-        pages: u32::try_from(pages)
-            .map_err(|_| Error::Corrupt("an image of 2^32 pages".to_owned()))?,
+        pages: u32::try_from(pages).map_err(|_| ImageError::TooLong { pages })?,
         table_page,
         number,
         table_hash: pleach_core::hasher::Blake3::hash(&table),
@@ -257,7 +257,7 @@ pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64
             let file = db.store.device().open(name, OpenMode::Write)?;
             let len = db.store.device().len(&file)?;
             if len < wanted {
-                db.space.reserve_file(&file, len, wanted - len)?;
+                db.space.reserve_image(&file, len, wanted - len)?;
             }
             Ok(())
         };

@@ -7,7 +7,7 @@ use pleach_core::page::overflow::PageRun;
 use pleach_core::{Node, Prefix};
 
 use super::cells::Source;
-use crate::error::Error;
+use crate::error::{Contradiction, Error};
 
 /// A range that the round replaces: one old page, or two siblings that merge.
 pub(super) struct Piece {
@@ -50,5 +50,5 @@ impl Piece {
 
 /// Pages and index contradict each other.
 pub(super) fn disagree(prefix: &Prefix) -> Error {
-    Error::Corrupt(format!("the pairs below {prefix:?} do not fold to the node in the index"))
+    Contradiction::Fold { prefix: *prefix }.into()
 }

@@ -18,7 +18,7 @@ use pleach_io::{Completion, Device, PageBuf, Queue, Request, Runtime, Transfer};
 use super::agree::contradicting;
 use super::cells::{Edit, Edited, Source, known_tiles};
 use super::piece::{NewLeaf, Piece, WrittenPage, disagree};
-use crate::error::{Result, full_or};
+use crate::error::{NoRoom, Result, full_or};
 use crate::format::names::LEAF_FILE;
 use crate::metrics::Counters;
 use crate::read::group::{GROUP, Reach, cpu_prefetch};
@@ -593,6 +593,6 @@ fn write_runs<D: Device, R: Runtime>(
     Counters::add(&db.counters.page_runs_written, count as u64);
     Counters::add(&db.counters.pages_written, places.len() as u64);
     // Without room the pages are given up: nothing names them yet.
-    failed.map_or(Ok(()), |error| Err(full_or(error)))?;
+    failed.map_or(Ok(()), |error| Err(full_or(NoRoom::LeafPages)(error)))?;
     Ok(written.into_iter().map(|buf| buf.expect("every run was written")).collect())
 }

@@ -5,7 +5,7 @@
 
 use pleach_io::{Device, OpenMode, PageBuf, Queue, Request, Transfer};
 
-use crate::error::{Error, Result, full_or};
+use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::LOAD_SPILL_FILE;
 
 /// Writes in flight.
@@ -102,7 +102,7 @@ impl<D: Device> Blocks<D> {
             self.spare.push(completion.buf);
             next = spill.queue.poll();
         }
-        failed.map_or(Ok(()), |error| Err(full_or(error)))
+        failed.map_or(Ok(()), |error| Err(full_or(NoRoom::Load)(error)))
     }
 
     /// Keeps a filled block, in memory if there is room.
@@ -212,7 +212,9 @@ impl<D: Device> Drop for Blocks<D> {
 impl<D: Device> Spill<D> {
     fn grow(&mut self, device: &D, len: u64) -> Result<u64> {
         if self.end == self.reserved {
-            device.allocate(&self.file, self.reserved * len, GROWTH * len).map_err(full_or)?;
+            device
+                .allocate(&self.file, self.reserved * len, GROWTH * len)
+                .map_err(full_or(NoRoom::Load))?;
             self.reserved += GROWTH;
         }
         self.end += 1;

@@ -28,7 +28,7 @@ use pleach_io::{Device, OpenMode, Runtime};
 
 use crate::access::MAX_VALUE;
 use crate::checkpoint::checkpoint;
-use crate::error::{Error, Result, full_or};
+use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::image_name;
 use crate::metrics::Counters;
 use crate::state::commits::Tip;
@@ -294,7 +294,7 @@ fn reserve_image<D: Device, R: Runtime>(db: &State<D, R>, regions: u64) -> Resul
     let newest = db.images.newest().image.file;
     for file in [newest.other(), newest] {
         let file = db.store.device().open(image_name(file), OpenMode::Write)?;
-        db.store.device().allocate(&file, 0, bytes).map_err(full_or)?;
+        db.store.device().allocate(&file, 0, bytes).map_err(full_or(NoRoom::Image))?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
-use super::error::ScanError;
+use super::error::{BadSegment, ScanError};
 use super::segment::run_pages;
 use crate::format::names::parse_segment_name;
 
@@ -35,7 +35,7 @@ impl<D: Device> LogReader<D> {
             let file = device.open(&name, OpenMode::Read)?;
             let found = device.len(&file)?;
             if found != size {
-                return Err(ScanError::Segment { index, found: Some(found), expected: size });
+                return Err(BadSegment { index, found: Some(found), expected: size }.into());
             }
             files.insert(index, file);
         }

@@ -26,7 +26,7 @@
 
 use pleach_io::Device;
 
-use super::error::{Invalid, ScanError, Witness};
+use super::error::{BadSegment, Invalid, ScanError, Witness};
 use super::reader::LogReader;
 use crate::format::position::{BLOCK, Point, valid_segment_size};
 use crate::format::record::{
@@ -241,11 +241,8 @@ impl<D: Device> Scanner<D> {
     fn close(mut self) -> Result<ScanEnd, ScanError> {
         let there = self.reader.prepared_through();
         if there < self.known_prepared {
-            return Err(ScanError::Segment {
-                index: there / self.input.segment_size,
-                found: None,
-                expected: self.input.segment_size,
-            });
+            let (index, expected) = (there / self.input.segment_size, self.input.segment_size);
+            return Err(BadSegment { index, found: None, expected }.into());
         }
         self.end.prepared_through = self.known_prepared;
         Ok(self.end)

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
-use super::error::LogError;
+use super::error::{BadSegment, LogError};
 use crate::format::names::{SEGMENT_SPARE, SEGMENT_TEMPORARY, parse_segment_name, segment_name};
 use crate::format::position::valid_segment_size;
 use crate::format::spare::Spare;
@@ -349,7 +349,7 @@ impl<F> Survey<F> {
             let file = device.open(&segment_name(index), mode)?;
             let length = device.len(&file)?;
             if index >= first && length != size {
-                return Err(LogError::Segment { index, found: Some(length), expected: size });
+                return Err(BadSegment { index, found: Some(length), expected: size }.into());
             }
             if (first..next).contains(&index) {
                 survey.live.insert(index, file);
@@ -359,7 +359,7 @@ impl<F> Survey<F> {
         }
         let missing = (first..next).find(|index| !survey.live.contains_key(index));
         if let Some(index) = missing {
-            return Err(LogError::Segment { index, found: None, expected: size });
+            return Err(BadSegment { index, found: None, expected: size }.into());
         }
         survey.old.sort_unstable_by_key(|(index, _)| *index < first);
         Ok(survey)

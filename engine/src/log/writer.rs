@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
-use super::error::LogError;
+use super::error::{BadSegment, LogError};
 use super::scan::ScanEnd;
 use super::segment::{SegmentOptions, Segments, full_or_io, run_pages, spare, write_zeros};
 use crate::format::names::segment_name;
@@ -359,7 +359,7 @@ impl<D: Device> Run<'_, D> {
             return Ok(());
         }
         let (segments, size) = (self.segments, self.segments.size());
-        let file = segments.file(self.start).ok_or_else(|| LogError::Segment {
+        let file = segments.file(self.start).ok_or_else(|| BadSegment {
             index: self.start / size,
             found: None,
             expected: size,

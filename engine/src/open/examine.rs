@@ -3,10 +3,10 @@
 
 use pleach_beatree::space::Space;
 use pleach_core::Hasher;
-use pleach_io::{Device, IoError, OpenMode, Operation};
+use pleach_io::{Device, IoError, OpenMode, Operation, PAGE};
 
 use super::recovery::{Known, Recovered, recover};
-use crate::error::{Error, Result};
+use crate::error::{Contradiction, Error, NoRoom, Result};
 use crate::format::creation::CreationError;
 use crate::format::incarnation::{self, Incarnation, IncarnationError};
 use crate::format::names::{IMAGES, LEAF_FILE, REQUIRED, is_ours};
@@ -164,8 +164,8 @@ fn leaf_space<D: Device>(
     let file = device.open(LEAF_FILE, OpenMode::Read)?;
     let found = device.len(&file)?;
     let geometry = superblock.page_space();
-    let pages = u32::try_from(found / 4096)
-        .map_err(|_| Error::Corrupt("the leaf file has over 2^32 pages".to_owned()))?;
+    let pages = u32::try_from(found / PAGE as u64)
+        .map_err(|_| Contradiction::FileTooLong { file: LEAF_FILE, bytes: found })?;
     let in_segments = pages / geometry.segment_pages * geometry.segment_pages;
     let last = recovered.places.iter().max();
     if let Some(last) = last.filter(|last| last.get() >= in_segments) {
@@ -228,7 +228,7 @@ pub(crate) fn plainly(error: Error) -> Error {
     else {
         return error;
     };
-    if io.is_full() { Error::Full(io.to_string()) } else { missing(error) }
+    if io.is_full() { NoRoom::Open(io.clone()).into() } else { missing(error) }
 }
 
 /// A folder that is not there has no database in it.

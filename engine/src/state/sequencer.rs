@@ -8,13 +8,14 @@
 //! A flush has no ticket: it takes the lock when no commit is between ticket and publication,
 //! queues its record and publishes in the same moment. So neither sees half of the other.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_io::Device;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, PoisonCause, Result};
 use crate::format::position::Point;
 use crate::format::record::RecordBuf;
 use crate::log::{LogWriter, Segments, Tail};
@@ -31,7 +32,7 @@ pub(crate) struct Ordered {
     pub(crate) in_flight: u32,
     /// Grows when a flush splits or merges pages.
     pub(crate) shapes: u64,
-    poisoned: Option<String>,
+    poisoned: Option<PoisonCause>,
     closed: bool,
 }
 
@@ -179,7 +180,7 @@ impl<D: Device> Sequencer<D> {
         if done() {
             return Ok(());
         }
-        self.write_queued(&mut writer, sync).inspect_err(|error| self.poison(&error.to_string()))
+        self.write_queued(&mut writer, sync).inspect_err(|error| self.poison(error))
     }
 
     fn write_queued(&self, writer: &mut LogWriter<D>, sync: bool) -> Result<()> {
@@ -210,8 +211,7 @@ impl<D: Device> Sequencer<D> {
     /// and `state_at` sees the state at that very point. `None` when a commit is in flight.
     pub(crate) fn cut<T>(&self, state_at: impl FnOnce(Point) -> T) -> Result<Option<(Point, T)>> {
         let mut writer = self.writer.lock();
-        self.write_queued(&mut writer, false)
-            .inspect_err(|error| self.poison(&error.to_string()))?;
+        self.write_queued(&mut writer, false).inspect_err(|error| self.poison(error))?;
         let state = self.lock();
         if state.in_flight > 0 || !state.queue.is_empty() {
             return Ok(None);
@@ -226,7 +226,13 @@ impl<D: Device> Sequencer<D> {
     }
 
     /// Refuses all further writes.
-    pub(crate) fn poison(&self, why: &str) {
-        self.state.lock().poisoned.get_or_insert_with(|| why.to_owned());
+    pub(crate) fn poison(&self, error: &Error) {
+        let failed = || PoisonCause::Failed(Arc::new(error.clone()));
+        self.state.lock().poisoned.get_or_insert_with(failed);
+    }
+
+    /// Refuses all further writes: a panic has left work half done.
+    pub(crate) fn poison_by_panic(&self) {
+        self.state.lock().poisoned.get_or_insert(PoisonCause::Panic);
     }
 }

@@ -9,9 +9,9 @@ use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::PageNo;
 use pleach_beatree::space::{self, Extension, Extents, ExtentsStats, GrowingFile, Growth};
 use pleach_core::page::overflow::PageRun;
-use pleach_io::Device;
+use pleach_io::{Device, IoError};
 
-use crate::error::{Error, Result, full_or};
+use crate::error::{Error, NoRoom, Result, full_or};
 
 /// The reserve that ordinary growth leaves free is at most this.
 const RESERVE: u64 = 64 << 20;
@@ -55,7 +55,7 @@ impl<D: Device> PageSpace<D> {
     /// Numbers of `count` leaf pages that are free, in ascending order; grows the file when needed.
     pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
-        let runs = self.allocate(&mut *self.pages.lock(), &self.leaf, count)?;
+        let runs = self.allocate(&mut *self.pages.lock(), &self.leaf, count, NoRoom::LeafPages)?;
         Ok(runs.iter().flat_map(space::PageRun::pages).collect())
     }
 
@@ -67,7 +67,7 @@ impl<D: Device> PageSpace<D> {
     ) -> Result<Vec<PageRun>> {
         let count = u32::try_from(pages).expect("values are limited");
         let mut extents = self.extents.lock();
-        let runs = self.allocate(&mut *extents, &self.overflow, count)?;
+        let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages)?;
         // Before the lock goes: an image that is written then leaves them out.
         self.tentative.lock().extend_from_slice(&runs);
         tentative.own.extend_from_slice(&runs);
@@ -80,23 +80,24 @@ impl<D: Device> PageSpace<D> {
         map: &mut F,
         file: &D::File,
         count: u32,
+        what: fn(IoError) -> NoRoom,
     ) -> Result<Vec<F::Run>> {
         let reserve = |Extension { offset, bytes, growth }| {
             if growth == Growth::Allowed {
                 self.has_room(bytes)?;
             }
-            self.device.allocate(file, offset, bytes).map_err(full_or)
+            self.device.allocate(file, offset, bytes).map_err(full_or(what))
         };
         map.allocate_growing(count, reserve, |error| matches!(error, Error::Full(_)))
     }
 
-    /// Ordinary growth of another file of the folder; a failure leaves it as it was.
-    pub(crate) fn reserve_file(&self, file: &D::File, from: u64, bytes: u64) -> Result<()> {
+    /// Room for an image, as ordinary growth of its file; a failure leaves it as it was.
+    pub(crate) fn reserve_image(&self, file: &D::File, from: u64, bytes: u64) -> Result<()> {
         self.has_room(bytes)?;
-        self.device.allocate(file, from, bytes).map_err(full_or)
+        self.device.allocate(file, from, bytes).map_err(full_or(NoRoom::Image))
     }
 
-    /// Does the device have room for so many bytes of ordinary growth?
+    /// Does the device have room for `bytes` of ordinary growth?
     pub(crate) fn has_room(&self, bytes: u64) -> Result<()> {
         let (free, total) = self.device.free_space()?;
         if total == 0 {
@@ -105,9 +106,7 @@ impl<D: Device> PageSpace<D> {
         }
         let reserve = RESERVE.min(total / 16);
         if free < bytes + reserve {
-            return Err(Error::Full(format!(
-                "{free} bytes are free, {reserve} of them are kept in reserve"
-            )));
+            return Err(NoRoom::Reserve { free, reserve, wanted: bytes }.into());
         }
         Ok(())
     }

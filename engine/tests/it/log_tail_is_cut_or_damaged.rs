@@ -4,7 +4,7 @@
 use crate::log_support::{
     DATABASE, SEGMENT, cases, continue_log, input, new_log, read_log, record,
 };
-use pleach::internals::log::{BLOCK, Header, Point, ScanError, ScanInput};
+use pleach::internals::log::{BLOCK, BadSegment, Header, Point, ScanError, ScanInput};
 use pleach::internals::names::segment_name as name;
 use pleach_io::sim::{Damage, Fault, PageOf, Rng, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device, OpenMode, Operation, PageBuf};
@@ -113,7 +113,7 @@ fn a_file_of_the_log_that_is_missing_or_has_another_length_is_damage() {
                     }
                     let result = read_log(&disk, &input(1, superblock));
                     assert!(
-                        matches!(result, Err(ScanError::Segment { index: at, found: Some(found), .. })
+                        matches!(result, Err(ScanError::Segment(BadSegment { index: at, found: Some(found), .. }))
                             if (at, found) == (index, len)),
                         "case {case}, file {index} of {len} bytes: {result:?}"
                     );
@@ -123,7 +123,7 @@ fn a_file_of_the_log_that_is_missing_or_has_another_length_is_damage() {
                 // A superblock knows of the segment that the replay starts in.
                 let known = ScanInput { prepared_through: SEGMENT, ..input(1, superblock) };
                 let result = read_log(&disk, &known);
-                let named = matches!(result, Err(ScanError::Segment { index: at, found: None, .. }) if at == index)
+                let named = matches!(result, Err(ScanError::Segment(BadSegment { index: at, found: None, .. })) if at == index)
                     || matches!(result, Err(ScanError::Damaged { .. }));
                 // Of a file that was made ahead while nothing has been written since, no record knows.
                 let unknown = index + 1 == files && index * SEGMENT > end;
