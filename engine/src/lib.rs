@@ -56,6 +56,7 @@ pub mod errors {
     pub use crate::format::creation::CreationError;
     pub use crate::format::image_error::ImageError;
     pub use crate::format::incarnation::IncarnationError;
+    pub use crate::format::position::LogPos;
     pub use crate::format::superblock::{SlotError, SuperblockError};
     pub use crate::log::error::{BadSegment, Invalid, LogError, ScanError, Witness};
     pub use crate::options::InvalidOption;
@@ -70,7 +71,7 @@ pub mod internals {
 
     pub mod log {
         pub use crate::format::bytes::BodyError;
-        pub use crate::format::position::{BLOCK, Point};
+        pub use crate::format::position::{BLOCK, LogPos, Point};
         pub use crate::format::record::{Header, Kind, RecordBuf};
         pub use crate::log::error::{BadSegment, Invalid, LogError, ScanError, Witness};
         pub use crate::log::scan::{CutReport, ScanEnd, ScanInput, scan};

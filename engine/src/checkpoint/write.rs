@@ -25,7 +25,7 @@ use crate::format::image::{ImageWriter, Written, node_file};
 use crate::format::image_error::ImageError;
 use crate::format::names::{IMAGES, ImageFile};
 use crate::format::pending;
-use crate::format::position::Point;
+use crate::format::position::{LogPos, Point};
 use crate::format::superblock::{DurabilityMode, ImagePlace, Superblock};
 use crate::format::table::{StreamPlace, Table};
 use crate::metrics::Counters;
@@ -49,11 +49,11 @@ pub(super) struct Work<D: Device> {
     pub(super) next: Option<Key>,
     written: Vec<Written>,
     /// Position of each written region.
-    positions: Vec<u64>,
+    positions: Vec<LogPos>,
     pending: Vec<u8>,
     map: Vec<u8>,
     /// Highest log position in the image.
-    position: u64,
+    position: LogPos,
     /// Nodes that were read for a copy of their region, and where: they do not enter memory for it.
     read: Option<NodePage>,
     nodes: Vec<Node>,
@@ -193,8 +193,9 @@ fn copy_region<D: Device, R: Runtime>(
         let (page, tag) = work.writer.branch(region.prefix(), 1, state.log_position(), entries)?;
         work.written.push(Written { prefix: *region.prefix(), page, tag, node: *state.own() });
         pending::encode(&mut work.pending, region.prefix(), state);
-        work.positions.push(state.log_position());
-        work.position = work.position.max(state.log_position());
+        let position = LogPos::new(state.log_position());
+        work.positions.push(position);
+        work.position = work.position.max(position);
         work.next = region.prefix().next().map(|next| *next.first_key());
         Ok(None)
     })
@@ -272,7 +273,7 @@ pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64
 pub(super) fn finish<D: Device, R: Runtime>(
     db: &State<D, R>,
     mut work: Work<D>,
-    clean_end: Option<u64>,
+    clean_end: Option<LogPos>,
 ) -> Result<()> {
     let enters = |stage| db.pace.enters(Task::Checkpoint, stage);
     enters("writing the image");

@@ -9,6 +9,7 @@ use pleach_core::Node;
 use pleach_io::{Device, Runtime};
 
 use crate::finish::outcome::{ChunkOutcome, PageNode};
+use crate::format::position::LogPos;
 use crate::metrics::Counters;
 use crate::read::group::PAGES_AHEAD;
 use crate::state::State;
@@ -18,7 +19,7 @@ use crate::state::undo::Changes;
 pub(super) fn apply_all<D: Device, R: Runtime>(
     db: &State<D, R>,
     number: u64,
-    position: u64,
+    position: LogPos,
     chunks: Vec<ChunkOutcome>,
     changes: &Changes,
 ) -> Vec<ChunkOutcome> {
@@ -48,7 +49,7 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                 let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
                 let mut applied = Applied {
                     commit: number,
-                    log_position: position,
+                    log_position: position.get(),
                     changes: &mut states,
                     nodes: &nodes,
                     own: outcome.node,

@@ -28,6 +28,7 @@ use crate::finish::refold;
 use crate::format::commit_body::{
     ChangeSection, NamespacePart, NodeSection, Value as LogValue, commit_record,
 };
+use crate::format::position::LogPos;
 use crate::format::record::{MAX_RECORD, RecordBuf};
 use crate::metrics::Counters;
 use crate::options::Durability;
@@ -235,7 +236,7 @@ fn encode(
 /// Makes a written commit visible. Fails only before it has taken anything.
 fn publish<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
-    position: u64,
+    position: LogPos,
     tip: Tip,
     chunks: &mut Vec<ChunkOutcome>,
 ) -> Result<()> {

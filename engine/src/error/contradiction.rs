@@ -7,6 +7,7 @@ use pleach_core::{Key, Node, Prefix};
 use super::hex;
 use crate::format::bytes::BodyError;
 use crate::format::image_error::ImageError;
+use crate::format::position::LogPos;
 
 /// Intact parts of a database that contradict each other.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -51,7 +52,7 @@ pub enum Contradiction {
     #[error("the log record at {position:#x}: {error}")]
     Record {
         /// Where the record begins.
-        position: u64,
+        position: LogPos,
         /// What is wrong with it.
         error: BodyError,
     },
@@ -89,7 +90,7 @@ pub enum Contradiction {
     #[error("the location record at {position:#x} reaches over a region")]
     RelocationOverRegion {
         /// Where the record begins.
-        position: u64,
+        position: LogPos,
     },
     /// The nodes of all regions do not fold to the root of the newest commit.
     #[error("the nodes fold to another root than that of commit {commit}")]

@@ -31,6 +31,7 @@ use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Runtime, Step};
 
 use crate::error::{Error, Result};
+use crate::format::position::LogPos;
 use crate::options::Durability;
 use crate::read::group::{GROUP, Reach, cpu_prefetch};
 use crate::state::State;
@@ -79,7 +80,7 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     /// Pages to be written although they are not ripe, in key order.
     chosen: VecDeque<Prefix>,
     /// Overflow runs that only older views still name: stamp and commit.
-    values: VecDeque<(u64, u64)>,
+    values: VecDeque<(LogPos, u64)>,
     /// The commit after which nodes last left.
     evicted_at: u64,
     /// The batch that ripe pages are held for.
@@ -335,7 +336,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         Ok(())
     }
 
-    fn sync_log(&self, end: u64) -> Result<()> {
+    fn sync_log(&self, end: LogPos) -> Result<()> {
         let sync = || self.db.commits.sequencer().write_through(end, true);
         self.db.pace.within(Task::Flush, "syncing the log", sync)
     }

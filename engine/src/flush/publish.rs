@@ -20,6 +20,7 @@ use super::piece::{NewLeaf, Piece, disagree};
 use super::round::Round;
 use crate::error::Result;
 use crate::format::location_body::{Cut as LocationCut, LocationEncoder, NewPage, Run as LogRun};
+use crate::format::position::LogPos;
 use crate::format::record::RecordBuf;
 use crate::metrics::Counters;
 use crate::state::State;
@@ -27,9 +28,9 @@ use crate::state::State;
 /// Places given up by one flush.
 pub(super) struct Freed {
     /// Position of the location record; the places are retired under it.
-    pub(super) stamp: u64,
+    pub(super) stamp: LogPos,
     /// End of the record: the log must be durable through here.
-    pub(super) end: u64,
+    pub(super) end: LogPos,
     /// The commit that the index stood at: older views may name overflow values.
     pub(super) commit: u64,
     pub(super) period: Period,
@@ -187,7 +188,7 @@ fn apply<D: Device, R: Runtime>(
     db: &State<D, R>,
     state: &mut RegionState,
     pieces: &mut [Piece],
-    position: u64,
+    position: LogPos,
     runs: &mut Vec<PageRun>,
     leaves: &mut Vec<PageNo>,
 ) -> bool {
@@ -199,7 +200,7 @@ fn apply<D: Device, R: Runtime>(
         .map(|(piece, pages)| Relocation { range: piece.range, pages, through: piece.through })
         .collect();
     state.release_dropped(pieces[0].dropped);
-    let done = state.relocate(&moves, position);
+    let done = state.relocate(&moves, position.get());
     // A page that commits have changed since it was gathered may be ripe again.
     let new = pages.iter().flatten().map(|(cut, _)| cut.prefix);
     let policy = db.budget.flush_policy();

@@ -20,6 +20,7 @@ use super::cells::{Edit, Edited, Source, known_tiles};
 use super::piece::{NewLeaf, Piece, WrittenPage, disagree};
 use crate::error::{NoRoom, Result, full_or};
 use crate::format::names::LEAF_FILE;
+use crate::format::position::LogPos;
 use crate::metrics::Counters;
 use crate::read::group::{GROUP, Reach, cpu_prefetch};
 use crate::state::index::Located;
@@ -56,7 +57,7 @@ impl Content {
 pub(super) struct Round {
     pub(super) pieces: Vec<Piece>,
     /// Highest log position that the pages contain.
-    position: u64,
+    position: LogPos,
     /// Places reserved and not yet published.
     reserved: Vec<PageNo>,
     /// The bytes of the new pages, run by run.
@@ -87,7 +88,7 @@ impl Round {
         any: bool,
     ) -> Result<()> {
         self.pieces.clear();
-        self.position = 0;
+        self.position = LogPos::START;
         let least = if any { 1 } else { db.budget.flush_policy().least() };
         let _guard = db.store.enter();
         for (index, prefix) in wanted.iter().enumerate() {
@@ -144,7 +145,7 @@ impl Round {
                 return;
             }
         }
-        self.position = self.position.max(state.log_position());
+        self.position = self.position.max(state.log_position().into());
         let first = self.pieces.last().is_none_or(|piece| !Arc::ptr_eq(&piece.region, region));
         let dropped = if first { state.dropped() } else { &[] };
         self.pieces.push(Piece {

@@ -8,6 +8,7 @@
 //! superblock names it, so that a page which an earlier image has left in its place (a lost write) is
 //! found, whatever else of it is right.
 
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::NodeFile;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry, MAX_ENTRIES};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
@@ -83,7 +84,7 @@ impl<D: Device> ImageWriter<D> {
         &mut self,
         prefix: &Prefix,
         level: u8,
-        position: u64,
+        log_pos: u64,
         entries: impl Iterator<Item = Entry>,
     ) -> Result<(u64, u32)> {
         self.make_room()?;
@@ -93,7 +94,7 @@ impl<D: Device> ImageWriter<D> {
             namespace: 0,
             prefix: *prefix,
             level,
-            log_pos: position,
+            log_pos,
         };
         let mut builder = BranchBuilder::new(self.buf.page_mut(self.filled), &header);
         for (count, entry) in entries.enumerate() {
@@ -178,7 +179,7 @@ impl<D: Device> ImageWriter<D> {
         if self.filled > 0 {
             let first = self.next - self.filled as u64;
             // Without room the image is given up and made again: nothing names it yet.
-            self.device.write_at(&self.file, &self.buf, self.filled, first * 4096).map_err(
+            self.device.write_at(&self.file, &self.buf, self.filled, page_offset(first)).map_err(
                 |error| {
                     if error.is_full() { ImageError::Full(error) } else { error.into() }
                 },
@@ -234,7 +235,7 @@ impl<D: Device> ImageReader<D> {
         let (file, pages) = (image.file, u64::from(image.pages));
         let name = image_name(file);
         let handle = device.open(name, OpenMode::Read)?;
-        if device.len(&handle)? < pages * 4096 {
+        if device.len(&handle)? < page_offset(pages) {
             return Err(ImageError::Short { file: name, pages });
         }
         // Of the right size when the first page is wanted.
@@ -272,7 +273,7 @@ impl<D: Device> ImageReader<D> {
             if self.buf.pages() != pages {
                 self.buf = PageBuf::zeroed(pages);
             }
-            self.device.read_at(&self.file, &mut self.buf, page * 4096)?;
+            self.device.read_at(&self.file, &mut self.buf, page_offset(page))?;
             self.held = (page, count);
         }
         Ok(self.buf.page(usize::try_from(page - self.held.0).expect("within the run")))
@@ -309,7 +310,7 @@ impl<D: Device> ImageReader<D> {
             return Err(ImageError::OtherBranch { file: name, page });
         }
         let flush = view.flush();
-        let branch = Branch { position: view.log_pos(), entries: view.iter().collect() };
+        let branch = Branch { log_pos: view.log_pos(), entries: view.iter().collect() };
         self.check_number(page, flush)?;
         Ok(branch)
     }
@@ -326,7 +327,7 @@ impl<D: Device> ImageReader<D> {
     /// A stream of `len` bytes from page `first` on.
     pub(crate) fn stream(&mut self, id: StreamId, first: u64, len: u64) -> Result<Vec<u8>> {
         let name = self.name;
-        if len > self.pages * 4096 {
+        if len > page_offset(self.pages) {
             return Err(ImageError::StreamLength { file: name, bytes: len });
         }
         let mut bytes = Vec::new();
@@ -364,6 +365,7 @@ impl<D: Device> ImageReader<D> {
 
 /// A branch page that was read.
 pub(crate) struct Branch {
-    pub(crate) position: u64,
+    /// The region's log position.
+    pub(crate) log_pos: u64,
     pub(crate) entries: Vec<(Prefix, Entry)>,
 }

@@ -3,6 +3,7 @@
 use pleach_io::IoError;
 
 use crate::format::names::segment_name;
+use crate::format::position::LogPos;
 
 /// A segment file that the log has made, and that is missing or has another length than all have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,11 +77,11 @@ pub enum ScanError {
     )]
     Damaged {
         /// Where the bad record starts.
-        position: u64,
+        position: LogPos,
         /// What is wrong with it.
         invalid: Invalid,
         /// How far the log is known to have been synced.
-        durable_through: u64,
+        durable_through: LogPos,
         /// Who knows it.
         witness: Witness,
     },
@@ -88,7 +89,7 @@ pub enum ScanError {
     #[error("record at {position:#x} is of incarnation {found}, the last one known is {known}")]
     Future {
         /// The record's position.
-        position: u64,
+        position: LogPos,
         /// Its incarnation.
         found: u32,
         /// The incarnation read from its file.
@@ -104,7 +105,7 @@ pub enum ScanError {
         /// Bytes of a segment.
         segment_size: u64,
         /// The replay start.
-        position: u64,
+        position: LogPos,
     },
 }
 
@@ -114,7 +115,7 @@ pub enum Witness {
     /// The superblock.
     Superblock,
     /// The header of the record at this position.
-    Record(u64),
+    Record(LogPos),
 }
 
 impl core::fmt::Display for Witness {

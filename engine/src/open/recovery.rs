@@ -11,6 +11,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::{Applied, Dropped, NodePage, Pending, RegionImage, Relocation};
 use pleach_beatree::space::{Extents, SpaceError};
 use pleach_beatree::split::split_regions;
@@ -30,6 +31,7 @@ use crate::format::image_error::ImageError;
 use crate::format::location_body::{LocationView, Run as LogRun};
 use crate::format::names::OVERFLOW_FILE;
 use crate::format::pending;
+use crate::format::position::LogPos;
 use crate::format::record::{Header, Kind, RecordView};
 use crate::format::superblock::Superblock;
 use crate::format::table::Table;
@@ -63,9 +65,9 @@ pub(crate) struct Known {
     /// The last incarnation before this open.
     pub(crate) incarnation: u32,
     /// The log was synced below this.
-    pub(crate) durable_through: u64,
+    pub(crate) durable_through: LogPos,
     /// Segments had been prepared below this.
-    pub(crate) prepared_through: u64,
+    pub(crate) prepared_through: LogPos,
     /// Was the database closed cleanly at the end of the log that the superblock names?
     pub(crate) clean: bool,
 }
@@ -110,7 +112,7 @@ fn grow_to_file<D: Device>(
     extents: &mut Extents,
 ) -> Result<()> {
     let file = device.open(OVERFLOW_FILE, OpenMode::Read)?;
-    let expected = extents.stats().pages * 4096;
+    let expected = page_offset(extents.stats().pages);
     let found = device.len(&file)?;
     if found < expected {
         return Err(Error::ShortFile { file: OVERFLOW_FILE, found, expected });
@@ -164,7 +166,7 @@ fn read_regions<H: Hasher, D: Device>(
             nodes,
             page: NodePage { file: image.node_file(), page, tag },
             commit,
-            log_position: branch.position,
+            log_position: branch.log_pos,
         })));
     }
     Ok(regions)
@@ -238,7 +240,7 @@ impl<H: Hasher> Replay<H> {
     fn apply(
         &mut self,
         number: u64,
-        end: u64,
+        end: LogPos,
         changes: &[(Key, Stored)],
         nodes: &[(Prefix, Node)],
     ) -> Result<()> {
@@ -251,7 +253,7 @@ impl<H: Hasher> Replay<H> {
             let count = nodes.partition_point(|(at, _)| region.prefix().covers(at.first_key()));
             let of_nodes = nodes.split_off(..count).expect("counted");
             let mut state = region.write();
-            if end <= state.log_position() {
+            if end.get() <= state.log_position() {
                 continue;
             }
             let mut children = Vec::with_capacity(of_nodes.len());
@@ -265,7 +267,7 @@ impl<H: Hasher> Replay<H> {
             }
             let mut applied = Applied {
                 commit: number,
-                log_position: end,
+                log_position: end.get(),
                 changes: &mut of_region.iter().cloned(),
                 nodes: &children,
                 own: *state.own(),
@@ -310,7 +312,7 @@ impl<H: Hasher> Replay<H> {
                 rest.partition_point(|(range, ..)| region.prefix().covers(range.first_key()));
             let cuts = rest.split_off(..count).expect("counted");
             let mut state = region.write();
-            if end <= state.log_position() {
+            if end.get() <= state.log_position() {
                 continue;
             }
             if cuts.iter().any(|(range, ..)| !region.prefix().contains(range)) {
@@ -324,7 +326,7 @@ impl<H: Hasher> Replay<H> {
                     through: *through,
                 })
                 .collect();
-            state.relocate(&moves, end);
+            state.relocate(&moves, end.get());
             state.retain_dropped(|dropped| {
                 overflow::runs(&dropped.pending.stored)
                     .iter()
@@ -394,11 +396,11 @@ fn stored<H: Hasher>(commit: u64, value: LogValue<'_>) -> Result<Stored> {
 }
 
 /// Where a record ends, as regions remember it: not rounded up.
-fn record_end(header: &Header) -> u64 {
+fn record_end(header: &Header) -> LogPos {
     header.position + header.record_len()
 }
 
-fn bad_record(position: u64) -> impl Fn(BodyError) -> Contradiction + Copy {
+fn bad_record(position: LogPos) -> impl Fn(BodyError) -> Contradiction + Copy {
     move |error| Contradiction::Record { position, error }
 }
 

@@ -87,7 +87,7 @@ impl<D: Device, R: Runtime> State<D, R> {
     /// Bytes of log that a replay would read.
     pub(crate) fn log_length(&self) -> u64 {
         let end = self.commits.sequencer().lock().end();
-        end.saturating_sub(self.images.replay_start())
+        end.saturating_since(self.images.replay_start())
     }
 
     /// Are all leaf pages cached and all nodes in memory?

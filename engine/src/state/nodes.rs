@@ -30,6 +30,7 @@ use super::quarantine::{Quarantined, Why};
 use super::store::Store;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::names::{ImageFile, LEAF_FILE, SPILL_FILE, image_name};
+use crate::format::position::LogPos;
 use crate::metrics::Counters;
 
 /// Bytes of nodes for each leaf page: its own, and its share of the region's treelet.
@@ -390,11 +391,11 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     }
 
     /// A checkpoint has written this region's branch page: its nodes may leave to it.
-    pub(crate) fn checkpointed(&self, key: &Key, position: u64, place: NodePage) {
+    pub(crate) fn checkpointed(&self, key: &Key, position: LogPos, place: NodePage) {
         let _moves = self.moves.lock();
         let region = self.index.in_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();
-        if state.is_retired() || state.log_position() != position {
+        if state.is_retired() || state.log_position() != position.get() {
             return;
         }
         if let Some(page) = state.checkpointed(place) {

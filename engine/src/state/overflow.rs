@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::stored::{LargeValue, overflow_cell};
 use pleach_beatree::{Stored, Value};
 use pleach_core::Hasher;
@@ -51,7 +52,7 @@ pub(crate) fn write<D: Device, R: Runtime>(
                 index += 1;
             }
             let written =
-                db.store.device().write_at(db.space.overflow_file(), &buf, count, at * 4096);
+                db.store.device().write_at(db.space.overflow_file(), &buf, count, page_offset(at));
             written.map_err(full_or(NoRoom::OverflowPages)).inspect_err(|error| {
                 // A file system that copies on writing may have no room for what is reserved. Nothing
                 // names the runs yet: they are given back.
@@ -105,7 +106,7 @@ pub(crate) fn read_from<H: Hasher, D: Device>(
         while left > 0 {
             let count = left.min(RUN_PAGES);
             let mut buf = PageBuf::zeroed(count);
-            device.read_at(file, &mut buf, at * 4096)?;
+            device.read_at(file, &mut buf, page_offset(at))?;
             for offset in 0..count {
                 let page = at + offset as u64;
                 let view = StreamView::parse(buf.page(offset), &overflow_identity(database, page))

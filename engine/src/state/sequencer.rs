@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use pleach_io::Device;
 
 use crate::error::{Error, PoisonCause, Result};
-use crate::format::position::Point;
+use crate::format::position::{LogPos, Point};
 use crate::format::record::RecordBuf;
 use crate::log::{LogWriter, Segments, Tail};
 
@@ -25,7 +25,7 @@ pub(crate) struct Ordered {
     tail: Tail,
     queue: Vec<RecordBuf>,
     /// Segments reach this far: records below it have room.
-    room: u64,
+    room: LogPos,
     /// Newest commit with a ticket.
     pub(crate) ticketed: u64,
     /// Commits between ticket and publication.
@@ -75,7 +75,7 @@ impl std::ops::DerefMut for Held<'_> {
 
 impl Ordered {
     /// Queues a record and gives its position. The caller has made room.
-    pub(crate) fn queue(&mut self, mut record: RecordBuf) -> u64 {
+    pub(crate) fn queue(&mut self, mut record: RecordBuf) -> LogPos {
         let position = self.tail.reserve(record.len());
         record.place(position);
         self.queue.push(record);
@@ -88,7 +88,7 @@ impl Ordered {
     }
 
     /// End of what is queued or written.
-    pub(crate) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> LogPos {
         self.tail.position()
     }
 
@@ -110,7 +110,7 @@ impl<D: Device> Sequencer<D> {
         let state = Ordered {
             tail: writer.tail(),
             queue: Vec::new(),
-            room: 0,
+            room: LogPos::START,
             ticketed: tip,
             in_flight: 0,
             shapes: 0,
@@ -118,8 +118,8 @@ impl<D: Device> Sequencer<D> {
             closed: false,
         };
         Self {
-            durable: AtomicU64::new(writer.durable()),
-            written: AtomicU64::new(writer.durable()),
+            durable: AtomicU64::new(writer.durable().get()),
+            written: AtomicU64::new(writer.durable().get()),
             segments: writer.segments().clone(),
             state: Mutex::new(state),
             writer: Mutex::new(writer),
@@ -139,8 +139,8 @@ impl<D: Device> Sequencer<D> {
     }
 
     /// The log below this position is durable.
-    pub(crate) fn durable(&self) -> u64 {
-        self.durable.load(Ordering::Acquire)
+    pub(crate) fn durable(&self) -> LogPos {
+        self.durable.load(Ordering::Acquire).into()
     }
 
     /// The log's files.
@@ -162,16 +162,16 @@ impl<D: Device> Sequencer<D> {
 
     /// Has the log come to the second half of its last prepared segment? Then through where should
     /// it be prepared?
-    pub(crate) fn runs_out_at(&self) -> Option<u64> {
+    pub(crate) fn runs_out_at(&self) -> Option<LogPos> {
         let through = self.lock().end() + self.segments.size() / 2;
         (self.segments.prepared_through() < through).then_some(through)
     }
 
     /// Writes everything that is queued, at least through `end`, and syncs it when asked.
-    pub(crate) fn write_through(&self, end: u64, sync: bool) -> Result<()> {
+    pub(crate) fn write_through(&self, end: LogPos, sync: bool) -> Result<()> {
         let done = || {
             let upto = if sync { &self.durable } else { &self.written };
-            upto.load(Ordering::Acquire) >= end
+            upto.load(Ordering::Acquire) >= end.get()
         };
         if done() {
             return Ok(());
@@ -195,9 +195,9 @@ impl<D: Device> Sequencer<D> {
         writer.write(&mut records)?;
         // Ends of records, never of the block behind them: a superblock must not claim more than
         // the log has.
-        self.written.store(writer.end().position, Ordering::Release);
+        self.written.store(writer.end().position.get(), Ordering::Release);
         if sync {
-            self.durable.store(writer.sync()?, Ordering::Release);
+            self.durable.store(writer.sync()?.get(), Ordering::Release);
         }
         Ok(())
     }

@@ -7,11 +7,13 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::PageNo;
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::{self, Extension, Extents, ExtentsStats, GrowingFile, Growth};
 use pleach_core::page::overflow::PageRun;
-use pleach_io::{Device, IoError};
+use pleach_io::{Device, IoError, PAGE};
 
 use crate::error::{Error, NoRoom, Result, full_or};
+use crate::format::position::LogPos;
 
 /// The reserve that ordinary growth leaves free is at most this.
 const RESERVE: u64 = 64 << 20;
@@ -119,20 +121,20 @@ impl<D: Device> PageSpace<D> {
         }
     }
 
-    /// Pages and runs that the record with this stamp has replaced; they stay until released.
-    pub(crate) fn retire(&self, leaves: &[PageNo], runs: &[PageRun], stamp: u64) -> Result<()> {
-        self.pages.lock().retire(leaves, stamp)?;
-        Ok(self.extents.lock().retire(runs, stamp)?)
+    /// Pages and runs that the location record that ends at `stamp` has replaced; they stay until released.
+    pub(crate) fn retire(&self, leaves: &[PageNo], runs: &[PageRun], stamp: LogPos) -> Result<()> {
+        self.pages.lock().retire(leaves, stamp.get())?;
+        Ok(self.extents.lock().retire(runs, stamp.get())?)
     }
 
     /// Leaf pages retired under this stamp and earlier ones are free.
-    pub(crate) fn release_leaves(&self, stamp: u64) {
-        self.pages.lock().release(stamp);
+    pub(crate) fn release_leaves(&self, stamp: LogPos) {
+        self.pages.lock().release(stamp.get());
     }
 
     /// Overflow runs retired under this stamp and earlier ones are free.
-    pub(crate) fn release_runs(&self, stamp: u64) {
-        self.extents.lock().release(stamp);
+    pub(crate) fn release_runs(&self, stamp: LogPos) {
+        self.extents.lock().release(stamp.get());
     }
 
     /// Figures of the overflow file.
@@ -140,9 +142,9 @@ impl<D: Device> PageSpace<D> {
         self.extents.lock().stats()
     }
 
-    /// The overflow map as of a position of the log, as a recovery wants it: runs that records up to
+    /// The overflow map as of a log position, as a recovery wants it: runs that records up to
     /// there gave up are free (no reader outlives a crash), runs that no record names yet are free.
-    pub(crate) fn overflow_map(&self, through: u64) -> Result<Vec<u8>> {
+    pub(crate) fn overflow_map(&self, through: LogPos) -> Result<Vec<u8>> {
         // One moment for both: a run is in the clone and tentative, or in neither.
         let (mut extents, tentative) = {
             let extents = self.extents.lock();
@@ -152,7 +154,7 @@ impl<D: Device> PageSpace<D> {
             extents.mark_free(*run)?;
         }
         let mut map = Vec::new();
-        extents.encode(through, &mut map);
+        extents.encode(through.get(), &mut map);
         Ok(map)
     }
 
@@ -173,10 +175,10 @@ impl<D: Device> PageSpace<D> {
             Ok(()) => before.leaf,
             Err(error) => {
                 stays(error);
-                u64::from(pages.pages()) * 4096
+                page_offset(pages.pages().into())
             }
         };
-        let segments = len / 4096 / u64::from(self.geometry.segment_pages);
+        let segments = len / PAGE as u64 / u64::from(self.geometry.segment_pages);
         let segments = u32::try_from(segments).expect("no more than the space had");
         *pages =
             space::Space::from_used(self.geometry, segments, []).expect("no longer than before");
