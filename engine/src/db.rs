@@ -13,7 +13,7 @@ use pleach_io::{Device, DeviceInfo, Event, Runtime};
 
 use crate::checkpoint::checkpoint;
 use crate::engine::Engine;
-use crate::error::{Error, Hex, Result};
+use crate::error::{Error, Hex, NoRoom, Result};
 use crate::handles::OpenHandles;
 use crate::load::{self, LoadOptions, LoadReport};
 use crate::metrics::Metrics;
@@ -176,9 +176,9 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         drop(draining);
         match failed {
             Some(error) => Err(error),
-            None if level() > max_pending_entries => Err(stuck.unwrap_or_else(|| {
-                Error::Full("the pending changes cannot be written to pages".to_owned())
-            })),
+            None if level() > max_pending_entries => {
+                Err(stuck.unwrap_or_else(|| NoRoom::PendingChanges.into()))
+            }
             None => Ok(()),
         }
     }

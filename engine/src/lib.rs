@@ -116,6 +116,23 @@ pub use state::quarantine::Quarantined;
 /// A database under BLAKE3.
 pub type Pleach = Db<Blake3>;
 
+/// What the variants of [`Error`] carry.
+pub mod errors {
+    pub use pleach_beatree::space::SpaceError;
+    pub use pleach_core::page::{OverflowError, PageError};
+    pub use pleach_io::IoError;
+
+    pub use crate::error::{Contradiction, NoRoom, PoisonCause};
+    pub use crate::format::bytes::BodyError;
+    pub use crate::format::creation::CreationError;
+    pub use crate::format::image_error::ImageError;
+    pub use crate::format::incarnation::IncarnationError;
+    pub use crate::format::position::LogPos;
+    pub use crate::format::superblock::{SlotError, SuperblockError};
+    pub use crate::log::error::{BadSegment, Invalid, LogError, ScanError, Witness};
+    pub use crate::options::InvalidOption;
+}
+
 /// The log and the formats of the small files, for tests and fuzzers; no part of the interface.
 #[doc(hidden)]
 pub mod internals {
@@ -125,9 +142,9 @@ pub mod internals {
 
     pub mod log {
         pub use crate::format::bytes::BodyError;
-        pub use crate::format::position::{BLOCK, Point};
+        pub use crate::format::position::{BLOCK, LogPos, Point};
         pub use crate::format::record::{Header, Kind, RecordBuf};
-        pub use crate::log::error::{Invalid, LogError, ScanError, Witness};
+        pub use crate::log::error::{BadSegment, Invalid, LogError, ScanError, Witness};
         pub use crate::log::scan::{CutReport, ScanEnd, ScanInput, scan};
         pub use crate::log::segment::{SegmentOptions, SegmentStats, Segments, create};
         pub use crate::log::writer::{LogWriter, Tail, WriterStart};

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 pub use pleach_io::os::IoMode;
 
-use crate::error::Error;
-
 /// When a commit is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -39,6 +37,20 @@ impl Geometry {
     /// A geometry for tests and development: a database below 1 MiB.
     pub fn tiny() -> Self {
         Self { segment_pages: 16, log_segment: 64 << 10, size_factor: 150 }
+    }
+
+    fn check(&self) -> Result<(), InvalidOption> {
+        let Self { segment_pages: pages, log_segment: bytes, size_factor: percent } = *self;
+        if !(16..=1 << 16).contains(&pages) || !pages.is_power_of_two() {
+            return Err(InvalidOption::SegmentPages { pages });
+        }
+        if !(16 << 10..=1 << 30).contains(&bytes) || !bytes.is_power_of_two() {
+            return Err(InvalidOption::LogSegment { bytes });
+        }
+        if !(110..=1000).contains(&percent) {
+            return Err(InvalidOption::SizeFactor { percent });
+        }
+        Ok(())
     }
 }
 
@@ -163,11 +175,11 @@ impl Options {
         self
     }
 
-    /// The touch on which a page is rewritten, 1 to 255 (default 8;
-    /// decision 0014).
+    /// How many commits change a page before it is rewritten, 1 to 255 (default 8; decision 0014). Fewer
+    /// when memory fills.
     #[must_use]
-    pub fn flush_at(mut self, touches: u8) -> Self {
-        self.flush_at = touches;
+    pub fn flush_at(mut self, commits: u8) -> Self {
+        self.flush_at = commits;
         self
     }
 
@@ -180,7 +192,7 @@ impl Options {
         self
     }
 
-    /// How long a background task may not come further before it is said to be stalled (default 10 s).
+    /// How long a background task may make no progress before it is said to be stalled (default 10 s).
     #[doc(hidden)]
     #[must_use]
     pub fn stall_after(mut self, time: Duration) -> Self {
@@ -195,51 +207,100 @@ impl Options {
         self
     }
 
-    /// Says what is absurd, in one line.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Options(what.to_owned()));
+    /// Refuses what makes no sense.
+    pub(crate) fn check(&self) -> Result<(), InvalidOption> {
         // Log segments of less than 64 KiB are for crash tests, and so are budgets of a few pages.
         let testing = self.geometry.log_segment < 64 << 10;
-        if self.cache_bytes < if testing { 256 << 10 } else { 8 << 20 } {
-            return wrong(
-                "the memory budget is less than 8 MiB: give `Options::cache_mib` 8 or more",
-            );
+        let least = if testing { 256 << 10 } else { 8 << 20 };
+        if self.cache_bytes < least {
+            return Err(InvalidOption::CacheTooSmall { bytes: self.cache_bytes });
         }
         if self.cache_bytes > 1 << 44 {
-            return wrong("the memory budget is more than 16 TiB: give `Options::cache_mib` less");
+            return Err(InvalidOption::CacheTooLarge { bytes: self.cache_bytes });
         }
         if self.threads == 0 || self.threads > 1024 {
-            return wrong("the number of threads must be between 1 and 1024");
+            return Err(InvalidOption::Threads { threads: self.threads });
         }
         if self.in_flight == 0 || self.in_flight > 32768 {
-            return wrong("the number of reads in flight must be between 1 and 32768");
+            return Err(InvalidOption::InFlight { reads: self.in_flight });
         }
         if self.durability == Durability::Periodic(Duration::ZERO) {
-            return wrong("a periodic sync needs a period of at least 1 ms");
+            return Err(InvalidOption::Period);
         }
         if self.flush_at == 0 {
-            return wrong("pages are flushed on their j-th touch: j must be between 1 and 255");
+            return Err(InvalidOption::FlushAt);
         }
         if self.checkpoint_regions == 0 {
-            return wrong("a checkpoint takes at least one region a step");
+            return Err(InvalidOption::CheckpointRegions);
         }
         if self.log_limit < 4 * self.geometry.log_segment.min(64 << 10) {
-            return wrong("the log limit is less than 256 KiB");
+            return Err(InvalidOption::LogLimit { bytes: self.log_limit });
         }
-        let geometry = &self.geometry;
-        if !(16..=1 << 16).contains(&geometry.segment_pages)
-            || !geometry.segment_pages.is_power_of_two()
-        {
-            return wrong("a segment has a power of two of pages, 16 to 65536");
-        }
-        if !(16 << 10..=1 << 30).contains(&geometry.log_segment)
-            || !geometry.log_segment.is_power_of_two()
-        {
-            return wrong("a log segment has a power of two of bytes, 16 KiB to 1 GiB");
-        }
-        if !(110..=1000).contains(&geometry.size_factor) {
-            return wrong("the size factor is between 110 and 1000 percent");
-        }
-        Ok(())
+        self.geometry.check()
     }
+}
+
+/// An option that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidOption {
+    /// The memory budget is too small.
+    #[error("the memory budget is less than 8 MiB: give `Options::cache_mib` 8 or more")]
+    CacheTooSmall {
+        /// The budget.
+        bytes: u64,
+    },
+    /// The memory budget is too large.
+    #[error("the memory budget is more than 16 TiB: give `Options::cache_mib` less")]
+    CacheTooLarge {
+        /// The budget.
+        bytes: u64,
+    },
+    /// No threads, or too many.
+    #[error("{threads} threads: give `Options::threads` 1 to 1024")]
+    Threads {
+        /// Their number.
+        threads: usize,
+    },
+    /// No reads in flight, or too many.
+    #[error("{reads} reads in flight: give `Options::in_flight` 1 to 32768")]
+    InFlight {
+        /// Their number.
+        reads: usize,
+    },
+    /// A periodic sync without a period.
+    #[error("a periodic sync needs a period: give `Durability::Periodic` 1 ms or more")]
+    Period,
+    /// Pages would be rewritten before any commit has changed them.
+    #[error("pages cannot be rewritten after 0 commits: give `Options::flush_at` 1 to 255")]
+    FlushAt,
+    /// A checkpoint that takes no region in a step.
+    #[error("a checkpoint takes no region in a step: give `Options::checkpoint_regions` 1 or more")]
+    CheckpointRegions,
+    /// The log would be cut all the time.
+    #[error(
+        "a log limit of {bytes} bytes is less than 256 KiB: give `Options::log_limit_mib` more"
+    )]
+    LogLimit {
+        /// The limit.
+        bytes: u64,
+    },
+    /// Segments of the leaf and overflow files have a size that does not work.
+    #[error("{pages} pages in a segment: give `Geometry` a power of two, 16 to 65536")]
+    SegmentPages {
+        /// Pages of a segment.
+        pages: u32,
+    },
+    /// Segments of the log have a size that does not work.
+    #[error("{bytes} bytes in a log segment: give `Geometry` a power of two, 16 KiB to 1 GiB")]
+    LogSegment {
+        /// Bytes of a segment.
+        bytes: u64,
+    },
+    /// The leaf file would grow too little to work in, or too much.
+    #[error("a size factor of {percent} %: give `Geometry` 110 to 1000")]
+    SizeFactor {
+        /// The factor.
+        percent: u32,
+    },
 }

@@ -36,8 +36,8 @@ fuzz_target!(|data: &[u8]| {
         segment_size: SEGMENT as u64,
         incarnation: 9,
         from: Point::default(),
-        durable_through: if clean { 0 } else { u64::from(flags >> 1) * 64 },
-        prepared_through: bytes.len() as u64,
+        durable_through: (if clean { 0 } else { u64::from(flags >> 1) * 64 }).into(),
+        prepared_through: (bytes.len() as u64).into(),
         clean,
     };
     let mut last = Point::default();
@@ -51,7 +51,7 @@ fuzz_target!(|data: &[u8]| {
     });
     if let Ok(end) = end {
         assert!(end.end == last && end.proven <= last.position);
-        assert_eq!(end.prepared_through, bytes.len() as u64);
+        assert_eq!(end.prepared_through.get(), bytes.len() as u64);
         assert!(input.durable_through <= last.position);
     }
 });
@@ -70,13 +70,13 @@ fn sign(bytes: &mut [u8]) {
             flags: bytes[at + 6] & 1,
             body_len,
             database: DATABASE,
-            position: at as u64,
+            position: (at as u64).into(),
             number: word(4),
-            durable_through: word(5) % (at as u64 + 1),
+            durable_through: (word(5) % (at as u64 + 1)).into(),
             previous: word(6),
             body_checksum: body_checksum(DATABASE, [&bytes[body]]),
             incarnation: bytes[at + 64].into(),
-            prepared_through: at as u64 + 1 + word(9) % (4 * SEGMENT as u64),
+            prepared_through: (at as u64 + 1 + word(9) % (4 * SEGMENT as u64)).into(),
         };
         bytes[at..at + HEADER_LEN].copy_from_slice(&header.encode().0);
     }

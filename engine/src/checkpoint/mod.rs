@@ -18,6 +18,7 @@ use pleach_core::Hasher;
 use pleach_io::{Device, Runtime, Step};
 
 use crate::error::{Error, Result};
+use crate::format::position::LogPos;
 use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::images::LAST_NUMBERS;
@@ -31,7 +32,7 @@ pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
     hasher: PhantomData<H>,
     work: Option<Work<D>>,
     /// The log could not be prepared beyond this.
-    refused_at: Option<u64>,
+    refused_at: Option<LogPos>,
     /// Both image files were made to have room for an image of this many pages.
     room_for: u64,
     /// Checkpoints in a row that met nodes which cannot be read, and when the next may be.

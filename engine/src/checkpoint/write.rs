@@ -24,9 +24,10 @@ use pleach_io::{Device, OpenMode, Runtime};
 
 use crate::error::{Error, Result};
 use crate::format::image::{ImageWriter, Written, node_file};
+use crate::format::image_error::ImageError;
 use crate::format::names::{IMAGES, ImageFile};
 use crate::format::pending;
-use crate::format::position::Point;
+use crate::format::position::{LogPos, Point};
 use crate::format::superblock::{DurabilityMode, ImagePlace, Superblock};
 use crate::format::table::{StreamPlace, Table};
 use crate::metrics::Counters;
@@ -50,11 +51,11 @@ pub(super) struct Work<D: Device> {
     pub(super) next: Option<Key>,
     written: Vec<Written>,
     /// Log position of each written region.
-    log_positions: Vec<u64>,
+    log_positions: Vec<LogPos>,
     pending: Vec<u8>,
     map: Vec<u8>,
     /// Highest log position in the image.
-    log_position: u64,
+    log_position: LogPos,
     /// The page of nodes that was read for a copy of its region, and the nodes: they are not kept in memory
     /// otherwise.
     read: Option<NodePage>,
@@ -126,7 +127,7 @@ pub(super) fn start<D: Device, R: Runtime>(db: &State<D, R>, kept: u64) -> Resul
     };
     let file = db.images.newest().image.file.other();
     let writer = db.images.next_number(kept).and_then(|number| {
-        ImageWriter::start(db.store.device(), file, db.store.database(), number)
+        Ok(ImageWriter::start(db.store.device(), file, db.store.database(), number)?)
     });
     let writer = match writer {
         Ok(writer) => writer,
@@ -195,8 +196,9 @@ fn copy_region<D: Device, R: Runtime>(
         let (page, tag) = work.writer.branch(region.prefix(), 1, state.log_position(), entries)?;
         work.written.push(Written { prefix: *region.prefix(), page, tag, node: *state.own() });
         pending::encode(&mut work.pending, region.prefix(), state);
-        work.log_positions.push(state.log_position());
-        work.log_position = work.log_position.max(state.log_position());
+        let log_position = LogPos::new(state.log_position());
+        work.log_positions.push(log_position);
+        work.log_position = work.log_position.max(log_position);
         work.next = region.prefix().next().map(|next| *next.first_key());
         Ok(None)
     })
@@ -240,8 +242,7 @@ fn end_image<D: Device>(
     let pages = writer.finish()?;
     Ok(ImagePlace {
         file,
-        pages: u32::try_from(pages)
-            .map_err(|_| Error::Corrupt("an image of 2^32 pages".to_owned()))?,
+        pages: u32::try_from(pages).map_err(|_| ImageError::TooLong { pages })?,
         table_page,
         number,
         table_hash: pleach_core::hasher::Blake3::hash(&table),
@@ -259,7 +260,7 @@ pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64
             let file = db.store.device().open(name, OpenMode::Write)?;
             let len = db.store.device().len(&file)?;
             if len < needed {
-                db.space.reserve_file(&file, len, needed - len)?;
+                db.space.reserve_image(&file, len, needed - len)?;
             }
             Ok(())
         };
@@ -274,7 +275,7 @@ pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64
 pub(super) fn finish<D: Device, R: Runtime>(
     db: &State<D, R>,
     mut work: Work<D>,
-    clean_end: Option<u64>,
+    clean_end: Option<LogPos>,
 ) -> Result<()> {
     let enters = |stage| db.pace.enters(Task::Checkpoint, stage);
     enters("writing the image");

@@ -14,6 +14,7 @@ use pleach_core::Node;
 use pleach_io::{Device, Runtime};
 
 use crate::finish::outcome::{ChunkOutcome, PageNode};
+use crate::format::position::LogPos;
 use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
@@ -24,7 +25,7 @@ use crate::state::undo::Changes;
 pub(super) fn apply_all<D: Device, R: Runtime>(
     db: &State<D, R>,
     number: u64,
-    log_position: u64,
+    log_position: LogPos,
     chunks: Vec<ChunkOutcome>,
     changes: &Changes,
 ) -> Vec<ChunkOutcome> {
@@ -54,7 +55,7 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                 let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
                 let mut applied = Applied {
                     commit: number,
-                    log_position,
+                    log_position: log_position.get(),
                     changes: &mut states,
                     nodes: &nodes,
                     own: outcome.node,

@@ -17,7 +17,7 @@ use pleach_io::{Device, Runtime};
 
 use super::{Target, commit};
 use crate::engine::Engine;
-use crate::error::{Error, Hex, Result};
+use crate::error::{Contradiction, Error, Hex, Result};
 use crate::finish::finish;
 use crate::finish::outcome::{ChunkOutcome, Finished};
 use crate::finish::witness::Witness;
@@ -325,9 +325,8 @@ impl<H: Hasher, D: Device, R: Runtime> Merge<'_, H, D, R> {
         // One fold over the pages as they are now; its root must be the overlay's.
         let mut finished = finish(db, &engine.finisher, &view, self.prev_root, &accesses, false)?;
         if finished.root != *self.root {
-            return Err(Error::Corrupt(
-                "an overlay's root is not the root of its merged changes".to_owned(),
-            ));
+            let (expected, found) = (*self.root, finished.root);
+            return Err(Contradiction::OverlayRoot { expected, found }.into());
         }
         let below = || self.chain.iter().find_map(|overlay| overlay.0.blob.as_deref());
         let target = Target { view: &view, prev_root: self.prev_root, root: self.root };

@@ -34,6 +34,7 @@ use crate::finish::refold;
 use crate::format::commit_body::{
     ChangeSection, NamespacePart, NodeSection, Value as LogValue, commit_record,
 };
+use crate::format::position::LogPos;
 use crate::format::record::{MAX_RECORD, RecordBuf};
 use crate::metrics::Counters;
 use crate::options::Durability;
@@ -244,7 +245,7 @@ fn encode(
 /// the chunks are still as they were.
 fn publish<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
-    log_position: u64,
+    log_position: LogPos,
     tip: Tip,
     chunks: &mut Vec<ChunkOutcome>,
 ) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use pleach_io::{Device, Runtime};
 
-use crate::error::{Error, Result};
+use crate::error::{NoRoom, Result};
 use crate::metrics::Counters;
 use crate::state::State;
 
@@ -34,14 +34,14 @@ fn refused<D: Device, R: Runtime>(db: &State<D, R>, pending: bool, log: bool) ->
     db.commits.sequencer().lock().check_open()?;
     if pending {
         if db.pace.flush_is_full() {
-            return Err(Error::Full("pending changes cannot be written to pages".to_owned()));
+            return Err(NoRoom::PendingChanges.into());
         }
         db.pace.flush_error(db.commits.published()).map_or(Ok(()), Err)?;
     }
     if log {
         db.pace.checkpoint_error().map_or(Ok(()), Err)?;
         if db.pace.checkpoint_is_full() {
-            return Err(Error::Full("a checkpoint cannot be written".to_owned()));
+            return Err(NoRoom::Checkpoint.into());
         }
     }
     Ok(())

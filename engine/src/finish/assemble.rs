@@ -15,7 +15,7 @@ use super::emit::Emit;
 use super::outcome::{ChunkOutcome, Finished, Folded};
 use super::witness::{Witness, WitnessMemory, gather};
 use super::worker::Workers;
-use crate::error::{Error, Result};
+use crate::error::{Contradiction, Error, Result};
 use crate::state::State;
 use crate::state::overlays::OverlayNode;
 
@@ -125,9 +125,7 @@ fn parts<H: Hasher, D: Device, R: Runtime>(
         }
     }
     if accessed.next().is_some() {
-        return Err(Error::Corrupt(
-            "regions were merged while a batch was folded over them".to_owned(),
-        ));
+        return Err(Contradiction::RegionsMerged.into());
     }
     Ok(Folded::Done(parts))
 }

@@ -17,6 +17,7 @@ use super::cells::{NO_NODES, OldPage, known_nodes};
 use super::rewrite::Rewrite;
 use crate::error::Result;
 use crate::format::names::LEAF_FILE;
+use crate::format::position::LogPos;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::index::Located;
 use crate::state::quarantine::Why;
@@ -31,7 +32,7 @@ const MERGE_PERCENT: usize = 60;
 pub(super) struct Gathered {
     pub(super) rewrites: Vec<Rewrite>,
     /// Highest log position that the pages will contain.
-    pub(super) log_position: u64,
+    pub(super) log_position: LogPos,
 }
 
 /// Gathers the pages of these prefixes, in key order, that at least `least` commits have changed since
@@ -107,7 +108,7 @@ impl Gathered {
                 return;
             }
         }
-        self.log_position = self.log_position.max(state.log_position());
+        self.log_position = self.log_position.max(state.log_position().into());
         let first = self.rewrites.last().is_none_or(|last| !Arc::ptr_eq(&last.region, region));
         let dropped = if first { state.dropped() } else { &[] };
         let runs = dropped.iter().flat_map(|dropped| overflow::runs(&dropped.pending.stored));

@@ -43,6 +43,7 @@ use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Runtime, Step};
 
 use crate::error::{Error, Result};
+use crate::format::position::LogPos;
 use crate::options::Durability;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
@@ -92,7 +93,7 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     chosen: VecDeque<Prefix>,
     /// Overflow runs that only older views still name: what they were retired under, and the commit from
     /// which on no view names them.
-    values: VecDeque<(u64, u64)>,
+    values: VecDeque<(LogPos, u64)>,
     /// The commit after which nodes last left.
     evicted_at: u64,
     /// The batch that pages which are due are kept in the cache for.
@@ -348,7 +349,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         Ok(())
     }
 
-    fn sync_log(&self, end: u64) -> Result<()> {
+    fn sync_log(&self, end: LogPos) -> Result<()> {
         let sync = || self.db.commits.sequencer().write_through(end, true);
         self.db.pace.within(Task::Flush, "syncing the log", sync)
     }

@@ -24,6 +24,7 @@ use super::rewrite::{NewLeaf, Rewrite, disagree};
 use super::round::Round;
 use crate::error::Result;
 use crate::format::location_body::{Cut as LocationCut, LocationEncoder, NewPage, Run as LogRun};
+use crate::format::position::LogPos;
 use crate::format::record::RecordBuf;
 use crate::metrics::Counters;
 use crate::state::State;
@@ -31,9 +32,9 @@ use crate::state::State;
 /// Page numbers that one flush gives up, and when they are free.
 pub(super) struct Freed {
     /// What they are retired under: the log position at which the location record ends.
-    pub(super) stamp: u64,
+    pub(super) stamp: LogPos,
     /// The end of the record: the log must be durable through here.
-    pub(super) end: u64,
+    pub(super) end: LogPos,
     /// The newest commit at that moment: older views may name overflow values.
     pub(super) commit: u64,
     pub(super) period: Period,
@@ -199,7 +200,7 @@ fn apply<D: Device, R: Runtime>(
     db: &State<D, R>,
     state: &mut RegionState,
     rewrites: &mut [Rewrite],
-    log_position: u64,
+    log_position: LogPos,
     runs: &mut Vec<PageRun>,
     leaves: &mut Vec<PageNo>,
 ) -> bool {
@@ -215,7 +216,7 @@ fn apply<D: Device, R: Runtime>(
         })
         .collect();
     state.release_dropped(rewrites[0].dropped);
-    let done = state.relocate(&moves, log_position);
+    let done = state.relocate(&moves, log_position.get());
     // A page that commits have changed since it was gathered may be due again.
     let new = pages.iter().flatten().map(|(child, _)| child.prefix);
     let policy = db.budget.flush_policy();

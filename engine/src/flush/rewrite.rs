@@ -10,7 +10,7 @@ use pleach_core::page::overflow::PageRun;
 use pleach_core::{Node, Prefix};
 
 use super::cells::OldPage;
-use crate::error::Error;
+use crate::error::{Contradiction, Error};
 
 /// A range whose pages a round replaces: one old page, or two siblings that merge.
 pub(super) struct Rewrite {
@@ -54,5 +54,5 @@ impl Rewrite {
 
 /// Pages and index contradict each other.
 pub(super) fn disagree(prefix: &Prefix) -> Error {
-    Error::Corrupt(format!("the pairs below {prefix:?} do not fold to the node in the index"))
+    Contradiction::Fold { prefix: *prefix }.into()
 }

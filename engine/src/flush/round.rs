@@ -24,8 +24,9 @@ use super::build::{Merged, fill};
 use super::cells::OldPage;
 use super::gather::{Gathered, gather};
 use super::rewrite::{Rewrite, disagree};
-use crate::error::{Result, full_or};
+use crate::error::{NoRoom, Result, full_or};
 use crate::format::names::LEAF_FILE;
+use crate::format::position::LogPos;
 use crate::metrics::Counters;
 use crate::state::quarantine::Why;
 use crate::state::reader::PageReader;
@@ -40,7 +41,7 @@ const SPARE_PAGES: usize = 1024;
 pub(super) struct Round {
     pub(super) rewrites: Vec<Rewrite>,
     /// Highest log position that the pages contain.
-    log_position: u64,
+    log_position: LogPos,
     /// Page numbers reserved and not yet published.
     reserved: Vec<PageNo>,
     /// The bytes of the new pages, run by run.
@@ -73,7 +74,7 @@ impl Round {
     ) -> Result<()> {
         let mut rewrites = std::mem::take(&mut self.rewrites);
         rewrites.clear();
-        let mut gathered = Gathered { rewrites, log_position: 0 };
+        let mut gathered = Gathered { rewrites, log_position: LogPos::START };
         let least = if any { 1 } else { db.budget.flush_policy().least() };
         let result = gather::<H, D, R>(db, reader, prefixes, least, &mut gathered);
         (self.rewrites, self.log_position) = (gathered.rewrites, gathered.log_position);
@@ -295,6 +296,6 @@ fn write_runs<D: Device, R: Runtime>(
     Counters::add(&db.counters.page_runs_written, count as u64);
     Counters::add(&db.counters.pages_written, numbers.len() as u64);
     // Without room the pages are given up: nothing names them yet.
-    failed.map_or(Ok(()), |error| Err(full_or(error)))?;
+    failed.map_or(Ok(()), |error| Err(full_or(NoRoom::LeafPages)(error)))?;
     Ok(written.into_iter().map(|buf| buf.expect("every run was written")).collect())
 }

@@ -8,6 +8,7 @@
 //! superblock names it, so that a page which an earlier image has left in its place (a lost write) is
 //! found, whatever else of it is right.
 
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::NodeFile;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry, MAX_ENTRIES};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
@@ -16,10 +17,10 @@ use pleach_core::prefix::bit;
 use pleach_core::{Node, Prefix};
 use pleach_io::{Device, OpenMode, PageBuf};
 
+use super::image_error::{ImageError, Result};
 use super::names::{ImageFile, image_name};
 use super::superblock::ImagePlace;
 use super::table::StreamPlace;
-use crate::error::{Error, Result, full_or};
 
 /// Pages of one write or read.
 const RUN: usize = 256;
@@ -83,7 +84,7 @@ impl<D: Device> ImageWriter<D> {
         &mut self,
         prefix: &Prefix,
         level: u8,
-        position: u64,
+        log_pos: u64,
         entries: impl Iterator<Item = Entry>,
     ) -> Result<(u64, u32)> {
         self.make_room()?;
@@ -93,12 +94,12 @@ impl<D: Device> ImageWriter<D> {
             namespace: 0,
             prefix: *prefix,
             level,
-            log_pos: position,
+            log_pos,
         };
         let mut builder = BranchBuilder::new(self.buf.page_mut(self.filled), &header);
         for (count, entry) in entries.enumerate() {
             if count == MAX_ENTRIES {
-                return Err(Error::Corrupt(format!("{prefix:?} has more children than a page")));
+                return Err(ImageError::TooManyChildren { prefix: *prefix });
             }
             builder.push(&entry);
         }
@@ -178,9 +179,11 @@ impl<D: Device> ImageWriter<D> {
         if self.filled > 0 {
             let first = self.next - self.filled as u64;
             // Without room the image is given up and made again: nothing names it yet.
-            self.device
-                .write_at(&self.file, &self.buf, self.filled, first * 4096)
-                .map_err(full_or)?;
+            self.device.write_at(&self.file, &self.buf, self.filled, page_offset(first)).map_err(
+                |error| {
+                    if error.is_full() { ImageError::Full(error) } else { error.into() }
+                },
+            )?;
             self.filled = 0;
         }
         Ok(())
@@ -232,10 +235,8 @@ impl<D: Device> ImageReader<D> {
         let (file, pages) = (image.file, u64::from(image.pages));
         let name = image_name(file);
         let handle = device.open(name, OpenMode::Read)?;
-        if device.len(&handle)? < pages * 4096 {
-            return Err(Error::Corrupt(format!(
-                "{name} is shorter than the {pages} pages that it should have"
-            )));
+        if device.len(&handle)? < page_offset(pages) {
+            return Err(ImageError::Short { file: name, pages });
         }
         // Of the right size when the first page is wanted.
         let buf = PageBuf::zeroed(0);
@@ -263,7 +264,7 @@ impl<D: Device> ImageReader<D> {
 
     fn page(&mut self, page: u64) -> Result<&[u8; 4096]> {
         if page >= self.pages {
-            return Err(Error::Corrupt(format!("{} has no page {page}", self.name)));
+            return Err(ImageError::NoPage { file: self.name, page });
         }
         let (first, count) = self.held;
         if page < first || page >= first + count {
@@ -272,7 +273,7 @@ impl<D: Device> ImageReader<D> {
             if self.buf.pages() != pages {
                 self.buf = PageBuf::zeroed(pages);
             }
-            self.device.read_at(&self.file, &mut self.buf, page * 4096)?;
+            self.device.read_at(&self.file, &mut self.buf, page_offset(page))?;
             self.held = (page, count);
         }
         Ok(self.buf.page(usize::try_from(page - self.held.0).expect("within the run")))
@@ -283,7 +284,7 @@ impl<D: Device> ImageReader<D> {
         if found == self.number {
             return Ok(());
         }
-        Err(Error::ForeignImagePage { file: self.name, page, expected: self.number, found })
+        Err(ImageError::ForeignPage { file: self.name, page, expected: self.number, found })
     }
 
     /// A branch page with the tag that its parent expects.
@@ -296,22 +297,20 @@ impl<D: Device> ImageReader<D> {
     ) -> Result<Branch> {
         let (identity, name) = (self.identity(page), self.name);
         let bytes = self.page(page)?;
-        let view = BranchView::parse(bytes, &identity).map_err(|error| Error::Page {
+        let view = BranchView::parse(bytes, &identity).map_err(|error| ImageError::Page {
             file: name,
             page,
             error,
         })?;
         let found = pleach_core::page::header::tag(bytes);
         if found != tag {
-            return Err(Error::StalePage { file: name, page, expected: tag, found });
+            return Err(ImageError::StalePage { file: name, page, expected: tag, found });
         }
         if view.prefix() != *prefix || view.level() != level {
-            return Err(Error::Corrupt(format!(
-                "page {page} of {name} is another branch than its parent says"
-            )));
+            return Err(ImageError::OtherBranch { file: name, page });
         }
         let flush = view.flush();
-        let branch = Branch { position: view.log_pos(), entries: view.iter().collect() };
+        let branch = Branch { log_pos: view.log_pos(), entries: view.iter().collect() };
         self.check_number(page, flush)?;
         Ok(branch)
     }
@@ -320,10 +319,7 @@ impl<D: Device> ImageReader<D> {
     pub(crate) fn checked_stream(&mut self, id: StreamId, place: &StreamPlace) -> Result<Vec<u8>> {
         let bytes = self.stream(id, place.page, place.len)?;
         if !place.fits(&bytes) {
-            return Err(Error::Corrupt(format!(
-                "the {id:?} stream of {} is not the one that its table names",
-                self.name
-            )));
+            return Err(ImageError::StreamChecksum { file: self.name, stream: id });
         }
         Ok(bytes)
     }
@@ -331,19 +327,19 @@ impl<D: Device> ImageReader<D> {
     /// A stream of `len` bytes from page `first` on.
     pub(crate) fn stream(&mut self, id: StreamId, first: u64, len: u64) -> Result<Vec<u8>> {
         let name = self.name;
-        if len > self.pages * 4096 {
-            return Err(Error::Corrupt(format!("a stream of {len} bytes does not fit {name}")));
+        if len > page_offset(self.pages) {
+            return Err(ImageError::StreamLength { file: name, bytes: len });
         }
         let mut bytes = Vec::new();
         let count = u32::try_from(len.div_ceil(stream::PAYLOAD as u64).max(1))
-            .map_err(|_| Error::Corrupt(format!("a stream of {len} bytes in {name}")))?;
+            .map_err(|_| ImageError::StreamLength { file: name, bytes: len })?;
         for index in 0..count {
             let page = first + u64::from(index);
             let identity = self.identity(page);
             let wanted = stream::payload_len(len, index);
             let view = StreamView::parse(self.page(page)?, &identity)
-                .map_err(|error| Error::Page { file: name, page, error })?;
-            let payload = view.expect(id, index, wanted).map_err(|error| Error::Page {
+                .map_err(|error| ImageError::Page { file: name, page, error })?;
+            let payload = view.expect(id, index, wanted).map_err(|error| ImageError::Page {
                 file: name,
                 page,
                 error,
@@ -359,9 +355,9 @@ impl<D: Device> ImageReader<D> {
     pub(crate) fn head(&mut self, id: StreamId, first: u64) -> Result<Vec<u8>> {
         let (identity, name) = (self.identity(first), self.name);
         let view = StreamView::parse(self.page(first)?, &identity)
-            .map_err(|error| Error::Page { file: name, page: first, error })?;
+            .map_err(|error| ImageError::Page { file: name, page: first, error })?;
         if view.stream() != id || view.index() != 0 {
-            return Err(Error::Corrupt(format!("page {first} of {name} starts another stream")));
+            return Err(ImageError::OtherStream { file: name, page: first });
         }
         Ok(view.payload().to_vec())
     }
@@ -369,6 +365,7 @@ impl<D: Device> ImageReader<D> {
 
 /// A branch page that was read.
 pub(crate) struct Branch {
-    pub(crate) position: u64,
+    /// The region's log position.
+    pub(crate) log_pos: u64,
     pub(crate) entries: Vec<(Prefix, Entry)>,
 }

@@ -6,16 +6,17 @@
 //! | [`names`] | the files of a database, by name |
 //! | [`superblock`], [`incarnation`], [`creation`], [`mod@spare`], [`notice`] | the small files |
 //! | [`record`], [`commit_body`], [`location_body`], [`position`] | what is in the log's segments |
-//! | [`image`], [`table`], [`pending`] | what is in an image |
+//! | [`image`], [`table`], [`pending`], [`image_error`] | what is in an image |
 //! | [`bytes`] | fields, little-endian |
 //!
 //! Leaf, branch, overflow and stream pages are `pleach_core::page`'s. Nothing here imports anything of
-//! the engine but its error type.
+//! the engine; `error` imports the errors from here.
 
 pub(crate) mod bytes;
 pub mod commit_body;
 pub mod creation;
 pub(crate) mod image;
+pub(crate) mod image_error;
 pub mod incarnation;
 pub mod location_body;
 pub mod names;

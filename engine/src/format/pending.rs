@@ -13,7 +13,7 @@ use pleach_beatree::{RegionState, Stored, Value};
 use pleach_core::page::overflow::OverflowCell;
 use pleach_core::{Hasher, Prefix};
 
-use crate::error::{Error, Result};
+use super::image_error::{ImageError, Result};
 
 const ABSENT: u8 = 0;
 const INLINE: u8 = 1;
@@ -61,10 +61,10 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
 }
 
 /// Reads a delta region by region.
-pub(crate) fn decode<H: Hasher>(
+pub(crate) fn decode<H: Hasher, E: From<ImageError>>(
     mut bytes: &[u8],
-    mut region: impl FnMut(Prefix, Vec<Pending>, Vec<Dropped>) -> Result<()>,
-) -> Result<()> {
+    mut region: impl FnMut(Prefix, Vec<Pending>, Vec<Dropped>) -> Result<(), E>,
+) -> Result<(), E> {
     while !bytes.is_empty() {
         let len = u16::from_le_bytes(take(&mut bytes)?);
         let prefix = Prefix::from_raw(take(&mut bytes)?, len).ok_or_else(bad)?;
@@ -84,10 +84,10 @@ pub(crate) fn decode<H: Hasher>(
                 OVERFLOW if OverflowCell::parse(value).is_ok() => {
                     Stored::Overflow(Arc::from(value))
                 }
-                _ => return Err(bad()),
+                _ => return Err(bad().into()),
             };
             if !prefix.covers(&key) || pending.last().is_some_and(|last| last.key >= key) {
-                return Err(bad());
+                return Err(bad().into());
             }
             pending.push(Pending { key, stored, commit });
         }
@@ -102,7 +102,7 @@ pub(crate) fn decode<H: Hasher>(
                 .filter(|cell| OverflowCell::parse(cell).is_ok())
                 .ok_or_else(bad)?;
             if !prefix.covers(&key) || commit >= replaced {
-                return Err(bad());
+                return Err(bad().into());
             }
             let stored = Stored::Overflow(Arc::from(cell));
             dropped.push(Dropped { pending: Pending { key, stored, commit }, replaced });
@@ -116,6 +116,6 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N]> {
     bytes.split_off(..N).and_then(|taken| taken.first_chunk().copied()).ok_or_else(bad)
 }
 
-fn bad() -> Error {
-    Error::Corrupt("the delta of the image makes no sense".to_owned())
+fn bad() -> ImageError {
+    ImageError::Pending
 }

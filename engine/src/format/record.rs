@@ -28,6 +28,7 @@ use core::hash::Hasher as _;
 use twox_hash::XxHash3_64;
 
 use super::bytes::{get_u32, get_u64, put};
+use super::position::LogPos;
 
 /// First bytes of a record: "PLLR".
 pub const MAGIC: u32 = u32::from_le_bytes(*b"PLLR");
@@ -99,11 +100,11 @@ pub struct Header {
     /// Id of the database.
     pub database: u64,
     /// Where the record starts in the log.
-    pub position: u64,
+    pub position: LogPos,
     /// Commit number, or flush number of a location record.
     pub number: u64,
     /// The log was synced below this position when the record was written.
-    pub durable_through: u64,
+    pub durable_through: LogPos,
     /// Checksum of the record before this one; 0 for the first.
     pub previous: u64,
     /// XXH3-64 of the body.
@@ -111,7 +112,7 @@ pub struct Header {
     /// The writable open that wrote it.
     pub incarnation: u32,
     /// The log's segments had been prepared below this position when the record was written.
-    pub prepared_through: u64,
+    pub prepared_through: LogPos,
 }
 
 /// Why 88 bytes are not a header.
@@ -143,13 +144,13 @@ impl Header {
         put(&mut bytes, AT_WORDS, [WORDS]);
         put(&mut bytes, AT_BODY_LEN, self.body_len.to_le_bytes());
         put(&mut bytes, AT_DATABASE, self.database.to_le_bytes());
-        put(&mut bytes, AT_POSITION, self.position.to_le_bytes());
+        put(&mut bytes, AT_POSITION, self.position.get().to_le_bytes());
         put(&mut bytes, AT_NUMBER, self.number.to_le_bytes());
-        put(&mut bytes, AT_DURABLE, self.durable_through.to_le_bytes());
+        put(&mut bytes, AT_DURABLE, self.durable_through.get().to_le_bytes());
         put(&mut bytes, AT_PREVIOUS, self.previous.to_le_bytes());
         put(&mut bytes, AT_BODY_SUM, self.body_checksum.to_le_bytes());
         put(&mut bytes, AT_INCARNATION, self.incarnation.to_le_bytes());
-        put(&mut bytes, AT_PREPARED, self.prepared_through.to_le_bytes());
+        put(&mut bytes, AT_PREPARED, self.prepared_through.get().to_le_bytes());
         let checksum = XxHash3_64::oneshot_with_seed(self.database, &bytes[..AT_CHECKSUM]);
         put(&mut bytes, AT_CHECKSUM, checksum.to_le_bytes());
         (bytes, checksum)
@@ -180,18 +181,18 @@ impl Header {
             flags,
             body_len: get_u64(bytes, AT_BODY_LEN),
             database,
-            position: get_u64(bytes, AT_POSITION),
+            position: get_u64(bytes, AT_POSITION).into(),
             number: get_u64(bytes, AT_NUMBER),
-            durable_through: get_u64(bytes, AT_DURABLE),
+            durable_through: get_u64(bytes, AT_DURABLE).into(),
             previous: get_u64(bytes, AT_PREVIOUS),
             body_checksum: get_u64(bytes, AT_BODY_SUM),
             incarnation: get_u32(bytes, AT_INCARNATION),
-            prepared_through: get_u64(bytes, AT_PREPARED),
+            prepared_through: get_u64(bytes, AT_PREPARED).into(),
         };
         let fits = header.body_len <= MAX_RECORD - HEADER_LEN as u64
-            && header.position <= MAX_POSITION
+            && header.position <= LogPos::MAX
             && header.prepared_through > header.position
-            && header.prepared_through <= 2 * MAX_POSITION
+            && header.prepared_through.get() <= 2 * LogPos::MAX.get()
             && header.durable_through <= header.position;
         if fits { Ok((header, checksum)) } else { Err(HeaderError::Length) }
     }
@@ -202,22 +203,13 @@ impl Header {
     }
 
     /// Where the next record may start at the earliest: the end, rounded up to [`ALIGN`].
-    pub fn end(&self) -> u64 {
-        align_up(self.position + self.record_len(), ALIGN)
+    pub fn end(&self) -> LogPos {
+        (self.position + self.record_len()).align_up(ALIGN)
     }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "11, asserted above")]
 const WORDS: u8 = (HEADER_LEN / 8) as u8;
-
-/// Positions stay far below the largest integer, so that sums of them cannot overflow.
-pub const MAX_POSITION: u64 = 1 << 62;
-
-/// `position` rounded up to a multiple of `unit`, a power of two.
-#[inline]
-pub const fn align_up(position: u64, unit: u64) -> u64 {
-    (position + (unit - 1)) & !(unit - 1)
-}
 
 /// Checksum of a body, or of a body in parts.
 pub fn body_checksum<'a>(database: u64, parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
@@ -242,7 +234,7 @@ pub struct RecordBuf {
     parts: Vec<Vec<u8>>,
     body_len: u64,
     body_checksum: u64,
-    position: Option<u64>,
+    position: Option<LogPos>,
 }
 
 impl RecordBuf {
@@ -290,12 +282,12 @@ impl RecordBuf {
     }
 
     /// Gives the record its place in the log.
-    pub fn place(&mut self, position: u64) {
+    pub fn place(&mut self, position: LogPos) {
         self.position = Some(position);
     }
 
     /// Its place, once it has one.
-    pub fn position(&self) -> Option<u64> {
+    pub fn position(&self) -> Option<LogPos> {
         self.position
     }
 
@@ -309,7 +301,7 @@ impl RecordBuf {
         self.parts.iter().map(Vec::as_slice)
     }
 
-    pub(crate) fn header(&self, chain: &Chain, position: u64) -> Header {
+    pub(crate) fn header(&self, chain: &Chain, position: LogPos) -> Header {
         Header {
             kind: self.kind,
             flags: self.flags,
@@ -331,8 +323,8 @@ impl RecordBuf {
 pub(crate) struct Chain {
     pub(crate) database: u64,
     pub(crate) incarnation: u32,
-    pub(crate) durable_through: u64,
-    pub(crate) prepared_through: u64,
+    pub(crate) durable_through: LogPos,
+    pub(crate) prepared_through: LogPos,
     pub(crate) previous: u64,
 }
 
@@ -357,13 +349,13 @@ mod tests {
             flags: FLAG_SYNCED,
             body_len: 77,
             database: 0x1122_3344_5566_7788,
-            position: 4096,
+            position: LogPos::new(4096),
             number: 9,
-            durable_through: 4000,
+            durable_through: LogPos::new(4000),
             previous: 5,
             body_checksum: 6,
             incarnation: 3,
-            prepared_through: 8192,
+            prepared_through: LogPos::new(8192),
         }
     }
 
@@ -384,10 +376,10 @@ mod tests {
         type Spoil = fn(&mut Header);
         let cases: [(Spoil, HeaderError); 7] = [
             (|h| h.prepared_through = h.position, HeaderError::Length),
-            (|h| h.prepared_through = u64::MAX, HeaderError::Length),
+            (|h| h.prepared_through = u64::MAX.into(), HeaderError::Length),
             (|h| h.body_len = MAX_RECORD, HeaderError::Length),
             (|h| h.body_len = u64::MAX, HeaderError::Length),
-            (|h| h.position = u64::MAX - 7, HeaderError::Length),
+            (|h| h.position = (u64::MAX - 7).into(), HeaderError::Length),
             (|h| h.durable_through = h.position + 1, HeaderError::Length),
             (|h| h.flags = 0x80, HeaderError::Unknown),
         ];
@@ -398,7 +390,7 @@ mod tests {
         }
         let mut largest = sample();
         largest.body_len = MAX_RECORD - HEADER_LEN as u64;
-        largest.prepared_through = 2 * MAX_POSITION;
+        largest.prepared_through = (2 * LogPos::MAX.get()).into();
         assert!(Header::decode(&largest.encode().0).is_ok());
     }
 

@@ -30,8 +30,7 @@ use twox_hash::XxHash3_64;
 use super::bytes::{get, get_u32, get_u64, put};
 use super::names;
 pub use super::names::ImageFile;
-use super::position::{Point, valid_segment_size};
-use super::record::MAX_POSITION;
+use super::position::{LogPos, Point, valid_segment_size};
 use super::spare::Spare;
 
 /// Name of the file.
@@ -190,12 +189,12 @@ pub struct Superblock {
     /// Where replay starts.
     pub replay: Point,
     /// The log was synced below this position.
-    pub durable_through: u64,
+    pub durable_through: LogPos,
     /// End of the log at a clean close; `None` while the database may be open for writing. It counts
     /// as long as no later incarnation has been given out.
-    pub clean_end: Option<u64>,
+    pub clean_end: Option<LogPos>,
     /// Below this position the log's segments had been prepared: their files are there.
-    pub prepared_through: u64,
+    pub prepared_through: LogPos,
     /// Number of past commits whose undo is kept.
     pub history: u64,
     /// Durability mode last used.
@@ -309,11 +308,11 @@ impl Superblock {
         put(page, AT_ROOT, self.root.to_bytes());
         put(page, AT_NEXT_FLUSH, self.next_flush.to_le_bytes());
         put(page, AT_INCARNATION, self.incarnation.to_le_bytes());
-        put(page, AT_REPLAY, self.replay.position.to_le_bytes());
+        put(page, AT_REPLAY, self.replay.position.get().to_le_bytes());
         put(page, AT_REPLAY_SUM, self.replay.checksum.to_le_bytes());
-        put(page, AT_DURABLE, self.durable_through.to_le_bytes());
-        put(page, AT_CLEAN_END, self.clean_end.unwrap_or(NOT_CLEAN).to_le_bytes());
-        put(page, AT_PREPARED, self.prepared_through.to_le_bytes());
+        put(page, AT_DURABLE, self.durable_through.get().to_le_bytes());
+        put(page, AT_CLEAN_END, self.clean_end.map_or(NOT_CLEAN, LogPos::get).to_le_bytes());
+        put(page, AT_PREPARED, self.prepared_through.get().to_le_bytes());
         put(page, AT_HISTORY, self.history.to_le_bytes());
         let (mode, period) = match self.durability {
             DurabilityMode::Commit => (0, 0),
@@ -353,8 +352,8 @@ impl Superblock {
             next_flush: get_u64(page, AT_NEXT_FLUSH),
             incarnation: get_u32(page, AT_INCARNATION),
             replay: decode_replay(page)?,
-            durable_through: get_u64(page, AT_DURABLE),
-            clean_end: (clean_end != NOT_CLEAN).then_some(clean_end),
+            durable_through: get_u64(page, AT_DURABLE).into(),
+            clean_end: (clean_end != NOT_CLEAN).then_some(clean_end.into()),
             history: get_u64(page, AT_HISTORY),
             durability: decode_durability(page)?,
         })
@@ -406,20 +405,20 @@ fn check_frame(page: &[u8; PAGE], slot: u32) -> Result<(), SlotError> {
 
 fn decode_replay(page: &[u8; PAGE]) -> Result<Point, SlotError> {
     let replay =
-        Point { position: get_u64(page, AT_REPLAY), checksum: get_u64(page, AT_REPLAY_SUM) };
-    let fits = replay.position.is_multiple_of(8)
-        && replay.position <= MAX_POSITION
-        && replay.position <= get_u64(page, AT_DURABLE);
+        Point { position: get_u64(page, AT_REPLAY).into(), checksum: get_u64(page, AT_REPLAY_SUM) };
+    let fits = replay.position.is_aligned(8)
+        && replay.position <= LogPos::MAX
+        && replay.position.get() <= get_u64(page, AT_DURABLE);
     if fits { Ok(replay) } else { Err(SlotError::Field(AT_REPLAY)) }
 }
 
 /// The log's next byte always lies in a segment that is prepared.
-fn decode_prepared(page: &[u8; PAGE], segment: u64) -> Result<u64, SlotError> {
+fn decode_prepared(page: &[u8; PAGE], segment: u64) -> Result<LogPos, SlotError> {
     let prepared = get_u64(page, AT_PREPARED);
     let fits = prepared.is_multiple_of(segment)
         && prepared > get_u64(page, AT_REPLAY)
-        && prepared <= 2 * MAX_POSITION;
-    if fits { Ok(prepared) } else { Err(SlotError::Field(AT_PREPARED)) }
+        && prepared <= 2 * LogPos::MAX.get();
+    if fits { Ok(prepared.into()) } else { Err(SlotError::Field(AT_PREPARED)) }
 }
 
 fn decode_durability(page: &[u8; PAGE]) -> Result<DurabilityMode, SlotError> {
@@ -597,8 +596,8 @@ impl<D: Device> SuperblockStore<D> {
     /// the one before it would lead back to the empty database.
     pub fn confirm(
         &mut self,
-        durable_through: u64,
-        prepared_through: u64,
+        durable_through: LogPos,
+        prepared_through: LogPos,
     ) -> Result<(), SuperblockError> {
         if self.poisoned {
             return Err(SuperblockError::Poisoned);

@@ -22,7 +22,7 @@ use pleach_core::Node;
 use twox_hash::XxHash3_64;
 
 use super::bytes::{get, get_u32, get_u64};
-use crate::error::{Error, Result};
+use super::image_error::{ImageError, Result};
 
 const HEAD: usize = 64;
 const ENTRY: usize = 48;
@@ -124,6 +124,6 @@ impl Table {
     }
 }
 
-fn bad() -> Error {
-    Error::Corrupt("the table of the image makes no sense".to_owned())
+fn bad() -> ImageError {
+    ImageError::Table
 }

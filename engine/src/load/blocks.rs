@@ -3,9 +3,10 @@
 //! Blocks have one size. They stay in memory while there is room; from then on each block that
 //! is filled goes to the spill file, several writes in flight, and its memory is used again.
 
-use pleach_io::{Device, OpenMode, PageBuf, Queue, Request, Transfer};
+use pleach_beatree::page_no::page_offset;
+use pleach_io::{Device, OpenMode, PAGE, PageBuf, Queue, Request, Transfer};
 
-use crate::error::{Error, Result, full_or};
+use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::LOAD_SPILL_FILE;
 
 /// Writes in flight.
@@ -57,7 +58,8 @@ impl<D: Device> Blocks<D> {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
         }
-        let limit = usize::try_from(memory / (pages as u64 * 4096)).unwrap_or(usize::MAX).max(1);
+        let limit =
+            usize::try_from(memory / page_offset(pages as u64)).unwrap_or(usize::MAX).max(1);
         Ok(Self {
             device: device.clone(),
             pages,
@@ -71,7 +73,7 @@ impl<D: Device> Blocks<D> {
 
     /// Bytes of a block.
     pub(super) fn block_len(&self) -> usize {
-        self.pages * 4096
+        self.pages * PAGE
     }
 
     /// A block to be filled.
@@ -102,7 +104,7 @@ impl<D: Device> Blocks<D> {
             self.spare.push(completion.buf);
             next = spill.queue.poll();
         }
-        failed.map_or(Ok(()), |error| Err(full_or(error)))
+        failed.map_or(Ok(()), |error| Err(full_or(NoRoom::Load)(error)))
     }
 
     /// Keeps a filled block, in memory if there is room.
@@ -212,7 +214,9 @@ impl<D: Device> Drop for Blocks<D> {
 impl<D: Device> Spill<D> {
     fn grow(&mut self, device: &D, len: u64) -> Result<u64> {
         if self.end == self.reserved {
-            device.allocate(&self.file, self.reserved * len, GROWTH * len).map_err(full_or)?;
+            device
+                .allocate(&self.file, self.reserved * len, GROWTH * len)
+                .map_err(full_or(NoRoom::Load))?;
             self.reserved += GROWTH;
         }
         self.end += 1;
@@ -248,7 +252,7 @@ impl<D: Device> Frozen<D> {
                     queue.push(Request {
                         file: self.file.clone().expect("a spilled block has a file"),
                         transfer: Transfer::Read,
-                        offset: number * self.pages as u64 * 4096,
+                        offset: page_offset(number * self.pages as u64),
                         buf: PageBuf::zeroed(self.pages),
                         token: block.filled as u64,
                     });

@@ -14,7 +14,7 @@ use pleach_io::{Device, IoError, PageBuf, Queue, Request, Runtime, Transfer};
 
 use super::blocks::Frozen;
 use super::collect::UnitSource;
-use crate::error::{Error, Result, full_or};
+use crate::error::{Error, NoRoom, Result, full_or};
 use crate::state::State;
 use crate::state::images::LAST_NUMBERS;
 
@@ -214,7 +214,7 @@ impl<H: Hasher, D: Device> Worker<H, D> {
             token: 0,
         });
         self.queue.submit()?;
-        self.failed.take().map_or(Ok(()), |error| Err(full_or(error)))
+        self.failed.take().map_or(Ok(()), |error| Err(full_or(NoRoom::LeafPages)(error)))
     }
 
     fn arrive(&mut self) -> Result<()> {
@@ -234,6 +234,6 @@ impl<H: Hasher, D: Device> Worker<H, D> {
         while self.queue.in_flight() > 0 {
             self.arrive()?;
         }
-        self.failed.take().map_or(Ok(()), |error| Err(full_or(error)))
+        self.failed.take().map_or(Ok(()), |error| Err(full_or(NoRoom::LeafPages)(error)))
     }
 }

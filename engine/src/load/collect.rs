@@ -6,6 +6,7 @@
 
 use pleach_beatree::load::MAX_RECORD;
 use pleach_beatree::load::{Record, Records};
+use pleach_beatree::page_no::page_offset;
 use pleach_core::prefix::common_len;
 use pleach_core::{Key, Prefix};
 use pleach_io::{Device, PageBuf};
@@ -41,8 +42,8 @@ impl Sizes {
     /// is for workers, the new index and the pages on their way.
     pub(super) fn new(memory: u64, workers: usize) -> Self {
         let blocks = memory / 4 * 3;
-        let block_pages = (blocks / 4 / 32 / 4096).clamp(1, 16);
-        let open = (blocks / 4 / (block_pages * 4096)).max(2);
+        let block_pages = (blocks / 4 / page_offset(32)).clamp(1, 16);
+        let open = (blocks / 4 / page_offset(block_pages)).max(2);
         let bits = u16::try_from(open.ilog2()).expect("at most 64").min(MAX_BITS);
         // A worker needs about five times a unit's bytes.
         let unit = (memory / 4 / 5 / workers as u64).clamp(MIN_UNIT, MAX_UNIT);
@@ -248,7 +249,7 @@ mod tests {
             for workers in [1, 2, 64] {
                 let memory = mib << 20;
                 let sizes = Sizes::new(memory, workers);
-                let open = (1u64 << sizes.bits) * sizes.block_pages as u64 * 4096;
+                let open = (1u64 << sizes.bits) * page_offset(sizes.block_pages as u64);
                 assert!(open <= sizes.blocks / 4, "{mib} MiB: {sizes:?}");
                 assert!((MIN_UNIT..=MAX_UNIT).contains(&sizes.unit));
             }

@@ -21,6 +21,7 @@ mod collect;
 use std::sync::atomic::Ordering;
 
 use pleach_beatree::load::{Record, regions};
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::{RegionIndex, Stored, Value};
 use pleach_core::page::leaf::MAX_INLINE;
 use pleach_core::{Hasher, Key, Node, Prefix};
@@ -28,7 +29,7 @@ use pleach_io::{Device, OpenMode, Runtime};
 
 use crate::access::MAX_VALUE;
 use crate::checkpoint::checkpoint;
-use crate::error::{Error, Result, full_or};
+use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::image_name;
 use crate::metrics::Counters;
 use crate::state::commits::Tip;
@@ -142,7 +143,7 @@ pub(crate) fn bulk_load<H: Hasher, D: Device, R: Runtime>(
     Ok(LoadReport {
         accounts: loaded.keys,
         seconds: db.pace.now().saturating_sub(since).as_secs_f64(),
-        bytes_written: (loaded.pages + loaded.overflow_pages) * 4096 + loaded.spilled + images,
+        bytes_written: page_offset(loaded.pages + loaded.overflow_pages) + loaded.spilled + images,
         pages: loaded.pages,
         spilled_bytes: loaded.spilled,
         root: loaded.root,
@@ -290,11 +291,11 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
 fn reserve_image<D: Device, R: Runtime>(db: &State<D, R>, regions: u64) -> Result<()> {
     let free_runs = db.space.overflow_stats().free_runs;
     // Upper levels are a fraction of the regions; a free run takes less than 16 bytes.
-    let bytes = (regions + regions / 4 + free_runs / 250 + 16) * 4096;
+    let bytes = page_offset(regions + regions / 4 + free_runs / 250 + 16);
     let newest = db.images.newest().image.file;
     for file in [newest.other(), newest] {
         let file = db.store.device().open(image_name(file), OpenMode::Write)?;
-        db.store.device().allocate(&file, 0, bytes).map_err(full_or)?;
+        db.store.device().allocate(&file, 0, bytes).map_err(full_or(NoRoom::Image))?;
     }
     Ok(())
 }

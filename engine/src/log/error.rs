@@ -3,6 +3,29 @@
 use pleach_io::IoError;
 
 use crate::format::names::segment_name;
+use crate::format::position::LogPos;
+
+/// A segment file that the log has made, and that is missing or has another length than all have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the log is damaged: its file {} {}; restore the file, or the folder from a backup",
+    segment_name(*.index), length(*.found, *.expected)
+)]
+pub struct BadSegment {
+    /// Number of the segment.
+    pub index: u64,
+    /// Its length, `None` when it is missing.
+    pub found: Option<u64>,
+    /// The length in the superblock's geometry.
+    pub expected: u64,
+}
+
+fn length(found: Option<u64>, expected: u64) -> String {
+    match found {
+        None => "is missing".to_owned(),
+        Some(found) => format!("has {found} bytes instead of {expected}"),
+    }
+}
 
 /// An error of the log's writer and of its segments.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -18,15 +41,8 @@ pub enum LogError {
     #[error("an earlier write or sync of the log failed")]
     Poisoned,
     /// A segment that the live part of the log needs is missing or has the wrong length.
-    #[error("the log is damaged: its file {} {}", segment_name(*.index), size(*.found, *.expected))]
-    Segment {
-        /// Number of the segment.
-        index: u64,
-        /// Its length, `None` when it is missing.
-        found: Option<u64>,
-        /// The length in the superblock's geometry.
-        expected: u64,
-    },
+    #[error(transparent)]
+    Segment(#[from] BadSegment),
 }
 
 /// Why the bytes at a position are not the log's next record.
@@ -61,11 +77,11 @@ pub enum ScanError {
     )]
     Damaged {
         /// Where the bad record starts.
-        position: u64,
+        position: LogPos,
         /// What is wrong with it.
         invalid: Invalid,
         /// How far the log is known to have been synced.
-        durable_through: u64,
+        durable_through: LogPos,
         /// Who knows it.
         witness: Witness,
     },
@@ -73,7 +89,7 @@ pub enum ScanError {
     #[error("record at {position:#x} is of incarnation {found}, the last one known is {known}")]
     Future {
         /// The record's position.
-        position: u64,
+        position: LogPos,
         /// Its incarnation.
         found: u32,
         /// The incarnation read from its file.
@@ -81,33 +97,16 @@ pub enum ScanError {
     },
     /// A segment file that the log has made is missing or has another length than all have. Commits may
     /// be in it, so the log is not cut there.
-    #[error(
-        "the log is damaged: its file {} {}; restore the file, or the folder from a backup",
-        segment_name(*.index), size(*.found, *.expected)
-    )]
-    Segment {
-        /// Number of the segment.
-        index: u64,
-        /// Its length, `None` when it is missing.
-        found: Option<u64>,
-        /// The length in the superblock's geometry.
-        expected: u64,
-    },
+    #[error(transparent)]
+    Segment(#[from] BadSegment),
     /// The geometry or the replay start cannot be used.
     #[error("log segments of {segment_size} bytes, replay from {position:#x}: not usable")]
     Geometry {
         /// Bytes of a segment.
         segment_size: u64,
         /// The replay start.
-        position: u64,
+        position: LogPos,
     },
-}
-
-fn size(found: Option<u64>, expected: u64) -> String {
-    match found {
-        None => "is missing".to_owned(),
-        Some(found) => format!("has {found} bytes instead of {expected}"),
-    }
 }
 
 /// Who knows how far the log was durable.
@@ -116,7 +115,7 @@ pub enum Witness {
     /// The superblock.
     Superblock,
     /// The header of the record at this position.
-    Record(u64),
+    Record(LogPos),
 }
 
 impl core::fmt::Display for Witness {

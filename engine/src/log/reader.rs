@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
-use super::error::ScanError;
+use super::error::{BadSegment, ScanError};
 use super::segment::run_pages;
 use crate::format::names::parse_segment_name;
+use crate::format::position::LogPos;
 
 const CHUNK_PAGES: usize = 256;
 
@@ -17,15 +18,15 @@ pub(super) struct LogReader<D: Device> {
     files: BTreeMap<u64, D::File>,
     /// Log bytes from `base` on; `base` is a multiple of the page size.
     window: Vec<u8>,
-    base: u64,
+    base: LogPos,
     chunk: PageBuf,
 }
 
 impl<D: Device> LogReader<D> {
     /// Opens, for reading, the segments that hold `from` or later positions, up to the first that is
     /// missing. One without its full size is an error.
-    pub(super) fn open(device: &D, size: u64, from: u64) -> Result<Self, ScanError> {
-        let first = from / size;
+    pub(super) fn open(device: &D, size: u64, from: LogPos) -> Result<Self, ScanError> {
+        let first = from.segment(size);
         let mut files = BTreeMap::new();
         for name in device.list()? {
             let Some(index) = parse_segment_name(&name) else { continue };
@@ -35,7 +36,7 @@ impl<D: Device> LogReader<D> {
             let file = device.open(&name, OpenMode::Read)?;
             let found = device.len(&file)?;
             if found != size {
-                return Err(ScanError::Segment { index, found: Some(found), expected: size });
+                return Err(BadSegment { index, found: Some(found), expected: size }.into());
             }
             files.insert(index, file);
         }
@@ -45,14 +46,15 @@ impl<D: Device> LogReader<D> {
             files.split_off(&index);
         }
         let chunk = PageBuf::zeroed(run_pages(size).min(CHUNK_PAGES));
-        Ok(Self { device: device.clone(), size, first, files, window: Vec::new(), base: 0, chunk })
+        let base = LogPos::START;
+        Ok(Self { device: device.clone(), size, first, files, window: Vec::new(), base, chunk })
     }
 
     /// The stretches of positions that can be read, from `from` on, ascending: one a segment.
-    pub(super) fn stretches(&self, from: u64) -> Vec<(u64, u64)> {
+    pub(super) fn stretches(&self, from: LogPos) -> Vec<(LogPos, LogPos)> {
         (self.files.keys())
             .map(|index| {
-                let start = index * self.size;
+                let start = LogPos::of_segment(*index, self.size);
                 (start.max(from), start + self.size)
             })
             .filter(|(start, end)| start < end)
@@ -60,14 +62,14 @@ impl<D: Device> LogReader<D> {
     }
 
     /// The files end here, or the first is missing.
-    pub(super) fn prepared_through(&self) -> u64 {
-        (self.first + self.files.len() as u64) * self.size
+    pub(super) fn prepared_through(&self) -> LogPos {
+        LogPos::of_segment(self.first + self.files.len() as u64, self.size)
     }
 
     /// The `len` bytes from `position` on; `None` when they are not all there.
-    pub(super) fn read(&mut self, position: u64, len: u64) -> Result<Option<&[u8]>, IoError> {
+    pub(super) fn read(&mut self, position: LogPos, len: u64) -> Result<Option<&[u8]>, IoError> {
         if !self.covers(position, len) {
-            if position.saturating_add(len) > self.prepared_through() {
+            if position.get().saturating_add(len) > self.prepared_through().get() {
                 return Ok(None);
             }
             self.fill(position, len)?;
@@ -75,19 +77,19 @@ impl<D: Device> LogReader<D> {
         Ok(self.slice(position, len))
     }
 
-    fn slice(&self, position: u64, len: u64) -> Option<&[u8]> {
-        let start = usize::try_from(position.checked_sub(self.base)?).ok()?;
+    fn slice(&self, position: LogPos, len: u64) -> Option<&[u8]> {
+        let start = usize::try_from(position.checked_since(self.base)?).ok()?;
         self.window.get(start..start.checked_add(usize::try_from(len).ok()?)?)
     }
 
-    fn covers(&self, position: u64, len: u64) -> bool {
+    fn covers(&self, position: LogPos, len: u64) -> bool {
         self.slice(position, len).is_some()
     }
 
     /// Moves the window to `position` and reads on until it has `len` bytes from there.
-    fn fill(&mut self, position: u64, len: u64) -> Result<(), IoError> {
-        let base = position - position % PAGE as u64;
-        let kept = (base.checked_sub(self.base))
+    fn fill(&mut self, position: LogPos, len: u64) -> Result<(), IoError> {
+        let base = LogPos::new(position.get() - position.get() % PAGE as u64);
+        let kept = (base.checked_since(self.base))
             .and_then(|skip| usize::try_from(skip).ok())
             .filter(|skip| *skip < self.window.len());
         match kept {
@@ -107,8 +109,8 @@ impl<D: Device> LogReader<D> {
 
     fn extend(&mut self) -> Result<(), IoError> {
         let at = self.base + self.window.len() as u64;
-        let offset = at % self.size;
-        let file = &self.files[&(at / self.size)];
+        let offset = at.in_segment(self.size);
+        let file = &self.files[&at.segment(self.size)];
         let left = usize::try_from((self.size - offset) / PAGE as u64).unwrap_or(usize::MAX);
         if left >= self.chunk.pages() {
             self.device.read_at(file, &mut self.chunk, offset)?;

@@ -26,12 +26,10 @@
 
 use pleach_io::Device;
 
-use super::error::{Invalid, ScanError, Witness};
+use super::error::{BadSegment, Invalid, ScanError, Witness};
 use super::reader::LogReader;
-use crate::format::position::{BLOCK, Point, valid_segment_size};
-use crate::format::record::{
-    ALIGN, HEADER_LEN, Header, MAGIC, MAX_POSITION, RecordView, align_up, body_checksum,
-};
+use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
+use crate::format::record::{ALIGN, HEADER_LEN, Header, MAGIC, RecordView, body_checksum};
 
 /// Where and how to scan.
 #[derive(Clone, Copy, Debug)]
@@ -45,9 +43,9 @@ pub struct ScanInput {
     /// Replay start: where the record before it ended, and its checksum.
     pub from: Point,
     /// The superblocks': the log was synced below this.
-    pub durable_through: u64,
+    pub durable_through: LogPos,
     /// The superblocks': segments had been prepared below this.
-    pub prepared_through: u64,
+    pub prepared_through: LogPos,
     /// The database was closed at the replay start, and nobody has opened it for writing since.
     pub clean: bool,
 }
@@ -56,7 +54,7 @@ pub struct ScanInput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutReport {
     /// Where the log was cut.
-    pub position: u64,
+    pub position: LogPos,
     /// Bytes from there to the end of the last record that could be recognised, torn ones
     /// included; 0 when none could.
     pub bytes: u64,
@@ -76,9 +74,9 @@ pub struct ScanEnd {
     pub incarnation: u32,
     /// Below this the log is known to have been synced. What lies between here and the end was
     /// read back, but a crash may still lose it until [`super::LogWriter::open`] has seen to it.
-    pub proven: u64,
+    pub proven: LogPos,
     /// Somebody knows of the segments below this position, and they are there.
-    pub prepared_through: u64,
+    pub prepared_through: LogPos,
     /// Valid records seen.
     pub records: u64,
     /// What was cut off; `None` when nothing follows but blank space, what a recycled segment held
@@ -97,8 +95,7 @@ where
     E: From<ScanError>,
 {
     let from = input.from.position;
-    if !valid_segment_size(input.segment_size) || from > MAX_POSITION || !from.is_multiple_of(ALIGN)
-    {
+    if !valid_segment_size(input.segment_size) || from > LogPos::MAX || !from.is_aligned(ALIGN) {
         let segment_size = input.segment_size;
         return Err(ScanError::Geometry { segment_size, position: from }.into());
     }
@@ -109,7 +106,7 @@ where
             end: input.from,
             incarnation: 0,
             proven: from,
-            prepared_through: 0,
+            prepared_through: LogPos::START,
             records: 0,
             cut: None,
         },
@@ -145,7 +142,7 @@ struct Scanner<D: Device> {
     input: ScanInput,
     end: ScanEnd,
     /// Who was seen knows of segments below this.
-    known_prepared: u64,
+    known_prepared: LogPos,
 }
 
 impl<D: Device> Scanner<D> {
@@ -155,7 +152,7 @@ impl<D: Device> Scanner<D> {
             Ok(found) => return Ok(Ok(found)),
             Err(invalid) => invalid,
         };
-        let block = align_up(at, BLOCK);
+        let block = at.align_up(BLOCK);
         if block == at {
             return Ok(Err(first));
         }
@@ -166,7 +163,7 @@ impl<D: Device> Scanner<D> {
     }
 
     /// Is there a valid record at `at` that follows the last one?
-    fn judge(&mut self, at: u64) -> Result<Verdict, ScanError> {
+    fn judge(&mut self, at: LogPos) -> Result<Verdict, ScanError> {
         let (header, checksum) = match self.header(at)? {
             Ok(found) => found,
             Err(invalid) => return Ok(Err(invalid)),
@@ -192,7 +189,7 @@ impl<D: Device> Scanner<D> {
     }
 
     /// The header at a position, good in itself, wherever it may belong.
-    fn header(&mut self, at: u64) -> Result<Verdict, ScanError> {
+    fn header(&mut self, at: LogPos) -> Result<Verdict, ScanError> {
         let Some(bytes) = self.reader.read(at, HEADER_LEN as u64)? else {
             return Ok(Err(Invalid::NoSegment));
         };
@@ -241,11 +238,9 @@ impl<D: Device> Scanner<D> {
     fn close(mut self) -> Result<ScanEnd, ScanError> {
         let there = self.reader.prepared_through();
         if there < self.known_prepared {
-            return Err(ScanError::Segment {
-                index: there / self.input.segment_size,
-                found: None,
-                expected: self.input.segment_size,
-            });
+            let (index, expected) =
+                (there.segment(self.input.segment_size), self.input.segment_size);
+            return Err(BadSegment { index, found: None, expected }.into());
         }
         self.end.prepared_through = self.known_prepared;
         Ok(self.end)
@@ -254,17 +249,17 @@ impl<D: Device> Scanner<D> {
     /// Looks through a segment's rest for good headers, at each place where one may start.
     fn search(
         &mut self,
-        from: u64,
-        to: u64,
+        from: LogPos,
+        to: LogPos,
         cut: &mut CutReport,
         rest: &mut Rest,
     ) -> Result<(), ScanError> {
-        let own_segment = cut.position / self.input.segment_size;
+        let own_segment = cut.position.segment(self.input.segment_size);
         let mut at = from;
         while at < to {
-            let stop = to.min(align_up(at + 1, BLOCK));
+            let stop = to.min((at + 1).align_up(BLOCK));
             let Some(bytes) = self.reader.read(at, stop - at)? else { return Ok(()) };
-            if at / self.input.segment_size == own_segment {
+            if at.segment(self.input.segment_size) == own_segment {
                 rest.blank &= bytes.iter().all(|byte| *byte == 0);
             }
             let hit = (bytes.chunks_exact(8))
@@ -285,7 +280,12 @@ impl<D: Device> Scanner<D> {
     }
 
     /// What a good header at or behind the end has to say.
-    fn testify(&mut self, header: &Header, at: u64, cut: &mut CutReport) -> Result<(), ScanError> {
+    fn testify(
+        &mut self,
+        header: &Header,
+        at: LogPos,
+        cut: &mut CutReport,
+    ) -> Result<(), ScanError> {
         if header.database != self.input.database || header.position != at {
             return Ok(());
         }

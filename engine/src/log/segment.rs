@@ -26,9 +26,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
-use super::error::LogError;
+use super::error::{BadSegment, LogError};
 use crate::format::names::{SEGMENT_SPARE, SEGMENT_TEMPORARY, parse_segment_name, segment_name};
-use crate::format::position::valid_segment_size;
+use crate::format::position::{LogPos, valid_segment_size};
 use crate::format::spare::Spare;
 
 /// Largest run of pages in one write.
@@ -105,9 +105,9 @@ impl<D: Device> Segments<D> {
     pub fn check(
         device: &D,
         size: u64,
-        needed_from: u64,
-        end: u64,
-        prepared_through: u64,
+        needed_from: LogPos,
+        end: LogPos,
+        prepared_through: LogPos,
     ) -> Result<(), LogError> {
         Survey::new(device, size, needed_from, end.max(prepared_through), OpenMode::Read).map(drop)
     }
@@ -122,9 +122,9 @@ impl<D: Device> Segments<D> {
     pub fn open(
         device: D,
         options: SegmentOptions,
-        needed_from: u64,
-        end: u64,
-        prepared_through: u64,
+        needed_from: LogPos,
+        end: LogPos,
+        prepared_through: LogPos,
     ) -> Result<Self, LogError> {
         let known = end.max(prepared_through);
         let Survey { live, old, next } =
@@ -157,13 +157,13 @@ impl<D: Device> Segments<D> {
     }
 
     /// Positions below this may be written without preparing anything.
-    pub fn prepared_through(&self) -> u64 {
-        self.shared.prepared.load(Ordering::Acquire)
+    pub fn prepared_through(&self) -> LogPos {
+        self.shared.prepared.load(Ordering::Acquire).into()
     }
 
     /// Prepares segments until positions below `through` may be written. Without room the error
     /// is [`LogError::Full`], and what was prepared so far stays.
-    pub fn ensure(&self, through: u64) -> Result<(), LogError> {
+    pub fn ensure(&self, through: LogPos) -> Result<(), LogError> {
         while self.prepared_through() < through {
             let _changing = self.shared.changing.lock();
             if self.prepared_through() < through {
@@ -174,13 +174,14 @@ impl<D: Device> Segments<D> {
     }
 
     /// Retires the segments that lie below `below` as a whole.
-    pub fn retire(&self, below: u64) -> Result<(), LogError> {
+    pub fn retire(&self, below: LogPos) -> Result<(), LogError> {
         let shared = &*self.shared;
         let _changing = shared.changing.lock();
         loop {
             let index = {
                 let mut state = shared.state.lock();
-                let end = (state.live.first_key_value()).map(|(i, _)| (i + 1) * self.size());
+                let end = (state.live.first_key_value())
+                    .map(|(i, _)| LogPos::of_segment(i + 1, self.size()));
                 let Some((index, _)) = end.filter(|end| *end <= below).and_then(|_| {
                     // The last prepared segment stays: `next` follows it.
                     if state.live.len() > 1 { state.live.pop_first() } else { None }
@@ -215,8 +216,8 @@ impl<D: Device> Segments<D> {
     }
 
     /// The file that holds a position, once it is prepared.
-    pub(super) fn file(&self, position: u64) -> Option<D::File> {
-        self.shared.state.lock().live.get(&(position / self.size())).cloned()
+    pub(super) fn file(&self, position: LogPos) -> Option<D::File> {
+        self.shared.state.lock().live.get(&position.segment(self.size())).cloned()
     }
 
     /// The caller holds `changing`.
@@ -294,10 +295,10 @@ pub(crate) fn spare(size: u64) -> Spare {
 pub(crate) fn reaches_back<D: Device>(
     device: &D,
     size: u64,
-    newest: u64,
-    older: u64,
+    newest: LogPos,
+    older: LogPos,
 ) -> Result<bool, IoError> {
-    for index in older / size..newest / size {
+    for index in older.segment(size)..newest.segment(size) {
         match device.open(&segment_name(index), OpenMode::Read) {
             Ok(file) if device.len(&file)? == size => {}
             Ok(_) => return Ok(false),
@@ -334,13 +335,13 @@ impl<F> Survey<F> {
     fn new<D: Device<File = F>>(
         device: &D,
         size: u64,
-        needed_from: u64,
-        known_through: u64,
+        needed_from: LogPos,
+        known_through: LogPos,
         mode: OpenMode,
     ) -> Result<Self, LogError> {
         assert!(valid_segment_size(size), "the superblock's geometry is checked before");
-        let first = needed_from.min(known_through) / size;
-        let next = known_through.div_ceil(size);
+        let first = needed_from.min(known_through).segment(size);
+        let next = known_through.get().div_ceil(size);
         let mut indices: Vec<u64> =
             device.list()?.iter().filter_map(|name| parse_segment_name(name)).collect();
         indices.sort_unstable();
@@ -349,7 +350,7 @@ impl<F> Survey<F> {
             let file = device.open(&segment_name(index), mode)?;
             let length = device.len(&file)?;
             if index >= first && length != size {
-                return Err(LogError::Segment { index, found: Some(length), expected: size });
+                return Err(BadSegment { index, found: Some(length), expected: size }.into());
             }
             if (first..next).contains(&index) {
                 survey.live.insert(index, file);
@@ -359,7 +360,7 @@ impl<F> Survey<F> {
         }
         let missing = (first..next).find(|index| !survey.live.contains_key(index));
         if let Some(index) = missing {
-            return Err(LogError::Segment { index, found: None, expected: size });
+            return Err(BadSegment { index, found: None, expected: size }.into());
         }
         survey.old.sort_unstable_by_key(|(index, _)| *index < first);
         Ok(survey)

@@ -14,51 +14,51 @@ use std::collections::BTreeSet;
 
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 
-use super::error::LogError;
+use super::error::{BadSegment, LogError};
 use super::scan::ScanEnd;
 use super::segment::{SegmentOptions, Segments, full_or_io, run_pages, spare, write_zeros};
 use crate::format::names::segment_name;
-use crate::format::position::{BLOCK, Point};
-use crate::format::record::{ALIGN, Chain, RecordBuf, align_up};
+use crate::format::position::{BLOCK, LogPos, Point};
+use crate::format::record::{ALIGN, Chain, RecordBuf};
 
 /// The sequencer's end of the log: hands out positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
-    next: u64,
+    next: LogPos,
 }
 
 impl Tail {
     /// The position of a record of `len` bytes, behind all that were reserved before.
     #[must_use]
-    pub fn reserve(&mut self, len: u64) -> u64 {
+    pub fn reserve(&mut self, len: u64) -> LogPos {
         let position = self.next;
-        self.next = align_up(position + len, ALIGN);
+        self.next = (position + len).align_up(ALIGN);
         position
     }
 
     /// Ends a batch: the next record starts on a fresh block. To be called when the batch is
     /// handed to [`LogWriter::write`], by the same holder of the sequencer.
     pub fn seal(&mut self) {
-        self.next = align_up(self.next, BLOCK);
+        self.next = self.next.align_up(BLOCK);
     }
 
     /// Where the next record will start.
-    pub fn position(&self) -> u64 {
+    pub fn position(&self) -> LogPos {
         self.next
     }
 
     /// What [`Segments::ensure`] has to be asked for before a record of `len` bytes is reserved:
     /// its last block is written whole, and the block behind it must be prepared, too.
-    pub fn through(&self, len: u64) -> u64 {
-        behind(align_up(self.next, BLOCK) + len)
+    pub fn through(&self, len: u64) -> LogPos {
+        behind(self.next.align_up(BLOCK) + len)
     }
 }
 
 /// Through where segments must be prepared for a batch that ends here: one byte into the block behind
 /// it. So each record says of the file that takes the next one that it is there, and a file that is
 /// missing later is missed by a record in the file before it.
-fn behind(end: u64) -> u64 {
-    align_up(end, BLOCK) + 1
+fn behind(end: LogPos) -> LogPos {
+    end.align_up(BLOCK) + 1
 }
 
 /// What a writer continues.
@@ -71,13 +71,13 @@ pub struct WriterStart {
     /// End of the log, from the scan.
     pub end: Point,
     /// How much of it is known to have been synced, from the scan.
-    pub proven: u64,
+    pub proven: LogPos,
     /// Positions from here on are still needed: segments below are retired.
-    pub needed_from: u64,
+    pub needed_from: LogPos,
     /// Where the replay began. What lies below is needed by the other generation only.
-    pub replay: u64,
+    pub replay: LogPos,
     /// Segments below this are known to be prepared.
-    pub prepared_through: u64,
+    pub prepared_through: LogPos,
 }
 
 impl WriterStart {
@@ -87,10 +87,10 @@ impl WriterStart {
             database,
             incarnation,
             end: Point::default(),
-            proven: 0,
-            needed_from: 0,
-            replay: 0,
-            prepared_through: 0,
+            proven: LogPos::START,
+            needed_from: LogPos::START,
+            replay: LogPos::START,
+            prepared_through: LogPos::START,
         }
     }
 
@@ -99,8 +99,8 @@ impl WriterStart {
         scan: &ScanEnd,
         database: u64,
         incarnation: u32,
-        needed_from: u64,
-        replay: u64,
+        needed_from: LogPos,
+        replay: LogPos,
     ) -> Self {
         Self {
             database,
@@ -132,7 +132,7 @@ pub struct LogWriter<D: Device> {
     segments: Segments<D>,
     chain: Chain,
     /// End of the last record written.
-    written: u64,
+    written: LogPos,
     /// Segments written since the last sync.
     touched: BTreeSet<u64>,
     stage: Stage,
@@ -168,7 +168,7 @@ impl<D: Device> LogWriter<D> {
                 database: start.database,
                 incarnation: start.incarnation,
                 durable_through: start.end.position,
-                prepared_through: 0,
+                prepared_through: LogPos::START,
                 previous: start.end.checksum,
             },
             written: start.end.position,
@@ -180,7 +180,7 @@ impl<D: Device> LogWriter<D> {
 
     /// The tail for the sequencer; valid as long as nothing else was reserved.
     pub fn tail(&self) -> Tail {
-        Tail { next: align_up(self.written, BLOCK) }
+        Tail { next: self.written.align_up(BLOCK) }
     }
 
     /// The log's files, to be shared with whoever prepares and retires them.
@@ -189,7 +189,7 @@ impl<D: Device> LogWriter<D> {
     }
 
     /// Everything below this position is durable.
-    pub fn durable(&self) -> u64 {
+    pub fn durable(&self) -> LogPos {
         self.chain.durable_through
     }
 
@@ -230,16 +230,16 @@ impl<D: Device> LogWriter<D> {
     pub fn write(&mut self, records: &mut [RecordBuf]) -> Result<(), LogError> {
         self.check()?;
         let Some(first) = records.first().and_then(RecordBuf::position) else { return Ok(()) };
-        assert_eq!(first, align_up(self.written, BLOCK), "a batch starts on the next fresh block");
+        assert_eq!(first, self.written.align_up(BLOCK), "a batch starts on the next fresh block");
         let mut end = first;
         for record in records.iter() {
             let position = record.position().expect("records are placed before they are written");
             assert!(
-                position == end || position == align_up(end, BLOCK),
+                position == end || position == end.align_up(BLOCK),
                 "records are written in the order of their places"
             );
             assert!(!record.is_too_large(), "the engine refuses a batch of that size");
-            end = align_up(position + record.len(), ALIGN);
+            end = (position + record.len()).align_up(ALIGN);
         }
         self.segments.ensure(behind(end))?;
         self.chain.prepared_through = self.segments.prepared_through();
@@ -249,7 +249,7 @@ impl<D: Device> LogWriter<D> {
         Ok(())
     }
 
-    fn write_all(&mut self, first: u64, records: &[RecordBuf]) -> Result<u64, LogError> {
+    fn write_all(&mut self, first: LogPos, records: &[RecordBuf]) -> Result<LogPos, LogError> {
         let mut run = Run {
             stage: &mut self.stage,
             segments: &self.segments,
@@ -270,20 +270,20 @@ impl<D: Device> LogWriter<D> {
                 run.push(part)?;
             }
             self.chain.previous = checksum;
-            end = align_up(position + record.len(), ALIGN);
+            end = (position + record.len()).align_up(ALIGN);
             run.pad_to(end)?;
         }
-        run.pad_to(align_up(end, BLOCK))?;
+        run.pad_to(end.align_up(BLOCK))?;
         run.flush()?;
         self.stats.records += records.len() as u64;
         Ok(end)
     }
 
     /// Makes everything written so far durable, and says up to where.
-    pub fn sync(&mut self) -> Result<u64, LogError> {
+    pub fn sync(&mut self) -> Result<LogPos, LogError> {
         self.check()?;
         while let Some(index) = self.touched.pop_first() {
-            let file = self.segments.file(index * self.segments.size());
+            let file = self.segments.file(LogPos::of_segment(index, self.segments.size()));
             // A segment that was retired meanwhile holds nothing that anybody waits for.
             let Some(file) = file else { continue };
             self.stats.syncs += 1;
@@ -318,14 +318,14 @@ struct Run<'a, D: Device> {
     segments: &'a Segments<D>,
     touched: &'a mut BTreeSet<u64>,
     stats: &'a mut WriterStats,
-    start: u64,
+    start: LogPos,
     filled: usize,
     limit: usize,
 }
 
 impl<D: Device> Run<'_, D> {
-    fn begin(&mut self, start: u64) {
-        let left = self.segments.size() - start % self.segments.size();
+    fn begin(&mut self, start: LogPos) {
+        let left = self.segments.size() - start.in_segment(self.segments.size());
         self.start = start;
         self.filled = 0;
         self.limit = self.stage.buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -341,7 +341,7 @@ impl<D: Device> Run<'_, D> {
         Ok(())
     }
 
-    fn pad_to(&mut self, position: u64) -> Result<(), LogError> {
+    fn pad_to(&mut self, position: LogPos) -> Result<(), LogError> {
         // Less than a block: records follow each other at 8 bytes or at the next block.
         let zeros = [0; PAGE];
         let at = self.start + self.filled as u64;
@@ -359,14 +359,14 @@ impl<D: Device> Run<'_, D> {
             return Ok(());
         }
         let (segments, size) = (self.segments, self.segments.size());
-        let file = segments.file(self.start).ok_or_else(|| LogError::Segment {
-            index: self.start / size,
+        let file = segments.file(self.start).ok_or_else(|| BadSegment {
+            index: self.start.segment(size),
             found: None,
             expected: size,
         })?;
-        self.touched.insert(self.start / size);
+        self.touched.insert(self.start.segment(size));
         let pages = self.filled / PAGE;
-        segments.device().write_at(&file, &self.stage.buf, pages, self.start % size)?;
+        segments.device().write_at(&file, &self.stage.buf, pages, self.start.in_segment(size))?;
         self.stats.writes += 1;
         self.stats.bytes += self.filled as u64;
         self.begin(self.start + self.filled as u64);
@@ -381,10 +381,10 @@ fn reseal<D: Device>(device: &D, size: u64, start: &WriterStart) -> Result<(), L
     if proven >= end {
         return Ok(());
     }
-    for index in proven / size..end.div_ceil(size) {
+    for index in proven.segment(size)..end.get().div_ceil(size) {
         let name = segment_name(index);
         let old = device.open(&name, OpenMode::Read)?;
-        let segment = Segment { start: index * size, size };
+        let segment = Segment { start: LogPos::of_segment(index, size), size };
         let sealed = spare(size)
             .replace(device, start.database, &name, |copy| segment.copy(device, &old, copy, start));
         sealed.map_err(full_or_io)?;
@@ -396,7 +396,7 @@ fn reseal<D: Device>(device: &D, size: u64, start: &WriterStart) -> Result<(), L
 #[derive(Clone, Copy)]
 struct Segment {
     /// Its first position.
-    start: u64,
+    start: LogPos,
     size: u64,
 }
 
@@ -412,14 +412,14 @@ impl Segment {
         let end = start.end.position.min(self.start + self.size);
         let mut at = self.start;
         while at < end {
-            let left = usize::try_from((align_up(end, BLOCK) - at) / BLOCK).unwrap_or(usize::MAX);
+            let left = usize::try_from((end.align_up(BLOCK) - at) / BLOCK).unwrap_or(usize::MAX);
             let mut buf = PageBuf::zeroed(left.min(run_pages(self.size)));
             self.read(device, from, &mut buf, at, start)?;
             // Bytes behind the end are no part of the log, even within its last block.
             let valid = usize::try_from(end - at).unwrap_or(usize::MAX).min(buf.len());
             buf[valid..].fill(0);
             device.write_at(to, &buf, buf.pages(), at - self.start)?;
-            at += buf.len() as u64;
+            at = at + buf.len() as u64;
         }
         let zeros = PageBuf::zeroed(run_pages(self.size));
         write_zeros(device, to, &zeros, at - self.start, self.size)
@@ -432,7 +432,7 @@ impl Segment {
         device: &D,
         from: &D::File,
         buf: &mut PageBuf,
-        at: u64,
+        at: LogPos,
         start: &WriterStart,
     ) -> Result<(), IoError> {
         if at + buf.len() as u64 <= start.needed_from {
@@ -449,7 +449,7 @@ impl Segment {
             match device.read_at(from, &mut page, position - self.start) {
                 Ok(()) => buf.page_mut(index).copy_from_slice(page.page(0)),
                 Err(error) if position + BLOCK <= start.replay => {
-                    tracing::warn!(%error, position, "a dead block of the log that was not needed");
+                    tracing::warn!(%error, %position, "a dead block of the log that was not needed");
                     buf.page_mut(index).fill(0);
                 }
                 Err(error) => return Err(error),

@@ -1,15 +1,17 @@
 //! Steps 1 to 5 of recovery as one: everything is opened, measured and checked, and nothing is written.
 //! An open for writing goes on from here; tools that only look end here.
 
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::Space;
 use pleach_core::Hasher;
-use pleach_io::{Device, IoError, OpenMode, Operation};
+use pleach_io::{Device, IoError, OpenMode, Operation, PAGE};
 
 use super::recovery::{Known, Recovered, recover};
-use crate::error::{Error, Result};
+use crate::error::{Contradiction, Error, NoRoom, Result};
 use crate::format::creation::CreationError;
 use crate::format::incarnation::{self, Incarnation, IncarnationError};
 use crate::format::names::{IMAGES, LEAF_FILE, REQUIRED, is_ours};
+use crate::format::position::LogPos;
 use crate::format::spare::{Spare, SpareState};
 use crate::format::superblock::{self, SlotError, SuperblockError, SuperblockStore};
 use crate::log::LogError;
@@ -24,7 +26,7 @@ pub(crate) struct Examined<D: Device> {
     pub(crate) recovered: Recovered,
     pub(crate) space: Space,
     /// The log is kept from this position on.
-    pub(crate) log_from: u64,
+    pub(crate) log_from: LogPos,
     pub(crate) opening: Opening,
     /// What the superblocks know of the log.
     known: Known,
@@ -164,12 +166,12 @@ fn leaf_space<D: Device>(
     let file = device.open(LEAF_FILE, OpenMode::Read)?;
     let found = device.len(&file)?;
     let geometry = superblock.page_space();
-    let pages = u32::try_from(found / 4096)
-        .map_err(|_| Error::Corrupt("the leaf file has over 2^32 pages".to_owned()))?;
+    let pages = u32::try_from(found / PAGE as u64)
+        .map_err(|_| Contradiction::FileTooLong { file: LEAF_FILE, bytes: found })?;
     let in_segments = pages / geometry.segment_pages * geometry.segment_pages;
     let last = recovered.places.iter().max();
     if let Some(last) = last.filter(|last| last.get() >= in_segments) {
-        let expected = (u64::from(*last) + 1) * 4096;
+        let expected = page_offset(u64::from(*last) + 1);
         return Err(Error::ShortFile { file: LEAF_FILE, found, expected });
     }
     let segments = pages / geometry.segment_pages;
@@ -228,7 +230,7 @@ pub(crate) fn plainly(error: Error) -> Error {
     else {
         return error;
     };
-    if io.is_full() { Error::Full(io.to_string()) } else { missing(error) }
+    if io.is_full() { NoRoom::Open(io.clone()).into() } else { missing(error) }
 }
 
 /// A folder that is not there has no database in it.

@@ -9,6 +9,7 @@ pub(crate) mod recovery;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space;
 use pleach_core::{Hasher, TERMINATOR};
 use pleach_io::{Device, LockMode, OpenMode, Runtime, Step};
@@ -113,8 +114,8 @@ fn create<H: Hasher, D: Device, R: Runtime>(
             size_factor_percent: options.geometry.size_factor,
             log_segment: options.geometry.log_segment,
             log_limit: options.log_limit,
-            leaf_segment: u64::from(options.geometry.segment_pages) * 4096,
-            overflow_segment: u64::from(options.geometry.segment_pages) * 4096,
+            leaf_segment: page_offset(options.geometry.segment_pages.into()),
+            overflow_segment: page_offset(options.geometry.segment_pages.into()),
             stored_levels: pleach_beatree::build::LEVELS,
         };
         let first = Superblock {
@@ -125,7 +126,7 @@ fn create<H: Hasher, D: Device, R: Runtime>(
             image,
             root: TERMINATOR,
             next_flush: 1,
-            prepared_through: options.geometry.log_segment,
+            prepared_through: options.geometry.log_segment.into(),
             ..Superblock::default()
         };
         // A superblock proves that all else is there: its name must not be durable before theirs.
@@ -146,7 +147,7 @@ fn begin<D: Device, R: Runtime>(
     let Examined { mut superblocks, recovered, space, log_from, opening, .. } = examined;
     if let Some(cut) = &opening.cut {
         tracing::warn!(
-            position = cut.position,
+            position = %cut.position,
             bytes = cut.bytes,
             "the log's torn end was cut off"
         );

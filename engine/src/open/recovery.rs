@@ -11,8 +11,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::{Applied, Dropped, NodePage, Pending, RegionImage, Relocation};
-use pleach_beatree::space::Extents;
+use pleach_beatree::space::{Extents, SpaceError};
 use pleach_beatree::split::split_regions;
 use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored, Value};
 use pleach_core::fold::BatchFolder;
@@ -22,13 +23,16 @@ use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, OpenMode};
 
-use crate::error::{Error, Result};
+use crate::error::{Contradiction, Error, Result};
+use crate::format::bytes::BodyError;
 use crate::format::commit_body::{CommitView, Value as LogValue};
 use crate::format::image::ImageReader;
+use crate::format::image_error::ImageError;
 use crate::format::location_body::{LocationView, Run as LogRun};
 use crate::format::names::OVERFLOW_FILE;
 use crate::format::pending;
-use crate::format::record::{Kind, RecordView};
+use crate::format::position::LogPos;
+use crate::format::record::{Header, Kind, RecordView};
 use crate::format::superblock::Superblock;
 use crate::format::table::Table;
 use crate::log::{ScanEnd, ScanInput, scan};
@@ -61,9 +65,9 @@ pub(crate) struct Known {
     /// The last incarnation before this open.
     pub(crate) incarnation: u32,
     /// The log was synced below this.
-    pub(crate) durable_through: u64,
+    pub(crate) durable_through: LogPos,
     /// Segments had been prepared below this.
-    pub(crate) prepared_through: u64,
+    pub(crate) prepared_through: LogPos,
     /// Was the database closed cleanly at the end of the log that the superblock names?
     pub(crate) clean: bool,
 }
@@ -79,7 +83,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let regions = read_regions::<H, D>(&mut image, &table, superblock.commit)?;
     let top = RegionIndex::new(regions);
     let stream = image.checked_stream(StreamId::Delta, &table.delta)?;
-    pending::decode::<H>(&stream, |prefix, pending, dropped| {
+    pending::decode::<H, Error>(&stream, |prefix, pending, dropped| {
         install(&top, &prefix, pending, dropped)
     })?;
     let map = image.checked_stream(StreamId::FreeMap, &table.map)?;
@@ -108,14 +112,15 @@ fn grow_to_file<D: Device>(
     extents: &mut Extents,
 ) -> Result<()> {
     let file = device.open(OVERFLOW_FILE, OpenMode::Read)?;
-    let expected = extents.stats().pages * 4096;
+    let expected = page_offset(extents.stats().pages);
     let found = device.len(&file)?;
     if found < expected {
         return Err(Error::ShortFile { file: OVERFLOW_FILE, found, expected });
     }
     let more = (found - expected) / superblock.geometry.overflow_segment;
-    let more = u32::try_from(more).map_err(bad_map)?;
-    extents.grown(more).map_err(bad_map)
+    let more = u32::try_from(more)
+        .map_err(|_| Contradiction::FileTooLong { file: OVERFLOW_FILE, bytes: found })?;
+    Ok(extents.grown(more).map_err(bad_map)?)
 }
 
 fn read_table<D: Device>(image: &mut ImageReader<D>, superblock: &Superblock) -> Result<Table> {
@@ -123,11 +128,9 @@ fn read_table<D: Device>(image: &mut ImageReader<D>, superblock: &Superblock) ->
     let head = image.head(StreamId::Namespaces, first)?;
     let bytes = image.stream(StreamId::Namespaces, first, Table::len_of(&head)?)?;
     if pleach_core::hasher::Blake3::hash(&bytes) != superblock.image.table_hash {
-        return Err(Error::Corrupt(
-            "the image's table is not the one that the superblock names".to_owned(),
-        ));
+        return Err(ImageError::OtherTable.into());
     }
-    Table::decode(&bytes)
+    Ok(Table::decode(&bytes)?)
 }
 
 /// All regions, from the branch pages.
@@ -142,10 +145,8 @@ fn read_regions<H: Hasher, D: Device>(
         let mut below = Vec::new();
         for (prefix, page, tag) in pages {
             for (prefix, entry) in image.branch(page, tag, &prefix, level)?.entries {
-                let place = entry
-                    .page_no
-                    .ok_or_else(|| Error::Corrupt("a branch without a page".to_owned()))?;
-                below.push((prefix, place, entry.tag));
+                let page = entry.page_no.ok_or(Contradiction::BranchWithoutPage { prefix })?;
+                below.push((prefix, page, entry.tag));
             }
         }
         pages = below;
@@ -154,22 +155,18 @@ fn read_regions<H: Hasher, D: Device>(
     let mut regions = Vec::with_capacity(pages.len());
     for (prefix, page, tag) in pages {
         let branch = image.branch(page, tag, &prefix, 1)?;
-        let mut cuts = Vec::with_capacity(branch.entries.len());
+        let mut children = Vec::with_capacity(branch.entries.len());
         for (prefix, entry) in &branch.entries {
-            let place = entry.page_no.map(PageNo::try_from).transpose();
-            let place = place.map_err(|_| {
-                Error::Corrupt("a leaf page beyond the largest page number".to_owned())
-            })?;
-            cuts.push(ChildRef { prefix: *prefix, page: place, tag: entry.tag });
+            let page = entry.page_no.map(leaf_number).transpose()?;
+            children.push(ChildRef { prefix: *prefix, page, tag: entry.tag });
         }
         let nodes: Vec<Node> = branch.entries.iter().map(|(_, entry)| entry.node).collect();
-        let cuts = ChildTable::new(prefix, &cuts);
         regions.push(Arc::new(Region::from_image::<H>(RegionImage {
-            children: cuts,
+            children: ChildTable::new(prefix, &children),
             nodes,
             page: NodePage { file: image.node_file(), page, tag },
             commit,
-            log_position: branch.position,
+            log_position: branch.log_pos,
         })));
     }
     Ok(regions)
@@ -183,7 +180,7 @@ fn install(
 ) -> Result<()> {
     let region = top.region(prefix.first_key());
     if region.prefix() != prefix {
-        return Err(Error::Corrupt(format!("the delta of {prefix:?} belongs to no region")));
+        return Err(Contradiction::PendingOutsideRegions { prefix: *prefix }.into());
     }
     region.write().restore_pending(pending, dropped);
     Ok(())
@@ -191,29 +188,23 @@ fn install(
 
 impl<H: Hasher> Replay<H> {
     fn record(&mut self, record: &RecordView<'_>) -> Result<()> {
-        // Positions of regions are ends of records.
-        let position = record.header.position + record.header.record_len();
-        let bad = |error| Error::Corrupt(format!("the log record at {position:#x}: {error}"));
+        let bad = bad_record(record.header.position);
         match record.header.kind {
             Kind::Commit => {
-                let view = CommitView::parse(record.body).map_err(bad)?;
-                self.commit(&view, record.header.number, position)
+                self.commit(&CommitView::parse(record.body).map_err(bad)?, &record.header)
             }
             Kind::Location => {
-                let view = LocationView::parse(record.body).map_err(bad)?;
-                self.location(&view, position)
+                self.location(&LocationView::parse(record.body).map_err(bad)?, &record.header)
             }
             Kind::Close => Ok(()),
         }
     }
 
-    fn commit(&mut self, view: &CommitView<'_>, number: u64, position: u64) -> Result<()> {
-        let bad = |error| Error::Corrupt(format!("the commit record at {position:#x}: {error}"));
+    fn commit(&mut self, view: &CommitView<'_>, header: &Header) -> Result<()> {
+        let (number, bad) = (header.number, bad_record(header.position));
         if number != self.tip.number + 1 {
-            return Err(Error::Corrupt(format!(
-                "commit {number} follows commit {}",
-                self.tip.number
-            )));
+            let before = self.tip.number;
+            return Err(Contradiction::CommitOrder { before, found: number }.into());
         }
         for namespace in view.namespaces() {
             let namespace = namespace.map_err(bad)?;
@@ -221,12 +212,12 @@ impl<H: Hasher> Replay<H> {
                 return Err(Error::Namespace(namespace.ns));
             }
             if *namespace.previous_root != self.tip.root {
-                return Err(Error::Corrupt(format!("commit {number} was made on another root")));
+                return Err(Contradiction::CommitRoot { commit: number }.into());
             }
             let mut changes = Vec::with_capacity(namespace.change_bound());
             for change in namespace.changes() {
                 let (key, value) = change.map_err(bad)?;
-                changes.push((*key, stored::<H>(value)?));
+                changes.push((*key, stored::<H>(number, value)?));
             }
             let mut nodes = Vec::with_capacity(namespace.node_bound());
             for node in namespace.nodes() {
@@ -238,7 +229,7 @@ impl<H: Hasher> Replay<H> {
             for run in changes.iter().flat_map(|(_, stored)| overflow::runs(stored)) {
                 self.extents.mark_used(run).map_err(bad_map)?;
             }
-            self.apply(number, position, &changes, &nodes)?;
+            self.apply(number, record_end(header), &changes, &nodes)?;
             self.tip.root = *namespace.new_root;
         }
         self.tip.number = number;
@@ -249,7 +240,7 @@ impl<H: Hasher> Replay<H> {
     fn apply(
         &mut self,
         number: u64,
-        position: u64,
+        end: LogPos,
         changes: &[(Key, Stored)],
         nodes: &[(Prefix, Node)],
     ) -> Result<()> {
@@ -262,22 +253,21 @@ impl<H: Hasher> Replay<H> {
             let count = nodes.partition_point(|(at, _)| region.prefix().covers(at.first_key()));
             let of_nodes = nodes.split_off(..count).expect("counted");
             let mut state = region.write();
-            if position <= state.log_position() {
+            if end.get() <= state.log_position() {
                 continue;
             }
             let mut children = Vec::with_capacity(of_nodes.len());
             for (at, node) in of_nodes {
                 let child = state.children().find(at.first_key());
                 if state.children().prefix(child) != *at {
-                    return Err(Error::Corrupt(format!(
-                        "commit {number} has a node at {at:?}, where no page is cut"
-                    )));
+                    let (commit, prefix) = (number, *at);
+                    return Err(Contradiction::NodeWithoutPage { commit, prefix }.into());
                 }
                 children.push((u32::try_from(child).expect("few children"), *node));
             }
             let mut applied = Applied {
                 commit: number,
-                log_position: position,
+                log_position: end.get(),
                 changes: &mut of_region.iter().cloned(),
                 nodes: &children,
                 own: *state.own(),
@@ -290,7 +280,9 @@ impl<H: Hasher> Replay<H> {
         Ok(())
     }
 
-    fn location(&mut self, view: &LocationView<'_>, position: u64) -> Result<()> {
+    fn location(&mut self, view: &LocationView<'_>, header: &Header) -> Result<()> {
+        let (start, end) = (header.position, record_end(header));
+        let bad = bad_record(start);
         let run = |run: LogRun| PageRun { start: run.start, pages: run.pages };
         for run in view.allocated().map(run) {
             self.extents.mark_used(run).map_err(bad_map)?;
@@ -301,21 +293,14 @@ impl<H: Hasher> Replay<H> {
         }
         let mut all = Vec::new();
         for cut in view.cuts() {
-            let cut = cut.map_err(|error| {
-                Error::Corrupt(format!("the location record at {position:#x}: {error}"))
-            })?;
+            let cut = cut.map_err(bad)?;
             let mut pages = Vec::new();
             let mut through = 0;
             for page in cut.pages() {
-                let place = page.place.map(PageNo::try_from).transpose();
-                let place = place.map_err(|_| {
-                    Error::Corrupt("a leaf page beyond the largest page number".to_owned())
-                })?;
                 through = page.through;
-                pages.push((
-                    ChildRef { prefix: page.prefix, page: place, tag: page.tag },
-                    *page.node,
-                ));
+                let number = page.place.map(leaf_number).transpose()?;
+                let child = ChildRef { prefix: page.prefix, page: number, tag: page.tag };
+                pages.push((child, *page.node));
             }
             all.push((cut.range, pages, through));
         }
@@ -327,13 +312,11 @@ impl<H: Hasher> Replay<H> {
                 rest.partition_point(|(range, ..)| region.prefix().covers(range.first_key()));
             let cuts = rest.split_off(..count).expect("counted");
             let mut state = region.write();
-            if position <= state.log_position() {
+            if end.get() <= state.log_position() {
                 continue;
             }
             if cuts.iter().any(|(range, ..)| !region.prefix().contains(range)) {
-                return Err(Error::Corrupt(format!(
-                    "the location record at {position:#x} reaches over a region"
-                )));
+                return Err(Contradiction::RelocationOverRegion { position: start }.into());
             }
             let moves: Vec<Relocation<'_>> = cuts
                 .iter()
@@ -343,7 +326,7 @@ impl<H: Hasher> Replay<H> {
                     through: *through,
                 })
                 .collect();
-            state.relocate(&moves, position);
+            state.relocate(&moves, end.get());
             state.retain_dropped(|dropped| {
                 overflow::runs(&dropped.pending.stored)
                     .iter()
@@ -386,10 +369,7 @@ impl<H: Hasher> Replay<H> {
         let fold = folder.end().expect("no terminal is placed here");
         folder.run();
         if folder.node(fold) != self.tip.root {
-            return Err(Error::Corrupt(format!(
-                "the nodes fold to another root than that of commit {}",
-                self.tip.number
-            )));
+            return Err(Contradiction::Root { commit: self.tip.number }.into());
         }
         Ok(Recovered {
             top: self.top,
@@ -403,18 +383,31 @@ impl<H: Hasher> Replay<H> {
     }
 }
 
-fn stored<H: Hasher>(value: LogValue<'_>) -> Result<Stored> {
+fn stored<H: Hasher>(commit: u64, value: LogValue<'_>) -> Result<Stored> {
     Ok(match value {
         LogValue::Absent => Stored::Absent,
         LogValue::Inline(bytes) => Stored::put::<H>(Value::from(bytes)),
         LogValue::Overflow(cell) => {
             OverflowCell::parse(cell)
-                .map_err(|error| Error::Corrupt(format!("an overflow cell in the log: {error}")))?;
+                .map_err(|error| Contradiction::OverflowCell { commit, error })?;
             Stored::Overflow(cell.into())
         }
     })
 }
 
-fn bad_map(error: impl std::fmt::Display) -> Error {
-    Error::Corrupt(format!("the overflow map: {error}"))
+/// Where a record ends, as regions remember it: not rounded up.
+fn record_end(header: &Header) -> LogPos {
+    header.position + header.record_len()
+}
+
+fn bad_record(position: LogPos) -> impl Fn(BodyError) -> Contradiction + Copy {
+    move |error| Contradiction::Record { position, error }
+}
+
+fn leaf_number(page: u64) -> Result<PageNo> {
+    PageNo::try_from(page).map_err(|_| Contradiction::LeafNumber { page }.into())
+}
+
+fn bad_map(error: SpaceError) -> Contradiction {
+    Contradiction::OverflowMap(error)
 }

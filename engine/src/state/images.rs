@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use pleach_io::Device;
 
 use crate::error::{Error, Result};
+use crate::format::position::LogPos;
 use crate::format::superblock::{Superblock, SuperblockStore};
 
 /// Numbers of flushes and images that are kept for the checkpoint of a close.
@@ -28,7 +29,7 @@ impl<D: Device> Images<D> {
         let replay = superblocks.newest().replay.position;
         Self {
             superblocks: Mutex::new(superblocks),
-            replay_start: AtomicU64::new(replay),
+            replay_start: AtomicU64::new(replay.get()),
             incarnation,
             numbers: AtomicU64::new(1),
         }
@@ -46,7 +47,7 @@ impl<D: Device> Images<D> {
 
     /// Writes the next superblock, which `next` makes of the newest, and syncs it. Gives the position
     /// from which on the superblock before it wants the log.
-    pub(crate) fn write(&self, next: impl FnOnce(&Superblock) -> Superblock) -> Result<u64> {
+    pub(crate) fn write(&self, next: impl FnOnce(&Superblock) -> Superblock) -> Result<LogPos> {
         let mut store = self.superblocks.lock();
         let before = *store.newest();
         store.write(&next(&before))?;
@@ -54,13 +55,13 @@ impl<D: Device> Images<D> {
     }
 
     /// Where a replay of the newest image starts.
-    pub(crate) fn replay_start(&self) -> u64 {
-        self.replay_start.load(Ordering::Acquire)
+    pub(crate) fn replay_start(&self) -> LogPos {
+        self.replay_start.load(Ordering::Acquire).into()
     }
 
     /// A replay starts here from now on.
-    pub(crate) fn set_replay_start(&self, position: u64) {
-        self.replay_start.store(position, Ordering::Release);
+    pub(crate) fn set_replay_start(&self, position: LogPos) {
+        self.replay_start.store(position.get(), Ordering::Release);
     }
 
     /// A number for the next flush or image, (incarnation, counter): never used before, and never

@@ -87,7 +87,7 @@ impl<D: Device, R: Runtime> State<D, R> {
     /// Bytes of log that a replay would read.
     pub(crate) fn log_length(&self) -> u64 {
         let end = self.commits.sequencer().lock().end();
-        end.saturating_sub(self.images.replay_start())
+        end.saturating_since(self.images.replay_start())
     }
 
     /// Are all leaf pages cached and all nodes in memory?
@@ -103,7 +103,7 @@ impl<D: Device, R: Runtime> State<D, R> {
 
     /// A failed write or sync: refuses all further writes.
     pub(crate) fn poison(&self, error: &Error) {
-        self.commits.sequencer().poison(&error.to_string());
+        self.commits.sequencer().poison(error);
         self.pace.tell();
     }
 
@@ -126,7 +126,7 @@ pub(crate) struct PoisonOnPanic<'a, D: Device, R: Runtime>(pub(crate) &'a State<
 impl<D: Device, R: Runtime> Drop for PoisonOnPanic<'_, D, R> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.commits.sequencer().poison("a panic");
+            self.0.commits.sequencer().poison_by_panic();
             self.0.pace.tell();
         }
     }

@@ -28,8 +28,9 @@ use super::in_flight::PageId;
 use super::index::{Index, Located};
 use super::quarantine::{Quarantined, Why};
 use super::store::Store;
-use crate::error::{Error, Result, hex};
+use crate::error::{Contradiction, Error, Result};
 use crate::format::names::{ImageFile, LEAF_FILE, SPILL_FILE, image_name};
+use crate::format::position::LogPos;
 use crate::metrics::Counters;
 
 /// Bytes of nodes for each leaf page: its own, and its share of the region's treelet.
@@ -164,7 +165,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
                 })?;
             }
         }
-        Err(Error::Corrupt(format!("the nodes over {} leave as fast as they come", hex(key))))
+        Err(Contradiction::NodesLeave { key: *key }.into())
     }
 
     /// Nodes whose page cannot be used, from the leaf pages and what pends on them; they must fold to
@@ -208,16 +209,13 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
                 continue;
             }
             if !state.folds_to_own::<H>(&nodes) {
-                return Err(Error::Corrupt(format!(
-                    "the pages below {:?} do not fold to its node",
-                    region.prefix()
-                )));
+                return Err(Contradiction::Fold { prefix: *region.prefix() }.into());
             }
             tracing::warn!(prefix = ?region.prefix(), "nodes were folded anew: their page is bad");
             state.install_folded_nodes(nodes);
             return Ok(());
         }
-        Err(Error::Corrupt(format!("{:?} changes faster than it is folded", region.prefix())))
+        Err(Contradiction::RegionChanges { prefix: *region.prefix() }.into())
     }
 
     /// Puts nodes that were read back into their region, unless it has changed meanwhile.
@@ -279,7 +277,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             return Err(Error::StalePage { file, page, expected: place.tag, found });
         }
         if view.prefix() != *region.prefix() || view.len() != children {
-            return Err(Error::Corrupt(format!("page {page} of {file} belongs to another region")));
+            return Err(Contradiction::OtherRegion { file, page }.into());
         }
         nodes.clear();
         nodes.extend(view.iter().map(|(_, entry)| entry.node));
@@ -394,11 +392,11 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     }
 
     /// A checkpoint has written this region's branch page: its nodes may leave to it.
-    pub(crate) fn checkpointed(&self, key: &Key, position: u64, place: NodePage) {
+    pub(crate) fn checkpointed(&self, key: &Key, position: LogPos, place: NodePage) {
         let _moves = self.moves.lock();
         let region = self.index.in_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();
-        if state.is_retired() || state.log_position() != position {
+        if state.is_retired() || state.log_position() != position.get() {
             return;
         }
         if let Some(page) = state.checkpointed(place) {

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::stored::{LargeValue, overflow_cell};
 use pleach_beatree::{Stored, Value};
 use pleach_core::Hasher;
@@ -16,7 +17,7 @@ use pleach_io::{Device, PageBuf, Runtime};
 
 use super::State;
 use super::space::Tentative;
-use crate::error::{Error, Result, full_or};
+use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
 use crate::format::names::OVERFLOW_FILE;
 
 /// Pages of one write or read.
@@ -51,8 +52,8 @@ pub(crate) fn write<D: Device, R: Runtime>(
                 index += 1;
             }
             let written =
-                db.store.device().write_at(db.space.overflow_file(), &buf, count, at * 4096);
-            written.map_err(full_or).inspect_err(|error| {
+                db.store.device().write_at(db.space.overflow_file(), &buf, count, page_offset(at));
+            written.map_err(full_or(NoRoom::OverflowPages)).inspect_err(|error| {
                 // A file system that copies on writing may have no room for what is reserved. Nothing
                 // names the runs yet: they are given back.
                 if !matches!(error, Error::Full(_)) {
@@ -64,9 +65,8 @@ pub(crate) fn write<D: Device, R: Runtime>(
         }
     }
     let mut cell = Vec::new();
-    OverflowCell::encode(large.bytes.len() as u64, &large.hash, &runs, &mut cell).map_err(
-        |error| Error::Corrupt(format!("a long value's extents cannot be named: {error}")),
-    )?;
+    OverflowCell::encode(large.bytes.len() as u64, &large.hash, &runs, &mut cell)
+        .map_err(Contradiction::ValueRuns)?;
     Ok(cell.into())
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn read_from<H: Hasher, D: Device>(
 ) -> Result<Value> {
     let cell = overflow_cell(raw);
     let total = usize::try_from(cell.total_len())
-        .map_err(|_| Error::Corrupt("a value over 4 GiB".to_owned()))?;
+        .map_err(|_| Contradiction::ValueLength { bytes: cell.total_len() })?;
     let mut bytes = Vec::with_capacity(total);
     let mut index = 0u32;
     for run in cell.runs() {
@@ -106,16 +106,13 @@ pub(crate) fn read_from<H: Hasher, D: Device>(
         while left > 0 {
             let count = left.min(RUN_PAGES);
             let mut buf = PageBuf::zeroed(count);
-            device.read_at(file, &mut buf, at * 4096)?;
-            for page in 0..count {
-                let place = at + page as u64;
-                let view =
-                    StreamView::parse(buf.page(page), &overflow_identity(database, place))
-                        .map_err(|error| Error::Page { file: OVERFLOW_FILE, page: place, error })?;
+            device.read_at(file, &mut buf, page_offset(at))?;
+            for offset in 0..count {
+                let page = at + offset as u64;
+                let view = StreamView::parse(buf.page(offset), &overflow_identity(database, page))
+                    .map_err(|error| Error::Page { file: OVERFLOW_FILE, page, error })?;
                 if view.stream() != StreamId::Value || view.index() != index {
-                    return Err(Error::Corrupt(format!(
-                        "page {place} of {OVERFLOW_FILE} belongs to another value"
-                    )));
+                    return Err(Contradiction::OtherValue { file: OVERFLOW_FILE, page }.into());
                 }
                 bytes.extend_from_slice(view.payload());
                 index += 1;
@@ -125,15 +122,14 @@ pub(crate) fn read_from<H: Hasher, D: Device>(
         }
     }
     if bytes.len() != total || H::hash(&bytes) != cell.value_hash().to_bytes() {
-        return Err(Error::Corrupt(
-            "a long value does not have the hash that its cell names".to_owned(),
-        ));
+        let page = cell.runs().next().map_or(0, |run| run.start);
+        return Err(Contradiction::ValueHash { file: OVERFLOW_FILE, page }.into());
     }
     Ok(Value::from(bytes))
 }
 
-fn overflow_identity(database: u64, place: u64) -> Identity {
-    Identity { kind: FileKind::Overflow, page_no: place, db_id: database }
+fn overflow_identity(database: u64, page: u64) -> Identity {
+    Identity { kind: FileKind::Overflow, page_no: page, db_id: database }
 }
 
 /// The runs that a stored state occupies in the overflow file.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_io::{Completion, Device, PageBuf, PagePool, Queue, Request, Runtime, Transfer};
 
@@ -141,7 +142,7 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
         self.queue.push(Request {
             file: file.clone(),
             transfer: Transfer::Read,
-            offset: page * 4096,
+            offset: page_offset(page),
             buf: self.memory.take().expect("as many pages as slots"),
             token: slot as u64,
         });

@@ -8,14 +8,15 @@
 //! A flush has no ticket: it takes the lock when no commit is between ticket and publication,
 //! queues its record and publishes in the same moment. So neither sees half of the other.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_io::Device;
 
-use crate::error::{Error, Result};
-use crate::format::position::Point;
+use crate::error::{Error, PoisonCause, Result};
+use crate::format::position::{LogPos, Point};
 use crate::format::record::RecordBuf;
 use crate::log::{LogWriter, Segments, Tail};
 
@@ -24,14 +25,14 @@ pub(crate) struct Ordered {
     tail: Tail,
     queue: Vec<RecordBuf>,
     /// Segments reach this far: records below it have room.
-    room: u64,
+    room: LogPos,
     /// Newest commit with a ticket.
     pub(crate) ticketed: u64,
     /// Commits between ticket and publication.
     pub(crate) in_flight: u32,
     /// Grows when a flush splits or merges pages.
     pub(crate) shapes: u64,
-    poisoned: Option<String>,
+    poisoned: Option<PoisonCause>,
     closed: bool,
 }
 
@@ -74,7 +75,7 @@ impl std::ops::DerefMut for Held<'_> {
 
 impl Ordered {
     /// Queues a record and gives its position. The caller has made room.
-    pub(crate) fn queue(&mut self, mut record: RecordBuf) -> u64 {
+    pub(crate) fn queue(&mut self, mut record: RecordBuf) -> LogPos {
         let position = self.tail.reserve(record.len());
         record.place(position);
         self.queue.push(record);
@@ -87,7 +88,7 @@ impl Ordered {
     }
 
     /// End of what is queued or written.
-    pub(crate) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> LogPos {
         self.tail.position()
     }
 
@@ -109,7 +110,7 @@ impl<D: Device> Sequencer<D> {
         let state = Ordered {
             tail: writer.tail(),
             queue: Vec::new(),
-            room: 0,
+            room: LogPos::START,
             ticketed: tip,
             in_flight: 0,
             shapes: 0,
@@ -117,8 +118,8 @@ impl<D: Device> Sequencer<D> {
             closed: false,
         };
         Self {
-            durable: AtomicU64::new(writer.durable()),
-            written: AtomicU64::new(writer.durable()),
+            durable: AtomicU64::new(writer.durable().get()),
+            written: AtomicU64::new(writer.durable().get()),
             segments: writer.segments().clone(),
             state: Mutex::new(state),
             writer: Mutex::new(writer),
@@ -138,8 +139,8 @@ impl<D: Device> Sequencer<D> {
     }
 
     /// The log below this position is durable.
-    pub(crate) fn durable(&self) -> u64 {
-        self.durable.load(Ordering::Acquire)
+    pub(crate) fn durable(&self) -> LogPos {
+        self.durable.load(Ordering::Acquire).into()
     }
 
     /// The log's files.
@@ -161,16 +162,16 @@ impl<D: Device> Sequencer<D> {
 
     /// Has the log come to the second half of its last prepared segment? Then through where should
     /// it be prepared?
-    pub(crate) fn runs_out_at(&self) -> Option<u64> {
+    pub(crate) fn runs_out_at(&self) -> Option<LogPos> {
         let through = self.lock().end() + self.segments.size() / 2;
         (self.segments.prepared_through() < through).then_some(through)
     }
 
     /// Writes everything that is queued, at least through `end`, and syncs it when asked.
-    pub(crate) fn write_through(&self, end: u64, sync: bool) -> Result<()> {
+    pub(crate) fn write_through(&self, end: LogPos, sync: bool) -> Result<()> {
         let done = || {
             let upto = if sync { &self.durable } else { &self.written };
-            upto.load(Ordering::Acquire) >= end
+            upto.load(Ordering::Acquire) >= end.get()
         };
         if done() {
             return Ok(());
@@ -179,7 +180,7 @@ impl<D: Device> Sequencer<D> {
         if done() {
             return Ok(());
         }
-        self.write_queued(&mut writer, sync).inspect_err(|error| self.poison(&error.to_string()))
+        self.write_queued(&mut writer, sync).inspect_err(|error| self.poison(error))
     }
 
     fn write_queued(&self, writer: &mut LogWriter<D>, sync: bool) -> Result<()> {
@@ -194,9 +195,9 @@ impl<D: Device> Sequencer<D> {
         writer.write(&mut records)?;
         // Ends of records, never of the block behind them: a superblock must not claim more than
         // the log has.
-        self.written.store(writer.end().position, Ordering::Release);
+        self.written.store(writer.end().position.get(), Ordering::Release);
         if sync {
-            self.durable.store(writer.sync()?, Ordering::Release);
+            self.durable.store(writer.sync()?.get(), Ordering::Release);
         }
         Ok(())
     }
@@ -210,8 +211,7 @@ impl<D: Device> Sequencer<D> {
     /// and `state_at` sees the state at that very point. `None` when a commit is in flight.
     pub(crate) fn cut<T>(&self, state_at: impl FnOnce(Point) -> T) -> Result<Option<(Point, T)>> {
         let mut writer = self.writer.lock();
-        self.write_queued(&mut writer, false)
-            .inspect_err(|error| self.poison(&error.to_string()))?;
+        self.write_queued(&mut writer, false).inspect_err(|error| self.poison(error))?;
         let state = self.lock();
         if state.in_flight > 0 || !state.queue.is_empty() {
             return Ok(None);
@@ -226,7 +226,13 @@ impl<D: Device> Sequencer<D> {
     }
 
     /// Refuses all further writes.
-    pub(crate) fn poison(&self, why: &str) {
-        self.state.lock().poisoned.get_or_insert_with(|| why.to_owned());
+    pub(crate) fn poison(&self, error: &Error) {
+        let failed = || PoisonCause::Failed(Arc::new(error.clone()));
+        self.state.lock().poisoned.get_or_insert_with(failed);
+    }
+
+    /// Refuses all further writes: a panic has left work half done.
+    pub(crate) fn poison_by_panic(&self) {
+        self.state.lock().poisoned.get_or_insert(PoisonCause::Panic);
     }
 }

@@ -7,11 +7,13 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::PageNo;
+use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::{self, Extension, Extents, ExtentsStats, GrowingFile, Growth};
 use pleach_core::page::overflow::PageRun;
-use pleach_io::Device;
+use pleach_io::{Device, IoError, PAGE};
 
-use crate::error::{Error, Result, full_or};
+use crate::error::{Error, NoRoom, Result, full_or};
+use crate::format::position::LogPos;
 
 /// The reserve that ordinary growth leaves free is at most this.
 const RESERVE: u64 = 64 << 20;
@@ -55,7 +57,7 @@ impl<D: Device> PageSpace<D> {
     /// Numbers of `count` leaf pages that are free, in ascending order; grows the file when needed.
     pub(crate) fn allocate_leaves(&self, count: usize) -> Result<Vec<PageNo>> {
         let count = u32::try_from(count).expect("a round has fewer than 2^32 pages");
-        let runs = self.allocate(&mut *self.pages.lock(), &self.leaf, count)?;
+        let runs = self.allocate(&mut *self.pages.lock(), &self.leaf, count, NoRoom::LeafPages)?;
         Ok(runs.iter().flat_map(space::PageRun::pages).collect())
     }
 
@@ -67,7 +69,7 @@ impl<D: Device> PageSpace<D> {
     ) -> Result<Vec<PageRun>> {
         let count = u32::try_from(pages).expect("values are limited");
         let mut extents = self.extents.lock();
-        let runs = self.allocate(&mut *extents, &self.overflow, count)?;
+        let runs = self.allocate(&mut *extents, &self.overflow, count, NoRoom::OverflowPages)?;
         // Before the lock goes: an image that is written then leaves them out.
         self.tentative.lock().extend_from_slice(&runs);
         tentative.own.extend_from_slice(&runs);
@@ -80,23 +82,24 @@ impl<D: Device> PageSpace<D> {
         map: &mut F,
         file: &D::File,
         count: u32,
+        what: fn(IoError) -> NoRoom,
     ) -> Result<Vec<F::Run>> {
         let reserve = |Extension { offset, bytes, growth }| {
             if growth == Growth::Allowed {
                 self.has_room(bytes)?;
             }
-            self.device.allocate(file, offset, bytes).map_err(full_or)
+            self.device.allocate(file, offset, bytes).map_err(full_or(what))
         };
         map.allocate_growing(count, reserve, |error| matches!(error, Error::Full(_)))
     }
 
-    /// Ordinary growth of another file of the folder; a failure leaves it as it was.
-    pub(crate) fn reserve_file(&self, file: &D::File, from: u64, bytes: u64) -> Result<()> {
+    /// Room for an image, as ordinary growth of its file; a failure leaves it as it was.
+    pub(crate) fn reserve_image(&self, file: &D::File, from: u64, bytes: u64) -> Result<()> {
         self.has_room(bytes)?;
-        self.device.allocate(file, from, bytes).map_err(full_or)
+        self.device.allocate(file, from, bytes).map_err(full_or(NoRoom::Image))
     }
 
-    /// Does the device have room for so many bytes of ordinary growth?
+    /// Does the device have room for `bytes` of ordinary growth?
     pub(crate) fn has_room(&self, bytes: u64) -> Result<()> {
         let (free, total) = self.device.free_space()?;
         if total == 0 {
@@ -105,9 +108,7 @@ impl<D: Device> PageSpace<D> {
         }
         let reserve = RESERVE.min(total / 16);
         if free < bytes + reserve {
-            return Err(Error::Full(format!(
-                "{free} bytes are free, {reserve} of them are kept in reserve"
-            )));
+            return Err(NoRoom::Reserve { free, reserve, wanted: bytes }.into());
         }
         Ok(())
     }
@@ -120,20 +121,20 @@ impl<D: Device> PageSpace<D> {
         }
     }
 
-    /// Pages and runs that the record with this stamp has replaced; they stay until released.
-    pub(crate) fn retire(&self, leaves: &[PageNo], runs: &[PageRun], stamp: u64) -> Result<()> {
-        self.pages.lock().retire(leaves, stamp)?;
-        Ok(self.extents.lock().retire(runs, stamp)?)
+    /// Pages and runs that the location record that ends at `stamp` has replaced; they stay until released.
+    pub(crate) fn retire(&self, leaves: &[PageNo], runs: &[PageRun], stamp: LogPos) -> Result<()> {
+        self.pages.lock().retire(leaves, stamp.get())?;
+        Ok(self.extents.lock().retire(runs, stamp.get())?)
     }
 
     /// Leaf pages retired under this stamp and earlier ones are free.
-    pub(crate) fn release_leaves(&self, stamp: u64) {
-        self.pages.lock().release(stamp);
+    pub(crate) fn release_leaves(&self, stamp: LogPos) {
+        self.pages.lock().release(stamp.get());
     }
 
     /// Overflow runs retired under this stamp and earlier ones are free.
-    pub(crate) fn release_runs(&self, stamp: u64) {
-        self.extents.lock().release(stamp);
+    pub(crate) fn release_runs(&self, stamp: LogPos) {
+        self.extents.lock().release(stamp.get());
     }
 
     /// Figures of the overflow file.
@@ -141,9 +142,9 @@ impl<D: Device> PageSpace<D> {
         self.extents.lock().stats()
     }
 
-    /// The overflow map as of a position of the log, as a recovery wants it: runs that records up to
+    /// The overflow map as of a log position, as a recovery wants it: runs that records up to
     /// there gave up are free (no reader outlives a crash), runs that no record names yet are free.
-    pub(crate) fn overflow_map(&self, through: u64) -> Result<Vec<u8>> {
+    pub(crate) fn overflow_map(&self, through: LogPos) -> Result<Vec<u8>> {
         // One moment for both: a run is in the clone and tentative, or in neither.
         let (mut extents, tentative) = {
             let extents = self.extents.lock();
@@ -153,7 +154,7 @@ impl<D: Device> PageSpace<D> {
             extents.mark_free(*run)?;
         }
         let mut map = Vec::new();
-        extents.encode(through, &mut map);
+        extents.encode(through.get(), &mut map);
         Ok(map)
     }
 
@@ -174,10 +175,10 @@ impl<D: Device> PageSpace<D> {
             Ok(()) => before.leaf,
             Err(error) => {
                 stays(error);
-                u64::from(pages.pages()) * 4096
+                page_offset(pages.pages().into())
             }
         };
-        let segments = len / 4096 / u64::from(self.geometry.segment_pages);
+        let segments = len / PAGE as u64 / u64::from(self.geometry.segment_pages);
         let segments = u32::try_from(segments).expect("no more than the space had");
         *pages =
             space::Space::from_used(self.geometry, segments, []).expect("no longer than before");

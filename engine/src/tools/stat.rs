@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use pleach_core::{Hasher, Node};
-use pleach_io::{Device, OpenMode};
+use pleach_io::{Device, OpenMode, PAGE};
 
 use super::{Opened, UnderHasher, device, with_hasher};
 use crate::error::{Result, hex};
@@ -131,7 +131,7 @@ impl std::fmt::Display for Stat {
             f,
             "leaf pages      {} of {} in the file, {} prefixes without one, {} regions",
             self.pages,
-            self.file(LEAF_FILE) / 4096,
+            self.file(LEAF_FILE) / PAGE as u64,
             self.empty_prefixes,
             self.regions
         )?;

@@ -150,7 +150,7 @@ fn a_dead_sector_below_the_replay_start_does_not_matter() {
         drop(db);
         let disk = SimDisk::from_image_with(&disk.image(), 3, SimOptions::default());
         let block = stat_on(&disk).expect("looked at").superblock;
-        let (from, size) = (block.replay.position, block.geometry.log_segment);
+        let (from, size) = (block.replay.position.get(), block.geometry.log_segment);
         if from % size < 8192 {
             continue;
         }

@@ -37,7 +37,7 @@ fn first() -> Superblock {
         database: DATABASE,
         hasher: 1,
         geometry,
-        prepared_through,
+        prepared_through: prepared_through.into(),
         ..Superblock::default()
     }
 }
@@ -59,7 +59,7 @@ fn open(disk: &SimDisk) -> Result<u32, Failure> {
             Ok::<_, Failure>(())
         })?,
     }
-    SuperblockStore::open(disk.clone(), OpenMode::Write)?.confirm(0, 0)?;
+    SuperblockStore::open(disk.clone(), OpenMode::Write)?.confirm(0.into(), 0.into())?;
     Ok(raise(disk, DATABASE)?)
 }
 

@@ -348,7 +348,7 @@ fn what_was_cut_and_whether_it_was_closed_can_be_asked() {
     drop(db);
     // The last record, torn in its body.
     let stat = stat_on(&disk_of(&image)).expect("looked at");
-    let end = stat.superblock.replay.position + stat.log_replay_bytes;
+    let end = stat.superblock.replay.position.get() + stat.log_replay_bytes;
     let size = stat.superblock.geometry.log_segment;
     let disk = disk_of(&image);
     let at = PageOf { file: segment_name((end - 9) / size), page: (end - 9) % size / 4096 };

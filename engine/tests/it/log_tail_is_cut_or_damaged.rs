@@ -4,7 +4,7 @@
 use crate::log_support::{
     DATABASE, SEGMENT, cases, continue_log, input, new_log, read_log, record,
 };
-use pleach::internals::log::{BLOCK, Header, Point, ScanError, ScanInput};
+use pleach::internals::log::{BLOCK, BadSegment, Header, LogPos, Point, ScanError, ScanInput};
 use pleach::internals::names::segment_name as name;
 use pleach_io::sim::{Damage, Fault, PageOf, Rng, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device, OpenMode, Operation, PageBuf};
@@ -35,9 +35,10 @@ fn sample(rng: &mut Rng, batches: usize) -> (SimDisk, Vec<Header>) {
 
 /// What the rule says when the records from index `bad` on no longer chain: `Err` is damage.
 fn verdict(headers: &[Header], bad: usize, superblock: u64) -> Result<u64, u64> {
-    let x = if bad == 0 { 0 } else { headers[bad - 1].end() };
-    let known =
-        (headers[bad + 1..].iter()).map(|header| header.durable_through).fold(superblock, u64::max);
+    let x = if bad == 0 { 0 } else { headers[bad - 1].end().get() };
+    let known = (headers[bad + 1..].iter())
+        .map(|header| header.durable_through.get())
+        .fold(superblock, u64::max);
     if known > x { Err(x) } else { Ok(x) }
 }
 
@@ -45,13 +46,13 @@ fn check(disk: &SimDisk, headers: &[Header], bad: usize, superblock: u64, what: 
     let result = read_log(disk, &input(1, superblock));
     match (verdict(headers, bad, superblock), result) {
         (Ok(x), Ok((found, end))) => {
-            assert_eq!(end.end.position, x, "{what}");
+            assert_eq!(end.end.position.get(), x, "{what}");
             assert!(found.iter().map(|(header, _)| header).eq(&headers[..bad]), "{what}");
-            assert!(end.proven <= x, "{what}");
+            assert!(end.proven.get() <= x, "{what}");
         }
         (Err(x), Err(ScanError::Damaged { position, durable_through, .. })) => {
-            assert_eq!(position, x, "{what}");
-            assert!(durable_through > x, "{what}");
+            assert_eq!(position.get(), x, "{what}");
+            assert!(durable_through.get() > x, "{what}");
         }
         (expected, found) => panic!("{what}: expected {expected:?}, found {found:?}"),
     }
@@ -59,6 +60,7 @@ fn check(disk: &SimDisk, headers: &[Header], bad: usize, superblock: u64, what: 
 
 /// Index of the record that owns the byte at a position; padding belongs to none.
 fn owner(headers: &[Header], position: u64) -> Option<usize> {
+    let position = LogPos::new(position);
     (headers.iter()).position(|h| (h.position..h.position + h.record_len()).contains(&position))
 }
 
@@ -67,7 +69,7 @@ fn a_flipped_bit_is_a_cut_or_damage_by_the_rule() {
     let mut rng = Rng::new(1);
     for case in 0..cases(40) {
         let (disk, headers) = sample(&mut rng, 8);
-        let end = headers.last().expect("records").end();
+        let end = headers.last().expect("records").end().get();
         let image = disk.image();
         for _ in 0..60 {
             let position = rng.below(end);
@@ -95,7 +97,7 @@ fn a_file_of_the_log_that_is_missing_or_has_another_length_is_damage() {
     let mut rng = Rng::new(2);
     for case in 0..cases(20) {
         let (disk, headers) = sample(&mut rng, 6);
-        let end = headers.last().expect("records").end();
+        let end = headers.last().expect("records").end().get();
         let image = disk.image();
         let files = image.names().filter(|name| name.starts_with("log-")).count() as u64;
         for index in 0..files {
@@ -113,7 +115,7 @@ fn a_file_of_the_log_that_is_missing_or_has_another_length_is_damage() {
                     }
                     let result = read_log(&disk, &input(1, superblock));
                     assert!(
-                        matches!(result, Err(ScanError::Segment { index: at, found: Some(found), .. })
+                        matches!(result, Err(ScanError::Segment(BadSegment { index: at, found: Some(found), .. }))
                             if (at, found) == (index, len)),
                         "case {case}, file {index} of {len} bytes: {result:?}"
                     );
@@ -121,9 +123,9 @@ fn a_file_of_the_log_that_is_missing_or_has_another_length_is_damage() {
                 let disk = SimDisk::from_image(&image, 0);
                 disk.remove(&file).expect("no faults");
                 // A superblock knows of the segment that the replay starts in.
-                let known = ScanInput { prepared_through: SEGMENT, ..input(1, superblock) };
+                let known = ScanInput { prepared_through: SEGMENT.into(), ..input(1, superblock) };
                 let result = read_log(&disk, &known);
-                let named = matches!(result, Err(ScanError::Segment { index: at, found: None, .. }) if at == index)
+                let named = matches!(result, Err(ScanError::Segment(BadSegment { index: at, found: None, .. })) if at == index)
                     || matches!(result, Err(ScanError::Damaged { .. }));
                 // Of a file that was made ahead while nothing has been written since, no record knows.
                 let unknown = index + 1 == files && index * SEGMENT > end;
@@ -194,13 +196,13 @@ fn hostile_lengths_and_positions_are_only_bytes() {
         flags: 0,
         body_len: 0,
         database: DATABASE,
-        position: 0,
+        position: LogPos::START,
         number: 1,
-        durable_through: 0,
+        durable_through: LogPos::START,
         previous: 0,
         body_checksum: 0,
         incarnation: 1,
-        prepared_through: SEGMENT,
+        prepared_through: SEGMENT.into(),
     };
     for body_len in [1 << 20, (1 << 30) - 88, 1 << 30, u64::MAX - 88, u64::MAX] {
         for position in [0, 8, u64::MAX - 7] {
@@ -208,7 +210,7 @@ fn hostile_lengths_and_positions_are_only_bytes() {
             let file = disk.open(&name(0), OpenMode::CreateNew).expect("no faults");
             disk.set_len(&file, SEGMENT).expect("no faults");
             let mut page = PageBuf::zeroed(1);
-            let header = Header { body_len, position, ..honest };
+            let header = Header { body_len, position: position.into(), ..honest };
             page[..88].copy_from_slice(&header.encode().0);
             disk.write_at(&file, &page, 1, 0).expect("no faults");
             let (found, end) = read_log(&disk, &input(1, 0)).expect("a cut");
@@ -220,7 +222,7 @@ fn hostile_lengths_and_positions_are_only_bytes() {
     }
     for position in [1, u64::MAX - 7] {
         let mut input = input(1, 0);
-        input.from.position = position;
+        input.from.position = position.into();
         let result = read_log(&SimDisk::new(0, SimOptions::default()), &input);
         assert!(matches!(result, Err(ScanError::Geometry { .. })));
     }
@@ -240,13 +242,13 @@ fn a_record_of_an_older_incarnation_does_not_follow_even_when_it_chains() {
                 flags: 0,
                 body_len: 0,
                 database: DATABASE,
-                position,
+                position: position.into(),
                 number: 1,
-                durable_through: 0,
+                durable_through: LogPos::START,
                 previous,
                 body_checksum: pleach::internals::record::body_checksum(DATABASE, []),
                 incarnation,
-                prepared_through: SEGMENT,
+                prepared_through: SEGMENT.into(),
             };
             let at = usize::try_from(position).expect("small");
             let (bytes, checksum) = header.encode();
@@ -275,7 +277,7 @@ fn behind_a_clean_close_unreadable_sectors_do_not_matter_and_records_do() {
     let clean = ScanInput { from: end.end, clean: true, ..input(1, end.end.position) };
     let unclean = ScanInput { clean: false, ..clean };
     let image = disk.image();
-    let block = end.end.position.div_ceil(BLOCK);
+    let block = end.end.position.get().div_ceil(BLOCK);
     for page in block..(block / (SEGMENT / BLOCK) + 1) * (SEGMENT / BLOCK) {
         let disk = SimDisk::from_image(&image, 0);
         let at = PageOf { file: name(page * BLOCK / SEGMENT), page: page % (SEGMENT / BLOCK) };

@@ -39,10 +39,10 @@ fn sample() -> Superblock {
         root: [9; 32].into(),
         next_flush: 10,
         incarnation: 6,
-        replay: Point { position: 4096, checksum: 11 },
-        durable_through: 8192,
-        clean_end: Some(8192),
-        prepared_through: 64 << 10,
+        replay: Point { position: 4096.into(), checksum: 11 },
+        durable_through: 8192.into(),
+        clean_end: Some(8192.into()),
+        prepared_through: (64 << 10).into(),
         history: 12,
         durability: DurabilityMode::Periodic(13),
     }
@@ -151,7 +151,7 @@ fn a_superblock_whose_sync_failed_is_confirmed_before_the_older_is_overwritten()
             assert!(store.write(&sample()).is_err());
             assert!(matches!(store.write(&sample()), Err(SuperblockError::Poisoned)));
             let mut store = open(&disk).expect("visible");
-            store.confirm(0, 0).expect("once");
+            store.confirm(0.into(), 0.into()).expect("once");
             store.write(&sample()).expect("once");
             let points = disk.trace().crash_points();
             for point in points.filter(|point| point.marks().contains(&2)) {

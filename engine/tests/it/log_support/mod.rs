@@ -6,7 +6,7 @@ use pleach::internals::log::SegmentOptions;
 use pleach::internals::log::WriterStart;
 use pleach::internals::log::{Header, scan};
 use pleach::internals::log::{
-    Kind, LogError, LogWriter, Point, RecordBuf, ScanEnd, ScanError, ScanInput, Tail,
+    Kind, LogError, LogPos, LogWriter, Point, RecordBuf, ScanEnd, ScanError, ScanInput, Tail,
 };
 use pleach_io::sim::{Rng, SimDisk};
 
@@ -31,14 +31,14 @@ pub fn record(number: u64, len: usize, seed: u64) -> RecordBuf {
     RecordBuf::new(DATABASE, Kind::Commit, number, parts)
 }
 
-pub fn input(incarnation: u32, durable_through: u64) -> ScanInput {
+pub fn input(incarnation: u32, durable_through: impl Into<LogPos>) -> ScanInput {
     ScanInput {
         database: DATABASE,
         segment_size: SEGMENT,
         incarnation,
         from: Point::default(),
-        durable_through,
-        prepared_through: 0,
+        durable_through: durable_through.into(),
+        prepared_through: LogPos::START,
         clean: false,
     }
 }
@@ -59,7 +59,7 @@ pub fn continue_log(
     end: &ScanEnd,
     incarnation: u32,
 ) -> Result<(LogWriter<SimDisk>, Tail), LogError> {
-    let start = WriterStart::after(end, DATABASE, incarnation, 0, 0);
+    let start = WriterStart::after(end, DATABASE, incarnation, LogPos::START, LogPos::START);
     let writer = LogWriter::open(disk.clone(), OPTIONS, &start)?;
     let tail = writer.tail();
     Ok((writer, tail))

@@ -1,14 +1,24 @@
 //! What can go wrong, in one enum that a caller can match on.
 
+mod contradiction;
+mod no_room;
+
+use std::sync::Arc;
+
 use pleach_beatree::space::SpaceError;
 use pleach_core::page::PageError;
 use pleach_io::IoError;
 
 use crate::format::creation::CreationError;
+use crate::format::image_error::ImageError;
 use crate::format::incarnation::IncarnationError;
 use crate::format::superblock::SuperblockError;
 use crate::handles::OpenHandles;
 use crate::log::{LogError, ScanError};
+use crate::options::InvalidOption;
+
+pub use contradiction::Contradiction;
+pub use no_room::NoRoom;
 
 /// An error of the engine.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -101,10 +111,10 @@ pub enum Error {
     },
     /// Intact parts contradict each other.
     #[error("the database is damaged: {0}")]
-    Corrupt(String),
+    Corrupt(#[source] Contradiction),
     /// An option makes no sense.
-    #[error("{0}")]
-    Options(String),
+    #[error(transparent)]
+    Options(#[from] InvalidOption),
     /// The database was created with another hasher.
     #[error(
         "the database was created with hasher number {found}, opened with {expected}: open it with its own"
@@ -168,7 +178,7 @@ pub enum Error {
     InUse,
     /// The device is full; nothing of the operation took place.
     #[error("the device is full: {0}; free some space and try again")]
-    Full(String),
+    Full(#[source] NoRoom),
     /// What is left to be done needs pages that cannot be read. They are tried again from time to time;
     /// nothing is lost, and everything else goes on.
     #[error(
@@ -186,7 +196,7 @@ pub enum Error {
     FlushNumbers,
     /// A write or a sync failed: no commit is accepted until the database is reopened.
     #[error("the database refuses further writes because an earlier one failed ({0}); reopen it")]
-    Poisoned(String),
+    Poisoned(#[source] PoisonCause),
     /// The database was closed or dropped; what outlives it reads and does not write.
     #[error(
         "the database was closed: nothing is committed through what outlived it; open it again"
@@ -200,9 +210,51 @@ pub enum Error {
     StillOpen(OpenHandles),
 }
 
+/// What has made a database refuse further writes.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoisonCause {
+    /// A write or a sync failed, or something contradicted what was about to be written.
+    #[error("{0}")]
+    Failed(#[source] Arc<Error>),
+    /// A panic left work half done.
+    #[error("a panic")]
+    Panic,
+}
+
+impl From<Contradiction> for Error {
+    fn from(what: Contradiction) -> Self {
+        Self::Corrupt(what)
+    }
+}
+
 impl From<SpaceError> for Error {
     fn from(error: SpaceError) -> Self {
-        Self::Corrupt(error.to_string())
+        Self::Corrupt(error.into())
+    }
+}
+
+impl From<NoRoom> for Error {
+    fn from(what: NoRoom) -> Self {
+        Self::Full(what)
+    }
+}
+
+/// A bad page is a bad page, whichever file it is in.
+impl From<ImageError> for Error {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Io(error) => Self::Io(error),
+            ImageError::Full(error) => Self::Full(NoRoom::Image(error)),
+            ImageError::Page { file, page, error } => Self::Page { file, page, error },
+            ImageError::StalePage { file, page, expected, found } => {
+                Self::StalePage { file, page, expected, found }
+            }
+            ImageError::ForeignPage { file, page, expected, found } => {
+                Self::ForeignImagePage { file, page, expected, found }
+            }
+            error => Self::Corrupt(error.into()),
+        }
     }
 }
 
@@ -241,7 +293,7 @@ impl Error {
 impl From<LogError> for Error {
     fn from(error: LogError) -> Self {
         match error {
-            LogError::Full(why) => Self::Full(why.to_string()),
+            LogError::Full(error) => Self::Full(NoRoom::LogSegment(error)),
             error => Self::Log(error),
         }
     }
@@ -253,9 +305,9 @@ impl From<ScanError> for Error {
     }
 }
 
-/// An error of the device where having no room is none: nothing names yet what was to be written.
-pub(crate) fn full_or(error: IoError) -> Error {
-    if error.is_full() { Error::Full(error.to_string()) } else { error.into() }
+/// An error of the device where having no room is no failure: nothing names yet what was to be written.
+pub(crate) fn full_or(what: fn(IoError) -> NoRoom) -> impl Fn(IoError) -> Error {
+    move |error| if error.is_full() { Error::Full(what(error)) } else { error.into() }
 }
 
 /// Result of the engine's operations.

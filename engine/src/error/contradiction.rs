@@ -1,0 +1,166 @@
+//! What contradicts what in a database whose parts are intact, each for itself.
+
+use pleach_beatree::space::SpaceError;
+use pleach_core::page::OverflowError;
+use pleach_core::{Key, Node, Prefix};
+
+use super::hex;
+use crate::format::bytes::BodyError;
+use crate::format::image_error::ImageError;
+use crate::format::position::LogPos;
+
+/// Intact parts of a database that contradict each other.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Contradiction {
+    /// An image contradicts the superblock, or itself.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// A page is taken twice, or free twice, or outside its file.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// The map of the overflow file does not fit the file, or what records name.
+    #[error("the overflow map: {0}")]
+    OverflowMap(#[source] SpaceError),
+    /// A page file is longer than page numbers reach.
+    #[error("{file} has {bytes} bytes: more than page numbers reach")]
+    FileTooLong {
+        /// File name.
+        file: &'static str,
+        /// Its length.
+        bytes: u64,
+    },
+    /// A leaf page is named by a number that no leaf page has.
+    #[error("leaf page {page} is beyond the largest page number")]
+    LeafNumber {
+        /// The number.
+        page: u64,
+    },
+    /// An upper branch page names a child and no page of it.
+    #[error("the branch below {prefix:?} has no page")]
+    BranchWithoutPage {
+        /// The child.
+        prefix: Prefix,
+    },
+    /// Changes pend in the image on a prefix that no region has.
+    #[error("the pending changes of {prefix:?} belong to no region")]
+    PendingOutsideRegions {
+        /// The prefix.
+        prefix: Prefix,
+    },
+    /// The body of a log record has the right checksum, and fields that no writer makes.
+    #[error("the log record at {position:#x}: {error}")]
+    Record {
+        /// Where the record begins.
+        position: LogPos,
+        /// What is wrong with it.
+        error: BodyError,
+    },
+    /// A commit record has an overflow cell that is none.
+    #[error("an overflow cell of commit {commit} in the log: {error}")]
+    OverflowCell {
+        /// The commit.
+        commit: u64,
+        /// What is wrong with the cell.
+        error: OverflowError,
+    },
+    /// The log skips or repeats a commit.
+    #[error("commit {found} follows commit {before}")]
+    CommitOrder {
+        /// The commit before.
+        before: u64,
+        /// The commit of the next record.
+        found: u64,
+    },
+    /// A commit record was made on another root than the state before it has.
+    #[error("commit {commit} was made on another root")]
+    CommitRoot {
+        /// The commit.
+        commit: u64,
+    },
+    /// A commit record has a node of a prefix that no page has.
+    #[error("commit {commit} has a node of {prefix:?}, which is the prefix of no page")]
+    NodeWithoutPage {
+        /// The commit.
+        commit: u64,
+        /// The prefix.
+        prefix: Prefix,
+    },
+    /// A location record moves pages of two regions as if they were one's.
+    #[error("the location record at {position:#x} reaches over a region")]
+    RelocationOverRegion {
+        /// Where the record begins.
+        position: LogPos,
+    },
+    /// The nodes of all regions do not fold to the root of the newest commit.
+    #[error("the nodes fold to another root than that of commit {commit}")]
+    Root {
+        /// The commit.
+        commit: u64,
+    },
+    /// Pages, and what pends on them, do not fold to the node that the index has.
+    #[error("the pairs below {prefix:?} do not fold to the node in the index")]
+    Fold {
+        /// The prefix of the node.
+        prefix: Prefix,
+    },
+    /// A page of nodes belongs to another region than the one that names it.
+    #[error("page {page} of {file} belongs to another region")]
+    OtherRegion {
+        /// File name.
+        file: &'static str,
+        /// Page number.
+        page: u64,
+    },
+    /// The nodes of a region left memory each time they were brought back.
+    #[error("the nodes over {} leave as fast as they come", hex(key))]
+    NodesLeave {
+        /// A key of the region.
+        key: Key,
+    },
+    /// A region changed each time its nodes were folded.
+    #[error("{prefix:?} changes faster than it is folded")]
+    RegionChanges {
+        /// The region.
+        prefix: Prefix,
+    },
+    /// Regions were merged, which nobody does.
+    #[error("regions were merged while a batch was folded over them")]
+    RegionsMerged,
+    /// The changes of a chain of overlays, merged, do not lead to its root.
+    #[error(
+        "an overlay's root is not the root of its merged changes: {}, not {}",
+        hex(found.to_bytes()), hex(expected.to_bytes())
+    )]
+    OverlayRoot {
+        /// Root of the overlay.
+        expected: Node,
+        /// Root of the merged changes.
+        found: Node,
+    },
+    /// A page of the overflow file belongs to another value.
+    #[error("page {page} of {file} belongs to another value")]
+    OtherValue {
+        /// File name.
+        file: &'static str,
+        /// Page number.
+        page: u64,
+    },
+    /// A long value does not have the hash that its cell names.
+    #[error("a long value does not have the hash that its cell names: page {page} of {file}")]
+    ValueHash {
+        /// File name.
+        file: &'static str,
+        /// The value's first page.
+        page: u64,
+    },
+    /// A long value is longer than this machine can hold.
+    #[error("a value of {bytes} bytes")]
+    ValueLength {
+        /// Its length, as its cell says.
+        bytes: u64,
+    },
+    /// The runs of a long value do not fit a cell.
+    #[error("a long value's extents cannot be named: {0}")]
+    ValueRuns(#[source] OverflowError),
+}

@@ -1,0 +1,43 @@
+//! What the device has no room for.
+
+use pleach_io::IoError;
+
+/// What had no room. Nothing of the operation took place.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoRoom {
+    /// The leaf file cannot grow.
+    #[error("leaf pages, {0}")]
+    LeafPages(#[source] IoError),
+    /// The overflow file cannot grow, or a long value cannot be written.
+    #[error("long values, {0}")]
+    OverflowPages(#[source] IoError),
+    /// No further segment of the log can be made.
+    #[error("a log segment, {0}")]
+    LogSegment(#[source] IoError),
+    /// The image of a checkpoint cannot be written, or its room not be reserved.
+    #[error("an image, {0}")]
+    Image(#[source] IoError),
+    /// What a bulk load sorts does not fit beside the database.
+    #[error("the pairs of a bulk load, {0}")]
+    Load(#[source] IoError),
+    /// An open cannot write what it has to write first.
+    #[error("an open, {0}")]
+    Open(#[source] IoError),
+    /// Changes that pend cannot be written to pages.
+    #[error("pending changes cannot be written to pages")]
+    PendingChanges,
+    /// The log cannot be shortened, because a checkpoint cannot be written.
+    #[error("a checkpoint cannot be written")]
+    Checkpoint,
+    /// Growth would take what is kept for deletes, flushes and checkpoints.
+    #[error("{free} bytes are free, {reserve} of them are kept in reserve, {wanted} were wanted")]
+    Reserve {
+        /// Bytes that the device has free.
+        free: u64,
+        /// Bytes of them that ordinary growth leaves free.
+        reserve: u64,
+        /// Bytes of the growth.
+        wanted: u64,
+    },
+}
