@@ -123,7 +123,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
 
     /// Number of the newest commit; 0 in a new database.
     pub fn commit_number(&self) -> u64 {
-        self.engine.state.commits.published()
+        self.engine.state.commits.tip().number
     }
 
     /// The application's blob of the newest commit; empty when it never set one.

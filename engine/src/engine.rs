@@ -13,13 +13,14 @@ use crate::state::State;
 
 /// An open database.
 pub(crate) struct Engine<H: Hasher, D: Device, R: Runtime> {
-    pub(crate) state: Arc<State<D, R>>,
     pub(crate) finisher: Finisher<H, D, R>,
     pub(crate) prefetching: Arc<Prefetching<R>>,
     /// How the open found the database.
     pub(crate) opening: Opening,
     /// Counts of the sessions, blocks and overlays that live.
     handles: Arc<Handles>,
+    /// The last field: the folder stays locked until nothing of the others reads from it any more.
+    pub(crate) state: Arc<State<D, R>>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {

@@ -284,8 +284,10 @@ impl Chunk {
                 continue;
             }
             // A node that an overlay has recorded stays the node in that overlay, whatever is committed.
-            let known = match batch.view.node(&prefix) {
-                OverlayNode::Recorded(node) if task.is_none() && !needs_leaf => Some(node),
+            // Looked up for pages that nobody accesses, and no others: it takes a look into all overlays.
+            let recorded = (task.is_none() && !needs_leaf).then(|| batch.view.node(&prefix));
+            let known = match recorded {
+                Some(OverlayNode::Recorded(node)) => Some(node),
                 _ => None,
             };
             let from = self.pending.len();

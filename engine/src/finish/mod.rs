@@ -25,6 +25,8 @@ pub(crate) mod outcome;
 mod regions;
 mod scratch;
 pub(crate) mod sort;
+#[cfg(test)]
+mod tests;
 pub(crate) mod witness;
 mod worker;
 

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::cache::LookupStep;
 use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key};
@@ -70,9 +70,9 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
 
     /// Runs a job's chunks on worker `index`.
     pub(super) fn run(&self, index: usize, db: &State<D, R>, job: &Job<'_>) {
-        let mut worker = self.each[index].lock();
-        let result = worker.run(self, db, job, true);
-        worker.close(result, job);
+        let mut worker = LetsGo(self.each[index].lock());
+        let result = worker.0.run(self, db, job, true);
+        worker.0.close(result, job);
     }
 
     /// Runs a small job on the calling thread, with plain reads.
@@ -115,6 +115,19 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
                 Err(Again::Changed) => {}
                 Err(Again::NeedsLeaf(key)) => return Ok(Folded::NeedsLeaf(key)),
             }
+        }
+    }
+}
+
+/// A worker at its job. A panic in a user's hasher lets go of what it has in flight: it may not be run again
+/// for long, and others would wait for these pages.
+struct LetsGo<'a, H: Hasher, D: Device, R: Runtime>(MutexGuard<'a, Worker<H, D, R>>);
+
+impl<H: Hasher, D: Device, R: Runtime> Drop for LetsGo<'_, H, D, R> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.give_up_ahead();
+            self.0.reader = None;
         }
     }
 }
@@ -172,7 +185,7 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
             self.look_ahead(db, job, queued)?;
             let Some(front) = self.ahead.front_mut() else { return Ok(()) };
             if front.missing > 0 && front.missing == front.elsewhere.len() {
-                take_elsewhere::<H, D, R>(db, front)?;
+                self.take_elsewhere(db)?;
                 continue;
             }
             if front.missing > 0 {
@@ -181,7 +194,7 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
                 let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? else {
                     continue;
                 };
-                take::<H, D, R>(&mut self.ahead, db, purpose, done)?;
+                take(&mut self.ahead, purpose, done)?;
                 continue;
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
@@ -214,7 +227,34 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
         }
         reader.submit()?;
         while let Some((purpose, done)) = reader.poll(&db.store, &db.nodes) {
-            take::<H, D, R>(&mut self.ahead, db, purpose, done)?;
+            take(&mut self.ahead, purpose, done)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the pages of the first chunk that others have read, or waits for them; nothing else of the
+    /// chunk is missing.
+    fn take_elsewhere(&mut self, db: &State<D, R>) -> Result<()> {
+        // What is in flight for the chunks behind it comes first: somebody may wait for that, and two who
+        // wait for each other would do so until their patience ends.
+        if let Some(reader) = &mut self.reader {
+            while let Some((purpose, done)) = reader.wait(&db.store, &db.nodes, 1)? {
+                take(&mut self.ahead, purpose, done)?;
+            }
+        }
+        let chunk = self.ahead.front_mut().expect("the caller has seen it");
+        for missing in std::mem::take(&mut chunk.elsewhere) {
+            let done = match missing {
+                Missing::Leaf(index) => {
+                    let at = chunk.pages[index].at.expect("a page that is missing has a number");
+                    Landed::Leaf(at, db.store.leaf(&at)?)
+                }
+                Missing::Nodes(index) => {
+                    db.nodes.make_resident::<H>(&chunk.away[index].1)?;
+                    Landed::Nodes
+                }
+            };
+            chunk.complete(missing, done);
         }
         Ok(())
     }
@@ -295,44 +335,18 @@ fn ask<D: Device, R: Runtime>(
     }
 }
 
-/// Takes pages that others have read, or waits for them; nothing else of the chunk is missing.
-fn take_elsewhere<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    chunk: &mut Chunk,
-) -> Result<()> {
-    for missing in std::mem::take(&mut chunk.elsewhere) {
-        let done = match missing {
-            Missing::Leaf(index) => {
-                let at = chunk.pages[index].at.expect("a page that is missing has a number");
-                Landed::Leaf(at, db.store.leaf(&at)?)
-            }
-            Missing::Nodes(index) => {
-                db.nodes.make_resident::<H>(&chunk.away[index].1)?;
-                Landed::Nodes
-            }
-        };
-        chunk.complete(missing, done);
-    }
-    Ok(())
-}
-
 /// Takes in a page that is done.
-fn take<H: Hasher, D: Device, R: Runtime>(
+fn take(
     ahead: &mut VecDeque<Chunk>,
-    db: &State<D, R>,
     (index, missing): Purpose,
     done: Result<Landed>,
 ) -> Result<()> {
     let chunk = ahead.iter_mut().find(|chunk| chunk.index == index);
     let chunk = chunk.expect("its chunk waits for it");
-    let done = match (done, missing) {
-        (Err(_), Missing::Nodes(index)) => {
-            // Read once more, or folded from the leaf pages.
-            db.nodes.make_resident::<H>(&chunk.away[index].1)?;
-            Landed::Nodes
-        }
-        (done, _) => done?,
-    };
-    chunk.complete(missing, done);
+    match (done, missing) {
+        // Read once more, or folded from the leaf pages, some of which are in flight here: later.
+        (Err(_), Missing::Nodes(_)) => chunk.elsewhere.push(missing),
+        (done, _) => chunk.complete(missing, done?),
+    }
     Ok(())
 }

@@ -1,15 +1,18 @@
 //! Pages that are being read: whoever needs one that is on its way waits for it.
 //!
 //! Invariants:
-//! * a page is in the table from before its read is asked for until it is in the cache (or its region,
-//!   for nodes), or the read has failed or was given up;
-//! * each entry has one [`Claim`], which takes it out when it is dropped, whatever happens;
-//! * nobody waits longer than [`PATIENCE`]: who waits in vain reads for itself. So a reader that holds
-//!   claims and sleeps can slow others down, and never stop them.
+//! * a page that is claimed is in the table from before its read is asked for until it is in the cache (or
+//!   its region, for nodes), or the read has failed or was given up;
+//! * each entry has one [`Claim`], which takes it out when it is dropped, whatever happens, and tells those
+//!   who wait for this page, if there are any;
+//! * nobody waits longer than [`PATIENCE`]: whoever waits in vain reads the page without a claim. So a
+//!   reader that holds claims and sleeps can slow others down, and never stop them;
+//! * nobody waits for a page while it has pages in flight itself that it does not take in meanwhile: see
+//!   [`super::reader`].
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -41,62 +44,81 @@ pub(crate) enum Reading {
 /// The pages that are being read.
 pub(crate) struct InFlight<R: Runtime> {
     runtime: R,
-    pages: Mutex<HashSet<PageId>>,
+    /// Each page, and whether anybody waits for it.
+    pages: Mutex<HashMap<PageId, bool>>,
     /// Tells those who wait.
     landed: R::Event,
-    waiting: AtomicUsize,
 }
 
 /// The right, and the duty, to read a page.
 pub(crate) struct Claim<R: Runtime> {
     table: Arc<InFlight<R>>,
     page: PageId,
-    /// Are those who wait told when it goes?
-    tells: bool,
+    /// Is the page still in the table?
+    held: bool,
 }
 
 impl<R: Runtime> InFlight<R> {
     pub(crate) fn new(runtime: R) -> Arc<Self> {
         let landed = runtime.event();
-        Arc::new(Self { runtime, pages: Mutex::default(), landed, waiting: AtomicUsize::new(0) })
+        Arc::new(Self { runtime, pages: Mutex::default(), landed })
     }
 
     /// The caller reads this page; `None` when somebody else does already.
     pub(crate) fn claim(self: &Arc<Self>, page: PageId) -> Option<Claim<R>> {
-        self.pages.lock().insert(page).then(|| Claim { table: Arc::clone(self), page, tells: true })
+        match self.pages.lock().entry(page) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(entry) => {
+                entry.insert(false);
+                Some(Claim { table: Arc::clone(self), page, held: true })
+            }
+        }
     }
 
     /// Waits until nobody reads the page, but no longer than a device takes. False when it is still being
     /// read.
     pub(crate) fn wait(&self, page: PageId) -> bool {
-        // Counted before the look: who takes the page out after it sees somebody who waits.
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let mut landed = || !self.pages.lock().contains(&page);
-        let landed = self.runtime.wait(&self.landed, Some(PATIENCE), &mut landed);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        landed
+        // Said under the lock: who takes the page out afterwards knows that somebody waits.
+        let mut landed = || match self.pages.lock().get_mut(&page) {
+            None => true,
+            Some(awaited) => {
+                *awaited = true;
+                false
+            }
+        };
+        self.runtime.wait(&self.landed, Some(PATIENCE), &mut landed)
     }
 
     /// Tells those who wait that pages have landed.
     pub(crate) fn tell(&self) {
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.landed.notify();
-        }
+        self.landed.notify();
+    }
+
+    /// Does nobody read any page?
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pages.lock().is_empty()
     }
 }
 
 impl<R: Runtime> Claim<R> {
-    /// The page has landed, and the caller will say so ([`InFlight::tell`]): a wake-up costs more than a
-    /// page, so a reader of many tells of some at once.
-    pub(crate) fn landed(mut self) {
-        self.tells = false;
+    /// The page has landed. True when somebody waits for it, whom the caller tells ([`InFlight::tell`]): a
+    /// wake-up costs more than a page, so a reader of many tells of some at once.
+    #[must_use = "those who wait are to be told"]
+    pub(crate) fn landed(mut self) -> bool {
+        self.release()
+    }
+
+    /// Takes the page out of the table, once. Did anybody wait for it?
+    fn release(&mut self) -> bool {
+        std::mem::take(&mut self.held)
+            && self.table.pages.lock().remove(&self.page).expect("claimed until now")
     }
 }
 
 impl<R: Runtime> Drop for Claim<R> {
     fn drop(&mut self) {
-        self.table.pages.lock().remove(&self.page);
-        if self.tells {
+        if self.release() {
             self.table.tell();
         }
     }
@@ -145,8 +167,9 @@ mod tests {
                     match how {
                         0 => drop(claim),
                         1 => {
-                            claim.landed();
-                            reader.tell();
+                            if claim.landed() {
+                                reader.tell();
+                            }
                         }
                         _ => {
                             let panics = catch_unwind(AssertUnwindSafe(|| {

@@ -6,8 +6,7 @@
 //! comes back what the caller wanted it for. A page that somebody else is reading is not asked for; the
 //! caller hears so ([`Asked::Elsewhere`]) and comes for it with [`Store::leaf`](super::store::Store::leaf)
 //! or [`NodeStore::make_resident`](super::nodes::NodeStore::make_resident), which wait for it. It does so
-//! when it has nothing in flight itself, or, as the workers of a finish do, only pages of later keys than
-//! the one that it waits for: so no two readers wait for each other.
+//! when it has nothing in flight itself, so that no two readers wait for each other.
 //!
 //! Reads go into registered memory, a page for each slot, which the kernel pins once
 //! (`docs/decisions/0001`). A page is copied into the cache, so the slot's memory is free again at once.
@@ -70,6 +69,8 @@ pub(crate) struct PageReader<D: Device, R: Runtime, T> {
     in_flight: Arc<InFlight<R>>,
     /// Pages that have landed since those who wait were told.
     untold: usize,
+    /// Does anybody wait for one of these?
+    awaited: bool,
 }
 
 struct Slot<R: Runtime, T> {
@@ -92,6 +93,7 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
             reading,
             in_flight: Arc::clone(store.in_flight()),
             untold: 0,
+            awaited: false,
         })
     }
 
@@ -201,7 +203,7 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
         self.free.push(slot);
         let read = completion.result.map_err(Error::from);
         let landed = read.and_then(|()| self.bring(store, nodes, &wanted, &completion.buf));
-        claim.landed();
+        self.awaited |= claim.landed();
         self.untold += 1;
         if self.untold >= TOLD || self.in_flight() < TOLD {
             self.tell();
@@ -232,7 +234,9 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
     /// Tells those who wait of what has landed.
     fn tell(&mut self) {
         self.untold = 0;
-        self.in_flight.tell();
+        if std::mem::take(&mut self.awaited) {
+            self.in_flight.tell();
+        }
     }
 }
 

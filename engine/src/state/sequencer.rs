@@ -192,7 +192,8 @@ impl<D: Device> Sequencer<D> {
             }
             std::mem::take(&mut state.queue)
         };
-        writer.write(&mut records)?;
+        // Room was made before: to have none now is a failure, and not said as if nothing had happened.
+        writer.write(&mut records).map_err(Error::Log)?;
         // Ends of records, never of the block behind them: a superblock must not claim more than
         // the log has.
         self.written.store(writer.end().position.get(), Ordering::Release);

@@ -6,7 +6,8 @@
 //! Invariants:
 //! * a page enters the cache only when its checksum, its identity and its tag are what the index expects,
 //!   and never while it is known to contradict the index;
-//! * no page is read twice at the same time, whoever reads it: see [`super::in_flight`].
+//! * a page that is being read is read by nobody else, unless that takes too long: see
+//!   [`super::in_flight`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,62 @@
+//! What a finish leaves behind.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pleach_core::{Blake3, Hasher};
+use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
+
+use crate::{Access, Db, Geometry, LoadOptions, Options, SessionOptions, Value};
+
+/// Nodes to be hashed until one panics; 0 for never.
+static FUSE: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Touchy;
+
+impl Hasher for Touchy {
+    const ID: u8 = 201;
+    const NAME: &'static str = "touchy";
+
+    fn hash(message: &[u8]) -> [u8; 32] {
+        if message.len() == 64 && FUSE.load(Ordering::SeqCst) > 0 {
+            assert_ne!(FUSE.fetch_sub(1, Ordering::SeqCst), 1, "burnt down");
+        }
+        Blake3::hash(message)
+    }
+}
+
+/// A worker that a panic had ended kept its claims until it was run again, which may be never: every
+/// reader of one of these pages waited for as long as it waits at most.
+#[test]
+fn a_panic_leaves_no_page_claimed() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let open = || {
+        let options = Options::new("sim")
+            .create(true)
+            .cache_mib(8)
+            .in_flight(64)
+            .threads(1)
+            .geometry(Geometry::tiny());
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+        Db::<Touchy, SimDisk, SimRuntime>::open_on(disk.clone(), runtime, options).expect("opened")
+    };
+    let key = |at: u64| Blake3::hash(&at.to_be_bytes());
+    let pairs = (0..20_000).map(|at| (key(at), Value::from(vec![1; 100])));
+    let db = open();
+    db.bulk_load(pairs, LoadOptions::new().memory_mib(8)).expect("loaded");
+    db.close().expect("closed");
+    let mut met = 0;
+    for fuse in [1, 10, 100, 1_000, 5_000, 20_000] {
+        // Nothing is cached: pages are in flight while the first chunks are folded.
+        let db = open();
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let batch = (0..10_000).map(|at| Access::write(key(at), None)).collect();
+        FUSE.store(fuse, Ordering::SeqCst);
+        let finished = catch_unwind(AssertUnwindSafe(|| session.finish(batch).map(|_| ())));
+        FUSE.store(0, Ordering::SeqCst);
+        met += u32::from(finished.is_err());
+        assert!(db.state().store.in_flight().is_empty(), "fuse {fuse}");
+    }
+    assert!(met >= 4, "{met} panics");
+}
