@@ -38,16 +38,24 @@ fn main() -> io::Result<()> {
         save("proof_decode", 100 + seed, &with_root(path))?;
         let image = database(seed);
         let file = |name: &str| image.file(name).expect("a file of every database").to_vec();
-        // Such as it is, and to be signed for the database that the target scans.
+        // To be signed for the database that the target scans; open, and closed.
         let log = file(&names::segment_name(0));
-        for (name, flags) in (3 * seed..).zip([0, 1, 0x81]) {
-            save("log_scan", name, &[&[flags], &*log].concat())?;
+        for (name, flags) in (2 * seed..).zip([1, 0x81]) {
+            save("log_scan", name, &[&[flags], filled(&log)].concat())?;
         }
-        for (slot, page) in (0..).zip(file("super").chunks(PAGE).take(2)) {
-            save("superblock_parse", 2 * seed + slot, page)?;
+        let superblocks = file("super");
+        let slots = superblocks.chunks(PAGE).map(filled).filter(|slot| !slot.is_empty());
+        for (name, slot) in (2 * seed..).zip(slots) {
+            save("superblock_parse", name, slot)?;
         }
     }
     Ok(())
+}
+
+/// Without the zeros at the end, which the targets put there.
+fn filled(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    &bytes[..end]
 }
 
 /// A database with a few commits, location records and checkpoints, all within its first log segment.
@@ -55,11 +63,11 @@ fn database(seed: u8) -> Image {
     let number = u64::from(seed);
     let disk = SimDisk::new(number, SimOptions { record: false, ..SimOptions::default() });
     let runtime = SimRuntime::with_clock(number, disk.clock(), 1);
-    let options = Options::new("sim")
-        .create(true)
-        .cache_kib(512)
-        .threads(1)
-        .geometry(Geometry { segment_pages: 16, log_segment: 16 << 10, size_factor: 150 });
+    let options = Options::new("sim").create(true).cache_kib(512).threads(1).geometry(Geometry {
+        segment_pages: 16,
+        log_segment: 16 << 10,
+        size_factor: 150,
+    });
     let db = Db::<Blake3, _, _>::open_on(disk.clone(), runtime, options).expect("created");
     for commit in 0..=seed.min(2) {
         let session = db.session(SessionOptions::new()).expect("a session");
