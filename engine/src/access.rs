@@ -22,7 +22,7 @@ pub enum AccessKind {
 pub struct Access {
     /// Namespace; 0 in this version.
     pub namespace: u8,
-    /// The key: 32 bytes that should be spread evenly, such as a hash of the application's key.
+    /// The key: all 32 bytes are a hash of the application's key.
     pub key: Key,
     /// What is done with it.
     pub kind: AccessKind,

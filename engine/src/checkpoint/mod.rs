@@ -1,9 +1,9 @@
 //! Checkpoints: an image of the index, its nodes and what pends, and of the overflow map, so that old log
 //! can go. [`write`] has the steps, this file the task that takes them.
 //!
-//! The task also keeps the log prepared ahead of its end, and room for the next image. At most one image
-//! is in the making: the task's, or that of a load or a close, which call [`checkpoint`] while the task
-//! has nothing to do or has ended.
+//! The task also prepares the log before its end is reached, and keeps room for the next image. A load and
+//! a close call [`checkpoint`] on their own thread: a load while the log is empty and the task has nothing
+//! to do, a close when the task has ended. So only one image is in the making at any time.
 
 #[cfg(test)]
 mod tests;
@@ -174,7 +174,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
         if let Err(error) =
             self.db.pace.within(Task::Checkpoint, "making a segment of the log", prepare)
         {
-            tracing::warn!(%error, "the log's next segment could not be made ahead");
+            tracing::warn!(%error, "the log's next segment could not be made in advance");
             self.refused_at = Some(prepared);
         }
     }

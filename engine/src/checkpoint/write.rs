@@ -9,7 +9,7 @@
 //! 5. `superblock`: write the older slot and sync it.
 //! 6. `drop-log`: retire log segments that neither superblock needs.
 //!
-//! Called by the task, and by a load or a close on their own thread; never by two at a time.
+//! Called by the task, and by a load or a close on their own thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +107,7 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: boo
     finish(db, work, end)
 }
 
-/// What comes of `cut`.
+/// The result of `cut`.
 pub(super) enum Started<D: Device> {
     Begun(Box<Work<D>>),
     CommitInFlight,
@@ -115,9 +115,9 @@ pub(super) enum Started<D: Device> {
     PutOff(Error),
 }
 
-/// Checkpoint `cut`. `kept` numbers are left for others.
+/// Checkpoint `cut`. The last `kept` numbers of this open are left for others.
 pub(super) fn start<D: Device, R: Runtime>(db: &State<D, R>, kept: u64) -> Result<Started<D>> {
-    // Tip and map are those of the very log position where the replay starts.
+    // Tip and map are exactly those of the log position where the replay starts.
     let Some((cut, (tip, map))) = db
         .commits
         .sequencer()
@@ -159,7 +159,7 @@ pub(super) fn copy_regions<H: Hasher, D: Device, R: Runtime>(
         let Some(key) = work.next else { return Ok(Copied::All) };
         // Whatever is full is written before the lock is taken.
         work.writer.make_room()?;
-        // After that many it goes on with the next step.
+        // Where nodes come and go each time, the next step tries again.
         for _ in 0..COPIES {
             let Some((region, at)) = copy_region(db, work, &key)? else { break };
             work.read = None;
@@ -274,41 +274,79 @@ pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64
 /// Checkpoint from `finish-image` to `drop-log`. `clean_end` is the end of the log when nothing follows.
 pub(super) fn finish<D: Device, R: Runtime>(
     db: &State<D, R>,
-    mut work: Work<D>,
+    work: Work<D>,
     clean_end: Option<LogPos>,
 ) -> Result<()> {
+    let Work { writer, file, cut, tip, written, log_positions, pending, map, log_position, .. } =
+        work;
     let enters = |stage| db.pace.enters(Task::Checkpoint, stage);
     enters("writing the image");
-    let written = std::mem::take(&mut work.written);
-    let (root, level) = work.writer.upper(written.clone())?;
-    let pending = work.writer.stream(StreamId::Delta, &work.pending)?;
-    let map = work.writer.stream(StreamId::FreeMap, &work.map)?;
+    let image = finish_image(writer, file, &tip, written.clone(), &pending, &map)?;
+    Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
+    enters("syncing the log");
+    db.commits.sequencer().write_through(log_position, true)?;
+    enters("writing the superblock");
+    let older = db.images.write(|newest| superblock(db, newest, image, &tip, cut, clean_end))?;
+    enters("recycling the log");
+    for (region, position) in written.iter().zip(&log_positions) {
+        let page = NodePage { file: node_file(file), page: region.page, tag: region.tag };
+        db.nodes.checkpointed(region.prefix.first_key(), *position, page);
+    }
+    reserve_images(db, u64::from(image.pages));
+    db.images.set_replay_start(cut.position);
+    db.pace.set_checkpoint_full(false);
+    Counters::add(&db.counters.checkpoints, 1);
+    let overtaken = log_positions.iter().any(|position| *position > cut.position);
+    Counters::add(&db.counters.checkpoints_overtaken, u64::from(overtaken));
+    db.commits.sequencer().segments().retire(older.min(cut.position))?;
+    db.pace.tell();
+    db.fit_cache();
+    Ok(())
+}
+
+/// Checkpoint `finish-image`: writes all that follows the regions.
+fn finish_image<D: Device>(
+    mut writer: ImageWriter<D>,
+    file: ImageFile,
+    tip: &Tip,
+    written: Vec<Written>,
+    pending: &[u8],
+    map: &[u8],
+) -> Result<ImagePlace> {
+    let (root, level) = writer.upper(written)?;
     let table = Table {
-        delta: StreamPlace::of(pending, &work.pending),
-        map: StreamPlace::of(map, &work.map),
+        delta: StreamPlace::of(writer.stream(StreamId::Delta, pending)?, pending),
+        map: StreamPlace::of(writer.stream(StreamId::FreeMap, map)?, map),
         level,
         top_tag: root.tag,
         top_page: root.page,
-        top_node: work.tip.root,
-        blob: work.tip.blob.to_vec(),
+        top_node: tip.root,
+        blob: tip.blob.to_vec(),
     };
-    let image = end_image(work.writer, work.file, &table)?;
-    Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
-    enters("syncing the log");
-    db.commits.sequencer().write_through(work.log_position, true)?;
-    enters("writing the superblock");
-    let (options, sequencer) = (&db.options, db.commits.sequencer());
-    let older = db.images.write(|newest| Superblock {
+    end_image(writer, file, &table)
+}
+
+/// The superblock of an image, after the newest one.
+fn superblock<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    newest: &Superblock,
+    image: ImagePlace,
+    tip: &Tip,
+    cut: Point,
+    clean_end: Option<LogPos>,
+) -> Superblock {
+    let sequencer = db.commits.sequencer();
+    Superblock {
         image,
-        commit: work.tip.number,
-        root: work.tip.root,
+        commit: tip.number,
+        root: tip.root,
         next_flush: db.images.number(),
         incarnation: db.images.incarnation(),
-        replay: work.cut,
+        replay: cut,
         durable_through: sequencer.durable(),
         clean_end,
         prepared_through: sequencer.segments().prepared_through(),
-        durability: match options.durability {
+        durability: match db.options.durability {
             Durability::Commit => DurabilityMode::Commit,
             Durability::Periodic(time) => {
                 DurabilityMode::Periodic(u32::try_from(time.as_millis()).unwrap_or(u32::MAX))
@@ -316,20 +354,5 @@ pub(super) fn finish<D: Device, R: Runtime>(
             Durability::None => DurabilityMode::None,
         },
         ..*newest
-    })?;
-    enters("recycling the log");
-    for (region, position) in written.iter().zip(&work.log_positions) {
-        let page = NodePage { file: node_file(work.file), page: region.page, tag: region.tag };
-        db.nodes.checkpointed(region.prefix.first_key(), *position, page);
     }
-    reserve_images(db, u64::from(image.pages));
-    db.images.set_replay_start(work.cut.position);
-    db.pace.set_checkpoint_full(false);
-    Counters::add(&db.counters.checkpoints, 1);
-    let overtaken = work.log_positions.iter().any(|position| *position > work.cut.position);
-    Counters::add(&db.counters.checkpoints_overtaken, u64::from(overtaken));
-    sequencer.segments().retire(older.min(work.cut.position))?;
-    db.pace.tell();
-    db.fit_cache();
-    Ok(())
 }

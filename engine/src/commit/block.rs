@@ -1,8 +1,8 @@
 //! Blocks and overlays: the result of a finish, to be committed, or kept as a state for further sessions.
 //!
 //! Made by a session's finish, owned by the caller. Invariants: a chain of overlays leads to one commit,
-//! its base, which stays pinned as long as the chain lives; an overlay is committed at most once, and all
-//! that it is on top of is committed with it.
+//! its base, which stays pinned as long as the chain lives; an overlay is committed at most once, together
+//! with all uncommitted overlays below it.
 
 use std::collections::HashSet;
 use std::fmt;

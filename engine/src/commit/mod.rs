@@ -12,8 +12,9 @@
 //! 10. `publish`, in ticket order: undo, then changes and nodes region by region, then the number.
 //! 11. `acknowledge`: return.
 //!
-//! Up to `ticket` a commit may fail and nothing has happened; what fails in `write` and `sync` poisons the
-//! database. Called by blocks and overlays, from any number of threads.
+//! A commit that fails up to `ticket` has changed nothing, and can be tried again. A write or sync of the log
+//! that fails, or a sync of the overflow file, poisons the database. Called by blocks and overlays, from any
+//! number of threads.
 
 mod apply;
 pub(crate) mod block;
@@ -86,6 +87,7 @@ struct Taken {
     value: Arc<LargeValue>,
 }
 
+/// All steps but what undoes a failed one.
 fn attempt<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     target: &Target<'_>,
@@ -93,23 +95,43 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     taken: &mut Vec<Taken>,
     blob: Option<&[u8]>,
 ) -> Result<u64> {
-    let Target { view, prev_root, root } = *target;
+    let Target { view, root, .. } = *target;
     let (db, base) = (&*engine.state, view.base);
     throttle(db)?;
     // Before anything is written for it: a block that was given back may be committed again and again.
     check_parent(db, &db.commits.sequencer().lock(), target)?;
     let spilled = spill_values(db, chunks, taken)?;
     let blob: Arc<[u8]> = blob.map_or_else(|| db.commits.tip().blob, Into::into);
-    let number = base + 1;
     // From here to publication the nodes of the accessed regions stay in memory.
     let _nodes = db.nodes.keep_nodes();
     for outcome in chunks.iter().flat_map(|chunk| &chunk.regions) {
         db.nodes.make_resident::<H>(outcome.region.prefix().first_key())?;
     }
-    let mut tries = 0;
     // Between ticket and publication a panic would leave everybody waiting.
     let _guard = PoisonOnPanic(db);
-    let end = loop {
+    let end = ticket(engine, target, chunks, &blob, spilled)?;
+    let written =
+        db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit);
+    if let Err(error) = written {
+        db.poison(&error);
+        return Err(error);
+    }
+    publish(engine, end, Tip { number: base + 1, root: *root, blob }, chunks)?;
+    Ok(base + 1)
+}
+
+/// Commit `refold`, `make-room` and `ticket`: gives the log position at which the record ends.
+fn ticket<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    target: &Target<'_>,
+    chunks: &mut [ChunkOutcome],
+    blob: &[u8],
+    spilled: Tentative<'_, D>,
+) -> Result<LogPos> {
+    let Target { view, prev_root, root } = *target;
+    let (db, number) = (&*engine.state, view.base + 1);
+    let mut tries = 0;
+    loop {
         tries += 1;
         let hold = (tries > TRIES).then(|| db.index.hold_structure());
         let layouts = {
@@ -118,7 +140,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
             state.shapes
         };
         refold_stale(engine, view, chunks)?;
-        let mut record = encode(db.store.database(), number, &blob, prev_root, root, chunks);
+        let mut record = encode(db.store.database(), number, blob, prev_root, root, chunks);
         let bytes = record.len();
         if bytes > MAX_RECORD {
             return Err(Error::BatchTooLarge { bytes, limit: MAX_RECORD });
@@ -138,17 +160,8 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         spilled.named();
         state.ticketed = number;
         state.in_flight += 1;
-        drop(state);
-        break start + bytes;
-    };
-    let written =
-        db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit);
-    if let Err(error) = written {
-        db.poison(&error);
-        return Err(error);
+        return Ok(start + bytes);
     }
-    publish(engine, end, Tip { number, root: *root, blob }, chunks)?;
-    Ok(number)
 }
 
 /// May a commit on this parent take the next ticket?

@@ -199,6 +199,7 @@ impl Chunk {
         self.nodes_asked = 0;
     }
 
+    /// Adds a region as it is now, with the pages that these accesses are in.
     fn add_region(
         &mut self,
         batch: &Batch<'_>,
@@ -239,6 +240,7 @@ impl Chunk {
         });
     }
 
+    /// Adds a page, whose pending changes were added from `pending_from` on.
     fn push_page(
         &mut self,
         state: &RegionState,
@@ -334,6 +336,7 @@ impl Chunk {
         Ok(outcome)
     }
 
+    /// Folds all pages, in one batch.
     fn fold_pages<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
         space.pages.clear();
         space.path_blocks.clear();
@@ -360,6 +363,7 @@ impl Chunk {
         space.path_blocks.run(&space.pages);
     }
 
+    /// Begins the fold of a page.
     fn fold_page<H: Hasher>(
         &self,
         batch: &Batch<'_>,

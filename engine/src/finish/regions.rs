@@ -179,8 +179,8 @@ struct Walk<'a, H: Hasher> {
 }
 
 impl<'a, H: Hasher> Walk<'a, H> {
-    /// Puts these children into the fold. They are those below the prefix that has `bits`, `level` bits of
-    /// them, after the region's.
+    /// Puts these children into the fold: all whose prefixes continue the region's with `bits`, which are
+    /// `level` bits.
     fn visit(&mut self, level: u8, bits: u8, children: Range<usize>) {
         if children.len() == 1 || level == self.levels {
             children.for_each(|child| self.child(child));

@@ -1,7 +1,8 @@
 //! Workers of a finish: each has a ring and memory of its own, kept from batch to batch.
 //!
-//! Invariants: a ring is made and used on its worker's thread; when a worker returns, nothing of its batch
-//! is in flight and no chunk is left, after an error as well. Called by [`finish`](super::finish) alone.
+//! Invariants: a ring is made and used on its worker's thread; when a worker returns, after an error as
+//! well, nothing of its batch is in flight and no chunk is left (a panic is made up for by the next
+//! batch). Called by [`finish`](super::finish) alone.
 
 use std::collections::VecDeque;
 

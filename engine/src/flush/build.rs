@@ -5,8 +5,8 @@
 //! 3. [`Folded::contradicting`]: flush `agree`;
 //! 4. [`fill`]: the bytes, under reserved page numbers.
 //!
-//! Nothing here changes anything beside the buffers that it is given: a round may start over after any
-//! of these. The caller is [`round`](super::round).
+//! Nothing is changed but the folder and the buffers that are given: a round may start again after any
+//! of these steps. The caller is [`round`](super::round).
 
 use std::ops::Range;
 

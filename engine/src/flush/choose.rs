@@ -1,4 +1,4 @@
-//! Which pages a flush takes when none are due, but memory for pending changes runs out or somebody
+//! Which pages a flush takes when none are due, but room for pending changes runs out or somebody
 //! drains them.
 
 use pleach_core::{Key, Prefix};

@@ -1,8 +1,9 @@
 //! Flush `gather`: pages that are due, with their pending changes and, where two fit into one, their
 //! siblings.
 //!
-//! Everything is copied under the region's lock, in key order; the device is asked afterwards, without
-//! any lock. Pages that cannot be read are set aside and left out. The caller is the flush task alone.
+//! The state of a page is copied under its region's lock, region by region in key order; pages are read
+//! afterwards, without any lock. Pages that cannot be read are set aside and left out. The caller is the
+//! flush task alone.
 
 use std::sync::Arc;
 

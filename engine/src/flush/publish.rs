@@ -73,33 +73,11 @@ impl Round {
             since: db.pace.now(),
         };
         self.tentative(db).named();
-        let (mut leaves, mut runs) = (Vec::new(), Vec::new());
-        let mut layout_changed = false;
-        let by_region = self.rewrites.chunk_by(|a, b| Arc::ptr_eq(&a.region, &b.region));
-        let regions: Vec<Arc<Region>> =
-            by_region.map(|rewrites| Arc::clone(&rewrites[0].region)).collect();
-        // A region that outgrows its branch page is held until its halves are in the index: a
-        // checkpoint that saw it could not write it. This task alone holds several regions, and
-        // whoever holds one takes none of the locks that are held here: see the order in
-        // [`crate::state`].
-        let mut split: Vec<Split<'_>> = Vec::new();
-        let by_region = self.rewrites.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
-        for (region, rewrites) in regions.iter().zip(by_region) {
-            let mut regional = region.write();
-            layout_changed |= apply(db, &mut regional, rewrites, end, &mut runs, &mut leaves);
-            if regional.children().len() > MAX_ENTRIES {
-                split.push((region, regional));
-            }
-        }
-        if !split.is_empty() {
-            db.index.publish(split_held::<H>(&db.index.load_full(), &mut split));
-            layout_changed = true;
-        }
-        drop(split);
-        if layout_changed {
+        let given_up = move_pages::<H, D, R>(db, &mut self.rewrites, end);
+        if given_up.layout_changed {
             state.shapes += 1;
         }
-        db.space.retire(&leaves, &runs, freed.stamp)?;
+        db.space.retire(&given_up.leaves, &given_up.runs, freed.stamp)?;
         // Readers that start now find the new pages.
         freed.period = db.store.grace_period();
         drop(state);
@@ -144,6 +122,44 @@ impl Round {
         }
         encoder.finish(database, &allocated, &given_up)
     }
+}
+
+/// What the index no longer names.
+#[derive(Default)]
+struct GivenUp {
+    leaves: Vec<PageNo>,
+    runs: Vec<PageRun>,
+    /// Has a region got other prefixes, or been split?
+    layout_changed: bool,
+}
+
+/// Puts the new pages into the index, as of the location record that ends at `log_position`.
+fn move_pages<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    rewrites: &mut [Rewrite],
+    log_position: LogPos,
+) -> GivenUp {
+    let mut given_up = GivenUp::default();
+    let by_region = rewrites.chunk_by(|a, b| Arc::ptr_eq(&a.region, &b.region));
+    let regions: Vec<Arc<Region>> =
+        by_region.map(|rewrites| Arc::clone(&rewrites[0].region)).collect();
+    // A region that outgrows its branch page is held until its halves are in the index: a checkpoint that
+    // saw it could not write it. This task alone holds several regions, and whoever holds one takes none
+    // of the locks that are held here: see the order in [`crate::state`].
+    let mut split: Vec<Split<'_>> = Vec::new();
+    let by_region = rewrites.chunk_by_mut(|a, b| Arc::ptr_eq(&a.region, &b.region));
+    for (region, rewrites) in regions.iter().zip(by_region) {
+        let mut state = region.write();
+        apply(db, &mut state, rewrites, log_position, &mut given_up);
+        if state.children().len() > MAX_ENTRIES {
+            split.push((region, state));
+        }
+    }
+    if !split.is_empty() {
+        db.index.publish(split_held::<H>(&db.index.load_full(), &mut split));
+        given_up.layout_changed = true;
+    }
+    given_up
 }
 
 fn log_run(run: &PageRun) -> LogRun {
@@ -194,16 +210,14 @@ fn refresh_nodes<H: Hasher>(
     Ok(())
 }
 
-/// Puts a region's new pages into its child table; true when its layout has changed. `runs` and `leaves`
-/// take what is given up.
+/// Puts a region's new pages into its child table.
 fn apply<D: Device, R: Runtime>(
     db: &State<D, R>,
     state: &mut RegionState,
     rewrites: &mut [Rewrite],
     log_position: LogPos,
-    runs: &mut Vec<PageRun>,
-    leaves: &mut Vec<PageNo>,
-) -> bool {
+    given_up: &mut GivenUp,
+) {
     let pages: Vec<Vec<(ChildRef, Node)>> =
         rewrites.iter().map(|rewrite| rewrite.new.iter().map(child_of).collect()).collect();
     let moves: Vec<Relocation<'_>> = rewrites
@@ -228,10 +242,10 @@ fn apply<D: Device, R: Runtime>(
     Counters::change(&db.counters.pending_bytes, -done.bytes.cast_signed());
     Counters::change(&db.counters.pending_entries, -done.entries.cast_signed());
     for rewrite in rewrites {
-        runs.append(&mut rewrite.freed_runs);
-        leaves.extend(rewrite.old.iter().filter_map(|old| old.number));
+        given_up.runs.append(&mut rewrite.freed_runs);
+        given_up.leaves.extend(rewrite.old.iter().filter_map(|old| old.number));
     }
-    done.layout_changed
+    given_up.layout_changed |= done.layout_changed;
 }
 
 fn child_of(new: &NewLeaf) -> (ChildRef, Node) {
