@@ -26,8 +26,8 @@ use crate::format::image_error::ImageError;
 use crate::format::names::{IMAGES, ImageFile};
 use crate::format::pending;
 use crate::format::position::{LogPos, Point};
-use crate::format::superblock::{DurabilityMode, ImagePlace, Superblock};
-use crate::format::table::{StreamPlace, Table};
+use crate::format::superblock::{DurabilityMode, ImageRef, Superblock};
+use crate::format::table::{StreamRef, Table};
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::state::State;
@@ -206,22 +206,22 @@ pub(crate) fn first_image<D: Device>(
     device: &D,
     database: u64,
     geometry: space::FileGeometry,
-) -> Result<ImagePlace> {
+) -> Result<ImageRef> {
     let file = ImageFile::A;
     let mut writer = ImageWriter::start(device, file, database, 0)?;
     let entry = Entry { depth: 0, page_no: None, tag: 0, node: TERMINATOR };
     let (page, tag) = writer.branch(&Prefix::ROOT, 1, 0, std::iter::once(entry))?;
-    let delta = StreamPlace::of(writer.stream(StreamId::Delta, &[])?, &[]);
+    let delta = StreamRef::of(writer.stream(StreamId::Pending, &[])?, &[]);
     let mut map = Vec::new();
     Extents::new(geometry).encode(0, &mut map);
-    let map = StreamPlace::of(writer.stream(StreamId::FreeMap, &map)?, &map);
+    let map = StreamRef::of(writer.stream(StreamId::FreeMap, &map)?, &map);
     let table = Table {
-        delta,
+        pending: delta,
         map,
         level: 1,
-        top_tag: tag,
-        top_page: page,
-        top_node: TERMINATOR,
+        root_tag: tag,
+        root_page: page,
+        root_node: TERMINATOR,
         blob: Vec::new(),
     };
     place_of(writer, file, &table)
@@ -232,12 +232,12 @@ fn place_of<D: Device>(
     mut writer: ImageWriter<D>,
     file: ImageFile,
     table: &Table,
-) -> Result<ImagePlace> {
+) -> Result<ImageRef> {
     let table = table.encode();
     let table_page = writer.stream(StreamId::Namespaces, &table)?;
     let number = writer.number();
     let pages = writer.finish()?;
-    Ok(ImagePlace {
+    Ok(ImageRef {
         file,
         pages: u32::try_from(pages).map_err(|_| ImageError::TooLong { pages })?,
         table_page,
@@ -279,15 +279,15 @@ pub(super) fn finish<D: Device, R: Runtime>(
     enters("writing the image");
     let written = std::mem::take(&mut work.written);
     let (top, level) = work.writer.upper(written.clone())?;
-    let delta = work.writer.stream(StreamId::Delta, &work.pending)?;
+    let delta = work.writer.stream(StreamId::Pending, &work.pending)?;
     let map = work.writer.stream(StreamId::FreeMap, &work.map)?;
     let table = Table {
-        delta: StreamPlace::of(delta, &work.pending),
-        map: StreamPlace::of(map, &work.map),
+        pending: StreamRef::of(delta, &work.pending),
+        map: StreamRef::of(map, &work.map),
         level,
-        top_tag: top.tag,
-        top_page: top.page,
-        top_node: work.tip.root,
+        root_tag: top.tag,
+        root_page: top.page,
+        root_node: work.tip.root,
         blob: work.tip.blob.to_vec(),
     };
     let image = place_of(work.writer, work.file, &table)?;

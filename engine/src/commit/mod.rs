@@ -109,7 +109,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         let shapes = {
             let state = db.commits.sequencer().lock();
             check_parent(db, &state, target)?;
-            state.shapes
+            state.layouts
         };
         renew(engine, view, chunks)?;
         let mut record = encode(db.store.database(), number, &blob, prev_root, root, chunks);
@@ -123,7 +123,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         db.commits.sequencer().make_room(bytes)?;
         let mut state = db.commits.sequencer().lock();
         check_parent(db, &state, target)?;
-        if state.shapes != shapes || !state.has_room(bytes) {
+        if state.layouts != shapes || !state.has_room(bytes) {
             drop(state);
             drop(hold);
             continue;

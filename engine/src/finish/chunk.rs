@@ -32,7 +32,7 @@ use crate::state::State;
 use crate::state::budget::FlushPolicy;
 use crate::state::index::{Located, located};
 use crate::state::overlays::OverlayNode;
-use crate::state::reader::Landed;
+use crate::state::reader::Done;
 use crate::state::undo::Changed;
 use crate::state::view::{View, put_over};
 
@@ -176,8 +176,8 @@ impl Chunk {
     }
 
     /// A page that was missing is here.
-    pub(super) fn land(&mut self, missing: Missing, landed: Landed) {
-        if let (Missing::Leaf(index), Landed::Leaf(_, page)) = (missing, landed) {
+    pub(super) fn land(&mut self, missing: Missing, landed: Done) {
+        if let (Missing::Leaf(index), Done::Leaf(_, page)) = (missing, landed) {
             self.pages[index].page = Some(page);
         }
         self.missing -= 1;

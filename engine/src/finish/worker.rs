@@ -16,7 +16,7 @@ use crate::metrics::Counters;
 use crate::read::group::PAGES_AHEAD;
 use crate::state::State;
 use crate::state::in_flight::Reading;
-use crate::state::reader::{Asked, Landed, PageReader, Wanted};
+use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 
 /// Chunks that a worker has gathered ahead of the one it folds.
 const AHEAD: usize = 8;
@@ -287,18 +287,18 @@ fn ask<D: Device, R: Runtime>(
         let (wanted, missing) = if let Some((region, _, place)) = chunk.away.get(chunk.nodes_asked)
         {
             chunk.nodes_asked += 1;
-            let wanted = Wanted::Nodes(region.clone(), *place);
+            let wanted = PageRequest::Nodes(region.clone(), *place);
             (wanted, Missing::Nodes(chunk.nodes_asked - 1))
         } else if let Some(page) = chunk.pages.get(chunk.asked) {
             chunk.asked += 1;
             let (Some(at), None) = (page.at, &page.page) else { continue };
-            (Wanted::Leaf(at), Missing::Leaf(chunk.asked - 1))
+            (PageRequest::Leaf(at), Missing::Leaf(chunk.asked - 1))
         } else {
             return;
         };
         match reader.ask(&db.store, &db.nodes, wanted, (chunk.index, missing)) {
             Asked::InFlight => {}
-            Asked::Landed((_, missing), landed) => chunk.land(missing, landed),
+            Asked::Done((_, missing), landed) => chunk.land(missing, landed),
             Asked::Elsewhere((_, missing)) => chunk.elsewhere.push(missing),
         }
     }
@@ -313,11 +313,11 @@ fn take_elsewhere<H: Hasher, D: Device, R: Runtime>(
         let landed = match missing {
             Missing::Leaf(index) => {
                 let at = chunk.pages[index].at.expect("a page that is missing lies somewhere");
-                Landed::Leaf(at, db.store.leaf(&at)?)
+                Done::Leaf(at, db.store.leaf(&at)?)
             }
             Missing::Nodes(index) => {
                 db.nodes.make_resident::<H>(&chunk.away[index].1)?;
-                Landed::Nodes
+                Done::Nodes
             }
         };
         chunk.land(missing, landed);
@@ -330,7 +330,7 @@ fn take<H: Hasher, D: Device, R: Runtime>(
     ahead: &mut VecDeque<Chunk>,
     db: &State<D, R>,
     (index, missing): Purpose,
-    landed: Result<Landed>,
+    landed: Result<Done>,
 ) -> Result<()> {
     let chunk = ahead.iter_mut().find(|chunk| chunk.index == index);
     let chunk = chunk.expect("its chunk waits for it");
@@ -338,7 +338,7 @@ fn take<H: Hasher, D: Device, R: Runtime>(
         (Err(_), Missing::Nodes(index)) => {
             // Read once more, or folded from the leaf pages.
             db.nodes.make_resident::<H>(&chunk.away[index].1)?;
-            Landed::Nodes
+            Done::Nodes
         }
         (landed, _) => landed?,
     };

@@ -19,7 +19,7 @@ use pleach_io::{Device, PageBuf, Runtime};
 use super::piece::{NewLeaf, Piece, disagree};
 use super::round::Round;
 use crate::error::Result;
-use crate::format::location_body::{Cut as LocationCut, LocationEncoder, NewPage, Run as LogRun};
+use crate::format::location_body::{LocationEncoder, NewPage, Rewrite, Run as LogRun};
 use crate::format::position::LogPos;
 use crate::format::record::RecordBuf;
 use crate::metrics::Counters;
@@ -93,7 +93,7 @@ impl Round {
         }
         drop(split);
         if reshaped {
-            state.shapes += 1;
+            state.layouts += 1;
         }
         db.space.retire(&leaves, &runs, freed.stamp)?;
         // Readers that start now find the new places.
@@ -119,15 +119,15 @@ impl Round {
                 .iter()
                 .map(|new| NewPage {
                     prefix: new.prefix,
-                    place: Some(u64::from(new.page.place)),
+                    page: Some(u64::from(new.page.place)),
                     tag: new.page.tag,
-                    through: piece.through,
+                    applied_through: piece.through,
                     node: new.node.as_ref().expect("refreshed before"),
                 })
                 .collect();
             let freed: Vec<u64> =
                 piece.sources.iter().filter_map(|source| source.place.map(u64::from)).collect();
-            encoder.push(&LocationCut { range: piece.range, pages: &pages, freed: &freed });
+            encoder.push(&Rewrite { range: piece.range, pages: &pages, freed: &freed });
             given_up.extend(piece.freed_runs.iter().map(log_run));
             for source in &piece.sources {
                 for (_, cell) in &source.written {

@@ -25,7 +25,7 @@ use crate::metrics::Counters;
 use crate::read::group::{GROUP, Reach, cpu_prefetch};
 use crate::state::index::Located;
 use crate::state::quarantine::Why;
-use crate::state::reader::{Asked, Landed, PageReader, Wanted};
+use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 use crate::state::space::Tentative;
 use crate::state::{State, overflow};
 
@@ -514,11 +514,11 @@ fn read_missing<D: Device, R: Runtime>(
     let mut next = 0;
     while next < sources.len() || reader.in_flight() > 0 {
         while next < sources.len() && reader.has_room() {
-            let wanted = Wanted::Leaf(sources[next].0);
+            let wanted = PageRequest::Leaf(sources[next].0);
             match reader.ask(&db.store, &db.nodes, wanted, next) {
                 Asked::InFlight => {}
-                Asked::Landed(index, Landed::Leaf(_, page)) => sources[index].1.read(page),
-                Asked::Landed(_, Landed::Nodes) => unreachable!("leaf pages were asked for"),
+                Asked::Done(index, Done::Leaf(_, page)) => sources[index].1.read(page),
+                Asked::Done(_, Done::Nodes) => unreachable!("leaf pages were asked for"),
                 Asked::Elsewhere(index) => elsewhere.push(index),
             }
             next += 1;
@@ -529,7 +529,7 @@ fn read_missing<D: Device, R: Runtime>(
     }
     for index in elsewhere {
         let at = sources[index].0;
-        let landed = db.store.leaf_for_flush(&at).map(|page| Landed::Leaf(at, page));
+        let landed = db.store.leaf_for_flush(&at).map(|page| Done::Leaf(at, page));
         take(db, &mut sources[index], landed);
     }
     let unread = |piece: &Piece| {
@@ -542,11 +542,11 @@ fn read_missing<D: Device, R: Runtime>(
 fn take<D: Device, R: Runtime>(
     db: &State<D, R>,
     (at, source): &mut (Located, &mut Source),
-    landed: Result<Landed>,
+    landed: Result<Done>,
 ) {
     match landed {
-        Ok(Landed::Leaf(_, page)) => source.read(page),
-        Ok(Landed::Nodes) => unreachable!("leaf pages were asked for"),
+        Ok(Done::Leaf(_, page)) => source.read(page),
+        Ok(Done::Nodes) => unreachable!("leaf pages were asked for"),
         Err(error) => {
             let page = (LEAF_FILE, u64::from(at.page));
             db.store.set_aside(page, source.prefix, error, Why::Unreadable);

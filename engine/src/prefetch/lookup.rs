@@ -15,7 +15,7 @@ use super::values::{SlotPair, ValueCache};
 use crate::read::group::GROUP;
 use crate::state::State;
 use crate::state::index::{Located, located};
-use crate::state::reader::Wanted;
+use crate::state::reader::PageRequest;
 
 /// How far the lookup of a key has come.
 #[derive(Default)]
@@ -98,7 +98,7 @@ pub(super) fn look_up<D: Device, R: Runtime>(
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
             let purpose = Purpose::Key { key: *key, value_as_of, folds };
-            missing(Request { wanted: Wanted::Leaf(at), purpose });
+            missing(Request { wanted: PageRequest::Leaf(at), purpose });
             continue;
         };
         if found.has_value {
@@ -150,7 +150,7 @@ fn find<D: Device, R: Runtime>(
     });
     if let Some((region, place)) = nodes {
         *last = Some(place);
-        missing(Request { wanted: Wanted::Nodes(region, place), purpose: Purpose::Nodes });
+        missing(Request { wanted: PageRequest::Nodes(region, place), purpose: Purpose::Nodes });
     }
 }
 

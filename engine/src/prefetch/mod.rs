@@ -25,7 +25,7 @@ use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::in_flight::Reading;
 use crate::state::quarantine::backoff;
-use crate::state::reader::{Asked, Landed, PageReader, Wanted};
+use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 use lookup::{keep_cell, look_up};
 use requests::{Announced, Arrived, Prefetching, Purpose, Request};
 
@@ -138,7 +138,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
                 return false;
             }
             let Some(Request { wanted, purpose }) = self.missing.pop_front() else { return true };
-            if let Wanted::Nodes(region, place) = &wanted {
+            if let PageRequest::Nodes(region, place) = &wanted {
                 let away = matches!(region.read().nodes(), Nodes::Paged(at) if at == place);
                 if !away || reader.reads_nodes(place) {
                     continue;
@@ -147,7 +147,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
             match reader.ask(&self.db.store, &self.db.nodes, wanted, purpose) {
                 // A page that is on its way for another key: this one has no value, and finds the page.
                 Asked::InFlight | Asked::Elsewhere(_) => {}
-                Asked::Landed(purpose, landed) => self.take(purpose, Ok(landed)),
+                Asked::Done(purpose, landed) => self.take(purpose, Ok(landed)),
             }
         }
         false
@@ -183,10 +183,10 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
     }
 
     /// Takes in a page that has landed, for the key that it was wanted for.
-    fn take(&self, purpose: Purpose, landed: Result<Landed>) {
+    fn take(&self, purpose: Purpose, landed: Result<Done>) {
         let (values, pace) = (self.prefetching.values(), &self.db.pace);
         match (landed, purpose) {
-            (Ok(Landed::Leaf(at, page)), Purpose::Key { key, value_as_of, folds }) => {
+            (Ok(Done::Leaf(at, page)), Purpose::Key { key, value_as_of, folds }) => {
                 if let Some(base) = value_as_of {
                     keep_cell(values, values.pair(&key), base, &key, page.get(&key));
                 }

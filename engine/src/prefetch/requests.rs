@@ -14,14 +14,14 @@ use crate::read::group::GROUP;
 use crate::state::State;
 use crate::state::foreground::Foreground;
 use crate::state::index::Located;
-use crate::state::reader::Wanted;
+use crate::state::reader::PageRequest;
 
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;
 
 /// A page that is missing, and what it is wanted for.
 pub(crate) struct Request {
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: PageRequest,
     pub(crate) purpose: Purpose,
 }
 

@@ -12,7 +12,7 @@ use super::point::{Found, find};
 use crate::error::Result;
 use crate::state::State;
 use crate::state::in_flight::Reading;
-use crate::state::reader::{PageReader, Wanted};
+use crate::state::reader::{PageReader, PageRequest};
 use crate::state::view::View;
 
 /// A reader that is made on first use. A ring serves the thread that made it.
@@ -73,7 +73,7 @@ fn fetch<D: Device, R: Runtime>(
             take(db, reader)?;
         }
         // A page that is on its way to somebody else is waited for by whoever reads its keys.
-        reader.ask(&db.store, &db.nodes, Wanted::Leaf(at), ());
+        reader.ask(&db.store, &db.nodes, PageRequest::Leaf(at), ());
     }
     while reader.in_flight() > 0 {
         take(db, reader)?;

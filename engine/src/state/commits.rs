@@ -1,5 +1,5 @@
 //! The commits of an open database: their order, the newest of them, what they replaced, and the
-//! overlays that stand on them.
+//! overlays over them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -43,7 +43,7 @@ pub(crate) struct InFlight<R: Runtime> {
     runtime: R,
     pages: Mutex<HashSet<PageId>>,
     /// Tells those who wait.
-    landed: R::Event,
+    done: R::Event,
     waiting: AtomicUsize,
 }
 
@@ -57,8 +57,8 @@ pub(crate) struct Claim<R: Runtime> {
 
 impl<R: Runtime> InFlight<R> {
     pub(crate) fn new(runtime: R) -> Arc<Self> {
-        let landed = runtime.event();
-        Arc::new(Self { runtime, pages: Mutex::default(), landed, waiting: AtomicUsize::new(0) })
+        let done = runtime.event();
+        Arc::new(Self { runtime, pages: Mutex::default(), done, waiting: AtomicUsize::new(0) })
     }
 
     /// The caller reads this page; `None` when somebody else does already.
@@ -71,24 +71,24 @@ impl<R: Runtime> InFlight<R> {
     pub(crate) fn wait(&self, page: PageId) -> bool {
         // Counted before the look: who takes the page out after it sees somebody who waits.
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let mut landed = || !self.pages.lock().contains(&page);
-        let landed = self.runtime.wait(&self.landed, Some(PATIENCE), &mut landed);
+        let mut is_done = || !self.pages.lock().contains(&page);
+        let done = self.runtime.wait(&self.done, Some(PATIENCE), &mut is_done);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        landed
+        done
     }
 
-    /// Tells those who wait that pages have landed.
+    /// Tells those who wait that pages are done.
     pub(crate) fn tell(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.landed.notify();
+            self.done.notify();
         }
     }
 }
 
 impl<R: Runtime> Claim<R> {
-    /// The page has landed, and the caller will say so ([`InFlight::tell`]): a wake-up costs more than a
+    /// The page is done, and the caller will say so ([`InFlight::tell`]): a wake-up costs more than a
     /// page, so a reader of many tells of some at once.
-    pub(crate) fn landed(mut self) {
+    pub(crate) fn done(mut self) {
         self.tells = false;
     }
 }

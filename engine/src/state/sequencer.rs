@@ -30,8 +30,8 @@ pub(crate) struct Ordered {
     pub(crate) ticketed: u64,
     /// Commits between ticket and publication.
     pub(crate) in_flight: u32,
-    /// Grows when a flush splits or merges pages.
-    pub(crate) shapes: u64,
+    /// Grows when a flush changes the layout of a region.
+    pub(crate) layouts: u64,
     poisoned: Option<PoisonCause>,
     closed: bool,
 }
@@ -77,14 +77,14 @@ impl Ordered {
     /// Queues a record and gives its position. The caller has made room.
     pub(crate) fn queue(&mut self, mut record: RecordBuf) -> LogPos {
         let position = self.tail.reserve(record.len());
-        record.place(position);
+        record.set_position(position);
         self.queue.push(record);
         position
     }
 
     /// Is there room in the segments for a record of `len` bytes?
     pub(crate) fn has_room(&self, len: u64) -> bool {
-        self.tail.through(len) <= self.room
+        self.tail.room_for(len) <= self.room
     }
 
     /// End of what is queued or written.
@@ -113,7 +113,7 @@ impl<D: Device> Sequencer<D> {
             room: LogPos::START,
             ticketed: tip,
             in_flight: 0,
-            shapes: 0,
+            layouts: 0,
             poisoned: None,
             closed: false,
         };
@@ -150,21 +150,21 @@ impl<D: Device> Sequencer<D> {
 
     /// Reserves room for a record of `len` bytes; a full disk shows here, and nothing happened.
     pub(crate) fn make_room(&self, len: u64) -> Result<()> {
-        let through = self.lock().tail.through(len);
+        let room = self.lock().tail.room_for(len);
         // A little more, so that neighbours rarely have to come back, and less than what is prepared
-        // ahead.
-        let through = through + (self.segments.size() / 4).min(1 << 16);
-        self.segments.ensure(through)?;
+        // early.
+        let room = room + (self.segments.size() / 4).min(1 << 16);
+        self.segments.ensure(room)?;
         let mut state = self.lock();
-        state.room = state.room.max(through);
+        state.room = state.room.max(room);
         Ok(())
     }
 
-    /// Has the log come to the second half of its last prepared segment? Then through where should
-    /// it be prepared?
+    /// Has the log come to the second half of its last prepared segment? Then this is how far it
+    /// should be prepared.
     pub(crate) fn runs_out_at(&self) -> Option<LogPos> {
-        let through = self.lock().end() + self.segments.size() / 2;
-        (self.segments.prepared_through() < through).then_some(through)
+        let upto = self.lock().end() + self.segments.size() / 2;
+        (self.segments.prepared_through() < upto).then_some(upto)
     }
 
     /// Writes everything that is queued, at least through `end`, and syncs it when asked.
@@ -193,7 +193,7 @@ impl<D: Device> Sequencer<D> {
             std::mem::take(&mut state.queue)
         };
         writer.write(&mut records)?;
-        // Ends of records, never of the block behind them: a superblock must not claim more than
+        // Ends of records, never of the block after them: a superblock must not claim more than
         // the log has.
         self.written.store(writer.end().position.get(), Ordering::Release);
         if sync {
@@ -208,8 +208,11 @@ impl<D: Device> Sequencer<D> {
     }
 
     /// Where a checkpoint's replay starts: everything queued is written, no commit is in flight,
-    /// and `state_at` sees the state at that very point. `None` when a commit is in flight.
-    pub(crate) fn cut<T>(&self, state_at: impl FnOnce(Point) -> T) -> Result<Option<(Point, T)>> {
+    /// and `state_as_of` sees the state as of that very point. `None` when a commit is in flight.
+    pub(crate) fn cut<T>(
+        &self,
+        state_as_of: impl FnOnce(Point) -> T,
+    ) -> Result<Option<(Point, T)>> {
         let mut writer = self.writer.lock();
         self.write_queued(&mut writer, false).inspect_err(|error| self.poison(error))?;
         let state = self.lock();
@@ -217,7 +220,7 @@ impl<D: Device> Sequencer<D> {
             return Ok(None);
         }
         let point = writer.end();
-        Ok(Some((point, state_at(point))))
+        Ok(Some((point, state_as_of(point))))
     }
 
     /// Gives no more tickets.
