@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
+use pleach_beatree::lock_order::Ranked;
 use pleach_beatree::{PageNo, Region, RegionIndex, RegionState};
 use pleach_core::{Key, Prefix};
 
+use super::ranks::STRUCTURE;
 use crate::error::hex;
 
 /// How often a region can be found retired before the one that replaces it is found.
@@ -71,8 +73,8 @@ impl Index {
     }
 
     /// While this is held nobody else splits, merges or replaces pages and regions.
-    pub(crate) fn hold_structure(&self) -> MutexGuard<'_, ()> {
-        self.structure.lock()
+    pub(crate) fn hold_structure(&self) -> Ranked<MutexGuard<'_, ()>> {
+        Ranked::wait(STRUCTURE, || self.structure.lock())
     }
 
     /// Publishes other regions; gives those before. The caller holds the structure.

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
-use pleach_beatree::region::{NodeFile, NodePage, Nodes};
+use pleach_beatree::lock_order::Ranked;
+use pleach_beatree::region::{NodeFile, NodePage, Nodes, ReadState};
 use pleach_beatree::{Region, RegionState};
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
@@ -27,6 +28,7 @@ use pleach_io::{Device, OpenMode, PageBuf, Runtime};
 use super::in_flight::PageId;
 use super::index::{Index, Located};
 use super::quarantine::{Quarantined, Why};
+use super::ranks::{MOVES, NODE_GATE};
 use super::store::Store;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::names::{ImageFile, LEAF_FILE, SPILL_FILE, image_name};
@@ -128,8 +130,8 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     }
 
     /// While this is held, nodes in memory stay there.
-    pub(crate) fn keep_nodes(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read_recursive()
+    pub(crate) fn keep_nodes(&self) -> Ranked<RwLockReadGuard<'_, ()>> {
+        Ranked::wait(NODE_GATE, || self.gate.read_recursive())
     }
 
     /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page
@@ -320,9 +322,10 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     /// Lets one region's nodes leave; `None` when a batch is under way.
     fn evict(&self, region: &Region) -> Result<Option<bool>> {
         // Nodes are needed between a finish and its commit's publication.
-        let Some(_gate) = self.gate.try_write() else { return Ok(None) };
+        let gate = Ranked::attempt(NODE_GATE, || self.gate.try_write());
+        let Some(_gate) = gate else { return Ok(None) };
         // A checkpoint moves regions to its own image: not at the same time.
-        let _moves = self.moves.lock();
+        let _moves = Ranked::wait(MOVES, || self.moves.lock());
         let (spilled, position) = {
             let state = region.read();
             if matches!(state.nodes(), Nodes::Paged(_)) || state.is_retired() {
@@ -349,11 +352,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
 
     /// Writes a region's branch page to the spill file; `None` when the device has no room, so
     /// that the nodes stay.
-    fn spill(
-        &self,
-        region: &Region,
-        state: parking_lot::RwLockReadGuard<'_, RegionState>,
-    ) -> Result<Option<NodePage>> {
+    fn spill(&self, region: &Region, state: ReadState<'_>) -> Result<Option<NodePage>> {
         let Nodes::Resident(nodes) = state.nodes() else { unreachable!("just checked") };
         let own = state.spill_page();
         let page = own.unwrap_or_else(|| self.take_page());
@@ -395,7 +394,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
 
     /// A checkpoint has written this region's branch page: its nodes may leave to it.
     pub(crate) fn checkpointed(&self, key: &Key, position: LogPos, node_page: NodePage) {
-        let _moves = self.moves.lock();
+        let _moves = Ranked::wait(MOVES, || self.moves.lock());
         let region = self.index.in_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();
         if state.is_retired() || state.log_position() != position.get() {

@@ -13,8 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
+use pleach_beatree::lock_order::Ranked;
 use pleach_io::Device;
 
+use super::ranks::{SEQUENCER, WRITER};
 use crate::error::{Error, PoisonCause, Result};
 use crate::format::position::{LogPos, Point};
 use crate::format::record::RecordBuf;
@@ -48,7 +50,7 @@ pub(crate) struct Sequencer<D: Device> {
 
 /// The sequencer's lock, timed.
 pub(crate) struct Held<'a> {
-    state: MutexGuard<'a, Ordered>,
+    state: Ranked<MutexGuard<'a, Ordered>>,
     since: Instant,
     nanos: &'a AtomicU64,
 }
@@ -129,8 +131,16 @@ impl<D: Device> Sequencer<D> {
 
     /// Takes the sequencer's lock.
     pub(crate) fn lock(&self) -> Held<'_> {
-        let state = self.state.lock();
+        let state = self.lock_state();
         Held { state, since: Instant::now(), nanos: &self.held_nanos }
+    }
+
+    fn lock_state(&self) -> Ranked<MutexGuard<'_, Ordered>> {
+        Ranked::wait(SEQUENCER, || self.state.lock())
+    }
+
+    fn lock_writer(&self) -> Ranked<MutexGuard<'_, LogWriter<D>>> {
+        Ranked::wait(WRITER, || self.writer.lock())
     }
 
     /// Nanoseconds for which the lock was held.
@@ -176,7 +186,7 @@ impl<D: Device> Sequencer<D> {
         if done() {
             return Ok(());
         }
-        let mut writer = self.writer.lock();
+        let mut writer = self.lock_writer();
         if done() {
             return Ok(());
         }
@@ -204,7 +214,7 @@ impl<D: Device> Sequencer<D> {
 
     /// Figures of the log.
     pub(crate) fn log_bytes(&self) -> u64 {
-        self.writer.lock().stats().bytes
+        self.lock_writer().stats().bytes
     }
 
     /// Where a checkpoint's replay starts: everything queued is written, no commit is in flight,
@@ -213,7 +223,7 @@ impl<D: Device> Sequencer<D> {
         &self,
         state_as_of: impl FnOnce(Point) -> T,
     ) -> Result<Option<(Point, T)>> {
-        let mut writer = self.writer.lock();
+        let mut writer = self.lock_writer();
         self.write_queued(&mut writer, false).inspect_err(|error| self.poison(error))?;
         let state = self.lock();
         if state.in_flight > 0 || !state.queue.is_empty() {
@@ -225,17 +235,17 @@ impl<D: Device> Sequencer<D> {
 
     /// Gives no more tickets.
     pub(crate) fn close(&self) {
-        self.state.lock().closed = true;
+        self.lock_state().closed = true;
     }
 
     /// Refuses all further writes.
     pub(crate) fn poison(&self, error: &Error) {
         let failed = || PoisonCause::Failed(Arc::new(error.clone()));
-        self.state.lock().poisoned.get_or_insert_with(failed);
+        self.lock_state().poisoned.get_or_insert_with(failed);
     }
 
     /// Refuses all further writes: a panic has left work half done.
     pub(crate) fn poison_by_panic(&self) {
-        self.state.lock().poisoned.get_or_insert(PoisonCause::Panic);
+        self.lock_state().poisoned.get_or_insert(PoisonCause::Panic);
     }
 }
