@@ -99,6 +99,7 @@ pub mod grace;
 pub mod index;
 pub mod leaf_fold;
 pub mod load;
+pub mod lock_order;
 pub mod page_no;
 pub mod recycled;
 pub mod region;

@@ -1,7 +1,7 @@
 //! An index in which regions that grew too large are replaced by several.
 //!
 //! A branch page holds at most [`MAX_ENTRIES`] children. A region that outgrows it is taken apart
-//! ([`RegionState::take_apart`]) before a checkpoint could see it, and a new index is made, which the
+//! ([`RegionState::take_apart`](crate::RegionState::take_apart)) before a checkpoint could see it, and a new index is made, which the
 //! caller publishes.
 //!
 //! [`MAX_ENTRIES`]: pleach_core::page::branch::MAX_ENTRIES
@@ -30,14 +30,13 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
 use pleach_core::Hasher;
 
 use crate::index::RegionIndex;
-use crate::region::{Region, RegionState};
+use crate::region::{Region, WriteState};
 
 /// A region that is to be split, held for writing until its halves are published.
-pub type Split<'a> = (&'a Arc<Region>, RwLockWriteGuard<'a, RegionState>);
+pub type Split<'a> = (&'a Arc<Region>, WriteState<'a>);
 
 /// The index with these regions replaced by their halves, divided as often as it takes for each to
 /// fit in a branch page. The replaced regions are retired.

@@ -126,16 +126,16 @@ proptest! {
             let mut page = [0xee; PAGE_SIZE];
             let identity = Identity { page_no: u64::from(index), ..STREAM };
             let header =
-                StreamHeader { identity, flush: 1, namespace: 0, stream: StreamId::Delta, index };
+                StreamHeader { identity, flush: 1, namespace: 0, stream: StreamId::Pending, index };
             let tag = stream::build(&mut page, &header, payload);
             prop_assert_eq!(header::check(&page, &identity), Ok(tag));
             prop_assert_eq!(stream_is_canonical(&page, &identity), Ok(()));
             let view = StreamView::parse(&page, &identity).unwrap();
             let due = stream::payload_len(len as u64, index);
-            read.extend_from_slice(view.expect(StreamId::Delta, index, due).unwrap());
-            prop_assert!(view.expect(StreamId::Delta, index + 1, due).is_err());
+            read.extend_from_slice(view.expect(StreamId::Pending, index, due).unwrap());
+            prop_assert!(view.expect(StreamId::Pending, index + 1, due).is_err());
             prop_assert!(view.expect(StreamId::FreeMap, index, due).is_err());
-            prop_assert!(view.expect(StreamId::Delta, index, due + 1).is_err());
+            prop_assert!(view.expect(StreamId::Pending, index, due + 1).is_err());
         }
         prop_assert_eq!(read, bytes);
     }

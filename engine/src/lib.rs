@@ -129,7 +129,7 @@ pub mod errors {
     pub use crate::format::incarnation::IncarnationError;
     pub use crate::format::position::LogPos;
     pub use crate::format::superblock::{SlotError, SuperblockError};
-    pub use crate::log::error::{BadSegment, Invalid, LogError, ScanError, Witness};
+    pub use crate::log::error::{BadSegment, DurableEvidence, Invalid, LogError, ScanError};
     pub use crate::options::InvalidOption;
 }
 
@@ -144,7 +144,7 @@ pub mod internals {
         pub use crate::format::bytes::BodyError;
         pub use crate::format::position::{BLOCK, LogPos, Point};
         pub use crate::format::record::{Header, Kind, RecordBuf};
-        pub use crate::log::error::{BadSegment, Invalid, LogError, ScanError, Witness};
+        pub use crate::log::error::{BadSegment, DurableEvidence, Invalid, LogError, ScanError};
         pub use crate::log::scan::{CutReport, ScanEnd, ScanInput, scan};
         pub use crate::log::segment::{SegmentOptions, SegmentStats, Segments, create};
         pub use crate::log::writer::{LogWriter, Tail, WriterStart};

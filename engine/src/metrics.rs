@@ -51,7 +51,7 @@ counters! {
     log_bytes,
     /// Bytes written to checkpoint images and the spill file.
     image_bytes,
-    /// Hash calls of finishes and of what is folded ahead of them, values included.
+    /// Hash calls of finishes and prefolds, values included.
     hashes,
     /// Leaf pages whose nodes were computed before the finish that needs them.
     pages_folded_ahead,
@@ -61,13 +61,13 @@ counters! {
     commits,
     /// Nanoseconds that the sequencer's lock was held.
     sequencer_nanos,
-    /// Refolds because a flush had cut finer between finish and commit.
+    /// Refolds because a flush had changed a layout between finish and commit.
     refolds,
     /// Pages that the background has set aside at present because they cannot be read.
     quarantined_pages,
     /// Background tasks that have not come further for 10 s.
     stalled_tasks,
-    /// Microseconds that commits waited because the delta or the log was full.
+    /// Microseconds that commits waited because the pending changes or the log were full.
     stalled_micros,
 }
 

@@ -277,7 +277,7 @@ pub enum InvalidOption {
     /// A checkpoint that takes no region in a step.
     #[error("a checkpoint takes no region in a step: give `Options::checkpoint_regions` 1 or more")]
     CheckpointRegions,
-    /// The log would be cut all the time.
+    /// A checkpoint would be due all the time.
     #[error(
         "a log limit of {bytes} bytes is less than 256 KiB: give `Options::log_limit_mib` more"
     )]

@@ -85,7 +85,7 @@ fn sign(bytes: &mut [u8]) {
 fn walk(kind: Kind, body: &[u8]) {
     if kind == Kind::Location {
         if let Ok(view) = LocationView::parse(body) {
-            assert!(view.cuts().all(|cut| cut.is_ok_and(|cut| cut.pages().count() > 0)));
+            assert!(view.rewrites().all(|one| one.is_ok_and(|one| one.pages().count() > 0)));
         }
         return;
     }

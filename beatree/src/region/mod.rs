@@ -70,6 +70,12 @@ use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Node};
 
 use crate::children::ChildTable;
+use crate::lock_order::{REGION, Ranked};
+
+/// A region's state, held for reading.
+pub type ReadState<'a> = Ranked<RwLockReadGuard<'a, RegionState>>;
+/// A region's state, held for changing.
+pub type WriteState<'a> = Ranked<RwLockWriteGuard<'a, RegionState>>;
 
 /// A region: a prefix, and behind a lock what hangs below it.
 #[derive(Debug)]
@@ -109,7 +115,7 @@ impl Region {
     /// Bytes of the region without nodes, treelet and pending changes.
     pub fn bytes(&self) -> usize {
         // Two reference counts, and what the allocator adds to each of four allocations.
-        size_of::<Self>() + size_of::<[usize; 2 + 4]>() + self.state.read().child_bytes()
+        size_of::<Self>() + size_of::<[usize; 2 + 4]>() + self.read().child_bytes()
     }
 
     /// The prefix that this region covers.
@@ -120,19 +126,19 @@ impl Region {
 
     /// The state, for reading.
     #[inline]
-    pub fn read(&self) -> RwLockReadGuard<'_, RegionState> {
-        self.state.read()
+    pub fn read(&self) -> ReadState<'_> {
+        Ranked::wait(REGION, || self.state.read())
     }
 
     /// The state, for reading, if nobody changes it.
     #[inline]
-    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, RegionState>> {
-        self.state.try_read()
+    pub fn try_read(&self) -> Option<ReadState<'_>> {
+        Ranked::attempt(REGION, || self.state.try_read())
     }
 
     /// The state, for changing.
     #[inline]
-    pub fn write(&self) -> RwLockWriteGuard<'_, RegionState> {
-        self.state.write()
+    pub fn write(&self) -> WriteState<'_> {
+        Ranked::wait(REGION, || self.state.write())
     }
 }

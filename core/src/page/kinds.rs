@@ -36,7 +36,7 @@ pub enum PageType {
 #[repr(u8)]
 pub enum StreamId {
     /// Committed changes that are not yet in pages.
-    Delta = 1,
+    Pending = 1,
     /// Free pages.
     FreeMap = 2,
     /// The namespace table.
@@ -47,7 +47,7 @@ pub enum StreamId {
 
 impl StreamId {
     pub(super) fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Delta, Self::FreeMap, Self::Namespaces, Self::Value]
+        [Self::Pending, Self::FreeMap, Self::Namespaces, Self::Value]
             .into_iter()
             .find(|id| *id as u8 == byte)
     }

@@ -28,8 +28,8 @@ use crate::format::image_error::ImageError;
 use crate::format::names::{IMAGES, ImageFile};
 use crate::format::pending;
 use crate::format::position::{LogPos, Point};
-use crate::format::superblock::{DurabilityMode, ImagePlace, Superblock};
-use crate::format::table::{StreamPlace, Table};
+use crate::format::superblock::{DurabilityMode, ImageRef, Superblock};
+use crate::format::table::{StreamRef, Table};
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::state::State;
@@ -209,22 +209,22 @@ pub(crate) fn first_image<D: Device>(
     device: &D,
     database: u64,
     geometry: space::FileGeometry,
-) -> Result<ImagePlace> {
+) -> Result<ImageRef> {
     let file = ImageFile::A;
     let mut writer = ImageWriter::start(device, file, database, 0)?;
     let entry = Entry { depth: 0, page_no: None, tag: 0, node: TERMINATOR };
     let (page, tag) = writer.branch(&Prefix::ROOT, 1, 0, std::iter::once(entry))?;
-    let pending = StreamPlace::of(writer.stream(StreamId::Delta, &[])?, &[]);
+    let pending = StreamRef::of(writer.stream(StreamId::Pending, &[])?, &[]);
     let mut map = Vec::new();
     Extents::new(geometry).encode(0, &mut map);
-    let map = StreamPlace::of(writer.stream(StreamId::FreeMap, &map)?, &map);
+    let map = StreamRef::of(writer.stream(StreamId::FreeMap, &map)?, &map);
     let table = Table {
-        delta: pending,
+        pending,
         map,
         level: 1,
-        top_tag: tag,
-        top_page: page,
-        top_node: TERMINATOR,
+        root_tag: tag,
+        root_page: page,
+        root_node: TERMINATOR,
         blob: Vec::new(),
     };
     end_image(writer, file, &table)
@@ -235,12 +235,12 @@ fn end_image<D: Device>(
     mut writer: ImageWriter<D>,
     file: ImageFile,
     table: &Table,
-) -> Result<ImagePlace> {
+) -> Result<ImageRef> {
     let table = table.encode();
     let table_page = writer.stream(StreamId::Namespaces, &table)?;
     let number = writer.number();
     let pages = writer.finish()?;
-    Ok(ImagePlace {
+    Ok(ImageRef {
         file,
         pages: u32::try_from(pages).map_err(|_| ImageError::TooLong { pages })?,
         table_page,
@@ -312,15 +312,15 @@ fn finish_image<D: Device>(
     written: Vec<Written>,
     pending: &[u8],
     map: &[u8],
-) -> Result<ImagePlace> {
+) -> Result<ImageRef> {
     let (root, level) = writer.upper(written)?;
     let table = Table {
-        delta: StreamPlace::of(writer.stream(StreamId::Delta, pending)?, pending),
-        map: StreamPlace::of(writer.stream(StreamId::FreeMap, map)?, map),
+        pending: StreamRef::of(writer.stream(StreamId::Pending, pending)?, pending),
+        map: StreamRef::of(writer.stream(StreamId::FreeMap, map)?, map),
         level,
-        top_tag: root.tag,
-        top_page: root.page,
-        top_node: tip.root,
+        root_tag: root.tag,
+        root_page: root.page,
+        root_node: tip.root,
         blob: tip.blob.to_vec(),
     };
     end_image(writer, file, &table)
@@ -330,7 +330,7 @@ fn finish_image<D: Device>(
 fn superblock<D: Device, R: Runtime>(
     db: &State<D, R>,
     newest: &Superblock,
-    image: ImagePlace,
+    image: ImageRef,
     tip: &Tip,
     cut: Point,
     clean_end: Option<LogPos>,

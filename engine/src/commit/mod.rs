@@ -137,7 +137,7 @@ fn ticket<H: Hasher, D: Device, R: Runtime>(
         let layouts = {
             let state = db.commits.sequencer().lock();
             check_parent(db, &state, target)?;
-            state.shapes
+            state.layouts
         };
         refold_stale(engine, view, chunks)?;
         let mut record = encode(db.store.database(), number, blob, prev_root, root, chunks);
@@ -151,7 +151,7 @@ fn ticket<H: Hasher, D: Device, R: Runtime>(
         db.commits.sequencer().make_room(bytes)?;
         let mut state = db.commits.sequencer().lock();
         check_parent(db, &state, target)?;
-        if state.shapes != layouts || !state.has_room(bytes) {
+        if state.layouts != layouts || !state.has_room(bytes) {
             drop(state);
             drop(hold);
             continue;

@@ -51,7 +51,7 @@ pub enum Error {
     /// The log cannot be believed.
     #[error(transparent)]
     Scan(ScanError),
-    /// A page is not what was expected at its place.
+    /// A page is not what its page number says.
     #[error("page {page} of {file}: {error}")]
     Page {
         /// File name.
@@ -99,7 +99,7 @@ pub enum Error {
     },
     /// A file of the database is shorter than what lies in it.
     #[error(
-        "the file {file} has {found} bytes, what the database has in it ends at {expected}: it was cut"
+        "the file {file} has {found} bytes, what the database has in it ends at {expected}: it was truncated"
     )]
     ShortFile {
         /// File name.
@@ -137,7 +137,7 @@ pub enum Error {
     },
     /// The overlay is of another database, or of an earlier open of this one.
     #[error(
-        "the overlay is of another open database: stand on overlays of this one, or make its block again here"
+        "the overlay is of another open database: use overlays of this one, or make its block again here"
     )]
     ForeignOverlay,
     /// The same key twice in one batch.

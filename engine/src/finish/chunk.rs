@@ -33,7 +33,7 @@ use crate::state::State;
 use crate::state::budget::FlushPolicy;
 use crate::state::index::{Located, located};
 use crate::state::overlays::OverlayNode;
-use crate::state::reader::Landed;
+use crate::state::reader::Done;
 use crate::state::undo::Changed;
 use crate::state::view::{View, put_over};
 
@@ -180,8 +180,8 @@ impl Chunk {
     }
 
     /// A page that was missing is in memory.
-    pub(super) fn complete(&mut self, missing: Missing, done: Landed) {
-        if let (Missing::Leaf(index), Landed::Leaf(_, page)) = (missing, done) {
+    pub(super) fn complete(&mut self, missing: Missing, done: Done) {
+        if let (Missing::Leaf(index), Done::Leaf(_, page)) = (missing, done) {
             self.pages[index].page = Some(page);
         }
         self.missing -= 1;

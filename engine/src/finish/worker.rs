@@ -21,7 +21,7 @@ use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
 use crate::state::in_flight::Reading;
-use crate::state::reader::{Asked, Landed, PageReader, Wanted};
+use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 
 /// Chunks that a worker has gathered ahead of the one it folds.
 const AHEAD: usize = 8;
@@ -248,11 +248,11 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
             let done = match missing {
                 Missing::Leaf(index) => {
                     let at = chunk.pages[index].at.expect("a page that is missing has a number");
-                    Landed::Leaf(at, db.store.leaf(&at)?)
+                    Done::Leaf(at, db.store.leaf(&at)?)
                 }
                 Missing::Nodes(index) => {
                     db.nodes.make_resident::<H>(&chunk.away[index].1)?;
-                    Landed::Nodes
+                    Done::Nodes
                 }
             };
             chunk.complete(missing, done);
@@ -320,28 +320,24 @@ fn ask<D: Device, R: Runtime>(
     while reader.has_room() {
         let (page, missing) = if let Some((region, _, page)) = chunk.away.get(chunk.nodes_asked) {
             chunk.nodes_asked += 1;
-            (Wanted::Nodes(region.clone(), *page), Missing::Nodes(chunk.nodes_asked - 1))
+            (PageRequest::Nodes(region.clone(), *page), Missing::Nodes(chunk.nodes_asked - 1))
         } else if let Some(page) = chunk.pages.get(chunk.asked) {
             chunk.asked += 1;
             let (Some(at), None) = (page.at, &page.page) else { continue };
-            (Wanted::Leaf(at), Missing::Leaf(chunk.asked - 1))
+            (PageRequest::Leaf(at), Missing::Leaf(chunk.asked - 1))
         } else {
             return;
         };
         match reader.ask(&db.store, &db.nodes, page, (chunk.index, missing)) {
             Asked::InFlight => {}
-            Asked::Landed((_, missing), done) => chunk.complete(missing, done),
+            Asked::Done((_, missing), done) => chunk.complete(missing, done),
             Asked::Elsewhere((_, missing)) => chunk.elsewhere.push(missing),
         }
     }
 }
 
 /// Takes in a page that is done.
-fn take(
-    ahead: &mut VecDeque<Chunk>,
-    (index, missing): Purpose,
-    done: Result<Landed>,
-) -> Result<()> {
+fn take(ahead: &mut VecDeque<Chunk>, (index, missing): Purpose, done: Result<Done>) -> Result<()> {
     let chunk = ahead.iter_mut().find(|chunk| chunk.index == index);
     let chunk = chunk.expect("its chunk waits for it");
     match (done, missing) {

@@ -22,7 +22,7 @@ use crate::format::position::LogPos;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::index::Located;
 use crate::state::quarantine::Why;
-use crate::state::reader::{Asked, Landed, PageReader, Wanted};
+use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 use crate::state::{State, overflow};
 
 /// Siblings merge when they fill at most this share of a page, in percent.
@@ -203,11 +203,11 @@ fn read_missing<D: Device, R: Runtime>(
     let mut next = 0;
     while next < missing.len() || reader.in_flight() > 0 {
         while next < missing.len() && reader.has_room() {
-            let leaf = Wanted::Leaf(missing[next].0);
+            let leaf = PageRequest::Leaf(missing[next].0);
             match reader.ask(&db.store, &db.nodes, leaf, next) {
                 Asked::InFlight => {}
-                Asked::Landed(index, Landed::Leaf(_, page)) => missing[index].1.read(page),
-                Asked::Landed(_, Landed::Nodes) => unreachable!("leaf pages were asked for"),
+                Asked::Done(index, Done::Leaf(_, page)) => missing[index].1.read(page),
+                Asked::Done(_, Done::Nodes) => unreachable!("leaf pages were asked for"),
                 Asked::Elsewhere(index) => elsewhere.push(index),
             }
             next += 1;
@@ -218,7 +218,7 @@ fn read_missing<D: Device, R: Runtime>(
     }
     for index in elsewhere {
         let at = missing[index].0;
-        let done = db.store.leaf_for_flush(&at).map(|page| Landed::Leaf(at, page));
+        let done = db.store.leaf_for_flush(&at).map(|page| Done::Leaf(at, page));
         take(db, &mut missing[index], done);
     }
     rewrites.retain(|rewrite| !rewrite.old.iter().any(OldPage::is_missing));
@@ -244,11 +244,11 @@ fn missing_pages(rewrites: &mut [Rewrite]) -> Vec<(Located, &mut OldPage)> {
 fn take<D: Device, R: Runtime>(
     db: &State<D, R>,
     (at, old): &mut (Located, &mut OldPage),
-    done: Result<Landed>,
+    done: Result<Done>,
 ) {
     match done {
-        Ok(Landed::Leaf(_, page)) => old.read(page),
-        Ok(Landed::Nodes) => unreachable!("leaf pages were asked for"),
+        Ok(Done::Leaf(_, page)) => old.read(page),
+        Ok(Done::Nodes) => unreachable!("leaf pages were asked for"),
         Err(error) => {
             let page = (LEAF_FILE, u64::from(at.page));
             db.store.set_aside(page, old.prefix, error, Why::Unreadable);

@@ -23,7 +23,9 @@ use pleach_io::{Device, PageBuf, Runtime};
 use super::rewrite::{NewLeaf, Rewrite, disagree};
 use super::round::Round;
 use crate::error::Result;
-use crate::format::location_body::{Cut as LocationCut, LocationEncoder, NewPage, Run as LogRun};
+use crate::format::location_body::{
+    LocationEncoder, NewPage, Rewrite as LogRewrite, Run as LogRun,
+};
 use crate::format::position::LogPos;
 use crate::format::record::RecordBuf;
 use crate::metrics::Counters;
@@ -75,7 +77,7 @@ impl Round {
         self.tentative(db).named();
         let given_up = move_pages::<H, D, R>(db, &mut self.rewrites, end);
         if given_up.layout_changed {
-            state.shapes += 1;
+            state.layouts += 1;
         }
         db.space.retire(&given_up.leaves, &given_up.runs, freed.stamp)?;
         // Readers that start now find the new pages.
@@ -103,15 +105,15 @@ impl Round {
                 .iter()
                 .map(|new| NewPage {
                     prefix: new.prefix,
-                    place: Some(u64::from(new.page.number)),
+                    page: Some(u64::from(new.page.number)),
                     tag: new.page.tag,
-                    through: rewrite.applied_through,
+                    applied_through: rewrite.applied_through,
                     node: new.node.as_ref().expect("refreshed before"),
                 })
                 .collect();
             let freed: Vec<u64> =
                 rewrite.old.iter().filter_map(|old| old.number.map(u64::from)).collect();
-            encoder.push(&LocationCut { range: rewrite.range, pages: &pages, freed: &freed });
+            encoder.push(&LogRewrite { range: rewrite.range, pages: &pages, freed: &freed });
             given_up.extend(rewrite.freed_runs.iter().map(log_run));
             for old in &rewrite.old {
                 for (_, cell) in &old.written {

@@ -10,15 +10,15 @@ pub enum BodyError {
     /// A length or count reaches past the end.
     #[error("a length reaches past the end of the record")]
     Truncated,
-    /// Bytes are left behind the last field.
-    #[error("bytes are left behind the last field")]
+    /// Bytes are left after the last field.
+    #[error("bytes are left after the last field")]
     Trailing,
-    /// Keys, positions or namespaces are not strictly ascending.
-    #[error("keys, positions or namespaces are not strictly ascending")]
+    /// Keys, prefixes or namespaces are not strictly ascending.
+    #[error("keys, prefixes or namespaces are not strictly ascending")]
     Unsorted,
-    /// A trie position of more than 256 bits, or with bits behind its length.
-    #[error("not a trie position")]
-    Position,
+    /// A prefix of more than 256 bits, or with bits after its length.
+    #[error("not a prefix")]
+    Prefix,
     /// An unknown kind of value.
     #[error("unknown kind of value {0}")]
     Kind(u8),

@@ -2,18 +2,18 @@
 //!
 //! ```text
 //! head        namespaces u16 | flags u16 | blob length u32 | 0 u64
-//! table       one entry a touched namespace, ascending:
+//! table       one entry for each changed namespace, ascending:
 //!             ns u8 | 0 u24 | changes u32 | nodes u32 | 0 u32
 //!             | bytes of changes u64 | bytes of nodes u64 | bytes of undo u64
 //!             | previous root 32 | new root 32
 //! blob        the application's bytes
 //! sections    for each namespace:
 //!   changes   key 32 | value, ascending by key
-//!   nodes     position | node 32, ascending by position
+//!   nodes     prefix | node 32, ascending by prefix
 //!   undo      with flag 1: the value before each change, in the order of the changes, then the
-//!             node before (32 bytes) of each position, in the order of the nodes
+//!             node before (32 bytes) of each prefix, in the order of the nodes
 //! value       0 = absent | 1, length u32, bytes | 2, length u32, cell of an overflow value
-//! position    length in bits u16, then the bytes that hold a bit of it
+//! prefix    length in bits u16, then the bytes that hold a bit of it
 //! ```
 //!
 //! Sections are byte strings that concatenate: workers encode slices of a sorted batch with
@@ -73,17 +73,17 @@ pub fn encode_change(out: &mut Vec<u8>, key: &Key, value: Value<'_>) {
     encode_value(out, value);
 }
 
-/// Appends a trie position.
+/// Appends a prefix.
 #[inline]
-pub fn encode_position(out: &mut Vec<u8>, position: &Prefix) {
-    out.extend_from_slice(&position.len().to_le_bytes());
-    out.extend_from_slice(&position.first_key()[..usize::from(position.len().div_ceil(8))]);
+pub fn encode_prefix(out: &mut Vec<u8>, prefix: &Prefix) {
+    out.extend_from_slice(&prefix.len().to_le_bytes());
+    out.extend_from_slice(&prefix.first_key()[..usize::from(prefix.len().div_ceil(8))]);
 }
 
-/// Appends a position and its node.
+/// Appends a prefix and its node.
 #[inline]
-pub fn encode_node(out: &mut Vec<u8>, position: &Prefix, node: &Node) {
-    encode_position(out, position);
+pub fn encode_node(out: &mut Vec<u8>, prefix: &Prefix, node: &Node) {
+    encode_prefix(out, prefix);
     out.extend_from_slice(node.as_ref());
 }
 
@@ -124,7 +124,7 @@ impl ChangeSection {
     }
 }
 
-/// Encoded nodes of an ascending slice of positions, with what they replaced where that is kept.
+/// Encoded nodes of an ascending slice of prefixes, with what they replaced where that is kept.
 #[derive(Debug, Default)]
 pub struct NodeSection {
     bytes: Vec<u8>,
@@ -140,17 +140,17 @@ impl NodeSection {
         Self { bytes, undo, count: 0 }
     }
 
-    /// Appends the node of a position above the last one.
+    /// Appends the node of a prefix above the last one.
     #[inline]
-    pub fn push(&mut self, position: &Prefix, node: &Node) {
-        encode_node(&mut self.bytes, position, node);
+    pub fn push(&mut self, prefix: &Prefix, node: &Node) {
+        encode_node(&mut self.bytes, prefix, node);
         self.count += 1;
     }
 
     /// Appends a node and the node before it, for all nodes of a commit or for none.
     #[inline]
-    pub fn push_with_undo(&mut self, position: &Prefix, node: &Node, before: &Node) {
-        self.push(position, node);
+    pub fn push_with_undo(&mut self, prefix: &Prefix, node: &Node, before: &Node) {
+        self.push(prefix, node);
         self.undo.extend_from_slice(before.as_ref());
     }
 
@@ -160,7 +160,7 @@ impl NodeSection {
     }
 }
 
-/// One touched namespace of a commit that is to be encoded.
+/// One changed namespace of a commit that is to be encoded.
 #[derive(Debug)]
 pub struct NamespacePart {
     /// The namespace.
@@ -171,7 +171,7 @@ pub struct NamespacePart {
     pub new_root: Node,
     /// Its changes; the sections' keys ascend from one to the next.
     pub changes: Vec<ChangeSection>,
-    /// The new nodes of the touched positions; they ascend from one section to the next.
+    /// The new nodes of the changed prefixes; they ascend from one section to the next.
     pub nodes: Vec<NodeSection>,
 }
 
@@ -285,7 +285,7 @@ impl<'a> CommitView<'a> {
         if namespaces.sections.is_empty() { Ok(view) } else { Err(BodyError::Trailing) }
     }
 
-    /// The touched namespaces, ascending. None of them is an error after [`CommitView::parse`].
+    /// The changed namespaces, ascending. None of them is an error after [`CommitView::parse`].
     pub fn namespaces(&self) -> Namespaces<'a> {
         Namespaces { table: Cursor::new(self.table), sections: Cursor::new(self.sections) }
     }
@@ -359,7 +359,7 @@ impl<'a> NamespaceView<'a> {
         Changes { rest: Cursor::new(self.changes), left: self.change_count, last: None }
     }
 
-    /// The new nodes, strictly ascending by position.
+    /// The new nodes, strictly ascending by prefix.
     pub fn nodes(&self) -> Nodes<'a> {
         Nodes { rest: Cursor::new(self.nodes), left: self.node_count, last: None }
     }
@@ -403,18 +403,18 @@ fn take_value<'a>(cursor: &mut Cursor<'a>) -> Result<Value<'a>, BodyError> {
     }
 }
 
-pub(super) fn take_position(cursor: &mut Cursor<'_>) -> Result<Prefix, BodyError> {
+pub(super) fn take_prefix(cursor: &mut Cursor<'_>) -> Result<Prefix, BodyError> {
     let len = cursor.u16()?;
     if len > 256 {
-        return Err(BodyError::Position);
+        return Err(BodyError::Prefix);
     }
     let bytes = cursor.take(u64::from(len.div_ceil(8)))?;
     let mut bits = [0; 32];
     bits[..bytes.len()].copy_from_slice(bytes);
-    Prefix::from_raw(bits, len).ok_or(BodyError::Position)
+    Prefix::from_raw(bits, len).ok_or(BodyError::Prefix)
 }
 
-/// Iterator over changes; it ends behind the first error.
+/// Iterator over changes; it ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Changes<'a> {
     rest: Cursor<'a>,
@@ -446,7 +446,7 @@ impl<'a> Iterator for Changes<'a> {
     }
 }
 
-/// Iterator over nodes; it ends behind the first error.
+/// Iterator over nodes; it ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Nodes<'a> {
     rest: Cursor<'a>,
@@ -456,12 +456,12 @@ pub struct Nodes<'a> {
 
 impl<'a> Nodes<'a> {
     fn node(&mut self) -> Result<(Prefix, &'a Node), BodyError> {
-        let position = take_position(&mut self.rest)?;
-        if self.last.is_some_and(|last| position <= last) {
+        let prefix = take_prefix(&mut self.rest)?;
+        if self.last.is_some_and(|last| prefix <= last) {
             return Err(BodyError::Unsorted);
         }
-        self.last = Some(position);
-        Ok((position, Node::ref_of(self.rest.array()?)))
+        self.last = Some(prefix);
+        Ok((prefix, Node::ref_of(self.rest.array()?)))
     }
 }
 
@@ -478,7 +478,7 @@ impl<'a> Iterator for Nodes<'a> {
     }
 }
 
-/// What a commit replaced: first one value a change, then one node a position.
+/// What a commit replaced: first one value a change, then one node a prefix.
 #[derive(Clone, Debug)]
 pub struct Undo<'a> {
     rest: Cursor<'a>,
@@ -516,7 +516,7 @@ impl<'a> Iterator for Undo<'a> {
     }
 }
 
-/// Counts one item down; behind the last one, left-over bytes are an error.
+/// Counts one item down; after the last one, left-over bytes are an error.
 #[inline]
 fn next_item(left: &mut u32, rest: &Cursor<'_>) -> Option<Result<(), BodyError>> {
     match left.checked_sub(1) {

@@ -1,4 +1,5 @@
-//! Atomic creation of a database in an empty folder (DESIGN rule 11).
+//! Creating a database in an empty folder, all of it or nothing (rule `creation-is-atomic` of
+//! `docs/commit-and-recovery.md`).
 //!
 //! 1. write the marker, sync it and the folder;
 //! 2. make all files, each synced; sync the folder; make the superblock, synced; sync the folder;
@@ -44,9 +45,9 @@ const AT_REST: usize = AT_DATABASE + 8;
 
 const _: () = assert!(AT_REST == 24);
 
-/// What a folder holds.
+/// What a folder is found to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Folder {
+pub enum DirectoryState {
     /// Nothing of anybody's: a database may be created.
     Empty,
     /// A creation that did not come to its end: it may be started again.
@@ -89,27 +90,29 @@ pub enum CreationError {
 ///
 /// # Errors
 /// A marker that does not belong to what else is there; the device's.
-pub fn inspect<D: Device>(device: &D) -> Result<Folder, CreationError> {
+pub fn inspect<D: Device>(device: &D) -> Result<DirectoryState, CreationError> {
     let names = device.list()?;
     let has = |name: &str| names.iter().any(|found| found == name);
     if has(MARKER) {
         return beside_marker(device, &names);
     }
     if has(superblock::FILE) {
-        return Ok(Folder::Database);
+        return Ok(DirectoryState::Database);
     }
     if has(incarnation::FILE) && has(LEAF_FILE) && IMAGES.iter().any(|image| has(image)) {
-        return Ok(Folder::NoSuperblock);
+        return Ok(DirectoryState::NoSuperblock);
     }
-    Ok(others(&names).min().map_or(Folder::Empty, |name| Folder::Foreign(name.clone())))
+    Ok(others(&names)
+        .min()
+        .map_or(DirectoryState::Empty, |name| DirectoryState::Foreign(name.clone())))
 }
 
 /// The table of the module's documentation.
-fn beside_marker<D: Device>(device: &D, names: &[String]) -> Result<Folder, CreationError> {
+fn beside_marker<D: Device>(device: &D, names: &[String]) -> Result<DirectoryState, CreationError> {
     let wrong = |why: String| Err(CreationError::Marker { why });
     if others(names).next().is_none() {
         // Torn or not: it is synced before anything else is made.
-        return Ok(Folder::HalfCreated);
+        return Ok(DirectoryState::HalfCreated);
     }
     let Some(marked) = read_marker(device)? else {
         return wrong("it is not one of ours".to_owned());
@@ -121,7 +124,7 @@ fn beside_marker<D: Device>(device: &D, names: &[String]) -> Result<Folder, Crea
     };
     let slots = superblock::look(device).or_else(|error| match error {
         SuperblockError::Io(error) => Err(CreationError::Io(error)),
-        error => wrong(error.to_string()).map(|_: Folder| None),
+        error => wrong(error.to_string()).map(|_: DirectoryState| None),
     })?;
     let Some(slots) = slots else {
         return match raised {
@@ -133,7 +136,7 @@ fn beside_marker<D: Device>(device: &D, names: &[String]) -> Result<Folder, Crea
                 IncarnationError::Io(_)
                 | IncarnationError::Length { .. }
                 | IncarnationError::Damaged,
-            ) => Ok(Folder::HalfCreated),
+            ) => Ok(DirectoryState::HalfCreated),
             Ok(number) => wrong(format!("the database was opened {number} times")),
             Err(error) => wrong(error.to_string()),
         };
@@ -147,7 +150,7 @@ fn beside_marker<D: Device>(device: &D, names: &[String]) -> Result<Folder, Crea
         Err(
             IncarnationError::Io(_) | IncarnationError::Length { .. } | IncarnationError::Damaged,
         ) if slots.iter().all(is_new) && is_empty(device, names)? => {
-            return Ok(Folder::HalfCreated);
+            return Ok(DirectoryState::HalfCreated);
         }
         Err(error) => return wrong(error.to_string()),
     };
@@ -155,10 +158,10 @@ fn beside_marker<D: Device>(device: &D, names: &[String]) -> Result<Folder, Crea
         Some(block) if block.database != marked => {
             wrong(format!("database {:#x} lies beside the marker of {marked:#x}", block.database))
         }
-        Some(_) if raised > incarnation::FIRST => Ok(Folder::Database),
-        Some(block) if block.generation == 1 => Ok(Folder::HalfCreated),
+        Some(_) if raised > incarnation::FIRST => Ok(DirectoryState::Database),
+        Some(block) if block.generation == 1 => Ok(DirectoryState::HalfCreated),
         None if raised == incarnation::FIRST && slots.iter().all(is_unwritten) => {
-            Ok(Folder::HalfCreated)
+            Ok(DirectoryState::HalfCreated)
         }
         Some(_) | None => wrong("the superblocks are not those of a new database".to_owned()),
     }
@@ -227,10 +230,12 @@ where
 
 fn start<D: Device>(device: &D, database: u64) -> Result<u64, CreationError> {
     let half = match inspect(device)? {
-        Folder::Foreign(found) => return Err(CreationError::NotADatabase { found }),
-        Folder::Database | Folder::NoSuperblock => return Err(CreationError::Exists),
-        Folder::Empty => false,
-        Folder::HalfCreated => true,
+        DirectoryState::Foreign(found) => return Err(CreationError::NotADatabase { found }),
+        DirectoryState::Database | DirectoryState::NoSuperblock => {
+            return Err(CreationError::Exists);
+        }
+        DirectoryState::Empty => false,
+        DirectoryState::HalfCreated => true,
     };
     let marked = if half { read_marker(device)? } else { None };
     let database = marked.unwrap_or(database);
@@ -250,7 +255,7 @@ fn start<D: Device>(device: &D, database: u64) -> Result<u64, CreationError> {
     Ok(database)
 }
 
-/// Removes what an earlier attempt has left, while the marker stands: the superblock first, so that what
+/// Removes what an earlier attempt has left, while the marker is there: the superblock first, so that what
 /// is left of the rest still shows that the creation came to no end.
 fn clear<D: Device>(device: &D) -> Result<(), IoError> {
     match device.remove(superblock::FILE) {

@@ -1,12 +1,12 @@
 //! Image files: branch pages of all levels, then the streams, written front to back.
 //!
 //! Page 0 is the first region's branch page. A level's pages follow the level below; the last
-//! branch page is the top, which has the root position as its prefix. Then come the streams:
-//! delta, overflow map, table.
+//! branch page is the root's, which has the empty prefix. Then come the streams: pending changes,
+//! overflow map, table.
 //!
 //! Every page carries the image's number as its flush number, which no other image ever has. The
-//! superblock names it, so that a page which an earlier image has left in its place (a lost write) is
-//! found, whatever else of it is right.
+//! superblock names it. So a page that an earlier image has left (a lost write) is found, even when
+//! everything else in it is right.
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::NodeFile;
@@ -19,8 +19,8 @@ use pleach_io::{Device, OpenMode, PageBuf};
 
 use super::image_error::{ImageError, Result};
 use super::names::{ImageFile, image_name};
-use super::superblock::ImagePlace;
-use super::table::StreamPlace;
+use super::superblock::ImageRef;
+use super::table::StreamRef;
 
 /// Pages of one write or read.
 const RUN: usize = 256;
@@ -109,15 +109,14 @@ impl<D: Device> ImageWriter<D> {
         Ok((page, tag))
     }
 
-    /// The levels above the regions' pages; gives the top and its level.
+    /// The levels above the regions' pages; gives the root's page and its level.
     pub(crate) fn upper(&mut self, mut children: Vec<Written>) -> Result<(Written, u8)> {
         let mut level = 1;
         while children.len() > 1 || children[0].prefix.len() > 0 {
             level += 1;
             let mut above = Vec::new();
-            for (prefix, range) in groups(&children) {
-                let group = &children[range];
-                let entries = group.iter().map(|child| Entry {
+            for (prefix, range) in parents(&children) {
+                let entries = children[range].iter().map(|child| Entry {
                     depth: child.prefix.len(),
                     page_no: Some(child.page),
                     tag: child.tag,
@@ -125,7 +124,7 @@ impl<D: Device> ImageWriter<D> {
                 });
                 let (page, tag) = self.branch(&prefix, level, 0, entries)?;
                 // The upper levels' own nodes follow from their children; the index in memory
-                // folds them anew.
+                // folds them again.
                 above.push(Written { prefix, page, tag, node: Node::default() });
             }
             children = above;
@@ -197,9 +196,9 @@ impl<D: Device> ImageWriter<D> {
     }
 }
 
-/// Groups children that tile the key space under the shallowest prefixes that have at most
-/// [`MAX_ENTRIES`] of them.
-fn groups(children: &[Written]) -> Vec<(Prefix, std::ops::Range<usize>)> {
+/// The shallowest prefixes that have at most [`MAX_ENTRIES`] of these children, which tile the key space,
+/// and the children of each.
+fn parents(children: &[Written]) -> Vec<(Prefix, std::ops::Range<usize>)> {
     let mut done = Vec::new();
     let mut todo = vec![(Prefix::ROOT, 0..children.len())];
     while let Some((prefix, range)) = todo.pop() {
@@ -216,7 +215,7 @@ fn groups(children: &[Written]) -> Vec<(Prefix, std::ops::Range<usize>)> {
     done
 }
 
-/// Reads pages of an image, ahead in runs.
+/// Reads pages of an image, in runs.
 pub(crate) struct ImageReader<D: Device> {
     device: D,
     file: D::File,
@@ -231,14 +230,14 @@ pub(crate) struct ImageReader<D: Device> {
 }
 
 impl<D: Device> ImageReader<D> {
-    pub(crate) fn open(device: &D, image: &ImagePlace, database: u64) -> Result<Self> {
+    pub(crate) fn open(device: &D, image: &ImageRef, database: u64) -> Result<Self> {
         let (file, pages) = (image.file, u64::from(image.pages));
         let name = image_name(file);
         let handle = device.open(name, OpenMode::Read)?;
         if device.len(&handle)? < page_offset(pages) {
             return Err(ImageError::Short { file: name, pages });
         }
-        // Of the right size when the first page is wanted.
+        // Made when the first page is asked for: then its size is known.
         let buf = PageBuf::zeroed(0);
         Ok(Self {
             device: device.clone(),
@@ -316,9 +315,9 @@ impl<D: Device> ImageReader<D> {
     }
 
     /// A stream that the table names.
-    pub(crate) fn checked_stream(&mut self, id: StreamId, place: &StreamPlace) -> Result<Vec<u8>> {
-        let bytes = self.stream(id, place.page, place.len)?;
-        if !place.fits(&bytes) {
+    pub(crate) fn checked_stream(&mut self, id: StreamId, named: &StreamRef) -> Result<Vec<u8>> {
+        let bytes = self.stream(id, named.page, named.len)?;
+        if !named.fits(&bytes) {
             return Err(ImageError::StreamChecksum { file: self.name, stream: id });
         }
         Ok(bytes)
@@ -336,10 +335,10 @@ impl<D: Device> ImageReader<D> {
         for index in 0..count {
             let page = first + u64::from(index);
             let identity = self.identity(page);
-            let wanted = stream::payload_len(len, index);
+            let expected = stream::payload_len(len, index);
             let view = StreamView::parse(self.page(page)?, &identity)
                 .map_err(|error| ImageError::Page { file: name, page, error })?;
-            let payload = view.expect(id, index, wanted).map_err(|error| ImageError::Page {
+            let payload = view.expect(id, index, expected).map_err(|error| ImageError::Page {
                 file: name,
                 page,
                 error,

@@ -1,41 +1,42 @@
-//! The body of a location record: where a flush has put which pages.
+//! The body of a location record: which pages a flush has written, and what they replace.
 //!
 //! ```text
-//! head   flush number u64 | ns u8 | 0 u24 | cuts u32 | runs allocated u32 | runs freed u32
-//! cut    range: position | pages u32 | freed u32
-//!        | pages: position | place u40 (all ones: no page) | tag u32 | through u64 | node 32
-//!        | freed: place u40
-//! run    start u40 | pages u24
+//! head     flush number u64 | ns u8 | 0 u24 | rewrites u32 | runs allocated u32 | runs freed u32
+//! rewrite  range: prefix | pages u32 | freed u32
+//!          | pages: prefix | page number u40 (all ones: none) | tag u32 | applied through u64 | node 32
+//!          | freed: page number u40
+//! run      start u40 | pages u24
+//! prefix   length in bits u16, then the bytes that hold a bit of it
 //! ```
 //!
-//! A *cut* replaces all pages of a range of the key space by new ones: one page that was
-//! rewritten, a page that split, siblings that merged. Its pages tile the range completely,
-//! empty ones included (they have no place); cuts are disjoint and ascending. `freed` are the
-//! places of the pages that were replaced. Runs are those of overflow values.
+//! A *rewrite* replaces all pages of a range of the key space by new ones: one page that was
+//! written again, a page that split, siblings that merged. Its pages tile the range completely,
+//! empty ones included, which have no page number; rewrites are disjoint and ascending. `freed` are the
+//! page numbers that were given up. Runs are those of overflow values.
 
 use pleach_core::{Key, Node, Prefix};
 
 use super::bytes::{BodyError, Cursor, push_u24, push_u40};
-use super::commit_body::{encode_position, take_position};
+use super::commit_body::{encode_prefix, take_prefix};
 use super::record::{Kind, RecordBuf};
 
-const NO_PLACE: u64 = (1 << 40) - 1;
-/// Places are below this.
-pub const MAX_PLACE: u64 = NO_PLACE;
+const NO_PAGE: u64 = (1 << 40) - 1;
+/// Page numbers are below this.
+pub const MAX_PAGE: u64 = NO_PAGE;
 /// Runs have fewer pages than this.
 pub const MAX_RUN_PAGES: u32 = 1 << 24;
 
-/// A new page, or an empty position, of a flush.
+/// A new page of a flush, or a prefix without a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewPage<'a> {
     /// Its prefix.
     pub prefix: Prefix,
-    /// Where it lies; `None` when the position is empty and has no page.
-    pub place: Option<u64>,
+    /// Its page number; `None` when the prefix is empty and has no page.
+    pub page: Option<u64>,
     /// Low 32 bits of its checksum.
     pub tag: u32,
     /// Last commit whose changes it contains.
-    pub through: u64,
+    pub applied_through: u64,
     /// Its node, of all committed changes.
     pub node: &'a Node,
 }
@@ -43,29 +44,29 @@ pub struct NewPage<'a> {
 /// Neighbouring overflow pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// First place.
+    /// First page number.
     pub start: u64,
     /// Number of pages.
     pub pages: u32,
 }
 
-/// One cut that is to be encoded.
+/// A rewrite that is to be encoded.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut<'a> {
+pub struct Rewrite<'a> {
     /// The range that was replaced.
     pub range: Prefix,
     /// Its new pages, ascending, tiling the range.
     pub pages: &'a [NewPage<'a>],
-    /// Places that it gave up.
+    /// Page numbers that it gave up.
     pub freed: &'a [u64],
 }
 
-/// Encodes a location record cut by cut.
+/// Encodes a location record, rewrite by rewrite.
 #[derive(Debug)]
 pub struct LocationEncoder {
     flush: u64,
     ns: u8,
-    cuts: u32,
+    rewrites: u32,
     bytes: Vec<u8>,
 }
 
@@ -74,35 +75,35 @@ impl LocationEncoder {
     /// been used before.
     pub fn over(mut bytes: Vec<u8>, flush: u64, ns: u8) -> Self {
         bytes.clear();
-        Self { flush, ns, cuts: 0, bytes }
+        Self { flush, ns, rewrites: 0, bytes }
     }
 
-    /// Appends a cut behind the last one.
+    /// Appends a rewrite after the last one.
     ///
     /// # Panics
-    /// When a place has more than 40 bits, or a cut has 2^32 pages.
-    pub fn push(&mut self, cut: &Cut<'_>) {
-        debug_assert!(tiles(&cut.range, cut.pages), "the new pages tile the range");
-        self.cuts += 1;
-        let count = |n: usize| u32::try_from(n).expect("a cut has fewer than 2^32 pages");
-        encode_position(&mut self.bytes, &cut.range);
-        self.bytes.extend_from_slice(&count(cut.pages.len()).to_le_bytes());
-        self.bytes.extend_from_slice(&count(cut.freed.len()).to_le_bytes());
-        for page in cut.pages {
-            encode_position(&mut self.bytes, &page.prefix);
-            self.place(page.place.unwrap_or(NO_PLACE), page.place.is_none());
+    /// When a page number has more than 40 bits, or a rewrite has 2^32 pages.
+    pub fn push(&mut self, rewrite: &Rewrite<'_>) {
+        debug_assert!(tiles(&rewrite.range, rewrite.pages), "the new pages tile the range");
+        self.rewrites += 1;
+        let count = |n: usize| u32::try_from(n).expect("a rewrite has fewer than 2^32 pages");
+        encode_prefix(&mut self.bytes, &rewrite.range);
+        self.bytes.extend_from_slice(&count(rewrite.pages.len()).to_le_bytes());
+        self.bytes.extend_from_slice(&count(rewrite.freed.len()).to_le_bytes());
+        for page in rewrite.pages {
+            encode_prefix(&mut self.bytes, &page.prefix);
+            self.page_number(page.page.unwrap_or(NO_PAGE), page.page.is_none());
             self.bytes.extend_from_slice(&page.tag.to_le_bytes());
-            self.bytes.extend_from_slice(&page.through.to_le_bytes());
+            self.bytes.extend_from_slice(&page.applied_through.to_le_bytes());
             self.bytes.extend_from_slice(page.node.as_ref());
         }
-        for place in cut.freed {
-            self.place(*place, false);
+        for page in rewrite.freed {
+            self.page_number(*page, false);
         }
     }
 
-    fn place(&mut self, place: u64, none: bool) {
-        assert!(none || place < NO_PLACE, "places have 40 bits");
-        push_u40(&mut self.bytes, place);
+    fn page_number(&mut self, page: u64, none: bool) {
+        assert!(none || page < NO_PAGE, "page numbers have 40 bits");
+        push_u40(&mut self.bytes, page);
     }
 
     /// The record, with the overflow runs that the flush allocated and freed.
@@ -112,14 +113,14 @@ impl LocationEncoder {
     pub fn finish(mut self, database: u64, allocated: &[Run], freed: &[Run]) -> RecordBuf {
         for run in allocated.iter().chain(freed) {
             assert!(run.pages < MAX_RUN_PAGES, "runs have 24 bits");
-            self.place(run.start, false);
+            self.page_number(run.start, false);
             push_u24(&mut self.bytes, run.pages);
         }
         let count = |n: usize| u32::try_from(n).expect("fewer than 2^32 runs");
         let mut head = Vec::with_capacity(24);
         head.extend_from_slice(&self.flush.to_le_bytes());
         head.extend_from_slice(&[self.ns, 0, 0, 0]);
-        head.extend_from_slice(&self.cuts.to_le_bytes());
+        head.extend_from_slice(&self.rewrites.to_le_bytes());
         head.extend_from_slice(&count(allocated.len()).to_le_bytes());
         head.extend_from_slice(&count(freed.len()).to_le_bytes());
         RecordBuf::new(database, Kind::Location, self.flush, vec![head, self.bytes])
@@ -133,8 +134,8 @@ pub struct LocationView<'a> {
     pub flush: u64,
     /// The namespace.
     pub ns: u8,
-    cuts: u32,
-    cut_bytes: &'a [u8],
+    rewrites: u32,
+    rewrite_bytes: &'a [u8],
     allocated: &'a [u8],
     freed: &'a [u8],
 }
@@ -148,27 +149,27 @@ impl<'a> LocationView<'a> {
         let flush = cursor.u64()?;
         let ns = cursor.u8()?;
         cursor.reserved::<3>()?;
-        let cuts = cursor.u32()?;
+        let rewrites = cursor.u32()?;
         let runs = [u64::from(cursor.u32()?) * RUN_LEN, u64::from(cursor.u32()?) * RUN_LEN];
-        let cut_len = (cursor.len() as u64).checked_sub(runs[0] + runs[1]);
-        let cut_bytes = cursor.take(cut_len.ok_or(BodyError::Truncated)?)?;
+        let rewrite_len = (cursor.len() as u64).checked_sub(runs[0] + runs[1]);
+        let rewrite_bytes = cursor.take(rewrite_len.ok_or(BodyError::Truncated)?)?;
         let (allocated, freed) = (cursor.take(runs[0])?, cursor.take(runs[1])?);
-        let view = Self { flush, ns, cuts, cut_bytes, allocated, freed };
+        let view = Self { flush, ns, rewrites, rewrite_bytes, allocated, freed };
         let mut last: Option<Key> = None;
-        for cut in view.cuts() {
-            let cut = cut?;
-            if last.is_some_and(|last| cut.range.first_key() <= &last) {
+        for rewrite in view.rewrites() {
+            let rewrite = rewrite?;
+            if last.is_some_and(|last| rewrite.range.first_key() <= &last) {
                 return Err(BodyError::Unsorted);
             }
-            last = Some(cut.range.last_key());
-            cut.check()?;
+            last = Some(rewrite.range.last_key());
+            rewrite.check()?;
         }
         Ok(view)
     }
 
-    /// The cuts, disjoint and ascending. None of them is an error after [`LocationView::parse`].
-    pub fn cuts(&self) -> Cuts<'a> {
-        Cuts { rest: Cursor::new(self.cut_bytes), left: self.cuts }
+    /// The rewrites, disjoint and ascending. None of them is an error after [`LocationView::parse`].
+    pub fn rewrites(&self) -> Rewrites<'a> {
+        Rewrites { rest: Cursor::new(self.rewrite_bytes), left: self.rewrites }
     }
 
     /// Overflow runs that the flush has written.
@@ -187,35 +188,35 @@ fn runs(bytes: &[u8]) -> impl Iterator<Item = Run> + '_ {
     core::iter::from_fn(move || Some(Run { start: cursor.u40().ok()?, pages: cursor.u24().ok()? }))
 }
 
-/// Iterator over cuts; it ends behind the first error.
+/// Iterator over rewrites; it ends after the first error.
 #[derive(Clone, Debug)]
-pub struct Cuts<'a> {
+pub struct Rewrites<'a> {
     rest: Cursor<'a>,
     left: u32,
 }
 
-impl<'a> Cuts<'a> {
-    fn cut(&mut self) -> Result<CutView<'a>, BodyError> {
-        let range = take_position(&mut self.rest)?;
+impl<'a> Rewrites<'a> {
+    fn rewrite(&mut self) -> Result<RewriteView<'a>, BodyError> {
+        let range = take_prefix(&mut self.rest)?;
         let (pages, freed) = (self.rest.u32()?, self.rest.u32()?);
-        // Positions vary in length, so the pages are walked to find where they end.
+        // Prefixes vary in length, so the pages are walked to find where they end.
         let from = self.rest;
         for _ in 0..pages {
             take_page(&mut self.rest)?;
         }
         let freed = self.rest.take(u64::from(freed) * 5)?;
-        Ok(CutView { range, page_count: pages, pages: from, freed })
+        Ok(RewriteView { range, page_count: pages, pages: from, freed })
     }
 }
 
-impl<'a> Iterator for Cuts<'a> {
-    type Item = Result<CutView<'a>, BodyError>;
+impl<'a> Iterator for Rewrites<'a> {
+    type Item = Result<RewriteView<'a>, BodyError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let item = match self.left.checked_sub(1) {
             Some(left) => {
                 self.left = left;
-                self.cut()
+                self.rewrite()
             }
             None if self.rest.is_empty() => return None,
             None => Err(BodyError::Trailing),
@@ -227,9 +228,9 @@ impl<'a> Iterator for Cuts<'a> {
     }
 }
 
-/// One cut of a location record.
+/// One rewrite of a location record.
 #[derive(Clone, Copy, Debug)]
-pub struct CutView<'a> {
+pub struct RewriteView<'a> {
     /// The range that was replaced.
     pub range: Prefix,
     page_count: u32,
@@ -237,14 +238,14 @@ pub struct CutView<'a> {
     freed: &'a [u8],
 }
 
-impl<'a> CutView<'a> {
+impl<'a> RewriteView<'a> {
     /// The new pages, ascending, tiling the range.
     pub fn pages(&self) -> impl Iterator<Item = NewPage<'a>> + 'a {
         let mut cursor = self.pages;
         (0..self.page_count).map_while(move |_| take_page(&mut cursor).ok())
     }
 
-    /// Places that were given up.
+    /// Page numbers that were given up.
     pub fn freed(&self) -> impl Iterator<Item = u64> + 'a {
         let mut cursor = Cursor::new(self.freed);
         core::iter::from_fn(move || cursor.u40().ok())
@@ -261,13 +262,13 @@ impl<'a> CutView<'a> {
 }
 
 fn take_page<'a>(cursor: &mut Cursor<'a>) -> Result<NewPage<'a>, BodyError> {
-    let prefix = take_position(cursor)?;
-    let place = cursor.u40()?;
+    let prefix = take_prefix(cursor)?;
+    let page = cursor.u40()?;
     Ok(NewPage {
         prefix,
-        place: (place != NO_PLACE).then_some(place),
+        page: (page != NO_PAGE).then_some(page),
         tag: cursor.u32()?,
-        through: cursor.u64()?,
+        applied_through: cursor.u64()?,
         node: Node::ref_of(cursor.array()?),
     })
 }
@@ -281,7 +282,7 @@ pub fn tiles(range: &Prefix, pages: &[NewPage<'_>]) -> bool {
 /// Follows a tiling from left to right: the next page has to start where the last one ended.
 struct Tiling {
     range: Prefix,
-    /// First key that is not yet covered; `None` behind the range's last.
+    /// First key that is not yet covered; `None` after the range's last.
     next: Option<Key>,
 }
 

@@ -1,4 +1,4 @@
-//! The delta of an image: pending changes, region by region, as one stream of bytes.
+//! The pending changes of an image, region by region, as one stream of bytes.
 //!
 //! ```text
 //! region:  prefix length 2 | prefix 32 | number of changes 4 | number of dropped values 4
@@ -60,7 +60,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, region: &Prefix, state: &RegionState) {
     }
 }
 
-/// Reads a delta region by region.
+/// Reads pending changes, region by region.
 pub(crate) fn decode<H: Hasher, E: From<ImageError>>(
     mut bytes: &[u8],
     mut region: impl FnMut(Prefix, Vec<Pending>, Vec<Dropped>) -> Result<(), E>,

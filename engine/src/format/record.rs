@@ -11,8 +11,8 @@
 //!   +----------------+---------+--------------+------------+---+-------+----------+
 //! ```
 //!
-//! All numbers are little-endian. `checksum` is the XXH3-64 of the 80 bytes before it and, through
-//! `body checksum`, stands for the whole record: `previous` is the `checksum` of the record before
+//! All numbers are little-endian. `checksum` is the XXH3-64 of the 80 bytes before it and, with the `body checksum`
+//! in them, covers the whole record: `previous` is the `checksum` of the record before
 //! this one, 0 for the first. Both checksums are seeded with the database id, so that bytes which
 //! an application stores cannot pass for a record unless it knows the id.
 //!
@@ -69,7 +69,8 @@ pub enum Kind {
     Commit = 1,
     /// A flush: [`super::location_body`].
     Location = 2,
-    /// A clean close; no body.
+    /// A clean close, no body. No version has written one: a superblock says that the log was closed
+    /// ([`super::superblock::Superblock::clean_end`]). A reader passes over it; the number stays taken.
     Close = 3,
 }
 
@@ -84,7 +85,7 @@ impl Kind {
     }
 }
 
-/// Flag: the writer meant to sync behind this record before it acknowledged it.
+/// Flag: the writer meant to sync this record before it acknowledged it.
 pub const FLAG_SYNCED: u8 = 1;
 const KNOWN_FLAGS: u8 = FLAG_SYNCED;
 
@@ -221,9 +222,9 @@ pub fn body_checksum<'a>(database: u64, parts: impl IntoIterator<Item = &'a [u8]
 }
 
 /// A record that is still to be written: kind, number and body, the body in parts that are
-/// written one behind the other, so that parts encoded by several workers need no copy.
+/// written one after the other, so that parts encoded by several workers need no copy.
 ///
-/// Its life: [`RecordBuf::new`] (any thread, hashes the body), [`RecordBuf::place`] (the
+/// Its life: [`RecordBuf::new`] (any thread, hashes the body), [`RecordBuf::set_position`] (the
 /// sequencer, from [`crate::log::Tail::reserve`]), [`crate::log::LogWriter::write`], which fills in what
 /// only the writer knows.
 #[derive(Debug)]
@@ -243,11 +244,6 @@ impl RecordBuf {
         let body_len = parts.iter().map(|part| part.len() as u64).sum();
         let body_checksum = body_checksum(database, parts.iter().map(Vec::as_slice));
         Self { kind, flags: 0, number, parts, body_len, body_checksum, position: None }
-    }
-
-    /// The record of a clean close.
-    pub fn close(database: u64, commit: u64) -> Self {
-        Self::new(database, Kind::Close, commit, Vec::new())
     }
 
     /// Bytes of header and body. A record of more than [`MAX_RECORD`] must not be reserved.
@@ -271,29 +267,19 @@ impl RecordBuf {
         self.number
     }
 
-    /// Gives the record its number, where that is known only in the sequencer.
-    pub fn set_number(&mut self, number: u64) {
-        self.number = number;
-    }
-
     /// Sets [`FLAG_SYNCED`].
     pub fn set_synced(&mut self) {
         self.flags |= FLAG_SYNCED;
     }
 
-    /// Gives the record its place in the log.
-    pub fn place(&mut self, position: LogPos) {
+    /// Gives the record its log position.
+    pub fn set_position(&mut self, position: LogPos) {
         self.position = Some(position);
     }
 
-    /// Its place, once it has one.
+    /// Its log position, once it has one.
     pub fn position(&self) -> Option<LogPos> {
         self.position
-    }
-
-    /// The body's parts, to be used again.
-    pub fn into_parts(self) -> Vec<Vec<u8>> {
-        self.parts
     }
 
     /// The body's parts, in order.
@@ -333,7 +319,7 @@ pub(crate) struct Chain {
 pub struct RecordView<'a> {
     /// Its header.
     pub header: Header,
-    /// The record's checksum, which stands for all of it.
+    /// The record's checksum, which covers all of it.
     pub checksum: u64,
     /// Its body.
     pub body: &'a [u8],
@@ -397,8 +383,8 @@ mod tests {
     #[test]
     fn a_body_in_parts_has_the_checksum_of_the_whole() {
         let whole: Vec<u8> = (0..5000u32).map(|i| (i % 251) as u8).collect();
-        for cut in [0, 1, 63, 64, 240, 241, 1024, 4999, 5000] {
-            let (a, b) = whole.split_at(cut);
+        for middle in [0, 1, 63, 64, 240, 241, 1024, 4999, 5000] {
+            let (a, b) = whole.split_at(middle);
             assert_eq!(body_checksum(7, [a, b]), XxHash3_64::oneshot_with_seed(7, &whole));
         }
     }

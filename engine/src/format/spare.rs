@@ -1,7 +1,7 @@
 //! Replacing a file as a whole, without asking the device for room.
 //!
-//! An open makes durable what it has read by synced copies that take the place of the originals
-//! (docs/commit-and-recovery.md, "Recovery"). The room for the copies is reserved when the database is
+//! An open makes durable what it has read by synced copies that replace the originals
+//! (recovery `confirm-superblocks`, `raise-incarnation`, `confirm-log` of `docs/commit-and-recovery.md`). The room for the copies is reserved when the database is
 //! created: beside each file that is replaced lies a *spare* of its length.
 //!
 //! 1. write the copy into the spare, all of it; sync it;
@@ -10,7 +10,7 @@
 //!
 //! The mark is what makes 1 safe. A sync of the folder that failed leaves names that can be seen and are
 //! not durable: then the spare may be, after a power failure, the file itself, and a copy that is half
-//! written would take its place. The mark is written only behind a successful sync of the folder, so a
+//! written would replace it. The mark is written only after a successful sync of the folder, so a
 //! spare that has one is a spare on the medium, too. One without is removed, not written, and a new one
 //! made: its own room is free for that. The mark is seeded with the database's id and names its spare, so
 //! that bytes which an application has put into the log do not pass for one.
@@ -42,7 +42,7 @@ pub struct Spare {
 pub enum SpareState {
     /// A spare that the next copy may go into.
     Ready,
-    /// A file of another length, or without its mark: it is made anew when it is needed.
+    /// A file of another length, or without its mark: it is made again when it is needed.
     Unmarked,
     /// Nothing.
     Missing,
@@ -100,7 +100,7 @@ impl Spare {
                 .open(self.name, OpenMode::Write)
                 .and_then(|old| self.mark(device, database, &old));
             if let Err(error) = marked {
-                // It is worth nothing as it is, and nothing is lost: the next one is made anew.
+                // It is worth nothing as it is, and nothing is lost: the next one is made from nothing.
                 tracing::warn!(%error, spare = self.name, "a spare file could not be marked");
             }
         }

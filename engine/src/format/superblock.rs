@@ -20,7 +20,7 @@
 //! rest        zeros to the end of the page
 //! ```
 //!
-//! `checksum` is the XXH3-64 of the bytes behind it; with magic, version and slot it stays where it
+//! `checksum` is the XXH3-64 of the bytes after it; with magic, version and slot it stays where it
 //! is in every version to come, so that a newer database is told from a damaged one.
 
 use pleach_beatree::space;
@@ -37,7 +37,7 @@ use super::spare::Spare;
 pub const FILE: &str = names::SUPERBLOCK;
 /// What its copy goes into, at a writable open.
 pub const SPARE: Spare = Spare { name: names::SUPERBLOCK_SPARE, len: FILE_LEN };
-/// First bytes of a slot behind its checksum.
+/// First bytes of a slot after its checksum.
 pub const MAGIC: [u8; 8] = *b"PLEACHSB";
 /// The version that this code writes, and the only one that it reads.
 pub const FORMAT_VERSION: u32 = 2;
@@ -132,7 +132,7 @@ pub struct Geometry {
 
 /// Where the parts of the image lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ImagePlace {
+pub struct ImageRef {
     /// Which file.
     pub file: ImageFile,
     /// Its pages.
@@ -151,7 +151,7 @@ pub enum DurabilityMode {
     /// A commit is synced before it returns.
     #[default]
     Commit,
-    /// Synced every so many milliseconds.
+    /// Synced each time this number of milliseconds is over.
     Periodic(u32),
     /// Synced by checkpoints and flushes only.
     None,
@@ -177,7 +177,7 @@ pub struct Superblock {
     /// The newer superblock has the higher one; [`SuperblockStore::write`] counts it up.
     pub generation: u64,
     /// The image.
-    pub image: ImagePlace,
+    pub image: ImageRef,
     /// Last commit that the image contains in full.
     pub commit: u64,
     /// Root of namespace 0 after that commit.
@@ -346,7 +346,7 @@ impl Superblock {
             prepared_through: decode_prepared(page, geometry.log_segment)?,
             geometry,
             generation: get_u64(page, AT_GENERATION),
-            image: ImagePlace::decode(page)?,
+            image: ImageRef::decode(page)?,
             commit: get_u64(page, AT_COMMIT),
             root: get::<32>(page, AT_ROOT).into(),
             next_flush: get_u64(page, AT_NEXT_FLUSH),
@@ -477,7 +477,7 @@ impl Geometry {
     }
 }
 
-impl ImagePlace {
+impl ImageRef {
     fn encode(&self, page: &mut [u8; PAGE]) {
         put(page, AT_IMAGE_FILE, [self.file as u8]);
         put(page, AT_IMAGE_PAGES, self.pages.to_le_bytes());
@@ -574,7 +574,7 @@ impl<D: Device> SuperblockStore<D> {
 
     /// The store with the older superblock in use, where the newest leads to something that is damaged
     /// and there is an older one; legal only with an unbroken log from the older one's replay start
-    /// (rule "generations" of docs/commit-and-recovery.md). The newest is given up: it is no longer in
+    /// (rules `generations-once` and `superblock-elsewhere` of `docs/commit-and-recovery.md`). The newest is given up: it is no longer in
     /// the file once [`SuperblockStore::confirm`] has replaced it. Nothing is written here.
     pub fn fall_back(&mut self) -> bool {
         let Ok(older) = self.other else { return false };

@@ -1,20 +1,20 @@
 //! The table at the end of an image: what belongs to each namespace, and where it lies. The superblock has
-//! its hash; the table has a checksum of each stream, and the branch pages hang on its tag. So nothing of
+//! its hash; the table has a checksum of each stream, and the tag in it leads to all branch pages. So nothing of
 //! an image can be exchanged for something of another one.
 //!
 //! ```text
 //! offset  size
 //! 0       4     bytes of the whole table
 //! 4       4     number of namespaces (1 in this version)
-//! 8       8     first page of the delta stream
-//! 16      8     bytes of the delta stream
+//! 8       8     first page of the stream of pending changes
+//! 16      8     bytes of the stream of pending changes
 //! 24      8     first page of the overflow map stream
 //! 32      8     bytes of the overflow map stream
-//! 40      8     checksum of the delta stream: XXH3-64 of its bytes
+//! 40      8     checksum of the stream of pending changes: XXH3-64 of its bytes
 //! 48      8     checksum of the overflow map stream
 //! 56      4     bytes of the blob
 //! 60      4     zero
-//! 64      48    per namespace: number 1, level of its top branch page 1, zero 2, tag 4, page 8, node 32
+//! 64      48    per namespace: number 1, level of its root branch page 1, zero 2, tag 4, page 8, node 32
 //! ..      ..    blob
 //! ```
 
@@ -29,7 +29,7 @@ const ENTRY: usize = 48;
 
 /// A stream of the image: where it is and what it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StreamPlace {
+pub(crate) struct StreamRef {
     /// First page.
     pub(crate) page: u64,
     /// Bytes.
@@ -37,7 +37,7 @@ pub(crate) struct StreamPlace {
     pub(crate) checksum: u64,
 }
 
-impl StreamPlace {
+impl StreamRef {
     pub(crate) fn of(page: u64, bytes: &[u8]) -> Self {
         Self { page, len: bytes.len() as u64, checksum: XxHash3_64::oneshot(bytes) }
     }
@@ -51,13 +51,13 @@ impl StreamPlace {
 /// The table of an image with one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
-    pub(crate) delta: StreamPlace,
+    pub(crate) pending: StreamRef,
     /// The overflow map.
-    pub(crate) map: StreamPlace,
+    pub(crate) map: StreamRef,
     pub(crate) level: u8,
-    pub(crate) top_tag: u32,
-    pub(crate) top_page: u64,
-    pub(crate) top_node: Node,
+    pub(crate) root_tag: u32,
+    pub(crate) root_page: u64,
+    pub(crate) root_node: Node,
     pub(crate) blob: Vec<u8>,
 }
 
@@ -68,19 +68,19 @@ impl Table {
         let len = u32::try_from(len).expect("a blob has at most 64 KiB");
         bytes.extend_from_slice(&len.to_le_bytes());
         bytes.extend_from_slice(&1u32.to_le_bytes());
-        for stream in [&self.delta, &self.map] {
+        for stream in [&self.pending, &self.map] {
             bytes.extend_from_slice(&stream.page.to_le_bytes());
             bytes.extend_from_slice(&stream.len.to_le_bytes());
         }
-        bytes.extend_from_slice(&self.delta.checksum.to_le_bytes());
+        bytes.extend_from_slice(&self.pending.checksum.to_le_bytes());
         bytes.extend_from_slice(&self.map.checksum.to_le_bytes());
         let blob = u32::try_from(self.blob.len()).expect("a blob has at most 64 KiB");
         bytes.extend_from_slice(&blob.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&[0, self.level, 0, 0]);
-        bytes.extend_from_slice(&self.top_tag.to_le_bytes());
-        bytes.extend_from_slice(&self.top_page.to_le_bytes());
-        bytes.extend_from_slice(self.top_node.as_ref());
+        bytes.extend_from_slice(&self.root_tag.to_le_bytes());
+        bytes.extend_from_slice(&self.root_page.to_le_bytes());
+        bytes.extend_from_slice(self.root_node.as_ref());
         bytes.extend_from_slice(&self.blob);
         bytes
     }
@@ -107,18 +107,18 @@ impl Table {
         {
             return Err(bad());
         }
-        let stream = |place: usize, checksum: usize| StreamPlace {
-            page: get_u64(bytes, place),
-            len: get_u64(bytes, place + 8),
+        let stream = |at: usize, checksum: usize| StreamRef {
+            page: get_u64(bytes, at),
+            len: get_u64(bytes, at + 8),
             checksum: get_u64(bytes, checksum),
         };
         Ok(Self {
-            delta: stream(8, 40),
+            pending: stream(8, 40),
             map: stream(24, 48),
             level: entry[1],
-            top_tag: get_u32(entry, 4),
-            top_page: get_u64(entry, 8),
-            top_node: get::<32>(entry, 16).into(),
+            root_tag: get_u32(entry, 4),
+            root_page: get_u64(entry, 8),
+            root_node: get::<32>(entry, 16).into(),
             blob: bytes[HEAD + ENTRY..].to_vec(),
         })
     }

@@ -51,7 +51,7 @@ pub(super) struct Blocks<D: Device> {
 }
 
 impl<D: Device> Blocks<D> {
-    /// Blocks of so many pages; about `memory` bytes of them stay in memory.
+    /// Blocks of `pages` pages each; about `memory` bytes of them stay in memory.
     pub(super) fn new(device: &D, pages: usize, memory: u64) -> Result<Self> {
         // One that an interrupted load left.
         match device.remove(LOAD_SPILL_FILE) {
@@ -247,7 +247,7 @@ impl<D: Device> Frozen<D> {
                 Held::Memory(buf) => gathered.push((buf, block.filled)),
                 Held::Spilled(number) => {
                     if queue.in_flight() == queue.depth() {
-                        failed = failed.or(arrived(queue, &mut gathered)?);
+                        failed = failed.or(completed(queue, &mut gathered)?);
                     }
                     queue.push(Request {
                         file: self.file.clone().expect("a spilled block has a file"),
@@ -260,13 +260,16 @@ impl<D: Device> Frozen<D> {
             }
         }
         while queue.in_flight() > 0 {
-            failed = failed.or(arrived(queue, &mut gathered)?);
+            failed = failed.or(completed(queue, &mut gathered)?);
         }
         failed.map_or(Ok(gathered), Err)
     }
 }
 
-fn arrived<Q: Queue>(queue: &mut Q, gathered: &mut Vec<(PageBuf, usize)>) -> Result<Option<Error>> {
+fn completed<Q: Queue>(
+    queue: &mut Q,
+    gathered: &mut Vec<(PageBuf, usize)>,
+) -> Result<Option<Error>> {
     let Some(completion) = queue.wait()? else { return Ok(None) };
     let filled = usize::try_from(completion.token).expect("bytes of a block");
     gathered.push((completion.buf, filled));

@@ -1,4 +1,4 @@
-//! Units to pages: workers sort, cut, fold and write, each with a queue of its own.
+//! Units to pages: workers sort, divide into pages, fold and write, each with a queue of its own.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -121,8 +121,8 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
             Unit::new(source.prefix, &filled).map_err(|Repeated(key)| Error::RepeatedKey(key))?;
         let planned = unit.plan();
         let count = planned.iter().filter(|page| !page.cells.is_empty()).count();
-        let places = if count > 0 { self.db.space.allocate_leaves(count)? } else { Vec::new() };
-        let mut places = places.as_slice();
+        let numbers = if count > 0 { self.db.space.allocate_leaves(count)? } else { Vec::new() };
+        let mut numbers = numbers.as_slice();
         let mut leaves = Vec::with_capacity(planned.len());
         let mut cells: Vec<CellRef<'_>> = Vec::new();
         for batch in planned.chunks(BATCH) {
@@ -130,7 +130,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
             let (from, to) = (batch[0].cells.start, batch[batch.len() - 1].cells.end);
             cells.extend((from..to).map(|index| unit.cell(index)));
             let count = batch.iter().filter(|page| !page.cells.is_empty()).count();
-            let own = places.split_off(..count).expect("a place for each page");
+            let own = numbers.split_off(..count).expect("a number for each page");
             self.batch(worker, batch, &cells, own, &mut leaves)?;
         }
         Ok(leaves)
@@ -142,7 +142,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
         worker: &mut Worker<H, D>,
         batch: &[Planned],
         cells: &[CellRef<'_>],
-        places: &[PageNo],
+        numbers: &[PageNo],
         leaves: &mut Vec<BuiltLeaf>,
     ) -> Result<()> {
         let from = batch[0].cells.start;
@@ -161,11 +161,11 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
             node: nodes.own,
         }));
         let mut pages = (0..batch.len()).filter(|page| !unfolded[*page].cells.is_empty());
-        for run in places.chunk_by(|a, b| a.is_before(*b)) {
+        for run in numbers.chunk_by(|a, b| a.is_before(*b)) {
             let mut buf = worker.buffer(run.len());
-            for (slot, (place, page)) in run.iter().zip(pages.by_ref()).enumerate() {
+            for (slot, (number, page)) in run.iter().zip(pages.by_ref()).enumerate() {
                 let stamp = PageStamp {
-                    identity: self.db.store.leaf_identity(*place),
+                    identity: self.db.store.leaf_identity(*number),
                     flush: self.flush,
                     namespace: 0,
                     through: COMMIT,
@@ -178,8 +178,8 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
                     page_of.cells,
                     &nodes[page].stored,
                 );
-                let cut = &mut leaves[first + page].child;
-                (cut.page, cut.tag) = (Some(*place), tag);
+                let child = &mut leaves[first + page].child;
+                (child.page, child.tag) = (Some(*number), tag);
             }
             worker.write(self.db.store.leaf_file(), buf, run[0].offset())?;
         }

@@ -1,8 +1,8 @@
-//! Collecting pairs in buckets by the bits behind a prefix, and making units of the buckets.
+//! Collecting pairs in buckets by the bits after a prefix, and making units of the buckets.
 //!
-//! A unit is what one worker sorts and cuts at once: all pairs below a prefix whose parent holds
+//! A unit is what one worker sorts and divides into pages at once: all pairs below a prefix whose parent holds
 //! more than one page can. Small neighbouring buckets become one unit; a bucket too large for one
-//! is distributed again by the bits behind those that all its keys share, as often as it takes.
+//! is distributed again by the bits after those that all its keys share, as often as it takes.
 
 use pleach_beatree::load::MAX_RECORD;
 use pleach_beatree::load::{Record, Records};
@@ -59,7 +59,7 @@ struct Bucket {
     bytes: u64,
 }
 
-/// Pairs below a prefix, distributed by the bits behind it.
+/// Pairs below a prefix, distributed by the bits after it.
 pub(super) struct Buckets {
     at: Prefix,
     bits: u16,
@@ -167,7 +167,7 @@ impl<D: Device> Units<'_, D> {
         Ok(())
     }
 
-    /// Distributes a large bucket by the bits behind those that all its keys share.
+    /// Distributes a large bucket by the bits after those that all its keys share.
     fn again(&mut self, at: Prefix, full: Vec<Block>) -> Result<()> {
         self.blocks.settle()?;
         let shared = self.shared_prefix(&full)?;
@@ -180,14 +180,14 @@ impl<D: Device> Units<'_, D> {
             self.blocks.give(buf);
         }
         let empty = |prefix| UnitSource { prefix, blocks: Vec::new(), keys: 0 };
-        let mut behind = Vec::new();
+        let mut right = Vec::new();
         for depth in at.len()..shared.len() {
             let step = Prefix::new(shared.first_key(), depth + 1);
             let sibling = empty(step.sibling().expect("not the root"));
-            if step.is_right() { self.out.push(sibling) } else { behind.push(sibling) }
+            if step.is_right() { self.out.push(sibling) } else { right.push(sibling) }
         }
         self.of_buckets(buckets)?;
-        self.out.extend(behind.into_iter().rev());
+        self.out.extend(right.into_iter().rev());
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! 1. Take the only ticket there is: other commits find their parent stale from here on.
 //! 2. Collect the pairs in buckets by the leading bits of their keys; what does not fit the
 //!    load's memory goes to a spill file. Long values go to the overflow file at once.
-//! 3. Workers sort, cut, fold and write, unit by unit; places are handed out from the start of
+//! 3. Workers sort, divide into pages, fold and write, unit by unit; page numbers are handed out from the start of
 //!    the leaf file, so it is written about sequentially. Sync.
 //! 4. Build the index, and reserve room for its image.
 //! 5. Publish: index, tip and number in one moment, under the sequencer's lock.
@@ -264,13 +264,13 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     let (regions, root) = regions::<H>(&built.leaves, COMMIT);
     drop(built.leaves);
     reserve_image(db, regions.len() as u64)?;
-    let top = RegionIndex::new(regions);
+    let index = RegionIndex::new(regions);
     let structure = db.index.hold_structure();
     let mut state = db.commits.sequencer().lock();
     if db.commits.undo().oldest_pin() != u64::MAX {
         return Err(Error::InUse);
     }
-    let old = db.index.publish(top);
+    let old = db.index.publish(index);
     for region in old.regions() {
         region.write().retire();
     }
@@ -286,7 +286,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     Ok(root)
 }
 
-/// Room for the image of so many regions, so that a full device shows before anything is
+/// Room for the image of this number of regions, so that a full device shows before anything is
 /// published.
 fn reserve_image<D: Device, R: Runtime>(db: &State<D, R>, regions: u64) -> Result<()> {
     let free_runs = db.space.overflow_stats().free_runs;

@@ -55,7 +55,7 @@ pub enum Invalid {
     NoSegment,
     /// Not a header: torn, or left over from a recycled segment.
     NoHeader,
-    /// A header of another place, database or incarnation, or of another predecessor: stale.
+    /// A header of another position, database or incarnation, or of another predecessor: stale.
     Stale,
     /// A good header whose body reaches past the last segment.
     CutBody,
@@ -73,7 +73,7 @@ pub enum ScanError {
     /// A record is bad that was known to be durable: damage, not a torn end.
     #[error(
         "the log is damaged at {position:#x} ({invalid:?}): it was durable up to \
-         {durable_through:#x}, as {witness}"
+         {durable_through:#x}, as {evidence}"
     )]
     Damaged {
         /// Where the bad record starts.
@@ -82,8 +82,8 @@ pub enum ScanError {
         invalid: Invalid,
         /// How far the log is known to have been synced.
         durable_through: LogPos,
-        /// Who knows it.
-        witness: Witness,
+        /// What says so.
+        evidence: DurableEvidence,
     },
     /// A record of an incarnation that is yet to come: the incarnation file is an old one.
     #[error("record at {position:#x} is of incarnation {found}, the last one known is {known}")]
@@ -109,16 +109,16 @@ pub enum ScanError {
     },
 }
 
-/// Who knows how far the log was durable.
+/// Durable evidence: who knows how far the log was once synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Witness {
+pub enum DurableEvidence {
     /// The superblock.
     Superblock,
     /// The header of the record at this position.
     Record(LogPos),
 }
 
-impl core::fmt::Display for Witness {
+impl core::fmt::Display for DurableEvidence {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Superblock => f.write_str("the superblock says"),

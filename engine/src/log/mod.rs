@@ -1,6 +1,6 @@
 //! The files of the commit log: segments, appending, syncing, and reading the log back.
 //!
-//! * [`segment`]: the files that hold the log, prepared ahead and recycled;
+//! * [`segment`]: the files that hold the log, prepared early and recycled;
 //! * [`writer`]: appending, syncing, poison;
 //! * [`mod@scan`]: reading the log back at an open, and telling a torn end from damage.
 //!

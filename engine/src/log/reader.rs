@@ -40,7 +40,7 @@ impl<D: Device> LogReader<D> {
             }
             files.insert(index, file);
         }
-        // Behind a gap lies nothing of the log, or somebody knows of the file that is missing.
+        // After a gap nothing belongs to the log, or durable evidence names the missing file.
         let gap = (first..).zip(files.keys()).find(|(expected, index)| expected != *index);
         if let Some((index, _)) = gap {
             files.split_off(&index);

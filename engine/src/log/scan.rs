@@ -1,32 +1,33 @@
-//! Reading the log back, and telling a torn end from damage (DESIGN rule 5).
+//! Reading the log back, and telling a torn end from damage (rules `evidence-of-damage` and
+//! `incarnation-in-records` of `docs/commit-and-recovery.md`).
 //!
-//! Behind a valid record that ends at `e`, the next one starts at `e` (same batch) or at the next
+//! After a valid record that ends at `e`, the next one begins at `e` (same batch) or at the next
 //! block (next batch). A record is *valid* there when its header's checksum, database, position,
 //! predecessor and incarnation (never lower than the one before) fit, and then its body's
-//! checksum. Where neither place has one, the log is invalid at `e`, and:
+//! checksum. Where neither position has one, the log is invalid at `e`, and:
 //!
-//! * it is **damage** when the superblock, or any good header of this database that lies where it
-//!   says it lies, at or behind `e`, knows that the log was durable past `e`. A good header counts
-//!   whatever its incarnation and whether or not its body and its chain are intact: what it knew
-//!   was true when it was written, and durable positions are never given up;
-//! * otherwise it is the **end**: `e` is where the log is cut, and what lies behind it (a torn
-//!   batch, records of a cut-off incarnation, a recycled segment's past) is ignored.
+//! * it is **damage** when there is durable evidence past `e`: a superblock, or any good header of this
+//!   database that lies at its own position at or after `e`, says that the log was synced past `e`. A good
+//!   header counts whatever its incarnation, and whether or not its body and its chain are intact: what it
+//!   says was true when it was written, and durable positions are never given up;
+//! * otherwise it is the **end**: the log is cut at `e`, and what lies after it (a torn batch, records of
+//!   a cut-off incarnation, a recycled segment's past) is ignored.
 //!
-//! Invariant behind the first rule: a cut at `e` is made only when no good header behind `e` knows
-//! of anything durable past `e`. So whatever a cut leaves behind it never contradicts the
-//! incarnations that write over it. The table in `docs/format-log.md` goes through the cases.
+//! This keeps an invariant: the log is cut at `e` only when no good header after `e` knows of anything
+//! durable past `e`. So what a cut leaves in the files never contradicts the incarnations that write over
+//! it. The table in `docs/format-log.md` goes through the cases.
 //!
-//! Before and beside that, the log's *files*: from the replay start on each has its full size, and none
-//! is missing up to the last one of which a superblock or any good header says that it was prepared.
-//! Anything else is an error, whether the database was closed or killed. Beyond that may lie files whose
-//! names never became durable; no record is in them, for a record is preceded by one that knows its file.
+//! Beside that the log's *files* are checked. From the replay start on each has its full size, and none
+//! is missing up to the last one that a superblock or any good header knows to be prepared. Anything else
+//! is an error, whether the database was closed or killed. After those may lie files whose names never
+//! became durable; no record is in them, for a record is preceded by one that knows its file.
 //!
-//! A failed read is an error, never an end, but for one: behind a clean close lies nothing, so a sector
-//! there that cannot be read does not matter. The scan changes nothing.
+//! A failed read is an error, never an end, with one exception: after a clean close nothing follows, so
+//! a sector there that cannot be read does not matter. The scan changes nothing.
 
 use pleach_io::Device;
 
-use super::error::{BadSegment, Invalid, ScanError, Witness};
+use super::error::{BadSegment, DurableEvidence, Invalid, ScanError};
 use super::reader::LogReader;
 use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
 use crate::format::record::{ALIGN, HEADER_LEN, Header, MAGIC, RecordView, body_checksum};
@@ -75,7 +76,7 @@ pub struct ScanEnd {
     /// Below this the log is known to have been synced. What lies between here and the end was
     /// read back, but a crash may still lose it until [`super::LogWriter::open`] has seen to it.
     pub proven: LogPos,
-    /// Somebody knows of the segments below this position, and they are there.
+    /// Durable evidence names the segments below this position, and they are there.
     pub prepared_through: LogPos,
     /// Valid records seen.
     pub records: u64,
@@ -127,11 +128,11 @@ where
     }
 }
 
-/// What the end's segment holds behind the end.
+/// What the end's segment holds after the end.
 struct Rest {
     /// Zeros only.
     blank: bool,
-    /// Records of another place, or of an earlier open.
+    /// Records of another position, or of an earlier open.
     used_before: bool,
 }
 
@@ -141,7 +142,7 @@ struct Scanner<D: Device> {
     reader: LogReader<D>,
     input: ScanInput,
     end: ScanEnd,
-    /// Who was seen knows of segments below this.
+    /// The evidence that was seen knows of segments below this.
     known_prepared: LogPos,
 }
 
@@ -220,8 +221,8 @@ impl<D: Device> Scanner<D> {
         let position = self.end.end.position;
         let known = self.input.durable_through;
         if known > position {
-            let witness = Witness::Superblock;
-            return Err(ScanError::Damaged { position, invalid, durable_through: known, witness });
+            let evidence = DurableEvidence::Superblock;
+            return Err(ScanError::Damaged { position, invalid, durable_through: known, evidence });
         }
         self.end.proven = self.end.proven.max(known);
         let mut cut = CutReport { position, bytes: 0, records: 0, invalid };
@@ -234,7 +235,7 @@ impl<D: Device> Scanner<D> {
         self.close()
     }
 
-    /// The end is found: are all the files there that anybody knows of?
+    /// The end is found: are all files there that durable evidence names?
     fn close(mut self) -> Result<ScanEnd, ScanError> {
         let there = self.reader.prepared_through();
         if there < self.known_prepared {
@@ -246,7 +247,7 @@ impl<D: Device> Scanner<D> {
         Ok(self.end)
     }
 
-    /// Looks through a segment's rest for good headers, at each place where one may start.
+    /// Looks through a segment's rest for good headers, wherever one may begin.
     fn search(
         &mut self,
         from: LogPos,
@@ -279,7 +280,7 @@ impl<D: Device> Scanner<D> {
         Ok(())
     }
 
-    /// What a good header at or behind the end has to say.
+    /// What a good header at or after the end has to say.
     fn testify(
         &mut self,
         header: &Header,
@@ -295,7 +296,7 @@ impl<D: Device> Scanner<D> {
                 position: cut.position,
                 invalid: cut.invalid,
                 durable_through,
-                witness: Witness::Record(at),
+                evidence: DurableEvidence::Record(at),
             });
         }
         self.end.proven = self.end.proven.max(durable_through);

@@ -16,7 +16,7 @@
 //! are never taken for the log's.
 //!
 //! Preparing may go on in the background: it holds no lock that writing needs while it does I/O.
-//! Failing to make a new segment leaves nothing behind and may be tried again; only a failed sync
+//! A segment that cannot be made leaves nothing, and it may be tried again; only a failed sync
 //! of the folder poisons, because the name can no longer be trusted.
 
 use std::collections::BTreeMap;
@@ -161,12 +161,12 @@ impl<D: Device> Segments<D> {
         self.shared.prepared.load(Ordering::Acquire).into()
     }
 
-    /// Prepares segments until positions below `through` may be written. Without room the error
+    /// Prepares segments until positions below `upto` may be written. Without room the error
     /// is [`LogError::Full`], and what was prepared so far stays.
-    pub fn ensure(&self, through: LogPos) -> Result<(), LogError> {
-        while self.prepared_through() < through {
+    pub fn ensure(&self, upto: LogPos) -> Result<(), LogError> {
+        while self.prepared_through() < upto {
             let _changing = self.shared.changing.lock();
-            if self.prepared_through() < through {
+            if self.prepared_through() < upto {
                 self.prepare()?;
             }
         }
@@ -266,7 +266,7 @@ impl<D: Device> Segments<D> {
     fn recycle(&self, old: u64, index: u64) -> Result<D::File, LogError> {
         let device = &self.shared.device;
         if old == index {
-            // The name must be given anew: nobody knows whether it is durable as it is.
+            // The name is given again: nobody knows whether it is durable as it is.
             device.rename(&segment_name(old), SEGMENT_TEMPORARY)?;
             device.rename(SEGMENT_TEMPORARY, &segment_name(index))?;
         } else {
@@ -327,7 +327,7 @@ struct Survey<F> {
     live: BTreeMap<u64, F>,
     /// Others, and their lengths: those that may be used again under their own index come first.
     old: Vec<(u64, u64)>,
-    /// The first index behind the live ones.
+    /// The first index after the live ones.
     next: u64,
 }
 

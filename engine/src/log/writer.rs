@@ -6,7 +6,7 @@
 //! 3. [`LogWriter::write`] writes a batch in large runs, in the order of its positions.
 //! 4. [`LogWriter::sync`] makes what was written durable.
 //!
-//! Invariants: a write never touches a block that an earlier write touched, so a torn write cannot
+//! Invariants: a write never covers a block that an earlier write covered, so a torn write cannot
 //! harm an acknowledged record; `durable_through` of a record is what was synced when it was
 //! written; after a failed write or sync the writer refuses everything, and neither is repeated.
 
@@ -28,7 +28,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// The position of a record of `len` bytes, behind all that were reserved before.
+    /// The position of a record of `len` bytes, after all that were reserved before.
     #[must_use]
     pub fn reserve(&mut self, len: u64) -> LogPos {
         let position = self.next;
@@ -48,16 +48,16 @@ impl Tail {
     }
 
     /// What [`Segments::ensure`] has to be asked for before a record of `len` bytes is reserved:
-    /// its last block is written whole, and the block behind it must be prepared, too.
-    pub fn through(&self, len: u64) -> LogPos {
-        behind(self.next.align_up(BLOCK) + len)
+    /// its last block is written whole, and the block after it must be prepared, too.
+    pub fn room_for(&self, len: u64) -> LogPos {
+        after_batch(self.next.align_up(BLOCK) + len)
     }
 }
 
-/// Through where segments must be prepared for a batch that ends here: one byte into the block behind
-/// it. So each record says of the file that takes the next one that it is there, and a file that is
-/// missing later is missed by a record in the file before it.
-fn behind(end: LogPos) -> LogPos {
+/// How far segments must be prepared for a batch that ends here: one byte into the next block. So each
+/// record knows of the file that takes the next one, and a file that is missing later is missed by a
+/// record in the file before it.
+fn after_batch(end: LogPos) -> LogPos {
     end.align_up(BLOCK) + 1
 }
 
@@ -134,7 +134,7 @@ pub struct LogWriter<D: Device> {
     /// End of the last record written.
     written: LogPos,
     /// Segments written since the last sync.
-    touched: BTreeSet<u64>,
+    written_to: BTreeSet<u64>,
     stage: Stage,
     poisoned: bool,
     stats: WriterStats,
@@ -172,7 +172,7 @@ impl<D: Device> LogWriter<D> {
                 previous: start.end.checksum,
             },
             written: start.end.position,
-            touched: BTreeSet::new(),
+            written_to: BTreeSet::new(),
             poisoned: false,
             stats: WriterStats::default(),
         })
@@ -214,34 +214,35 @@ impl<D: Device> LogWriter<D> {
         let mut after = *tail;
         after.seal();
         for record in records.iter_mut() {
-            record.place(after.reserve(record.len()));
+            record.set_position(after.reserve(record.len()));
         }
         after.seal();
-        self.segments.ensure(behind(after.position()))?;
+        self.segments.ensure(after_batch(after.position()))?;
         *tail = after;
         self.write(records)
     }
 
-    /// Writes a batch of records that were placed one behind the other. With
+    /// Writes a batch of records that have their positions, one after the other. With
     /// [`LogError::Full`] nothing was written, and the same batch may be tried again.
     ///
     /// # Panics
-    /// When a record has no place, or one that does not follow what was written before.
+    /// When a record has no position, or one that does not follow what was written before.
     pub fn write(&mut self, records: &mut [RecordBuf]) -> Result<(), LogError> {
         self.check()?;
         let Some(first) = records.first().and_then(RecordBuf::position) else { return Ok(()) };
         assert_eq!(first, self.written.align_up(BLOCK), "a batch starts on the next fresh block");
         let mut end = first;
         for record in records.iter() {
-            let position = record.position().expect("records are placed before they are written");
+            let position =
+                record.position().expect("records have a position before they are written");
             assert!(
                 position == end || position == end.align_up(BLOCK),
-                "records are written in the order of their places"
+                "records are written in the order of their positions"
             );
             assert!(!record.is_too_large(), "the engine refuses a batch of that size");
             end = (position + record.len()).align_up(ALIGN);
         }
-        self.segments.ensure(behind(end))?;
+        self.segments.ensure(after_batch(end))?;
         self.chain.prepared_through = self.segments.prepared_through();
         let written = self.write_all(first, records);
         self.poisoned |= written.is_err();
@@ -253,7 +254,7 @@ impl<D: Device> LogWriter<D> {
         let mut run = Run {
             stage: &mut self.stage,
             segments: &self.segments,
-            touched: &mut self.touched,
+            written_to: &mut self.written_to,
             stats: &mut self.stats,
             start: first,
             filled: 0,
@@ -282,7 +283,7 @@ impl<D: Device> LogWriter<D> {
     /// Makes everything written so far durable, and says up to where.
     pub fn sync(&mut self) -> Result<LogPos, LogError> {
         self.check()?;
-        while let Some(index) = self.touched.pop_first() {
+        while let Some(index) = self.written_to.pop_first() {
             let file = self.segments.file(LogPos::of_segment(index, self.segments.size()));
             // A segment that was retired meanwhile holds nothing that anybody waits for.
             let Some(file) = file else { continue };
@@ -316,7 +317,7 @@ impl Stage {
 struct Run<'a, D: Device> {
     stage: &'a mut Stage,
     segments: &'a Segments<D>,
-    touched: &'a mut BTreeSet<u64>,
+    written_to: &'a mut BTreeSet<u64>,
     stats: &'a mut WriterStats,
     start: LogPos,
     filled: usize,
@@ -364,7 +365,7 @@ impl<D: Device> Run<'_, D> {
             found: None,
             expected: size,
         })?;
-        self.touched.insert(self.start.segment(size));
+        self.written_to.insert(self.start.segment(size));
         let pages = self.filled / PAGE;
         segments.device().write_at(&file, &self.stage.buf, pages, self.start.in_segment(size))?;
         self.stats.writes += 1;
@@ -374,7 +375,7 @@ impl<D: Device> Run<'_, D> {
     }
 }
 
-/// Replaces the segments that hold `[proven, end)` by synced copies of them, blank behind `end`. The
+/// Replaces the segments that hold `[proven, end)` by synced copies of them, blank after `end`. The
 /// room for a copy is there ([`spare`]), so that a full disk does not keep the database closed.
 fn reseal<D: Device>(device: &D, size: u64, start: &WriterStart) -> Result<(), LogError> {
     let (proven, end) = (start.proven, start.end.position);
@@ -415,7 +416,7 @@ impl Segment {
             let left = usize::try_from((end.align_up(BLOCK) - at) / BLOCK).unwrap_or(usize::MAX);
             let mut buf = PageBuf::zeroed(left.min(run_pages(self.size)));
             self.read(device, from, &mut buf, at, start)?;
-            // Bytes behind the end are no part of the log, even within its last block.
+            // Bytes after the end are no part of the log, even within its last block.
             let valid = usize::try_from(end - at).unwrap_or(usize::MAX).min(buf.len());
             buf[valid..].fill(0);
             device.write_at(to, &buf, buf.pages(), at - self.start)?;

@@ -1,5 +1,5 @@
-//! Steps 1 to 5 of recovery as one: everything is opened, measured and checked, and nothing is written.
-//! An open for writing goes on from here; tools that only look end here.
+//! Recovery from `choose` to `check-root` of `docs/commit-and-recovery.md`: everything is opened, measured
+//! and checked, and nothing is written. An open for writing goes on from here; tools that only look end here.
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::Space;
@@ -169,13 +169,13 @@ fn leaf_space<D: Device>(
     let pages = u32::try_from(found / PAGE as u64)
         .map_err(|_| Contradiction::FileTooLong { file: LEAF_FILE, bytes: found })?;
     let in_segments = pages / geometry.segment_pages * geometry.segment_pages;
-    let last = recovered.places.iter().max();
+    let last = recovered.leaf_pages.iter().max();
     if let Some(last) = last.filter(|last| last.get() >= in_segments) {
         let expected = page_offset(u64::from(*last) + 1);
         return Err(Error::ShortFile { file: LEAF_FILE, found, expected });
     }
     let segments = pages / geometry.segment_pages;
-    Ok(Space::from_used(geometry, segments, recovered.places.iter().copied())?)
+    Ok(Space::from_used(geometry, segments, recovered.leaf_pages.iter().copied())?)
 }
 
 fn notes<D: Device>(

@@ -18,7 +18,7 @@ use crate::checkpoint::{Checkpointer, first_image};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::flush::Flusher;
-use crate::format::creation::{self, Folder};
+use crate::format::creation::{self, DirectoryState};
 use crate::format::names::{IMAGES, LEAF_FILE, NOTICE, OVERFLOW_FILE, SPILL_FILE};
 use crate::format::superblock::{self, FORMAT_VERSION, Geometry, Superblock, SuperblockStore};
 use crate::format::{incarnation, notice};
@@ -60,16 +60,18 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     options: Options,
 ) -> Result<Opened<H, D, R>> {
     match creation::inspect(&device)? {
-        Folder::Foreign(found) => return Err(Error::NotADatabase { found }),
-        Folder::Empty | Folder::HalfCreated if !options.create => return Err(Error::Missing),
-        Folder::NoSuperblock => {
+        DirectoryState::Foreign(found) => return Err(Error::NotADatabase { found }),
+        DirectoryState::Empty | DirectoryState::HalfCreated if !options.create => {
+            return Err(Error::Missing);
+        }
+        DirectoryState::NoSuperblock => {
             return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
         }
         _ => {}
     }
     let lock = device.lock(LockMode::Exclusive)?;
     // Looked at again: another process may have come first.
-    let created = creation::inspect(&device)? != Folder::Database;
+    let created = creation::inspect(&device)? != DirectoryState::Database;
     if created {
         create::<H, D, R>(&device, &runtime, &options)?;
     }
@@ -136,7 +138,8 @@ fn create<H: Hasher, D: Device, R: Runtime>(
     })
 }
 
-/// Steps 6 to 9 of recovery: makes durable what was read, and takes the files over for writing.
+/// Recovery from `confirm-superblocks` to `open`: makes durable what was read, and takes the files over for
+/// writing.
 fn begin<D: Device, R: Runtime>(
     device: D,
     runtime: R,
@@ -153,7 +156,7 @@ fn begin<D: Device, R: Runtime>(
         );
     }
     if let Some(error) = &opening.fell_back {
-        tracing::error!(%error, "the newest checkpoint cannot be used; its forerunner is");
+        tracing::error!(%error, "the newest checkpoint cannot be used; the one before it is");
     }
     for note in &opening.notes {
         tracing::warn!(%note, "found when the database was opened");
@@ -177,16 +180,16 @@ fn begin<D: Device, R: Runtime>(
     let leaf = device.open(LEAF_FILE, OpenMode::Write)?;
     let overflow = device.open(OVERFLOW_FILE, OpenMode::Write)?;
     let counters = Arc::new(Counters {
-        leaf_pages: AtomicU64::new(recovered.places.len() as u64),
+        leaf_pages: AtomicU64::new(recovered.leaf_pages.len() as u64),
         pending_bytes: AtomicU64::new(recovered.pending_bytes as u64),
         pending_entries: AtomicU64::new(recovered.pending_entries as u64),
         ..Counters::default()
     });
     let budget = Budget::new(&options, Arc::clone(&counters));
     let pace = Pace::new(runtime.clone(), options.stall_after);
-    let cache = budget.leaf_cache_bytes(recovered.top.bytes());
+    let cache = budget.leaf_cache_bytes(recovered.regions.bytes());
     let flush_at = options.flush_at;
-    let index = Arc::new(Index::new(recovered.top, |_, commits| commits >= flush_at));
+    let index = Arc::new(Index::new(recovered.regions, |_, commits| commits >= flush_at));
     let store = Arc::new(Store::new(Parts {
         device: device.clone(),
         runtime: runtime.clone(),

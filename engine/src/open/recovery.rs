@@ -1,12 +1,13 @@
-//! Recovery: the mirror of commit, flush and checkpoint.
+//! Recovery of the state in memory: the mirror of commit, flush and checkpoint. The steps have the names
+//! of `docs/commit-and-recovery.md`; `choose` and what comes after `check-root` are not here.
 //!
-//! 1. The newest superblock names an image; its table has the hash that the superblock names.
-//! 2. Branch pages from the top down, each with the tag that its parent expects; they give the
-//!    regions with their nodes and positions.
-//! 3. The delta gives the pending changes.
-//! 4. The log from the replay start: a record is applied to a region only above that region's own
-//!    position. Commits add pending changes and nodes, locations move pages. No leaf page is read.
-//! 5. The nodes fold to a root, which must be that of the last commit.
+//! * `image`: the superblock names an image, and the hash of its table. Branch pages are read from the
+//!   root down, each with the tag that its parent expects; they give the regions with their nodes and log
+//!   positions. Then come the changes that pend, and the overflow map.
+//! * `scan`, `replay`: the log from the replay start on. A record is applied to a region only when it ends
+//!   after that region's own log position. Commits add pending changes and nodes, location records move
+//!   pages. No leaf page is read.
+//! * `check-root`: the nodes fold to a root, which must be that of the last commit.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,21 +42,21 @@ use crate::state::overflow;
 
 /// A database's state in memory, as the device has it.
 pub(crate) struct Recovered {
-    pub(crate) top: RegionIndex,
+    pub(crate) regions: RegionIndex,
     pub(crate) extents: Extents,
     pub(crate) tip: Tip,
     pub(crate) scan: ScanEnd,
     pub(crate) pending_bytes: usize,
     pub(crate) pending_entries: usize,
-    /// Places of all leaf pages.
-    pub(crate) places: Vec<PageNo>,
+    /// Numbers of all leaf pages.
+    pub(crate) leaf_pages: Vec<PageNo>,
 }
 
 struct Replay<H> {
-    top: RegionIndex,
+    regions: RegionIndex,
     extents: Extents,
     tip: Tip,
-    touched: Vec<Arc<Region>>,
+    changed: Vec<Arc<Region>>,
     hasher: std::marker::PhantomData<H>,
 }
 
@@ -81,17 +82,22 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let mut image = ImageReader::open(device, &superblock.image, superblock.database)?;
     let table = read_table(&mut image, superblock)?;
     let regions = read_regions::<H, D>(&mut image, &table, superblock.commit)?;
-    let top = RegionIndex::new(regions);
-    let stream = image.checked_stream(StreamId::Delta, &table.delta)?;
+    let regions = RegionIndex::new(regions);
+    let stream = image.checked_stream(StreamId::Pending, &table.pending)?;
     pending::decode::<H, Error>(&stream, |prefix, pending, dropped| {
-        install(&top, &prefix, pending, dropped)
+        install(&regions, &prefix, pending, dropped)
     })?;
     let map = image.checked_stream(StreamId::FreeMap, &table.map)?;
     let mut extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
     grow_to_file(device, superblock, &mut extents)?;
     let tip = Tip { number: superblock.commit, root: superblock.root, blob: table.blob.into() };
-    let mut replay =
-        Replay::<H> { top, extents, tip, touched: Vec::new(), hasher: std::marker::PhantomData };
+    let mut replay = Replay::<H> {
+        regions,
+        extents,
+        tip,
+        changed: Vec::new(),
+        hasher: std::marker::PhantomData,
+    };
     let input = ScanInput {
         database: superblock.database,
         segment_size: superblock.geometry.log_segment,
@@ -140,7 +146,7 @@ fn read_regions<H: Hasher, D: Device>(
     commit: u64,
 ) -> Result<Vec<Arc<Region>>> {
     let mut level = table.level;
-    let mut pages = vec![(Prefix::ROOT, table.top_page, table.top_tag)];
+    let mut pages = vec![(Prefix::ROOT, table.root_page, table.root_tag)];
     while level > 1 {
         let mut below = Vec::new();
         for (prefix, page, tag) in pages {
@@ -173,12 +179,12 @@ fn read_regions<H: Hasher, D: Device>(
 }
 
 fn install(
-    top: &RegionIndex,
+    regions: &RegionIndex,
     prefix: &Prefix,
     pending: Vec<Pending>,
     dropped: Vec<Dropped>,
 ) -> Result<()> {
-    let region = top.region(prefix.first_key());
+    let region = regions.region(prefix.first_key());
     if region.prefix() != prefix {
         return Err(Contradiction::PendingOutsideRegions { prefix: *prefix }.into());
     }
@@ -221,11 +227,11 @@ impl<H: Hasher> Replay<H> {
             }
             let mut nodes = Vec::with_capacity(namespace.node_bound());
             for node in namespace.nodes() {
-                let (position, node) = node.map_err(bad)?;
-                nodes.push((position, *node));
+                let (prefix, node) = node.map_err(bad)?;
+                nodes.push((prefix, *node));
             }
-            // The map is that of the replay's start: every record since counts, whatever the
-            // regions' own positions.
+            // The map is that of the replay start: every record since then counts, whatever the
+            // regions' own log positions.
             for run in changes.iter().flat_map(|(_, stored)| overflow::runs(stored)) {
                 self.extents.mark_used(run).map_err(bad_map)?;
             }
@@ -247,7 +253,7 @@ impl<H: Hasher> Replay<H> {
         let (mut changes, mut nodes) = (changes, nodes);
         let mut scratch = Vec::new();
         while let Some((key, _)) = changes.first() {
-            let region = Arc::clone(self.top.region(key));
+            let region = Arc::clone(self.regions.region(key));
             let count = changes.partition_point(|(key, _)| region.prefix().covers(key));
             let of_region = changes.split_off(..count).expect("counted");
             let count = nodes.partition_point(|(at, _)| region.prefix().covers(at.first_key()));
@@ -275,7 +281,7 @@ impl<H: Hasher> Replay<H> {
             };
             state.apply(&mut applied, &mut scratch, |_, _| {});
             drop(state);
-            self.touched.push(region);
+            self.changed.push(region);
         }
         Ok(())
     }
@@ -292,38 +298,38 @@ impl<H: Hasher> Replay<H> {
             self.extents.mark_free(run).map_err(bad_map)?;
         }
         let mut all = Vec::new();
-        for cut in view.cuts() {
-            let cut = cut.map_err(bad)?;
+        for rewrite in view.rewrites() {
+            let rewrite = rewrite.map_err(bad)?;
             let mut pages = Vec::new();
-            let mut through = 0;
-            for page in cut.pages() {
-                through = page.through;
-                let number = page.place.map(leaf_number).transpose()?;
+            let mut applied_through = 0;
+            for page in rewrite.pages() {
+                applied_through = page.applied_through;
+                let number = page.page.map(leaf_number).transpose()?;
                 let child = ChildRef { prefix: page.prefix, page: number, tag: page.tag };
                 pages.push((child, *page.node));
             }
-            all.push((cut.range, pages, through));
+            all.push((rewrite.range, pages, applied_through));
         }
         let mut split = Vec::new();
         let mut rest = all.as_slice();
         while let Some((range, ..)) = rest.first() {
-            let region = Arc::clone(self.top.region(range.first_key()));
+            let region = Arc::clone(self.regions.region(range.first_key()));
             let count =
                 rest.partition_point(|(range, ..)| region.prefix().covers(range.first_key()));
-            let cuts = rest.split_off(..count).expect("counted");
+            let rewrites = rest.split_off(..count).expect("counted");
             let mut state = region.write();
             if end.get() <= state.log_position() {
                 continue;
             }
-            if cuts.iter().any(|(range, ..)| !region.prefix().contains(range)) {
+            if rewrites.iter().any(|(range, ..)| !region.prefix().contains(range)) {
                 return Err(Contradiction::RelocationOverRegion { position: start }.into());
             }
-            let moves: Vec<Relocation<'_>> = cuts
+            let moves: Vec<Relocation<'_>> = rewrites
                 .iter()
-                .map(|(range, pages, through)| Relocation {
+                .map(|(range, pages, applied_through)| Relocation {
                     range: *range,
                     pages,
-                    through: *through,
+                    through: *applied_through,
                 })
                 .collect();
             state.relocate(&moves, end.get());
@@ -336,33 +342,33 @@ impl<H: Hasher> Replay<H> {
                 split.push(Arc::clone(&region));
             }
             drop(state);
-            self.touched.push(region);
+            self.changed.push(region);
         }
         if !split.is_empty() {
             for region in &split {
                 region.write().renew_own::<H>();
             }
-            self.top = split_regions::<H>(&self.top, &split);
+            self.regions = split_regions::<H>(&self.regions, &split);
         }
         Ok(())
     }
 
     fn finish(mut self, scan: ScanEnd) -> Result<Recovered> {
-        self.touched.sort_by_key(Arc::as_ptr);
-        self.touched.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        for region in &self.touched {
+        self.changed.sort_by_key(Arc::as_ptr);
+        self.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        for region in &self.changed {
             region.write().renew_own::<H>();
         }
         let mut folder = BatchFolder::<H>::new();
         folder.begin(0);
         let (mut pending_bytes, mut pending_entries) = (0, 0);
-        let mut places = Vec::new();
-        for region in self.top.regions() {
+        let mut leaf_pages = Vec::new();
+        for region in self.regions.regions() {
             let state = region.read();
             folder.subtrie(region.prefix(), state.own());
             pending_bytes += state.pending().iter().map(Pending::bytes).sum::<usize>();
             pending_entries += state.pending().len();
-            places.extend(
+            leaf_pages.extend(
                 (0..state.children().len()).filter_map(|child| state.children().page(child)),
             );
         }
@@ -372,13 +378,13 @@ impl<H: Hasher> Replay<H> {
             return Err(Contradiction::Root { commit: self.tip.number }.into());
         }
         Ok(Recovered {
-            top: self.top,
+            regions: self.regions,
             extents: self.extents,
             tip: self.tip,
             scan,
             pending_bytes,
             pending_entries,
-            places,
+            leaf_pages,
         })
     }
 }

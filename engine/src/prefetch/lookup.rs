@@ -12,12 +12,12 @@ use pleach_core::Key;
 use pleach_core::page::leaf::Cell;
 use pleach_io::{Device, Runtime};
 
-use super::requests::{PageRequest, PrefetchRequest, Prefetching, PrefoldRequest, Purpose};
+use super::requests::{MissingPage, PrefetchRequest, Prefetching, PrefoldRequest, Purpose};
 use super::values::{SlotPair, ValueCache};
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::index::{Located, located};
-use crate::state::reader::Wanted;
+use crate::state::reader::PageRequest;
 
 /// How far the lookup of a key has come.
 #[derive(Default)]
@@ -67,7 +67,7 @@ pub(super) fn look_up<D: Device, R: Runtime>(
     keys: &[Key],
     prefolds_cached: bool,
     last: &mut Option<NodePage>,
-    missing: &mut impl FnMut(PageRequest),
+    missing: &mut impl FnMut(MissingPage),
 ) {
     let (base, prefolds) = (request.base(), request.prefolds());
     let (values, cache) = (prefetching.values(), db.store.cache());
@@ -100,7 +100,7 @@ pub(super) fn look_up<D: Device, R: Runtime>(
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
             let purpose = Purpose::Key { key: *key, value_as_of, prefolds };
-            missing(PageRequest { page: Wanted::Leaf(at), purpose });
+            missing(MissingPage { request: PageRequest::Leaf(at), purpose });
             continue;
         };
         if found.has_value {
@@ -128,7 +128,7 @@ fn find<D: Device, R: Runtime>(
     prefolds_cached: bool,
     found: &mut Found,
     last: &mut Option<NodePage>,
-    missing: &mut impl FnMut(PageRequest),
+    missing: &mut impl FnMut(MissingPage),
 ) {
     let mut nodes = None;
     db.index.in_region(key, |region, state| {
@@ -152,7 +152,7 @@ fn find<D: Device, R: Runtime>(
     });
     if let Some((region, page)) = nodes {
         *last = Some(page);
-        missing(PageRequest { page: Wanted::Nodes(region, page), purpose: Purpose::Nodes });
+        missing(MissingPage { request: PageRequest::Nodes(region, page), purpose: Purpose::Nodes });
     }
 }
 

@@ -27,9 +27,9 @@ use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::in_flight::Reading;
 use crate::state::quarantine::backoff;
-use crate::state::reader::{Asked, Landed, PageReader, Wanted};
+use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 use lookup::{keep_cell, look_up};
-use requests::{PageRequest, PrefetchRequest, Prefetching, PrefoldRequest, Purpose};
+use requests::{MissingPage, PrefetchRequest, Prefetching, PrefoldRequest, Purpose};
 
 /// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
@@ -42,7 +42,7 @@ pub(crate) struct Prefetcher<D: Device, R: Runtime> {
     /// The request that is being looked up.
     request: Option<Arc<PrefetchRequest>>,
     /// Found missing and not asked for yet.
-    missing: VecDeque<PageRequest>,
+    missing: VecDeque<MissingPage>,
     /// The page of nodes that was missing last: neighbouring keys share it.
     nodes: Option<NodePage>,
     /// Rings in a row that failed, and when the next is made.
@@ -139,17 +139,19 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
             if self.missing.is_empty() && !self.look_up() {
                 return false;
             }
-            let Some(PageRequest { page, purpose }) = self.missing.pop_front() else { return true };
-            if let Wanted::Nodes(region, page) = &page {
+            let Some(MissingPage { request, purpose }) = self.missing.pop_front() else {
+                return true;
+            };
+            if let PageRequest::Nodes(region, page) = &request {
                 let away = matches!(region.read().nodes(), Nodes::Paged(at) if at == page);
                 if !away || reader.reads_nodes(page) {
                     continue;
                 }
             }
-            match reader.ask(&self.db.store, &self.db.nodes, page, purpose) {
+            match reader.ask(&self.db.store, &self.db.nodes, request, purpose) {
                 // A page that is in flight for another key: this one gets no value, and finds the page.
                 Asked::InFlight | Asked::Elsewhere(_) => {}
-                Asked::Landed(purpose, done) => self.take(purpose, Ok(done)),
+                Asked::Done(purpose, done) => self.take(purpose, Ok(done)),
             }
         }
         false
@@ -185,10 +187,10 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
     }
 
     /// Takes in a page that is done, for the key that it was read for.
-    fn take(&self, purpose: Purpose, done: Result<Landed>) {
+    fn take(&self, purpose: Purpose, done: Result<Done>) {
         let (values, pace) = (self.prefetching.values(), &self.db.pace);
         match (done, purpose) {
-            (Ok(Landed::Leaf(at, page)), Purpose::Key { key, value_as_of, prefolds }) => {
+            (Ok(Done::Leaf(at, page)), Purpose::Key { key, value_as_of, prefolds }) => {
                 if let Some(base) = value_as_of {
                     keep_cell(values, values.pair(&key), base, &key, page.get(&key));
                 }

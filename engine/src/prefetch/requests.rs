@@ -18,14 +18,14 @@ use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::foreground::Foreground;
 use crate::state::index::Located;
-use crate::state::reader::Wanted;
+use crate::state::reader::PageRequest;
 
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;
 
 /// A page that is missing, and what it is read for.
-pub(crate) struct PageRequest {
-    pub(crate) page: Wanted,
+pub(crate) struct MissingPage {
+    pub(crate) request: PageRequest,
     pub(crate) purpose: Purpose,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Prefetching<R: Runtime> {
     /// Keys in the channel.
     waiting: AtomicUsize,
     /// What readers found missing in the key batches that they looked up themselves.
-    missing: (Sender<PageRequest>, Receiver<PageRequest>),
+    missing: (Sender<MissingPage>, Receiver<MissingPage>),
     event: R::Event,
     /// Is the prefetch task asleep?
     idle: AtomicBool,
@@ -130,13 +130,13 @@ impl<R: Runtime> Prefetching<R> {
     }
 
     /// A reader has found this missing.
-    pub(super) fn miss(&self, page: PageRequest) {
+    pub(super) fn miss(&self, page: MissingPage) {
         // The receiver lives as long as the sender.
         let _ = self.missing.0.send(page);
     }
 
     /// What a reader has found missing.
-    pub(super) fn next_missing(&self) -> Option<PageRequest> {
+    pub(super) fn next_missing(&self) -> Option<MissingPage> {
         self.missing.1.try_recv().ok()
     }
 

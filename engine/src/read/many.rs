@@ -15,7 +15,7 @@ use super::point::{Found, find};
 use crate::error::Result;
 use crate::state::State;
 use crate::state::in_flight::Reading;
-use crate::state::reader::{PageReader, Wanted};
+use crate::state::reader::{PageReader, PageRequest};
 use crate::state::view::View;
 
 /// A reader that is made on first use. A ring serves the thread that made it, and is made again on another.
@@ -77,7 +77,7 @@ fn fetch<D: Device, R: Runtime>(
             take(db, reader)?;
         }
         // A page that is in flight for somebody else is waited for when its keys are read.
-        reader.ask(&db.store, &db.nodes, Wanted::Leaf(at), ());
+        reader.ask(&db.store, &db.nodes, PageRequest::Leaf(at), ());
     }
     while reader.in_flight() > 0 {
         take(db, reader)?;

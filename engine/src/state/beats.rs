@@ -1,7 +1,7 @@
 //! What each background task is at, and since when.
 //!
 //! The stage changes when the work does, not with each step: a task that hangs in one step and one that
-//! steps round and round without getting on look the same. Giving way to callers, waiting for room and
+//! steps round and round without progress look the same. Giving way to callers, waiting for room and
 //! having nothing to do are [`IDLE`].
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ pub(crate) const IDLE: &str = "idle";
 /// Stage of a task that will not be stepped again.
 pub(crate) const ENDED: &str = "ended";
 
-/// The tasks, by their place in [`Beats`].
+/// The tasks, in the order of [`Beats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Flush,
@@ -47,11 +47,11 @@ pub struct TaskState {
     pub name: &'static str,
     /// What it is at; "idle" when there is nothing to do.
     pub stage: &'static str,
-    /// For how long, or since it last came further.
+    /// For how long, or since its last progress.
     pub since: Duration,
     /// Steps it has begun since the database was opened.
     pub steps: u64,
-    /// Has it not come further for 10 s?
+    /// Has it made no progress for 10 s?
     pub stalled: bool,
 }
 

@@ -9,7 +9,7 @@ use super::nodes::Limit;
 use crate::metrics::Counters;
 use crate::options::Options;
 
-/// More room for looked-up values than sessions use.
+/// More room for the value cache than sessions use.
 const MAX_VALUES: usize = 64 << 20;
 
 /// The budget of one open database.
@@ -36,13 +36,13 @@ impl Budget {
         }
     }
 
-    /// One part in so many of the budget.
+    /// A fraction of the budget: one part in `of`.
     fn part(&self, of: u64) -> usize {
         usize::try_from(self.bytes / of).unwrap_or(usize::MAX / 8)
     }
 
-    /// Budget of the leaf cache: what delta, nodes, the parts below and an index of so many bytes
-    /// leave, and never less than an eighth of all.
+    /// Budget of the leaf cache: what pending changes, nodes, the parts below and an index of `index`
+    /// bytes leave, and never less than an eighth of all.
     pub(crate) fn leaf_cache_bytes(&self, index: usize) -> usize {
         let half = usize::try_from(self.bytes / 2).unwrap_or(usize::MAX);
         let others = [self.values_bytes(), self.outcome_bytes(), self.sorter_bytes()];
@@ -65,7 +65,7 @@ impl Budget {
         self.part(32)
     }
 
-    /// Budget of the values that were looked up ahead: at the default, 2^17 of them.
+    /// Budget of the value cache: at the default, 2^17 values.
     pub(crate) fn values_bytes(&self) -> usize {
         self.part(64).min(MAX_VALUES)
     }
@@ -85,7 +85,7 @@ impl Budget {
         self.pending() > self.pending_limit()
     }
 
-    /// Are there so many pending changes that pages are read again only to be written?
+    /// Do so many changes pend that pages are read again only to be written?
     pub(crate) fn is_pressed(&self) -> bool {
         self.pending() > self.pending_limit() / 8 * 7
     }
@@ -111,15 +111,15 @@ impl Budget {
     }
 }
 
-/// How often pages are touched before they are rewritten.
+/// How many commits change a page before it is rewritten.
 ///
-/// Between a quarter and three quarters of the delta's limit this falls smoothly from the option to
-/// one touch, as a fraction: each page has its own share of it, so that what is written follows what
-/// comes in instead of swinging around a threshold.
+/// While pending changes grow from a quarter to three quarters of their limit, this falls smoothly from
+/// the option to one commit. It falls in fractions: each page has its own share, so that what is written
+/// follows what comes in and does not swing around a threshold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlushPolicy {
-    /// In 256ths of a touch.
-    touches: u32,
+    /// In 256ths of a commit.
+    commits: u32,
 }
 
 impl FlushPolicy {
@@ -129,21 +129,21 @@ impl FlushPolicy {
         let over = pending.saturating_sub(limit / 4).min(half);
         // At most `most - 256`.
         let sooner = u64::from(most - 256) * over / half;
-        Self { touches: most - u32::try_from(sooner).unwrap_or(most - 256) }
+        Self { commits: most - u32::try_from(sooner).unwrap_or(most - 256) }
     }
 
-    /// Is a page ripe that so many commits have changed?
+    /// Is a page due that `commits` commits have changed since it was written?
     #[inline]
-    pub(crate) fn is_due(self, prefix: &Prefix, touches: u8) -> bool {
+    pub(crate) fn is_due(self, prefix: &Prefix, commits: u8) -> bool {
         let lead = u64::from_be_bytes(*prefix.first_key().first_chunk().expect("32 bytes"));
         // Not the bits by which pages are spread, which neighbours share.
         let share = lead.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
-        u32::from(touches) * 256 + u32::try_from(share).unwrap_or(0) >= self.touches
+        u32::from(commits) * 256 + u32::try_from(share).unwrap_or(0) >= self.commits
     }
 
-    /// Touches that no ripe page has fewer of.
+    /// A page that fewer commits have changed is not due.
     pub(crate) fn least(self) -> u8 {
-        u8::try_from(self.touches / 256).unwrap_or(u8::MAX)
+        u8::try_from(self.commits / 256).unwrap_or(u8::MAX)
     }
 }
 
@@ -151,33 +151,33 @@ impl FlushPolicy {
 mod tests {
     use super::*;
 
-    /// Of 1,000 pages with so many touches, how many are ripe?
-    fn ripe(policy: FlushPolicy, touches: u8) -> usize {
+    /// Of 1,000 pages that this number of commits have changed, how many are due?
+    fn due(policy: FlushPolicy, commits: u8) -> usize {
         let page = |index: u16| {
             let [high, low] = (index * 64).to_be_bytes();
             let mut key = [0; 32];
             (key[0], key[1]) = (high, low);
             Prefix::new(&key, 10)
         };
-        (0..1000).filter(|index| policy.is_due(&page(*index), touches)).count()
+        (0..1000).filter(|index| policy.is_due(&page(*index), commits)).count()
     }
 
     #[test]
-    fn pages_ripen_sooner_as_the_delta_fills_and_never_all_at_once() {
+    fn pages_are_due_sooner_as_changes_pend_and_never_all_at_once() {
         const LIMIT: u64 = 1 << 20;
         let at = |percent: u64| FlushPolicy::new(4, LIMIT * percent / 100, LIMIT);
-        assert_eq!((ripe(at(0), 3), ripe(at(25), 3), ripe(at(25), 4)), (0, 0, 1000));
-        assert_eq!((ripe(at(75), 1), ripe(at(100), 1)), (1000, 1000));
+        assert_eq!((due(at(0), 3), due(at(25), 3), due(at(25), 4)), (0, 0, 1000));
+        assert_eq!((due(at(75), 1), due(at(100), 1)), (1000, 1000));
         let mut before = 0;
         for percent in 25..75 {
             let policy = at(percent);
-            // A page of each number of touches: the sum is what a batch would write.
-            let now: usize = (1..=4).map(|touches| ripe(policy, touches)).sum();
+            // A page of each number of commits: the sum is what a batch would write.
+            let now: usize = (1..=4).map(|commits| due(policy, commits)).sum();
             assert!(now >= before && now < before + 1250, "{percent} %: {before} to {now}");
-            assert!((1..policy.least()).all(|touches| ripe(policy, touches) == 0));
+            assert!((1..policy.least()).all(|commits| due(policy, commits) == 0));
             before = now;
         }
         let once = FlushPolicy::new(1, 0, LIMIT);
-        assert_eq!(ripe(once, 1), 1000);
+        assert_eq!(due(once, 1), 1000);
     }
 }

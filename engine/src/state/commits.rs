@@ -1,14 +1,16 @@
 //! The commits of an open database: their order, the newest of them, what they replaced, and the
-//! overlays that stand on them.
+//! overlays over them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use pleach_beatree::lock_order::Ranked;
 use pleach_core::Node;
 use pleach_io::Device;
 
 use super::overlays::{Ancestry, Overlays};
+use super::ranks::TIP;
 use super::sequencer::Sequencer;
 use super::undo::Undo;
 use super::view::View;
@@ -58,9 +60,13 @@ impl<D: Device> Commits<D> {
         &self.overlays
     }
 
+    fn lock_tip(&self) -> Ranked<MutexGuard<'_, Tip>> {
+        Ranked::wait(TIP, || self.tip.lock())
+    }
+
     /// The newest published commit.
     pub(crate) fn tip(&self) -> Tip {
-        self.tip.lock().clone()
+        self.lock_tip().clone()
     }
 
     /// Number of the newest published commit.
@@ -71,7 +77,7 @@ impl<D: Device> Commits<D> {
     /// A commit becomes the newest one. The caller holds the sequencer's lock.
     pub(crate) fn publish(&self, tip: Tip) {
         let number = tip.number;
-        *self.tip.lock() = tip;
+        *self.lock_tip() = tip;
         self.published.store(number, Ordering::Release);
     }
 
@@ -80,7 +86,7 @@ impl<D: Device> Commits<D> {
         // Under the sequencer's lock, so that number, root and pin belong together.
         let state = self.sequencer.lock();
         let (base, root) = {
-            let tip = self.tip.lock();
+            let tip = self.lock_tip();
             (tip.number, tip.root)
         };
         let view = self.view(base, Arc::default());

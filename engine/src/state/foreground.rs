@@ -1,4 +1,4 @@
-//! What callers wait for goes before what runs behind.
+//! What callers wait for comes before background work.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

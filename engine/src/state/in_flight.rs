@@ -47,7 +47,7 @@ pub(crate) struct InFlight<R: Runtime> {
     /// Each page, and whether anybody waits for it.
     pages: Mutex<HashMap<PageId, bool>>,
     /// Tells those who wait.
-    landed: R::Event,
+    done: R::Event,
 }
 
 /// The right, and the duty, to read a page.
@@ -60,8 +60,8 @@ pub(crate) struct Claim<R: Runtime> {
 
 impl<R: Runtime> InFlight<R> {
     pub(crate) fn new(runtime: R) -> Arc<Self> {
-        let landed = runtime.event();
-        Arc::new(Self { runtime, pages: Mutex::default(), landed })
+        let done = runtime.event();
+        Arc::new(Self { runtime, pages: Mutex::default(), done })
     }
 
     /// The caller reads this page; `None` when somebody else does already.
@@ -86,12 +86,12 @@ impl<R: Runtime> InFlight<R> {
                 false
             }
         };
-        self.runtime.wait(&self.landed, Some(PATIENCE), &mut landed)
+        self.runtime.wait(&self.done, Some(PATIENCE), &mut landed)
     }
 
-    /// Tells those who wait that pages have landed.
+    /// Tells those who wait that pages are done.
     pub(crate) fn tell(&self) {
-        self.landed.notify();
+        self.done.notify();
     }
 
     /// Does nobody read any page?
@@ -102,10 +102,10 @@ impl<R: Runtime> InFlight<R> {
 }
 
 impl<R: Runtime> Claim<R> {
-    /// The page has landed. True when somebody waits for it, whom the caller tells ([`InFlight::tell`]): a
+    /// The page is done. True when somebody waits for it, whom the caller tells ([`InFlight::tell`]): a
     /// wake-up costs more than a page, so a reader of many tells of some at once.
     #[must_use = "those who wait are to be told"]
-    pub(crate) fn landed(mut self) -> bool {
+    pub(crate) fn done(mut self) -> bool {
         self.release()
     }
 
@@ -167,7 +167,7 @@ mod tests {
                     match how {
                         0 => drop(claim),
                         1 => {
-                            if claim.landed() {
+                            if claim.done() {
                                 reader.tell();
                             }
                         }

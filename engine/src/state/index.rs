@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
+use pleach_beatree::lock_order::Ranked;
 use pleach_beatree::{PageNo, Region, RegionIndex, RegionState};
 use pleach_core::{Key, Prefix};
 
+use super::ranks::STRUCTURE;
 use crate::error::hex;
 
-/// How often a region can be found retired before the one in its place is found.
+/// How often a region can be found retired before the one that replaces it is found.
 ///
 /// A region is retired under its write lock, which is held until the index without it is published. So
 /// who finds it retired finds another one the next time, and that one was retired in turn only if
@@ -34,8 +36,8 @@ pub(crate) struct Located {
 
 /// The regions, and which of their pages are due for a flush.
 pub(crate) struct Index {
-    top: ArcSwap<RegionIndex>,
-    /// Held by a flush while it changes cuts, and by a commit that was overtaken too often.
+    regions: ArcSwap<RegionIndex>,
+    /// Held by a flush while it changes layouts, and by a commit that was overtaken too often.
     structure: Mutex<()>,
     /// Prefixes of pages that enough commits have changed.
     due: Mutex<VecDeque<Prefix>>,
@@ -43,38 +45,42 @@ pub(crate) struct Index {
 
 impl Index {
     /// The index of these regions, of which the pages that `is_due` says are due from the start.
-    pub(crate) fn new(top: RegionIndex, is_due: impl Fn(&Prefix, u8) -> bool) -> Self {
+    pub(crate) fn new(regions: RegionIndex, is_due: impl Fn(&Prefix, u8) -> bool) -> Self {
         let mut due = VecDeque::new();
-        for region in top.regions() {
+        for region in regions.regions() {
             let state = region.read();
             let children = (0..state.children().len())
                 .map(|child| (state.children().prefix(child), state.commits_since_write(child)))
                 .filter(|(prefix, commits)| is_due(prefix, *commits));
             due.extend(children.map(|(prefix, _)| prefix));
         }
-        Self { top: ArcSwap::from_pointee(top), structure: Mutex::new(()), due: Mutex::new(due) }
+        Self {
+            regions: ArcSwap::from_pointee(regions),
+            structure: Mutex::new(()),
+            due: Mutex::new(due),
+        }
     }
 
     /// The regions as they are now, for a lookup or a few.
     #[inline]
     pub(crate) fn load(&self) -> arc_swap::Guard<Arc<RegionIndex>> {
-        self.top.load()
+        self.regions.load()
     }
 
     /// The regions as they are now, to be kept.
     pub(crate) fn load_full(&self) -> Arc<RegionIndex> {
-        self.top.load_full()
+        self.regions.load_full()
     }
 
     /// While this is held nobody else splits, merges or replaces pages and regions.
-    pub(crate) fn hold_structure(&self) -> MutexGuard<'_, ()> {
-        self.structure.lock()
+    pub(crate) fn hold_structure(&self) -> Ranked<MutexGuard<'_, ()>> {
+        Ranked::wait(STRUCTURE, || self.structure.lock())
     }
 
     /// Publishes other regions; gives those before. The caller holds the structure.
-    pub(crate) fn publish(&self, top: RegionIndex) -> Arc<RegionIndex> {
+    pub(crate) fn publish(&self, regions: RegionIndex) -> Arc<RegionIndex> {
         debug_assert!(self.structure.try_lock().is_none(), "the structure is held");
-        self.top.swap(Arc::new(top))
+        self.regions.swap(Arc::new(regions))
     }
 
     /// The region that covers a key; the closure sees it with its state locked. A region that
@@ -88,8 +94,8 @@ impl Index {
         mut read: impl FnMut(&Arc<Region>, &RegionState) -> T,
     ) -> T {
         for _ in 0..REPLACED {
-            let top = self.top.load();
-            let region = top.region(key);
+            let regions = self.regions.load();
+            let region = regions.region(key);
             let state = region.read();
             if !state.is_retired() {
                 return read(region, &state);

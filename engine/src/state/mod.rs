@@ -16,20 +16,26 @@
 //!
 //! # Order of locks
 //!
-//! Whoever holds one takes only those below it. Each but the first three is held for a moment.
+//! Whoever holds a lock waits only for those below it. Ranks 1 to 7 are asserted in debug builds
+//! ([`ranks`], [`pleach_beatree::lock_order`]).
 //!
 //! | rank | lock | held over I/O |
 //! |---|---|---|
-//! | 1 | nodes: gate | yes (read by a batch from finish to publication) |
-//! | 2 | index: structure | no |
-//! | 3 | sequencer: writer | yes (the log) |
-//! | 4 | sequencer: state | no |
-//! | 5 | commits: tip | no |
-//! | 6 | nodes: moves | yes (the spill file) |
-//! | 7 | a region; several by the flush alone, in key order | no |
-//! | 8 | index: due; a cache shard; pins, then undo; space: pages, extents, then tentative; in flight; pace; quarantine | no |
+//! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
+//! | 1 | [`NODE_GATE`](ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other | yes |
+//! | 2 | [`STRUCTURE`](ranks::STRUCTURE): a flush while it publishes, a commit that was overtaken too often, a load | yes, a commit that refolds |
+//! | 3 | [`WRITER`](ranks::WRITER): the log's writer | yes (the log) |
+//! | 4 | [`SEQUENCER`](ranks::SEQUENCER): the sequencer's state | no |
+//! | 5 | [`TIP`](ranks::TIP): the newest commit | no |
+//! | 6 | [`MOVES`](ranks::MOVES): nodes that move to another page | yes (the spill file) |
+//! | 7 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
+//! | 8 | index: due; a cache shard; pins, then undo; overlays; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no |
+//! | 8 | images: superblocks; log segments: changing, then their state | yes |
 //!
-//! Whoever holds a region waits for no other region, not for the sequencer, and not for the device.
+//! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The
+//! one exception holds the structure, so that there is one such thread: a flush keeps the regions that it
+//! splits until their halves are in the index. Who holds one of rank 8 waits for no other but as the table
+//! says.
 
 pub(crate) mod beats;
 pub(crate) mod budget;
@@ -43,6 +49,7 @@ pub(crate) mod overflow;
 pub(crate) mod overlays;
 pub(crate) mod pace;
 pub(crate) mod quarantine;
+mod ranks;
 pub(crate) mod reader;
 pub(crate) mod sequencer;
 pub(crate) mod space;

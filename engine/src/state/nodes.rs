@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
-use pleach_beatree::region::{NodeFile, NodePage, Nodes};
+use pleach_beatree::lock_order::Ranked;
+use pleach_beatree::region::{NodeFile, NodePage, Nodes, ReadState};
 use pleach_beatree::{Region, RegionState};
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
@@ -27,6 +28,7 @@ use pleach_io::{Device, OpenMode, PageBuf, Runtime};
 use super::in_flight::PageId;
 use super::index::{Index, Located};
 use super::quarantine::{Quarantined, Why};
+use super::ranks::{MOVES, NODE_GATE};
 use super::store::Store;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::names::{ImageFile, LEAF_FILE, SPILL_FILE, image_name};
@@ -38,7 +40,7 @@ const NODE_BYTES: u64 = 56;
 
 /// How often somebody may come in between when nodes are brought in. While a batch is under way
 /// ([`NodeStore::keep_nodes`]) no nodes leave, and each round costs the others a flush's or a
-/// checkpoint's end: whoever is overtaken so often will not get on.
+/// checkpoint's end: whoever is overtaken that often will not get on.
 const ROUNDS: usize = 64;
 
 /// The nodes of regions: in memory, or in branch pages on the device.
@@ -48,7 +50,7 @@ pub(crate) struct NodeStore<D: Device, R: Runtime> {
     pages: Mutex<SpillPages>,
     /// Read while nodes must stay, written while they leave.
     gate: RwLock<()>,
-    /// Held while a region's nodes get another place on the device.
+    /// Held while a region's nodes move to another page on the device.
     moves: Mutex<()>,
     /// Region at which the next search for nodes that may leave begins.
     hand: Mutex<usize>,
@@ -106,9 +108,9 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         })
     }
 
-    /// The file behind a place.
-    pub(crate) fn file(&self, place: &NodePage) -> &D::File {
-        match place.file {
+    /// The file that a page of nodes is in.
+    pub(crate) fn file(&self, at: &NodePage) -> &D::File {
+        match at.file {
             NodeFile::ImageA => &self.images[0],
             NodeFile::ImageB => &self.images[1],
             NodeFile::Spill => &self.spill,
@@ -128,8 +130,8 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     }
 
     /// While this is held, nodes in memory stay there.
-    pub(crate) fn keep_nodes(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read_recursive()
+    pub(crate) fn keep_nodes(&self) -> Ranked<RwLockReadGuard<'_, ()>> {
+        Ranked::wait(NODE_GATE, || self.gate.read_recursive())
     }
 
     /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page
@@ -138,29 +140,30 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         for _ in 0..ROUNDS {
             let away = self.index.in_region(key, |region, state| match state.nodes() {
                 Nodes::Resident(_) => None,
-                Nodes::Paged(place) => Some((Arc::clone(region), *place)),
+                Nodes::Paged(node_page) => Some((Arc::clone(region), *node_page)),
             });
-            let Some((region, place)) = away else { return Ok(()) };
-            let id = PageId::Nodes(place);
+            let Some((region, node_page)) = away else { return Ok(()) };
+            let id = PageId::Nodes(node_page);
             let mut claim = self.store.in_flight().claim(id);
             if claim.is_none() {
                 self.store.in_flight().wait(id);
                 claim = self.store.in_flight().claim(id);
             }
             // Looked at again: whoever read them may have come to the end before the claim.
-            if !matches!(region.read().nodes(), Nodes::Paged(at) if *at == place) {
+            if !matches!(region.read().nodes(), Nodes::Paged(at) if *at == node_page) {
                 continue;
             }
             let mut buf = self.store.buffers().take();
-            let file = self.file(&place);
-            let read = self.store.device().read_at(file, &mut buf, place.offset());
-            let installed =
-                read.map_err(Error::from).and_then(|()| self.install_nodes(&region, &place, &buf));
+            let file = self.file(&node_page);
+            let read = self.store.device().read_at(file, &mut buf, node_page.offset());
+            let installed = read
+                .map_err(Error::from)
+                .and_then(|()| self.install_nodes(&region, &node_page, &buf));
             self.store.buffers().give(buf);
             drop(claim);
             if let Err(error) = installed {
-                self.fold_nodes::<H>(&region, &place).map_err(|also| {
-                    tracing::debug!(%also, "nodes cannot be folded anew either");
+                self.fold_nodes::<H>(&region, &node_page).map_err(|also| {
+                    tracing::debug!(%also, "nor can the nodes be folded from the leaf pages");
                     error
                 })?;
             }
@@ -170,38 +173,40 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
 
     /// Nodes whose page cannot be used, from the leaf pages and what pends on them; they must fold to
     /// the region's own.
-    fn fold_nodes<H: Hasher>(&self, region: &Region, place: &NodePage) -> Result<()> {
+    fn fold_nodes<H: Hasher>(&self, region: &Region, node_page: &NodePage) -> Result<()> {
         let _guard = self.store.enter();
         let mut folder = BatchFolder::<H>::new();
         for _ in 0..ROUNDS {
             let mut children: Vec<(Prefix, Option<Located>, Vec<PendingChange>)> = Vec::new();
             let position = {
                 let state = region.read();
-                if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == place) {
+                if state.is_retired()
+                    || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page)
+                {
                     return Ok(());
                 }
-                for cut in state.children().iter() {
-                    let mut patches = Vec::new();
-                    state.copy_pending(&cut.prefix, &mut patches);
-                    let at = cut.page.map(|page| Located { page, tag: cut.tag });
-                    children.push((cut.prefix, at, patches));
+                for child in state.children().iter() {
+                    let mut changes = Vec::new();
+                    state.copy_pending(&child.prefix, &mut changes);
+                    let at = child.page.map(|page| Located { page, tag: child.tag });
+                    children.push((child.prefix, at, changes));
                 }
                 state.log_position()
             };
             folder.clear();
-            for (prefix, at, patches) in &children {
+            for (prefix, at, changes) in &children {
                 let page = at.as_ref().map(|at| self.store.leaf(at)).transpose()?;
                 let view = page.as_ref().map(|page| page.view());
-                let standing =
-                    PageState { at: prefix, leaf: view.as_ref(), pending: patches, treelet: None };
+                let page =
+                    PageState { at: prefix, leaf: view.as_ref(), pending: changes, treelet: None };
                 folder.begin(prefix.len());
-                fold_leaf(&mut folder, &standing, 0, &[], &mut Vec::new());
+                fold_leaf(&mut folder, &page, 0, &[], &mut Vec::new());
                 folder.end().expect("no terminal is placed here");
             }
             folder.run();
             let nodes: Vec<Node> = (0..children.len()).map(|fold| folder.node(fold)).collect();
             let mut state = region.write();
-            if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == place) {
+            if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
                 return Ok(());
             }
             if state.log_position() != position {
@@ -211,7 +216,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             if !state.folds_to_own::<H>(&nodes) {
                 return Err(Contradiction::Fold { prefix: *region.prefix() }.into());
             }
-            tracing::warn!(prefix = ?region.prefix(), "nodes were folded anew: their page is bad");
+            tracing::warn!(prefix = ?region.prefix(), "nodes were folded from the leaf pages: their own page is bad");
             state.install_folded_nodes(nodes);
             return Ok(());
         }
@@ -222,19 +227,19 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     pub(crate) fn install_nodes(
         &self,
         region: &Region,
-        place: &NodePage,
+        node_page: &NodePage,
         buf: &PageBuf,
     ) -> Result<()> {
         Counters::add(&self.counters.upper_trie_pages_read, 1);
         let mut state = region.write();
-        if !matches!(state.nodes(), Nodes::Paged(at) if at == place) {
+        if !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
             return Ok(());
         }
         let mut nodes = Vec::with_capacity(state.children().len());
-        self.parse_nodes(region, state.children().len(), place, buf, &mut nodes)?;
+        self.parse_nodes(region, state.children().len(), node_page, buf, &mut nodes)?;
         state.install_nodes(nodes);
         drop(state);
-        self.store.read_well(file_name(place.file), place.page);
+        self.store.read_well(file_name(node_page.file), node_page.page);
         Ok(())
     }
 
@@ -243,18 +248,18 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     pub(crate) fn read_nodes(
         &self,
         region: &Region,
-        place: &NodePage,
+        node_page: &NodePage,
         nodes: &mut Vec<Node>,
     ) -> Result<bool> {
         let mut buf = self.store.buffers().take();
-        let read = self.store.device().read_at(self.file(place), &mut buf, place.offset());
+        let read = self.store.device().read_at(self.file(node_page), &mut buf, node_page.offset());
         let parsed = read.map_err(Error::from).and_then(|()| {
             Counters::add(&self.counters.upper_trie_pages_read, 1);
             let state = region.read();
-            if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == place) {
+            if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
                 return Ok(false);
             }
-            self.parse_nodes(region, state.children().len(), place, &buf, nodes).map(|()| true)
+            self.parse_nodes(region, state.children().len(), node_page, &buf, nodes).map(|()| true)
         });
         self.store.buffers().give(buf);
         parsed
@@ -265,16 +270,16 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         &self,
         region: &Region,
         children: usize,
-        place: &NodePage,
+        node_page: &NodePage,
         buf: &PageBuf,
         nodes: &mut Vec<Node>,
     ) -> Result<()> {
-        let (file, page) = (file_name(place.file), place.page);
-        let view = BranchView::parse(buf.page(0), &identity(self.store.database(), place))
+        let (file, page) = (file_name(node_page.file), node_page.page);
+        let view = BranchView::parse(buf.page(0), &identity(self.store.database(), node_page))
             .map_err(|error| Error::Page { file, page, error })?;
         let found = pleach_core::page::header::tag(buf.page(0));
-        if found != place.tag {
-            return Err(Error::StalePage { file, page, expected: place.tag, found });
+        if found != node_page.tag {
+            return Err(Error::StalePage { file, page, expected: node_page.tag, found });
         }
         if view.prefix() != *region.prefix() || view.len() != children {
             return Err(Contradiction::OtherRegion { file, page }.into());
@@ -287,8 +292,8 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     /// Lets nodes leave while they take more than their share. Says whether it did anything; it
     /// does nothing while a batch is under way.
     pub(crate) fn evict_nodes(&self) -> Result<bool> {
-        let top = self.index.load_full();
-        let regions = top.regions();
+        let index = self.index.load_full();
+        let regions = index.regions();
         let resident = |region: &Arc<Region>| match region.read().nodes() {
             Nodes::Resident(nodes) => nodes.len() as u64 * 32,
             Nodes::Paged(_) => 0,
@@ -318,9 +323,10 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     /// Lets one region's nodes leave; `None` when a batch is under way.
     fn evict(&self, region: &Region) -> Result<Option<bool>> {
         // Nodes are needed between a finish and its commit's publication.
-        let Some(_gate) = self.gate.try_write() else { return Ok(None) };
+        let gate = Ranked::attempt(NODE_GATE, || self.gate.try_write());
+        let Some(_gate) = gate else { return Ok(None) };
         // A checkpoint moves regions to its own image: not at the same time.
-        let _moves = self.moves.lock();
+        let _moves = Ranked::wait(MOVES, || self.moves.lock());
         let (spilled, position) = {
             let state = region.read();
             if matches!(state.nodes(), Nodes::Paged(_)) || state.is_retired() {
@@ -331,33 +337,30 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             (if away { None } else { self.spill(region, state)? }, position)
         };
         let mut state = region.write();
-        if let Some(place) = spilled {
+        if let Some(node_page) = spilled {
             // The page is this region's from now on, whether its nodes leave or not.
-            state.own_spill_page(place.page);
+            state.own_spill_page(node_page.page);
         }
-        let place = state.saved_page().or(spilled);
-        let Some(place) = place.filter(|_| state.log_position() == position && !state.is_retired())
+        let node_page = state.saved_page().or(spilled);
+        let Some(node_page) =
+            node_page.filter(|_| state.log_position() == position && !state.is_retired())
         else {
             return Ok(Some(false));
         };
-        state.evict_nodes(place);
+        state.evict_nodes(node_page);
         Ok(Some(true))
     }
 
     /// Writes a region's branch page to the spill file; `None` when the device has no room, so
     /// that the nodes stay.
-    fn spill(
-        &self,
-        region: &Region,
-        state: parking_lot::RwLockReadGuard<'_, RegionState>,
-    ) -> Result<Option<NodePage>> {
+    fn spill(&self, region: &Region, state: ReadState<'_>) -> Result<Option<NodePage>> {
         let Nodes::Resident(nodes) = state.nodes() else { unreachable!("just checked") };
         let own = state.spill_page();
         let page = own.unwrap_or_else(|| self.take_page());
-        let mut place = NodePage { file: NodeFile::Spill, page, tag: 0 };
+        let mut node_page = NodePage { file: NodeFile::Spill, page, tag: 0 };
         let mut buf = self.store.buffers().take();
         let header = BranchHeader {
-            identity: identity(self.store.database(), &place),
+            identity: identity(self.store.database(), &node_page),
             // No flush: the file belongs to this open, and nobody else reads it.
             flush: self.spills.fetch_add(1, Ordering::Relaxed),
             namespace: 0,
@@ -367,18 +370,17 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         };
         // They fit: what a flush lets grow too large is replaced before anybody sees it.
         let mut builder = BranchBuilder::new(buf.page_mut(0), &header);
-        for (cut, node) in state.children().iter().zip(nodes) {
-            let place = cut.page.map(u64::from);
+        for (child, node) in state.children().iter().zip(nodes) {
             builder.push(&Entry {
-                depth: cut.prefix.len(),
-                page_no: place,
-                tag: cut.tag,
+                depth: child.prefix.len(),
+                page_no: child.page.map(u64::from),
+                tag: child.tag,
                 node: *node,
             });
         }
-        place.tag = builder.seal();
+        node_page.tag = builder.seal();
         drop(state);
-        let written = self.store.device().write_at(&self.spill, &buf, 1, place.offset());
+        let written = self.store.device().write_at(&self.spill, &buf, 1, node_page.offset());
         if written.as_ref().is_err_and(pleach_io::IoError::is_full) {
             if own.is_none() {
                 self.give_page(page);
@@ -388,18 +390,18 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         written?;
         Counters::add(&self.counters.image_bytes, 4096);
         self.store.buffers().give(buf);
-        Ok(Some(place))
+        Ok(Some(node_page))
     }
 
     /// A checkpoint has written this region's branch page: its nodes may leave to it.
-    pub(crate) fn checkpointed(&self, key: &Key, position: LogPos, place: NodePage) {
-        let _moves = self.moves.lock();
+    pub(crate) fn checkpointed(&self, key: &Key, position: LogPos, node_page: NodePage) {
+        let _moves = Ranked::wait(MOVES, || self.moves.lock());
         let region = self.index.in_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();
         if state.is_retired() || state.log_position() != position.get() {
             return;
         }
-        if let Some(page) = state.checkpointed(place) {
+        if let Some(page) = state.checkpointed(node_page) {
             self.give_page(page);
         }
     }
@@ -499,7 +501,7 @@ pub(crate) fn file_name(file: NodeFile) -> &'static str {
     }
 }
 
-fn identity(database: u64, place: &NodePage) -> Identity {
-    let kind = if place.file == NodeFile::Spill { FileKind::Spill } else { FileKind::Image };
-    Identity { kind, page_no: place.page, db_id: database }
+fn identity(database: u64, node_page: &NodePage) -> Identity {
+    let kind = if node_page.file == NodeFile::Spill { FileKind::Spill } else { FileKind::Image };
+    Identity { kind, page_no: node_page.page, db_id: database }
 }

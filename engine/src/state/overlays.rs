@@ -1,7 +1,7 @@
 //! The live overlays: one ordered multi-version map for all of them.
 //!
-//! A chain of hundreds of overlays costs a lookup no more than one does: each key and each trie
-//! position has the list of overlays that changed it, and a session knows the set of its
+//! A chain of hundreds of overlays costs a lookup no more than one does: each key and each prefix
+//! has the list of overlays that changed it, and a session knows the set of its
 //! ancestors. Ids grow, so the newest version that is an ancestor's is the one that counts.
 
 use std::collections::{BTreeMap, HashSet};
@@ -16,7 +16,7 @@ use super::undo::Changed;
 /// Number of an overlay; a child's is larger than its parent's.
 pub(crate) type OverlayId = u64;
 
-/// The overlays that a session stands on, itself excluded.
+/// The overlays that a session reads, newest and oldest alike; its own block is none of them.
 pub(crate) type Ancestry = Arc<HashSet<OverlayId>>;
 
 #[derive(Default)]
@@ -41,8 +41,8 @@ impl Overlays {
         for changed in changes {
             maps.keys.entry(changed.key).or_default().push((id, changed.new.clone()));
         }
-        for (position, node) in nodes {
-            maps.nodes.entry(*position).or_default().push((id, *node));
+        for (prefix, node) in nodes {
+            maps.nodes.entry(*prefix).or_default().push((id, *node));
         }
         id
     }
@@ -53,8 +53,8 @@ impl Overlays {
         for changed in changes {
             drop_version(&mut maps.keys, &changed.key, id);
         }
-        for (position, _) in nodes {
-            drop_version(&mut maps.nodes, position, id);
+        for (prefix, _) in nodes {
+            drop_version(&mut maps.nodes, prefix, id);
         }
     }
 

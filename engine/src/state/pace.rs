@@ -1,4 +1,4 @@
-//! How the background and its callers go on together: what the tasks are at, who gives way to whom,
+//! How background tasks and callers share the machine: what the tasks are doing, who gives way to whom,
 //! who waits for what, and what cannot be done for the time being.
 
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl<R: Runtime> Pace<R> {
         self.draining.load(Ordering::Acquire) > 0
     }
 
-    /// All that pends is wanted flushed while this lives. What was said of earlier attempts no longer
+    /// All that pends is to be flushed while this lives. What was said of earlier attempts no longer
     /// holds.
     pub(crate) fn drain(&self) -> Draining<'_> {
         self.set_flush_full(false);

@@ -1,7 +1,7 @@
 //! Pages that are set aside: the background could not use them, and goes on without them.
 //!
-//! What pends on such a page stays pending: in memory, in the log, and in the delta of every image,
-//! so that nothing is lost and the log can be cut. Whoever needs the page gets its error. It is tried
+//! What pends on such a page stays pending: in memory, in the log, and in every image,
+//! so that nothing is lost and the log can be shortened. Whoever needs the page gets its error. It is tried
 //! again from time to time, and comes back with the first read that succeeds, whoever does it. One that
 //! contradicts the index is out of the cache, too, and given to nobody: a flush alone brings it back.
 //!
@@ -68,7 +68,7 @@ pub(crate) struct Quarantine {
     pages: Mutex<BTreeMap<(&'static str, u64), Entry>>,
 }
 
-/// How long to wait after so many failures in a row.
+/// How long to wait after this number of failures in a row.
 pub(crate) fn backoff(failures: u32) -> Duration {
     let doubled = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(LONGEST)

@@ -1,9 +1,9 @@
 //! The one way in which many pages are read at once: a ring, what each of its slots reads, and the table
 //! of pages in flight.
 //!
-//! A caller asks ([`PageReader::ask`]), goes on with something else, and takes what has landed
+//! A caller asks ([`PageReader::ask`]), goes on with something else, and takes what is done
 //! ([`PageReader::poll`], [`PageReader::wait`]): checked, and in the cache or in its region. With each page
-//! comes back what the caller wanted it for. A page that somebody else is reading is not asked for; the
+//! comes back what the caller asked it for. A page that somebody else is reading is not asked for; the
 //! caller hears so ([`Asked::Elsewhere`]) and comes for it with [`Store::leaf`](super::store::Store::leaf)
 //! or [`NodeStore::make_resident`](super::nodes::NodeStore::make_resident), which wait for it. It does so
 //! when it has nothing in flight itself, so that no two readers wait for each other.
@@ -25,13 +25,13 @@ use super::nodes::NodeStore;
 use super::store::Store;
 use crate::error::{Error, Result};
 
-/// Those who wait are told of so many pages at once: a wake-up costs more than a page, and who was told
-/// of one would wait for the next.
+/// Those who wait are told of this number of pages at once: a wake-up costs more than a page, and who was
+/// told of one would wait for the next.
 const TOLD: usize = 32;
 
 /// A page that a reader is asked for.
 #[derive(Clone, Debug)]
-pub(crate) enum Wanted {
+pub(crate) enum PageRequest {
     /// A leaf page.
     Leaf(Located),
     /// The branch page with a region's nodes.
@@ -43,15 +43,15 @@ pub(crate) enum Wanted {
 pub(crate) enum Asked<T> {
     /// It is on its way.
     InFlight,
-    /// It has landed since the caller looked.
-    Landed(T, Landed),
-    /// Somebody else reads it. What the caller wanted it for comes back.
+    /// It has come since the caller looked.
+    Done(T, Done),
+    /// Somebody else reads it. What the caller asked it for comes back.
     Elsewhere(T),
 }
 
-/// A page that has landed.
+/// A page that is done.
 #[derive(Debug)]
-pub(crate) enum Landed {
+pub(crate) enum Done {
     /// A leaf page, in the cache.
     Leaf(Located, Arc<CachedPage>),
     /// Nodes, in their region if they are still its own.
@@ -67,14 +67,14 @@ pub(crate) struct PageReader<D: Device, R: Runtime, T> {
     memory: PagePool,
     reading: Reading,
     in_flight: Arc<InFlight<R>>,
-    /// Pages that have landed since those who wait were told.
+    /// Pages that are done since those who wait were told.
     untold: usize,
     /// Does anybody wait for one of these?
     awaited: bool,
 }
 
 struct Slot<R: Runtime, T> {
-    wanted: Wanted,
+    request: PageRequest,
     purpose: T,
     claim: Claim<R>,
 }
@@ -116,29 +116,31 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
         &mut self,
         store: &Store<D, R>,
         nodes: &NodeStore<D, R>,
-        wanted: Wanted,
+        request: PageRequest,
         purpose: T,
     ) -> Asked<T> {
-        let (id, file, page) = match &wanted {
-            Wanted::Leaf(at) => (PageId::Leaf(at.page), store.leaf_file(), u64::from(at.page)),
-            Wanted::Nodes(_, place) => (PageId::Nodes(*place), nodes.file(place), place.page),
+        let (id, file, page) = match &request {
+            PageRequest::Leaf(at) => (PageId::Leaf(at.page), store.leaf_file(), u64::from(at.page)),
+            PageRequest::Nodes(_, node_page) => {
+                (PageId::Nodes(*node_page), nodes.file(node_page), node_page.page)
+            }
         };
         let Some(claim) = self.in_flight.claim(id) else { return Asked::Elsewhere(purpose) };
         // Looked at again: whoever read it may have come to the end just now.
-        match &wanted {
-            Wanted::Leaf(at) => {
+        match &request {
+            PageRequest::Leaf(at) => {
                 if let Some(page) = store.cache().get(at.page, at.tag) {
-                    return Asked::Landed(purpose, Landed::Leaf(*at, page));
+                    return Asked::Done(purpose, Done::Leaf(*at, page));
                 }
             }
-            Wanted::Nodes(region, place) => {
-                if !matches!(region.read().nodes(), Nodes::Paged(at) if at == place) {
-                    return Asked::Landed(purpose, Landed::Nodes);
+            PageRequest::Nodes(region, node_page) => {
+                if !matches!(region.read().nodes(), Nodes::Paged(at) if at == node_page) {
+                    return Asked::Done(purpose, Done::Nodes);
                 }
             }
         }
         let slot = self.free.pop().expect("the caller has seen that there is room");
-        if let Wanted::Leaf(_) = wanted {
+        if let PageRequest::Leaf(_) = request {
             store.count_miss(self.reading);
         }
         self.queue.push(Request {
@@ -148,13 +150,13 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
             buf: self.memory.take().expect("as many pages as slots"),
             token: slot as u64,
         });
-        self.slots[slot] = Some(Slot { wanted, purpose, claim });
+        self.slots[slot] = Some(Slot { request, purpose, claim });
         Asked::InFlight
     }
 
     /// Is this page of nodes being read through this reader?
-    pub(crate) fn reads_nodes(&self, place: &NodePage) -> bool {
-        let same = |slot: &Slot<R, T>| matches!(&slot.wanted, Wanted::Nodes(_, at) if at == place);
+    pub(crate) fn reads_nodes(&self, node_page: &NodePage) -> bool {
+        let same = |slot: &Slot<R, T>| matches!(&slot.request, PageRequest::Nodes(_, at) if at == node_page);
         self.slots.iter().flatten().any(same)
     }
 
@@ -163,17 +165,17 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
         Ok(self.queue.submit()?)
     }
 
-    /// A page that has landed, without waiting.
+    /// A page that is done, without waiting.
     pub(crate) fn poll(
         &mut self,
         store: &Store<D, R>,
         nodes: &NodeStore<D, R>,
-    ) -> Option<(T, Result<Landed>)> {
+    ) -> Option<(T, Result<Done>)> {
         let completion = self.queue.poll()?;
         Some(self.take(store, nodes, completion))
     }
 
-    /// Waits until `count` pages have landed, or all that are on their way, and gives one of them; the
+    /// Waits until `count` pages are done, or all that are on their way, and gives one of them; the
     /// others are polled. `None` when nothing is on its way.
     ///
     /// # Errors
@@ -187,7 +189,7 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
         store: &Store<D, R>,
         nodes: &NodeStore<D, R>,
         count: usize,
-    ) -> Result<Option<(T, Result<Landed>)>> {
+    ) -> Result<Option<(T, Result<Done>)>> {
         let completion = self.queue.wait_for(count)?;
         Ok(completion.map(|completion| self.take(store, nodes, completion)))
     }
@@ -197,41 +199,41 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
         store: &Store<D, R>,
         nodes: &NodeStore<D, R>,
         completion: Completion,
-    ) -> (T, Result<Landed>) {
+    ) -> (T, Result<Done>) {
         let slot = usize::try_from(completion.token).expect("a slot's number");
-        let Slot { wanted, purpose, claim } = self.slots[slot].take().expect("asked for before");
+        let Slot { request, purpose, claim } = self.slots[slot].take().expect("asked for before");
         self.free.push(slot);
         let read = completion.result.map_err(Error::from);
-        let landed = read.and_then(|()| self.bring(store, nodes, &wanted, &completion.buf));
-        self.awaited |= claim.landed();
+        let done = read.and_then(|()| self.bring(store, nodes, &request, &completion.buf));
+        self.awaited |= claim.done();
         self.untold += 1;
         if self.untold >= TOLD || self.in_flight() < TOLD {
             self.tell();
         }
-        (purpose, landed)
+        (purpose, done)
     }
 
     fn bring(
         &self,
         store: &Store<D, R>,
         nodes: &NodeStore<D, R>,
-        wanted: &Wanted,
+        request: &PageRequest,
         buf: &PageBuf,
-    ) -> Result<Landed> {
-        match (wanted, self.reading) {
-            (Wanted::Leaf(at), Reading::Keys) => {
-                store.admit(at, buf).map(|page| Landed::Leaf(*at, page))
+    ) -> Result<Done> {
+        match (request, self.reading) {
+            (PageRequest::Leaf(at), Reading::Keys) => {
+                store.admit(at, buf).map(|page| Done::Leaf(*at, page))
             }
-            (Wanted::Leaf(at), Reading::Flush) => {
-                store.admit_for_flush(at, buf).map(|page| Landed::Leaf(*at, page))
+            (PageRequest::Leaf(at), Reading::Flush) => {
+                store.admit_for_flush(at, buf).map(|page| Done::Leaf(*at, page))
             }
-            (Wanted::Nodes(region, place), _) => {
-                nodes.install_nodes(region, place, buf).map(|()| Landed::Nodes)
+            (PageRequest::Nodes(region, node_page), _) => {
+                nodes.install_nodes(region, node_page, buf).map(|()| Done::Nodes)
             }
         }
     }
 
-    /// Tells those who wait of what has landed.
+    /// Tells those who wait of what is done.
     fn tell(&mut self) {
         self.untold = 0;
         if std::mem::take(&mut self.awaited) {

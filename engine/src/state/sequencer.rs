@@ -13,8 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
+use pleach_beatree::lock_order::Ranked;
 use pleach_io::Device;
 
+use super::ranks::{SEQUENCER, WRITER};
 use crate::error::{Error, PoisonCause, Result};
 use crate::format::position::{LogPos, Point};
 use crate::format::record::RecordBuf;
@@ -30,8 +32,8 @@ pub(crate) struct Ordered {
     pub(crate) ticketed: u64,
     /// Commits between ticket and publication.
     pub(crate) in_flight: u32,
-    /// Grows when a flush splits or merges pages.
-    pub(crate) shapes: u64,
+    /// Grows when a flush changes the layout of a region.
+    pub(crate) layouts: u64,
     poisoned: Option<PoisonCause>,
     closed: bool,
 }
@@ -48,7 +50,7 @@ pub(crate) struct Sequencer<D: Device> {
 
 /// The sequencer's lock, timed.
 pub(crate) struct Held<'a> {
-    state: MutexGuard<'a, Ordered>,
+    state: Ranked<MutexGuard<'a, Ordered>>,
     since: Instant,
     nanos: &'a AtomicU64,
 }
@@ -77,14 +79,14 @@ impl Ordered {
     /// Queues a record and gives its position. The caller has made room.
     pub(crate) fn queue(&mut self, mut record: RecordBuf) -> LogPos {
         let position = self.tail.reserve(record.len());
-        record.place(position);
+        record.set_position(position);
         self.queue.push(record);
         position
     }
 
     /// Is there room in the segments for a record of `len` bytes?
     pub(crate) fn has_room(&self, len: u64) -> bool {
-        self.tail.through(len) <= self.room
+        self.tail.room_for(len) <= self.room
     }
 
     /// End of what is queued or written.
@@ -113,7 +115,7 @@ impl<D: Device> Sequencer<D> {
             room: LogPos::START,
             ticketed: tip,
             in_flight: 0,
-            shapes: 0,
+            layouts: 0,
             poisoned: None,
             closed: false,
         };
@@ -129,8 +131,16 @@ impl<D: Device> Sequencer<D> {
 
     /// Takes the sequencer's lock.
     pub(crate) fn lock(&self) -> Held<'_> {
-        let state = self.state.lock();
+        let state = self.lock_state();
         Held { state, since: Instant::now(), nanos: &self.held_nanos }
+    }
+
+    fn lock_state(&self) -> Ranked<MutexGuard<'_, Ordered>> {
+        Ranked::wait(SEQUENCER, || self.state.lock())
+    }
+
+    fn lock_writer(&self) -> Ranked<MutexGuard<'_, LogWriter<D>>> {
+        Ranked::wait(WRITER, || self.writer.lock())
     }
 
     /// Nanoseconds for which the lock was held.
@@ -150,21 +160,21 @@ impl<D: Device> Sequencer<D> {
 
     /// Reserves room for a record of `len` bytes; a full disk shows here, and nothing happened.
     pub(crate) fn make_room(&self, len: u64) -> Result<()> {
-        let through = self.lock().tail.through(len);
+        let room = self.lock().tail.room_for(len);
         // A little more, so that neighbours rarely have to come back, and less than what is prepared
-        // ahead.
-        let through = through + (self.segments.size() / 4).min(1 << 16);
-        self.segments.ensure(through)?;
+        // early.
+        let room = room + (self.segments.size() / 4).min(1 << 16);
+        self.segments.ensure(room)?;
         let mut state = self.lock();
-        state.room = state.room.max(through);
+        state.room = state.room.max(room);
         Ok(())
     }
 
-    /// Has the log come to the second half of its last prepared segment? Then through where should
-    /// it be prepared?
+    /// Has the log come to the second half of its last prepared segment? Then this is how far it
+    /// should be prepared.
     pub(crate) fn runs_out_at(&self) -> Option<LogPos> {
-        let through = self.lock().end() + self.segments.size() / 2;
-        (self.segments.prepared_through() < through).then_some(through)
+        let upto = self.lock().end() + self.segments.size() / 2;
+        (self.segments.prepared_through() < upto).then_some(upto)
     }
 
     /// Writes everything that is queued, at least through `end`, and syncs it when asked.
@@ -176,7 +186,7 @@ impl<D: Device> Sequencer<D> {
         if done() {
             return Ok(());
         }
-        let mut writer = self.writer.lock();
+        let mut writer = self.lock_writer();
         if done() {
             return Ok(());
         }
@@ -205,35 +215,38 @@ impl<D: Device> Sequencer<D> {
 
     /// Figures of the log.
     pub(crate) fn log_bytes(&self) -> u64 {
-        self.writer.lock().stats().bytes
+        self.lock_writer().stats().bytes
     }
 
     /// Where a checkpoint's replay starts: everything queued is written, no commit is in flight,
-    /// and `state_at` sees the state at that very point. `None` when a commit is in flight.
-    pub(crate) fn cut<T>(&self, state_at: impl FnOnce(Point) -> T) -> Result<Option<(Point, T)>> {
-        let mut writer = self.writer.lock();
+    /// and `state_as_of` sees the state as of that very point. `None` when a commit is in flight.
+    pub(crate) fn cut<T>(
+        &self,
+        state_as_of: impl FnOnce(Point) -> T,
+    ) -> Result<Option<(Point, T)>> {
+        let mut writer = self.lock_writer();
         self.write_queued(&mut writer, false).inspect_err(|error| self.poison(error))?;
         let state = self.lock();
         if state.in_flight > 0 || !state.queue.is_empty() {
             return Ok(None);
         }
         let point = writer.end();
-        Ok(Some((point, state_at(point))))
+        Ok(Some((point, state_as_of(point))))
     }
 
     /// Gives no more tickets.
     pub(crate) fn close(&self) {
-        self.state.lock().closed = true;
+        self.lock_state().closed = true;
     }
 
     /// Refuses all further writes.
     pub(crate) fn poison(&self, error: &Error) {
         let failed = || PoisonCause::Failed(Arc::new(error.clone()));
-        self.state.lock().poisoned.get_or_insert_with(failed);
+        self.lock_state().poisoned.get_or_insert_with(failed);
     }
 
     /// Refuses all further writes: a panic has left work half done.
     pub(crate) fn poison_by_panic(&self) {
-        self.state.lock().poisoned.get_or_insert(PoisonCause::Panic);
+        self.lock_state().poisoned.get_or_insert(PoisonCause::Panic);
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Changed {
 }
 
 /// The changes of a commit, as its finish made them: lists of which none is empty, each sorted by
-/// key and behind the one before.
+/// key and after the one before.
 #[derive(Clone)]
 pub(crate) struct Changes(Arc<[Vec<Changed>]>);
 
@@ -44,7 +44,7 @@ impl Changes {
     }
 
     fn find(&self, key: &Key) -> Option<&Changed> {
-        let list = self.behind(key).first()?;
+        let list = self.lists_from(key).first()?;
         let at = list.binary_search_by(|changed| changed.key.cmp(key)).ok()?;
         Some(&list[at])
     }
@@ -52,13 +52,13 @@ impl Changes {
     /// Those below a prefix.
     fn within(&self, prefix: &Prefix) -> impl Iterator<Item = &Changed> {
         let first = prefix.first_key();
-        let lists = self.behind(first);
+        let lists = self.lists_from(first);
         let from = lists.first().map_or(0, |list| list.partition_point(|one| one.key < *first));
         lists.iter().flatten().skip(from).take_while(move |one| prefix.covers(&one.key))
     }
 
     /// The lists that may have this key or later ones.
-    fn behind(&self, key: &Key) -> &[Vec<Changed>] {
+    fn lists_from(&self, key: &Key) -> &[Vec<Changed>] {
         let before = |list: &Vec<Changed>| list.last().is_some_and(|last| last.key < *key);
         &self.0[self.0.partition_point(before)..]
     }

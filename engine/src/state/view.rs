@@ -1,4 +1,4 @@
-//! What a session reads: a commit, and the overlays that stand on it.
+//! What a session reads: a commit, and the overlays over it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl View {
         Self { base, ancestry, undo, overlays }
     }
 
-    /// Does the view stand on a commit alone?
+    /// Is the view that of a commit alone, without overlays?
     pub(crate) fn is_committed(&self) -> bool {
         self.ancestry.is_empty()
     }
@@ -49,7 +49,7 @@ impl View {
         }
     }
 
-    /// The state of a key that a later commit changed; asked last, after delta and page.
+    /// The state of a key that a later commit changed; asked last, after pending changes and page.
     pub(crate) fn undone(&self, key: &Key) -> Option<Stored> {
         if self.undo.is_empty() { None } else { self.undo.get(key, self.base) }
     }
@@ -80,20 +80,20 @@ impl Drop for View {
     }
 }
 
-/// Puts `changes` over `patches`, both sorted; a change wins.
+/// Puts `changes` over those that are there from `from` on, both sorted; of two for one key the newer wins.
 pub(crate) fn put_over(
-    patches: &mut Vec<PendingChange>,
+    below: &mut Vec<PendingChange>,
     from: usize,
     changes: impl Iterator<Item = (Key, Stored)>,
 ) {
-    let below: Vec<PendingChange> = patches.drain(from..).collect();
-    let mut below = below.into_iter().peekable();
+    let older: Vec<PendingChange> = below.drain(from..).collect();
+    let mut older = older.into_iter().peekable();
     for (key, stored) in changes {
-        while let Some(smaller) = below.next_if(|patch| patch.0 < key) {
-            patches.push(smaller);
+        while let Some(smaller) = older.next_if(|change| change.0 < key) {
+            below.push(smaller);
         }
-        below.next_if(|patch| patch.0 == key);
-        patches.push((key, stored));
+        older.next_if(|change| change.0 == key);
+        below.push((key, stored));
     }
-    patches.extend(below);
+    below.extend(older);
 }

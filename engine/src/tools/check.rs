@@ -9,7 +9,7 @@
 //! * The nodes that it stores, and with its pending changes the node in the index, are those that
 //!   its cells fold to.
 //! * Each region's node follows from its children's.
-//! * Each place is named once, each page of the overflow file is named once or free, never both,
+//! * Each page number is named once, each page of the overflow file is named once or free, never both,
 //!   never neither. Long values have their hash.
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -199,7 +199,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
             report: CheckReport {
                 root: recovered.tip.root,
                 commit: recovered.tip.number,
-                regions: recovered.top.regions().len() as u64,
+                regions: recovered.regions.regions().len() as u64,
                 older_serves,
                 ..CheckReport::default()
             },
@@ -210,10 +210,10 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
                 .add(Severity::Fatal, format!("it cannot be opened for writing: {error}"));
         }
         checker.opening(&examined.opening);
-        checker.places(&recovered.places);
+        checker.leaf_pages(&recovered.leaf_pages);
         checker.regions(&recovered);
         let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
-        visit(&opened.device, &leaf, &recovered.top, 0, |visited| {
+        visit(&opened.device, &leaf, &recovered.regions, 0, |visited| {
             checker.child(visited);
             Ok(true)
         })?;
@@ -256,16 +256,16 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         }
     }
 
-    fn places(&mut self, places: &[PageNo]) {
-        let mut places = places.to_vec();
-        places.sort_unstable();
-        for pair in places.chunk_by(|a, b| a == b).filter(|same| same.len() > 1) {
+    fn leaf_pages(&mut self, pages: &[PageNo]) {
+        let mut pages = pages.to_vec();
+        pages.sort_unstable();
+        for pair in pages.chunk_by(|a, b| a == b).filter(|same| same.len() > 1) {
             self.finding(format!("page {} of {LEAF_FILE} is named {} times", pair[0], pair.len()));
         }
     }
 
     fn regions(&mut self, recovered: &Recovered) {
-        for region in recovered.top.regions() {
+        for region in recovered.regions.regions() {
             let state = region.read();
             if let Some(nodes) = state.resident_nodes()
                 && !state.folds_to_own::<H>(nodes)
@@ -296,41 +296,42 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
     fn child(&mut self, visited: Visited<'_>) {
         let state = visited.region.read();
         let prefix = state.children().prefix(visited.child);
-        let mut patches: Vec<PendingChange> = Vec::new();
-        state.copy_pending(&prefix, &mut patches);
-        for (_, stored) in &patches {
+        let mut changes: Vec<PendingChange> = Vec::new();
+        state.copy_pending(&prefix, &mut changes);
+        for (_, stored) in &changes {
             if let Stored::Overflow(raw) = stored {
                 self.long_value(raw, &prefix);
             }
         }
-        let Some(place) = state.children().page(visited.child) else {
-            self.report.keys += patches.iter().filter(|patch| patch.1.is_present()).count() as u64;
-            self.expect_node(&state, visited.child, None, &patches);
+        let Some(page) = state.children().page(visited.child) else {
+            self.report.keys +=
+                changes.iter().filter(|change| change.1.is_present()).count() as u64;
+            self.expect_node(&state, visited.child, None, &changes);
             return;
         };
         self.report.pages += 1;
         let buf = match visited.page {
             Some(Ok(buf)) => buf,
             Some(Err(error)) => {
-                return self.finding(format!("page {place} of {LEAF_FILE}: {error}"));
+                return self.finding(format!("page {page} of {LEAF_FILE}: {error}"));
             }
             None => return,
         };
-        match parse(&buf, self.opened.newest.database, place, state.children().tag(visited.child)) {
+        match parse(&buf, self.opened.newest.database, page, state.children().tag(visited.child)) {
             Err(error) => self.finding(error.to_string()),
             Ok(view) => {
-                self.page(&view, &prefix, place);
-                let present = patches.iter().filter(|patch| patch.1.is_present()).count();
-                let kept =
-                    view.len() - patches.iter().filter(|patch| view.find(&patch.0).is_ok()).count();
+                self.page(&view, &prefix, page);
+                let present = changes.iter().filter(|change| change.1.is_present()).count();
+                let kept = view.len()
+                    - changes.iter().filter(|change| view.find(&change.0).is_ok()).count();
                 self.report.keys += (present + kept) as u64;
-                self.expect_node(&state, visited.child, Some(&view), &patches);
+                self.expect_node(&state, visited.child, Some(&view), &changes);
             }
         }
     }
 
-    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, place: PageNo) {
-        let at = format!("page {place} of {LEAF_FILE}");
+    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, number: PageNo) {
+        let at = format!("page {number} of {LEAF_FILE}");
         if view.prefix() != *prefix {
             self.finding(format!(
                 "{at}: it is for {:?}, the index wants {prefix:?}",
@@ -369,20 +370,18 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         self.folder.clear();
         let mut cells = view.iter().peekable();
         let mut folds = Vec::with_capacity(view.nodes().len());
-        for group in 0..1u16 << view.levels() {
-            let position = below(&view.prefix(), view.levels(), group);
-            self.folder.begin(position.len());
-            while let Some((key, cell)) = cells.next_if(|(key, _)| position.covers(key)) {
+        for stored in 0..1u16 << view.levels() {
+            let prefix = below(&view.prefix(), view.levels(), stored);
+            self.folder.begin(prefix.len());
+            while let Some((key, cell)) = cells.next_if(|(key, _)| prefix.covers(key)) {
                 self.folder.unaccessed(&key, cell_value(&cell));
             }
             folds.push(self.folder.end().expect("no terminal is placed here"));
         }
         self.folder.run();
-        for (group, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
+        for (index, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
             if self.folder.node(fold) != *stored {
-                self.finding(format!(
-                    "{at}: the node of its group {group} is not that of its cells"
-                ));
+                self.finding(format!("{at}: its stored node {index} is not that of its cells"));
             }
         }
     }
@@ -393,16 +392,16 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         state: &RegionState,
         child: usize,
         view: Option<&LeafView<'_>>,
-        patches: &[PendingChange],
+        changes: &[PendingChange],
     ) {
         let Some(expected) = state.node(child).copied() else { return };
         let prefix = state.children().prefix(child);
-        let found = if view.is_none() && patches.is_empty() {
+        let found = if view.is_none() && changes.is_empty() {
             TERMINATOR
         } else {
             self.folder.clear();
             self.folder.begin(prefix.len());
-            let page = PageState { at: &prefix, leaf: view, pending: patches, treelet: None };
+            let page = PageState { at: &prefix, leaf: view, pending: changes, treelet: None };
             fold_leaf(&mut self.folder, &page, 0, &[], &mut Vec::new());
             let fold = self.folder.end().expect("no terminal is placed here");
             self.folder.run();
@@ -454,7 +453,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
             }
             if end > pages {
                 self.finding(format!(
-                    "pages {} to {end} of {OVERFLOW_FILE} lie behind its {pages} pages",
+                    "pages {} to {end} of {OVERFLOW_FILE} lie after its {pages} pages",
                     run.start
                 ));
             }

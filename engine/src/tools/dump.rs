@@ -38,14 +38,14 @@ impl<D: Device> UnderHasher<D> for Dump<'_> {
         let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
         let overflow = device.open(OVERFLOW_FILE, OpenMode::Read)?;
         let database = opened.newest.database;
-        visit(device, &leaf, &recovered.top, 0, |visited| {
+        visit(device, &leaf, &recovered.regions, 0, |visited| {
             let state = visited.region.read();
             let child = visited.child;
             let pending = state.pending_below(&state.children().prefix(child));
             let mut pairs: Vec<(Key, Stored)> = Vec::new();
-            if let (Some(page), Some(place)) = (visited.page, state.children().page(child)) {
+            if let (Some(page), Some(number)) = (visited.page, state.children().page(child)) {
                 let buf = page?;
-                let view = parse(&buf, database, place, state.children().tag(child))?;
+                let view = parse(&buf, database, number, state.children().tag(child))?;
                 let cells = view.iter().map(|(key, cell)| (key, Stored::from_cell(cell)));
                 pairs.extend(cells);
             }

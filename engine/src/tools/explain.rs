@@ -58,14 +58,14 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
             format!("key      {}", hex(key)),
             format!("commit   {}, root {}", recovered.tip.number, hex(&recovered.tip.root)),
         ];
-        let index = recovered.top.find(key);
-        let region = &recovered.top.regions()[index];
+        let index = recovered.regions.find(key);
+        let region = &recovered.regions.regions()[index];
         let state = region.read();
         let child = state.children().find(key);
         let prefix = state.children().prefix(child);
         lines.push(format!(
             "region   number {index} of {}, prefix {:?}, {} children, {} pending changes, last changed by commit {}",
-            recovered.top.regions().len(),
+            recovered.regions.regions().len(),
             region.prefix(),
             state.children().len(),
             state.pending().len(),
@@ -74,14 +74,14 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         let mut pairs: Vec<(Key, Stored)> = Vec::new();
         match state.children().page(child) {
             None => lines.push(format!("page     none for prefix {prefix:?}")),
-            Some(place) => {
+            Some(number) => {
                 let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
                 let mut buf = PageBuf::zeroed(1);
-                opened.device.read_at(&file, &mut buf, place.offset())?;
+                opened.device.read_at(&file, &mut buf, number.offset())?;
                 let tag = state.children().tag(child);
-                let view = parse(&buf, opened.newest.database, place, tag)?;
+                let view = parse(&buf, opened.newest.database, number, tag)?;
                 lines.push(format!(
-                    "page     place {place}, tag {tag:#010x}, prefix {prefix:?}, {} keys, through commit {}, flush {:#x}",
+                    "page     number {number}, tag {tag:#010x}, prefix {prefix:?}, {} keys, applied through commit {}, flush {:#x}",
                     view.len(),
                     view.applied_through(),
                     view.flush()
@@ -110,7 +110,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         let present = found.is_some();
         drop(state);
         let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
-        let depth = terminal_depth(&recovered.top, key, &prefix, &keys);
+        let depth = terminal_depth(&recovered.regions, key, &prefix, &keys);
         lines.push(format!(
             "proof    terminal at depth {depth}: {depth} siblings, {} bytes of nodes",
             u32::from(depth) * 32
@@ -139,7 +139,7 @@ fn describe(stored: &Stored) -> String {
 }
 
 /// Depth of the terminal on a key's path: the shallowest position with at most one key below.
-fn terminal_depth(top: &RegionIndex, key: &Key, page: &Prefix, keys: &[Key]) -> u16 {
+fn terminal_depth(index: &RegionIndex, key: &Key, page: &Prefix, keys: &[Key]) -> u16 {
     let below = |depth: u16| keys.iter().filter(|other| common_len(key, other) >= depth).count();
     let mut depth = page.len();
     while below(depth) > 1 {
@@ -151,7 +151,7 @@ fn terminal_depth(top: &RegionIndex, key: &Key, page: &Prefix, keys: &[Key]) -> 
     let mut count = keys.len();
     while depth > 0 {
         let sibling = Prefix::new(key, depth).sibling().expect("not the root");
-        count += keys_below(top, &sibling);
+        count += keys_below(index, &sibling);
         if count > 1 {
             break;
         }
@@ -161,9 +161,9 @@ fn terminal_depth(top: &RegionIndex, key: &Key, page: &Prefix, keys: &[Key]) -> 
 }
 
 /// Keys below a position at which pages begin: 0, 1, or 2 for more.
-fn keys_below(top: &RegionIndex, at: &Prefix) -> usize {
+fn keys_below(index: &RegionIndex, at: &Prefix) -> usize {
     let mut count = 0;
-    for region in &top.regions()[top.find(at.first_key())..] {
+    for region in &index.regions()[index.find(at.first_key())..] {
         let state = region.read();
         if !at.covers(region.prefix().first_key()) && !region.prefix().contains(at) {
             break;

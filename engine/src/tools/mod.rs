@@ -19,7 +19,7 @@ use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::{Device, LockMode, OpenMode};
 
 use crate::error::{Error, Result};
-use crate::format::creation::{self, Folder};
+use crate::format::creation::{self, DirectoryState};
 use crate::format::superblock::{self, Superblock};
 use crate::open::examine::{self, Examined, no_folder};
 
@@ -40,12 +40,12 @@ struct Opened<D: Device> {
 impl<D: Device> Opened<D> {
     fn new(device: &D) -> Result<Self> {
         match creation::inspect(device)? {
-            Folder::Foreign(found) => return Err(Error::NotADatabase { found }),
-            Folder::Empty | Folder::HalfCreated => return Err(Error::Missing),
-            Folder::NoSuperblock => {
+            DirectoryState::Foreign(found) => return Err(Error::NotADatabase { found }),
+            DirectoryState::Empty | DirectoryState::HalfCreated => return Err(Error::Missing),
+            DirectoryState::NoSuperblock => {
                 return Err(Error::MissingFile { file: superblock::FILE.to_owned() });
             }
-            Folder::Database => {}
+            DirectoryState::Database => {}
         }
         let lock = device.lock(LockMode::Shared)?;
         let newest = *examine::superblocks(device, OpenMode::Read)?.newest();

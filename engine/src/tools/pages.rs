@@ -1,4 +1,4 @@
-//! Leaf pages in key order, read ahead.
+//! Leaf pages in key order, with some reads in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) struct Visited<'a> {
     pub(super) page: Option<core::result::Result<PageBuf, IoError>>,
 }
 
-struct Ahead<'a> {
+struct Asked<'a> {
     region: &'a Arc<Region>,
     child: usize,
     page: Page,
@@ -39,37 +39,37 @@ enum Page {
 pub(super) fn visit<D: Device>(
     device: &D,
     file: &D::File,
-    top: &RegionIndex,
+    index: &RegionIndex,
     from: usize,
     mut visit: impl FnMut(Visited<'_>) -> Result<bool>,
 ) -> Result<()> {
     let mut queue = device.queue(DEPTH)?;
-    let mut children = top.regions()[from..].iter().flat_map(|region| {
-        let cuts = region.read().children().clone();
-        (0..cuts.len()).map(move |child| (region, child, cuts.page(child)))
+    let mut children = index.regions()[from..].iter().flat_map(|region| {
+        let children = region.read().children().clone();
+        (0..children.len()).map(move |child| (region, child, children.page(child)))
     });
-    let mut ahead: VecDeque<Ahead<'_>> = VecDeque::new();
+    let mut asked: VecDeque<Asked<'_>> = VecDeque::new();
     let mut first = 0u64;
     let outcome = loop {
-        while ahead.len() < 2 * DEPTH && queue.in_flight() < DEPTH {
-            let Some((region, child, place)) = children.next() else { break };
-            let page = if place.is_some() { Page::Coming } else { Page::Here(None) };
-            if let Some(place) = place {
+        while asked.len() < 2 * DEPTH && queue.in_flight() < DEPTH {
+            let Some((region, child, number)) = children.next() else { break };
+            let page = if number.is_some() { Page::Coming } else { Page::Here(None) };
+            if let Some(number) = number {
                 queue.push(Request {
                     file: file.clone(),
                     transfer: Transfer::Read,
-                    offset: place.offset(),
+                    offset: number.offset(),
                     buf: PageBuf::zeroed(1),
-                    token: first + ahead.len() as u64,
+                    token: first + asked.len() as u64,
                 });
             }
-            ahead.push_back(Ahead { region, child, page });
+            asked.push_back(Asked { region, child, page });
         }
-        let Some(front) = ahead.front_mut() else { break Ok(()) };
+        let Some(front) = asked.front_mut() else { break Ok(()) };
         if let Page::Here(page) = &mut front.page {
             let page = page.take();
             let visited = Visited { region: front.region, child: front.child, page };
-            ahead.pop_front();
+            asked.pop_front();
             first += 1;
             match visit(visited) {
                 Ok(true) => continue,
@@ -78,8 +78,8 @@ pub(super) fn visit<D: Device>(
             }
         }
         let Some(completion) = queue.wait()? else { break Ok(()) };
-        let at = usize::try_from(completion.token - first).expect("within what is ahead");
-        ahead[at].page = Page::Here(Some(completion.result.map(|()| completion.buf)));
+        let at = usize::try_from(completion.token - first).expect("within what was asked for");
+        asked[at].page = Page::Here(Some(completion.result.map(|()| completion.buf)));
     };
     while queue.in_flight() > 0 {
         // Results that nobody wants any more.
@@ -89,8 +89,13 @@ pub(super) fn visit<D: Device>(
 }
 
 /// A page as the index expects it, parsed.
-pub(super) fn parse(buf: &PageBuf, database: u64, place: PageNo, tag: u32) -> Result<LeafView<'_>> {
-    let page = u64::from(place);
+pub(super) fn parse(
+    buf: &PageBuf,
+    database: u64,
+    number: PageNo,
+    tag: u32,
+) -> Result<LeafView<'_>> {
+    let page = u64::from(number);
     let identity = Identity { kind: FileKind::Leaf, page_no: page, db_id: database };
     let view = LeafView::parse(buf.page(0), &identity).map_err(|error| Error::Page {
         file: LEAF_FILE,

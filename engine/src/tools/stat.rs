@@ -83,8 +83,8 @@ impl<D: Device> UnderHasher<D> for Figures {
         let recovered = &examined.recovered;
         let superblock = *examined.superblocks.newest();
         let children: usize =
-            recovered.top.regions().iter().map(|region| region.read().children().len()).sum();
-        let pages = recovered.places.len();
+            recovered.regions.regions().iter().map(|region| region.read().children().len()).sum();
+        let pages = recovered.leaf_pages.len();
         let mut files = Vec::new();
         for name in opened.device.list()? {
             let file = opened.device.open(&name, OpenMode::Read)?;
@@ -100,7 +100,7 @@ impl<D: Device> UnderHasher<D> for Figures {
             hasher: if H::ID == pleach_core::Blake3::ID { "BLAKE3" } else { "SHA-256" },
             pages: pages as u64,
             empty_prefixes: (children - pages) as u64,
-            regions: recovered.top.regions().len() as u64,
+            regions: recovered.regions.regions().len() as u64,
             pending_entries: recovered.pending_entries as u64,
             pending_bytes: recovered.pending_bytes as u64,
             overflow_pages: (extents.live + extents.pending, extents.pages),

@@ -61,8 +61,9 @@ fn says(report: &CheckReport, words: &[&str]) -> bool {
 /// Place and tag line of the page that holds a key.
 fn place_of(path: &Path, key: &Key) -> u64 {
     let explanation = explain(path, key).expect("explained");
-    let line = explanation.lines.iter().find(|line| line.contains("place")).expect("a page");
-    let place = line.split("place ").nth(1).and_then(|rest| rest.split(',').next());
+    let line =
+        explanation.lines.iter().find(|line| line.contains("page     number")).expect("a page");
+    let place = line.split("page     number ").nth(1).and_then(|rest| rest.split(',').next());
     place.expect("a number").parse().expect("a number")
 }
 

@@ -1,7 +1,7 @@
 //! A crash or an error during creation leaves a folder in which creation works; a folder that
 //! belongs to somebody else is named and not touched; an incarnation is given out once.
 
-use pleach::internals::creation::{CreationError, Folder, MARKER, create, inspect};
+use pleach::internals::creation::{CreationError, DirectoryState, MARKER, create, inspect};
 use pleach::internals::incarnation::{self, IncarnationError, raise};
 use pleach::internals::superblock::{self, Geometry, Superblock, SuperblockError, SuperblockStore};
 use pleach_io::sim::{Aftermath, Content, Fault, Image, Rule, SimDisk, SimOptions, Times, code};
@@ -45,19 +45,21 @@ fn first() -> Superblock {
 /// Opens for writing as the engine does: creates if need be, raises the incarnation.
 fn open(disk: &SimDisk) -> Result<u32, Failure> {
     match inspect(disk)? {
-        Folder::Database => {}
-        Folder::NoSuperblock => panic!("a creation never looks like a lost superblock"),
-        Folder::Foreign(found) => return Err(CreationError::NotADatabase { found }.into()),
-        Folder::Empty | Folder::HalfCreated => create(disk, DATABASE, |disk, database| {
-            for name in ["leaf", "image-a"] {
-                let file = disk.open(name, OpenMode::CreateNew)?;
-                disk.sync(&file)?;
-            }
-            incarnation::create(disk, database)?;
-            disk.sync_folder()?;
-            SuperblockStore::create(disk.clone(), &first())?;
-            Ok::<_, Failure>(())
-        })?,
+        DirectoryState::Database => {}
+        DirectoryState::NoSuperblock => panic!("a creation never looks like a lost superblock"),
+        DirectoryState::Foreign(found) => return Err(CreationError::NotADatabase { found }.into()),
+        DirectoryState::Empty | DirectoryState::HalfCreated => {
+            create(disk, DATABASE, |disk, database| {
+                for name in ["leaf", "image-a"] {
+                    let file = disk.open(name, OpenMode::CreateNew)?;
+                    disk.sync(&file)?;
+                }
+                incarnation::create(disk, database)?;
+                disk.sync_folder()?;
+                SuperblockStore::create(disk.clone(), &first())?;
+                Ok::<_, Failure>(())
+            })?
+        }
     }
     SuperblockStore::open(disk.clone(), OpenMode::Write)?.confirm(0.into(), 0.into())?;
     Ok(raise(disk, DATABASE)?)
@@ -188,7 +190,7 @@ fn marker(database: u64) -> Content {
     let disk = SimDisk::new(5, SimOptions::default());
     let stopped = create(&disk, database, |_, _| Err::<(), _>(CreationError::Exists));
     assert!(stopped.is_err());
-    assert_eq!(inspect(&disk).expect("no faults"), Folder::HalfCreated);
+    assert_eq!(inspect(&disk).expect("no faults"), DirectoryState::HalfCreated);
     disk.image().file(MARKER).expect("the marker").clone()
 }
 
@@ -197,7 +199,7 @@ fn a_marker_that_came_back_does_not_cost_a_database() {
     let disk = SimDisk::new(4, SimOptions::default());
     open(&disk).expect("no faults");
     let disk = with(&disk, MARKER, marker(DATABASE));
-    assert_eq!(inspect(&disk).expect("no faults"), Folder::Database);
+    assert_eq!(inspect(&disk).expect("no faults"), DirectoryState::Database);
 }
 
 /// A page with something in it.
@@ -257,7 +259,7 @@ fn a_lost_superblock_is_not_taken_for_a_strangers_folder() {
     let disk = SimDisk::new(4, SimOptions::default());
     open(&disk).expect("no faults");
     disk.remove(superblock::FILE).expect("no faults");
-    assert_eq!(inspect(&disk).expect("no faults"), Folder::NoSuperblock);
+    assert_eq!(inspect(&disk).expect("no faults"), DirectoryState::NoSuperblock);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use pleach::internals::commit_body::{
     ChangeSection, CommitView, NamespacePart, NodeSection, Replaced, Value, commit_record,
 };
-use pleach::internals::location_body::{Cut, LocationEncoder, LocationView, NewPage, Run};
+use pleach::internals::location_body::{LocationEncoder, LocationView, NewPage, Rewrite, Run};
 use pleach::internals::log::{BodyError, RecordBuf};
 use pleach::internals::record::body_checksum;
 use pleach_core::{Key, Node, Prefix};
@@ -142,12 +142,12 @@ fn location(rng: &mut Rng) -> Vec<u8> {
     let root = Prefix::ROOT;
     let (left, right) = (root.child(false), root.child(true));
     let node = [rng.byte(); 32].into();
-    let page = |prefix, place| NewPage { prefix, place, tag: 5, through: 6, node: &node };
+    let page = |prefix, page| NewPage { prefix, page, tag: 5, applied_through: 6, node: &node };
     let split = [page(left.child(false), Some(0)), page(left.child(true), None)];
     let whole = [page(right, Some((1 << 40) - 2))];
     let mut encoder = LocationEncoder::over(vec![9; 10], 77, 3);
-    encoder.push(&Cut { range: left, pages: &split, freed: &[1, 2, 3] });
-    encoder.push(&Cut { range: right, pages: &whole, freed: &[] });
+    encoder.push(&Rewrite { range: left, pages: &split, freed: &[1, 2, 3] });
+    encoder.push(&Rewrite { range: right, pages: &whole, freed: &[] });
     let allocated = [Run { start: 4, pages: 5 }, Run { start: 1 << 39, pages: (1 << 24) - 1 }];
     bytes(&encoder.finish(DATABASE, &allocated, &[Run { start: 1, pages: 1 }]))
 }
@@ -157,12 +157,12 @@ fn a_location_record_comes_back() {
     let body = location(&mut Rng::new(2));
     let view = LocationView::parse(&body).expect("our own bytes");
     assert_eq!((view.flush, view.ns), (77, 3));
-    let cuts: Vec<_> = view.cuts().map(|cut| cut.expect("parsed")).collect();
+    let rewrites: Vec<_> = view.rewrites().map(|rewrite| rewrite.expect("parsed")).collect();
     let places: Vec<Vec<_>> =
-        cuts.iter().map(|cut| cut.pages().map(|page| page.place).collect()).collect();
+        rewrites.iter().map(|rewrite| rewrite.pages().map(|page| page.page).collect()).collect();
     assert_eq!(places, [vec![Some(0), None], vec![Some((1 << 40) - 2)]]);
-    assert_eq!(cuts[0].freed().collect::<Vec<_>>(), [1, 2, 3]);
-    assert_eq!(cuts[1].range, Prefix::ROOT.child(true));
+    assert_eq!(rewrites[0].freed().collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(rewrites[1].range, Prefix::ROOT.child(true));
     assert_eq!(view.allocated().map(|run| run.pages).collect::<Vec<_>>(), [5, (1 << 24) - 1]);
     assert_eq!(view.freed().collect::<Vec<_>>(), [Run { start: 1, pages: 1 }]);
 }
@@ -216,7 +216,7 @@ fn mutated_bodies_are_errors_or_other_contents_and_never_panic() {
                 assert!(items <= good);
             }
             if let Ok(view) = LocationView::parse(&bad) {
-                assert!(view.cuts().all(|cut| cut.is_ok_and(|cut| cut.pages().count() > 0)));
+                assert!(view.rewrites().all(|one| one.is_ok_and(|one| one.pages().count() > 0)));
             }
         }
     }

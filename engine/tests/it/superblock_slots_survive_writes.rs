@@ -3,8 +3,8 @@
 
 use pleach::internals::log::Point;
 use pleach::internals::superblock::{
-    DurabilityMode, FILE, FORMAT_VERSION, Geometry, ImageFile, ImagePlace, SLOT_DISTANCE,
-    SlotError, Superblock, SuperblockError, SuperblockStore,
+    DurabilityMode, FILE, FORMAT_VERSION, Geometry, ImageFile, ImageRef, SLOT_DISTANCE, SlotError,
+    Superblock, SuperblockError, SuperblockStore,
 };
 use pleach_io::sim::{Aftermath, Fault, Rng, Rule, SimDisk, SimOptions, Times};
 use pleach_io::{Device, OpenMode, Operation, PAGE, PageBuf};
@@ -28,7 +28,7 @@ fn sample() -> Superblock {
             stored_levels: 3,
         },
         generation: 1,
-        image: ImagePlace {
+        image: ImageRef {
             file: ImageFile::B,
             pages: 17,
             table_page: 3,

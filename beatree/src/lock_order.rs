@@ -1,0 +1,199 @@
+//! The order of locks, asserted in debug builds; in others nothing of it is left.
+//!
+//! Each lock has a [`Rank`]. A thread that holds a lock waits only for locks of higher rank, so that no
+//! two threads can wait for each other. This crate has one ranked lock, the region's ([`REGION`]); those
+//! above it are the engine's, which has the table.
+//!
+//! ```
+//! use pleach_beatree::lock_order::{Rank, Ranked};
+//!
+//! const FIRST: Rank = Rank::new(1, "first");
+//! const SECOND: Rank = Rank::new(2, "second");
+//! let (one, two) = (std::sync::Mutex::new(1), std::sync::Mutex::new(2));
+//! let first = Ranked::wait(FIRST, || one.lock().expect("no panic"));
+//! let second = Ranked::wait(SECOND, || two.lock().expect("no panic"));
+//! assert_eq!(*first + *second, 3);
+//! ```
+
+use core::ops::{Deref, DerefMut};
+
+/// A region's state.
+pub const REGION: Rank = Rank::new(7, "a region").repeatable();
+
+/// Where a lock comes in the order.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(debug_assertions), expect(dead_code, reason = "asserted in debug builds only"))]
+pub struct Rank {
+    number: u8,
+    name: &'static str,
+    repeatable: bool,
+}
+
+impl Rank {
+    /// A rank. A thread that holds a lock of it takes no other one.
+    pub const fn new(number: u8, name: &'static str) -> Self {
+        Self { number, name, repeatable: false }
+    }
+
+    /// The same for a lock that a thread may take again, in whatever it does while it holds one: several
+    /// locks of one rank, or one that is read recursively.
+    #[must_use]
+    pub const fn repeatable(self) -> Self {
+        Self { repeatable: true, ..self }
+    }
+}
+
+/// A guard of a lock that has a rank.
+#[derive(Debug)]
+pub struct Ranked<G> {
+    guard: G,
+    _held: Held,
+}
+
+impl<G> Ranked<G> {
+    /// Takes a lock, waiting for it.
+    ///
+    /// # Panics
+    /// In a debug build, when this thread holds a lock of the same rank or a higher one, unless it takes a
+    /// repeatable one again.
+    #[inline]
+    pub fn wait(rank: Rank, lock: impl FnOnce() -> G) -> Self {
+        // Before it waits: a thread that waits for ever says nothing.
+        let held = Held::new(rank, true);
+        Self { guard: lock(), _held: held }
+    }
+
+    /// Takes a lock if it is free. That waits for nobody and is right in any order; what is taken
+    /// afterwards is not.
+    #[inline]
+    pub fn attempt(rank: Rank, lock: impl FnOnce() -> Option<G>) -> Option<Self> {
+        lock().map(|guard| Self { guard, _held: Held::new(rank, false) })
+    }
+}
+
+impl<G: Deref> Deref for Ranked<G> {
+    type Target = G::Target;
+
+    #[inline]
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Ranked<G> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+#[cfg(debug_assertions)]
+use checked::Held;
+#[cfg(not(debug_assertions))]
+use unchecked::Held;
+
+#[cfg(debug_assertions)]
+mod checked {
+    use std::cell::RefCell;
+
+    use super::Rank;
+
+    thread_local! {
+        /// The ranks of the locks that this thread holds.
+        static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+    }
+
+    #[derive(Debug)]
+    pub(super) struct Held(u8);
+
+    impl Held {
+        pub(super) fn new(rank: Rank, waits: bool) -> Self {
+            // A thread that is going away, or is unwinding, has other worries.
+            let higher = HELD.try_with(|held| {
+                let mut held = held.borrow_mut();
+                let again = held.iter().any(|held| held.number == rank.number);
+                let higher = held.iter().copied().find(|held| held.number >= rank.number);
+                held.push(rank);
+                higher.filter(|_| !(again && rank.repeatable))
+            });
+            if let Ok(Some(higher)) = higher
+                && waits
+                && !std::thread::panicking()
+            {
+                drop(Self(rank.number));
+                panic!(
+                    "the lock of {} (rank {}) is taken under that of {} (rank {})",
+                    rank.name, rank.number, higher.name, higher.number
+                );
+            }
+            Self(rank.number)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            let _ = HELD.try_with(|held| {
+                let mut held = held.borrow_mut();
+                if let Some(at) = held.iter().rposition(|rank| rank.number == self.0) {
+                    held.remove(at);
+                }
+            });
+        }
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod unchecked {
+    use super::Rank;
+
+    #[derive(Debug)]
+    pub(super) struct Held;
+
+    impl Held {
+        #[inline]
+        pub(super) fn new(_: Rank, _: bool) -> Self {
+            Self
+        }
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use parking_lot::{Mutex, RwLock};
+
+    use super::*;
+
+    const UPPER: Rank = Rank::new(3, "the upper");
+    const LOWER: Rank = Rank::new(4, "the lower");
+
+    #[test]
+    fn a_lock_out_of_order_panics_and_leaves_no_trace() {
+        let (upper, lower) = (Mutex::new(()), Mutex::new(()));
+        let take = |rank, lock| Ranked::wait(rank, || Mutex::lock(lock));
+        {
+            let held = take(LOWER, &lower);
+            let wrong = catch_unwind(AssertUnwindSafe(|| drop(take(UPPER, &upper))));
+            let text = *wrong.expect_err("out of order").downcast::<String>().expect("a text");
+            assert!(text.contains("the upper (rank 3) is taken under that of the lower"), "{text}");
+            let again = catch_unwind(AssertUnwindSafe(|| drop(take(LOWER, &upper))));
+            assert!(again.is_err(), "two of one rank");
+            drop(held);
+        }
+        // Nothing is held any more, and in order all is well.
+        let first = take(UPPER, &upper);
+        drop((take(LOWER, &lower), first));
+    }
+
+    #[test]
+    fn trying_is_right_in_any_order_and_what_is_taken_then_is_not() {
+        let (upper, lower) = (Mutex::new(()), Mutex::new(()));
+        let _lower = Ranked::wait(LOWER, || lower.lock());
+        let tried = Ranked::attempt(UPPER, || upper.try_lock()).expect("free");
+        assert!(Ranked::attempt(UPPER, || upper.try_lock()).is_none());
+        drop(tried);
+        let (one, two) = (RwLock::new(()), RwLock::new(()));
+        let _several = (Ranked::wait(REGION, || one.read()), Ranked::wait(REGION, || two.write()));
+    }
+}
