@@ -105,15 +105,15 @@ fn push_keys<H: Hasher>(
         .pairs
         .range(range.clone())
         .map(|(key, _)| key)
-        .chain(case.touches.range(range).map(|(key, _)| key))
+        .chain(case.accesses.range(range).map(|(key, _)| key))
         .collect();
     for key in keys {
         let old = case.pairs.get(key).map(fold_value::<H>);
-        let Some(touch) = case.touches.get(key) else {
+        let Some(access) = case.accesses.get(key) else {
             folder.unaccessed(key, old.expect("an old key"));
             continue;
         };
-        let change = match &touch.writes {
+        let change = match &access.writes {
             Write::Nothing => Change::Keep,
             Write::Delete => Change::Delete,
             Write::Put(value) => Change::Put(fold_value::<H>(value)),
@@ -136,7 +136,7 @@ fn push_page<H: Hasher>(
     }
     for group in groups {
         let node = naive::<H>(&case.pairs_below(&group)).node::<H>(&group);
-        if levels > 0 && !case.is_touched(&group) && node::kind(&node) != NodeKind::Leaf {
+        if levels > 0 && !case.is_accessed(&group) && node::kind(&node) != NodeKind::Leaf {
             folder.subtrie(&group, &node);
         } else {
             push_keys(folder, case, &group, puts);
@@ -145,13 +145,13 @@ fn push_page<H: Hasher>(
 }
 
 fn op_of<H: Hasher>(case: &Case, key: &Key) -> Op {
-    let touch = &case.touches[key];
-    let put = match &touch.writes {
+    let access = &case.accesses[key];
+    let put = match &access.writes {
         Write::Nothing => return Op { key: *key, access: Access::Read },
         Write::Put(value) => Some(node::value_hash::<H>(value)),
         Write::Delete => None,
     };
-    let access = if touch.reads { Access::ReadWrite(put) } else { Access::Write(put) };
+    let access = if access.reads { Access::ReadWrite(put) } else { Access::Write(put) };
     Op { key: *key, access }
 }
 
@@ -162,7 +162,7 @@ fn fold_pages<H: Hasher>(
 ) -> Vec<Touched> {
     folder.clear();
     let mut folds = Vec::new();
-    for at in case.pages().into_iter().filter(|at| case.is_touched(at)) {
+    for at in case.pages().into_iter().filter(|at| case.is_accessed(at)) {
         let mut puts = Vec::new();
         folder.begin(at.len());
         push_page(folder, case, &at, &mut puts);
@@ -277,7 +277,7 @@ fn fold_all<H: Hasher>(
     let proof = sink.own;
     let sizes = Sizes {
         terminals: proof.count,
-        ops: u32::try_from(case.touches.len()).unwrap(),
+        ops: u32::try_from(case.accesses.len()).unwrap(),
         siblings: u32::try_from(proof.siblings.len()).unwrap(),
         terminal_bytes: u32::try_from(proof.terminals.len()).unwrap(),
         op_bytes: u32::try_from(ops.len()).unwrap(),
@@ -299,7 +299,7 @@ fn check<H: Hasher>(case: &Case, folder: &mut BatchFolder<H>) {
     };
     let mut set = naive::<H>(&case.pairs);
     let prev = set.root::<H>();
-    let ops: Vec<Op> = case.touches.keys().map(|key| op_of::<H>(case, key)).collect();
+    let ops: Vec<Op> = case.accesses.keys().map(|key| op_of::<H>(case, key)).collect();
     let wanted = set.witness::<H>(&ops).encode::<H>().unwrap();
     set.apply(&ops);
     assert_eq!(root, set.root::<H>(), "the root");

@@ -134,24 +134,25 @@ impl Sink for Emitted {
 type Tiled = (Node, Vec<(u8, Node)>, Emitted, Vec<bool>, usize);
 
 fn tiled(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<Tiled> {
-    let (mut folder, mut tiles) = (BatchFolder::<Blake3>::new(), PathBlocks::<Blake3>::default());
+    let (mut folder, mut blocks) = (BatchFolder::<Blake3>::new(), PathBlocks::<Blake3>::default());
     let mut results = Vec::new();
     // Two of them: what one leaves must not show in the other.
-    fold_path_block(&mut folder, &mut tiles, page, accesses, &mut results)?;
-    let tile = fold_path_block(&mut folder, &mut tiles, page, accesses, &mut results)?;
+    fold_path_block(&mut folder, &mut blocks, page, accesses, &mut results)?;
+    let block = fold_path_block(&mut folder, &mut blocks, page, accesses, &mut results)?;
     assert_eq!(results.len(), 2 * accesses.len());
     folder.run();
-    tiles.run(&folder);
+    blocks.run(&folder);
     let mut captured = Vec::new();
-    tiles.computed(tile, |index, node| captured.push((index, *node)));
-    for (bucket, fold) in tiles.buckets(tile) {
+    blocks.computed(block, |index, node| captured.push((index, *node)));
+    for (bucket, fold) in blocks.buckets(block) {
         let own = folder.captured().iter().filter(|one| one.fold as usize == fold);
         captured.extend(own.map(|one| (heap_below(bucket, one.index), one.node)));
     }
-    let firsts = tiles.buckets(tile).flat_map(|(_, fold)| folder.first_of_terminal(fold)).collect();
+    let firsts =
+        blocks.buckets(block).flat_map(|(_, fold)| folder.first_of_terminal(fold)).collect();
     let mut emitted = Emitted::default();
-    tiles.emit(tile, page.at.len(), &mut folder, &mut emitted);
-    Some((*tiles.node(tile), captured, emitted, firsts, folder.len() / 2))
+    blocks.emit(block, page.at.len(), &mut folder, &mut emitted);
+    Some((*blocks.node(block), captured, emitted, firsts, folder.len() / 2))
 }
 
 fn accesses(at: &Prefix, narrow: bool, state: &State, rng: &mut ChaCha8Rng) -> Vec<KeyAccess> {
@@ -201,7 +202,7 @@ fn by_partial(
 
 #[test]
 fn a_treelet_follows_its_page() {
-    let (mut known, mut tiles, mut items, mut whole_items, mut partials) = (0u64, 0, 0, 0, 0);
+    let (mut known, mut blocks, mut items, mut whole_items, mut partials) = (0u64, 0, 0, 0, 0);
     for case in 0..cases(400) {
         let mut rng = ChaCha8Rng::seed_from_u64(case);
         let depth = [0, 3, 8, 17, 250, 251, 252, 254][below(&mut rng, 8) as usize];
@@ -245,8 +246,8 @@ fn a_treelet_follows_its_page() {
                 assert_eq!(*emitted, whole, "case {case}, commit {commit}");
                 let whole_firsts: Vec<bool> = folder.first_of_terminal(fold).collect();
                 assert_eq!(*firsts, whole_firsts, "case {case}, commit {commit}");
-                (tiles, items, whole_items) =
-                    (tiles + 1, items + count, whole_items + folder.len());
+                (blocks, items, whole_items) =
+                    (blocks + 1, items + count, whole_items + folder.len());
             }
             let begun = accesses.first().filter(|_| current).and_then(|access| {
                 partials += 1;
@@ -281,16 +282,16 @@ fn a_treelet_follows_its_page() {
             treelet.advance(before, commit, &own, captured.into_iter());
             check(&treelet, &trie, &at, 0, 0);
             let (nodes, mask) = treelet.known().level::<8>(3);
-            for (tile, node) in nodes.iter().enumerate().filter(|(tile, _)| mask >> tile & 1 == 1) {
-                let bits = u16::try_from(tile).unwrap();
+            for (slot, node) in nodes.iter().enumerate().filter(|(slot, _)| mask >> slot & 1 == 1) {
+                let bits = u16::try_from(slot).unwrap();
                 let below = pleach_beatree::leaf_fold::below(&at, 3, bits);
-                assert_eq!(*node, trie.node::<Blake3>(&below), "case {case}, slot {tile}");
+                assert_eq!(*node, trie.node::<Blake3>(&below), "case {case}, slot {slot}");
                 known += 1;
             }
         }
     }
     assert!(known > 1000, "the flush finds nodes: {known}");
     assert!(partials > 1000, "partials: {partials}");
-    assert!(tiles > 1000, "most folds are path blocks: {tiles}");
+    assert!(blocks > 1000, "most folds are path blocks: {blocks}");
     assert!(items * 3 < whole_items * 2, "path blocks take fewer items: {items} of {whole_items}");
 }

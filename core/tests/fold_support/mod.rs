@@ -23,7 +23,7 @@ pub(crate) enum Write {
 
 /// One accessed key.
 #[derive(Clone, Debug)]
-pub(crate) struct Touch {
+pub(crate) struct Accessed {
     pub(crate) reads: bool,
     pub(crate) writes: Write,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Touch {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Case {
     pub(crate) pairs: BTreeMap<Key, Value>,
-    pub(crate) touches: BTreeMap<Key, Touch>,
+    pub(crate) accesses: BTreeMap<Key, Accessed>,
     /// Positions that are cut in two; those above them are in the set as well. What remains
     /// uncut below them are the pages.
     pub(crate) page_cuts: BTreeSet<Prefix>,
@@ -52,7 +52,7 @@ impl Case {
         let style = (below(rng, 5), [0, 30, 100][below(rng, 3)]);
         for _ in 0..accesses {
             let key = case.accessed_key(spread, rng, style.0);
-            case.touches.insert(key, touch(rng, style.1));
+            case.accesses.insert(key, access(rng, style.1));
         }
         let limit = [0, 3, 20, 300][below(rng, 4)];
         let page_size = [0, 1, 2, 8][below(rng, 4)];
@@ -80,7 +80,7 @@ impl Case {
         let mut todo = vec![Prefix::ROOT];
         while !todo.is_empty() && self.page_cuts.len() < limit {
             let at = todo.swap_remove(below(rng, todo.len()));
-            let keys = self.pairs.keys().chain(self.touches.keys());
+            let keys = self.pairs.keys().chain(self.accesses.keys());
             let count = keys.filter(|key| at.covers(key)).count();
             let split = if count > page_size { below(rng, 12) > 0 } else { below(rng, 5) == 0 };
             if !split || at.len() == 256 {
@@ -107,8 +107,8 @@ impl Case {
         pairs.map(|(key, value)| (*key, value.clone())).collect()
     }
 
-    pub(crate) fn is_touched(&self, at: &Prefix) -> bool {
-        self.touches.range(*at.first_key()..=at.last_key()).next().is_some()
+    pub(crate) fn is_accessed(&self, at: &Prefix) -> bool {
+        self.accesses.range(*at.first_key()..=at.last_key()).next().is_some()
     }
 
     /// All cases with one thing less.
@@ -118,9 +118,9 @@ impl Case {
             case.pairs.remove(key);
             case
         });
-        let touches = self.touches.keys().map(|key| {
+        let accesses = self.accesses.keys().map(|key| {
             let mut case = self.clone();
-            case.touches.remove(key);
+            case.accesses.remove(key);
             case
         });
         let pages = self.page_cuts.iter().map(|cut| {
@@ -135,7 +135,7 @@ impl Case {
             case
         });
         let levels = (self.levels > 0).then(|| Self { levels: 0, ..self.clone() });
-        pages.chain(regions).chain(touches).chain(pairs).chain(levels)
+        pages.chain(regions).chain(accesses).chain(pairs).chain(levels)
     }
 
     /// Runs `check`; when it panics, panics with the smallest case that makes it panic.
@@ -174,11 +174,11 @@ fn value(rng: &mut ChaCha8Rng) -> Value {
     value
 }
 
-fn touch(rng: &mut ChaCha8Rng, deletes: usize) -> Touch {
+fn access(rng: &mut ChaCha8Rng, deletes: usize) -> Accessed {
     let written = if below(rng, 100) >= deletes { Write::Put(value(rng)) } else { Write::Delete };
     match below(rng, 3) {
-        0 => Touch { reads: true, writes: Write::Nothing },
-        1 => Touch { reads: false, writes: written },
-        _ => Touch { reads: true, writes: written },
+        0 => Accessed { reads: true, writes: Write::Nothing },
+        1 => Accessed { reads: false, writes: written },
+        _ => Accessed { reads: true, writes: written },
     }
 }

@@ -15,7 +15,7 @@ use pleach_io::sim::{Damage, Fault, Image, PageOf, Rule, SimDisk, SimRuntime, Ti
 
 const IDS: u64 = 60;
 
-/// Pages are flushed by a drain, or when the delta is full.
+/// Pages are flushed by a drain, or when too much is pending.
 fn setup(seed: u64) -> Setup {
     Setup {
         seed,
@@ -206,9 +206,9 @@ fn reads_that_always_fail_stop_nothing_but_those_who_need_them() {
     db.close().expect("closed");
 }
 
-/// A delta full of changes that cannot be flushed refuses commits with an error that says so.
+/// Pending changes that fill their share and cannot be flushed refuse commits with an error that says so.
 #[test]
-fn a_delta_of_pages_that_are_aside_refuses_and_does_not_wait_for_ever() {
+fn pending_changes_of_pages_aside_refuse_commits_and_nobody_waits_for_ever() {
     let mut setup = setup(400);
     setup.cache_kib = 256;
     let disk = SimDisk::new(setup.seed, unrecorded());
@@ -219,7 +219,7 @@ fn a_delta_of_pages_that_are_aside_refuses_and_does_not_wait_for_ever() {
     };
     put(0..2000, 1).expect("no faults");
     db.drain(0).expect("no faults");
-    // More than the delta may hold, since nobody waits for a background that is held back; of their
+    // More than may be pending, since nobody waits for a background that is held back; of their
     // pages few stay cached.
     db.pause_background();
     for from in (0..2000).step_by(20) {

@@ -3,25 +3,18 @@
 //! The engine once told its cache of no batch at all: nothing was held, and at 2^27 accounts a finish
 //! read four pages of ten a second time.
 
-use pleach::{Access, LoadOptions, Options, Pleach, SessionOptions, Value};
-use pleach_core::{Blake3, Hasher, Key};
+use pleach::{Access, LoadOptions, SessionOptions, Value};
+use pleach_core::Key;
+
+use crate::common::{open, uniform as key};
 
 const ACCOUNTS: u64 = 320_000;
-
-fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
-}
-
-fn open(path: &std::path::Path) -> Pleach {
-    // Half of it caches leaf pages, about 900 of some 5,000.
-    let options = Options::new(path).create(true).cache_mib(8).threads(2).in_flight(16);
-    Pleach::open(options).expect("opened")
-}
 
 #[test]
 fn a_finish_finds_the_pages_that_its_session_has_read() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let db = open(folder.path());
+    // Half of it caches leaf pages, about 900 of some 5,000.
+    let db = open(folder.path(), 8);
     let items = (0..ACCOUNTS).map(|id| (key(id), Value::from(&7u64.to_le_bytes())));
     db.bulk_load(items, LoadOptions::new()).expect("loaded");
     for batch in 0..4 {

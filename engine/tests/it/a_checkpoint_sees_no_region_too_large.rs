@@ -13,7 +13,7 @@ const FRONTS: u64 = 48;
 /// Keys that a batch appends at each.
 const MORE: u64 = 60;
 
-/// Many inserts, each page flushed as soon as it is touched, and checkpoints one behind the other.
+/// Many inserts, each page flushed as soon as it is touched, and one checkpoint after the other.
 fn grow(seed: u64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path())

@@ -14,7 +14,7 @@ use pleach_core::Key;
 use pleach_io::sim::{Image, SimDisk};
 
 use crate::common::held_device::{Gate, Held, Mishap, NEVER, Patient};
-use crate::common::{Keys, key};
+use crate::common::{commit, uniform};
 use crate::crash::unrecorded;
 
 type HeldDb = Db<Blake3, Held, Patient>;
@@ -27,7 +27,7 @@ const KEYS: u64 = 12_000;
 const DEPTHS: [usize; 2] = [6, 1024];
 
 fn keys() -> Vec<Key> {
-    (0..KEYS).map(|id| key(Keys::Uniform, id)).collect()
+    (0..KEYS).map(uniform).collect()
 }
 
 fn value(commit: u8) -> Value {
@@ -292,9 +292,7 @@ fn pending() -> &'static Image {
         let (device, gate) = Held::new(disk.clone());
         let db: HeldDb = Db::open_on(device, Patient::new(2, &gate), options(64)).expect("opened");
         db.pause_background();
-        let session = db.session(SessionOptions::new()).expect("a session");
-        let accesses = writes(&changed(), 2);
-        session.finish(accesses).expect("finished").commit().expect("committed");
+        commit(&db, writes(&changed(), 2));
         db.close().expect("closed");
         disk.image()
     })

@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::common::{Keys, Model, key};
+use crate::common::{Keys, Model, commit, key};
 use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
 use pleach_core::Hasher;
 
@@ -49,7 +49,7 @@ fn the_next_batch_is_right_and_other_sessions_go_on() {
     let mut model = Model::default();
     let first = batch(0);
     model.apply(&first);
-    db.session(SessionOptions::new()).unwrap().finish(first).unwrap().commit().unwrap();
+    commit(&db, first);
     let open = db.session(SessionOptions::new()).unwrap();
 
     for (round, fuse) in (0..).zip([0, 1, 40, 700, 2100, 2900, 4000, 5200]) {

@@ -1,16 +1,9 @@
 //! Nodes between a region and its pages are kept from commit to commit: what is not touched is not
 //! hashed again, and what was deleted to a single key or to none leaves nothing stale behind.
 
-use std::path::Path;
-
-use crate::common::{Keys, Model, Rng, bytes, key, ops};
-use pleach::{Access, LoadOptions, Options, Pleach, SessionOptions, Value};
+use crate::common::{Keys, Model, Rng, bytes, key, open, ops};
+use pleach::{Access, LoadOptions, Pleach, SessionOptions, Value};
 use pleach_core::{Blake3, Key};
-
-fn open(path: &Path) -> Pleach {
-    let options = Options::new(path).create(true).cache_mib(16).threads(2).in_flight(16);
-    Pleach::open(options).expect("opened")
-}
 
 fn load(db: &Pleach, keys: &[Key], len: usize) {
     let mut sorted = keys.to_vec();
@@ -22,7 +15,7 @@ fn load(db: &Pleach, keys: &[Key], len: usize) {
 #[test]
 fn a_change_hashes_its_own_path_and_not_its_region() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let db = open(folder.path());
+    let db = open(folder.path(), 16);
     let keys: Vec<Key> = (0..6000).map(|id| key(Keys::Uniform, id)).collect();
     load(&db, &keys, 8);
     let hashed = |value: u8| {
@@ -47,7 +40,7 @@ fn what_shrinks_to_a_leaf_and_grows_again_is_never_stale() {
     for seed in 0..crate::common::cases(6) {
         let mut rng = Rng::new(seed);
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let db = open(folder.path());
+        let db = open(folder.path(), 16);
         let mut model = Model::default();
         let mut accesses: Vec<Access> = (0..1200)
             .map(|id| Access::read_write(key(Keys::Uniform, id), Some(bytes(&mut rng, 150))))

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pleach::{Access, Blake3, Db, Geometry, Options, SessionOptions, Value};
+use pleach::{Access, Blake3, Db, Geometry, Options, Value};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{Device, DeviceInfo, LockMode, OpenMode, PageBuf, Result};
+
+use crate::common::commit;
 
 /// A device that, while it is told to, does not answer how much is free.
 #[derive(Clone)]
@@ -77,11 +79,9 @@ impl Device for Hangs {
     }
 }
 
-fn commit(db: &Db<Blake3, Hangs>, number: u8) {
-    let session = db.session(SessionOptions::new()).expect("a session");
+fn put<D: Device>(db: &Db<Blake3, D>, number: u8) {
     let value = Some(Value::from(&[number; 100][..]));
-    let block = session.finish(vec![Access::write([number; 32], value)]).expect("finished");
-    block.commit().expect("committed");
+    commit(db, vec![Access::write([number; 32], value)]);
 }
 
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
@@ -109,7 +109,7 @@ fn a_flush_that_hangs_in_the_device_is_named() {
     let flush = || db.tasks().into_iter().find(|task| task.name == "pleach-flush").expect("listed");
     assert_eq!(db.metrics().stalled_tasks, 0);
     hangs.store(true, Ordering::Release);
-    commit(&db, 1);
+    put(&db, 1);
     wait_for("the flush is named", || flush().stalled);
     let stalled = flush();
     assert_eq!(stalled.stage, "writing pages");
@@ -122,7 +122,7 @@ fn a_flush_that_hangs_in_the_device_is_named() {
     let notice = pleach::tools::notice(folder.path()).expect("looked at").expect("told");
     assert!(notice.contains("pleach-flush does not come further: writing pages"), "{notice}");
     // Nobody else waits for it.
-    commit(&db, 2);
+    put(&db, 2);
     assert!(flush().stalled);
     hangs.store(false, Ordering::Release);
     wait_for("the flush goes on", || !flush().stalled);
@@ -144,9 +144,7 @@ fn closing_and_dropping_end_the_watchdog_at_once() {
             .stall_after(Duration::from_secs(600))
             .geometry(Geometry::tiny());
         let db = Db::<Blake3>::open(options).expect("created");
-        let session = db.session(SessionOptions::new()).expect("a session");
-        let put = vec![Access::write([7; 32], Some(Value::from(&[7; 8][..])))];
-        session.finish(put).expect("finished").commit().expect("committed");
+        put(&db, 7);
         let since = Instant::now();
         if close {
             db.close().expect("closed");

@@ -3,7 +3,7 @@
 
 use pleach::internals::names::{SEGMENT_TEMPORARY, parse_segment_name, segment_name};
 use pleach::tools::{CheckOptions, Verdict, check_on, stat_on};
-use pleach::{Access, Error, LoadOptions, SessionOptions, Value};
+use pleach::{Access, Error, LoadOptions, Value};
 use pleach_io::sim::{
     Aftermath, CrashMode, Damage, Fault, Grain, PageOf, Rule, SimDisk, SimOptions, Times,
 };
@@ -196,9 +196,7 @@ fn a_value_does_not_pass_for_the_mark_of_a_spare() {
     let disk = SimDisk::new(1, SimOptions::default());
     let (db, _) = setup.open(&disk, 1).expect("created");
     let commit = |value: &[u8], id| {
-        let session = db.session(SessionOptions::new()).expect("a session");
-        let access = Access::write(setup.key(id), Some(Value::from(value)));
-        session.finish(vec![access]).expect("finished").commit().expect("committed");
+        crate::common::commit(&db, vec![Access::write(setup.key(id), Some(Value::from(value)))]);
     };
     let mut probe = vec![7u8; 5000];
     probe[..16].copy_from_slice(b"WHERE-IS-A-VALUE");

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use pleach::{Access, Db, Geometry, Options, Overlay, Pleach, Value};
-use pleach_core::{Blake3, Hasher, Key};
+use pleach_core::{Blake3, Key};
 use pleach_io::sim::SimDisk;
 use pleach_io::{OsDevice, Threads};
 
 use crate::common::held_device::{Held, Patient};
+use crate::common::{commit, open, uniform as key};
 use crate::crash::unrecorded;
 
 const KEYS: u64 = 6_000;
@@ -17,10 +18,6 @@ const ROUNDS: u64 = 24;
 type SessionOptions = pleach::SessionOptions<Blake3, OsDevice, Threads>;
 type Session = pleach::Session<Blake3, OsDevice, Threads>;
 type State = BTreeMap<Key, Value>;
-
-fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
-}
 
 /// None, short, as long as an answer can be and longer, in an overflow run.
 fn value(id: u64, round: u64) -> Option<Value> {
@@ -33,11 +30,6 @@ fn value(id: u64, round: u64) -> Option<Value> {
         _ => 8,
     };
     Some(Value::from((id * 1000 + round).to_le_bytes().repeat(len / 8 + 1)[..len].to_vec()))
-}
-
-fn open(path: &std::path::Path, cache_mib: u64) -> Pleach {
-    let options = Options::new(path).create(true).cache_mib(cache_mib).threads(2).in_flight(16);
-    Pleach::open(options).expect("opened")
 }
 
 fn changes(round: u64) -> impl Iterator<Item = (Key, Option<Value>)> {
@@ -144,9 +136,8 @@ fn announced_pages_are_read_once() {
         Db::<Blake3, _, _>::open_on(device, Patient::new(2, &gate), options).expect("opened")
     };
     let db = open();
-    let session = db.session(pleach::SessionOptions::new()).expect("a session");
     let accesses = (0..KEYS).map(|id| Access::write(key(id), Some(Value::from(b"12345678"))));
-    session.finish(accesses.collect()).expect("finished").commit().expect("committed");
+    commit(&db, accesses.collect());
     db.drain(0).expect("drained");
     db.close().expect("closed");
     let db = open();

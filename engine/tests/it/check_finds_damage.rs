@@ -6,9 +6,9 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use crate::common::{Keys, Rng, bytes, key};
+use crate::common::{Keys, Rng, bytes, commit, key};
 use pleach::tools::{CheckOptions, CheckReport, Verdict, check, dump, explain, stat};
-use pleach::{Access, Error, Geometry, LoadOptions, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, Error, Geometry, LoadOptions, Options, Pleach, Value};
 use pleach_core::Key;
 
 const PAGE: u64 = 4096;
@@ -36,8 +36,7 @@ fn database(path: &Path, rng: &mut Rng) -> BTreeMap<Key, Value> {
             .collect();
         let accesses =
             writes.iter().map(|(key, value)| Access::read_write(*key, value.clone())).collect();
-        let session = db.session(SessionOptions::new()).expect("a session");
-        session.finish(accesses).expect("finished").commit().expect("committed");
+        commit(&db, accesses);
         for (key, value) in writes {
             match value {
                 Some(value) => model.insert(key, value),
@@ -58,8 +57,8 @@ fn says(report: &CheckReport, words: &[&str]) -> bool {
     report.findings.iter().any(|finding| words.iter().all(|word| finding.what.contains(word)))
 }
 
-/// Place and tag line of the page that holds a key.
-fn place_of(path: &Path, key: &Key) -> u64 {
+/// Page number and tag line of the page that holds a key.
+fn page_of(path: &Path, key: &Key) -> u64 {
     let explanation = explain(path, key).expect("explained");
     let line =
         explanation.lines.iter().find(|line| line.contains("page     number")).expect("a page");
@@ -137,24 +136,23 @@ fn flipped_bytes_are_found_wherever_they_are() {
     let path = folder.path();
     let mut rng = Rng::new(2);
     let model = database(path, &mut rng);
-    let places: Vec<u64> = model.keys().step_by(700).map(|key| place_of(path, key)).collect();
-    let originals: Vec<Vec<u8>> =
-        places.iter().map(|place| read_page(path, "leaf", *place)).collect();
-    for (place, original) in places.iter().zip(&originals) {
+    let pages: Vec<u64> = model.keys().step_by(700).map(|key| page_of(path, key)).collect();
+    let originals: Vec<Vec<u8>> = pages.iter().map(|page| read_page(path, "leaf", *page)).collect();
+    for (page, original) in pages.iter().zip(&originals) {
         let mut damaged = original.clone();
         damaged[usize::try_from(rng.below(PAGE)).expect("small")] ^= 1 << rng.below(8);
-        write_page(path, "leaf", *place, &damaged);
+        write_page(path, "leaf", *page, &damaged);
     }
     let report = checked(path);
-    for place in &places {
+    for page in &pages {
         assert!(
-            says(&report, &[&format!("page {place} of leaf"), "checksum"]),
+            says(&report, &[&format!("page {page} of leaf"), "checksum"]),
             "{:#?}",
             report.findings
         );
     }
-    for (place, original) in places.iter().zip(&originals) {
-        write_page(path, "leaf", *place, original);
+    for (page, original) in pages.iter().zip(&originals) {
+        write_page(path, "leaf", *page, original);
     }
     assert!(checked(path).findings.is_empty());
 }
@@ -165,7 +163,7 @@ fn swapped_and_stale_pages_are_found() {
     let path = folder.path();
     let model = database(path, &mut Rng::new(3));
     let keys: Vec<&Key> = model.keys().collect();
-    let (a, b) = (place_of(path, keys[0]), place_of(path, keys[keys.len() - 1]));
+    let (a, b) = (page_of(path, keys[0]), page_of(path, keys[keys.len() - 1]));
     let (page_a, page_b) = (read_page(path, "leaf", a), read_page(path, "leaf", b));
     write_page(path, "leaf", a, &page_b);
     write_page(path, "leaf", b, &page_a);

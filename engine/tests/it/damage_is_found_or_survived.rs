@@ -443,7 +443,7 @@ fn where_names_cannot_be_exchanged_an_open_makes_do() {
 #[test]
 fn a_young_database_closes_on_a_disk_without_a_free_byte() {
     // Never checkpointed, killed, and then the disk is full: the close found no room for its first image,
-    // and a flush asked for as many places as it had pages, found fewer, and wrote none.
+    // and a flush asked for as many page numbers as it had pages, found fewer, and wrote none.
     let setup = Setup {
         keys: Keys::Uniform,
         cache_kib: 16 << 10,

@@ -144,7 +144,7 @@ fn a_failed_read_gives_back_session_and_accesses() {
 }
 
 /// At each size of what is left of a device: a commit that does not fit is tried again with the
-/// same block. One with values of its own in the overflow file named places there that the first
+/// same block. One with values of its own in the overflow file named runs there that the first
 /// try had given back.
 #[test]
 fn a_block_that_found_no_room_commits_when_there_is_some() {
@@ -287,7 +287,7 @@ fn commits_that_wait_for_room_are_told_of_the_close() {
         let stale: Vec<_> = (0..4)
             .map(|id| session().finish(vec![Access::write([id; 32], None)]).expect("finished"))
             .collect();
-        // More than the delta may have: whoever comes now waits, unless the background is held.
+        // More changes than may be pending: whoever comes now waits, unless the background is held.
         let full = (0..4000)
             .map(|id| Access::write(key(Keys::Uniform, id), Some(Value::from(vec![1; 900]))));
         session().finish(full.collect()).expect("finished").commit().expect("committed");

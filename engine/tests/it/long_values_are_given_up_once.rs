@@ -1,7 +1,7 @@
-//! A long value's place is given up once, however its replacement falls between the steps of a
+//! A long value's pages are given up once, however its replacement falls between the steps of a
 //! flush that is writing it: by the pending value that was dropped, or by the page that has it.
 
-use crate::common::Keys;
+use crate::common::{Keys, commit};
 use crate::crash::{Setup, unrecorded};
 use pleach::{Access, Durability, SessionOptions, Value};
 use pleach_io::sim::SimDisk;
@@ -24,8 +24,7 @@ fn a_long_value_replaced_while_it_is_flushed_is_given_up_once() {
         for round in 0..4_u8 {
             let value = Value::from(vec![round; 100_000]);
             let put = vec![Access::write(setup.key(0), Some(value.clone()))];
-            let session = db.session(SessionOptions::new()).expect("a session");
-            session.finish(put).expect("finished").commit().expect("committed");
+            commit(&db, put);
             runtime.step_some(usize::try_from(steps).expect("few"));
             let session = db.session(SessionOptions::new()).expect("a session");
             assert_eq!(session.read(&setup.key(0)).expect("read"), Some(value));

@@ -4,7 +4,7 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "small draws of a seeded generator")]
 
-use crate::common::{Keys, Model, Rng, batch, cases, key, ops};
+use crate::common::{Keys, Model, Rng, batch, cases, commit, key, ops};
 use pleach::{Access, Blake3, Error, Geometry, Options, Pleach, SessionOptions, Value};
 use pleach_core::Hasher;
 
@@ -90,7 +90,7 @@ fn an_overlay_older_than_ten_flushes_is_read_as_of_its_base() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let db = open(folder.path());
     let first: Vec<Access> = (0..2000).map(|id| put(id, 1)).collect();
-    db.session(SessionOptions::new()).unwrap().finish(first).unwrap().commit().unwrap();
+    commit(&db, first);
     let old = db.session(SessionOptions::new()).unwrap();
     let overlay = db
         .session(SessionOptions::new())
@@ -101,7 +101,7 @@ fn an_overlay_older_than_ten_flushes_is_read_as_of_its_base() {
     let root_then = db.root();
     for round in 0..14 {
         let accesses = (0..1500).map(|id| put(id * 3 + round, 2 + round)).collect();
-        db.session(SessionOptions::new()).unwrap().finish(accesses).unwrap().commit().unwrap();
+        commit(&db, accesses);
         db.drain(0).unwrap();
     }
     assert!(db.metrics().pages_written > 0, "flushes took place");
@@ -162,7 +162,7 @@ fn a_split_between_finish_and_commit_is_refolded() {
     db.pause_background();
     let first: Vec<Access> = (0..3000).map(|id| put(id, 1)).collect();
     model.apply(&first);
-    db.session(SessionOptions::new()).unwrap().finish(first).unwrap().commit().unwrap();
+    commit(&db, first);
     // Folded while everything is one prefix; committed when flushes have cut it.
     let second: Vec<Access> = (2500..3500).map(|id| put(id, 2)).collect();
     let block = db.session(SessionOptions::new()).unwrap().finish(second.clone()).unwrap();
@@ -170,13 +170,13 @@ fn a_split_between_finish_and_commit_is_refolded() {
     db.drain(0).unwrap();
     model.apply(&second);
     block.commit().unwrap();
-    assert!(db.metrics().refolds > 0, "the cuts had changed");
+    assert!(db.metrics().refolds > 0, "layouts had changed");
     assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
     // Deleting nearly everything merges pages between finish and commit.
     let deletes: Vec<Access> =
         (0..3400).map(|id| Access::write(key(Keys::Uniform, id), None)).collect();
     model.apply(&deletes);
-    db.session(SessionOptions::new()).unwrap().finish(deletes).unwrap().commit().unwrap();
+    commit(&db, deletes);
     let third: Vec<Access> = (3400..3450).map(|id| put(id, 3)).collect();
     let block = db.session(SessionOptions::new()).unwrap().finish(third.clone()).unwrap();
     db.drain(0).unwrap();

@@ -8,6 +8,8 @@ use pleach::{Access, Db, Error, Geometry, Options, Overlay, Pleach, SessionOptio
 use pleach_core::Blake3;
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
+use crate::common::commit;
+
 fn put(key: u8, value: u8) -> Access {
     Access::write([key; 32], Some(Value::from(&[value])))
 }
@@ -29,8 +31,7 @@ fn an_overlay_of_another_database_is_refused() {
     let [a, b] = [0, 1].map(|at| open(folders[at].path()));
     // Equal states and roots, so that nothing but identity tells them apart.
     for db in [&a, &b] {
-        let session = db.session(SessionOptions::new()).expect("a session");
-        session.finish(vec![put(1, 1)]).expect("finished").commit().expect("committed");
+        commit(db, vec![put(1, 1)]);
     }
     let of_a = overlay(&a, vec![put(1, 2)]);
     let of_b = overlay(&b, vec![put(1, 3)]);

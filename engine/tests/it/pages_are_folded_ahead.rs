@@ -5,19 +5,16 @@
 //! can when no task has a step left to take.
 
 use pleach::{Access, Block, Geometry, LoadOptions, Options, SessionOptions, Value};
-use pleach_core::{Blake3, Hasher, Key, Node};
+use pleach_core::{Blake3, Key, Node};
 use pleach_io::sim::{Image, SimDisk, SimRuntime};
 
+use crate::common::uniform as key;
 use crate::crash::{SimDb, unrecorded};
 
 type Session = pleach::Session<Blake3, SimDisk, SimRuntime>;
 
 const ACCOUNTS: u64 = 40_000;
 const ROUNDS: u64 = 8;
-
-fn key(id: u64) -> Key {
-    Blake3::hash(&id.to_be_bytes())
-}
 
 struct Opened {
     db: SimDb,

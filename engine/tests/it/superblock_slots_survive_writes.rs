@@ -55,7 +55,7 @@ fn created() -> (SimDisk, SuperblockStore<SimDisk>) {
     (disk, store)
 }
 
-fn patch(disk: &SimDisk, slot: u64, change: impl FnOnce(&mut [u8; PAGE])) {
+fn change_slot(disk: &SimDisk, slot: u64, change: impl FnOnce(&mut [u8; PAGE])) {
     let file = disk.open(FILE, OpenMode::Write).expect("no faults");
     let mut page = PageBuf::zeroed(1);
     disk.read_at(&file, &mut page, slot * SLOT_DISTANCE).expect("no faults");
@@ -173,13 +173,13 @@ fn damage_of_one_slot_is_reported_and_of_both_is_an_error() {
     let (disk, mut store) = created();
     let next = *store.newest();
     store.write(&next).expect("no faults");
-    patch(&disk, 1, |page| page[100] ^= 1);
+    change_slot(&disk, 1, |page| page[100] ^= 1);
     let store = open(&disk).expect("slot 0 is left");
     assert_eq!(store.newest().generation, 1);
     assert_eq!(store.other(), &Err(SlotError::Checksum));
     let mut store = store;
     assert!(!store.fall_back());
-    patch(&disk, 0, |page| page.fill(0xaa));
+    change_slot(&disk, 0, |page| page.fill(0xaa));
     let error = open(&disk).err();
     assert!(matches!(
         error,
@@ -201,7 +201,7 @@ fn falling_back_gives_the_older_superblock() {
 #[test]
 fn a_newer_version_unknown_features_and_other_lengths_are_told_apart() {
     let (disk, _) = created();
-    patch(&disk, 1, |page| {
+    change_slot(&disk, 1, |page| {
         *page = *sample().encode(1).page(0);
         forge(page, 16, &(FORMAT_VERSION + 1).to_le_bytes());
     });
@@ -221,6 +221,6 @@ fn a_newer_version_unknown_features_and_other_lengths_are_told_apart() {
     assert!(matches!(open(&disk).err(), Some(SuperblockError::Length { found: 4096 })));
 
     let (disk, _) = created();
-    patch(&disk, 1, |page| *page = *sample().encode(1).page(0));
+    change_slot(&disk, 1, |page| *page = *sample().encode(1).page(0));
     assert!(matches!(open(&disk).err(), Some(SuperblockError::Contradiction)));
 }

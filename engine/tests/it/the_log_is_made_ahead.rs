@@ -1,18 +1,17 @@
 //! The log's next segment is there before a commit needs it: making it takes as long as several
 //! commits.
 
-use pleach::{Access, Geometry, Options, SessionOptions, Value};
+use pleach::{Access, Geometry, Options, Value};
 use pleach_io::Device;
 use pleach_io::sim::{SimDisk, SimRuntime};
 
+use crate::common::commit;
 use crate::crash::{SimDb, unrecorded};
 
-fn commit(db: &SimDb, number: u8) {
-    let session = db.session(SessionOptions::new()).expect("a session");
+fn put(db: &SimDb, number: u8) {
     // With key, nodes and head three blocks of the log: three of these fill nine sixteenths of a segment.
     let value = Value::from(&[number; 8 << 10][..]);
-    let block = session.finish(vec![Access::write([number; 32], Some(value))]).expect("finished");
-    block.commit().expect("committed");
+    commit(db, vec![Access::write([number; 32], Some(value))]);
 }
 
 fn segments(disk: &SimDisk) -> usize {
@@ -29,7 +28,7 @@ fn a_segment_is_made_when_the_last_one_is_half_full() {
         let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("opened");
         // No commit needs it, however many steps the background has: it is held back.
         db.pause_background();
-        (0..3).for_each(|number| commit(&db, number));
+        (0..3).for_each(|number| put(&db, number));
         runtime.step_some(usize::MAX);
         assert_eq!(segments(&disk), 1, "seed {seed}");
         // The background makes it.
@@ -38,10 +37,10 @@ fn a_segment_is_made_when_the_last_one_is_half_full() {
         assert_eq!(segments(&disk), 2, "seed {seed}");
         // The commit that goes on in it finds it there.
         db.pause_background();
-        (3..7).for_each(|number| commit(&db, number));
+        (3..7).for_each(|number| put(&db, number));
         assert_eq!(segments(&disk), 2, "seed {seed}");
         db.resume_background();
-        (7..20).for_each(|number| commit(&db, number));
+        (7..20).for_each(|number| put(&db, number));
         db.close().expect("closed");
     }
 }

@@ -4,11 +4,13 @@
 pub mod held_device;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use pleach::{Access, AccessKind, Value};
+use pleach::{Access, AccessKind, Db, Options, Pleach, SessionOptions, Value};
 use pleach_core::naive::Naive;
 use pleach_core::proof::{self, Op};
 use pleach_core::{Hasher, Key};
+use pleach_io::{Device, Runtime};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore as _, SeedableRng as _};
 
@@ -57,6 +59,24 @@ pub fn key(kind: Keys, id: u64) -> Key {
             key
         }
     }
+}
+
+/// A key like any other.
+pub fn uniform(id: u64) -> Key {
+    key(Keys::Uniform, id)
+}
+
+/// A database in a folder of the system, created if it is not there, with two workers and a few reads in
+/// flight.
+pub fn open(folder: &Path, cache_mib: u64) -> Pleach {
+    let options = Options::new(folder).create(true).cache_mib(cache_mib).threads(2).in_flight(16);
+    Pleach::open(options).expect("opened")
+}
+
+/// Commits a batch on the newest state, and gives its number.
+pub fn commit<H: Hasher, D: Device, R: Runtime>(db: &Db<H, D, R>, accesses: Vec<Access>) -> u64 {
+    let session = db.session(SessionOptions::new()).expect("a session");
+    session.finish(accesses).expect("finished").commit().expect("committed")
 }
 
 pub fn value(rng: &mut Rng) -> Value {
