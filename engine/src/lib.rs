@@ -1,6 +1,8 @@
 //! Pleach: a state database for blockchain nodes. A flat key-value store and a binary Merkle trie
 //! share the same SSD pages.
 
+#![warn(missing_debug_implementations)]
+
 mod access;
 mod checkpoint;
 mod commit;
