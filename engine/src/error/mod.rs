@@ -99,7 +99,7 @@ pub enum Error {
     },
     /// A file of the database is shorter than what lies in it.
     #[error(
-        "the file {file} has {found} bytes, what the database has in it ends at {expected}: it was truncated"
+        "the file {file} has {found} bytes, what the database has in it ends at {expected}: it was cut"
     )]
     ShortFile {
         /// File name.

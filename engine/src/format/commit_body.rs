@@ -13,7 +13,7 @@
 //!   undo      with flag 1: the value before each change, in the order of the changes, then the
 //!             node before (32 bytes) of each prefix, in the order of the nodes
 //! value       0 = absent | 1, length u32, bytes | 2, length u32, cell of an overflow value
-//! prefix    length in bits u16, then the bytes that hold a bit of it
+//! prefix      length in bits u16, then the bytes that hold a bit of it
 //! ```
 //!
 //! Sections are byte strings that concatenate: workers encode slices of a sorted batch with

@@ -85,7 +85,7 @@ impl Budget {
         self.pending() > self.pending_limit()
     }
 
-    /// Do so many changes pend that pages are read again only to be written?
+    /// Are pending changes near their limit, so that pages are read again only to be written?
     pub(crate) fn is_pressed(&self) -> bool {
         self.pending() > self.pending_limit() / 8 * 7
     }

@@ -70,7 +70,7 @@ pub(crate) fn write<D: Device, R: Runtime>(
     Ok(cell.into())
 }
 
-/// The value behind a stored state.
+/// The value that a stored state names.
 pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     stored: Stored,

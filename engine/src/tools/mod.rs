@@ -5,6 +5,35 @@
 //! * [`check`]: reads everything and lists what does not fit;
 //! * [`dump`]: all pairs in key order;
 //! * [`explain`]: where a key lies.
+//!
+//! Each has a form that ends in `_on`, for any device. They take the folder's lock as readers do: a
+//! database that is open for writing is refused.
+//!
+//! ```
+//! use pleach::tools::{CheckOptions, check, dump, explain, stat};
+//! use pleach::{Access, Options, Pleach, SessionOptions, Value};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let folder = tempfile::tempdir()?;
+//! let db = Pleach::open(Options::new(folder.path()).create(true))?;
+//! let (key, value) = ([7; 32], Value::from(&b"seven"[..]));
+//! let session = db.session(SessionOptions::new())?;
+//! session.finish(vec![Access::write(key, Some(value))])?.commit()?;
+//! db.close()?;
+//!
+//! assert_eq!(stat(folder.path())?.commit, 1);
+//! let report = check(folder.path(), CheckOptions::default())?;
+//! assert!(report.findings.is_empty() && report.keys == 1);
+//! assert!(explain(folder.path(), &key)?.present);
+//! let mut pairs = Vec::new();
+//! dump(folder.path(), &mut |key, value| {
+//!     pairs.push((*key, value.to_vec()));
+//!     true
+//! })?;
+//! assert_eq!(pairs, [([7; 32], b"seven".to_vec())]);
+//! # Ok(())
+//! # }
+//! ```
 
 mod check;
 mod dump;
