@@ -5,6 +5,7 @@
 //! another one reads. Then it counts, by page. The cache has room for all pages, so that none leaves.
 
 use std::sync::{Arc, OnceLock};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use pleach::{
@@ -98,12 +99,11 @@ impl Cold {
                 self.gate.until_stuck(stuck);
             }
             self.gate.open();
-            let ended: Vec<_> = reading.into_iter().map(|thread| thread.join()).collect();
+            let ended: Vec<_> = reading.into_iter().map(ScopedJoinHandle::join).collect();
             self.gate.let_write();
-            ended
-                .into_iter()
-                .filter_map(Result::err)
-                .for_each(|panic| std::panic::resume_unwind(panic));
+            if let Some(panic) = ended.into_iter().find_map(Result::err) {
+                std::panic::resume_unwind(panic);
+            }
         });
     }
 
@@ -361,9 +361,9 @@ fn a_reader_that_fails_or_panics_leaves_the_others_alone() {
             let (cold, keys) = (Cold::loaded(64), keys());
             let (session, other) = (cold.session(), cold.session());
             let unlucky = Reader::new(|| {
-                let read = || match many {
-                    true => session.read_many(&keys[..1]).map(drop),
-                    false => session.read(&keys[0]).map(drop),
+                let read = || {
+                    let many = many.then(|| session.read_many(&keys[..1]).map(drop));
+                    many.unwrap_or_else(|| session.read(&keys[0]).map(drop))
                 };
                 let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
                 match mishap {

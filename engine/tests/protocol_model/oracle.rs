@@ -64,7 +64,7 @@ fn state_matches(state: &State, regions: &[Region; REGIONS], values: Values) -> 
             None => 0,
             Some((page_no, page)) => {
                 if state.media.leaf[usize::from(*page_no)].visible() != Some(page) {
-                    return Err(format!("the index names another page than {page_no} holds"));
+                    return Err(format!("the index names a page that is not at number {page_no}"));
                 }
                 page.position.value_in(page.values, key)
             }

@@ -326,7 +326,7 @@ impl Runtime for Patient {
             if !done && !stuck {
                 stuck = true;
                 self.gate.change(|state| {
-                    (state.stuck, state.waits) = (state.stuck + 1, state.waits + 1)
+                    (state.stuck, state.waits) = (state.stuck + 1, state.waits + 1);
                 });
             }
             done
