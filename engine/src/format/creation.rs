@@ -6,7 +6,7 @@
 //! 3. remove the marker, sync the folder. Only now does the database exist.
 //!
 //! The marker names the database being created. Whoever finds it may start again from nothing, but only
-//! where what lies beside it *proves* that the creation came to no end:
+//! where the other files *prove* that the creation did not finish:
 //!
 //! | beside a marker of database `m` | what it is |
 //! |---|---|
@@ -18,13 +18,13 @@
 //! | a superblock of `m`; `incarnation` is above 0 | a database; the marker came back |
 //! | anything else: another database's superblock, one that cannot be read, a rotten `incarnation` | an error |
 //!
-//! The marker comes back when a sync of the folder fails and the power with it; the first writable open
-//! raises the incarnation after the marker's removal is durable. A file of that name that is no whole
-//! marker is one torn in the making when nothing lies beside it, else an error. On an error nothing is
-//! removed.
+//! A removed marker can come back, when a sync of the folder fails and then the power. It is told from a
+//! half creation by the incarnation: the first writable open raises it, after the removal of the marker
+//! is durable. A file of that name that is not a whole marker was torn while it was made, if nothing lies
+//! beside it; else it is an error. On an error nothing is removed.
 //!
-//! A folder that has neither marker nor superblock is a database that has lost its superblock, where
-//! files of ours lie in it; with other files it is somebody else's. Nothing in either is touched.
+//! A folder without marker and superblock is a database that has lost its superblock, if our files lie
+//! in it; with other files it is somebody else's. Nothing in either is changed.
 
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 use twox_hash::XxHash3_64;
@@ -50,7 +50,7 @@ const _: () = assert!(AT_REST == 24);
 pub enum DirectoryState {
     /// Nothing of anybody's: a database may be created.
     Empty,
-    /// A creation that did not come to its end: it may be started again.
+    /// A creation that did not finish: it may be started again.
     HalfCreated,
     /// A database.
     Database,
@@ -76,7 +76,7 @@ pub enum CreationError {
     /// The folder holds a database.
     #[error("the folder holds a database already")]
     Exists,
-    /// There is a creation marker, and what lies beside it is not a creation that came to no end.
+    /// There is a creation marker, and the other files are not those of an unfinished creation.
     #[error(
         "the folder holds the marker {MARKER} of a creation, but {why}; nothing was touched. If the database is yours, move {MARKER} out of the folder and open it again"
     )]
@@ -211,9 +211,9 @@ fn others(names: &[String]) -> impl Iterator<Item = &String> {
     names.iter().filter(|name| ![MARKER, MARKER_TEMPORARY, LOCK].contains(&name.as_str()))
 }
 
-/// Creates a database. `build` makes all files, each synced, the superblock last. What an earlier
-/// attempt has left is removed, files of ours only; its id is used again, so that files which come back
-/// from it when a sync of the folder fails belong to the marker that they are found with.
+/// Creates a database. `build` makes all files, each synced, the superblock last. Files that an earlier
+/// attempt has left are removed, ours only. Its id is used again: should its files come back because a
+/// sync of the folder fails, they belong to the marker beside them.
 pub fn create<D, E>(
     device: &D,
     database: u64,
@@ -256,7 +256,7 @@ fn start<D: Device>(device: &D, database: u64) -> Result<u64, CreationError> {
 }
 
 /// Removes what an earlier attempt has left, while the marker is there: the superblock first, so that what
-/// is left of the rest still shows that the creation came to no end.
+/// is left of the rest still shows that the creation did not finish.
 fn clear<D: Device>(device: &D) -> Result<(), IoError> {
     match device.remove(superblock::FILE) {
         Err(error) if !error.is_not_found() => return Err(error),

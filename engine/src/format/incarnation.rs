@@ -8,11 +8,10 @@
 //! ```
 //!
 //! Raising writes a copy into the file's spare, syncs it, exchanges the two and syncs the folder
-//! (`spare.rs`).
-//! Writing in place, copy by copy, would not do: a process whose sync failed leaves a copy that
-//! can be read and is not durable, and whichever copy is overwritten next may be the only durable
-//! one. Replaced as a whole, the file is the old one or the new one, and a number is never given
-//! out twice. The second copy is there for rot, and for a sector that cannot be read: either is enough.
+//! (`spare.rs`). Overwriting copy by copy would be wrong: a process whose sync failed leaves a copy that
+//! can be read and is not durable, and the copy that is overwritten next may be the only durable one.
+//! When the file is replaced as a whole, it is the old one or the new one, and no number is given out
+//! twice. The second copy guards against rot and unreadable sectors: either copy is enough.
 
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 use twox_hash::XxHash3_64;

@@ -1,4 +1,5 @@
-//! The files of a database, by name.
+//! The files of a database, by name. Nobody else spells one; which files must be there, and which may be
+//! removed as ours, is decided here.
 
 /// Superblocks.
 pub(crate) const SUPERBLOCK: &str = "super";

@@ -1,13 +1,13 @@
-//! What an open database tells somebody who looks into its folder from outside: tasks that do not come
-//! further, pages that are set aside. The database itself is locked then; `pleach stat` shows this.
+//! What an open database tells those who look into its folder: which tasks make no progress, which pages
+//! are set aside. The database itself is locked while it is open; `tools::notice` reads this file.
 //!
 //! ```text
 //! file "notice", one page:  checksum 8 | magic 8 | bytes of the text 4 | text | zeros
 //! ```
 //!
-//! The watchdog writes it when it changes, and blanks it when the database is closed. It is never synced
-//! and nothing depends on it: a failed write is a warning, bytes that make no sense are no notice, and that
-//! of a process which was killed is not looked at, because its lock is gone.
+//! The watchdog writes the file when there is something new to say, and blanks it when the database is
+//! closed. It is never synced and nothing depends on it: a failed write is a warning, and bytes that make
+//! no sense are no notice. The notice of a killed process is not read, because its lock is gone.
 
 use pleach_io::{Device, IoError, OpenMode, PAGE, PageBuf};
 use twox_hash::XxHash3_64;

@@ -11,9 +11,9 @@
 //!   +----------------+---------+--------------+------------+---+-------+----------+
 //! ```
 //!
-//! All numbers are little-endian. `checksum` is the XXH3-64 of the 80 bytes before it and, with the `body checksum`
-//! in them, covers the whole record: `previous` is the `checksum` of the record before
-//! this one, 0 for the first. Both checksums are seeded with the database id, so that bytes which
+//! All numbers are little-endian. `checksum` is the XXH3-64 of the 80 bytes before it. It covers the
+//! whole record, since the `body checksum` is among them. `previous` is the `checksum` of the record
+//! before this one, 0 for the first. Both checksums are seeded with the database id, so that bytes which
 //! an application stores cannot pass for a record unless it knows the id.
 //!
 //! Invariants of a record that was written:

@@ -9,15 +9,15 @@
 //! 2. exchange the two names in one step; sync the folder;
 //! 3. mark the file that has become the spare, so that the next copy may go into it.
 //!
-//! The mark is what makes 1 safe. A sync of the folder that failed leaves names that can be seen and are
-//! not durable: then the spare may be, after a power failure, the file itself, and a copy that is half
-//! written would replace it. The mark is written only after a successful sync of the folder, so a
-//! spare that has one is a spare on the medium, too. One without is removed, not written, and a new one
-//! made: its own room is free for that. The mark is seeded with the database's id and names its spare, so
-//! that bytes which an application has put into the log do not pass for one.
+//! The mark makes step 1 safe. After a failed sync of the folder, names can be seen and need not be
+//! durable: after a power failure the spare may be the file itself, and a half-written copy would replace
+//! it. The mark is written only after a successful sync of the folder, so a spare with a mark is the spare
+//! on the medium, too. A spare without one is not written to. It is removed, and a new one is made in the
+//! room that becomes free. The mark is seeded with the database's id and names its spare, so that
+//! bytes which an application has put into the log cannot pass for one.
 //!
-//! Where the file system knows no exchange the spare is renamed over the file, and the next open makes a
-//! new one.
+//! Where the file system cannot exchange names, the spare is renamed over the file, and the next open
+//! makes a new one.
 
 use pleach_io::{Device, IoError, OpenMode, PageBuf};
 use twox_hash::XxHash3_64;
@@ -71,7 +71,7 @@ impl Spare {
             return Ok(());
         }
         let file = self.take(device, database)?;
-        // A new file under a name of which no file with contents is left: nobody's bytes.
+        // A new file: no bytes of anybody's are lost.
         device.sync_folder()?;
         self.mark(device, database, &file)
     }
@@ -101,7 +101,7 @@ impl Spare {
                 .open(self.name, OpenMode::Write)
                 .and_then(|old| self.mark(device, database, &old));
             if let Err(error) = marked {
-                // It is worth nothing as it is, and nothing is lost: the next one is made from nothing.
+                // Nothing is lost: the next open makes a new one.
                 tracing::warn!(%error, spare = self.name, "a spare file could not be marked");
             }
         }

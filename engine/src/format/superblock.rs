@@ -572,10 +572,10 @@ impl<D: Device> SuperblockStore<D> {
         self.newest_slot
     }
 
-    /// The store with the older superblock in use, where the newest leads to something that is damaged
-    /// and there is an older one; legal only with an unbroken log from the older one's replay start
-    /// (rules `generations-once` and `superblock-elsewhere` of `docs/commit-and-recovery.md`). The newest is given up: it is no longer in
-    /// the file once [`SuperblockStore::confirm`] has replaced it. Nothing is written here.
+    /// Puts the older superblock in use, if there is one, because the newest leads to something that is
+    /// damaged. The log must be unbroken from the older one's replay start (rules `generations-once` and
+    /// `superblock-elsewhere` of `docs/commit-and-recovery.md`). The newest is given up: it goes from the
+    /// file when [`SuperblockStore::confirm`] replaces it. Nothing is written here.
     pub fn fall_back(&mut self) -> bool {
         let Ok(older) = self.other else { return false };
         self.newest = older;
@@ -587,13 +587,13 @@ impl<D: Device> SuperblockStore<D> {
     /// Makes the superblock in use durable, before anything else is written at a writable open, with
     /// what the open knows about the log's files.
     ///
-    /// It may have been read from a cache whose sync failed: lost later, while the next checkpoint
-    /// overwrites the older slot, neither would be left. It must not be written again in place
-    /// either, for it may be durable, and the older one's image may have been overwritten by a
-    /// checkpoint that came to no end. So the file is replaced as a whole by a synced copy.
+    /// It may have been read from a cache whose sync failed. If it were lost later, while the next checkpoint
+    /// overwrites the older slot, neither would be left. Nor may it be overwritten where it is: it may
+    /// be durable, and an unfinished checkpoint may have overwritten the older one's image. So the file
+    /// is replaced as a whole by a synced copy.
     ///
-    /// An older one that is not a stage on the way to the newest is dropped: a bulk load writes no log, so
-    /// the one before it would lead back to the empty database.
+    /// An older superblock that does not lead to the newest is dropped: a bulk load writes no log, so
+    /// the superblock before it would lead back to the empty database.
     pub fn confirm(
         &mut self,
         durable_through: LogPos,

@@ -1,6 +1,6 @@
-//! The table at the end of an image: what belongs to each namespace, and where it lies. The superblock has
-//! its hash; the table has a checksum of each stream, and the tag in it leads to all branch pages. So nothing of
-//! an image can be exchanged for something of another one.
+//! The table at the end of an image: what belongs to each namespace, and where it lies. The superblock
+//! has the table's hash; the table has a checksum of each stream, and the tag of the root's branch page,
+//! which leads to all others. So no part of an image can be exchanged for a part of another one.
 //!
 //! ```text
 //! offset  size

@@ -1,8 +1,8 @@
 //! Collecting pairs in buckets by the bits after a prefix, and making units of the buckets.
 //!
-//! A unit is what one worker sorts and divides into pages at once: all pairs below a prefix whose parent holds
-//! more than one page can. Small neighbouring buckets become one unit; a bucket too large for one
-//! is distributed again by the bits after those that all its keys share, as often as it takes.
+//! A unit is what one worker sorts and divides into pages at once: all pairs below a prefix whose parent
+//! holds more than one page can. Small neighbouring buckets become one unit. A bucket that is too large
+//! is distributed again, by the bits after those that all its keys share, as often as it takes.
 
 use pleach_beatree::load::MAX_RECORD;
 use pleach_beatree::load::{Record, Records};

@@ -3,8 +3,8 @@
 //! 1. Take the only ticket there is: other commits find their parent stale from here on.
 //! 2. Collect the pairs in buckets by the leading bits of their keys; what does not fit the
 //!    load's memory goes to a spill file. Long values go to the overflow file at once.
-//! 3. Workers sort, divide into pages, fold and write, unit by unit; page numbers are handed out from the start of
-//!    the leaf file, so it is written about sequentially. Sync.
+//! 3. Workers sort, divide into pages, fold and write, unit by unit. Page numbers are handed out from
+//!    the start of the leaf file, so it is written about sequentially. Sync.
 //! 4. Build the index, and reserve room for its image.
 //! 5. Publish: index, tip and number in one moment, under the sequencer's lock.
 //! 6. Two checkpoints, so that both superblocks lead to the load: the log has nothing of it.
@@ -39,8 +39,8 @@ use blocks::Blocks;
 use build::{Built, COMMIT, build};
 use collect::{Buckets, Sizes};
 
-/// A ticket that no commit's parent can have: nothing is committed while the load's own commit is
-/// published and not yet durable.
+/// A ticket that is no commit's parent: nothing is committed while the load's own commit is published
+/// and not yet durable.
 const CLOSED: u64 = u64::MAX;
 /// Pairs between two calls of the progress function.
 const TICK: u64 = 1 << 16;

@@ -9,8 +9,8 @@
 //!    their order, and the first one when the database is created: from the first one that is needed
 //!    on there is no gap, and what has another size or is missing is damage;
 //! 2. *live*: records are written, and no block is written twice by records;
-//! 3. *retired*: nobody needs what is below its end; it waits under its old name to be renamed,
-//!    or is removed when enough are waiting.
+//! 3. *retired*: nobody needs the log below its end; it keeps its name until it is used again, or
+//!    is removed when enough others wait for that.
 //!
 //! A recycled segment still holds old records. They name positions of another segment, so they
 //! are never taken for the log's.
@@ -113,9 +113,9 @@ impl<D: Device> Segments<D> {
     }
 
     /// Takes over the segments in the folder. Those that hold positions from `needed_from` to
-    /// `end` must be there; older ones are retired. Later ones are prepared as far as somebody knows of
-    /// them: the name of one that nobody knows of may never have become durable, so it waits to be used
-    /// again, under whichever name. Beyond what may wait, files are removed.
+    /// `end` must be there; older ones are retired. Later ones count as prepared up to
+    /// `prepared_through`. After that a file's name may never have become durable, so it waits to be used
+    /// again under a new name. More files than may wait are removed.
     ///
     /// # Panics
     /// When the size is not [`valid_segment_size`].
@@ -234,7 +234,7 @@ impl<D: Device> Segments<D> {
             (index, own.map(|at| state.spares.swap_remove(at)).or_else(|| state.spares.pop()))
         };
         let file = match spare {
-            // One that cannot be renamed goes on waiting.
+            // If it cannot be renamed it goes on waiting.
             Some(old) => {
                 let recycled = self.recycle(old, index);
                 recycled.inspect_err(|error| {

@@ -1,7 +1,9 @@
-//! Opening a database: what is in the folder is examined ([`examine`], [`recovery`]), or a new database is
-//! created in it; then its files are taken over for writing and its tasks start.
+//! Opening a database. What is in the folder is examined ([`examine`], [`recovery`]), or a new database is
+//! created in it. Then the files are taken over for writing, and the background tasks start.
 //!
-//! Everything is opened, measured and checked before the first byte is written.
+//! Everything is opened, measured and checked before the first byte is written. The folder's lock is
+//! held from before the examination on. Only `Db::open` calls this; [`crate::tools`] stop after
+//! [`examine`].
 
 pub(crate) mod examine;
 pub(crate) mod recovery;

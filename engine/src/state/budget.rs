@@ -1,4 +1,6 @@
 //! The memory budget and its shares, and when pages are flushed and checkpoints made for it.
+//!
+//! It decides and does nothing: whoever flushes, makes checkpoints or waits asks here whether it is time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,8 @@
 //! The checkpoints of an open database: superblocks, where a replay starts, and the numbers of flushes
 //! and images.
+//!
+//! Invariants: a number of this open is given out once, and never another open's; the replay start is
+//! that of the newest superblock that is durable. The checkpoint alone writes superblocks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

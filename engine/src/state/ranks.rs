@@ -14,3 +14,28 @@ pub(super) const SEQUENCER: Rank = Rank::new(4, "the sequencer");
 pub(super) const TIP: Rank = Rank::new(5, "the tip");
 /// Held while a region's nodes move to another page.
 pub(super) const MOVES: Rank = Rank::new(6, "node moves");
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use pleach_beatree::lock_order::{REGION, Ranked};
+
+    use super::*;
+
+    #[test]
+    fn each_lock_is_taken_after_those_above_it_and_never_before() {
+        let table = [NODE_GATE, STRUCTURE, WRITER, SEQUENCER, TIP, MOVES, REGION];
+        let in_order: Vec<Ranked<()>> = table.map(|rank| Ranked::wait(rank, || ())).into();
+        drop(in_order);
+        for (at, lower) in table.into_iter().enumerate().skip(1) {
+            for upper in table.into_iter().take(at) {
+                let wrong = catch_unwind(|| {
+                    let _lower = Ranked::wait(lower, || ());
+                    let _upper = Ranked::wait(upper, || ());
+                });
+                assert!(wrong.is_err(), "{upper:?} under {lower:?}");
+            }
+        }
+    }
+}

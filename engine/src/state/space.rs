@@ -3,6 +3,10 @@
 //! Files grow by whole segments, which are reserved before anything is written. Ordinary growth leaves
 //! a reserve, so that deletes, flushes and checkpoints can finish on a full device.
 //!
+//! Invariants: a page is free, or somebody owns it; one that was given up is free only when its location
+//! record is durable and no reader can be at it ([`PageSpace::release_leaves`]); an overflow run is
+//! tentative until a record names it, and free in every image that is made before.
+//!
 //! Locks: leaf pages; extents, then the tentative runs.
 
 use parking_lot::{Mutex, MutexGuard};
