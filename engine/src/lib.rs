@@ -72,8 +72,6 @@
 //! disk. [`Pleach`] is `Db` with all defaults.
 #![warn(missing_debug_implementations)]
 
-#![warn(missing_debug_implementations)]
-
 mod access;
 mod checkpoint;
 mod commit;

@@ -142,7 +142,7 @@ fn read_missing<H: Hasher, D: Device, R: Runtime>(
         db.nodes.make_resident::<H>(&key)?;
     }
     for page in &mut chunk.pages {
-        if let Some(at) = &page.at {
+        if let Some(at) = page.at {
             page.page = Some(db.store.leaf(at)?);
         }
     }
@@ -248,7 +248,7 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
             let done = match missing {
                 Missing::Leaf(index) => {
                     let at = chunk.pages[index].at.expect("a page that is missing has a number");
-                    Done::Leaf(at, db.store.leaf(&at)?)
+                    Done::Leaf(at, db.store.leaf(at)?)
                 }
                 Missing::Nodes(index) => {
                     db.nodes.make_resident::<H>(&chunk.away[index].1)?;

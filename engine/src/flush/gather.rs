@@ -218,7 +218,7 @@ fn read_missing<D: Device, R: Runtime>(
     }
     for index in elsewhere {
         let at = missing[index].0;
-        let done = db.store.leaf_for_flush(&at).map(|page| Done::Leaf(at, page));
+        let done = db.store.leaf_for_flush(at).map(|page| Done::Leaf(at, page));
         take(db, &mut missing[index], done);
     }
     rewrites.retain(|rewrite| !rewrite.old.iter().any(OldPage::is_missing));

@@ -39,7 +39,7 @@ fn try_leaf<D: Device, R: Runtime>(db: &State<D, R>, page: u64, prefix: &Prefix)
     let at = db.index.locate(prefix.first_key()).filter(|at| u64::from(at.page) == page);
     if let Some(at) = at {
         // A good read brings it back by itself; so does a copy in the cache.
-        db.store.leaf(&at)?;
+        db.store.leaf(at)?;
         db.store.read_well(LEAF_FILE, page);
     } else {
         db.store.quarantine().forget(LEAF_FILE, page);

@@ -41,9 +41,9 @@ fn stored<D: Device, R: Runtime>(db: &State<D, R>, view: &View, key: &Key) -> Re
             Found::Page(at) => {
                 let find =
                     |page: &CachedPage| page.get(key).map_or(Stored::Absent, Stored::from_cell);
-                match db.store.read_cached(&at, key, find) {
+                match db.store.read_cached(at, key, find) {
                     Some(stored) => stored,
-                    None => find(&*db.store.leaf(&at)?),
+                    None => find(&*db.store.leaf(at)?),
                 }
             }
         }

@@ -195,7 +195,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             };
             folder.clear();
             for (prefix, at, changes) in &children {
-                let page = at.as_ref().map(|at| self.store.leaf(at)).transpose()?;
+                let page = at.map(|at| self.store.leaf(at)).transpose()?;
                 let view = page.as_ref().map(|page| page.view());
                 let page =
                     PageState { at: prefix, leaf: view.as_ref(), pending: changes, treelet: None };

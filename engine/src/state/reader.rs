@@ -180,10 +180,6 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
     ///
     /// # Errors
     /// Of the ring: nothing is known of what is in flight, and the reader is to be dropped.
-    #[expect(
-        clippy::type_complexity,
-        reason = "a page or its error, or nothing, or the ring's error"
-    )]
     pub(crate) fn wait(
         &mut self,
         store: &Store<D, R>,
@@ -222,10 +218,10 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
     ) -> Result<Done> {
         match (request, self.reading) {
             (PageRequest::Leaf(at), Reading::Keys) => {
-                store.admit(at, buf).map(|page| Done::Leaf(*at, page))
+                store.admit(*at, buf).map(|page| Done::Leaf(*at, page))
             }
             (PageRequest::Leaf(at), Reading::Flush) => {
-                store.admit_for_flush(at, buf).map(|page| Done::Leaf(*at, page))
+                store.admit_for_flush(*at, buf).map(|page| Done::Leaf(*at, page))
             }
             (PageRequest::Nodes(region, node_page), _) => {
                 nodes.install_nodes(region, node_page, buf).map(|()| Done::Nodes)

@@ -149,16 +149,16 @@ impl<D: Device, R: Runtime> Store<D, R> {
     }
 
     /// A page: from the cache, else read on the calling thread.
-    pub(crate) fn leaf(&self, at: &Located) -> Result<Arc<CachedPage>> {
+    pub(crate) fn leaf(&self, at: Located) -> Result<Arc<CachedPage>> {
         self.leaf_for(at, Reading::Keys)
     }
 
     /// The same for the flush: see [`Self::admit_for_flush`].
-    pub(crate) fn leaf_for_flush(&self, at: &Located) -> Result<Arc<CachedPage>> {
+    pub(crate) fn leaf_for_flush(&self, at: Located) -> Result<Arc<CachedPage>> {
         self.leaf_for(at, Reading::Flush)
     }
 
-    fn leaf_for(&self, at: &Located, reading: Reading) -> Result<Arc<CachedPage>> {
+    fn leaf_for(&self, at: Located, reading: Reading) -> Result<Arc<CachedPage>> {
         if let Some(page) = self.cached(at, reading) {
             return Ok(page);
         }
@@ -196,7 +196,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
         Counters::add(counter, 1);
     }
 
-    fn cached(&self, at: &Located, reading: Reading) -> Option<Arc<CachedPage>> {
+    fn cached(&self, at: Located, reading: Reading) -> Option<Arc<CachedPage>> {
         let page = self.cache.get(at.page, at.tag)?;
         if reading == Reading::Keys {
             Counters::add(&self.counters.cache_hits, 1);
@@ -208,7 +208,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
     #[inline]
     pub(crate) fn read_cached<T>(
         &self,
-        at: &Located,
+        at: Located,
         key: &Key,
         read: impl FnOnce(&CachedPage) -> T,
     ) -> Option<T> {
@@ -221,7 +221,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
 
     /// Checks a page that was read and puts it into the cache. A page that contradicts the index is
     /// refused: the next commit on it would fold what it has into the root.
-    pub(crate) fn admit(&self, at: &Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
+    pub(crate) fn admit(&self, at: Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
         self.check_leaf(at, buf)?;
         self.refuse_contradicting(at.page)?;
         let page = self.cache.insert(at.page, at.tag, buf.page(0), self.batch());
@@ -233,7 +233,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
 
     /// The same for the flush, which looks for itself whether a page contradicts the index. Such a page
     /// is the flush's alone until then.
-    pub(crate) fn admit_for_flush(&self, at: &Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
+    pub(crate) fn admit_for_flush(&self, at: Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
         if self.refuse_contradicting(at.page).is_ok() {
             return self.admit(at, buf);
         }
@@ -245,7 +245,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
         self.quarantine.contradicting(LEAF_FILE, u64::from(page)).map_or(Ok(()), Err)
     }
 
-    fn check_leaf(&self, at: &Located, buf: &PageBuf) -> Result<()> {
+    fn check_leaf(&self, at: Located, buf: &PageBuf) -> Result<()> {
         let page = u64::from(at.page);
         LeafView::parse(buf.page(0), &self.leaf_identity(at.page))
             .map_err(|error| Error::Page { file: LEAF_FILE, page, error })?;
