@@ -58,7 +58,7 @@ fn open(disk: &SimDisk) -> Result<u32, Failure> {
                 disk.sync_folder()?;
                 SuperblockStore::create(disk.clone(), &first())?;
                 Ok::<_, Failure>(())
-            })?
+            })?;
         }
     }
     SuperblockStore::open(disk.clone(), OpenMode::Write)?.confirm(0.into(), 0.into())?;
