@@ -23,7 +23,7 @@ use crate::prefetch::lookup;
 use crate::prefetch::requests::Announcements;
 use crate::prefetch::values::LookedUp;
 use crate::read::group::{GROUP, Reach, cpu_prefetch};
-use crate::read::many::{self, SpareReader};
+use crate::read::many;
 use crate::read::point;
 use crate::state::view::View;
 
@@ -88,7 +88,6 @@ pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Thread
     /// Have keys been announced, and those that readers can still look up.
     announces: AtomicBool,
     announced: Mutex<Announcements>,
-    reader: SpareReader<D, R>,
     /// The last field, so that it goes last.
     counted: Counted,
 }
@@ -117,7 +116,6 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             witness: options.witness,
             announces: AtomicBool::new(false),
             announced: Mutex::default(),
-            reader: SpareReader::default(),
             counted: engine.count(Kind::Session),
         }
     }
@@ -159,7 +157,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// full depth.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         let db = &self.engine.state;
-        many::bring(db, &self.view, &self.reader, keys)?;
+        many::bring(db, &self.view, &self.engine.readers, keys)?;
         let mut values = Vec::with_capacity(keys.len());
         for group in keys.chunks(GROUP) {
             {
