@@ -144,3 +144,6 @@ impl SpareSorter {
         }
     }
 }
+
+#[cfg(test)]
+mod measured;

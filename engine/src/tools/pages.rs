@@ -36,19 +36,19 @@ enum Page {
 
 /// Visits all children of all regions in key order, from region number `from` on, until `visit`
 /// says false.
-pub(super) fn visit<D: Device>(
+pub(super) fn visit<'a, D: Device>(
     device: &D,
     file: &D::File,
-    top: &RegionIndex,
+    top: &'a RegionIndex,
     from: usize,
-    mut visit: impl FnMut(Visited<'_>) -> Result<bool>,
+    mut visit: impl FnMut(Visited<'a>) -> Result<bool>,
 ) -> Result<()> {
     let mut queue = device.queue(DEPTH)?;
     let mut children = top.regions()[from..].iter().flat_map(|region| {
         let cuts = region.read().children().clone();
         (0..cuts.len()).map(move |child| (region, child, cuts.page(child)))
     });
-    let mut ahead: VecDeque<Ahead<'_>> = VecDeque::new();
+    let mut ahead: VecDeque<Ahead<'a>> = VecDeque::new();
     let mut first = 0u64;
     let outcome = loop {
         while ahead.len() < 2 * DEPTH && queue.in_flight() < DEPTH {
