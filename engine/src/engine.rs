@@ -9,12 +9,15 @@ use crate::finish::Finisher;
 use crate::handles::{Counted, Handles, Kind, OpenHandles};
 use crate::opening::Opening;
 use crate::prefetch::requests::Prefetching;
+use crate::read::many::SpareReaders;
 use crate::state::State;
 
 /// An open database.
 pub(crate) struct Engine<H: Hasher, D: Device, R: Runtime> {
     pub(crate) finisher: Finisher<H, D, R>,
     pub(crate) prefetching: Arc<Prefetching<R>>,
+    /// For sessions that read many keys.
+    pub(crate) readers: SpareReaders<D, R>,
     /// How the open found the database.
     pub(crate) opening: Opening,
     /// Counts of the sessions, blocks and overlays that live.
@@ -30,7 +33,8 @@ impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
         opening: Opening,
     ) -> Self {
         let finisher = Finisher::new(state.runtime.workers(), &state.budget);
-        Self { state, finisher, prefetching, opening, handles: Arc::default() }
+        let readers = SpareReaders::default();
+        Self { state, finisher, prefetching, readers, opening, handles: Arc::default() }
     }
 
     /// Counts a handle, from now until what is given goes.

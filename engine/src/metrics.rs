@@ -27,6 +27,8 @@ macro_rules! counters {
 counters! {
     /// Leaf pages found in the cache.
     cache_hits,
+    /// Values of prefetched keys that were looked up before they were read.
+    value_cache_hits,
     /// Leaf pages that were read from the device because they were not cached.
     cache_misses,
     /// Leaf pages read again within one batch, having left the cache.

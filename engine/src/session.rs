@@ -23,7 +23,7 @@ use crate::prefetch::lookup;
 use crate::prefetch::requests::PrefetchRequests;
 use crate::prefetch::values::LookedUp;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::read::many::{self, SpareReader};
+use crate::read::many;
 use crate::read::point;
 use crate::state::view::View;
 
@@ -89,7 +89,6 @@ pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Thread
     prefetches: AtomicBool,
     /// What readers can still look up of it.
     requests: Mutex<PrefetchRequests>,
-    reader: SpareReader<D, R>,
     /// The last field, so that it goes last.
     counted: Counted,
 }
@@ -118,7 +117,6 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             witness: options.witness,
             prefetches: AtomicBool::new(false),
             requests: Mutex::default(),
-            reader: SpareReader::default(),
             counted: engine.count(Kind::Session),
         }
     }
@@ -155,7 +153,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             let _guard = db.store.enter();
             if lookup::help(db, prefetching, &request) { get() } else { None }
         })?;
-        Counters::add(&db.counters.cache_hits, 1);
+        Counters::add(&db.counters.value_cache_hits, 1);
         Some(found)
     }
 
@@ -166,7 +164,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// As [`Self::read`]; the values that could be read are lost with it.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         let db = &self.engine.state;
-        many::bring(db, &self.view, &self.reader, keys)?;
+        many::bring(db, &self.view, &self.engine.readers, keys)?;
         let mut values = Vec::with_capacity(keys.len());
         for batch in keys.chunks(KEY_BATCH) {
             {

@@ -49,7 +49,7 @@ pub(crate) struct Proven {
 }
 
 /// A batch's witness in the engine's own form.
-pub(crate) trait Witness: core::fmt::Debug {
+pub(crate) trait Witness: core::fmt::Debug + Sync {
     /// Its size.
     fn bytes(&self) -> u64;
     /// Verifies it against the previous root, without a database, and returns all that it proves.

@@ -2,10 +2,10 @@
 //! is conserved.
 
 use pleach_core::node::value_hash;
-use pleach_core::{Blake3, Key};
+use pleach_core::{Blake3, Key, ValueHash};
 
 use crate::account;
-use crate::backend::{Done, Proven};
+use crate::backend::{Done, Witness};
 use crate::workload::transfer::Change;
 
 /// What the witness of a batch must prove, no more and no less.
@@ -16,33 +16,59 @@ pub(super) struct Claims<'a> {
     pub(super) changes: Vec<Change>,
 }
 
+/// Keys with hashes of their values, in order.
+type Hashes = Vec<(Key, Option<ValueHash>)>;
+
 impl Claims<'_> {
-    /// Does the witness prove just that? If not, what is wrong.
-    pub(super) fn hold(&self, done: &Done, proven: &Proven) -> core::result::Result<(), String> {
+    /// Does the witness prove just that? If not, what is wrong. All processors work on it: the clock
+    /// stands still, and so does the engine.
+    pub(super) fn hold(
+        &self,
+        done: &Done,
+        witness: &dyn Witness,
+    ) -> core::result::Result<(), String> {
+        let (proven, (reads, writes)) = rayon::join(
+            || witness.verify(&done.prev_root),
+            || rayon::join(|| self.reads(), || self.writes()),
+        );
+        let proven = proven?;
         if proven.new_root != done.root {
             return Err("leads to another root".to_owned());
         }
-        let hash = |balance: u64| value_hash::<Blake3>(&account::encode(balance));
-        let reads = self.keys.iter().zip(&self.seen).map(|(key, seen)| (*key, seen.map(hash)));
-        let writes = self.keys.iter().zip(&self.changes).filter_map(|(key, change)| match change {
-            Change::Read => None,
-            Change::Write(new) => Some((*key, Some(hash(*new)))),
-            Change::Delete => Some((*key, None)),
-        });
-        if !same(reads.collect(), proven.reads.clone()) {
+        let (same_reads, same_writes) =
+            rayon::join(|| reads == sorted(proven.reads), || writes == sorted(proven.writes));
+        if !same_reads {
             return Err("proves other reads than were made".to_owned());
         }
-        if !same(writes.collect(), proven.writes.clone()) {
+        if !same_writes {
             return Err("proves other writes than were made".to_owned());
         }
         Ok(())
     }
+
+    fn reads(&self) -> Hashes {
+        let seen = self.keys.iter().zip(&self.seen);
+        sorted(seen.map(|(key, seen)| (*key, seen.map(hash))).collect())
+    }
+
+    fn writes(&self) -> Hashes {
+        let changes = self.keys.iter().zip(&self.changes);
+        let writes = changes.filter_map(|(key, change)| match change {
+            Change::Read => None,
+            Change::Write(new) => Some((*key, Some(hash(*new)))),
+            Change::Delete => Some((*key, None)),
+        });
+        sorted(writes.collect())
+    }
 }
 
-fn same<T: Ord>(mut these: Vec<T>, mut those: Vec<T>) -> bool {
-    these.sort_unstable();
-    those.sort_unstable();
-    these == those
+fn hash(balance: u64) -> ValueHash {
+    value_hash::<Blake3>(&account::encode(balance))
+}
+
+fn sorted(mut hashes: Hashes) -> Hashes {
+    hashes.sort_unstable();
+    hashes
 }
 
 /// The sum of the balances read, and the sum of the same accounts after the changes.

@@ -293,8 +293,7 @@ impl Runner<'_> {
         let folder = &self.spec.place.folder;
         let before = DiskUse::now(folder);
         self.peak = self.peak.max(machine::peak_rss());
-        let verified =
-            witness.verify(&done.prev_root).and_then(|proven| claims.hold(done, &proven));
+        let verified = claims.hold(done, &**witness);
         machine::reset_peak_rss();
         self.outside = self.outside.plus(&DiskUse::now(folder).since(&before));
         self.result.witnesses_verified += u64::from(clocked);

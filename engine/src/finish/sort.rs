@@ -128,3 +128,6 @@ fn kind(access: KeyAccess) -> AccessKind {
     };
     if access.reads { AccessKind::ReadWrite(value) } else { AccessKind::Write(value) }
 }
+
+#[cfg(test)]
+mod measured;

@@ -290,6 +290,7 @@ fn start<H: Hasher, D: Device, R: Runtime>(
         return read_missing::<H, D, R>(db, chunk);
     }
     let cache = db.store.cache();
+    let mut hits = 0;
     for index in 0..chunk.pages.len() {
         let steps = [LookupStep::Table, LookupStep::Entry, LookupStep::Front];
         for (ahead, step) in (1..=3).rev().zip(steps) {
@@ -301,12 +302,14 @@ fn start<H: Hasher, D: Device, R: Runtime>(
         let page = &mut chunk.pages[index];
         if let Some(at) = &page.at {
             page.page = cache.get(at.page, at.tag);
-            if page.page.is_none() {
+            if page.page.is_some() {
+                hits += 1;
+            } else {
                 chunk.missing += 1;
             }
         }
     }
-    Counters::add(&db.counters.cache_hits, (chunk.pages.len() - chunk.missing) as u64);
+    Counters::add(&db.counters.cache_hits, hits);
     chunk.missing += chunk.away.len();
     Ok(())
 }

@@ -18,38 +18,81 @@ use crate::state::in_flight::Reading;
 use crate::state::reader::{PageReader, PageRequest};
 use crate::state::view::View;
 
-/// A reader that is made on first use. A ring serves the thread that made it, and is made again on another.
-pub(crate) struct SpareReader<D: Device, R: Runtime>(Mutex<Option<Bound<D, R>>>);
+/// Most readers that are used at the same time; their rings take memory that the kernel pins.
+const USED: usize = 8;
+/// Most readers kept for later.
+const KEPT: usize = 4;
 
-/// A reader, and the thread that made it.
-type Bound<D, R> = (ThreadId, PageReader<D, R, ()>);
+/// Readers for whoever reads many keys. One is made on first use and kept for its thread, from session
+/// to session: a ring serves the thread that made it, and making it costs as much as a dozen reads
+/// (`docs/decisions/0001-registered-buffers.md`).
+pub(crate) struct SpareReaders<D: Device, R: Runtime>(Mutex<Spare<D, R>>);
 
-impl<D: Device, R: Runtime> Default for SpareReader<D, R> {
+struct Spare<D: Device, R: Runtime> {
+    /// Those that nobody uses, the longest unused first.
+    kept: Vec<(ThreadId, PageReader<D, R, ()>)>,
+    /// How many are in use.
+    used: usize,
+}
+
+impl<D: Device, R: Runtime> Default for SpareReaders<D, R> {
     fn default() -> Self {
-        Self(Mutex::new(None))
+        Self(Mutex::new(Spare { kept: Vec::new(), used: 0 }))
     }
 }
 
-/// Brings the pages of many keys into the cache. A second caller at the same time does nothing: its keys
-/// are read one by one. So are keys in pages that somebody else is reading.
+/// The right to use a reader, and one of this thread if there was one.
+struct InUse<'a, D: Device, R: Runtime> {
+    readers: &'a SpareReaders<D, R>,
+    reader: Option<PageReader<D, R, ()>>,
+}
+
+impl<D: Device, R: Runtime> SpareReaders<D, R> {
+    /// `None` when enough are in use.
+    fn take(&self) -> Option<InUse<'_, D, R>> {
+        let spare = &mut *self.0.lock();
+        if spare.used == USED {
+            return None;
+        }
+        spare.used += 1;
+        let here = std::thread::current().id();
+        let own = spare.kept.iter().position(|(thread, _)| *thread == here);
+        Some(InUse { readers: self, reader: own.map(|own| spare.kept.remove(own).1) })
+    }
+}
+
+impl<D: Device, R: Runtime> Drop for InUse<'_, D, R> {
+    fn drop(&mut self) {
+        let mut spare = self.readers.0.lock();
+        spare.used -= 1;
+        let Some(reader) = self.reader.take() else { return };
+        spare.kept.push((std::thread::current().id(), reader));
+        let surplus = (spare.kept.len() > KEPT).then(|| spare.kept.remove(0));
+        // Not under the lock: a ring is closed.
+        drop(spare);
+        drop(surplus);
+    }
+}
+
+/// Brings the pages of many keys into the cache. Where enough others do that at the same time, nothing is
+/// done: the keys are read one by one. So are the pages that somebody else reads at the moment.
 pub(crate) fn bring<D: Device, R: Runtime>(
     db: &State<D, R>,
     view: &View,
-    spare: &SpareReader<D, R>,
+    readers: &SpareReaders<D, R>,
     keys: &[Key],
 ) -> Result<()> {
     if db.all_is_here() {
         return Ok(());
     }
-    let Some(mut spare) = spare.0.try_lock() else { return Ok(()) };
-    let here = std::thread::current().id();
-    let mut reader = match spare.take() {
-        Some((thread, reader)) if thread == here => reader,
-        _ => PageReader::new(&db.store, db.options.in_flight, Reading::Keys)?,
+    let Some(mut used) = readers.take() else { return Ok(()) };
+    let mut reader = match used.reader.take() {
+        Some(reader) => reader,
+        None => PageReader::new(&db.store, db.options.in_flight, Reading::Keys)?,
     };
     // After an error the reader goes, and waits for what is in flight.
     fetch(db, view, &mut reader, keys)?;
-    *spare = Some((here, reader));
+    used.reader = Some(reader);
     Ok(())
 }
 

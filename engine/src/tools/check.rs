@@ -11,9 +11,16 @@
 //! * Each region's node follows from its children's.
 //! * Each page number is named once, each page of the overflow file is named once or free, never both,
 //!   never neither. Long values have their hash.
+//!
+//! One thread reads, in key order, long values included, so that a simulated disk sees the same each time;
+//! others fold the pages, a batch each (`docs/decisions/0022-worker-pools.md`). What they find is taken in
+//! in order.
 
+use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, sync_channel};
 
 use pleach_beatree::leaf_fold::{PageState, PendingChange, below, fold_leaf};
 use pleach_beatree::stored::cell_value;
@@ -24,6 +31,7 @@ use pleach_core::page::overflow::{OverflowCell, PageRun};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Node, TERMINATOR};
 use pleach_io::{Device, IoError, OpenMode};
+use rayon::{Scope, ThreadPoolBuilder};
 
 use super::pages::{Visited, parse, visit};
 use super::{Opened, UnderHasher, device, with_hasher};
@@ -34,6 +42,11 @@ use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use crate::open::recovery::Recovered;
 use crate::opening::Opening;
 use crate::state::overflow::{read_from, runs};
+
+/// Children that are folded together.
+const BATCH: usize = 64;
+/// Batches read and not taken in yet, for each thread that folds.
+const AHEAD: usize = 4;
 
 /// What a check does.
 #[derive(Clone, Copy, Debug)]
@@ -194,7 +207,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
             incarnation: examined.incarnation.number,
             options: self,
             overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
-            folder: BatchFolder::new(),
+            hasher: PhantomData,
             runs: Vec::new(),
             report: CheckReport {
                 root: recovered.tip.root,
@@ -213,10 +226,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
         checker.leaf_pages(&recovered.leaf_pages);
         checker.regions(&recovered);
         let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
-        visit(&opened.device, &leaf, &recovered.regions, 0, |visited| {
-            checker.child(visited);
-            Ok(true)
-        })?;
+        checker.children(&leaf, &recovered)?;
         checker.space(&recovered);
         Ok(checker.report)
     }
@@ -227,7 +237,7 @@ struct Checker<'a, H: Hasher, D: Device> {
     incarnation: u32,
     options: CheckOptions,
     overflow: D::File,
-    folder: BatchFolder<H>,
+    hasher: PhantomData<H>,
     /// Runs of the overflow file that something names.
     runs: Vec<PageRun>,
     report: CheckReport,
@@ -292,127 +302,72 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         }
     }
 
-    /// One child of a region: its page, what pends on it, and its node.
-    fn child(&mut self, visited: Visited<'_>) {
-        let state = visited.region.read();
-        let prefix = state.children().prefix(visited.child);
-        let mut changes: Vec<PendingChange> = Vec::new();
-        state.copy_pending(&prefix, &mut changes);
-        for (_, stored) in &changes {
-            if let Stored::Overflow(raw) = stored {
-                self.long_value(raw, &prefix);
-            }
-        }
-        let Some(page) = state.children().page(visited.child) else {
-            self.report.keys +=
-                changes.iter().filter(|change| change.1.is_present()).count() as u64;
-            self.expect_node(&state, visited.child, None, &changes);
-            return;
-        };
-        self.report.pages += 1;
-        let buf = match visited.page {
-            Some(Ok(buf)) => buf,
-            Some(Err(error)) => {
-                return self.finding(format!("page {page} of {LEAF_FILE}: {error}"));
-            }
-            None => return,
-        };
-        match parse(&buf, self.opened.newest.database, page, state.children().tag(visited.child)) {
-            Err(error) => self.finding(error.to_string()),
-            Ok(view) => {
-                self.page(&view, &prefix, page);
-                let present = changes.iter().filter(|change| change.1.is_present()).count();
-                let kept = view.len()
-                    - changes.iter().filter(|change| view.find(&change.0).is_ok()).count();
-                self.report.keys += (present + kept) as u64;
-                self.expect_node(&state, visited.child, Some(&view), &changes);
+    /// All children in key order. Few pages are folded here: threads cost more.
+    fn children(&mut self, leaf: &D::File, recovered: &Recovered) -> Result<()> {
+        let many = recovered.leaf_pages.len() > BATCH * AHEAD;
+        match many.then(|| ThreadPoolBuilder::new().build().ok()).flatten() {
+            None => self.fold_on(None, leaf, recovered),
+            Some(pool) => {
+                let threads = pool.current_num_threads();
+                pool.in_place_scope(|scope| self.fold_on(Some((scope, threads)), leaf, recovered))
             }
         }
     }
 
-    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, number: PageNo) {
-        let at = format!("page {number} of {LEAF_FILE}");
-        if view.prefix() != *prefix {
-            self.finding(format!(
-                "{at}: it is for {:?}, the index wants {prefix:?}",
-                view.prefix()
-            ));
-        }
-        if view.namespace() != 0 {
-            self.finding(format!("{at}: it belongs to namespace {}", view.namespace()));
-        }
-        if view.applied_through() > self.report.commit {
-            self.finding(format!(
-                "{at}: it contains commit {}, the newest is {}",
-                view.applied_through(),
-                self.report.commit
-            ));
-        }
-        if view.flush() >> 32 > u64::from(self.incarnation) {
-            self.finding(format!(
-                "{at}: it was written by a future open, flush {:#x}",
-                view.flush()
-            ));
-        }
-        for (_, cell) in view.iter() {
-            if let Cell::Overflow(cell) = cell {
-                self.long_value(cell.bytes(), prefix);
-            }
-        }
-        self.stored_nodes(view, &at);
-    }
-
-    /// The nodes that a page stores are those of its cells.
-    fn stored_nodes(&mut self, view: &LeafView<'_>, at: &str) {
-        if view.levels() == 0 {
-            return;
-        }
-        self.folder.clear();
-        let mut cells = view.iter().peekable();
-        let mut folds = Vec::with_capacity(view.nodes().len());
-        for stored in 0..1u16 << view.levels() {
-            let prefix = below(&view.prefix(), view.levels(), stored);
-            self.folder.begin(prefix.len());
-            while let Some((key, cell)) = cells.next_if(|(key, _)| prefix.covers(key)) {
-                self.folder.unaccessed(&key, cell_value(&cell));
-            }
-            folds.push(self.folder.end().expect("no terminal is placed here"));
-        }
-        self.folder.run();
-        for (index, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
-            if self.folder.node(fold) != *stored {
-                self.finding(format!("{at}: its stored node {index} is not that of its cells"));
-            }
-        }
-    }
-
-    /// The node in the index is that of the page's cells and what pends on it.
-    fn expect_node(
+    fn fold_on<'a>(
         &mut self,
-        state: &RegionState,
-        child: usize,
-        view: Option<&LeafView<'_>>,
-        changes: &[PendingChange],
-    ) {
-        let Some(expected) = state.node(child).copied() else { return };
-        let prefix = state.children().prefix(child);
-        let found = if view.is_none() && changes.is_empty() {
-            TERMINATOR
-        } else {
-            self.folder.clear();
-            self.folder.begin(prefix.len());
-            let page = PageState { at: &prefix, leaf: view, pending: changes, treelet: None };
-            fold_leaf(&mut self.folder, &page, 0, &[], &mut Vec::new());
-            let fold = self.folder.end().expect("no terminal is placed here");
-            self.folder.run();
-            self.folder.node(fold)
+        threads: Option<(&Scope<'a>, usize)>,
+        leaf: &D::File,
+        recovered: &'a Recovered,
+    ) -> Result<()> {
+        let known = Known {
+            database: self.opened.newest.database,
+            commit: self.report.commit,
+            incarnation: self.incarnation,
         };
-        if found != expected {
-            self.finding(format!(
-                "prefix {prefix:?}: its pairs fold to {}, the index has {}",
-                hex(found),
-                hex(expected)
-            ));
+        let most = threads.map_or(0, |(_, count)| count * AHEAD);
+        let mut folding: VecDeque<Receiver<Children>> = VecDeque::new();
+        let mut start = |checker: &mut Self, batch: Vec<Visited<'a>>| {
+            let (give, take) = sync_channel(1);
+            let fold = move || {
+                // Nobody takes it after an error.
+                let _ = give.send(ChildrenFolder::<H>::fold(known, batch));
+            };
+            match threads {
+                Some((scope, _)) => scope.spawn(move |_| fold()),
+                None => fold(),
+            }
+            folding.push_back(take);
+            while folding.len() > most {
+                checker.take(folding.pop_front());
+            }
+        };
+        let mut batch = Vec::with_capacity(BATCH);
+        visit(&self.opened.device, leaf, &recovered.regions, 0, |visited| {
+            batch.push(visited);
+            if batch.len() == BATCH {
+                start(self, std::mem::replace(&mut batch, Vec::with_capacity(BATCH)));
+            }
+            Ok(true)
+        })?;
+        start(self, batch);
+        while !folding.is_empty() {
+            self.take(folding.pop_front());
+        }
+        Ok(())
+    }
+
+    /// Takes in what came of a batch.
+    fn take(&mut self, folding: Option<Receiver<Children>>) {
+        // An error is a panic over there, which goes on where the threads end.
+        let Some(Ok(children)) = folding.map(|folding| folding.recv()) else { return };
+        self.report.pages += children.pages;
+        self.report.keys += children.keys;
+        for found in children.found {
+            match found {
+                Found::Finding(what) => self.finding(what),
+                Found::LongValue(raw, prefix) => self.long_value(&raw, &prefix),
+            }
         }
     }
 
@@ -482,6 +437,182 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         if from < to {
             self.finding(format!(
                 "pages {from} to {to} of {OVERFLOW_FILE} are neither named nor free"
+            ));
+        }
+    }
+}
+
+/// What a page is held against.
+#[derive(Clone, Copy)]
+struct Known {
+    database: u64,
+    /// Number of the newest commit.
+    commit: u64,
+    incarnation: u32,
+}
+
+/// What came of a batch of children.
+#[derive(Default)]
+struct Children {
+    /// In the order of the children.
+    found: Vec<Found>,
+    pages: u64,
+    keys: u64,
+}
+
+enum Found {
+    Finding(String),
+    /// A cell that names the overflow file, and the prefix it is in: still to be read.
+    LongValue(Box<[u8]>, Prefix),
+}
+
+/// Folds children, and reads nothing.
+struct ChildrenFolder<H: Hasher> {
+    known: Known,
+    folder: BatchFolder<H>,
+    children: Children,
+}
+
+impl<H: Hasher> ChildrenFolder<H> {
+    fn fold(known: Known, batch: Vec<Visited<'_>>) -> Children {
+        let (folder, children) = (BatchFolder::new(), Children::default());
+        let mut own = Self { known, folder, children };
+        for visited in batch {
+            own.child(visited);
+        }
+        own.children
+    }
+
+    fn finding(&mut self, what: String) {
+        self.children.found.push(Found::Finding(what));
+    }
+
+    fn long_value(&mut self, raw: &[u8], prefix: &Prefix) {
+        self.children.found.push(Found::LongValue(raw.into(), *prefix));
+    }
+
+    /// One child of a region: its page, what pends on it, and its node.
+    fn child(&mut self, visited: Visited<'_>) {
+        let state = visited.region.read();
+        let prefix = state.children().prefix(visited.child);
+        let mut changes: Vec<PendingChange> = Vec::new();
+        state.copy_pending(&prefix, &mut changes);
+        for (_, stored) in &changes {
+            if let Stored::Overflow(raw) = stored {
+                self.long_value(raw, &prefix);
+            }
+        }
+        let Some(number) = state.children().page(visited.child) else {
+            self.children.keys +=
+                changes.iter().filter(|change| change.1.is_present()).count() as u64;
+            self.expect_node(&state, visited.child, None, &changes);
+            return;
+        };
+        self.children.pages += 1;
+        let buf = match visited.page {
+            Some(Ok(buf)) => buf,
+            Some(Err(error)) => {
+                return self.finding(format!("page {number} of {LEAF_FILE}: {error}"));
+            }
+            None => return,
+        };
+        match parse(&buf, self.known.database, number, state.children().tag(visited.child)) {
+            Err(error) => self.finding(error.to_string()),
+            Ok(view) => {
+                self.page(&view, &prefix, number);
+                let present = changes.iter().filter(|change| change.1.is_present()).count();
+                let kept = view.len()
+                    - changes.iter().filter(|change| view.find(&change.0).is_ok()).count();
+                self.children.keys += (present + kept) as u64;
+                self.expect_node(&state, visited.child, Some(&view), &changes);
+            }
+        }
+    }
+
+    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, number: PageNo) {
+        let at = format!("page {number} of {LEAF_FILE}");
+        if view.prefix() != *prefix {
+            self.finding(format!(
+                "{at}: it is for {:?}, the index wants {prefix:?}",
+                view.prefix()
+            ));
+        }
+        if view.namespace() != 0 {
+            self.finding(format!("{at}: it belongs to namespace {}", view.namespace()));
+        }
+        if view.applied_through() > self.known.commit {
+            self.finding(format!(
+                "{at}: it contains commit {}, the newest is {}",
+                view.applied_through(),
+                self.known.commit
+            ));
+        }
+        if view.flush() >> 32 > u64::from(self.known.incarnation) {
+            self.finding(format!(
+                "{at}: it was written by a future open, flush {:#x}",
+                view.flush()
+            ));
+        }
+        for (_, cell) in view.iter() {
+            if let Cell::Overflow(cell) = cell {
+                self.long_value(cell.bytes(), prefix);
+            }
+        }
+        self.stored_nodes(view, &at);
+    }
+
+    /// The nodes that a page stores are those of its cells.
+    fn stored_nodes(&mut self, view: &LeafView<'_>, at: &str) {
+        if view.levels() == 0 {
+            return;
+        }
+        self.folder.clear();
+        let mut cells = view.iter().peekable();
+        let mut folds = Vec::with_capacity(view.nodes().len());
+        for group in 0..1u16 << view.levels() {
+            let position = below(&view.prefix(), view.levels(), group);
+            self.folder.begin(position.len());
+            while let Some((key, cell)) = cells.next_if(|(key, _)| position.covers(key)) {
+                self.folder.unaccessed(&key, cell_value(&cell));
+            }
+            folds.push(self.folder.end().expect("no terminal is placed here"));
+        }
+        self.folder.run();
+        for (group, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
+            if self.folder.node(fold) != *stored {
+                self.finding(format!(
+                    "{at}: the node of its group {group} is not that of its cells"
+                ));
+            }
+        }
+    }
+
+    /// The node in the index is that of the page's cells and what pends on it.
+    fn expect_node(
+        &mut self,
+        state: &RegionState,
+        child: usize,
+        view: Option<&LeafView<'_>>,
+        changes: &[PendingChange],
+    ) {
+        let Some(expected) = state.node(child).copied() else { return };
+        let prefix = state.children().prefix(child);
+        let found = if view.is_none() && changes.is_empty() {
+            TERMINATOR
+        } else {
+            self.folder.clear();
+            self.folder.begin(prefix.len());
+            let page = PageState { at: &prefix, leaf: view, pending: changes, treelet: None };
+            fold_leaf(&mut self.folder, &page, 0, &[], &mut Vec::new());
+            let fold = self.folder.end().expect("no terminal is placed here");
+            self.folder.run();
+            self.folder.node(fold)
+        };
+        if found != expected {
+            self.finding(format!(
+                "prefix {prefix:?}: its pairs fold to {}, the index has {}",
+                hex(&found),
+                hex(&expected)
             ));
         }
     }

@@ -36,19 +36,19 @@ enum Page {
 
 /// Visits all children of all regions in key order, from region number `from` on, until `visit`
 /// says false.
-pub(super) fn visit<D: Device>(
+pub(super) fn visit<'a, D: Device>(
     device: &D,
     file: &D::File,
-    index: &RegionIndex,
+    index: &'a RegionIndex,
     from: usize,
-    mut visit: impl FnMut(Visited<'_>) -> Result<bool>,
+    mut visit: impl FnMut(Visited<'a>) -> Result<bool>,
 ) -> Result<()> {
     let mut queue = device.queue(DEPTH)?;
     let mut children = index.regions()[from..].iter().flat_map(|region| {
         let children = region.read().children().clone();
         (0..children.len()).map(move |child| (region, child, children.page(child)))
     });
-    let mut asked: VecDeque<Asked<'_>> = VecDeque::new();
+    let mut asked: VecDeque<Asked<'a>> = VecDeque::new();
     let mut first = 0u64;
     let outcome = loop {
         while asked.len() < 2 * DEPTH && queue.in_flight() < DEPTH {

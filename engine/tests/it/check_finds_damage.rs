@@ -157,6 +157,42 @@ fn flipped_bytes_are_found_wherever_they_are() {
     assert!(checked(path).findings.is_empty());
 }
 
+/// So many pages that threads fold them.
+#[test]
+fn many_findings_are_complete_and_in_key_order() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path();
+    let value =
+        |id: u64| Value::from(&vec![id.to_be_bytes()[7]; if id == 7 { 9000 } else { 30 }][..]);
+    let pairs: BTreeMap<Key, Value> =
+        (0..40_000).map(|id| (key(Keys::Uniform, id), value(id))).collect();
+    let db = Pleach::open(options(path)).expect("created");
+    db.bulk_load(pairs.clone().into_iter(), LoadOptions::new()).expect("loaded");
+    db.close().expect("closed");
+    let sound = checked(path);
+    assert!(sound.findings.is_empty(), "{:#?}", sound.findings);
+    assert!(sound.pages > 600, "only {} pages", sound.pages);
+    assert_eq!((sound.keys, sound.long_values), (40_000, 1));
+    let mut pages: Vec<u64> = pairs.keys().step_by(1301).map(|key| page_of(path, key)).collect();
+    pages.dedup();
+    for place in &pages {
+        let mut damaged = read_page(path, "leaf", *place);
+        damaged[1000] ^= 1;
+        write_page(path, "leaf", *place, &damaged);
+    }
+    let report = checked(path);
+    let found: Vec<bool> = pages
+        .iter()
+        .zip(&report.findings)
+        .map(|(place, finding)| finding.what.contains(&format!("page {place} of leaf")))
+        .collect();
+    assert!(found.iter().all(|found| *found), "{:#?}", report.findings);
+    // The pages of the long value are neither named nor free when its leaf page is lost.
+    let lost = pages.contains(&page_of(path, &key(Keys::Uniform, 7)));
+    assert_eq!(report.findings.len(), pages.len() + usize::from(lost));
+    assert_eq!(report.pages, sound.pages);
+}
+
 #[test]
 fn swapped_and_stale_pages_are_found() {
     let folder = tempfile::tempdir().expect("a temporary folder");

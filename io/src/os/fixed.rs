@@ -1,7 +1,8 @@
 //! A ring's registered memory: one pool's slab.
 //!
-//! Registering pins the pages once instead of for each request. The ring holds the slab as long as
-//! requests may use it, so the pages that were pinned are the pages that the process sees.
+//! Registering pins the pages once instead of for each request; every page reader of the engine does so.
+//! The ring holds the slab as long as requests may use it, so the pages that were pinned are the pages
+//! that the process sees.
 #![expect(unsafe_code, reason = "the kernel keeps the slab's pages")]
 
 use std::sync::Arc;
