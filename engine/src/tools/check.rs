@@ -611,8 +611,8 @@ impl<H: Hasher> ChildrenFolder<H> {
         if found != expected {
             self.finding(format!(
                 "prefix {prefix:?}: its pairs fold to {}, the index has {}",
-                hex(&found),
-                hex(&expected)
+                hex(found),
+                hex(expected)
             ));
         }
     }
