@@ -177,10 +177,6 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
     ///
     /// # Errors
     /// Of the ring: nothing is known of what is in flight, and the reader is to be dropped.
-    #[expect(
-        clippy::type_complexity,
-        reason = "a page or its error, or nothing, or the ring's error"
-    )]
     pub(crate) fn wait(
         &mut self,
         store: &Store<D, R>,

@@ -410,8 +410,8 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         if found != expected {
             self.finding(format!(
                 "prefix {prefix:?}: its pairs fold to {}, the index has {}",
-                hex(&found),
-                hex(&expected)
+                hex(found),
+                hex(expected)
             ));
         }
     }

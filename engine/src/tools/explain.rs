@@ -56,7 +56,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         let recovered = opened.examine::<H>()?.recovered;
         let mut lines = vec![
             format!("key      {}", hex(key)),
-            format!("commit   {}, root {}", recovered.tip.number, hex(&recovered.tip.root)),
+            format!("commit   {}, root {}", recovered.tip.number, hex(recovered.tip.root)),
         ];
         let index = recovered.regions.find(key);
         let region = &recovered.regions.regions()[index];
@@ -123,12 +123,12 @@ fn describe(stored: &Stored) -> String {
     match stored {
         Stored::Absent => "absent".to_owned(),
         Stored::Inline(value) => format!("{} bytes: {value:?}", value.len()),
-        Stored::Large(large) => format!("{} bytes, hash {}", large.bytes.len(), hex(&large.hash)),
+        Stored::Large(large) => format!("{} bytes, hash {}", large.bytes.len(), hex(large.hash)),
         Stored::Overflow(raw) => {
             let cell = pleach_beatree::stored::overflow_cell(raw);
             let runs: Vec<String> =
                 cell.runs().map(|run| format!("{}+{}", run.start, run.pages)).collect();
-            let hash = hex(&cell.value_hash());
+            let hash = hex(cell.value_hash());
             format!(
                 "{} bytes in the overflow file, pages {}, hash {hash}",
                 cell.total_len(),

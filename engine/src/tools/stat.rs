@@ -124,7 +124,7 @@ impl std::fmt::Display for Stat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let block = &self.superblock;
         let geometry = &block.geometry;
-        writeln!(f, "root            {}", hex(&self.root))?;
+        writeln!(f, "root            {}", hex(self.root))?;
         writeln!(f, "commit          {} (blob of {} bytes)", self.commit, self.blob_bytes)?;
         writeln!(f, "hasher          {}", self.hasher)?;
         writeln!(
