@@ -117,7 +117,7 @@ pub fn fold_leaf<H: Hasher>(
 /// When a fold or a path block is open.
 pub fn fold_path_block<H: Hasher>(
     folder: &mut BatchFolder<H>,
-    tiles: &mut PathBlocks<H>,
+    blocks: &mut PathBlocks<H>,
     page: &PageState<'_>,
     accesses: &[KeyAccess],
     results: &mut Vec<AccessResult>,
@@ -136,10 +136,10 @@ pub fn fold_path_block<H: Hasher>(
         pending: page.pending,
         accesses,
     };
-    let whole = tiles.begin();
-    merge.descend(&mut Descent { folder, tiles, results }, whole, 0, 0);
+    let whole = blocks.begin();
+    merge.descend(&mut Descent { folder, blocks, results }, whole, 0, 0);
     debug_assert!(merge.accesses.is_empty(), "all accesses lie below the page");
-    Some(tiles.end())
+    Some(blocks.end())
 }
 
 /// Position number `index` of those `levels` below `at`.
@@ -153,7 +153,7 @@ pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
 /// Where the parts of a path block go.
 struct Descent<'a, H> {
     folder: &'a mut BatchFolder<H>,
-    tiles: &'a mut PathBlocks<H>,
+    blocks: &'a mut PathBlocks<H>,
     results: &'a mut Vec<AccessResult>,
 }
 
@@ -211,9 +211,9 @@ impl<'a> Merge<'a> {
                 .first()
                 .is_some_and(|access| self.bits_of(&access.key, level) == bits);
             match self.known(level, bits) {
-                Some(node) if !accessed => to.tiles.known(inner, side, node),
+                Some(node) if !accessed => to.blocks.known(inner, side, node),
                 Some(node) if level < self.bottom && kind(node) == NodeKind::Internal => {
-                    let below = to.tiles.inner(inner, side);
+                    let below = to.blocks.inner(inner, side);
                     self.descend(to, below, level, bits);
                 }
                 // A leaf, a terminator, a bucket at the bottom, or all keys of what is not known.
@@ -223,11 +223,11 @@ impl<'a> Merge<'a> {
                     self.skip_pending(level, bits);
                     self.expand(to.folder, level, bits, to.results);
                     let fold = to.folder.end().expect("keys are given by key");
-                    to.tiles.bucket(inner, side, fold, accessed);
+                    to.blocks.bucket(inner, side, fold, accessed);
                 }
             }
         }
-        to.tiles.leave(inner);
+        to.blocks.leave(inner);
     }
 
     /// The node at a position, pending changes included, where it is known. Changes before the position

@@ -16,7 +16,7 @@ impl<H: Hasher> BatchFolder<H> {
         let span = self.spans[fold];
         assert!(
             span.opened && span.old_keys == 2,
-            "only a opened fold of two old keys places its terminals"
+            "only an opened fold of two old keys places its terminals"
         );
         let mut stack = core::mem::take(&mut self.stack);
         stack.clear();

@@ -569,20 +569,18 @@ impl<H: Hasher> ChildrenFolder<H> {
         self.folder.clear();
         let mut cells = view.iter().peekable();
         let mut folds = Vec::with_capacity(view.nodes().len());
-        for group in 0..1u16 << view.levels() {
-            let position = below(&view.prefix(), view.levels(), group);
-            self.folder.begin(position.len());
-            while let Some((key, cell)) = cells.next_if(|(key, _)| position.covers(key)) {
+        for stored in 0..1u16 << view.levels() {
+            let prefix = below(&view.prefix(), view.levels(), stored);
+            self.folder.begin(prefix.len());
+            while let Some((key, cell)) = cells.next_if(|(key, _)| prefix.covers(key)) {
                 self.folder.unaccessed(&key, cell_value(&cell));
             }
             folds.push(self.folder.end().expect("no terminal is placed here"));
         }
         self.folder.run();
-        for (group, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
+        for (index, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
             if self.folder.node(fold) != *stored {
-                self.finding(format!(
-                    "{at}: the node of its group {group} is not that of its cells"
-                ));
+                self.finding(format!("{at}: its stored node {index} is not that of its cells"));
             }
         }
     }
