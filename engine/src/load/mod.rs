@@ -50,7 +50,7 @@ const DEFAULT_MEMORY: u64 = 8 << 30;
 /// Told how far a load has come.
 pub type Progress = Box<dyn Fn(u64) + Send + Sync>;
 
-/// Options of [`Db::bulk_load`].
+/// Options of [`Db::bulk_load`](crate::Db::bulk_load).
 #[derive(Default)]
 pub struct LoadOptions {
     memory: Option<u64>,
