@@ -40,7 +40,7 @@ pub(super) const LOCK_NAME: &str = "LOCK";
 /// writing.
 const UNNAMED: Duration = Duration::from_millis(20);
 
-/// How long to wait for the lock of a dead owner (rule 4).
+/// How long to wait for the lock of a dead owner (`last-writes` in docs/io.md).
 const DYING: Duration = Duration::from_secs(5);
 
 /// Pause between two attempts.
@@ -161,7 +161,7 @@ fn still_named(folder: BorrowedFd<'_>, file: &OwnedFd) -> Result<bool> {
 }
 
 /// Locks the folder itself, through a description of its own. `None` where the file system does
-/// not lock folders (NFS): there rule 3 rests on `LOCK` alone.
+/// not lock folders (NFS): there `readers-share` rests on `LOCK` alone.
 fn lock_folder(folder: BorrowedFd<'_>, operation: FlockOperation) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let own = rustix::fs::openat(folder, ".", flags, Mode::empty())

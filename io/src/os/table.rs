@@ -6,7 +6,7 @@
 //!   never are, and at most [`ENTRIES`] are at a time; all others go by descriptor;
 //! * a registration keeps the kernel's file (and its space, if removed) alive, so an entry goes
 //!   at the first submission after its last handle went;
-//! * the last entry keeps a reference to the folder's lock (`lock.rs`, rule 4); no request names
+//! * the last entry keeps a reference to the folder's lock (`lock.rs`, `last-writes`); no request names
 //!   it;
 //! * where registering is refused, everything goes by descriptor.
 
@@ -75,7 +75,7 @@ impl FileTable {
     /// first submission.
     pub(super) fn hold(&mut self, ring: &Submitter<'_>, lock: &OwnedFd) {
         if self.ready(ring) {
-            // Refused: the promise of rule 4 falls back to the kernel's haste.
+            // Refused: the promise of `last-writes` falls back to the kernel's haste.
             let _ = ring.register_files_update(LOCK_ENTRY, &[lock.as_raw_fd()]);
         }
     }
