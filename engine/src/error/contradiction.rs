@@ -4,7 +4,7 @@ use pleach_beatree::space::SpaceError;
 use pleach_core::page::OverflowError;
 use pleach_core::{Key, Node, Prefix};
 
-use super::hex;
+use super::hexadecimal::hex;
 use crate::format::bytes::BodyError;
 use crate::format::image_error::ImageError;
 use crate::format::position::LogPos;

@@ -1,6 +1,7 @@
 //! What can go wrong, in one enum that a caller can match on.
 
 mod contradiction;
+mod hexadecimal;
 mod no_room;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::log::{LogError, ScanError};
 use crate::options::InvalidOption;
 
 pub use contradiction::Contradiction;
+pub(crate) use hexadecimal::{Hex, hex};
 pub use no_room::NoRoom;
 
 /// An error of the engine.
@@ -312,20 +314,3 @@ pub(crate) fn full_or(what: fn(IoError) -> NoRoom) -> impl Fn(IoError) -> Error 
 
 /// Result of the engine's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// Bytes as `Debug` of the handles shows them.
-pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
-
-impl std::fmt::Debug for Hex<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&hex(self.0))
-    }
-}
-
-pub(crate) fn hex(bytes: impl AsRef<[u8]>) -> String {
-    use std::fmt::Write as _;
-    bytes.as_ref().iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("writing to a string");
-        text
-    })
-}
