@@ -104,6 +104,12 @@ fn no_crate_has_a_circle_between_its_files() {
 }
 
 #[test]
+fn no_crate_has_a_circle_between_its_folders() {
+    let found = looked_at().flat_map(|(krate, arrows)| report::rooms_of(&krate, &arrows).circles);
+    none(&found.collect::<Vec<_>>(), "folders that need each other: cut one arrow of each circle");
+}
+
+#[test]
 fn every_name_leads_somewhere() {
     let found = CRATES.iter().flat_map(|name| {
         let krate = Crate::parse(name, &sources(&workspace().join(name)));

@@ -41,7 +41,11 @@ pub(crate) fn everything(krate: &Crate, arrows: &Arrows) -> String {
     for circle in files {
         let _ = writeln!(text, "{circle}");
     }
-    rooms(&mut text, krate, arrows);
+    let Rooms { rooms, arrows: between, circles } = rooms_of(krate, arrows);
+    let _ = writeln!(text, "## {rooms} rooms, {between} arrows, circles: {}\n", circles.len());
+    for circle in circles {
+        let _ = writeln!(text, "{circle}");
+    }
     let _ = writeln!(text, "## inherent impls apart from their types: {}", arrows.strangers.len());
     for stranger in &arrows.strangers {
         let _ = writeln!(text, "  {stranger}");
@@ -58,8 +62,16 @@ pub(crate) fn everything(krate: &Crate, arrows: &Arrows) -> String {
     text
 }
 
-/// Circles between rooms: a folder of `src`, or a file that stands there alone.
-fn rooms(text: &mut String, krate: &Crate, arrows: &Arrows) {
+/// What stands between the rooms of a crate, which are the folders of `src`, and the files that stand there
+/// alone.
+pub(crate) struct Rooms {
+    rooms: usize,
+    arrows: usize,
+    /// Circles, with the arrows in them and what causes each.
+    pub(crate) circles: Vec<String>,
+}
+
+pub(crate) fn rooms_of(krate: &Crate, arrows: &Arrows) -> Rooms {
     let room = |file: FileId| {
         let path = &krate.files[file].path;
         path.split_once('/').map_or(path.trim_end_matches(".rs"), |(folder, _)| folder)
@@ -77,16 +89,14 @@ fn rooms(text: &mut String, krate: &Crate, arrows: &Arrows) {
         }
     }
     let found = circles(names.len(), &between.keys().copied().collect());
-    let _ = writeln!(
-        text,
-        "## {} rooms, {} arrows between them, circles of rooms: {}\n",
-        names.len(),
-        between.len(),
-        found.len()
-    );
-    for circle in found {
+    let circles = found.into_iter().map(|circle| {
         let members: Vec<&str> = circle.iter().map(|&room| names[room]).collect();
-        let _ = writeln!(text, "a circle of {} rooms: {}", members.len(), members.join(", "));
+        let mut text = format!(
+            "{}: a circle of {} rooms: {}\n",
+            krate.name,
+            members.len(),
+            members.join(", ")
+        );
         for ((from, to), causes) in &between {
             if circle.contains(from) && circle.contains(to) {
                 let _ = writeln!(text, "  {} -> {}", names[*from], names[*to]);
@@ -95,8 +105,9 @@ fn rooms(text: &mut String, krate: &Crate, arrows: &Arrows) {
                 }
             }
         }
-        text.push('\n');
-    }
+        text
+    });
+    Rooms { rooms: names.len(), arrows: between.len(), circles: circles.collect() }
 }
 
 /// `a::B` 3, 17; `a::C` 20.
