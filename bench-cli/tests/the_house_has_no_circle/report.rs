@@ -41,8 +41,8 @@ pub(crate) fn everything(krate: &Crate, arrows: &Arrows) -> String {
     for circle in files {
         let _ = writeln!(text, "{circle}");
     }
-    let Rooms { rooms, arrows: between, circles } = rooms_of(krate, arrows);
-    let _ = writeln!(text, "## {rooms} rooms, {between} arrows, circles: {}\n", circles.len());
+    let Rooms { count, arrows: between, circles } = rooms_of(krate, arrows);
+    let _ = writeln!(text, "## {count} rooms, {between} arrows, circles: {}\n", circles.len());
     for circle in circles {
         let _ = writeln!(text, "{circle}");
     }
@@ -65,7 +65,7 @@ pub(crate) fn everything(krate: &Crate, arrows: &Arrows) -> String {
 /// What stands between the rooms of a crate, which are the folders of `src`, and the files that stand there
 /// alone.
 pub(crate) struct Rooms {
-    rooms: usize,
+    count: usize,
     arrows: usize,
     /// Circles, with the arrows in them and what causes each.
     pub(crate) circles: Vec<String>,
@@ -107,7 +107,7 @@ pub(crate) fn rooms_of(krate: &Crate, arrows: &Arrows) -> Rooms {
         }
         text
     });
-    Rooms { rooms: names.len(), arrows: between.len(), circles: circles.collect() }
+    Rooms { count: names.len(), arrows: between.len(), circles: circles.collect() }
 }
 
 /// `a::B` 3, 17; `a::C` 20.
