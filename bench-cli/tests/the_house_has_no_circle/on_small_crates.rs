@@ -40,7 +40,7 @@ fn a_use_and_any_other_path_is_an_arrow() {
         "use crate::b::T as _;",
         "use super::b::B;",
         "use crate::b; fn g() { b::f(); }",
-        "use crate::b::{self, inner}; fn g() -> b::B { todo!() }",
+        "use crate::b::{self, inner}; fn g(b: b::B) {}",
         "use crate::b::inner; type X = inner::I;",
         "use super::*; fn g() { b::f(); }",
         "use crate::b::*; fn g() { f(); }",
