@@ -34,12 +34,6 @@ impl RegionState {
         }
     }
 
-    /// Are the nodes out of memory, in this very page?
-    #[inline]
-    pub fn nodes_are_in(&self, page: &NodePage) -> bool {
-        matches!(&self.nodes, Nodes::Paged(at) if at == page)
-    }
-
     /// The node of a child, when nodes are in memory.
     #[inline]
     pub fn node(&self, child: usize) -> Option<&Node> {

@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::clock::SimClock;
 use super::content::pages_of;
-use super::faults::{FaultRates, Rule, code};
+use super::faults::{Rule, code};
 use super::file::{SimFile, refused};
 use super::image::Image;
 use super::inner::{Inner, Recording};
@@ -116,11 +116,6 @@ impl SimDisk {
     /// Adds a rule.
     pub fn inject(&self, rule: Rule) {
         self.lock_inner().faults.arm(rule);
-    }
-
-    /// Replaces the chances of random faults.
-    pub fn set_rates(&self, rates: FaultRates) {
-        self.lock_inner().faults.rates = rates;
     }
 
     /// Ends all rules and random faults; what they did stays done.
