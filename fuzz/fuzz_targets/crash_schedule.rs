@@ -7,7 +7,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pleach::tools::{CheckOptions, check_on};
+use pleach::tools::{CheckOptions, Finding, Severity, check_on};
 use pleach::{Durability, Error};
 use pleach_fuzz::model::{Draw, State, session};
 use pleach_fuzz::sim::{PERIOD, Setup, SimDb};
@@ -36,6 +36,12 @@ fuzz_target!(|data: &[u8]| {
     }
     world.end(&mut draw);
 });
+
+/// A cut in the middle of an open leaves a spare file without its mark, or none. The checker says so, and the
+/// next open makes a new one.
+fn is_of_a_spare(found: &Finding) -> bool {
+    found.severity == Severity::Survived && found.what.contains(".spare: ")
+}
 
 /// Marks in the trace: what was begun, acknowledged, or is durable whatever the mode.
 #[derive(Clone, Copy)]
@@ -211,7 +217,8 @@ impl World {
             Err(Error::Missing) if self.most == 0 => return,
             Err(error) => panic!("the checker after a power cut: {error}"),
         };
-        assert!(report.findings.is_empty(), "{:#?}", report.findings);
+        let damage: Vec<_> = report.findings.iter().filter(|found| !is_of_a_spare(found)).collect();
+        assert!(damage.is_empty(), "{damage:#?}");
         let promised = self.least..=self.most;
         assert!(promised.contains(&report.commit), "{} of {promised:?}", report.commit);
         (self.least, self.most) = (report.commit, report.commit);
