@@ -16,7 +16,7 @@ pub enum Durability {
     None,
 }
 
-/// Sizes that a database is created with; they are recorded in it.
+/// Sizes that a database is created with; they are recorded in it, and an open keeps to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Pages of a segment of the leaf and overflow files.
@@ -34,9 +34,21 @@ impl Default for Geometry {
 }
 
 impl Geometry {
-    /// A geometry for tests and development: a database below 1 MiB.
-    pub fn tiny() -> Self {
-        Self { segment_pages: 16, log_segment: 64 << 10, size_factor: 150 }
+    /// A geometry for tests and development, as [`Options::small`] has it: segments of 64 KiB for pages and
+    /// of 128 KiB for the log.
+    pub fn small() -> Self {
+        Self { segment_pages: 16, log_segment: 128 << 10, size_factor: 150 }
+    }
+
+    /// The smallest that works, for crash tests: a few commits fill a segment of the log.
+    #[doc(hidden)]
+    pub fn least() -> Self {
+        Self { log_segment: 16 << 10, ..Self::small() }
+    }
+
+    /// The log limit of a database that is created without naming one.
+    pub(crate) fn default_log_limit(&self) -> u64 {
+        LOG_SEGMENTS * self.log_segment
     }
 
     fn check(&self) -> Result<(), InvalidOption> {
@@ -54,6 +66,11 @@ impl Geometry {
     }
 }
 
+/// Segments of the log at which a checkpoint is made, where no limit is named.
+const LOG_SEGMENTS: u64 = 8;
+/// A log limit is at most this many segments: each is an open file.
+const MAX_LOG_SEGMENTS: u64 = 256;
+
 /// Time without progress after which a background task is said to be stalled.
 const STALLED: Duration = Duration::from_secs(10);
 
@@ -69,7 +86,8 @@ pub struct Options {
     pub(crate) io: IoMode,
     pub(crate) direct: bool,
     pub(crate) trie_cache: Option<u64>,
-    pub(crate) log_limit: u64,
+    /// Bytes of log that make a checkpoint due; `None` for what the database was created with.
+    pub(crate) log_limit: Option<u64>,
     pub(crate) flush_at: u8,
     pub(crate) checkpoint_regions: usize,
     pub(crate) stall_after: Duration,
@@ -90,7 +108,7 @@ impl Options {
             io: IoMode::Auto,
             direct: true,
             trie_cache: None,
-            log_limit: 256 << 20,
+            log_limit: None,
             flush_at: 8,
             checkpoint_regions: 256,
             stall_after: STALLED,
@@ -161,17 +179,19 @@ impl Options {
         self
     }
 
-    /// Size of the log at which a checkpoint is made, in MiB.
+    /// Size of the log at which a checkpoint is made, in MiB. The default is what the database was created
+    /// with: eight segments of the log, so 256 MiB, or 1 MiB for a [small](Self::small) one. At most 256
+    /// segments, each of which is an open file.
     #[must_use]
     pub fn log_limit_mib(mut self, mib: u64) -> Self {
-        self.log_limit = mib.saturating_mul(1 << 20);
+        self.log_limit = Some(mib.saturating_mul(1 << 20));
         self
     }
 
     /// The same in bytes, for tests with a tiny geometry.
     #[must_use]
     pub fn log_limit_bytes(mut self, bytes: u64) -> Self {
-        self.log_limit = bytes;
+        self.log_limit = Some(bytes);
         self
     }
 
@@ -198,6 +218,15 @@ impl Options {
     pub fn stall_after(mut self, time: Duration) -> Self {
         self.stall_after = time;
         self
+    }
+
+    /// For tests and development: a database that is created takes less than 2 MiB of disk, instead of 64,
+    /// and is made in a fraction of the time. That is all there is to it: it works like any other and may
+    /// grow as large, with a checkpoint for each MiB of log, which is slower under load. An existing
+    /// database keeps the geometry that it was created with.
+    #[must_use]
+    pub fn small(self) -> Self {
+        self.geometry(Geometry::small())
     }
 
     /// Sizes for a database that is created; an existing one keeps its own.
@@ -233,10 +262,23 @@ impl Options {
         if self.checkpoint_regions == 0 {
             return Err(InvalidOption::CheckpointRegions);
         }
-        if self.log_limit < 4 * self.geometry.log_segment.min(64 << 10) {
-            return Err(InvalidOption::LogLimit { bytes: self.log_limit });
+        self.geometry.check()?;
+        if let Some(bytes) = self.log_limit
+            && bytes < 4 * self.geometry.log_segment.min(64 << 10)
+        {
+            return Err(InvalidOption::LogLimit { bytes });
         }
-        self.geometry.check()
+        Ok(())
+    }
+
+    /// The log limit of a database that has this one recorded, and log segments of this size.
+    pub(crate) fn log_limit_of(&self, recorded: u64, segment: u64) -> Result<u64, InvalidOption> {
+        let bytes = self.log_limit.unwrap_or(recorded);
+        let most = MAX_LOG_SEGMENTS * segment;
+        if bytes > most {
+            return Err(InvalidOption::LogLimitTooLarge { bytes, most });
+        }
+        Ok(bytes)
     }
 }
 
@@ -284,6 +326,17 @@ pub enum InvalidOption {
     LogLimit {
         /// The limit.
         bytes: u64,
+    },
+    /// A checkpoint would be due when the log has more files than may be open.
+    #[error(
+        "a log limit of {bytes} bytes is more than 256 segments of this database's log: give \
+         `Options::log_limit_mib` at most {most} bytes, or none"
+    )]
+    LogLimitTooLarge {
+        /// The limit.
+        bytes: u64,
+        /// The largest limit of the database, in bytes.
+        most: u64,
     },
     /// Segments of the leaf and overflow files have a size that does not work.
     #[error("{pages} pages in a segment: give `Geometry` a power of two, 16 to 65536")]

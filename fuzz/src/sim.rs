@@ -53,7 +53,7 @@ impl Setup {
             .flush_at(self.flush_at)
             .trie_cache_kib(self.trie_cache_kib)
             .log_limit_bytes(64 << 10)
-            .geometry(Geometry { segment_pages: 16, log_segment: 16 << 10, size_factor: 150 })
+            .geometry(Geometry::least())
     }
 
     /// Opens the database on a disk, or creates it. Every choice of the executor is the seed's.

@@ -95,7 +95,7 @@ pub(crate) struct Common {
     #[arg(long, value_name = "MIB", value_parser = mib(16..=16_777_216))]
     pub(crate) load_mib: Option<u64>,
     /// Log size at which a checkpoint starts
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = mib(1..=1_048_576))]
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = mib(1..=8192))]
     pub(crate) log_limit_mib: u64,
     /// Setting of a peer, such as nomt.readers=16 (may be repeated)
     #[arg(long, value_name = "NAME=VALUE")]

@@ -9,7 +9,7 @@ use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
 use super::checkpoint;
 use crate::tools::{CheckOptions, check_on};
-use crate::{Access, Db, Geometry, LoadOptions, Options, SessionOptions, Value};
+use crate::{Access, Db, LoadOptions, Options, SessionOptions, Value};
 
 type SimDb = Db<Blake3, SimDisk, SimRuntime>;
 
@@ -29,7 +29,7 @@ fn loaded() -> (SimDb, SimDisk, SimRuntime) {
         .cache_mib(8)
         .trie_cache_kib(Some(0))
         .threads(1)
-        .geometry(Geometry::tiny())
+        .small()
         .log_limit_bytes(256 << 10);
     let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("created");
     let pairs = (0..PAIRS).map(|at| (id(at), Value::from(vec![1; 200])));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pleach_core::{Blake3, Hasher};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
-use crate::{Access, Db, Geometry, LoadOptions, Options, SessionOptions, Value};
+use crate::{Access, Db, LoadOptions, Options, SessionOptions, Value};
 
 /// Nodes to be hashed until one panics; 0 for never.
 static FUSE: AtomicU64 = AtomicU64::new(0);
@@ -32,12 +32,8 @@ impl Hasher for Touchy {
 fn a_panic_leaves_no_page_claimed() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
     let open = || {
-        let options = Options::new("sim")
-            .create(true)
-            .cache_mib(8)
-            .in_flight(64)
-            .threads(1)
-            .geometry(Geometry::tiny());
+        let options =
+            Options::new("sim").create(true).cache_mib(8).in_flight(64).threads(1).small();
         let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
         Db::<Touchy, SimDisk, SimRuntime>::open_on(disk.clone(), runtime, options).expect("opened")
     };

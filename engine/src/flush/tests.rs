@@ -72,12 +72,7 @@ type SimDb = Db<Blake3, SimDisk, SimRuntime>;
 fn sim() -> (SimDb, SimDisk, SimRuntime) {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
-    let options = Options::new("sim")
-        .create(true)
-        .cache_mib(8)
-        .threads(1)
-        .flush_at(200)
-        .geometry(Geometry::tiny());
+    let options = Options::new("sim").create(true).cache_mib(8).threads(1).flush_at(200).small();
     let db = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
     (db, disk, runtime)
 }
@@ -241,7 +236,7 @@ fn a_full_flush_keeps_the_period_of_the_log() {
         .threads(1)
         .flush_at(1)
         .durability(Durability::Periodic(period))
-        .geometry(Geometry::tiny());
+        .small();
     let db: SimDb = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
     disk.inject(Rule::nth(Operation::Write, "leaf", 1, Times::Forever, Fault::Errno(code::ENOSPC)));
     for round in 0..20 {

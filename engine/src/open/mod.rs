@@ -97,6 +97,8 @@ fn create<H: Hasher, D: Device, R: Runtime>(
     runtime: &R,
     options: &Options,
 ) -> Result<()> {
+    let segment = options.geometry.log_segment;
+    let log_limit = options.log_limit_of(options.geometry.default_log_limit(), segment)?;
     creation::create(device, runtime.random(), |device, database| {
         for name in [LEAF_FILE, OVERFLOW_FILE, SPILL_FILE].into_iter().chain(IMAGES) {
             let file = device.open(name, OpenMode::CreateNew)?;
@@ -117,7 +119,7 @@ fn create<H: Hasher, D: Device, R: Runtime>(
             page_size: 4096,
             size_factor_percent: options.geometry.size_factor,
             log_segment: options.geometry.log_segment,
-            log_limit: options.log_limit,
+            log_limit,
             leaf_segment: page_offset(options.geometry.segment_pages.into()),
             overflow_segment: page_offset(options.geometry.segment_pages.into()),
             stored_levels: pleach_beatree::build::LEVELS,
@@ -163,6 +165,8 @@ fn begin<D: Device, R: Runtime>(
     for note in &opening.notes {
         tracing::warn!(%note, "found when the database was opened");
     }
+    let newest = superblocks.newest().geometry;
+    let log_limit = options.log_limit_of(newest.log_limit, newest.log_segment)?;
     superblocks.confirm(recovered.scan.proven, recovered.scan.prepared_through)?;
     let newest = *superblocks.newest();
     let incarnation = incarnation::raise(&device, newest.database)?;
@@ -187,7 +191,7 @@ fn begin<D: Device, R: Runtime>(
         pending_entries: AtomicU64::new(recovered.pending_entries as u64),
         ..Counters::default()
     });
-    let budget = Budget::new(&options, Arc::clone(&counters));
+    let budget = Budget::new(&options, log_limit, Arc::clone(&counters));
     let pace = Pace::new(runtime.clone(), options.stall_after);
     let cache = budget.leaf_cache_bytes(recovered.regions.bytes());
     let flush_at = options.flush_at;

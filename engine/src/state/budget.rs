@@ -28,12 +28,13 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(options: &Options, counters: Arc<Counters>) -> Self {
+    /// The budget that the options give, with the log limit of this database.
+    pub(crate) fn new(options: &Options, log_limit: u64, counters: Arc<Counters>) -> Self {
         Self {
             bytes: options.cache_bytes,
             nodes: options.trie_cache,
             flush_at: options.flush_at,
-            log_limit: options.log_limit,
+            log_limit,
             counters,
         }
     }

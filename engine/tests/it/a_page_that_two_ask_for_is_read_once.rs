@@ -8,9 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use pleach::{
-    Access, Blake3, Db, Error, Geometry, LoadOptions, Metrics, Options, SessionOptions, Value,
-};
+use pleach::{Access, Blake3, Db, Error, LoadOptions, Metrics, Options, SessionOptions, Value};
 use pleach_core::Key;
 use pleach_io::sim::{Image, SimDisk};
 
@@ -46,7 +44,7 @@ fn options(in_flight: usize) -> Options {
         .threads(2)
         .in_flight(in_flight)
         .flush_at(255)
-        .geometry(Geometry::tiny())
+        .small()
 }
 
 /// A database on a held device, all of whose pages are cold.

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::common::{Keys, Model, commit, key};
-use pleach::{Access, Db, Error, Geometry, Options, SessionOptions, Value};
+use pleach::{Access, Db, Error, Options, SessionOptions, Value};
 use pleach_core::Hasher;
 
 static ARMED: AtomicBool = AtomicBool::new(false);
@@ -38,12 +38,8 @@ fn batch(from: u64) -> Vec<Access> {
 #[test]
 fn the_next_batch_is_right_and_other_sessions_go_on() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let options = Options::new(folder.path())
-        .create(true)
-        .cache_mib(16)
-        .threads(2)
-        .in_flight(16)
-        .geometry(Geometry::tiny());
+    let options =
+        Options::new(folder.path()).create(true).cache_mib(16).threads(2).in_flight(16).small();
     let db = Db::<Touchy>::open(options).expect("created");
     db.pause_background();
     let mut model = Model::default();

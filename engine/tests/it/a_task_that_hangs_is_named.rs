@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pleach::{Access, Blake3, Db, Geometry, Options, Value};
+use pleach::{Access, Blake3, Db, Options, Value};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{Device, DeviceInfo, LockMode, OpenMode, PageBuf, Result};
@@ -103,7 +103,7 @@ fn a_flush_that_hangs_in_the_device_is_named() {
         .cache_mib(16)
         .flush_at(1)
         .stall_after(Duration::from_millis(300))
-        .geometry(Geometry::tiny());
+        .small();
     let runtime = Threads::new(2).expect("threads");
     let db = Db::<Blake3, Hangs>::open_on(device, runtime, options).expect("created");
     let flush = || db.tasks().into_iter().find(|task| task.name == "pleach-flush").expect("listed");
@@ -142,7 +142,7 @@ fn closing_and_dropping_end_the_watchdog_at_once() {
             .cache_mib(16)
             .flush_at(1)
             .stall_after(Duration::from_secs(600))
-            .geometry(Geometry::tiny());
+            .small();
         let db = Db::<Blake3>::open(options).expect("created");
         put(&db, 7);
         let since = Instant::now();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use pleach::{Access, Db, Geometry, Options, Overlay, Pleach, Value};
+use pleach::{Access, Db, Options, Overlay, Pleach, Value};
 use pleach_core::{Blake3, Key};
 use pleach_io::sim::SimDisk;
 use pleach_io::{OsDevice, Threads};
@@ -132,7 +132,7 @@ fn announced_pages_are_read_once() {
     let open = || {
         let (device, gate) = Held::new(disk.clone());
         let options = Options::new("sim").create(true).cache_mib(64).in_flight(16);
-        let options = options.geometry(Geometry::tiny());
+        let options = options.small();
         Db::<Blake3, _, _>::open_on(device, Patient::new(2, &gate), options).expect("opened")
     };
     let db = open();

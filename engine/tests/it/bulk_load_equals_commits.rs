@@ -4,9 +4,7 @@
 
 use crate::common::{Keys, Model, Rng, batch, bytes, cases, key, ops};
 use pleach::tools::{CheckOptions, check};
-use pleach::{
-    Blake3, Db, Error, Geometry, LoadOptions, Options, Pleach, SessionOptions, Sha2, Value,
-};
+use pleach::{Blake3, Db, Error, LoadOptions, Options, Pleach, SessionOptions, Sha2, Value};
 use pleach_core::{Hasher, Key, TERMINATOR, witness};
 
 fn options(path: &std::path::Path) -> Options {
@@ -15,7 +13,7 @@ fn options(path: &std::path::Path) -> Options {
         .cache_mib(16)
         .threads(2)
         .in_flight(16)
-        .geometry(Geometry::tiny())
+        .small()
         .log_limit_bytes(256 << 10)
 }
 

@@ -4,7 +4,7 @@
 
 use crate::common::{Keys, Rng, bytes, cases, key};
 use pleach::tools::{CheckOptions, check_on};
-use pleach::{Blake3, Db, Error, Geometry, LoadOptions, Options, Value};
+use pleach::{Blake3, Db, Error, LoadOptions, Options, Value};
 use pleach_core::{Key, Node, TERMINATOR};
 use pleach_io::Device as _;
 use pleach_io::sim::{Quota, SimDisk, SimOptions, SimRuntime, code};
@@ -17,7 +17,7 @@ fn options() -> Options {
         .cache_mib(16)
         .threads(2)
         .in_flight(16)
-        .geometry(Geometry::tiny())
+        .small()
         .log_limit_bytes(256 << 10)
 }
 

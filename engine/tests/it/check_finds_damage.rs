@@ -8,13 +8,13 @@ use std::path::Path;
 
 use crate::common::{Keys, Rng, bytes, commit, key};
 use pleach::tools::{CheckOptions, CheckReport, Verdict, check, dump, explain, stat};
-use pleach::{Access, Error, Geometry, LoadOptions, Options, Pleach, Value};
+use pleach::{Access, Error, LoadOptions, Options, Pleach, Value};
 use pleach_core::Key;
 
 const PAGE: u64 = 4096;
 
 fn options(path: &Path) -> Options {
-    Options::new(path).create(true).cache_mib(16).threads(2).geometry(Geometry::tiny())
+    Options::new(path).create(true).cache_mib(16).threads(2).small()
 }
 
 /// A loaded database with a few commits on it, some of which are pending, closed.

@@ -6,6 +6,7 @@ mod a_checkpoint_sees_no_region_too_large;
 mod a_page_that_two_ask_for_is_read_once;
 mod a_panicking_hasher_harms_nobody;
 mod a_region_keeps_its_inner_nodes;
+mod a_small_database_takes_little_disk;
 mod a_task_that_hangs_is_named;
 mod an_open_trusts_what_it_can_prove;
 mod announced_keys_read_as_others;

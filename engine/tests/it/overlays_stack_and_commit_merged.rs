@@ -5,7 +5,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "small draws of a seeded generator")]
 
 use crate::common::{Keys, Model, Rng, batch, cases, commit, key, ops};
-use pleach::{Access, Blake3, Error, Geometry, Options, Pleach, SessionOptions, Value};
+use pleach::{Access, Blake3, Error, Options, Pleach, SessionOptions, Value};
 use pleach_core::Hasher;
 
 fn open(path: &std::path::Path) -> Pleach {
@@ -15,7 +15,7 @@ fn open(path: &std::path::Path) -> Pleach {
         .threads(2)
         .in_flight(16)
         .flush_at(1)
-        .geometry(Geometry::tiny())
+        .small()
         .log_limit_bytes(256 << 10);
     Pleach::open(options).expect("opened")
 }

@@ -4,7 +4,7 @@
 //! On the simulated disk and executor: the prefetch task and the one that folds have done all that they
 //! can when no task has a step left to take.
 
-use pleach::{Access, Block, Geometry, LoadOptions, Options, SessionOptions, Value};
+use pleach::{Access, Block, LoadOptions, Options, SessionOptions, Value};
 use pleach_core::{Blake3, Key, Node};
 use pleach_io::sim::{Image, SimDisk, SimRuntime};
 
@@ -28,12 +28,8 @@ impl Opened {
         let disk = SimDisk::from_image_with(image, seed, unrecorded());
         let runtime = SimRuntime::with_clock(seed, disk.clock(), 2);
         // A page is rewritten late, so that changes pend on many of them.
-        let options = Options::new("sim")
-            .create(true)
-            .cache_mib(64)
-            .in_flight(16)
-            .flush_at(8)
-            .geometry(Geometry::tiny());
+        let options =
+            Options::new("sim").create(true).cache_mib(64).in_flight(16).flush_at(8).small();
         let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("opened");
         Self { db, disk, runtime }
     }

@@ -16,7 +16,7 @@ fn is_refused(result: &Result<Vec<Option<Value>>, pleach::Error>) -> bool {
 #[test]
 fn sessions_of_one_thread_share_a_ring_and_other_threads_make_their_own() {
     let disk = SimDisk::new(1, SimOptions::default());
-    let geometry = Geometry { segment_pages: 16, log_segment: 16 << 10, size_factor: 150 };
+    let geometry = Geometry::least();
     let options = Options::new("").create(true).cache_kib(512).in_flight(16).geometry(geometry);
     let db = pleach::Db::<Blake3, _, _>::open_on(disk.clone(), SimRuntime::new(1), options);
     let db = db.expect("created");

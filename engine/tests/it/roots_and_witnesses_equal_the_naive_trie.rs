@@ -4,7 +4,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "small draws of a seeded generator")]
 
 use crate::common::{Keys, Model, Rng, batch, cases, ops};
-use pleach::{Blake3, Db, Geometry, Options, SessionOptions, Sha2};
+use pleach::{Blake3, Db, Options, SessionOptions, Sha2};
 use pleach_core::{Hasher, witness};
 
 fn options(path: &std::path::Path, seed: u64) -> Options {
@@ -14,7 +14,7 @@ fn options(path: &std::path::Path, seed: u64) -> Options {
         .threads(2)
         .in_flight(16)
         .flush_at(1 + (seed % 3) as u8)
-        .geometry(Geometry::tiny())
+        .small()
         // Every other run lets no node stay in memory.
         .trie_cache_kib((seed % 2 == 1).then_some(0))
         .log_limit_bytes(256 << 10)

@@ -1,7 +1,7 @@
 //! The log's next segment is there before a commit needs it: making it takes as long as several
 //! commits.
 
-use pleach::{Access, Geometry, Options, Value};
+use pleach::{Access, Options, Value};
 use pleach_io::Device;
 use pleach_io::sim::{SimDisk, SimRuntime};
 
@@ -9,8 +9,8 @@ use crate::common::commit;
 use crate::crash::{SimDb, unrecorded};
 
 fn put(db: &SimDb, number: u8) {
-    // With key, nodes and head three blocks of the log: three of these fill nine sixteenths of a segment.
-    let value = Value::from(&[number; 8 << 10][..]);
+    // With key, nodes and head six blocks of the log: three of these fill nine sixteenths of a segment.
+    let value = Value::from(vec![number; 20 << 10]);
     commit(db, vec![Access::write([number; 32], Some(value))]);
 }
 
@@ -24,7 +24,7 @@ fn a_segment_is_made_when_the_last_one_is_half_full() {
     for seed in 0..20 {
         let disk = SimDisk::new(seed, unrecorded());
         let runtime = SimRuntime::with_clock(seed, disk.clock(), 1);
-        let options = Options::new("sim").create(true).cache_mib(16).geometry(Geometry::tiny());
+        let options = Options::new("sim").create(true).cache_mib(16).small();
         let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("opened");
         // No commit needs it, however many steps the background has: it is held back.
         db.pause_background();

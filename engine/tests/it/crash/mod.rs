@@ -103,7 +103,7 @@ impl Setup {
             .trie_cache_kib((!self.nodes_stay).then_some(0))
             .log_limit_bytes(64 << 10)
             .checkpoint_regions(self.checkpoint_regions)
-            .geometry(Geometry { segment_pages: 16, log_segment: 16 << 10, size_factor: 150 })
+            .geometry(Geometry::least())
     }
 
     /// Opens, or creates, the database on a disk.
