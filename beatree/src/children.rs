@@ -156,6 +156,15 @@ impl ChildTable {
         ChildRef { prefix: self.prefix(index), page: self.page(index), tag: self.tag(index) }
     }
 
+    /// The page numbers of all children are below this.
+    pub fn page_end(&self) -> u32 {
+        (0..self.len())
+            .filter_map(|child| self.page(child))
+            .map(|page| page.get() + 1)
+            .max()
+            .unwrap_or(0)
+    }
+
     /// All children in order.
     pub fn iter(&self) -> impl Iterator<Item = ChildRef> + '_ {
         (0..self.len()).map(|index| self.get(index))

@@ -19,6 +19,10 @@
 //! round, and each is filled whole, except that those with clearly fewer holes than the mean are left
 //! for the next round.
 //!
+//! A file that is far too long for its live pages shrinks ([`Space::goal`]): free pages are taken from its
+//! front, whoever has pages behind the goal writes them again, and the caller cuts the end off when
+//! nothing is there ([`Space::cut`]).
+//!
 //! Growing is the caller's work: [`Space::allocate`] changes nothing and says [`NeedGrowth`]; the caller
 //! reserves whole segments on the device, calls [`Space::grown`] and asks again. If the device is
 //! full it asks with [`Growth::Refused`] and gets holes as long as there are any.
@@ -198,13 +202,17 @@ impl Space {
         out: &mut Vec<PageRun>,
     ) -> Result<(), NeedGrowth> {
         out.clear();
-        let fresh = count.min(self.pages() - self.frontier);
+        let stats = self.stats();
+        let live = u64::from(stats.live) + u64::from(count);
+        let shrinks = self.geometry.goal(self.pages().into(), live).is_some();
+        let from_the_front = shrinks && stats.holes >= count;
+        let fresh = if from_the_front { 0 } else { count.min(self.pages() - self.frontier) };
         let rest = count - fresh;
         self.check_growth(count, rest, growth)?;
         let start = self.frontier;
         self.take_fresh(start, fresh);
         if rest > 0 {
-            self.fill_holes(rest, out);
+            self.fill_holes(rest, from_the_front, out);
         }
         if fresh > 0 {
             // Holes come before it, so the order is kept.
@@ -224,6 +232,34 @@ impl Space {
         self.retired.grow(pages);
         self.used_in.resize((pages / self.geometry.segment_pages) as usize, 0);
         Ok(())
+    }
+
+    /// When the file is far too long for its live pages: the number of pages that it should shrink to,
+    /// whole segments. There is room before that for all that lies behind.
+    pub fn goal(&self) -> Option<u32> {
+        let goal = self.geometry.goal(self.pages().into(), self.stats().live.into())?;
+        u32::try_from(goal).ok()
+    }
+
+    /// Pages of the file without the segments at its end in which no page is in use or pending.
+    pub fn used_end(&self) -> u32 {
+        let free = self.used_in.iter().rev().take_while(|used| **used == 0);
+        free.fold(self.pages(), |end, _| end - self.geometry.segment_pages)
+    }
+
+    /// The caller has cut the file to this many pages.
+    ///
+    /// # Panics
+    /// When they are not whole segments, or a page behind them is in use.
+    pub fn cut(&mut self, pages: u32) {
+        assert!(pages.is_multiple_of(self.geometry.segment_pages), "whole segments are cut off");
+        assert!((self.used_end()..=self.pages()).contains(&pages), "nothing lies there");
+        self.used.cut(pages);
+        self.retired.cut(pages);
+        self.used_in.truncate((pages / self.geometry.segment_pages) as usize);
+        self.used_in.shrink_to_fit();
+        self.frontier = self.frontier.min(pages);
+        self.sweep = if self.sweep < self.segments() { self.sweep } else { 0 };
     }
 
     /// Gives pages up as of `stamp`, a number that never falls. They stay out of allocation until
@@ -344,13 +380,18 @@ impl Space {
         u64::from(MAX_PAGES - MAX_PAGES % self.geometry.segment_pages)
     }
 
-    /// Takes `count` holes, which exist, by sweeping. No fresh pages are left.
-    fn fill_holes(&mut self, count: u32, out: &mut Vec<PageRun>) {
-        assert_eq!(self.frontier, self.pages(), "fresh pages go first");
+    /// Takes `count` holes, which exist: by sweeping, or the first ones of the file.
+    fn fill_holes(&mut self, count: u32, from_the_front: bool, out: &mut Vec<PageRun>) {
+        let mut least = self.worthwhile();
+        if from_the_front {
+            // Holes were counted, so none of these is a fresh page.
+            (self.sweep, least) = (0, 1);
+        } else {
+            assert_eq!(self.frontier, self.pages(), "fresh pages go first");
+        }
         let (size, segments) = (self.geometry.segment_pages, self.segments());
         let mut picked = core::mem::take(&mut self.picked);
         picked.clear();
-        let mut least = self.worthwhile();
         let (mut left, mut looked) = (count, 0);
         while left > 0 {
             let used = &mut self.used_in[self.sweep as usize];

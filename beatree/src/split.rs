@@ -1,8 +1,9 @@
-//! An index in which regions that grew too large are replaced by several.
+//! An index in which regions that grew too large are replaced by several, and small ones by one.
 //!
 //! A branch page holds at most [`MAX_ENTRIES`] children. A region that outgrows it is taken apart
 //! ([`RegionState::take_apart`](crate::RegionState::take_apart)) before a checkpoint could see it, and a new index is made, which the
-//! caller publishes.
+//! caller publishes. Two siblings that have become small are joined ([`RegionState::join`](crate::RegionState::join)) in
+//! the same way.
 //!
 //! [`MAX_ENTRIES`]: pleach_core::page::branch::MAX_ENTRIES
 //!
@@ -31,6 +32,7 @@
 use std::sync::Arc;
 
 use pleach_core::Hasher;
+use pleach_core::page::branch::MAX_ENTRIES;
 
 use crate::index::RegionIndex;
 use crate::region::{Region, WriteState};
@@ -66,4 +68,87 @@ pub fn split_held<H: Hasher>(index: &RegionIndex, split: &mut [Split<'_>]) -> Re
 pub fn split_regions<H: Hasher>(index: &RegionIndex, split: &[Arc<Region>]) -> RegionIndex {
     let mut held: Vec<Split<'_>> = split.iter().map(|region| (region, region.write())).collect();
     split_held::<H>(index, &mut held)
+}
+
+/// Siblings with at most this many children in all are joined: half of what a region may have, so that it
+/// takes many more pages until the region is taken apart again.
+pub const JOINED_ENTRIES: usize = MAX_ENTRIES / 2;
+
+/// Two siblings that are to be joined, held for writing until the region over both is published.
+#[derive(Debug)]
+pub struct Joined<'a> {
+    /// The left one's place in the index.
+    pub at: usize,
+    /// Its state.
+    pub left: WriteState<'a>,
+    /// The state of the right one, which comes next in the index.
+    pub right: WriteState<'a>,
+}
+
+/// The index with these pairs, in ascending order, replaced by regions over both, as of the log record that
+/// ends at `log_position`. The replaced regions are retired.
+pub fn join_held<H: Hasher>(
+    index: &RegionIndex,
+    pairs: &mut [Joined<'_>],
+    log_position: u64,
+) -> RegionIndex {
+    let mut regions = Vec::with_capacity(index.regions().len() - pairs.len());
+    let mut from = 0;
+    for Joined { at, left, right } in pairs {
+        regions.extend_from_slice(&index.regions()[from..*at]);
+        regions.push(Arc::new(left.join::<H>(right, log_position)));
+        from = *at + 2;
+    }
+    regions.extend_from_slice(&index.regions()[from..]);
+    RegionIndex::new(regions)
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_core::prefix::Prefix;
+    use pleach_core::{Blake3, Node};
+
+    use super::*;
+    use crate::region::{Pending, Relocation, region_node};
+    use crate::{ChildRef, ChildTable, PageNo, Stored};
+
+    #[test]
+    fn regions_that_were_split_and_joined_again_are_what_they_were() {
+        let put = |key: u8| Pending {
+            key: [key; 32],
+            stored: Stored::Inline([key].as_slice().into()),
+            commit: u64::from(key),
+        };
+        let child = |index: u8| ChildRef {
+            prefix: Prefix::ROOT.descendant(7, index),
+            page: Some(PageNo::new(index.into())),
+            tag: u32::from(index),
+        };
+        let children: Vec<ChildRef> = (0..128).map(child).collect();
+        let nodes: Vec<Node> = (0..128).map(|index| Node::new([index | 0x80; 32])).collect();
+        let table = ChildTable::new(Prefix::ROOT, &children);
+        let own = region_node::<Blake3>(&table, &nodes);
+        let whole = Arc::new(Region::bulk_loaded(table, nodes.clone(), own, 0));
+        whole.write().restore_pending(vec![put(3), put(100), put(200)], Vec::new());
+        let index = RegionIndex::new(vec![Arc::clone(&whole)]);
+        let halves = split_regions::<Blake3>(&index, &[whole]);
+        let [left, right] = halves.regions() else { panic!("two halves") };
+        // One half flushes, the other does not: their log positions are apart.
+        let page = ChildRef { page: Some(PageNo::new(500)), ..child(100) };
+        let moved = Relocation { range: page.prefix, pages: &[(page, nodes[100])], through: 200 };
+        right.write().relocate(&[moved], 40);
+        let mut pairs = [Joined { at: 0, left: left.write(), right: right.write() }];
+        let joined = join_held::<Blake3>(&halves, &mut pairs, 48);
+        drop(pairs);
+        assert!(left.read().is_retired() && right.read().is_retired());
+        let [region] = joined.regions() else { panic!("one region") };
+        let state = region.read();
+        assert_eq!((state.children().len(), state.resident_nodes()), (128, Some(&nodes[..])));
+        assert_eq!(state.children().get(100).page, Some(PageNo::new(500)));
+        assert_eq!((*state.own(), state.log_position(), state.last_commit()), (own, 48, 200));
+        let pending: Vec<u64> = state.pending().iter().map(|pending| pending.commit).collect();
+        assert_eq!(pending, [3, 100]);
+        assert!(state.pending_of(&[100; 32]).is_some() && state.pending_of(&[200; 32]).is_none());
+        assert_eq!(state.commits_since_write(1), 1);
+    }
 }

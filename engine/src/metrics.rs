@@ -45,6 +45,12 @@ counters! {
     checkpoints_overtaken,
     /// Leaf pages at present.
     leaf_pages,
+    /// Regions of the index at present: lowest branch pages.
+    regions,
+    /// Pairs of regions that have become one.
+    regions_joined,
+    /// Leaf pages that were written again to merge small ones or to shorten the file.
+    pages_tidied,
     /// Leaf pages written by flushes.
     pages_written,
     /// Device writes that these took: runs of neighbouring pages.

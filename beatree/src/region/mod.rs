@@ -7,7 +7,7 @@
 //! ```text
 //!   Region::from_image --+                       +-- apply: a commit's changes become pending
 //!   Region::bulk_loaded -+--> RegionState -------+-- relocate: new pages take pending changes up
-//!   take_apart ----------+        |              +-- evict_nodes / install_nodes: nodes leave, come
+//!   take_apart, join ----+        |              +-- evict_nodes / install_nodes: nodes leave, come
 //!                                 v
 //!                              retired: others have taken its place in the index
 //! ```
@@ -52,6 +52,7 @@
 //! assert_eq!((state.last_commit(), state.log_position()), (1, 96));
 //! ```
 
+mod join;
 mod node_page;
 mod nodes;
 mod pending;

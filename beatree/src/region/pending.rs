@@ -240,6 +240,14 @@ impl PendingChanges {
         Self::new(self.changes[range].to_vec(), dropped.cloned().collect(), prefix.len())
     }
 
+    /// The changes of two regions side by side, taken, for the region of this depth over both.
+    pub(super) fn joined(left: &mut Self, right: &mut Self, depth: u16) -> Self {
+        let (mut left, mut right) = (std::mem::take(left), std::mem::take(right));
+        left.changes.append(&mut right.changes);
+        left.dropped.append(&mut right.dropped);
+        Self::new(left.changes, left.dropped, depth)
+    }
+
     fn index(&mut self, depth: u16) {
         self.leads.clear();
         self.leads.reserve_exact(self.changes.len());

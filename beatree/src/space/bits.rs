@@ -17,9 +17,17 @@ impl Bits {
 
     /// Appends clear bits up to `len`.
     pub(super) fn grow(&mut self, len: u32) {
-        assert!(len >= self.len, "a bitmap only grows");
+        assert!(len >= self.len, "growing");
         self.len = len;
         self.words.resize(len.div_ceil(WORD) as usize, 0);
+    }
+
+    /// Keeps the first `len` bits.
+    pub(super) fn cut(&mut self, len: u32) {
+        assert!(len <= self.len && self.next_set(len, self.len) == self.len, "clear bits go");
+        self.len = len;
+        self.words.truncate(len.div_ceil(WORD) as usize);
+        self.words.shrink_to_fit();
     }
 
     pub(super) fn get(&self, at: u32) -> bool {

@@ -3,7 +3,8 @@
 //! Runs live as pages of the leaf file do (used, retired as of a stamp, released, free). Unlike there
 //! the state is stored: a checkpoint image has the free map (`free_map`).
 //!
-//! Policy: the smallest free run that holds the whole value; else, while the file has fewer pages
+//! Policy: the smallest free run that holds the whole value (in a file that is far too long, the first one, so
+//! that its end becomes free); else, while the file has fewer pages
 //! than the size factor says, growth; else the largest free runs, at most [`MAX_RUNS`] of them; else
 //! growth.
 
@@ -103,7 +104,13 @@ impl Extents {
     ) -> Result<(), NeedGrowth> {
         assert!(count > 0, "a long value has pages");
         out.clear();
-        let whole = self.free.smallest_of(count.into()).map(|(start, _)| (start, u64::from(count)));
+        let live = self.stats().live + u64::from(count);
+        let fits = if self.geometry.goal(self.pages, live).is_some() {
+            self.free.iter().find(|(_, len)| *len >= u64::from(count))
+        } else {
+            self.free.smallest_of(count.into())
+        };
+        let whole = fits.map(|(start, _)| (start, u64::from(count)));
         let mut picked: Vec<(u64, u64)> = match whole {
             Some(run) => vec![run],
             None if growth == Growth::Allowed && self.is_short(count) => {
@@ -134,6 +141,20 @@ impl Extents {
         }
         self.pages = pages;
         Ok(())
+    }
+
+    /// When the file is far too long for its live pages: drops segments of free pages at its end from the
+    /// map, as far as it should shrink. The caller cuts the file itself when no image and no record that a
+    /// recovery may read names a page behind the end.
+    pub fn drop_tail(&mut self) {
+        let Some(goal) = self.geometry.goal(self.pages, self.stats().live) else { return };
+        let (free, segment) = (self.free.ending_at(self.pages), self.geometry.segment_pages);
+        let used = (self.pages - free).next_multiple_of(segment.into());
+        let pages = used.max(goal);
+        if pages < self.pages {
+            self.free.remove(pages, self.pages - pages);
+            self.pages = pages;
+        }
     }
 
     /// Gives runs up as of `stamp`, a number that never falls. After an error the runs before the

@@ -13,6 +13,9 @@ use pleach_core::page::PAGE_SIZE;
 use super::{NeedGrowth, SpaceError};
 use crate::page_no::page_offset;
 
+/// Segments beyond twice its size that a file may have before it shrinks.
+const FAR_SEGMENTS: u64 = 4;
+
 /// How a file of pages grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileGeometry {
@@ -48,6 +51,14 @@ impl FileGeometry {
     /// Pages that a file with this many live ones grows to.
     pub(super) fn target(self, live: u64) -> u64 {
         live.saturating_mul(self.size_percent.into()) / 100
+    }
+
+    /// A file of `pages` pages with this many live ones: what it should shrink to, in pages, whole segments,
+    /// if it is far too long. Far, so that it does not shrink and grow by turns.
+    pub(super) fn goal(self, pages: u64, live: u64) -> Option<u64> {
+        let (target, segment) = (self.target(live), u64::from(self.segment_pages));
+        let far = 2 * target + FAR_SEGMENTS * segment;
+        (pages > far).then(|| (target / segment + 1) * segment)
     }
 
     /// The segments that hold this many pages.

@@ -82,9 +82,29 @@ impl Twin {
         assert_eq!(numbers, expected);
     }
 
+    /// What the file is to shrink to with this many live pages, if it is far too long.
+    fn goal(&self, live: usize) -> Option<usize> {
+        let (size, target) = (self.geometry.segment_pages as usize, self.target(live));
+        (self.pages.len() > 2 * target + 4 * size).then(|| (target / size + 1) * size)
+    }
+
+    fn target(&self, live: usize) -> usize {
+        live * self.geometry.size_percent as usize / 100
+    }
+
     /// The pages that an allocation of `count` pages is to give, one by one.
     fn choose(&mut self, count: usize) -> Vec<PageNo> {
         let size = self.geometry.segment_pages as usize;
+        let holes: Vec<usize> =
+            (0..self.frontier).filter(|page_no| self.pages[*page_no] == State::Free).collect();
+        let live = self.count(|state| state == State::Used);
+        if self.goal(live + count).is_some() && holes.len() >= count {
+            let numbers = &holes[..count];
+            if let Some(last) = numbers.last() {
+                self.sweep = last / size;
+            }
+            return numbers.iter().copied().map(page).collect();
+        }
         let mut numbers: Vec<usize> = (self.frontier..self.pages.len()).take(count).collect();
         let mut pages = self.pages.clone();
         for page_no in &numbers {
@@ -118,6 +138,28 @@ impl Twin {
         }
         numbers.sort_unstable();
         numbers.into_iter().map(page).collect()
+    }
+
+    /// Cuts the end off as far as it may be, or somewhere behind that.
+    fn cut(&mut self) {
+        let size = self.geometry.segment_pages as usize;
+        let used =
+            self.pages.iter().rposition(|state| *state != State::Free).map_or(0, |at| at + 1);
+        let end = used.next_multiple_of(size);
+        assert_eq!(self.space.used_end() as usize, end);
+        let live = self.count(|state| state == State::Used);
+        assert_eq!(self.space.goal().map(|goal| goal as usize), self.goal(live));
+        if let Some(goal) = self.goal(live) {
+            let behind =
+                self.pages.iter().skip(goal).filter(|state| **state == State::Used).count();
+            let before = self.pages[..goal].iter().filter(|state| **state != State::Used).count();
+            assert!(before >= behind, "there is room for what lies behind the goal");
+        }
+        let keep = end + self.below((self.pages.len() - end) / size + 1) * size;
+        self.space.cut(u32::try_from(keep).unwrap());
+        self.pages.truncate(keep);
+        self.frontier = self.frontier.min(keep);
+        self.sweep = if self.sweep < keep / size { self.sweep } else { 0 };
     }
 
     fn take(&mut self, runs: &[PageRun], count: usize) {
@@ -246,6 +288,7 @@ fn random_operations_on_small_files() {
                     7..=14 => twin.retire(),
                     15..=17 => twin.release(),
                     18 => twin.mark(),
+                    19 if twin.below(8) == 0 => twin.cut(),
                     _ if twin.below(4) == 0 => twin.reopen(),
                     _ => {}
                 }

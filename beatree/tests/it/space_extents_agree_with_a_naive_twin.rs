@@ -100,6 +100,19 @@ impl Twin {
         runs
     }
 
+    fn drop_tail(&mut self) {
+        let size = FileGeometry::TINY.segment_pages as usize;
+        let live = self.pages.iter().filter(|state| **state == State::Used).count();
+        let target = live * FileGeometry::TINY.size_percent as usize / 100;
+        if self.pages.len() > 2 * target + 4 * size {
+            let used = self.pages.iter().rposition(|state| *state != State::Free);
+            let used = used.map_or(0, |at| at + 1).next_multiple_of(size);
+            let keep = used.max((target / size + 1) * size);
+            self.pages.truncate(keep);
+        }
+        self.extents.drop_tail();
+    }
+
     fn check(&mut self) {
         let stats = self.extents.stats();
         let runs = Self::free_runs(&self.pages);
@@ -135,6 +148,7 @@ fn random_values_come_and_go() {
             match twin.below(10) {
                 0..=4 => twin.allocate(),
                 5..=7 => twin.retire(),
+                8 if twin.below(8) == 0 => twin.drop_tail(),
                 _ => twin.release(),
             }
             twin.check();

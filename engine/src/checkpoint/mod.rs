@@ -122,6 +122,8 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             Copied::All => {
                 if let Some(work) = self.work.take() {
                     finish(&self.db, work, None)?;
+                    // The files may be shorter now.
+                    self.room_for = 0;
                 }
                 self.failures = 0;
                 self.db.pace.set_checkpoint_error(None);

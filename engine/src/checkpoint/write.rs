@@ -7,7 +7,8 @@
 //! 3. `finish-image`: upper levels, streams, table; sync the image.
 //! 4. `sync-log` past every log position in the image.
 //! 5. `superblock`: write the older slot and sync it.
-//! 6. `drop-log`: retire log segments that neither superblock needs.
+//! 6. `shrink-files`: cut the ends of files off that nothing names any more.
+//! 7. `drop-log`: retire log segments that neither superblock needs.
 //!
 //! Called by the task, and by a load or a close on their own thread.
 
@@ -25,7 +26,7 @@ use pleach_io::{Device, OpenMode, Runtime};
 use crate::error::{Error, Result};
 use crate::format::image::{ImageWriter, Written, node_file};
 use crate::format::image_error::ImageError;
-use crate::format::names::{IMAGES, ImageFile};
+use crate::format::names::{IMAGES, ImageFile, image_name};
 use crate::format::pending;
 use crate::format::position::{LogPos, Point};
 use crate::format::superblock::{DurabilityMode, ImageRef, Superblock};
@@ -35,6 +36,8 @@ use crate::options::Durability;
 use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::commits::Tip;
+use crate::state::images::Making;
+use crate::state::space::OverflowMap;
 
 /// How often a region's nodes may come and go between their reading and their copying, in one step.
 const COPIES: usize = 4;
@@ -53,13 +56,17 @@ pub(super) struct Work<D: Device> {
     /// Log position of each written region.
     log_positions: Vec<LogPos>,
     pending: Vec<u8>,
-    map: Vec<u8>,
+    map: OverflowMap,
+    /// The image names pages of the leaf file below this one.
+    leaf_end: u32,
     /// Highest log position in the image.
     log_position: LogPos,
     /// The page of nodes that was read for a copy of its region, and the nodes: they are not kept in memory
     /// otherwise.
     read: Option<NodePage>,
     nodes: Vec<Node>,
+    /// Until then no regions are joined.
+    _making: Making,
 }
 
 /// How far a step has brought the copying of regions.
@@ -118,11 +125,10 @@ pub(super) enum Started<D: Device> {
 /// Checkpoint `cut`. The last `kept` numbers of this open are left for others.
 pub(super) fn start<D: Device, R: Runtime>(db: &State<D, R>, kept: u64) -> Result<Started<D>> {
     // Tip and map are exactly those of the log position where the replay starts.
-    let Some((cut, (tip, map))) = db
-        .commits
-        .sequencer()
-        .cut(|point| (db.commits.tip(), db.space.overflow_map(point.position)))?
-    else {
+    let state = |point: Point| {
+        (db.commits.tip(), db.space.overflow_map(point.position), db.images.begins())
+    };
+    let Some((cut, (tip, map, making))) = db.commits.sequencer().cut(state)? else {
         return Ok(Started::CommitInFlight);
     };
     let file = db.images.newest().image.file.other();
@@ -143,9 +149,11 @@ pub(super) fn start<D: Device, R: Runtime>(db: &State<D, R>, kept: u64) -> Resul
         log_positions: Vec::new(),
         pending: Vec::new(),
         map: map?,
+        leaf_end: 0,
         log_position: cut.position,
         read: None,
         nodes: Vec::new(),
+        _making: making,
     })))
 }
 
@@ -195,6 +203,7 @@ fn copy_region<D: Device, R: Runtime>(
         });
         let (page, tag) = work.writer.branch(region.prefix(), 1, state.log_position(), entries)?;
         work.written.push(Written { prefix: *region.prefix(), page, tag, node: *state.own() });
+        work.leaf_end = work.leaf_end.max(state.children().page_end());
         pending::encode(&mut work.pending, region.prefix(), state);
         let log_position = LogPos::new(state.log_position());
         work.log_positions.push(log_position);
@@ -254,7 +263,7 @@ fn end_image<D: Device>(
 ///
 /// This is neither a write nor a sync of anything: whatever fails, nothing is lost but the room.
 pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64) {
-    let needed = (pages + pages / 4 + IMAGE_SLACK) * 4096;
+    let needed = room_for_image(pages);
     for name in IMAGES {
         let reserve = || -> Result<()> {
             let file = db.store.device().open(name, OpenMode::Write)?;
@@ -271,17 +280,38 @@ pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64
     }
 }
 
+/// Checkpoint `shrink-files`, for the image that was just written: its file was made for a far larger one.
+/// Room for the next image stays.
+fn fit_image<D: Device, R: Runtime>(db: &State<D, R>, file: ImageFile, pages: u64) {
+    let needed = room_for_image(pages);
+    let fit = || -> Result<()> {
+        let file = db.store.device().open(image_name(file), OpenMode::Write)?;
+        if db.store.device().len(&file)? > 2 * needed {
+            db.store.device().set_len(&file, needed)?;
+        }
+        Ok(())
+    };
+    if let Err(error) = fit() {
+        tracing::warn!(%error, "an image's file stays longer than it has to be");
+    }
+}
+
+/// Bytes of the file of an image of `pages` pages, with room for the next one.
+fn room_for_image(pages: u64) -> u64 {
+    (pages + pages / 4 + IMAGE_SLACK) * 4096
+}
+
 /// Checkpoint from `finish-image` to `drop-log`. `clean_end` is the end of the log when nothing follows.
 pub(super) fn finish<D: Device, R: Runtime>(
     db: &State<D, R>,
     work: Work<D>,
     clean_end: Option<LogPos>,
 ) -> Result<()> {
-    let Work { writer, file, cut, tip, written, log_positions, pending, map, log_position, .. } =
-        work;
+    let Work { writer, file, cut, tip, written, log_positions, pending, .. } = work;
+    let Work { map, leaf_end, log_position, _making, .. } = work;
     let enters = |stage| db.pace.enters(Task::Checkpoint, stage);
     enters("writing the image");
-    let image = finish_image(writer, file, &tip, written.clone(), &pending, &map)?;
+    let image = finish_image(writer, file, &tip, written.clone(), &pending, &map.bytes)?;
     Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
     enters("syncing the log");
     db.commits.sequencer().write_through(log_position, true)?;
@@ -292,7 +322,9 @@ pub(super) fn finish<D: Device, R: Runtime>(
         let page = NodePage { file: node_file(file), page: region.page, tag: region.tag };
         db.nodes.checkpointed(region.prefix.first_key(), *position, page);
     }
+    fit_image(db, file, u64::from(image.pages));
     reserve_images(db, u64::from(image.pages));
+    db.space.shrink(leaf_end, map.peak);
     db.images.set_replay_start(cut.position);
     db.pace.set_checkpoint_full(false);
     Counters::add(&db.counters.checkpoints, 1);

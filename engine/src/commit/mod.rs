@@ -30,7 +30,7 @@ use pleach_io::{Device, Runtime};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::finish::outcome::ChunkOutcome;
+use crate::finish::outcome::{ChunkOutcome, RegionOutcome};
 use crate::finish::refold;
 use crate::format::commit_body::{
     ChangeSection, NamespacePart, NodeSection, Value as LogValue, commit_record,
@@ -100,10 +100,11 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     throttle(db)?;
     // Before anything is written for it: a block that was given back may be committed again and again.
     check_parent(db, &db.commits.sequencer().lock(), target)?;
+    // From here to publication the nodes of the accessed regions stay in memory, and no regions are joined.
+    let _nodes = db.nodes.keep_nodes();
+    join_chunks(db, chunks);
     let spilled = spill_values(db, chunks, taken)?;
     let blob: Arc<[u8]> = blob.map_or_else(|| db.commits.tip().blob, Into::into);
-    // From here to publication the nodes of the accessed regions stay in memory.
-    let _nodes = db.nodes.keep_nodes();
     for outcome in chunks.iter().flat_map(|chunk| &chunk.regions) {
         db.nodes.make_resident::<H>(outcome.region.prefix().first_key())?;
     }
@@ -181,6 +182,26 @@ fn check_parent<D: Device, R: Runtime>(
         return Err(Error::StaleParent { base, tip: base });
     }
     Ok(())
+}
+
+/// Chunks below which regions have been joined since they were folded become one: a region is of one chunk.
+/// They are stale, and folded again before they are used.
+fn join_chunks<D: Device, R: Runtime>(db: &State<D, R>, chunks: &mut Vec<ChunkOutcome>) {
+    let retired = |outcome: &RegionOutcome| outcome.region.read().is_retired();
+    if !chunks.iter().flat_map(|chunk| &chunk.regions).any(retired) {
+        return;
+    }
+    chunks.retain(|chunk| !chunk.regions.is_empty());
+    let index = db.index.load();
+    chunks.dedup_by(|next, chunk| {
+        let last = chunk.regions.last().expect("retained").region.prefix().last_key();
+        let first = next.regions[0].region.prefix().first_key();
+        let joined = index.region(&last).prefix().covers(first);
+        if joined {
+            chunk.absorb(next);
+        }
+        joined
+    });
 }
 
 /// Commit `refold`: folds the chunks again below which a flush has split or merged pages since they were

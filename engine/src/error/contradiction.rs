@@ -92,6 +92,16 @@ pub enum Contradiction {
         /// Where the record begins.
         position: LogPos,
     },
+    /// A location record joins regions that are not there, or one of which has it applied and the other not.
+    #[error(
+        "the location record at {position:#x} joins regions below {prefix:?} that are not two halves"
+    )]
+    JoinedRegions {
+        /// Where the record begins.
+        position: LogPos,
+        /// The prefix of both.
+        prefix: Prefix,
+    },
     /// The nodes of all regions do not fold to the root of the newest commit.
     #[error("the nodes fold to another root than that of commit {commit}")]
     Root {

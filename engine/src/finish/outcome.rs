@@ -83,6 +83,16 @@ pub(crate) struct ChunkOutcome {
     pub(super) ops: Vec<u8>,
 }
 
+impl ChunkOutcome {
+    /// Takes in what the chunk after it has. A region is below both, so that both are stale: the ranges of
+    /// the regions that come in are not right until it is folded again.
+    pub(crate) fn absorb(&mut self, next: &mut Self) {
+        self.regions.append(&mut next.regions);
+        self.nodes.append(&mut next.nodes);
+        self.changes.append(&mut next.changes);
+    }
+}
+
 impl Recycle for ChunkOutcome {
     fn bytes(&self) -> usize {
         self.regions.capacity() * size_of::<RegionOutcome>()

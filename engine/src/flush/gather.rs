@@ -20,13 +20,26 @@ use crate::error::Result;
 use crate::format::names::LEAF_FILE;
 use crate::format::position::LogPos;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::state::index::Located;
+use crate::state::index::{Located, located};
 use crate::state::quarantine::Why;
 use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 use crate::state::{State, overflow};
 
 /// Siblings merge when they fill at most this share of a page, in percent.
-const MERGE_PERCENT: usize = 60;
+pub(super) const MERGE_PERCENT: usize = 60;
+
+/// Which of the pages that it is given a round takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted {
+    /// Those that at least this many commits have changed since they were written.
+    Changed(u8),
+    /// Whatever pends on them: those that merge with a sibling, which is read for that, and those that lie at
+    /// or behind this page.
+    Tidied {
+        /// Where the file is to end.
+        behind: Option<PageNo>,
+    },
+}
 
 /// What a round starts from.
 #[derive(Default)]
@@ -36,8 +49,7 @@ pub(super) struct Gathered {
     pub(super) log_position: LogPos,
 }
 
-/// Gathers the pages of these prefixes, in key order, that at least `least` commits have changed since
-/// they were written.
+/// Gathers those of the pages of these prefixes, in key order, that are wanted.
 ///
 /// # Errors
 /// Of the reader alone: nothing is known of what it has in flight.
@@ -45,7 +57,7 @@ pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     reader: &mut PageReader<D, R, usize>,
     prefixes: &[Prefix],
-    least: u8,
+    wanted: Wanted,
     gathered: &mut Gathered,
 ) -> Result<()> {
     let _guard = db.store.enter();
@@ -57,11 +69,14 @@ pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
         if gathered.covers(prefix) {
             continue;
         }
+        if let Wanted::Tidied { behind: None } = wanted {
+            bring_siblings(db, prefix);
+        }
         let mut add = || {
             db.index.in_region(prefix.first_key(), |region, state| {
                 let here = matches!(state.nodes(), Nodes::Resident(_));
                 if here {
-                    gathered.add(db, region, state, prefix, least);
+                    gathered.add(db, region, state, prefix, wanted);
                 }
                 here
             })
@@ -87,14 +102,25 @@ impl Gathered {
         region: &Arc<Region>,
         state: &RegionState,
         prefix: &Prefix,
-        least: u8,
+        wanted: Wanted,
     ) {
         let child = state.children().find(prefix.first_key());
-        if state.commits_since_write(child) < least || db.store.page_is_aside(state, child) {
+        if db.store.page_is_aside(state, child) {
             return;
         }
+        // In its place: as it is, or, of pages that are tidied, merged.
+        let takes_alone = match wanted {
+            Wanted::Changed(least) => {
+                if state.commits_since_write(child) < least {
+                    return;
+                }
+                true
+            }
+            Wanted::Tidied { behind } => behind
+                .is_some_and(|behind| state.children().page(child).is_some_and(|at| at >= behind)),
+        };
         let own = old_page(db, state, child);
-        if own.pending.is_empty() {
+        if own.pending.is_empty() && matches!(wanted, Wanted::Changed(_)) {
             return;
         }
         let mut range = own.prefix;
@@ -108,6 +134,8 @@ impl Gathered {
                 db.index.make_due([*prefix]);
                 return;
             }
+        } else if !takes_alone {
+            return;
         }
         self.log_position = self.log_position.max(state.log_position().into());
         let first = self.rewrites.last().is_none_or(|last| !Arc::ptr_eq(&last.region, region));
@@ -123,6 +151,20 @@ impl Gathered {
             freed_runs: runs.collect(),
             dropped: dropped.len(),
         });
+    }
+}
+
+/// Brings the page of a prefix and its sibling into the cache. What cannot be read is not merged.
+fn bring_siblings<D: Device, R: Runtime>(db: &State<D, R>, prefix: &Prefix) {
+    for at in [Some(*prefix), prefix.sibling()].into_iter().flatten() {
+        let found = db.index.in_region(at.first_key(), |_, state| {
+            let child = state.children().find(at.first_key());
+            let is_it = state.children().prefix(child) == at;
+            located(state, child).filter(|_| is_it && !db.store.page_is_aside(state, child))
+        });
+        if let Some(Err(error)) = found.map(|at| db.store.leaf_for_flush(at)) {
+            tracing::debug!(%error, prefix = ?at, "a small page stays as it is");
+        }
     }
 }
 

@@ -18,6 +18,7 @@
 //! | [`rewrite`], [`cells`] | what leaves, what takes its place, and how the one becomes the other |
 //! | [`build`], [`agree`] | `agree`, and the bytes of the new pages |
 //! | [`publish`] | `publish` |
+//! | [`tidy`] | what is made smaller when nothing is due |
 //!
 //! The task alone flushes: it is the only one that changes which pages a region has.
 
@@ -31,6 +32,7 @@ mod rewrite;
 mod round;
 #[cfg(test)]
 mod tests;
+mod tidy;
 mod trials;
 
 use std::collections::VecDeque;
@@ -54,8 +56,10 @@ use crate::state::in_flight::Reading;
 use crate::state::quarantine::backoff;
 use crate::state::reader::PageReader;
 use choose::fullest;
+use gather::Wanted;
 use publish::Freed;
 use round::Round;
+use tidy::{Joining, Tidy};
 use trials::try_quarantined;
 
 /// Pages that a round takes.
@@ -94,6 +98,7 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     /// Overflow runs that only older views still name: what they were retired under, and the commit from
     /// which on no view names them.
     values: VecDeque<(LogPos, u64)>,
+    tidy: Tidy,
     /// The commit after which nodes last left.
     evicted_at: u64,
     /// The batch that pages which are due are kept in the cache for.
@@ -120,6 +125,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             freed: VecDeque::new(),
             chosen: VecDeque::new(),
             values: VecDeque::new(),
+            tidy: Tidy::new(),
             evicted_at: u64::MAX,
             held_for: NO_BATCH,
             synced: Duration::ZERO,
@@ -206,6 +212,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                     return Ok(Step::IdleFor(Duration::from_millis(1)));
                 };
                 self.freed.push_back(freed);
+                self.round.tell(&mut self.tidy);
                 self.stage = Stage::Idle;
                 self.limit = ROUND.min(self.limit * 2);
                 self.db.pace.set_flush_full(false);
@@ -242,29 +249,51 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         }
         try_quarantined::<H, D, R>(&self.db);
         self.hold_due();
-        let prefixes = self.next_pages(drain);
+        let prefixes =
+            if self.tidy.is_pressed(ROUND) { Vec::new() } else { self.next_pages(drain) };
         if prefixes.is_empty() {
-            if drain || self.db.budget.is_pressed() {
-                self.says_why(published, self.db.store.quarantine().error());
-            }
-            self.let_nodes_leave()?;
-            return Ok(self.idle());
+            return self.tidies_up(published, drain);
         }
         let any = drain || self.db.budget.is_pressed();
-        if let Err(error) = self.gather(&prefixes, any) {
-            return Ok(self.puts_off(published, &prefixes, error));
+        let wanted = Wanted::Changed(if any { 1 } else { self.db.budget.flush_policy().least() });
+        Ok(self.begins(published, &prefixes, wanted))
+    }
+
+    /// Nothing is due: what is too large becomes smaller.
+    fn tidies_up(&mut self, published: u64, drain: bool) -> Result<Step> {
+        let (prefixes, behind) = self.tidy.pages(&self.db, self.limit);
+        if !prefixes.is_empty() {
+            return Ok(self.begins(published, &prefixes, Wanted::Tidied { behind }));
+        }
+        if drain || self.db.budget.is_pressed() {
+            self.says_why(published, self.db.store.quarantine().error());
+        }
+        self.let_nodes_leave()?;
+        Ok(match self.tidy.join::<H, D, R>(&self.db)? {
+            Joining::Some => Step::Again,
+            Joining::None => self.idle(),
+            Joining::Busy => {
+                self.db.pace.enters(Task::Flush, IDLE);
+                Step::IdleFor(SYNC_AFTER)
+            }
+        })
+    }
+
+    /// Begins a round of these pages.
+    fn begins(&mut self, published: u64, prefixes: &[Prefix], wanted: Wanted) -> Step {
+        if let Err(error) = self.gather(prefixes, wanted) {
+            return self.puts_off(published, prefixes, error);
         }
         (self.failures, self.put_off) = (0, None);
         // What was said of an earlier round of this commit no longer holds.
         self.db.pace.flush_goes_on();
-        if self.round.is_empty() {
-            return Ok(Step::Again);
+        if !self.round.is_empty() {
+            self.stage = Stage::Gathered;
         }
-        self.stage = Stage::Gathered;
-        Ok(Step::Again)
+        Step::Again
     }
 
-    fn gather(&mut self, prefixes: &[Prefix], any: bool) -> Result<()> {
+    fn gather(&mut self, prefixes: &[Prefix], wanted: Wanted) -> Result<()> {
         if self.queue.is_none() {
             self.queue = Some(self.db.store.device().queue(DEPTH)?);
         }
@@ -273,7 +302,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             None => PageReader::new(&self.db.store, DEPTH, Reading::Flush)?,
         };
         // After an error the reader goes, and waits for what is in flight.
-        self.round.gather::<H, D, R>(&self.db, &mut reader, prefixes, any)?;
+        self.round.gather::<H, D, R>(&self.db, &mut reader, prefixes, wanted)?;
         self.reader = Some(reader);
         Ok(())
     }

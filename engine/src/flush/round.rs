@@ -12,18 +12,20 @@
 
 use pleach_beatree::PageNo;
 use pleach_beatree::Stored;
-use pleach_beatree::build::PageStamp;
+use pleach_beatree::build::{LEVELS, PageStamp};
 use pleach_beatree::cache::NO_BATCH;
 use pleach_beatree::stored::overflow_cell;
 use pleach_core::fold::BatchFolder;
+use pleach_core::page::leaf::{self, LeafView};
 use pleach_core::page::overflow::PageRun;
 use pleach_core::{Hasher, Prefix};
 use pleach_io::{Completion, Device, PageBuf, Queue, Request, Runtime, Transfer};
 
 use super::build::{Merged, fill};
 use super::cells::OldPage;
-use super::gather::{Gathered, gather};
+use super::gather::{Gathered, Wanted, gather};
 use super::rewrite::{Rewrite, disagree};
+use super::tidy::Tidy;
 use crate::error::{NoRoom, Result, full_or};
 use crate::format::names::LEAF_FILE;
 use crate::format::position::LogPos;
@@ -33,6 +35,9 @@ use crate::state::reader::PageReader;
 use crate::state::space::Tentative;
 use crate::state::{State, overflow};
 
+/// A page that fills at most this share of its room, in percent, may merge with its sibling: half of what
+/// two that merge may fill.
+const SMALL_PERCENT: usize = super::gather::MERGE_PERCENT / 2;
 /// Pages of write buffers that are kept from round to round.
 const SPARE_PAGES: usize = 1024;
 
@@ -51,6 +56,12 @@ pub(super) struct Round {
     overflow_written: bool,
     tentative: Vec<PageRun>,
     pub(super) flush: u64,
+    /// Pages that the round has left small.
+    small: Vec<Prefix>,
+    /// Has it merged any?
+    merged: bool,
+    /// Was it for the sake of pages on which nothing pends?
+    tidies: bool,
 }
 
 impl Round {
@@ -63,20 +74,19 @@ impl Round {
         self.rewrites.len()
     }
 
-    /// Flush `gather`: pages and pending changes of the prefixes that are due; with `any` also where few
-    /// commits have changed them.
+    /// Flush `gather`: pages and pending changes of those prefixes that are wanted.
     pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
         &mut self,
         db: &State<D, R>,
         reader: &mut PageReader<D, R, usize>,
         prefixes: &[Prefix],
-        any: bool,
+        wanted: Wanted,
     ) -> Result<()> {
+        self.tidies = matches!(wanted, Wanted::Tidied { .. });
         let mut rewrites = std::mem::take(&mut self.rewrites);
         rewrites.clear();
         let mut gathered = Gathered { rewrites, log_position: LogPos::START };
-        let least = if any { 1 } else { db.budget.flush_policy().least() };
-        let result = gather::<H, D, R>(db, reader, prefixes, least, &mut gathered);
+        let result = gather::<H, D, R>(db, reader, prefixes, wanted, &mut gathered);
         (self.rewrites, self.log_position) = (gathered.rewrites, gathered.log_position);
         result
     }
@@ -235,7 +245,18 @@ impl Round {
 
     /// The round is published: its page numbers belong to the index, the old pages to nobody.
     pub(super) fn finish<D: Device, R: Runtime>(&mut self, db: &State<D, R>) {
+        if self.tidies {
+            Counters::add(&db.counters.pages_tidied, self.reserved.len() as u64);
+        }
         self.reserved.clear();
+        for rewrite in &self.rewrites {
+            self.merged |= rewrite.old.len() > 1;
+            let small = rewrite.new.iter().filter(|new| {
+                let bytes = self.runs[new.page.run].page(new.page.at);
+                LeafView::trusted(bytes).used() <= leaf::capacity(LEVELS) * SMALL_PERCENT / 100
+            });
+            self.small.extend(small.map(|new| new.prefix));
+        }
         self.keep_buffers();
         for mut rewrite in self.rewrites.drain(..) {
             // Whoever is the last to hold a page keeps its memory: let that be the cache.
@@ -249,6 +270,11 @@ impl Round {
                 db.store.cache().remove(number);
             }
         }
+    }
+
+    /// Tells of pages that have become small.
+    pub(super) fn tell(&mut self, tidy: &mut Tidy) {
+        tidy.add(&mut self.small, std::mem::take(&mut self.merged));
     }
 
     /// Keeps the buffers for later rounds, as far as there is room.

@@ -10,6 +10,7 @@ use pleach_core::{Blake3, Hasher as _, Key};
 use pleach_io::Operation;
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
+use crate::state::images::Making;
 use crate::tools::{CheckOptions, check_on};
 use crate::{Access, Db, Durability, Error, Geometry, Options, SessionOptions, Value};
 
@@ -254,4 +255,95 @@ fn a_full_flush_keeps_the_period_of_the_log() {
     disk.heal();
     db.drain(0).expect("with room");
     db.close().expect("closed");
+}
+
+/// A database of several regions of which few keys are left, and none has been joined: an image is said to
+/// be in the making.
+fn to_be_joined() -> (SimDb, SimDisk, SimRuntime, Making) {
+    let disk = SimDisk::new(2, SimOptions { record: false, ..SimOptions::default() });
+    let runtime = SimRuntime::with_clock(2, disk.clock(), 1);
+    let options = Options::new("sim").create(true).cache_mib(64).threads(1).small();
+    let options = options.log_limit_bytes(16 << 20);
+    let db: SimDb = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
+    put(&db, 0..9000, 1);
+    db.drain(0).expect("flushed");
+    let making = db.state().images.begins();
+    let gone = (20..9000).map(|at| Access::write(id(at), None)).collect();
+    let session = db.session(SessionOptions::new()).expect("a session");
+    session.finish(gone).expect("finished").commit().expect("committed");
+    db.drain(0).expect("flushed");
+    settle(&runtime);
+    (db, disk, runtime, making)
+}
+
+/// All that the background has to do, waits included.
+fn settle(runtime: &SimRuntime) {
+    for _ in 0..40 {
+        runtime.step_some(2000);
+        runtime.clock().advance(Duration::from_millis(150));
+    }
+}
+
+fn regions(db: &SimDb) -> (u64, u64) {
+    let metrics = db.metrics();
+    (metrics.regions, metrics.regions_joined)
+}
+
+/// Rule `join-outside-image`: an image that a join fell into had a region twice, or not at all.
+#[test]
+fn no_regions_are_joined_while_an_image_is_in_the_making() {
+    let (db, disk, runtime, making) = to_be_joined();
+    let (before, joined) = regions(&db);
+    assert!(before > 3 && joined == 0, "{before} regions, {joined} joined");
+    drop(making);
+    settle(&runtime);
+    assert_eq!(regions(&db), (1, before - 1));
+    db.close().expect("closed");
+    is_whole(&disk);
+}
+
+/// Rule `join-without-batch`.
+#[test]
+fn no_regions_are_joined_while_a_batch_is_under_way() {
+    let (db, _disk, runtime, making) = to_be_joined();
+    let before = regions(&db);
+    let state = Arc::clone(db.state());
+    let batch = state.nodes.keep_nodes();
+    drop(making);
+    settle(&runtime);
+    assert_eq!(regions(&db), before);
+    drop(batch);
+    settle(&runtime);
+    assert_eq!(regions(&db).0, 1);
+}
+
+/// A block has a result for each region that it was folded over. When they are joined before it is
+/// committed, each would set the node of the whole by what it knows of its part.
+#[test]
+fn a_block_that_was_folded_before_a_join_commits_after_it() {
+    let (db, disk, runtime, making) = to_be_joined();
+    let accesses = || {
+        let put = |at| Access::write(id(at), Some(Value::from(vec![3; 300])));
+        (0..1500).map(put).chain([Access::write(id(5000), Some(Value::from(vec![4; 100_000])))])
+    };
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let block = session.finish(accesses().collect()).expect("finished");
+    drop(making);
+    settle(&runtime);
+    assert_eq!(regions(&db).0, 1);
+    let root = block.root();
+    block.commit().expect("committed");
+    assert_eq!(db.metrics().refolds, 1, "all of it was folded again, once");
+    let (twin, ..) = sim();
+    put(&twin, 0..20, 1);
+    let session = twin.session(SessionOptions::new()).expect("a session");
+    session.finish(accesses().collect()).expect("finished").commit().expect("committed");
+    assert_eq!((db.root(), twin.root()), (root, root));
+    put(&db, 0..3000, 5);
+    put(&twin, 0..3000, 5);
+    assert_eq!(db.root(), twin.root());
+    drop(twin);
+    // Once more, from the log.
+    drop(db);
+    is_whole(&disk);
 }

@@ -11,7 +11,9 @@
 //!
 //! A *rewrite* replaces all pages of a range of the key space by new ones: one page that was
 //! written again, a page that split, siblings that merged. Its pages tile the range completely,
-//! empty ones included, which have no page number; rewrites are disjoint and ascending. `freed` are the
+//! empty ones included, which have no page number; rewrites are disjoint and ascending. A rewrite without
+//! pages, and without freed ones, *joins* two regions: the halves of its range become one region with the
+//! children of both. `freed` are the
 //! page numbers that were given up. Runs are those of overflow values.
 
 use pleach_core::{Key, Node, Prefix};
@@ -23,6 +25,8 @@ use super::record::{Kind, RecordBuf};
 const NO_PAGE: u64 = (1 << 40) - 1;
 /// Page numbers are below this.
 pub const MAX_PAGE: u64 = NO_PAGE;
+/// Regions over fewer bits than this are halves of one.
+const MAX_JOINED: u16 = 255;
 /// Runs have fewer pages than this.
 pub const MAX_RUN_PAGES: u32 = 1 << 24;
 
@@ -61,6 +65,17 @@ pub struct Rewrite<'a> {
     pub freed: &'a [u64],
 }
 
+impl Rewrite<'_> {
+    fn is_join(&self) -> bool {
+        self.pages.is_empty() && self.freed.is_empty()
+    }
+
+    /// The regions of this range's halves become one.
+    pub fn join(range: Prefix) -> Self {
+        Self { range, pages: &[], freed: &[] }
+    }
+}
+
 /// Encodes a location record, rewrite by rewrite.
 #[derive(Debug)]
 pub struct LocationEncoder {
@@ -83,7 +98,10 @@ impl LocationEncoder {
     /// # Panics
     /// When a page number has more than 40 bits, or a rewrite has 2^32 pages.
     pub fn push(&mut self, rewrite: &Rewrite<'_>) {
-        debug_assert!(tiles(&rewrite.range, rewrite.pages), "the new pages tile the range");
+        debug_assert!(
+            tiles(&rewrite.range, rewrite.pages) || rewrite.is_join(),
+            "the new pages tile the range"
+        );
         self.rewrites += 1;
         let count = |n: usize| u32::try_from(n).expect("a rewrite has fewer than 2^32 pages");
         encode_prefix(&mut self.bytes, &rewrite.range);
@@ -251,7 +269,15 @@ impl<'a> RewriteView<'a> {
         core::iter::from_fn(move || cursor.u40().ok())
     }
 
+    /// Does it join two regions, and replace no page?
+    pub fn is_join(&self) -> bool {
+        self.page_count == 0
+    }
+
     fn check(&self) -> Result<(), BodyError> {
+        if self.is_join() && self.freed.is_empty() && self.range.len() < MAX_JOINED {
+            return Ok(());
+        }
         let mut tiling = Tiling::of(&self.range);
         if self.pages().all(|page| tiling.step(&page.prefix)) && tiling.complete() {
             Ok(())

@@ -215,7 +215,14 @@ fn begin<D: Device, R: Runtime>(
     )?;
     Ok(State {
         commits: Commits::new(Sequencer::new(writer, recovered.tip.number), recovered.tip),
-        space: PageSpace::new(device, (leaf, overflow), geometry, space, recovered.extents),
+        space: PageSpace::new(
+            device,
+            (leaf, overflow),
+            geometry,
+            space,
+            recovered.extents,
+            recovered.image_leaf_end,
+        ),
         images: Images::new(superblocks, incarnation),
         nodes,
         store,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::{Applied, Dropped, NodePage, Pending, RegionImage, Relocation};
 use pleach_beatree::space::{Extents, SpaceError};
-use pleach_beatree::split::split_regions;
+use pleach_beatree::split::{Joined, join_held, split_regions};
 use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored, Value};
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::MAX_ENTRIES;
@@ -50,6 +50,8 @@ pub(crate) struct Recovered {
     pub(crate) pending_entries: usize,
     /// Numbers of all leaf pages.
     pub(crate) leaf_pages: Vec<PageNo>,
+    /// The image names pages of the leaf file below this one.
+    pub(crate) image_leaf_end: u32,
 }
 
 struct Replay<H> {
@@ -57,6 +59,7 @@ struct Replay<H> {
     extents: Extents,
     tip: Tip,
     changed: Vec<Arc<Region>>,
+    image_leaf_end: u32,
     hasher: std::marker::PhantomData<H>,
 }
 
@@ -83,6 +86,8 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let table = read_table(&mut image, superblock)?;
     let regions = read_regions::<H, D>(&mut image, &table, superblock.commit)?;
     let regions = RegionIndex::new(regions);
+    let ends = regions.regions().iter().map(|region| region.read().children().page_end());
+    let image_leaf_end = ends.max().unwrap_or(0);
     let stream = image.checked_stream(StreamId::Pending, &table.pending)?;
     pending::decode::<H, Error>(&stream, |prefix, pending, dropped| {
         install(&regions, &prefix, pending, dropped)
@@ -96,6 +101,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
         extents,
         tip,
         changed: Vec::new(),
+        image_leaf_end,
         hasher: std::marker::PhantomData,
     };
     let input = ScanInput {
@@ -297,9 +303,13 @@ impl<H: Hasher> Replay<H> {
         for run in view.freed().map(run) {
             self.extents.mark_free(run).map_err(bad_map)?;
         }
-        let mut all = Vec::new();
+        let (mut all, mut joins) = (Vec::new(), Vec::new());
         for rewrite in view.rewrites() {
             let rewrite = rewrite.map_err(bad)?;
+            if rewrite.is_join() {
+                joins.push(rewrite.range);
+                continue;
+            }
             let mut pages = Vec::new();
             let mut applied_through = 0;
             for page in rewrite.pages() {
@@ -350,6 +360,38 @@ impl<H: Hasher> Replay<H> {
             }
             self.regions = split_regions::<H>(&self.regions, &split);
         }
+        self.join(&joins, start, end)
+    }
+
+    /// Joins the regions below these prefixes, as the record from `start` to `end` says. Both regions of a
+    /// pair have the record applied, or neither (rule `join-outside-image`).
+    fn join(&mut self, prefixes: &[Prefix], start: LogPos, end: LogPos) -> Result<()> {
+        let mut pairs = Vec::new();
+        for prefix in prefixes {
+            let bad = || Contradiction::JoinedRegions { position: start, prefix: *prefix };
+            let at = self.regions.find(prefix.first_key());
+            let middle = self.regions.find(prefix.child(true).first_key());
+            let [left, right] = [at, middle].map(|at| &self.regions.regions()[at]);
+            let has_it = |region: &Region| region.read().log_position() >= end.get();
+            if has_it(left) && has_it(right) {
+                continue;
+            }
+            let halves = [left.prefix(), right.prefix()]
+                == [false, true].map(|half| prefix.child(half)).each_ref();
+            if has_it(left) || has_it(right) || !halves {
+                return Err(bad().into());
+            }
+            for region in [left, right] {
+                // Its node is that of the records before this one.
+                region.write().renew_own::<H>();
+            }
+            pairs.push(Joined { at, left: left.write(), right: right.write() });
+        }
+        if !pairs.is_empty() {
+            let joined = join_held::<H>(&self.regions, &mut pairs, end.get());
+            drop(pairs);
+            self.regions = joined;
+        }
         Ok(())
     }
 
@@ -385,6 +427,7 @@ impl<H: Hasher> Replay<H> {
             pending_bytes,
             pending_entries,
             leaf_pages,
+            image_leaf_end: self.image_leaf_end,
         })
     }
 }

@@ -4,7 +4,8 @@
 //! Invariants: a number of this open is given out once, and never another open's; the replay start is
 //! that of the newest superblock that is durable. The checkpoint alone writes superblocks.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use pleach_io::Device;
@@ -25,6 +26,18 @@ pub(crate) struct Images<D: Device> {
     incarnation: u32,
     /// Counter of flush numbers.
     numbers: AtomicU64,
+    /// Is an image in the making?
+    making: Arc<AtomicBool>,
+}
+
+/// While this lives an image is in the making.
+#[derive(Debug)]
+pub(crate) struct Making(Arc<AtomicBool>);
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl<D: Device> Images<D> {
@@ -35,6 +48,7 @@ impl<D: Device> Images<D> {
             replay_start: AtomicU64::new(replay.get()),
             incarnation,
             numbers: AtomicU64::new(1),
+            making: Arc::default(),
         }
     }
 
@@ -55,6 +69,18 @@ impl<D: Device> Images<D> {
         let before = *store.newest();
         store.write(&next(&before))?;
         Ok(before.replay.position)
+    }
+
+    /// An image begins. The caller is at its cut, under the sequencer's lock, and is the only one that makes
+    /// images.
+    pub(crate) fn begins(&self) -> Making {
+        self.making.store(true, Ordering::Release);
+        Making(Arc::clone(&self.making))
+    }
+
+    /// Is an image in the making? Under the sequencer's lock none begins meanwhile.
+    pub(crate) fn is_in_making(&self) -> bool {
+        self.making.load(Ordering::Acquire)
     }
 
     /// Where a replay of the newest image starts.

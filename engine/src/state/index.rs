@@ -21,10 +21,12 @@ use crate::error::hex;
 ///
 /// A region is retired under its write lock, which is held until the index without it is published. So
 /// who finds it retired finds another one the next time, and that one was retired in turn only if
-/// another flush was published in between. Each replaced the one before by a deeper one; a prefix has
-/// 255 bits at most, and a load replaces the only region once. However slow a reader is, it comes
-/// to an end; a region that is retired in the index is a defect of this program, and waiting for
-/// another would be for ever.
+/// another flush was published in between. Splits replace a region by a deeper one; a prefix has 255 bits
+/// at most, and a load replaces the only region once. Between a join and the next split of the same keys
+/// half a branch page of new pages must be written, which takes rounds of the flush with syncs. So a reader
+/// that found this many in a row has looked up a region and locked it as often, and a sync came in between
+/// almost each time: that does not happen. A region that is retired in the index is a defect of this
+/// program, and waiting for another would be for ever.
 const REPLACED: usize = 258;
 
 /// Where a key's page is, as far as the index knows.

@@ -22,7 +22,7 @@
 //! | rank | lock | held over I/O |
 //! |---|---|---|
 //! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
-//! | 1 | [`NODE_GATE`](ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other | yes |
+//! | 1 | [`NODE_GATE`](ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other; the flush tries to write it, for nodes that leave and regions that are joined, and does not wait | yes |
 //! | 2 | [`STRUCTURE`](ranks::STRUCTURE): a flush while it publishes, a commit that was overtaken too often, a load | yes, a commit that refolds |
 //! | 3 | [`WRITER`](ranks::WRITER): the log's writer | yes (the log) |
 //! | 4 | [`SEQUENCER`](ranks::SEQUENCER): the sequencer's state | no |
@@ -34,7 +34,7 @@
 //!
 //! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The
 //! one exception holds the structure, so that there is one such thread: a flush keeps the regions that it
-//! splits until their halves are in the index. Who holds one of rank 8 waits for no other but as the table
+//! splits or joins until what replaces them is in the index. Who holds one of rank 8 waits for no other but as the table
 //! says.
 
 pub(crate) mod beats;
@@ -120,6 +120,7 @@ impl<D: Device, R: Runtime> State<D, R> {
         counters.snapshot(|metrics| {
             metrics.sequencer_nanos = sequencer.held_nanos();
             metrics.log_bytes = sequencer.log_bytes();
+            metrics.regions = self.index.load().regions().len() as u64;
             metrics.quarantined_pages = self.store.quarantine().len();
             metrics.stalled_tasks = self.pace.beats().stalled(self.pace.now());
         })

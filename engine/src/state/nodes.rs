@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
 use pleach_beatree::lock_order::Ranked;
 use pleach_beatree::region::{NodeFile, NodePage, Nodes, ReadState};
@@ -132,6 +132,19 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     /// While this is held, nodes in memory stay there.
     pub(crate) fn keep_nodes(&self) -> Ranked<RwLockReadGuard<'_, ()>> {
         Ranked::wait(NODE_GATE, || self.gate.read_recursive())
+    }
+
+    /// While this is held no finish and no commit is under way; `None` when there is one, which is not
+    /// waited for.
+    pub(crate) fn without_batches(&self) -> Option<Ranked<RwLockWriteGuard<'_, ()>>> {
+        Ranked::attempt(NODE_GATE, || self.gate.try_write())
+    }
+
+    /// A region that is retired needs its page of the spill file no more.
+    pub(crate) fn give_spill_page(&self, state: &RegionState) {
+        if let Some(page) = state.spill_page() {
+            self.give_page(page);
+        }
     }
 
     /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page
@@ -323,8 +336,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     /// Lets one region's nodes leave; `None` when a batch is under way.
     fn evict(&self, region: &Region) -> Result<Option<bool>> {
         // Nodes are needed between a finish and its commit's publication.
-        let gate = Ranked::attempt(NODE_GATE, || self.gate.try_write());
-        let Some(_gate) = gate else { return Ok(None) };
+        let Some(_gate) = self.without_batches() else { return Ok(None) };
         // A checkpoint moves regions to its own image: not at the same time.
         let _moves = Ranked::wait(MOVES, || self.moves.lock());
         let (spilled, position) = {

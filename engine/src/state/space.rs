@@ -1,13 +1,16 @@
 //! Which pages of the leaf and overflow files are taken, and how the files grow.
 //!
 //! Files grow by whole segments, which are reserved before anything is written. Ordinary growth leaves
-//! a reserve, so that deletes, flushes and checkpoints can finish on a full device.
+//! a reserve, so that deletes, flushes and checkpoints can finish on a full device. Checkpoints cut their
+//! ends off ([`PageSpace::shrink`]).
 //!
 //! Invariants: a page is free, or somebody owns it; one that was given up is free only when its location
 //! record is durable and no reader can be at it ([`PageSpace::release_leaves`]); an overflow run is
 //! tentative until a record names it, and free in every image that is made before.
 //!
 //! Locks: leaf pages; extents, then the tentative runs.
+
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::PageNo;
@@ -32,6 +35,15 @@ pub(crate) struct PageSpace<D: Device> {
     extents: Mutex<Extents>,
     /// Overflow runs that are written and that no record names yet.
     tentative: Mutex<Vec<PageRun>>,
+    /// The newest image that is durable names leaf pages below this one.
+    image_leaf_end: AtomicU32,
+}
+
+/// The overflow map of an image.
+pub(crate) struct OverflowMap {
+    pub(crate) bytes: Vec<u8>,
+    /// Pages of the overflow file that any record since the image before may name: those below this one.
+    pub(crate) peak: u64,
 }
 
 /// Both files as they were, for giving room back.
@@ -48,9 +60,12 @@ impl<D: Device> PageSpace<D> {
         geometry: space::FileGeometry,
         pages: space::Space,
         extents: Extents,
+        image_leaf_end: u32,
     ) -> Self {
         let (pages, extents) = (Mutex::new(pages), Mutex::new(extents));
-        Self { device, leaf, overflow, geometry, pages, extents, tentative: Mutex::default() }
+        let image_leaf_end = AtomicU32::new(image_leaf_end);
+        let tentative = Mutex::default();
+        Self { device, leaf, overflow, geometry, pages, extents, tentative, image_leaf_end }
     }
 
     /// The file of overflow pages.
@@ -147,19 +162,57 @@ impl<D: Device> PageSpace<D> {
     }
 
     /// The overflow map as of a log position, as a recovery wants it: runs that records up to
-    /// there gave up are free (no reader outlives a crash), runs that no record names yet are free.
-    pub(crate) fn overflow_map(&self, through: LogPos) -> Result<Vec<u8>> {
+    /// there gave up are free (no reader outlives a crash), runs that no record names yet are free. When the
+    /// file is far too long, the map loses its free end; the file itself follows with [`Self::shrink`].
+    pub(crate) fn overflow_map(&self, through: LogPos) -> Result<OverflowMap> {
         // One moment for both: a run is in the clone and tentative, or in neither.
-        let (mut extents, tentative) = {
-            let extents = self.extents.lock();
-            (extents.clone(), self.tentative.lock().clone())
+        let (mut extents, tentative, peak) = {
+            let mut extents = self.extents.lock();
+            let peak = extents.stats().pages;
+            extents.drop_tail();
+            (extents.clone(), self.tentative.lock().clone(), peak)
         };
         for run in &tentative {
             extents.mark_free(*run)?;
         }
-        let mut map = Vec::new();
-        extents.encode(through.get(), &mut map);
-        Ok(map)
+        let mut bytes = Vec::new();
+        extents.encode(through.get(), &mut bytes);
+        Ok(OverflowMap { bytes, peak })
+    }
+
+    /// When the leaf file is far too long for its live pages: what it should shrink to, in pages.
+    pub(crate) fn leaf_goal(&self) -> Option<PageNo> {
+        self.pages.lock().goal().map(PageNo::new)
+    }
+
+    /// Checkpoint `shrink-files`: cuts the ends off that are free, and that neither of the two generations
+    /// names (rule `shrink-behind-both`). The image that has just become durable names leaf pages below
+    /// `leaf_end`; records since the image before it name overflow pages below `overflow_peak`.
+    ///
+    /// Nothing is lost when the device refuses: a file stays longer than it has to be.
+    pub(crate) fn shrink(&self, leaf_end: u32, overflow_peak: u64) {
+        let before = self.image_leaf_end.swap(leaf_end, Ordering::Relaxed);
+        let stays = |error| tracing::warn!(%error, "a file stays longer than it has to be");
+        let cut = |file: &D::File, pages: u64| {
+            let len = page_offset(pages);
+            if self.device.len(file)? > len { self.device.set_len(file, len) } else { Ok(()) }
+        };
+        let mut pages = self.pages.lock();
+        if let Some(goal) = pages.goal() {
+            let named = before.max(leaf_end).next_multiple_of(self.geometry.segment_pages);
+            let keep = goal.max(named).max(pages.used_end());
+            if keep < pages.pages() {
+                match cut(&self.leaf, keep.into()) {
+                    Ok(()) => pages.cut(keep),
+                    Err(error) => stays(error),
+                }
+            }
+        }
+        drop(pages);
+        // Its map has been cut already, at the cut of an image: see `overflow_map`.
+        let extents = self.extents.lock();
+        let keep = extents.stats().pages.max(overflow_peak);
+        cut(&self.overflow, keep).unwrap_or_else(stays);
     }
 
     /// Both files, as they are now.

@@ -27,6 +27,7 @@ mod log_support;
 mod log_survives_power_cuts;
 mod log_tail_is_cut_or_damaged;
 mod long_values_are_given_up_once;
+mod mass_deletes_make_the_database_small;
 mod overlays_stack_and_commit_merged;
 mod overlays_stay_with_their_database;
 mod pages_are_folded_ahead;

@@ -1,0 +1,53 @@
+//! Two regions side by side that have few children become one.
+
+use pleach_core::Hasher;
+
+use super::node_page::region_node;
+use super::{Region, RegionState};
+use crate::children::{ChildRef, ChildTable};
+
+impl RegionState {
+    /// The region over this one and its sibling on the right, with the children and the pending changes of
+    /// both, as of the log record that ends at `log_position`. Both are retired.
+    ///
+    /// # Panics
+    /// When they are not siblings, nodes are not in memory, or records come out of order.
+    pub fn join<H: Hasher>(&mut self, right: &mut Self, log_position: u64) -> Region {
+        self.assert_next_record(log_position);
+        right.assert_next_record(log_position);
+        let prefix = self.children.region().parent().expect("a region with a sibling");
+        assert_eq!(
+            (*self.children.region(), *right.children.region()),
+            (prefix.child(false), prefix.child(true)),
+            "siblings are joined"
+        );
+        let children: Vec<ChildRef> = self.children.iter().chain(right.children.iter()).collect();
+        let table = ChildTable::new(prefix, &children);
+        let resident = |state: &Self| {
+            state.resident_nodes().expect("a changed region's nodes are in memory").to_vec()
+        };
+        let mut nodes = resident(self);
+        nodes.append(&mut resident(right));
+        self.retire();
+        right.retire();
+        let mut counts = std::mem::take(&mut self.commits_since_write);
+        counts.append(&mut right.commits_since_write);
+        let mut changed_at = std::mem::take(&mut self.changed_at);
+        changed_at.append(&mut right.changed_at);
+        let own = region_node::<H>(&table, &nodes);
+        let pending = super::pending::PendingChanges::joined(
+            &mut self.pending,
+            &mut right.pending,
+            prefix.len(),
+        );
+        // What either has applied last, the other has nothing of.
+        let last_commit = self.last_commit.max(right.last_commit);
+        Region::from_state(Self {
+            pending,
+            commits_since_write: counts,
+            changed_at,
+            log_position,
+            ..Self::bulk_loaded(table, nodes, own, last_commit)
+        })
+    }
+}
