@@ -16,6 +16,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
 use crate::handles::OpenHandles;
 use crate::load::{self, LoadOptions, LoadReport};
+use crate::machine;
 use crate::metrics::Metrics;
 use crate::open::examine::no_folder;
 use crate::open::open;
@@ -50,6 +51,9 @@ impl<H: Hasher> Db<H> {
     /// variant, and nothing has been changed.
     pub fn open(options: Options) -> Result<Self> {
         options.check()?;
+        if let Some(warning) = machine::too_large(options.cache_bytes, &machine::memory_limit()) {
+            tracing::warn!("{warning}");
+        }
         let os = OsOptions {
             io: options.io,
             direct: options.direct,

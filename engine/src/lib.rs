@@ -91,6 +91,7 @@ mod given_back;
 mod handles;
 mod load;
 mod log;
+mod machine;
 mod metrics;
 mod open;
 mod opening;

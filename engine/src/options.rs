@@ -123,7 +123,8 @@ impl Options {
         self
     }
 
-    /// The memory budget for everything that grows, in MiB.
+    /// The memory budget for everything that grows, in MiB. One that is larger than the memory of the
+    /// machine, or than the limit of a control group, is warned of when the database is opened.
     #[must_use]
     pub fn cache_mib(mut self, mib: u64) -> Self {
         self.cache_bytes = mib.saturating_mul(1 << 20);

@@ -31,6 +31,7 @@ use crate::access::MAX_VALUE;
 use crate::checkpoint::checkpoint;
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::image_name;
+use crate::machine::memory_limit;
 use crate::metrics::Counters;
 use crate::state::commits::Tip;
 use crate::state::space::Tentative;
@@ -64,7 +65,8 @@ impl std::fmt::Debug for LoadOptions {
 }
 
 impl LoadOptions {
-    /// The defaults: half of the machine's memory, at most 8 GiB; no progress told.
+    /// The defaults: half of the memory that the process may have (the machine's, or less where a control
+    /// group has a limit), at most 8 GiB; no progress told.
     pub fn new() -> Self {
         Self::default()
     }
@@ -85,7 +87,7 @@ impl LoadOptions {
     }
 
     fn memory_bytes(&self) -> u64 {
-        self.memory.unwrap_or_else(|| DEFAULT_MEMORY.min(machine_memory() / 2)).max(1 << 20)
+        self.memory.unwrap_or_else(|| DEFAULT_MEMORY.min(memory_limit().bytes / 2)).max(1 << 20)
     }
 
     fn tell(&self, done: u64) {
@@ -111,15 +113,6 @@ pub struct LoadReport {
     pub spilled_bytes: u64,
     /// The root.
     pub root: Node,
-}
-
-/// Bytes of memory that the system has; a cautious guess where it does not say.
-fn machine_memory() -> u64 {
-    let kib = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    kib.map_or(2 << 30, |kib| kib << 10)
 }
 
 /// See [`Db::bulk_load`](crate::Db::bulk_load).
