@@ -7,13 +7,12 @@ use alloc::vec::Vec;
 use super::{
     error::{DecodeError, VerifyError},
     reader::Reader,
-    terminal::{self, Terminal},
+    terminal::{self, Terminal, fork},
     walk::{Known, Leaves, Walk},
 };
 use crate::{
     hasher::Hasher,
     node::{Key, Node, TERMINATOR, ValueHash},
-    prefix,
 };
 
 /// Terminals in which every record has been checked.
@@ -200,11 +199,4 @@ impl Iterator for Terminals<'_> {
     fn next(&mut self) -> Option<Terminal> {
         if self.0.is_empty() { None } else { Terminal::read(&mut self.0).ok() }
     }
-}
-
-/// Depth at which the paths to two terminals part; `None` unless `left` lies wholly to the left.
-fn fork(left: &Terminal, right: &Terminal) -> Option<u16> {
-    let fork = prefix::common_len(left.bits(), right.bits());
-    let apart = fork < left.depth() && fork < right.depth();
-    (apart && left.bits() < right.bits()).then_some(fork)
 }

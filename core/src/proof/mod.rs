@@ -56,7 +56,7 @@ pub mod path;
 pub mod range;
 mod reader;
 mod sides;
-mod slots;
+pub(crate) mod slots;
 mod span;
 pub mod terminal;
 mod unverified;

@@ -192,7 +192,7 @@ pub fn build<H: Hasher>(
     if left != right {
         tiles.end(&right);
     }
-    let siblings: Vec<Node> = slots(list)
+    let siblings: Vec<Node> = slots(list.iter().with_forks())
         .zip(parts.siblings())
         .filter(|(slot, _)| !span.contains_all(&slot.place()))
         .map(|(_, node)| *node)

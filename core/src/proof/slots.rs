@@ -18,7 +18,7 @@ use crate::{
 
 /// The place of a sibling.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     /// A key below the subtrie that climbs.
     bits: Key,
     /// Depth of both.
@@ -26,9 +26,14 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    /// Prefix of the subtrie that climbs past the sibling.
+    pub(crate) fn climbing(&self) -> Prefix {
+        Prefix::new(&self.bits, self.depth)
+    }
+
     /// Prefix of the sibling.
     pub(super) fn place(&self) -> Prefix {
-        let climbing = Prefix::new(&self.bits, self.depth);
+        let climbing = self.climbing();
         // Only the root has no sibling, and no slot is at depth 0.
         climbing.sibling().unwrap_or(climbing)
     }
@@ -43,9 +48,11 @@ impl Slot {
     }
 }
 
-/// The slots of a list.
-pub(super) fn slots<'a>(list: &List<'a>) -> impl Iterator<Item = Slot> + use<'a> {
-    Slots { terminals: list.iter().with_forks(), climbing: None, fork: None, waiting: Vec::new() }
+/// The slots of terminals in order, each of which comes with its fork with the next one.
+pub(crate) fn slots<I: Iterator<Item = (Terminal, Option<u16>)>>(
+    terminals: I,
+) -> impl Iterator<Item = Slot> + use<I> {
+    Slots { terminals, climbing: None, fork: None, waiting: Vec::new() }
 }
 
 /// Takes the steps of `Walk::push` without the nodes.
@@ -103,7 +110,8 @@ pub(super) fn merged<'a>(
     before: &List<'a>,
     after: &List<'a>,
 ) -> impl Iterator<Item = (Slot, Of)> + use<'a> {
-    let (mut before, mut after) = (slots(before).peekable(), slots(after).peekable());
+    let slots = |list: &List<'a>| slots(list.iter().with_forks()).peekable();
+    let (mut before, mut after) = (slots(before), slots(after));
     core::iter::from_fn(move || {
         let order = match (before.peek(), after.peek()) {
             (Some(left), Some(right)) => left.order(right),
