@@ -84,6 +84,8 @@ pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Thread
     view: View,
     root: Node,
     parent: Option<Overlay<H, D, R>>,
+    /// The overlays that the view reads.
+    _chain: Vec<Overlay<H, D, R>>,
     witness: bool,
     /// Has anything been prefetched?
     prefetches: AtomicBool,
@@ -103,10 +105,10 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Session<H, D, R> {
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
-    /// A session on a view whose root is `root`.
+    /// A session on a view whose root is `root`, and which reads these overlays.
     pub(crate) fn new(
         engine: &Arc<Engine<H, D, R>>,
-        (view, root): (View, Node),
+        (view, root, chain): (View, Node, Vec<Overlay<H, D, R>>),
         options: SessionOptions<H, D, R>,
     ) -> Self {
         Self {
@@ -114,6 +116,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             view,
             root,
             parent: options.over,
+            _chain: chain,
             witness: options.witness,
             prefetches: AtomicBool::new(false),
             requests: Mutex::default(),
