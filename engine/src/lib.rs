@@ -47,8 +47,31 @@
 //!
 //! # Proofs
 //!
-//! [`witness`] and [`mod@proof`] are the verifiers, which need neither the database nor an operating system
-//! (crate `pleach-core`). The roots are those of `nomt-core`.
+//! [`Session::prove`] proves what a state says of one key, [`Session::prove_many`] what it says of many, present
+//! or absent. Like a read, a proof is of the state that the session reads, and the session goes on. [`witness`]
+//! and [`mod@proof`] are the verifiers, which need neither the database nor an operating system (crate
+//! `pleach-core`). The roots are those of `nomt-core`.
+//!
+//! ```
+//! use pleach::{Access, Blake3, Options, Pleach, SessionOptions, Value, proof};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let folder = folder.path();
+//! # let db = Pleach::open(Options::new(folder).create(true).cache_mib(64))?;
+//! # let session = db.session(SessionOptions::new())?;
+//! # session.finish(vec![Access::write([1; 32], Some(Value::from(b"7")))])?.commit()?;
+//! let session = db.session(SessionOptions::new())?;
+//! let proof = session.prove_many(&[[1; 32], [9; 32]])?;
+//!
+//! // Whoever trusts the root:
+//! let verified = proof::multi::verify::<Blake3>(&proof, &session.root())?;
+//! let hash = pleach_core::node::value_hash::<Blake3>(b"7");
+//! assert_eq!(verified.get(&[1; 32]), proof::Lookup::Present(hash));
+//! assert_eq!(verified.get(&[9; 32]), proof::Lookup::Absent);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Durability
 //!

@@ -15,7 +15,7 @@ use crate::access::Access;
 use crate::commit::block::{Block, Overlay};
 use crate::engine::Engine;
 use crate::error::{Error, Hex, Result};
-use crate::finish::finish;
+use crate::finish::{Claim, finish, prove};
 use crate::given_back::speaks_as_its_reason;
 use crate::handles::{Counted, Kind};
 use crate::metrics::Counters;
@@ -23,7 +23,7 @@ use crate::prefetch::lookup;
 use crate::prefetch::requests::PrefetchRequests;
 use crate::prefetch::values::LookedUp;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::read::many;
+use crate::read::many::{self, For};
 use crate::read::point;
 use crate::state::view::View;
 
@@ -167,7 +167,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// As [`Self::read`]; the values that could be read are lost with it.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         let db = &self.engine.state;
-        many::bring(db, &self.view, &self.engine.readers, keys)?;
+        many::bring(db, &self.engine.readers, For::Values(&self.view), keys)?;
         let mut values = Vec::with_capacity(keys.len());
         for batch in keys.chunks(KEY_BATCH) {
             {
@@ -191,6 +191,39 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             self.requests.lock().push(request);
             self.prefetches.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Proves what the state says of a key, present or absent: a path proof, which
+    /// [`proof::path::verify`](pleach_core::proof::path::verify) checks against [`Self::root`]. The session
+    /// goes on; proofs, reads and finishes may come at the same time, from any threads.
+    ///
+    /// # Errors
+    /// As [`Self::read`], of any page that the path needs.
+    pub fn prove(&self, key: &Key) -> Result<Vec<u8>> {
+        self.proof(Claim::Key(key))
+    }
+
+    /// Proves what the state says of these keys, present or absent, in any order and as often as they come:
+    /// one multiproof, which [`proof::multi::verify`](pleach_core::proof::multi::verify) checks against
+    /// [`Self::root`]. Pages that are not cached are read together, as many at once as the options allow; up
+    /// to 128 keys are folded on the calling thread, more by all workers.
+    ///
+    /// No keys give the multiproof without terminals. It is the right one, and verifies against any root:
+    /// it answers for no key.
+    ///
+    /// # Errors
+    /// As [`Self::read`], of any page that the proof needs, and [`BatchTooLarge`](crate::Error::BatchTooLarge)
+    /// for a proof of which a part would have 4 GiB.
+    pub fn prove_many(&self, keys: &[Key]) -> Result<Vec<u8>> {
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        self.proof(Claim::Keys(&keys))
+    }
+
+    fn proof(&self, claim: Claim<'_>) -> Result<Vec<u8>> {
+        let Engine { state, finisher, readers, .. } = &*self.engine;
+        prove(state, (finisher, readers), (&self.view, &self.root), claim)
     }
 
     /// Finishes a batch: its accesses in any order, each key once. The engine itself finds out which

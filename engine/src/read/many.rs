@@ -15,6 +15,7 @@ use super::point::{Found, find};
 use crate::error::Result;
 use crate::state::State;
 use crate::state::in_flight::Reading;
+use crate::state::index::Located;
 use crate::state::reader::{PageReader, PageRequest};
 use crate::state::view::View;
 
@@ -74,12 +75,35 @@ impl<D: Device, R: Runtime> Drop for InUse<'_, D, R> {
     }
 }
 
+/// What pages are brought for.
+#[derive(Clone, Copy)]
+pub(crate) enum For<'a> {
+    /// The keys' values as of this view.
+    Values(&'a View),
+    /// Their proof, which needs the page also where the value lies over it.
+    Proof,
+}
+
+impl For<'_> {
+    /// The page that a key needs. The caller has entered the store.
+    fn page<D: Device, R: Runtime>(self, db: &State<D, R>, key: &Key) -> Option<Located> {
+        match self {
+            Self::Values(view) if view.overlaid(key).is_some() => None,
+            Self::Values(_) => match find(db, key) {
+                Found::Page(at) => Some(at),
+                Found::Pending(_) | Found::Nothing => None,
+            },
+            Self::Proof => db.index.locate(key),
+        }
+    }
+}
+
 /// Brings the pages of many keys into the cache. Where enough others do that at the same time, nothing is
 /// done: the keys are read one by one. So are the pages that somebody else reads at the moment.
 pub(crate) fn bring<D: Device, R: Runtime>(
     db: &State<D, R>,
-    view: &View,
     readers: &SpareReaders<D, R>,
+    purpose: For<'_>,
     keys: &[Key],
 ) -> Result<()> {
     if db.all_is_here() {
@@ -91,14 +115,14 @@ pub(crate) fn bring<D: Device, R: Runtime>(
         None => PageReader::new(&db.store, db.options.in_flight, Reading::Keys)?,
     };
     // After an error the reader goes, and waits for what is in flight.
-    fetch(db, view, &mut reader, keys)?;
+    fetch(db, purpose, &mut reader, keys)?;
     used.reader = Some(reader);
     Ok(())
 }
 
 fn fetch<D: Device, R: Runtime>(
     db: &State<D, R>,
-    view: &View,
+    purpose: For<'_>,
     reader: &mut PageReader<D, R, ()>,
     keys: &[Key],
 ) -> Result<()> {
@@ -109,10 +133,7 @@ fn fetch<D: Device, R: Runtime>(
         if index.is_multiple_of(KEY_BATCH) {
             cpu_prefetch(db, keys[index..].iter().take(KEY_BATCH), Reach::Page);
         }
-        if view.overlaid(key).is_some() {
-            continue;
-        }
-        let Found::Page(at) = find(db, key) else { continue };
+        let Some(at) = purpose.page(db, key) else { continue };
         if db.store.cache().hold(at.page, at.tag, batch) || !asked.insert(at.page) {
             continue;
         }

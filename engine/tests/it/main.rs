@@ -29,6 +29,7 @@ mod long_values_are_given_up_once;
 mod overlays_stack_and_commit_merged;
 mod overlays_stay_with_their_database;
 mod pages_are_folded_ahead;
+mod proofs_are_those_of_the_naive_trie;
 mod rings_outlive_sessions;
 mod roots_and_witnesses_equal_the_naive_trie;
 mod superblock_slots_survive_writes;
