@@ -39,6 +39,8 @@
 //! [`Session::finish`] takes what a block did with its keys ([`Access`]), in any order and each key once, and
 //! gives a [`Block`]: a root, and a [`Witness`] unless told otherwise. Nothing is written by then.
 //!
+//! [`Session::iter`] goes through the pairs of a range of keys, in order, from either end, and reads ahead.
+//!
 //! # Overlays
 //!
 //! A block that is not to be committed yet becomes an [`Overlay`]: a state in memory that sessions stand on
@@ -106,6 +108,7 @@ mod flush;
 mod format;
 mod given_back;
 mod handles;
+mod iter;
 mod load;
 mod log;
 mod metrics;
@@ -125,6 +128,7 @@ pub use db::Db;
 pub use error::{Error, Result};
 pub use finish::witness::Witness;
 pub use handles::OpenHandles;
+pub use iter::Iter;
 pub use load::{LoadOptions, LoadReport, Progress};
 pub use metrics::Metrics;
 pub use opening::{Note, Opening};

@@ -1,6 +1,7 @@
 //! Sessions: reading a state, prefetching it, and finishing a batch over it.
 
 use std::fmt;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,6 +19,7 @@ use crate::error::{Error, Hex, Result};
 use crate::finish::{Claim, finish, prove};
 use crate::given_back::speaks_as_its_reason;
 use crate::handles::{Counted, Kind};
+use crate::iter::Iter;
 use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::PrefetchRequests;
@@ -25,6 +27,7 @@ use crate::prefetch::values::LookedUp;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
 use crate::read::point;
+use crate::read::scan::Scan;
 use crate::state::view::View;
 
 /// How a session is opened.
@@ -191,6 +194,44 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             self.requests.lock().push(request);
             self.prefetches.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The pairs of a range of keys, in key order from the front and against it from the back
+    /// ([`Iterator::rev`], or both ends at once). An empty or inverted range has none.
+    ///
+    /// Like reads, it sees the state of this session, whatever is committed and flushed meanwhile, and blocks
+    /// nobody, however long it rests. From the second page on, pages are read ahead: first four, then more and
+    /// more, up to the reads in flight that the options allow and a 128th of the memory budget. Pages that are
+    /// cached are read there; of the others only the first 32 of a range enter the cache. A long value is
+    /// read when its key is given. Eight iterators read ahead at the same time; more read page by page.
+    ///
+    /// An iterator stays on the thread that made it, as its ring does. After an error it ends: see [`Iter`].
+    ///
+    /// ```
+    /// # use pleach::{Access, Options, Pleach, SessionOptions, Value};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let db = Pleach::open(Options::new(folder.path()).create(true).cache_mib(64))?;
+    /// # let session = db.session(SessionOptions::new())?;
+    /// # let put = |id| Access::write([id; 32], Some(Value::from(&[id])));
+    /// # session.finish((1..=9).map(put).collect())?.commit()?;
+    /// let session = db.session(SessionOptions::new())?;
+    /// for pair in session.iter([2; 32]..[4; 32]) {
+    ///     let (key, value) = pair?;
+    ///     assert_eq!(key[0], value[0]);
+    /// }
+    /// let (last, _) = session.iter(..).next_back().expect("nine keys")?;
+    /// assert_eq!(last, [9; 32]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn iter(&self, range: impl RangeBounds<Key>) -> Iter<'_, H, D, R> {
+        Iter::new(&self.engine, self.scan(&range))
+    }
+
+    fn scan(&self, range: &impl RangeBounds<Key>) -> Scan<'_, D, R> {
+        let Engine { state, scanners, .. } = &*self.engine;
+        Scan::new(state, &self.view, scanners, range)
     }
 
     /// Proves what the state says of a key, present or absent: a path proof, which

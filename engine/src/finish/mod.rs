@@ -40,7 +40,8 @@ use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
 use crate::error::{Contradiction, Result};
-use crate::read::many::{self, For, SpareReaders};
+use crate::read::many::{self, For};
+use crate::read::spare::SpareReaders;
 use crate::state::State;
 use crate::state::budget::Budget;
 use crate::state::view::View;

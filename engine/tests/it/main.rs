@@ -21,6 +21,7 @@ mod creation_is_atomic;
 mod damage_is_found_or_survived;
 mod errors_are_never_acknowledged;
 mod errors_give_back_what_they_refuse;
+mod iterators_give_one_state_in_order;
 mod log_records_encode_and_decode;
 mod log_support;
 mod log_survives_power_cuts;

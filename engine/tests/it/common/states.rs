@@ -74,7 +74,15 @@ impl States {
 
     /// One thing happens, and a session on the newest state or on another one is kept.
     pub fn next(&mut self) {
-        match self.rng.below(10) {
+        if self.rng.below(20) == 0 {
+            self.reopen();
+        }
+        self.next_without_reopen();
+    }
+
+    /// The same, but the database stays open.
+    pub fn next_without_reopen(&mut self) {
+        match self.rng.below(9) {
             0..=3 if self.chain.is_empty() => self.commit(),
             0..=5 => self.overlay(),
             6 if !self.chain.is_empty() => {
@@ -87,7 +95,6 @@ impl States {
                 }
             }
             7 => self.db().drain(0).expect("drained"),
-            8 if self.rng.below(2) == 0 => self.reopen(),
             _ => self.step(),
         }
         self.step();
