@@ -18,7 +18,10 @@
 //! assert_eq!(trie.root::<Blake3>(), TERMINATOR);
 //! ```
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 
 use bitvec::{order::Msb0, slice::BitSlice, view::BitView as _};
 
@@ -26,7 +29,11 @@ use crate::{
     hasher::Hasher,
     node::{self, Key, Node, TERMINATOR, ValueHash},
     prefix::Prefix,
-    proof::{Access, MultiProof, Op, PathProof, Terminal, Witness},
+    proof::{
+        Access, Kind, MultiProof, Op, PathProof, Terminal, Witness,
+        terminal::terminal_encode,
+        wire::{self, Sizes},
+    },
 };
 
 /// A set of pairs of key and value hash.
@@ -106,6 +113,69 @@ impl Naive {
         Witness { proof: self.multi::<H>(&keys), ops }
     }
 
+    /// The encoded proof of all pairs from `first` to `last`.
+    ///
+    /// # Panics
+    /// When it is too large for the format.
+    pub fn range<H: Hasher>(&self, first: &Key, last: &Key) -> Vec<u8> {
+        let mut proof = MultiProof::default();
+        tile::<H>(&self.below(&Prefix::ROOT), &Prefix::ROOT, (first, last), &mut proof);
+        let mut bytes = proof.encode::<H>().expect("fits the format");
+        bytes[5] = Kind::Range as u8;
+        bytes
+    }
+
+    /// The keys from `first` to `last` that have another value in `to`, or are in one set only.
+    pub fn changed(&self, to: &Self, first: &Key, last: &Key) -> Vec<Key> {
+        let keys: BTreeSet<&Key> = self.pairs.keys().chain(to.pairs.keys()).collect();
+        let changed = |key: &&Key| self.get(key) != to.get(key) && (first..=last).contains(key);
+        keys.into_iter().filter(changed).copied().collect()
+    }
+
+    /// The encoded proof of what changed from `first` to `last` between this set and `to`.
+    pub fn change<H: Hasher>(&self, to: &Self, first: &Key, last: &Key) -> Vec<u8> {
+        let mut keys = self.changed(to, first, last);
+        keys.extend([first, last]);
+        self.change_of::<H>(to, &keys, first, last)
+    }
+
+    /// The same with these keys opened, whatever changed: a lie, if they are other keys than that.
+    ///
+    /// # Panics
+    /// When it is too large for the format, or there are no keys.
+    pub fn change_of<H: Hasher>(
+        &self,
+        to: &Self,
+        keys: &[Key],
+        first: &Key,
+        last: &Key,
+    ) -> Vec<u8> {
+        let mut both = Both::default();
+        let sides = [self, to].map(|set| Some(set.below(&Prefix::ROOT)));
+        open_both::<H>(&sides, keys, &Prefix::ROOT, (first, last), &mut both);
+        let [before, after] = both.terminals;
+        let records = |terminals: &[Terminal]| {
+            let mut bytes = Vec::new();
+            for terminal in terminals {
+                terminal_encode(&mut bytes, terminal);
+            }
+            bytes
+        };
+        let (mut second, count) = (records(&after), |len: usize| u32::try_from(len).expect("fits"));
+        for bits in both.flags.chunks(8) {
+            second.push(bits.iter().rev().fold(0, |byte, bit| byte << 1 | u8::from(*bit)));
+        }
+        let sizes = Sizes {
+            terminals: count(before.len()),
+            ops: count(after.len()),
+            siblings: count(both.siblings.len()),
+            terminal_bytes: count(records(&before).len()),
+            op_bytes: count(second.len()),
+        };
+        let header = wire::header::<H>(Kind::Change, &sizes);
+        [&header, &records(&before)[..], &second, Node::bytes_of(&both.siblings)].concat()
+    }
+
     fn below(&self, prefix: &Prefix) -> Vec<Pair> {
         self.pairs
             .iter()
@@ -178,6 +248,99 @@ fn open<H: Hasher>(pairs: &[Pair], keys: &[Key], depth: usize, proof: &mut Multi
                     open::<H>(right, right_keys, depth + 1, proof);
                 }
             }
+        }
+    }
+}
+
+/// Opens all of the range below `prefix`, where `pairs` are.
+fn tile<H: Hasher>(pairs: &[Pair], prefix: &Prefix, range: (&Key, &Key), proof: &mut MultiProof) {
+    let (first, last) = range;
+    if prefix.last_key() < *first || last < prefix.first_key() {
+        proof.siblings.push(subtrie::<H>(pairs, usize::from(prefix.len())));
+    } else if pairs.len() < 2 {
+        proof.terminals.push(terminal(pairs, prefix));
+    } else {
+        let right = pairs.partition_point(|(key, _)| prefix.child(false).covers(key));
+        let mut children =
+            [(&pairs[..right], prefix.child(false)), (&pairs[right..], prefix.child(true))];
+        if children[0].1.last_key() < *first {
+            // A sibling comes after what climbs past it.
+            children.reverse();
+        }
+        for (pairs, child) in &children {
+            tile::<H>(pairs, child, range, proof);
+        }
+    }
+}
+
+/// Where the walk to the keys below `prefix` ends, if there is at most one pair.
+fn terminal(pairs: &[Pair], prefix: &Prefix) -> Terminal {
+    match pairs.first() {
+        None => Terminal::Terminator { prefix: *prefix },
+        Some((key, value_hash)) => {
+            Terminal::Leaf { depth: prefix.len(), key: *key, value_hash: *value_hash }
+        }
+    }
+}
+
+/// What a change proof holds.
+#[derive(Default)]
+struct Both {
+    terminals: [Vec<Terminal>; 2],
+    siblings: Vec<Node>,
+    /// For each pair of siblings outside of the range: do they differ?
+    flags: Vec<bool>,
+}
+
+/// Opens the paths to `keys` (at least one) below `prefix` in two sets; a set whose terminal is
+/// above is gone.
+fn open_both<H: Hasher>(
+    sides: &[Option<Vec<Pair>>; 2],
+    keys: &[Key],
+    prefix: &Prefix,
+    range: (&Key, &Key),
+    both: &mut Both,
+) {
+    let mut sides = sides.clone();
+    for (side, terminals) in sides.iter_mut().zip(&mut both.terminals) {
+        if let Some(pairs) = side.take_if(|pairs| pairs.len() < 2) {
+            terminals.push(terminal(&pairs, prefix));
+        }
+    }
+    if sides.iter().all(Option::is_none) {
+        return;
+    }
+    let part = |child: Prefix| {
+        let pairs = |side: &Option<Vec<Pair>>| {
+            side.as_ref().map(|pairs| {
+                pairs.iter().filter(|(key, _)| child.covers(key)).copied().collect::<Vec<Pair>>()
+            })
+        };
+        let keys: Vec<Key> = keys.iter().filter(|key| child.covers(key)).copied().collect();
+        (child, [pairs(&sides[0]), pairs(&sides[1])], keys)
+    };
+    let mut children = [part(prefix.child(false)), part(prefix.child(true))];
+    if children[0].2.is_empty() {
+        children.reverse();
+    }
+    for (child, sides, keys) in children {
+        if !keys.is_empty() {
+            open_both::<H>(&sides, &keys, &child, range, both);
+            continue;
+        }
+        let node = |pairs: &Vec<Pair>| subtrie::<H>(pairs, usize::from(child.len()));
+        let outside = child.last_key() < *range.0 || range.1 < child.first_key();
+        match sides.map(|side| side.as_ref().map(node)) {
+            [Some(before), Some(after)] => {
+                both.siblings.push(before);
+                if before != after {
+                    both.siblings.push(after);
+                }
+                if outside {
+                    both.flags.push(before != after);
+                }
+            }
+            one => both.siblings.extend(one.into_iter().flatten()),
         }
     }
 }

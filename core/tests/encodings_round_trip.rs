@@ -7,9 +7,13 @@ use std::collections::BTreeMap;
 
 use common::second;
 use pleach_core::{
-    Blake3, Key, Lookup, ValueHash,
+    Blake3, Hasher, Key, Lookup, Sha2, ValueHash,
     naive::{Naive, reads},
-    proof::{Access, Op, WitnessWriter, multi, witness},
+    node::value_hash as hash_of,
+    proof::{
+        Access, DecodeError, MultiProof, Op, PathProof, Witness, WitnessWriter, multi, path, range,
+        witness,
+    },
 };
 use proptest::prelude::*;
 
@@ -108,4 +112,91 @@ proptest! {
         prop_assert_eq!(verified.new_root(), &root);
         prop_assert_eq!(second::verify::<Blake3>(&bytes, true, &root), Some(root));
     }
+}
+
+fn decoded<H: Hasher>(trie: &Naive, keys: &[Key], ops: &[Op]) {
+    let made = trie.path::<H>(&keys[0]);
+    let bytes = made.encode::<H>().unwrap();
+    assert_eq!(PathProof::decode::<H>(&bytes), Ok(made));
+    let made = trie.multi::<H>(keys);
+    let bytes = made.encode::<H>().unwrap();
+    assert_eq!(multi::decode::<H>(&bytes).unwrap().siblings(), made.siblings);
+    assert_eq!(MultiProof::decode::<H>(&bytes), Ok(made));
+    let wrong = DecodeError::Kind { expected: 1, found: 2 };
+    assert_eq!(path::decode::<H>(&bytes).map(|_| ()), Err(wrong));
+    let made = trie.witness::<H>(ops);
+    let bytes = made.encode::<H>().unwrap();
+    let unverified = witness::decode::<H>(&bytes).unwrap();
+    assert_eq!(unverified.op_count(), ops.len());
+    assert_eq!(unverified.terminal_count(), made.proof.terminals.len());
+    for (op, terminal) in unverified.ops() {
+        assert!(terminal.covers(&op.key) && made.proof.terminals.contains(&terminal));
+    }
+    assert_eq!(Witness::decode::<H>(&bytes), Ok(made));
+}
+
+#[test]
+fn what_was_encoded_is_decoded_without_a_root() {
+    for seed in 0..common::cases(20) {
+        for spread in common::SPREADS {
+            let mut rng = common::rng(seed);
+            let count = common::below(&mut rng, 50);
+            let trie = common::set(spread, &mut rng, count);
+            let keys = common::some_keys(&trie, spread, &mut rng, 10);
+            let ops = common::some_ops(&trie, spread, &mut rng, 10);
+            decoded::<Blake3>(&trie, &keys, &ops);
+            decoded::<Sha2>(&trie, &keys, &ops);
+        }
+    }
+    // Nothing has been hashed: a proof of anything is decoded.
+    let bytes = Naive::new().multi::<Blake3>(&[[1; 32]]).encode::<Blake3>().unwrap();
+    assert!(multi::verify::<Blake3>(&bytes, &[9; 32].into()).is_err());
+    assert_eq!(multi::decode::<Blake3>(&bytes).unwrap().terminal_count(), 1);
+    assert!(matches!(multi::decode::<Sha2>(&bytes), Err(DecodeError::HasherId { .. })));
+}
+
+fn values<H: Hasher>() {
+    let value = |key: &Key| vec![key[0]; usize::from(key[0])];
+    let keys = [[0; 32], [1; 32], [2; 32], [0x90; 32], [0xff; 32]];
+    let trie: Naive = keys.iter().map(|key| (*key, hash_of::<H>(&value(key)))).collect();
+    let root = trie.root::<H>();
+    let absent = [3; 32];
+    let bytes = trie.path::<H>(&keys[1]).encode::<H>().unwrap();
+    let path = path::verify::<H>(&bytes, &root).unwrap();
+    let bytes = trie.multi::<H>(&[keys[1], absent]).encode::<H>().unwrap();
+    let multi = multi::verify::<H>(&bytes, &root).unwrap();
+    let ops = [keys[1], absent]
+        .map(|key| Op { key, access: Access::Write(Some(hash_of::<H>(b"another"))) });
+    let bytes = trie.witness::<H>(&ops).encode::<H>().unwrap();
+    let witness = witness::verify::<H>(&bytes, &root).unwrap();
+    let bytes = trie.range::<H>(&keys[1], &absent);
+    let range = range::verify::<H>(&bytes, &root, &keys[1], &absent).unwrap();
+    let answers = |key: &Key, value: Option<&[u8]>| {
+        [multi.proves(key, value), witness.proves(key, value), range.proves(key, value)]
+    };
+    let own = value(&keys[1]);
+    assert_eq!(path.proves(&keys[1], Some(&own)), Some(true));
+    assert_eq!(path.proves(&keys[1], Some(b"another")), Some(false));
+    assert_eq!(path.proves(&keys[1], None), Some(false));
+    assert_eq!(path.proves(&keys[4], None), None);
+    assert_eq!(answers(&keys[1], Some(&own)), [Some(true); 3]);
+    assert_eq!(answers(&keys[1], Some(b"another")), [Some(false); 3]);
+    assert_eq!(answers(&keys[1], None), [Some(false); 3]);
+    assert_eq!(answers(&absent, None), [Some(true); 3]);
+    assert_eq!(answers(&absent, Some(&[])), [Some(false); 3]);
+    assert_eq!(answers(&keys[4], Some(&value(&keys[4]))), [None; 3]);
+    assert_eq!(answers(&keys[4], None), [None; 3]);
+    // An empty value is present, and not absent.
+    let bytes = trie.path::<H>(&keys[0]).encode::<H>().unwrap();
+    let path = path::verify::<H>(&bytes, &root).unwrap();
+    assert_eq!(
+        [path.proves(&keys[0], Some(&[])), path.proves(&keys[0], None)],
+        [Some(true), Some(false)]
+    );
+}
+
+#[test]
+fn a_value_is_hashed_by_the_proofs_own_function() {
+    values::<Blake3>();
+    values::<Sha2>();
 }

@@ -11,9 +11,9 @@ use std::cell::Cell;
 
 use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
-    Blake3, Hasher, Limits, Node, TERMINATOR, VerifyError,
+    Blake3, Hasher, Key, Limits, Node, TERMINATOR, VerifyError,
     naive::Naive,
-    proof::{Access, Limit, Op, multi, path, witness},
+    proof::{Access, Limit, Op, change, multi, path, range, witness},
 };
 
 thread_local! {
@@ -43,10 +43,21 @@ fn counted<T>(run: impl FnOnce() -> T) -> (T, u64) {
 
 type Verifier = fn(&[u8], &Node, &Limits) -> Result<(), VerifyError>;
 
-const VERIFIERS: [Verifier; 3] = [
+/// The range of the last two kinds.
+const FIRST: Key = [0x20; 32];
+const LAST: Key = [0xa6; 32];
+
+const VERIFIERS: [Verifier; 5] = [
     |bytes, root, limits| path::verify_with::<Counting>(bytes, root, limits).map(|_| ()),
     |bytes, root, limits| multi::verify_with::<Counting>(bytes, root, limits).map(|_| ()),
     |bytes, root, limits| witness::verify_with::<Counting>(bytes, root, limits).map(|_| ()),
+    |bytes, root, limits| {
+        range::verify_with::<Counting>(bytes, root, &FIRST, &LAST, limits).map(|_| ())
+    },
+    // To an empty set: all hashes are of the side before, and all keys of the range changed.
+    |bytes, root, limits| {
+        change::verify_with::<Counting>(bytes, root, &TERMINATOR, &FIRST, &LAST, limits).map(|_| ())
+    },
 ];
 
 fn hashes(hashes: u64) -> Limits {
@@ -94,6 +105,8 @@ fn the_announced_hashes_bound_those_that_are_made() {
             let mut encodings = vec![
                 set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap(),
                 set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap(),
+                set.range::<Blake3>(&FIRST, &LAST),
+                set.change::<Blake3>(&Naive::new(), &FIRST, &LAST),
             ];
             let path = keys.first().map(|key| set.path::<Blake3>(key).encode::<Blake3>().unwrap());
             encodings.extend(path);
@@ -123,6 +136,22 @@ fn a_batch_that_changes_everything_takes_what_is_announced() {
             counted(|| witness::verify_with::<Counting>(&bytes, &root, &Limits::UNLIMITED));
         assert!(verified.is_ok());
         assert_eq!(needed(VERIFIERS[2], &bytes, &root), Some(took), "{spread:?}");
+    }
+}
+
+#[test]
+fn a_range_and_a_change_take_exactly_what_is_announced() {
+    for spread in SPREADS {
+        let mut rng = rng(8);
+        let set = set(spread, &mut rng, 60);
+        let root = set.root::<Blake3>();
+        let range = set.range::<Blake3>(&FIRST, &LAST);
+        let change = set.change::<Blake3>(&Naive::new(), &FIRST, &LAST);
+        for (verify, bytes) in [(VERIFIERS[3], range), (VERIFIERS[4], change)] {
+            let (verdict, took) = counted(|| verify(&bytes, &root, &Limits::UNLIMITED));
+            assert_eq!(verdict, Ok(()));
+            assert_eq!(needed(verify, &bytes, &root).unwrap_or(0), took, "{spread:?}");
+        }
     }
 }
 
@@ -187,6 +216,9 @@ fn functions_without_limits_have_the_default_ones() {
     assert!(path::verify::<Blake3>(&bytes, &TERMINATOR).is_err_and(over));
     assert!(multi::verify::<Blake3>(&bytes, &TERMINATOR).is_err_and(over));
     assert!(witness::verify::<Blake3>(&bytes, &TERMINATOR).is_err_and(over));
+    assert!(range::verify::<Blake3>(&bytes, &TERMINATOR, &FIRST, &LAST).is_err_and(over));
+    let change = change::verify::<Blake3>(&bytes, &TERMINATOR, &TERMINATOR, &FIRST, &LAST);
+    assert!(change.is_err_and(over));
     let over = |error| matches!(error, VerifyError::OverLimit { limit: Limit::Hashes, .. });
     // 80,000 chains of more than 232 hashes, in 10 MB.
     let bytes = chains(80_000);

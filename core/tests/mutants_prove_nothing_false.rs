@@ -8,7 +8,7 @@ use common::{SPREADS, below, cases, mutate::mutate, rng, second, set, some_keys,
 use pleach_core::{
     Blake3, Hasher, Lookup, Node, Sha2,
     naive::Naive,
-    proof::{Terminal, multi, path, witness},
+    proof::{Terminal, change, multi, path, range, witness},
 };
 use rand_core::RngCore;
 
@@ -87,6 +87,48 @@ fn witnesses<H: Hasher>(seed: u64, mutants: usize) {
     }
 }
 
+fn ranges_and_changes<H: Hasher>(seed: u64, mutants: usize) {
+    for spread in SPREADS {
+        let mut rng = rng(seed);
+        let count = below(&mut rng, 40);
+        let from = set(spread, &mut rng, count);
+        let mut to = from.clone();
+        let count = below(&mut rng, 10);
+        to.apply(&some_ops(&from, spread, &mut rng, count));
+        let (from_root, to_root) = (from.root::<H>(), to.root::<H>());
+        let keys = some_keys(&to, spread, &mut rng, 2);
+        let (first, last) = match below(&mut rng, 4) {
+            0 => ([0; 32], [0xff; 32]),
+            1 => (keys[0], keys[0]),
+            _ => (keys[0], keys[keys.len() - 1]),
+        };
+        let valid_range = from.range::<H>(&first, &last);
+        let valid_change = from.change::<H>(&to, &first, &last);
+        for _ in 0..mutants {
+            let twice = rng.next_u32() % 2;
+            let mut bytes = valid_range.clone();
+            (0..=twice).for_each(|_| mutate(&mut rng, &mut bytes));
+            let verdict = range::verify::<H>(&bytes, &from_root, &first, &last).is_ok();
+            assert_eq!(verdict, second::range::<H>(&bytes, &from_root, &first, &last));
+            assert_eq!(verdict, bytes == valid_range, "{spread:?} {seed}");
+            let mut bytes = valid_change.clone();
+            (0..=twice).for_each(|_| mutate(&mut rng, &mut bytes));
+            let verdict = change::verify::<H>(&bytes, &from_root, &to_root, &first, &last).is_ok();
+            let second = second::change::<H>(&bytes, &from_root, &to_root, &first, &last);
+            assert_eq!(verdict, second, "{spread:?} {seed}");
+            assert_eq!(verdict, bytes == valid_change, "{spread:?} {seed}");
+        }
+    }
+}
+
+#[test]
+fn no_mutant_of_a_range_or_change_proof_is_accepted() {
+    for seed in 0..cases(12) {
+        ranges_and_changes::<Blake3>(seed, 150);
+        ranges_and_changes::<Sha2>(seed, 20);
+    }
+}
+
 #[test]
 fn no_mutant_of_a_path_or_multiproof_is_accepted() {
     for seed in 0..cases(12) {
@@ -120,6 +162,26 @@ fn every_single_bit_of_a_proof_counts() {
         let mut bytes = multi.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(multi::verify::<Blake3>(&bytes, &root).is_err(), "bit {bit} of a multiproof");
+    }
+    let (first, last) = (keys[0], keys[keys.len() - 1]);
+    let mut other = set.clone();
+    for key in &keys {
+        other.set(*key, Some([3; 32].into()));
+    }
+    let other_root = other.root::<Blake3>();
+    let range = set.range::<Blake3>(&first, &last);
+    let change = set.change::<Blake3>(&other, &first, &last);
+    for bit in 0..range.len() * 8 {
+        let mut bytes = range.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let verdict = range::verify::<Blake3>(&bytes, &root, &first, &last);
+        assert!(verdict.is_err(), "bit {bit} of a range");
+    }
+    for bit in 0..change.len() * 8 {
+        let mut bytes = change.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let verdict = change::verify::<Blake3>(&bytes, &root, &other_root, &first, &last);
+        assert!(verdict.is_err(), "bit {bit} of a change");
     }
     for len in 0..path.len() {
         assert!(path::verify::<Blake3>(&path[..len], &root).is_err());

@@ -1,143 +1,21 @@
 //! The published crate `nomt-core` computes the same roots and accepts our proofs.
-#![cfg(feature = "naive")]
+#![cfg(all(feature = "naive", feature = "nomt"))]
 
 mod common;
 
 use bitvec::prelude::{BitSlice, Msb0};
 use common::{Oracle, SPREADS, Spread, below, cases, oracle_root, rng, set, some_keys, some_ops};
 use nomt_core::{
-    proof::{
-        self as theirs, MultiPathProof, MultiProof as TheirMulti, PathProof as TheirPath,
-        PathProofTerminal,
-    },
+    proof::{self as theirs, MultiPathProof, MultiProof as TheirMulti, PathProofTerminal},
     trie::{KeyPath, LeafData},
     trie_pos::TriePosition,
 };
 use pleach_core::{
-    Blake3, Hasher, Key, Lookup, Node, Sha2,
+    Blake3, Hasher, Key, Lookup, Node, Prefix, Sha2,
     naive::Naive,
-    prefix::common_len,
-    proof::{MultiProof, PathProof, Terminal, multi, path, witness},
+    nomt::{self, ConvertError},
+    proof::{Access, MultiProof, Op, PathProof, Terminal, Witness, multi, path, witness},
 };
-
-fn terminal(ours: &Terminal) -> PathProofTerminal {
-    match ours {
-        Terminal::Leaf { key, value_hash, .. } => {
-            PathProofTerminal::Leaf(LeafData { key_path: *key, value_hash: value_hash.to_bytes() })
-        }
-        Terminal::Terminator { prefix } => {
-            let depth = usize::from(prefix.len());
-            PathProofTerminal::Terminator(if depth == 0 {
-                TriePosition::new()
-            } else {
-                TriePosition::from_path_and_depth(*prefix.first_key(), prefix.len())
-            })
-        }
-    }
-}
-
-fn terminal_back(theirs: &PathProofTerminal, depth: usize) -> Terminal {
-    match theirs {
-        PathProofTerminal::Leaf(leaf) => Terminal::Leaf {
-            depth: u16::try_from(depth).unwrap(),
-            key: leaf.key_path,
-            value_hash: leaf.value_hash.into(),
-        },
-        PathProofTerminal::Terminator(position) => {
-            let mut key = [0; 32];
-            for (index, bit) in position.path().iter().by_vals().enumerate() {
-                key[index / 8] |= u8::from(bit) << (7 - index % 8);
-            }
-            Terminal::Terminator { prefix: pleach_core::Prefix::new(&key, position.depth()) }
-        }
-    }
-}
-
-/// Nodes as the other crate has them: plain bytes.
-fn raw(nodes: &[Node]) -> Vec<[u8; 32]> {
-    nodes.iter().map(|node| node.to_bytes()).collect()
-}
-
-fn nodes(raw: &[[u8; 32]]) -> Vec<Node> {
-    Node::slice_of(raw).to_vec()
-}
-
-fn path_out(ours: &PathProof) -> TheirPath {
-    TheirPath { terminal: terminal(&ours.terminal), siblings: raw(&ours.siblings) }
-}
-
-fn path_back(theirs: &TheirPath) -> PathProof {
-    PathProof {
-        terminal: terminal_back(&theirs.terminal, theirs.siblings.len()),
-        siblings: nodes(&theirs.siblings),
-    }
-}
-
-/// The siblings of a range of terminals, all below `depth`, in the other crate's order: those of
-/// the shared path from the top down, then the left side's, then the right side's. Ours come from
-/// the end of the list, in the reverse of post-order.
-fn reorder(terminals: &[Terminal], depth: u16, ours: &mut Vec<[u8; 32]>, out: &mut Vec<[u8; 32]>) {
-    let (first, last) = (&terminals[0], &terminals[terminals.len() - 1]);
-    let fork =
-        if terminals.len() == 1 { first.depth() } else { common_len(first.bits(), last.bits()) };
-    let above = ours.split_off(ours.len() - usize::from(fork - depth));
-    out.extend(above.iter().rev());
-    if terminals.len() > 1 {
-        let middle = terminals.partition_point(|t| !pleach_core::prefix::bit(t.bits(), fork));
-        // Post-order: the right side's siblings come after the left side's.
-        let mut right = Vec::new();
-        reorder(&terminals[middle..], fork + 1, ours, &mut right);
-        reorder(&terminals[..middle], fork + 1, ours, out);
-        out.extend(right);
-    }
-}
-
-fn multi_out(ours: &MultiProof) -> TheirMulti {
-    let mut siblings = Vec::new();
-    let mut left = raw(&ours.siblings);
-    if !ours.terminals.is_empty() {
-        reorder(&ours.terminals, 0, &mut left, &mut siblings);
-    }
-    assert!(left.is_empty());
-    let paths = ours
-        .terminals
-        .iter()
-        .map(|t| MultiPathProof { terminal: terminal(t), depth: usize::from(t.depth()) })
-        .collect();
-    TheirMulti { paths, siblings }
-}
-
-/// The other way: our order from the other crate's.
-fn reorder_back(
-    terminals: &[Terminal],
-    depth: u16,
-    theirs: &mut &[[u8; 32]],
-    out: &mut Vec<[u8; 32]>,
-) {
-    let (first, last) = (&terminals[0], &terminals[terminals.len() - 1]);
-    let fork =
-        if terminals.len() == 1 { first.depth() } else { common_len(first.bits(), last.bits()) };
-    let (above, rest) = theirs.split_at(usize::from(fork - depth));
-    *theirs = rest;
-    if terminals.len() > 1 {
-        let middle = terminals.partition_point(|t| !pleach_core::prefix::bit(t.bits(), fork));
-        reorder_back(&terminals[..middle], fork + 1, theirs, out);
-        reorder_back(&terminals[middle..], fork + 1, theirs, out);
-    }
-    out.extend(above.iter().rev());
-}
-
-fn multi_back(theirs: &TheirMulti) -> MultiProof {
-    let terminals: Vec<_> =
-        theirs.paths.iter().map(|p| terminal_back(&p.terminal, p.depth)).collect();
-    let mut siblings = Vec::new();
-    let mut left = theirs.siblings.as_slice();
-    if !terminals.is_empty() {
-        reorder_back(&terminals, 0, &mut left, &mut siblings);
-    }
-    assert!(left.is_empty());
-    MultiProof { terminals, siblings: nodes(&siblings) }
-}
 
 fn bits(key: &Key) -> &BitSlice<u8, Msb0> {
     BitSlice::from_slice(key)
@@ -147,9 +25,9 @@ fn check_paths<H: Oracle>(set: &Naive, keys: &[Key]) {
     let root = set.root::<H>();
     for key in keys {
         let ours = set.path::<H>(key);
-        let foreign = path_out(&ours);
+        let foreign = nomt::path_to(&ours).expect("has a counterpart");
         let accepted = foreign.verify::<H::Published>(bits(key), root.into()).expect("accepted");
-        assert_eq!(path_back(&foreign), ours);
+        assert_eq!(nomt::path_from(&foreign), Ok(ours.clone()));
         let bytes = ours.encode::<H>().unwrap();
         let verified = path::verify::<H>(&bytes, &root).expect("our own");
         match (verified.get(key), set.get(key)) {
@@ -167,17 +45,19 @@ fn check_paths<H: Oracle>(set: &Naive, keys: &[Key]) {
 fn check_multi<H: Oracle>(set: &Naive, keys: &[Key]) {
     let root = set.root::<H>();
     let ours = set.multi::<H>(keys);
-    let foreign = multi_out(&ours);
-    assert_eq!(multi_back(&foreign), ours);
     let bytes = ours.encode::<H>().unwrap();
     let verified = multi::verify::<H>(&bytes, &root).expect("our own");
     assert_eq!(verified.terminals().collect::<Vec<_>>(), ours.terminals);
     if keys.is_empty() {
+        assert_eq!(nomt::multi_to(&ours), Err(ConvertError::Empty));
         return;
     }
+    let foreign = nomt::multi_to(&ours).expect("has a counterpart");
+    assert_eq!(nomt::multi_from(&foreign), Ok(ours.clone()));
     let accepted =
         theirs::verify_multi_proof::<H::Published>(&foreign, root.into()).expect("accepted");
-    let mut paths: Vec<_> = keys.iter().map(|key| path_out(&set.path::<H>(key))).collect();
+    let mut paths: Vec<_> =
+        keys.iter().map(|key| nomt::path_to(&set.path::<H>(key)).unwrap()).collect();
     paths.dedup_by(|a, b| a.terminal == b.terminal);
     assert_eq!(TheirMulti::from_path_proofs(paths), foreign, "built from separate paths");
     for key in keys {
@@ -193,7 +73,7 @@ fn check_multi<H: Oracle>(set: &Naive, keys: &[Key]) {
     }
 }
 
-fn check_update<H: Oracle>(set: &mut Naive, ops: &[pleach_core::proof::Op]) {
+fn check_update<H: Oracle>(set: &mut Naive, ops: &[Op]) {
     let prev = set.root::<H>();
     let ours = set.witness::<H>(ops);
     let bytes = ours.encode::<H>().unwrap();
@@ -209,6 +89,9 @@ fn check_update<H: Oracle>(set: &mut Naive, ops: &[pleach_core::proof::Op]) {
     assert_eq!(seen, wanted);
     if ops.is_empty() {
         assert_eq!(*verified.new_root(), prev);
+        let foreign = nomt::witness_to::<H>(&ours).unwrap();
+        assert!(foreign.path_proofs.is_empty() && foreign.operations.writes.is_empty());
+        assert_eq!(nomt::witness_from(&foreign), Ok(ours));
         return;
     }
     let writes: Vec<(KeyPath, Option<[u8; 32]>)> = ops
@@ -217,12 +100,50 @@ fn check_update<H: Oracle>(set: &mut Naive, ops: &[pleach_core::proof::Op]) {
             op.access.written().map(|value| (op.key, value.map(|hash| hash.to_bytes())))
         })
         .collect();
-    let foreign = multi_out(&ours.proof);
+    let foreign = nomt::multi_to(&ours.proof).expect("has a counterpart");
     let accepted =
         theirs::verify_multi_proof::<H::Published>(&foreign, prev.into()).expect("accepted");
     let updated = theirs::verify_multi_proof_update::<H::Published>(&accepted, writes.clone());
     assert_eq!(updated.expect("updates"), next.to_bytes());
     check_path_update::<H>(&before, &writes, next);
+    check_witness::<H>(&ours, prev, next);
+}
+
+/// The witness as the other crate has it, and checked as its users do: each path, then the reads,
+/// then the writes.
+fn check_witness<H: Oracle>(ours: &Witness, prev: Node, next: Node) {
+    let mut foreign = nomt::witness_to::<H>(ours).expect("has a counterpart");
+    let mut updates = Vec::new();
+    for (index, path) in foreign.path_proofs.iter().enumerate() {
+        let inner = path.inner.verify::<H::Published>(path.path.path(), prev.into());
+        let inner = inner.expect("accepted");
+        for read in foreign.operations.reads.iter().filter(|read| read.path_index == index) {
+            let confirmed = match read.value {
+                Some(value_hash) => {
+                    inner.confirm_value(&LeafData { key_path: read.key, value_hash })
+                }
+                None => inner.confirm_nonexistence(&read.key),
+            };
+            assert!(confirmed.expect("in scope"));
+        }
+        let writes = foreign.operations.writes.iter().filter(|write| write.path_index == index);
+        let ops: Vec<_> = writes.map(|write| (write.key, write.value)).collect();
+        if !ops.is_empty() {
+            updates.push(theirs::PathUpdate { inner, ops });
+        }
+    }
+    let updated = theirs::verify_update::<H::Published>(prev.into(), &updates);
+    assert_eq!(updated.expect("updates"), next.to_bytes());
+    assert_eq!(nomt::witness_from(&foreign), Ok(ours.clone()));
+    // Their paths and operations are in no order.
+    let last = foreign.path_proofs.len() - 1;
+    foreign.path_proofs.reverse();
+    foreign.operations.reads.reverse();
+    foreign.operations.writes.reverse();
+    foreign.operations.reads.iter_mut().for_each(|read| read.path_index = last - read.path_index);
+    let writes = foreign.operations.writes.iter_mut();
+    writes.for_each(|write| write.path_index = last - write.path_index);
+    assert_eq!(nomt::witness_from(&foreign), Ok(ours.clone()));
 }
 
 /// The other crate's update from separate paths.
@@ -234,7 +155,9 @@ fn check_path_update<H: Oracle>(
     let prev = before.root::<H>();
     let mut updates: Vec<theirs::PathUpdate> = Vec::new();
     for (key, value) in writes {
-        let inner = path_out(&before.path::<H>(key)).verify::<H::Published>(bits(key), prev.into());
+        let inner = nomt::path_to(&before.path::<H>(key))
+            .unwrap()
+            .verify::<H::Published>(bits(key), prev.into());
         let inner = inner.expect("accepted");
         match updates.last_mut() {
             Some(last) if last.inner.path() == inner.path() => last.ops.push((*key, *value)),
@@ -276,10 +199,7 @@ fn random_batches<H: Oracle>(seed: u64) {
             let rest: Vec<_> = set
                 .pairs()
                 .keys()
-                .map(|key| pleach_core::proof::Op {
-                    key: *key,
-                    access: pleach_core::proof::Access::Write(None),
-                })
+                .map(|key| Op { key: *key, access: Access::Write(None) })
                 .collect();
             check_update::<H>(&mut set, &rest);
             assert_eq!(set.root::<H>(), pleach_core::TERMINATOR);
@@ -327,4 +247,101 @@ fn a_node_at_a_position_is_what_the_root_is_made_of() {
     let halves = [node(&root.child(false)), node(&root.child(true))];
     assert_eq!(pleach_core::node::combine::<Blake3>(&halves[0], &halves[1]), set.root::<Blake3>());
     assert_eq!(Blake3::hash64(&[7; 64]), Blake3::hash(&[7; 64]));
+}
+
+#[test]
+fn what_the_other_crate_cannot_express_is_an_error() {
+    let set = set(Spread::Uniform, &mut rng(4), 40);
+    let keys: Vec<Key> = set.pairs().keys().copied().step_by(7).collect();
+    let leaf = |depth| Terminal::Leaf { depth, key: [1; 32], value_hash: [2; 32].into() };
+    let path = |depth, siblings| PathProof {
+        terminal: leaf(depth),
+        siblings: vec![[3; 32].into(); siblings],
+    };
+    assert!(nomt::path_to(&path(256, 256)).is_ok());
+    let deep = ConvertError::TooDeep { depth: 300 };
+    assert_eq!(nomt::path_to(&path(300, 300)).err(), Some(deep));
+    let count = ConvertError::SiblingCount { expected: 3, found: 4 };
+    assert_eq!(nomt::path_to(&path(3, 4)).err(), Some(count));
+    let mut theirs = nomt::path_to(&path(256, 256)).unwrap();
+    theirs.siblings.resize(300, [3; 32]);
+    assert_eq!(nomt::path_from(&theirs), Err(deep));
+    theirs.siblings.truncate(4);
+    theirs.terminal =
+        PathProofTerminal::Terminator(TriePosition::from_path_and_depth([0xff; 32], 5));
+    assert_eq!(nomt::path_from(&theirs), Err(ConvertError::Position { expected: 4, found: 5 }));
+    theirs.siblings.push([3; 32]);
+    let terminal = nomt::path_from(&theirs).unwrap().terminal;
+    assert_eq!(terminal, Terminal::Terminator { prefix: Prefix::new(&[0xff; 32], 5) });
+
+    let mut ours = set.multi::<Blake3>(&keys);
+    let empty = TheirMulti { paths: vec![], siblings: vec![] };
+    assert_eq!(nomt::multi_from(&empty), Err(ConvertError::Empty));
+    ours.terminals.swap(0, 1);
+    assert_eq!(nomt::multi_to(&ours), Err(ConvertError::TerminalOrder));
+    ours.terminals.swap(0, 1);
+    let found = ours.siblings.len();
+    ours.siblings.pop();
+    let count = ConvertError::SiblingCount { expected: found, found: found - 1 };
+    assert_eq!(nomt::multi_to(&ours), Err(count));
+    let deep = MultiProof { terminals: vec![leaf(300)], siblings: vec![] };
+    assert_eq!(nomt::multi_to(&deep), Err(ConvertError::TooDeep { depth: 300 }));
+    let mut theirs = nomt::multi_to(&set.multi::<Blake3>(&keys)).unwrap();
+    let MultiPathProof { depth, .. } = &mut theirs.paths[0];
+    *depth = 1000;
+    assert_eq!(nomt::multi_from(&theirs), Err(ConvertError::TooDeep { depth: 1000 }));
+}
+
+#[test]
+fn a_foreign_witness_that_contradicts_itself_is_an_error() {
+    let set = set(Spread::Uniform, &mut rng(5), 40);
+    let access = [Access::Read, Access::Write(None), Access::ReadWrite(Some([1; 32].into()))];
+    let keys = set.pairs().keys().step_by(9);
+    let ops: Vec<Op> = keys
+        .zip(access.iter().cycle())
+        .map(|(key, access)| Op { key: *key, access: *access })
+        .collect();
+    let ours = set.witness::<Blake3>(&ops);
+    let good = || nomt::witness_to::<Blake3>(&ours).unwrap();
+    assert_eq!(nomt::witness_from(&good()), Ok(ours.clone()));
+    let refused = |change: &dyn Fn(&mut nomt_core::witness::Witness), error| {
+        let mut bad = good();
+        change(&mut bad);
+        assert_eq!(nomt::witness_from(&bad), Err(error));
+    };
+    refused(&|bad| bad.operations.reads[0].value = None, ConvertError::ReadValue);
+    refused(&|bad| bad.operations.reads[0].path_index = 1, ConvertError::OpOutOfScope);
+    refused(&|bad| bad.operations.writes[0].path_index = 100, ConvertError::OpOutOfScope);
+    refused(&|bad| bad.operations.writes[0].key[0] ^= 0x80, ConvertError::OpOutOfScope);
+    refused(&|bad| bad.operations.reads.truncate(1), ConvertError::UnusedPath);
+    refused(&|bad| bad.path_proofs[0].inner.siblings[0][5] ^= 1, ConvertError::Inconsistent);
+    refused(
+        &|bad| {
+            let again = &bad.operations.writes[0];
+            let (key, value, path_index) = (again.key, again.value, again.path_index);
+            let twice = nomt_core::witness::WitnessedWrite { key, value, path_index };
+            bad.operations.writes.push(twice);
+        },
+        ConvertError::RepeatedKey,
+    );
+    refused(
+        &|bad| {
+            let again = &bad.path_proofs[0];
+            let (inner, path) = (again.inner.clone(), again.path.clone());
+            bad.path_proofs.push(nomt_core::witness::WitnessedPath { inner, path });
+        },
+        ConvertError::TerminalOrder,
+    );
+    let expected = usize::from(ours.proof.terminals[0].depth());
+    refused(
+        &|bad| bad.path_proofs[0].path = TriePosition::new(),
+        ConvertError::Position { expected, found: 0 },
+    );
+    let mut bad = ours.clone();
+    bad.ops.remove(0);
+    let unused = nomt::witness_to::<Blake3>(&bad).err();
+    assert_eq!(unused, Some(ConvertError::UnusedPath));
+    let mut bad = ours.clone();
+    bad.ops.swap(0, 1);
+    assert!(nomt::witness_to::<Blake3>(&bad).is_err());
 }

@@ -12,8 +12,9 @@ use std::{
 
 use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
-    Blake3, Node,
-    proof::{Kind, multi, path, wire, wire::Sizes, witness},
+    Blake3, Key, Node, TERMINATOR,
+    naive::Naive,
+    proof::{Kind, change, multi, path, range, wire, wire::Sizes, witness},
 };
 
 thread_local! {
@@ -56,6 +57,10 @@ static ALLOCATOR: Counting = Counting;
 /// The stack of waiting subtries: at most 256 of them, twice while the vector grows.
 const CONSTANT: usize = 64 << 10;
 
+/// The range of range and change proofs.
+const FIRST: Key = [0x20; 32];
+const LAST: Key = [0xa6; 32];
+
 fn bounded(bytes: &[u8], run: impl FnOnce(&[u8])) {
     HELD.with(|held| held.set((0, 0)));
     run(bytes);
@@ -72,6 +77,13 @@ fn all_bounded(bytes: &[u8], root: &Node) {
     bounded(bytes, |bytes| {
         _ = witness::verify::<Blake3>(bytes, root).map(|v| v.get(root.as_bytes()));
     });
+    bounded(bytes, |bytes| {
+        _ = range::verify::<Blake3>(bytes, root, &FIRST, &LAST).map(|v| v.pairs().count());
+    });
+    bounded(bytes, |bytes| {
+        _ = change::verify::<Blake3>(bytes, root, &TERMINATOR, &FIRST, &LAST)
+            .map(|v| v.changes().count());
+    });
 }
 
 #[test]
@@ -87,6 +99,8 @@ fn memory_is_bounded_by_the_input_for_valid_and_changed_encodings() {
             for mut bytes in [
                 set.multi::<Blake3>(&keys).encode::<Blake3>().unwrap(),
                 set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap(),
+                set.range::<Blake3>(&FIRST, &LAST),
+                set.change::<Blake3>(&Naive::new(), &FIRST, &LAST),
             ] {
                 for _ in 0..20 {
                     all_bounded(&bytes, &root);
@@ -105,6 +119,21 @@ fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
     let bytes = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
     let root = set.root::<Blake3>();
     bounded(&bytes, |bytes| assert!(witness::verify::<Blake3>(bytes, &root).is_ok()));
+    let bytes = set.range::<Blake3>(&FIRST, &LAST);
+    bounded(&bytes, |bytes| {
+        assert!(range::verify::<Blake3>(bytes, &root, &FIRST, &LAST).is_ok());
+    });
+    // Twice the leaves, and nearly all siblings on both sides; then few siblings and many leaves.
+    for fraction in [10, 1] {
+        let mut to = set.clone();
+        let changed = set.pairs().keys().step_by(fraction);
+        changed.for_each(|key| to.set(*key, Some([7; 32].into())));
+        let (from, to_root) = (&set, to.root::<Blake3>());
+        let bytes = from.change::<Blake3>(&to, &FIRST, &LAST);
+        bounded(&bytes, |bytes| {
+            assert!(change::verify::<Blake3>(bytes, &root, &to_root, &FIRST, &LAST).is_ok());
+        });
+    }
     // 2^15 empty subtries with prefixes of two bytes each: well-formed, and never hashed.
     let mut section = Vec::new();
     for first in 0..1u16 << 15 {
@@ -120,5 +149,17 @@ fn memory_is_bounded_for_large_witnesses_and_long_lists_of_tiny_terminals() {
         let mut bytes = wire::header::<Blake3>(Kind::Multi, &sizes).to_vec();
         bytes.extend_from_slice(&section);
         bounded(&bytes, |bytes| assert!(multi::verify::<Blake3>(bytes, &root).is_err()));
+        bytes[5] = Kind::Range as u8;
+        bounded(&bytes, |bytes| {
+            let verdict = range::verify::<Blake3>(bytes, &root, &[0; 32], &[0xff; 32]);
+            assert!(verdict.is_err());
+        });
+        let sizes = Sizes { ops: claimed, op_bytes: sizes.terminal_bytes, ..sizes };
+        let mut bytes = wire::header::<Blake3>(Kind::Change, &sizes).to_vec();
+        (0..2).for_each(|_| bytes.extend_from_slice(&section));
+        bounded(&bytes, |bytes| {
+            let verdict = change::verify::<Blake3>(bytes, &root, &root, &[0; 32], &[0xff; 32]);
+            assert!(verdict.is_err());
+        });
     }
 }

@@ -26,6 +26,12 @@ pub enum VerifyError {
         /// The limit.
         allowed: u64,
     },
+    /// A subtrie of the range may differ between the two roots, and the proof does not open it.
+    #[error("a subtrie of the range may have changed and is not opened, at depth {depth}")]
+    Unopened {
+        /// Depth of the subtrie's node.
+        depth: u16,
+    },
     /// The proof is about another root.
     #[error("the proof leads to another root")]
     RootMismatch,
@@ -120,9 +126,21 @@ pub enum DecodeError {
     /// A key is written out that must be left out, or the other way round.
     #[error("an operation's key is not in its shortest form")]
     OpKeyForm,
-    /// A terminal without operations.
-    #[error("a terminal that no operation uses")]
+    /// A terminal without operations; in a change proof one without a change below it.
+    #[error("a terminal that nothing uses")]
     UnusedTerminal,
+    /// A range whose first key comes after its last one.
+    #[error("the range ends before it begins")]
+    EmptyRange,
+    /// The first terminal does not cover the first key of the range, or the last one the last.
+    #[error("the terminals do not begin and end where the range does")]
+    RangeEnds,
+    /// A key of the range that no terminal covers.
+    #[error("a gap between the terminals of a range")]
+    RangeGap,
+    /// A sibling that did not change, and is there twice.
+    #[error("a sibling that did not change is there twice")]
+    RepeatedSibling,
 }
 
 /// Why something cannot be encoded.
@@ -137,5 +155,36 @@ pub enum EncodeError {
     OpOutOfScope {
         /// Its index.
         index: usize,
+    },
+}
+
+/// Why a proof cannot be built from these parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A part is not a canonical encoding, or the range is none.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The proof is too large for the format.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// A multiproof of other keys than the range's ends (and, for a change proof, the keys that
+    /// changed).
+    #[error("a multiproof of other keys than it takes")]
+    Keys,
+    /// A pair that is out of order or outside of the range, or contradicts the multiproof.
+    #[error("pair {index} is out of order, outside of the range or not what the multiproof says")]
+    Pair {
+        /// Its index.
+        index: usize,
+    },
+    /// A pair that the multiproof has at an end of the range is not among the pairs.
+    #[error("a pair at an end of the range is missing")]
+    MissingPair,
+    /// A subtrie of the range differs between the two states, and the multiproofs do not open it.
+    #[error("a subtrie of the range changed and is not opened, at depth {depth}")]
+    Unopened {
+        /// Depth of the subtrie's node.
+        depth: u16,
     },
 }

@@ -14,6 +14,22 @@ pub enum Lookup {
     OutOfScope,
 }
 
+/// The hash function of a verified proof, so that nobody hashes a value by another one.
+pub(super) type HashValue = fn(&[u8]) -> [u8; 32];
+
+impl Lookup {
+    /// Is this the answer about a key with this value (`None`: about an absent one)? `None` when it
+    /// is no answer.
+    pub(super) fn proves(&self, hash: HashValue, value: Option<&[u8]>) -> Option<bool> {
+        let found = match self {
+            Self::Present(found) => Some(found.to_bytes()),
+            Self::Absent => None,
+            Self::OutOfScope => return None,
+        };
+        Some(found == value.map(hash))
+    }
+}
+
 /// What a terminal that covers `key` says about it.
 pub(super) fn lookup(terminal: Option<Terminal>, key: &Key) -> Lookup {
     match terminal {

@@ -5,9 +5,12 @@
 //! operations, so that its verifier computes the new root as well.
 //!
 //! * [`path`], [`multi`], [`witness`]: one key, many keys, a batch with its new root;
+//! * [`range`], [`change`]: all keys of a range, and what changed in one between two roots;
 //! * [`terminal`], [`op`]: the two kinds of records, and their bytes;
 //! * [`wire`]: the header, the three sections and what makes an encoding canonical;
-//! * `walk`: subtries completed from left to right on an explicit stack;
+//! * `walk`: subtries completed from left to right on an explicit stack; `slots`: where their
+//!   siblings are; `sides`: two states of the same range side by side;
+//! * [`Unverified`]: what an encoding claims, without a root;
 //! * [`Limits`]: what a verification may take.
 //!
 //! `docs/proofs.md` has the format and the argument. Verification is total (any bytes give a
@@ -42,24 +45,33 @@
     clippy::panic
 )]
 
+pub mod change;
 mod error;
 mod limits;
+mod list;
 mod lookup;
 pub mod multi;
 pub mod op;
 pub mod path;
+pub mod range;
 mod reader;
+mod sides;
+pub(crate) mod slots;
+mod span;
 pub mod terminal;
+mod unverified;
 mod walk;
 pub mod wire;
 pub mod witness;
 
-pub use error::{DecodeError, EncodeError, Limit, VerifyError};
+pub use change::Change;
+pub use error::{BuildError, DecodeError, EncodeError, Limit, VerifyError};
 pub use limits::Limits;
 pub use lookup::Lookup;
 pub use multi::MultiProof;
 pub use op::{Access, Op};
 pub use path::PathProof;
 pub use terminal::Terminal;
+pub use unverified::Unverified;
 pub use wire::Kind;
 pub use witness::{Witness, WitnessWriter};

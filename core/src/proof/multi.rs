@@ -19,16 +19,16 @@
 use alloc::vec::Vec;
 
 use super::{
-    error::{EncodeError, VerifyError},
+    error::{DecodeError, EncodeError, VerifyError},
     limits::Limits,
-    lookup::{Lookup, lookup},
+    lookup::{HashValue, Lookup, lookup},
     terminal::{Terminal, terminal_encode, terminal_len},
-    walk::{Known, Leaves, Walk},
-    wire::{self, Kind, Parts, Sizes, Terminals},
+    unverified::Unverified,
+    wire::{self, Kind, Parts, Sizes},
 };
 use crate::{
     hasher::Hasher,
-    node::{Key, Node, TERMINATOR},
+    node::{Key, Node},
 };
 
 /// Terminals and the siblings between them, to be encoded.
@@ -56,6 +56,14 @@ impl MultiProof {
         let sections = [terminals.as_slice(), &[], Node::bytes_of(&self.siblings)];
         wire::assemble::<H>(Kind::Multi, &sizes, sections)
     }
+
+    /// What an encoding *claims*, checked against no root: the inverse of
+    /// [`encode`](Self::encode).
+    pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let unverified = decode::<H>(bytes)?;
+        let terminals = unverified.terminals().collect();
+        Ok(Self { terminals, siblings: unverified.siblings().to_vec() })
+    }
 }
 
 /// A multiproof that leads to the root it was checked against. Borrows the encoding.
@@ -63,6 +71,7 @@ impl MultiProof {
 pub struct Verified<'a> {
     parts: Parts<'a>,
     root: Node,
+    hash: HashValue,
 }
 
 impl Verified<'_> {
@@ -73,17 +82,23 @@ impl Verified<'_> {
 
     /// Number of terminals.
     pub fn terminal_count(&self) -> usize {
-        self.parts.terminal_count()
+        self.parts.terminals().len()
     }
 
     /// The terminals, in key order.
     pub fn terminals(&self) -> impl Iterator<Item = Terminal> + '_ {
-        self.parts.terminals()
+        self.parts.terminals().iter()
     }
 
     /// What the root says about `key`.
     pub fn get(&self, key: &Key) -> Lookup {
-        lookup(self.parts.find(key), key)
+        lookup(self.parts.terminals().find(key), key)
+    }
+
+    /// Does the root say that `key` has this value, or, for `None`, that it is absent? `None` when
+    /// the proof says nothing about the key.
+    pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
+        self.get(key).proves(self.hash, value)
     }
 }
 
@@ -101,44 +116,13 @@ pub fn verify_with<'a, H: Hasher>(
 ) -> Result<Verified<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
     let parts = Parts::parse::<H>(Kind::Multi, bytes)?;
-    limits.check_hashes(parts.hashes())?;
-    let leaves = leaf_nodes::<H>(&parts);
-    let mut walk = Walk::new(parts.siblings());
-    let mut found = None;
-    for (terminal, node, fork) in steps(parts.terminals(), &leaves) {
-        found = walk.push::<H>(Known(node), terminal.bits(), terminal.depth(), fork)?;
-    }
-    let proven = found.map_or(parts.terminal_count() == 0, |found| found.0 == *root);
-    if proven { Ok(Verified { parts, root: *root }) } else { Err(VerifyError::RootMismatch) }
+    limits.check_hashes(parts.terminals().hashes())?;
+    let terminals = parts.terminals();
+    terminals.leads_to::<H>(parts.siblings(), &terminals.leaf_nodes::<H>(), root)?;
+    Ok(Verified { parts, root: *root, hash: H::hash })
 }
 
-/// The nodes of all leaf terminals, in order.
-pub(super) fn leaf_nodes<H: Hasher>(parts: &Parts<'_>) -> Vec<(Key, Node)> {
-    let leaf = |terminal| match terminal {
-        Terminal::Leaf { key, value_hash, .. } => Some((key, value_hash)),
-        Terminal::Terminator { .. } => None,
-    };
-    let mut leaves = Leaves::with_room(parts.leaf_count());
-    for (key, value_hash) in parts.terminals().filter_map(leaf) {
-        leaves.push(key, value_hash);
-    }
-    leaves.hash::<H>()
-}
-
-/// Each terminal with its node and the fork with the next one.
-pub(super) fn steps<'a>(
-    terminals: Terminals<'a>,
-    leaves: &'a [(Key, Node)],
-) -> impl Iterator<Item = (Terminal, Node, Option<u16>)> + 'a {
-    let mut leaves = leaves.iter();
-    let mut following = terminals.clone();
-    following.next();
-    terminals.map(move |terminal| {
-        let fork = following.next().and_then(|next| wire::fork(&terminal, &next));
-        let node = match terminal {
-            Terminal::Leaf { .. } => leaves.next().map_or(TERMINATOR, |(_, node)| *node),
-            Terminal::Terminator { .. } => TERMINATOR,
-        };
-        (terminal, node, fork)
-    })
+/// What an encoding *claims*: well-formed, and checked against no root.
+pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
+    Ok(Unverified::new(Parts::parse::<H>(Kind::Multi, bytes)?))
 }

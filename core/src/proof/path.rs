@@ -20,8 +20,9 @@ use alloc::vec::Vec;
 use super::{
     error::{DecodeError, EncodeError, VerifyError},
     limits::Limits,
-    lookup::{Lookup, lookup},
+    lookup::{HashValue, Lookup, lookup},
     terminal::{Terminal, terminal_encode, terminal_len},
+    unverified::Unverified,
     walk::{Known, Subtrie},
     wire::{self, Kind, Parts, Sizes},
 };
@@ -54,6 +55,14 @@ impl PathProof {
         let sections = [terminal.as_slice(), &[], Node::bytes_of(&self.siblings)];
         wire::assemble::<H>(Kind::Path, &sizes, sections)
     }
+
+    /// What an encoding *claims*, checked against no root: the inverse of
+    /// [`encode`](Self::encode).
+    pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let unverified = decode::<H>(bytes)?;
+        let terminal = unverified.terminals().next().ok_or(DecodeError::Count)?;
+        Ok(Self { terminal, siblings: unverified.siblings().to_vec() })
+    }
 }
 
 /// A path that leads to the root it was checked against.
@@ -61,6 +70,7 @@ impl PathProof {
 pub struct Verified {
     terminal: Terminal,
     root: Node,
+    hash: HashValue,
 }
 
 impl Verified {
@@ -78,6 +88,12 @@ impl Verified {
     pub fn get(&self, key: &Key) -> Lookup {
         lookup(Some(self.terminal).filter(|terminal| terminal.covers(key)), key)
     }
+
+    /// Does the root say that `key` has this value, or, for `None`, that it is absent? `None` when
+    /// the proof says nothing about the key.
+    pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
+        self.get(key).proves(self.hash, value)
+    }
 }
 
 /// Checks a path proof against a root, within the default [`Limits`].
@@ -93,8 +109,8 @@ pub fn verify_with<H: Hasher>(
 ) -> Result<Verified, VerifyError> {
     limits.check_bytes(bytes)?;
     let parts = Parts::parse::<H>(Kind::Path, bytes)?;
-    limits.check_hashes(parts.hashes())?;
-    let terminal = parts.terminals().next().ok_or(DecodeError::Count)?;
+    limits.check_hashes(parts.terminals().hashes())?;
+    let terminal = parts.terminals().first().ok_or(DecodeError::Count)?;
     let mut node = Known(terminal.node::<H>());
     for (above, sibling) in (0..terminal.depth()).zip(parts.siblings()).rev() {
         let sibling = Known::sibling(*sibling);
@@ -103,8 +119,13 @@ pub fn verify_with<H: Hasher>(
         node = Known::join::<H>(left, right, above.saturating_add(1))?;
     }
     if node.0 == *root {
-        Ok(Verified { terminal, root: *root })
+        Ok(Verified { terminal, root: *root, hash: H::hash })
     } else {
         Err(VerifyError::RootMismatch)
     }
+}
+
+/// What an encoding *claims*: well-formed, and checked against no root.
+pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
+    Ok(Unverified::new(Parts::parse::<H>(Kind::Path, bytes)?))
 }

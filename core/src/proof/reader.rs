@@ -3,7 +3,7 @@
 use super::error::DecodeError;
 
 /// Reads bytes from the front; every read checks the length.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

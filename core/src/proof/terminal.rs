@@ -161,3 +161,10 @@ pub fn terminal_len(terminal: &Terminal) -> usize {
         }
     }
 }
+
+/// Depth at which the paths to two terminals part; `None` unless `left` lies wholly to the left.
+pub(crate) fn fork(left: &Terminal, right: &Terminal) -> Option<u16> {
+    let fork = crate::prefix::common_len(left.bits(), right.bits());
+    let apart = fork < left.depth() && fork < right.depth();
+    (apart && left.bits() < right.bits()).then_some(fork)
+}

@@ -4,14 +4,14 @@
 //! offset  size
 //! 0       4      magic "PLPF"
 //! 4       1      version, 1
-//! 5       1      kind: 1 path, 2 multiproof, 3 witness (4 is reserved for range proofs)
+//! 5       1      kind: 1 path, 2 multiproof, 3 witness, 4 range, 5 change
 //! 6       1      hasher id
 //! 7       1      zero
 //! 8       4      number of terminals
-//! 12      4      number of operations (witness only, else zero)
+//! 12      4      number of operations (witness; change: of terminals after; else zero)
 //! 16      4      number of siblings
 //! 20      4      bytes of all terminals
-//! 24      4      bytes of all operations
+//! 24      4      bytes of all operations (change: of the terminals after and the flags)
 //! 28      4      zero
 //! 32      ..     terminals | operations | siblings, 32 bytes each, and nothing after them
 //! ```
@@ -32,6 +32,7 @@ use alloc::vec::Vec;
 
 use super::{
     error::{DecodeError, EncodeError},
+    list::{List, Terminals},
     op::{self, Op, RawOp},
     reader::Reader,
     terminal::{self, Terminal},
@@ -39,7 +40,6 @@ use super::{
 use crate::{
     hasher::Hasher,
     node::{Key, Node},
-    prefix,
 };
 
 const MAGIC: [u8; 4] = *b"PLPF";
@@ -58,6 +58,10 @@ pub enum Kind {
     Multi = 2,
     /// A multiproof and the operations of a batch.
     Witness = 3,
+    /// The terminals of all keys of a range, and the siblings outside it.
+    Range = 4,
+    /// The terminals of what changed in a range, before and after, and the siblings between them.
+    Change = 5,
 }
 
 /// Counts and lengths of the three sections.
@@ -108,14 +112,10 @@ pub fn header<H: Hasher>(kind: Kind, sizes: &Sizes) -> [u8; HEADER_LEN] {
 /// A well-formed encoding, borrowed: sections in which every record has been checked.
 #[derive(Clone, Debug)]
 pub(super) struct Parts<'a> {
-    terminals: &'a [u8],
+    terminals: List<'a>,
     ops: &'a [u8],
     siblings: &'a [Node],
-    /// Offset of each terminal in its section.
-    index: Vec<u32>,
-    sizes: Sizes,
-    /// Leaves among the terminals.
-    leaves: usize,
+    op_count: u32,
     /// Puts among the operations.
     puts: usize,
 }
@@ -123,19 +123,16 @@ pub(super) struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// Checks all that can be checked without hashing.
     pub(super) fn parse<H: Hasher>(kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let sizes = read_header::<H>(kind, &mut reader)?;
-        if sizes.total() != Some(bytes.len()) {
+        let Sections { sizes, terminals, ops, siblings } = Sections::cut::<H>(kind, bytes)?;
+        let (terminals, rest) = List::read(sizes.terminals, terminals)?;
+        if !rest.is_empty() {
             return Err(DecodeError::Length);
         }
-        // The total fits, so each part does.
-        let len = |len: u32| usize::try_from(len).map_err(|_| DecodeError::Length);
-        let terminals = reader.bytes(len(sizes.terminal_bytes)?)?;
-        let ops = reader.bytes(len(sizes.op_bytes)?)?;
-        let siblings = Node::slice_of(reader.bytes(reader.left())?.as_chunks().0);
-        let mut parts =
-            Self { terminals, ops, siblings, index: Vec::new(), sizes, leaves: 0, puts: 0 };
-        parts.check_terminals()?;
+        let (expected, found) = (terminals.siblings(), sizes.siblings);
+        if expected != u64::from(found) {
+            return Err(DecodeError::SiblingCount { expected, found });
+        }
+        let mut parts = Self { terminals, ops, siblings, op_count: sizes.ops, puts: 0 };
         parts.check_ops()?;
         Ok(parts)
     }
@@ -144,100 +141,27 @@ impl<'a> Parts<'a> {
         self.siblings
     }
 
-    pub(super) fn terminals(&self) -> Terminals<'a> {
-        Terminals(Reader::new(self.terminals))
-    }
-
-    pub(super) fn terminal_count(&self) -> usize {
-        self.index.len()
+    pub(super) fn terminals(&self) -> &List<'a> {
+        &self.terminals
     }
 
     pub(super) fn ops(&self) -> Ops<'a> {
-        Ops { records: Reader::new(self.ops), terminals: self.terminals(), terminal: None }
+        Ops { records: Reader::new(self.ops), terminals: self.terminals.iter(), terminal: None }
     }
 
     pub(super) fn op_count(&self) -> usize {
-        usize::try_from(self.sizes.ops).unwrap_or(usize::MAX)
-    }
-
-    pub(super) fn leaf_count(&self) -> usize {
-        self.leaves
+        usize::try_from(self.op_count).unwrap_or(usize::MAX)
     }
 
     pub(super) fn puts(&self) -> usize {
         self.puts
     }
 
-    /// How often two subtries are combined: once for each sibling, and once for each fork between
-    /// neighbouring terminals.
-    pub(super) fn joins(&self) -> u64 {
-        let forks = u64::from(self.sizes.terminals).saturating_sub(1);
-        u64::from(self.sizes.siblings).saturating_add(forks)
-    }
-
-    /// Hashes from the terminals up to the root.
-    pub(super) fn hashes(&self) -> u64 {
-        u64::try_from(self.leaves).unwrap_or(u64::MAX).saturating_add(self.joins())
-    }
-
-    /// The terminal that covers `key`.
-    pub(super) fn find(&self, key: &Key) -> Option<Terminal> {
-        let after = self.index.partition_point(|offset| {
-            self.terminal_at(*offset).is_some_and(|t| t.prefix().first_key() <= key)
-        });
-        let offset = self.index.get(after.checked_sub(1)?)?;
-        self.terminal_at(*offset).filter(|terminal| terminal.covers(key))
-    }
-
-    fn terminal_at(&self, offset: u32) -> Option<Terminal> {
-        let bytes = self.terminals.get(usize::try_from(offset).ok()?..)?;
-        Terminal::read(&mut Reader::new(bytes)).ok()
-    }
-
-    /// Order, disjointness and the number of siblings.
-    fn check_terminals(&mut self) -> Result<(), DecodeError> {
-        let count = usize::try_from(self.sizes.terminals).map_err(|_| DecodeError::Length)?;
-        // No memory is reserved for a claimed count before the section is known to have room for it.
-        if count > self.terminals.len() / terminal::MIN_LEN {
-            return Err(DecodeError::Length);
-        }
-        self.index.reserve_exact(count);
-        let mut reader = Reader::new(self.terminals);
-        let mut last: Option<Terminal> = None;
-        let mut needed = 0u64;
-        for _ in 0..count {
-            let offset = self.terminals.len().saturating_sub(reader.left());
-            self.index.push(u32::try_from(offset).map_err(|_| DecodeError::Length)?);
-            let terminal = Terminal::read(&mut reader)?;
-            needed = match &last {
-                None => u64::from(terminal.depth()),
-                Some(last) => {
-                    let fork = fork(last, &terminal).ok_or(DecodeError::TerminalOrder)?;
-                    // Below the fork the new path brings its own siblings, and the two nodes
-                    // right below it are each other's.
-                    let below = u64::from(terminal.depth()).saturating_sub(u64::from(fork));
-                    needed.saturating_add(below).saturating_sub(2)
-                }
-            };
-            if matches!(terminal, Terminal::Leaf { .. }) {
-                self.leaves = self.leaves.saturating_add(1);
-            }
-            last = Some(terminal);
-        }
-        if !reader.is_empty() {
-            return Err(DecodeError::Length);
-        }
-        if needed != u64::from(self.sizes.siblings) {
-            return Err(DecodeError::SiblingCount { expected: needed, found: self.sizes.siblings });
-        }
-        Ok(())
-    }
-
     /// Order, scope and form; each terminal is used.
     fn check_ops(&mut self) -> Result<(), DecodeError> {
         let mut ops = self.ops();
         let mut last: Option<Key> = None;
-        for _ in 0..self.sizes.ops {
+        for _ in 0..self.op_count {
             let (op, _) = ops.read()?;
             if last.is_some_and(|last| last >= op.key) {
                 return Err(DecodeError::OpOrder);
@@ -251,10 +175,34 @@ impl<'a> Parts<'a> {
             return Err(DecodeError::Length);
         }
         // Without operations the section is empty, as in a path or multiproof.
-        if self.sizes.ops > 0 && !ops.terminals.0.is_empty() {
+        if self.op_count > 0 && !ops.terminals.is_empty() {
             return Err(DecodeError::UnusedTerminal);
         }
         Ok(())
+    }
+}
+
+/// An encoding cut into its sections, in which no record has been looked at.
+pub(super) struct Sections<'a> {
+    pub(super) sizes: Sizes,
+    pub(super) terminals: &'a [u8],
+    pub(super) ops: &'a [u8],
+    pub(super) siblings: &'a [Node],
+}
+
+impl<'a> Sections<'a> {
+    pub(super) fn cut<H: Hasher>(kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let sizes = read_header::<H>(kind, &mut reader)?;
+        if sizes.total() != Some(bytes.len()) {
+            return Err(DecodeError::Length);
+        }
+        // The total fits, so each part does.
+        let len = |len: u32| usize::try_from(len).map_err(|_| DecodeError::Length);
+        let terminals = reader.bytes(len(sizes.terminal_bytes)?)?;
+        let ops = reader.bytes(len(sizes.op_bytes)?)?;
+        let siblings = Node::slice_of(reader.bytes(reader.left())?.as_chunks().0);
+        Ok(Self { sizes, terminals, ops, siblings })
     }
 }
 
@@ -288,29 +236,12 @@ fn read_header<H: Hasher>(kind: Kind, reader: &mut Reader<'_>) -> Result<Sizes, 
     let counts_fit = match kind {
         Kind::Path => sizes.terminals == 1 && sizes.ops == 0,
         Kind::Multi => sizes.ops == 0,
+        Kind::Range => sizes.terminals > 0 && sizes.ops == 0,
+        Kind::Change => sizes.terminals > 0 && sizes.ops > 0,
         // An empty batch has no terminals, any other has operations for each of them.
         Kind::Witness => (sizes.terminals == 0) == (sizes.ops == 0),
     };
     if counts_fit { Ok(sizes) } else { Err(DecodeError::Count) }
-}
-
-/// Depth at which the paths to two terminals part; `None` unless `left` lies wholly to the left.
-pub(super) fn fork(left: &Terminal, right: &Terminal) -> Option<u16> {
-    let fork = prefix::common_len(left.bits(), right.bits());
-    let apart = fork < left.depth() && fork < right.depth();
-    (apart && left.bits() < right.bits()).then_some(fork)
-}
-
-/// The terminals of a checked section.
-#[derive(Clone)]
-pub(super) struct Terminals<'a>(Reader<'a>);
-
-impl Iterator for Terminals<'_> {
-    type Item = Terminal;
-
-    fn next(&mut self) -> Option<Terminal> {
-        if self.0.is_empty() { None } else { Terminal::read(&mut self.0).ok() }
-    }
 }
 
 /// The operations, each with its terminal.

@@ -33,10 +33,11 @@ use alloc::vec::Vec;
 use super::{
     error::{DecodeError, EncodeError, VerifyError},
     limits::Limits,
-    lookup::{Lookup, lookup},
-    multi::{MultiProof, leaf_nodes, steps},
+    lookup::{HashValue, Lookup, lookup},
+    multi::MultiProof,
     op::{Access, Op, op_encode, op_len},
     terminal::{MAX_DEPTH, Terminal, terminal_encode, terminal_len},
+    unverified::Unverified,
     walk::{self, BeforeAfter, Known, Leaves, Walk},
     wire::{self, Kind, Parts, Sizes},
 };
@@ -71,6 +72,15 @@ impl Witness {
         }
         writer.siblings(&self.proof.siblings);
         writer.finish::<H>()
+    }
+
+    /// What an encoding *claims*, checked against no root: the inverse of
+    /// [`encode`](Self::encode).
+    pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let unverified = decode::<H>(bytes)?;
+        let terminals = unverified.terminals().collect();
+        let proof = MultiProof { terminals, siblings: unverified.siblings().to_vec() };
+        Ok(Self { proof, ops: unverified.ops().map(|(op, _)| op).collect() })
     }
 }
 
@@ -210,6 +220,7 @@ pub struct Verified<'a> {
     parts: Parts<'a>,
     prev_root: Node,
     new_root: Node,
+    hash: HashValue,
 }
 
 impl Verified<'_> {
@@ -225,7 +236,13 @@ impl Verified<'_> {
 
     /// What the root before the batch says about `key`.
     pub fn get(&self, key: &Key) -> Lookup {
-        lookup(self.parts.find(key), key)
+        lookup(self.parts.terminals().find(key), key)
+    }
+
+    /// Does the root before the batch say that `key` has this value, or, for `None`, that it is
+    /// absent? `None` when the witness says nothing about the key.
+    pub fn proves(&self, key: &Key, value: Option<&[u8]>) -> Option<bool> {
+        self.get(key).proves(self.hash, value)
     }
 
     /// Number of operations.
@@ -244,7 +261,7 @@ impl Verified<'_> {
 
     /// The terminals, in key order.
     pub fn terminals(&self) -> impl Iterator<Item = Terminal> + '_ {
-        self.parts.terminals()
+        self.parts.terminals().iter()
     }
 }
 
@@ -266,16 +283,18 @@ pub fn verify_with<'a, H: Hasher>(
     limits.check_bytes(bytes)?;
     let parts = Parts::parse::<H>(Kind::Witness, bytes)?;
     check_hashes(&parts, limits)?;
-    if parts.terminal_count() == 0 {
-        return Ok(Verified { parts, prev_root: *prev_root, new_root: *prev_root });
+    let verified =
+        |parts, new_root| Ok(Verified { parts, prev_root: *prev_root, new_root, hash: H::hash });
+    if parts.terminals().len() == 0 {
+        return verified(parts, *prev_root);
     }
-    let before = leaf_nodes::<H>(&parts);
+    let before = parts.terminals().leaf_nodes::<H>();
     let after = leaves_after::<H>(&parts);
     let mut after = after.as_slice();
     let mut stack = Vec::new();
     let mut walk = Walk::new(parts.siblings());
     let mut found = None;
-    for (terminal, node, fork) in steps(parts.terminals(), &before) {
+    for (terminal, node, fork) in parts.terminals().steps(&before) {
         let here = after.iter().take_while(|(key, _)| terminal.covers(key)).count();
         let (own, rest) = after.split_at_checked(here).ok_or(DecodeError::OpOutOfScope)?;
         after = rest;
@@ -284,19 +303,23 @@ pub fn verify_with<'a, H: Hasher>(
         found = walk.push::<H>(subtrie, terminal.bits(), terminal.depth(), fork)?;
     }
     match found {
-        Some(found) if found.before.0 == *prev_root => {
-            Ok(Verified { parts, prev_root: *prev_root, new_root: found.after })
-        }
+        Some(found) if found.before.0 == *prev_root => verified(parts, found.after),
         _ => Err(VerifyError::RootMismatch),
     }
+}
+
+/// What an encoding *claims*: well-formed, and checked against no root.
+pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
+    Ok(Unverified::new(Parts::parse::<H>(Kind::Witness, bytes)?))
 }
 
 /// Refuses a witness that takes more hashes than the limit.
 fn check_hashes(parts: &Parts<'_>, limits: &Limits) -> Result<(), VerifyError> {
     // An upper bound, as if each leaf afterwards had a chain of its own down to the last bit. Most
     // witnesses are within the limits by it, and the exact count is not needed.
-    let leaves = u64::try_from(parts.puts().saturating_add(parts.leaf_count())).unwrap_or(u64::MAX);
-    let around = parts.hashes().saturating_add(parts.joins());
+    let leaves = u64::try_from(parts.puts().saturating_add(parts.terminals().leaf_count()))
+        .unwrap_or(u64::MAX);
+    let around = parts.terminals().hashes().saturating_add(parts.terminals().joins());
     let most = around.saturating_add(leaves.saturating_mul(u64::from(MAX_DEPTH).saturating_add(1)));
     if most <= limits.hashes {
         return Ok(());
@@ -324,7 +347,7 @@ fn hashes_below(parts: &Parts<'_>) -> u64 {
 
 /// The leaf nodes below all terminals after the batch, in key order.
 fn leaves_after<H: Hasher>(parts: &Parts<'_>) -> Vec<(Key, Node)> {
-    let mut leaves = Leaves::with_room(parts.puts().saturating_add(parts.leaf_count()));
+    let mut leaves = Leaves::with_room(parts.puts().saturating_add(parts.terminals().leaf_count()));
     each_leaf_after(parts, |_, key, value_hash| leaves.push(key, value_hash));
     leaves.hash::<H>()
 }
@@ -332,7 +355,7 @@ fn leaves_after<H: Hasher>(parts: &Parts<'_>) -> Vec<(Key, Node)> {
 /// Keys and value hashes below all terminals after the batch, in key order.
 fn each_leaf_after(parts: &Parts<'_>, mut leaf: impl FnMut(&Terminal, Key, ValueHash)) {
     let mut ops = parts.ops().map(|(op, _)| op).peekable();
-    for terminal in parts.terminals() {
+    for terminal in parts.terminals().iter() {
         // The old leaf, until an operation overwrites it or a later key has been reached.
         let mut old = match terminal {
             Terminal::Leaf { key, value_hash, .. } => Some((key, value_hash)),

@@ -2,11 +2,11 @@
 //! canonical by encoding what it decoded once more.
 
 use pleach_core::{
-    Hasher, Node, Prefix,
+    Hasher, Key, Node, Prefix,
     naive::Naive,
     node::{self, Combined},
     prefix::common_len,
-    proof::{Access, MultiProof, Op, Terminal, Witness},
+    proof::{Access, MultiProof, Op, Terminal, Witness, terminal::terminal_encode},
 };
 
 fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
@@ -93,7 +93,7 @@ pub(crate) fn decode<H: Hasher>(bytes: &[u8], witness: bool) -> Option<Witness> 
 }
 
 /// Both nodes at `depth` over a range of terminals; siblings are taken from the end.
-fn range<H: Hasher>(
+fn climb<H: Hasher>(
     terminals: &[(Terminal, Node)],
     depth: u16,
     siblings: &mut Vec<Node>,
@@ -106,8 +106,8 @@ fn range<H: Hasher>(
         (first.node::<H>(), terminals[0].1)
     } else {
         let middle = terminals.partition_point(|t| !pleach_core::prefix::bit(t.0.bits(), fork));
-        let right = range::<H>(&terminals[middle..], fork + 1, siblings)?;
-        let left = range::<H>(&terminals[..middle], fork + 1, siblings)?;
+        let right = climb::<H>(&terminals[middle..], fork + 1, siblings)?;
+        let left = climb::<H>(&terminals[..middle], fork + 1, siblings)?;
         join::<H>(left, right, fork + 1)?
     };
     for (above, sibling) in (depth..fork).rev().zip(above) {
@@ -149,6 +149,194 @@ pub(crate) fn verify<H: Hasher>(bytes: &[u8], witness: bool, root: &Node) -> Opt
         below.apply(&ops);
         terminals.push((terminal, below.node::<H>(&terminal.prefix())));
     }
-    let (before, after) = range::<H>(&terminals, 0, &mut siblings)?;
+    let (before, after) = climb::<H>(&terminals, 0, &mut siblings)?;
     (before == *root && siblings.is_empty()).then_some(after)
+}
+
+/// Do the terminals and siblings lead to the root?
+fn leads<H: Hasher>(proof: &MultiProof, root: &Node) -> bool {
+    let node = |terminal: &Terminal| (*terminal, terminal.node::<H>());
+    let terminals: Vec<_> = proof.terminals.iter().map(node).collect();
+    let mut siblings = proof.siblings.clone();
+    let found = climb::<H>(&terminals, 0, &mut siblings);
+    found.is_some_and(|(before, _)| before == *root) && siblings.is_empty()
+}
+
+/// Is this the proof of all pairs from `first` to `last`?
+pub(crate) fn range<H: Hasher>(bytes: &[u8], root: &Node, first: &Key, last: &Key) -> bool {
+    // But for its kind it is a multiproof.
+    let mut multi = bytes.to_vec();
+    if first > last || multi.len() < 32 || std::mem::replace(&mut multi[5], 2) != 4 {
+        return false;
+    }
+    let Some(Witness { proof, .. }) = decode::<H>(&multi, false) else { return false };
+    let mut next = Some(*first);
+    for terminal in &proof.terminals {
+        // The terminal before reached the end, or left a gap.
+        let Some(at) = next.filter(|at| terminal.covers(at)) else { return false };
+        let end = terminal.prefix().last_key();
+        assert!(at <= end);
+        next = (end < *last).then(|| plus_one(end));
+    }
+    next.is_none() && leads::<H>(&proof, root)
+}
+
+fn plus_one(mut key: Key) -> Key {
+    let at = key.iter().rposition(|byte| *byte < 255).expect("a key after this one");
+    key[at] += 1;
+    key[at + 1..].fill(0);
+    key
+}
+
+/// The siblings of a change proof, on their way back to the two multiproofs.
+struct Apart<'a> {
+    range: (&'a Key, &'a Key),
+    flags: Vec<bool>,
+    nodes: std::slice::Iter<'a, Node>,
+    siblings: [Vec<(Prefix, Node)>; 2],
+}
+
+impl Apart<'_> {
+    fn inside(&self, prefix: &Prefix) -> bool {
+        self.range.0 <= prefix.first_key() && prefix.last_key() <= *self.range.1
+    }
+
+    /// All siblings below `prefix`, where these terminals are; a side whose terminal is above has
+    /// none.
+    fn below(&mut self, prefix: &Prefix, mut sides: [Option<Vec<Terminal>>; 2]) -> Option<()> {
+        for side in &mut sides {
+            side.take_if(|list| list[0].depth() == prefix.len());
+        }
+        let live = sides.each_ref().map(Option::is_some);
+        if live == [false; 2] {
+            return Some(());
+        }
+        let part = |right| {
+            let child = prefix.child(right);
+            let list = |side: &Option<Vec<Terminal>>| {
+                let list = side.iter().flatten().filter(|t| child.contains(&t.prefix()));
+                list.copied().collect::<Vec<_>>()
+            };
+            (child, sides.each_ref().map(list))
+        };
+        let empty = |part: &(Prefix, [Vec<Terminal>; 2])| part.1.iter().all(Vec::is_empty);
+        let mut children = [part(false), part(true)];
+        if empty(&children[0]) {
+            children.reverse();
+        }
+        for (child, lists) in children {
+            if !lists.iter().all(Vec::is_empty) {
+                // What one side opens here the other one opens, too, if it gets here at all.
+                if lists.iter().zip(live).any(|(list, live)| live && list.is_empty()) {
+                    return None;
+                }
+                self.below(&child, lists.map(|list| (!list.is_empty()).then_some(list)))?;
+                continue;
+            }
+            let node = *self.nodes.next()?;
+            let mut after = node;
+            if live == [true; 2] && !self.inside(&child) {
+                if self.flags.is_empty() {
+                    return None;
+                }
+                if self.flags.remove(0) {
+                    after = *self.nodes.next()?;
+                    (after != node).then_some(())?;
+                }
+            }
+            for ((siblings, live), node) in self.siblings.iter_mut().zip(live).zip([node, after]) {
+                if live {
+                    siblings.push((child, node));
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// Is this the proof of all that changed from `first` to `last`?
+pub(crate) fn change<H: Hasher>(
+    bytes: &[u8],
+    from: &Node,
+    to: &Node,
+    first: &Key,
+    last: &Key,
+) -> bool {
+    first <= last && changed::<H>(bytes, [from, to], (first, last)).is_some()
+}
+
+fn changed<H: Hasher>(bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key)) -> Option<()> {
+    let (first, last) = range;
+    let fixed = [b'P', b'L', b'P', b'F', 1, 5, H::ID, 0];
+    (bytes.get(..8)? == fixed && bytes.get(28..32)? == [0; 4]).then_some(())?;
+    let mut rest = &bytes[32..];
+    let sections = [take(&mut rest, u32_at(bytes, 20)?)?, take(&mut rest, u32_at(bytes, 24)?)?];
+    (rest.len() == u32_at(bytes, 16)?.checked_mul(32)?).then_some(())?;
+    let mut lists = [Vec::new(), Vec::new()];
+    let mut flags: &[u8] = &[];
+    for (side, section) in sections.iter().enumerate() {
+        let mut left = *section;
+        for _ in 0..u32_at(bytes, 8 + 4 * side)? {
+            lists[side].push(terminal(&mut left)?);
+        }
+        let mut again = Vec::new();
+        lists[side].iter().for_each(|terminal| terminal_encode(&mut again, terminal));
+        section.starts_with(&again).then_some(())?;
+        let apart = lists[side].is_sorted_by(|a, b| {
+            let (a, b) = (a.prefix(), b.prefix());
+            a < b && !a.contains(&b)
+        });
+        (apart && !lists[side].is_empty() && (side == 1 || left.is_empty())).then_some(())?;
+        flags = left;
+    }
+    let all = flags.iter().flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 == 1));
+    let nodes = Node::slice_of(rest.as_chunks().0);
+    let mut apart =
+        Apart { range, flags: all.collect(), nodes: nodes.iter(), siblings: Default::default() };
+    apart.below(&Prefix::ROOT, lists.clone().map(Some))?;
+    (apart.nodes.next().is_none() && apart.flags.len() < 8).then_some(())?;
+    (!apart.flags.contains(&true)).then_some(())?;
+    let sides: Vec<MultiProof> = lists
+        .iter()
+        .zip(&apart.siblings)
+        .map(|(terminals, siblings)| MultiProof {
+            terminals: terminals.clone(),
+            siblings: siblings.iter().map(|(_, node)| *node).collect(),
+        })
+        .collect();
+    sides.iter().zip(roots).all(|(side, root)| leads::<H>(side, root)).then_some(())?;
+    // All that is not opened is the same on the other side.
+    for side in 0..2 {
+        let (own, other) = (&apart.siblings[side], &apart.siblings[1 - side]);
+        for (place, node) in own.iter().filter(|(place, _)| apart.inside(place)) {
+            let above =
+                lists[1 - side].iter().find(|t| t.prefix().contains(place) && t.prefix() != *place);
+            let there = match above {
+                None => other.contains(&(*place, *node)),
+                Some(Terminal::Leaf { key, value_hash, .. }) => {
+                    let leaf = Naive::from_iter([(*key, *value_hash)]);
+                    leaf.node::<H>(place) == *node
+                }
+                Some(Terminal::Terminator { .. }) => *node == Node::default(),
+            };
+            there.then_some(())?;
+        }
+    }
+    // All that is opened is at an end of the range, or changed.
+    let value = |side: usize, key: &Key| {
+        let terminal = lists[side].iter().find(|terminal| terminal.covers(key));
+        terminal.map(|terminal| terminal.value_of(key))
+    };
+    let mut wanted: Vec<Key> = lists.iter().flatten().map(|terminal| *terminal.bits()).collect();
+    wanted.retain(|key| {
+        let (before, after) = (value(0, key), value(1, key));
+        first <= key && key <= last && before.is_some() && after.is_some() && before != after
+    });
+    wanted.extend([first, last]);
+    for list in &lists {
+        let used = |terminal: &Terminal| wanted.iter().any(|key| terminal.covers(key));
+        let ends = [first, last].iter().all(|end| list.iter().any(|terminal| terminal.covers(end)));
+        (ends && list.iter().all(used)).then_some(())?;
+    }
+    Some(())
 }

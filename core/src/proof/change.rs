@@ -1,0 +1,244 @@
+//! Change proofs: which keys of a range differ between two roots, with the hash of the value
+//! before and after, and that no other key of the range differs.
+//!
+//! One is made of two multiproofs of the same keys, those that changed and the two ends of the
+//! range: one on the state before, one on the state after. Siblings that are the same on both
+//! sides stand in it once; inside of the range all of them are.
+//!
+//! A [witness](super::witness) of the writes proves a change of the *whole* space of keys as well,
+//! in fewer bytes: the new root that it leads to is the root after. A change proof is for a part
+//! of the keys, for roots that many commits lie between, and for readers that were not told what
+//! was written.
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::proof::{Change, change};
+//! use pleach_core::Blake3;
+//!
+//! let before: Naive = (0..9).map(|byte| ([byte; 32], [1; 32].into())).collect();
+//! let mut after = before.clone();
+//! after.set([3; 32], Some([2; 32].into()));
+//! after.set([8; 32], None);
+//!
+//! // What changed from key 2 to key 7: key 3, and nothing else.
+//! let (first, last) = ([2; 32], [7; 32]);
+//! let keys = [first, [3; 32], last];
+//! let bytes = change::build::<Blake3>(
+//!     &before.multi::<Blake3>(&keys).encode::<Blake3>()?,
+//!     &after.multi::<Blake3>(&keys).encode::<Blake3>()?,
+//!     &first,
+//!     &last,
+//! )?;
+//! let roots = (before.root::<Blake3>(), after.root::<Blake3>());
+//! let verified = change::verify::<Blake3>(&bytes, &roots.0, &roots.1, &first, &last)?;
+//! let changes: Vec<_> = verified.changes().collect();
+//! assert_eq!(changes, [([3; 32], Some([1; 32].into()), Some([2; 32].into()))]);
+//! assert_eq!(verified.get(&[4; 32]), Change::Same);
+//! assert_eq!(verified.get(&[8; 32]), Change::OutOfScope);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use alloc::vec::Vec;
+
+use super::{
+    error::{BuildError, DecodeError, VerifyError},
+    limits::Limits,
+    list::List,
+    sides::{Siblings, Sides, Together},
+    slots::Of,
+    span::Span,
+    terminal::Terminal,
+    wire::{self, Kind, Parts, Sections, Sizes},
+};
+use crate::{
+    hasher::Hasher,
+    node::{self, Key, Node, TERMINATOR, ValueHash},
+};
+
+/// What a verified change proof says about a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The key has another value after than before, or is in one of the two sets only.
+    Changed {
+        /// The hash of the value before; `None`: the key was absent.
+        before: Option<ValueHash>,
+        /// The hash of the value after; `None`: the key is absent.
+        after: Option<ValueHash>,
+    },
+    /// The key has the same value in both, or is in neither.
+    Same,
+    /// The key is outside of the range.
+    OutOfScope,
+}
+
+/// All changes of a range between two roots. Borrows the encoding.
+#[derive(Clone, Debug)]
+pub struct Verified<'a> {
+    sides: Sides<'a>,
+    roots: [Node; 2],
+}
+
+impl Verified<'_> {
+    /// The root before.
+    pub fn from_root(&self) -> &Node {
+        let [from, _] = &self.roots;
+        from
+    }
+
+    /// The root after.
+    pub fn to_root(&self) -> &Node {
+        let [_, to] = &self.roots;
+        to
+    }
+
+    /// First key of the range.
+    pub fn first(&self) -> &Key {
+        self.sides.span().first()
+    }
+
+    /// Last key of the range, which belongs to it.
+    pub fn last(&self) -> &Key {
+        self.sides.span().last()
+    }
+
+    /// The keys of the range that changed, in order, each with the hashes of its value before and
+    /// after (`None`: absent): these, and no others.
+    pub fn changes(
+        &self,
+    ) -> impl Iterator<Item = (Key, Option<ValueHash>, Option<ValueHash>)> + '_ {
+        self.sides.changes()
+    }
+
+    /// What became of `key`.
+    pub fn get(&self, key: &Key) -> Change {
+        if !self.sides.span().contains(key) {
+            return Change::OutOfScope;
+        }
+        match self.sides.values(key) {
+            Some((before, after)) if before != after => Change::Changed { before, after },
+            _ => Change::Same,
+        }
+    }
+}
+
+/// Checks a proof of what changed from `first` to `last` between two roots, within the default
+/// [`Limits`].
+pub fn verify<'a, H: Hasher>(
+    bytes: &'a [u8],
+    from_root: &Node,
+    to_root: &Node,
+    first: &Key,
+    last: &Key,
+) -> Result<Verified<'a>, VerifyError> {
+    verify_with::<H>(bytes, from_root, to_root, first, last, &Limits::DEFAULT)
+}
+
+/// The same within these limits.
+pub fn verify_with<'a, H: Hasher>(
+    bytes: &'a [u8],
+    from_root: &Node,
+    to_root: &Node,
+    first: &Key,
+    last: &Key,
+    limits: &Limits,
+) -> Result<Verified<'a>, VerifyError> {
+    limits.check_bytes(bytes)?;
+    let Unverified { sides, siblings } = decode::<H>(bytes, first, last)?;
+    limits.check_hashes(sides.before.hashes().saturating_add(sides.after.hashes()))?;
+    let before = sides.before.leaf_nodes::<H>();
+    let after = sides.after.leaf_nodes::<H>();
+    sides.before.leads_to::<H>(&siblings.before, &before, from_root)?;
+    sides.after.leads_to::<H>(&siblings.after, &after, to_root)?;
+    let leaf = |of, key: &Key, _: &ValueHash| {
+        let leaves = if of == Of::Before { &before } else { &after };
+        let found = leaves.binary_search_by_key(key, |(key, _)| *key).ok();
+        found.and_then(|at| leaves.get(at)).map_or(TERMINATOR, |(_, node)| *node)
+    };
+    match sides.unopened(&siblings.before, &siblings.after, leaf) {
+        Some(depth) => Err(VerifyError::Unopened { depth }),
+        None => Ok(Verified { sides, roots: [*from_root, *to_root] }),
+    }
+}
+
+/// The contents of a change proof that was checked against **no roots**: well-formed, and perhaps
+/// false. It answers no queries.
+#[derive(Clone, Debug)]
+pub struct Unverified<'a> {
+    sides: Sides<'a>,
+    siblings: Siblings,
+}
+
+impl<'a> Unverified<'a> {
+    /// The terminals before, in key order.
+    pub fn terminals_before(&self) -> impl Iterator<Item = Terminal> + use<'a> {
+        self.sides.before.iter()
+    }
+
+    /// The terminals after, in key order.
+    pub fn terminals_after(&self) -> impl Iterator<Item = Terminal> + use<'a> {
+        self.sides.after.iter()
+    }
+
+    /// The siblings of the terminals before, in the order of a multiproof.
+    pub fn siblings_before(&self) -> &[Node] {
+        &self.siblings.before
+    }
+
+    /// The siblings of the terminals after, in the order of a multiproof.
+    pub fn siblings_after(&self) -> &[Node] {
+        &self.siblings.after
+    }
+}
+
+/// What an encoding *claims*: well-formed, about the range from `first` to `last`, and checked
+/// against no roots.
+pub fn decode<'a, H: Hasher>(
+    bytes: &'a [u8],
+    first: &Key,
+    last: &Key,
+) -> Result<Unverified<'a>, DecodeError> {
+    let span = Span::new(first, last)?;
+    let Sections { sizes, terminals, ops, siblings } = Sections::cut::<H>(Kind::Change, bytes)?;
+    let (before, rest) = List::read(sizes.terminals, terminals)?;
+    if !rest.is_empty() {
+        return Err(DecodeError::Length);
+    }
+    let (after, flags) = List::read(sizes.ops, ops)?;
+    let sides = Sides::new(before, after, span)?;
+    let siblings = Siblings::apart(&sides, flags, siblings)?;
+    sides.check_used()?;
+    Ok(Unverified { sides, siblings })
+}
+
+/// Makes the proof of what changed from `first` to `last`.
+///
+/// `from` and `to` are encoded [multiproofs](super::multi), on the state before and on the state
+/// after, of the same keys: all that changed in the range, `first` and `last`, and no others.
+pub fn build<H: Hasher>(
+    from: &[u8],
+    to: &[u8],
+    first: &Key,
+    last: &Key,
+) -> Result<Vec<u8>, BuildError> {
+    let span = Span::new(first, last)?;
+    let from = Parts::parse::<H>(Kind::Multi, from)?;
+    let to = Parts::parse::<H>(Kind::Multi, to)?;
+    let sides = Sides::new(from.terminals().clone(), to.terminals().clone(), span)?;
+    sides.check_used().map_err(|_| BuildError::Keys)?;
+    let leaf = |_, key: &Key, value_hash: &ValueHash| node::leaf::<H>(key, value_hash);
+    if let Some(depth) = sides.unopened(from.siblings(), to.siblings(), leaf) {
+        return Err(BuildError::Unopened { depth });
+    }
+    let Together { flags, nodes } = Together::of(&sides, from.siblings(), to.siblings());
+    let mut after = Vec::from(sides.after.records());
+    after.extend_from_slice(&flags);
+    let sizes = Sizes {
+        terminals: wire::count(sides.before.len())?,
+        ops: wire::count(sides.after.len())?,
+        siblings: wire::count(nodes.len())?,
+        terminal_bytes: wire::count(sides.before.records().len())?,
+        op_bytes: wire::count(after.len())?,
+    };
+    let sections = [sides.before.records(), &after, Node::bytes_of(&nodes)];
+    Ok(wire::assemble::<H>(Kind::Change, &sizes, sections)?)
+}

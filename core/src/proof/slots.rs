@@ -1,0 +1,130 @@
+//! Where the siblings of a list of terminals are, in the order in which `walk` takes them.
+//!
+//! A *slot* is the place of one sibling. `walk` hashes and asks for the next sibling only; whoever
+//! compares two lists, or sorts siblings by where they are, has to know the places. They follow from
+//! the terminals alone.
+//!
+//! The order is post-order of the subtries that climb: what lies below comes first, then what lies
+//! to the left. It is the same for every list, so that the slots of two lists can be merged.
+
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+
+use super::{list::List, terminal::Terminal};
+use crate::{
+    node::Key,
+    prefix::{self, Prefix},
+};
+
+/// The place of a sibling.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    /// A key below the subtrie that climbs.
+    bits: Key,
+    /// Depth of both.
+    depth: u16,
+}
+
+impl Slot {
+    /// Prefix of the subtrie that climbs past the sibling.
+    pub(crate) fn climbing(&self) -> Prefix {
+        Prefix::new(&self.bits, self.depth)
+    }
+
+    /// Prefix of the sibling.
+    pub(super) fn place(&self) -> Prefix {
+        let climbing = self.climbing();
+        // Only the root has no sibling, and no slot is at depth 0.
+        climbing.sibling().unwrap_or(climbing)
+    }
+
+    /// The order in which slots are taken.
+    fn order(&self, other: &Self) -> Ordering {
+        if prefix::common_len(&self.bits, &other.bits) >= self.depth.min(other.depth) {
+            other.depth.cmp(&self.depth)
+        } else {
+            self.bits.cmp(&other.bits)
+        }
+    }
+}
+
+/// The slots of terminals in order, each of which comes with its fork with the next one.
+pub(crate) fn slots<I: Iterator<Item = (Terminal, Option<u16>)>>(
+    terminals: I,
+) -> impl Iterator<Item = Slot> + use<I> {
+    Slots { terminals, climbing: None, fork: None, waiting: Vec::new() }
+}
+
+/// Takes the steps of `Walk::push` without the nodes.
+struct Slots<I> {
+    terminals: I,
+    /// The subtrie that climbs: a key below it, and its depth.
+    climbing: Option<(Key, u16)>,
+    /// Where the next terminal's path parts from this one's.
+    fork: Option<u16>,
+    /// Forks whose right side is not finished; they grow strictly, so there are at most 256.
+    waiting: Vec<u16>,
+}
+
+impl<I: Iterator<Item = (Terminal, Option<u16>)>> Iterator for Slots<I> {
+    type Item = Slot;
+
+    fn next(&mut self) -> Option<Slot> {
+        loop {
+            let Some((bits, depth)) = self.climbing else {
+                let (terminal, fork) = self.terminals.next()?;
+                self.climbing = Some((*terminal.bits(), terminal.depth()));
+                self.fork = fork;
+                continue;
+            };
+            let left = self.waiting.last().copied();
+            let deepest = left.max(self.fork);
+            if depth > deepest.map_or(0, |fork| fork.saturating_add(1)) {
+                self.climbing = Some((bits, depth.saturating_sub(1)));
+                return Some(Slot { bits, depth });
+            }
+            match (left, self.fork) {
+                (Some(at), _) if deepest == left => {
+                    self.waiting.pop();
+                    self.climbing = Some((bits, at));
+                }
+                (_, fork) => {
+                    self.waiting.extend(fork);
+                    self.climbing = None;
+                }
+            }
+        }
+    }
+}
+
+/// Which of two lists has a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    Before,
+    After,
+    Both,
+}
+
+/// The slots of two lists in order, those of both once.
+pub(super) fn merged<'a>(
+    before: &List<'a>,
+    after: &List<'a>,
+) -> impl Iterator<Item = (Slot, Of)> + use<'a> {
+    let slots = |list: &List<'a>| slots(list.iter().with_forks()).peekable();
+    let (mut before, mut after) = (slots(before), slots(after));
+    core::iter::from_fn(move || {
+        let order = match (before.peek(), after.peek()) {
+            (Some(left), Some(right)) => left.order(right),
+            (Some(_), None) => Ordering::Less,
+            (None, _) => Ordering::Greater,
+        };
+        match order {
+            Ordering::Less => before.next().map(|slot| (slot, Of::Before)),
+            Ordering::Greater => after.next().map(|slot| (slot, Of::After)),
+            Ordering::Equal => {
+                before.next();
+                after.next().map(|slot| (slot, Of::Both))
+            }
+        }
+    })
+}
