@@ -137,6 +137,11 @@ impl Cache {
         self.lock(page_no).hold_for(page_no, tag, batch)
     }
 
+    /// The page of this number and tag, for somebody who passes once. This is not a use.
+    pub fn peek(&self, page_no: PageNo, tag: u32) -> Option<Arc<CachedPage>> {
+        self.lock(page_no).peek(page_no, tag)
+    }
+
     /// Prefetches the memory that a step of a lookup reads. The memory of the steps before it is read
     /// here, so it should have been prefetched some time ago.
     #[inline]
@@ -194,8 +199,7 @@ impl Cache {
     /// A flush has moved a page: its treelet goes with it.
     pub fn move_treelet(&self, from: PageNo, to: PageNo, tag: u32) {
         let Some(treelet) = self.lock(from).detach(from) else { return };
-        let page = self.lock(to).peek(to, tag);
-        if let Some(page) = page {
+        if let Some(page) = self.peek(to, tag) {
             page.mark_folded();
             self.lock(to).attach(to, &page, Some(treelet), false, |_| {});
         }

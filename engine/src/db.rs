@@ -93,7 +93,10 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             // further overlays come from a session, so this is the only place to check.
             Some(overlay) if !overlay.is_of(&self.engine) => return Err(Error::ForeignOverlay),
             Some(overlay) => overlay.view(),
-            None => self.engine.state.commits.tip_view(),
+            None => {
+                let (view, root) = self.engine.state.commits.tip_view();
+                (view, root, Vec::new())
+            }
         };
         Ok(Session::new(&self.engine, view, options))
     }

@@ -9,7 +9,7 @@ use crate::finish::Finisher;
 use crate::handles::{Counted, Handles, Kind, OpenHandles};
 use crate::opening::Opening;
 use crate::prefetch::requests::Prefetching;
-use crate::read::many::SpareReaders;
+use crate::read::spare::SpareReaders;
 use crate::state::State;
 
 /// An open database.
@@ -18,6 +18,8 @@ pub(crate) struct Engine<H: Hasher, D: Device, R: Runtime> {
     pub(crate) prefetching: Arc<Prefetching<R>>,
     /// For sessions that read many keys.
     pub(crate) readers: SpareReaders<D, R>,
+    /// For iterators.
+    pub(crate) scanners: SpareReaders<D, R, u64>,
     /// How the open found the database.
     pub(crate) opening: Opening,
     /// Counts of the sessions, blocks and overlays that live.
@@ -33,8 +35,8 @@ impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
         opening: Opening,
     ) -> Self {
         let finisher = Finisher::new(state.runtime.workers(), &state.budget);
-        let readers = SpareReaders::default();
-        Self { state, finisher, prefetching, readers, opening, handles: Arc::default() }
+        let (readers, scanners) = (SpareReaders::default(), SpareReaders::default());
+        Self { state, finisher, prefetching, readers, scanners, opening, handles: Arc::default() }
     }
 
     /// Counts a handle, from now until what is given goes.

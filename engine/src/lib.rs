@@ -39,6 +39,8 @@
 //! [`Session::finish`] takes what a block did with its keys ([`Access`]), in any order and each key once, and
 //! gives a [`Block`]: a root, and a [`Witness`] unless told otherwise. Nothing is written by then.
 //!
+//! [`Session::iter`] goes through the pairs of a range of keys, in order, from either end, and reads ahead.
+//!
 //! # Overlays
 //!
 //! A block that is not to be committed yet becomes an [`Overlay`]: a state in memory that sessions stand on
@@ -47,8 +49,31 @@
 //!
 //! # Proofs
 //!
-//! [`witness`] and [`mod@proof`] are the verifiers, which need neither the database nor an operating system
-//! (crate `pleach-core`). The roots are those of `nomt-core`.
+//! [`Session::prove`] proves what a state says of one key, [`Session::prove_many`] what it says of many, present
+//! or absent. Like a read, a proof is of the state that the session reads, and the session goes on. [`witness`]
+//! and [`mod@proof`] are the verifiers, which need neither the database nor an operating system (crate
+//! `pleach-core`). The roots are those of `nomt-core`.
+//!
+//! ```
+//! use pleach::{Access, Blake3, Options, Pleach, SessionOptions, Value, proof};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let folder = folder.path();
+//! # let db = Pleach::open(Options::new(folder).create(true).cache_mib(64))?;
+//! # let session = db.session(SessionOptions::new())?;
+//! # session.finish(vec![Access::write([1; 32], Some(Value::from(b"7")))])?.commit()?;
+//! let session = db.session(SessionOptions::new())?;
+//! let proof = session.prove_many(&[[1; 32], [9; 32]])?;
+//!
+//! // Whoever trusts the root:
+//! let verified = proof::multi::verify::<Blake3>(&proof, &session.root())?;
+//! let hash = pleach_core::node::value_hash::<Blake3>(b"7");
+//! assert_eq!(verified.get(&[1; 32]), proof::Lookup::Present(hash));
+//! assert_eq!(verified.get(&[9; 32]), proof::Lookup::Absent);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Durability
 //!
@@ -89,6 +114,7 @@ mod flush;
 mod format;
 mod given_back;
 mod handles;
+mod iter;
 mod load;
 mod log;
 mod machine;
@@ -109,6 +135,7 @@ pub use db::Db;
 pub use error::{Error, Result};
 pub use finish::witness::Witness;
 pub use handles::OpenHandles;
+pub use iter::Iter;
 pub use load::{LoadOptions, LoadReport, Progress};
 pub use metrics::Metrics;
 pub use opening::{Note, Opening};

@@ -1,6 +1,7 @@
 //! Sessions: reading a state, prefetching it, and finishing a batch over it.
 
 use std::fmt;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,16 +16,18 @@ use crate::access::Access;
 use crate::commit::block::{Block, Overlay};
 use crate::engine::Engine;
 use crate::error::{Error, Hex, Result};
-use crate::finish::finish;
+use crate::finish::{Claim, finish, prove};
 use crate::given_back::speaks_as_its_reason;
 use crate::handles::{Counted, Kind};
+use crate::iter::Iter;
 use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::PrefetchRequests;
 use crate::prefetch::values::LookedUp;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::read::many;
+use crate::read::many::{self, For};
 use crate::read::point;
+use crate::read::scan::Scan;
 use crate::state::view::View;
 
 /// How a session is opened.
@@ -84,6 +87,8 @@ pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Thread
     view: View,
     root: Node,
     parent: Option<Overlay<H, D, R>>,
+    /// The overlays that the view reads.
+    _chain: Vec<Overlay<H, D, R>>,
     witness: bool,
     /// Has anything been prefetched?
     prefetches: AtomicBool,
@@ -103,10 +108,10 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Session<H, D, R> {
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
-    /// A session on a view whose root is `root`.
+    /// A session on a view whose root is `root`, and which reads these overlays.
     pub(crate) fn new(
         engine: &Arc<Engine<H, D, R>>,
-        (view, root): (View, Node),
+        (view, root, chain): (View, Node, Vec<Overlay<H, D, R>>),
         options: SessionOptions<H, D, R>,
     ) -> Self {
         Self {
@@ -114,6 +119,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             view,
             root,
             parent: options.over,
+            _chain: chain,
             witness: options.witness,
             prefetches: AtomicBool::new(false),
             requests: Mutex::default(),
@@ -164,7 +170,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// As [`Self::read`]; the values that could be read are lost with it.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         let db = &self.engine.state;
-        many::bring(db, &self.view, &self.engine.readers, keys)?;
+        many::bring(db, &self.engine.readers, For::Values(&self.view), keys)?;
         let mut values = Vec::with_capacity(keys.len());
         for batch in keys.chunks(KEY_BATCH) {
             {
@@ -188,6 +194,77 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             self.requests.lock().push(request);
             self.prefetches.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The pairs of a range of keys, in key order from the front and against it from the back
+    /// ([`Iterator::rev`], or both ends at once). An empty or inverted range has none.
+    ///
+    /// Like reads, it sees the state of this session, whatever is committed and flushed meanwhile, and blocks
+    /// nobody, however long it rests. From the second page on, pages are read ahead: first four, then more and
+    /// more, up to the reads in flight that the options allow and a 128th of the memory budget. Pages that are
+    /// cached are read there; of the others only the first 32 of a range enter the cache. A long value is
+    /// read when its key is given. Eight iterators read ahead at the same time; more read page by page.
+    ///
+    /// An iterator stays on the thread that made it, as its ring does. After an error it ends: see [`Iter`].
+    ///
+    /// ```
+    /// # use pleach::{Access, Options, Pleach, SessionOptions, Value};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let db = Pleach::open(Options::new(folder.path()).create(true).cache_mib(64))?;
+    /// # let session = db.session(SessionOptions::new())?;
+    /// # let put = |id| Access::write([id; 32], Some(Value::from(&[id])));
+    /// # session.finish((1..=9).map(put).collect())?.commit()?;
+    /// let session = db.session(SessionOptions::new())?;
+    /// for pair in session.iter([2; 32]..[4; 32]) {
+    ///     let (key, value) = pair?;
+    ///     assert_eq!(key[0], value[0]);
+    /// }
+    /// let (last, _) = session.iter(..).next_back().expect("nine keys")?;
+    /// assert_eq!(last, [9; 32]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn iter(&self, range: impl RangeBounds<Key>) -> Iter<'_, H, D, R> {
+        Iter::new(&self.engine, self.scan(&range))
+    }
+
+    fn scan(&self, range: &impl RangeBounds<Key>) -> Scan<'_, D, R> {
+        let Engine { state, scanners, .. } = &*self.engine;
+        Scan::new(state, &self.view, scanners, range)
+    }
+
+    /// Proves what the state says of a key, present or absent: a path proof, which
+    /// [`proof::path::verify`](pleach_core::proof::path::verify) checks against [`Self::root`]. The session
+    /// goes on; proofs, reads and finishes may come at the same time, from any threads.
+    ///
+    /// # Errors
+    /// As [`Self::read`], of any page that the path needs.
+    pub fn prove(&self, key: &Key) -> Result<Vec<u8>> {
+        self.proof(Claim::Key(key))
+    }
+
+    /// Proves what the state says of these keys, present or absent, in any order and as often as they come:
+    /// one multiproof, which [`proof::multi::verify`](pleach_core::proof::multi::verify) checks against
+    /// [`Self::root`]. Pages that are not cached are read together, as many at once as the options allow; up
+    /// to 128 keys are folded on the calling thread, more by all workers.
+    ///
+    /// No keys give the multiproof without terminals. It is the right one, and verifies against any root:
+    /// it answers for no key.
+    ///
+    /// # Errors
+    /// As [`Self::read`], of any page that the proof needs, and [`BatchTooLarge`](crate::Error::BatchTooLarge)
+    /// for a proof of which a part would have 4 GiB.
+    pub fn prove_many(&self, keys: &[Key]) -> Result<Vec<u8>> {
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        self.proof(Claim::Keys(&keys))
+    }
+
+    fn proof(&self, claim: Claim<'_>) -> Result<Vec<u8>> {
+        let Engine { state, finisher, readers, .. } = &*self.engine;
+        prove(state, (finisher, readers), (&self.view, &self.root), claim)
     }
 
     /// Finishes a batch: its accesses in any order, each key once. The engine itself finds out which

@@ -243,13 +243,14 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         Arc::ptr_eq(&self.0.engine, engine)
     }
 
-    /// A view of this overlay, and its root.
-    pub(crate) fn view(&self) -> (View, Node) {
+    /// A view of this overlay, its root, and the overlays that the view reads: whoever reads keeps them,
+    /// since a commit of this one lets its ancestors go.
+    pub(crate) fn view(&self) -> (View, Node, Vec<Self>) {
         let (chain, base) = self.chain();
         let ancestry = Arc::new(chain.iter().map(|overlay| overlay.0.id).collect::<HashSet<_>>());
         // The base is pinned already: by the chain's lowest overlay, or it is a commit that this
         // overlay is part of, whose successors' undo the lowest overlay's older pin keeps.
-        (self.0.engine.state.commits.view(base, ancestry), self.0.root)
+        (self.0.engine.state.commits.view(base, ancestry), self.0.root, chain)
     }
 
     /// Commits this overlay together with its uncommitted ancestors, merged, as one commit, and gives its

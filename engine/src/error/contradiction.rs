@@ -78,6 +78,17 @@ pub enum Contradiction {
         /// The commit.
         commit: u64,
     },
+    /// A state whose keys were to be proven does not fold to its root.
+    #[error(
+        "the state folds to the root {}, not to its own, {}",
+        hex(found.to_bytes()), hex(expected.to_bytes())
+    )]
+    ProvenRoot {
+        /// The root of the state.
+        expected: Node,
+        /// The root that was found.
+        found: Node,
+    },
     /// A commit record has a node of a prefix that no page has.
     #[error("commit {commit} has a node of {prefix:?}, which is the prefix of no page")]
     NodeWithoutPage {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use pleach_beatree::recycled::Recycled;
 use pleach_core::fold::{BatchFolder, FoldValue, Occupancy};
+use pleach_core::proof::Kind;
 use pleach_core::proof::op::op_not_first;
-use pleach_core::proof::wire::Sizes;
-use pleach_core::{Hasher, Node, Prefix, witness};
+use pleach_core::proof::wire::{Sizes, header};
+use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Device, Runtime};
 
-use super::chunk::Batch;
+use super::chunk::{Batch, Gives};
 use super::emit::Emit;
 use super::outcome::{ChunkOutcome, Finished, Folded};
 use super::witness::{Witness, WitnessMemory, gather};
@@ -41,8 +42,8 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     mut chunks: Vec<ChunkOutcome>,
 ) -> Result<Folded<Finished>> {
     if batch.accesses.is_empty() {
-        let witness = if batch.witness {
-            Some(encode::<H, D, R>(db, witnesses, 0, 0, &Default::default())?)
+        let witness = if batch.gives.proves() {
+            Some(encode::<H, D, R>(db, witnesses, batch, 0, &Default::default())?)
         } else {
             None
         };
@@ -77,15 +78,16 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     };
     folder.run();
     let root = folder.node(fold);
-    let witness = if batch.witness {
+    if batch.gives.has_ops() {
         for ((chunk, region), first) in fragments.iter().zip(folder.first_of_terminal(fold)) {
             if !first {
                 let at = chunks[*chunk].regions[*region].first_op;
                 op_not_first(&mut chunks[*chunk].ops[at]);
             }
         }
-        let ops = batch.accesses.len();
-        Some(gather_witness(db, witnesses, &mut folder, fold, &chunks, &fragments, ops)?)
+    }
+    let witness = if batch.gives.proves() {
+        Some(gather_witness(db, witnesses, batch, &mut folder, fold, &chunks, &fragments)?)
     } else {
         None
     };
@@ -189,16 +191,16 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
     Ok(Folded::Done(Part::Folded(*prefix, folder.node(fold), occupancy)))
 }
 
-/// The witness: the terminals that the root's fold emits, with the regions' fragments between, then
-/// operations and siblings; copied by all workers.
+/// The witness or proof: the terminals that the root's fold emits, with the regions' fragments between,
+/// then operations and siblings; copied by all workers.
 fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     witnesses: &Arc<Recycled<WitnessMemory>>,
+    batch: &Batch<'_>,
     folder: &mut BatchFolder<H>,
     fold: usize,
     chunks: &[ChunkOutcome],
     fragments: &[(usize, usize)],
-    ops: usize,
 ) -> Result<Witness> {
     let (mut terminals, mut siblings) = (Vec::new(), Vec::new());
     let occupancy = folder.occupancy(fold);
@@ -230,8 +232,16 @@ fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     sections[0].push(&terminals[from..]);
     sections[1].extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
     sections[2].push(Node::bytes_of(&siblings[siblings_from..]));
-    let op_count = u32::try_from(ops).map_err(|_| too_large())?;
-    encode::<H, D, R>(db, witnesses, own.count() + below, op_count, &sections)
+    let count = own.count() + below;
+    if batch.gives != Gives::Path {
+        return encode::<H, D, R>(db, witnesses, batch, count, &sections);
+    }
+    // A path has its siblings from the root downwards.
+    let mut path: Vec<[u8; 32]> =
+        sections[2].iter().flat_map(|part| part.as_chunks().0).copied().collect();
+    path.reverse();
+    sections[2] = vec![path.as_flattened()];
+    encode::<H, D, R>(db, witnesses, batch, count, &sections)
 }
 
 /// Where a region's fragment goes among what the root's fold emits.
@@ -270,25 +280,30 @@ fn too_large() -> Error {
     Error::BatchTooLarge { bytes: u64::MAX, limit: u64::from(u32::MAX) }
 }
 
-/// Encodes a witness of these sections: terminals, operations, siblings.
+/// Encodes what a batch gives, of these sections: terminals, operations, siblings.
 fn encode<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     witnesses: &Arc<Recycled<WitnessMemory>>,
+    batch: &Batch<'_>,
     terminal_count: u32,
-    ops: u32,
     sections: &[Vec<&[u8]>; 3],
 ) -> Result<Witness> {
+    let (kind, ops) = match batch.gives {
+        Gives::Path => (Kind::Path, 0),
+        Gives::Multiproof => (Kind::Multi, 0),
+        Gives::Witness | Gives::Root => (Kind::Witness, batch.accesses.len()),
+    };
     let bytes = |section: &Vec<&[u8]>| section.iter().map(|part| part.len()).sum::<usize>();
     let size = |bytes: usize| u32::try_from(bytes).map_err(|_| too_large());
     let sizes = Sizes {
         terminals: terminal_count,
-        ops,
+        ops: size(ops)?,
         siblings: size(bytes(&sections[2]) / size_of::<Node>())?,
         terminal_bytes: size(bytes(&sections[0]))?,
         op_bytes: size(bytes(&sections[1]))?,
     };
     let total = sizes.total().ok_or_else(too_large)?;
-    let header = witness::header::<H>(&sizes);
+    let header = header::<H>(kind, &sizes);
     let parts = std::iter::once(header.as_slice()).chain(sections.iter().flatten().copied());
     let workers = if total < PARALLEL_COPY { 1 } else { db.runtime.workers() };
     let witness = gather(witnesses, parts, workers, |workers, copy| {

@@ -107,11 +107,41 @@ pub(super) enum Again {
 /// Accesses are sparse when there are fewer of them in each region, on average.
 const DENSE: usize = 32;
 
+/// What a finish gives beside the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gives {
+    /// Nothing.
+    Root,
+    /// The witness of the batch.
+    Witness,
+    /// The multiproof of the keys, which are only read.
+    Multiproof,
+    /// The path proof of the key, which is the only one and only read.
+    Path,
+}
+
+impl Gives {
+    /// Are terminals and siblings collected?
+    pub(super) fn proves(self) -> bool {
+        self != Self::Root
+    }
+
+    /// Are operations?
+    pub(super) fn has_ops(self) -> bool {
+        self == Self::Witness
+    }
+
+    /// Is it a proof of a state, after which no commit comes?
+    pub(super) fn is_proof(self) -> bool {
+        matches!(self, Self::Multiproof | Self::Path)
+    }
+}
+
 /// The whole batch, as a chunk sees it.
 pub(super) struct Batch<'a> {
     pub(super) view: &'a View,
     pub(super) accesses: &'a [KeyAccess],
-    pub(super) witness: bool,
+    pub(super) gives: Gives,
     /// When pages are due for a flush.
     pub(super) policy: FlushPolicy,
     /// Keys whose leaf must be given as a key (rare: see [`Again::NeedsLeaf`]).
@@ -134,7 +164,8 @@ impl PageTask {
     /// Levels of nodes to capture: for a page that is folded again and again, or that this batch makes
     /// due for a flush, so that the flush has its nodes.
     fn capture(&self, batch: &Batch<'_>) -> u8 {
-        let Some(page) = self.page.as_ref().filter(|_| self.as_of.is_some()) else { return 0 };
+        let learns = self.as_of.is_some() && !batch.gives.is_proof();
+        let Some(page) = self.page.as_ref().filter(|_| learns) else { return 0 };
         let again = page.mark_folded();
         if again || self.flush_due(batch) { capture_levels(&self.prefix) } else { 0 }
     }
@@ -321,7 +352,8 @@ impl Chunk {
         outcome.nodes.reserve(self.pages.len());
         // These may be kept for older views: no more memory than is needed.
         outcome.changes.reserve_exact(accesses().filter(|access| access.writes.is_some()).count());
-        outcome.ops.reserve(if batch.witness { accesses().count() * OP_BYTES } else { 0 });
+        let ops = if batch.gives.has_ops() { accesses().count() } else { 0 };
+        outcome.ops.reserve(ops * OP_BYTES);
         space.gather_captured(&mut outcome.treelets);
         self.emit_pages(batch, space, &mut outcome);
         self.fold_regions(batch, space, &mut outcome)?;
@@ -418,8 +450,8 @@ impl Chunk {
         for (page, fold) in self.pages.iter().zip(&space.folds) {
             let accesses = &batch.accesses[page.accesses.clone()];
             space.op_starts.push(outcome.ops.len());
-            let proves = batch.witness && !accesses.is_empty();
-            if proves {
+            let proves = batch.gives.proves() && !accesses.is_empty();
+            if proves && batch.gives.has_ops() {
                 emit_ops(accesses, results.as_slice(), *fold, space, &mut outcome.ops);
             }
             for (access, found) in accesses.iter().zip(&mut results) {

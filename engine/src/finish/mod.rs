@@ -8,6 +8,8 @@
 //! meanwhile are gathered again, so that all of an outcome is as of the view. Called by sessions, and by
 //! a commit where a flush has changed layouts below what it writes ([`refold`]).
 //!
+//! A proof ([`prove`]) is a finish of reads whose witness is written without its operations.
+//!
 //! | file | step |
 //! |---|---|
 //! | [`sort`] | accesses in order of their keys |
@@ -37,12 +39,14 @@ use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
-use crate::error::Result;
+use crate::error::{Contradiction, Result};
+use crate::read::many::{self, For};
+use crate::read::spare::SpareReaders;
 use crate::state::State;
 use crate::state::budget::Budget;
 use crate::state::view::View;
 use assemble::assemble;
-use chunk::Batch;
+use chunk::{Batch, Gives};
 use job::Job;
 use outcome::{ChunkOutcome, Finished, Folded};
 use sort::Sorter;
@@ -60,6 +64,8 @@ pub(crate) struct Finisher<H: Hasher, D: Device, R: Runtime> {
     sorters: Recycled<Sorter>,
     /// Memory for the next witness.
     witnesses: Arc<Recycled<WitnessMemory>>,
+    /// The same for proofs, which keeps none: they are the caller's.
+    proofs: Arc<Recycled<WitnessMemory>>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
@@ -69,6 +75,7 @@ impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
             workers: Workers::new(workers, budget.outcome_bytes()),
             sorters: Recycled::new(budget.sorter_bytes()),
             witnesses: Arc::new(Recycled::new(budget.witness_bytes())),
+            proofs: Arc::new(Recycled::new(0)),
         }
     }
 
@@ -98,13 +105,60 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     accesses: &[KeyAccess],
     witness: bool,
 ) -> Result<Finished> {
+    let gives = if witness { Gives::Witness } else { Gives::Root };
+    fold(db, finisher, view, prev_root, accesses, gives)
+}
+
+/// What is proven, and how.
+#[derive(Clone, Copy)]
+pub(crate) enum Claim<'a> {
+    /// One key, by a path proof.
+    Key(&'a Key),
+    /// Any number of keys, sorted and each once, by a multiproof.
+    Keys(&'a [Key]),
+}
+
+/// A proof of keys on a view whose root is `root`. Nothing is left behind but cached pages.
+pub(crate) fn prove<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    (finisher, readers): (&Finisher<H, D, R>, &SpareReaders<D, R>),
+    (view, root): (&View, &Node),
+    claim: Claim<'_>,
+) -> Result<Vec<u8>> {
+    let (keys, gives) = match claim {
+        Claim::Key(key) => (std::slice::from_ref(key), Gives::Path),
+        Claim::Keys(keys) => (keys, Gives::Multiproof),
+    };
+    // What is folded on this thread has its pages read one by one, unless they are here before.
+    if (2..=INLINE).contains(&keys.len()) {
+        many::bring(db, readers, For::Proof, keys)?;
+    }
+    let reads = keys.iter().map(|key| KeyAccess { key: *key, reads: true, writes: None });
+    let accesses: Vec<KeyAccess> = reads.collect();
+    let Finished { root: found, chunks, witness } =
+        fold(db, finisher, view, root, &accesses, gives)?;
+    finisher.give_outcomes_back(chunks);
+    if found != *root {
+        return Err(Contradiction::ProvenRoot { expected: *root, found }.into());
+    }
+    Ok(witness.expect("a proof was asked for").into_vec())
+}
+
+fn fold<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    finisher: &Finisher<H, D, R>,
+    view: &View,
+    prev_root: &Node,
+    accesses: &[KeyAccess],
+    gives: Gives,
+) -> Result<Finished> {
     let _nodes = db.nodes.keep_nodes();
     let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground().finishing());
     let mut needed_leaves: Vec<Key> = Vec::new();
     // Each turn knows one leaf more, and no more leaves are needed than there are accesses.
     loop {
         let policy = db.budget.flush_policy();
-        let batch = Batch { view, accesses, witness, policy, needed_leaves: &needed_leaves };
+        let batch = Batch { view, accesses, gives, policy, needed_leaves: &needed_leaves };
         match attempt(db, finisher, &batch, prev_root)? {
             Folded::Done(finished) => return Ok(finished),
             Folded::NeedsLeaf(key) => {
@@ -125,7 +179,8 @@ pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
     let mut needed_leaves: Vec<Key> = Vec::new();
     loop {
         let policy = db.budget.flush_policy();
-        let batch = Batch { view, accesses, witness: false, policy, needed_leaves: &needed_leaves };
+        let gives = Gives::Root;
+        let batch = Batch { view, accesses, gives, policy, needed_leaves: &needed_leaves };
         match finisher.workers.once(db, &batch)? {
             Folded::Done(outcome) => return Ok(outcome),
             Folded::NeedsLeaf(key) => {
@@ -153,7 +208,8 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     }
     match job.into_outcomes()? {
         Folded::Done(chunks) => {
-            assemble(db, workers, &finisher.witnesses, batch, prev_root, chunks)
+            let home = if batch.gives.is_proof() { &finisher.proofs } else { &finisher.witnesses };
+            assemble(db, workers, home, batch, prev_root, chunks)
         }
         Folded::NeedsLeaf(key) => Ok(Folded::NeedsLeaf(key)),
     }

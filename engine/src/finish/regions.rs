@@ -52,21 +52,26 @@ impl Chunk {
             region.node = space.regions.node(fold);
             region.old = space.regions.occupancy(fold);
         }
-        if batch.witness {
-            self.emit_regions(space, outcome);
+        if batch.gives.proves() {
+            self.emit_regions(batch, space, outcome);
         }
         Ok(())
     }
 
-    /// Emits the regions' parts of the witness.
-    fn emit_regions<H: Hasher>(&self, space: &mut FoldSpace<H>, outcome: &mut ChunkOutcome) {
+    /// Emits the regions' parts of the witness or proof.
+    fn emit_regions<H: Hasher>(
+        &self,
+        batch: &Batch<'_>,
+        space: &mut FoldSpace<H>,
+        outcome: &mut ChunkOutcome,
+    ) {
         let ChunkOutcome { regions, terminals, siblings, ops, .. } = outcome;
         terminals.reserve(space.terminals.len() + self.regions.len() * 64);
         siblings.reserve(space.siblings.len() + self.regions.len() * 32);
         for (fold, (region, task)) in regions.iter_mut().zip(&self.regions).enumerate() {
             let accessed = task.pages.clone().filter(|page| !self.pages[*page].accesses.is_empty());
             for (page, first) in accessed.zip(space.regions.first_of_terminal(fold)) {
-                if !first {
+                if !first && batch.gives.has_ops() {
                     op_not_first(&mut ops[space.op_starts[page]]);
                 }
             }

@@ -26,6 +26,9 @@ use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 /// Chunks that a worker has gathered ahead of the one it folds.
 const AHEAD: usize = 8;
 
+/// Most memory of folds on callers' threads that is kept.
+const INLINE_KEPT: usize = 4;
+
 /// What a page is read for: the chunk with this index, and which page it is there.
 type Purpose = (usize, Missing);
 
@@ -47,7 +50,8 @@ impl<H: Hasher, D: Device, R: Runtime> Default for Worker<H, D, R> {
 /// The workers' memory and rings; the threads are the runtime's.
 pub(super) struct Workers<H: Hasher, D: Device, R: Runtime> {
     each: Vec<Mutex<Worker<H, D, R>>>,
-    inline: Mutex<Worker<H, D, R>>,
+    /// Memory of callers that fold on their own threads, any number at the same time.
+    inline: Mutex<Vec<Worker<H, D, R>>>,
     /// Outcomes that have been used: fresh memory costs as much as folding into it.
     outcomes: Recycled<ChunkOutcome>,
 }
@@ -78,9 +82,22 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
 
     /// Runs a small job on the calling thread, with plain reads.
     pub(super) fn inline(&self, db: &State<D, R>, job: &Job<'_>) {
-        let mut worker = self.inline.lock();
+        let mut worker = self.take_inline();
         let result = worker.run(self, db, job, false);
         worker.close(result, job);
+        self.give_inline_back(worker);
+    }
+
+    /// Memory for a fold on the calling thread. One that panics does not give it back.
+    fn take_inline(&self) -> Worker<H, D, R> {
+        self.inline.lock().pop().unwrap_or_default()
+    }
+
+    fn give_inline_back(&self, worker: Worker<H, D, R>) {
+        let mut kept = self.inline.lock();
+        if kept.len() < INLINE_KEPT {
+            kept.push(worker);
+        }
     }
 
     /// Folds one region without accesses, on the calling thread.
@@ -105,18 +122,22 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
         batch: &Batch<'_>,
         gather: &mut dyn FnMut(&mut Chunk),
     ) -> Result<Folded<ChunkOutcome>> {
-        let mut worker = self.inline.lock();
+        let mut worker = self.take_inline();
         let _guard = db.store.enter();
         let mut chunk = Chunk::default();
-        loop {
+        let folded = loop {
             gather(&mut chunk);
-            read_missing::<H, D, R>(db, &mut chunk)?;
-            match chunk.fold(batch, &mut worker.space, ChunkOutcome::default()) {
-                Ok(outcome) => return Ok(Folded::Done(outcome)),
-                Err(Again::Changed) => {}
-                Err(Again::NeedsLeaf(key)) => return Ok(Folded::NeedsLeaf(key)),
+            if let Err(error) = read_missing::<H, D, R>(db, &mut chunk) {
+                break Err(error);
             }
-        }
+            match chunk.fold(batch, &mut worker.space, ChunkOutcome::default()) {
+                Ok(outcome) => break Ok(Folded::Done(outcome)),
+                Err(Again::Changed) => {}
+                Err(Again::NeedsLeaf(key)) => break Ok(Folded::NeedsLeaf(key)),
+            }
+        };
+        self.give_inline_back(worker);
+        folded
     }
 }
 

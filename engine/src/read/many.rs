@@ -4,73 +4,40 @@
 //! from the cache.
 
 use std::collections::HashSet;
-use std::thread::ThreadId;
 
-use parking_lot::Mutex;
 use pleach_core::Key;
 use pleach_io::{Device, Runtime};
 
 use super::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use super::point::{Found, find};
+use super::spare::SpareReaders;
 use crate::error::Result;
 use crate::state::State;
 use crate::state::in_flight::Reading;
+use crate::state::index::Located;
 use crate::state::reader::{PageReader, PageRequest};
 use crate::state::view::View;
 
-/// Most readers that are used at the same time; their rings take memory that the kernel pins.
-const USED: usize = 8;
-/// Most readers kept for later.
-const KEPT: usize = 4;
-
-/// Readers for whoever reads many keys. One is made on first use and kept for its thread, from session
-/// to session: a ring serves the thread that made it, and making it costs as much as a dozen reads
-/// (`docs/decisions/0001-registered-buffers.md`).
-pub(crate) struct SpareReaders<D: Device, R: Runtime>(Mutex<Spare<D, R>>);
-
-struct Spare<D: Device, R: Runtime> {
-    /// Those that nobody uses, the longest unused first.
-    kept: Vec<(ThreadId, PageReader<D, R, ()>)>,
-    /// How many are in use.
-    used: usize,
+/// What pages are brought for.
+#[derive(Clone, Copy)]
+pub(crate) enum For<'a> {
+    /// The keys' values as of this view.
+    Values(&'a View),
+    /// Their proof, which needs the page also where the value lies over it.
+    Proof,
 }
 
-impl<D: Device, R: Runtime> Default for SpareReaders<D, R> {
-    fn default() -> Self {
-        Self(Mutex::new(Spare { kept: Vec::new(), used: 0 }))
-    }
-}
-
-/// The right to use a reader, and one of this thread if there was one.
-struct InUse<'a, D: Device, R: Runtime> {
-    readers: &'a SpareReaders<D, R>,
-    reader: Option<PageReader<D, R, ()>>,
-}
-
-impl<D: Device, R: Runtime> SpareReaders<D, R> {
-    /// `None` when enough are in use.
-    fn take(&self) -> Option<InUse<'_, D, R>> {
-        let spare = &mut *self.0.lock();
-        if spare.used == USED {
-            return None;
+impl For<'_> {
+    /// The page that a key needs. The caller has entered the store.
+    fn page<D: Device, R: Runtime>(self, db: &State<D, R>, key: &Key) -> Option<Located> {
+        match self {
+            Self::Values(view) if view.overlaid(key).is_some() => None,
+            Self::Values(_) => match find(db, key) {
+                Found::Page(at) => Some(at),
+                Found::Pending(_) | Found::Nothing => None,
+            },
+            Self::Proof => db.index.locate(key),
         }
-        spare.used += 1;
-        let here = std::thread::current().id();
-        let own = spare.kept.iter().position(|(thread, _)| *thread == here);
-        Some(InUse { readers: self, reader: own.map(|own| spare.kept.remove(own).1) })
-    }
-}
-
-impl<D: Device, R: Runtime> Drop for InUse<'_, D, R> {
-    fn drop(&mut self) {
-        let mut spare = self.readers.0.lock();
-        spare.used -= 1;
-        let Some(reader) = self.reader.take() else { return };
-        spare.kept.push((std::thread::current().id(), reader));
-        let surplus = (spare.kept.len() > KEPT).then(|| spare.kept.remove(0));
-        // Not under the lock: a ring is closed.
-        drop(spare);
-        drop(surplus);
     }
 }
 
@@ -78,27 +45,25 @@ impl<D: Device, R: Runtime> Drop for InUse<'_, D, R> {
 /// done: the keys are read one by one. So are the pages that somebody else reads at the moment.
 pub(crate) fn bring<D: Device, R: Runtime>(
     db: &State<D, R>,
-    view: &View,
     readers: &SpareReaders<D, R>,
+    purpose: For<'_>,
     keys: &[Key],
 ) -> Result<()> {
     if db.all_is_here() {
         return Ok(());
     }
     let Some(mut used) = readers.take() else { return Ok(()) };
-    let mut reader = match used.reader.take() {
-        Some(reader) => reader,
-        None => PageReader::new(&db.store, db.options.in_flight, Reading::Keys)?,
-    };
-    // After an error the reader goes, and waits for what is in flight.
-    fetch(db, view, &mut reader, keys)?;
-    used.reader = Some(reader);
-    Ok(())
+    let make = || PageReader::new(&db.store, db.options.in_flight, Reading::Keys);
+    let fetched = fetch(db, purpose, used.reader(make)?, keys);
+    if fetched.is_err() {
+        used.forget();
+    }
+    fetched
 }
 
 fn fetch<D: Device, R: Runtime>(
     db: &State<D, R>,
-    view: &View,
+    purpose: For<'_>,
     reader: &mut PageReader<D, R, ()>,
     keys: &[Key],
 ) -> Result<()> {
@@ -109,10 +74,7 @@ fn fetch<D: Device, R: Runtime>(
         if index.is_multiple_of(KEY_BATCH) {
             cpu_prefetch(db, keys[index..].iter().take(KEY_BATCH), Reach::Page);
         }
-        if view.overlaid(key).is_some() {
-            continue;
-        }
-        let Found::Page(at) = find(db, key) else { continue };
+        let Some(at) = purpose.page(db, key) else { continue };
         if db.store.cache().hold(at.page, at.tag, batch) || !asked.insert(at.page) {
             continue;
         }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pleach_beatree::cache::Cache;
 use pleach_core::Prefix;
 
 use super::nodes::Limit;
@@ -71,6 +72,11 @@ impl Budget {
     /// Budget of the value cache: at the default, 2^17 values.
     pub(crate) fn values_bytes(&self) -> usize {
         self.part(64).min(MAX_VALUES)
+    }
+
+    /// Pages that an iterator may read ahead, in each direction. Each takes memory twice while it is read.
+    pub(crate) fn pages_ahead(&self) -> usize {
+        (self.part(128) / (2 * Cache::PAGE_COST)).max(1)
     }
 
     /// What nodes in memory may take.

@@ -30,7 +30,7 @@ use crate::error::hex;
 const REPLACED: usize = 258;
 
 /// Where a key's page is, as far as the index knows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Located {
     pub(crate) page: PageNo,
     pub(crate) tag: u32,

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pleach_beatree::cache::{Buffers, Cache, CachedPage};
+use pleach_beatree::cache::{Buffers, Cache, CachedPage, NO_BATCH};
 use pleach_beatree::grace::{Grace, Guard, Period};
 use pleach_beatree::{PageNo, RegionState};
 use pleach_core::page::leaf::LeafView;
@@ -178,7 +178,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
         let page = match reading {
-            Reading::Keys => self.admit(at, &buf),
+            Reading::Keys | Reading::Scan => self.admit(at, &buf),
             Reading::Flush => self.admit_for_flush(at, &buf),
         };
         self.buffers.give(buf);
@@ -192,6 +192,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
         let counter = match reading {
             Reading::Keys => &self.counters.cache_misses,
             Reading::Flush => &self.counters.page_rereads,
+            Reading::Scan => &self.counters.pages_scanned,
         };
         Counters::add(counter, 1);
     }
@@ -239,6 +240,32 @@ impl<D: Device, R: Runtime> Store<D, R> {
         }
         self.check_leaf(at, buf)?;
         Ok(Cache::outside(buf.page(0)))
+    }
+
+    /// Checks a page that was read for an iterator alone. Nothing says yet that the index still names it:
+    /// see [`Self::use_apart`].
+    pub(crate) fn check_apart(&self, at: Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
+        self.check_leaf(at, buf)?;
+        Ok(Cache::outside(buf.page(0)))
+    }
+
+    /// An iterator comes to a page that it has read ahead, and that the index names now that it has entered;
+    /// with `keep`, others will find it.
+    pub(crate) fn use_apart(&self, at: Located, page: &CachedPage, keep: bool) -> Result<()> {
+        self.refuse_contradicting(at.page)?;
+        if keep {
+            self.cache.insert(at.page, at.tag, page.page(), NO_BATCH);
+            self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
+        }
+        self.read_well(LEAF_FILE, u64::from(at.page));
+        Ok(())
+    }
+
+    /// A page, if it is cached. This is not a use.
+    pub(crate) fn peek(&self, at: Located) -> Option<Arc<CachedPage>> {
+        let page = self.cache.peek(at.page, at.tag)?;
+        Counters::add(&self.counters.cache_hits, 1);
+        Some(page)
     }
 
     fn refuse_contradicting(&self, page: PageNo) -> Result<()> {

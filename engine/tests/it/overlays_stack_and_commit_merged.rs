@@ -85,6 +85,32 @@ fn chains_follow_the_model() {
     }
 }
 
+/// A commit of an overlay let its ancestors go, and with them what they had changed, also for sessions
+/// that had been opened over it: such a session read the state without its ancestors' changes.
+#[test]
+fn a_session_over_a_chain_reads_all_of_it_when_the_chain_is_committed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    commit(&db, (0..3).map(|id| put(id, 1)).collect());
+    let mut chain: Vec<pleach::Overlay<Blake3, _, _>> = Vec::new();
+    for id in 0..3 {
+        let over = chain
+            .last()
+            .map_or_else(SessionOptions::new, |overlay| SessionOptions::new().over(overlay));
+        let session = db.session(over).expect("a session");
+        chain.push(session.finish(vec![put(id, 2)]).expect("finished").into_overlay());
+    }
+    let newest = chain.pop().expect("three overlays");
+    let session = db.session(SessionOptions::new().over(&newest)).expect("a session");
+    drop(chain);
+    newest.commit().expect("committed");
+    commit(&db, (0..3).map(|id| put(id, 3)).collect());
+    for id in 0..3 {
+        let value = session.read(&key(Keys::Uniform, id)).expect("read");
+        assert_eq!(value, Some(Value::from(&2u64.to_be_bytes())), "key {id}");
+    }
+}
+
 #[test]
 fn an_overlay_older_than_ten_flushes_is_read_as_of_its_base() {
     let folder = tempfile::tempdir().expect("a temporary folder");

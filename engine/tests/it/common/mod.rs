@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 pub mod held_device;
+pub mod states;
 
 use std::collections::BTreeMap;
 use std::path::Path;

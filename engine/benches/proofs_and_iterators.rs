@@ -1,0 +1,185 @@
+//! Proofs beside a finish of the same keys, and a cold iteration beside the device's own reads of the same
+//! pages and beside the offline dump, in turns, in one run.
+//!
+//! ```text
+//! cargo bench -p pleach --bench proofs_and_iterators            # 2^20 accounts in a temporary folder
+//! cargo bench -p pleach --bench proofs_and_iterators -- 22 /mnt/ssd
+//! ```
+
+use std::hint::black_box;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use pleach::{
+    Access, Blake3, Hasher as _, Key, LoadOptions, Options, Pleach, SessionOptions, Value,
+};
+use pleach_io::os::{OsDevice, OsOptions};
+use pleach_io::{Device, OpenMode, PageBuf, Queue, Request, Transfer};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Keys of a proof.
+const KEYS: u64 = 4096;
+/// Reads in flight.
+const DEPTH: usize = 128;
+const TURNS: usize = 15;
+
+fn key(id: u64) -> Key {
+    Blake3::hash(&id.to_be_bytes())
+}
+
+fn open(folder: &Path) -> Result<Pleach, Failure> {
+    Ok(Pleach::open(Options::new(folder).create(true).in_flight(DEPTH))?)
+}
+
+/// Time that passed, and processor time of all threads: where others run, too, the second says more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Took {
+    cpu: Duration,
+    passed: Duration,
+}
+
+impl std::fmt::Display for Took {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:>10.2?}  CPU {:>10.2?}", self.passed, self.cpu)
+    }
+}
+
+/// Processor time of the threads that live.
+fn cpu() -> Result<Duration, Failure> {
+    let mut sum = Duration::ZERO;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let times = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        let nanos = times.split_whitespace().next().ok_or("no time")?;
+        sum += Duration::from_nanos(nanos.parse()?);
+    }
+    Ok(sum)
+}
+
+fn median(mut times: Vec<Took>) -> Took {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn timed<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<Took, Failure> {
+    let (before, from) = (cpu()?, Instant::now());
+    black_box(work()?);
+    let passed = from.elapsed();
+    Ok(Took { passed, cpu: cpu()?.saturating_sub(before) })
+}
+
+/// Each page of the leaf file once, in the order of the file, and nothing else.
+fn raw(folder: &Path) -> Result<f64, Failure> {
+    let device = OsDevice::open(folder, OsOptions::default())?;
+    let file = device.open("leaf", OpenMode::Read)?;
+    let pages = device.len(&file)? / 4096;
+    let mut queue = device.queue(DEPTH)?;
+    let mut spare: Vec<PageBuf> = (0..DEPTH).map(|_| PageBuf::zeroed(1)).collect();
+    let from = Instant::now();
+    let mut page = 0;
+    while page < pages || queue.in_flight() > 0 {
+        while page < pages
+            && let Some(buf) = spare.pop()
+        {
+            let (file, offset) = (file.clone(), page * 4096);
+            queue.push(Request { file, transfer: Transfer::Read, offset, buf, token: page });
+            page += 1;
+        }
+        let mut next = queue.wait_for(DEPTH / 4)?;
+        while let Some(done) = next {
+            done.result?;
+            spare.push(done.buf);
+            next = queue.poll();
+        }
+    }
+    Ok(mib(pages, from.elapsed()))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure to be read")]
+fn mib(pages: u64, time: Duration) -> f64 {
+    pages as f64 / 256.0 / time.as_secs_f64()
+}
+
+fn proofs(folder: &Path, accounts: u64) -> Result<(), Failure> {
+    let db = open(folder)?;
+    let session = || db.session(SessionOptions::new());
+    // All pages are cached.
+    session()?.read_many(&(0..accounts).map(key).collect::<Vec<_>>())?;
+    let keys: Vec<Key> = (0..KEYS).map(|at| key(at * (accounts / KEYS))).collect();
+    let (mut proving, mut finishing, mut single) = (Vec::new(), Vec::new(), Vec::new());
+    let mut bytes = 0;
+    for _ in 0..TURNS {
+        let reader = session()?;
+        proving.push(timed(|| {
+            let proof = reader.prove_many(&keys)?;
+            bytes = proof.len();
+            Ok(proof)
+        })?);
+        single.push(timed(|| {
+            for key in keys.iter().take(64) {
+                black_box(reader.prove(key)?);
+            }
+            Ok(())
+        })?);
+        let reads: Vec<Access> = keys.iter().map(|key| Access::read(*key)).collect();
+        finishing.push(timed(|| Ok(reader.finish(reads)?.take_witness()))?);
+    }
+    println!("{KEYS} of {accounts} keys, warm, median of {TURNS} turns");
+    println!("  prove_many           {}   {bytes} bytes", median(proving));
+    println!("  finish of the same   {}", median(finishing));
+    println!("  64 times prove       {}", median(single));
+    Ok(())
+}
+
+/// All pairs of a database that is opened for it; gives how many pages it has.
+fn iterate(folder: &Path, backwards: bool) -> Result<(u64, Took), Failure> {
+    let db = open(folder)?;
+    let pages = db.metrics().leaf_pages;
+    let session = db.session(SessionOptions::new())?;
+    let time = timed(|| {
+        let mut pairs = session.iter(..);
+        let mut count = 0_u64;
+        while let Some(pair) = if backwards { pairs.next_back() } else { pairs.next() } {
+            black_box(pair?);
+            count += 1;
+        }
+        Ok(count)
+    })?;
+    let metrics = db.metrics();
+    assert_eq!(metrics.pages_scanned + metrics.cache_misses, pages, "all was cold");
+    drop(session);
+    db.close()?;
+    Ok((pages, time))
+}
+
+fn iterators(folder: &Path) -> Result<(), Failure> {
+    println!("all pairs, cold; MiB of leaf pages a second of time / of processor time");
+    println!("  device         iterator         backwards        dump");
+    for _ in 0..5 {
+        let device = raw(folder)?;
+        let (pages, forwards) = iterate(folder, false)?;
+        let (_, backwards) = iterate(folder, true)?;
+        let dump = timed(|| Ok(pleach::tools::dump(folder, &mut |_, _| true)?))?;
+        let figure = |took: Took| {
+            format!("{:>6.0} / {:<6.0}", mib(pages, took.passed), mib(pages, took.cpu))
+        };
+        println!("  {device:>6.0}   {}  {}  {}", figure(forwards), figure(backwards), figure(dump));
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
+    let log2: u32 = arguments.next().map_or(Ok(20), |argument| argument.parse())?;
+    let folder = match arguments.next() {
+        Some(parent) => tempfile::tempdir_in(parent)?,
+        None => tempfile::tempdir()?,
+    };
+    let accounts = 1_u64 << log2;
+    let db = open(folder.path())?;
+    let pairs = (0..accounts).map(|id| (key(id), Value::from(&id.to_be_bytes())));
+    db.bulk_load(pairs, LoadOptions::new())?;
+    db.close()?;
+    proofs(folder.path(), accounts)?;
+    iterators(folder.path())
+}

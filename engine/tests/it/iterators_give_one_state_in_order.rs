@@ -1,0 +1,290 @@
+//! An iterator gives the pairs of one state, in order and each once, from both ends: on the tip, over overlays,
+//! on old commits, while commits, flushes, splits and checkpoints go on between its steps. It reads no page
+//! twice and leaves the cache to others.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pleach::{Access, Error, Geometry, Key, LoadOptions, Options, Pleach, SessionOptions, Value};
+use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::{IoError, Operation};
+
+use crate::common::states::States;
+use crate::common::{Rng, cases, commit, uniform};
+use crate::crash::SimDb;
+
+type Pairs = Vec<(Key, Value)>;
+
+/// A bound at a key that may be there, or none.
+fn bound(states: &mut States) -> Bound<Key> {
+    match states.rng.below(5) {
+        0 => Bound::Unbounded,
+        1 | 2 => Bound::Included(states.key()),
+        _ => Bound::Excluded(states.key()),
+    }
+}
+
+/// What a map has in a range; none in one that is empty or inverted.
+fn expected(values: &BTreeMap<Key, Value>, range: (Bound<Key>, Bound<Key>)) -> Pairs {
+    let starts = |key: &Key| match range.0 {
+        Bound::Unbounded => true,
+        Bound::Included(first) => first <= *key,
+        Bound::Excluded(first) => first < *key,
+    };
+    let ends = |key: &Key| match range.1 {
+        Bound::Unbounded => true,
+        Bound::Included(last) => *key <= last,
+        Bound::Excluded(last) => *key < last,
+    };
+    let within = values.iter().filter(|(key, _)| starts(key) && ends(key));
+    within.map(|(key, value)| (*key, value.clone())).collect()
+}
+
+#[test]
+fn over_any_range_of_any_state_that_is_kept_from_both_ends() {
+    let mut scanned = 0;
+    for seed in 0..cases(24) {
+        let mut states = States::new(seed);
+        for round in 0..40 {
+            states.next();
+            let range = match states.rng.below(4) {
+                0 => (Bound::Unbounded, Bound::Unbounded),
+                _ => (bound(&mut states), bound(&mut states)),
+            };
+            let at = states.rng.index(states.kept.len());
+            let (session, model) = &states.kept[at];
+            let expected = expected(&model.values, range);
+            let mut pairs = session.iter(range);
+            // The chance of a step from behind, of eight.
+            let back = [0, 0, 8, 8, 1, 4][states.rng.index(6)];
+            let (mut front, mut behind) = (Pairs::new(), Pairs::new());
+            let enough = if states.rng.below(4) == 0 { 50 } else { usize::MAX };
+            loop {
+                let backwards = states.rng.below(8) < back;
+                let pair = if backwards { pairs.next_back() } else { pairs.next() };
+                let Some(pair) = pair else { break };
+                if backwards { &mut behind } else { &mut front }.push(pair.expect("read"));
+                if front.len() + behind.len() == enough {
+                    break;
+                }
+            }
+            let context = format!("seed {seed} round {round} {range:?}");
+            if front.len() + behind.len() < enough {
+                assert!(pairs.next().is_none() && pairs.next_back().is_none(), "{context}: ended");
+                behind.reverse();
+                front.append(&mut behind);
+                assert!(front == expected, "{context}: {} of {}", front.len(), expected.len());
+            } else {
+                let (ahead, last) = (front.len(), expected.len() - behind.len());
+                behind.reverse();
+                assert!(front == expected[..ahead] && behind == expected[last..], "{context}");
+            }
+        }
+        scanned += states.db().metrics().pages_scanned;
+    }
+    assert!(scanned > 100, "{scanned} pages read ahead");
+}
+
+/// Iterators that rest in the middle while all else goes on.
+#[test]
+fn that_rests_between_its_steps_sees_nothing_of_what_happens_meanwhile() {
+    for seed in 100..100 + cases(16) {
+        let mut states = States::new(seed);
+        for _ in 0..6 {
+            states.next();
+        }
+        let Some((session, model)) = states.kept.pop() else { continue };
+        let expected: Pairs = model.values.into_iter().collect();
+        let (mut front, mut behind) = (Pairs::new(), Pairs::new());
+        let mut pairs = session.iter(..);
+        let step = expected.len() / 12 + 1;
+        for _ in 0..8 {
+            front.extend((&mut pairs).take(step).map(|pair| pair.expect("read")));
+            behind.extend((&mut pairs).rev().take(step / 2).map(|pair| pair.expect("read")));
+            states.next_without_reopen();
+            states.step();
+        }
+        front.extend(pairs.map(|pair| pair.expect("read")));
+        behind.reverse();
+        front.append(&mut behind);
+        assert!(front == expected, "seed {seed}: {} of {}", front.len(), expected.len());
+        drop(session);
+    }
+}
+
+const LOADED: u64 = 30_000;
+
+/// A cold database of some 500 pages.
+fn loaded(cache_kib: u64) -> (SimDb, SimDisk, SimRuntime) {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let open = || {
+        let geometry = Geometry { segment_pages: 16, log_segment: 16 << 10, size_factor: 150 };
+        let options = Options::new("sim").create(true).cache_kib(cache_kib).in_flight(16);
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 2);
+        let options = options.geometry(geometry);
+        let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("opened");
+        (db, runtime)
+    };
+    let (db, _) = open();
+    let pairs = (0..LOADED).map(|id| (uniform(id), Value::from(&id.to_le_bytes())));
+    db.bulk_load(pairs, LoadOptions::new()).expect("loaded");
+    db.close().expect("closed");
+    let (db, runtime) = open();
+    (db, disk, runtime)
+}
+
+#[test]
+fn cold_each_page_is_read_once_and_the_cache_stays_as_it_is() {
+    for backwards in [false, true] {
+        let (db, _, _) = loaded(4 << 10);
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let pages = db.metrics().leaf_pages;
+        assert!(pages > 400);
+        // Pages that are used: twice, so that they prove themselves.
+        let hot: Vec<Key> = (0..40).map(uniform).collect();
+        for _ in 0..3 {
+            session.read_many(&hot).expect("read");
+        }
+        let before = db.metrics();
+        let pairs = session.iter(..);
+        let count = if backwards { pairs.rev().count() } else { pairs.count() };
+        assert_eq!(count as u64, LOADED);
+        let after = db.metrics();
+        let read = |metrics: &pleach::Metrics| metrics.cache_misses + metrics.pages_scanned;
+        let hits = after.cache_hits - before.cache_hits;
+        assert!((30..=40).contains(&hits), "{hits} pages were cached");
+        assert_eq!(read(&after) - read(&before), pages - hits, "each page once");
+        assert!(after.cache_misses - before.cache_misses <= 1, "all but the first ahead");
+        session.read_many(&hot).expect("read");
+        assert_eq!(db.metrics().cache_misses, after.cache_misses, "hot pages are still there");
+        // All others but a few are as cold as before.
+        let cold: Vec<Key> = (0..LOADED).map(uniform).collect();
+        session.read_many(&cold).expect("read");
+        let read = db.metrics().cache_misses - after.cache_misses;
+        assert!(read >= pages - hits - 32, "{read} of {pages} pages were cold");
+    }
+}
+
+#[test]
+fn of_a_small_range_reads_its_pages_once_and_no_more() {
+    let (db, _, _) = loaded(4 << 10);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let all: Vec<Key> = session.iter(..).map(|pair| pair.expect("read").0).collect();
+    drop((session, db));
+    let (db, _, _) = loaded(4 << 10);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let read = || db.metrics().cache_misses + db.metrics().pages_scanned;
+    // One pair: one page. Nothing is read ahead before the second.
+    assert_eq!(session.iter(all[5000]..).next().expect("a pair").expect("read").0, all[5000]);
+    assert_eq!(read(), 1);
+    let before = read();
+    let range = || session.iter(all[10_000]..all[10_300]);
+    assert_eq!(range().count(), 300);
+    let cold = read() - before;
+    assert!((4..12).contains(&cold), "{cold} pages for 300 pairs");
+    // Its pages are cached: who comes back reads none.
+    assert_eq!((range().count(), range().rev().count()), (300, 300));
+    assert_eq!(read(), before + cold);
+    // Who stops early has read no more than a window beyond.
+    let before = read();
+    assert_eq!(session.iter(all[20_000]..).take(200).count(), 200);
+    assert!(read() - before < 20, "{} pages for 200 pairs", read() - before);
+}
+
+#[test]
+fn ends_with_an_error_and_another_goes_on_behind_what_was_given() {
+    for backwards in [false, true] {
+        let (db, disk, _) = loaded(4 << 10);
+        let session = db.session(SessionOptions::new()).expect("a session");
+        // Twice: it is read ahead, and again by who comes to it.
+        let fault = Fault::Errno(code::EIO);
+        disk.inject(Rule::nth(Operation::Read, "leaf", 100, Times::Forever, fault));
+        let mut pairs = session.iter(..);
+        let mut step = || if backwards { pairs.next_back() } else { pairs.next() };
+        let mut given = Pairs::new();
+        let error = loop {
+            match step().expect("an error comes first") {
+                Ok(pair) => given.push(pair),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::Io(IoError::Os { .. })), "{error:?}");
+        assert!(step().is_none() && pairs.next().is_none() && pairs.next_back().is_none());
+        assert!(given.len() > 1000 && (given.len() as u64) < LOADED);
+        disk.heal();
+        let last = given.last().expect("many").0;
+        if backwards {
+            given.extend(session.iter(..last).rev().map(|pair| pair.expect("read")));
+            given.reverse();
+        } else {
+            let behind = (Bound::Excluded(last), Bound::Unbounded);
+            given.extend(session.iter(behind).map(|pair| pair.expect("read")));
+        }
+        let all: BTreeMap<Key, Value> =
+            (0..LOADED).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
+        assert!(given.into_iter().eq(all));
+    }
+}
+
+/// What is read ahead may fail, as long as who comes to it can read it.
+#[test]
+fn survives_what_only_reading_ahead_meets() {
+    let (db, disk, _) = loaded(4 << 10);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let fault = Fault::Errno(code::EIO);
+    for nth in [20, 60, 61, 200] {
+        disk.inject(Rule::nth(Operation::Read, "leaf", nth, Times::Once, fault));
+    }
+    assert_eq!(session.iter(..).map(|pair| pair.expect("read")).count() as u64, LOADED);
+    assert_eq!(disk.ledger().len(), 4, "all of them struck");
+}
+
+/// Threads iterate over what others change. Pages move, regions split, numbers are used again.
+#[test]
+fn on_threads_beside_commits_and_flushes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options::new(folder.path()).create(true).cache_mib(8).threads(2).in_flight(16);
+    let options = options.flush_at(1).geometry(Geometry::tiny()).log_limit_bytes(256 << 10);
+    let db = Pleach::open(options).expect("created");
+    let mut model: BTreeMap<Key, Value> =
+        (0..60_000).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
+    let pairs = model.iter().map(|(key, value)| (*key, value.clone()));
+    db.bulk_load(pairs, LoadOptions::new()).expect("loaded");
+    let ended = AtomicBool::new(false);
+    let scans = std::thread::scope(|scope| {
+        let mut scanners = Vec::new();
+        for round in 0..30_u64 {
+            if round % 10 == 0 {
+                let session = db.session(SessionOptions::new()).expect("a session");
+                let (model, ended) = (model.clone(), &ended);
+                scanners.push(scope.spawn(move || {
+                    let mut count = 0;
+                    while count < 1 || !ended.load(Ordering::Relaxed) {
+                        let pairs = session.iter(..).map(|pair| pair.expect("read"));
+                        let all = model.iter().map(|(key, value)| (*key, value.clone()));
+                        assert!(pairs.eq(all), "session of round {round}, scan {count}");
+                        count += 1;
+                    }
+                    count
+                }));
+            }
+            let mut rng = Rng::new(round);
+            let ids: std::collections::BTreeSet<u64> =
+                (0..2000).map(|_| rng.below(80_000)).collect();
+            let one =
+                |id: u64| (!id.is_multiple_of(5)).then(|| Value::from(&(id + round).to_le_bytes()));
+            for id in &ids {
+                match one(*id) {
+                    Some(value) => model.insert(uniform(*id), value),
+                    None => model.remove(&uniform(*id)),
+                };
+            }
+            commit(&db, ids.iter().map(|id| Access::write(uniform(*id), one(*id))).collect());
+        }
+        ended.store(true, Ordering::Relaxed);
+        scanners.into_iter().map(|scanner| scanner.join().expect("no panic")).sum::<u32>()
+    });
+    assert!(scans >= 3);
+    assert!(db.metrics().pages_written > 1000, "pages moved meanwhile");
+}

@@ -1,0 +1,231 @@
+//! A proof of any state that a session reads is, byte for byte, the one that the naive trie writes for that
+//! state, and verifies against the session's root: on the tip, over overlays, on old commits, present and
+//! absent keys, while commits, flushes and checkpoints go on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pleach::{Access, Blake3, Error, Geometry, Key, LoadOptions, Options};
+use pleach::{SessionOptions, Value};
+use pleach_core::proof::{Lookup, multi, path};
+use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::{IoError, Operation};
+
+use crate::common::states::{SimSession, States};
+use crate::common::{Keys, Model, Rng, bytes, cases, commit, key, open, uniform};
+use crate::crash::SimDb;
+
+/// What the model says of a key, as a verifier says it.
+fn said(model: &Model, key: &Key) -> Lookup {
+    match model.values.get(key) {
+        Some(value) => Lookup::Present(pleach_core::node::value_hash::<Blake3>(value)),
+        None => Lookup::Absent,
+    }
+}
+
+fn check(session: &SimSession, model: &Model, keys: &[Key]) {
+    let naive = model.naive::<Blake3>();
+    assert_eq!(session.root(), naive.root::<Blake3>());
+    let proof = session.prove_many(keys).expect("proven");
+    assert_eq!(proof, naive.multi::<Blake3>(keys).encode::<Blake3>().expect("encoded"));
+    let verified = multi::verify::<Blake3>(&proof, &session.root()).expect("verified");
+    for key in keys {
+        assert_eq!(verified.get(key), said(model, key));
+    }
+    for key in keys.iter().take(3) {
+        let proof = session.prove(key).expect("proven");
+        assert_eq!(proof, naive.path::<Blake3>(key).encode::<Blake3>().expect("encoded"));
+        let verified = path::verify::<Blake3>(&proof, &session.root()).expect("verified");
+        assert_eq!(verified.get(key), said(model, key));
+    }
+}
+
+#[test]
+fn of_every_state_that_a_session_reads() {
+    for seed in 0..cases(24) {
+        let mut states = States::new(seed);
+        for _ in 0..30 {
+            states.next();
+            // In any order, and some of them twice.
+            let count = [1, 2, 20, 128, 129, 700][states.rng.index(6)];
+            let keys: Vec<Key> = (0..count).map(|_| states.key()).collect();
+            let at = states.rng.index(states.kept.len());
+            let (session, model) = &states.kept[at];
+            check(session, model, &keys);
+        }
+        for (session, model) in &states.kept {
+            check(session, model, &[[0; 32], key(states.kind, 1), [0xff; 32]]);
+        }
+    }
+}
+
+#[test]
+fn of_an_empty_database_one_key_and_no_keys() {
+    let mut model = Model::default();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path(), 16);
+    for round in 0..3 {
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let naive = model.naive::<Blake3>();
+        for keys in [&[uniform(1)][..], &[uniform(7), uniform(1), uniform(7)], &[]] {
+            let proof = session.prove_many(keys).expect("proven");
+            assert_eq!(proof, naive.multi::<Blake3>(keys).encode::<Blake3>().expect("encoded"));
+            let verified = multi::verify::<Blake3>(&proof, &session.root()).expect("verified");
+            assert!(keys.iter().all(|key| verified.get(key) == said(&model, key)));
+            // Without keys it answers for none.
+            assert_eq!(
+                verified.get(&uniform(9)) == Lookup::OutOfScope,
+                keys.is_empty() || round == 2
+            );
+        }
+        let proof = session.prove(&uniform(1)).expect("proven");
+        let expected = naive.path::<Blake3>(&uniform(1)).encode::<Blake3>().expect("encoded");
+        assert_eq!(proof, expected);
+        let accesses = match round {
+            0 => vec![Access::write(uniform(1), Some(Value::from(b"one")))],
+            _ => (0..500).map(|id| Access::write(uniform(id), Some(Value::from(b"v")))).collect(),
+        };
+        model.apply(&accesses);
+        commit(&db, accesses);
+    }
+}
+
+/// Keys of deleted neighbours: terminals lie above their pages.
+#[test]
+fn of_keys_that_were_deleted_around_one_that_stays() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let options = Options::new("sim").create(true).cache_mib(8).geometry(Geometry::tiny());
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 2);
+    let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("created");
+    let mut rng = Rng::new(3);
+    for kind in [Keys::Uniform, Keys::SharedPrefix, Keys::Sequential] {
+        let mut model = Model::default();
+        let all: Vec<Key> = (0..900).map(|id| key(kind, id)).collect();
+        let put = |key: &Key| Access::write(*key, Some(bytes(&mut rng, 200)));
+        let accesses: Vec<Access> = all.iter().map(put).collect();
+        model.apply(&accesses);
+        commit(&db, accesses);
+        db.drain(0).expect("drained");
+        let stays = all[rng.index(all.len())];
+        for part in all.chunks(300) {
+            let gone = part.iter().filter(|key| **key != stays);
+            let accesses: Vec<Access> = gone.map(|key| Access::write(*key, None)).collect();
+            model.apply(&accesses);
+            commit(&db, accesses);
+            let session = db.session(SessionOptions::new()).expect("a session");
+            check(&session, &model, &all[..50]);
+            check(&session, &model, &[all[1], stays, all[0]]);
+            check(&session, &model, &all);
+            db.drain(0).expect("drained");
+            check(&session, &model, &all[..50]);
+        }
+        commit(&db, vec![Access::write(stays, None)]);
+    }
+}
+
+fn loaded(cache_kib: u64) -> (SimDb, SimDisk, Model) {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let options = || {
+        let geometry = Geometry { segment_pages: 16, log_segment: 16 << 10, size_factor: 150 };
+        Options::new("sim").create(true).cache_kib(cache_kib).in_flight(16).geometry(geometry)
+    };
+    let runtime = || SimRuntime::with_clock(1, disk.clock(), 2);
+    let db = SimDb::open_on(disk.clone(), runtime(), options()).expect("created");
+    let model = Model {
+        values: (0..20_000).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect(),
+    };
+    let pairs = model.values.iter().map(|(key, value)| (*key, value.clone()));
+    db.bulk_load(pairs, LoadOptions::new()).expect("loaded");
+    db.close().expect("closed");
+    let db = SimDb::open_on(disk.clone(), runtime(), options()).expect("opened");
+    (db, disk, model)
+}
+
+#[test]
+fn cold_each_page_is_read_once_and_warm_none() {
+    let (db, _, model) = loaded(64 << 10);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let pages = db.metrics().leaf_pages;
+    for (count, from) in [(1, 0), (100, 1000), (4096, 4000), (20_000, 0)] {
+        let keys: Vec<Key> = (from..from + count).map(uniform).collect();
+        let before = db.metrics();
+        check(&session, &model, &keys);
+        let cold = db.metrics();
+        let read = cold.cache_misses - before.cache_misses;
+        assert!(read <= count, "{count} keys, {read} reads");
+        check(&session, &model, &keys);
+        let warm = db.metrics();
+        assert_eq!(warm.cache_misses, cold.cache_misses, "{count} keys: read a second time");
+        assert_eq!(warm.page_rereads, 0);
+    }
+    assert_eq!(db.metrics().cache_misses, pages, "each page of the database once");
+}
+
+#[test]
+fn a_page_that_cannot_be_read_fails_the_proof_and_no_more() {
+    let (db, disk, model) = loaded(64 << 10);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    for count in [1, 100, 4000] {
+        let keys: Vec<Key> = (0..count).map(uniform).collect();
+        let fault = Fault::Errno(code::EIO);
+        disk.inject(Rule::nth(Operation::Read, "leaf", 1, Times::Once, fault));
+        let failed = session.prove_many(&keys);
+        assert!(matches!(failed, Err(Error::Io(IoError::Os { .. }))), "{failed:?}");
+        check(&session, &model, &keys);
+    }
+}
+
+/// Threads prove, one commits; with the flush behind it pages move and regions split.
+#[test]
+fn while_commits_and_flushes_run() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options::new(folder.path()).create(true).cache_mib(16).threads(2).in_flight(16);
+    let options = options.flush_at(1).geometry(Geometry::tiny()).log_limit_bytes(256 << 10);
+    let db = pleach::Pleach::open(options).expect("created");
+    let mut model = Model::default();
+    let write = |model: &mut Model, round: u64| {
+        let one =
+            |id: u64| (!id.is_multiple_of(7)).then(|| Value::from(&(id + round).to_le_bytes()));
+        let ids = (0..400).map(|at| (round * 131 + at * 29) % 8000);
+        let accesses: Vec<Access> =
+            ids.map(|id| Access::write(uniform(id), one(id + round))).collect();
+        model.apply(&accesses);
+        commit(&db, accesses);
+    };
+    write(&mut model, 0);
+    let ended = AtomicBool::new(false);
+    let proofs = std::thread::scope(|scope| {
+        let provers: Vec<_> = (0..3)
+            .map(|thread: u64| {
+                let session = db.session(SessionOptions::new()).expect("a session");
+                let (model, ended) = (model.clone(), &ended);
+                scope.spawn(move || {
+                    let naive = model.naive::<Blake3>();
+                    let mut rng = Rng::new(thread);
+                    let mut count = 0;
+                    while count < 3 || !ended.load(Ordering::Relaxed) {
+                        let size = [1, 30, 500][rng.index(3)];
+                        let keys: Vec<Key> = (0..size).map(|_| uniform(rng.below(9000))).collect();
+                        let proof = session.prove_many(&keys).expect("proven");
+                        let expected = naive.multi::<Blake3>(&keys).encode::<Blake3>();
+                        assert!(
+                            proof == expected.expect("encoded"),
+                            "thread {thread}: {size} keys"
+                        );
+                        let value = session.read(&keys[0]).expect("read");
+                        assert_eq!(value.as_ref(), model.values.get(&keys[0]));
+                        count += 1;
+                    }
+                    count
+                })
+            })
+            .collect();
+        let mut newest = model.clone();
+        for round in 1..25 {
+            write(&mut newest, round);
+        }
+        ended.store(true, Ordering::Relaxed);
+        provers.into_iter().map(|prover| prover.join().expect("no panic")).sum::<u32>()
+    });
+    assert!(proofs >= 9);
+    assert!(db.metrics().pages_written > 100, "pages moved meanwhile");
+}
