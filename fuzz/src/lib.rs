@@ -7,7 +7,7 @@
 use pleach_core::{
     Blake3, Key, Limits, Lookup, Node, Prefix, VerifyError,
     naive::Naive,
-    proof::{Access, Op, Terminal, multi, path, witness},
+    proof::{Access, Op, Terminal, change, multi, path, range, witness},
 };
 
 pub mod model;
@@ -40,6 +40,25 @@ impl Input<'_> {
             key[0] = self.u8();
         }
         key
+    }
+
+    /// Two keys, the first not after the last unless the input insists; often the ends of all keys.
+    pub fn range(&mut self) -> (Key, Key) {
+        let choice = self.u8();
+        let (first, last) = (self.key(), self.key());
+        match choice % 8 {
+            0 => ([0; 32], [0xff; 32]),
+            1 => ([0; 32], last),
+            2 => (first, [0xff; 32]),
+            3 => (first, first),
+            _ if choice == 0xff => (first, last),
+            _ => (first.min(last), first.max(last)),
+        }
+    }
+
+    /// 32 bytes as they are: a root that a proof may lead to.
+    pub fn root(&mut self) -> Node {
+        std::array::from_fn(|_| self.u8()).into()
     }
 
     pub fn hash<T: From<[u8; 32]>>(&mut self) -> T {
@@ -174,6 +193,36 @@ pub fn witness_agrees(bytes: &[u8], root: &Node) -> Option<Node> {
         }
     }
     new_root
+}
+
+/// Both verifiers on the bytes of a range proof.
+pub fn range_agrees(bytes: &[u8], root: &Node, first: &Key, last: &Key) -> bool {
+    let verdict = range::verify::<Blake3>(bytes, root, first, last);
+    limits_hold(|limits| {
+        range::verify_with::<Blake3>(bytes, root, first, last, limits).map(|_| ())
+    });
+    assert_eq!(verdict.is_ok(), second::range::<Blake3>(bytes, root, first, last));
+    if let Ok(verified) = &verdict {
+        assert!(verified.pairs().map(|(key, _)| key).is_sorted());
+        for (key, value_hash) in verified.pairs() {
+            assert_eq!(verified.get(&key), Lookup::Present(value_hash));
+        }
+    }
+    verdict.is_ok()
+}
+
+/// Both verifiers on the bytes of a change proof.
+pub fn change_agrees(bytes: &[u8], (from, to): (Node, Node), (first, last): (Key, Key)) {
+    let verdict = change::verify::<Blake3>(bytes, &from, &to, &first, &last);
+    limits_hold(|limits| {
+        change::verify_with::<Blake3>(bytes, &from, &to, &first, &last, limits).map(|_| ())
+    });
+    assert_eq!(verdict.is_ok(), second::change::<Blake3>(bytes, &from, &to, &first, &last));
+    if let Ok(verified) = &verdict {
+        for (key, before, after) in verified.changes() {
+            assert_eq!(verified.get(&key), change::Change::Changed { before, after });
+        }
+    }
 }
 
 /// Under a limit of the hashes that are announced the verdict is that without limits; with one

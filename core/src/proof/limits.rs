@@ -22,8 +22,9 @@ pub struct Limits {
     /// Bytes of the encoding. They bound the memory too: four times as much, plus 64 KiB.
     pub bytes: u64,
     /// Hashes of 64 bytes that the verification needs at most: one for each leaf, before and after
-    /// the batch; one for each sibling and each fork (two in a witness: before and after); and one
-    /// for each internal node that the batch puts below a terminal.
+    /// the batch or on both sides of a change; one for each sibling and each fork of each side
+    /// (two in a witness: before and after); and one for each internal node that a batch puts
+    /// below a terminal.
     pub hashes: u64,
 }
 

@@ -21,6 +21,11 @@ fn main() -> io::Result<()> {
         for target in ["multi_verify", "update_verify", "proof_soundness", "witness_roundtrip"] {
             save(target, seed, &stream)?;
         }
+        // Odd: a proof of the input's own shape.
+        let shaped = [&[1], &stream[..]].concat();
+        save("range_verify", seed, &shaped)?;
+        save("change_verify", seed, &shaped)?;
+        save("range_soundness", seed, &self::stream(seed, 60 * usize::from(seed) + 40))?;
         for target in ["api_model", "crash_schedule", "open_dir"] {
             save(target, seed, &self::stream(seed, 80 * usize::from(seed) + 40))?;
         }
@@ -36,6 +41,17 @@ fn main() -> io::Result<()> {
         save("proof_decode", seed, &with_root(multi))?;
         let path = set.path::<Blake3>(&keys[0]).encode::<Blake3>().expect(encoded);
         save("proof_decode", 100 + seed, &with_root(path))?;
+        // Even: the bytes of a proof, behind choice and keys of the range and the roots.
+        let (first, last) = ([0; 32], [0xff; 32]);
+        let head = [0, 0, 0, 0, 0, 0];
+        let range = set.range::<Blake3>(&first, &last);
+        save("range_verify", 100 + seed, &[&head[..], root.as_bytes(), &range].concat())?;
+        let mut to = set.clone();
+        to.apply(&ops);
+        let change = set.change::<Blake3>(&to, &first, &last);
+        let roots = [root.to_bytes(), to.root::<Blake3>().to_bytes()].concat();
+        let bytes = [&head[..], &roots, &change].concat();
+        save("change_verify", 100 + seed, &bytes)?;
         let image = database(seed);
         let file = |name: &str| image.file(name).expect("a file of every database").to_vec();
         // To be signed for the database that the target scans; open, and closed.
