@@ -90,10 +90,15 @@ pub(crate) fn bring<D: Device, R: Runtime>(
         Some(reader) => reader,
         None => PageReader::new(&db.store, db.options.in_flight, Reading::Keys)?,
     };
-    // After an error the reader goes, and waits for what is in flight.
-    fetch(db, view, &mut reader, keys)?;
+    let fetched = fetch(db, view, &mut reader, keys);
+    if fetched.is_err() {
+        // The first error is told; what else is in flight comes back before the reader is used again, or goes.
+        while reader.in_flight() > 0 {
+            reader.wait(&db.store, &db.nodes, 1)?;
+        }
+    }
     used.reader = Some(reader);
-    Ok(())
+    fetched
 }
 
 fn fetch<D: Device, R: Runtime>(
