@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     if let Some(mib) = args.next().and_then(|text| text.parse().ok()) {
         options = options.memory_mib(mib);
     }
-    match run(folder, 1 << log2, options) {
+    match run(folder, 1 << log2, &options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(folder: PathBuf, accounts: u64, options: LoadOptions) -> pleach::Result<()> {
+fn run(folder: PathBuf, accounts: u64, options: &LoadOptions) -> pleach::Result<()> {
     let db = Pleach::open(Options::new(folder).create(true))?;
     let items = (0..accounts)
         .map(|id| (Blake3::hash(&id.to_be_bytes()), Value::from(&1_000_000u64.to_be_bytes())));

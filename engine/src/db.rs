@@ -4,17 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use pleach_beatree::Value;
 use pleach_core::{Blake3, Hasher, Key, Node};
 use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
-use pleach_io::{Device, DeviceInfo, Event, Runtime};
+use pleach_io::{Device, DeviceInfo, Runtime};
 
-use crate::checkpoint::checkpoint;
-use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
-use crate::handles::OpenHandles;
+use crate::handles::{Kind, OpenHandles};
 use crate::load::{self, LoadOptions, LoadReport};
 use crate::machine;
 use crate::metrics::Metrics;
@@ -22,21 +19,30 @@ use crate::open::examine::no_folder;
 use crate::open::open;
 use crate::opening::Opening;
 use crate::options::Options;
+use crate::owner::Owner;
 use crate::session::{Session, SessionOptions};
 use crate::state::beats::TaskState;
+use crate::state::commits::Tip;
 use crate::state::quarantine::Quarantined;
 
-/// An open database.
-pub struct Db<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
-    engine: Arc<Engine<H, D, R>>,
-    tasks: Mutex<Option<Vec<R::Handle>>>,
+/// An open database. Clones are the same one: they are cheap, and one of them closes it for all. The last
+/// one that is dropped ends it without a checkpoint.
+pub struct Db<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads>(Arc<Owner<H, D, R>>);
+
+impl<H: Hasher, D: Device, R: Runtime> Clone for Db<H, D, R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Db<H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (options, tip) = (&self.engine.state.options, self.engine.state.commits.tip());
+        let (path, tip) = self.0.look(
+            |engine| (engine.state.options.path.clone(), engine.state.commits.tip()),
+            |facts| (facts.path.clone(), facts.tip.clone()),
+        );
         f.debug_struct("Db")
-            .field("path", &options.path)
+            .field("path", &path)
             .field("commit", &tip.number)
             .field("root", &Hex(tip.root.as_ref()))
             .finish_non_exhaustive()
@@ -73,43 +79,49 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// As [`Db::open`].
     pub fn open_on(device: D, runtime: R, options: Options) -> Result<Self> {
         options.check()?;
-        let (engine, tasks) = open(device, runtime, options)?;
-        Ok(Self { engine, tasks: Mutex::new(Some(tasks)) })
+        Ok(Self(Arc::new(Owner::new(open(device, runtime, options)?))))
     }
 
     /// How the open found the database: what was cut off, whether it had been closed, what it had to
     /// go around.
     pub fn opened(&self) -> &Opening {
-        &self.engine.opening
+        self.0.opening()
     }
 
     /// A session on the newest commit, or on the overlay that the options name.
     ///
     /// # Errors
-    /// [`Error::ForeignOverlay`] when the overlay was not made through this handle.
+    /// [`Error::ForeignOverlay`] when the overlay was not made through this open of the database;
+    /// [`Error::Closed`].
     pub fn session(&self, options: SessionOptions<H, D, R>) -> Result<Session<H, D, R>> {
+        let engine = self.0.open()?;
         let view = match &options.over {
             // The open is compared, not the database's number, which copies of a folder share. Blocks and
             // further overlays come from a session, so this is the only place to check.
-            Some(overlay) if !overlay.is_of(&self.engine) => return Err(Error::ForeignOverlay),
+            Some(overlay) if !overlay.is_of(&engine) => return Err(Error::ForeignOverlay),
             Some(overlay) => overlay.view(),
             None => {
-                let (view, root) = self.engine.state.commits.tip_view();
+                let (view, root) = engine.state.commits.tip_view();
                 (view, root, Vec::new())
             }
         };
-        Ok(Session::new(&self.engine, view, options))
+        Ok(Session::new(&engine, view, options))
     }
 
     /// The parts of the state, for tests of them.
     #[cfg(test)]
-    pub(crate) fn state(&self) -> &Arc<crate::state::State<D, R>> {
-        &self.engine.state
+    pub(crate) fn state(&self) -> Arc<crate::state::State<D, R>> {
+        Arc::clone(&self.0.open().expect("open").state)
+    }
+
+    /// The newest commit; after a close the last one.
+    fn tip(&self) -> Tip {
+        self.0.look(|engine| engine.state.commits.tip(), |facts| facts.tip.clone())
     }
 
     /// Root of the newest commit.
     pub fn root(&self) -> Node {
-        self.engine.state.commits.tip().root
+        self.tip().root
     }
 
     /// Fills an empty database with pairs in any order, each key once, as commit number 1. It is far
@@ -118,46 +130,56 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     ///
     /// # Errors
     /// [`Error::NotEmpty`] after the first commit; [`Error::InUse`] while a session or an overlay
-    /// is open; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`].
-    #[expect(clippy::needless_pass_by_value, reason = "options are made for one load")]
+    /// is open; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`]; [`Error::Closed`],
+    /// also when the database is closed meanwhile; [`Error::InDoubt`] after a failed write or sync of
+    /// its checkpoints. `NotEmpty`, `Poisoned`, and an `InUse` or `Closed` of the beginning have taken
+    /// nothing from the items; a load that failed later wants them from their beginning.
     pub fn bulk_load(
         &self,
         items: impl Iterator<Item = (Key, Value)>,
-        options: LoadOptions,
+        options: &LoadOptions,
     ) -> Result<LoadReport> {
-        load::bulk_load::<H, D, R>(&self.engine.state, items, &options)
+        // The caller's iterator may do with the database what it wants, close it, too.
+        let (engine, _counted) = {
+            let engine = self.0.open()?;
+            (Arc::clone(&engine), engine.count(Kind::Load))
+        };
+        load::bulk_load::<H, D, R>(&engine.state, items, options)
     }
 
     /// Number of the newest commit; 0 in a new database.
     pub fn commit_number(&self) -> u64 {
-        self.engine.state.commits.tip().number
+        self.tip().number
     }
 
     /// The application's blob of the newest commit; empty when it never set one.
     pub fn blob(&self) -> Vec<u8> {
-        self.engine.state.commits.tip().blob.to_vec()
+        self.tip().blob.to_vec()
     }
 
     /// How the device that has the folder is read and written.
     pub fn device_info(&self) -> DeviceInfo {
-        self.engine.state.store.device().info()
+        self.0.look(|engine| engine.state.store.device().info(), |facts| facts.device.clone())
     }
 
-    /// Counters and levels.
+    /// Counters and levels; after a close what they were last.
     pub fn metrics(&self) -> Metrics {
-        self.engine.state.metrics()
+        self.0.look(|engine| engine.state.metrics(), |facts| facts.metrics.clone())
     }
 
     /// What the background tasks are doing, and which of them make no progress.
     pub fn tasks(&self) -> Vec<TaskState> {
-        self.engine.state.pace.tasks()
+        self.0.look(|engine| engine.state.pace.tasks(), |facts| facts.tasks.clone())
     }
 
     /// Pages that the background has set aside because they cannot be read, or contradict the index, by
     /// file and page. What pends on them stays in the log and in images; sessions that need them get the
     /// error.
     pub fn quarantined(&self) -> Vec<Quarantined> {
-        self.engine.state.store.quarantine().list()
+        self.0.look(
+            |engine| engine.state.store.quarantine().list(),
+            |facts| facts.quarantined.clone(),
+        )
     }
 
     /// Waits until the background has reduced the pending changes to `max_pending_entries` keys, or cannot
@@ -165,9 +187,12 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     ///
     /// # Errors
     /// [`Full`](Error::Full) when there is no room for pages, [`Quarantined`](Error::Quarantined) when
-    /// the changes that are left belong to pages that are set aside, [`Poisoned`](Error::Poisoned).
+    /// the changes that are left belong to pages that are set aside, [`Poisoned`](Error::Poisoned),
+    /// [`Closed`](Error::Closed).
     pub fn drain(&self, max_pending_entries: u64) -> Result<()> {
-        let db = &self.engine.state;
+        // A close that comes meanwhile tells this to end, and waits for it.
+        let engine = self.0.open()?;
+        let db = &engine.state;
         let level = || db.counters.pending_entries.load(Ordering::Relaxed);
         let mut failed = None;
         let mut stuck = None;
@@ -192,62 +217,45 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
 
     /// Stops background work until [`Self::resume_background`], for measurements between batches.
     pub fn pause_background(&self) {
-        self.engine.state.pace.pause();
+        self.0.look(|engine| engine.state.pace.pause(), |_| ());
     }
 
     /// Lets background work go on.
     pub fn resume_background(&self) {
-        self.engine.state.pace.resume();
+        self.0.look(|engine| engine.state.pace.resume(), |_| ());
     }
 
-    /// The numbers of sessions, blocks and overlays that live, each of which keeps the folder locked.
+    /// The numbers of sessions, blocks and overlays that live and of loads that run, each of which keeps
+    /// the folder locked. Clones of this are not among them: a close takes the folder from them.
     pub fn open_handles(&self) -> OpenHandles {
-        self.engine.open_handles()
+        self.0.open_handles()
     }
 
     /// Has a write or a sync failed? Then reads go on, nothing is committed any more, and the
     /// database has to be closed and opened again.
     pub fn is_poisoned(&self) -> bool {
-        self.engine.state.commits.sequencer().lock().check().is_err()
+        self.0.look(
+            |engine| engine.state.commits.sequencer().lock().check().is_err(),
+            |facts| facts.poisoned,
+        )
     }
 
-    /// Writes a checkpoint and closes. From here on no handle can commit ([`Error::Closed`]); commits that
-    /// other threads have begun are completed. Dropping the database without this is safe too: the next
-    /// open replays the log.
+    /// Writes a checkpoint and closes, for all clones. From here on nothing begins and no handle can commit
+    /// ([`Error::Closed`]); commits that other threads have begun are completed. What clones say of the
+    /// database without an error (its root, its metrics) stays as it was last. Dropping the last clone
+    /// without this is safe too: the next open replays the log.
+    ///
+    /// Of two closes at the same time one waits for the other, and gives `Closed` when that was done.
     ///
     /// # Errors
     /// [`Error::StillOpen`] when sessions, blocks or overlays live on, with how many of each. The database
     /// is closed and its checkpoint written all the same; those handles go on reading, and the folder
-    /// stays locked until the last of them is dropped. [`Error::Poisoned`] and [`Error::Full`] when no
-    /// checkpoint could be written: the next open replays the log.
-    pub fn close(self) -> Result<()> {
-        self.refuse_commits();
-        self.stop();
-        self.engine.state.commits.sequencer().lock().check()?;
-        checkpoint::<H, D, R>(&self.engine.state, true)?;
-        let open = self.open_handles();
-        if open.is_empty() { Ok(()) } else { Err(Error::StillOpen(open)) }
-    }
-
-    /// No commit takes a ticket from here on; commits that wait for room fail.
-    fn refuse_commits(&self) {
-        self.engine.state.commits.sequencer().close();
-        self.engine.state.pace.tell();
-    }
-
-    fn stop(&self) {
-        if let Some(tasks) = self.tasks.lock().take() {
-            self.engine.state.pace.close();
-            self.engine.prefetching.events().into_iter().for_each(Event::notify);
-            drop(tasks);
-        }
-    }
-}
-
-impl<H: Hasher, D: Device, R: Runtime> Drop for Db<H, D, R> {
-    fn drop(&mut self) {
-        // Sessions and overlays may live on: they can read, but not commit.
-        self.refuse_commits();
-        self.stop();
+    /// stays locked until the last of them is dropped. [`Error::Poisoned`] after a failed write or sync, and
+    /// [`Error::InDoubt`] when one failed in here: the database is closed, and the next open replays the
+    /// log. With any other error ([`Error::Full`] first of all) no checkpoint could be written: the
+    /// folder stays locked, and close can be called again; or drop all clones, and the next open replays
+    /// the log. Commits are not concerned by any of them.
+    pub fn close(&self) -> Result<()> {
+        self.0.close()
     }
 }

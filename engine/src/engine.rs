@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use pleach_core::Hasher;
-use pleach_io::{Device, Runtime};
+use pleach_io::{Device, Event, Runtime};
 
 use crate::finish::Finisher;
-use crate::handles::{Counted, Handles, Kind, OpenHandles};
-use crate::opening::Opening;
+use crate::handles::{Counted, Handles, Kind};
 use crate::prefetch::requests::Prefetching;
 use crate::read::spare::SpareReaders;
 use crate::state::State;
@@ -20,23 +19,17 @@ pub(crate) struct Engine<H: Hasher, D: Device, R: Runtime> {
     pub(crate) readers: SpareReaders<D, R>,
     /// For iterators.
     pub(crate) scanners: SpareReaders<D, R, u64>,
-    /// How the open found the database.
-    pub(crate) opening: Opening,
-    /// Counts of the sessions, blocks and overlays that live.
+    /// Counts of the sessions, blocks and overlays that live, and of loads that run.
     handles: Arc<Handles>,
     /// The last field: the folder stays locked until nothing of the others reads from it any more.
     pub(crate) state: Arc<State<D, R>>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
-    pub(crate) fn new(
-        state: Arc<State<D, R>>,
-        prefetching: Arc<Prefetching<R>>,
-        opening: Opening,
-    ) -> Self {
+    pub(crate) fn new(state: Arc<State<D, R>>, prefetching: Arc<Prefetching<R>>) -> Self {
         let finisher = Finisher::new(state.runtime.workers(), &state.budget);
         let (readers, scanners) = (SpareReaders::default(), SpareReaders::default());
-        Self { state, finisher, prefetching, readers, scanners, opening, handles: Arc::default() }
+        Self { state, finisher, prefetching, readers, scanners, handles: Arc::default() }
     }
 
     /// Counts a handle, from now until what is given goes.
@@ -44,8 +37,23 @@ impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
         Counted::new(&self.handles, kind)
     }
 
-    /// Sessions, blocks and overlays that live.
-    pub(crate) fn open_handles(&self) -> OpenHandles {
-        self.handles.open()
+    /// The counts of what lives.
+    pub(crate) fn handles(&self) -> &Arc<Handles> {
+        &self.handles
+    }
+
+    /// No commit takes a ticket from here on; commits that wait for room fail.
+    pub(crate) fn refuse_commits(&self) {
+        self.state.commits.sequencer().close();
+        self.state.pace.tell();
+    }
+
+    /// Lets the background tasks come to their end, and waits for it.
+    pub(crate) fn end_tasks(&self, tasks: Option<Vec<R::Handle>>) {
+        if tasks.is_some() {
+            self.state.pace.close();
+            self.prefetching.events().into_iter().for_each(Event::notify);
+        }
+        drop(tasks);
     }
 }

@@ -1,4 +1,4 @@
-//! How many sessions, blocks and overlays of an open database still live.
+//! How many sessions, blocks and overlays of an open database still live, and how many loads run.
 //!
 //! Each of them keeps the folder locked, since it may read from it at any time. Whoever closes the
 //! database, or wants to open it again, has to know of them.
@@ -21,6 +21,8 @@ pub struct OpenHandles {
     pub blocks: usize,
     /// Overlays, committed or not.
     pub overlays: usize,
+    /// Bulk loads that run. One that a close has overtaken ends with [`Error::Closed`](crate::Error::Closed).
+    pub loads: usize,
 }
 
 impl OpenHandles {
@@ -33,8 +35,12 @@ impl OpenHandles {
 impl fmt::Display for OpenHandles {
     /// Such as "2 sessions and 1 overlay".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kinds =
-            [(self.sessions, "session"), (self.blocks, "block"), (self.overlays, "overlay")];
+        let kinds = [
+            (self.sessions, "session"),
+            (self.blocks, "block"),
+            (self.overlays, "overlay"),
+            (self.loads, "load"),
+        ];
         let mut left = kinds.iter().filter(|(count, _)| *count > 0).count();
         if left == 0 {
             return f.write_str("nothing");
@@ -55,18 +61,20 @@ pub(crate) enum Kind {
     Session,
     Block,
     Overlay,
+    Load,
 }
 
 /// The counts of one database.
 #[derive(Default)]
-pub(crate) struct Handles([AtomicUsize; 3]);
+pub(crate) struct Handles([AtomicUsize; 4]);
 
 impl Handles {
     /// How many live now.
     pub(crate) fn open(&self) -> OpenHandles {
-        let [sessions, blocks, overlays] = [Kind::Session, Kind::Block, Kind::Overlay]
-            .map(|kind| self.of(kind).load(Ordering::Acquire));
-        OpenHandles { sessions, blocks, overlays }
+        let [sessions, blocks, overlays, loads] =
+            [Kind::Session, Kind::Block, Kind::Overlay, Kind::Load]
+                .map(|kind| self.of(kind).load(Ordering::Acquire));
+        OpenHandles { sessions, blocks, overlays, loads }
     }
 
     fn of(&self, kind: Kind) -> &AtomicUsize {

@@ -36,6 +36,8 @@
 //!
 //! A [`Session`] reads one fixed state, whatever is committed meanwhile: [`Session::read`] from any number
 //! of threads, [`Session::read_many`] at the device's full depth, [`Session::prefetch`] to return at once.
+//! *Announce the keys of a block with `prefetch` as soon as they are known*, in one call or key by key: on
+//! pages that are not cached, 50,000 accesses without it took 926 ms against 120.
 //! [`Session::finish`] takes what a block did with its keys ([`Access`]), in any order and each key once, and
 //! gives a [`Block`]: a root, and a [`Witness`] unless told otherwise. Nothing is written by then.
 //!
@@ -84,11 +86,34 @@
 //!
 //! # Errors
 //!
-//! [`Error`] is one enum to match on. What is refused comes back with its reason: [`FinishError`] has the
-//! session, [`CommitError`] the block. [`Error::Full`] means that nothing took place; after a failed write or
-//! sync ([`Error::Poisoned`]) the database reads on and commits nothing until it is opened again. Damage is
-//! found before anything is changed; [`tools::check`] lists all of it, and [`tools`] looks into a folder
-//! that nobody writes to.
+//! [`Error`] is one enum to match on. [`Error::outcome`] says whether the operation took place, did not, or may
+//! have; [`Error::advice`] whether to try again, free space or reopen; [`Error::device`] what the device
+//! said, with file, offset and errno. What is refused comes back with its reason: [`FinishError`] has the
+//! session, [`CommitError`] the block. After a failed write or sync ([`Error::Poisoned`], and
+//! [`Error::InDoubt`] for the commit that met it) the database reads on and commits nothing until it is
+//! opened again. Damage is found before anything is changed; [`tools::check`] lists all of it, and [`tools`]
+//! looks into a folder that nobody writes to.
+//!
+//! ```
+//! use pleach::{Advice, Block, Error, Outcome};
+//!
+//! /// Commits a block; when there is no room, it makes some and tries again.
+//! fn commit(block: Block, make_room: impl FnOnce()) -> Result<u64, Error> {
+//!     let (block, error) = match block.commit() {
+//!         Ok(number) => return Ok(number),
+//!         Err(failed) => failed.into_parts(),
+//!     };
+//!     match (error.outcome(), error.advice()) {
+//!         (Outcome::DidNotHappen, Advice::FreeSpace) => {
+//!             make_room();
+//!             Ok(block.commit()?)
+//!         }
+//!         // With `Outcome::Unknown` the reopened database tells whether the commit is there.
+//!         _ => Err(error),
+//!     }
+//! }
+//! # assert_eq!(Error::Missing.outcome(), Outcome::DidNotHappen);
+//! ```
 //!
 //! # Tests and development
 //!
@@ -122,6 +147,7 @@ mod metrics;
 mod open;
 mod opening;
 mod options;
+mod owner;
 mod prefetch;
 mod read;
 mod session;
@@ -132,7 +158,7 @@ mod watchdog;
 pub use access::{Access, AccessKind, MAX_VALUE};
 pub use commit::block::{Block, CommitError, Overlay};
 pub use db::Db;
-pub use error::{Error, Result};
+pub use error::{Advice, Error, Outcome, Result};
 pub use finish::witness::Witness;
 pub use handles::OpenHandles;
 pub use iter::Iter;
@@ -154,7 +180,7 @@ pub type Pleach = Db<Blake3>;
 pub mod errors {
     pub use pleach_beatree::space::SpaceError;
     pub use pleach_core::page::{OverflowError, PageError};
-    pub use pleach_io::IoError;
+    pub use pleach_io::{IoError, Operation};
 
     pub use crate::error::{Contradiction, NoRoom, PoisonCause};
     pub use crate::format::bytes::BodyError;

@@ -56,7 +56,7 @@ fn a_commit_does_not_allocate_by_the_key() {
     let options = Options::new(folder.path()).create(true).cache_mib(256).threads(2);
     let db = Pleach::open(options).expect("opened");
     let items = (0..ACCOUNTS).map(|id| (key(id), Value::from(&7u64.to_le_bytes())));
-    db.bulk_load(items, LoadOptions::new()).expect("loaded");
+    db.bulk_load(items, &LoadOptions::new()).expect("loaded");
     // Rounds to fill the cache and to grow the buffers, flushes among them; then none.
     for round in 0..12 {
         allocations(&db, 8192, round);

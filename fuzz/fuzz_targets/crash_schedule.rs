@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
 
 /// Records that were being written when the power was cut: the next open cuts them off.
 fn is_of_the_logs_end(found: &Finding) -> bool {
-    found.severity == Severity::Survived && found.what.starts_with("the log ends in torn records")
+    found.severity == Severity::Survived && found.what.starts_with("the log ends torn at")
 }
 
 /// A cut in the middle of an open, and nowhere else, leaves a spare file without its mark, or none. The

@@ -84,6 +84,30 @@ impl IoError {
         }
     }
 
+    /// Byte offset in the file, if the error is about one; 0 where it has no meaning.
+    pub fn offset(&self) -> Option<u64> {
+        match self {
+            Self::Os { offset, .. } | Self::Short { offset, .. } => Some(*offset),
+            Self::Locked { .. } => None,
+        }
+    }
+
+    /// What was attempted.
+    pub fn operation(&self) -> Operation {
+        match self {
+            Self::Os { operation, .. } | Self::Short { operation, .. } => *operation,
+            Self::Locked { .. } => Operation::Lock,
+        }
+    }
+
+    /// The operating system's error number (errno), if it gave one.
+    pub fn code(&self) -> Option<i32> {
+        match self {
+            Self::Os { code, .. } => Some(*code).filter(|code| *code != 0),
+            Self::Short { .. } | Self::Locked { .. } => None,
+        }
+    }
+
     /// Is this "no such file"?
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Os { kind: ErrorKind::NotFound, .. })

@@ -115,7 +115,7 @@ impl Backend for PleachBackend {
         if let Some(mib) = self.options.load_mib {
             options = options.memory_mib(mib);
         }
-        let report = self.db.bulk_load(items, options).map_err(wrap)?;
+        let report = self.db.bulk_load(items, &options).map_err(wrap)?;
         if report.accounts == accounts {
             return Ok(());
         }

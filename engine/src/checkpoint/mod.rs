@@ -169,9 +169,8 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             return;
         }
         let prepare = || {
-            let segments = sequencer.segments();
-            self.db.space.has_room(segments.size())?;
-            Ok::<(), Error>(segments.ensure(through)?)
+            self.db.space.has_room(sequencer.segments().size())?;
+            self.db.prepare_log(through)
         };
         if let Err(error) =
             self.db.pace.within(Task::Checkpoint, "making a segment of the log", prepare)

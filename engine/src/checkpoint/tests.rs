@@ -33,7 +33,7 @@ fn loaded() -> (SimDb, SimDisk, SimRuntime) {
         .log_limit_bytes(256 << 10);
     let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("created");
     let pairs = (0..PAIRS).map(|at| (id(at), Value::from(vec![1; 200])));
-    db.bulk_load(pairs, LoadOptions::new().memory_mib(8)).expect("loaded");
+    db.bulk_load(pairs, &LoadOptions::new().memory_mib(8)).expect("loaded");
     (db, disk, runtime)
 }
 
@@ -67,7 +67,7 @@ fn nodes_that_are_away_stay_away() {
     let (regions, before) = resident(&db);
     assert!(regions > 10 && before == 0, "{before} of {regions} regions");
     for _ in 0..2 {
-        checkpoint::<Blake3, _, _>(db.state(), false).expect("a checkpoint");
+        checkpoint::<Blake3, _, _>(&db.state(), false).expect("a checkpoint");
         assert_eq!(resident(&db), (regions, 0));
     }
     // Some are in memory, and changed.
@@ -76,7 +76,7 @@ fn nodes_that_are_away_stay_away() {
     session.finish(put).expect("finished").commit().expect("committed");
     let (_, before) = resident(&db);
     assert!((1..=5).contains(&before), "{before}");
-    checkpoint::<Blake3, _, _>(db.state(), false).expect("a checkpoint");
+    checkpoint::<Blake3, _, _>(&db.state(), false).expect("a checkpoint");
     assert_eq!(resident(&db), (regions, before));
     let session = db.session(SessionOptions::new()).expect("a session");
     for at in (0..PAIRS).step_by(97) {
@@ -111,7 +111,7 @@ fn what_fails_beside_writes_and_syncs_poisons_nothing() {
         assert_eq!(more, operation == Operation::Allocate, "{operation:?}");
         disk.heal();
         runtime.clock().advance(Duration::from_secs(61));
-        checkpoint::<Blake3, _, _>(db.state(), false).expect("a checkpoint");
+        checkpoint::<Blake3, _, _>(&db.state(), false).expect("a checkpoint");
         db.close().expect("closed");
         let report = check_on(&disk, CheckOptions::default()).expect("checked");
         assert!(report.findings.is_empty(), "{:?}", report.findings);
@@ -132,16 +132,16 @@ fn no_image_is_begun_while_nodes_cannot_be_read() {
     for file in ["image", "spill", "leaf"] {
         fails(Operation::Read, file);
     }
-    checkpoint::<Blake3, _, _>(db.state(), false).expect_err("no nodes are readable");
+    checkpoint::<Blake3, _, _>(&db.state(), false).expect_err("no nodes are readable");
     assert_eq!(db.quarantined().len(), 1, "{:?}", db.quarantined());
     // Whoever begins an image opens its file.
     fails(Operation::Open, "image");
-    let error = checkpoint::<Blake3, _, _>(db.state(), false)
+    let error = checkpoint::<Blake3, _, _>(&db.state(), false)
         .expect_err("no nodes are readable")
         .to_string();
     assert!(error.contains("Read"), "{error}");
     disk.heal();
-    checkpoint::<Blake3, _, _>(db.state(), false).expect("a checkpoint");
+    checkpoint::<Blake3, _, _>(&db.state(), false).expect("a checkpoint");
     assert!(db.quarantined().is_empty(), "{:?}", db.quarantined());
     db.close().expect("closed");
 }

@@ -93,7 +93,7 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: boo
     // As in the task: no image is begun that is known not to be completed.
     db.nodes.try_nodes_aside::<H>()?;
     let mut work = loop {
-        match start(db, 0)? {
+        match start(db, 0).map_err(|error| failed(db, error))? {
             Started::Begun(work) => break *work,
             Started::CommitInFlight => {}
             Started::PutOff(error) => return Err(error),
@@ -104,14 +104,26 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: boo
         });
     };
     loop {
-        match copy_regions::<H, D, R>(db, &mut work, usize::MAX)? {
+        match copy_regions::<H, D, R>(db, &mut work, usize::MAX)
+            .map_err(|error| failed(db, error))?
+        {
             Copied::Some => {}
             Copied::All => break,
             Copied::Unreadable(error) => return Err(error),
         }
     }
     let end = clean.then_some(work.cut.position);
-    finish(db, work, end)
+    finish(db, work, end).map_err(|error| failed(db, error))
+}
+
+/// As in the task: without room nothing has happened, any other failed write or sync poisons. What it was
+/// for may be there.
+fn failed<D: Device, R: Runtime>(db: &State<D, R>, error: Error) -> Error {
+    if matches!(error, Error::Full(_)) {
+        return error;
+    }
+    db.poison(&error);
+    error.in_doubt()
 }
 
 /// The result of `cut`.

@@ -13,8 +13,9 @@
 //! 11. `acknowledge`: return.
 //!
 //! A commit that fails up to `ticket` has changed nothing, and can be tried again. A write or sync of the log
-//! that fails, or a sync of the overflow file, poisons the database. Called by blocks and overlays, from any
-//! number of threads.
+//! that fails, or a sync of the overflow file, poisons the database. From `write` on a failure leaves the
+//! commit in doubt (`docs/errors.md`), unless its record was still queued. Called by blocks and overlays,
+//! from any number of threads.
 
 mod apply;
 pub(crate) mod block;
@@ -115,9 +116,12 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit);
     if let Err(error) = written {
         db.poison(&error);
-        return Err(error);
+        // What was not handed to the device by now never is.
+        let never = db.commits.sequencer().lock().is_queued(end);
+        return Err(if never { error.poisoning() } else { error.in_doubt() });
     }
-    publish(engine, end, Tip { number: base + 1, root: *root, blob }, chunks)?;
+    let tip = Tip { number: base + 1, root: *root, blob };
+    publish(engine, end, tip, chunks).map_err(|error| error.in_doubt())?;
     Ok(base + 1)
 }
 
@@ -149,7 +153,7 @@ fn ticket<H: Hasher, D: Device, R: Runtime>(
         if db.options.durability == Durability::Commit {
             record.set_synced();
         }
-        db.commits.sequencer().make_room(bytes)?;
+        db.make_room(bytes)?;
         let mut state = db.commits.sequencer().lock();
         check_parent(db, &state, target)?;
         if state.layouts != layouts || !state.has_room(bytes) {
@@ -342,7 +346,7 @@ fn spill_values<'a, D: Device, R: Runtime>(
         db.store.device().sync(db.space.overflow_file()).map_err(|error| {
             let error = Error::from(error);
             db.poison(&error);
-            error
+            error.poisoning()
         })?;
     }
     Ok(spilled)

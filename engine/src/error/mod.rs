@@ -3,6 +3,9 @@
 mod contradiction;
 mod hexadecimal;
 mod no_room;
+mod outcome;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -21,19 +24,24 @@ use crate::options::InvalidOption;
 pub use contradiction::Contradiction;
 pub(crate) use hexadecimal::{Hex, hex};
 pub use no_room::NoRoom;
+pub use outcome::{Advice, Outcome};
 
 /// An error of the engine.
+///
+/// [`Error::outcome`] says what became of the operation that gave it, [`Error::advice`] what to do,
+/// [`Error::device`] what the device said. Its sources ([`std::error::Error::source`]) go down to
+/// the [`IoError`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The device refused or failed.
-    #[error(transparent)]
+    #[error("{0}")]
     Io(#[from] IoError),
     /// The log cannot be read or written.
-    #[error(transparent)]
-    Log(LogError),
+    #[error("{0}")]
+    Log(#[source] LogError),
     /// A superblock, the incarnation or the folder is not what it should be.
-    #[error(transparent)]
+    #[error("{0}")]
     Superblock(#[from] SuperblockError),
     /// The folder holds other files.
     #[error("the folder is not a database: it holds {found}; give another folder")]
@@ -45,14 +53,14 @@ pub enum Error {
     #[error("there is no database in the folder; create one with `Options::create`")]
     Missing,
     /// The database cannot be created here.
-    #[error(transparent)]
+    #[error("{0}")]
     Creation(#[from] CreationError),
     /// The incarnation file is not what it should be.
-    #[error(transparent)]
+    #[error("{0}")]
     Incarnation(#[from] IncarnationError),
     /// The log cannot be believed.
-    #[error(transparent)]
-    Scan(ScanError),
+    #[error("{0}")]
+    Scan(#[source] ScanError),
     /// A page is not what its page number says.
     #[error("page {page} of {file}: {error}")]
     Page {
@@ -196,9 +204,17 @@ pub enum Error {
     /// An open has numbers for 2^32 flushes and images.
     #[error("this open of the database has used up its flush numbers: close it and open it again")]
     FlushNumbers,
-    /// A write or a sync failed: no commit is accepted until the database is reopened.
-    #[error("the database refuses further writes because an earlier one failed ({0}); reopen it")]
+    /// A write or a sync failed: no commit is accepted until the database is reopened. Nothing of the
+    /// operation that gives this took place.
+    #[error("the database refuses writes because one has failed ({0}); close it and open it again")]
     Poisoned(#[source] PoisonCause),
+    /// A write or a sync failed when the operation could no longer be taken back: it may have taken place
+    /// or not. No commit is accepted until the database is reopened, which tells.
+    #[error(
+        "it may have taken place or not: the database refuses writes because one has failed ({0}); \
+         close it, open it again and look"
+    )]
+    InDoubt(#[source] PoisonCause),
     /// The database was closed or dropped; what outlives it reads and does not write.
     #[error(
         "the database was closed: nothing is committed through what outlived it; open it again"
@@ -222,6 +238,16 @@ pub enum PoisonCause {
     /// A panic left work half done.
     #[error("a panic")]
     Panic,
+}
+
+impl PoisonCause {
+    /// An error that poisons, or one that tells of an earlier one.
+    pub(crate) fn of(error: &Error) -> Self {
+        match error {
+            Error::Poisoned(cause) | Error::InDoubt(cause) => cause.clone(),
+            error => Self::Failed(Arc::new(error.clone())),
+        }
+    }
 }
 
 impl From<Contradiction> for Error {
@@ -261,33 +287,122 @@ impl From<ImageError> for Error {
 }
 
 impl Error {
+    /// What became of the operation that gave this error.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::StillOpen(_) => Outcome::Happened,
+            Self::InDoubt(_) => Outcome::Unknown,
+            _ => Outcome::DidNotHappen,
+        }
+    }
+
+    /// What to do about it. It is said of the operation that gave the error: a page that cannot be read
+    /// makes a read worth another try, and an open, too.
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Io(error) => advice_on(error),
+            Self::Log(error) => match error {
+                LogError::Io(error) | LogError::Full(error) => advice_on(error),
+                LogError::Poisoned => Advice::Reopen,
+                LogError::Segment(_) => Advice::Repair,
+            },
+            Self::Superblock(error) => match error {
+                SuperblockError::Io(error) => advice_on(error),
+                SuperblockError::Poisoned => Advice::Reopen,
+                SuperblockError::NewerVersion { .. }
+                | SuperblockError::OlderVersion { .. }
+                | SuperblockError::Features { .. } => Advice::OtherVersion,
+                SuperblockError::Length { .. }
+                | SuperblockError::Damaged { .. }
+                | SuperblockError::Contradiction => Advice::Repair,
+            },
+            Self::Creation(error) => match error {
+                CreationError::Io(error) => advice_on(error),
+                CreationError::NotADatabase { .. } | CreationError::Exists => Advice::FixCall,
+                CreationError::Marker { .. } => Advice::Repair,
+            },
+            Self::Incarnation(IncarnationError::Io(error)) | Self::Scan(ScanError::Io(error)) => {
+                advice_on(error)
+            }
+            // Bounds of what others may do in between: they come and go.
+            Self::Corrupt(
+                Contradiction::NodesLeave { .. }
+                | Contradiction::RegionChanges { .. }
+                | Contradiction::RegionsMerged,
+            ) => Advice::Retry,
+            Self::Incarnation(_)
+            | Self::Scan(_)
+            | Self::Page { .. }
+            | Self::StalePage { .. }
+            | Self::ForeignImagePage { .. }
+            | Self::MissingFile { .. }
+            | Self::ShortFile { .. }
+            | Self::Corrupt(_) => Advice::Repair,
+            Self::Quarantined { first, .. } => first.advice(),
+            Self::NotADatabase { .. }
+            | Self::Missing
+            | Self::Options(_)
+            | Self::WrongHasher { .. }
+            | Self::ForeignOverlay
+            | Self::RepeatedKey(_)
+            | Self::BatchTooLarge { .. }
+            | Self::ValueTooLarge { .. }
+            | Self::BlobTooLarge { .. }
+            | Self::Namespace(_)
+            | Self::NotEmpty(_) => Advice::FixCall,
+            Self::StaleParent { .. } => Advice::MakeAgain,
+            Self::InUse | Self::StillOpen(_) => Advice::CloseOthers,
+            Self::Full(_) => Advice::FreeSpace,
+            Self::FlushNumbers | Self::Poisoned(_) | Self::InDoubt(_) | Self::Closed => {
+                Advice::Reopen
+            }
+        }
+    }
+
+    /// What the device said, when it is the cause: file, offset, operation and the system's code. It is
+    /// found through all that was put around it.
+    pub fn device(&self) -> Option<&IoError> {
+        let first: &(dyn std::error::Error + 'static) = self;
+        std::iter::successors(Some(first), |error| error.source())
+            .find_map(|error| error.downcast_ref::<IoError>())
+    }
+
     /// Is a full device the cause? After [`Error::Full`] nothing took place and it can be tried again
     /// with room. A device that refuses what it had reserved fails in other variants, which poison.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Full(_)) || self.device().is_some_and(IoError::is_full)
     }
 
-    /// Does the database refuse writes because one has failed?
+    /// Does the database refuse writes because one has failed? Then
+    /// [`Db::is_poisoned`](crate::Db::is_poisoned) says so, too.
     pub fn is_poisoned(&self) -> bool {
         matches!(
             self,
             Self::Poisoned(_)
+                | Self::InDoubt(_)
                 | Self::Log(LogError::Poisoned)
                 | Self::Superblock(SuperblockError::Poisoned)
         )
     }
 
-    /// What the device said, when it is the cause.
-    fn device(&self) -> Option<&IoError> {
-        match self {
-            Self::Io(error)
-            | Self::Log(LogError::Io(error) | LogError::Full(error))
-            | Self::Superblock(SuperblockError::Io(error))
-            | Self::Creation(CreationError::Io(error))
-            | Self::Incarnation(IncarnationError::Io(error))
-            | Self::Scan(ScanError::Io(error)) => Some(error),
-            _ => None,
-        }
+    /// This has poisoned the database, and nothing of the operation took place. Whoever comes later is
+    /// told the same.
+    pub(crate) fn poisoning(&self) -> Self {
+        Self::Poisoned(PoisonCause::of(self))
+    }
+
+    /// This has poisoned the database, and the operation may have taken place.
+    pub(crate) fn in_doubt(&self) -> Self {
+        Self::InDoubt(PoisonCause::of(self))
+    }
+}
+
+/// What to do about an error of the device.
+fn advice_on(error: &IoError) -> Advice {
+    match error {
+        IoError::Locked { .. } => Advice::CloseOthers,
+        error if error.is_full() => Advice::FreeSpace,
+        _ => Advice::Retry,
     }
 }
 
@@ -296,6 +411,7 @@ impl From<LogError> for Error {
     fn from(error: LogError) -> Self {
         match error {
             LogError::Full(error) => Self::Full(NoRoom::LogSegment(error)),
+            LogError::Io(error) if error.is_full() => Self::Full(NoRoom::LogSegment(error)),
             error => Self::Log(error),
         }
     }

@@ -40,7 +40,7 @@ fn a_panic_leaves_no_page_claimed() {
     let key = |at: u64| Blake3::hash(&at.to_be_bytes());
     let pairs = (0..20_000).map(|at| (key(at), Value::from(vec![1; 100])));
     let db = open();
-    db.bulk_load(pairs, LoadOptions::new().memory_mib(8)).expect("loaded");
+    db.bulk_load(pairs, &LoadOptions::new().memory_mib(8)).expect("loaded");
     db.close().expect("closed");
     let mut met = 0;
     for fuse in [1, 10, 100, 1_000, 5_000, 20_000] {

@@ -65,7 +65,7 @@ pub enum DirectoryState {
 #[non_exhaustive]
 pub enum CreationError {
     /// The device failed.
-    #[error(transparent)]
+    #[error("{0}")]
     Io(#[from] IoError),
     /// The folder belongs to something else.
     #[error("the folder is not a database: it holds {found}")]

@@ -13,7 +13,7 @@ use pleach_io::IoError;
 #[non_exhaustive]
 pub enum ImageError {
     /// The device failed.
-    #[error(transparent)]
+    #[error("{0}")]
     Io(#[from] IoError),
     /// The device has no room for the image, which nothing names yet.
     #[error("no room for an image: {0}")]

@@ -239,7 +239,7 @@ pub enum SlotError {
 #[non_exhaustive]
 pub enum SuperblockError {
     /// The device failed.
-    #[error(transparent)]
+    #[error("{0}")]
     Io(#[from] IoError),
     /// The file has the wrong length.
     #[error("{FILE} has {found} bytes, {FILE_LEN} expected")]

@@ -12,7 +12,8 @@
 //! A load is a history barrier: nothing before it can be rolled back to. Until the first
 //! checkpoint of step 6 is durable, a crash leaves the empty database: its index names none of
 //! the pages, and its overflow map none of the runs. A failure up to step 4 leaves it, too, and
-//! gives the room back; one in step 6 refuses further writes until the database is reopened.
+//! gives the room back; so does a close that comes before step 5. One in step 6 refuses further writes until
+//! the database is reopened, and leaves the load in doubt.
 
 mod blocks;
 mod build;
@@ -203,17 +204,21 @@ fn load<H: Hasher, D: Device, R: Runtime>(
     let spilled = blocks.spilled;
     drop(blocks);
     let overflow_pages = db.space.overflow_stats().live - before;
+    // A load that is tried again writes all of it again, so nothing hangs on a sync that failed.
     if !values.is_empty() {
-        db.store.device().sync(db.space.overflow_file())?;
+        let synced = db.store.device().sync(db.space.overflow_file());
+        synced.map_err(full_or(NoRoom::OverflowPages))?;
     }
-    db.store.device().sync(db.store.leaf_file())?;
+    db.store.device().sync(db.store.leaf_file()).map_err(full_or(NoRoom::LeafPages))?;
     let pages = built.pages;
+    // A close, which may come at any time, makes an image, too.
+    let _alone = db.images.make_alone();
     let root = publish::<H, D, R>(db, built, values)?;
     let durable = checkpoint::<H, D, R>(db, false).and_then(|()| checkpoint::<H, D, R>(db, false));
     if let Err(error) = durable {
         // Published and perhaps not durable: only reopening tells.
         db.poison(&error);
-        return Err(error);
+        return Err(error.in_doubt());
     }
     Ok(Loaded { keys, pages, overflow_pages, spilled, root })
 }
@@ -260,6 +265,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     let index = RegionIndex::new(regions);
     let structure = db.index.hold_structure();
     let mut state = db.commits.sequencer().lock();
+    state.check_open()?;
     if db.commits.undo().oldest_pin() != u64::MAX {
         return Err(Error::InUse);
     }

@@ -32,11 +32,11 @@ fn length(found: Option<u64>, expected: u64) -> String {
 #[non_exhaustive]
 pub enum LogError {
     /// The device failed. Failed writes, syncs and folder syncs poison.
-    #[error(transparent)]
+    #[error("{0}")]
     Io(#[from] IoError),
     /// No room for another segment; nothing was written, and it may be tried again.
     #[error("no room for another log segment: {0}")]
-    Full(IoError),
+    Full(#[source] IoError),
     /// A write or sync failed earlier; nothing more is acknowledged until the log is reopened.
     #[error("an earlier write or sync of the log failed")]
     Poisoned,
@@ -68,7 +68,7 @@ pub enum Invalid {
 #[non_exhaustive]
 pub enum ScanError {
     /// The device failed to read; this is never taken for the log's end.
-    #[error(transparent)]
+    #[error("{0}")]
     Io(#[from] IoError),
     /// A record is bad that was known to be durable: damage, not a torn end.
     #[error(

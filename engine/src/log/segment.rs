@@ -198,6 +198,11 @@ impl<D: Device> Segments<D> {
         }
     }
 
+    /// Has a sync of the folder failed? Then no segment is prepared any more.
+    pub fn is_poisoned(&self) -> bool {
+        self.shared.poisoned.load(Ordering::Acquire)
+    }
+
     /// Figures.
     pub fn stats(&self) -> SegmentStats {
         let state = self.shared.state.lock();
@@ -233,17 +238,17 @@ impl<D: Device> Segments<D> {
             let own = state.spares.iter().position(|spare| *spare == index);
             (index, own.map(|at| state.spares.swap_remove(at)).or_else(|| state.spares.pop()))
         };
-        let file = match spare {
-            // If it cannot be renamed it goes on waiting.
-            Some(old) => {
-                let recycled = self.recycle(old, index);
-                recycled.inspect_err(|error| {
-                    if !matches!(error, LogError::Io(error) if error.is_not_found()) {
-                        shared.state.lock().spares.push(old);
-                    }
-                })?
-            }
-            None => make_segment(&shared.device, index, self.size())?,
+        let recycled = match spare {
+            // If it cannot be had it goes on waiting, under the name that it has by now.
+            Some(old) => self.recycle(old, index).map_err(|(error, name)| {
+                shared.state.lock().spares.push(name);
+                full_or_io(error)
+            })?,
+            None => None,
+        };
+        let (file, spare) = match recycled {
+            Some(file) => (file, spare),
+            None => (make_segment(&shared.device, index, self.size())?, None),
         };
         if let Err(error) = shared.device.sync_folder() {
             // The name is visible and may not be durable: nobody may find it prepared.
@@ -263,18 +268,29 @@ impl<D: Device> Segments<D> {
         Ok(())
     }
 
-    fn recycle(&self, old: u64, index: u64) -> Result<D::File, LogError> {
+    /// A retired segment under a new name; none when it is not there any more. An error comes with the
+    /// index that its name has then.
+    fn recycle(&self, old: u64, index: u64) -> Result<Option<D::File>, (IoError, u64)> {
         let device = &self.shared.device;
-        if old == index {
+        let (from, to) = (segment_name(old), segment_name(index));
+        let renamed = if old == index {
             // The name is given again: nobody knows whether it is durable as it is.
-            device.rename(&segment_name(old), SEGMENT_TEMPORARY)?;
-            device.rename(SEGMENT_TEMPORARY, &segment_name(index))?;
+            device
+                .rename(&from, SEGMENT_TEMPORARY)
+                .and_then(|()| device.rename(SEGMENT_TEMPORARY, &to))
         } else {
-            device.rename(&segment_name(old), &segment_name(index))?;
+            device.rename(&from, &to)
+        };
+        match renamed {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err((error, old)),
         }
-        let opened = device.open(&segment_name(index), OpenMode::Write);
-        // It is not prepared, and its old name is what the next attempt looks for.
-        Ok(opened.inspect_err(|_| drop(device.rename(&segment_name(index), &segment_name(old))))?)
+        device.open(&to, OpenMode::Write).map(Some).map_err(|error| {
+            // It is not prepared.
+            let back = old != index && device.rename(&to, &from).is_ok();
+            (error, if back { old } else { index })
+        })
     }
 }
 

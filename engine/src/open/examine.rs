@@ -199,7 +199,9 @@ fn notes<D: Device>(
         match spare.state(device, in_use.database)? {
             SpareState::Ready => {}
             SpareState::Missing => note(spare.name, "missing".to_owned()),
-            SpareState::Unmarked => note(spare.name, "left by an open that failed".to_owned()),
+            SpareState::Unmarked => {
+                note(spare.name, "left by an open that failed, or was cut short".to_owned());
+            }
         }
     }
     Ok(notes)

@@ -26,6 +26,7 @@ use crate::format::superblock::{self, FORMAT_VERSION, Geometry, Superblock, Supe
 use crate::format::{incarnation, notice};
 use crate::log::{LogWriter, SegmentOptions, WriterStart, segment};
 use crate::metrics::Counters;
+use crate::opening::Opening;
 use crate::options::Options;
 use crate::prefetch::Prefetcher;
 use crate::prefetch::prefold::Prefolder;
@@ -44,8 +45,14 @@ use crate::state::{PoisonOnPanic, State};
 use crate::watchdog::Watchdog;
 use examine::{Examined, plainly};
 
-/// An open database, and its background tasks.
-type Opened<H, D, R> = (Arc<Engine<H, D, R>>, Vec<<R as Runtime>::Handle>);
+/// An open database.
+pub(crate) struct Opened<H: Hasher, D: Device, R: Runtime> {
+    pub(crate) engine: Arc<Engine<H, D, R>>,
+    /// Its background tasks.
+    pub(crate) tasks: Vec<R::Handle>,
+    /// How it was found.
+    pub(crate) opening: Opening,
+}
 
 /// Opens a database, creates it when the options say so, and starts its tasks.
 pub(crate) fn open<H: Hasher, D: Device, R: Runtime>(
@@ -88,7 +95,7 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     let prefetching = Prefetching::new(&state.runtime, state.budget.values_bytes());
     let prefetching = Arc::new(prefetching);
     let tasks = start_tasks::<H, D, R>(&state, &prefetching);
-    Ok((Arc::new(Engine::new(state, prefetching, opening)), tasks))
+    Ok(Opened { engine: Arc::new(Engine::new(state, prefetching)), tasks, opening })
 }
 
 /// Step by step: marker, files, an image of the empty trie, log, incarnation, superblock.

@@ -53,10 +53,13 @@ pub(crate) fn bring<D: Device, R: Runtime>(
         return Ok(());
     }
     let Some(mut used) = readers.take() else { return Ok(()) };
-    let make = || PageReader::new(&db.store, db.options.in_flight, Reading::Keys);
-    let fetched = fetch(db, purpose, used.reader(make)?, keys);
+    let reader = used.reader(|| PageReader::new(&db.store, db.options.in_flight, Reading::Keys))?;
+    let fetched = fetch(db, purpose, reader, keys);
     if fetched.is_err() {
-        used.forget();
+        // The first error is told; what else is in flight comes back before the reader is used again, or goes.
+        while reader.in_flight() > 0 {
+            reader.wait(&db.store, &db.nodes, 1)?;
+        }
     }
     fetched
 }

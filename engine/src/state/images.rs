@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use pleach_io::Device;
 
 use crate::error::{Error, Result};
@@ -19,6 +19,8 @@ pub(crate) const LAST_NUMBERS: u64 = 16;
 
 /// The checkpoints.
 pub(crate) struct Images<D: Device> {
+    /// Held by a load or a close while it makes images on its own thread.
+    maker: Mutex<()>,
     superblocks: Mutex<SuperblockStore<D>>,
     /// Where a replay of the newest image starts.
     replay_start: AtomicU64,
@@ -44,12 +46,18 @@ impl<D: Device> Images<D> {
     pub(crate) fn new(superblocks: SuperblockStore<D>, incarnation: u32) -> Self {
         let replay = superblocks.newest().replay.position;
         Self {
+            maker: Mutex::new(()),
             superblocks: Mutex::new(superblocks),
             replay_start: AtomicU64::new(replay.get()),
             incarnation,
             numbers: AtomicU64::new(1),
             making: Arc::default(),
         }
+    }
+
+    /// The right to make images beside the task, which has nothing to do or has ended: one at a time.
+    pub(crate) fn make_alone(&self) -> MutexGuard<'_, ()> {
+        self.maker.lock()
     }
 
     /// The newest superblock.

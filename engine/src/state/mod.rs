@@ -21,6 +21,7 @@
 //!
 //! | rank | lock | held over I/O |
 //! |---|---|---|
+//! | 0 | images: maker, by a load and a close; no task takes it | yes |
 //! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
 //! | 1 | [`NODE_GATE`](ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other; the flush tries to write it, for nodes that leave and regions that are joined, and does not wait | yes |
 //! | 2 | [`STRUCTURE`](ranks::STRUCTURE): a flush while it publishes, a commit that was overtaken too often, a load | yes, a commit that refolds |
@@ -61,7 +62,8 @@ use std::sync::Arc;
 
 use pleach_io::{Device, Runtime};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::format::position::LogPos;
 use crate::metrics::{Counters, Metrics};
 use crate::options::Options;
 use budget::Budget;
@@ -112,6 +114,25 @@ impl<D: Device, R: Runtime> State<D, R> {
     pub(crate) fn poison(&self, error: &Error) {
         self.commits.sequencer().poison(error);
         self.pace.tell();
+    }
+
+    /// Makes room in the log for a record; a full disk shows here, and nothing happened.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
+        self.tell_of_poison(self.commits.sequencer().make_room(bytes))
+    }
+
+    /// Prepares the log up to a position, ahead of its use.
+    pub(crate) fn prepare_log(&self, upto: LogPos) -> Result<()> {
+        self.tell_of_poison(self.commits.sequencer().prepare(upto))
+    }
+
+    /// Others may be waiting for what will not come.
+    fn tell_of_poison<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| {
+            if error.is_poisoned() {
+                self.pace.tell();
+            }
+        })
     }
 
     /// Counters and levels.

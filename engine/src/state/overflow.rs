@@ -53,12 +53,14 @@ pub(crate) fn write<D: Device, R: Runtime>(
             }
             let written =
                 db.store.device().write_at(db.space.overflow_file(), &buf, count, page_offset(at));
-            written.map_err(full_or(NoRoom::OverflowPages)).inspect_err(|error| {
+            written.map_err(full_or(NoRoom::OverflowPages)).map_err(|error| {
                 // A file system that copies on writing may have no room for what is reserved. Nothing
                 // names the runs yet: they are given back.
-                if !matches!(error, Error::Full(_)) {
-                    db.poison(error);
+                if matches!(error, Error::Full(_)) {
+                    return error;
                 }
+                db.poison(&error);
+                error.poisoning()
             })?;
             at += count as u64;
             left -= count;

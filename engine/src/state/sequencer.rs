@@ -8,7 +8,6 @@
 //! A flush has no ticket: it takes the lock when no commit is between ticket and publication,
 //! queues its record and publishes in the same moment. So neither sees half of the other.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -89,6 +88,11 @@ impl Ordered {
         self.tail.room_for(len) <= self.room
     }
 
+    /// Is a record that ends here still to be written? After a failure it never is.
+    pub(crate) fn is_queued(&self, end: LogPos) -> bool {
+        self.queue.first().and_then(RecordBuf::position).is_some_and(|first| first < end)
+    }
+
     /// End of what is queued or written.
     pub(crate) fn end(&self) -> LogPos {
         self.tail.position()
@@ -164,10 +168,22 @@ impl<D: Device> Sequencer<D> {
         // A little more, so that neighbours rarely have to come back, and less than what is prepared
         // early.
         let room = room + (self.segments.size() / 4).min(1 << 16);
-        self.segments.ensure(room)?;
+        self.prepare(room)?;
         let mut state = self.lock();
         state.room = state.room.max(room);
         Ok(())
+    }
+
+    /// Prepares the log up to a position. What fails has changed nothing, except for a sync of the folder,
+    /// which poisons as every failed sync does.
+    pub(crate) fn prepare(&self, upto: LogPos) -> Result<()> {
+        let Err(error) = self.segments.ensure(upto) else { return Ok(()) };
+        if self.segments.is_poisoned() {
+            let error = Error::Log(error);
+            self.poison(&error);
+            return Err(error.poisoning());
+        }
+        Err(error.into())
     }
 
     /// Has the log come to the second half of its last prepared segment? Then this is how far it
@@ -208,7 +224,8 @@ impl<D: Device> Sequencer<D> {
         // the log has.
         self.written.store(writer.end().position.get(), Ordering::Release);
         if sync {
-            self.durable.store(writer.sync()?.get(), Ordering::Release);
+            let durable = writer.sync().map_err(Error::Log)?;
+            self.durable.store(durable.get(), Ordering::Release);
         }
         Ok(())
     }
@@ -241,8 +258,7 @@ impl<D: Device> Sequencer<D> {
 
     /// Refuses all further writes.
     pub(crate) fn poison(&self, error: &Error) {
-        let failed = || PoisonCause::Failed(Arc::new(error.clone()));
-        self.lock_state().poisoned.get_or_insert_with(failed);
+        self.lock_state().poisoned.get_or_insert_with(|| PoisonCause::of(error));
     }
 
     /// Refuses all further writes: a panic has left work half done.

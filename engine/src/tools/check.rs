@@ -256,10 +256,15 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
             ));
         }
         if let Some(cut) = &opening.cut {
-            self.finding(format!(
-                "the log ends in torn records at {:#x}: {} of them, {} bytes, which an open cuts off",
-                cut.position, cut.records, cut.bytes
-            ));
+            let (at, bytes) = (cut.position, cut.bytes);
+            self.finding(match cut.records {
+                0 => format!(
+                    "the log ends torn at {at:#x}: no record there can be recognised; an open cuts it off"
+                ),
+                records => format!(
+                    "the log ends torn at {at:#x}: {records} records, {bytes} bytes; an open cuts them off"
+                ),
+            });
         }
         for note in &opening.notes {
             self.finding(note.to_string());

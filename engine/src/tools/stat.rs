@@ -181,11 +181,11 @@ impl std::fmt::Display for Stat {
             geometry.size_factor_percent
         )?;
         if let Some(cut) = &self.opening.cut {
-            writeln!(
-                f,
-                "log cut         at {:#x}: {} torn records, {} bytes",
-                cut.position, cut.records, cut.bytes
-            )?;
+            write!(f, "log cut         at {:#x}: ", cut.position)?;
+            match cut.records {
+                0 => writeln!(f, "torn, no record there can be recognised")?,
+                records => writeln!(f, "{records} torn records, {} bytes", cut.bytes)?,
+            }
         }
         if let Some(error) = &self.opening.fell_back {
             writeln!(f, "fallen back     the newest checkpoint cannot be used: {error}")?;

@@ -16,7 +16,7 @@ fn a_finish_finds_the_pages_that_its_session_has_read() {
     // Half of it caches leaf pages, about 900 of some 5,000.
     let db = open(folder.path(), 8);
     let items = (0..ACCOUNTS).map(|id| (key(id), Value::from(&7u64.to_le_bytes())));
-    db.bulk_load(items, LoadOptions::new()).expect("loaded");
+    db.bulk_load(items, &LoadOptions::new()).expect("loaded");
     for batch in 0..4 {
         let session = db.session(SessionOptions::new()).expect("a session");
         let own: Vec<Key> = (0..200).map(|id| key(batch * 1000 + id)).collect();

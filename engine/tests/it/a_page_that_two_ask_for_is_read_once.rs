@@ -181,7 +181,7 @@ fn loaded() -> &'static Image {
         let (device, gate) = Held::new(disk.clone());
         let db: HeldDb = Db::open_on(device, Patient::new(2, &gate), options(64)).expect("created");
         let items = keys().into_iter().map(|key| (key, value(1)));
-        db.bulk_load(items, LoadOptions::new()).expect("loaded");
+        db.bulk_load(items, &LoadOptions::new()).expect("loaded");
         db.close().expect("closed");
         disk.image()
     })

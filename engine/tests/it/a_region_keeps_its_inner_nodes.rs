@@ -9,7 +9,7 @@ fn load(db: &Pleach, keys: &[Key], len: usize) {
     let mut sorted = keys.to_vec();
     sorted.sort_unstable();
     let items = sorted.into_iter().map(|key| (key, Value::from(vec![7; len])));
-    db.bulk_load(items, LoadOptions::new()).expect("loaded");
+    db.bulk_load(items, &LoadOptions::new()).expect("loaded");
 }
 
 #[test]

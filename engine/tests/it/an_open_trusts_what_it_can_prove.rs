@@ -91,7 +91,7 @@ fn a_load_does_not_fall_back_to_the_empty_database() {
         (0..60).map(|id| (setup.key(id), crate::common::bytes(&mut rng, 40))).collect();
     disk.record();
     let options = LoadOptions::new().memory_mib(1);
-    let root = db.bulk_load(pairs.into_iter(), options).expect("loaded").root;
+    let root = db.bulk_load(pairs.into_iter(), &options).expect("loaded").root;
     let trace = disk.trace();
     drop(db);
     let mut between = 0;

@@ -57,8 +57,9 @@ fn run<H: Hasher>(seed: u64, kind: Keys, count: u64, sorted: bool, memory_mib: u
     let mut model = Model { values: items.iter().cloned().collect() };
     let root = model.naive::<H>().root::<H>();
     let db = Db::<H>::open(options(folder.path())).expect("created");
-    let report =
-        db.bulk_load(items.into_iter(), LoadOptions::new().memory_mib(memory_mib)).expect("loaded");
+    let report = db
+        .bulk_load(items.into_iter(), &LoadOptions::new().memory_mib(memory_mib))
+        .expect("loaded");
     assert_eq!((report.root, report.accounts, db.commit_number()), (root, count, 1));
     assert_eq!(db.root(), root);
     assert_holds(&db, &model);
@@ -129,7 +130,7 @@ fn incremental_commits_give_the_same_root() {
     let mut rng = Rng::new(3);
     let items = pairs(&mut rng, Keys::Uniform, 4000);
     let db = Pleach::open(options(&loaded)).expect("created");
-    db.bulk_load(items.iter().cloned(), LoadOptions::new()).expect("loaded");
+    db.bulk_load(items.iter().cloned(), &LoadOptions::new()).expect("loaded");
     let twin = Pleach::open(options(&committed)).expect("created");
     for chunk in items.chunks(500) {
         let accesses = chunk
@@ -150,17 +151,17 @@ fn a_repeated_key_is_refused_and_leaves_the_database_empty() {
     let twice = items[1234].0;
     items.push((twice, Value::from(b"again")));
     let db = Pleach::open(options(folder.path())).expect("created");
-    let refused = db.bulk_load(items.iter().cloned(), LoadOptions::new());
+    let refused = db.bulk_load(items.iter().cloned(), &LoadOptions::new());
     assert!(matches!(refused, Err(Error::RepeatedKey(key)) if key == twice), "{refused:?}");
     assert_eq!((db.root(), db.commit_number()), (TERMINATOR, 0));
     items.pop();
     // The same many times, so that one bucket has nothing to be split by.
     let many = (0..40_000).map(|_| (twice, Value::from(&[0; 22])));
-    let refused = db.bulk_load(many, LoadOptions::new().memory_mib(1));
+    let refused = db.bulk_load(many, &LoadOptions::new().memory_mib(1));
     assert!(matches!(refused, Err(Error::RepeatedKey(key)) if key == twice), "{refused:?}");
-    let report = db.bulk_load(items.into_iter(), LoadOptions::new()).expect("loaded after all");
+    let report = db.bulk_load(items.into_iter(), &LoadOptions::new()).expect("loaded after all");
     assert_eq!(db.root(), report.root);
-    let again = db.bulk_load(std::iter::empty(), LoadOptions::new());
+    let again = db.bulk_load(std::iter::empty(), &LoadOptions::new());
     assert!(matches!(again, Err(Error::NotEmpty(1))), "{again:?}");
     db.close().expect("closed");
     assert!(!folder.path().join("load-spill").exists());
@@ -171,11 +172,11 @@ fn an_open_session_or_a_commit_forbids_a_load() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let db = Pleach::open(options(folder.path())).expect("created");
     let session = db.session(SessionOptions::new()).expect("a session");
-    let refused = db.bulk_load(std::iter::empty(), LoadOptions::new());
+    let refused = db.bulk_load(std::iter::empty(), &LoadOptions::new());
     assert!(matches!(refused, Err(Error::InUse)), "{refused:?}");
     let accesses = vec![pleach::Access::write([1; 32], Some(Value::from(b"one")))];
     session.finish(accesses).expect("finished").commit().expect("committed");
-    let refused = db.bulk_load(std::iter::empty(), LoadOptions::new());
+    let refused = db.bulk_load(std::iter::empty(), &LoadOptions::new());
     assert!(matches!(refused, Err(Error::NotEmpty(1))), "{refused:?}");
 }
 
@@ -186,7 +187,7 @@ fn a_value_over_the_limit_is_refused_and_progress_reaches_the_count() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let db = Pleach::open(options(folder.path())).expect("created");
     let large = vec![([3; 32], Value::from(vec![0; pleach::MAX_VALUE + 1]))];
-    let refused = db.bulk_load(large.into_iter(), LoadOptions::new());
+    let refused = db.bulk_load(large.into_iter(), &LoadOptions::new());
     assert!(matches!(refused, Err(Error::ValueTooLarge { .. })), "{refused:?}");
     let told = Arc::new(AtomicU64::new(0));
     let hears = Arc::clone(&told);
@@ -195,6 +196,6 @@ fn a_value_over_the_limit_is_refused_and_progress_reaches_the_count() {
     });
     let mut rng = Rng::new(5);
     let items = pairs(&mut rng, Keys::Uniform, 999);
-    db.bulk_load(items.into_iter(), LoadOptions::new().progress(Some(progress))).expect("loaded");
+    db.bulk_load(items.into_iter(), &LoadOptions::new().progress(Some(progress))).expect("loaded");
     assert_eq!(told.load(Ordering::Relaxed), 999);
 }

@@ -44,7 +44,7 @@ fn crash_everywhere(seed: u64, count: u64) -> (usize, usize) {
     let db = open(&disk, seed).expect("created");
     disk.mark(BEGUN);
     let load = LoadOptions::new().memory_mib(1);
-    let root = db.bulk_load(pairs(seed, count).into_iter(), load).expect("loaded").root;
+    let root = db.bulk_load(pairs(seed, count).into_iter(), &load).expect("loaded").root;
     disk.mark(DONE);
     let trace = disk.trace();
     drop(db);
@@ -62,7 +62,7 @@ fn crash_everywhere(seed: u64, count: u64) -> (usize, usize) {
                     empty += 1;
                     let again = open(&survivor, seed).expect("opened");
                     let load = LoadOptions::new().memory_mib(1);
-                    let report = again.bulk_load(pairs(seed, count).into_iter(), load);
+                    let report = again.bulk_load(pairs(seed, count).into_iter(), &load);
                     assert_eq!(report.expect("loaded again").root, root, "{outcome}");
                 }
                 (found, 1) if found == root => loaded += 1,
@@ -99,7 +99,7 @@ fn a_full_disk_leaves_the_empty_database_usable() {
         let Ok(db) = open(&disk, kib) else { continue };
         let before = disk.free_space().expect("known").0;
         let load = LoadOptions::new().memory_mib(1);
-        match db.bulk_load(pairs(1, 20_000).into_iter(), load) {
+        match db.bulk_load(pairs(1, 20_000).into_iter(), &load) {
             Err(Error::Full(_)) => refused += 1,
             Ok(_) => continue,
             Err(other) => panic!("{kib} KiB: {other}"),
@@ -108,7 +108,7 @@ fn a_full_disk_leaves_the_empty_database_usable() {
         assert!(!disk.list().expect("listed").iter().any(|name| name == "load-spill"));
         let after = disk.free_space().expect("known").0;
         assert!(after + (256 << 10) >= before, "{kib} KiB: {before} were free, now {after}");
-        let few = db.bulk_load(pairs(1, 20).into_iter(), LoadOptions::new().memory_mib(1));
+        let few = db.bulk_load(pairs(1, 20).into_iter(), &LoadOptions::new().memory_mib(1));
         if let Ok(report) = few {
             assert_eq!(reopen_root(db, &disk, kib), report.root);
         }

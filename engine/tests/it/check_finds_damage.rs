@@ -23,7 +23,7 @@ fn database(path: &Path, rng: &mut Rng) -> BTreeMap<Key, Value> {
         .map(|id| (key(Keys::Uniform, id), bytes(rng, if id % 300 == 7 { 9000 } else { 8 })))
         .collect();
     let db = Pleach::open(options(path)).expect("created");
-    db.bulk_load(model.clone().into_iter(), LoadOptions::new()).expect("loaded");
+    db.bulk_load(model.clone().into_iter(), &LoadOptions::new()).expect("loaded");
     for round in 0..3 {
         let writes: BTreeMap<Key, Option<Value>> = (0..40)
             .map(|_| {
@@ -115,7 +115,7 @@ fn explain_gives_the_depth_that_the_trie_has() {
         let db = Pleach::open(options(&path)).expect("created");
         let keys: Vec<Key> = (0..count).map(|id| key(Keys::Uniform, id)).collect();
         let items = keys.iter().map(|key| (*key, Value::from(b"value")));
-        db.bulk_load(items, LoadOptions::new()).expect("loaded");
+        db.bulk_load(items, &LoadOptions::new()).expect("loaded");
         db.close().expect("closed");
         for asked in (0..count + 20).map(|id| key(Keys::Uniform, id)) {
             let explanation = explain(&path, &asked).expect("explained");
@@ -167,7 +167,7 @@ fn many_findings_are_complete_and_in_key_order() {
     let pairs: BTreeMap<Key, Value> =
         (0..40_000).map(|id| (key(Keys::Uniform, id), value(id))).collect();
     let db = Pleach::open(options(path)).expect("created");
-    db.bulk_load(pairs.clone().into_iter(), LoadOptions::new()).expect("loaded");
+    db.bulk_load(pairs.clone().into_iter(), &LoadOptions::new()).expect("loaded");
     db.close().expect("closed");
     let sound = checked(path);
     assert!(sound.findings.is_empty(), "{:#?}", sound.findings);

@@ -176,6 +176,9 @@ fn a_full_device_refuses_and_goes_on_with_room() {
                         "seed {seed}: {closed:?}"
                     );
                     disk.set_quota(None);
+                    if closed.is_err() {
+                        db.close().expect("there is room now");
+                    }
                     (db, runtime) = setup.open(&disk, 2).expect("opens");
                 }
                 1 => {

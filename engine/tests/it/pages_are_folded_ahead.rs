@@ -37,7 +37,7 @@ impl Opened {
     fn loaded(mut items: Vec<(Key, Value)>) -> Image {
         let opened = Self::open(&SimDisk::new(1, unrecorded()).image(), 1);
         items.sort_by_key(|item| item.0);
-        opened.db.bulk_load(items.into_iter(), LoadOptions::new()).expect("loaded");
+        opened.db.bulk_load(items.into_iter(), &LoadOptions::new()).expect("loaded");
         opened.close()
     }
 

@@ -21,7 +21,7 @@ fn sessions_of_one_thread_share_a_ring_and_other_threads_make_their_own() {
     let db = pleach::Db::<Blake3, _, _>::open_on(disk.clone(), SimRuntime::new(1), options);
     let db = db.expect("created");
     let pairs = (0..60_000).map(|id| (key(Keys::Uniform, id), Value::from(&id.to_le_bytes())));
-    db.bulk_load(pairs, LoadOptions::new()).expect("loaded");
+    db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
     let session = || -> SimSession { db.session(SessionOptions::new()).expect("a session") };
     let keys =
         |from: u64| -> Vec<Key> { (from..from + 300).map(|id| key(Keys::Uniform, id)).collect() };

@@ -1,0 +1,53 @@
+//! What an error says of its operation, and of what to do. `docs/errors.md` has the table.
+
+use std::fmt;
+
+/// What became of the operation that gave an error: what a session of the reopened database would find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It took place; the error reports something beside it.
+    Happened,
+    /// It did not take place, and never will by itself: nobody finds anything of it, now or after a crash.
+    DidNotHappen,
+    /// It may have taken place, as a whole, or not at all: only opening the database again tells.
+    Unknown,
+}
+
+/// What to do about an error. `Display` gives a line of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Do it again as it is: at once, or after the device or the rights of the file were seen to.
+    Retry,
+    /// Free space on the device, then do it again as it is, without reopening.
+    FreeSpace,
+    /// Make the block again on the newest state.
+    MakeAgain,
+    /// Let go of whoever holds the database: sessions, blocks and overlays, or another process.
+    CloseOthers,
+    /// The call asks for what cannot be: change it.
+    FixCall,
+    /// Close the database and open it again.
+    Reopen,
+    /// Open it with the version of this software that it belongs to.
+    OtherVersion,
+    /// Something is damaged or missing: look with `pleach check`, and repair or restore it.
+    Repair,
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Retry => "try it again; if it stays, see to the device and the rights of its files",
+            Self::FreeSpace => "free some space on the device and try it again",
+            Self::MakeAgain => "make the block again on the newest state",
+            Self::CloseOthers => {
+                "drop what holds the database: its sessions, blocks and overlays, or another process"
+            }
+            Self::FixCall => "change the call: what it asks for cannot be",
+            Self::Reopen => "close the database and open it again",
+            Self::OtherVersion => "open it with the version that it belongs to, or load it again",
+            Self::Repair => "look at the damage with `pleach check`; repair it, or restore a copy",
+        })
+    }
+}

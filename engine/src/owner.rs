@@ -1,0 +1,152 @@
+//! What all clones of a [`Db`](crate::Db) share: the open database, until one of them closes it, and its end.
+//!
+//! Invariants: the engine is here until a close has come to its end, and then in the hands of sessions,
+//! blocks and overlays alone, so that clones which nobody has dropped keep neither memory nor the folder's
+//! lock. The background tasks have ended when a close returns, or the last clone is dropped. Of two closes
+//! one waits for the other.
+//!
+//! Locks, before all others: `closing`, then `engine`. A close takes `engine` for writing when all is done,
+//! so nobody holds it while a caller's code runs.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
+use pleach_core::Hasher;
+use pleach_io::{Device, DeviceInfo, Runtime};
+
+use crate::checkpoint::checkpoint;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::handles::{Handles, OpenHandles};
+use crate::metrics::Metrics;
+use crate::open::Opened;
+use crate::opening::Opening;
+use crate::state::beats::TaskState;
+use crate::state::commits::Tip;
+use crate::state::quarantine::Quarantined;
+
+/// What the clones share.
+pub(crate) struct Owner<H: Hasher, D: Device, R: Runtime> {
+    engine: RwLock<Option<Arc<Engine<H, D, R>>>>,
+    /// Nothing begins any more.
+    closed: AtomicBool,
+    /// The background tasks, until somebody closes; held while he does.
+    closing: Mutex<Option<Vec<R::Handle>>>,
+    handles: Arc<Handles>,
+    opening: Opening,
+    last: OnceLock<Facts>,
+}
+
+/// What a database says of itself, whether it is open or was closed.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) path: PathBuf,
+    pub(crate) tip: Tip,
+    pub(crate) device: DeviceInfo,
+    pub(crate) metrics: Metrics,
+    pub(crate) tasks: Vec<TaskState>,
+    pub(crate) quarantined: Vec<Quarantined>,
+    pub(crate) poisoned: bool,
+}
+
+impl Facts {
+    fn of<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>) -> Self {
+        let state = &engine.state;
+        Self {
+            path: state.options.path.clone(),
+            tip: state.commits.tip(),
+            device: state.store.device().info(),
+            metrics: state.metrics(),
+            tasks: state.pace.tasks(),
+            quarantined: state.store.quarantine().list(),
+            poisoned: state.commits.sequencer().lock().check().is_err(),
+        }
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Owner<H, D, R> {
+    pub(crate) fn new(opened: Opened<H, D, R>) -> Self {
+        let Opened { engine, tasks, opening } = opened;
+        Self {
+            handles: Arc::clone(engine.handles()),
+            engine: RwLock::new(Some(engine)),
+            closed: AtomicBool::new(false),
+            closing: Mutex::new(Some(tasks)),
+            opening,
+            last: OnceLock::new(),
+        }
+    }
+
+    /// The open database, for something that begins now.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] from the beginning of a close on.
+    pub(crate) fn open(&self) -> Result<MappedRwLockReadGuard<'_, Arc<Engine<H, D, R>>>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        RwLockReadGuard::try_map(self.engine.read(), Option::as_ref).map_err(|_| Error::Closed)
+    }
+
+    /// Something of the database as it is, or as it was when it was closed.
+    pub(crate) fn look<T>(
+        &self,
+        now: impl FnOnce(&Engine<H, D, R>) -> T,
+        then: impl FnOnce(&Facts) -> T,
+    ) -> T {
+        match &*self.engine.read() {
+            Some(engine) => now(engine),
+            None => then(self.last.get().expect("whoever takes the engine away puts them here")),
+        }
+    }
+
+    /// How the open found the database.
+    pub(crate) fn opening(&self) -> &Opening {
+        &self.opening
+    }
+
+    /// What lives beside the clones.
+    pub(crate) fn open_handles(&self) -> OpenHandles {
+        self.handles.open()
+    }
+
+    /// See [`Db::close`](crate::Db::close). A close that found no room, or could not read what it needs, can
+    /// be tried again; one that met a failed write or sync has come to its end.
+    pub(crate) fn close(&self) -> Result<()> {
+        let mut tasks = self.closing.lock();
+        let Some(engine) = self.engine.read().clone() else { return Err(Error::Closed) };
+        self.closed.store(true, Ordering::Release);
+        engine.refuse_commits();
+        engine.end_tasks(tasks.take());
+        let written = {
+            // A load that came before this is at its end; a later one finds the database closed.
+            let _alone = engine.state.images.make_alone();
+            let sound = engine.state.commits.sequencer().lock().check();
+            sound.and_then(|()| checkpoint::<H, D, R>(&engine.state, true))
+        };
+        if let Err(error) = &written
+            && !error.is_poisoned()
+        {
+            return written;
+        }
+        self.last.get_or_init(|| Facts::of(&engine));
+        // Whoever was looking at it has looked.
+        drop(self.engine.write().take());
+        let open = self.open_handles();
+        drop(engine);
+        written?;
+        if open.is_empty() { Ok(()) } else { Err(Error::StillOpen(open)) }
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Drop for Owner<H, D, R> {
+    /// The last clone goes: sessions and overlays may live on and read, but not commit.
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.get_mut() {
+            engine.refuse_commits();
+            engine.end_tasks(self.closing.get_mut().take());
+        }
+    }
+}
