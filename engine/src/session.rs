@@ -12,7 +12,8 @@ use pleach_io::threads::Threads;
 use pleach_io::{Device, Runtime};
 
 use crate::access::Access;
-use crate::commit::block::{Block, Overlay};
+use crate::commit::block::Block;
+use crate::commit::overlay::Overlay;
 use crate::engine::Engine;
 use crate::error::{Error, Hex, Result};
 use crate::finish::finish;

@@ -111,7 +111,10 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
         loop {
             gather(&mut chunk);
             read_missing::<H, D, R>(db, &mut chunk)?;
-            match chunk.fold(batch, &mut worker.space, ChunkOutcome::default()) {
+            let hashed = worker.space.hashed();
+            let folded = chunk.fold(batch, &mut worker.space, ChunkOutcome::default());
+            Counters::add(&db.counters.hashes, worker.space.hashed() - hashed);
+            match folded {
                 Ok(outcome) => return Ok(Folded::Done(outcome)),
                 Err(Again::Changed) => {}
                 Err(Again::NeedsLeaf(key)) => return Ok(Folded::NeedsLeaf(key)),
