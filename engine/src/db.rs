@@ -100,10 +100,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             // further overlays come from a session, so this is the only place to check.
             Some(overlay) if !overlay.is_of(&engine) => return Err(Error::ForeignOverlay),
             Some(overlay) => overlay.view(),
-            None => {
-                let (view, root) = engine.state.commits.tip_view();
-                (view, root, Vec::new())
-            }
+            None => engine.state.commits.tip_view(),
         };
         Ok(Session::new(&engine, view, options))
     }

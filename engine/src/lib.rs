@@ -46,8 +46,10 @@
 //! # Overlays
 //!
 //! A block that is not to be committed yet becomes an [`Overlay`]: a state in memory that sessions stand on
-//! ([`SessionOptions::over`]), in chains of any length and with branches. [`Overlay::commit`] makes one commit
-//! of a chain; what stands on it stays valid, what stands beside it is stale.
+//! ([`SessionOptions::over`]), in chains of any length and with branches; a read costs the same over all of
+//! them. [`Overlay::commit`] makes one commit of a chain; what stands on it stays valid, what stands beside it is
+//! stale. One whose parent is the newest commit, or is just being committed by another thread, costs what its block
+//! would have cost. [`Block::changes`] and [`Overlay::changes`] list what is written, with the values before.
 //!
 //! # Proofs
 //!
@@ -156,7 +158,9 @@ pub mod tools;
 mod watchdog;
 
 pub use access::{Access, AccessKind, MAX_VALUE};
-pub use commit::block::{Block, CommitError, Overlay};
+pub use commit::block::{Block, CommitError};
+pub use commit::changes::Change;
+pub use commit::overlay::Overlay;
 pub use db::Db;
 pub use error::{Advice, Error, Outcome, Result};
 pub use finish::witness::Witness;

@@ -41,6 +41,11 @@ counters! {
     pending_entries,
     /// Bytes of memory that those take.
     pending_bytes,
+    /// Bytes that live overlays take: changes with their values, nodes, and what finds them.
+    overlay_bytes,
+    /// Commits that have their place in the log and are not published yet; a child's may be among them
+    /// while its parent's is.
+    commits_in_flight,
     /// Checkpoints made.
     checkpoints,
     /// Those of them that commits or flushes changed a region under: their image is not of one moment.

@@ -13,7 +13,8 @@ use pleach_io::threads::Threads;
 use pleach_io::{Device, Runtime};
 
 use crate::access::Access;
-use crate::commit::block::{Block, Overlay};
+use crate::commit::block::Block;
+use crate::commit::overlay::Overlay;
 use crate::engine::Engine;
 use crate::error::{Error, Hex, Result};
 use crate::finish::{Claim, finish, prove};
@@ -87,8 +88,6 @@ pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Thread
     view: View,
     root: Node,
     parent: Option<Overlay<H, D, R>>,
-    /// The overlays that the view reads.
-    _chain: Vec<Overlay<H, D, R>>,
     witness: bool,
     /// Has anything been prefetched?
     prefetches: AtomicBool,
@@ -108,10 +107,10 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Session<H, D, R> {
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
-    /// A session on a view whose root is `root`, and which reads these overlays.
+    /// A session on a view whose root is `root`.
     pub(crate) fn new(
         engine: &Arc<Engine<H, D, R>>,
-        (view, root, chain): (View, Node, Vec<Overlay<H, D, R>>),
+        (view, root): (View, Node),
         options: SessionOptions<H, D, R>,
     ) -> Self {
         Self {
@@ -119,7 +118,6 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             view,
             root,
             parent: options.over,
-            _chain: chain,
             witness: options.witness,
             prefetches: AtomicBool::new(false),
             requests: Mutex::default(),

@@ -179,7 +179,7 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
         | Mutant::AckAfterFailedSync
         | Mutant::RecoveryTrustsReads
         | Mutant::RecoverySyncsOnly => (COMMITS, LOST),
-        Mutant::ChildOutlivesParent => (COMMITS, NODE),
+        Mutant::ChildOutlivesParent | Mutant::ChildBeforeParent => (COMMITS, NODE),
         Mutant::NoIncarnation | Mutant::IncarnationNotSynced => (COMMITS, REVIVED),
         Mutant::IncarnationInPlace => (COMMITS, "no incarnation"),
         Mutant::SuperblockConfirmedInPlace => (COMMITS, NO_GENERATION),

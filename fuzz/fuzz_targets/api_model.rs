@@ -45,27 +45,49 @@ struct Base {
 /// The model of an overlay.
 struct Layer {
     base: RefCell<Base>,
+    /// The state that it was made on, and its own.
+    before: Rc<State>,
     state: Rc<State>,
     blob: Option<Vec<u8>>,
-    committed: Cell<Option<u64>>,
+    /// The commit that has it, and whether the commit's state is its own.
+    taken: Cell<Option<(u64, bool)>>,
+}
+
+/// What would be committed together.
+struct Chain {
+    /// The overlays that no commit has, newest first.
+    layers: Vec<Rc<Layer>>,
+    /// The commit that they stand on.
+    base: u64,
+    /// Of the newest overlay that has one.
+    blob: Option<Vec<u8>>,
 }
 
 impl Layer {
-    /// The commit that the uncommitted overlays from this one down stand on, and the blob of the
-    /// newest of them that has one.
-    fn chain(self: &Rc<Self>) -> (u64, Option<Vec<u8>>) {
-        let (mut at, mut blob) = (Rc::clone(self), None);
+    /// The overlays from this one down that no commit has.
+    fn chain(self: &Rc<Self>) -> Chain {
+        let mut chain = Chain { layers: Vec::new(), base: 0, blob: None };
+        let mut at = Rc::clone(self);
         loop {
-            if let Some(number) = at.committed.get() {
-                return (number, blob);
-            }
-            blob = blob.or_else(|| at.blob.clone());
             let base = at.base.borrow().clone();
+            chain.base = base.commit;
+            if let Some((number, own)) = at.taken.get() {
+                if own {
+                    chain.base = number;
+                }
+                return chain;
+            }
+            chain.blob = chain.blob.or_else(|| at.blob.clone());
+            chain.layers.push(at);
             match base.over {
                 Some(below) => at = below,
-                None => return (base.commit, blob),
+                None => return chain,
             }
         }
+    }
+
+    fn take(&self, number: u64, own: bool) {
+        self.taken.set(Some((number, own)));
     }
 }
 
@@ -79,6 +101,7 @@ struct HeldSession {
 struct HeldBlock {
     block: SimBlock,
     base: Base,
+    before: Rc<State>,
     state: Rc<State>,
     blob: Option<Vec<u8>>,
 }
@@ -201,7 +224,9 @@ impl World {
         }
         for held in &self.overlays {
             assert_eq!(held.overlay.root(), held.layer.state.root());
-            assert_eq!(held.overlay.commit_number(), held.layer.committed.get());
+            let taken = held.layer.taken.get().map(|(number, _)| number);
+            assert_eq!(held.overlay.commit_number(), taken);
+            assert_eq!(held.overlay.is_committed(), taken.is_some());
         }
     }
 
@@ -220,13 +245,14 @@ impl World {
             return HeldSession { session, base, state: Rc::clone(&self.tip), witness };
         };
         let session = self.db().session(options.over(overlay)).expect("a session");
-        let base = Base { over: Some(Rc::clone(layer)), commit: layer.chain().0 };
+        let base = Base { over: Some(Rc::clone(layer)), commit: layer.chain().base };
         HeldSession { session, base, state: Rc::clone(&layer.state), witness }
     }
 
     /// A batch over a session; the block is kept, or becomes an overlay.
     fn finish(&mut self, held: HeldSession, draw: &mut Draw<'_>) {
         let accesses = draw.batch(&held.state);
+        let before = Rc::clone(&held.state);
         let (mut block, after) = held.state.finish(held.session, &accesses, held.witness);
         let choice = draw.input.u8();
         let blob = (choice & 0xf0 == 0xf0).then(|| vec![choice; usize::from(choice & 7)]);
@@ -235,10 +261,10 @@ impl World {
         }
         let (base, state) = (held.base, Rc::new(after));
         if choice & 3 == 0 {
-            keep(&mut self.blocks, HeldBlock { block, base, state, blob });
+            keep(&mut self.blocks, HeldBlock { block, base, before, state, blob });
         } else {
             let base = RefCell::new(base);
-            let layer = Layer { base, state, blob, committed: Cell::new(None) };
+            let layer = Layer { base, before, state, blob, taken: Cell::new(None) };
             let overlay = block.into_overlay();
             keep(&mut self.overlays, HeldOverlay { overlay, layer: Rc::new(layer) });
         }
@@ -258,13 +284,16 @@ impl World {
     }
 
     fn commit_block(&mut self, held: HeldBlock) {
-        let (base, below) =
-            held.base.over.as_ref().map_or((held.base.commit, None), |layer| layer.chain());
-        if !self.committed(base, held.block.commit().map_err(Error::from)) {
+        let none = || Chain { layers: Vec::new(), base: held.base.commit, blob: None };
+        let chain = held.base.over.as_ref().map_or_else(none, Layer::chain);
+        let before = chain.layers.last().map_or(&held.before, |lowest| &lowest.before);
+        let result = held.block.commit().map_err(Error::from);
+        if !self.committed(before, chain.base, result) {
             return;
         }
+        chain.layers.iter().for_each(|layer| layer.take(self.number, false));
         self.tip = held.state;
-        if let Some(blob) = held.blob.or(below) {
+        if let Some(blob) = held.blob.or(chain.blob) {
             self.blob = blob;
         }
     }
@@ -275,32 +304,34 @@ impl World {
         }
         let HeldOverlay { overlay, layer } = &self.overlays[draw.below(self.overlays.len())];
         let (overlay, layer) = (overlay.clone(), Rc::clone(layer));
-        if let Some(number) = layer.committed.get() {
+        if let Some((number, _)) = layer.taken.get() {
             assert_eq!(overlay.commit().expect("committed before"), number);
             return;
         }
-        let (base, blob) = layer.chain();
-        if !self.committed(base, overlay.commit()) {
+        let chain = layer.chain();
+        let before = &chain.layers.last().expect("no commit has it").before;
+        if !self.committed(before, chain.base, overlay.commit()) {
             return;
         }
-        layer.committed.set(Some(self.number));
+        chain.layers.iter().for_each(|layer| layer.take(self.number, false));
+        layer.take(self.number, true);
         self.tip = Rc::clone(&layer.state);
-        if let Some(blob) = blob {
+        if let Some(blob) = chain.blob {
             self.blob = blob;
         }
     }
 
-    /// What a commit on commit `base` must have come to; true when it succeeded.
-    fn committed(&mut self, base: u64, result: Result<u64, Error>) -> bool {
+    /// What a commit over a state, which commit `base` had, must have come to; true when it succeeded.
+    fn committed(&mut self, before: &State, base: u64, result: Result<u64, Error>) -> bool {
         match result {
             Ok(number) => {
-                assert_eq!(base, self.number, "a commit on a stale parent");
+                assert_eq!(before.root(), self.tip.root(), "a commit on a stale parent");
                 assert_eq!(number, self.number + 1);
                 self.number = number;
                 true
             }
             Err(Error::StaleParent { base: told, tip }) => {
-                assert_ne!(base, self.number, "the parent is the newest commit");
+                assert_ne!(before.root(), self.tip.root(), "the parent has the newest state");
                 assert_eq!((told, tip), (base, self.number));
                 false
             }
@@ -403,7 +434,7 @@ impl World {
             matches!(result, Err(Error::Closed | Error::StaleParent { .. }))
         };
         for held in self.overlays.drain(..) {
-            if held.layer.committed.get().is_none() {
+            if held.layer.taken.get().is_none() {
                 assert!(is_refused(held.overlay.commit()), "a commit into a closed database");
             }
         }

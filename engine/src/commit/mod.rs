@@ -1,14 +1,15 @@
 //! The commit protocol; `docs/commit-and-recovery.md` has the rules and why.
 //!
 //! 1. `wait` while the pending changes or the log are full.
-//! 2. `check-parent`, before anything is written for the block.
+//! 2. `check-parent`, before anything is written for the block: its parent's root is that of the newest
+//!    ticketed commit.
 //! 3. `spill-values`: long values go to the overflow file, which is synced.
 //! 4. `hold-nodes`: the nodes of the regions that change stay in memory, or come back, until `publish`.
 //! 5. `refold` where a flush has changed a layout below what the block accessed.
 //! 6. `make-room`: encode the record and make room for it in the log. A full disk shows here.
-//! 7. `ticket`, under the sequencer's lock: the parent is the newest ticketed commit, the layouts are
-//!    still those that `refold` saw, and the record gets its log position; else back to `refold`.
-//! 8. `write` and 9. `sync`, as the mode says.
+//! 7. `ticket`, under the sequencer's lock: the parent is checked again, the layouts are still those that
+//!    `refold` saw, and the record gets its log position; else back to `refold`.
+//! 8. `write` and 9. `sync`, as the mode says; a child may have its ticket meanwhile.
 //! 10. `publish`, in ticket order: undo, then changes and nodes region by region, then the number.
 //! 11. `acknowledge`: return.
 //!
@@ -19,13 +20,14 @@
 
 mod apply;
 pub(crate) mod block;
+pub(crate) mod changes;
+pub(crate) mod overlay;
 mod throttle;
 
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::KeyAccess;
-use pleach_beatree::stored::LargeValue;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, Runtime};
 
@@ -40,10 +42,12 @@ use crate::format::position::LogPos;
 use crate::format::record::{MAX_RECORD, RecordBuf};
 use crate::metrics::Counters;
 use crate::options::Durability;
+use crate::read::point;
 use crate::state::commits::Tip;
+use crate::state::overlays::{Layer, TakenBy};
 use crate::state::sequencer::Ordered;
 use crate::state::space::Tentative;
-use crate::state::undo::Changes;
+use crate::state::undo::{ChangeList, Changes};
 use crate::state::view::View;
 use crate::state::{PoisonOnPanic, State, overflow};
 use apply::apply_all;
@@ -51,13 +55,20 @@ use throttle::throttle;
 
 /// Tries to get a ticket before flushes that change a layout are held off.
 const TRIES: u32 = 3;
+/// How often a commit begins again because others came in between and left its parent's state.
+const OVERTAKEN: u32 = 4;
 
 /// What a commit leads from and to.
+#[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
-    /// The commit that the changes were folded on, pinned, without overlays.
+    /// The state that the changes were folded on, pinned.
     pub(crate) view: &'a View,
+    /// The commit that has this state, as far as the caller knows.
+    pub(crate) follows: u64,
     pub(crate) prev_root: &'a Node,
     pub(crate) root: &'a Node,
+    /// The overlays that become part of the commit, and whether its state is theirs.
+    pub(crate) layers: &'a [(&'a Layer, bool)],
 }
 
 /// Commits the changes in these chunks and gives the number of the commit. The chunks are used up when it
@@ -68,25 +79,27 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     chunks: &mut Vec<ChunkOutcome>,
     blob: Option<&[u8]>,
 ) -> Result<u64> {
-    debug_assert!(target.view.is_committed(), "overlays are merged before");
-    let mut taken = Vec::new();
-    let committed = attempt(engine, target, chunks, &mut taken, blob);
-    if committed.is_err() {
-        // Their cells name runs that are free again unless a record was queued; a second commit must not
-        // name them.
-        for Taken { chunk, change, value } in taken {
-            chunks[chunk].changes[change].new = Stored::Large(value);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let mut taken = Vec::new();
+        let committed = attempt(engine, target, chunks, &mut taken, blob);
+        if committed.is_err() {
+            // Their cells name runs that are free again unless a record was queued; a second commit must
+            // not name them.
+            for (chunk, changes) in taken {
+                chunks[chunk].changes = changes;
+            }
+        }
+        let overtaken = matches!(committed, Err(Error::StaleParent { .. })) && tries < OVERTAKEN;
+        if !overtaken || check_parent(&engine.state, target).is_err() {
+            return committed;
         }
     }
-    committed
 }
 
-/// A long value that was replaced by its overflow cell.
-struct Taken {
-    chunk: usize,
-    change: usize,
-    value: Arc<LargeValue>,
-}
+/// The changes of a chunk whose long values were replaced by their overflow cells.
+type Taken = (usize, ChangeList);
 
 /// All steps but what undoes a failed one.
 fn attempt<H: Hasher, D: Device, R: Runtime>(
@@ -96,16 +109,21 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     taken: &mut Vec<Taken>,
     blob: Option<&[u8]>,
 ) -> Result<u64> {
-    let Target { view, root, .. } = *target;
-    let (db, base) = (&*engine.state, view.base);
+    let db = &*engine.state;
     throttle(db)?;
     // Before anything is written for it: a block that was given back may be committed again and again.
-    check_parent(db, &db.commits.sequencer().lock(), target)?;
+    let parent = check_parent(db, target)?;
+    let newer = (parent != target.follows).then(|| stand_on(db, target, parent, chunks));
+    let newer = newer.transpose()?;
+    let target =
+        &Target { view: newer.as_ref().unwrap_or(target.view), follows: parent, ..*target };
     // From here to publication the nodes of the accessed regions stay in memory, and no regions are joined.
     let _nodes = db.nodes.keep_nodes();
     join_chunks(db, chunks);
     let spilled = spill_values(db, chunks, taken)?;
-    let blob: Arc<[u8]> = blob.map_or_else(|| db.commits.tip().blob, Into::into);
+    let number = parent + 1;
+    let blob: Arc<[u8]> =
+        blob.map_or_else(|| Arc::clone(&db.commits.sequencer().lock().newest.blob), Into::into);
     for outcome in chunks.iter().flat_map(|chunk| &chunk.regions) {
         db.nodes.make_resident::<H>(outcome.region.prefix().first_key())?;
     }
@@ -120,9 +138,53 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         let never = db.commits.sequencer().lock().is_queued(end);
         return Err(if never { error.poisoning() } else { error.in_doubt() });
     }
-    let tip = Tip { number: base + 1, root: *root, blob };
+    let tip = Tip { number, root: *target.root, blob };
     publish(engine, end, tip, chunks).map_err(|error| error.in_doubt())?;
-    Ok(base + 1)
+    Ok(number)
+}
+
+/// The parent's state came back under another number: what the block says of the state before is as of
+/// an older commit, whose long values may be gone once nobody pins it. Takes these from the newest commit,
+/// and gives a view of it.
+fn stand_on<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    target: &Target<'_>,
+    parent: u64,
+    chunks: &mut [ChunkOutcome],
+) -> Result<View> {
+    wait_for_publication(db, parent)?;
+    let (view, root) = db.commits.tip_view();
+    if root != *target.prev_root || view.base != parent {
+        return Err(Error::StaleParent { base: target.follows, tip: view.base });
+    }
+    for chunk in chunks {
+        let is_away = |prior: &Stored| matches!(prior, Stored::Overflow(_));
+        if chunk.changes.iter().any(|changed| is_away(&changed.prior)) {
+            for changed in Arc::make_mut(&mut chunk.changes).iter_mut() {
+                if is_away(&changed.prior) {
+                    changed.prior = point::stored(db, &view, &changed.key)?;
+                }
+            }
+        }
+    }
+    Ok(view)
+}
+
+/// Waits until a commit that has its ticket is published.
+pub(crate) fn wait_for_publication<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    number: u64,
+) -> Result<()> {
+    let published = || db.commits.published() >= number;
+    if published() {
+        return Ok(());
+    }
+    let mut poisoned = Ok(());
+    db.pace.wait(None, &mut || {
+        poisoned = db.commits.sequencer().lock().check();
+        poisoned.is_err() || published()
+    });
+    if published() { Ok(()) } else { poisoned }
 }
 
 /// Commit `refold`, `make-room` and `ticket`: gives the log position at which the record ends.
@@ -130,18 +192,18 @@ fn ticket<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     target: &Target<'_>,
     chunks: &mut [ChunkOutcome],
-    blob: &[u8],
+    blob: &Arc<[u8]>,
     spilled: Tentative<'_, D>,
 ) -> Result<LogPos> {
-    let Target { view, prev_root, root } = *target;
-    let (db, number) = (&*engine.state, view.base + 1);
+    let Target { view, follows, prev_root, root, layers } = *target;
+    let (db, number) = (&*engine.state, follows + 1);
     let mut tries = 0;
     loop {
         tries += 1;
         let hold = (tries > TRIES).then(|| db.index.hold_structure());
         let layouts = {
             let state = db.commits.sequencer().lock();
-            check_parent(db, &state, target)?;
+            check_follows(&state, target)?;
             state.layouts
         };
         refold_stale(engine, view, chunks)?;
@@ -155,7 +217,14 @@ fn ticket<H: Hasher, D: Device, R: Runtime>(
         }
         db.make_room(bytes)?;
         let mut state = db.commits.sequencer().lock();
-        check_parent(db, &state, target)?;
+        check_follows(&state, target)?;
+        if state.in_flight > 0 && state.is_awaited() {
+            drop(state);
+            drop(hold);
+            // A flush or a checkpoint waits for the parent's publication: it comes before the child.
+            wait_for_publication(db, follows)?;
+            continue;
+        }
         if state.layouts != layouts || !state.has_room(bytes) {
             drop(state);
             drop(hold);
@@ -163,29 +232,37 @@ fn ticket<H: Hasher, D: Device, R: Runtime>(
         }
         let start = state.queue(record);
         spilled.named();
-        state.ticketed = number;
+        state.newest = Tip { number, root: *root, blob: Arc::clone(blob) };
         state.in_flight += 1;
+        for (layer, own) in layers {
+            layer.take(TakenBy { commit: number, own: *own });
+        }
         return Ok(start + bytes);
     }
 }
 
-/// May a commit on this parent take the next ticket?
-fn check_parent<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    state: &Ordered,
-    target: &Target<'_>,
-) -> Result<()> {
+/// May a commit on this parent take the next ticket? Gives the commit that it follows: states count, not
+/// their numbers.
+fn check_parent<D: Device, R: Runtime>(db: &State<D, R>, target: &Target<'_>) -> Result<u64> {
+    let state = db.commits.sequencer().lock();
     state.check_open()?;
-    let base = target.view.base;
-    if state.ticketed != base {
-        return Err(Error::StaleParent { base, tip: state.ticketed });
+    if !state.loading && state.newest.root == *target.prev_root {
+        return Ok(state.newest.number);
     }
-    // A number names one state only: a block on another state of that number is stale.
-    let tip = db.commits.tip();
-    if tip.number == base && tip.root != *target.prev_root {
-        return Err(Error::StaleParent { base, tip: base });
-    }
-    Ok(())
+    Err(stale(&state, target))
+}
+
+/// Is the commit that this one follows still the newest?
+fn check_follows(state: &Ordered, target: &Target<'_>) -> Result<()> {
+    state.check_open()?;
+    let follows = !state.loading && state.newest.number == target.follows;
+    if follows { Ok(()) } else { Err(stale(state, target)) }
+}
+
+fn stale(state: &Ordered, target: &Target<'_>) -> Error {
+    // The next number is a load's, if one is under way.
+    let tip = state.newest.number.max(u64::from(state.loading));
+    Error::StaleParent { base: target.follows, tip }
 }
 
 /// Chunks below which regions have been joined since they were folded become one: a region is of one chunk.
@@ -262,7 +339,7 @@ fn encode(
     let mut changes = ChangeSection::default();
     let mut nodes = NodeSection::default();
     for chunk in chunks {
-        for changed in &chunk.changes {
+        for changed in chunk.changes.iter() {
             changes.push(&changed.key, log_value(&changed.new));
         }
         for page in &chunk.nodes {
@@ -289,16 +366,8 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<()> {
     let Engine { state: db, finisher, .. } = engine;
     let (number, sequencer) = (tip.number, db.commits.sequencer());
-    let turn = || db.commits.published() == number - 1;
-    let mut poisoned = false;
-    db.pace.wait(None, &mut || {
-        poisoned = sequencer.lock().check().is_err();
-        poisoned || turn()
-    });
-    if !turn() {
-        // The parent failed, after this record had been queued behind its own.
-        sequencer.lock().check()?;
-    }
+    // The parent may fail after this record has been queued behind its own.
+    wait_for_publication(db, number - 1)?;
     let (mut chunks, unchanged): (Vec<_>, Vec<_>) =
         std::mem::take(chunks).into_iter().partition(|chunk| !chunk.changes.is_empty());
     finisher.give_outcomes_back(unchanged);
@@ -331,14 +400,17 @@ fn spill_values<'a, D: Device, R: Runtime>(
 ) -> Result<Tentative<'a, D>> {
     let mut spilled = db.space.tentative();
     for (at, chunk) in chunks.iter_mut().enumerate() {
-        for (change, changed) in chunk.changes.iter_mut().enumerate() {
+        let is_long = |stored: &Stored| matches!(stored, Stored::Large(large) if large.bytes.len() > LOG_VALUE);
+        if !chunk.changes.iter().any(|changed| is_long(&changed.new)) {
+            continue;
+        }
+        // An overlay goes on reading the values from memory.
+        taken.push((at, Arc::clone(&chunk.changes)));
+        for changed in Arc::make_mut(&mut chunk.changes).iter_mut() {
             if let Stored::Large(large) = &changed.new
-                && large.bytes.len() > LOG_VALUE
+                && is_long(&changed.new)
             {
-                let cell = Stored::Overflow(overflow::write(db, &mut spilled, large, 0)?);
-                if let Stored::Large(value) = std::mem::replace(&mut changed.new, cell) {
-                    taken.push(Taken { chunk: at, change, value });
-                }
+                changed.new = Stored::Overflow(overflow::write(db, &mut spilled, large, 0)?);
             }
         }
     }

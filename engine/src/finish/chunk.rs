@@ -297,6 +297,7 @@ impl Chunk {
 
     /// The view is not what pages and pending changes say: puts undo and overlays over the pending
     /// changes of accessed pages, and adds the pages that only they change; with `needs_leaf`, all pages.
+    /// What is known of a page's nodes stays true where neither says anything of it.
     fn add_others(
         &mut self,
         batch: &Batch<'_>,
@@ -306,18 +307,19 @@ impl Chunk {
     ) {
         let accessed: Vec<PageTask> = self.pages.drain(first_page..).collect();
         let mut accessed = accessed.into_iter().peekable();
-        let changes = batch.view.changes(state.children().region(), state);
+        let undone = batch.view.undone_below(state.children().region(), state);
         self.pending
             .truncate(accessed.peek().map_or(self.pending.len(), |page| page.pending.start));
         for child in 0..state.children().len() {
             let prefix = state.children().prefix(child);
             let task = accessed.next_if(|page| page.child as usize == child);
-            let mut over = changes.range(*prefix.first_key()..=prefix.last_key()).peekable();
-            if task.is_none() && over.peek().is_none() && !needs_leaf {
+            let undone = undone.range(*prefix.first_key()..=prefix.last_key());
+            let differs =
+                undone.clone().next().is_some() || batch.view.overlays().changes_below(&prefix);
+            if task.is_none() && !differs && !needs_leaf {
                 continue;
             }
             // A node that an overlay has recorded stays the node in that overlay, whatever is committed.
-            // Looked up for pages that nobody accesses, and no others: it takes a look into all overlays.
             let recorded = (task.is_none() && !needs_leaf).then(|| batch.view.node(&prefix));
             let known = match recorded {
                 Some(OverlayNode::Recorded(node)) => Some(node),
@@ -326,7 +328,11 @@ impl Chunk {
             let from = self.pending.len();
             if known.is_none() {
                 state.copy_pending(&prefix, &mut self.pending);
-                put_over(&mut self.pending, from, over.map(|(key, stored)| (*key, stored.clone())));
+            }
+            if known.is_none() && differs {
+                let undone = undone.map(|(key, stored)| (*key, stored.clone()));
+                put_over(&mut self.pending, from, undone);
+                batch.view.put_overlays(&prefix, &mut self.pending, from);
             }
             self.push_page(
                 state,
@@ -336,6 +342,8 @@ impl Chunk {
                 from,
                 known,
             );
+            let page = self.pages.last_mut().expect("just pushed");
+            page.as_of = (!differs && !needs_leaf).then(|| state.changed_at(child));
         }
     }
 
@@ -350,12 +358,14 @@ impl Chunk {
         let accesses = || self.pages.iter().flat_map(|page| &batch.accesses[page.accesses.clone()]);
         outcome.regions.reserve(self.regions.len());
         outcome.nodes.reserve(self.pages.len());
-        // These may be kept for older views: no more memory than is needed.
-        outcome.changes.reserve_exact(accesses().filter(|access| access.writes.is_some()).count());
+        // These may be kept for older views and overlays: no more memory than is needed.
+        let writes = accesses().filter(|access| access.writes.is_some()).count();
+        let mut changes = Vec::with_capacity(writes);
         let ops = if batch.gives.has_ops() { accesses().count() } else { 0 };
         outcome.ops.reserve(ops * OP_BYTES);
         space.gather_captured(&mut outcome.treelets);
-        self.emit_pages(batch, space, &mut outcome);
+        self.emit_pages(batch, space, &mut outcome, &mut changes);
+        outcome.changes = changes.into();
         self.fold_regions(batch, space, &mut outcome)?;
         for (node, at) in outcome.nodes.iter_mut().zip(&space.node_pages) {
             let task = &mut self.pages[*at];
@@ -440,6 +450,7 @@ impl Chunk {
         batch: &Batch<'_>,
         space: &mut FoldSpace<H>,
         outcome: &mut ChunkOutcome,
+        changes: &mut Vec<Changed>,
     ) {
         space.terminals.clear();
         space.siblings.clear();
@@ -457,7 +468,7 @@ impl Chunk {
             for (access, found) in accesses.iter().zip(&mut results) {
                 if let Some(new) = &access.writes {
                     let (key, new) = (access.key, new.clone());
-                    outcome.changes.push(Changed { key, new, prior: found.prior });
+                    changes.push(Changed { key, new, prior: found.prior });
                 }
             }
             let mut fragment = Fragment::default();

@@ -14,7 +14,7 @@ use pleach_core::{Key, Node, Prefix};
 
 use super::emit::Fragment;
 use super::witness::Witness;
-use crate::state::undo::Changed;
+use crate::state::undo::{ChangeList, Changed};
 
 /// What a finish gives.
 pub(crate) struct Finished {
@@ -77,7 +77,7 @@ pub(crate) struct ChunkOutcome {
     pub(crate) treelets: Vec<(u8, Node)>,
     /// Nodes between regions and their pages, likewise.
     pub(crate) inner: Vec<(u8, Node)>,
-    pub(crate) changes: Vec<Changed>,
+    pub(crate) changes: ChangeList,
     pub(super) terminals: Vec<u8>,
     pub(super) siblings: Vec<Node>,
     pub(super) ops: Vec<u8>,
@@ -89,7 +89,7 @@ impl ChunkOutcome {
     pub(crate) fn absorb(&mut self, next: &mut Self) {
         self.regions.append(&mut next.regions);
         self.nodes.append(&mut next.nodes);
-        self.changes.append(&mut next.changes);
+        Arc::make_mut(&mut self.changes).extend_from_slice(&std::mem::take(&mut next.changes));
     }
 }
 
@@ -109,7 +109,7 @@ impl Recycle for ChunkOutcome {
         self.nodes.clear();
         self.treelets.clear();
         self.inner.clear();
-        self.changes.clear();
+        self.changes = ChangeList::default();
         self.terminals.clear();
         self.siblings.clear();
         self.ops.clear();

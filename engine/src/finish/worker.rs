@@ -130,7 +130,10 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
             if let Err(error) = read_missing::<H, D, R>(db, &mut chunk) {
                 break Err(error);
             }
-            match chunk.fold(batch, &mut worker.space, ChunkOutcome::default()) {
+            let hashed = worker.space.hashed();
+            let folded = chunk.fold(batch, &mut worker.space, ChunkOutcome::default());
+            Counters::add(&db.counters.hashes, worker.space.hashed() - hashed);
+            match folded {
                 Ok(outcome) => break Ok(Folded::Done(outcome)),
                 Err(Again::Changed) => {}
                 Err(Again::NeedsLeaf(key)) => break Ok(Folded::NeedsLeaf(key)),

@@ -58,7 +58,7 @@ impl Round {
         let _structure = db.index.hold_structure();
         let mut state = db.commits.sequencer().lock();
         state.check()?;
-        if state.in_flight > 0 || !state.has_room(room) {
+        if !state.is_quiet() || !state.has_room(room) {
             return Ok(None);
         }
         for rewrite in &mut self.rewrites {

@@ -41,9 +41,6 @@ use blocks::Blocks;
 use build::{Built, COMMIT, build};
 use collect::{Buckets, Sizes};
 
-/// A ticket that is no commit's parent: nothing is committed while the load's own commit is published
-/// and not yet durable.
-const CLOSED: u64 = u64::MAX;
 /// Pairs between two calls of the progress function.
 const TICK: u64 = 1 << 16;
 /// The default memory is at most this.
@@ -152,7 +149,8 @@ struct Loaded {
     root: Node,
 }
 
-/// The load's right to be the next commit; dropped before the end, it is given back.
+/// The load's right to be the next commit; dropped before the end, it is given back. Nothing else is
+/// committed meanwhile, nor while the load's own commit is published and not yet durable.
 struct Ticket<'a, D: Device, R: Runtime> {
     db: &'a State<D, R>,
     settled: bool,
@@ -162,18 +160,18 @@ impl<'a, D: Device, R: Runtime> Ticket<'a, D, R> {
     fn take(db: &'a State<D, R>) -> Result<Self> {
         let mut state = db.commits.sequencer().lock();
         state.check_open()?;
-        if state.ticketed != 0 {
-            return Err(Error::NotEmpty(state.ticketed.min(db.commits.published().max(1))));
+        if state.loading || state.newest.number != 0 {
+            return Err(Error::NotEmpty(state.newest.number.min(db.commits.published()).max(1)));
         }
         if db.commits.undo().oldest_pin() != u64::MAX {
             return Err(Error::InUse);
         }
-        state.ticketed = COMMIT;
+        state.loading = true;
         Ok(Self { db, settled: false })
     }
 
     fn settle(mut self) {
-        self.db.commits.sequencer().lock().ticketed = COMMIT;
+        self.db.commits.sequencer().lock().loading = false;
         self.settled = true;
     }
 }
@@ -181,7 +179,7 @@ impl<'a, D: Device, R: Runtime> Ticket<'a, D, R> {
 impl<D: Device, R: Runtime> Drop for Ticket<'_, D, R> {
     fn drop(&mut self) {
         if !self.settled && self.db.commits.published() == 0 {
-            self.db.commits.sequencer().lock().ticketed = 0;
+            self.db.commits.sequencer().lock().loading = false;
         }
     }
 }
@@ -275,8 +273,9 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     }
     values.named();
     let blob = db.commits.tip().blob;
-    db.commits.publish(Tip { number: COMMIT, root, blob });
-    state.ticketed = CLOSED;
+    let tip = Tip { number: COMMIT, root, blob };
+    state.newest = tip.clone();
+    db.commits.publish(tip);
     drop(state);
     drop(structure);
     db.store.begin_batch(COMMIT + 1);

@@ -221,7 +221,7 @@ fn begin<D: Device, R: Runtime>(
         budget.node_limit(),
     )?;
     Ok(State {
-        commits: Commits::new(Sequencer::new(writer, recovered.tip.number), recovered.tip),
+        commits: Commits::new(Sequencer::new(writer, recovered.tip.clone()), recovered.tip),
         space: PageSpace::new(
             device,
             (leaf, overflow),

@@ -9,19 +9,12 @@ use pleach_beatree::lock_order::Ranked;
 use pleach_core::Node;
 use pleach_io::Device;
 
-use super::overlays::{Ancestry, Overlays};
+use super::overlays::{Chain, Overlays};
 use super::ranks::TIP;
 use super::sequencer::Sequencer;
+pub(crate) use super::sequencer::Tip;
 use super::undo::Undo;
 use super::view::View;
-
-/// The newest published commit.
-#[derive(Clone, Debug)]
-pub(crate) struct Tip {
-    pub(crate) number: u64,
-    pub(crate) root: Node,
-    pub(crate) blob: Arc<[u8]>,
-}
 
 /// The commits.
 ///
@@ -56,7 +49,7 @@ impl<D: Device> Commits<D> {
     }
 
     /// The live overlays.
-    pub(crate) fn overlays(&self) -> &Overlays {
+    pub(crate) fn overlays(&self) -> &Arc<Overlays> {
         &self.overlays
     }
 
@@ -89,14 +82,14 @@ impl<D: Device> Commits<D> {
             let tip = self.lock_tip();
             (tip.number, tip.root)
         };
-        let view = self.view(base, Arc::default());
+        let view = self.view(base, Chain::default());
         drop(state);
         (view, root)
     }
 
     /// A view of a commit under these overlays. What later commits have replaced is still kept: the
     /// commit is the newest one, or pinned by somebody else.
-    pub(crate) fn view(&self, base: u64, ancestry: Ancestry) -> View {
-        View::new(base, ancestry, Arc::clone(&self.undo), Arc::clone(&self.overlays))
+    pub(crate) fn view(&self, base: u64, overlays: Chain) -> View {
+        View::new(base, overlays, Arc::clone(&self.undo))
     }
 }

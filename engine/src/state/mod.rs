@@ -22,6 +22,7 @@
 //! | rank | lock | held over I/O |
 //! |---|---|---|
 //! | 0 | images: maker, by a load and a close; no task takes it | yes |
+//! | 0 | an overlay: its chunks, by who commits it | yes |
 //! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
 //! | 1 | [`NODE_GATE`](ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other; the flush tries to write it, for nodes that leave and regions that are joined, and does not wait | yes |
 //! | 2 | [`STRUCTURE`](ranks::STRUCTURE): a flush while it publishes, a commit that was overtaken too often, a load | yes, a commit that refolds |
@@ -30,7 +31,7 @@
 //! | 5 | [`TIP`](ranks::TIP): the newest commit | no |
 //! | 6 | [`MOVES`](ranks::MOVES): nodes that move to another page | yes (the spill file) |
 //! | 7 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
-//! | 8 | index: due; a cache shard; pins, then undo; overlays; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no |
+//! | 8 | index: due; a cache shard; an overlay's links, then pins, then undo; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no |
 //! | 8 | images: superblocks; log segments: changing, then their state | yes |
 //!
 //! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The
@@ -142,6 +143,8 @@ impl<D: Device, R: Runtime> State<D, R> {
             metrics.sequencer_nanos = sequencer.held_nanos();
             metrics.log_bytes = sequencer.log_bytes();
             metrics.regions = self.index.load().regions().len() as u64;
+            metrics.overlay_bytes = self.commits.overlays().bytes() as u64;
+            metrics.commits_in_flight = sequencer.lock().in_flight.into();
             metrics.quarantined_pages = self.store.quarantine().len();
             metrics.stalled_tasks = self.pace.beats().stalled(self.pace.now());
         })

@@ -1,18 +1,22 @@
 //! The one sequencer: it orders publications, and the log's order is that order.
 //!
-//! A commit takes a *ticket* under the sequencer's lock: its parent is the newest ticketed
+//! A commit takes a *ticket* under the sequencer's lock: its parent's state is that of the newest ticketed
 //! commit, its record gets the next position, and both happen in microseconds. Writing and
 //! syncing happen outside, by whichever holder of the writer comes first, for everything that is
-//! queued then: commits that wait together share one sync. Publication follows in ticket order.
+//! queued then: commits that wait together share one sync. A child may take its ticket while its parent
+//! is written and synced. Publication follows in ticket order.
 //!
 //! A flush has no ticket: it takes the lock when no commit is between ticket and publication,
-//! queues its record and publishes in the same moment. So neither sees half of the other.
+//! queues its record and publishes in the same moment. So neither sees half of the other. A flush or a
+//! checkpoint that finds commits in flight is *awaited*: no child takes its ticket ahead of its parent's
+//! publication until it had its moment, so that commits one upon the other do not keep it away.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::lock_order::Ranked;
+use pleach_core::Node;
 use pleach_io::Device;
 
 use super::ranks::{SEQUENCER, WRITER};
@@ -21,6 +25,14 @@ use crate::format::position::{LogPos, Point};
 use crate::format::record::RecordBuf;
 use crate::log::{LogWriter, Segments, Tail};
 
+/// A commit as the newest one: of those that are published, or of those with a ticket.
+#[derive(Clone, Debug)]
+pub(crate) struct Tip {
+    pub(crate) number: u64,
+    pub(crate) root: Node,
+    pub(crate) blob: Arc<[u8]>,
+}
+
 /// What the sequencer's lock guards.
 pub(crate) struct Ordered {
     tail: Tail,
@@ -28,11 +40,14 @@ pub(crate) struct Ordered {
     /// Segments reach this far: records below it have room.
     room: LogPos,
     /// Newest commit with a ticket.
-    pub(crate) ticketed: u64,
+    pub(crate) newest: Tip,
+    /// A load is about to make commit number 1: no commit has the newest one for a parent.
+    pub(crate) loading: bool,
     /// Commits between ticket and publication.
     pub(crate) in_flight: u32,
     /// Grows when a flush changes the layout of a region.
     pub(crate) layouts: u64,
+    awaited: bool,
     poisoned: Option<PoisonCause>,
     closed: bool,
 }
@@ -44,6 +59,7 @@ pub(crate) struct Sequencer<D: Device> {
     segments: Segments<D>,
     durable: AtomicU64,
     written: AtomicU64,
+    log_bytes: AtomicU64,
     held_nanos: AtomicU64,
 }
 
@@ -98,6 +114,17 @@ impl Ordered {
         self.tail.position()
     }
 
+    /// Is no commit between ticket and publication? If one is, the caller is awaited: it asks again, soon.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        self.awaited = self.in_flight > 0;
+        !self.awaited
+    }
+
+    /// Does a flush or a checkpoint wait for commits in flight?
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited
+    }
+
     /// Refuses when a write has failed.
     pub(crate) fn check(&self) -> Result<()> {
         self.poisoned.as_ref().map_or(Ok(()), |why| Err(Error::Poisoned(why.clone())))
@@ -112,14 +139,16 @@ impl Ordered {
 }
 
 impl<D: Device> Sequencer<D> {
-    pub(crate) fn new(writer: LogWriter<D>, tip: u64) -> Self {
+    pub(crate) fn new(writer: LogWriter<D>, tip: Tip) -> Self {
         let state = Ordered {
             tail: writer.tail(),
             queue: Vec::new(),
             room: LogPos::START,
-            ticketed: tip,
+            newest: tip,
+            loading: false,
             in_flight: 0,
             layouts: 0,
+            awaited: false,
             poisoned: None,
             closed: false,
         };
@@ -127,6 +156,7 @@ impl<D: Device> Sequencer<D> {
             durable: AtomicU64::new(writer.durable().get()),
             written: AtomicU64::new(writer.durable().get()),
             segments: writer.segments().clone(),
+            log_bytes: AtomicU64::new(writer.stats().bytes),
             state: Mutex::new(state),
             writer: Mutex::new(writer),
             held_nanos: AtomicU64::new(0),
@@ -220,6 +250,7 @@ impl<D: Device> Sequencer<D> {
         };
         // Room was made before: to have none now is a failure, and not said as if nothing had happened.
         writer.write(&mut records).map_err(Error::Log)?;
+        self.log_bytes.store(writer.stats().bytes, Ordering::Relaxed);
         // Ends of records, never of the block behind them: a superblock must not claim more than
         // the log has.
         self.written.store(writer.end().position.get(), Ordering::Release);
@@ -230,9 +261,9 @@ impl<D: Device> Sequencer<D> {
         Ok(())
     }
 
-    /// Figures of the log.
+    /// Bytes written to the log. Waits for nobody.
     pub(crate) fn log_bytes(&self) -> u64 {
-        self.lock_writer().stats().bytes
+        self.log_bytes.load(Ordering::Relaxed)
     }
 
     /// Where a checkpoint's replay starts: everything queued is written, no commit is in flight,
@@ -243,8 +274,8 @@ impl<D: Device> Sequencer<D> {
     ) -> Result<Option<(Point, T)>> {
         let mut writer = self.lock_writer();
         self.write_queued(&mut writer, false).inspect_err(|error| self.poison(error))?;
-        let state = self.lock();
-        if state.in_flight > 0 || !state.queue.is_empty() {
+        let mut state = self.lock();
+        if !state.is_quiet() || !state.queue.is_empty() {
             return Ok(None);
         }
         let point = writer.end();

@@ -22,21 +22,25 @@ pub(crate) struct Changed {
     pub(crate) prior: Stored,
 }
 
+/// Changes in key order, shared by the block that they are of, its overlay, and undo.
+pub(crate) type ChangeList = Arc<Vec<Changed>>;
+
 /// The changes of a commit, as its finish made them: lists of which none is empty, each sorted by
 /// key and after the one before.
 #[derive(Clone)]
-pub(crate) struct Changes(Arc<[Vec<Changed>]>);
+pub(crate) struct Changes(Arc<[ChangeList]>);
 
 impl Changes {
-    pub(crate) fn new(lists: Vec<Vec<Changed>>) -> Self {
-        debug_assert!(lists.iter().flatten().is_sorted_by(|a, b| a.key < b.key));
+    pub(crate) fn new(lists: Vec<ChangeList>) -> Self {
+        let all = || lists.iter().flat_map(|list| list.iter());
+        debug_assert!(all().is_sorted_by(|a, b| a.key < b.key));
         debug_assert!(lists.iter().all(|list| !list.is_empty()));
         Self(lists.into())
     }
 
     /// Number of changed keys.
     pub(crate) fn len(&self) -> usize {
-        self.0.iter().map(Vec::len).sum()
+        self.0.iter().map(|list| list.len()).sum()
     }
 
     pub(crate) fn list(&self, index: usize) -> &[Changed] {
@@ -54,12 +58,16 @@ impl Changes {
         let first = prefix.first_key();
         let lists = self.lists_from(first);
         let from = lists.first().map_or(0, |list| list.partition_point(|one| one.key < *first));
-        lists.iter().flatten().skip(from).take_while(move |one| prefix.covers(&one.key))
+        lists
+            .iter()
+            .flat_map(|list| list.iter())
+            .skip(from)
+            .take_while(move |one| prefix.covers(&one.key))
     }
 
     /// The lists that may have this key or later ones.
-    fn lists_from(&self, key: &Key) -> &[Vec<Changed>] {
-        let before = |list: &Vec<Changed>| list.last().is_some_and(|last| last.key < *key);
+    fn lists_from(&self, key: &Key) -> &[ChangeList] {
+        let before = |list: &ChangeList| list.last().is_some_and(|last| last.key < *key);
         &self.0[self.0.partition_point(before)..]
     }
 }
@@ -162,7 +170,7 @@ mod tests {
     #[test]
     fn lists_are_searched_as_one() {
         let lists: [&[u8]; 3] = [&[1, 3], &[5, 7], &[9]];
-        let list = |keys: &[u8]| keys.iter().map(|key| changed(*key)).collect();
+        let list = |keys: &[u8]| Arc::new(keys.iter().map(|key| changed(*key)).collect());
         let changes = Changes::new(lists.iter().map(|keys| list(keys)).collect());
         assert_eq!((changes.len(), changes.list(1).len()), (5, 2));
         for first in 0..=10 {

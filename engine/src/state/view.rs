@@ -7,46 +7,47 @@ use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::{RegionState, Stored};
 use pleach_core::{Key, Prefix};
 
-use super::overlays::{Ancestry, OverlayNode, Overlays};
+use super::overlays::{Chain, OverlayNode};
 use super::undo::Undo;
 
 /// A state: the commit `base` (pinned while this lives) under a chain of overlays.
 pub(crate) struct View {
     pub(crate) base: u64,
-    ancestry: Ancestry,
+    overlays: Chain,
     undo: Arc<Undo>,
-    overlays: Arc<Overlays>,
 }
 
 impl View {
     /// A view of a commit, pinned from now until the view goes.
-    pub(super) fn new(
-        base: u64,
-        ancestry: Ancestry,
-        undo: Arc<Undo>,
-        overlays: Arc<Overlays>,
-    ) -> Self {
+    pub(super) fn new(base: u64, overlays: Chain, undo: Arc<Undo>) -> Self {
         undo.pin(base);
-        Self { base, ancestry, undo, overlays }
+        overlays.make_readable();
+        Self { base, overlays, undo }
+    }
+
+    /// A second view of the same state.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.base, self.overlays.clone(), Arc::clone(&self.undo))
+    }
+
+    /// The overlays over the commit.
+    pub(crate) fn overlays(&self) -> &Chain {
+        &self.overlays
     }
 
     /// Is the view that of a commit alone, without overlays?
     pub(crate) fn is_committed(&self) -> bool {
-        self.ancestry.is_empty()
+        self.overlays.is_empty()
     }
 
     /// The state of a key in the overlays; they are asked first.
     pub(crate) fn overlaid(&self, key: &Key) -> Option<Stored> {
-        if self.ancestry.is_empty() { None } else { self.overlays.get(key, &self.ancestry) }
+        self.overlays.get(key).cloned()
     }
 
     /// What the overlays have recorded as the node of a prefix.
     pub(crate) fn node(&self, prefix: &Prefix) -> OverlayNode {
-        if self.is_committed() {
-            OverlayNode::Unchanged
-        } else {
-            self.overlays.node(prefix, &self.ancestry)
-        }
+        self.overlays.node(prefix)
     }
 
     /// The state of a key that a later commit changed; asked last, after pending changes and page.
@@ -56,21 +57,34 @@ impl View {
 
     /// Has anything below the region changed against the pages and pending changes in it?
     pub(crate) fn differs(&self, state: &RegionState) -> bool {
-        !self.ancestry.is_empty() || state.last_commit() > self.base
+        state.last_commit() > self.base || self.overlays.changes_below(state.children().region())
     }
 
-    /// What the view says below `prefix` beyond pages and pending changes: undo of later commits,
-    /// then overlays over it. Sorted.
-    pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> BTreeMap<Key, Stored> {
-        let mut changes = if state.last_commit() > self.base {
+    /// What commits after the view's have replaced below a prefix. Sorted.
+    pub(crate) fn undone_below(
+        &self,
+        prefix: &Prefix,
+        state: &RegionState,
+    ) -> BTreeMap<Key, Stored> {
+        if state.last_commit() > self.base {
             self.undo.range(prefix, self.base)
         } else {
             BTreeMap::new()
-        };
-        if !self.ancestry.is_empty() {
-            changes.extend(self.overlays.range(prefix, &self.ancestry));
         }
-        changes
+    }
+
+    /// Puts what the overlays say below a prefix over the changes that are there from `from` on.
+    pub(crate) fn put_overlays(
+        &self,
+        prefix: &Prefix,
+        below: &mut Vec<PendingChange>,
+        from: usize,
+    ) {
+        let mut changes = Vec::new();
+        self.overlays.visit_below(prefix, |key, stored| changes.push((*key, stored.clone())));
+        if !changes.is_empty() {
+            put_over(below, from, changes.into_iter());
+        }
     }
 }
 

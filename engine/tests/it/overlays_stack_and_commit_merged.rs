@@ -237,7 +237,8 @@ fn ancestors_of_a_merged_commit_keep_their_own_state() {
     assert!(matches!(early.commit().map_err(Error::from), Err(Error::StaleParent { .. })));
     let late = finish(Some(&one), vec![put(1, 4), put(2, 4)]);
     assert!(matches!(late.commit().map_err(Error::from), Err(Error::StaleParent { .. })));
-    assert_eq!(one.commit_number(), None);
+    assert_eq!((one.commit_number(), one.is_committed()), (Some(1), true), "with the other");
+    assert_eq!(one.commit().unwrap(), 1, "committing again changes nothing");
     let root = db.root();
     assert_eq!(root, two.root());
     drop((one, two, old, db));

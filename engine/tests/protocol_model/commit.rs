@@ -163,6 +163,9 @@ fn phases(mutant: Mutant, body: &Body) -> Vec<Phase> {
 
 /// One step of publishing the oldest ticket.
 fn publish(world: &mut World<'_>) {
+    if world.scenario.without(Mutant::ChildBeforeParent) && publish_child(world) {
+        return;
+    }
     let record = Rc::clone(&world.engine.queue[0]);
     let phases = phases(world.scenario.mutant, &record.body);
     let phase = phases[world.engine.publishing];
@@ -182,6 +185,22 @@ fn publish(world: &mut World<'_>) {
             engine.flush = None;
         }
     }
+}
+
+/// Publishes the child before its parent, where both are commits and are ready (mutant).
+fn publish_child(world: &mut World<'_>) -> bool {
+    let [parent, child, ..] = world.engine.queue.as_slice() else { return false };
+    let ready = may_publish(world.scenario, world.engine, child);
+    let (Body::Commit(_), Body::Commit(commit)) = (&parent.body, &child.body) else { return false };
+    if world.engine.publishing > 0 || !ready {
+        return false;
+    }
+    let (commit, behind) = (commit.clone(), child.position + 1);
+    for phase in phases(Mutant::None, &Body::Commit(commit.clone())) {
+        publish_commit(world, phase, &commit, behind);
+    }
+    world.engine.queue.remove(1);
+    true
 }
 
 fn publish_commit(world: &mut World<'_>, phase: Phase, commit: &Commit, behind: u8) {

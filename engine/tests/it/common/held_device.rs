@@ -23,11 +23,23 @@ pub enum Mishap {
     Panics,
 }
 
+/// What becomes of syncs of the log.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Syncs {
+    #[default]
+    GoOn,
+    Held,
+    Fail,
+}
+
 #[derive(Default)]
 struct State {
     closed: bool,
     /// Are writes of leaf pages held, too?
     no_writes: bool,
+    syncs: Syncs,
+    /// Syncs of the log since they were held last.
+    log_syncs: u64,
     /// Reads by file and page.
     reads: BTreeMap<(String, u64), u32>,
     /// Threads that sleep in the device or for a page that another thread reads.
@@ -69,6 +81,29 @@ impl Gate {
     /// Writes go on.
     pub fn let_write(&self) {
         self.change(|state| state.no_writes = false);
+    }
+
+    /// Syncs of the log are held, and counted from zero.
+    pub fn hold_syncs(&self) {
+        self.change(|state| (state.syncs, state.log_syncs) = (Syncs::Held, 0));
+    }
+
+    /// Syncs of the log go on, or fail.
+    pub fn let_sync(&self, fails: bool) {
+        self.change(|state| state.syncs = if fails { Syncs::Fail } else { Syncs::GoOn });
+    }
+
+    /// How often the log was synced since that was held.
+    pub fn log_syncs(&self) -> u64 {
+        self.state.lock().log_syncs
+    }
+
+    /// Holds a sync until they go on; does it fail?
+    fn pass_sync(&self) -> bool {
+        let mut state = self.state.lock();
+        state.log_syncs += 1;
+        self.changed.wait_while(&mut state, |state| state.syncs == Syncs::Held);
+        state.syncs == Syncs::Fail
     }
 
     /// Waits until so many threads are stuck. The gate is closed, so they stay.
@@ -208,6 +243,9 @@ impl Device for Held {
         self.disk.write_at(file, buf, pages, offset)
     }
     fn sync(&self, file: &SimFile) -> Result<()> {
+        if file.name().starts_with("log-") && self.gate.pass_sync() {
+            return Err(failed(file, 0));
+        }
         self.disk.sync(file)
     }
     fn queue(&self, depth: usize) -> Result<HeldQueue> {

@@ -1,0 +1,74 @@
+//! What a block or an overlay changes, for whoever keeps something beside the state: an index, a cache, the
+//! changes of a block as a peer wants them.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use pleach_beatree::Value;
+use pleach_core::{Blake3, Hasher, Key};
+use pleach_io::os::OsDevice;
+use pleach_io::threads::Threads;
+use pleach_io::{Device, Runtime};
+
+use crate::error::{Hex, Result};
+use crate::state::undo::{ChangeList, Changed};
+use crate::state::{State, overflow};
+
+/// A key that a block or an overlay writes, with its value before and after. Keys that it only reads are
+/// none of its changes; a key that is written the value that it had is one.
+///
+/// Values of up to 22 bytes are in it, longer ones are shared, and those that lie in the overflow file are
+/// read when they are asked for.
+pub struct Change<'a, H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
+    db: &'a State<D, R>,
+    changed: &'a Changed,
+    hasher: PhantomData<H>,
+}
+
+impl<'a, H: Hasher, D: Device, R: Runtime> Change<'a, H, D, R> {
+    /// The key.
+    pub fn key(&self) -> &'a Key {
+        &self.changed.key
+    }
+
+    /// The value that is written; `None` when the key is deleted.
+    ///
+    /// # Errors
+    /// As [`Session::read`](crate::Session::read). A block or overlay that is not committed has its new
+    /// values in memory, and nothing fails.
+    pub fn value(&self) -> Result<Option<Value>> {
+        overflow::value::<H, D, R>(self.db, self.changed.new.clone())
+    }
+
+    /// The value before; `None` when there was none.
+    ///
+    /// # Errors
+    /// As [`Session::read`](crate::Session::read), for values of more than 1 KiB, which may lie in the
+    /// overflow file.
+    pub fn prior(&self) -> Result<Option<Value>> {
+        overflow::value::<H, D, R>(self.db, self.changed.prior.clone())
+    }
+}
+
+impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Change<'_, H, D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Changed { key, new, prior } = self.changed;
+        f.debug_struct("Change")
+            .field("key", &Hex(key))
+            .field("writes", &new.is_present())
+            .field("had", &prior.is_present())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The changes in these lists, in key order.
+pub(super) fn changes<'a, H: Hasher, D: Device, R: Runtime>(
+    db: &'a State<D, R>,
+    lists: impl Iterator<Item = &'a ChangeList>,
+) -> impl Iterator<Item = Change<'a, H, D, R>> {
+    lists.flat_map(|list| list.iter()).map(move |changed| Change {
+        db,
+        changed,
+        hasher: PhantomData,
+    })
+}

@@ -1,0 +1,183 @@
+//! Chains beside a map for each: keys, prefixes, nodes; with forks, and with lower layers committed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pleach_beatree::{Stored, Value};
+use pleach_core::{Key, Node, Prefix};
+
+use super::{Chain, Layer, OverlayNode, Overlays, TakenBy};
+use crate::state::undo::Changed;
+
+/// A generator like any other: the next number below a bound.
+fn draw(seed: &mut u64, bound: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % bound
+}
+
+/// Keys that share much and keys that share little.
+fn key(seed: &mut u64, ids: u64) -> Key {
+    let id = draw(seed, ids).to_be_bytes();
+    let mut key = [0x5a; 32];
+    match id[7] % 3 {
+        0 => key[24..].copy_from_slice(&id),
+        1 => key[..2].copy_from_slice(&id[6..]),
+        _ => key[13] = id[7],
+    }
+    key
+}
+
+/// A layer with what it is to say: the state of each key and who changed it, of it and those below.
+#[derive(Clone)]
+struct Model {
+    chain: Chain,
+    layer: Option<Arc<Layer>>,
+    /// By key: number of the layer in the whole tree, and the state.
+    keys: BTreeMap<Key, (u64, Stored)>,
+    nodes: BTreeMap<(u64, Prefix), Node>,
+}
+
+fn over(parent: &Model, all: &Arc<Overlays>, seed: &mut u64, number: u64, ids: u64) -> Model {
+    let mut model = parent.clone();
+    let count = draw(seed, 30);
+    let changes: BTreeMap<Key, Stored> = (0..count)
+        .map(|_| {
+            let absent = draw(seed, 4) == 0;
+            let value = Stored::Inline(Value::from(&number.to_be_bytes()[..]));
+            (key(seed, ids), if absent { Stored::Absent } else { value })
+        })
+        .collect();
+    let mut nodes = BTreeMap::new();
+    for (key, stored) in &changes {
+        model.keys.insert(*key, (number, stored.clone()));
+        let prefix = Prefix::new(key, u16::try_from(draw(seed, 257)).expect("small"));
+        nodes.insert(prefix, Node::new([u8::try_from(number % 251).expect("small"); 32]));
+    }
+    for (prefix, node) in &nodes {
+        model.nodes.insert((number, *prefix), *node);
+    }
+    let list: Vec<Changed> =
+        changes.into_iter().map(|(key, new)| Changed { key, new, prior: Stored::Absent }).collect();
+    let lists = list.chunks(7).map(|part| Arc::new(part.to_vec())).collect();
+    let layer = Layer::new(all, &parent.chain, lists, [nodes.into_iter().collect(), Vec::new()]);
+    model.chain = parent.chain.with(&layer);
+    model.chain.make_readable();
+    model.layer = Some(layer);
+    model
+}
+
+fn check(model: &Model, seed: &mut u64, ids: u64) {
+    for _ in 0..20 {
+        let key = key(seed, ids);
+        let expected = model.keys.get(&key).map(|(_, stored)| stored);
+        assert_eq!(model.chain.get(&key), expected, "{key:02x?}");
+        let prefix = Prefix::new(&key, u16::try_from(draw(seed, 257)).expect("small"));
+        let range = || model.keys.range(*prefix.first_key()..=prefix.last_key());
+        let mut found = Vec::new();
+        model.chain.visit_below(&prefix, |key, stored| found.push((*key, stored.clone())));
+        let expected: Vec<_> = range().map(|(key, (_, stored))| (*key, stored.clone())).collect();
+        assert_eq!(found, expected, "{prefix:?}");
+        let newest = range().map(|(_, (number, _))| *number).max();
+        let node = newest.map_or(OverlayNode::Unchanged, |number| {
+            let node = model.nodes.get(&(number, prefix));
+            node.map_or(OverlayNode::Unrecorded, |node| OverlayNode::Recorded(*node))
+        });
+        assert_eq!(model.chain.node(&prefix), node, "{prefix:?}");
+        assert_eq!(model.chain.changes_below(&prefix), newest.is_some());
+    }
+}
+
+#[test]
+fn chains_and_forks_say_what_their_maps_say() {
+    for mut seed in 0..20 {
+        let all = Arc::<Overlays>::default();
+        let ids = [20, 300, 60_000][(seed % 3) as usize];
+        let base = Model {
+            chain: Chain::default(),
+            layer: None,
+            keys: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+        };
+        let mut models = vec![base];
+        for number in 1..80 {
+            let newest = models.len() as u64;
+            let at = draw(&mut seed, newest).max(draw(&mut seed, newest));
+            let parent = models[usize::try_from(at).expect("small")].clone();
+            let made = over(&parent, &all, &mut seed, number, ids);
+            check(&made, &mut seed, ids);
+            models.push(made);
+        }
+        // What stood below them is still what it was.
+        for model in &models {
+            check(model, &mut seed, ids);
+        }
+        drop(models);
+        assert_eq!(all.bytes(), 0);
+    }
+}
+
+/// A pipeline: the oldest layer of a window is committed when a new one comes. What is committed is not
+/// seen any more, and its layers go with the handles that have them.
+#[test]
+fn what_is_committed_is_seen_no_more() {
+    let (window, ids) = (7, 300);
+    let all = Arc::<Overlays>::default();
+    let mut seed = 5;
+    let base = Model {
+        chain: Chain::default(),
+        layer: None,
+        keys: BTreeMap::new(),
+        nodes: BTreeMap::new(),
+    };
+    let mut held = vec![base];
+    let mut most = 0;
+    for number in 1..200_u64 {
+        // As a session does: the view is of what is not committed.
+        let mut parent = held.last().expect("never empty").clone();
+        let committed = number.saturating_sub(window + 1);
+        let (commit, above) = parent.chain.above_commit(committed);
+        assert_eq!(commit, Some(committed).filter(|committed| *committed > 0));
+        parent.chain = above;
+        parent.keys.retain(|_, (by, _)| *by > committed);
+        check(&parent, &mut seed, ids);
+        let made = over(&parent, &all, &mut seed, number, ids);
+        check(&made, &mut seed, ids);
+        made.layer.as_ref().expect("it has one").take(TakenBy { commit: number, own: true });
+        held.push(made);
+        if held.len() > usize::try_from(window).expect("small") {
+            held.remove(0);
+        }
+        if number == 50 {
+            most = all.bytes();
+        }
+        assert!(most == 0 || all.bytes() < 2 * most, "{number}: {} bytes", all.bytes());
+    }
+}
+
+/// Numbers of layers come round after the last one.
+#[test]
+fn layers_are_numbered_round() {
+    let all = Arc::<Overlays>::default();
+    let (mut seed, ids) = (9, 300);
+    let base = Model {
+        chain: Chain::default(),
+        layer: None,
+        keys: BTreeMap::new(),
+        nodes: BTreeMap::new(),
+    };
+    let mut model = over(&base, &all, &mut seed, 1, ids);
+    let first = model.layer.take().expect("it has one");
+    let mut first = Arc::into_inner({
+        model.chain = Chain::default();
+        first
+    })
+    .expect("held once");
+    first.number = u32::MAX - 2;
+    first.trie = std::sync::OnceLock::new();
+    model.chain = Chain::default().with(&Arc::new(first));
+    model.chain.make_readable();
+    for number in 2..8 {
+        model = over(&model, &all, &mut seed, number, ids);
+        check(&model, &mut seed, ids);
+    }
+}

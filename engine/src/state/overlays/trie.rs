@@ -1,0 +1,313 @@
+//! The keys that a chain of overlays changes: a trie over four bits of the key at a time, of which each
+//! layer has the part that it changed.
+//!
+//! A layer's trie is that of the layer below it, with the branches copied that its own keys lie under;
+//! all else is named by reference, and a reference names a layer and a place in it. So a lookup
+//! through any number of layers takes as many steps as through one, a layer takes memory for its own changes
+//! only, and nothing is locked: what was built is never written again.
+//!
+//! Invariants:
+//! * a reference names the newest layer that changed anything below it, and so the references in a
+//!   branch say without further reading who changed what below a prefix last;
+//! * a reference to a layer that is not in the chain, because it was committed, stands for nothing: all
+//!   below it is committed, and the commit has it;
+//! * a branch has at least two children, of which any number may stand for nothing by now.
+//!
+//! ```text
+//! branch, in words:   which children, depth | a reference for each child | a key below it (4 words)
+//! reference:          layer (32 bits) | leaf? (1 bit) | number of the change, or word of the branch (31 bits)
+//! ```
+
+use std::ops::Range;
+
+use pleach_core::prefix::common_len;
+use pleach_core::{Key, Prefix};
+
+/// Bits that a branch divides by.
+const STEP: u16 = 4;
+/// Children that a branch can have.
+const WIDTH: usize = 1 << STEP;
+/// Words of a key.
+const PATH: usize = 4;
+/// Steps of a key.
+const LEAF_DEPTH: u16 = 256 / STEP;
+
+/// Number of a layer in its chain; one more than that of the layer below, and 0 after the last.
+pub(super) type LayerNo = u32;
+
+/// A branch or a change of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ref(u64);
+
+impl Ref {
+    const LEAF: u64 = 1 << 31;
+
+    fn new(layer: LayerNo, leaf: bool, at: usize) -> Self {
+        assert!((at as u64) < Self::LEAF, "an overlay's index is smaller than 16 GiB");
+        Self(u64::from(layer) << 32 | if leaf { Self::LEAF } else { 0 } | at as u64)
+    }
+
+    #[inline]
+    pub(super) fn layer(self) -> LayerNo {
+        (self.0 >> 32) as LayerNo
+    }
+
+    #[inline]
+    fn is_leaf(self) -> bool {
+        self.0 & Self::LEAF != 0
+    }
+
+    #[inline]
+    fn at(self) -> usize {
+        (self.0 & (Self::LEAF - 1)) as usize
+    }
+}
+
+/// The layers that references name.
+pub(super) trait Layers {
+    /// The trie of a layer; `None` when it is not of this chain.
+    fn trie(&self, layer: LayerNo) -> Option<&Trie>;
+
+    /// The key of a layer's change. The layer is of this chain.
+    fn key(&self, layer: LayerNo, change: usize) -> &Key;
+
+    /// How many layers are above this one; more than there are when it is not of this chain.
+    fn age(&self, layer: LayerNo) -> u32;
+}
+
+/// A layer's part of the trie.
+#[derive(Debug, Default)]
+pub(super) struct Trie {
+    words: Vec<u64>,
+    root: Option<Ref>,
+}
+
+/// A branch, as it lies in its layer's words.
+#[derive(Clone, Copy)]
+struct Branch<'a>(&'a [u64]);
+
+impl<'a> Branch<'a> {
+    fn bitmap(self) -> u64 {
+        self.0[0] & 0xffff
+    }
+
+    /// Steps of a key above it.
+    #[inline]
+    fn depth(self) -> u16 {
+        #[expect(clippy::cast_possible_truncation, reason = "it was a depth, of 6 bits")]
+        let depth = (self.0[0] >> 16) as u16;
+        depth
+    }
+
+    /// The child of these bits.
+    #[inline]
+    fn child(self, bits: usize) -> Option<Ref> {
+        let bitmap = self.bitmap();
+        let before = bitmap & ((1 << bits) - 1);
+        (bitmap >> bits & 1 == 1).then(|| Ref(self.0[1 + before.count_ones() as usize]))
+    }
+
+    fn children(self) -> impl Iterator<Item = (usize, Ref)> + 'a {
+        (0..WIDTH).filter_map(move |bits| Some((bits, self.child(bits)?)))
+    }
+
+    /// A key below it.
+    fn path(self) -> Key {
+        let from = 1 + self.bitmap().count_ones() as usize;
+        let mut key = [0; 32];
+        for (bytes, word) in key.as_chunks_mut::<8>().0.iter_mut().zip(&self.0[from..from + PATH]) {
+            *bytes = word.to_be_bytes();
+        }
+        key
+    }
+}
+
+/// The bits of a key by which a branch of this depth divides.
+#[inline]
+fn bits_at(key: &Key, depth: u16) -> usize {
+    let byte = key[usize::from(depth / 2)];
+    usize::from(if depth.is_multiple_of(2) { byte >> STEP } else { byte & 0xf })
+}
+
+impl Trie {
+    /// The trie of layer `number` with these changes, which are sorted, over the layers below it, the
+    /// newest of which has the trie `below`.
+    pub(super) fn build(
+        below: Option<&Self>,
+        layers: &impl Layers,
+        number: LayerNo,
+        keys: &[&Key],
+    ) -> Self {
+        let below = below.and_then(|below| below.root);
+        if keys.is_empty() {
+            return Self { words: Vec::new(), root: below };
+        }
+        // About as much as it takes where the keys are spread.
+        let words = Vec::with_capacity(keys.len() * 4);
+        let mut builder = Builder { layers, number, keys, words };
+        let root = builder.merge(below, 0..keys.len());
+        let mut words = builder.words;
+        words.shrink_to_fit();
+        Self { words, root: Some(root) }
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.words.capacity() * size_of::<u64>()
+    }
+
+    #[inline]
+    fn branch(&self, at: usize) -> Branch<'_> {
+        Branch(&self.words[at..])
+    }
+
+    /// The newest change of a key: layer, and number of the change there.
+    #[inline]
+    pub(super) fn find(&self, layers: &impl Layers, key: &Key) -> Option<(LayerNo, usize)> {
+        let mut at = self.root?;
+        loop {
+            let trie = layers.trie(at.layer())?;
+            if at.is_leaf() {
+                return (layers.key(at.layer(), at.at()) == key).then(|| (at.layer(), at.at()));
+            }
+            let branch = trie.branch(at.at());
+            at = branch.child(bits_at(key, branch.depth()))?;
+        }
+    }
+
+    /// The newest layer that changed anything below a prefix.
+    pub(super) fn newest_below(&self, layers: &impl Layers, prefix: &Prefix) -> Option<LayerNo> {
+        let mut newest: Option<LayerNo> = None;
+        self.covering(layers, prefix, |at| {
+            if newest.is_none_or(|known| layers.age(at.layer()) < layers.age(known)) {
+                newest = Some(at.layer());
+            }
+        });
+        newest
+    }
+
+    /// Calls `visit` with the newest change of each key below a prefix, in order of the keys.
+    pub(super) fn visit_below(
+        &self,
+        layers: &impl Layers,
+        prefix: &Prefix,
+        mut visit: impl FnMut(LayerNo, usize),
+    ) {
+        self.covering(layers, prefix, |at| visit_all(layers, at, &mut visit));
+    }
+
+    /// Calls `visit` with references to all that is below a prefix, in order, and to nothing else.
+    fn covering(&self, layers: &impl Layers, prefix: &Prefix, mut visit: impl FnMut(Ref)) {
+        let Some(mut at) = self.root else { return };
+        let first = prefix.first_key();
+        loop {
+            let Some(trie) = layers.trie(at.layer()) else { return };
+            if at.is_leaf() {
+                if prefix.covers(layers.key(at.layer(), at.at())) {
+                    visit(at);
+                }
+                return;
+            }
+            let branch = trie.branch(at.at());
+            let depth = branch.depth() * STEP;
+            // What a branch skips is looked at in the end: all keys below it share it.
+            if depth >= prefix.len() {
+                if prefix.covers(&branch.path()) {
+                    visit(at);
+                }
+                return;
+            }
+            let bits = bits_at(first, branch.depth());
+            if depth + STEP > prefix.len() {
+                if common_len(&branch.path(), first) < depth {
+                    return;
+                }
+                // The prefix ends among the bits of this branch.
+                let width = 1 << (depth + STEP - prefix.len());
+                let children = (bits..bits + width).filter_map(|bits| branch.child(bits));
+                children.filter(|child| layers.trie(child.layer()).is_some()).for_each(visit);
+                return;
+            }
+            let Some(child) = branch.child(bits) else { return };
+            at = child;
+        }
+    }
+}
+
+/// All that a reference stands for, in order. It is not deeper than a key has steps.
+fn visit_all(layers: &impl Layers, at: Ref, visit: &mut impl FnMut(LayerNo, usize)) {
+    let Some(trie) = layers.trie(at.layer()) else { return };
+    if at.is_leaf() {
+        return visit(at.layer(), at.at());
+    }
+    for (_, child) in trie.branch(at.at()).children() {
+        visit_all(layers, child, visit);
+    }
+}
+
+/// Builds a layer's part.
+struct Builder<'a, L> {
+    layers: &'a L,
+    number: LayerNo,
+    keys: &'a [&'a Key],
+    words: Vec<u64>,
+}
+
+impl<L: Layers> Builder<'_, L> {
+    /// Puts the layer's own keys of this range, of which there is at least one, over what is below.
+    fn merge(&mut self, below: Option<Ref>, own: Range<usize>) -> Ref {
+        let (first, last) = (self.keys[own.start], self.keys[own.end - 1]);
+        let mut depth = common_len(first, last) / STEP;
+        let mut children = [None; WIDTH];
+        if let Some(below) = below
+            && let Some(trie) = self.layers.trie(below.layer())
+        {
+            let (path, ends, branch) = if below.is_leaf() {
+                (*self.layers.key(below.layer(), below.at()), LEAF_DEPTH, None)
+            } else {
+                let branch = trie.branch(below.at());
+                (branch.path(), branch.depth(), Some(branch))
+            };
+            depth = depth.min(common_len(first, &path) / STEP);
+            match branch.filter(|_| depth >= ends) {
+                Some(branch) => {
+                    depth = ends;
+                    let live = |child: &Ref| self.layers.trie(child.layer()).is_some();
+                    for (bits, child) in branch.children().filter(|(_, child)| live(child)) {
+                        children[bits] = Some(child);
+                    }
+                }
+                None if depth < LEAF_DEPTH => children[bits_at(&path, depth)] = Some(below),
+                // The same key again.
+                None => {}
+            }
+        }
+        if depth == LEAF_DEPTH {
+            return Ref::new(self.number, true, own.start);
+        }
+        let mut at = own.start;
+        while at < own.end {
+            let bits = bits_at(self.keys[at], depth);
+            let same = |key: &&Key| bits_at(key, depth) == bits;
+            let end = at + self.keys[at..own.end].partition_point(same);
+            children[bits] = Some(self.merge(children[bits], at..end));
+            at = end;
+        }
+        self.push(depth, first, &children)
+    }
+
+    /// Adds a branch; its only child where it has no other.
+    fn push(&mut self, depth: u16, path: &Key, children: &[Option<Ref>; WIDTH]) -> Ref {
+        let mut present = children.iter().flatten();
+        if let (Some(only), None) = (present.next(), present.next()) {
+            return *only;
+        }
+        let at = self.words.len();
+        let bits = |(bits, child): (usize, &Option<Ref>)| u64::from(child.is_some()) << bits;
+        let bitmap: u64 = children.iter().enumerate().map(bits).sum();
+        self.words.push(bitmap | u64::from(depth) << 16);
+        self.words.extend(children.iter().flatten().map(|child| child.0));
+        self.words.extend(path.as_chunks::<8>().0.iter().map(|bytes| u64::from_be_bytes(*bytes)));
+        Ref::new(self.number, false, at)
+    }
+}

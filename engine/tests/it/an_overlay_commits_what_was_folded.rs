@@ -1,0 +1,184 @@
+//! An overlay whose parent is the newest commit is committed as its block would have been: what its finish
+//! has folded is published, and nothing is folded again. Once an overlay of one batch took five to ten
+//! times the commit of its block, because every overlay was folded again.
+
+use pleach::{Access, Blake3, Geometry, Options, Pleach, SessionOptions, Value};
+
+use crate::common::{Model, commit, uniform};
+
+type Overlay = pleach::Overlay<Blake3>;
+
+fn open(folder: &std::path::Path) -> Pleach {
+    let options = Options::new(folder)
+        .create(true)
+        .cache_mib(16)
+        .threads(2)
+        .in_flight(16)
+        .flush_at(1)
+        .geometry(Geometry::tiny());
+    let db = Pleach::open(options).expect("opened");
+    db.pause_background();
+    db
+}
+
+fn puts(ids: impl Iterator<Item = u64>, value: u64) -> Vec<Access> {
+    let value = Value::from(&value.to_be_bytes()[..]);
+    ids.map(|id| Access::read_write(uniform(id), Some(value.clone()))).collect()
+}
+
+fn overlay(db: &Pleach, parent: Option<&Overlay>, accesses: Vec<Access>) -> Overlay {
+    let options = SessionOptions::new();
+    let options = parent.map_or(options.clone(), |parent| options.over(parent));
+    db.session(options).expect("a session").finish(accesses).expect("finished").into_overlay()
+}
+
+/// A chain of three with batches of several chunks, and the model of each.
+fn chain(db: &Pleach, model: &mut Model) -> [(Overlay, Model); 3] {
+    let mut parent: Option<Overlay> = None;
+    [2, 3, 4].map(|value| {
+        let accesses = puts((0..3000).map(|id| (id + value * 1000) % 6000), value);
+        model.apply(&accesses);
+        let made = overlay(db, parent.as_ref(), accesses);
+        parent = Some(made.clone());
+        (made, model.clone())
+    })
+}
+
+fn started(db: &Pleach) -> Model {
+    let mut model = Model::default();
+    let first = puts(0..6000, 1);
+    model.apply(&first);
+    commit(db, first);
+    db.drain(0).expect("drained");
+    model
+}
+
+#[test]
+fn each_of_a_chain_in_order_is_not_folded_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    let mut model = started(&db);
+    let chain = chain(&db, &mut model);
+    let before = db.metrics();
+    for (number, (overlay, model)) in (2..).zip(&chain) {
+        // The second and the third were folded over overlays that are committed by now.
+        assert_eq!(overlay.commit().expect("committed"), number);
+        assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    }
+    let after = db.metrics();
+    assert_eq!((after.hashes, after.refolds), (before.hashes, before.refolds));
+    // A block over them, too.
+    let last = chain.last().map(|(overlay, _)| overlay).expect("three");
+    let session = db.session(SessionOptions::new().over(last)).expect("a session");
+    let accesses = puts(0..500, 5);
+    model.apply(&accesses);
+    let block = session.finish(accesses).expect("finished");
+    let before = db.metrics().hashes;
+    block.commit().expect("committed");
+    assert_eq!(db.metrics().hashes, before);
+    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    drop((chain, db));
+    assert_eq!(open(folder.path()).root(), model.naive::<Blake3>().root::<Blake3>());
+}
+
+#[test]
+fn a_merged_chain_is_folded_once() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    let mut model = started(&db);
+    let chain = chain(&db, &mut model);
+    let before = db.metrics().hashes;
+    assert_eq!(chain[2].0.commit().expect("committed"), 2);
+    assert!(db.metrics().hashes > before);
+    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    for (overlay, _) in &chain {
+        assert_eq!((overlay.is_committed(), overlay.commit_number()), (true, Some(2)));
+    }
+}
+
+#[test]
+fn only_what_a_flush_has_cut_is_folded_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    let mut model = started(&db);
+    // Over one overlay, of which the first is committed, and pages split before the second is.
+    let wide = puts(6000..9000, 7);
+    model.apply(&wide);
+    let first = overlay(&db, None, wide);
+    let accesses = puts(8990..9010, 8);
+    model.apply(&accesses);
+    let second = overlay(&db, Some(&first), accesses);
+    first.commit().expect("committed");
+    db.drain(0).expect("drained");
+    let before = db.metrics();
+    second.commit().expect("committed");
+    let after = db.metrics();
+    assert!(after.refolds > before.refolds, "layouts have changed");
+    assert!(after.hashes > before.hashes);
+    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    drop((first, second, db));
+    assert_eq!(open(folder.path()).root(), model.naive::<Blake3>().root::<Blake3>());
+}
+
+/// What an overlay takes is counted, and is gone with it.
+#[test]
+fn bytes_are_counted_while_an_overlay_lives() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    commit(&db, puts(0..100, 1));
+    assert_eq!(db.metrics().overlay_bytes, 0);
+    let one = overlay(&db, None, puts(0..1000, 2));
+    let alone = db.metrics().overlay_bytes;
+    assert!(alone > 1000 * 64, "{alone}");
+    let two = overlay(&db, Some(&one), puts(0..10, 3));
+    let both = db.metrics().overlay_bytes;
+    assert!(both > alone && both < 2 * alone, "{alone}, {both}");
+    drop(one);
+    assert_eq!(db.metrics().overlay_bytes, both, "the other stands on it");
+    drop(two);
+    assert_eq!(db.metrics().overlay_bytes, 0);
+}
+
+#[test]
+fn changes_come_in_order_with_the_values_before() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = open(folder.path());
+    let long = |byte: u8| Value::from(&vec![byte; 100_000][..]);
+    let (a, b, c, d) = (uniform(1), uniform(2), uniform(3), uniform(4));
+    commit(
+        &db,
+        vec![
+            Access::write(a, Some(long(1))),
+            Access::write(b, Some(Value::from(&b"short"[..]))),
+            Access::write(d, Some(long(4))),
+        ],
+    );
+    db.drain(0).expect("drained");
+    let accesses = vec![
+        Access::write(a, Some(long(2))),
+        Access::write(b, None),
+        Access::read_write(c, Some(Value::from(&b"new"[..]))),
+        Access::read(d),
+    ];
+    let mut expected = vec![
+        (a, Some(long(2)), Some(long(1))),
+        (b, None, Some(Value::from(&b"short"[..]))),
+        (c, Some(Value::from(&b"new"[..])), None),
+    ];
+    expected.sort_by_key(|one| one.0);
+    let block = db.session(SessionOptions::new()).unwrap().finish(accesses).unwrap();
+    let list = |change: pleach::Change<'_>| {
+        (*change.key(), change.value().expect("a value"), change.prior().expect("a prior value"))
+    };
+    assert_eq!(block.change_count(), 3);
+    assert_eq!(block.changes().map(list).collect::<Vec<_>>(), expected);
+    let overlay = block.into_overlay();
+    assert_eq!(overlay.changes().map(list).collect::<Vec<_>>(), expected);
+    // And once it is committed, when what it replaced has left the newest state.
+    overlay.commit().expect("committed");
+    for round in 0..3 {
+        commit(&db, puts(100..200, round));
+        db.drain(0).expect("drained");
+    }
+    assert_eq!(overlay.changes().map(list).collect::<Vec<_>>(), expected);
+}
