@@ -23,6 +23,7 @@ mod damage_is_found_or_survived;
 mod errors_are_never_acknowledged;
 mod errors_give_back_what_they_refuse;
 mod errors_say_what_became_of_it;
+mod keys_announced_one_by_one_are_gathered;
 mod log_records_encode_and_decode;
 mod log_support;
 mod log_survives_power_cuts;
