@@ -144,7 +144,7 @@ fn main() -> Result<()> {
     let options = Options::new(folder.path()).create(true).cache_mib(1024);
     let db = Pleach::open(options.durability(Durability::None))?;
     let items = (0..accounts).map(|id| (key(id), Value::from(&[0; 8][..])));
-    db.bulk_load(items, LoadOptions::default())?;
+    db.bulk_load(items, &LoadOptions::default())?;
     commits(&db, accounts, accesses)?;
     db.drain(0)?;
     chains(&db, accounts, in_chain)?;

@@ -29,6 +29,10 @@ counters! {
     cache_hits,
     /// Values of prefetched keys that were looked up before they were read.
     value_cache_hits,
+    /// Requests in which sessions have handed prefetched keys to the background.
+    prefetch_requests,
+    /// How often the background was woken for them.
+    prefetch_wakeups,
     /// Leaf pages that were read from the device because they were not cached.
     cache_misses,
     /// Leaf pages that iterators have read ahead, whether or not they came to them.

@@ -310,7 +310,7 @@ fn no_regions_are_joined_while_an_image_is_in_the_making() {
 fn no_regions_are_joined_while_a_batch_is_under_way() {
     let (db, _disk, runtime, making) = to_be_joined();
     let before = regions(&db);
-    let state = Arc::clone(db.state());
+    let state = db.state();
     let batch = state.nodes.keep_nodes();
     drop(making);
     settle(&runtime);

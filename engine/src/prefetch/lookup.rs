@@ -50,7 +50,7 @@ pub(crate) fn help<D: Device, R: Runtime>(
         prefetching.miss(page);
     });
     if missing {
-        prefetching.wake();
+        prefetching.wake(db);
     }
     true
 }

@@ -29,7 +29,7 @@ use crate::state::in_flight::Reading;
 use crate::state::quarantine::backoff;
 use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 use lookup::{keep_cell, look_up};
-use requests::{MissingPage, PrefetchRequest, Prefetching, PrefoldRequest, Purpose};
+use requests::{GATHERS_FOR, MissingPage, PrefetchRequest, Prefetching, PrefoldRequest, Purpose};
 
 /// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
@@ -41,6 +41,8 @@ pub(crate) struct Prefetcher<D: Device, R: Runtime> {
     reader: Option<PageReader<D, R, Purpose>>,
     /// The request that is being looked up.
     request: Option<Arc<PrefetchRequest>>,
+    /// Requests to which keys are still added, and until when they are left alone.
+    gathering: VecDeque<(Arc<PrefetchRequest>, Duration)>,
     /// Found missing and not asked for yet.
     missing: VecDeque<MissingPage>,
     /// The page of nodes that was missing last: neighbouring keys share it.
@@ -57,6 +59,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
             prefetching,
             reader: None,
             request: None,
+            gathering: VecDeque::new(),
             missing: VecDeque::with_capacity(2 * KEY_BATCH),
             nodes: None,
             failures: 0,
@@ -93,6 +96,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
         if !wait.is_zero() {
             return Ok(Step::IdleFor(wait));
         }
+        prefetching.works();
         db.pace.enters(Task::Prefetch, "reading pages");
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
@@ -126,10 +130,45 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
             return Ok(Step::Again);
         }
         prefetching.prefolds().wake();
-        if self.missing.is_empty() && prefetching.sleeps() {
-            return Ok(Step::Idle);
+        Ok(self.rest())
+    }
+
+    /// Nothing is in flight, and nothing to be asked for.
+    fn rest(&self) -> Step {
+        if !self.missing.is_empty() {
+            return Step::Again;
         }
-        Ok(Step::Again)
+        let Some((_, until)) = self.gathering.front() else {
+            return if self.prefetching.sleeps() { Step::Idle } else { Step::Again };
+        };
+        let gathers = |(request, _): &(Arc<PrefetchRequest>, _)| request.is_gathering();
+        // One that ends after this was said wakes the task.
+        if !self.prefetching.waits() || !self.gathering.iter().all(gathers) {
+            return Step::Again;
+        }
+        self.db.pace.enters(Task::Prefetch, IDLE);
+        Step::IdleFor(until.saturating_sub(self.db.pace.now()))
+    }
+
+    /// The next request of which no more keys are waited for.
+    fn next_request(&mut self) -> Option<Arc<PrefetchRequest>> {
+        // Callers can add no more than [`requests::WAITING`] keys before this ends.
+        while let Some(request) = self.prefetching.next() {
+            if !request.is_gathering() {
+                return Some(request);
+            }
+            let until = self.db.pace.now().saturating_add(GATHERS_FOR);
+            self.gathering.push_back((request, until));
+        }
+        if self.gathering.is_empty() {
+            return None;
+        }
+        let now = self.db.pace.now();
+        let ready = |(request, until): &(Arc<PrefetchRequest>, Duration)| {
+            *until <= now || !request.is_gathering()
+        };
+        let at = self.gathering.iter().position(ready)?;
+        self.gathering.remove(at).map(|(request, _)| request)
     }
 
     /// Asks for pages as far as the ring has room and key batches miss some. True when the ring has room
@@ -160,8 +199,7 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
     /// Takes what readers found missing, or looks up the next key batch. False when there is
     /// none.
     fn look_up(&mut self) -> bool {
-        let (db, prefetching) = (&*self.db, &*self.prefetching);
-        if let Some(page) = prefetching.next_missing() {
+        if let Some(page) = self.prefetching.next_missing() {
             self.missing.push_back(page);
             return true;
         }
@@ -169,10 +207,11 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
         // [`requests::WAITING`] keys before this ends.
         loop {
             let Some(request) = &self.request else {
-                let Some(request) = prefetching.next() else { return false };
+                let Some(request) = self.next_request() else { return false };
                 self.request = Some(request);
                 continue;
             };
+            let (db, prefetching) = (&*self.db, &*self.prefetching);
             let Some(keys) = request.claim() else {
                 prefetching.is_done(request);
                 (self.request, self.nodes) = (None, None);

@@ -3,17 +3,25 @@
 //! Owned by [`Prefetching`], which sessions, the prefetch task and the prefold task share. Invariants: no
 //! more than [`WAITING`] keys wait to be looked up, no more than [`PREFOLDS`] pages to be folded; each key
 //! batch of a request is claimed once; a task that says it sleeps is woken by whatever comes after.
+//!
+//! Keys that come one by one are *gathered*: the first makes a request that the task knows of at once, the
+//! others are added to it. It ends when it has [`GATHERED`] keys, when a reader of the session looks for
+//! what it can help with, or when the task has waited for [`GATHERS_FOR`] (decision 0027). So no key is
+//! left behind, whoever stops coming, and a key costs an addition, not a hand-over.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
 use pleach_beatree::cache::CachedPage;
 use pleach_core::Key;
 use pleach_io::{Device, Event, Runtime};
 
 use super::values::ValueCache;
+use crate::metrics::Counters;
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
 use crate::state::foreground::Foreground;
@@ -22,6 +30,17 @@ use crate::state::reader::PageRequest;
 
 /// Keys that may wait to be looked up.
 pub(crate) const WAITING: usize = 1 << 18;
+/// Keys that are gathered in one request when they come one by one.
+pub(crate) const GATHERED: usize = 8 * KEY_BATCH;
+/// How long the task waits for further keys of such a request, when it has nothing else to do.
+pub(crate) const GATHERS_FOR: Duration = Duration::from_micros(50);
+
+/// The prefetch task works, and looks again before it stops.
+const AWAKE: u8 = 0;
+/// It waits for keys to gather, for [`GATHERS_FOR`] at most.
+const WAITS: u8 = 1;
+/// It sleeps until it is woken.
+const ASLEEP: u8 = 2;
 
 /// A page that is missing, and what it is read for.
 pub(crate) struct MissingPage {
@@ -54,8 +73,8 @@ pub(crate) struct Prefetching<R: Runtime> {
     /// What readers found missing in the key batches that they looked up themselves.
     missing: (Sender<MissingPage>, Receiver<MissingPage>),
     event: R::Event,
-    /// Is the prefetch task asleep?
-    idle: AtomicBool,
+    /// What the prefetch task is at.
+    task: AtomicU8,
     prefolds: PrefoldQueue<R::Event>,
 }
 
@@ -71,7 +90,7 @@ impl<R: Runtime> Prefetching<R> {
             waiting: AtomicUsize::new(0),
             missing: crossbeam_channel::unbounded(),
             event: runtime.event(),
-            idle: AtomicBool::new(true),
+            task: AtomicU8::new(ASLEEP),
             prefolds: PrefoldQueue::new(runtime.event()),
         }
     }
@@ -102,21 +121,70 @@ impl<R: Runtime> Prefetching<R> {
         prefolds: bool,
         keys: &[Key],
     ) -> Option<Arc<PrefetchRequest>> {
-        let waiting = self.waiting.fetch_add(keys.len(), Ordering::Relaxed);
-        let taken = keys.len().min(WAITING.saturating_sub(waiting));
-        self.waiting.fetch_sub(keys.len() - taken, Ordering::Relaxed);
+        let taken = self.reserve(keys.len());
         if taken == 0 {
             return None;
         }
-        let keys = keys[..taken].to_vec();
-        let request = Arc::new(PrefetchRequest::new(base, prefolds, keys));
-        if db.all_is_here() {
-            self.waiting.fetch_sub(taken, Ordering::Relaxed);
-            return Some(request);
+        let request = Arc::new(PrefetchRequest::new(base, prefolds, keys[..taken].to_vec()));
+        if self.hand_over(db, &request) {
+            self.wake_for(db);
         }
-        self.sender.send(Arc::clone(&request)).ok()?;
-        self.wake();
         Some(request)
+    }
+
+    /// The same for the first keys of a request to which others are added ([`PrefetchRequest::add`]).
+    fn gather<D: Device>(
+        &self,
+        db: &State<D, R>,
+        base: u64,
+        prefolds: bool,
+        keys: &[Key],
+    ) -> Option<Arc<PrefetchRequest>> {
+        let reserved = self.reserve(GATHERED);
+        if reserved < GATHERED {
+            self.waiting.fetch_sub(reserved, Ordering::Relaxed);
+            return None;
+        }
+        let request = Arc::new(PrefetchRequest::gathering(base, prefolds, keys));
+        if self.hand_over(db, &request)
+            && self
+                .task
+                .compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
+        {
+            self.notify(db);
+        }
+        Some(request)
+    }
+
+    /// Room for up to `keys` keys that wait.
+    fn reserve(&self, keys: usize) -> usize {
+        let waiting = self.waiting.fetch_add(keys, Ordering::Relaxed);
+        let taken = keys.min(WAITING.saturating_sub(waiting));
+        self.waiting.fetch_sub(keys - taken, Ordering::Relaxed);
+        taken
+    }
+
+    /// Puts a request where the task finds it, unless there is nothing to be read.
+    fn hand_over<D: Device>(&self, db: &State<D, R>, request: &Arc<PrefetchRequest>) -> bool {
+        if db.all_is_here() || self.sender.send(Arc::clone(request)).is_err() {
+            self.is_done(request);
+            return false;
+        }
+        Counters::add(&db.counters.prefetch_requests, 1);
+        true
+    }
+
+    /// A request is whole: the task need not wait for more of it.
+    fn wake_for<D: Device>(&self, db: &State<D, R>) {
+        if self.task.swap(AWAKE, Ordering::SeqCst) != AWAKE {
+            self.notify(db);
+        }
+    }
+
+    fn notify<D: Device>(&self, db: &State<D, R>) {
+        Counters::add(&db.counters.prefetch_wakeups, 1);
+        self.event.notify();
     }
 
     /// The next request, if there is one.
@@ -126,7 +194,7 @@ impl<R: Runtime> Prefetching<R> {
 
     /// All key batches of this request are claimed: there is room for others.
     pub(super) fn is_done(&self, request: &PrefetchRequest) {
-        self.waiting.fetch_sub(request.len(), Ordering::Relaxed);
+        self.waiting.fetch_sub(request.reserved, Ordering::Relaxed);
     }
 
     /// A reader has found this missing.
@@ -140,20 +208,33 @@ impl<R: Runtime> Prefetching<R> {
         self.missing.1.try_recv().ok()
     }
 
-    /// Wakes the prefetch task.
-    pub(super) fn wake(&self) {
-        if self.idle.swap(false, Ordering::SeqCst) {
-            self.event.notify();
-        }
+    /// Wakes the prefetch task: a reader has found something missing.
+    pub(super) fn wake<D: Device>(&self, db: &State<D, R>) {
+        self.wake_for(db);
+    }
+
+    /// The prefetch task works.
+    pub(super) fn works(&self) {
+        self.task.store(AWAKE, Ordering::SeqCst);
     }
 
     /// The prefetch task goes to sleep; false when something has come meanwhile.
     pub(super) fn sleeps(&self) -> bool {
-        self.idle.swap(true, Ordering::SeqCst);
+        self.stops(ASLEEP)
+    }
+
+    /// The prefetch task waits for further keys of requests that it knows; false when something else has
+    /// come meanwhile.
+    pub(super) fn waits(&self) -> bool {
+        self.stops(WAITS)
+    }
+
+    fn stops(&self, how: u8) -> bool {
+        self.task.store(how, Ordering::SeqCst);
         if self.receiver.is_empty() && self.missing.1.is_empty() {
             return true;
         }
-        self.idle.store(false, Ordering::Release);
+        self.works();
         false
     }
 }
@@ -221,33 +302,75 @@ impl<E: Event> PrefoldQueue<E> {
 pub(crate) struct PrefetchRequest {
     base: u64,
     prefolds: bool,
-    keys: Vec<Key>,
+    /// Keys that have come, while others may come.
+    gathered: Mutex<Option<Vec<Key>>>,
+    /// All keys, once no others come.
+    keys: OnceLock<Vec<Key>>,
     next: AtomicUsize,
+    /// What it takes of [`WAITING`].
+    reserved: usize,
+}
+
+/// What became of keys that were to be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Added {
+    /// They were, and there is room for more.
+    Room,
+    /// They were the last ones.
+    Full,
+    /// Too many for the room that is left, or the request has ended.
+    No,
 }
 
 impl PrefetchRequest {
     fn new(base: u64, prefolds: bool, keys: Vec<Key>) -> Self {
-        Self { base, prefolds, keys, next: AtomicUsize::new(0) }
+        let (reserved, gathered) = (keys.len(), Mutex::new(None));
+        let keys = OnceLock::from(keys);
+        Self { base, prefolds, gathered, keys, next: AtomicUsize::new(0), reserved }
+    }
+
+    /// A request with fewer than [`GATHERED`] keys so far.
+    fn gathering(base: u64, prefolds: bool, keys: &[Key]) -> Self {
+        let mut gathered = Vec::with_capacity(GATHERED);
+        gathered.extend_from_slice(keys);
+        let (gathered, keys) = (Mutex::new(Some(gathered)), OnceLock::new());
+        Self { base, prefolds, gathered, keys, next: AtomicUsize::new(0), reserved: GATHERED }
+    }
+
+    fn add(&self, keys: &[Key]) -> Added {
+        let mut gathered = self.gathered.lock();
+        let Some(all) = gathered.as_mut().filter(|all| all.len() + keys.len() <= GATHERED) else {
+            return Added::No;
+        };
+        all.extend_from_slice(keys);
+        if all.len() < GATHERED { Added::Room } else { Added::Full }
+    }
+
+    /// May keys still be added?
+    pub(super) fn is_gathering(&self) -> bool {
+        self.keys.get().is_none()
+    }
+
+    /// All keys; none can be added from here on.
+    fn all(&self) -> &[Key] {
+        self.keys.get_or_init(|| self.gathered.lock().take().unwrap_or_default())
     }
 
     /// Are all key batches claimed?
     pub(crate) fn is_done(&self) -> bool {
-        self.next.load(Ordering::Relaxed) >= self.keys.len()
-    }
-
-    /// Number of keys.
-    pub(crate) fn len(&self) -> usize {
-        self.keys.len()
+        let next = self.next.load(Ordering::Relaxed);
+        self.keys.get().is_some_and(|keys| next >= keys.len())
     }
 
     /// The next key batch, for the caller alone.
     pub(crate) fn claim(&self) -> Option<&[Key]> {
+        let keys = self.all();
         if self.is_done() {
             return None;
         }
         let from = self.next.fetch_add(KEY_BATCH, Ordering::Relaxed);
-        let end = self.keys.len().min(from.saturating_add(KEY_BATCH));
-        self.keys.get(from..end).filter(|batch| !batch.is_empty())
+        let end = keys.len().min(from.saturating_add(KEY_BATCH));
+        keys.get(from..end).filter(|batch| !batch.is_empty())
     }
 
     /// The commit that its session reads.
@@ -265,20 +388,57 @@ impl PrefetchRequest {
 #[derive(Default)]
 pub(crate) struct PrefetchRequests {
     waiting: VecDeque<Arc<PrefetchRequest>>,
-    /// Keys of these.
+    /// Keys of these, or the room that they have for keys.
     keys: usize,
+    /// The one that keys are added to.
+    gathering: Option<Arc<PrefetchRequest>>,
 }
 
 impl PrefetchRequests {
+    /// Hands keys over for a session that reads commit `base`, see [`Prefetching::request`]: at once where
+    /// they are a key batch, else with those that came before and come next. False when none could be.
+    pub(crate) fn announce<D: Device, R: Runtime>(
+        &mut self,
+        db: &State<D, R>,
+        prefetching: &Prefetching<R>,
+        (base, prefolds): (u64, bool),
+        keys: &[Key],
+    ) -> bool {
+        let request = if keys.len() >= KEY_BATCH {
+            prefetching.request(db, base, prefolds, keys)
+        } else {
+            let added = self.gathering.as_ref().map_or(Added::No, |request| request.add(keys));
+            if added == Added::Room {
+                return true;
+            }
+            if let Some(whole) = self.gathering.take() {
+                // Whoever comes first looks it up; the task is told unless it knows by itself.
+                whole.all();
+                if !whole.is_done() {
+                    prefetching.wake_for(db);
+                }
+            }
+            if added == Added::Full {
+                return true;
+            }
+            self.gathering = prefetching.gather(db, base, prefolds, keys);
+            self.gathering.clone()
+        };
+        request.is_some_and(|request| {
+            self.push(request);
+            true
+        })
+    }
+
     /// Adds a request. Of older ones those stay that are not done, up to [`WAITING`] keys in all.
-    pub(crate) fn push(&mut self, request: Arc<PrefetchRequest>) {
-        self.keys += request.len();
+    fn push(&mut self, request: Arc<PrefetchRequest>) {
+        self.keys += request.reserved;
         self.waiting.push_back(request);
         let keep = |one: &PrefetchRequest, keys: usize| !one.is_done() && keys <= WAITING;
         while let Some(one) = self.waiting.front()
             && !keep(one, self.keys)
         {
-            self.keys -= one.len();
+            self.keys -= one.reserved;
             self.waiting.pop_front();
         }
     }
@@ -288,7 +448,7 @@ impl PrefetchRequests {
         while let Some(one) = self.waiting.front()
             && one.is_done()
         {
-            self.keys -= one.len();
+            self.keys -= one.reserved;
             self.waiting.pop_front();
         }
         self.waiting.front().cloned()

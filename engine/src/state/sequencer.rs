@@ -11,6 +11,7 @@
 //! checkpoint that finds commits in flight is *awaited*: no child takes its ticket ahead of its parent's
 //! publication until it had its moment, so that commits one upon the other do not keep it away.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 

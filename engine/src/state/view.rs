@@ -73,6 +73,16 @@ impl View {
         }
     }
 
+    /// What the view says below a prefix beyond pages and pending changes: undo of later commits, then
+    /// overlays over it. Sorted.
+    pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> BTreeMap<Key, Stored> {
+        let mut changes = self.undone_below(prefix, state);
+        self.overlays.visit_below(prefix, |key, stored| {
+            changes.insert(*key, stored.clone());
+        });
+        changes
+    }
+
     /// Puts what the overlays say below a prefix over the changes that are there from `from` on.
     pub(crate) fn put_overlays(
         &self,

@@ -24,7 +24,7 @@ fn put(id: u64, value: u8) -> Access {
 /// A database with one commit, in whose background nothing happens.
 fn open() -> (HeldDb, Arc<Gate>) {
     let (device, gate) = Held::new(SimDisk::new(1, unrecorded()));
-    let options = Options::new("sim").create(true).cache_mib(8).geometry(Geometry::tiny());
+    let options = Options::new("sim").create(true).cache_mib(8).geometry(Geometry::small());
     let db = Db::open_on(device, Patient::new(2, &gate), options).expect("opened");
     db.pause_background();
     commit(&db, (0..100).map(|id| put(id, 1)).collect());

@@ -11,7 +11,7 @@ fn open(folder: &std::path::Path) -> Pleach {
         .cache_mib(16)
         .threads(2)
         .flush_at(1)
-        .geometry(Geometry::tiny());
+        .geometry(Geometry::small());
     Pleach::open(options).expect("opened")
 }
 

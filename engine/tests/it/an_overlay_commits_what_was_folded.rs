@@ -15,7 +15,7 @@ fn open(folder: &std::path::Path) -> Pleach {
         .threads(2)
         .in_flight(16)
         .flush_at(1)
-        .geometry(Geometry::tiny());
+        .geometry(Geometry::small());
     let db = Pleach::open(options).expect("opened");
     db.pause_background();
     db

@@ -63,7 +63,7 @@ fn options(folder: &std::path::Path) -> Options {
         .threads(2)
         .in_flight(16)
         .flush_at(1)
-        .geometry(Geometry::tiny())
+        .geometry(Geometry::small())
         .log_limit_bytes(256 << 10)
 }
 

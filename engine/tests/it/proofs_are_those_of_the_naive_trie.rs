@@ -93,7 +93,7 @@ fn of_an_empty_database_one_key_and_no_keys() {
 #[test]
 fn of_keys_that_were_deleted_around_one_that_stays() {
     let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
-    let options = Options::new("sim").create(true).cache_mib(8).geometry(Geometry::tiny());
+    let options = Options::new("sim").create(true).cache_mib(8).geometry(Geometry::small());
     let runtime = SimRuntime::with_clock(1, disk.clock(), 2);
     let db = SimDb::open_on(disk.clone(), runtime.clone(), options).expect("created");
     let mut rng = Rng::new(3);
@@ -179,7 +179,7 @@ fn a_page_that_cannot_be_read_fails_the_proof_and_no_more() {
 fn while_commits_and_flushes_run() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).cache_mib(16).threads(2).in_flight(16);
-    let options = options.flush_at(1).geometry(Geometry::tiny()).log_limit_bytes(256 << 10);
+    let options = options.flush_at(1).geometry(Geometry::small()).log_limit_bytes(256 << 10);
     let db = pleach::Pleach::open(options).expect("created");
     let mut model = Model::default();
     let write = |model: &mut Model, round: u64| {
