@@ -29,7 +29,12 @@ pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
     overflow::value::<H, D, R>(db, stored(db, view, key)?)
 }
 
-fn stored<D: Device, R: Runtime>(db: &State<D, R>, view: &View, key: &Key) -> Result<Stored> {
+/// The state of a key as of a view; a long value is not read.
+pub(crate) fn stored<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    view: &View,
+    key: &Key,
+) -> Result<Stored> {
     if let Some(stored) = view.overlaid(key) {
         return Ok(stored);
     }

@@ -59,6 +59,15 @@ impl View {
         !self.ancestry.is_empty() || state.last_commit() > self.base
     }
 
+    /// All that the view says below `prefix` beyond pages and pending changes, whatever these are by now.
+    pub(crate) fn over_the_present(&self, prefix: &Prefix) -> BTreeMap<Key, Stored> {
+        let mut changes = self.undo.range(prefix, self.base);
+        if !self.ancestry.is_empty() {
+            changes.extend(self.overlays.range(prefix, &self.ancestry));
+        }
+        changes
+    }
+
     /// What the view says below `prefix` beyond pages and pending changes: undo of later commits,
     /// then overlays over it. Sorted.
     pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> BTreeMap<Key, Stored> {
