@@ -178,7 +178,7 @@ fn main() -> Result<(), Failure> {
     let accounts = 1_u64 << log2;
     let db = open(folder.path())?;
     let pairs = (0..accounts).map(|id| (key(id), Value::from(&id.to_be_bytes())));
-    db.bulk_load(pairs, LoadOptions::new())?;
+    db.bulk_load(pairs, &LoadOptions::new())?;
     db.close()?;
     proofs(folder.path(), accounts)?;
     iterators(folder.path())

@@ -54,9 +54,11 @@
 //! # Proofs
 //!
 //! [`Session::prove`] proves what a state says of one key, [`Session::prove_many`] what it says of many, present
-//! or absent. Like a read, a proof is of the state that the session reads, and the session goes on. [`witness`]
-//! and [`mod@proof`] are the verifiers, which need neither the database nor an operating system (crate
-//! `pleach-core`). The roots are those of `nomt-core`.
+//! or absent; [`Session::prove_range`] proves all pairs of a range, and that there is no other,
+//! [`Session::prove_change`] which keys of a range differ from another session's state. Like a read, a proof is
+//! of the state that the session reads, and the session goes on. [`witness`] and [`mod@proof`] are the verifiers,
+//! which need neither the database nor an operating system (crate `pleach-core`). The roots are those of
+//! `nomt-core`.
 //!
 //! ```
 //! use pleach::{Access, Blake3, Options, Pleach, SessionOptions, Value, proof};
@@ -151,6 +153,7 @@ mod opening;
 mod options;
 mod owner;
 mod prefetch;
+mod prove;
 mod read;
 mod session;
 mod state;

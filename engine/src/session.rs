@@ -1,7 +1,7 @@
 //! Sessions: reading a state, prefetching it, and finishing a batch over it.
 
 use std::fmt;
-use std::ops::RangeBounds;
+use std::ops::{RangeBounds, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,6 +25,7 @@ use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::PrefetchRequests;
 use crate::prefetch::values::LookedUp;
+use crate::prove::{prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
 use crate::read::point;
@@ -259,6 +260,34 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         keys.sort_unstable();
         keys.dedup();
         self.proof(Claim::Keys(&keys))
+    }
+
+    /// Proves all pairs of a range of keys, both ends included, and that there is no other:
+    /// [`proof::range::verify`](pleach_core::proof::range::verify) checks it against [`Self::root`] and the same
+    /// ends. The proof has 66 bytes for each pair, in memory, and reads the range like [`Self::iter`], but no long
+    /// values.
+    ///
+    /// # Errors
+    /// [`EmptyRange`](crate::Error::EmptyRange), and those of [`Self::prove_many`].
+    pub fn prove_range(&self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
+        prove_range(&self.engine, (&self.view, &self.root), range)
+    }
+
+    /// Proves which keys of a range, both ends included, differ between this state and another one, with the
+    /// hashes of both values, and that no other key does:
+    /// [`proof::change::verify`](pleach_core::proof::change::verify) checks it against the roots of both and
+    /// the same ends. The other state may be newer or older, of a commit or an overlay. What differs is known
+    /// from undo and overlays: the range itself is not read.
+    ///
+    /// # Errors
+    /// [`EmptyRange`](crate::Error::EmptyRange), [`ForeignSession`](crate::Error::ForeignSession) for a session
+    /// of another open, and those of [`Self::prove_many`].
+    pub fn prove_change(&self, to: &Self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
+        if !Arc::ptr_eq(&self.engine, &to.engine) {
+            return Err(Error::ForeignSession);
+        }
+        let (from, to) = ((&self.view, &self.root), (&to.view, &to.root));
+        prove_change(&self.engine, from, to, range)
     }
 
     fn proof(&self, claim: Claim<'_>) -> Result<Vec<u8>> {

@@ -378,7 +378,7 @@ impl World {
         let twice = if choice & 0x30 == 0x30 { pairs.first().cloned() } else { None };
         pairs.extend(twice.clone());
         let options = LoadOptions::new().memory_mib(1);
-        let result = self.db().bulk_load(pairs.iter().cloned(), options);
+        let result = self.db().bulk_load(pairs.iter().cloned(), &options);
         let is_used =
             !(self.sessions.is_empty() && self.blocks.is_empty() && self.overlays.is_empty());
         match result {

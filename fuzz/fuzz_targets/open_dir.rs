@@ -71,7 +71,7 @@ fn build(kind: u8) -> Folder {
     let mut states = vec![State::default()];
     if kind & 1 != 0 {
         let pairs: Vec<_> = keys[..24].iter().map(|key| (*key, draw.value())).collect();
-        db.bulk_load(pairs.iter().cloned(), LoadOptions::new().memory_mib(1)).expect("loaded");
+        db.bulk_load(pairs.iter().cloned(), &LoadOptions::new().memory_mib(1)).expect("loaded");
         states.push(pairs.into_iter().collect());
     }
     for round in 0..6 {

@@ -2,6 +2,7 @@
 
 use pleach_beatree::space::SpaceError;
 use pleach_core::page::OverflowError;
+use pleach_core::proof::BuildError;
 use pleach_core::{Key, Node, Prefix};
 
 use super::hexadecimal::hex;
@@ -78,6 +79,9 @@ pub enum Contradiction {
         /// The commit.
         commit: u64,
     },
+    /// The pairs of a range, or what changed in it, are not what the proofs of its keys say.
+    #[error("a proof of a range does not fit together: {0}")]
+    Proof(#[source] BuildError),
     /// A state whose keys were to be proven does not fold to its root.
     #[error(
         "the state folds to the root {}, not to its own, {}",

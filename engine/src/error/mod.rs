@@ -150,6 +150,17 @@ pub enum Error {
         "the overlay is of another open database: use overlays of this one, or make its block again here"
     )]
     ForeignOverlay,
+    /// The session is of another open of a database: two states are compared within one.
+    #[error("the session is of another open database: compare sessions of one")]
+    ForeignSession,
+    /// A range whose first key comes after its last one.
+    #[error("a range from {} to {} has no key", hex(first), hex(last))]
+    EmptyRange {
+        /// Its first key.
+        first: pleach_core::Key,
+        /// Its last key.
+        last: pleach_core::Key,
+    },
     /// The same key twice in one batch.
     #[error("key {} is in the batch twice: merge its accesses into one", hex(.0))]
     RepeatedKey(pleach_core::Key),
@@ -344,6 +355,8 @@ impl Error {
             | Self::Options(_)
             | Self::WrongHasher { .. }
             | Self::ForeignOverlay
+            | Self::ForeignSession
+            | Self::EmptyRange { .. }
             | Self::RepeatedKey(_)
             | Self::BatchTooLarge { .. }
             | Self::ValueTooLarge { .. }

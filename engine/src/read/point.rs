@@ -29,7 +29,7 @@ pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
     overflow::value::<H, D, R>(db, stored(db, view, key)?)
 }
 
-/// What is stored under a key as of a view.
+/// The state of a key as of a view; a long value is not read.
 pub(crate) fn stored<D: Device, R: Runtime>(
     db: &State<D, R>,
     view: &View,

@@ -60,6 +60,15 @@ impl View {
         state.last_commit() > self.base || self.overlays.changes_below(state.children().region())
     }
 
+    /// All that the view says below `prefix` beyond pages and pending changes, whatever these are by now.
+    pub(crate) fn over_the_present(&self, prefix: &Prefix) -> BTreeMap<Key, Stored> {
+        let mut changes = self.undo.range(prefix, self.base);
+        self.overlays.visit_below(prefix, |key, stored| {
+            changes.insert(*key, stored.clone());
+        });
+        changes
+    }
+
     /// What commits after the view's have replaced below a prefix. Sorted.
     pub(crate) fn undone_below(
         &self,

@@ -128,7 +128,7 @@ fn loaded(cache_kib: u64) -> (SimDb, SimDisk, SimRuntime) {
     };
     let (db, _) = open();
     let pairs = (0..LOADED).map(|id| (uniform(id), Value::from(&id.to_le_bytes())));
-    db.bulk_load(pairs, LoadOptions::new()).expect("loaded");
+    db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
     db.close().expect("closed");
     let (db, runtime) = open();
     (db, disk, runtime)
@@ -236,7 +236,8 @@ fn survives_what_only_reading_ahead_meets() {
     for nth in [20, 60, 61, 200] {
         disk.inject(Rule::nth(Operation::Read, "leaf", nth, Times::Once, fault));
     }
-    assert_eq!(session.iter(..).map(|pair| pair.expect("read")).count() as u64, LOADED);
+    let all: Result<Pairs, Error> = session.iter(..).collect();
+    assert_eq!(all.expect("read").len() as u64, LOADED);
     assert_eq!(disk.ledger().len(), 4, "all of them struck");
 }
 
@@ -250,7 +251,7 @@ fn on_threads_beside_commits_and_flushes() {
     let mut model: BTreeMap<Key, Value> =
         (0..60_000).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
     let pairs = model.iter().map(|(key, value)| (*key, value.clone()));
-    db.bulk_load(pairs, LoadOptions::new()).expect("loaded");
+    db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
     let ended = AtomicBool::new(false);
     let scans = std::thread::scope(|scope| {
         let mut scanners = Vec::new();

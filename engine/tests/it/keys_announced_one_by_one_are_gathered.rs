@@ -15,7 +15,7 @@ const KEYS: u64 = 4_000;
 fn open(disk: &SimDisk, cache_mib: u64) -> (SimDb, SimRuntime) {
     let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
     let options = Options::new("sim").create(true).cache_mib(cache_mib).threads(1);
-    let options = options.in_flight(16).geometry(Geometry::tiny());
+    let options = options.in_flight(16).geometry(Geometry::small());
     (Db::<Blake3, _, _>::open_on(disk.clone(), runtime.clone(), options).expect("opened"), runtime)
 }
 

@@ -28,7 +28,7 @@ fn loaded<D: Device, R: Runtime>(db: &Db<Blake3, D, R>, kind: Keys, count: u64) 
         model.values.insert(key(kind, id), bytes(&mut rng, 100));
     }
     let pairs = model.values.clone().into_iter();
-    db.bulk_load(pairs, LoadOptions::new().memory_mib(8)).expect("loaded");
+    db.bulk_load(pairs, &LoadOptions::new().memory_mib(8)).expect("loaded");
     model
 }
 
@@ -154,7 +154,7 @@ fn shrinks(disk: &SimDisk, seed: u64) -> Shrunk {
     }
     disk.mark(BEGUN);
     let pairs = model.values.clone().into_iter();
-    db.bulk_load(pairs, LoadOptions::new().memory_mib(8)).expect("loaded");
+    db.bulk_load(pairs, &LoadOptions::new().memory_mib(8)).expect("loaded");
     disk.mark(1);
     let mut shrunk = Shrunk {
         states: vec![Model::default(), model.clone()],

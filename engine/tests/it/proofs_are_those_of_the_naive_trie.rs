@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pleach::{Access, Blake3, Error, Geometry, Key, LoadOptions, Options};
 use pleach::{SessionOptions, Value};
-use pleach_core::proof::{Lookup, multi, path};
+use pleach_core::proof::{Lookup, change, multi, path, range};
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 use pleach_io::{IoError, Operation};
 
@@ -56,6 +56,83 @@ fn of_every_state_that_a_session_reads() {
             check(session, model, &[[0; 32], key(states.kind, 1), [0xff; 32]]);
         }
     }
+}
+
+#[test]
+fn of_ranges_and_of_what_changed_in_them_between_any_two_states() {
+    let mut changed = 0;
+    for seed in 0..cases(12) {
+        let mut states = States::new(seed);
+        for round in 0..24 {
+            states.next();
+            let (mut first, mut last) = match states.rng.below(4) {
+                0 => ([0; 32], [0xff; 32]),
+                _ => (states.key(), states.key()),
+            };
+            if first > last {
+                (first, last) = (last, first);
+            }
+            let at = states.rng.index(states.kept.len());
+            let (session, model) = &states.kept[at];
+            let (naive, root) = (model.naive::<Blake3>(), session.root());
+            let context = format!("seed {seed} round {round}");
+            let proof = session.prove_range(&(first..=last)).expect("proven");
+            assert!(proof == naive.range::<Blake3>(&first, &last), "{context}: range");
+            let proven = range::verify::<Blake3>(&proof, &root, &first, &last).expect("verified");
+            let pairs = naive.pairs().range(first..=last).map(|(key, hash)| (*key, *hash));
+            assert!(proven.pairs().eq(pairs), "{context}: pairs");
+            for (other, model) in &states.kept {
+                let later = model.naive::<Blake3>();
+                let proof = session.prove_change(other, &(first..=last)).expect("proven");
+                assert!(
+                    proof == naive.change::<Blake3>(&later, &first, &last),
+                    "{context}: change"
+                );
+                let (from, to) = (session.root(), other.root());
+                let proven = change::verify::<Blake3>(&proof, &from, &to, &first, &last);
+                changed += proven.expect("verified").changes().count();
+            }
+        }
+    }
+    assert!(changed > 1000, "{changed} changes");
+}
+
+#[test]
+fn of_a_range_without_its_long_values_and_of_what_changed_without_the_rest() {
+    let (db, disk, _) = loaded(64 << 10);
+    let long = Value::from(vec![7; 20_000]);
+    commit(&db, (0..50).map(|id| Access::write(uniform(id), Some(long.clone()))).collect());
+    db.drain(0).expect("drained");
+    let before = db.session(SessionOptions::new()).expect("a session");
+    commit(&db, (0..3).map(|id| Access::write(uniform(id), None)).collect());
+    // Written back as they were: no change.
+    commit(&db, (1..2).map(|id| Access::write(uniform(id), Some(long.clone()))).collect());
+    let after = db.session(SessionOptions::new()).expect("a session");
+    // No long value can be read from here on.
+    let fault = Fault::Errno(code::EIO);
+    disk.inject(Rule::nth(Operation::Read, "overflow", 1, Times::Forever, fault));
+    let all = [0; 32]..=[0xff; 32];
+    let misses = || db.metrics().cache_misses + db.metrics().pages_scanned;
+    let read = misses();
+    let proof = before.prove_change(&after, &all).expect("proven");
+    assert!(misses() - read <= 10, "only pages of what changed");
+    let (from, to) = (before.root(), after.root());
+    let proven = change::verify::<Blake3>(&proof, &from, &to, all.start(), all.end());
+    let mut keys: Vec<Key> = proven.expect("verified").changes().map(|one| one.0).collect();
+    let mut expected = vec![uniform(0), uniform(2)];
+    keys.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(keys, expected);
+    let proof = after.prove_range(&all).expect("proven");
+    let proven = range::verify::<Blake3>(&proof, &to, all.start(), all.end()).expect("verified");
+    assert_eq!(proven.pairs().count(), 20_000 - 2);
+    assert_eq!(proven.proves(&uniform(7), Some(&long)), Some(true));
+    assert!(after.read(&uniform(7)).is_err());
+    let empty = after.prove_range(&([2; 32]..=[1; 32]));
+    assert!(matches!(empty, Err(Error::EmptyRange { .. })), "{empty:?}");
+    let (other, ..) = loaded(64 << 10);
+    let stranger = other.session(SessionOptions::new()).expect("a session");
+    assert!(matches!(after.prove_change(&stranger, &all), Err(Error::ForeignSession)));
 }
 
 #[test]
@@ -134,7 +211,7 @@ fn loaded(cache_kib: u64) -> (SimDb, SimDisk, Model) {
         values: (0..20_000).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect(),
     };
     let pairs = model.values.iter().map(|(key, value)| (*key, value.clone()));
-    db.bulk_load(pairs, LoadOptions::new()).expect("loaded");
+    db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
     db.close().expect("closed");
     let db = SimDb::open_on(disk.clone(), runtime(), options()).expect("opened");
     (db, disk, model)

@@ -1,0 +1,135 @@
+//! Proofs of ranges: all pairs of one, and what changed in one between two states.
+//!
+//! Both are put together from multiproofs ([`crate::finish::prove`]). A range takes the multiproof of its ends and
+//! the pairs between them, as a scan gives them, with the hashes of their values: long values are not read. A
+//! change takes the multiproofs of the ends and of all keys that differ, one on each state.
+//!
+//! Which keys differ is known without a scan. What a state has over the present is in its undo and its overlays;
+//! a key that is in neither state's is the same in both, since both have the present's. Of the keys that are,
+//! values are compared.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use pleach_beatree::Stored;
+use pleach_core::fold::FoldValue;
+use pleach_core::node::value_hash;
+use pleach_core::prefix::common_len;
+use pleach_core::proof::{BuildError, change, range};
+use pleach_core::{Hasher, Key, Node, Prefix, ValueHash};
+use pleach_io::{Device, Runtime};
+
+use crate::engine::Engine;
+use crate::error::{Contradiction, Error, Result};
+use crate::finish::{Claim, prove};
+use crate::read::many::{self, For};
+use crate::read::point;
+use crate::read::scan::Scan;
+use crate::state::view::View;
+
+/// A state, and its root.
+pub(crate) type Proven<'a> = (&'a View, &'a Node);
+
+/// The proof of all pairs of a range.
+pub(crate) fn prove_range<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    state: Proven<'_>,
+    keys: &RangeInclusive<Key>,
+) -> Result<Vec<u8>> {
+    let (first, last) = ends(keys)?;
+    let bounds = multiproof(engine, state, &[first, last])?;
+    let mut scan = Scan::new(&engine.state, state.0, &engine.scanners, keys);
+    let mut failed = None;
+    let pairs = std::iter::from_fn(|| match scan.next()? {
+        Ok((key, stored)) => Some((key, hash::<H>(&stored).expect("a scan gives what is present"))),
+        Err(error) => {
+            failed = Some(error);
+            None
+        }
+    });
+    let built = range::build::<H>(&bounds, &first, &last, pairs);
+    match failed {
+        Some(error) => Err(error),
+        None => built.map_err(not_built),
+    }
+}
+
+/// The proof of what changed in a range from one state to another.
+pub(crate) fn prove_change<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    from: Proven<'_>,
+    to: Proven<'_>,
+    keys: &RangeInclusive<Key>,
+) -> Result<Vec<u8>> {
+    let (first, last) = ends(keys)?;
+    let mut opened = differing(engine, from.0, to.0, (first, last))?;
+    opened.extend([first, last]);
+    opened.sort_unstable();
+    opened.dedup();
+    let (before, after) = (multiproof(engine, from, &opened)?, multiproof(engine, to, &opened)?);
+    change::build::<H>(&before, &after, &first, &last).map_err(not_built)
+}
+
+/// First and last key.
+fn ends(keys: &RangeInclusive<Key>) -> Result<(Key, Key)> {
+    let (first, last) = (*keys.start(), *keys.end());
+    if first > last { Err(Error::EmptyRange { first, last }) } else { Ok((first, last)) }
+}
+
+/// The multiproof of these keys, in order; neighbours may be the same.
+fn multiproof<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    state: Proven<'_>,
+    keys: &[Key],
+) -> Result<Vec<u8>> {
+    let mut keys = keys.to_vec();
+    keys.dedup();
+    let Engine { state: db, finisher, readers, .. } = engine;
+    prove(db, (finisher, readers), state, Claim::Keys(&keys))
+}
+
+/// The keys of a range that differ between two states, in order.
+fn differing<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    from: &View,
+    to: &View,
+    (first, last): (Key, Key),
+) -> Result<Vec<Key>> {
+    let db = &engine.state;
+    let within = Prefix::new(&first, common_len(&first, &last));
+    let over = [from, to].map(|view| view.over_the_present(&within));
+    let keys: BTreeSet<Key> =
+        over.iter().flat_map(|over| over.range(first..=last)).map(|(key, _)| *key).collect();
+    let mut keys: Vec<Key> = keys.into_iter().collect();
+    many::bring(db, &engine.readers, For::Proof, &keys)?;
+    let mut failed = None;
+    keys.retain(|key| {
+        let [before, after] = [from, to].map(|view| point::stored(db, view, key));
+        match (before, after) {
+            (Ok(before), Ok(after)) => hash::<H>(&before) != hash::<H>(&after),
+            (Err(error), _) | (_, Err(error)) => {
+                failed.get_or_insert(error);
+                false
+            }
+        }
+    });
+    failed.map_or(Ok(keys), Err)
+}
+
+/// The hash of a value; `None` when there is none.
+fn hash<H: Hasher>(stored: &Stored) -> Option<ValueHash> {
+    stored.fold_value().map(|value| match value {
+        FoldValue::Bytes(bytes) => value_hash::<H>(bytes),
+        FoldValue::Hash(hash) => hash,
+    })
+}
+
+/// Pairs and multiproofs are of the same states, so they fit; a proof may be too large.
+fn not_built(error: BuildError) -> Error {
+    match error {
+        BuildError::Encode(_) => {
+            Error::BatchTooLarge { bytes: u64::MAX, limit: u64::from(u32::MAX) }
+        }
+        error => Contradiction::Proof(error).into(),
+    }
+}
