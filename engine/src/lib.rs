@@ -46,8 +46,8 @@
 //! # Overlays
 //!
 //! A block that is not to be committed yet becomes an [`Overlay`]: a state in memory that sessions stand on
-//! ([`SessionOptions::over`]), in chains of any length and with branches; a read costs the same over all of
-//! them. [`Overlay::commit`] makes one commit of a chain; what stands on it stays valid, what stands beside it is
+//! ([`SessionOptions::over`]), in chains of any length and with branches; a lookup takes as many steps
+//! over a long chain as over a short one. [`Overlay::commit`] makes one commit of a chain; what stands on it stays valid, what stands beside it is
 //! stale. One whose parent is the newest commit, or is just being committed by another thread, costs what its block
 //! would have cost. [`Block::changes`] and [`Overlay::changes`] list what is written, with the values before.
 //!

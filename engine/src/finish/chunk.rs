@@ -314,15 +314,14 @@ impl Chunk {
             let prefix = state.children().prefix(child);
             let task = accessed.next_if(|page| page.child as usize == child);
             let undone = undone.range(*prefix.first_key()..=prefix.last_key());
-            let differs =
-                undone.clone().next().is_some() || batch.view.overlays().changes_below(&prefix);
+            let said = batch.view.node(&prefix);
+            let differs = undone.clone().next().is_some() || said != OverlayNode::Unchanged;
             if task.is_none() && !differs && !needs_leaf {
                 continue;
             }
             // A node that an overlay has recorded stays the node in that overlay, whatever is committed.
-            let recorded = (task.is_none() && !needs_leaf).then(|| batch.view.node(&prefix));
-            let known = match recorded {
-                Some(OverlayNode::Recorded(node)) => Some(node),
+            let known = match said {
+                OverlayNode::Recorded(node) if task.is_none() && !needs_leaf => Some(node),
                 _ => None,
             };
             let from = self.pending.len();

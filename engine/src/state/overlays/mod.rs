@@ -89,7 +89,7 @@ impl Layer {
         let bytes = size_of::<Self>() + of_nodes.sum::<usize>() + of_changes.sum::<usize>();
         all.bytes.fetch_add(bytes, Ordering::Relaxed);
         Arc::new(Self {
-            number: below.0.last().map_or(0, |below| below.number.wrapping_add(1)),
+            number: below.0.last().map_or(LayerNo::new(0), |below| below.number.next()),
             changes,
             starts,
             nodes,
@@ -258,6 +258,6 @@ impl Layers for Chain {
 
     #[inline]
     fn age(&self, layer: LayerNo) -> u32 {
-        self.0.last().map_or(u32::MAX, |newest| newest.number.wrapping_sub(layer))
+        self.0.last().map_or(u32::MAX, |newest| newest.number.above(layer))
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pleach_beatree::{Stored, Value};
 use pleach_core::{Key, Node, Prefix};
 
+use super::trie::LayerNo;
 use super::{Chain, Layer, OverlayNode, Overlays, TakenBy};
 use crate::state::undo::Changed;
 
@@ -172,7 +173,7 @@ fn layers_are_numbered_round() {
         first
     })
     .expect("held once");
-    first.number = u32::MAX - 2;
+    first.number = LayerNo::new(u32::MAX - 2);
     first.trie = std::sync::OnceLock::new();
     model.chain = Chain::default().with(&Arc::new(first));
     model.chain.make_readable();

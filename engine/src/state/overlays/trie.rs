@@ -15,7 +15,8 @@
 //!
 //! ```text
 //! branch, in words:   which children, depth | a reference for each child | a key below it (4 words)
-//! reference:          layer (32 bits) | leaf? (1 bit) | number of the change, or word of the branch (31 bits)
+//! reference:          layer (24 bits) | of a leaf, a byte that depends on its key (8 bits)
+//!                     | leaf? (1 bit) | number of the change, or word of the branch (31 bits)
 //! ```
 
 use std::ops::Range;
@@ -32,8 +33,38 @@ const PATH: usize = 4;
 /// Steps of a key.
 const LEAF_DEPTH: u16 = 256 / STEP;
 
-/// Number of a layer in its chain; one more than that of the layer below, and 0 after the last.
-pub(super) type LayerNo = u32;
+/// Number of a layer in its chain; one more than that of the layer below, and 0 after the last. No chain has
+/// as many layers as there are numbers: each has a list of all below it, and these would take petabytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LayerNo(u32);
+
+impl LayerNo {
+    const MASK: u32 = (1 << 24) - 1;
+
+    /// A number; bits beyond those that count are dropped.
+    pub(super) const fn new(number: u32) -> Self {
+        Self(number & Self::MASK)
+    }
+
+    pub(super) const fn next(self) -> Self {
+        Self::new(self.0.wrapping_add(1))
+    }
+
+    /// How many layers above `older` this one is; a large number when it is below.
+    #[inline]
+    pub(super) const fn above(self, older: Self) -> u32 {
+        self.0.wrapping_sub(older.0) & Self::MASK
+    }
+}
+
+/// A byte that depends on all of a key: leaves of other keys are told without looking at them.
+#[inline]
+fn fingerprint(key: &Key) -> u8 {
+    let words = key.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+    let sum = words.fold(0, |sum: u64, word| sum.rotate_left(23) ^ word);
+    let [.., top] = sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    top
+}
 
 /// A branch or a change of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +73,25 @@ pub(super) struct Ref(u64);
 impl Ref {
     const LEAF: u64 = 1 << 31;
 
-    fn new(layer: LayerNo, leaf: bool, at: usize) -> Self {
+    fn new(layer: LayerNo, at: usize) -> Self {
         assert!((at as u64) < Self::LEAF, "an overlay's index is smaller than 16 GiB");
-        Self(u64::from(layer) << 32 | if leaf { Self::LEAF } else { 0 } | at as u64)
+        Self(u64::from(layer.0) << 40 | at as u64)
+    }
+
+    fn leaf(layer: LayerNo, change: usize, key: &Key) -> Self {
+        Self(Self::new(layer, change).0 | Self::LEAF | u64::from(fingerprint(key)) << 32)
     }
 
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "24 bits are left")]
     pub(super) fn layer(self) -> LayerNo {
-        (self.0 >> 32) as LayerNo
+        LayerNo((self.0 >> 40) as u32)
+    }
+
+    /// Is it not a leaf of this key, by its fingerprint?
+    #[inline]
+    fn differs(self, fingerprint: u8) -> bool {
+        self.0 >> 32 & 0xff != u64::from(fingerprint)
     }
 
     #[inline]
@@ -166,6 +208,9 @@ impl Trie {
     pub(super) fn find(&self, layers: &impl Layers, key: &Key) -> Option<(LayerNo, usize)> {
         let mut at = self.root?;
         loop {
+            if at.is_leaf() && at.differs(fingerprint(key)) {
+                return None;
+            }
             let trie = layers.trie(at.layer())?;
             if at.is_leaf() {
                 return (layers.key(at.layer(), at.at()) == key).then(|| (at.layer(), at.at()));
@@ -283,7 +328,7 @@ impl<L: Layers> Builder<'_, L> {
             }
         }
         if depth == LEAF_DEPTH {
-            return Ref::new(self.number, true, own.start);
+            return Ref::leaf(self.number, own.start, first);
         }
         let mut at = own.start;
         while at < own.end {
@@ -308,6 +353,6 @@ impl<L: Layers> Builder<'_, L> {
         self.words.push(bitmap | u64::from(depth) << 16);
         self.words.extend(children.iter().flatten().map(|child| child.0));
         self.words.extend(path.as_chunks::<8>().0.iter().map(|bytes| u64::from_be_bytes(*bytes)));
-        Ref::new(self.number, false, at)
+        Ref::new(self.number, at)
     }
 }
