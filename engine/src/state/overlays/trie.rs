@@ -83,7 +83,6 @@ impl Ref {
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "24 bits are left")]
     pub(super) fn layer(self) -> LayerNo {
         LayerNo((self.0 >> 40) as u32)
     }
