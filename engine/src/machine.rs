@@ -130,7 +130,7 @@ fn below(root: &Path, file: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// As three systems have them: files that were captured, cut to what matters.
+    /// As three systems have them: files in the form that the kernel gives them, cut to what matters.
     fn system(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a temporary folder");
         let all = [("proc/meminfo", "MemTotal:       16332984 kB\nMemFree:  1 kB\n")];
