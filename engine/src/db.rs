@@ -1,6 +1,7 @@
 //! An open database, as its owner holds it.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,9 +22,24 @@ use crate::open::examine::no_folder;
 use crate::open::open;
 use crate::opening::Opening;
 use crate::options::Options;
+use crate::rollback::rollback;
 use crate::session::{Session, SessionOptions};
 use crate::state::beats::TaskState;
+use crate::state::commits::Tip;
+use crate::state::pins::{Holder, Pin};
 use crate::state::quarantine::Quarantined;
+
+/// A commit of the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Commit {
+    /// Its number.
+    pub number: u64,
+    /// The root of its state.
+    pub root: Node,
+    /// The application's blob.
+    pub blob: Vec<u8>,
+}
 
 /// An open database.
 pub struct Db<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
@@ -91,7 +107,66 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             Some(overlay) => overlay.view(),
             None => self.engine.state.commits.tip_view(),
         };
-        Ok(Session::new(&self.engine, view, options))
+        Ok(Session::new(&self.engine, view, options, Holder::Session))
+    }
+
+    /// A session on a past commit of the history, or on the newest one: it reads, prefetches, and a finish of
+    /// reads gives the witness that it would have given then. What it finishes cannot be committed, unless
+    /// the commit is the newest.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`] before the history, [`Error::NoSuchCommit`] after the newest commit.
+    pub fn at(&self, commit: u64) -> Result<Session<H, D, R>> {
+        self.check_exists(commit)?;
+        let view = self.engine.state.commits.view_at(commit)?;
+        Ok(Session::new(&self.engine, view, SessionOptions::new(), Holder::Snapshot))
+    }
+
+    /// A session on the newest commit. It reads this state whatever is committed later, as long as what
+    /// later commits replace takes no more memory than undo may.
+    pub fn snapshot(&self) -> Session<H, D, R> {
+        let view = self.engine.state.commits.tip_view();
+        Session::new(&self.engine, view, SessionOptions::new(), Holder::Snapshot)
+    }
+
+    /// The numbers of the commits that can be read: the history, and the newest one.
+    pub fn history(&self) -> RangeInclusive<u64> {
+        // The newest is asked for first: the history may move on meanwhile, and never beyond it.
+        let commits = &self.engine.state.commits;
+        let newest = commits.published();
+        commits.undo().from().min(newest)..=newest
+    }
+
+    /// Root and blob of a commit of the history.
+    ///
+    /// # Errors
+    /// As [`Self::at`].
+    pub fn commit_at(&self, commit: u64) -> Result<Commit> {
+        self.check_exists(commit)?;
+        let Tip { number, root, blob } = self.engine.state.commits.commit_at(commit)?;
+        Ok(Commit { number, root, blob: blob.to_vec() })
+    }
+
+    fn check_exists(&self, commit: u64) -> Result<()> {
+        let tip = self.engine.state.commits.published();
+        if commit > tip { Err(Error::NoSuchCommit { commit, tip }) } else { Ok(()) }
+    }
+
+    /// Who holds which commit, the oldest commits first: sessions, snapshots, blocks and overlays.
+    pub fn pins(&self) -> Vec<Pin> {
+        self.engine.state.commits.pins()
+    }
+
+    /// Goes back by `commits` commits, and gives the number of the commit that does so: its state, root and
+    /// blob are those of the commit back then. It is durable when this returns, whatever the durability
+    /// mode, and can be rolled back itself. Blocks and overlays on the newest commit become stale.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`] beyond the history; [`Error::StaleParent`] when other commits came between
+    /// at each of several tries; [`Error::BatchTooLarge`] when more was changed since than fits a record;
+    /// and those of a commit.
+    pub fn rollback(&self, commits: u64) -> Result<u64> {
+        rollback(&self.engine, commits)
     }
 
     /// The parts of the state, for tests of them.

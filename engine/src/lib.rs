@@ -91,6 +91,7 @@ mod opening;
 mod options;
 mod prefetch;
 mod read;
+mod rollback;
 mod session;
 mod state;
 pub mod tools;
@@ -98,7 +99,7 @@ mod watchdog;
 
 pub use access::{Access, AccessKind, MAX_VALUE};
 pub use commit::block::{Block, CommitError, Overlay};
-pub use db::Db;
+pub use db::{Commit, Db};
 pub use error::{Error, Result};
 pub use finish::witness::Witness;
 pub use handles::OpenHandles;
@@ -111,6 +112,7 @@ pub use pleach_core::{Blake3, Hasher, Key, Node, Sha2, ValueHash, proof, witness
 pub use pleach_io::IoError;
 pub use session::{FinishError, Session, SessionOptions};
 pub use state::beats::TaskState;
+pub use state::pins::{Holder, Pin};
 pub use state::quarantine::Quarantined;
 
 /// A database under BLAKE3.

@@ -39,6 +39,8 @@ counters! {
     pending_entries,
     /// Bytes of memory that those take.
     pending_bytes,
+    /// Bytes of memory that the undo of past commits takes: the history, and what pinned commits need.
+    undo_bytes,
     /// Checkpoints made.
     checkpoints,
     /// Those of them that commits or flushes changed a region under: their image is not of one moment.

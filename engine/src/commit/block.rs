@@ -25,6 +25,7 @@ use crate::format::commit_body::MAX_BLOB;
 use crate::given_back::speaks_as_its_reason;
 use crate::handles::{Counted, Kind};
 use crate::state::overlays::OverlayId;
+use crate::state::pins::Holder;
 use crate::state::undo::Changed;
 use crate::state::view::View;
 
@@ -64,6 +65,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         counted: Counted,
     ) -> Self {
         let Finished { root, chunks, witness } = finished;
+        view.held_by(Holder::Block, None);
         Self { engine, view, parent, prev_root, root, chunks, witness, blob: None, counted }
     }
 
@@ -193,6 +195,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         let nodes = block.nodes();
         let changes = block.changes();
         let id = block.engine.state.commits.overlays().insert(&changes, &nodes);
+        block.view.held_by(Holder::Overlay, None);
         let links = Links { parent: block.parent.take(), view: block.view, committed: None };
         Self(Arc::new(OverlayInner {
             links: Mutex::new(links),
@@ -272,6 +275,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         let number = merge.commit(engine, std::iter::empty())?;
         // The commit's state is that of this overlay only: its ancestors keep theirs, and are stale.
         let view = engine.state.commits.view(number, Arc::default());
+        view.held_by(Holder::Overlay, None);
         let mut links = self.0.links.lock();
         links.committed = Some(number);
         // What was below it goes, so that a long pipeline of overlays does not pile up.

@@ -32,10 +32,11 @@ use crate::read::key_batch::{KEY_BATCH, PAGES_AHEAD, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::budget::FlushPolicy;
 use crate::state::index::{Located, located};
+use crate::state::node_versions::NodeThen;
 use crate::state::overlays::OverlayNode;
 use crate::state::reader::Done;
 use crate::state::undo::Changed;
-use crate::state::view::{View, put_over};
+use crate::state::view::{RegionThen, View, put_over};
 
 /// About as many bytes as an encoded operation takes: key, flags and a value's hash.
 const OP_BYTES: usize = 72;
@@ -50,7 +51,7 @@ pub(super) struct PageTask {
     pending: Range<usize>,
     /// The node in the view, when it is known without folding (and nothing is accessed).
     pub(super) known: Option<Node>,
-    /// The commit that its treelet must be as of; `None` when the view is not the newest state.
+    /// The commit that its treelet must be as of; `None` when the page is not in its newest state.
     pub(super) as_of: Option<u64>,
     /// Commits that have changed it since it was written.
     commits_since_write: u8,
@@ -275,36 +276,34 @@ impl Chunk {
     ) {
         let accessed: Vec<PageTask> = self.pages.drain(first_page..).collect();
         let mut accessed = accessed.into_iter().peekable();
-        let changes = batch.view.changes(state.children().region(), state);
+        let region = batch.view.region(state);
         self.pending
             .truncate(accessed.peek().map_or(self.pending.len(), |page| page.pending.start));
         for child in 0..state.children().len() {
             let prefix = state.children().prefix(child);
             let task = accessed.next_if(|page| page.child as usize == child);
-            let mut over = changes.range(*prefix.first_key()..=prefix.last_key()).peekable();
-            if task.is_none() && over.peek().is_none() && !needs_leaf {
+            let then = region.node(child, &prefix);
+            let same = then == NodeThen::Unchanged && !region.is_overlaid(&prefix);
+            if task.is_none() && same && !needs_leaf {
                 continue;
             }
-            // A node that an overlay has recorded stays the node in that overlay, whatever is committed.
             // Looked up for pages that nobody accesses, and no others: it takes a look into all overlays.
-            let recorded = (task.is_none() && !needs_leaf).then(|| batch.view.node(&prefix));
-            let known = match recorded {
-                Some(OverlayNode::Recorded(node)) => Some(node),
-                _ => None,
+            let known = if task.is_none() && !needs_leaf {
+                known_node(batch.view, &region, &prefix, then)
+            } else {
+                None
             };
             let from = self.pending.len();
             if known.is_none() {
                 state.copy_pending(&prefix, &mut self.pending);
-                put_over(&mut self.pending, from, over.map(|(key, stored)| (*key, stored.clone())));
+                if !same {
+                    put_over(&mut self.pending, from, region.changes(&prefix).into_iter());
+                }
             }
-            self.push_page(
-                state,
-                child,
-                prefix,
-                task.map_or(0..0, |task| task.accesses),
-                from,
-                known,
-            );
+            let accesses = task.map_or(0..0, |task| task.accesses);
+            self.push_page(state, child, prefix, accesses, from, known);
+            let page = self.pages.last_mut().expect("just pushed");
+            page.as_of = same.then(|| state.changed_at(child));
         }
     }
 
@@ -445,6 +444,26 @@ impl Chunk {
         }
         drop(results);
         space.results = all;
+    }
+}
+
+/// The node of a page that nobody accesses, where it is known: what an overlay has recorded stays the node
+/// in that overlay, whatever is committed; else what the oldest commit after the view's has replaced.
+fn known_node(
+    view: &View,
+    region: &RegionThen<'_>,
+    prefix: &Prefix,
+    then: NodeThen,
+) -> Option<Node> {
+    if region.is_overlaid(prefix) {
+        return match view.node(prefix) {
+            OverlayNode::Recorded(node) => Some(node),
+            OverlayNode::Unchanged | OverlayNode::Unrecorded => None,
+        };
+    }
+    match then {
+        NodeThen::Recorded(node) => Some(node),
+        NodeThen::Unchanged | NodeThen::Unrecorded => None,
     }
 }
 

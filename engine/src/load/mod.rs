@@ -277,6 +277,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     values.named();
     let blob = db.commits.tip().blob;
     db.commits.publish(Tip { number: COMMIT, root, blob });
+    db.commits.undo().barrier(COMMIT);
     state.ticketed = CLOSED;
     drop(state);
     drop(structure);

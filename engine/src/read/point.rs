@@ -49,7 +49,7 @@ fn stored<D: Device, R: Runtime>(db: &State<D, R>, view: &View, key: &Key) -> Re
         }
     };
     // Asked last: a commit that came in between had published its undo before its changes.
-    Ok(view.undone(key).unwrap_or(stored))
+    Ok(view.undone(key)?.unwrap_or(stored))
 }
 
 /// Looks a key up in the index. The caller has entered the store.

@@ -9,6 +9,8 @@
 //!
 //! Locks: leaf pages; extents, then the tentative runs.
 
+use std::collections::VecDeque;
+
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::PageNo;
 use pleach_beatree::page_no::page_offset;
@@ -32,7 +34,13 @@ pub(crate) struct PageSpace<D: Device> {
     extents: Mutex<Extents>,
     /// Overflow runs that are written and that no record names yet.
     tentative: Mutex<Vec<PageRun>>,
+    /// What an open has found retired: see [`Held`].
+    held: Mutex<Held>,
 }
+
+/// Overflow runs that only the history names, as recovery finds them: what they are retired under, and the
+/// commit from which on no view names them. In order of both.
+pub(crate) type Held = VecDeque<(LogPos, u64)>;
 
 /// Both files as they were, for giving room back.
 pub(crate) struct Before {
@@ -47,10 +55,16 @@ impl<D: Device> PageSpace<D> {
         (leaf, overflow): (D::File, D::File),
         geometry: space::FileGeometry,
         pages: space::Space,
-        extents: Extents,
+        (extents, held): (Extents, Held),
     ) -> Self {
         let (pages, extents) = (Mutex::new(pages), Mutex::new(extents));
-        Self { device, leaf, overflow, geometry, pages, extents, tentative: Mutex::default() }
+        let (tentative, held) = (Mutex::default(), Mutex::new(held));
+        Self { device, leaf, overflow, geometry, pages, extents, tentative, held }
+    }
+
+    /// What an open has found retired, for whoever releases it.
+    pub(crate) fn take_held(&self) -> Held {
+        std::mem::take(&mut self.held.lock())
     }
 
     /// The file of overflow pages.

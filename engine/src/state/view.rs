@@ -1,38 +1,60 @@
 //! What a session reads: a commit, and the overlays over it.
+//!
+//! Undo is asked last, and may have been dropped under the reader: whoever has looked something up asks
+//! [`View::check`] before it believes what was found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::PendingChange;
-use pleach_beatree::{RegionState, Stored};
-use pleach_core::{Key, Prefix};
+use pleach_beatree::{ChildTable, RegionState, Stored};
+use pleach_core::{Key, Node, Prefix};
 
+use super::node_versions::{NodeThen, ReplacedNode, then};
 use super::overlays::{Ancestry, OverlayNode, Overlays};
+use super::pins::{Holder, PinId};
 use super::undo::Undo;
+use crate::error::Result;
 
 /// A state: the commit `base` (pinned while this lives) under a chain of overlays.
 pub(crate) struct View {
     pub(crate) base: u64,
     ancestry: Ancestry,
+    pin: PinId,
     undo: Arc<Undo>,
     overlays: Arc<Overlays>,
 }
 
 impl View {
-    /// A view of a commit, pinned from now until the view goes.
+    /// A view of the commit that `pin` holds, which goes with the view.
     pub(super) fn new(
-        base: u64,
+        pin: PinId,
         ancestry: Ancestry,
         undo: Arc<Undo>,
         overlays: Arc<Overlays>,
     ) -> Self {
-        undo.pin(base);
-        Self { base, ancestry, undo, overlays }
+        Self { base: pin.0, ancestry, pin, undo, overlays }
+    }
+
+    /// Says what holds the view from now on, for [`crate::Db::pins`].
+    pub(crate) fn held_by(&self, holder: Holder, label: Option<Arc<str>>) {
+        self.undo.set_holder(self.pin, holder, label);
+    }
+
+    /// The overlays of the view.
+    pub(super) fn ancestry(&self) -> &Ancestry {
+        &self.ancestry
     }
 
     /// Is the view that of a commit alone, without overlays?
     pub(crate) fn is_committed(&self) -> bool {
         self.ancestry.is_empty()
+    }
+
+    /// Is what the view needs of undo still there? What was looked up before is right only then.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        self.undo.check(self.base)
     }
 
     /// The state of a key in the overlays; they are asked first.
@@ -50,8 +72,21 @@ impl View {
     }
 
     /// The state of a key that a later commit changed; asked last, after pending changes and page.
-    pub(crate) fn undone(&self, key: &Key) -> Option<Stored> {
-        if self.undo.is_empty() { None } else { self.undo.get(key, self.base) }
+    #[inline]
+    pub(crate) fn undone(&self, key: &Key) -> Result<Option<Stored>> {
+        if self.undo.is_newest(self.base) {
+            return Ok(None);
+        }
+        let undone = self.undo.get(key, self.base);
+        self.check()?;
+        Ok(undone)
+    }
+
+    /// All keys that commits after the view's have changed, and what they had; in order.
+    pub(crate) fn undone_all(&self) -> Result<Vec<(Key, Stored)>> {
+        let all = self.undo.below(&Prefix::ROOT, self.base);
+        self.check()?;
+        Ok(all)
     }
 
     /// Has anything below the region changed against the pages and pending changes in it?
@@ -59,25 +94,120 @@ impl View {
         !self.ancestry.is_empty() || state.last_commit() > self.base
     }
 
-    /// What the view says below `prefix` beyond pages and pending changes: undo of later commits,
-    /// then overlays over it. Sorted.
-    pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> BTreeMap<Key, Stored> {
-        let mut changes = if state.last_commit() > self.base {
-            self.undo.range(prefix, self.base)
-        } else {
-            BTreeMap::new()
-        };
-        if !self.ancestry.is_empty() {
-            changes.extend(self.overlays.range(prefix, &self.ancestry));
+    /// The node of a region's prefix in the view's commit, where that commit is behind the region's last.
+    pub(crate) fn region_then(&self, prefix: &Prefix) -> NodeThen {
+        if !self.undo.keeps_history() {
+            return NodeThen::Unrecorded;
         }
-        changes
+        then(prefix, &self.undo.region_nodes(prefix, self.base))
+    }
+
+    /// What the view says of a region beyond its pages and pending changes. The caller holds the region.
+    pub(crate) fn region(&self, state: &RegionState) -> RegionThen<'_> {
+        let region = *state.children().region();
+        let behind = state.last_commit() > self.base;
+        let history = behind && self.undo.keeps_history();
+        RegionThen {
+            view: self,
+            behind,
+            overlaid: if self.is_committed() {
+                BTreeMap::new()
+            } else {
+                self.overlays.range(&region, &self.ancestry).into_iter().collect()
+            },
+            undone: (behind && !history)
+                .then(|| self.undo.below(&region, self.base).into_iter().collect()),
+            nodes: history
+                .then(|| pages_then(state.children(), &self.undo.page_nodes(&region, self.base))),
+        }
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
-        self.undo.unpin(self.base);
+        self.undo.unpin(self.pin);
     }
+}
+
+/// A region in a view: see [`View::region`].
+pub(crate) struct RegionThen<'a> {
+    view: &'a View,
+    /// Have later commits changed the region?
+    behind: bool,
+    /// What overlays have changed in the region.
+    overlaid: BTreeMap<Key, Stored>,
+    /// What later commits have changed in it, where they did not record nodes.
+    undone: Option<BTreeMap<Key, Stored>>,
+    /// The nodes of its children, where later commits recorded what they replaced.
+    nodes: Option<Vec<NodeThen>>,
+}
+
+impl RegionThen<'_> {
+    /// Do overlays change anything below a prefix of the region?
+    pub(crate) fn is_overlaid(&self, prefix: &Prefix) -> bool {
+        self.overlaid.range(*prefix.first_key()..=prefix.last_key()).next().is_some()
+    }
+
+    /// The node of a child, which has this prefix, in the view's commit.
+    pub(crate) fn node(&self, child: usize, prefix: &Prefix) -> NodeThen {
+        match (&self.nodes, &self.undone) {
+            (Some(nodes), _) => nodes[child],
+            (None, Some(undone)) => {
+                let mut changed = undone.range(*prefix.first_key()..=prefix.last_key());
+                if changed.next().is_some() { NodeThen::Unrecorded } else { NodeThen::Unchanged }
+            }
+            (None, None) => NodeThen::Unchanged,
+        }
+    }
+
+    /// What is to be put over page and pending changes below a prefix: undo of later commits, then
+    /// overlays over it. Sorted.
+    pub(crate) fn changes(&self, prefix: &Prefix) -> Vec<(Key, Stored)> {
+        let all = *prefix.first_key()..=prefix.last_key();
+        let copy = |map: &BTreeMap<Key, Stored>| -> Vec<(Key, Stored)> {
+            map.range(all.clone()).map(|(key, stored)| (*key, stored.clone())).collect()
+        };
+        let mut changes = match &self.undone {
+            Some(undone) => copy(undone),
+            None if self.behind => self.view.undo.below(prefix, self.view.base),
+            None => Vec::new(),
+        };
+        if !self.overlaid.is_empty() {
+            put_over(&mut changes, 0, copy(&self.overlaid).into_iter());
+        }
+        changes
+    }
+}
+
+/// What the nodes that were replaced in and around a region say of each of its children: as
+/// [`then`] for one prefix, in one pass.
+fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<NodeThen> {
+    let region = children.region();
+    let mut own: Vec<Option<(u64, Node)>> = vec![None; children.len()];
+    let mut other = vec![u64::MAX; children.len()];
+    for ReplacedNode { prefix, number, node } in replaced {
+        let (first, last) = if region.contains(prefix) {
+            (children.find(prefix.first_key()), children.find(&prefix.last_key()))
+        } else {
+            (0, children.len() - 1)
+        };
+        if first == last && children.prefix(first) == *prefix {
+            let own = &mut own[first];
+            if own.is_none_or(|(before, _)| *number < before) {
+                *own = Some((*number, *node));
+            }
+        } else {
+            for other in &mut other[first..=last] {
+                *other = (*other).min(*number);
+            }
+        }
+    }
+    let then = own.into_iter().zip(other).map(|(own, other)| match own {
+        Some((number, node)) if number < other => NodeThen::Recorded(node),
+        None if other == u64::MAX => NodeThen::Unchanged,
+        _ => NodeThen::Unrecorded,
+    });
+    then.collect()
 }
 
 /// Puts `changes` over those that are there from `from` on, both sorted; of two for one key the newer wins.

@@ -42,6 +42,11 @@ pub(crate) enum Mutant {
     SuperblockNotConfirmed,
     SuperblockConfirmedInPlace,
     GenerationReused,
+    HistoryDroppedByCheckpoint,
+    HistoryFromLate,
+    UndoNotInRecord,
+    TooOldUnnoticed,
+    RollbackByParts,
 }
 
 /// All rules that can be left out.
@@ -80,6 +85,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant::SuperblockNotConfirmed,
     Mutant::SuperblockConfirmedInPlace,
     Mutant::GenerationReused,
+    Mutant::HistoryDroppedByCheckpoint,
+    Mutant::HistoryFromLate,
+    Mutant::UndoNotInRecord,
+    Mutant::TooOldUnnoticed,
+    Mutant::RollbackByParts,
 ];
 
 impl Mutant {
@@ -121,6 +131,11 @@ impl Mutant {
             Self::SuperblockNotConfirmed => "superblocks-confirmed",
             Self::SuperblockConfirmedInPlace => "superblocks-by-copy",
             Self::GenerationReused => "generations-once",
+            Self::HistoryDroppedByCheckpoint => "log-for-history",
+            Self::HistoryFromLate => "history-at-cut",
+            Self::UndoNotInRecord => "undo-in-record",
+            Self::TooOldUnnoticed => "too-old-is-told",
+            Self::RollbackByParts => "rollback-is-one-commit",
         }
     }
 }
@@ -143,6 +158,9 @@ pub(crate) struct Scenario {
     pub(crate) keep_layout: bool,
     pub(crate) change_layout: bool,
     pub(crate) budget: Budget,
+    /// Commits before the newest that can be read, across crashes; without it undo is in memory alone, and
+    /// all of it.
+    pub(crate) history: Option<u8>,
     pub(crate) mutant: Mutant,
 }
 
