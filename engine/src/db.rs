@@ -1,6 +1,7 @@
 //! An open database, as its owner holds it.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,6 +11,7 @@ use pleach_io::os::{OsDevice, OsOptions};
 use pleach_io::threads::Threads;
 use pleach_io::{Device, DeviceInfo, Runtime};
 
+use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
 use crate::handles::{Kind, OpenHandles};
 use crate::load::{self, LoadOptions, LoadReport};
@@ -20,10 +22,24 @@ use crate::open::open;
 use crate::opening::Opening;
 use crate::options::Options;
 use crate::owner::Owner;
+use crate::rollback::rollback;
 use crate::session::{Session, SessionOptions};
 use crate::state::beats::TaskState;
 use crate::state::commits::Tip;
+use crate::state::pins::{Holder, Pin};
 use crate::state::quarantine::Quarantined;
+
+/// A commit of the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Commit {
+    /// Its number.
+    pub number: u64,
+    /// The root of its state.
+    pub root: Node,
+    /// The application's blob.
+    pub blob: Vec<u8>,
+}
 
 /// An open database. Clones are the same one: they are cheap, and one of them closes it for all. The last
 /// one that is dropped ends it without a checkpoint.
@@ -102,7 +118,86 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             Some(overlay) => overlay.view(),
             None => engine.state.commits.tip_view(),
         };
-        Ok(Session::new(&engine, view, options))
+        Ok(Session::new(&engine, view, options, Holder::Session))
+    }
+
+    /// A session on a past commit of the history, or on the newest one: it reads, prefetches, iterates and
+    /// proves, and a finish of reads gives the witness that it would have given then. What it finishes cannot
+    /// be committed, unless its state is the newest.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`] before the history, [`Error::NoSuchCommit`] after the newest commit;
+    /// [`Error::Closed`].
+    pub fn at(&self, commit: u64) -> Result<Session<H, D, R>> {
+        let engine = self.0.open()?;
+        check_exists(&engine, commit)?;
+        let view = engine.state.commits.view_at(commit)?;
+        Ok(Session::new(&engine, view, SessionOptions::new(), Holder::Snapshot))
+    }
+
+    /// A session on the newest commit. It reads this state whatever is committed later, as long as what
+    /// later commits replace takes no more memory than undo may.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn snapshot(&self) -> Result<Session<H, D, R>> {
+        let engine = self.0.open()?;
+        let view = engine.state.commits.tip_view();
+        Ok(Session::new(&engine, view, SessionOptions::new(), Holder::Snapshot))
+    }
+
+    /// The numbers of the commits that can be read: the history, and the newest one; after a close the last
+    /// one alone.
+    pub fn history(&self) -> RangeInclusive<u64> {
+        self.0.look(
+            |engine| {
+                // The newest is asked for first: the history may move on meanwhile, and never beyond it.
+                let commits = &engine.state.commits;
+                let newest = commits.published();
+                commits.undo().from().min(newest)..=newest
+            },
+            |facts| facts.tip.number..=facts.tip.number,
+        )
+    }
+
+    /// Root and blob of a commit of the history.
+    ///
+    /// # Errors
+    /// As [`Self::at`].
+    pub fn commit_at(&self, commit: u64) -> Result<Commit> {
+        let engine = self.0.open()?;
+        check_exists(&engine, commit)?;
+        let Tip { number, root, blob } = engine.state.commits.commit_at(commit)?;
+        Ok(Commit { number, root, blob: blob.to_vec() })
+    }
+
+    /// Proves which keys of a range differ between two commits of the history, with the hashes of their values
+    /// before and after, and that no other key of it does: what [`Session::prove_change`] gives for sessions on
+    /// them. [`proof::change::verify`](pleach_core::proof::change::verify) checks it against their two roots.
+    ///
+    /// # Errors
+    /// As [`Self::at`] and [`Session::prove_change`].
+    pub fn prove_change(&self, from: u64, to: u64, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
+        self.at(from)?.prove_change(&self.at(to)?, range)
+    }
+
+    /// Who holds which commit, the oldest commits first: sessions, snapshots, blocks and overlays. Nothing is
+    /// said after a close, when nobody writes beside them any more.
+    pub fn pins(&self) -> Vec<Pin> {
+        self.0.look(|engine| engine.state.commits.pins(), |_| Vec::new())
+    }
+
+    /// Goes back by `commits` commits, and gives the number of the commit that does so: its state, root and
+    /// blob are those of the commit back then. It is durable when this returns, whatever the durability
+    /// mode, and can be rolled back itself. Blocks and overlays on the newest commit become stale.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`] beyond the history; [`Error::StaleParent`] when other commits came between
+    /// at each of several tries; [`Error::BatchTooLarge`] when more was changed since than fits a record;
+    /// and those of a commit.
+    pub fn rollback(&self, commits: u64) -> Result<u64> {
+        let engine = Arc::clone(&*self.0.open()?);
+        rollback(&engine, commits)
     }
 
     /// The parts of the state, for tests of them.
@@ -255,4 +350,12 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn close(&self) -> Result<()> {
         self.0.close()
     }
+}
+
+fn check_exists<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    commit: u64,
+) -> Result<()> {
+    let tip = engine.state.commits.published();
+    if commit > tip { Err(Error::NoSuchCommit { commit, tip }) } else { Ok(()) }
 }

@@ -155,6 +155,7 @@ mod owner;
 mod prefetch;
 mod prove;
 mod read;
+mod rollback;
 mod session;
 mod state;
 pub mod tools;
@@ -164,7 +165,7 @@ pub use access::{Access, AccessKind, MAX_VALUE};
 pub use commit::block::{Block, CommitError};
 pub use commit::changes::Change;
 pub use commit::overlay::Overlay;
-pub use db::Db;
+pub use db::{Commit, Db};
 pub use error::{Advice, Error, Outcome, Result};
 pub use finish::witness::Witness;
 pub use handles::OpenHandles;
@@ -178,6 +179,7 @@ pub use pleach_core::{Blake3, Hasher, Key, Node, Sha2, ValueHash, proof, witness
 pub use pleach_io::IoError;
 pub use session::{FinishError, Session, SessionOptions};
 pub use state::beats::TaskState;
+pub use state::pins::{Holder, Pin};
 pub use state::quarantine::Quarantined;
 
 /// A database under BLAKE3.

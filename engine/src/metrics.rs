@@ -50,6 +50,8 @@ counters! {
     /// Commits that have their place in the log and are not published yet; a child's may be among them
     /// while its parent's is.
     commits_in_flight,
+    /// Bytes of memory that the undo of past commits takes: the history, and what pinned commits need.
+    undo_bytes,
     /// Checkpoints made.
     checkpoints,
     /// Those of them that commits or flushes changed a region under: their image is not of one moment.

@@ -13,6 +13,8 @@ pub struct Opening {
     pub closed: bool,
     /// The newest commit that was found.
     pub commit: u64,
+    /// The oldest commit that can be read.
+    pub oldest: u64,
     /// Bytes of the log that were replayed.
     pub replayed: u64,
     /// What was given up at the log's end: a commit that was never acknowledged as durable, torn. After

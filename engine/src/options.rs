@@ -5,6 +5,8 @@ use std::time::Duration;
 
 pub use pleach_io::os::IoMode;
 
+use crate::state::window::HistoryLimits;
+
 /// When a commit is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -71,6 +73,8 @@ const LOG_SEGMENTS: u64 = 8;
 /// A log limit is at most this many segments: each is an open file.
 const MAX_LOG_SEGMENTS: u64 = 256;
 
+/// Bytes of log that are kept for past commits, unless the options say otherwise.
+const HISTORY_LOG: u64 = 1 << 30;
 /// Time without progress after which a background task is said to be stalled.
 const STALLED: Duration = Duration::from_secs(10);
 
@@ -91,6 +95,9 @@ pub struct Options {
     pub(crate) flush_at: u8,
     pub(crate) checkpoint_regions: usize,
     pub(crate) stall_after: Duration,
+    pub(crate) history: Option<u64>,
+    pub(crate) history_bytes: Option<u64>,
+    pub(crate) history_log_bytes: u64,
     pub(crate) geometry: Geometry,
 }
 
@@ -112,6 +119,9 @@ impl Options {
             flush_at: 8,
             checkpoint_regions: 256,
             stall_after: STALLED,
+            history: None,
+            history_bytes: None,
+            history_log_bytes: HISTORY_LOG,
             geometry: Geometry::default(),
         }
     }
@@ -228,6 +238,42 @@ impl Options {
     #[must_use]
     pub fn small(self) -> Self {
         self.geometry(Geometry::small())
+    }
+
+    /// How many commits before the newest one can be read, proven and rolled back to, across restarts and
+    /// crashes too. Without this call a database keeps the number that it was last opened with; a new one
+    /// has 0. A checkpoint soon after the open records it. A larger number than before counts from the newest
+    /// commit on; 0 forgets the past at once.
+    #[must_use]
+    pub fn history(mut self, commits: u64) -> Self {
+        self.history = Some(commits);
+        self
+    }
+
+    /// Bytes of memory that undo may take, of the history and of pinned commits together (default: an
+    /// eighth of the budget). Where commits replace more, the oldest are forgotten, and whoever reads them
+    /// gets [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
+    #[must_use]
+    pub fn history_bytes(mut self, bytes: u64) -> Self {
+        self.history_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes of log that are kept for the history (default 1 GiB), beside what a replay needs. Where the
+    /// commits take more, the oldest are forgotten.
+    #[must_use]
+    pub fn history_log_bytes(mut self, bytes: u64) -> Self {
+        self.history_log_bytes = bytes;
+        self
+    }
+
+    /// What a history may take, where the database was last opened with one of `recorded` commits.
+    pub(crate) fn history_limits(&self, recorded: u64) -> HistoryLimits {
+        HistoryLimits {
+            commits: self.history.unwrap_or(recorded),
+            bytes: self.history_bytes.unwrap_or(self.cache_bytes / 8),
+            log_bytes: self.history_log_bytes,
+        }
     }
 
     /// Sizes for a database that is created; an existing one keeps its own.

@@ -97,7 +97,7 @@ fn differing<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<Vec<Key>> {
     let db = &engine.state;
     let within = Prefix::new(&first, common_len(&first, &last));
-    let over = [from, to].map(|view| view.over_the_present(&within));
+    let over = [from.over_the_present(&within)?, to.over_the_present(&within)?];
     let keys: BTreeSet<Key> =
         over.iter().flat_map(|over| over.range(first..=last)).map(|(key, _)| *key).collect();
     let mut keys: Vec<Key> = keys.into_iter().collect();

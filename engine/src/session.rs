@@ -30,17 +30,19 @@ use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
 use crate::read::point;
 use crate::read::scan::Scan;
+use crate::state::pins::Holder;
 use crate::state::view::View;
 
 /// How a session is opened.
 pub struct SessionOptions<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     pub(crate) witness: bool,
     pub(crate) over: Option<Overlay<H, D, R>>,
+    label: Option<Arc<str>>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Default for SessionOptions<H, D, R> {
     fn default() -> Self {
-        Self { witness: true, over: None }
+        Self { witness: true, over: None, label: None }
     }
 }
 
@@ -63,11 +65,18 @@ impl<H: Hasher, D: Device, R: Runtime> SessionOptions<H, D, R> {
         self.over = Some(overlay.clone());
         self
     }
+
+    /// A name for the session, and for the blocks and overlays that come of it, in [`crate::Db::pins`].
+    #[must_use]
+    pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Clone for SessionOptions<H, D, R> {
     fn clone(&self) -> Self {
-        Self { witness: self.witness, over: self.over.clone() }
+        Self { witness: self.witness, over: self.over.clone(), label: self.label.clone() }
     }
 }
 
@@ -76,6 +85,7 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for SessionOptions<H, D, R> {
         f.debug_struct("SessionOptions")
             .field("witness", &self.witness)
             .field("over", &self.over)
+            .field("label", &self.label)
             .finish()
     }
 }
@@ -113,7 +123,9 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         engine: &Arc<Engine<H, D, R>>,
         (view, root): (View, Node),
         options: SessionOptions<H, D, R>,
+        holder: Holder,
     ) -> Self {
+        view.held_by(holder, options.label);
         Self {
             engine: Arc::clone(engine),
             view,
@@ -131,11 +143,29 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         self.root
     }
 
+    /// Number of the commit that this session reads, under overlays where it reads one.
+    pub fn number(&self) -> u64 {
+        self.view.base
+    }
+
+    /// A second session on the same state, whatever has been committed since.
+    ///
+    /// # Errors
+    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld): this one cannot read any more, either.
+    pub fn fork(&self) -> Result<Self> {
+        let view = self.engine.state.commits.view_again(&self.view)?;
+        let options =
+            SessionOptions { witness: self.witness, over: self.parent.clone(), label: None };
+        Ok(Self::new(&self.engine, (view, self.root), options, Holder::Session))
+    }
+
     /// The value of a key in namespace 0; `None` when it has none. A key whose page is not cached costs
     /// one read of 4 KiB, on the calling thread; a long value is read on top of that.
     ///
     /// # Errors
-    /// [`Io`](crate::Error::Io) and [`Corrupt`](crate::Error::Corrupt), of the page that the key is in.
+    /// [`Io`](crate::Error::Io) and [`Corrupt`](crate::Error::Corrupt), of the page that the key is in;
+    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld) when later commits have replaced more than undo may
+    /// take.
     pub fn read(&self, key: &Key) -> Result<Option<Value>> {
         if self.prefetches.load(Ordering::Relaxed)
             && let Some(found) = self.looked_up(key)

@@ -43,6 +43,7 @@ const fn budget() -> Budget {
         flushes: 0,
         checkpoints: 0,
         reads: 0,
+        rollbacks: 0,
         kills: 0,
         power_failures: 0,
         failed_syncs: 0,
@@ -69,8 +70,13 @@ const fn scenario(
         keep_layout: true,
         change_layout: true,
         budget,
+        history: None,
         mutant: Mutant::None,
     }
+}
+
+const fn with_history(scenario: Scenario, history: u8) -> Scenario {
+    Scenario { history: Some(history), ..scenario }
 }
 
 const COMMITS: Scenario = scenario(
@@ -131,6 +137,38 @@ const READERS: Scenario =
 const ROT: Scenario =
     scenario("rot", DURABLE, THREE, Budget { power_failures: 1, kills: 1, rots: 1, ..budget() });
 
+/// Checkpoints drop what lies below both replay starts, and keep what the history needs of it.
+const HISTORY: Scenario = with_history(
+    scenario(
+        "history",
+        DURABLE,
+        TWO,
+        Budget { checkpoints: 2, power_failures: 1, rots: 1, ..budget() },
+    ),
+    1,
+);
+const LAZY_HISTORY: Scenario = with_history(
+    scenario(
+        "lazy history",
+        Durability::None,
+        TWO,
+        Budget { checkpoints: 1, power_failures: 1, kills: 1, ..budget() },
+    ),
+    1,
+);
+const ROLLBACK: Scenario = with_history(
+    scenario(
+        "rollback",
+        DURABLE,
+        TWO,
+        Budget { flushes: 1, rollbacks: 2, power_failures: 1, kills: 1, ..budget() },
+    ),
+    2,
+);
+/// The window moves on under a reader.
+const OLD_READERS: Scenario =
+    with_history(scenario("old readers", DURABLE, THREE, Budget { reads: 1, ..budget() }), 1);
+
 /// Everything at once. It does not end soon, so it has a depth.
 const WIDE: Scenario = scenario(
     "wide",
@@ -140,6 +178,7 @@ const WIDE: Scenario = scenario(
         flushes: 2,
         checkpoints: 2,
         reads: 1,
+        rollbacks: 1,
         kills: 1,
         power_failures: 2,
         failed_syncs: 1,
@@ -148,7 +187,7 @@ const WIDE: Scenario = scenario(
 );
 const WIDE_DEPTH: usize = 16;
 
-const SCENARIOS: [Scenario; 12] = [
+const SCENARIOS: [Scenario; 16] = [
     COMMITS,
     LAZY,
     FLUSH,
@@ -161,6 +200,10 @@ const SCENARIOS: [Scenario; 12] = [
     FALLBACK,
     READERS,
     ROT,
+    HISTORY,
+    LAZY_HISTORY,
+    ROLLBACK,
+    OLD_READERS,
 ];
 
 /// Where a rule left out must show, and as what.
@@ -206,6 +249,11 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
         Mutant::RegionPositionIgnored => (FUZZY, MISFIT),
         Mutant::GenerationReused => (FALLBACK, ROOT),
         Mutant::SuperblockNotConfirmed => (GENERATIONS, NO_GENERATION),
+        Mutant::HistoryDroppedByCheckpoint => (HISTORY, "the history begins at"),
+        Mutant::HistoryFromLate => (LAZY_HISTORY, "the history begins at"),
+        Mutant::UndoNotInRecord => (HISTORY, "the history has"),
+        Mutant::TooOldUnnoticed => (OLD_READERS, READER),
+        Mutant::RollbackByParts => (ROLLBACK, "half of a rollback"),
     }
 }
 
@@ -236,8 +284,11 @@ fn the_protocol_keeps_its_promises() {
 fn the_protocol_keeps_its_promises_with_everything_at_once() {
     let depth = std::env::var("PLEACH_MODEL_DEPTH").ok().and_then(|depth| depth.parse().ok());
     for durability in [Durability::Commit, Durability::None] {
-        let report = told(&Scenario { durability, ..WIDE }, depth.unwrap_or(WIDE_DEPTH));
-        assert!(report.violation.is_none(), "{:#?}", report.violation);
+        for history in [None, Some(1)] {
+            let wide = Scenario { durability, history, ..WIDE };
+            let report = told(&wide, depth.unwrap_or(WIDE_DEPTH));
+            assert!(report.violation.is_none(), "{:#?}", report.violation);
+        }
     }
 }
 

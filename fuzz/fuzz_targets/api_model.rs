@@ -120,6 +120,9 @@ struct World {
     tip: Rc<State>,
     number: u64,
     blob: Vec<u8>,
+    /// State and blob of each commit, and the oldest that can be read.
+    past: Vec<(Rc<State>, Vec<u8>)>,
+    from: u64,
     sessions: Vec<HeldSession>,
     blocks: Vec<HeldBlock>,
     overlays: Vec<HeldOverlay>,
@@ -139,6 +142,8 @@ impl World {
             tip: Rc::default(),
             number: 0,
             blob: Vec::new(),
+            past: vec![Default::default()],
+            from: 0,
             sessions: Vec::new(),
             blocks: Vec::new(),
             overlays: Vec::new(),
@@ -151,7 +156,8 @@ impl World {
 
     fn operate(&mut self, draw: &mut Draw<'_>) {
         match draw.input.u8() % 32 {
-            0..=5 => self.commit_batch(draw),
+            0..=4 => self.commit_batch(draw),
+            5 => self.roll_back(draw),
             6 | 7 => {
                 let session = self.session(draw);
                 keep(&mut self.sessions, session);
@@ -208,6 +214,24 @@ impl World {
         if self.db.is_none() {
             self.reopen(draw);
         }
+        self.remember();
+    }
+
+    /// An operation makes one commit at most.
+    fn remember(&mut self) {
+        if self.past.len() as u64 == self.number {
+            self.past.push((Rc::clone(&self.tip), self.blob.clone()));
+        }
+        assert_eq!(self.past.len() as u64, self.number + 1);
+        self.from = self.from.max(self.number.saturating_sub(self.setup.history));
+    }
+
+    fn roll_back(&mut self, draw: &mut Draw<'_>) {
+        let back = u64::from(draw.input.u8()) % (self.number - self.from + 1);
+        let number = self.db().rollback(back).expect("in the history");
+        assert_eq!(number, self.number + 1);
+        (self.tip, self.blob) = self.past[(self.number - back) as usize].clone();
+        self.number = number;
     }
 
     /// The tip is the model's; a key of the tip, and of a session that has been held for a while,
@@ -216,6 +240,14 @@ impl World {
         self.tip.assert_tip_of(self.db(), self.number);
         assert_eq!(self.db().blob(), self.blob);
         let key = draw.key();
+        assert_eq!(self.db().history(), self.from..=self.number);
+        let commit = self.from + u64::from(draw.input.u8()) % (self.number - self.from + 1);
+        let (state, blob) = &self.past[commit as usize];
+        let then = self.db().at(commit).expect("in the history");
+        assert_eq!((then.root(), then.number()), (state.root(), commit));
+        assert!(then.read(&key).expect("reads").as_ref() == state.get(&key), "{key:02x?} then");
+        let found = self.db().commit_at(commit).expect("in the history");
+        assert_eq!((found.root, &found.blob), (state.root(), blob));
         let fresh = session(self.db(), false);
         assert!(fresh.read(&key).expect("reads").as_ref() == self.tip.get(&key), "{key:02x?}");
         for held in &self.sessions {
@@ -385,7 +417,7 @@ impl World {
             Ok(report) => {
                 assert!(self.number == 0 && !is_used && twice.is_none(), "an illegal load");
                 self.tip = Rc::new(pairs.into_iter().collect());
-                self.number = 1;
+                (self.number, self.from) = (1, 1);
                 assert_eq!(report.root, self.tip.root());
             }
             Err(Error::NotEmpty(number)) => {

@@ -134,6 +134,12 @@ impl World {
         self.states[found as usize].assert_tip_of(&db, found);
         Mark::Durable(found).put(&self.disk);
         self.states[found as usize].assert_read_by(&session(&db, false));
+        let from = found.saturating_sub(self.setup.history);
+        assert_eq!(db.history(), from..=found, "the history");
+        for commit in from..found {
+            let session = db.at(commit).expect("in the history");
+            self.states[commit as usize].assert_read_by(&session);
+        }
         (self.least, self.most) = (found, found);
         self.db = Some((db, runtime));
     }
@@ -151,6 +157,7 @@ impl World {
                 self.runtime().step_some(steps);
             }
             4 => self.let_the_period_pass(),
+            5 => self.roll_back(draw),
             _ => self.commit(draw),
         }
     }
@@ -168,6 +175,16 @@ impl World {
         assert_eq!(block.commit().expect("on the tip"), number);
         Mark::Acknowledged(number).put(&self.disk);
         self.runtime().step_some(usize::from(choice >> 4));
+    }
+
+    fn roll_back(&mut self, draw: &mut Draw<'_>) {
+        let number = self.newest() + 1;
+        let back = u64::from(draw.input.u8()) % (self.setup.history.min(self.newest()) + 1);
+        self.states.push(self.states[(self.newest() - back) as usize].clone());
+        Mark::Begun(number).put(&self.disk);
+        assert_eq!(self.db().rollback(back).expect("in the history"), number);
+        Mark::Durable(number).put(&self.disk);
+        self.states[number as usize].assert_tip_of(self.db(), number);
     }
 
     fn let_the_period_pass(&self) {

@@ -26,6 +26,8 @@ pub struct Setup {
     pub in_flight: usize,
     pub threads: usize,
     pub durability: Durability,
+    /// Past commits that can be read.
+    pub history: u64,
 }
 
 impl Setup {
@@ -40,6 +42,7 @@ impl Setup {
             in_flight: [1, 4, 64][usize::from(second & 3) % 3],
             threads: 1 + usize::from(second >> 2 & 3),
             durability: Durability::Commit,
+            history: [0, 0, 2, 7][usize::from(second >> 4 & 3)],
         }
     }
 
@@ -53,6 +56,8 @@ impl Setup {
             .flush_at(self.flush_at)
             .trie_cache_kib(self.trie_cache_kib)
             .log_limit_bytes(64 << 10)
+            .history(self.history)
+            .history_bytes(64 << 20)
             .geometry(Geometry::least())
     }
 

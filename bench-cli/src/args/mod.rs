@@ -97,6 +97,12 @@ pub(crate) struct Common {
     /// Log size at which a checkpoint starts
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = mib(1..=8192))]
     pub(crate) log_limit_mib: u64,
+    /// Past commits that can be read
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count::<u64>(0..=u64::MAX))]
+    pub(crate) history: u64,
+    /// Memory that undo may take (default: the engine's own choice)
+    #[arg(long, value_name = "MIB", value_parser = mib(1..=16_777_216))]
+    pub(crate) history_mib: Option<u64>,
     /// Setting of a peer, such as nomt.readers=16 (may be repeated)
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) peer_arg: Vec<String>,

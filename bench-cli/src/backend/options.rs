@@ -19,6 +19,8 @@ pub(crate) struct EngineOptions {
     pub(crate) trie_cache_kib: Option<u64>,
     pub(crate) load_mib: Option<u64>,
     pub(crate) log_limit_mib: u64,
+    pub(crate) history: u64,
+    pub(crate) history_mib: Option<u64>,
     pub(crate) overlay_window: u32,
     /// Names such as `nomt.readers`, each with its value.
     pub(crate) peer_args: Vec<(String, String)>,

@@ -60,7 +60,12 @@ impl PleachBackend {
             .durability(durability)
             .io(io)
             .trie_cache_kib(options.trie_cache_kib)
-            .log_limit_mib(options.log_limit_mib);
+            .log_limit_mib(options.log_limit_mib)
+            .history(options.history);
+        let settings = match options.history_mib {
+            Some(mib) => settings.history_bytes(mib << 20),
+            None => settings,
+        };
         let db = Pleach::open(settings).map_err(wrap)?;
         Ok(Self { db, options: options.clone(), reads, overlays: VecDeque::new() })
     }

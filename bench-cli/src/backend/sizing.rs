@@ -121,6 +121,8 @@ mod tests {
             trie_cache_kib: None,
             load_mib: None,
             log_limit_mib,
+            history: 0,
+            history_mib: None,
             overlay_window: 0,
             peer_args: Vec::new(),
             expected_accounts: 1,

@@ -52,6 +52,7 @@ fn base(workload: &str, kind: Kind, machine: &Machine, setting: &Setting) -> Val
         "trie_cache_kib": options.trie_cache_kib,
         "load_mib": options.load_mib,
         "log_limit_mib": options.log_limit_mib,
+        "history": options.history,
         "overlay_window": options.overlay_window,
         "alternate": setting.alternate,
         "peer_args": common.peer_arg,

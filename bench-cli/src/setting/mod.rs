@@ -65,6 +65,8 @@ impl Setting {
             trie_cache_kib: common.trie_cache_kib,
             load_mib: common.load_mib,
             log_limit_mib: common.log_limit_mib,
+            history: common.history,
+            history_mib: common.history_mib,
             overlay_window: extra.overlay_window,
             peer_args: peer_args(&common.peer_arg)?,
             // At least a quarter more than are loaded, for runs that continue later.

@@ -38,12 +38,16 @@ pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
     /// Checkpoints in a row that met nodes which cannot be read, and when the next may be.
     failures: u32,
     not_before: Duration,
+    /// The superblock in use has another length of the history than this open: the next open would go by it.
+    history_differs: bool,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
     pub(crate) fn new(db: Arc<State<D, R>>) -> Self {
+        let history_differs = db.images.newest().history != db.commits.undo().history();
         Self {
             db,
+            history_differs,
             hasher: PhantomData,
             work: None,
             refused_at: None,
@@ -85,7 +89,8 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
         self.prepare_log();
         self.keep_room();
         let Some(work) = &mut self.work else {
-            if !self.db.budget.log_is_long(self.db.log_length()) {
+            let is_long = self.db.budget.log_is_long(self.db.log_length());
+            if !is_long && !self.history_differs {
                 return Ok(Step::Idle);
             }
             let wait = self.not_before.saturating_sub(self.db.pace.now());
@@ -125,6 +130,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                     // The files may be shorter now.
                     self.room_for = 0;
                 }
+                self.history_differs = false;
                 self.failures = 0;
                 self.db.pace.set_checkpoint_error(None);
                 self.db.pace.tell();

@@ -49,6 +49,8 @@ pub(super) struct Work<D: Device> {
     writer: ImageWriter<D>,
     file: ImageFile,
     cut: Point,
+    /// Where the records of the history began then.
+    history_from: LogPos,
     tip: Tip,
     /// The first key of the next region; none when all are written.
     pub(super) next: Option<Key>,
@@ -138,9 +140,10 @@ pub(super) enum Started<D: Device> {
 pub(super) fn start<D: Device, R: Runtime>(db: &State<D, R>, kept: u64) -> Result<Started<D>> {
     // Tip and map are exactly those of the log position where the replay starts.
     let state = |point: Point| {
-        (db.commits.tip(), db.space.overflow_map(point.position), db.images.begins())
+        let map = db.space.overflow_map(point.position);
+        (db.commits.tip(), map, db.images.begins(), history_from(db, point))
     };
-    let Some((cut, (tip, map, making))) = db.commits.sequencer().cut(state)? else {
+    let Some((cut, (tip, map, making, history_from))) = db.commits.sequencer().cut(state)? else {
         return Ok(Started::CommitInFlight);
     };
     let file = db.images.newest().image.file.other();
@@ -155,6 +158,7 @@ pub(super) fn start<D: Device, R: Runtime>(db: &State<D, R>, kept: u64) -> Resul
         writer,
         file,
         cut,
+        history_from,
         tip,
         next: Some([0; 32]),
         written: Vec::new(),
@@ -319,7 +323,7 @@ pub(super) fn finish<D: Device, R: Runtime>(
     work: Work<D>,
     clean_end: Option<LogPos>,
 ) -> Result<()> {
-    let Work { writer, file, cut, tip, written, log_positions, pending, .. } = work;
+    let Work { writer, file, cut, history_from, tip, written, log_positions, pending, .. } = work;
     let Work { map, leaf_end, log_position, _making, .. } = work;
     let enters = |stage| db.pace.enters(Task::Checkpoint, stage);
     enters("writing the image");
@@ -328,7 +332,11 @@ pub(super) fn finish<D: Device, R: Runtime>(
     enters("syncing the log");
     db.commits.sequencer().write_through(log_position, true)?;
     enters("writing the superblock");
-    let older = db.images.write(|newest| superblock(db, newest, image, &tip, cut, clean_end))?;
+    let (older, newest) = db.images.write(|newest| Superblock {
+        history: db.commits.undo().history(),
+        history_from,
+        ..superblock(db, newest, image, &tip, cut, clean_end)
+    })?;
     enters("recycling the log");
     for (region, position) in written.iter().zip(&log_positions) {
         let page = NodePage { file: node_file(file), page: region.page, tag: region.tag };
@@ -342,7 +350,7 @@ pub(super) fn finish<D: Device, R: Runtime>(
     Counters::add(&db.counters.checkpoints, 1);
     let overtaken = log_positions.iter().any(|position| *position > cut.position);
     Counters::add(&db.counters.checkpoints_overtaken, u64::from(overtaken));
-    db.commits.sequencer().segments().retire(older.min(cut.position))?;
+    db.commits.sequencer().segments().retire(older.min(newest))?;
     db.pace.tell();
     db.fit_cache();
     Ok(())
@@ -368,6 +376,16 @@ fn finish_image<D: Device>(
         blob: tip.blob.to_vec(),
     };
     end_image(writer, file, &table)
+}
+
+/// Where the records of the history begin now, at or below the replay start (rules `log-for-history`,
+/// `history-at-cut`).
+fn history_from<D: Device, R: Runtime>(db: &State<D, R>, cut: Point) -> LogPos {
+    let undo = db.commits.undo();
+    if !undo.keeps_history() {
+        return LogPos::START;
+    }
+    undo.log_from().map_or(cut.position, |from| from.min(cut.position))
 }
 
 /// The superblock of an image, after the newest one.

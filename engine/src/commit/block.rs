@@ -19,6 +19,7 @@ use crate::finish::witness::Witness;
 use crate::format::commit_body::MAX_BLOB;
 use crate::given_back::speaks_as_its_reason;
 use crate::handles::Counted;
+use crate::state::pins::Holder;
 use crate::state::undo::ChangeList;
 use crate::state::view::View;
 
@@ -52,6 +53,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         counted: Counted,
     ) -> Self {
         let Finished { root, chunks, witness } = finished;
+        view.held_by(Holder::Block, None);
         let chunks = Chunks::new(&engine, chunks);
         let parts = Parts { chunks, view, parent, prev_root, root, blob: None, engine };
         Self { parts, witness, counted }

@@ -36,7 +36,8 @@ use crate::error::{Error, Result};
 use crate::finish::outcome::{ChunkOutcome, RegionOutcome};
 use crate::finish::refold;
 use crate::format::commit_body::{
-    ChangeSection, NamespacePart, NodeSection, Value as LogValue, commit_record,
+    Before as RecordBefore, ChangeSection, NamespacePart, NodeSection, Value as LogValue,
+    commit_record,
 };
 use crate::format::position::LogPos;
 use crate::format::record::{MAX_RECORD, RecordBuf};
@@ -47,8 +48,9 @@ use crate::state::commits::Tip;
 use crate::state::overlays::{Layer, TakenBy};
 use crate::state::sequencer::Ordered;
 use crate::state::space::Tentative;
-use crate::state::undo::{ChangeList, Changes};
+use crate::state::undo::{ChangeList, Changes, Replaced, ReplacedNodes};
 use crate::state::view::View;
+use crate::state::window::Before;
 use crate::state::{PoisonOnPanic, State, overflow};
 use apply::apply_all;
 use throttle::throttle;
@@ -129,7 +131,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     }
     // Between ticket and publication a panic would leave everybody waiting.
     let _guard = PoisonOnPanic(db);
-    let end = ticket(engine, target, chunks, &blob, spilled)?;
+    let Ticketed { end, replaced } = ticket(engine, target, chunks, &blob, spilled)?;
     let written =
         db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit);
     if let Err(error) = written {
@@ -139,7 +141,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         return Err(if never { error.poisoning() } else { error.in_doubt() });
     }
     let tip = Tip { number, root: *target.root, blob };
-    publish(engine, end, tip, chunks).map_err(|error| error.in_doubt())?;
+    publish(engine, end, tip, replaced, chunks).map_err(|error| error.in_doubt())?;
     Ok(number)
 }
 
@@ -187,16 +189,25 @@ pub(crate) fn wait_for_publication<D: Device, R: Runtime>(
     if published() { Ok(()) } else { poisoned }
 }
 
-/// Commit `refold`, `make-room` and `ticket`: gives the log position at which the record ends.
+/// A commit whose record is queued.
+struct Ticketed {
+    /// The log position at which the record ends.
+    end: LogPos,
+    /// What the commit replaces, where there is a history.
+    replaced: Option<Replaced>,
+}
+
+/// Commit `refold`, `make-room` and `ticket`.
 fn ticket<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     target: &Target<'_>,
     chunks: &mut [ChunkOutcome],
     blob: &Arc<[u8]>,
     spilled: Tentative<'_, D>,
-) -> Result<LogPos> {
-    let Target { view, follows, prev_root, root, layers } = *target;
+) -> Result<Ticketed> {
+    let Target { view, follows, root, layers, .. } = *target;
     let (db, number) = (&*engine.state, follows + 1);
+    let undo = db.commits.undo();
     let mut tries = 0;
     loop {
         tries += 1;
@@ -207,7 +218,10 @@ fn ticket<H: Hasher, D: Device, R: Runtime>(
             state.layouts
         };
         refold_stale(engine, view, chunks)?;
-        let mut record = encode(db.store.database(), number, blob, prev_root, root, chunks);
+        let past = if undo.keeps_history() { Some(past(db, target, chunks)?) } else { None };
+        let kept_from = if past.is_some() { undo.begin_after(number) } else { number };
+        let mut record =
+            encode(db.store.database(), blob, target, chunks, past.as_ref(), kept_from);
         let bytes = record.len();
         if bytes > MAX_RECORD {
             return Err(Error::BatchTooLarge { bytes, limit: MAX_RECORD });
@@ -237,8 +251,49 @@ fn ticket<H: Hasher, D: Device, R: Runtime>(
         for (layer, own) in layers {
             layer.take(TakenBy { commit: number, own: *own });
         }
-        return Ok(start + bytes);
+        undo.state(start + bytes, kept_from);
+        let replaced = past.map(|Past { nodes, blob }| Replaced {
+            nodes,
+            before: Before { start, root: *target.prev_root, blob },
+        });
+        return Ok(Ticketed { end: start + bytes, replaced });
     }
+}
+
+/// What a commit replaces beside values.
+struct Past {
+    nodes: ReplacedNodes,
+    blob: Arc<[u8]>,
+}
+
+/// The nodes of the commit's pages and regions, and the blob, as they are before it. The caller sees to it
+/// that the layouts are those of the chunks.
+fn past<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    target: &Target<'_>,
+    chunks: &[ChunkOutcome],
+) -> Result<Past> {
+    let base = target.follows;
+    // Nodes in memory are those of the parent once that is published.
+    wait_for_publication(db, base)?;
+    let tip = db.commits.tip();
+    if tip.number != base {
+        return Err(Error::StaleParent { base, tip: tip.number });
+    }
+    let mut nodes = ReplacedNodes::default();
+    for chunk in chunks {
+        for outcome in chunk.regions.iter().filter(|outcome| !outcome.nodes.is_empty()) {
+            let state = outcome.region.read();
+            nodes.regions.push((*outcome.region.prefix(), *state.own()));
+            // A layout that has changed since is noticed before the ticket: whatever is said here is not written.
+            let same = state.layout_version() == outcome.layout_version && !state.is_retired();
+            for page in &chunk.nodes[outcome.nodes.clone()] {
+                let node = if same { state.node(page.child as usize) } else { None };
+                nodes.pages.push((page.prefix, node.copied().unwrap_or_default()));
+            }
+        }
+    }
+    Ok(Past { nodes, blob: tip.blob })
 }
 
 /// May a commit on this parent take the next ticket? Gives the commit that it follows: states count, not
@@ -327,33 +382,47 @@ fn log_value(stored: &Stored) -> LogValue<'_> {
     }
 }
 
-/// The record of a commit.
+/// The record of a commit; with `past`, it has what it replaces, and says that the history begins at
+/// `kept_from`.
 fn encode(
     database: u64,
-    number: u64,
     blob: &[u8],
-    prev_root: &Node,
-    root: &Node,
+    target: &Target<'_>,
     chunks: &[ChunkOutcome],
+    past: Option<&Past>,
+    kept_from: u64,
 ) -> RecordBuf {
     let mut changes = ChangeSection::default();
     let mut nodes = NodeSection::default();
+    let mut replaced = past.map(|past| past.nodes.pages.iter());
     for chunk in chunks {
         for changed in chunk.changes.iter() {
-            changes.push(&changed.key, log_value(&changed.new));
+            let new = log_value(&changed.new);
+            if past.is_some() {
+                changes.push_with_undo(&changed.key, new, log_value(&changed.prior));
+            } else {
+                changes.push(&changed.key, new);
+            }
         }
         for page in &chunk.nodes {
-            nodes.push(&page.prefix, &page.node);
+            match replaced.as_mut().and_then(Iterator::next) {
+                Some((_, before)) => nodes.push_with_undo(&page.prefix, &page.node, before),
+                None => nodes.push(&page.prefix, &page.node),
+            }
         }
+    }
+    for (prefix, before) in past.iter().flat_map(|past| &past.nodes.regions) {
+        nodes.push_region(prefix, before);
     }
     let part = NamespacePart {
         ns: 0,
-        previous_root: *prev_root,
-        new_root: *root,
+        previous_root: *target.prev_root,
+        new_root: *target.root,
         changes: vec![changes],
         nodes: vec![nodes],
     };
-    commit_record(database, number, blob, false, vec![part])
+    let before = past.map(|past| RecordBefore { kept_from, blob: &past.blob });
+    commit_record(database, target.follows + 1, blob, before, vec![part])
 }
 
 /// Commit `publish`: makes a written commit, whose record ends at `log_position`, visible. Fails only while
@@ -362,6 +431,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     log_position: LogPos,
     tip: Tip,
+    replaced: Option<Replaced>,
     chunks: &mut Vec<ChunkOutcome>,
 ) -> Result<()> {
     let Engine { state: db, finisher, .. } = engine;
@@ -373,7 +443,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     finisher.give_outcomes_back(unchanged);
     let lists = chunks.iter_mut().map(|chunk| std::mem::take(&mut chunk.changes));
     let changes = Changes::new(lists.collect());
-    db.commits.undo().push(number, changes.clone());
+    db.commits.undo().push(number, changes.clone(), replaced);
     finisher.give_outcomes_back(apply_all(db, number, log_position, chunks, &changes));
     Counters::add(&db.counters.changes, changes.len() as u64);
     Counters::add(&db.counters.commits, 1);
@@ -382,10 +452,11 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         db.commits.publish(tip);
         state.in_flight -= 1;
     }
-    db.commits.undo().trim();
     db.store.begin_batch(number + 1);
     db.pace.tell();
     db.pace.wake();
+    // Behind the number: nobody waits for it.
+    db.commits.undo().settle(&db.runtime, log_position);
     Ok(())
 }
 

@@ -23,6 +23,7 @@ use crate::finish::finish;
 use crate::finish::outcome::ChunkOutcome;
 use crate::handles::{Counted, Kind};
 use crate::state::overlays::{Chain, Layer, TakenBy};
+use crate::state::pins::Holder;
 use crate::state::undo::{ChangeList, Changed};
 use crate::state::view::View;
 
@@ -117,6 +118,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     pub(super) fn new(parts: Parts<H, D, R>, counted: Counted) -> Self {
         let Parts { chunks, view, parent, prev_root, root, blob, engine } = parts;
         let lists = chunks.list.iter().map(|chunk| Arc::clone(&chunk.changes)).collect();
+        view.held_by(Holder::Overlay, None);
         let below = view.overlays();
         let layer = Layer::new(engine.state.commits.overlays(), below, lists, nodes(&chunks.list));
         Self(Arc::new(OverlayInner {
@@ -227,7 +229,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         }
         let (view, parent) = {
             let links = links.lock();
-            (links.view.again(), links.parent.clone())
+            (db.commits.view_like(&links.view), links.parent.clone())
         };
         let candidate = Candidate {
             engine,
@@ -244,6 +246,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         // What was below it goes, so that a long pipeline of overlays does not pile up. The state before it
         // stays pinned, for its prior values: that keeps no more than they do.
         let pinned = db.commits.view(follows, Chain::default());
+        pinned.held_by(Holder::Overlay, None);
         let mut links = links.lock();
         let before = (links.parent.take(), std::mem::replace(&mut links.view, pinned));
         drop(links);
@@ -331,7 +334,7 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         chunks: &[ChunkOutcome],
     ) -> Result<u64> {
         let (engine, prev_root) = (self.engine, &lowest.0.prev_root);
-        let view = &lowest.0.links.lock().view.again();
+        let view = &engine.state.commits.view_like(&lowest.0.links.lock().view);
         let mut layers: Vec<(&Layer, bool)> =
             self.layer.map(|layer| (layer, true)).into_iter().collect();
         layers.extend(below.iter().map(|overlay| (&*overlay.0.layer, false)));

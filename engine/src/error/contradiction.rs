@@ -73,6 +73,20 @@ pub enum Contradiction {
         /// The commit of the next record.
         found: u64,
     },
+    /// The commits since a past one do not lead back to its root.
+    #[error(
+        "commit {commit} had root {}, what was kept of it leads to {}",
+        hex(expected),
+        hex(found)
+    )]
+    RollbackRoot {
+        /// The commit.
+        commit: u64,
+        /// Its root.
+        expected: Node,
+        /// The root of what was kept.
+        found: Node,
+    },
     /// A commit record was made on another root than the state before it has.
     #[error("commit {commit} was made on another root")]
     CommitRoot {

@@ -145,6 +145,26 @@ pub enum Error {
         /// Newest commit.
         tip: u64,
     },
+    /// The commit is not readable any more: it is beyond the history, or what it needs took more memory
+    /// than undo may take.
+    #[error(
+        "commit {commit} cannot be read any more, the oldest that can is {oldest}: give \
+         `Options::history` or `Options::history_bytes` more"
+    )]
+    SnapshotTooOld {
+        /// The commit.
+        commit: u64,
+        /// The oldest commit that can be read by its number.
+        oldest: u64,
+    },
+    /// There is no such commit yet.
+    #[error("there is no commit {commit} yet, the newest is {tip}")]
+    NoSuchCommit {
+        /// The commit.
+        commit: u64,
+        /// The newest commit.
+        tip: u64,
+    },
     /// The overlay is of another database, or of an earlier open of this one.
     #[error(
         "the overlay is of another open database: use overlays of this one, or make its block again here"
@@ -356,6 +376,7 @@ impl Error {
             | Self::WrongHasher { .. }
             | Self::ForeignOverlay
             | Self::ForeignSession
+            | Self::NoSuchCommit { .. }
             | Self::EmptyRange { .. }
             | Self::RepeatedKey(_)
             | Self::BatchTooLarge { .. }
@@ -363,7 +384,7 @@ impl Error {
             | Self::BlobTooLarge { .. }
             | Self::Namespace(_)
             | Self::NotEmpty(_) => Advice::FixCall,
-            Self::StaleParent { .. } => Advice::MakeAgain,
+            Self::StaleParent { .. } | Self::SnapshotTooOld { .. } => Advice::MakeAgain,
             Self::InUse | Self::StillOpen(_) => Advice::CloseOthers,
             Self::Full(_) => Advice::FreeSpace,
             Self::FlushNumbers | Self::Poisoned(_) | Self::InDoubt(_) | Self::Closed => {

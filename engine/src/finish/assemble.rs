@@ -18,6 +18,7 @@ use super::witness::{Witness, WitnessMemory, gather};
 use super::worker::Workers;
 use crate::error::{Contradiction, Error, Result};
 use crate::state::State;
+use crate::state::node_versions::NodeThen;
 use crate::state::overlays::OverlayNode;
 
 /// A witness of at least this many bytes is copied by several workers.
@@ -139,15 +140,27 @@ fn unaccessed_part<H: Hasher, D: Device, R: Runtime>(
     prefix: &Prefix,
 ) -> Result<Folded<Part>> {
     let needed = batch.needed_leaves.iter().any(|key| prefix.covers(key));
-    let node = db.index.in_region(prefix.first_key(), |region, state| {
+    let own = db.index.in_region(prefix.first_key(), |region, state| {
         let same = region.prefix() == prefix;
-        (same && !needed && state.last_commit() <= batch.view.base).then_some(*state.own())
+        (same && !needed).then_some((*state.own(), state.last_commit()))
     });
-    if let Some(own) = node {
-        match batch.view.node(prefix) {
-            OverlayNode::Unchanged => return Ok(Folded::Done(Part::Node(*prefix, own))),
-            OverlayNode::Recorded(node) => return Ok(Folded::Done(Part::Node(*prefix, node))),
-            OverlayNode::Unrecorded => {}
+    // Undo is asked after the region: a commit that comes in between finds its mark there.
+    let then = own.and_then(|(own, last_commit)| {
+        if last_commit <= batch.view.base {
+            return Some(own);
+        }
+        match batch.view.region_then(prefix) {
+            NodeThen::Unchanged => Some(own),
+            NodeThen::Recorded(node) => Some(node),
+            NodeThen::Unrecorded => None,
+        }
+    });
+    if !needed {
+        match (batch.view.node(prefix), then) {
+            (OverlayNode::Recorded(node), _) | (OverlayNode::Unchanged, Some(node)) => {
+                return Ok(Folded::Done(Part::Node(*prefix, node)));
+            }
+            (OverlayNode::Unchanged, None) | (OverlayNode::Unrecorded, _) => {}
         }
     }
     // The region in the view is not what it is now, or its only leaf is needed: fold all that lies

@@ -32,6 +32,7 @@ use crate::read::key_batch::{KEY_BATCH, PAGES_AHEAD, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::budget::FlushPolicy;
 use crate::state::index::{Located, located};
+use crate::state::node_versions::NodeThen;
 use crate::state::overlays::OverlayNode;
 use crate::state::reader::Done;
 use crate::state::undo::Changed;
@@ -50,7 +51,7 @@ pub(super) struct PageTask {
     pending: Range<usize>,
     /// The node in the view, when it is known without folding (and nothing is accessed).
     pub(super) known: Option<Node>,
-    /// The commit that its treelet must be as of; `None` when the view is not the newest state.
+    /// The commit that its treelet must be as of; `None` when the page is not in its newest state.
     pub(super) as_of: Option<u64>,
     /// Commits that have changed it since it was written.
     commits_since_write: u8,
@@ -307,42 +308,37 @@ impl Chunk {
     ) {
         let accessed: Vec<PageTask> = self.pages.drain(first_page..).collect();
         let mut accessed = accessed.into_iter().peekable();
-        let undone = batch.view.undone_below(state.children().region(), state);
+        let region = batch.view.region(state);
         self.pending
             .truncate(accessed.peek().map_or(self.pending.len(), |page| page.pending.start));
         for child in 0..state.children().len() {
             let prefix = state.children().prefix(child);
             let task = accessed.next_if(|page| page.child as usize == child);
-            let undone = undone.range(*prefix.first_key()..=prefix.last_key());
             let said = batch.view.node(&prefix);
-            let differs = undone.clone().next().is_some() || said != OverlayNode::Unchanged;
-            if task.is_none() && !differs && !needs_leaf {
+            let then = region.node(child, &prefix);
+            let same = then == NodeThen::Unchanged && said == OverlayNode::Unchanged;
+            if task.is_none() && same && !needs_leaf {
                 continue;
             }
-            // A node that an overlay has recorded stays the node in that overlay, whatever is committed.
             let known = match said {
-                OverlayNode::Recorded(node) if task.is_none() && !needs_leaf => Some(node),
-                _ => None,
+                _ if task.is_some() || needs_leaf => None,
+                // A node that an overlay has recorded stays the node in that overlay, whatever is committed.
+                OverlayNode::Recorded(node) => Some(node),
+                OverlayNode::Unrecorded => None,
+                OverlayNode::Unchanged => then.recorded(),
             };
             let from = self.pending.len();
             if known.is_none() {
                 state.copy_pending(&prefix, &mut self.pending);
+                if !same {
+                    put_over(&mut self.pending, from, region.undone(&prefix).into_iter());
+                    batch.view.put_overlays(&prefix, &mut self.pending, from);
+                }
             }
-            if known.is_none() && differs {
-                let undone = undone.map(|(key, stored)| (*key, stored.clone()));
-                put_over(&mut self.pending, from, undone);
-                batch.view.put_overlays(&prefix, &mut self.pending, from);
-            }
-            self.push_page(
-                state,
-                child,
-                prefix,
-                task.map_or(0..0, |task| task.accesses),
-                from,
-                known,
-            );
+            let accesses = task.map_or(0..0, |task| task.accesses);
+            self.push_page(state, child, prefix, accesses, from, known);
             let page = self.pages.last_mut().expect("just pushed");
-            page.as_of = (!differs && !needs_leaf).then(|| state.changed_at(child));
+            page.as_of = (same && !needs_leaf).then(|| state.changed_at(child));
         }
     }
 

@@ -159,7 +159,10 @@ fn fold<H: Hasher, D: Device, R: Runtime>(
     loop {
         let policy = db.budget.flush_policy();
         let batch = Batch { view, accesses, gives, policy, needed_leaves: &needed_leaves };
-        match attempt(db, finisher, &batch, prev_root)? {
+        let folded = attempt(db, finisher, &batch, prev_root);
+        // Undo that went meanwhile may have made anything of it, errors too.
+        view.check()?;
+        match folded? {
             Folded::Done(finished) => return Ok(finished),
             Folded::NeedsLeaf(key) => {
                 assert!(!needed_leaves.contains(&key), "a leaf that was given is known by its key");
@@ -181,7 +184,9 @@ pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
         let policy = db.budget.flush_policy();
         let gives = Gives::Root;
         let batch = Batch { view, accesses, gives, policy, needed_leaves: &needed_leaves };
-        match finisher.workers.once(db, &batch)? {
+        let folded = finisher.workers.once(db, &batch);
+        view.check()?;
+        match folded? {
             Folded::Done(outcome) => return Ok(outcome),
             Folded::NeedsLeaf(key) => {
                 assert!(!needed_leaves.contains(&key), "a leaf that was given is known by its key");

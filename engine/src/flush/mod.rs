@@ -114,6 +114,7 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
 
 impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     pub(crate) fn new(db: Arc<State<D, R>>) -> Self {
+        let values = db.space.take_held();
         Self {
             db,
             reader: None,
@@ -124,7 +125,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             stage: Stage::Idle,
             freed: VecDeque::new(),
             chosen: VecDeque::new(),
-            values: VecDeque::new(),
+            values,
             tidy: Tidy::new(),
             evicted_at: u64::MAX,
             held_for: NO_BATCH,
@@ -435,9 +436,13 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             self.values.push_back((freed.stamp, freed.commit));
             self.db.pace.tell();
         }
-        // Long values are named by the undo of views that are older than the flush.
-        let oldest = self.db.commits.undo().oldest_pin();
-        while self.values.front().is_some_and(|(_, commit)| oldest >= *commit) {
+        // Long values are named by the undo of views that are older than the flush, and of the history.
+        if self.values.is_empty() {
+            return Ok(());
+        }
+        let durable = self.db.commits.sequencer().durable();
+        let unnamed = self.db.commits.undo().unnamed_through(durable);
+        while self.values.front().is_some_and(|(_, commit)| unnamed >= *commit) {
             let (stamp, _) = self.values.pop_front().expect("just seen");
             self.db.space.release_runs(stamp);
         }

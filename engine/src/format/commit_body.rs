@@ -1,20 +1,25 @@
 //! The body of a commit record: everything that replay needs, so that it reads no leaf page.
 //!
 //! ```text
-//! head        namespaces u16 | flags u16 | blob length u32 | 0 u64
+//! head        namespaces u16 | flags u16 | blob length u32 | 0 u64; with flag 1: kept from u64
 //! table       one entry for each changed namespace, ascending:
 //!             ns u8 | 0 u24 | changes u32 | nodes u32 | 0 u32
 //!             | bytes of changes u64 | bytes of nodes u64 | bytes of undo u64
 //!             | previous root 32 | new root 32
 //! blob        the application's bytes
+//! before      with flag 1: length u32 | the blob before
 //! sections    for each namespace:
 //!   changes   key 32 | value, ascending by key
 //!   nodes     prefix | node 32, ascending by prefix
 //!   undo      with flag 1: the value before each change, in the order of the changes, then the
-//!             node before (32 bytes) of each prefix, in the order of the nodes
+//!             node before (32 bytes) of each prefix, in the order of the nodes, then for each
+//!             region with a change: its prefix | its node before 32
 //! value       0 = absent | 1, length u32, bytes | 2, length u32, cell of an overflow value
 //! prefix      length in bits u16, then the bytes that hold a bit of it
 //! ```
+//!
+//! *Kept from* is the oldest commit that can still be read when this one is the newest: what the
+//! undo of it and of older ones names may be written over once this record is durable.
 //!
 //! Sections are byte strings that concatenate: workers encode slices of a sorted batch with
 //! [`ChangeSection`] and [`NodeSection`], and the pieces become parts of one record without a
@@ -129,6 +134,7 @@ impl ChangeSection {
 pub struct NodeSection {
     bytes: Vec<u8>,
     undo: Vec<u8>,
+    regions: Vec<u8>,
     count: u32,
 }
 
@@ -137,7 +143,7 @@ impl NodeSection {
     pub fn over(mut bytes: Vec<u8>, mut undo: Vec<u8>) -> Self {
         bytes.clear();
         undo.clear();
-        Self { bytes, undo, count: 0 }
+        Self { bytes, undo, regions: Vec::new(), count: 0 }
     }
 
     /// Appends the node of a prefix above the last one.
@@ -152,6 +158,12 @@ impl NodeSection {
     pub fn push_with_undo(&mut self, prefix: &Prefix, node: &Node, before: &Node) {
         self.push(prefix, node);
         self.undo.extend_from_slice(before.as_ref());
+    }
+
+    /// Appends the node that a changed region had before, for all of them or for none.
+    #[inline]
+    pub fn push_region(&mut self, prefix: &Prefix, before: &Node) {
+        encode_node(&mut self.regions, prefix, before);
     }
 
     /// Number of nodes.
@@ -175,18 +187,27 @@ pub struct NamespacePart {
     pub nodes: Vec<NodeSection>,
 }
 
+/// What a record with undo says of the commits before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Before<'a> {
+    /// The oldest commit that can still be read when this one is the newest.
+    pub kept_from: u64,
+    /// The blob before.
+    pub blob: &'a [u8],
+}
+
 /// A commit record over encoded sections, without copying them.
 ///
-/// `undo` says that every change and node was pushed with what it replaced.
+/// `before` says that every change and node was pushed with what it replaced.
 ///
 /// # Panics
-/// When the blob is longer than [`MAX_BLOB`], which the engine refuses long before, or when a
+/// When a blob is longer than [`MAX_BLOB`], which the engine refuses long before, or when a
 /// namespace has 2^32 changes.
 pub fn commit_record(
     database: u64,
     number: u64,
     blob: &[u8],
-    undo: bool,
+    before: Option<Before<'_>>,
     namespaces: Vec<NamespacePart>,
 ) -> RecordBuf {
     let blob_len = u32::try_from(blob.len()).unwrap_or(u32::MAX);
@@ -196,15 +217,22 @@ pub fn commit_record(
 
     let mut front = Vec::with_capacity(HEAD_LEN + namespaces.len() * ENTRY_LEN + blob.len());
     front.extend_from_slice(&count.to_le_bytes());
-    front.extend_from_slice(&(if undo { FLAG_UNDO } else { 0 }).to_le_bytes());
+    let flags = if before.is_some() { FLAG_UNDO } else { 0 };
+    front.extend_from_slice(&flags.to_le_bytes());
     front.extend_from_slice(&blob_len.to_le_bytes());
-    front.extend_from_slice(&[0; 8]);
+    front.extend_from_slice(&before.map_or(0, |before| before.kept_from).to_le_bytes());
     for part in &namespaces {
         encode_entry(&mut front, part);
     }
     front.extend_from_slice(blob);
+    if let Some(before) = before {
+        let len = u32::try_from(before.blob.len()).unwrap_or(u32::MAX);
+        assert!(len <= MAX_BLOB, "it was a blob before");
+        front.extend_from_slice(&len.to_le_bytes());
+        front.extend_from_slice(before.blob);
+    }
 
-    let pieces: usize = namespaces.iter().map(|ns| 2 * (ns.changes.len() + ns.nodes.len())).sum();
+    let pieces: usize = namespaces.iter().map(|ns| 2 * ns.changes.len() + 3 * ns.nodes.len()).sum();
     let mut parts = Vec::with_capacity(1 + pieces);
     parts.push(front);
     for part in namespaces {
@@ -213,11 +241,14 @@ pub fn commit_record(
             parts.push(section.bytes);
             undo.push(section.undo);
         }
+        let mut regions = Vec::new();
         for section in part.nodes {
             parts.push(section.bytes);
             undo.push(section.undo);
+            regions.push(section.regions);
         }
         parts.append(&mut undo);
+        parts.append(&mut regions);
     }
     RecordBuf::new(database, Kind::Commit, number, parts)
 }
@@ -228,7 +259,7 @@ fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
     let change_bytes: usize = part.changes.iter().map(|s| s.bytes.len()).sum();
     let node_bytes: usize = part.nodes.iter().map(|s| s.bytes.len()).sum();
     let undo_bytes: usize = part.changes.iter().map(|s| s.undo.len()).sum::<usize>()
-        + part.nodes.iter().map(|s| s.undo.len()).sum::<usize>();
+        + part.nodes.iter().map(|s| s.undo.len() + s.regions.len()).sum::<usize>();
     let count = |n: u64| u32::try_from(n).expect("a batch has fewer than 2^32 changes");
     out.extend_from_slice(&[part.ns, 0, 0, 0]);
     out.extend_from_slice(&count(changes).to_le_bytes());
@@ -246,8 +277,8 @@ fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
 pub struct CommitView<'a> {
     /// The application's blob.
     pub blob: &'a [u8],
-    /// Does the record carry what it replaced?
-    pub has_undo: bool,
+    /// What it says of the commits before it, when it carries what it replaced.
+    pub before: Option<Before<'a>>,
     table: &'a [u8],
     sections: &'a [u8],
 }
@@ -259,17 +290,24 @@ impl<'a> CommitView<'a> {
         let count = cursor.u16()?;
         let flags = cursor.u16()?;
         let blob_len = cursor.u32()?;
-        cursor.reserved::<8>()?;
+        let kept_from = cursor.u64()?;
         if flags & !FLAG_UNDO != 0 {
             return Err(BodyError::Flags(flags));
         }
-        if blob_len > MAX_BLOB {
-            return Err(BodyError::Blob(blob_len));
+        let has_undo = flags & FLAG_UNDO != 0;
+        if !has_undo && kept_from != 0 {
+            return Err(BodyError::Reserved);
         }
         let table = cursor.take(u64::from(count) * ENTRY_LEN as u64)?;
-        let blob = cursor.take(u64::from(blob_len))?;
+        let blob = take_blob(&mut cursor, blob_len)?;
+        let before = if has_undo {
+            let len = cursor.u32()?;
+            Some(Before { kept_from, blob: take_blob(&mut cursor, len)? })
+        } else {
+            None
+        };
         let sections = cursor.take(cursor.len() as u64)?;
-        let view = Self { blob, has_undo: flags & FLAG_UNDO != 0, table, sections };
+        let view = Self { blob, before, table, sections };
         let mut namespaces = view.namespaces();
         let mut last = None;
         for entry in namespaces.by_ref() {
@@ -277,7 +315,7 @@ impl<'a> CommitView<'a> {
             if last.is_some_and(|last| entry.ns <= last) {
                 return Err(BodyError::Unsorted);
             }
-            if !view.has_undo && !entry.undo.is_empty() {
+            if !has_undo && !entry.undo.is_empty() {
                 return Err(BodyError::Trailing);
             }
             last = Some(entry.ns);
@@ -371,6 +409,7 @@ impl<'a> NamespaceView<'a> {
             rest: Cursor::new(self.undo),
             values: if kept { self.change_count } else { 0 },
             nodes: if kept { self.node_count } else { 0 },
+            last: None,
         }
     }
 
@@ -383,6 +422,10 @@ impl<'a> NamespaceView<'a> {
     pub fn node_bound(&self) -> usize {
         (self.node_count as usize).min(self.nodes.len() / 34)
     }
+}
+
+fn take_blob<'a>(cursor: &mut Cursor<'a>, len: u32) -> Result<&'a [u8], BodyError> {
+    if len > MAX_BLOB { Err(BodyError::Blob(len)) } else { cursor.take(u64::from(len)) }
 }
 
 fn take_value<'a>(cursor: &mut Cursor<'a>) -> Result<Value<'a>, BodyError> {
@@ -478,12 +521,13 @@ impl<'a> Iterator for Nodes<'a> {
     }
 }
 
-/// What a commit replaced: first one value a change, then one node a prefix.
+/// What a commit replaced: one value a change, then one node a prefix, then the regions' nodes.
 #[derive(Clone, Debug)]
 pub struct Undo<'a> {
     rest: Cursor<'a>,
     values: u32,
     nodes: u32,
+    last: Option<Prefix>,
 }
 
 /// One replaced thing.
@@ -493,24 +537,39 @@ pub enum Replaced<'a> {
     Value(Value<'a>),
     /// Node before the new node of the same rank.
     Node(&'a Node),
+    /// Node before of a region; they ascend strictly.
+    Region(Prefix, &'a Node),
+}
+
+impl<'a> Undo<'a> {
+    fn item(&mut self) -> Result<Replaced<'a>, BodyError> {
+        if let Some(values) = self.values.checked_sub(1) {
+            self.values = values;
+            return take_value(&mut self.rest).map(Replaced::Value);
+        }
+        if let Some(nodes) = self.nodes.checked_sub(1) {
+            self.nodes = nodes;
+            return self.rest.array().map(|node| Replaced::Node(Node::ref_of(node)));
+        }
+        let prefix = take_prefix(&mut self.rest)?;
+        if self.last.is_some_and(|last| prefix <= last) {
+            return Err(BodyError::Unsorted);
+        }
+        self.last = Some(prefix);
+        Ok(Replaced::Region(prefix, Node::ref_of(self.rest.array()?)))
+    }
 }
 
 impl<'a> Iterator for Undo<'a> {
     type Item = Result<Replaced<'a>, BodyError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let mut left = self.values.saturating_add(self.nodes);
-        let item = next_item(&mut left, &self.rest)?.and_then(|()| {
-            if self.values > 0 {
-                self.values -= 1;
-                take_value(&mut self.rest).map(Replaced::Value)
-            } else {
-                self.nodes = self.nodes.saturating_sub(1);
-                self.rest.array().map(|node| Replaced::Node(Node::ref_of(node)))
-            }
-        });
+        if self.values == 0 && self.nodes == 0 && self.rest.is_empty() {
+            return None;
+        }
+        let item = self.item();
         if item.is_err() {
-            *self = Self { rest: Cursor::new(&[]), values: 0, nodes: 0 };
+            *self = Self { rest: Cursor::new(&[]), values: 0, nodes: 0, last: None };
         }
         Some(item)
     }

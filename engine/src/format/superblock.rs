@@ -17,6 +17,7 @@
 //! log         replay position u64 | replay checksum u64 | durable_through u64 | clean end u64
 //!             | prepared through u64
 //! options     history u64 | durability u8 | 0 u24 | period, ms u32
+//! history     from position u64
 //! rest        zeros to the end of the page
 //! ```
 //!
@@ -94,12 +95,13 @@ const AT_HISTORY: usize = AT_PREPARED + 8;
 const AT_DURABILITY: usize = AT_HISTORY + 8;
 const AT_PAD_DURABILITY: usize = AT_DURABILITY + 1;
 const AT_PERIOD: usize = AT_PAD_DURABILITY + 3;
-const AT_REST: usize = AT_PERIOD + 4;
+const AT_HISTORY_FROM: usize = AT_PERIOD + 4;
+const AT_REST: usize = AT_HISTORY_FROM + 8;
 
 const _: () = assert!(AT_DATABASE.is_multiple_of(8) && AT_COMPATIBLE.is_multiple_of(8));
 const _: () = assert!(AT_LOG_SEGMENT.is_multiple_of(8) && AT_GENERATION.is_multiple_of(8));
 const _: () = assert!(AT_TABLE_PAGE.is_multiple_of(8) && AT_REPLAY.is_multiple_of(8));
-const _: () = assert!(AT_REST == 288 && AT_REST <= PAGE);
+const _: () = assert!(AT_REST == 296 && AT_REST <= PAGE);
 const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));
 
 const RESERVED: [(usize, usize); 6] = [
@@ -195,8 +197,10 @@ pub struct Superblock {
     pub clean_end: Option<LogPos>,
     /// Below this position the log's segments had been prepared: their files are there.
     pub prepared_through: LogPos,
-    /// Number of past commits whose undo is kept.
+    /// Number of past commits that can be read.
     pub history: u64,
+    /// Where the records of these commits begin; not above the replay start, and 0 without history.
+    pub history_from: LogPos,
     /// Durability mode last used.
     pub durability: DurabilityMode,
 }
@@ -314,6 +318,7 @@ impl Superblock {
         put(page, AT_CLEAN_END, self.clean_end.map_or(NOT_CLEAN, LogPos::get).to_le_bytes());
         put(page, AT_PREPARED, self.prepared_through.get().to_le_bytes());
         put(page, AT_HISTORY, self.history.to_le_bytes());
+        put(page, AT_HISTORY_FROM, self.history_from.get().to_le_bytes());
         let (mode, period) = match self.durability {
             DurabilityMode::Commit => (0, 0),
             DurabilityMode::Periodic(ms) => (1, ms),
@@ -355,8 +360,14 @@ impl Superblock {
             durable_through: get_u64(page, AT_DURABLE).into(),
             clean_end: (clean_end != NOT_CLEAN).then_some(clean_end.into()),
             history: get_u64(page, AT_HISTORY),
+            history_from: decode_history_from(page)?,
             durability: decode_durability(page)?,
         })
+    }
+
+    /// What is read of the log begins here: the records of past commits, then those that are replayed.
+    pub(crate) fn log_from(&self) -> LogPos {
+        if self.history > 0 { self.history_from } else { self.replay.position }
     }
 
     /// How the leaf and overflow files of the database grow.
@@ -410,6 +421,14 @@ fn decode_replay(page: &[u8; PAGE]) -> Result<Point, SlotError> {
         && replay.position <= LogPos::MAX
         && replay.position.get() <= get_u64(page, AT_DURABLE);
     if fits { Ok(replay) } else { Err(SlotError::Field(AT_REPLAY)) }
+}
+
+fn decode_history_from(page: &[u8; PAGE]) -> Result<LogPos, SlotError> {
+    let from = LogPos::new(get_u64(page, AT_HISTORY_FROM));
+    let fits = from.is_aligned(8)
+        && from.get() <= get_u64(page, AT_REPLAY)
+        && (from == LogPos::START || get_u64(page, AT_HISTORY) > 0);
+    if fits { Ok(from) } else { Err(SlotError::Field(AT_HISTORY_FROM)) }
 }
 
 /// The log's next byte always lies in a segment that is prepared.

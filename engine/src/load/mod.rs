@@ -276,6 +276,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     let tip = Tip { number: COMMIT, root, blob };
     state.newest = tip.clone();
     db.commits.publish(tip);
+    db.commits.undo().barrier(COMMIT);
     drop(state);
     drop(structure);
     db.store.begin_batch(COMMIT + 1);

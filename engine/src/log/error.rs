@@ -99,6 +99,14 @@ pub enum ScanError {
     /// be in it, so the log is not cut there.
     #[error(transparent)]
     Segment(#[from] BadSegment),
+    /// The records of past commits are damaged, below the replay start: what follows needs none of them.
+    #[error("the log of past commits is damaged at {position:#x} ({invalid:?})")]
+    Past {
+        /// Where the bad record starts.
+        position: LogPos,
+        /// What is wrong with it.
+        invalid: Invalid,
+    },
     /// The geometry or the replay start cannot be used.
     #[error("log segments of {segment_size} bytes, replay from {position:#x}: not usable")]
     Geometry {

@@ -2,6 +2,7 @@
 //!
 //! * [`segment`]: the files that hold the log, prepared early and recycled;
 //! * [`writer`]: appending, syncing, poison;
+//! * [`mod@chain`]: reading a part back that is known from end to end;
 //! * [`mod@scan`]: reading the log back at an open, and telling a torn end from damage.
 //!
 //! What a record looks like is in [`crate::format`]: [`record`](crate::format::record) has the frame,
@@ -12,12 +13,14 @@
 //! [`LogWriter`]; any thread may prepare and retire [`Segments`]; an open calls [`scan::scan`],
 //! then, to write, [`LogWriter::open`].
 
+mod chain;
 pub(crate) mod error;
 mod reader;
 pub(crate) mod scan;
 pub(crate) mod segment;
 pub(crate) mod writer;
 
+pub(crate) use chain::chain;
 pub(crate) use error::{LogError, ScanError};
 pub(crate) use scan::{CutReport, ScanEnd, ScanInput, scan};
 pub(crate) use segment::{SegmentOptions, Segments};

@@ -17,6 +17,7 @@ use crate::format::superblock::{self, SlotError, SuperblockError, SuperblockStor
 use crate::log::LogError;
 use crate::log::segment::{self, Segments};
 use crate::opening::{Note, Opening};
+use crate::state::window::HistoryLimits;
 
 /// A database as its folder has it.
 pub(crate) struct Examined<D: Device> {
@@ -30,6 +31,7 @@ pub(crate) struct Examined<D: Device> {
     pub(crate) opening: Opening,
     /// What the superblocks know of the log.
     known: Known,
+    limits: HistoryLimits,
 }
 
 impl<D: Device> Examined<D> {
@@ -37,7 +39,7 @@ impl<D: Device> Examined<D> {
     pub(crate) fn older_serves<H: Hasher>(&self, device: &D) -> Option<bool> {
         let older = self.superblocks.other().ok()?;
         let known = Known { clean: false, ..self.known };
-        let recovered = recover::<H, D>(device, &older, &known).ok();
+        let recovered = recover::<H, D>(device, &older, &known, self.limits).ok();
         Some(recovered.is_some_and(|found| found.tip.number == self.recovered.tip.number))
     }
 }
@@ -67,8 +69,10 @@ fn open_all<D: Device>(device: &D, mode: OpenMode) -> Result<()> {
 pub(crate) fn examine<H: Hasher, D: Device>(
     device: &D,
     mut superblocks: SuperblockStore<D>,
+    limits: impl Fn(u64) -> HistoryLimits,
 ) -> Result<Examined<D>> {
     let newest = *superblocks.newest();
+    let limits = limits(newest.history);
     if newest.hasher != H::ID {
         return Err(Error::WrongHasher { expected: H::ID, found: newest.hasher });
     }
@@ -93,7 +97,7 @@ pub(crate) fn examine<H: Hasher, D: Device>(
         known.prepared_through = known.prepared_through.max(older.prepared_through);
     }
     opening.closed = known.clean;
-    let recovered = match recover::<H, D>(device, &newest, &known) {
+    let recovered = match recover::<H, D>(device, &newest, &known, limits) {
         Ok(recovered) => recovered,
         Err(error) => match older.filter(|_| is_of_the_image(&error)) {
             None => return Err(missing(error)),
@@ -101,7 +105,7 @@ pub(crate) fn examine<H: Hasher, D: Device>(
                 known.clean = false;
                 // With its own log unbroken the older generation leads to the same state. After a bulk
                 // load, which writes no log, it leads to the empty one.
-                let recovered = recover::<H, D>(device, &older, &known)
+                let recovered = recover::<H, D>(device, &older, &known, limits)
                     .inspect_err(|error| tracing::warn!(%error, "nor does the older checkpoint"))
                     .ok();
                 let recovered = recovered.filter(|found| {
@@ -117,12 +121,13 @@ pub(crate) fn examine<H: Hasher, D: Device>(
     };
     let in_use = *superblocks.newest();
     let (size, replay) = (in_use.geometry.log_segment, in_use.replay.position);
-    let mut log_from = replay;
+    let mut log_from = recovered.undo.log_from().map_or(replay, |from| from.min(replay));
     if let Ok(other) = superblocks.other() {
-        let other = other.replay.position;
-        // The other generation counts as long as its log is there.
-        if other < replay && segment::reaches_back(device, size, replay, other)? {
-            log_from = other;
+        // The other generation counts as long as its log is there, with the history or without.
+        for other in [other.log_from(), other.replay.position] {
+            if other < log_from && segment::reaches_back(device, size, log_from, other)? {
+                log_from = other;
+            }
         }
     }
     let scan = &recovered.scan;
@@ -132,7 +137,13 @@ pub(crate) fn examine<H: Hasher, D: Device>(
     opening.replayed = recovered.scan.end.position - replay;
     opening.cut = recovered.scan.cut;
     opening.notes = notes(device, &superblocks, incarnation, &in_use)?;
-    Ok(Examined { superblocks, incarnation, recovered, space, log_from, opening, known })
+    if let Some(error) = &recovered.history_lost {
+        let from = recovered.undo.from();
+        let what = format!("commits before {from} cannot be read any more: {error}");
+        opening.notes.push(Note { file: "log".to_owned(), what });
+    }
+    opening.oldest = recovered.undo.from();
+    Ok(Examined { superblocks, incarnation, recovered, space, log_from, opening, known, limits })
 }
 
 /// Does the error come from the image, so that the older one may do? The log is the same for both.

@@ -6,6 +6,7 @@
 //! [`examine`].
 
 pub(crate) mod examine;
+mod history;
 pub(crate) mod recovery;
 
 use std::sync::Arc;
@@ -85,7 +86,8 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
         create::<H, D, R>(&device, &runtime, &options)?;
     }
     let superblocks = examine::superblocks(&device, OpenMode::Write)?;
-    let mut examined = examine::examine::<H, D>(&device, superblocks)?;
+    let limits = |recorded| options.history_limits(recorded);
+    let mut examined = examine::examine::<H, D>(&device, superblocks, limits)?;
     if examined.incarnation.number == u32::MAX {
         return Err(incarnation::IncarnationError::Exhausted.into());
     }
@@ -139,6 +141,7 @@ fn create<H: Hasher, D: Device, R: Runtime>(
             image,
             root: TERMINATOR,
             next_flush: 1,
+            history: options.history.unwrap_or(0),
             prepared_through: options.geometry.log_segment.into(),
             ..Superblock::default()
         };
@@ -220,14 +223,23 @@ fn begin<D: Device, R: Runtime>(
         Arc::clone(&counters),
         budget.node_limit(),
     )?;
+    let clock = {
+        let runtime = runtime.clone();
+        Box::new(move || runtime.now())
+    };
     Ok(State {
-        commits: Commits::new(Sequencer::new(writer, recovered.tip.clone()), recovered.tip),
+        commits: Commits::new(
+            Sequencer::new(writer, recovered.tip.clone()),
+            recovered.tip,
+            recovered.undo,
+            clock,
+        ),
         space: PageSpace::new(
             device,
             (leaf, overflow),
             geometry,
             space,
-            recovered.extents,
+            (recovered.extents, recovered.held),
             recovered.image_leaf_end,
         ),
         images: Images::new(superblocks, incarnation),

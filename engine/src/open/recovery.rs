@@ -4,6 +4,7 @@
 //! * `image`: the superblock names an image, and the hash of its table. Branch pages are read from the
 //!   root down, each with the tag that its parent expects; they give the regions with their nodes and log
 //!   positions. Then come the changes that pend, and the overflow map.
+//! * `history`: the records of past commits below the replay start ([`super::history`]).
 //! * `scan`, `replay`: the log from the replay start on. A record is applied to a region only when it ends
 //!   after that region's own log position. Commits add pending changes and nodes, location records move
 //!   pages. No leaf page is read.
@@ -16,17 +17,17 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::{Applied, Dropped, NodePage, Pending, RegionImage, Relocation};
 use pleach_beatree::space::{Extents, SpaceError};
 use pleach_beatree::split::{Joined, join_held, split_regions};
-use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored, Value};
+use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::MAX_ENTRIES;
-use pleach_core::page::overflow::{OverflowCell, PageRun};
+use pleach_core::page::overflow::PageRun;
 use pleach_core::page::stream::StreamId;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, OpenMode};
 
+use super::history::{self, History, bad_record, stored};
 use crate::error::{Contradiction, Error, Result};
-use crate::format::bytes::BodyError;
-use crate::format::commit_body::{CommitView, Value as LogValue};
+use crate::format::commit_body::CommitView;
 use crate::format::image::ImageReader;
 use crate::format::image_error::ImageError;
 use crate::format::location_body::{LocationView, Run as LogRun};
@@ -39,6 +40,9 @@ use crate::format::table::Table;
 use crate::log::{ScanEnd, ScanInput, scan};
 use crate::state::commits::Tip;
 use crate::state::overflow;
+use crate::state::space::Held;
+use crate::state::undo::Undo;
+use crate::state::window::HistoryLimits;
 
 /// A database's state in memory, as the device has it.
 pub(crate) struct Recovered {
@@ -52,12 +56,20 @@ pub(crate) struct Recovered {
     pub(crate) leaf_pages: Vec<PageNo>,
     /// The image names pages of the leaf file below this one.
     pub(crate) image_leaf_end: u32,
+    /// The history.
+    pub(crate) undo: Undo,
+    /// Runs of the overflow file that the history alone names: what releases them, and all of them.
+    pub(crate) held: Held,
+    pub(crate) held_runs: Vec<PageRun>,
+    /// Why the history is not there, though it should be.
+    pub(crate) history_lost: Option<Error>,
 }
 
 struct Replay<H> {
     regions: RegionIndex,
     extents: Extents,
     tip: Tip,
+    history: History,
     changed: Vec<Arc<Region>>,
     image_leaf_end: u32,
     hasher: std::marker::PhantomData<H>,
@@ -81,6 +93,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     device: &D,
     superblock: &Superblock,
     known: &Known,
+    limits: HistoryLimits,
 ) -> Result<Recovered> {
     let mut image = ImageReader::open(device, &superblock.image, superblock.database)?;
     let table = read_table(&mut image, superblock)?;
@@ -100,6 +113,7 @@ pub(crate) fn recover<H: Hasher, D: Device>(
         regions,
         extents,
         tip,
+        history: History::before_replay::<H, D>(device, superblock, limits),
         changed: Vec::new(),
         image_leaf_end,
         hasher: std::marker::PhantomData,
@@ -246,7 +260,7 @@ impl<H: Hasher> Replay<H> {
         }
         self.tip.number = number;
         self.tip.blob = view.blob.into();
-        Ok(())
+        self.history.commit::<H>(view, header)
     }
 
     fn apply(
@@ -419,7 +433,13 @@ impl<H: Hasher> Replay<H> {
         if folder.node(fold) != self.tip.root {
             return Err(Contradiction::Root { commit: self.tip.number }.into());
         }
+        let history::Recovered { undo, held, held_runs, lost } =
+            self.history.finish(&mut self.extents)?;
         Ok(Recovered {
+            undo,
+            held,
+            held_runs,
+            history_lost: lost,
             regions: self.regions,
             extents: self.extents,
             tip: self.tip,
@@ -432,25 +452,9 @@ impl<H: Hasher> Replay<H> {
     }
 }
 
-fn stored<H: Hasher>(commit: u64, value: LogValue<'_>) -> Result<Stored> {
-    Ok(match value {
-        LogValue::Absent => Stored::Absent,
-        LogValue::Inline(bytes) => Stored::put::<H>(Value::from(bytes)),
-        LogValue::Overflow(cell) => {
-            OverflowCell::parse(cell)
-                .map_err(|error| Contradiction::OverflowCell { commit, error })?;
-            Stored::Overflow(cell.into())
-        }
-    })
-}
-
 /// Where a record ends, as regions remember it: not rounded up.
 fn record_end(header: &Header) -> LogPos {
     header.position + header.record_len()
-}
-
-fn bad_record(position: LogPos) -> impl Fn(BodyError) -> Contradiction + Copy {
-    move |error| Contradiction::Record { position, error }
 }
 
 fn leaf_number(page: u64) -> Result<PageNo> {

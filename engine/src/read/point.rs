@@ -54,7 +54,7 @@ pub(crate) fn stored<D: Device, R: Runtime>(
         }
     };
     // Asked last: a commit that came in between had published its undo before its changes.
-    Ok(view.undone(key).unwrap_or(stored))
+    Ok(view.undone(key)?.unwrap_or(stored))
 }
 
 /// Looks a key up in the index. The caller has entered the store.

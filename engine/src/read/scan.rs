@@ -153,6 +153,8 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
             None => None,
         };
         drop(guard);
+        // Undo may have gone while it was asked.
+        view.check()?;
         let range =
             (rest.0.max(*captured.prefix.first_key()), rest.1.min(captured.prefix.last_key()));
         end.at_hand = end.within(page.as_ref(), captured, &range);

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::lock_order::Ranked;
@@ -10,11 +11,13 @@ use pleach_core::Node;
 use pleach_io::Device;
 
 use super::overlays::{Chain, Overlays};
+use super::pins::Pin;
 use super::ranks::TIP;
 use super::sequencer::Sequencer;
 pub(crate) use super::sequencer::Tip;
 use super::undo::Undo;
 use super::view::View;
+use crate::error::Result;
 
 /// The commits.
 ///
@@ -25,16 +28,22 @@ pub(crate) struct Commits<D: Device> {
     published: AtomicU64,
     undo: Arc<Undo>,
     overlays: Arc<Overlays>,
+    /// Time of the runtime, for pins.
+    clock: Clock,
 }
 
+/// Tells the time.
+type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
+
 impl<D: Device> Commits<D> {
-    pub(crate) fn new(sequencer: Sequencer<D>, tip: Tip) -> Self {
+    pub(crate) fn new(sequencer: Sequencer<D>, tip: Tip, undo: Undo, clock: Clock) -> Self {
         Self {
             sequencer,
             published: AtomicU64::new(tip.number),
             tip: Mutex::new(tip),
-            undo: Arc::default(),
+            undo: Arc::new(undo),
             overlays: Arc::default(),
+            clock,
         }
     }
 
@@ -87,9 +96,47 @@ impl<D: Device> Commits<D> {
         (view, root)
     }
 
+    /// A view of a past commit or of the newest one, by its number, and its root.
+    pub(crate) fn view_at(&self, commit: u64) -> Result<(View, Node)> {
+        let (view, root) = self.tip_view();
+        if view.base == commit {
+            return Ok((view, root));
+        }
+        let (pin, root) = self.undo.pin_past(commit, (self.clock)())?;
+        Ok((View::new(pin, Chain::default(), Arc::clone(&self.undo)), root))
+    }
+
+    /// A second view of the same state.
+    pub(crate) fn view_again(&self, view: &View) -> Result<View> {
+        let again = self.view_like(view);
+        again.check()?;
+        Ok(again)
+    }
+
+    /// The same for whoever asks later whether it can still be read.
+    pub(crate) fn view_like(&self, view: &View) -> View {
+        self.view(view.base, view.overlays().clone())
+    }
+
     /// A view of a commit under these overlays. What later commits have replaced is still kept: the
     /// commit is the newest one, or pinned by somebody else.
     pub(crate) fn view(&self, base: u64, overlays: Chain) -> View {
-        View::new(base, overlays, Arc::clone(&self.undo))
+        let pin = self.undo.pin(base, (self.clock)());
+        View::new(pin, overlays, Arc::clone(&self.undo))
+    }
+
+    /// Root and blob of a commit.
+    pub(crate) fn commit_at(&self, commit: u64) -> Result<Tip> {
+        let tip = self.tip();
+        if tip.number == commit {
+            return Ok(tip);
+        }
+        let (root, blob) = self.undo.past(commit)?;
+        Ok(Tip { number: commit, root, blob })
+    }
+
+    /// Who holds which commit.
+    pub(crate) fn pins(&self) -> Vec<Pin> {
+        self.undo.pins((self.clock)())
     }
 }

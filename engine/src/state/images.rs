@@ -70,13 +70,18 @@ impl<D: Device> Images<D> {
         self.incarnation
     }
 
-    /// Writes the next superblock, which `next` makes of the newest, and syncs it. Gives the position
-    /// from which on the superblock before it wants the log.
-    pub(crate) fn write(&self, next: impl FnOnce(&Superblock) -> Superblock) -> Result<LogPos> {
+    /// Writes the next superblock, which `next` makes of the newest, and syncs it. Gives the positions
+    /// from which on the superblock before it, and this one, want the log (rules `log-for-both`,
+    /// `log-for-history`).
+    pub(crate) fn write(
+        &self,
+        next: impl FnOnce(&Superblock) -> Superblock,
+    ) -> Result<(LogPos, LogPos)> {
         let mut store = self.superblocks.lock();
         let before = *store.newest();
-        store.write(&next(&before))?;
-        Ok(before.replay.position)
+        let next = next(&before);
+        store.write(&next)?;
+        Ok((before.log_from(), next.log_from()))
     }
 
     /// An image begins. The caller is at its cut, under the sequencer's lock, and is the only one that makes

@@ -8,7 +8,7 @@
 //! | [`store`] | leaf pages: reading ([`in_flight`], [`reader`]), cache, grace periods, [`quarantine`] |
 //! | [`space`] | which pages of the leaf and overflow files are taken |
 //! | [`nodes`] | regions' nodes beyond memory |
-//! | [`commits`] | order ([`sequencer`]), tip, [`undo`], [`overlays`]; a [`view`] is what a session reads |
+//! | [`commits`] | order ([`sequencer`]), tip, [`undo`] with [`pins`] and the history window, [`overlays`]; a [`view`] is what a session reads |
 //! | [`images`] | superblocks, numbers of flushes and images |
 //! | [`budget`] | shares of memory, when flushes and checkpoints are due |
 //!
@@ -31,7 +31,7 @@
 //! | 5 | [`TIP`](ranks::TIP): the newest commit | no |
 //! | 6 | [`MOVES`](ranks::MOVES): nodes that move to another page | yes (the spill file) |
 //! | 7 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
-//! | 8 | index: due; a cache shard; an overlay's links, then pins, then undo; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no |
+//! | 8 | index: due; a cache shard; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no |
 //! | 8 | images: superblocks; log segments: changing, then their state | yes |
 //!
 //! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The
@@ -41,15 +41,18 @@
 
 pub(crate) mod beats;
 pub(crate) mod budget;
+mod changes;
 pub(crate) mod commits;
 pub(crate) mod foreground;
 pub(crate) mod images;
 pub(crate) mod in_flight;
 pub(crate) mod index;
+pub(crate) mod node_versions;
 pub(crate) mod nodes;
 pub(crate) mod overflow;
 pub(crate) mod overlays;
 pub(crate) mod pace;
+pub(crate) mod pins;
 pub(crate) mod quarantine;
 mod ranks;
 pub(crate) mod reader;
@@ -57,7 +60,9 @@ pub(crate) mod sequencer;
 pub(crate) mod space;
 pub(crate) mod store;
 pub(crate) mod undo;
+mod versions;
 pub(crate) mod view;
+pub(crate) mod window;
 
 use std::sync::Arc;
 
@@ -145,6 +150,7 @@ impl<D: Device, R: Runtime> State<D, R> {
             metrics.regions = self.index.load().regions().len() as u64;
             metrics.overlay_bytes = self.commits.overlays().bytes() as u64;
             metrics.commits_in_flight = sequencer.lock().in_flight.into();
+            metrics.undo_bytes = self.commits.undo().bytes();
             metrics.quarantined_pages = self.store.quarantine().len();
             metrics.stalled_tasks = self.pace.beats().stalled(self.pace.now());
         })

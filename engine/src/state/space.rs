@@ -10,6 +10,7 @@
 //!
 //! Locks: leaf pages; extents, then the tentative runs.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -37,6 +38,8 @@ pub(crate) struct PageSpace<D: Device> {
     tentative: Mutex<Vec<PageRun>>,
     /// The newest image that is durable names leaf pages below this one.
     image_leaf_end: AtomicU32,
+    /// What an open has found retired: see [`Held`].
+    held: Mutex<Held>,
 }
 
 /// The overflow map of an image.
@@ -45,6 +48,10 @@ pub(crate) struct OverflowMap {
     /// Pages of the overflow file that any record since the image before may name: those below this one.
     pub(crate) peak: u64,
 }
+
+/// Overflow runs that only the history names, as recovery finds them: what they are retired under, and the
+/// commit from which on no view names them. In order of both.
+pub(crate) type Held = VecDeque<(LogPos, u64)>;
 
 /// Both files as they were, for giving room back.
 pub(crate) struct Before {
@@ -59,13 +66,18 @@ impl<D: Device> PageSpace<D> {
         (leaf, overflow): (D::File, D::File),
         geometry: space::FileGeometry,
         pages: space::Space,
-        extents: Extents,
+        (extents, held): (Extents, Held),
         image_leaf_end: u32,
     ) -> Self {
         let (pages, extents) = (Mutex::new(pages), Mutex::new(extents));
         let image_leaf_end = AtomicU32::new(image_leaf_end);
-        let tentative = Mutex::default();
-        Self { device, leaf, overflow, geometry, pages, extents, tentative, image_leaf_end }
+        let (tentative, held) = (Mutex::default(), Mutex::new(held));
+        Self { device, leaf, overflow, geometry, pages, extents, tentative, image_leaf_end, held }
+    }
+
+    /// What an open has found retired, for whoever releases it.
+    pub(crate) fn take_held(&self) -> Held {
+        std::mem::take(&mut self.held.lock())
     }
 
     /// The file of overflow pages.

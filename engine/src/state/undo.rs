@@ -1,194 +1,475 @@
 //! What commits replaced: reverse overlays for sessions on older states.
 //!
-//! A session, an overlay or a snapshot pins the commit that it reads. A commit's undo is pushed
-//! before its changes are applied and dropped when nothing pins an older commit; it is the
-//! commit's own sorted lists of changes, shared, so that keeping it costs nothing.
+//! A session, an overlay or a snapshot pins the commit that it reads; the history window keeps the last
+//! ones for whoever comes. A commit's undo is *pushed* before its changes are applied, as the commit's own
+//! sorted lists, shared, which costs nothing. Mostly it goes as soon as the commit is published.
+//! What stays is *put in* ([`VersionMap`]), so that a lookup costs the same however many commits lie between.
+//!
+//! Whoever reads consults undo last. The newest commit that was pushed tells a reader of the tip that there
+//! is nothing to consult. Undo may be dropped under a reader, when it takes more memory than it may: then
+//! [`Undo::check`], asked after the lookup, says so. `dropped` rises before anything is taken out, and what was
+//! taken out was under a lock that the lookup took, so that no reader misses both.
+//!
+//! Locks, none held over I/O: tidying, then the lock of window and pins, or recent commits, or a shard.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use pleach_beatree::Stored;
-use pleach_core::{Key, Prefix};
+use pleach_core::{Key, Node, Prefix};
+use pleach_io::Runtime;
 
-/// One changed key of a commit.
-#[derive(Clone, Debug)]
-pub(crate) struct Changed {
-    pub(crate) key: Key,
-    /// State afterwards.
-    pub(crate) new: Stored,
-    /// State before.
-    pub(crate) prior: Stored,
+pub(crate) use super::changes::{ChangeList, Changed, Changes};
+use super::node_versions::{NodeVersions, ReplacedNode};
+use super::pins::{Holder, Pin, PinId, Pins};
+use super::versions::VersionMap;
+use super::window::{Before, HistoryLimits, Window};
+use crate::error::{Error, Result};
+use crate::format::position::LogPos;
+
+/// The nodes that a commit replaced, each list in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReplacedNodes {
+    /// Of the pages with a change.
+    pub(crate) pages: Vec<(Prefix, Node)>,
+    /// Of the regions with a change.
+    pub(crate) regions: Vec<(Prefix, Node)>,
 }
 
-/// Changes in key order, shared by the block that they are of, its overlay, and undo.
-pub(crate) type ChangeList = Arc<Vec<Changed>>;
+/// What a commit replaced beside values, where there is a history.
+pub(crate) struct Replaced {
+    pub(crate) nodes: ReplacedNodes,
+    /// The commit before.
+    pub(crate) before: Before,
+}
 
-/// The changes of a commit, as its finish made them: lists of which none is empty, each sorted by
-/// key and after the one before.
+/// A commit that was not put in yet.
 #[derive(Clone)]
-pub(crate) struct Changes(Arc<[ChangeList]>);
-
-impl Changes {
-    pub(crate) fn new(lists: Vec<ChangeList>) -> Self {
-        let all = || lists.iter().flat_map(|list| list.iter());
-        debug_assert!(all().is_sorted_by(|a, b| a.key < b.key));
-        debug_assert!(lists.iter().all(|list| !list.is_empty()));
-        Self(lists.into())
-    }
-
-    /// Number of changed keys.
-    pub(crate) fn len(&self) -> usize {
-        self.0.iter().map(|list| list.len()).sum()
-    }
-
-    pub(crate) fn list(&self, index: usize) -> &[Changed] {
-        &self.0[index]
-    }
-
-    fn find(&self, key: &Key) -> Option<&Changed> {
-        let list = self.lists_from(key).first()?;
-        let at = list.binary_search_by(|changed| changed.key.cmp(key)).ok()?;
-        Some(&list[at])
-    }
-
-    /// Those below a prefix.
-    fn within(&self, prefix: &Prefix) -> impl Iterator<Item = &Changed> {
-        let first = prefix.first_key();
-        let lists = self.lists_from(first);
-        let from = lists.first().map_or(0, |list| list.partition_point(|one| one.key < *first));
-        lists
-            .iter()
-            .flat_map(|list| list.iter())
-            .skip(from)
-            .take_while(move |one| prefix.covers(&one.key))
-    }
-
-    /// The lists that may have this key or later ones.
-    fn lists_from(&self, key: &Key) -> &[ChangeList] {
-        let before = |list: &ChangeList| list.last().is_some_and(|last| last.key < *key);
-        &self.0[self.0.partition_point(before)..]
-    }
-}
-
-struct CommitUndo {
+struct Recent {
     number: u64,
     changes: Changes,
+    nodes: Arc<ReplacedNodes>,
 }
 
-/// Undo of the newest commits, oldest first.
-#[derive(Default)]
+struct Guarded {
+    window: Window,
+    pins: Pins,
+}
+
+/// Commits that stay as they were pushed while there is no history: those of a finish and a commit under
+/// way come and go without being put in.
+const RECENT: usize = 2;
+/// A commit of at least this many changes is put in by several workers.
+const PARALLEL: usize = 4096;
+/// Turns of tidying up after one another; what is left is the next commit's.
+const TURNS: usize = 8;
+
+/// Undo of the newest commits.
 pub(crate) struct Undo {
-    commits: RwLock<VecDeque<CommitUndo>>,
-    kept: AtomicUsize,
-    pins: Mutex<BTreeMap<u64, usize>>,
+    limits: HistoryLimits,
+    /// The newest commit that was pushed.
+    newest: AtomicU64,
+    /// Undo of the commits through this one is gone, or going.
+    dropped: AtomicU64,
+    /// Oldest first, all after those that were put in.
+    recent: RwLock<VecDeque<Recent>>,
+    recents: AtomicUsize,
+    values: VersionMap<Key, Stored>,
+    pages: NodeVersions,
+    regions: NodeVersions,
+    guarded: Mutex<Guarded>,
+    /// Held by whoever puts commits in, or takes them out.
+    tidying: Mutex<()>,
+    untidy: AtomicBool,
+    log_end: AtomicU64,
 }
 
 impl Undo {
-    /// Keeps a commit's prior values; before its changes are applied.
-    pub(crate) fn push(&self, number: u64, changes: Changes) {
-        let mut commits = self.commits.write();
-        commits.push_back(CommitUndo { number, changes });
-        self.kept.store(commits.len(), Ordering::SeqCst);
+    /// The undo of a database whose newest commit is `tip`, without past.
+    pub(crate) fn new(limits: HistoryLimits, tip: u64) -> Self {
+        let guarded = Guarded { window: Window::new(limits, tip), pins: Pins::default() };
+        Self {
+            limits,
+            newest: AtomicU64::new(tip),
+            dropped: AtomicU64::new(tip),
+            recent: RwLock::default(),
+            recents: AtomicUsize::new(0),
+            values: VersionMap::default(),
+            pages: NodeVersions::default(),
+            regions: NodeVersions::default(),
+            guarded: Mutex::new(guarded),
+            tidying: Mutex::default(),
+            untidy: AtomicBool::new(false),
+            log_end: AtomicU64::new(0),
+        }
     }
 
-    /// Pins a commit: what later ones replace stays.
-    pub(crate) fn pin(&self, commit: u64) {
-        *self.pins.lock().entry(commit).or_insert(0) += 1;
+    /// Is there a history, so that commits say what they replace, nodes included?
+    pub(crate) fn keeps_history(&self) -> bool {
+        self.limits.commits > 0
+    }
+
+    /// How many past commits are to be readable.
+    pub(crate) fn history(&self) -> u64 {
+        self.limits.commits
+    }
+
+    /// Keeps what a commit replaces; before its changes are applied.
+    pub(crate) fn push(&self, number: u64, changes: Changes, replaced: Option<Replaced>) {
+        let (nodes, before) = match replaced {
+            Some(Replaced { nodes, before }) => (nodes, Some(before)),
+            None => (ReplacedNodes::default(), None),
+        };
+        self.guarded.lock().window.add(number, changes.bytes(), before);
+        let mut recent = self.recent.write();
+        recent.push_back(Recent { number, changes, nodes: Arc::new(nodes) });
+        self.recents.store(recent.len(), Ordering::Release);
+        drop(recent);
+        self.newest.store(number, Ordering::Release);
+    }
+
+    /// After a commit's number is published: drops what nobody needs, and puts in what stays. The log ends
+    /// at `log_end`.
+    pub(crate) fn settle<R: Runtime>(&self, runtime: &R, log_end: LogPos) {
+        self.log_end.store(log_end.get(), Ordering::Relaxed);
+        let tidying = self.tidying.lock();
+        self.trim(&tidying);
+        let most = if self.keeps_history() { 0 } else { RECENT };
+        // Each turn takes one out, and whoever pushes more settles them.
+        while let Some(oldest) = self.oldest_recent(most) {
+            let before = self.in_maps();
+            self.put_in(runtime, &oldest);
+            self.guarded.lock().window.set_bytes(oldest.number, self.in_maps() - before);
+            let mut recent = self.recent.write();
+            recent.pop_front();
+            self.recents.store(recent.len(), Ordering::Release);
+        }
+        self.trim(&tidying);
+        drop(tidying);
+        self.tidy();
+    }
+
+    /// The oldest of more than `most` recent commits.
+    fn oldest_recent(&self, most: usize) -> Option<Recent> {
+        let recent = self.recent.read();
+        if recent.len() > most { recent.front().cloned() } else { None }
+    }
+
+    fn put_in<R: Runtime>(&self, runtime: &R, commit: &Recent) {
+        let Recent { number, changes, nodes } = commit;
+        let next = AtomicUsize::new(0);
+        let put = |_: usize| {
+            while let Some(list) = changes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.values.insert(*number, list.iter().map(|one| (one.key, one.prior.clone())));
+            }
+        };
+        if changes.len() < PARALLEL || runtime.workers() == 1 {
+            put(0);
+        } else {
+            runtime.fork_join(runtime.workers(), &put);
+        }
+        self.pages.insert(*number, &nodes.pages);
+        self.regions.insert(*number, &nodes.regions);
+    }
+
+    fn in_maps(&self) -> u64 {
+        (self.values.bytes() + self.pages.bytes() + self.regions.bytes()) as u64
+    }
+
+    /// Recovery: a commit whose record has what it replaced.
+    pub(crate) fn restore(
+        &self,
+        number: u64,
+        values: Vec<(Key, Stored)>,
+        replaced: Replaced,
+        log_end: LogPos,
+    ) {
+        self.log_end.store(log_end.get(), Ordering::Relaxed);
+        let tidying = self.tidying.lock();
+        let before = self.in_maps();
+        self.values.insert(number, values.into_iter());
+        self.pages.insert(number, &replaced.nodes.pages);
+        self.regions.insert(number, &replaced.nodes.regions);
+        let bytes = self.in_maps() - before;
+        self.guarded.lock().window.add(number, bytes, Some(replaced.before));
+        self.newest.store(number, Ordering::Release);
+        self.trim(&tidying);
+    }
+
+    /// Nothing before this commit, which is the newest, can be read: a load, or a commit without history.
+    pub(crate) fn barrier(&self, number: u64) {
+        let tidying = self.tidying.lock();
+        let mut guarded = self.guarded.lock();
+        guarded.window.barrier(number);
+        self.dropped.store(number, Ordering::SeqCst);
+        drop(guarded);
+        self.newest.store(number, Ordering::Release);
+        self.sweep(&tidying, true);
+    }
+
+    /// Recovery: the history began at `from` when the database was last open, and all that is named from
+    /// there on is kept until a durable record says otherwise.
+    pub(crate) fn was_from(&self, from: u64) {
+        let tidying = self.tidying.lock();
+        let mut guarded = self.guarded.lock();
+        guarded.window.begin_at(from);
+        guarded.window.was_from(from);
+        drop(guarded);
+        self.trim(&tidying);
+    }
+
+    /// Drops what nobody needs, unless somebody is at it, who then does it.
+    fn tidy(&self) {
+        self.untidy.store(true, Ordering::SeqCst);
+        for _ in 0..TURNS {
+            let Some(tidying) = self.tidying.try_lock() else { return };
+            if self.untidy.swap(false, Ordering::SeqCst) {
+                self.trim(&tidying);
+            }
+            drop(tidying);
+            if !self.untidy.load(Ordering::SeqCst) {
+                return;
+            }
+        }
+    }
+
+    fn trim(&self, tidying: &MutexGuard<'_, ()>) {
+        let mut guarded = self.guarded.lock();
+        let oldest = guarded.pins.oldest();
+        let floor = guarded.window.advance(oldest, self.log_end.load(Ordering::Relaxed).into());
+        // Before anything goes: a reader that misses it finds this.
+        self.dropped.store(floor, Ordering::SeqCst);
+        let (empty, sweep) = (guarded.window.is_empty(), guarded.window.wants_sweep());
+        drop(guarded);
+        let mut recent = self.recent.write();
+        while recent.front().is_some_and(|commit| commit.number <= floor) {
+            recent.pop_front();
+        }
+        self.recents.store(recent.len(), Ordering::Release);
+        drop(recent);
+        if empty || sweep {
+            self.sweep(tidying, empty);
+        }
+    }
+
+    fn sweep(&self, _tidying: &MutexGuard<'_, ()>, empty: bool) {
+        if self.in_maps() > 0 {
+            let floor = self.dropped.load(Ordering::SeqCst);
+            if empty {
+                self.values.clear();
+                self.pages.clear();
+                self.regions.clear();
+            } else {
+                self.values.drop_through(floor);
+                self.pages.drop_through(floor);
+                self.regions.drop_through(floor);
+            }
+        }
+        self.guarded.lock().window.swept();
+    }
+
+    /// Bytes of memory that undo takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.guarded.lock().window.bytes()
+    }
+}
+
+/// Pins and the window.
+impl Undo {
+    /// Pins a commit: what later ones replace stays, as long as the budget bears it. The commit is the
+    /// newest one, or pinned by somebody else.
+    pub(super) fn pin(&self, commit: u64, now: Duration) -> PinId {
+        self.guarded.lock().pins.add(commit, now)
+    }
+
+    /// Pins a past commit of the window, and gives its root.
+    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, Node)> {
+        let mut guarded = self.guarded.lock();
+        let Some(root) = guarded.window.past(commit).map(|before| before.root) else {
+            return Err(Error::SnapshotTooOld { commit, oldest: guarded.window.from() });
+        };
+        Ok((guarded.pins.add(commit, now), root))
     }
 
     /// Takes a pin back.
-    pub(crate) fn unpin(&self, commit: u64) {
-        let mut pins = self.pins.lock();
-        let count = pins.get_mut(&commit).expect("pinned before");
-        *count -= 1;
-        if *count == 0 {
-            pins.remove(&commit);
+    pub(super) fn unpin(&self, pin: PinId) {
+        let mut guarded = self.guarded.lock();
+        guarded.pins.remove(pin);
+        let idle = guarded.window.is_empty()
+            || guarded.pins.oldest() <= pin.0
+            || guarded.window.from() <= pin.0;
+        drop(guarded);
+        if !idle {
+            self.tidy();
         }
-        self.trim_under(&pins);
+    }
+
+    /// Says what holds a pin.
+    pub(super) fn set_holder(&self, pin: PinId, holder: Holder, label: Option<Arc<str>>) {
+        self.guarded.lock().pins.set_holder(pin, holder, label);
     }
 
     /// The oldest commit that is pinned; the largest number when none is.
     pub(crate) fn oldest_pin(&self) -> u64 {
-        self.pins.lock().keys().next().copied().unwrap_or(u64::MAX)
+        self.guarded.lock().pins.oldest()
     }
 
-    /// Drops what nothing pins; after a commit's number is published.
-    pub(crate) fn trim(&self) {
-        self.trim_under(&self.pins.lock());
+    /// All pins, the oldest commits first.
+    pub(crate) fn pins(&self, now: Duration) -> Vec<Pin> {
+        let guarded = self.guarded.lock();
+        let pin = |(commit, held): (u64, &super::pins::Held)| Pin {
+            holder: held.holder,
+            label: held.label.clone(),
+            commit,
+            age: now.saturating_sub(held.since),
+            bytes: guarded.window.bytes_for(commit),
+        };
+        guarded.pins.iter().map(pin).collect()
     }
 
-    fn trim_under(&self, pins: &BTreeMap<u64, usize>) {
-        let oldest = pins.keys().next().copied().unwrap_or(u64::MAX);
-        let mut commits = self.commits.write();
-        while commits.front().is_some_and(|commit| commit.number <= oldest) {
-            commits.pop_front();
+    /// The oldest commit that can be asked for.
+    pub(crate) fn from(&self) -> u64 {
+        self.guarded.lock().window.from()
+    }
+
+    /// Root and blob of a commit that is not the newest one.
+    pub(crate) fn past(&self, commit: u64) -> Result<(Node, Arc<[u8]>)> {
+        let guarded = self.guarded.lock();
+        match guarded.window.past(commit) {
+            Some(before) => Ok((before.root, Arc::clone(&before.blob))),
+            None => Err(Error::SnapshotTooOld { commit, oldest: guarded.window.from() }),
         }
-        self.kept.store(commits.len(), Ordering::SeqCst);
     }
 
-    /// Is there anything to consult? Cheap, for the read path.
+    /// Where the log begins that the window needs; none when the window has no past.
+    pub(crate) fn log_from(&self) -> Option<LogPos> {
+        self.guarded.lock().window.log_from()
+    }
+
+    /// Where the window begins once `number` is the newest commit, for its record.
+    pub(crate) fn begin_after(&self, number: u64) -> u64 {
+        self.guarded.lock().window.begin_after(number)
+    }
+
+    /// A record was queued that ends at `end` and says that the window begins at `from`.
+    pub(crate) fn state(&self, end: LogPos, from: u64) {
+        self.guarded.lock().window.state(end, from);
+    }
+
+    /// Overflow runs that commits through this one have replaced are named by nobody: no pin is older, and
+    /// a durable record (the log is durable below `durable`) says that no window begins before (rule
+    /// `runs-after-window`).
+    pub(crate) fn unnamed_through(&self, durable: LogPos) -> u64 {
+        let mut guarded = self.guarded.lock();
+        let oldest = guarded.pins.oldest();
+        guarded.window.durable_from(durable).min(oldest)
+    }
+}
+
+/// Lookups; `base` is a commit that the caller has pinned.
+impl Undo {
+    /// Has no commit after `base` been pushed? Cheap, for the read path.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.kept.load(Ordering::SeqCst) == 0
+    pub(crate) fn is_newest(&self, base: u64) -> bool {
+        self.newest.load(Ordering::Acquire) <= base
+    }
+
+    /// Is all there that a view of `base` needs? To be asked after the lookup.
+    #[inline]
+    pub(crate) fn check(&self, base: u64) -> Result<()> {
+        if self.dropped.load(Ordering::SeqCst) <= base {
+            return Ok(());
+        }
+        Err(Error::SnapshotTooOld { commit: base, oldest: self.from() })
+    }
+
+    /// Recent commits after `base`, in order. Looked at before the maps: what is put in meanwhile is seen
+    /// there or here.
+    fn recent_after(&self, base: u64) -> Vec<Recent> {
+        if self.recents.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        self.recent.read().iter().filter(|commit| commit.number > base).cloned().collect()
     }
 
     /// State of a key as of commit `base`, when a later commit changed it: what the oldest such
     /// commit replaced.
     pub(crate) fn get(&self, key: &Key, base: u64) -> Option<Stored> {
-        let commits = self.commits.read();
-        let from = commits.partition_point(|commit| commit.number <= base);
-        commits.iter().skip(from).find_map(|commit| Some(commit.changes.find(key)?.prior.clone()))
+        let recent = if self.recents.load(Ordering::Acquire) == 0 {
+            None
+        } else {
+            let commits = self.recent.read();
+            let from = commits.partition_point(|commit| commit.number <= base);
+            let mut later = commits.iter().skip(from);
+            later.find_map(|commit| Some(commit.changes.find(key)?.prior.clone()))
+        };
+        // Commits that were put in are older.
+        self.values.get(key, base).map(|(_, prior)| prior).or(recent)
+    }
+
+    /// The oldest commit after `base` that changed a key, and what it replaced; of commits that are put in.
+    pub(crate) fn change_after(&self, key: &Key, base: u64) -> Option<(u64, Stored)> {
+        self.values.get(key, base)
     }
 
     /// States as of `base` of all keys below `prefix` that later commits changed, sorted.
-    pub(crate) fn range(&self, prefix: &Prefix, base: u64) -> BTreeMap<Key, Stored> {
-        let commits = self.commits.read();
-        let from = commits.partition_point(|commit| commit.number <= base);
+    pub(crate) fn below(&self, prefix: &Prefix, base: u64) -> Vec<(Key, Stored)> {
+        let recent = self.recent_after(base);
+        let mut found = Vec::new();
+        self.values.range(prefix.first_key(), &prefix.last_key(), base, |key, _, prior| {
+            found.push((*key, prior.clone()));
+        });
+        if recent.is_empty() {
+            return found;
+        }
         let mut states = BTreeMap::new();
         // Newest first, so that the oldest commit has the last word.
-        for commit in commits.iter().skip(from).rev() {
+        for commit in recent.iter().rev() {
             for changed in commit.changes.within(prefix) {
                 states.insert(changed.key, changed.prior.clone());
             }
         }
-        states
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn changed(first: u8) -> Changed {
-        let mut key = [0; 32];
-        key[0] = first;
-        Changed { key, new: Stored::Absent, prior: Stored::Absent }
+        states.extend(found);
+        states.into_iter().collect()
     }
 
-    #[test]
-    fn lists_are_searched_as_one() {
-        let lists: [&[u8]; 3] = [&[1, 3], &[5, 7], &[9]];
-        let list = |keys: &[u8]| Arc::new(keys.iter().map(|key| changed(*key)).collect());
-        let changes = Changes::new(lists.iter().map(|keys| list(keys)).collect());
-        assert_eq!((changes.len(), changes.list(1).len()), (5, 2));
-        for first in 0..=10 {
-            let key = changed(first).key;
-            let found = changes.find(&key).map(|found| found.key);
-            assert_eq!(found, (first % 2 == 1 && first < 10).then_some(key), "{first}");
+    /// Has a commit after `base` that is not put in yet changed a key below `prefix`, or could it have? Nodes
+    /// of pages below, and above, `prefix` that commits after `base` replaced.
+    pub(super) fn page_nodes(&self, prefix: &Prefix, base: u64) -> Vec<ReplacedNode> {
+        self.nodes(prefix, base, &self.pages, |nodes| &nodes.pages)
+    }
+
+    /// The same of regions.
+    pub(super) fn region_nodes(&self, prefix: &Prefix, base: u64) -> Vec<ReplacedNode> {
+        self.nodes(prefix, base, &self.regions, |nodes| &nodes.regions)
+    }
+
+    fn nodes(
+        &self,
+        prefix: &Prefix,
+        base: u64,
+        versions: &NodeVersions,
+        of: fn(&ReplacedNodes) -> &[(Prefix, Node)],
+    ) -> Vec<ReplacedNode> {
+        let mut found = Vec::new();
+        for commit in self.recent_after(base) {
+            let nodes = of(&commit.nodes);
+            let above = (0..prefix.len()).filter_map(|depth| {
+                let above = Prefix::new(prefix.first_key(), depth);
+                nodes.binary_search_by_key(&above, |one| one.0).ok().map(|at| &nodes[at])
+            });
+            let from = nodes.partition_point(|(at, _)| at < prefix);
+            let below = nodes[from..].iter().take_while(|(at, _)| prefix.contains(at));
+            found.extend(above.chain(below).map(|(prefix, node)| ReplacedNode {
+                prefix: *prefix,
+                number: commit.number,
+                node: *node,
+            }));
         }
-        for depth in 0..=8_u16 {
-            for first in 0..16_u8 {
-                let prefix = Prefix::new(&changed(first).key, depth);
-                let found: Vec<u8> = changes.within(&prefix).map(|one| one.key[0]).collect();
-                let all = lists.concat().into_iter();
-                let expected: Vec<u8> =
-                    all.filter(|key| prefix.covers(&changed(*key).key)).collect();
-                assert_eq!(found, expected, "{prefix:?}");
-            }
-        }
-        let none = Changes::new(Vec::new());
-        assert!(none.find(&[7; 32]).is_none() && none.within(&Prefix::ROOT).next().is_none());
+        versions.below(prefix, base, &mut found);
+        found
     }
 }

@@ -1,33 +1,39 @@
 //! What a session reads: a commit, and the overlays over it.
+//!
+//! Undo is asked last, and may have been dropped under the reader: whoever has looked something up asks
+//! [`View::check`] before it believes what was found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::PendingChange;
-use pleach_beatree::{RegionState, Stored};
-use pleach_core::{Key, Prefix};
+use pleach_beatree::{ChildTable, RegionState, Stored};
+use pleach_core::{Key, Node, Prefix};
 
+use super::node_versions::{NodeThen, ReplacedNode, then};
 use super::overlays::{Chain, OverlayNode};
+use super::pins::{Holder, PinId};
 use super::undo::Undo;
+use crate::error::Result;
 
 /// A state: the commit `base` (pinned while this lives) under a chain of overlays.
 pub(crate) struct View {
     pub(crate) base: u64,
     overlays: Chain,
+    pin: PinId,
     undo: Arc<Undo>,
 }
 
 impl View {
-    /// A view of a commit, pinned from now until the view goes.
-    pub(super) fn new(base: u64, overlays: Chain, undo: Arc<Undo>) -> Self {
-        undo.pin(base);
+    /// A view of the commit that `pin` holds, which goes with the view.
+    pub(super) fn new(pin: PinId, overlays: Chain, undo: Arc<Undo>) -> Self {
         overlays.make_readable();
-        Self { base, overlays, undo }
+        Self { base: pin.0, overlays, pin, undo }
     }
 
-    /// A second view of the same state.
-    pub(crate) fn again(&self) -> Self {
-        Self::new(self.base, self.overlays.clone(), Arc::clone(&self.undo))
+    /// Says what holds the view from now on, for [`crate::Db::pins`].
+    pub(crate) fn held_by(&self, holder: Holder, label: Option<Arc<str>>) {
+        self.undo.set_holder(self.pin, holder, label);
     }
 
     /// The overlays over the commit.
@@ -38,6 +44,12 @@ impl View {
     /// Is the view that of a commit alone, without overlays?
     pub(crate) fn is_committed(&self) -> bool {
         self.overlays.is_empty()
+    }
+
+    /// Is what the view needs of undo still there? What was looked up before is right only then.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        self.undo.check(self.base)
     }
 
     /// The state of a key in the overlays; they are asked first.
@@ -51,8 +63,21 @@ impl View {
     }
 
     /// The state of a key that a later commit changed; asked last, after pending changes and page.
-    pub(crate) fn undone(&self, key: &Key) -> Option<Stored> {
-        if self.undo.is_empty() { None } else { self.undo.get(key, self.base) }
+    #[inline]
+    pub(crate) fn undone(&self, key: &Key) -> Result<Option<Stored>> {
+        if self.undo.is_newest(self.base) {
+            return Ok(None);
+        }
+        let undone = self.undo.get(key, self.base);
+        self.check()?;
+        Ok(undone)
+    }
+
+    /// All keys that commits after the view's have changed, and what they had; in order.
+    pub(crate) fn undone_all(&self) -> Result<Vec<(Key, Stored)>> {
+        let all = self.undo.below(&Prefix::ROOT, self.base);
+        self.check()?;
+        Ok(all)
     }
 
     /// Has anything below the region changed against the pages and pending changes in it?
@@ -60,32 +85,23 @@ impl View {
         state.last_commit() > self.base || self.overlays.changes_below(state.children().region())
     }
 
-    /// All that the view says below `prefix` beyond pages and pending changes, whatever these are by now.
-    pub(crate) fn over_the_present(&self, prefix: &Prefix) -> BTreeMap<Key, Stored> {
-        let mut changes = self.undo.range(prefix, self.base);
-        self.overlays.visit_below(prefix, |key, stored| {
-            changes.insert(*key, stored.clone());
-        });
-        changes
-    }
-
-    /// What commits after the view's have replaced below a prefix. Sorted.
-    pub(crate) fn undone_below(
-        &self,
-        prefix: &Prefix,
-        state: &RegionState,
-    ) -> BTreeMap<Key, Stored> {
-        if state.last_commit() > self.base {
-            self.undo.range(prefix, self.base)
-        } else {
-            BTreeMap::new()
-        }
-    }
-
     /// What the view says below a prefix beyond pages and pending changes: undo of later commits, then
-    /// overlays over it. Sorted.
+    /// overlays over it. Sorted. The caller holds the region, and asks [`Self::check`] afterwards.
     pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> BTreeMap<Key, Stored> {
-        let mut changes = self.undone_below(prefix, state);
+        let behind = state.last_commit() > self.base;
+        let undone = if behind { self.undo.below(prefix, self.base) } else { Vec::new() };
+        self.overlaid_over(prefix, undone)
+    }
+
+    /// All that the view says below `prefix` beyond pages and pending changes, whatever these are by now.
+    pub(crate) fn over_the_present(&self, prefix: &Prefix) -> Result<BTreeMap<Key, Stored>> {
+        let undone = self.undo.below(prefix, self.base);
+        self.check()?;
+        Ok(self.overlaid_over(prefix, undone))
+    }
+
+    fn overlaid_over(&self, prefix: &Prefix, undone: Vec<(Key, Stored)>) -> BTreeMap<Key, Stored> {
+        let mut changes: BTreeMap<Key, Stored> = undone.into_iter().collect();
         self.overlays.visit_below(prefix, |key, stored| {
             changes.insert(*key, stored.clone());
         });
@@ -105,12 +121,103 @@ impl View {
             put_over(below, from, changes.into_iter());
         }
     }
+
+    /// The node of a region's prefix in the view's commit, where that commit is behind the region's last.
+    pub(crate) fn region_then(&self, prefix: &Prefix) -> NodeThen {
+        if !self.undo.keeps_history() {
+            return NodeThen::Unrecorded;
+        }
+        then(prefix, &self.undo.region_nodes(prefix, self.base))
+    }
+
+    /// What undo says of a region beyond its pages and pending changes. The caller holds the region.
+    pub(crate) fn region(&self, state: &RegionState) -> RegionThen<'_> {
+        let region = *state.children().region();
+        let behind = state.last_commit() > self.base;
+        let history = behind && self.undo.keeps_history();
+        RegionThen {
+            view: self,
+            behind,
+            undone: (behind && !history)
+                .then(|| self.undo.below(&region, self.base).into_iter().collect()),
+            nodes: history
+                .then(|| pages_then(state.children(), &self.undo.page_nodes(&region, self.base))),
+        }
+    }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
-        self.undo.unpin(self.base);
+        self.undo.unpin(self.pin);
     }
+}
+
+/// A region in a view: see [`View::region`].
+pub(crate) struct RegionThen<'a> {
+    view: &'a View,
+    /// Have later commits changed the region?
+    behind: bool,
+    /// What later commits have changed in it, where they did not record nodes.
+    undone: Option<BTreeMap<Key, Stored>>,
+    /// The nodes of its children, where later commits recorded what they replaced.
+    nodes: Option<Vec<NodeThen>>,
+}
+
+impl RegionThen<'_> {
+    /// The node of a child, which has this prefix, in the view's commit.
+    pub(crate) fn node(&self, child: usize, prefix: &Prefix) -> NodeThen {
+        match (&self.nodes, &self.undone) {
+            (Some(nodes), _) => nodes[child],
+            (None, Some(undone)) => {
+                let mut changed = undone.range(*prefix.first_key()..=prefix.last_key());
+                if changed.next().is_some() { NodeThen::Unrecorded } else { NodeThen::Unchanged }
+            }
+            (None, None) => NodeThen::Unchanged,
+        }
+    }
+
+    /// What later commits have replaced below a prefix. Sorted.
+    pub(crate) fn undone(&self, prefix: &Prefix) -> Vec<(Key, Stored)> {
+        match &self.undone {
+            Some(undone) => undone
+                .range(*prefix.first_key()..=prefix.last_key())
+                .map(|(key, stored)| (*key, stored.clone()))
+                .collect(),
+            None if self.behind => self.view.undo.below(prefix, self.view.base),
+            None => Vec::new(),
+        }
+    }
+}
+
+/// What the nodes that were replaced in and around a region say of each of its children: as
+/// [`then`] for one prefix, in one pass.
+fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<NodeThen> {
+    let region = children.region();
+    let mut own: Vec<Option<(u64, Node)>> = vec![None; children.len()];
+    let mut other = vec![u64::MAX; children.len()];
+    for ReplacedNode { prefix, number, node } in replaced {
+        let (first, last) = if region.contains(prefix) {
+            (children.find(prefix.first_key()), children.find(&prefix.last_key()))
+        } else {
+            (0, children.len() - 1)
+        };
+        if first == last && children.prefix(first) == *prefix {
+            let own = &mut own[first];
+            if own.is_none_or(|(before, _)| *number < before) {
+                *own = Some((*number, *node));
+            }
+        } else {
+            for other in &mut other[first..=last] {
+                *other = (*other).min(*number);
+            }
+        }
+    }
+    let then = own.into_iter().zip(other).map(|(own, other)| match own {
+        Some((number, node)) if number < other => NodeThen::Recorded(node),
+        None if other == u64::MAX => NodeThen::Unchanged,
+        _ => NodeThen::Unrecorded,
+    });
+    then.collect()
 }
 
 /// Puts `changes` over those that are there from `from` on, both sorted; of two for one key the newer wins.

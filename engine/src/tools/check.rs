@@ -208,7 +208,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
             options: self,
             overflow: opened.device.open(OVERFLOW_FILE, OpenMode::Read)?,
             hasher: PhantomData,
-            runs: Vec::new(),
+            runs: recovered.held_runs.clone(),
             report: CheckReport {
                 root: recovered.tip.root,
                 commit: recovered.tip.number,

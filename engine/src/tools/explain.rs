@@ -12,6 +12,7 @@ use super::pages::parse;
 use super::{Opened, UnderHasher, device, with_hasher};
 use crate::error::{Result, hex};
 use crate::format::names::LEAF_FILE;
+use crate::state::undo::Undo;
 
 /// Several lines about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +109,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         let found = pairs.iter().find(|pair| pair.0 == *key);
         lines.push(format!("value    {}", describe(found.map_or(&Stored::Absent, |pair| &pair.1))));
         let present = found.is_some();
+        lines.extend(past(&recovered.undo, recovered.tip.number, key));
         drop(state);
         let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
         let depth = terminal_depth(&recovered.regions, key, &prefix, &keys);
@@ -117,6 +119,18 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         ));
         Ok(Explanation { lines, present, depth })
     }
+}
+
+/// What the key had before each commit of the history that changed it, the newest first.
+fn past(undo: &Undo, tip: u64, key: &Key) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut before = undo.from();
+    while let Some((number, prior)) = undo.change_after(key, before).filter(|_| before < tip) {
+        lines.push(format!("history  before commit {number}: {}", describe(&prior)));
+        before = number;
+    }
+    lines.reverse();
+    lines
 }
 
 fn describe(stored: &Stored) -> String {

@@ -51,6 +51,7 @@ use crate::error::{Error, Result};
 use crate::format::creation::{self, DirectoryState};
 use crate::format::superblock::{self, Superblock};
 use crate::open::examine::{self, Examined, no_folder};
+use crate::state::window::HistoryLimits;
 
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
 pub use dump::{dump, dump_on};
@@ -84,7 +85,7 @@ impl<D: Device> Opened<D> {
     /// The database as an open would find it.
     fn examine<H: Hasher>(&self) -> Result<Examined<D>> {
         let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
-        examine::examine::<H, D>(&self.device, superblocks)
+        examine::examine::<H, D>(&self.device, superblocks, history)
     }
 }
 
@@ -107,4 +108,9 @@ fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> Result<W::O
         Sha2::ID => work.run::<Sha2>(&opened),
         found => Err(Error::WrongHasher { expected: Blake3::ID, found }),
     }
+}
+
+/// The history as the database was last opened with it, within what a tool may take.
+fn history(commits: u64) -> HistoryLimits {
+    HistoryLimits { commits, bytes: 1 << 30, log_bytes: u64::MAX }
 }

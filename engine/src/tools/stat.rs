@@ -20,6 +20,10 @@ pub struct Stat {
     pub root: Node,
     /// Its number.
     pub commit: u64,
+    /// The oldest commit that can be read.
+    pub oldest_commit: u64,
+    /// Bytes of memory that the undo of the commits since takes.
+    pub history_bytes: u64,
     /// Bytes of its blob.
     pub blob_bytes: usize,
     /// Name of the hasher.
@@ -96,6 +100,8 @@ impl<D: Device> UnderHasher<D> for Figures {
         Ok(Stat {
             root: recovered.tip.root,
             commit: recovered.tip.number,
+            oldest_commit: recovered.undo.from(),
+            history_bytes: recovered.undo.bytes(),
             blob_bytes: recovered.tip.blob.len(),
             hasher: if H::ID == pleach_core::Blake3::ID { "BLAKE3" } else { "SHA-256" },
             pages: pages as u64,
@@ -126,6 +132,11 @@ impl std::fmt::Display for Stat {
         let geometry = &block.geometry;
         writeln!(f, "root            {}", hex(self.root))?;
         writeln!(f, "commit          {} (blob of {} bytes)", self.commit, self.blob_bytes)?;
+        writeln!(
+            f,
+            "history         commits {} to {} can be read, {} before the newest are kept, {} bytes of undo",
+            self.oldest_commit, self.commit, block.history, self.history_bytes
+        )?;
         writeln!(f, "hasher          {}", self.hasher)?;
         writeln!(
             f,

@@ -26,6 +26,7 @@ fn setup(seed: u64) -> Setup {
         cache_kib: 4096,
         nodes_stay: true,
         checkpoint_regions: 1,
+        history: 0,
     }
 }
 

@@ -56,6 +56,24 @@ fn without_durability_a_prefix_of_the_commits_survives() {
     report("commits that are not synced", schedules, since);
 }
 
+/// The history comes back as well, whatever was dropped, cut or rolled back before the crash.
+#[test]
+fn the_history_survives_with_the_commits() {
+    let since = Instant::now();
+    let mut schedules = 0;
+    for seed in seeds(3000, 8) {
+        let mut setup = Setup::draw(seed);
+        setup.history = 1 + seed % 7;
+        schedules += walk(&setup, 14, 5, 4);
+    }
+    for seed in seeds(3100, 3) {
+        let mut setup = Setup::draw(seed).durability(Durability::None);
+        setup.history = 1 + seed % 7;
+        schedules += walk(&setup, 14, 7, 4);
+    }
+    report("a history", schedules, since);
+}
+
 /// An image whose regions are of different moments is as good as one of a single moment: a region
 /// is replayed from its own position on.
 ///

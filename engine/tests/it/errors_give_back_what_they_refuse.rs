@@ -28,6 +28,7 @@ fn setup() -> Setup {
         cache_kib: 512,
         nodes_stay: true,
         checkpoint_regions: 256,
+        history: 0,
     }
 }
 

@@ -9,6 +9,7 @@ use crate::{checkpoint, commit, flush, reader, recovery};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Finish,
+    Rollback,
     Ticket,
     LogWrite,
     LogSync,

@@ -43,6 +43,11 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
         CheckpointStep::LogSynced => next.step(Action::SuperblockWrite, |world| {
             let mut superblock = checkpoint.superblock.clone();
             superblock.durable_through = world.engine.durable;
+            if world.scenario.without(Mutant::HistoryFromLate) {
+                superblock.history_from = history_from(world, superblock.replay_start);
+                let checkpoint = world.engine.checkpoint.as_mut().expect("this one");
+                checkpoint.superblock.history_from = superblock.history_from;
+            }
             world.media.superblock[checkpoint.slot].write(Rc::new(superblock));
             set(world, CheckpointStep::SuperblockWritten)
         }),
@@ -71,12 +76,16 @@ fn cut(world: &mut World<'_>) {
             1 - engine.image
         },
         replay_start,
+        history_from: 0,
         durable_through: 0,
         previous,
         incarnation,
         number,
         root: world.ghost.history[usize::from(number)].0,
     };
+    let history_from = history_from(world, replay_start);
+    let superblock = Superblock { history_from, ..superblock };
+    let engine = &mut *world.engine;
     let slot = if world.scenario.without(Mutant::SuperblockOverNewest) {
         engine.slot
     } else {
@@ -84,6 +93,12 @@ fn cut(world: &mut World<'_>) {
     };
     engine.checkpoint =
         Some(Checkpoint { step: CheckpointStep::Cut, superblock, slot, regions: Vec::new() });
+}
+
+/// Where the records of the history begin now, at or below the replay start.
+fn history_from(world: &World<'_>, replay_start: u8) -> u8 {
+    let first = world.engine.undo.first().filter(|_| world.scenario.history.is_some());
+    first.map_or(replay_start, |first| first.start.min(replay_start))
 }
 
 /// Copies one region under its lock: entries, nodes, pending changes and position belong together.
@@ -132,12 +147,15 @@ fn superblock_sync(next: &mut Next<'_>) {
     );
 }
 
-/// A record goes when neither superblock would replay it.
+/// A record goes when neither superblock would replay it, nor read it for its history.
 fn drop_log(world: &mut World<'_>, checkpoint: &Checkpoint) {
-    let newest = checkpoint.superblock.replay_start;
-    let other = world.media.superblock[1 - checkpoint.slot]
-        .visible()
-        .map_or(newest, |other| other.replay_start);
+    let replay_only = world.scenario.without(Mutant::HistoryDroppedByCheckpoint);
+    let from = |superblock: &Superblock| {
+        if replay_only { superblock.replay_start } else { superblock.history_from }
+    };
+    let newest = from(&checkpoint.superblock);
+    let other =
+        world.media.superblock[1 - checkpoint.slot].visible().map_or(newest, |other| from(other));
     let below =
         if world.scenario.without(Mutant::LogDroppedByNewest) { newest } else { newest.min(other) };
     for unit in world.media.log.iter_mut().take(usize::from(below)) {

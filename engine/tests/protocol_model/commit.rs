@@ -5,7 +5,7 @@ use std::rc::Rc;
 use crate::actions::{Action, Next, World};
 use crate::medium::Aftermath;
 use crate::mutants::{Durability, Mutant, Scenario};
-use crate::state::{Body, Commit, Engine, Finished, Location, REGIONS, Record, positions};
+use crate::state::{Body, Commit, Engine, Finished, Location, REGIONS, Record, Undone, positions};
 
 /// Commits that may be ticketed ahead of publication: a parent and its child.
 const GROUP: usize = 2;
@@ -31,15 +31,25 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
         next.step(Action::Finish, |world| {
             // A session folds against the index that is published.
             world.engine.finished =
-                Some(Finished { fine: world.engine.regions[0].entries.len() == 2 });
+                Some(Finished { fine: world.engine.regions[0].entries.len() == 2, back_to: None });
             Ok(())
         });
     }
-    if let Some(finished) = engine.finished {
-        next.step(Action::Ticket, |world| {
-            ticket(world, finished);
+    let settled = engine.queue.is_empty() && engine.ticketed == engine.number;
+    let past = engine.kept_from < engine.number && scenario.history.is_some();
+    if engine.finished.is_none() && settled && past && next.from.budget.rollbacks > 0 {
+        next.step(Action::Rollback, |world| {
+            world.budget.rollbacks -= 1;
+            let fine = world.engine.regions[0].entries.len() == 2;
+            // As far back as can be.
+            world.engine.finished = Some(Finished { fine, back_to: Some(world.engine.kept_from) });
             Ok(())
         });
+    }
+    if let Some(finished) = engine.finished
+        && (finished.back_to.is_none() || settled)
+    {
+        next.step(Action::Ticket, |world| ticket(world, finished));
     }
     if engine.written < engine.tail {
         next.step(Action::LogWrite, |world| {
@@ -68,11 +78,20 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     }
 }
 
-fn ticket(world: &mut World<'_>, finished: Finished) {
+fn ticket(world: &mut World<'_>, finished: Finished) -> Result<(), String> {
     let engine = &mut *world.engine;
     engine.finished = None;
+    let mut half = false;
+    let changes = match finished.back_to {
+        None => world.scenario.script[usize::from(engine.ticketed)],
+        Some(back_to) => {
+            let by_parts = world.scenario.without(Mutant::RollbackByParts);
+            let to = if by_parts { back_to.max(engine.ticketed - 1) } else { back_to };
+            half = to > back_to;
+            std::array::from_fn(|key| engine.undone(to, key))
+        }
+    };
     engine.ticketed += 1;
-    let changes = world.scenario.script[usize::from(engine.ticketed) - 1];
     let mut replaced = [None; crate::state::KEYS];
     for key in 0..crate::state::KEYS {
         if let Some(value) = changes[key] {
@@ -88,9 +107,26 @@ fn ticket(world: &mut World<'_>, finished: Finished) {
         .filter(|position| position.keys().any(|key| changes[key].is_some()))
         .map(|position| (*position, position.node(engine.values)))
         .collect();
-    let commit = Commit { number: engine.ticketed, changes, replaced, nodes, root: engine.values };
+    let history = world.scenario.history.unwrap_or(0);
+    let commit = Commit {
+        number: engine.ticketed,
+        changes,
+        replaced,
+        kept_from: engine.kept_from.max(engine.ticketed.saturating_sub(history)),
+        nodes,
+        root: engine.values,
+    };
     append(engine, Body::Commit(commit));
     world.ghost.history.push((engine.values, engine.tail));
+    if half {
+        world.ghost.half = Some(engine.ticketed);
+        engine.finished = Some(finished);
+    } else if let Some(back_to) = finished.back_to
+        && engine.values != world.ghost.history[usize::from(back_to)].0
+    {
+        return Err(format!("a rollback to {back_to} leads to {:?}", engine.values));
+    }
+    Ok(())
 }
 
 /// Takes the next log position and queues the record. Microseconds, under the sequencer; no I/O.
@@ -205,13 +241,18 @@ fn publish_child(world: &mut World<'_>) -> bool {
 
 fn publish_commit(world: &mut World<'_>, phase: Phase, commit: &Commit, behind: u8) {
     match phase {
-        Phase::Undo => world.engine.undo.push((commit.number, commit.replaced)),
+        Phase::Undo => world.engine.undo.push(Undone {
+            number: commit.number,
+            replaced: commit.replaced,
+            start: behind - 1,
+        }),
         Phase::Pending(region) => {
             // A node without a position stays behind: the invariant on nodes is to notice.
             world.engine.regions[region].apply_commit(region, commit, behind);
         }
         Phase::Number => {
             world.engine.number = commit.number;
+            world.engine.trim(world.scenario.history, commit.number);
             if world.scenario.durability == Durability::Commit {
                 world.ghost.floor = world.ghost.floor.max(commit.number);
             }

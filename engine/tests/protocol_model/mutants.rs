@@ -43,6 +43,11 @@ pub(crate) enum Mutant {
     SuperblockNotConfirmed,
     SuperblockConfirmedInPlace,
     GenerationReused,
+    HistoryDroppedByCheckpoint,
+    HistoryFromLate,
+    UndoNotInRecord,
+    TooOldUnnoticed,
+    RollbackByParts,
 }
 
 /// All rules that can be left out.
@@ -82,6 +87,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant::SuperblockNotConfirmed,
     Mutant::SuperblockConfirmedInPlace,
     Mutant::GenerationReused,
+    Mutant::HistoryDroppedByCheckpoint,
+    Mutant::HistoryFromLate,
+    Mutant::UndoNotInRecord,
+    Mutant::TooOldUnnoticed,
+    Mutant::RollbackByParts,
 ];
 
 impl Mutant {
@@ -124,6 +134,11 @@ impl Mutant {
             Self::SuperblockNotConfirmed => "superblocks-confirmed",
             Self::SuperblockConfirmedInPlace => "superblocks-by-copy",
             Self::GenerationReused => "generations-once",
+            Self::HistoryDroppedByCheckpoint => "log-for-history",
+            Self::HistoryFromLate => "history-at-cut",
+            Self::UndoNotInRecord => "undo-in-record",
+            Self::TooOldUnnoticed => "too-old-is-told",
+            Self::RollbackByParts => "rollback-is-one-commit",
         }
     }
 }
@@ -146,6 +161,9 @@ pub(crate) struct Scenario {
     pub(crate) keep_layout: bool,
     pub(crate) change_layout: bool,
     pub(crate) budget: Budget,
+    /// Commits before the newest that can be read, across crashes; without it undo is in memory alone, and
+    /// all of it.
+    pub(crate) history: Option<u8>,
     pub(crate) mutant: Mutant,
 }
 

@@ -3,7 +3,11 @@
 use crate::state::{Engine, KEYS, Page, Process, REGIONS, Region, Rot, State, Values, region_of};
 
 /// Checks what a recovery found against everything promised before it.
-pub(crate) fn recovered(state: &mut State, engine: &Engine) -> Result<(), String> {
+pub(crate) fn recovered(
+    state: &mut State,
+    engine: &Engine,
+    history: Option<u8>,
+) -> Result<(), String> {
     match state.ghost.rot {
         Some(Rot::Sealed) => return Err("damage below what was durable was cut in silence".into()),
         Some(Rot::Unsealed) => {
@@ -23,7 +27,17 @@ pub(crate) fn recovered(state: &mut State, engine: &Engine) -> Result<(), String
     let Some(&(values, _)) = ghost.history.get(usize::from(engine.number)) else {
         return Err(format!("commit {} is of no history", engine.number));
     };
+    if ghost.half == Some(engine.number) {
+        return Err(format!("commit {} is half of a rollback", engine.number));
+    }
     state_matches(state, &engine.regions, values)?;
+    if let Some(history) = history {
+        let from = engine.number.saturating_sub(history);
+        if engine.kept_from > from {
+            return Err(format!("the history begins at {}, not {from}", engine.kept_from));
+        }
+        past_matches(state, engine)?;
+    }
     // A commit that the documented case has cut may be in a page already.
     if ghost.rot == Some(Rot::Cut) { Ok(()) } else { pages_scan(state, engine) }
 }
@@ -46,6 +60,7 @@ pub(crate) fn holds(state: &State) -> Result<(), String> {
     }
     let (values, _) = state.ghost.history[usize::from(engine.number)];
     state_matches(state, &engine.regions, values)?;
+    past_matches(state, engine)?;
     if engine.flush.is_some() || state.ghost.rot == Some(Rot::Cut) {
         Ok(())
     } else {
@@ -72,6 +87,25 @@ fn state_matches(state: &State, regions: &[Region; REGIONS], values: Values) -> 
         let value = region.pending[key].map_or(paged, |(value, _)| value);
         if value != values[key] {
             return Err(format!("key {key} has {value} instead of {}", values[key]));
+        }
+    }
+    Ok(())
+}
+
+/// Undo over the newest state gives each commit that can be read.
+fn past_matches(state: &State, engine: &Engine) -> Result<(), String> {
+    let history = &state.ghost.history;
+    for commit in engine.kept_from..engine.number {
+        let (then, _) = history[usize::from(commit)];
+        let (now, _) = history[usize::from(engine.number)];
+        for key in 0..KEYS {
+            let found = engine.undone(commit, key).unwrap_or(now[key]);
+            if found != then[key] {
+                return Err(format!(
+                    "the history has {found} instead of {} for key {key} as of {commit}",
+                    then[key]
+                ));
+            }
         }
     }
     Ok(())

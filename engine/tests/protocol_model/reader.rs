@@ -8,7 +8,7 @@ use crate::state::{Engine, KEYS, Reader, ReaderStep, region_of};
 pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     match &engine.reader {
         None if next.from.budget.reads > 0 => {
-            let oldest = engine.undo.first().map_or(engine.number, |(number, _)| number - 1);
+            let oldest = engine.undo.first().map_or(engine.number, |undone| undone.number - 1);
             for snapshot in oldest.min(engine.number)..=engine.number {
                 for key in 0..KEYS {
                     pin(next, snapshot, key);
@@ -40,7 +40,7 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
     let region = &world.engine.regions[region_of(reader.key)];
     let pending = region.pending[reader.key].map(|(value, _)| value);
     let entry = region.entry(reader.key).clone();
-    let undo = oldest_change_after(world.engine, reader.snapshot, reader.key);
+    let undo = world.engine.undone(reader.snapshot, reader.key);
     reader.step = match reader.step {
         ReaderStep::Pinned => {
             match world.scenario.mutant {
@@ -81,6 +81,13 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
         ReaderStep::SawPresent => {
             let first = world.scenario.without(Mutant::ReaderUndoFirst);
             let undo = if first { reader.undo } else { undo };
+            if reader.snapshot < world.engine.kept_from
+                && !world.scenario.without(Mutant::TooOldUnnoticed)
+            {
+                // Told, and none the wiser.
+                world.engine.reader = None;
+                return Ok(());
+            }
             let found = undo.or(reader.value);
             let expected = world.ghost.history[usize::from(reader.snapshot)].0[reader.key];
             if found != Some(expected) {
@@ -95,12 +102,4 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
     };
     world.engine.reader = Some(reader);
     Ok(())
-}
-
-fn oldest_change_after(engine: &Engine, snapshot: u8, key: usize) -> Option<u8> {
-    let later = engine.undo.iter().filter(|(number, _)| *number > snapshot);
-    later
-        .filter_map(|(number, prior)| prior[key].map(|value| (*number, value)))
-        .min()
-        .map(|(_, value)| value)
 }

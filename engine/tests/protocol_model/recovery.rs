@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use crate::actions::{Action, Next};
 use crate::medium::{Media, Unit};
-use crate::mutants::Mutant;
+use crate::mutants::{Mutant, Scenario};
 use crate::oracle;
 use crate::state::{
-    Body, Commit, Engine, Image, Location, PLACES, Process, REGIONS, Record, Recovery,
-    RecoveryStep, Region, Rot, State, Superblock, Values,
+    Body, Commit, Engine, Image, KEYS, Location, PLACES, Process, REGIONS, Record, Recovery,
+    RecoveryStep, Region, Rot, State, Superblock, Undone, Values,
 };
 
 /// What a scan finds on the medium, before it is replayed.
@@ -19,6 +19,8 @@ pub(crate) struct Found {
     pub(crate) image: Rc<Image>,
     /// From the replay start to the cut.
     pub(crate) records: Vec<Rc<Record>>,
+    /// From where the history begins to the replay start; nothing when they do not all follow each other.
+    pub(crate) past: Vec<Rc<Record>>,
     /// Everything below was synced when some record or superblock was written.
     pub(crate) proven: u8,
     pub(crate) complete_generations: usize,
@@ -57,6 +59,7 @@ pub(crate) fn find(state: &State, mutant: Mutant) -> Option<Found> {
         at += 1;
     }
 
+    let past = past(state, &superblock).unwrap_or_default();
     let claims = slots.iter().flatten().map(|superblock| superblock.durable_through);
     let accepted = records.iter().map(|record| record.durable_through);
     let behind = media.log.iter().skip(at).filter_map(|unit| unit.visible());
@@ -71,11 +74,42 @@ pub(crate) fn find(state: &State, mutant: Mutant) -> Option<Found> {
         superblock,
         image,
         records,
+        past,
         proven,
         complete_generations,
         generation,
         broken,
     })
+}
+
+/// The records of the history below the replay start, which end in the record that the superblock knows.
+fn past(state: &State, superblock: &Superblock) -> Option<Vec<Rc<Record>>> {
+    let mut records: Vec<Rc<Record>> = Vec::new();
+    for at in superblock.history_from..superblock.replay_start {
+        let record = state.media.log.get(usize::from(at))?.visible()?;
+        if records.last().is_some_and(|last| record.previous != last.checksum()) {
+            return None;
+        }
+        records.push(Rc::clone(record));
+    }
+    let ends = records.last().is_none_or(|last| last.checksum() == superblock.previous);
+    ends.then_some(records)
+}
+
+/// What commits replaced, as their records have it, and the oldest commit that can be read by it.
+fn undo(found: &Found, mutant: Mutant) -> (Vec<Undone>, u8) {
+    let mut undo: Vec<Undone> = Vec::new();
+    let mut kept_from = None;
+    for record in found.past.iter().chain(&found.records) {
+        let Body::Commit(commit) = &record.body else { continue };
+        kept_from = Some(kept_from.unwrap_or(commit.number - 1).max(commit.kept_from));
+        let replaced =
+            if mutant == Mutant::UndoNotInRecord { [None; KEYS] } else { commit.replaced };
+        undo.push(Undone { number: commit.number, replaced, start: record.position });
+    }
+    let kept_from = kept_from.unwrap_or(found.superblock.number);
+    undo.retain(|undone| undone.number > kept_from);
+    (undo, kept_from)
 }
 
 /// The regions behind the last record, with its commit number and root.
@@ -148,9 +182,9 @@ fn replay_location(
 /// Reads everything and decides. Pure: nothing is written yet.
 pub(crate) fn scan(next: &mut Next<'_>) {
     let mut state = next.from.clone();
-    let outcome = match recover(&state, next.scenario.mutant) {
+    let outcome = match recover(&state, next.scenario) {
         Ok(recovery) => {
-            let verdict = oracle::recovered(&mut state, &recovery.engine);
+            let verdict = oracle::recovered(&mut state, &recovery.engine, next.scenario.history);
             state.process = Process::Recovering(Box::new(recovery));
             verdict
         }
@@ -165,7 +199,8 @@ pub(crate) fn scan(next: &mut Next<'_>) {
 }
 
 /// Reads the medium and builds the memory of an engine behind the cut.
-pub(crate) fn recover(state: &State, mutant: Mutant) -> Result<Recovery, String> {
+pub(crate) fn recover(state: &State, scenario: &Scenario) -> Result<Recovery, String> {
+    let mutant = scenario.mutant;
     let found = find(state, mutant).ok_or("no complete generation")?;
     if found.broken {
         return Err("the log is broken below what was durable".into());
@@ -188,6 +223,11 @@ pub(crate) fn recover(state: &State, mutant: Mutant) -> Result<Recovery, String>
     {
         free[usize::from(*page_no)] = false;
     }
+    let (undo, kept_from) = if scenario.history.is_some() {
+        undo(&found, mutant)
+    } else {
+        (Vec::new(), replayed.number)
+    };
     let engine = Engine {
         incarnation: if mutant == Mutant::NoIncarnation { 1 } else { incarnation },
         flush_counter: 0,
@@ -196,7 +236,8 @@ pub(crate) fn recover(state: &State, mutant: Mutant) -> Result<Recovery, String>
         number: replayed.number,
         published: tail,
         publishing: 0,
-        undo: Vec::new(),
+        undo,
+        kept_from,
         finished: None,
         ticketed: replayed.number,
         values: replayed.root,
@@ -303,12 +344,13 @@ fn raise_incarnation(media: &mut Media, mutant: Mutant, incarnation: u8) -> Reco
 
 fn open(next: &mut Next<'_>, engine: &Engine) {
     let mut state = next.from.clone();
-    let again = recover(&state, next.scenario.mutant)
-        .map(|again| (again.engine.number, again.engine.regions));
+    let again =
+        recover(&state, next.scenario).map(|again| (again.engine.number, again.engine.regions));
     let same = again == Ok((engine.number, engine.regions.clone()));
     // The user has seen this state: from here on it may not be lost.
     state.ghost.floor = engine.number;
     state.ghost.history.truncate(usize::from(engine.number) + 1);
+    state.ghost.half = None;
     state.process = Process::Up(Box::new(engine.clone()));
     let outcome = if same { Ok(state) } else { Err(format!("a second recovery finds {again:?}")) };
     next.out.push((Action::Open, outcome));

@@ -159,6 +159,8 @@ pub(crate) struct Commit {
     pub(crate) changes: Changes,
     /// Prior values: the undo.
     pub(crate) replaced: Changes,
+    /// The oldest commit that can be read when this one is the newest.
+    pub(crate) kept_from: u8,
     pub(crate) nodes: Vec<(Position, Node)>,
     pub(crate) root: Values,
 }
@@ -213,6 +215,8 @@ pub(crate) struct Superblock {
     /// Which image file.
     pub(crate) image: usize,
     pub(crate) replay_start: u8,
+    /// Where the records of the history begin, at or below the replay start.
+    pub(crate) history_from: u8,
     pub(crate) durable_through: u8,
     /// Checksum and incarnation of the record before the replay start.
     pub(crate) previous: u32,
@@ -227,6 +231,17 @@ pub(crate) struct Superblock {
 pub(crate) struct Finished {
     /// The layout of region 0 that its nodes are made for.
     pub(crate) fine: bool,
+    /// The past commit that it goes back to, when it is a rollback.
+    pub(crate) back_to: Option<u8>,
+}
+
+/// What a commit replaced, in memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Undone {
+    pub(crate) number: u8,
+    pub(crate) replaced: Changes,
+    /// Where its record begins.
+    pub(crate) start: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -296,6 +311,25 @@ pub(crate) struct Reader {
     pub(crate) outdated: bool,
 }
 
+impl Engine {
+    /// What a key had as of a commit, if a later one changed it.
+    pub(crate) fn undone(&self, snapshot: u8, key: usize) -> Option<u8> {
+        let later = self.undo.iter().filter(|undone| undone.number > snapshot);
+        later
+            .filter_map(|undone| undone.replaced[key].map(|value| (undone.number, value)))
+            .min()
+            .map(|(_, value)| value)
+    }
+
+    /// The window moves on to `number`: what lies before it is gone, whoever reads it.
+    pub(crate) fn trim(&mut self, history: Option<u8>, number: u8) {
+        let Some(history) = history else { return };
+        self.kept_from = self.kept_from.max(number.saturating_sub(history));
+        let from = self.kept_from;
+        self.undo.retain(|undone| undone.number > from);
+    }
+}
+
 /// A page that waits for flush `free`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Leaving {
@@ -315,7 +349,9 @@ pub(crate) struct Engine {
     pub(crate) published: u8,
     /// Steps of the head of the queue that are already published.
     pub(crate) publishing: usize,
-    pub(crate) undo: Vec<(u8, Changes)>,
+    pub(crate) undo: Vec<Undone>,
+    /// The oldest commit that can be read: older undo is gone, whoever reads.
+    pub(crate) kept_from: u8,
     pub(crate) finished: Option<Finished>,
     /// The newest ticketed commit, and the layout behind the newest ticket.
     pub(crate) ticketed: u8,
@@ -395,6 +431,8 @@ pub(crate) struct Ghost {
     pub(crate) history: Vec<(Values, u8)>,
     /// The newest commit that must survive.
     pub(crate) floor: u8,
+    /// A commit that is half of a rollback: nobody may find it.
+    pub(crate) half: Option<u8>,
     pub(crate) rot: Option<Rot>,
 }
 
@@ -404,6 +442,7 @@ pub(crate) struct Budget {
     pub(crate) flushes: u8,
     pub(crate) checkpoints: u8,
     pub(crate) reads: u8,
+    pub(crate) rollbacks: u8,
     pub(crate) kills: u8,
     pub(crate) power_failures: u8,
     pub(crate) failed_syncs: u8,
@@ -443,6 +482,7 @@ pub(crate) fn initial(budget: Budget) -> State {
             generation,
             image: usize::from(generation) % 2,
             replay_start: 0,
+            history_from: 0,
             durable_through: 0,
             previous: 0,
             incarnation: 0,
@@ -461,7 +501,7 @@ pub(crate) fn initial(budget: Budget) -> State {
         superblock: [Unit::new(superblock(0)), Unit::new(superblock(1))],
         incarnation: [Unit::new(Some(0)), Unit::new(Some(0))],
     };
-    let ghost = Ghost { history: vec![(VALUES, 0)], floor: 0, rot: None };
+    let ghost = Ghost { history: vec![(VALUES, 0)], floor: 0, half: None, rot: None };
     State { media, process: Process::Down, ghost, budget }
 }
 

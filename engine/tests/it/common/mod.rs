@@ -68,10 +68,10 @@ pub fn uniform(id: u64) -> Key {
 }
 
 /// A database in a folder of the system, created if it is not there, with two workers and a few reads in
-/// flight.
+/// flight. Old sessions are never told that they are too old.
 pub fn open(folder: &Path, cache_mib: u64) -> Pleach {
     let options = Options::new(folder).create(true).cache_mib(cache_mib).threads(2).in_flight(16);
-    Pleach::open(options).expect("opened")
+    Pleach::open(options.history_bytes(1 << 30)).expect("opened")
 }
 
 /// Commits a batch on the newest state, and gives its number.

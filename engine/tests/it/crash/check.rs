@@ -1,6 +1,6 @@
 //! Is what a crash has left the state of a commit that may be there, whole, and fit for work?
 
-use pleach::{Blake3, SessionOptions};
+use pleach::{Access, Blake3, SessionOptions};
 use pleach_core::witness;
 use pleach_io::sim::SimDisk;
 
@@ -25,6 +25,7 @@ pub fn check(
     let found = state_of(&db, history, promise, what);
     let mut rng = Rng::new(setup.seed ^ found);
     reads(setup, &db, history.model(found), what);
+    past(setup, &db, history, found, what);
     fresh_witness(setup, &db, history.model(found), &mut rng, what);
     let mut history = history.clone();
     history.truncate(found + 1);
@@ -59,6 +60,38 @@ pub fn state_of(
     );
     assert_eq!(db.root(), history.root(found), "{what}: root of commit {found}");
     found
+}
+
+/// The commits before the one that was found are those of the history, no fewer, each with its values and
+/// proofs.
+pub fn past(
+    setup: &Setup,
+    db: &SimDb,
+    history: &History,
+    found: u64,
+    what: &dyn std::fmt::Display,
+) {
+    let from = found.saturating_sub(setup.history);
+    assert_eq!(db.history(), from..=found, "{what}: the history");
+    for commit in from..found {
+        let session = db.at(commit).unwrap_or_else(|error| panic!("{what}: {commit}: {error}"));
+        assert_eq!(session.root(), history.root(commit), "{what}: root of commit {commit}");
+        let model = history.model(commit);
+        for id in 0..setup.ids {
+            let key = setup.key(id);
+            let value = session
+                .read(&key)
+                .unwrap_or_else(|error| panic!("{what}: {id} as of {commit}: {error}"));
+            assert!(value.as_ref() == model.values.get(&key), "{what}: {id} as of {commit}");
+        }
+        let reads = vec![Access::read(setup.key(commit % setup.ids))];
+        let expected =
+            model.naive::<Blake3>().witness::<Blake3>(&ops::<Blake3>(&reads)).encode::<Blake3>();
+        let mut block =
+            session.finish(reads).unwrap_or_else(|error| panic!("{what}: {commit}: {error}"));
+        let proof = block.take_witness().expect("asked for");
+        assert!(*proof == *expected.expect("encodes"), "{what}: the proof as of {commit}");
+    }
 }
 
 /// Every key that the workload knows has the model's value.

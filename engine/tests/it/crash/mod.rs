@@ -67,6 +67,8 @@ pub struct Setup {
     pub nodes_stay: bool,
     /// Regions that a checkpoint serialises in one step.
     pub checkpoint_regions: usize,
+    /// Past commits that can be read.
+    pub history: u64,
 }
 
 impl Setup {
@@ -83,6 +85,7 @@ impl Setup {
             nodes_stay: rng.below(2) == 0,
             // Few, so that commits and flushes fall between the regions of an image.
             checkpoint_regions: 1 + rng.index(4),
+            history: 0,
         }
     }
 
@@ -103,6 +106,8 @@ impl Setup {
             .trie_cache_kib((!self.nodes_stay).then_some(0))
             .log_limit_bytes(64 << 10)
             .checkpoint_regions(self.checkpoint_regions)
+            .history(self.history)
+            .history_bytes(64 << 20)
             .geometry(Geometry::least())
     }
 

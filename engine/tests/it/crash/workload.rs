@@ -63,7 +63,7 @@ pub fn batch(rng: &mut Rng, setup: &Setup, model: &Model) -> Vec<Access> {
     accesses
 }
 
-/// Commits one batch; the marks say how far it came.
+/// Commits one batch, or rolls back; the marks say how far it came.
 pub fn commit_one(
     setup: &Setup,
     disk: &SimDisk,
@@ -73,6 +73,16 @@ pub fn commit_one(
     history: &mut History,
 ) -> Result<(), Error> {
     let number = history.newest() + 1;
+    if setup.history > 0 && rng.below(6) == 0 {
+        let back = rng.below(setup.history.min(history.newest()) + 1);
+        history.push(history.model(history.newest() - back).clone());
+        disk.mark(begun(number));
+        assert_eq!(db.rollback(back)?, number);
+        assert_eq!(db.root(), history.root(number), "root of the rollback {number}");
+        // Whatever the mode.
+        disk.mark(durable(number));
+        return Ok(());
+    }
     let mut model = history.model(history.newest()).clone();
     let accesses = batch(rng, setup, &model);
     let session = db.session(SessionOptions::new().witness(rng.below(2) == 0))?;

@@ -1,0 +1,224 @@
+//! Recovery of the history: what the commits before the newest one had.
+//!
+//! The records of the window tell it, those below the replay start ([`History::before_replay`]) and those
+//! that are replayed ([`History::commit`]). No more is kept in memory than the limits say. The runs of long
+//! values that the window names, and nobody else, are used and retired: they are free when a durable
+//! record says that the window has moved on (rule `runs-after-window`).
+//!
+//! A history that cannot be read is given up as a whole, and said; the database is not.
+
+use pleach_beatree::space::Extents;
+use pleach_beatree::{Stored, Value};
+use pleach_core::page::overflow::{OverflowCell, PageRun};
+use pleach_core::{Hasher, Key};
+use pleach_io::Device;
+
+use crate::error::{Contradiction, Error, Result};
+use crate::format::bytes::BodyError;
+use crate::format::commit_body::{
+    CommitView, NamespaceView, Replaced as LogReplaced, Value as LogValue,
+};
+use crate::format::position::LogPos;
+use crate::format::record::{Header, Kind};
+use crate::format::superblock::Superblock;
+use crate::log::chain;
+use crate::state::overflow;
+use crate::state::space::Held;
+use crate::state::undo::{Replaced, ReplacedNodes, Undo};
+use crate::state::window::{Before, HistoryLimits};
+
+/// A run that the undo of a commit names.
+struct NamedRun {
+    number: u64,
+    start: LogPos,
+    run: PageRun,
+}
+
+/// The history in the making.
+pub(super) struct History {
+    undo: Undo,
+    limits: HistoryLimits,
+    /// The commit that came last, and the oldest one that records say can be read.
+    tip: u64,
+    from: u64,
+    runs: Vec<NamedRun>,
+    /// Why the past is not known, when it should be.
+    pub(super) lost: Option<Error>,
+}
+
+/// A history that is ready.
+pub(super) struct Recovered {
+    pub(super) undo: Undo,
+    pub(super) held: Held,
+    pub(super) held_runs: Vec<PageRun>,
+    pub(super) lost: Option<Error>,
+}
+
+impl History {
+    fn new(limits: HistoryLimits, tip: u64) -> Self {
+        let undo = Undo::new(limits, tip);
+        Self { undo, limits, tip, from: tip, runs: Vec::new(), lost: None }
+    }
+
+    /// The history up to the replay start.
+    pub(super) fn before_replay<H: Hasher, D: Device>(
+        device: &D,
+        superblock: &Superblock,
+        limits: HistoryLimits,
+    ) -> Self {
+        match Self::read::<H, D>(device, superblock, limits) {
+            Ok(history) => history,
+            Err(error) => {
+                let lost = Some(error);
+                Self { lost, ..Self::new(limits, superblock.commit) }
+            }
+        }
+    }
+
+    fn read<H: Hasher, D: Device>(
+        device: &D,
+        superblock: &Superblock,
+        limits: HistoryLimits,
+    ) -> Result<Self> {
+        let Superblock { database, replay, geometry, commit, .. } = *superblock;
+        let mut history: Option<Self> = None;
+        let (mut tip, mut root) = (commit, None);
+        let from = superblock.log_from();
+        chain(device, database, geometry.log_segment, from, replay, |record| {
+            if record.header.kind != Kind::Commit {
+                return Ok::<(), Error>(());
+            }
+            let number = record.header.number;
+            let bad = bad_record(record.header.position);
+            let view = CommitView::parse(record.body).map_err(bad)?;
+            let history = history.get_or_insert_with(|| {
+                tip = number.saturating_sub(1);
+                Self::new(limits, tip)
+            });
+            if number != tip + 1 {
+                return Err(Contradiction::CommitOrder { before: tip, found: number }.into());
+            }
+            for namespace in view.namespaces() {
+                let namespace = namespace.map_err(bad)?;
+                if root.is_some_and(|root| root != *namespace.previous_root) {
+                    return Err(Contradiction::CommitRoot { commit: number }.into());
+                }
+                root = Some(*namespace.new_root);
+            }
+            tip = number;
+            history.commit::<H>(&view, &record.header)
+        })?;
+        if tip != commit || root.is_some_and(|root| root != superblock.root) {
+            return Err(Contradiction::CommitOrder { before: tip, found: commit + 1 }.into());
+        }
+        Ok(history.unwrap_or_else(|| Self::new(limits, commit)))
+    }
+
+    /// The next commit.
+    pub(super) fn commit<H: Hasher>(
+        &mut self,
+        view: &CommitView<'_>,
+        header: &Header,
+    ) -> Result<()> {
+        self.tip = header.number;
+        let Some(before) = view.before else {
+            self.from = header.number;
+            self.runs.clear();
+            self.undo.barrier(header.number);
+            return Ok(());
+        };
+        self.from = self.from.max(before.kept_from.min(header.number));
+        for namespace in view.namespaces() {
+            let namespace = namespace.map_err(bad_record(header.position))?;
+            let (values, nodes) = self.replaced::<H>(&namespace, header)?;
+            if self.limits.commits == 0 {
+                self.undo.barrier(header.number);
+                continue;
+            }
+            let before = Before {
+                start: header.position,
+                root: *namespace.previous_root,
+                blob: before.blob.into(),
+            };
+            self.undo.restore(header.number, values, Replaced { nodes, before }, header.end());
+        }
+        let from = self.from;
+        self.runs.retain(|run| run.number > from);
+        Ok(())
+    }
+
+    /// What a commit replaced.
+    fn replaced<H: Hasher>(
+        &mut self,
+        namespace: &NamespaceView<'_>,
+        header: &Header,
+    ) -> Result<(Vec<(Key, Stored)>, ReplacedNodes)> {
+        let bad = bad_record(header.position);
+        let number = header.number;
+        let mut undo = namespace.undo();
+        let mut values = Vec::with_capacity(namespace.change_bound());
+        let mut nodes = ReplacedNodes::default();
+        for change in namespace.changes() {
+            let (key, _) = change.map_err(bad)?;
+            let Some(LogReplaced::Value(value)) = undo.next().transpose().map_err(bad)? else {
+                return Err(bad(BodyError::Truncated).into());
+            };
+            let stored = stored::<H>(number, value)?;
+            let runs = overflow::runs(&stored).into_iter();
+            self.runs.extend(runs.map(|run| NamedRun { number, start: header.position, run }));
+            values.push((*key, stored));
+        }
+        for node in namespace.nodes() {
+            let (prefix, _) = node.map_err(bad)?;
+            let Some(LogReplaced::Node(before)) = undo.next().transpose().map_err(bad)? else {
+                return Err(bad(BodyError::Truncated).into());
+            };
+            nodes.pages.push((prefix, *before));
+        }
+        for region in undo {
+            let LogReplaced::Region(prefix, before) = region.map_err(bad)? else {
+                return Err(bad(BodyError::Trailing).into());
+            };
+            nodes.regions.push((prefix, *before));
+        }
+        Ok((values, nodes))
+    }
+
+    /// All commits have come: the runs that the history alone names are taken.
+    pub(super) fn finish(self, extents: &mut Extents) -> Result<Recovered> {
+        let Self { undo, from, runs, lost, limits, tip } = self;
+        let (mut held, mut held_runs) = (Held::new(), Vec::new());
+        for NamedRun { number, start, run } in runs.into_iter().filter(|run| run.number > from) {
+            // What is not free is in a page, or pends, or waits to be given up: a flush sees to it.
+            if extents.mark_used(run).is_err() {
+                continue;
+            }
+            extents.retire(&[run], start.get())?;
+            held_runs.push(run);
+            if held.back().is_none_or(|(last, _)| *last < start) {
+                held.push_back((start, number));
+            }
+        }
+        if limits.commits > 0 || from < tip {
+            undo.was_from(from);
+        }
+        Ok(Recovered { undo, held, held_runs, lost })
+    }
+}
+
+/// A value as the log has it.
+pub(super) fn stored<H: Hasher>(commit: u64, value: LogValue<'_>) -> Result<Stored> {
+    Ok(match value {
+        LogValue::Absent => Stored::Absent,
+        LogValue::Inline(bytes) => Stored::put::<H>(Value::from(bytes)),
+        LogValue::Overflow(cell) => {
+            OverflowCell::parse(cell)
+                .map_err(|error| Contradiction::OverflowCell { commit, error })?;
+            Stored::Overflow(cell.into())
+        }
+    })
+}
+
+pub(super) fn bad_record(position: LogPos) -> impl Fn(BodyError) -> Contradiction + Copy {
+    move |error| Contradiction::Record { position, error }
+}

@@ -1,0 +1,111 @@
+//! What a commit changes, as its finish made it: shared by the publication, which applies it, and by undo.
+
+use std::sync::Arc;
+
+use pleach_beatree::Stored;
+use pleach_core::{Key, Prefix};
+
+/// One changed key of a commit.
+#[derive(Clone, Debug)]
+pub(crate) struct Changed {
+    pub(crate) key: Key,
+    /// State afterwards.
+    pub(crate) new: Stored,
+    /// State before.
+    pub(crate) prior: Stored,
+}
+
+/// Changes in key order, shared by the block that they are of, its overlay, and undo.
+pub(crate) type ChangeList = Arc<Vec<Changed>>;
+
+/// The changes of a commit, as its finish made them: lists of which none is empty, each sorted by
+/// key and after the one before.
+#[derive(Clone)]
+pub(crate) struct Changes(Arc<[ChangeList]>);
+
+impl Changes {
+    pub(crate) fn new(lists: Vec<ChangeList>) -> Self {
+        let all = || lists.iter().flat_map(|list| list.iter());
+        debug_assert!(all().is_sorted_by(|a, b| a.key < b.key));
+        debug_assert!(lists.iter().all(|list| !list.is_empty()));
+        Self(lists.into())
+    }
+
+    /// Number of changed keys.
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().map(|list| list.len()).sum()
+    }
+
+    pub(crate) fn list(&self, index: usize) -> &[Changed] {
+        &self.0[index]
+    }
+
+    /// A list, if there are that many.
+    pub(super) fn get(&self, index: usize) -> Option<&[Changed]> {
+        self.0.get(index).map(|list| list.as_slice())
+    }
+
+    /// The change of a key.
+    pub(super) fn find(&self, key: &Key) -> Option<&Changed> {
+        let list = self.lists_from(key).first()?;
+        let at = list.binary_search_by(|changed| changed.key.cmp(key)).ok()?;
+        Some(&list[at])
+    }
+
+    /// Bytes of the lists. Longer values are left out: to count them takes a look at each change.
+    pub(super) fn bytes(&self) -> u64 {
+        let all = self.0.iter().map(|list| list.capacity() * size_of::<Changed>());
+        all.sum::<usize>() as u64
+    }
+
+    /// Those below a prefix.
+    pub(super) fn within(&self, prefix: &Prefix) -> impl Iterator<Item = &Changed> {
+        let first = prefix.first_key();
+        let lists = self.lists_from(first);
+        let from = lists.first().map_or(0, |list| list.partition_point(|one| one.key < *first));
+        let all = lists.iter().flat_map(|list| list.iter());
+        all.skip(from).take_while(move |one| prefix.covers(&one.key))
+    }
+
+    /// The lists that may have this key or later ones.
+    fn lists_from(&self, key: &Key) -> &[ChangeList] {
+        let before = |list: &ChangeList| list.last().is_some_and(|last| last.key < *key);
+        &self.0[self.0.partition_point(before)..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(first: u8) -> Changed {
+        let mut key = [0; 32];
+        key[0] = first;
+        Changed { key, new: Stored::Absent, prior: Stored::Absent }
+    }
+
+    #[test]
+    fn lists_are_searched_as_one() {
+        let lists: [&[u8]; 3] = [&[1, 3], &[5, 7], &[9]];
+        let list = |keys: &[u8]| Arc::new(keys.iter().map(|key| changed(*key)).collect());
+        let changes = Changes::new(lists.iter().map(|keys| list(keys)).collect());
+        assert_eq!((changes.len(), changes.list(1).len()), (5, 2));
+        for first in 0..=10 {
+            let key = changed(first).key;
+            let found = changes.find(&key).map(|found| found.key);
+            assert_eq!(found, (first % 2 == 1 && first < 10).then_some(key), "{first}");
+        }
+        for depth in 0..=8_u16 {
+            for first in 0..16_u8 {
+                let prefix = Prefix::new(&changed(first).key, depth);
+                let found: Vec<u8> = changes.within(&prefix).map(|one| one.key[0]).collect();
+                let all = lists.concat().into_iter();
+                let expected: Vec<u8> =
+                    all.filter(|key| prefix.covers(&changed(*key).key)).collect();
+                assert_eq!(found, expected, "{prefix:?}");
+            }
+        }
+        let none = Changes::new(Vec::new());
+        assert!(none.find(&[7; 32]).is_none() && none.within(&Prefix::ROOT).next().is_none());
+    }
+}

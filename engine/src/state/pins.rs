@@ -1,0 +1,91 @@
+//! Who holds which commit, and since when.
+//!
+//! A pin belongs to a [`View`](super::view::View): it keeps the undo of later commits in memory, as long
+//! as the budget for undo bears it. Guarded by the lock of [`super::undo`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What holds a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Holder {
+    /// A session on the newest commit of its time, or over an overlay.
+    Session,
+    /// A session on a past commit.
+    Snapshot,
+    /// A block that is neither committed nor an overlay.
+    Block,
+    /// An overlay, or a chain of them.
+    Overlay,
+    /// An operation under way, such as a commit.
+    Operation,
+}
+
+/// A commit that somebody holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pin {
+    /// What holds it.
+    pub holder: Holder,
+    /// The label that the session was opened with.
+    pub label: Option<Arc<str>>,
+    /// Number of the commit.
+    pub commit: u64,
+    /// How long it has been held.
+    pub age: Duration,
+    /// Bytes of undo that this pin needs and the history alone would not keep.
+    pub bytes: u64,
+}
+
+/// Names a pin: the commit, and a number of its own.
+pub(super) type PinId = (u64, u64);
+
+/// What is known of a pin.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) holder: Holder,
+    pub(super) label: Option<Arc<str>>,
+    /// Time of the runtime.
+    pub(super) since: Duration,
+}
+
+/// All pins.
+#[derive(Default)]
+pub(super) struct Pins {
+    next: u64,
+    held: BTreeMap<PinId, Held>,
+}
+
+impl Pins {
+    pub(super) fn add(&mut self, commit: u64, since: Duration) -> PinId {
+        self.next += 1;
+        let id = (commit, self.next);
+        self.held.insert(id, Held { holder: Holder::Operation, label: None, since });
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: PinId) {
+        let held = self.held.remove(&id);
+        debug_assert!(held.is_some(), "pinned before");
+    }
+
+    /// The pin changes hands; a label stays unless there is another.
+    pub(super) fn set_holder(&mut self, id: PinId, holder: Holder, label: Option<Arc<str>>) {
+        if let Some(held) = self.held.get_mut(&id) {
+            held.holder = holder;
+            held.label = label.or_else(|| held.label.take());
+        }
+    }
+
+    /// The oldest commit that is pinned; the largest number when none is.
+    pub(super) fn oldest(&self) -> u64 {
+        self.held.first_key_value().map_or(u64::MAX, |((commit, _), _)| *commit)
+    }
+
+    /// All pins, the oldest commits first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Held)> {
+        self.held.iter().map(|((commit, _), held)| (*commit, held))
+    }
+}

@@ -1,0 +1,233 @@
+//! Which past commits can be read: the history window, and the limits that move it on.
+//!
+//! ```text
+//!            dropped       from                      tip
+//!   ...--------|------------|-------------------------|
+//!     gone     | for those  | readable by their       |
+//!              | who hold   | numbers                 |
+//!              | older ones |                         |
+//! ```
+//!
+//! *From* is the oldest commit that can be asked for by its number: `history` commits before the tip, or
+//! fewer where a limit in bytes says so, or where the records with undo begin. *Dropped* is where undo
+//! begins: `from`, or an older commit that somebody holds. Both only rise.
+//!
+//! Invariants: `dropped <= from <= tip` but for a session that is too old; the commits that are kept are
+//! all those after `dropped`, in order. Pure bookkeeping, guarded by the lock of [`super::undo`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pleach_core::Node;
+
+use crate::format::position::LogPos;
+
+/// What a history may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HistoryLimits {
+    /// Past commits that can be read.
+    pub(crate) commits: u64,
+    /// Bytes of memory for all undo, that of pinned commits included.
+    pub(crate) bytes: u64,
+    /// Bytes of log that are kept for it.
+    pub(crate) log_bytes: u64,
+}
+
+/// The commit before one, as that one's record has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    /// Where the record begins.
+    pub(crate) start: LogPos,
+    /// The root before.
+    pub(crate) root: Node,
+    /// The blob before.
+    pub(crate) blob: Arc<[u8]>,
+}
+
+/// A commit whose undo is kept.
+struct Kept {
+    number: u64,
+    bytes: u64,
+    before: Option<Before>,
+}
+
+/// The window.
+pub(super) struct Window {
+    limits: HistoryLimits,
+    tip: u64,
+    from: u64,
+    dropped: u64,
+    commits: VecDeque<Kept>,
+    /// Bytes of the commits that are kept.
+    live: u64,
+    /// Bytes of those that are dropped and still in memory.
+    stale: u64,
+    /// More is in memory than may be.
+    is_full: bool,
+    /// What queued records say of where the window begins, and where they end.
+    stated: VecDeque<(LogPos, u64)>,
+    /// What the newest durable record says; the largest number while there never was a history.
+    durable_from: u64,
+}
+
+impl Window {
+    /// The window of a state without past.
+    pub(super) fn new(limits: HistoryLimits, tip: u64) -> Self {
+        Self {
+            limits,
+            tip,
+            from: tip,
+            dropped: tip,
+            commits: VecDeque::new(),
+            live: 0,
+            stale: 0,
+            is_full: false,
+            stated: VecDeque::new(),
+            durable_from: if limits.commits > 0 { tip } else { u64::MAX },
+        }
+    }
+
+    /// The oldest commit that can be asked for.
+    pub(super) fn from(&self) -> u64 {
+        self.from
+    }
+
+    /// Is the undo of no commit kept?
+    pub(super) fn is_empty(&self) -> bool {
+        self.commits.is_empty()
+    }
+
+    /// Bytes of undo that are in memory.
+    pub(super) fn bytes(&self) -> u64 {
+        self.live + self.stale
+    }
+
+    /// Is it worth while to sweep what is dropped?
+    pub(super) fn wants_sweep(&self) -> bool {
+        self.stale > 0 && (self.is_full || self.stale > self.live / 3)
+    }
+
+    /// What is dropped is out of memory.
+    pub(super) fn swept(&mut self) {
+        (self.stale, self.is_full) = (0, false);
+    }
+
+    /// The next commit's undo is there, or is being put in.
+    pub(super) fn add(&mut self, number: u64, bytes: u64, before: Option<Before>) {
+        self.tip = number;
+        self.live += bytes;
+        self.commits.push_back(Kept { number, bytes, before });
+    }
+
+    /// What a commit's undo really takes.
+    pub(super) fn set_bytes(&mut self, number: u64, bytes: u64) {
+        let first = self.commits.front().map_or(0, |first| first.number);
+        let at = number.checked_sub(first).and_then(|at| usize::try_from(at).ok());
+        match at.and_then(|at| self.commits.get_mut(at)) {
+            Some(kept) => {
+                self.live = self.live - kept.bytes + bytes;
+                kept.bytes = bytes;
+            }
+            // Dropped meanwhile.
+            None => self.stale += bytes,
+        }
+    }
+
+    /// Nothing before this commit can be read: what came was no commit with undo.
+    pub(super) fn barrier(&mut self, number: u64) {
+        self.stale += self.live;
+        self.live = 0;
+        self.commits.clear();
+        (self.tip, self.from, self.dropped) = (number, number, number);
+    }
+
+    /// The window begins here, or later: records say so.
+    pub(super) fn begin_at(&mut self, from: u64) {
+        self.from = self.from.max(from.min(self.tip));
+    }
+
+    /// The window's begin once `number` is the newest commit, for its record.
+    pub(super) fn begin_after(&self, number: u64) -> u64 {
+        self.from.max(number.saturating_sub(self.limits.commits))
+    }
+
+    /// A record that ends at `end` says that the window begins at `from`.
+    pub(super) fn state(&mut self, end: LogPos, from: u64) {
+        if self.durable_from < u64::MAX {
+            self.stated.push_back((end, from));
+        }
+    }
+
+    /// Recovery has found a history that begins at `from`: all that is named from there on is kept until a
+    /// durable record says otherwise.
+    pub(super) fn was_from(&mut self, from: u64) {
+        self.durable_from = from;
+    }
+
+    /// The commit that the window begins at as a durable record says, with the log durable below `durable`.
+    pub(super) fn durable_from(&mut self, durable: LogPos) -> u64 {
+        while let Some((_, from)) = self.stated.front().filter(|(end, _)| *end <= durable) {
+            self.durable_from = self.durable_from.max(*from);
+            self.stated.pop_front();
+        }
+        self.durable_from
+    }
+
+    /// Moves the window on: to its length, to its bytes of log (which ends at `log_end`), and to its bytes
+    /// of memory, whoever holds what. Gives the last commit that is dropped.
+    pub(super) fn advance(&mut self, oldest_pin: u64, log_end: LogPos) -> u64 {
+        self.from = self.begin_after(self.tip).min(self.tip);
+        let too_much_log = |before: &Before| {
+            log_end.checked_since(before.start).unwrap_or(0) > self.limits.log_bytes
+        };
+        for kept in &self.commits {
+            let log = kept.number > self.from && kept.before.as_ref().is_some_and(too_much_log);
+            if log {
+                self.from = kept.number;
+            } else if kept.number > self.from {
+                break;
+            }
+        }
+        let floor = self.from.min(oldest_pin).max(self.dropped);
+        self.dropped = floor;
+        while self.commits.front().is_some_and(|kept| kept.number <= floor) {
+            self.drop_first();
+        }
+        self.is_full = self.bytes() > self.limits.bytes;
+        // Some more than has to be, so that not each commit has to sweep.
+        let wanted = if self.is_full { self.limits.bytes / 8 * 7 } else { u64::MAX };
+        while self.live > wanted && !self.commits.is_empty() {
+            self.drop_first();
+        }
+        self.from = self.from.max(self.dropped);
+        self.dropped
+    }
+
+    fn drop_first(&mut self) {
+        let Some(kept) = self.commits.pop_front() else { return };
+        self.live -= kept.bytes;
+        self.stale += kept.bytes;
+        self.dropped = self.dropped.max(kept.number);
+    }
+
+    /// Root and blob of a commit that is not the newest one, while it is in the window.
+    pub(super) fn past(&self, commit: u64) -> Option<&Before> {
+        if commit < self.from {
+            return None;
+        }
+        let first = self.commits.front()?.number;
+        let at = usize::try_from((commit + 1).checked_sub(first)?).ok()?;
+        self.commits.get(at)?.before.as_ref()
+    }
+
+    /// Where the records of the window begin; none when it has no commit but the tip.
+    pub(super) fn log_from(&self) -> Option<LogPos> {
+        self.past(self.from).map(|before| before.start)
+    }
+
+    /// Bytes of undo after `commit` that the window alone would not keep.
+    pub(super) fn bytes_for(&self, commit: u64) -> u64 {
+        let held = self.commits.iter().filter(|kept| kept.number > commit);
+        held.take_while(|kept| kept.number <= self.from).map(|kept| kept.bytes).sum()
+    }
+}

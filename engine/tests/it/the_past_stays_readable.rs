@@ -1,0 +1,418 @@
+//! Commits of the history are read, proven and rolled back as they were then: beside further commits,
+//! flushes and checkpoints, and after restarts. The oracle has a map for each commit.
+
+use pleach::{Access, Error, Holder, Options, Session, SessionOptions, Value};
+use pleach_io::sim::{SimDisk, SimRuntime};
+
+use crate::common::{Keys, Model, Rng, bytes, cases, ops};
+use crate::crash::workload::batch;
+use crate::crash::{Setup, SimDb, unrecorded};
+use pleach::Blake3;
+
+type SimSession = Session<Blake3, SimDisk, SimRuntime>;
+
+/// A commit as the oracle knows it.
+#[derive(Clone, Default)]
+struct Then {
+    model: Model,
+    blob: Vec<u8>,
+    /// Reads of a finish on this commit when it was the newest, and the bytes of its witness.
+    proof: Option<(Vec<Access>, Vec<u8>)>,
+}
+
+struct Run {
+    setup: Setup,
+    rng: Rng,
+    disk: SimDisk,
+    then: Vec<Then>,
+    /// The oldest commit that can be read.
+    from: u64,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut setup = Setup::draw(seed);
+        let mut rng = Rng::new(seed ^ 0x415);
+        setup.history = [0, 1, 2, 5, 12][rng.index(5)];
+        if rng.below(3) == 0 {
+            // Enough for pages that split and merge, and some regions.
+            (setup.ids, setup.flush_at) = (600, 1);
+        }
+        let disk = SimDisk::new(seed, unrecorded());
+        Self { setup, rng, disk, then: vec![Then::default()], from: 0 }
+    }
+
+    fn tip(&self) -> u64 {
+        self.then.len() as u64 - 1
+    }
+
+    fn at(&self, commit: u64) -> &Then {
+        &self.then[usize::try_from(commit).expect("few commits")]
+    }
+
+    fn newest(&self) -> &Then {
+        self.at(self.tip())
+    }
+
+    fn committed(&mut self, then: Then) {
+        self.then.push(then);
+        self.from = self.from.max(self.tip().saturating_sub(self.setup.history));
+    }
+
+    fn reads(&mut self) -> Vec<Access> {
+        let count = 1 + self.rng.below(12);
+        let mut ids: Vec<u64> = (0..count).map(|_| self.rng.below(self.setup.ids)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter().map(|id| Access::read(self.setup.key(id))).collect()
+    }
+
+    /// A session reads and proves what the oracle has of its commit.
+    fn check(&mut self, session: SimSession, commit: u64, all: bool) {
+        let what = format!("{:?}, commit {commit} at {}", self.setup, self.tip());
+        assert_eq!(session.number(), commit, "{what}");
+        let then = self.at(commit).clone();
+        let naive = then.model.naive::<Blake3>();
+        assert_eq!(session.root(), naive.root::<Blake3>(), "{what}");
+        let ids: Vec<u64> = if all {
+            (0..self.setup.ids).collect()
+        } else {
+            (0..8).map(|_| self.rng.below(self.setup.ids)).collect()
+        };
+        let keys: Vec<_> = ids.iter().map(|id| self.setup.key(*id)).collect();
+        if self.rng.below(2) == 0 {
+            session.prefetch(&keys);
+        }
+        for (key, found) in keys.iter().zip(session.read_many(&keys).expect("read")) {
+            assert!(found.as_ref() == then.model.values.get(key), "{what}: {key:?}");
+        }
+        let again = session.fork().expect("as old as the first");
+        if let Some((reads, proof)) = &then.proof {
+            let mut block = again.finish(reads.clone()).expect("finished");
+            assert_eq!(block.root(), naive.root::<Blake3>(), "{what}");
+            let found = block.take_witness().expect("asked for");
+            assert!(*found == **proof, "{what}: another witness than then");
+        }
+        let over = session.fork().expect("as old as the first");
+        let reads = self.reads();
+        let expected = naive.witness::<Blake3>(&ops::<Blake3>(&reads)).encode::<Blake3>();
+        let mut block = session.finish(reads).expect("finished");
+        let found = block.take_witness().expect("asked for");
+        assert!(*found == *expected.expect("encodes"), "{what}: another witness");
+        drop(block);
+        // Over a past state further blocks can be made, which nobody can commit.
+        let writes = batch(&mut self.rng, &self.setup, &then.model);
+        let mut model = then.model.clone();
+        model.apply(&writes);
+        let block = over.finish(writes).expect("finished");
+        assert_eq!(block.root(), model.naive::<Blake3>().root::<Blake3>(), "{what}: over it");
+        if commit < self.tip() {
+            let refused = block.commit().expect_err("its parent is not the newest commit");
+            assert!(matches!(refused.error(), Error::StaleParent { .. }), "{what}");
+        }
+    }
+
+    fn check_window(&mut self, db: &SimDb) {
+        assert_eq!(db.history(), self.from..=self.tip(), "{:?}", self.setup);
+        for commit in self.from..=self.tip() {
+            let found = db.commit_at(commit).expect("in the history");
+            let then = self.at(commit);
+            assert_eq!((found.number, &found.blob), (commit, &then.blob), "{:?}", self.setup);
+            assert_eq!(found.root, then.model.naive::<Blake3>().root::<Blake3>());
+            let session = db.at(commit).expect("in the history");
+            self.check(session, commit, false);
+        }
+        if let Some(before) = self.from.checked_sub(1) {
+            let old = db.at(before).map(drop);
+            assert!(
+                matches!(old, Err(Error::SnapshotTooOld { commit, oldest })
+                    if (commit, oldest) == (before, self.from)),
+                "{:?}: {old:?}",
+                self.setup
+            );
+            let back = self.tip() - before;
+            assert!(matches!(db.rollback(back), Err(Error::SnapshotTooOld { .. })));
+        }
+        let next = self.tip() + 1;
+        assert!(matches!(db.at(next).map(drop), Err(Error::NoSuchCommit { .. })));
+    }
+
+    fn commit(&mut self, db: &SimDb, runtime: &SimRuntime) {
+        let mut then = Then { proof: None, ..self.newest().clone() };
+        let accesses = batch(&mut self.rng, &self.setup, &then.model);
+        then.model.apply(&accesses);
+        let session = db.session(SessionOptions::new().witness(false)).expect("a session");
+        let mut block = session.finish(accesses).expect("finished");
+        runtime.step_some(self.rng.index(4));
+        if self.rng.below(3) == 0 {
+            then.blob = bytes(&mut self.rng, 5).to_vec();
+            block.set_blob(then.blob.clone()).expect("short");
+        }
+        let number = block.commit().expect("committed");
+        assert_eq!(number, self.tip() + 1);
+        let reads = self.reads();
+        let session = db.snapshot().expect("a snapshot");
+        let mut block = session.finish(reads.clone()).expect("finished");
+        then.proof = Some((reads, block.take_witness().expect("asked for").to_vec()));
+        self.committed(then);
+    }
+
+    fn rollback(&mut self, db: &SimDb) {
+        let back = self.rng.below(self.tip() - self.from + 1);
+        let then = Then { proof: None, ..self.at(self.tip() - back).clone() };
+        let number = db.rollback(back).expect("in the history");
+        assert_eq!(number, self.tip() + 1);
+        assert_eq!(db.root(), then.model.naive::<Blake3>().root::<Blake3>(), "{:?}", self.setup);
+        assert_eq!(db.blob(), then.blob);
+        self.committed(then);
+    }
+
+    fn go(&mut self, steps: u64) {
+        let (mut db, mut runtime) = self.setup.open(&self.disk, 1).expect("created");
+        let mut kept: Vec<(SimSession, u64)> = Vec::new();
+        for step in 0..steps {
+            match self.rng.below(12) {
+                0..=5 => self.commit(&db, &runtime),
+                6 if self.setup.history > 0 => self.rollback(&db),
+                6 | 7 => {
+                    let session = db.snapshot().expect("a snapshot");
+                    kept.push((session, self.tip()));
+                }
+                8 if !kept.is_empty() => {
+                    let (session, commit) = kept.remove(self.rng.index(kept.len()));
+                    self.check(session, commit, true);
+                }
+                9 => {
+                    let commit = self.from + self.rng.below(self.tip() - self.from + 1);
+                    let session = db.at(commit).expect("in the history");
+                    let kind = db.pins().iter().map(|pin| pin.holder).collect::<Vec<_>>();
+                    assert!(kind.contains(&Holder::Snapshot));
+                    kept.push((session, commit));
+                }
+                10 if step % 3 == 0 => {
+                    for (session, commit) in std::mem::take(&mut kept) {
+                        self.check(session, commit, false);
+                    }
+                    if self.rng.below(2) == 0 {
+                        db.close().expect("closed");
+                    } else {
+                        drop(db);
+                    }
+                    if self.rng.below(4) == 0 {
+                        self.setup.history = [0, 1, 3, 8][self.rng.index(4)];
+                        self.from = self.from.max(self.tip().saturating_sub(self.setup.history));
+                    }
+                    (db, runtime) = self.setup.open(&self.disk, step).expect("opened again");
+                    self.check_window(&db);
+                }
+                _ => {
+                    if self.rng.below(3) == 0 {
+                        db.drain(0).expect("drained");
+                    }
+                    runtime.step_some(self.rng.index(30));
+                }
+            }
+        }
+        for (session, commit) in kept {
+            self.check(session, commit, true);
+        }
+        self.check_window(&db);
+        assert!(db.pins().is_empty());
+        let metrics = db.metrics();
+        db.close().expect("closed");
+        let report = pleach::tools::check_on(&self.disk, pleach::tools::CheckOptions::default())
+            .expect("checked");
+        assert!(report.findings.is_empty(), "{:?}: {:?}", self.setup, report.findings);
+        assert!(self.setup.history > 0 || metrics.undo_bytes == 0, "{}", metrics.undo_bytes);
+    }
+}
+
+#[test]
+fn whatever_is_committed_flushed_rolled_back_and_opened_again() {
+    let seed = std::env::var("PLEACH_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    for seed in seed..seed + cases(24) {
+        Run::new(seed).go(90);
+    }
+}
+
+fn small(history: u64) -> (SimDisk, Options) {
+    let mut setup = Setup::draw(3);
+    (setup.keys, setup.ids, setup.cache_kib) = (Keys::Uniform, 200, 4096);
+    setup.history = history;
+    (SimDisk::new(3, unrecorded()), setup.options())
+}
+
+fn opened(disk: &SimDisk, options: &Options) -> SimDb {
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    SimDb::open_on(disk.clone(), runtime, options.clone()).expect("opened")
+}
+
+fn put(db: &SimDb, ids: std::ops::Range<u64>, value: u64) -> u64 {
+    let value = Value::from(value.to_be_bytes().as_slice());
+    let writes = ids.map(|id| Access::write(crate::common::uniform(id), Some(value.clone())));
+    crate::common::commit(db, writes.collect())
+}
+
+/// The commit never fails, and no wrong value is read: the reader is told.
+#[test]
+fn a_reader_whose_undo_takes_too_much_is_told_and_the_commit_goes_on() {
+    let (disk, options) = small(0);
+    let db = opened(&disk, &options.history_bytes(64 << 10));
+    put(&db, 0..200, 0);
+    let options = SessionOptions::new().label("explorer");
+    let old = db.session(options).expect("a session");
+    let key = crate::common::uniform(7);
+    let mut reads = 0;
+    let mut newest = 0;
+    for value in 1..40 {
+        newest = put(&db, 0..200, value);
+        match old.read(&key) {
+            Ok(found) => {
+                assert_eq!(found, Some(Value::from(0_u64.to_be_bytes().as_slice())));
+                reads += 1;
+                let pins = db.pins();
+                let pin = &pins[0];
+                assert_eq!((pins.len(), pin.commit, pin.holder), (1, 1, Holder::Session));
+                assert_eq!(pin.label.as_deref(), Some("explorer"));
+                assert!(pin.bytes > 0 && pin.bytes <= 64 << 10, "{pin:?}");
+            }
+            Err(Error::SnapshotTooOld { commit: 1, .. }) => break,
+            Err(other) => panic!("{other}"),
+        }
+        assert!(db.metrics().undo_bytes <= 64 << 10);
+    }
+    assert!(reads > 1, "the budget bears some commits");
+    assert!(newest < 39, "and not all");
+    assert!(matches!(old.read(&key), Err(Error::SnapshotTooOld { .. })));
+    assert!(matches!(old.fork().map(drop), Err(Error::SnapshotTooOld { .. })));
+    let refused = old.finish(vec![Access::read(key)]).expect_err("too old");
+    assert!(matches!(refused.error(), Error::SnapshotTooOld { .. }));
+    drop(refused);
+    assert_eq!((db.pins().len(), db.metrics().undo_bytes), (0, 0));
+}
+
+#[test]
+fn the_history_is_as_long_as_its_memory_and_its_log_allow() {
+    for (memory, log) in [(64 << 10, u64::MAX), (u64::MAX, 64 << 10)] {
+        let (disk, options) = small(1000);
+        let options = options.history_bytes(memory).history_log_bytes(log);
+        let db = opened(&disk, &options);
+        for value in 0..60 {
+            put(&db, 0..200, value);
+            assert!(db.metrics().undo_bytes <= memory);
+        }
+        let history = db.history();
+        assert!(*history.start() > 40 && *history.start() < 60, "{history:?}");
+        let oldest = db.at(*history.start()).expect("in the history");
+        let value = (history.start() - 1).to_be_bytes();
+        let found = oldest.read(&crate::common::uniform(5)).expect("read");
+        assert_eq!(found, Some(Value::from(value.as_slice())));
+        drop(oldest);
+        db.close().expect("closed");
+        let db = opened(&disk, &options);
+        assert_eq!(db.history().end(), history.end());
+        assert!(*db.history().start() >= *history.start());
+        assert!(*db.history().start() < 60, "some of it is there after a restart");
+    }
+}
+
+#[test]
+fn a_bulk_load_is_where_the_history_begins() {
+    let (disk, options) = small(10);
+    let db = opened(&disk, &options);
+    let key = crate::common::uniform;
+    let value = |number: u64| Value::from(number.to_be_bytes().as_slice());
+    let pairs = (0..100).map(|id| (key(id), value(id)));
+    db.bulk_load(pairs, &pleach::LoadOptions::default()).expect("loaded");
+    let loaded = db.root();
+    assert_eq!(db.history(), 1..=1);
+    assert!(matches!(db.rollback(1), Err(Error::SnapshotTooOld { .. })));
+    put(&db, 0..50, 7);
+    drop(db);
+    let db = opened(&disk, &options);
+    assert_eq!(db.history(), 1..=2);
+    assert_eq!(db.at(1).expect("in the history").read(&key(9)).expect("read"), Some(value(9)));
+    assert_eq!(db.rollback(1).expect("in the history"), 3);
+    assert_eq!(db.root(), loaded);
+    assert_eq!(db.rollback(1).expect("a rollback is rolled back"), 4);
+    assert_eq!(db.snapshot().expect("a snapshot").read(&key(9)).expect("read"), Some(value(7)));
+}
+
+/// Readers on threads of their own, while commits come, the window moves and memory runs out: a value is that
+/// of the reader's commit, or the reader is told.
+#[test]
+fn readers_beside_commits_see_their_commit_or_are_told() {
+    const KEYS: u64 = 400;
+    const COMMITS: u64 = 150;
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = Options::new(folder.path())
+        .create(true)
+        .cache_mib(16)
+        .threads(2)
+        .durability(pleach::Durability::None)
+        .history(20)
+        .history_bytes(700 << 10);
+    let db = pleach::Pleach::open(options).expect("opened");
+    let write = |number: u64| {
+        let value = Value::from(number.to_be_bytes().as_slice());
+        let writes =
+            (0..KEYS).map(|id| Access::write(crate::common::uniform(id), Some(value.clone())));
+        crate::common::commit(&db, writes.collect())
+    };
+    write(1);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let (read, told) = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2_u64)
+            .map(|reader| {
+                let (db, done) = (&db, &done);
+                scope.spawn(move || {
+                    let (mut read, mut told, mut turn) = (0_u64, 0_u64, reader);
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        turn += 1;
+                        let history = db.history();
+                        let back = (turn * 7 % 25).min(history.end() - 1);
+                        let commit = history.end() - back;
+                        let Ok(session) = db.at(commit) else {
+                            told += 1;
+                            continue;
+                        };
+                        let proof = session.fork().ok();
+                        for id in 0..KEYS / 4 {
+                            match session.read(&crate::common::uniform(id * 4 + turn % 4)) {
+                                Ok(found) => {
+                                    let found = found.expect("all keys are there");
+                                    assert_eq!(*found, commit.to_be_bytes(), "as of {commit}");
+                                    read += 1;
+                                }
+                                Err(Error::SnapshotTooOld { .. }) => told += 1,
+                                Err(other) => panic!("{other}"),
+                            }
+                        }
+                        let Some(proof) = proof else { continue };
+                        let reads = (0..8).map(|id| Access::read(crate::common::uniform(id * 9)));
+                        let root = proof.root();
+                        match proof.finish(reads.collect()).map_err(|error| error.into_error()) {
+                            Ok(mut block) => {
+                                let proof = block.take_witness().expect("asked for");
+                                let verified = pleach::witness::verify::<Blake3>(&proof, &root)
+                                    .expect("valid");
+                                assert_eq!(verified.op_count(), 8);
+                            }
+                            Err(Error::SnapshotTooOld { .. }) => told += 1,
+                            Err(other) => panic!("{other}"),
+                        }
+                    }
+                    (read, told)
+                })
+            })
+            .collect();
+        for number in 2..=COMMITS {
+            assert_eq!(write(number), number);
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        let counts = readers.into_iter().map(|reader| reader.join().expect("no wrong value"));
+        counts.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    });
+    println!("{read} reads, {told} times told");
+    assert!(read > 0);
+}
