@@ -5,8 +5,6 @@ use std::time::Duration;
 
 pub use pleach_io::os::IoMode;
 
-use crate::state::window::HistoryLimits;
-
 /// When a commit is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -327,6 +325,17 @@ impl Options {
         }
         Ok(bytes)
     }
+}
+
+/// What a history may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HistoryLimits {
+    /// Past commits that can be read.
+    pub(crate) commits: u64,
+    /// Bytes of memory for all undo, that of pinned commits included.
+    pub(crate) bytes: u64,
+    /// Bytes of log that are kept for it.
+    pub(crate) log_bytes: u64,
 }
 
 /// An option that makes no sense.

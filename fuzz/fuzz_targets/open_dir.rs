@@ -56,6 +56,7 @@ fn setup() -> Setup {
         in_flight: 4,
         threads: 1,
         durability: Durability::Commit,
+        history: 0,
     }
 }
 

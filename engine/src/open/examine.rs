@@ -17,7 +17,7 @@ use crate::format::superblock::{self, SlotError, SuperblockError, SuperblockStor
 use crate::log::LogError;
 use crate::log::segment::{self, Segments};
 use crate::opening::{Note, Opening};
-use crate::state::window::HistoryLimits;
+use crate::options::HistoryLimits;
 
 /// A database as its folder has it.
 pub(crate) struct Examined<D: Device> {

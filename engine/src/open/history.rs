@@ -22,10 +22,11 @@ use crate::format::position::LogPos;
 use crate::format::record::{Header, Kind};
 use crate::format::superblock::Superblock;
 use crate::log::chain;
+use crate::options::HistoryLimits;
 use crate::state::overflow;
 use crate::state::space::Held;
 use crate::state::undo::{Replaced, ReplacedNodes, Undo};
-use crate::state::window::{Before, HistoryLimits};
+use crate::state::window::Before;
 
 /// A run that the undo of a commit names.
 struct NamedRun {

@@ -38,11 +38,11 @@ use crate::format::record::{Header, Kind, RecordView};
 use crate::format::superblock::Superblock;
 use crate::format::table::Table;
 use crate::log::{ScanEnd, ScanInput, scan};
+use crate::options::HistoryLimits;
 use crate::state::commits::Tip;
 use crate::state::overflow;
 use crate::state::space::Held;
 use crate::state::undo::Undo;
-use crate::state::window::HistoryLimits;
 
 /// A database's state in memory, as the device has it.
 pub(crate) struct Recovered {

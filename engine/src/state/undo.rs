@@ -26,9 +26,10 @@ pub(crate) use super::changes::{ChangeList, Changed, Changes};
 use super::node_versions::{NodeVersions, ReplacedNode};
 use super::pins::{Holder, Pin, PinId, Pins};
 use super::versions::VersionMap;
-use super::window::{Before, HistoryLimits, Window};
+use super::window::{Before, Window};
 use crate::error::{Error, Result};
 use crate::format::position::LogPos;
+use crate::options::HistoryLimits;
 
 /// The nodes that a commit replaced, each list in order.
 #[derive(Clone, Debug, Default)]

@@ -21,17 +21,7 @@ use std::sync::Arc;
 use pleach_core::Node;
 
 use crate::format::position::LogPos;
-
-/// What a history may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HistoryLimits {
-    /// Past commits that can be read.
-    pub(crate) commits: u64,
-    /// Bytes of memory for all undo, that of pinned commits included.
-    pub(crate) bytes: u64,
-    /// Bytes of log that are kept for it.
-    pub(crate) log_bytes: u64,
-}
+use crate::options::HistoryLimits;
 
 /// The commit before one, as that one's record has it.
 #[derive(Clone, Debug)]

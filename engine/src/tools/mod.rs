@@ -51,7 +51,7 @@ use crate::error::{Error, Result};
 use crate::format::creation::{self, DirectoryState};
 use crate::format::superblock::{self, Superblock};
 use crate::open::examine::{self, Examined, no_folder};
-use crate::state::window::HistoryLimits;
+use crate::options::HistoryLimits;
 
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
 pub use dump::{dump, dump_on};

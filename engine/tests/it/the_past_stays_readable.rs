@@ -391,7 +391,8 @@ fn readers_beside_commits_see_their_commit_or_are_told() {
                         let Some(proof) = proof else { continue };
                         let reads = (0..8).map(|id| Access::read(crate::common::uniform(id * 9)));
                         let root = proof.root();
-                        match proof.finish(reads.collect()).map_err(|error| error.into_error()) {
+                        match proof.finish(reads.collect()).map_err(pleach::FinishError::into_error)
+                        {
                             Ok(mut block) => {
                                 let proof = block.take_witness().expect("asked for");
                                 let verified = pleach::witness::verify::<Blake3>(&proof, &root)
