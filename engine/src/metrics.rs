@@ -31,7 +31,7 @@ counters! {
     value_cache_hits,
     /// Leaf pages that were read from the device because they were not cached.
     cache_misses,
-    /// Leaf pages that iterators have read ahead, whether or not they came to them.
+    /// Leaf pages that iterators have read past the cache, whether or not they came to them.
     pages_scanned,
     /// Leaf pages read again within one batch, having left the cache.
     page_rereads,
