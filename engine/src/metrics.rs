@@ -35,7 +35,7 @@ counters! {
     prefetch_wakeups,
     /// Leaf pages that were read from the device because they were not cached.
     cache_misses,
-    /// Leaf pages that iterators have read ahead, whether or not they came to them.
+    /// Leaf pages that iterators have read past the cache, whether or not they came to them.
     pages_scanned,
     /// Leaf pages read again within one batch, having left the cache.
     page_rereads,

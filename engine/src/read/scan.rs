@@ -195,14 +195,20 @@ impl<D: Device, R: Runtime> End<'_, D, R> {
     /// A page that the index names. The caller has entered the store.
     fn page(&mut self, db: &State<D, R>, prefix: &Prefix, at: Located) -> Result<Arc<CachedPage>> {
         self.pages += 1;
-        if let Some(page) = self.ahead.come_to(prefix, at)? {
-            db.store.use_apart(at, &page, self.pages <= KEPT)?;
+        let keep = self.pages <= KEPT;
+        let ahead = self.ahead.come_to(prefix, at)?;
+        if ahead.is_none()
+            && let Some(page) = db.store.peek(at)
+        {
             return Ok(page);
         }
-        if let Some(page) = db.store.peek(at) {
-            return Ok(page);
-        }
-        db.store.leaf(at)
+        let page = match ahead {
+            Some(page) => page,
+            None if keep => return db.store.leaf(at),
+            None => db.store.read_apart(at)?,
+        };
+        db.store.use_apart(at, &page, keep)?;
+        Ok(page)
     }
 
     /// What there is of a page in this range.

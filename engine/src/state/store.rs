@@ -249,7 +249,17 @@ impl<D: Device, R: Runtime> Store<D, R> {
         Ok(Cache::outside(buf.page(0)))
     }
 
-    /// An iterator comes to a page that it has read ahead, and that the index names now that it has entered;
+    /// Reads a page for an iterator alone, on the calling thread.
+    pub(crate) fn read_apart(&self, at: Located) -> Result<Arc<CachedPage>> {
+        self.count_miss(Reading::Scan);
+        let mut buf = self.buffers.take();
+        self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
+        let page = self.check_apart(at, &buf);
+        self.buffers.give(buf);
+        page
+    }
+
+    /// An iterator comes to a page that it has read apart, and that the index names now that it has entered;
     /// with `keep`, others will find it.
     pub(crate) fn use_apart(&self, at: Located, page: &CachedPage, keep: bool) -> Result<()> {
         self.refuse_contradicting(at.page)?;

@@ -227,6 +227,46 @@ fn ends_with_an_error_and_another_goes_on_behind_what_was_given() {
     }
 }
 
+#[test]
+fn more_than_read_ahead_at_a_time_leave_the_cache_alone_too() {
+    let (db, disk, _) = loaded(4 << 10);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let pages = db.metrics().leaf_pages;
+    let all: BTreeMap<Key, Value> =
+        (0..LOADED).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
+    let mut iterators: Vec<_> = (0..12).map(|_| session.iter(..)).collect();
+    for (key, value) in &all {
+        for iterator in &mut iterators {
+            let pair = iterator.next().expect("as many").expect("read");
+            assert_eq!((&pair.0, &pair.1), (key, value));
+        }
+    }
+    assert!(iterators.iter_mut().all(|iterator| iterator.next().is_none()));
+    drop(iterators);
+    let metrics = db.metrics();
+    assert!(metrics.cache_misses <= 32 && metrics.pages_scanned > 8 * (pages - 32));
+    // All rings were given back: this thread's serve again, and no other can be made.
+    let fault = Fault::Errno(code::EIO);
+    disk.inject(Rule::nth(Operation::SetUpRing, "", 1, Times::Forever, fault));
+    for _ in 0..3 {
+        assert!(session.iter(..).map(|pair| pair.expect("read")).eq(all.clone()));
+    }
+    assert_eq!(db.metrics().cache_misses, metrics.cache_misses, "none was read one by one");
+    // Where there is none, the iterator says so, and what failed does not count as in use.
+    for _ in 0..20 {
+        std::thread::scope(|scope| {
+            let elsewhere = scope.spawn(|| session.iter(..).find_map(Result::err));
+            let error = elsewhere.join().expect("no panic");
+            let refused = matches!(
+                error,
+                Some(Error::Io(IoError::Os { operation: Operation::SetUpRing, .. }))
+            );
+            assert!(refused, "{error:?}");
+        });
+    }
+    assert!(session.iter(..).map(|pair| pair.expect("read")).eq(all));
+}
+
 /// What is read ahead may fail, as long as who comes to it can read it.
 #[test]
 fn survives_what_only_reading_ahead_meets() {
