@@ -287,6 +287,7 @@ fn on_threads_beside_commits_and_flushes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = Options::new(folder.path()).create(true).cache_mib(8).threads(2).in_flight(16);
     let options = options.flush_at(1).geometry(Geometry::small()).log_limit_bytes(256 << 10);
+    let options = options.history_bytes(64 << 20);
     let db = Pleach::open(options).expect("created");
     let mut model: BTreeMap<Key, Value> =
         (0..60_000).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
