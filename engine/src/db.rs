@@ -196,7 +196,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// at each of several tries; [`Error::BatchTooLarge`] when more was changed since than fits a record;
     /// and those of a commit.
     pub fn rollback(&self, commits: u64) -> Result<u64> {
-        let engine = Arc::clone(&*self.0.open()?);
+        // A close that comes meanwhile lets this end, and waits for it.
+        let engine = self.0.open()?;
         rollback(&engine, commits)
     }
 
@@ -232,9 +233,9 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         options: &LoadOptions,
     ) -> Result<LoadReport> {
         // The caller's iterator may do with the database what it wants, close it, too.
-        let (engine, _counted) = {
+        let (_counted, engine) = {
             let engine = self.0.open()?;
-            (Arc::clone(&engine), engine.count(Kind::Load))
+            (engine.count(Kind::Load), Arc::clone(&engine))
         };
         load::bulk_load::<H, D, R>(&engine.state, items, options)
     }

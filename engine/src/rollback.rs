@@ -4,8 +4,11 @@
 //! lead to the root that was recorded then, before anything is written. From there on it is a commit
 //! like any other, and has no crash states of its own (rule `rollback-is-one-commit`).
 
+use std::cell::Cell;
+
 use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::KeyAccess;
+use pleach_beatree::stored::overflow_cell;
 use pleach_core::Hasher;
 use pleach_io::{Device, Runtime};
 
@@ -13,6 +16,7 @@ use crate::commit::{Target, commit};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::finish::finish;
+use crate::format::record::MAX_RECORD;
 use crate::state::overflow;
 
 /// Tries before commits that come between are reported.
@@ -40,8 +44,19 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64
     };
     let (then, root) = db.commits.view_at(wanted)?;
     let blob = db.commits.commit_at(wanted)?.blob;
+    let undone = then.undone_all()?;
+    // Long values are in memory together until the commit has written them.
+    let long = |prior: &Stored| match prior {
+        Stored::Overflow(raw) => overflow_cell(raw).total_len(),
+        _ => 0,
+    };
+    let bytes = undone.iter().map(|(_, prior)| long(prior)).sum();
+    let limit = db.options.cache_bytes.max(MAX_RECORD);
+    if bytes > limit {
+        return Err(Error::BatchTooLarge { bytes, limit });
+    }
     let mut accesses = Vec::new();
-    for (key, prior) in then.undone_all()? {
+    for (key, prior) in undone {
         let prior = match prior {
             // A run has one owner: the page or the change that names it. So the value is written anew.
             Stored::Overflow(_) => {
@@ -62,10 +77,14 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64
         let (expected, found) = (root, finished.root);
         return Err(Contradiction::RollbackRoot { commit: wanted, expected, found }.into());
     }
-    let (follows, layers) = (view.base, &[]);
-    let target = Target { view: &view, follows, prev_root: &prev_root, root: &root, layers };
+    let (prev_root, root, ticketed) = (&prev_root, &root, &Cell::new(false));
+    let follows = view.base;
+    let target = Target { view: &view, follows, prev_root, root, layers: &[], ticketed };
     let number = commit(engine, &target, &mut finished.chunks, Some(&blob))?;
     let end = db.commits.sequencer().lock().end();
-    db.commits.sequencer().write_through(end, true).map_err(|error| error.in_doubt())?;
+    db.commits.sequencer().write_through(end, true).map_err(|error| {
+        db.poison(&error);
+        error.in_doubt()
+    })?;
     Ok(number)
 }

@@ -336,6 +336,12 @@ impl RegionState {
             .collect();
     }
 
+    /// Recovery: a commit that changed this region is in it already, since its record ends at or before the
+    /// region's own log position.
+    pub fn has_commit(&mut self, commit: u64) {
+        self.last_commit = self.last_commit.max(commit);
+    }
+
     /// A flush gives the runs of the first `count` dropped values up.
     ///
     /// # Panics

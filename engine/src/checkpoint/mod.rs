@@ -26,6 +26,9 @@ use crate::state::quarantine::backoff;
 use write::{Copied, Started, Work, copy_regions, finish, reserve_images, start};
 pub(crate) use write::{checkpoint, first_image};
 
+/// When the task looks again whether a load has ended, which makes its own images.
+const LOADING: Duration = Duration::from_millis(100);
+
 /// The checkpoint task.
 pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
     db: Arc<State<D, R>>,
@@ -99,12 +102,15 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 self.db.pace.enters(Task::Checkpoint, IDLE);
                 return Ok(Step::IdleFor(wait));
             }
+            if self.db.commits.sequencer().lock().loading {
+                return Ok(Step::IdleFor(LOADING));
+            }
             // An image that is begun overwrites the older generation.
             if let Err(error) = self.db.nodes.try_nodes_aside::<H>() {
                 return Ok(self.puts_off(error));
             }
             self.db.pace.enters(Task::Checkpoint, "waiting for a moment without commits");
-            return Ok(match start(&self.db, LAST_NUMBERS)? {
+            return Ok(match start(&self.db, LAST_NUMBERS, false)? {
                 Started::Begun(work) => {
                     self.work = Some(*work);
                     // There may be room now, and what could not be read may be readable: commits wait

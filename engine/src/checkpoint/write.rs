@@ -95,7 +95,7 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: boo
     // As in the task: no image is begun that is known not to be completed.
     db.nodes.try_nodes_aside::<H>()?;
     let mut work = loop {
-        match start(db, 0).map_err(|error| failed(db, error))? {
+        match start(db, 0, true).map_err(|error| failed(db, error))? {
             Started::Begun(work) => break *work,
             Started::CommitInFlight => {}
             Started::PutOff(error) => return Err(error),
@@ -136,14 +136,21 @@ pub(super) enum Started<D: Device> {
     PutOff(Error),
 }
 
-/// Checkpoint `cut`. The last `kept` numbers of this open are left for others.
-pub(super) fn start<D: Device, R: Runtime>(db: &State<D, R>, kept: u64) -> Result<Started<D>> {
+/// Checkpoint `cut`. The last `kept` numbers of this open are left for others. While a load is under way it
+/// and a close make images, and nobody else.
+pub(super) fn start<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    kept: u64,
+    while_loading: bool,
+) -> Result<Started<D>> {
     // Tip and map are exactly those of the log position where the replay starts.
     let state = |point: Point| {
         let map = db.space.overflow_map(point.position);
         (db.commits.tip(), map, db.images.begins(), history_from(db, point))
     };
-    let Some((cut, (tip, map, making, history_from))) = db.commits.sequencer().cut(state)? else {
+    let Some((cut, (tip, map, making, history_from))) =
+        db.commits.sequencer().cut(while_loading, state)?
+    else {
         return Ok(Started::CommitInFlight);
     };
     let file = db.images.newest().image.file.other();

@@ -24,6 +24,7 @@ pub(crate) mod changes;
 pub(crate) mod overlay;
 mod throttle;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
@@ -71,6 +72,8 @@ pub(crate) struct Target<'a> {
     pub(crate) root: &'a Node,
     /// The overlays that become part of the commit, and whether its state is theirs.
     pub(crate) layers: &'a [(&'a Layer, bool)],
+    /// Set when the commit has its ticket, and with it these overlays.
+    pub(crate) ticketed: &'a Cell<bool>,
 }
 
 /// Commits the changes in these chunks and gives the number of the commit. The chunks are used up when it
@@ -115,13 +118,22 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     throttle(db)?;
     // Before anything is written for it: a block that was given back may be committed again and again.
     let parent = check_parent(db, target)?;
-    let newer = (parent != target.follows).then(|| stand_on(db, target, parent, chunks));
-    let newer = newer.transpose()?;
+    // Undo of a state that is the newest again, or still, is not needed to read it.
+    let moved = parent != target.follows || target.view.check().is_err();
+    let newer = moved.then(|| stand_on(db, target, parent)).transpose()?;
+    if let Some(view) = &newer {
+        renew_priors(db, view, chunks, |prior| matches!(prior, Stored::Overflow(_)))?;
+    }
     let target =
         &Target { view: newer.as_ref().unwrap_or(target.view), follows: parent, ..*target };
     // From here to publication the nodes of the accessed regions stay in memory, and no regions are joined.
     let _nodes = db.nodes.keep_nodes();
     join_chunks(db, chunks);
+    let mut priors = chunks.iter().flat_map(|chunk| chunk.changes.iter()).map(|one| &one.prior);
+    if db.commits.undo().keeps_history() && priors.any(is_long) {
+        // Values of an overlay below, which is committed by now: the record names what its commit has written.
+        renew_priors(db, &stand_on(db, target, parent)?, chunks, is_long)?;
+    }
     let spilled = spill_values(db, chunks, taken)?;
     let number = parent + 1;
     let blob: Arc<[u8]> =
@@ -145,31 +157,44 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     Ok(number)
 }
 
-/// The parent's state came back under another number: what the block says of the state before is as of
-/// an older commit, whose long values may be gone once nobody pins it. Takes these from the newest commit,
-/// and gives a view of it.
+/// The parent's state came back under another number, or its own cannot be read any more: what the block
+/// says of the state before is as of an older commit, whose long values may be gone once nobody pins it.
+/// Gives a view of the newest commit, which has the same state.
 fn stand_on<D: Device, R: Runtime>(
     db: &State<D, R>,
     target: &Target<'_>,
     parent: u64,
-    chunks: &mut [ChunkOutcome],
 ) -> Result<View> {
     wait_for_publication(db, parent)?;
     let (view, root) = db.commits.tip_view();
     if root != *target.prev_root || view.base != parent {
         return Err(Error::StaleParent { base: target.follows, tip: view.base });
     }
+    Ok(view)
+}
+
+/// Looks values before the block up again in a view of the same state: those that `which` names.
+fn renew_priors<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    view: &View,
+    chunks: &mut [ChunkOutcome],
+    which: impl Fn(&Stored) -> bool,
+) -> Result<()> {
     for chunk in chunks {
-        let is_away = |prior: &Stored| matches!(prior, Stored::Overflow(_));
-        if chunk.changes.iter().any(|changed| is_away(&changed.prior)) {
+        if chunk.changes.iter().any(|changed| which(&changed.prior)) {
             for changed in Arc::make_mut(&mut chunk.changes).iter_mut() {
-                if is_away(&changed.prior) {
-                    changed.prior = point::stored(db, &view, &changed.key)?;
+                if which(&changed.prior) {
+                    changed.prior = point::stored(db, view, &changed.key)?;
                 }
             }
         }
     }
-    Ok(view)
+    Ok(())
+}
+
+/// A value that is written to the overflow file before the record that names it.
+fn is_long(stored: &Stored) -> bool {
+    matches!(stored, Stored::Large(large) if large.bytes.len() > LOG_VALUE)
 }
 
 /// Waits until a commit that has its ticket is published.
@@ -248,6 +273,7 @@ fn ticket<H: Hasher, D: Device, R: Runtime>(
         spilled.named();
         state.newest = Tip { number, root: *root, blob: Arc::clone(blob) };
         state.in_flight += 1;
+        target.ticketed.set(true);
         for (layer, own) in layers {
             layer.take(TakenBy { commit: number, own: *own });
         }
@@ -471,7 +497,6 @@ fn spill_values<'a, D: Device, R: Runtime>(
 ) -> Result<Tentative<'a, D>> {
     let mut spilled = db.space.tentative();
     for (at, chunk) in chunks.iter_mut().enumerate() {
-        let is_long = |stored: &Stored| matches!(stored, Stored::Large(large) if large.bytes.len() > LOG_VALUE);
         if !chunk.changes.iter().any(|changed| is_long(&changed.new)) {
             continue;
         }

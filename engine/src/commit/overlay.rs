@@ -5,6 +5,7 @@
 //! * an overlay is taken by one commit at most, its own or that of one above it, together with all overlays
 //!   below it that none has taken.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -296,20 +297,25 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         let untaken = || self.parent.map_or_else(|| (Vec::new(), self.view.base), Overlay::untaken);
         let (mut below, mut base) = untaken();
         loop {
+            let ticketed = Cell::new(false);
             let committed = match below.last() {
-                None => self.commit_alone(base, chunks),
-                Some(lowest) => self.commit_merged(base, &below, lowest, chunks),
+                None => self.commit_alone(base, chunks, &ticketed),
+                Some(lowest) => self.commit_merged(base, &below, lowest, chunks, &ticketed),
             };
-            if !matches!(committed, Err(Error::StaleParent { .. })) {
-                let kept = if below.is_empty() { base } else { self.view.base };
-                return committed.map(|number| (number, kept));
-            }
-            // Another thread may have committed what is below, or this with one above it.
-            if let Some(taken) = self.layer.and_then(Layer::taken) {
+            // Another thread may have committed this with one above it, whatever is said of it here.
+            if committed.is_err()
+                && !ticketed.get()
+                && let Some(taken) = self.layer.and_then(Layer::taken)
+            {
                 wait_for_publication(&self.engine.state, taken.commit)
                     .map_err(|error| error.in_doubt())?;
                 return Ok((taken.commit, self.view.base));
             }
+            if !matches!(committed, Err(Error::StaleParent { .. })) {
+                let kept = if below.is_empty() { base } else { self.view.base };
+                return committed.map(|number| (number, kept));
+            }
+            // Or what is below it.
             let now = untaken();
             if now.0.len() >= below.len() {
                 return committed.map(|number| (number, base));
@@ -319,10 +325,16 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
     }
 
     /// All below it is committed or about to be: what its finish has folded is what is published.
-    fn commit_alone(&self, follows: u64, chunks: &mut Vec<ChunkOutcome>) -> Result<u64> {
+    fn commit_alone(
+        &self,
+        follows: u64,
+        chunks: &mut Vec<ChunkOutcome>,
+        ticketed: &Cell<bool>,
+    ) -> Result<u64> {
         let Self { engine, view, prev_root, root, blob, layer, .. } = *self;
         let layers: Vec<(&Layer, bool)> = layer.map(|layer| (layer, true)).into_iter().collect();
-        commit(engine, &Target { view, follows, prev_root, root, layers: &layers }, chunks, blob)
+        let target = Target { view, follows, prev_root, root, layers: &layers, ticketed };
+        commit(engine, &target, chunks, blob)
     }
 
     /// Commits it together with the overlays `below` it, newest first.
@@ -332,13 +344,15 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         below: &[Overlay<H, D, R>],
         lowest: &Overlay<H, D, R>,
         chunks: &[ChunkOutcome],
+        ticketed: &Cell<bool>,
     ) -> Result<u64> {
         let (engine, prev_root) = (self.engine, &lowest.0.prev_root);
         let view = &engine.state.commits.view_like(&lowest.0.links.lock().view);
         let mut layers: Vec<(&Layer, bool)> =
             self.layer.map(|layer| (layer, true)).into_iter().collect();
         layers.extend(below.iter().map(|overlay| (&*overlay.0.layer, false)));
-        let target = Target { view, follows, prev_root, root: self.root, layers: &layers };
+        let (root, layers) = (self.root, &layers);
+        let target = Target { view, follows, prev_root, root, layers, ticketed };
         // Before anything is folded for it.
         super::check_parent(&engine.state, &target)?;
         let lists: Vec<&[ChangeList]> = below.iter().map(|one| one.0.layer.changes()).collect();

@@ -143,7 +143,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             Ok(step) => step,
             Err(Error::Full(_)) => {
                 // Nothing was lost: the changes stay pending and are tried again.
-                let tried = self.round.len();
+                let (tried, tidied) = (self.round.len(), self.round.tidies());
                 self.round.abandon(&self.db);
                 self.stage = Stage::Idle;
                 let closing = self.db.pace.is_closing();
@@ -155,7 +155,9 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 if !self.freed.is_empty() && !closing {
                     return Step::IdleFor(SYNC_AFTER / 2);
                 }
-                self.db.pace.set_flush_full(true);
+                if !tidied {
+                    self.db.pace.set_flush_full(true);
+                }
                 self.db.pace.tell();
                 self.db.pace.enters(Task::Flush, IDLE);
                 if self.db.pace.is_closing() {

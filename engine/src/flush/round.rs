@@ -272,6 +272,11 @@ impl Round {
         }
     }
 
+    /// Is it a round of pages that are to be tidied, and that nobody waits for?
+    pub(super) fn tidies(&self) -> bool {
+        self.tidies
+    }
+
     /// Tells of pages that have become small.
     pub(super) fn tell(&mut self, tidy: &mut Tidy) {
         tidy.add(&mut self.small, std::mem::take(&mut self.merged));

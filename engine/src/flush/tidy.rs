@@ -21,7 +21,7 @@ use pleach_beatree::{PageNo, RegionIndex};
 use pleach_core::{Hasher, Key, Prefix};
 use pleach_io::{Device, Runtime};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::location_body::{LocationEncoder, Rewrite};
 use crate::metrics::Counters;
 use crate::state::State;
@@ -143,7 +143,11 @@ impl Tidy {
         }
         let record = encoder.finish(db.store.database(), &[], &[]);
         let len = record.len();
-        db.commits.sequencer().make_room(len)?;
+        match db.commits.sequencer().make_room(len) {
+            // Nobody waits for a join: commits are not to be told that the flush has no room.
+            Err(Error::Full(_)) => return Ok(Joining::Busy),
+            made => made?,
+        }
         // A batch that has folded the two by themselves would not be right about the one over both.
         let Some(_alone) = db.nodes.without_batches() else { return Ok(Joining::Busy) };
         let _structure = db.index.hold_structure();

@@ -20,6 +20,7 @@ mod build;
 mod collect;
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use pleach_beatree::load::{Record, regions};
 use pleach_beatree::page_no::page_offset;
@@ -261,9 +262,18 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     drop(built.leaves);
     reserve_image(db, regions.len() as u64)?;
     let index = RegionIndex::new(regions);
-    let structure = db.index.hold_structure();
-    let mut state = db.commits.sequencer().lock();
-    state.check_open()?;
+    let (structure, mut state) = loop {
+        let structure = db.index.hold_structure();
+        let state = db.commits.sequencer().lock();
+        state.check_open()?;
+        if !db.images.is_in_making() {
+            break (structure, state);
+        }
+        drop(state);
+        drop(structure);
+        // The task had begun an image before the load came; it begins no other one meanwhile.
+        db.pace.wait(Some(Duration::from_millis(100)), &mut || !db.images.is_in_making());
+    };
     if db.commits.undo().oldest_pin() != u64::MAX {
         return Err(Error::InUse);
     }

@@ -122,12 +122,12 @@ pub(crate) fn examine<H: Hasher, D: Device>(
     let in_use = *superblocks.newest();
     let (size, replay) = (in_use.geometry.log_segment, in_use.replay.position);
     let mut log_from = recovered.undo.log_from().map_or(replay, |from| from.min(replay));
-    if let Ok(other) = superblocks.other() {
-        // The other generation counts as long as its log is there, with the history or without.
-        for other in [other.log_from(), other.replay.position] {
-            if other < log_from && segment::reaches_back(device, size, log_from, other)? {
-                log_from = other;
-            }
+    // Each generation counts as long as its log is there, with the history or without: that in use has a
+    // longer one than it needs by now, and the next open may start from it again.
+    let slots = std::iter::once(in_use).chain(superblocks.other().ok());
+    for from in slots.flat_map(|slot| [slot.log_from(), slot.replay.position]) {
+        if from < log_from && segment::reaches_back(device, size, log_from, from)? {
+            log_from = from;
         }
     }
     let scan = &recovered.scan;

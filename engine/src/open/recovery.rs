@@ -280,6 +280,9 @@ impl<H: Hasher> Replay<H> {
             let of_nodes = nodes.split_off(..count).expect("counted");
             let mut state = region.write();
             if end.get() <= state.log_position() {
+                // The image's commit is that of its cut, and the region was copied later: views of commits
+                // between the two have to ask undo.
+                state.has_commit(number);
                 continue;
             }
             let mut children = Vec::with_capacity(of_nodes.len());

@@ -404,6 +404,9 @@ impl PrefetchRequests {
         (base, prefolds): (u64, bool),
         keys: &[Key],
     ) -> bool {
+        if keys.is_empty() {
+            return false;
+        }
         let request = if keys.len() >= KEY_BATCH {
             prefetching.request(db, base, prefolds, keys)
         } else {

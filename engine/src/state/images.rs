@@ -55,7 +55,8 @@ impl<D: Device> Images<D> {
         }
     }
 
-    /// The right to make images beside the task, which has nothing to do or has ended: one at a time.
+    /// The right to make images beside the task, which begins none during a load and has ended in a close: one
+    /// at a time.
     pub(crate) fn make_alone(&self) -> MutexGuard<'_, ()> {
         self.maker.lock()
     }

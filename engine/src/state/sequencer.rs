@@ -271,12 +271,14 @@ impl<D: Device> Sequencer<D> {
     /// and `state_as_of` sees the state as of that very point. `None` when a commit is in flight.
     pub(crate) fn cut<T>(
         &self,
+        while_loading: bool,
         state_as_of: impl FnOnce(Point) -> T,
     ) -> Result<Option<(Point, T)>> {
         let mut writer = self.lock_writer();
         self.write_queued(&mut writer, false).inspect_err(|error| self.poison(error))?;
         let mut state = self.lock();
-        if !state.is_quiet() || !state.queue.is_empty() {
+        let busy = !state.is_quiet() || !state.queue.is_empty();
+        if busy || (state.loading && !while_loading) {
             return Ok(None);
         }
         let point = writer.end();

@@ -11,7 +11,7 @@
 //! Locks: leaf pages; extents, then the tentative runs.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::PageNo;
@@ -38,6 +38,11 @@ pub(crate) struct PageSpace<D: Device> {
     tentative: Mutex<Vec<PageRun>>,
     /// The newest image that is durable names leaf pages below this one.
     image_leaf_end: AtomicU32,
+    /// How far the overflow map has reached since the newest image that is durable, those that were given
+    /// up included; written under the extents' lock.
+    overflow_peak: AtomicU64,
+    /// How far the overflow map of any image of this open reaches.
+    overflow_mapped: AtomicU64,
     /// What an open has found retired: see [`Held`].
     held: Mutex<Held>,
 }
@@ -72,7 +77,19 @@ impl<D: Device> PageSpace<D> {
         let (pages, extents) = (Mutex::new(pages), Mutex::new(extents));
         let image_leaf_end = AtomicU32::new(image_leaf_end);
         let (tentative, held) = (Mutex::default(), Mutex::new(held));
-        Self { device, leaf, overflow, geometry, pages, extents, tentative, image_leaf_end, held }
+        Self {
+            device,
+            leaf,
+            overflow,
+            geometry,
+            pages,
+            extents,
+            tentative,
+            image_leaf_end,
+            overflow_peak: AtomicU64::new(0),
+            overflow_mapped: AtomicU64::new(0),
+            held,
+        }
     }
 
     /// What an open has found retired, for whoever releases it.
@@ -180,8 +197,10 @@ impl<D: Device> PageSpace<D> {
         // One moment for both: a run is in the clone and tentative, or in neither.
         let (mut extents, tentative, peak) = {
             let mut extents = self.extents.lock();
-            let peak = extents.stats().pages;
+            let pages = extents.stats().pages;
+            let peak = self.overflow_peak.fetch_max(pages, Ordering::Relaxed).max(pages);
             extents.drop_tail();
+            self.overflow_mapped.fetch_max(extents.stats().pages, Ordering::Relaxed);
             (extents.clone(), self.tentative.lock().clone(), peak)
         };
         for run in &tentative {
@@ -225,6 +244,8 @@ impl<D: Device> PageSpace<D> {
         let extents = self.extents.lock();
         let keep = extents.stats().pages.max(overflow_peak);
         cut(&self.overflow, keep).unwrap_or_else(stays);
+        // The next image's peak is that of the map from here on.
+        self.overflow_peak.store(0, Ordering::Relaxed);
     }
 
     /// Both files, as they are now.
@@ -253,6 +274,10 @@ impl<D: Device> PageSpace<D> {
             space::Space::from_used(self.geometry, segments, []).expect("no longer than before");
         drop(pages);
         let mut extents: MutexGuard<'_, Extents> = self.extents.lock();
+        // An image that was made meanwhile, by a close for one, has a map of the file as it was then.
+        if page_offset(self.overflow_mapped.load(Ordering::Relaxed)) > before.overflow {
+            return;
+        }
         match self.device.set_len(&self.overflow, before.overflow) {
             Ok(()) => *extents = before.extents,
             Err(error) => stays(error),

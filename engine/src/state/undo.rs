@@ -366,7 +366,9 @@ impl Undo {
     pub(crate) fn unnamed_through(&self, durable: LogPos) -> u64 {
         let mut guarded = self.guarded.lock();
         let oldest = guarded.pins.oldest();
-        guarded.window.durable_from(durable).min(oldest)
+        let unnamed = guarded.window.durable_from(durable).min(oldest);
+        // The window moves on behind a commit's publication: until then its commits can be asked for.
+        if self.keeps_history() { unnamed.min(guarded.window.from()) } else { unnamed }
     }
 }
 

@@ -87,6 +87,12 @@ impl Run {
         for (key, found) in keys.iter().zip(session.read_many(&keys).expect("read")) {
             assert!(found.as_ref() == then.model.values.get(key), "{what}: {key:?}");
         }
+        let pairs = session.iter(..).map(|pair| pair.expect("read"));
+        let expected = then.model.values.iter().map(|(key, value)| (*key, value.clone()));
+        assert!(pairs.eq(expected), "{what}: all pairs");
+        let proof = session.prove_many(&keys).expect("proven");
+        let expected = naive.multi::<Blake3>(&keys).encode::<Blake3>();
+        assert!(proof == expected.expect("encodes"), "{what}: another multiproof");
         let again = session.fork().expect("as old as the first");
         if let Some((reads, proof)) = &then.proof {
             let mut block = again.finish(reads.clone()).expect("finished");

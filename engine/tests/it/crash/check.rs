@@ -84,6 +84,17 @@ pub fn past(
                 .unwrap_or_else(|error| panic!("{what}: {id} as of {commit}: {error}"));
             assert!(value.as_ref() == model.values.get(&key), "{what}: {id} as of {commit}");
         }
+        // Each of these asks the index in another way whether a region is newer than the commit.
+        let pairs = session.iter(..).map(|pair| {
+            pair.unwrap_or_else(|error| panic!("{what}: going through commit {commit}: {error}"))
+        });
+        let all = model.values.iter().map(|(key, value)| (*key, value.clone()));
+        assert!(pairs.eq(all), "{what}: all pairs as of {commit}");
+        let keys: Vec<_> = (0..setup.ids).map(|id| setup.key(id)).collect();
+        let proof = session.prove_many(&keys);
+        let proof = proof.unwrap_or_else(|error| panic!("{what}: proving {commit}: {error}"));
+        let expected = model.naive::<Blake3>().multi::<Blake3>(&keys).encode::<Blake3>();
+        assert!(proof == expected.expect("encodes"), "{what}: the multiproof as of {commit}");
         let reads = vec![Access::read(setup.key(commit % setup.ids))];
         let expected =
             model.naive::<Blake3>().witness::<Blake3>(&ops::<Blake3>(&reads)).encode::<Blake3>();
