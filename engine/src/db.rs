@@ -341,7 +341,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// Of two closes at the same time one waits for the other, and gives `Closed` when that was done.
     ///
     /// # Errors
-    /// [`Error::StillOpen`] when sessions, blocks or overlays live on, with how many of each. The database
+    /// [`Error::StillOpen`] when sessions, blocks or overlays live on, or a load runs, with how many of each. The database
     /// is closed and its checkpoint written all the same; those handles go on reading, and the folder
     /// stays locked until the last of them is dropped. [`Error::Poisoned`] after a failed write or sync, and
     /// [`Error::InDoubt`] when one failed in here: the database is closed, and the next open replays the

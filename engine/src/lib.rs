@@ -81,6 +81,33 @@
 //! # }
 //! ```
 //!
+//! # History
+//!
+//! With [`Options::history`] the last commits before the newest can be read by their numbers, across restarts and
+//! crashes: [`Db::at`] gives a session on one, with reads, iteration and proofs, [`Session::fork`] a second one on the
+//! same state, [`Db::prove_change`] what differs between two. [`Db::rollback`] goes back by one durable commit. What
+//! it takes is bounded in bytes ([`Options::history_bytes`]), for sessions on the newest commit that are kept for long, too: the
+//! oldest state goes first, and whoever reads it gets [`Error::SnapshotTooOld`], never the commit an error.
+//! [`Db::pins`] says who holds which commit, and since when.
+//!
+//! ```
+//! use pleach::{Access, Options, Pleach, SessionOptions, Value};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! let options = Options::new(folder.path()).create(true).small().history(100);
+//! let db = Pleach::open(options)?;
+//! for balance in 1..=3 {
+//!     let put = Access::write([7; 32], Some(Value::from(&[balance])));
+//!     db.session(SessionOptions::new())?.finish(vec![put])?.commit()?;
+//! }
+//! assert_eq!(db.at(1)?.read(&[7; 32])?, Some(Value::from(&[1])));
+//! assert_eq!(db.rollback(2)?, 4);
+//! assert_eq!(db.root(), db.commit_at(1)?.root);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Durability
 //!
 //! [`Durability::Commit`], the default: when [`Block::commit`] returns, the commit survives a power cut.

@@ -79,7 +79,8 @@ fn database(seed: u8) -> Image {
     let number = u64::from(seed);
     let disk = SimDisk::new(number, SimOptions { record: false, ..SimOptions::default() });
     let runtime = SimRuntime::with_clock(number, disk.clock(), 1);
-    let options = Options::new("sim").create(true).cache_kib(512).threads(1).geometry(Geometry::least());
+    let options =
+        Options::new("sim").create(true).cache_kib(512).threads(1).geometry(Geometry::least());
     let db = Db::<Blake3, _, _>::open_on(disk.clone(), runtime, options).expect("created");
     for commit in 0..=seed.min(2) {
         let session = db.session(SessionOptions::new()).expect("a session");
