@@ -182,3 +182,54 @@ fn changes_come_in_order_with_the_values_before() {
     }
     assert_eq!(overlay.changes().map(list).collect::<Vec<_>>(), expected);
 }
+
+/// Its chunks have to be folded again where a flush has split pages. That was done on the state below, whose
+/// undo was gone, and gave `SnapshotTooOld` for ever, though the newest commit is that very state.
+#[test]
+fn an_overlay_whose_base_cannot_be_read_any_more_is_committed_over_the_newest_commit() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options::new(folder.path()).create(true).cache_mib(16).threads(2).flush_at(1);
+    let db = Pleach::open(options.history_bytes(1).small()).expect("opened");
+    db.pause_background();
+    let mut model = Model::default();
+    let below = puts(0..3000, 1);
+    model.apply(&below);
+    let below = overlay(&db, None, below);
+    let above = puts((0..3000).step_by(7), 2);
+    model.apply(&above);
+    let above = overlay(&db, Some(&below), above);
+    below.commit().expect("committed");
+    let before = db.metrics().refolds;
+    // One page becomes dozens.
+    db.drain(0).expect("flushed");
+    assert_eq!(above.commit().expect("committed"), 2);
+    assert!(db.metrics().refolds > before, "its layout was another");
+    assert_eq!(db.root(), model.naive::<Blake3>().root::<Blake3>());
+    drop((below, above));
+    db.close().expect("closed");
+}
+
+/// With a history a record has the values before. Those of an overlay below are in memory when the finish sees
+/// them, and long ones went into the record whole, though its commit had written them elsewhere by then.
+#[test]
+fn a_record_names_the_long_values_of_an_overlay_below() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options::new(folder.path()).create(true).cache_mib(16).threads(2);
+    let db = Pleach::open(options.history(2).small()).expect("opened");
+    db.pause_background();
+    let long = Value::from(vec![7; 300_000]);
+    let put = |value: Option<Value>| vec![Access::write(uniform(1), value)];
+    let below = overlay(&db, None, put(Some(long.clone())));
+    let above = overlay(&db, Some(&below), put(None));
+    below.commit().expect("committed");
+    let before = db.metrics().log_bytes;
+    above.commit().expect("committed");
+    let record = db.metrics().log_bytes - before;
+    assert!(record <= 2 * 4096, "{record} bytes of log for a deletion");
+    assert_eq!(db.at(1).expect("kept").read(&uniform(1)).expect("read"), Some(long.clone()));
+    assert_eq!(db.rollback(1).expect("rolled back"), 3);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    assert_eq!(session.read(&uniform(1)).expect("read"), Some(long));
+    drop((below, above, session));
+    db.close().expect("closed");
+}
