@@ -257,20 +257,22 @@ impl Options {
         self
     }
 
-    /// Bytes of log that are kept for the history (default 1 GiB), beside what a replay needs. Where the
-    /// commits take more, the oldest are forgotten.
+    /// Bytes of log that are kept for the history (default 1 GiB), beside what a replay needs, and at most 256
+    /// segments of the log, each of which is an open file (8 GiB; 32 MiB in a [small](Self::small) database).
+    /// Where the commits take more, the oldest are forgotten.
     #[must_use]
     pub fn history_log_bytes(mut self, bytes: u64) -> Self {
         self.history_log_bytes = bytes;
         self
     }
 
-    /// What a history may take, where the database was last opened with one of `recorded` commits.
-    pub(crate) fn history_limits(&self, recorded: u64) -> HistoryLimits {
+    /// What a history may take, where the database was last opened with one of `recorded` commits and has
+    /// log segments of `segment` bytes.
+    pub(crate) fn history_limits(&self, recorded: u64, segment: u64) -> HistoryLimits {
         HistoryLimits {
             commits: self.history.unwrap_or(recorded),
             bytes: self.history_bytes.unwrap_or(self.cache_bytes / 8),
-            log_bytes: self.history_log_bytes,
+            log_bytes: self.history_log_bytes.min(MAX_LOG_SEGMENTS * segment),
         }
     }
 

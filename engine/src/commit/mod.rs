@@ -4,7 +4,8 @@
 //! 2. `check-parent`, before anything is written for the block: its parent's root is that of the newest
 //!    ticketed commit.
 //! 3. `spill-values`: long values go to the overflow file, which is synced.
-//! 4. `hold-nodes`: the nodes of the regions that change stay in memory, or come back, until `publish`.
+//! 4. `hold-nodes`: the nodes of the regions that change stay in memory, or come back, until `publish`; from before
+//!    3 on none leave, and no regions are joined.
 //! 5. `refold` where a flush has changed a layout below what the block accessed.
 //! 6. `make-room`: encode the record and make room for it in the log. A full disk shows here.
 //! 7. `ticket`, under the sequencer's lock: the parent is checked again, the layouts are still those that

@@ -86,7 +86,8 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
         create::<H, D, R>(&device, &runtime, &options)?;
     }
     let superblocks = examine::superblocks(&device, OpenMode::Write)?;
-    let limits = |recorded| options.history_limits(recorded);
+    let segment = superblocks.newest().geometry.log_segment;
+    let limits = |recorded| options.history_limits(recorded, segment);
     let mut examined = examine::examine::<H, D>(&device, superblocks, limits)?;
     if examined.incarnation.number == u32::MAX {
         return Err(incarnation::IncarnationError::Exhausted.into());

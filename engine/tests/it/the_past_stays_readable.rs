@@ -1,7 +1,7 @@
 //! Commits of the history are read, proven and rolled back as they were then: beside further commits,
 //! flushes and checkpoints, and after restarts. The oracle has a map for each commit.
 
-use pleach::{Access, Error, Holder, Options, Session, SessionOptions, Value};
+use pleach::{Access, Durability, Error, Holder, Options, Session, SessionOptions, Value};
 use pleach_io::sim::{SimDisk, SimRuntime};
 
 use crate::common::{Keys, Model, Rng, bytes, cases, ops};
@@ -425,4 +425,27 @@ fn readers_beside_commits_see_their_commit_or_are_told() {
     });
     println!("{read} reads, {told} times told");
     assert!(read > 0);
+}
+
+/// Each segment of the log is an open file: a small database with a long history came to thousands of them,
+/// where a process may have a thousand.
+#[test]
+fn a_long_history_keeps_few_files_open() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options::new(folder.path()).create(true).cache_mib(16).threads(2).small();
+    let options = options.history(100_000).history_bytes(1 << 30).durability(Durability::None);
+    let db = pleach::Pleach::open(options).expect("created");
+    for number in 0..700_u64 {
+        let value = Value::from(vec![u8::try_from(number % 251).expect("a byte"); 60_000]);
+        let put = vec![Access::write(crate::common::uniform(number % 9), Some(value))];
+        let session = db.session(SessionOptions::new()).expect("a session");
+        session.finish(put).expect("finished").commit().expect("committed");
+    }
+    let files = std::fs::read_dir(folder.path()).expect("listed").filter(|entry| {
+        entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("log-"))
+    });
+    let files = files.count();
+    assert!((100..300).contains(&files), "{files} files of the log");
+    assert!(*db.history().start() > 100, "{:?}", db.history());
+    db.close().expect("closed");
 }
