@@ -12,6 +12,7 @@
 //! | `soak` | the same for some minutes, with accounts that close and sessions that stay open |
 //! | `recover` | kills a running transfer again and again, and checks what reopens |
 //! | `device` | measures the device alone, without a database |
+//! | `hash`, `proof`, `auth`, `grind` | single parts, beside what does the same |
 //!
 //! Every result is checked, or the command fails: all balances (or a sample of them) against a replay
 //! of the draws, every root against that of the other backends, and witnesses against the reads and
@@ -45,7 +46,8 @@
 //!
 //! Below all of these: `measure` (latencies), `machine` (what the operating system counts), `interrupt`
 //! (Ctrl-C), `output` and `progress` (what is printed), `text` (how numbers are printed), `account`
-//! (keys and balances as bytes) and `error` (with exit codes). `device` needs no child and no backend.
+//! (keys and balances as bytes) and `error` (with exit codes). `device` needs no child and no backend, nor do the workloads of single
+//! parts, in `parts`.
 //!
 //! # `pleach`
 //!
@@ -66,6 +68,7 @@ mod machine;
 mod measure;
 mod outcome;
 mod output;
+mod parts;
 mod progress;
 mod report;
 mod setting;
@@ -94,6 +97,10 @@ pub fn nomt_bench() -> ExitCode {
         BenchCommand::Soak(args) => command::soak::soak(args),
         BenchCommand::Recover(args) => command::recover::recover(args),
         BenchCommand::Device(args) => command::device::device(&args),
+        BenchCommand::Hash(args) => command::parts::hash(&args),
+        BenchCommand::Proof(args) => command::parts::proof(&args),
+        BenchCommand::Auth(args) => command::parts::auth(&args),
+        BenchCommand::Grind(args) => command::parts::grind(&args),
         BenchCommand::Child => Err(BenchError::Usage("this subcommand is internal".to_owned())),
     });
     match outcome {

@@ -496,6 +496,65 @@ fn device_measures_a_small_file_and_removes_it() {
 }
 
 #[test]
+fn single_parts_are_measured_checked_and_leave_nothing_behind() {
+    let at = folder();
+    let dir = at.path().join("db");
+    let dir = dir.to_str().expect("a plain name");
+    let json = at.path().join("out.json");
+    let json = json.to_str().expect("a plain name");
+    let cases: [(&[&str], &str, &[&str], usize); 4] = [
+        (&["hash"], "hash", &["blake3", "sha-256", "keccak-256", "pleach, 16 a call"], 19),
+        (
+            &["proof", "--log2", "8", "--count", "1,150,256,300", "--dir", dir],
+            "proof",
+            &["path", "multiproof", "witness", "range", "300 accounts are more"],
+            24,
+        ),
+        (
+            &["auth", "--sizes", "7,300", "--dir", dir],
+            "auth",
+            &["hashmap", "btreemap", "rolling", "get, 300", "sequential, 7"],
+            20,
+        ),
+        (
+            &["grind", "--keys", "600", "--dir", dir],
+            "grind",
+            &["shared 64", "last byte", "longest path, siblings", "leaf pages"],
+            28,
+        ),
+    ];
+    for (arguments, name, words, rows) in cases {
+        let out = succeed(&[arguments, &["--rounds", "2", "--quiet", "--json", json]].concat());
+        for word in words {
+            assert!(out.contains(word), "{name}, {word}: {out}");
+        }
+        let result = read(Path::new(json));
+        assert_eq!((&result["workload"], &result["schema"]), (&name.into(), &1.into()));
+        let found = result["rows"].as_array().expect("rows");
+        assert_eq!(found.len(), rows, "{name}: {out}");
+        for row in found {
+            let timed = row["round_ms"]["p50"].as_f64().expect("a time") > 0.0;
+            assert!(timed || row["count"][1].as_f64().expect("a count") > 0.0, "{name}: {row}");
+            assert!(row["ratio"].as_f64().expect("a ratio") > 0.0, "{name}: {row}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(dir).expect("the folder").count(), 0, "nothing is left");
+    // All paths of 64 equal bits and more are at least that long.
+    let result = read(Path::new(json));
+    let longest = |subject: &str| {
+        let rows = result["rows"].as_array().expect("rows");
+        let row = rows
+            .iter()
+            .find(|row| row["case"] == "longest path, siblings" && row["subject"] == subject);
+        row.expect("a row")["count"][1].as_f64().expect("a count")
+    };
+    assert!(longest("shared 64") >= 65.0 && longest("uniform") < 40.0);
+    fail(2, &["auth", "--sizes", "1"]);
+    fail(2, &["proof", "--count", "0"]);
+    fail(2, &["grind", "--keys", "3"]);
+}
+
+#[test]
 fn numbers_take_separators_and_units_and_refusals_say_what_is_accepted() {
     let at = folder();
     let document = transfer(

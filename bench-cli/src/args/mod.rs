@@ -2,6 +2,7 @@
 //! exit code 2 and one line that says what to change.
 
 pub(crate) mod numbers;
+pub(crate) mod parts;
 pub(crate) mod values;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::args::numbers::{count, kib, mib};
+use crate::args::parts::{AuthArgs, GrindArgs, HashArgs, ProofArgs};
 use crate::args::values::{Count, Durability, IoChoice, Minutes, Switch};
 use crate::draws::{Distribution, Stream};
 use crate::error::BenchError;
@@ -56,6 +58,14 @@ pub(crate) enum BenchCommand {
     Recover(RecoverArgs),
     /// Measures what a folder's device can do through our own I/O crate
     Device(DeviceArgs),
+    /// Hash functions, and trie nodes hashed in batches
+    Hash(HashArgs),
+    /// Path proofs, multiproofs, witnesses and ranges: made and verified
+    Proof(ProofArgs),
+    /// An authenticated state beside plain maps and a rolling digest
+    Auth(AuthArgs),
+    /// Keys that a trie may suffer from, beside hashed ones
+    Grind(GrindArgs),
     /// One job of one backend, described on standard input (internal)
     #[command(name = "__child", hide = true)]
     Child,

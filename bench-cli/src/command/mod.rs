@@ -4,6 +4,7 @@ pub(crate) mod device;
 mod in_turns;
 pub(crate) mod init;
 mod one_by_one;
+pub(crate) mod parts;
 mod prepare;
 pub(crate) mod recover;
 pub(crate) mod soak;

@@ -1,0 +1,144 @@
+//! `nomt-bench hash`, `proof`, `auth`, `grind`: measures and prints.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::args::parts::{AuthArgs, GrindArgs, HashArgs, PartsArgs, ProofArgs};
+use crate::error::{BenchError, Result};
+use crate::home::Home;
+use crate::machine::Machine;
+use crate::parts::{self, Row, Sheet};
+use crate::progress::Progress;
+use crate::report::{Grid, json};
+use crate::text::{grouped, number};
+use crate::{interrupt, output};
+
+/// A folder of its own inside `--dir`, or a temporary one: removed at the end, either way.
+fn scratch(dir: Option<&Path>) -> Result<(Home, tempfile::TempDir)> {
+    let home = Home::new(dir, false)?;
+    let at = home.root();
+    let made = tempfile::Builder::new().prefix("parts-").tempdir_in(at);
+    let made = made.map_err(BenchError::file(at))?;
+    interrupt::remove_at_end(made.path().to_owned());
+    Ok((home, made))
+}
+
+/// Runs a workload, and prints what it has measured, whether or not a signal cut it short.
+fn measure(
+    workload: &'static str,
+    args: &PartsArgs,
+    at: &Path,
+    run: impl FnOnce(&Progress, &mut Sheet) -> Result<()>,
+) -> Result<()> {
+    output::check_file(args.json.as_deref())?;
+    let machine = Machine::describe(at);
+    let bar = Progress::new(args.quiet, workload, "rounds");
+    let mut sheet = Sheet::default();
+    let outcome = run(&bar, &mut sheet);
+    drop(bar);
+    interrupt::left_out(outcome, !sheet.rows.is_empty())?;
+    let printed = output::print(&table(args, &machine, &sheet));
+    if let Some(path) = &args.json {
+        json::write(path, &document(workload, args, &machine, &sheet))?;
+    }
+    printed?;
+    interrupt::after_printing()
+}
+
+/// `nomt-bench hash`.
+pub(crate) fn hash(args: &HashArgs) -> Result<()> {
+    measure("hash", &args.parts, Path::new("."), |bar, sheet| parts::hash::run(args, bar, sheet))
+}
+
+/// `nomt-bench proof`.
+pub(crate) fn proof(args: &ProofArgs) -> Result<()> {
+    let (_home, at) = scratch(args.dir.as_deref())?;
+    let run = |bar: &Progress, sheet: &mut Sheet| parts::proof::run(args, at.path(), bar, sheet);
+    measure("proof", &args.parts, at.path(), run)
+}
+
+/// `nomt-bench auth`.
+pub(crate) fn auth(args: &AuthArgs) -> Result<()> {
+    let (_home, at) = scratch(args.dir.as_deref())?;
+    let run = |bar: &Progress, sheet: &mut Sheet| parts::auth::run(args, at.path(), bar, sheet);
+    measure("auth", &args.parts, at.path(), run)
+}
+
+/// `nomt-bench grind`.
+pub(crate) fn grind(args: &GrindArgs) -> Result<()> {
+    let (_home, at) = scratch(args.dir.as_deref())?;
+    let run = |bar: &Progress, sheet: &mut Sheet| parts::grind::run(args, at.path(), bar, sheet);
+    measure("grind", &args.parts, at.path(), run)
+}
+
+fn table(args: &PartsArgs, machine: &Machine, sheet: &Sheet) -> String {
+    let mut grid = Grid::default();
+    let head = ["", "", "p50, ms", "p90, ms", "max, ms", "ns each", "a second", "bytes", "times"];
+    grid.row(head.map(str::to_owned));
+    let mut last = "";
+    for row in &sheet.rows {
+        let Row { case, subject, round_ms, bytes, count, ratio, .. } = row;
+        let name = if case == last { String::new() } else { case.clone() };
+        last = case;
+        let times = number(*ratio);
+        if let Some((_, count)) = count {
+            let none = || String::new();
+            grid.row([
+                name,
+                subject.clone(),
+                none(),
+                none(),
+                none(),
+                none(),
+                none(),
+                number(*count),
+                times,
+            ]);
+            continue;
+        }
+        grid.row([
+            name,
+            subject.clone(),
+            number(round_ms.p50),
+            number(round_ms.p90),
+            number(round_ms.max),
+            number(row.nanos()),
+            number(1e9 / row.nanos().max(1e-9)),
+            bytes.map(grouped).unwrap_or_default(),
+            times,
+        ]);
+    }
+    let mut text = format!(
+        "kernel {}, {}, {} cores, folder on {}, {} rounds, seed {}\n\n{}",
+        machine.kernel,
+        machine.cpu,
+        machine.cores,
+        machine.file_system,
+        args.rounds,
+        args.seed,
+        grid.render()
+    );
+    for note in &sheet.notes {
+        text.extend(["note: ", note, "\n"]);
+    }
+    text
+}
+
+fn document(
+    workload: &str,
+    args: &PartsArgs,
+    machine: &Machine,
+    sheet: &Sheet,
+) -> serde_json::Value {
+    json!({
+        "schema": 1,
+        "version": env!("CARGO_PKG_VERSION"),
+        "workload": workload,
+        "machine": machine,
+        "seed": args.seed,
+        "rounds": args.rounds,
+        "rows": sheet.rows,
+        "notes": sheet.notes,
+    })
+}

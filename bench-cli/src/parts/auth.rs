@@ -1,0 +1,247 @@
+//! `nomt-bench auth`: what it costs that a state is authenticated, beside maps that are not, and beside a
+//! digest of everything that was written.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::hint::black_box;
+use std::path::Path;
+
+use pleach::{Key, SessionOptions};
+
+use super::engine::{check, commit, open, root_of_load, wrap, writes};
+use super::sheet::{Subject, Turn};
+use super::{Sheet, draws};
+use crate::account;
+use crate::args::parts::AuthArgs;
+use crate::error::{BenchError, Result};
+use crate::progress::Progress;
+use crate::text::grouped;
+
+type Pair = (Key, u64);
+
+/// Blocks one after the other.
+const BLOCKS: usize = 3;
+
+/// Measures all cases; databases are made in a folder.
+pub(crate) fn run(args: &AuthArgs, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
+    for &size in &args.sizes {
+        let bench = Bench::new(args, at, usize::try_from(size).expect("checked by the flag"))?;
+        bench.get(bar, sheet)?;
+        bench.set(bar, sheet)?;
+        bench.commitment(bar, sheet)?;
+        bench.sequential(bar, sheet)?;
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    args: &'a AuthArgs,
+    at: &'a Path,
+    /// Blocks of pairs; the first is that of all cases but one.
+    blocks: Vec<Vec<Pair>>,
+    /// The root after each block.
+    roots: Vec<pleach::Node>,
+    /// The state after the last block.
+    state: Vec<Pair>,
+}
+
+fn wrong(what: &str, size: usize) -> BenchError {
+    BenchError::Wrong(format!("{what} of {} pairs", grouped(size as u64)))
+}
+
+/// Hashes pairs as they come.
+fn roll(hasher: &mut blake3::Hasher, pairs: &[Pair]) -> blake3::Hash {
+    for (key, value) in pairs {
+        hasher.update(key);
+        hasher.update(&value.to_le_bytes());
+    }
+    hasher.finalize()
+}
+
+impl<'a> Bench<'a> {
+    fn new(args: &'a AuthArgs, at: &'a Path, size: usize) -> Result<Self> {
+        let mut random = draws(args.parts.seed, size as u64);
+        let mut next = 0_u64;
+        let mut blocks: Vec<Vec<Pair>> = Vec::new();
+        let (mut state, mut roots) = (BTreeMap::new(), Vec::new());
+        for block in 0..BLOCKS {
+            let old = if block == 0 { 0 } else { size / 2 };
+            let mut pairs: Vec<Pair> = Vec::with_capacity(size);
+            if let Some(before) = blocks.last() {
+                // Every second one of the block before, so that no key comes twice.
+                pairs.extend(
+                    before.iter().step_by(2).take(old).map(|(key, _)| (*key, random.bits())),
+                );
+            }
+            while pairs.len() < size {
+                pairs.push((account::key(next), random.bits()));
+                next += 1;
+            }
+            // In no order, as blocks have them.
+            for at in (1..pairs.len()).rev() {
+                pairs.swap(at, usize::try_from(random.below(at as u64 + 1)).expect("an index"));
+            }
+            state.extend(pairs.iter().copied());
+            let all: Vec<Pair> = state.iter().map(|(key, value)| (*key, *value)).collect();
+            roots.push(root_of_load(at, &all)?);
+            blocks.push(pairs);
+        }
+        Ok(Self { args, at, blocks, roots, state: state.into_iter().collect() })
+    }
+
+    fn name(&self, what: &str) -> (String, u64) {
+        let size = self.blocks[0].len() as u64;
+        (format!("{what}, {}", grouped(size)), size)
+    }
+
+    fn get(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
+        let pairs = &self.blocks[0];
+        let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
+        let db = open(folder.path(), self.args.cache_mib)?;
+        commit(&db, pairs)?;
+        check(&db, pairs)?;
+        let session = db.session(SessionOptions::new()).map_err(wrap)?;
+        let hashed: HashMap<Key, u64> = pairs.iter().copied().collect();
+        let ordered: BTreeMap<Key, u64> = pairs.iter().copied().collect();
+        let sum: u64 = pairs.iter().fold(0, |sum, pair| sum.wrapping_add(pair.1));
+        let judge =
+            |found: u64| if found == sum { Ok(()) } else { Err(wrong("values", pairs.len())) };
+        let pleach = |_| {
+            let (turn, found) = Turn::of(|| {
+                pairs.iter().try_fold(0_u64, |sum, (key, _)| {
+                    let value = session.read(key)?;
+                    let bytes = value.as_deref().and_then(|bytes| bytes.try_into().ok());
+                    Ok(sum.wrapping_add(u64::from_le_bytes(bytes.unwrap_or_default())))
+                })
+            });
+            judge(found.map_err(wrap::<pleach::Error>)?)?;
+            Ok(turn)
+        };
+        let plain = |get: &dyn Fn(&Key) -> u64| {
+            let (turn, found) =
+                Turn::of(|| pairs.iter().fold(0_u64, |sum, (key, _)| sum.wrapping_add(get(key))));
+            judge(found)?;
+            Ok(turn)
+        };
+        let (name, operations) = self.name("get");
+        let subjects: Vec<Subject<'_>> = vec![
+            ("pleach".to_owned(), Box::new(pleach)),
+            ("hashmap".to_owned(), Box::new(|_| plain(&|key| hashed[key]))),
+            ("btreemap".to_owned(), Box::new(|_| plain(&|key| ordered[key]))),
+        ];
+        sheet.case(bar, (&name, operations), self.args.parts.rounds, subjects)
+    }
+
+    fn set(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
+        let pairs = &self.blocks[0];
+        let pleach = |_| {
+            let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
+            let db = open(folder.path(), self.args.cache_mib)?;
+            let (turn, root) = Turn::of(|| commit(&db, pairs));
+            if root? != self.roots[0] {
+                return Err(wrong("the root", pairs.len()));
+            }
+            check(&db, pairs)?;
+            db.close().map_err(wrap)?;
+            Ok(turn)
+        };
+        let (name, operations) = self.name("set");
+        let subjects: Vec<Subject<'_>> = vec![
+            ("pleach".to_owned(), Box::new(pleach)),
+            (
+                "hashmap".to_owned(),
+                Box::new(|_| {
+                    let (turn, map) =
+                        Turn::of(|| pairs.iter().copied().collect::<HashMap<Key, u64>>());
+                    black_box(map);
+                    Ok(turn)
+                }),
+            ),
+            (
+                "btreemap".to_owned(),
+                Box::new(|_| {
+                    let (turn, map) = Turn::of(|| {
+                        let mut map = BTreeMap::new();
+                        // One by one, as `set` does: collecting would sort first.
+                        for (key, value) in pairs {
+                            map.insert(*key, *value);
+                        }
+                        map
+                    });
+                    black_box(map);
+                    Ok(turn)
+                }),
+            ),
+        ];
+        sheet.case(bar, (&name, operations), self.args.parts.rounds, subjects)
+    }
+
+    fn commitment(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
+        let pairs = &self.blocks[0];
+        let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
+        let db = open(folder.path(), self.args.cache_mib)?;
+        let pleach = |_| {
+            let session = db.session(SessionOptions::new().witness(false)).map_err(wrap)?;
+            let accesses = writes(pairs);
+            let (turn, block) = Turn::of(|| session.finish(accesses));
+            let root = block.map_err(wrap)?.root();
+            if root == self.roots[0] { Ok(turn) } else { Err(wrong("the root", pairs.len())) }
+        };
+        let digest = Cell::new(None);
+        let rolling = |_| {
+            let (turn, found) = Turn::of(|| roll(&mut blake3::Hasher::new(), pairs));
+            if digest.replace(Some(found)).is_some_and(|before| before != found) {
+                return Err(wrong("the digest", pairs.len()));
+            }
+            Ok(turn)
+        };
+        let (name, operations) = self.name("commitment");
+        let subjects: Vec<Subject<'_>> = vec![
+            ("pleach".to_owned(), Box::new(pleach)),
+            ("rolling".to_owned(), Box::new(rolling)),
+        ];
+        sheet.case(bar, (&name, operations), self.args.parts.rounds, subjects)
+    }
+
+    fn sequential(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
+        let pleach = |_| {
+            let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
+            let db = open(folder.path(), self.args.cache_mib)?;
+            let (turn, roots) = Turn::of(|| {
+                self.blocks.iter().map(|pairs| commit(&db, pairs)).collect::<Result<Vec<_>>>()
+            });
+            if roots? != self.roots {
+                return Err(wrong("a root after blocks", self.blocks[0].len()));
+            }
+            check(&db, &self.state)?;
+            db.close().map_err(wrap)?;
+            Ok(turn)
+        };
+        let map = RefCell::new(HashMap::new());
+        let rolling = |_| {
+            map.replace(HashMap::new());
+            let (turn, digests) = Turn::of(|| {
+                let mut hasher = blake3::Hasher::new();
+                let mut map = map.borrow_mut();
+                let block = |pairs: &Vec<Pair>| {
+                    map.extend(pairs.iter().copied());
+                    roll(&mut hasher, pairs)
+                };
+                self.blocks.iter().map(block).collect::<Vec<_>>()
+            });
+            black_box(digests);
+            let map = map.borrow();
+            let same = |pair: &Pair| map.get(&pair.0) == Some(&pair.1);
+            if map.len() != self.state.len() || !self.state.iter().all(same) {
+                return Err(wrong("the map", self.blocks[0].len()));
+            }
+            Ok(turn)
+        };
+        let (name, operations) = self.name("sequential");
+        let subjects: Vec<Subject<'_>> = vec![
+            ("pleach".to_owned(), Box::new(pleach)),
+            ("rolling".to_owned(), Box::new(rolling)),
+        ];
+        sheet.case(bar, (&name, operations * BLOCKS as u64), self.args.parts.rounds, subjects)
+    }
+}
