@@ -13,6 +13,8 @@
 //! | `recover` | kills a running transfer again and again, and checks what reopens |
 //! | `device` | measures the device alone, without a database |
 //! | `hash`, `proof`, `auth`, `grind` | single parts, beside what does the same |
+//! | `overlay`, `threshold`, `flatten` | blocks that stay in memory |
+//! | `erc20` | token transfers over accounts and contracts |
 //!
 //! Every result is checked, or the command fails: all balances (or a sample of them) against a replay
 //! of the draws, every root against that of the other backends, and witnesses against the reads and
@@ -101,6 +103,10 @@ pub fn nomt_bench() -> ExitCode {
         BenchCommand::Proof(args) => command::parts::proof(&args),
         BenchCommand::Auth(args) => command::parts::auth(&args),
         BenchCommand::Grind(args) => command::parts::grind(&args),
+        BenchCommand::Overlay(args) => command::parts::overlay(&args),
+        BenchCommand::Threshold(args) => command::parts::threshold(&args),
+        BenchCommand::Flatten(args) => command::parts::flatten(&args),
+        BenchCommand::Erc20(args) => command::parts::erc20(&args),
         BenchCommand::Child => Err(BenchError::Usage("this subcommand is internal".to_owned())),
     });
     match outcome {

@@ -502,7 +502,43 @@ fn single_parts_are_measured_checked_and_leave_nothing_behind() {
     let dir = dir.to_str().expect("a plain name");
     let json = at.path().join("out.json");
     let json = json.to_str().expect("a plain name");
-    let cases: [(&[&str], &str, &[&str], usize); 4] = [
+    let cases: [(&[&str], &str, &[&str], usize); 8] = [
+        (
+            &["overlay", "--accounts", "300", "--updates", "50,200,900", "--dir", dir],
+            "overlay",
+            &["root, then overlay", "cold, 200", "900 updates are more"],
+            16,
+        ),
+        (
+            &["threshold", "--window", "2,5", "--blocks", "9", "--dir", dir],
+            "threshold",
+            &["window 5", "its finish", "9 blocks, committed and drained"],
+            8,
+        ),
+        (
+            &["flatten", "--layers", "3,8", "--keys-per-layer", "60", "--dir", dir],
+            "flatten",
+            &["merged commit", "one block of the same", "reads beside the merge"],
+            8,
+        ),
+        (
+            &[
+                "erc20",
+                "--eoa",
+                "2500",
+                "--contracts",
+                "40",
+                "--blocks",
+                "3",
+                "--transfers",
+                "200",
+                "--dir",
+                dir,
+            ],
+            "erc20",
+            &["genesis import", "finish (the root)", "600 transfers"],
+            4,
+        ),
         (&["hash"], "hash", &["blake3", "sha-256", "keccak-256", "pleach, 16 a call"], 19),
         (
             &["proof", "--log2", "8", "--count", "1,150,256,300", "--dir", dir],

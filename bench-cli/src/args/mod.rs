@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::args::numbers::{count, kib, mib};
-use crate::args::parts::{AuthArgs, GrindArgs, HashArgs, ProofArgs};
+use crate::args::parts::{
+    AuthArgs, Erc20Args, FlattenArgs, GrindArgs, HashArgs, OverlayArgs, ProofArgs, ThresholdArgs,
+};
 use crate::args::values::{Count, Durability, IoChoice, Minutes, Switch};
 use crate::draws::{Distribution, Stream};
 use crate::error::BenchError;
@@ -66,6 +68,14 @@ pub(crate) enum BenchCommand {
     Auth(AuthArgs),
     /// Keys that a trie may suffer from, beside hashed ones
     Grind(GrindArgs),
+    /// The root of a block that stays in memory
+    Overlay(OverlayArgs),
+    /// Executed blocks that are committed when enough are over them
+    Threshold(ThresholdArgs),
+    /// Overlays over each other that become one commit
+    Flatten(FlattenArgs),
+    /// Token transfers over accounts and contracts
+    Erc20(Erc20Args),
     /// One job of one backend, described on standard input (internal)
     #[command(name = "__child", hide = true)]
     Child,

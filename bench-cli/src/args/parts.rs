@@ -1,10 +1,13 @@
 //! Flags of the workloads of single parts.
 
+use core::fmt;
+use core::str::FromStr;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use crate::args::numbers::{count, mib};
+use crate::draws::Distribution;
 
 /// Flags of all of them.
 #[derive(Clone, Debug, Args)]
@@ -91,4 +94,141 @@ pub(crate) struct GrindArgs {
     /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
+}
+
+/// `nomt-bench overlay`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct OverlayArgs {
+    #[command(flatten)]
+    pub(crate) parts: PartsArgs,
+    /// Contracts that are loaded
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = count::<u64>(1..=100_000_000))]
+    pub(crate) accounts: u64,
+    /// Slots of each
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = count::<u64>(0..=1000))]
+    pub(crate) slots: u64,
+    /// Accounts that a block changes
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "1000,10000",
+        value_parser = count::<u64>(1..=10_000_000)
+    )]
+    pub(crate) updates: Vec<u64>,
+    /// Memory budget of each database
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(8..=16_777_216))]
+    pub(crate) cache_mib: u64,
+    /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// `nomt-bench threshold`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ThresholdArgs {
+    #[command(flatten)]
+    pub(crate) parts: PartsArgs,
+    /// Blocks that stay in memory
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "2,8,32,128,512",
+        value_parser = count::<u64>(1..=4096)
+    )]
+    pub(crate) window: Vec<u64>,
+    /// Blocks of a round
+    #[arg(long, value_name = "N", default_value_t = 600, value_parser = count::<u64>(1..=1_000_000))]
+    pub(crate) blocks: u64,
+    /// Memory budget of each database
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(8..=16_777_216))]
+    pub(crate) cache_mib: u64,
+    /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// `nomt-bench flatten`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FlattenArgs {
+    #[command(flatten)]
+    pub(crate) parts: PartsArgs,
+    /// Overlays over each other
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "4,16,64,128",
+        value_parser = count::<u64>(1..=4096)
+    )]
+    pub(crate) layers: Vec<u64>,
+    /// Changes of an overlay
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = count::<u64>(1..=1_000_000))]
+    pub(crate) keys_per_layer: u64,
+    /// How keys are drawn: hot (nine of ten changes go to a hundred keys), uniform, zipf:S or pareto
+    #[arg(long, default_value = "hot")]
+    pub(crate) distribution: Layering,
+    /// Memory budget of each database
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(8..=16_777_216))]
+    pub(crate) cache_mib: u64,
+    /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// `nomt-bench erc20`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Erc20Args {
+    #[command(flatten)]
+    pub(crate) parts: PartsArgs,
+    /// Accounts that are no contracts
+    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = count::<u64>(1..=1_000_000_000))]
+    pub(crate) eoa: u64,
+    /// Contracts
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = count::<u64>(1..=1_000_000_000))]
+    pub(crate) contracts: u64,
+    /// Slots of each contract
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = count::<u64>(1..=1000))]
+    pub(crate) slots: u64,
+    /// Blocks
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = count::<u64>(1..=1_000_000))]
+    pub(crate) blocks: u64,
+    /// Transfers of a block
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = count::<u64>(1..=10_000_000))]
+    pub(crate) transfers: u64,
+    /// Memory budget of each database
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(8..=16_777_216))]
+    pub(crate) cache_mib: u64,
+    /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// How `flatten` draws keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Layering {
+    /// Most changes go to few keys.
+    Hot,
+    /// Over all keys.
+    Spread(Distribution),
+}
+
+impl FromStr for Layering {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "hot" {
+            return Ok(Self::Hot);
+        }
+        text.parse().map(Self::Spread).map_err(|error: String| format!("{error}, or hot"))
+    }
+}
+
+impl fmt::Display for Layering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hot => f.write_str("hot"),
+            Self::Spread(distribution) => distribution.fmt(f),
+        }
+    }
 }

@@ -1,10 +1,13 @@
-//! `nomt-bench hash`, `proof`, `auth`, `grind`: measures and prints.
+//! `nomt-bench hash` and the other workloads of single parts: measures and prints.
 
 use std::path::Path;
 
 use serde_json::json;
 
-use crate::args::parts::{AuthArgs, GrindArgs, HashArgs, PartsArgs, ProofArgs};
+use crate::args::parts::{
+    AuthArgs, Erc20Args, FlattenArgs, GrindArgs, HashArgs, OverlayArgs, PartsArgs, ProofArgs,
+    ThresholdArgs,
+};
 use crate::error::{BenchError, Result};
 use crate::home::Home;
 use crate::machine::Machine;
@@ -70,6 +73,35 @@ pub(crate) fn grind(args: &GrindArgs) -> Result<()> {
     let (_home, at) = scratch(args.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::grind::run(args, at.path(), bar, sheet);
     measure("grind", &args.parts, at.path(), run)
+}
+
+/// `nomt-bench overlay`.
+pub(crate) fn overlay(args: &OverlayArgs) -> Result<()> {
+    let (_home, at) = scratch(args.dir.as_deref())?;
+    let run = |bar: &Progress, sheet: &mut Sheet| parts::overlay::run(args, at.path(), bar, sheet);
+    measure("overlay", &args.parts, at.path(), run)
+}
+
+/// `nomt-bench threshold`.
+pub(crate) fn threshold(args: &ThresholdArgs) -> Result<()> {
+    let (_home, at) = scratch(args.dir.as_deref())?;
+    let run =
+        |bar: &Progress, sheet: &mut Sheet| parts::threshold::run(args, at.path(), bar, sheet);
+    measure("threshold", &args.parts, at.path(), run)
+}
+
+/// `nomt-bench flatten`.
+pub(crate) fn flatten(args: &FlattenArgs) -> Result<()> {
+    let (_home, at) = scratch(args.dir.as_deref())?;
+    let run = |bar: &Progress, sheet: &mut Sheet| parts::flatten::run(args, at.path(), bar, sheet);
+    measure("flatten", &args.parts, at.path(), run)
+}
+
+/// `nomt-bench erc20`.
+pub(crate) fn erc20(args: &Erc20Args) -> Result<()> {
+    let (_home, at) = scratch(args.dir.as_deref())?;
+    let run = |bar: &Progress, sheet: &mut Sheet| parts::erc20::run(args, at.path(), bar, sheet);
+    measure("erc20", &args.parts, at.path(), run)
 }
 
 fn table(args: &PartsArgs, machine: &Machine, sheet: &Sheet) -> String {

@@ -5,6 +5,6 @@ mod distribution;
 mod generator;
 mod stream;
 
-pub(crate) use distribution::Distribution;
+pub(crate) use distribution::{Distribution, Sampler};
 pub(crate) use generator::Draws;
 pub(crate) use stream::{Batch, Closing, Stream};

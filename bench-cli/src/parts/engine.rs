@@ -17,6 +17,11 @@ pub(super) fn open(folder: &Path, cache_mib: u64) -> Result<Pleach> {
     Pleach::open(options.cache_mib(cache_mib)).map_err(wrap)
 }
 
+/// Opens or creates a database whose commits are durable.
+pub(super) fn open_durable(folder: &Path, cache_mib: u64) -> Result<Pleach> {
+    Pleach::open(Options::new(folder).create(true).cache_mib(cache_mib)).map_err(wrap)
+}
+
 /// Commits pairs, and says what the root is.
 pub(super) fn commit(db: &Pleach, pairs: &[(Key, u64)]) -> Result<pleach::Node> {
     let session = db.session(SessionOptions::new().witness(false)).map_err(wrap)?;

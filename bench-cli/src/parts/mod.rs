@@ -2,14 +2,20 @@
 //!
 //! * [`hash`]: hashing, [`proof`]: proofs, [`auth`]: the engine beside plain maps, [`grind`]: keys that a
 //!   trie may suffer from;
-//! * [`engine`]: the database that they use.
+//! * [`overlay`], [`threshold`], [`flatten`]: blocks that stay in memory; [`erc20`]: token transfers;
+//! * [`engine`]: the database that they use; [`ledger`]: accounts, contracts and transfers.
 
 pub(crate) mod auth;
 mod engine;
+pub(crate) mod erc20;
+pub(crate) mod flatten;
 pub(crate) mod grind;
 pub(crate) mod hash;
+mod ledger;
+pub(crate) mod overlay;
 pub(crate) mod proof;
 mod sheet;
+pub(crate) mod threshold;
 
 pub(crate) use sheet::{Row, Sheet};
 

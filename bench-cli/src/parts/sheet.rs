@@ -101,6 +101,30 @@ impl Sheet {
         Ok(())
     }
 
+    /// A row of something that is done once.
+    pub(super) fn once(&mut self, case: &str, subject: &str, operations: u64, turn: Turn) {
+        let mut phase = Phase::new();
+        phase.record(turn.took);
+        let round_ms = phase.quantiles();
+        self.latencies(case, subject, round_ms, round_ms);
+        if let Some(row) = self.rows.last_mut() {
+            row.operations = operations;
+        }
+    }
+
+    /// A row of latencies that were recorded by whoever ran; beside those of the first.
+    pub(super) fn latencies(&mut self, case: &str, subject: &str, of: Quantiles, first: Quantiles) {
+        self.rows.push(Row {
+            case: case.to_owned(),
+            subject: subject.to_owned(),
+            operations: 1,
+            round_ms: of,
+            bytes: None,
+            count: None,
+            ratio: if first.p50 > 0.0 { of.p50 / first.p50 } else { 0.0 },
+        });
+    }
+
     /// A row of a single figure, which is no time.
     pub(super) fn count(&mut self, case: &str, subject: &str, count: (&'static str, f64), of: f64) {
         self.rows.push(Row {
