@@ -60,7 +60,7 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Db<H, D, R> {
         f.debug_struct("Db")
             .field("path", &path)
             .field("commit", &tip.number)
-            .field("root", &Hex(tip.root.as_ref()))
+            .field("root", &Hex(tip.roots.first().as_ref()))
             .finish_non_exhaustive()
     }
 }
@@ -167,8 +167,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn commit_at(&self, commit: u64) -> Result<Commit> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        let Tip { number, root, blob } = engine.state.commits.commit_at(commit)?;
-        Ok(Commit { number, root, blob: blob.to_vec() })
+        let Tip { number, roots, blob } = engine.state.commits.commit_at(commit)?;
+        Ok(Commit { number, root: roots.first(), blob: blob.to_vec() })
     }
 
     /// Proves which keys of a range differ between two commits of the history, with the hashes of their values
@@ -214,7 +214,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
 
     /// Root of the newest commit.
     pub fn root(&self) -> Node {
-        self.tip().root
+        self.tip().roots.first()
     }
 
     /// Fills an empty database with pairs in any order, each key once, as commit number 1. It is far

@@ -379,7 +379,7 @@ fn finish_image<D: Device>(
         level,
         root_tag: root.tag,
         root_page: root.page,
-        root_node: tip.root,
+        root_node: tip.roots.first(),
         blob: tip.blob.to_vec(),
     };
     end_image(writer, file, &table)
@@ -408,7 +408,7 @@ fn superblock<D: Device, R: Runtime>(
     Superblock {
         image,
         commit: tip.number,
-        root: tip.root,
+        root: tip.roots.first(),
         next_flush: db.images.number(),
         incarnation: db.images.incarnation(),
         replay: cut,

@@ -46,6 +46,7 @@ use crate::format::record::{MAX_RECORD, RecordBuf};
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::read::point;
+use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::overlays::{Layer, TakenBy};
 use crate::state::sequencer::Ordered;
@@ -153,7 +154,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         let never = db.commits.sequencer().lock().is_queued(end);
         return Err(if never { error.poisoning() } else { error.in_doubt() });
     }
-    let tip = Tip { number, root: *target.root, blob };
+    let tip = Tip { number, roots: Roots::of_first(*target.root), blob };
     publish(engine, end, tip, replaced, chunks).map_err(|error| error.in_doubt())?;
     Ok(number)
 }
@@ -272,7 +273,7 @@ fn ticket<H: Hasher, D: Device, R: Runtime>(
         }
         let start = state.queue(record);
         spilled.named();
-        state.newest = Tip { number, root: *root, blob: Arc::clone(blob) };
+        state.newest = Tip { number, roots: Roots::of_first(*root), blob: Arc::clone(blob) };
         state.in_flight += 1;
         target.ticketed.set(true);
         for (layer, own) in layers {
@@ -281,7 +282,7 @@ fn ticket<H: Hasher, D: Device, R: Runtime>(
         undo.state(start + bytes, kept_from);
         let replaced = past.map(|Past { nodes, blob }| Replaced {
             nodes,
-            before: Before { start, root: *target.prev_root, blob },
+            before: Before { start, roots: Roots::of_first(*target.prev_root), blob },
         });
         return Ok(Ticketed { end: start + bytes, replaced });
     }
@@ -328,7 +329,7 @@ fn past<D: Device, R: Runtime>(
 fn check_parent<D: Device, R: Runtime>(db: &State<D, R>, target: &Target<'_>) -> Result<u64> {
     let state = db.commits.sequencer().lock();
     state.check_open()?;
-    if !state.loading && state.newest.root == *target.prev_root {
+    if !state.loading && state.newest.roots.first() == *target.prev_root {
         return Ok(state.newest.number);
     }
     Err(stale(&state, target))

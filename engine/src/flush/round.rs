@@ -193,9 +193,13 @@ impl Round {
         let mut runs: Vec<PageBuf> =
             numbers.chunk_by(|a, b| a.is_before(*b)).map(|run| self.buffer(run.len())).collect();
         let flush = self.flush;
-        let built = fill(&merged, &folded, rewrites, &numbers, &mut runs, |number, through| {
-            PageStamp { identity: db.store.leaf_identity(number), flush, namespace: 0, through }
-        });
+        let built =
+            fill(&merged, &folded, rewrites, &numbers, &mut runs, |number, through| PageStamp {
+                identity: db.store.leaf_identity(number),
+                flush,
+                namespace: db.namespace,
+                through,
+            });
         drop(folded);
         let freed = merged.into_freed();
         for ((rewrite, new), freed) in rewrites.iter_mut().zip(built).zip(freed) {

@@ -167,7 +167,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
                 let stamp = PageStamp {
                     identity: self.db.store.leaf_identity(*number),
                     flush: self.flush,
-                    namespace: 0,
+                    namespace: self.db.namespace,
                     through: COMMIT,
                 };
                 let page_of = &unfolded[page];

@@ -35,6 +35,7 @@ use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::image_name;
 use crate::machine::memory_limit;
 use crate::metrics::Counters;
+use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::space::Tentative;
 use crate::state::{State, overflow};
@@ -283,7 +284,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     }
     values.named();
     let blob = db.commits.tip().blob;
-    let tip = Tip { number: COMMIT, root, blob };
+    let tip = Tip { number: COMMIT, roots: Roots::of_first(root), blob };
     state.newest = tip.clone();
     db.commits.publish(tip);
     db.commits.undo().barrier(COMMIT);

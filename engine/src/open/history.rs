@@ -23,6 +23,7 @@ use crate::format::record::{Header, Kind};
 use crate::format::superblock::Superblock;
 use crate::log::chain;
 use crate::options::HistoryLimits;
+use crate::roots::Roots;
 use crate::state::overflow;
 use crate::state::space::Held;
 use crate::state::undo::{Replaced, ReplacedNodes, Undo};
@@ -138,7 +139,7 @@ impl History {
             }
             let before = Before {
                 start: header.position,
-                root: *namespace.previous_root,
+                roots: Roots::of_first(*namespace.previous_root),
                 blob: before.blob.into(),
             };
             self.undo.restore(header.number, values, Replaced { nodes, before }, header.end());

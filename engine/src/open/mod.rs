@@ -37,12 +37,13 @@ use crate::state::budget::Budget;
 use crate::state::commits::Commits;
 use crate::state::images::Images;
 use crate::state::index::Index;
-use crate::state::nodes::NodeStore;
+use crate::state::nodes::NodeFiles;
 use crate::state::pace::Pace;
 use crate::state::sequencer::Sequencer;
 use crate::state::space::PageSpace;
 use crate::state::store::{Parts, Store};
-use crate::state::{PoisonOnPanic, State};
+use crate::state::tries::{Trie, Tries};
+use crate::state::{PoisonOnPanic, Shared, State};
 use crate::watchdog::Watchdog;
 use examine::{Examined, plainly};
 
@@ -94,7 +95,9 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     }
     examined.opening.created = created;
     let opening = examined.opening.clone();
-    let state = Arc::new(begin(device, runtime, options, examined, lock)?);
+    let shared = Arc::new(begin(device, runtime, options, examined, lock)?);
+    let first = shared.tries.get(0).expect("every database has namespace 0");
+    let state = Arc::new(State::new(shared, first));
     let prefetching = Prefetching::new(&state.runtime, state.budget.values_bytes());
     let prefetching = Arc::new(prefetching);
     let tasks = start_tasks::<H, D, R>(&state, &prefetching);
@@ -161,7 +164,7 @@ fn begin<D: Device, R: Runtime>(
     mut options: Options,
     examined: Examined<D>,
     lock: Box<dyn Send + Sync>,
-) -> Result<State<D, R>> {
+) -> Result<Shared<D, R>> {
     let Examined { mut superblocks, recovered, space, log_from, opening, .. } = examined;
     if let Some(cut) = &opening.cut {
         tracing::warn!(
@@ -218,17 +221,14 @@ fn begin<D: Device, R: Runtime>(
         counters: Arc::clone(&counters),
     }));
     store.begin_batch(recovered.tip.number + 1);
-    let nodes = NodeStore::open(
-        Arc::clone(&store),
-        Arc::clone(&index),
-        Arc::clone(&counters),
-        budget.node_limit(),
-    )?;
+    let files = NodeFiles::open(Arc::clone(&store), Arc::clone(&counters), budget.node_limit())
+        .map(Arc::new)?;
+    let tries = vec![Trie::new(0, index, &files)];
     let clock = {
         let runtime = runtime.clone();
         Box::new(move || runtime.now())
     };
-    Ok(State {
+    Ok(Shared {
         commits: Commits::new(
             Sequencer::new(writer, recovered.tip.clone()),
             recovered.tip,
@@ -244,9 +244,9 @@ fn begin<D: Device, R: Runtime>(
             recovered.image_leaf_end,
         ),
         images: Images::new(superblocks, incarnation),
-        nodes,
+        node_files: files,
+        tries: Tries::new(tries),
         store,
-        index,
         pace,
         budget,
         counters,

@@ -39,6 +39,7 @@ use crate::format::superblock::Superblock;
 use crate::format::table::Table;
 use crate::log::{ScanEnd, ScanInput, scan};
 use crate::options::HistoryLimits;
+use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::overflow;
 use crate::state::space::Held;
@@ -108,7 +109,11 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let map = image.checked_stream(StreamId::FreeMap, &table.map)?;
     let mut extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
     grow_to_file(device, superblock, &mut extents)?;
-    let tip = Tip { number: superblock.commit, root: superblock.root, blob: table.blob.into() };
+    let tip = Tip {
+        number: superblock.commit,
+        roots: Roots::of_first(superblock.root),
+        blob: table.blob.into(),
+    };
     let mut replay = Replay::<H> {
         regions,
         extents,
@@ -237,7 +242,7 @@ impl<H: Hasher> Replay<H> {
             if namespace.ns != 0 {
                 return Err(Error::Namespace(namespace.ns));
             }
-            if *namespace.previous_root != self.tip.root {
+            if *namespace.previous_root != self.tip.roots.first() {
                 return Err(Contradiction::CommitRoot { commit: number }.into());
             }
             let mut changes = Vec::with_capacity(namespace.change_bound());
@@ -256,7 +261,7 @@ impl<H: Hasher> Replay<H> {
                 self.extents.mark_used(run).map_err(bad_map)?;
             }
             self.apply(number, record_end(header), &changes, &nodes)?;
-            self.tip.root = *namespace.new_root;
+            self.tip.roots = Roots::of_first(*namespace.new_root);
         }
         self.tip.number = number;
         self.tip.blob = view.blob.into();
@@ -433,7 +438,7 @@ impl<H: Hasher> Replay<H> {
         }
         let fold = folder.end().expect("no terminal is placed here");
         folder.run();
-        if folder.node(fold) != self.tip.root {
+        if folder.node(fold) != self.tip.roots.first() {
             return Err(Contradiction::Root { commit: self.tip.number }.into());
         }
         let history::Recovered { undo, held, held_runs, lost } =

@@ -89,7 +89,7 @@ impl<D: Device> Commits<D> {
         let state = self.sequencer.lock();
         let (base, root) = {
             let tip = self.lock_tip();
-            (tip.number, tip.root)
+            (tip.number, tip.roots.first())
         };
         let view = self.view(base, Chain::default());
         drop(state);
@@ -131,8 +131,8 @@ impl<D: Device> Commits<D> {
         if tip.number == commit {
             return Ok(tip);
         }
-        let (root, blob) = self.undo.past(commit)?;
-        Ok(Tip { number: commit, root, blob })
+        let (roots, blob) = self.undo.past(commit)?;
+        Ok(Tip { number: commit, roots, blob })
     }
 
     /// Who holds which commit.

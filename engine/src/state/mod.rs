@@ -59,6 +59,7 @@ pub(crate) mod reader;
 pub(crate) mod sequencer;
 pub(crate) mod space;
 pub(crate) mod store;
+pub(crate) mod tries;
 pub(crate) mod undo;
 mod versions;
 pub(crate) mod view;
@@ -76,29 +77,60 @@ use budget::Budget;
 use commits::Commits;
 use images::Images;
 use index::Index;
-use nodes::NodeStore;
+use nodes::{NodeFiles, NodeStore};
 use pace::Pace;
 use space::PageSpace;
 use store::Store;
+use tries::{Trie, Tries};
 
-/// The parts of an open database.
-pub(crate) struct State<D: Device, R: Runtime> {
+/// What all tries of an open database share.
+pub(crate) struct Shared<D: Device, R: Runtime> {
     pub(crate) options: Options,
     pub(crate) runtime: R,
     pub(crate) counters: Arc<Counters>,
     pub(crate) budget: Budget,
     pub(crate) pace: Arc<Pace<R>>,
-    pub(crate) index: Arc<Index>,
     pub(crate) store: Arc<Store<D, R>>,
     pub(crate) space: PageSpace<D>,
-    pub(crate) nodes: NodeStore<D, R>,
     pub(crate) commits: Commits<D>,
     pub(crate) images: Images<D>,
+    /// Where nodes are that are not in memory.
+    pub(crate) node_files: Arc<NodeFiles<D, R>>,
+    /// The tries of all namespaces.
+    pub(crate) tries: Tries<D, R>,
     /// Keeps other processes out while any handle lives.
     pub(crate) _lock: Box<dyn Send + Sync>,
 }
 
+/// The state of one trie of an open database: what is its own, and what all share.
+pub(crate) struct State<D: Device, R: Runtime> {
+    shared: Arc<Shared<D, R>>,
+    pub(crate) namespace: u8,
+    pub(crate) index: Arc<Index>,
+    pub(crate) nodes: Arc<NodeStore<D, R>>,
+}
+
 impl<D: Device, R: Runtime> State<D, R> {
+    /// One of the tries of `shared`.
+    pub(crate) fn new(shared: Arc<Shared<D, R>>, trie: Trie<D, R>) -> Self {
+        let Trie { namespace, index, nodes } = trie;
+        Self { shared, namespace, index, nodes }
+    }
+
+    /// The state of another namespace of the same database, if there is one.
+    pub(crate) fn other(&self, namespace: u8) -> Option<Self> {
+        Some(Self::new(Arc::clone(&self.shared), self.tries.get(namespace)?))
+    }
+}
+
+impl<D: Device, R: Runtime> std::ops::Deref for State<D, R> {
+    type Target = Shared<D, R>;
+    fn deref(&self) -> &Shared<D, R> {
+        &self.shared
+    }
+}
+
+impl<D: Device, R: Runtime> Shared<D, R> {
     /// Bytes of log that a replay would read.
     pub(crate) fn log_length(&self) -> u64 {
         let end = self.commits.sequencer().lock().end();
@@ -107,12 +139,12 @@ impl<D: Device, R: Runtime> State<D, R> {
 
     /// Are all leaf pages cached and all nodes in memory?
     pub(crate) fn all_is_here(&self) -> bool {
-        !self.nodes.may_evict() && self.store.all_is_cached()
+        !self.node_files.may_evict() && self.store.all_is_cached()
     }
 
     /// The leaf cache gets what the index leaves of its share, as large as that is by now.
     pub(crate) fn fit_cache(&self) {
-        let index = self.index.load().bytes();
+        let index = self.tries.list().iter().map(|trie| trie.index.load().bytes()).sum();
         self.store.cache().set_budget(self.budget.leaf_cache_bytes(index));
     }
 
@@ -147,7 +179,8 @@ impl<D: Device, R: Runtime> State<D, R> {
         counters.snapshot(|metrics| {
             metrics.sequencer_nanos = sequencer.held_nanos();
             metrics.log_bytes = sequencer.log_bytes();
-            metrics.regions = self.index.load().regions().len() as u64;
+            let regions = |trie: &Trie<D, R>| trie.index.load().regions().len() as u64;
+            metrics.regions = self.tries.list().iter().map(regions).sum();
             metrics.overlay_bytes = self.commits.overlays().bytes() as u64;
             metrics.commits_in_flight = sequencer.lock().in_flight.into();
             metrics.undo_bytes = self.commits.undo().bytes();
@@ -159,7 +192,7 @@ impl<D: Device, R: Runtime> State<D, R> {
 
 /// Held over work that must not be left half done: a panic in it (in a user's hasher, in an
 /// assertion) poisons the database, so that nobody waits for what will not come.
-pub(crate) struct PoisonOnPanic<'a, D: Device, R: Runtime>(pub(crate) &'a State<D, R>);
+pub(crate) struct PoisonOnPanic<'a, D: Device, R: Runtime>(pub(crate) &'a Shared<D, R>);
 
 impl<D: Device, R: Runtime> Drop for PoisonOnPanic<'_, D, R> {
     fn drop(&mut self) {

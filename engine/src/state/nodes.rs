@@ -43,8 +43,8 @@ const NODE_BYTES: u64 = 56;
 /// checkpoint's end: whoever is overtaken that often will not get on.
 const ROUNDS: usize = 64;
 
-/// The nodes of regions: in memory, or in branch pages on the device.
-pub(crate) struct NodeStore<D: Device, R: Runtime> {
+/// What the nodes of all tries share: the files that they leave to, and who may let them leave.
+pub(crate) struct NodeFiles<D: Device, R: Runtime> {
     images: [D::File; 2],
     spill: D::File,
     pages: Mutex<SpillPages>,
@@ -52,14 +52,27 @@ pub(crate) struct NodeStore<D: Device, R: Runtime> {
     gate: RwLock<()>,
     /// Held while a region's nodes move to another page on the device.
     moves: Mutex<()>,
-    /// Region at which the next search for nodes that may leave begins.
-    hand: Mutex<usize>,
     /// Pages spilled.
     spills: AtomicU64,
     limit: Limit,
     store: Arc<Store<D, R>>,
-    index: Arc<Index>,
     counters: Arc<Counters>,
+}
+
+/// The nodes of a trie's regions: in memory, or in branch pages on the device.
+pub(crate) struct NodeStore<D: Device, R: Runtime> {
+    files: Arc<NodeFiles<D, R>>,
+    namespace: u8,
+    index: Arc<Index>,
+    /// Region at which the next search for nodes that may leave begins.
+    hand: Mutex<usize>,
+}
+
+impl<D: Device, R: Runtime> std::ops::Deref for NodeStore<D, R> {
+    type Target = NodeFiles<D, R>;
+    fn deref(&self) -> &NodeFiles<D, R> {
+        &self.files
+    }
 }
 
 /// What nodes in memory may take.
@@ -76,11 +89,10 @@ struct SpillPages {
     next: u64,
 }
 
-impl<D: Device, R: Runtime> NodeStore<D, R> {
+impl<D: Device, R: Runtime> NodeFiles<D, R> {
     /// Opens the files; whatever an earlier open has spilled is dead.
     pub(crate) fn open(
         store: Arc<Store<D, R>>,
-        index: Arc<Index>,
         counters: Arc<Counters>,
         limit: Limit,
     ) -> Result<Self> {
@@ -99,11 +111,9 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             pages: Mutex::new(SpillPages::default()),
             gate: RwLock::new(()),
             moves: Mutex::new(()),
-            hand: Mutex::new(0),
             spills: AtomicU64::new(0),
             limit,
             store,
-            index,
             counters,
         })
     }
@@ -145,6 +155,19 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         if let Some(page) = state.spill_page() {
             self.give_page(page);
         }
+    }
+
+    /// Are the nodes of a region over its limit worth a look? Cheap, for the flusher's idle step.
+    pub(crate) fn may_evict(&self) -> bool {
+        self.limit.named
+            || self.counters.leaf_pages.load(Ordering::Relaxed) * NODE_BYTES > self.limit.bytes
+    }
+}
+
+impl<D: Device, R: Runtime> NodeStore<D, R> {
+    /// The nodes of a namespace's regions.
+    pub(crate) fn new(files: Arc<NodeFiles<D, R>>, namespace: u8, index: Arc<Index>) -> Self {
+        Self { files, namespace, index, hand: Mutex::new(0) }
     }
 
     /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page
@@ -375,7 +398,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             identity: identity(self.store.database(), &node_page),
             // No flush: the file belongs to this open, and nobody else reads it.
             flush: self.spills.fetch_add(1, Ordering::Relaxed),
-            namespace: 0,
+            namespace: self.namespace,
             prefix: *region.prefix(),
             level: 1,
             log_pos: state.log_position(),
@@ -416,12 +439,6 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         if let Some(page) = state.checkpointed(node_page) {
             self.give_page(page);
         }
-    }
-
-    /// Are the nodes of a region over its limit worth a look? Cheap, for the flusher's idle step.
-    pub(crate) fn may_evict(&self) -> bool {
-        self.limit.named
-            || self.counters.leaf_pages.load(Ordering::Relaxed) * NODE_BYTES > self.limit.bytes
     }
 
     /// Is the page of a region's nodes aside?

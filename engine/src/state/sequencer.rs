@@ -17,7 +17,6 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::lock_order::Ranked;
-use pleach_core::Node;
 use pleach_io::Device;
 
 use super::ranks::{SEQUENCER, WRITER};
@@ -25,12 +24,13 @@ use crate::error::{Error, PoisonCause, Result};
 use crate::format::position::{LogPos, Point};
 use crate::format::record::RecordBuf;
 use crate::log::{LogWriter, Segments, Tail};
+use crate::roots::Roots;
 
 /// A commit as the newest one: of those that are published, or of those with a ticket.
 #[derive(Clone, Debug)]
 pub(crate) struct Tip {
     pub(crate) number: u64,
-    pub(crate) root: Node,
+    pub(crate) roots: Roots,
     pub(crate) blob: Arc<[u8]>,
 }
 

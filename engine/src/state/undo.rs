@@ -30,6 +30,7 @@ use super::window::{Before, Window};
 use crate::error::{Error, Result};
 use crate::format::position::LogPos;
 use crate::options::HistoryLimits;
+use crate::roots::Roots;
 
 /// The nodes that a commit replaced, each list in order.
 #[derive(Clone, Debug, Default)]
@@ -289,7 +290,7 @@ impl Undo {
     /// Pins a past commit of the window, and gives its root.
     pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, Node)> {
         let mut guarded = self.guarded.lock();
-        let Some(root) = guarded.window.past(commit).map(|before| before.root) else {
+        let Some(root) = guarded.window.past(commit).map(|before| before.roots.first()) else {
             return Err(Error::SnapshotTooOld { commit, oldest: guarded.window.from() });
         };
         Ok((guarded.pins.add(commit, now), root))
@@ -336,11 +337,11 @@ impl Undo {
         self.guarded.lock().window.from()
     }
 
-    /// Root and blob of a commit that is not the newest one.
-    pub(crate) fn past(&self, commit: u64) -> Result<(Node, Arc<[u8]>)> {
+    /// Roots and blob of a commit that is not the newest one.
+    pub(crate) fn past(&self, commit: u64) -> Result<(Roots, Arc<[u8]>)> {
         let guarded = self.guarded.lock();
         match guarded.window.past(commit) {
-            Some(before) => Ok((before.root, Arc::clone(&before.blob))),
+            Some(before) => Ok((before.roots.clone(), Arc::clone(&before.blob))),
             None => Err(Error::SnapshotTooOld { commit, oldest: guarded.window.from() }),
         }
     }

@@ -18,18 +18,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pleach_core::Node;
-
 use crate::format::position::LogPos;
 use crate::options::HistoryLimits;
+use crate::roots::Roots;
 
 /// The commit before one, as that one's record has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Before {
     /// Where the record begins.
     pub(crate) start: LogPos,
-    /// The root before.
-    pub(crate) root: Node,
+    /// The roots before.
+    pub(crate) roots: Roots,
     /// The blob before.
     pub(crate) blob: Arc<[u8]>,
 }

@@ -210,7 +210,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
             hasher: PhantomData,
             runs: recovered.held_runs.clone(),
             report: CheckReport {
-                root: recovered.tip.root,
+                root: recovered.tip.roots.first(),
                 commit: recovered.tip.number,
                 regions: recovered.regions.regions().len() as u64,
                 older_serves,

@@ -57,7 +57,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         let recovered = opened.examine::<H>()?.recovered;
         let mut lines = vec![
             format!("key      {}", hex(key)),
-            format!("commit   {}, root {}", recovered.tip.number, hex(recovered.tip.root)),
+            format!("commit   {}, root {}", recovered.tip.number, hex(recovered.tip.roots.first())),
         ];
         let index = recovered.regions.find(key);
         let region = &recovered.regions.regions()[index];

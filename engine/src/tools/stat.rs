@@ -98,7 +98,7 @@ impl<D: Device> UnderHasher<D> for Figures {
         files.sort();
         let extents = recovered.extents.stats();
         Ok(Stat {
-            root: recovered.tip.root,
+            root: recovered.tip.roots.first(),
             commit: recovered.tip.number,
             oldest_commit: recovered.undo.from(),
             history_bytes: recovered.undo.bytes(),
