@@ -45,7 +45,8 @@
 //!
 //! * [`node`]: what a node is, and the one rule that combines two of them; [`prefix`]: where in the
 //!   trie a node is; [`hasher`]: the hash functions, one message or many at a time;
-//! * [`proof`]: path proofs, multiproofs and witnesses, their encoding and their verifiers;
+//! * [`proof`]: path proofs, multiproofs and witnesses, their encoding and their verifiers; the one
+//!   root over all namespaces of a database, and proofs through it;
 //! * [`fold`]: from sorted keys to nodes and proofs, all hashing in batches;
 //! * [`page`]: leaf pages, branch pages and byte streams in 4 KiB;
 //! * `nomt` (a feature): proofs and witnesses of the crate `nomt-core`, and back;
@@ -84,4 +85,4 @@ pub use cpu_prefetch::cpu_prefetch;
 pub use hasher::{Blake3, Hasher, Sha2};
 pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
 pub use prefix::Prefix;
-pub use proof::{Limits, Lookup, VerifyError, witness};
+pub use proof::{Limits, Lookup, Roots, VerifyError, roots, witness};

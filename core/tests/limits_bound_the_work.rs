@@ -13,7 +13,7 @@ use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_op
 use pleach_core::{
     Blake3, Hasher, Key, Limits, Node, TERMINATOR, VerifyError,
     naive::Naive,
-    proof::{Access, Limit, Op, change, multi, path, range, witness},
+    proof::{Access, Limit, Op, Roots, block, change, multi, path, range, witness},
 };
 
 thread_local! {
@@ -189,6 +189,42 @@ fn chains_of_hashes_are_counted_before_the_first() {
     let text = error.to_string();
     let excess = announced - 50_000;
     assert!(text.contains("hashes") && text.contains(&excess.to_string()), "{text}");
+}
+
+#[test]
+fn the_hashes_of_a_block_are_counted_together_before_the_first() {
+    let verify: Verifier =
+        |bytes, root, limits| block::verify_with::<Counting>(bytes, root, limits).map(|_| ());
+    let mut built = 0;
+    for seed in 0..cases(40) {
+        let mut rng = rng(seed);
+        let tries: Vec<Naive> = SPREADS.iter().map(|spread| set(*spread, &mut rng, 30)).collect();
+        let roots: Roots = (0..).zip(&tries).map(|(ns, set)| (ns, set.root::<Blake3>())).collect();
+        let batches = tries.iter().zip(SPREADS).map(|(set, spread)| {
+            let mut after = set.clone();
+            let ops = some_ops(set, spread, &mut rng, 20);
+            after.apply(&ops);
+            (set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap(), after.root::<Blake3>())
+        });
+        let batches: Vec<_> = batches.collect();
+        let parts = (0..).zip(&batches).map(|(ns, (witness, after))| block::Part {
+            ns,
+            after: Some(*after),
+            witness: Some(witness),
+        });
+        let parts: Vec<_> = parts.collect();
+        let Ok(bytes) = block::build::<Blake3>(&roots, &parts) else { continue };
+        let needed = limits_hold(verify, &bytes, &roots.over_all::<Blake3>());
+        // The outer witness, and those inside as each for itself.
+        let inner: u64 = batches
+            .iter()
+            .zip(roots.iter())
+            .filter_map(|((witness, _), (_, root))| self::needed(VERIFIERS[2], witness, root))
+            .sum();
+        built += 1;
+        assert!(needed > inner && needed <= inner + 5 + 2 * 2 * 8 * 5, "{needed} {inner}");
+    }
+    assert!(built > 20, "{built} blocks");
 }
 
 #[test]

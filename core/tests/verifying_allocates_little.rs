@@ -13,8 +13,8 @@ use std::{
 use common::{SPREADS, below, cases, mutate::mutate, rng, set, some_keys, some_ops};
 use pleach_core::{
     Blake3, Key, Node, TERMINATOR,
-    naive::Naive,
-    proof::{Kind, change, multi, path, range, wire, wire::Sizes, witness},
+    naive::{self, Naive},
+    proof::{Kind, Roots, block, change, multi, path, range, through, wire, wire::Sizes, witness},
 };
 
 thread_local! {
@@ -61,12 +61,19 @@ const CONSTANT: usize = 64 << 10;
 const FIRST: Key = [0x20; 32];
 const LAST: Key = [0xa6; 32];
 
+/// A block's list of namespaces, at most 256.
+const NAMESPACES: usize = 64 << 10;
+
 fn bounded(bytes: &[u8], run: impl FnOnce(&[u8])) {
+    bounded_with(CONSTANT, bytes, run);
+}
+
+fn bounded_with(constant: usize, bytes: &[u8], run: impl FnOnce(&[u8])) {
     HELD.with(|held| held.set((0, 0)));
     run(bytes);
     let (_, most) = HELD.with(Cell::get);
     let most = usize::try_from(most).unwrap();
-    assert!(most <= 4 * bytes.len() + CONSTANT, "{most} bytes held for {}", bytes.len());
+    assert!(most <= 4 * bytes.len() + constant, "{most} bytes held for {}", bytes.len());
 }
 
 fn all_bounded(bytes: &[u8], root: &Node) {
@@ -84,6 +91,33 @@ fn all_bounded(bytes: &[u8], root: &Node) {
         _ = change::verify::<Blake3>(bytes, root, &TERMINATOR, &FIRST, &LAST)
             .map(|v| v.changes().count());
     });
+    bounded(bytes, |bytes| _ = through::open::<Blake3>(bytes, root));
+    bounded(bytes, |bytes| _ = through::open_change::<Blake3>(bytes, root, root));
+    bounded_with(CONSTANT + NAMESPACES, bytes, |bytes| {
+        _ = block::verify::<Blake3>(bytes, root).map(|v| v.namespaces().len());
+    });
+}
+
+#[test]
+fn memory_is_bounded_for_blocks_over_all_namespaces() {
+    let mut rng = rng(2);
+    for count in [0, 1, 300] {
+        // Reads of what is absent are the shortest witnesses, and namespaces cost the most by them.
+        let set = set(common::Spread::Uniform, &mut rng, count);
+        let ops = naive::reads(&[[0x55; 32]]);
+        let witness = set.witness::<Blake3>(&ops).encode::<Blake3>().unwrap();
+        let roots: Roots = (0..=255).map(|ns| (ns, set.root::<Blake3>())).collect();
+        let part =
+            |ns| block::Part { ns, after: Some(set.root::<Blake3>()), witness: Some(&witness) };
+        let parts: Vec<_> = (0..=255).map(part).collect();
+        let mut bytes = block::build::<Blake3>(&roots, &parts).unwrap();
+        let root = roots.over_all::<Blake3>();
+        assert_eq!(block::verify::<Blake3>(&bytes, &root).unwrap().namespaces().len(), 256);
+        for _ in 0..cases(20) {
+            all_bounded(&bytes, &root);
+            mutate(&mut rng, &mut bytes);
+        }
+    }
 }
 
 #[test]

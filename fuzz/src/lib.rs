@@ -7,7 +7,9 @@
 use pleach_core::{
     Blake3, Key, Limits, Lookup, Node, Prefix, VerifyError,
     naive::Naive,
-    proof::{Access, Op, Terminal, change, multi, path, range, witness},
+    proof::{
+        Access, Kind, Op, Terminal, block, change, multi, path, range, through, wire, witness,
+    },
 };
 
 pub mod model;
@@ -223,6 +225,48 @@ pub fn change_agrees(bytes: &[u8], (from, to): (Node, Node), (first, last): (Key
             assert_eq!(verified.get(&key), change::Change::Changed { before, after });
         }
     }
+}
+
+/// Both verifiers on the bytes of a block; the new root over all, if they accept.
+pub fn block_agrees(bytes: &[u8], over_all: &Node) -> Option<Node> {
+    let first = block::verify::<Blake3>(bytes, over_all);
+    limits_hold(|limits| {
+        block::verify_with::<Blake3>(bytes, over_all, limits).map(|verified| *verified.new_root())
+    });
+    let new_root = first.as_ref().ok().map(|verified| *verified.new_root());
+    assert_eq!(new_root, second::block::<Blake3>(bytes, over_all));
+    if let Ok(verified) = &first {
+        assert!(verified.namespaces().is_sorted_by(|one, next| one.ns() < next.ns()));
+        for part in verified.namespaces() {
+            assert_eq!(verified.get(part.ns()).map(block::Namespace::after), Some(part.after()));
+        }
+    }
+    new_root
+}
+
+/// Both verifiers on the bytes of a proof through the root over all.
+pub fn through_agrees(bytes: &[u8], over_all: &Node) -> bool {
+    let opened = through::open::<Blake3>(bytes, over_all);
+    limits_hold(|limits| through::open_with::<Blake3>(bytes, over_all, limits).map(|_| ()));
+    let found = opened.as_ref().ok().map(|opened| {
+        let root = opened.root().map(|root| (*root, opened.inner()));
+        (opened.ns(), root)
+    });
+    assert_eq!(found, second::through::<Blake3>(bytes, over_all));
+    found.is_some()
+}
+
+/// An outer proof and inner ones under a header of this kind, whatever they are.
+pub fn framed(kind: Kind, ns: u8, outer: &[u8], inner: &[&[u8]]) -> Vec<u8> {
+    let inner = inner.concat();
+    let count = |len: usize| u32::try_from(len).expect("small");
+    let sizes = wire::Sizes {
+        ops: ns.into(),
+        terminal_bytes: count(outer.len()),
+        op_bytes: count(inner.len()),
+        ..wire::Sizes::default()
+    };
+    [&wire::header::<Blake3>(kind, &sizes), outer, &inner].concat()
 }
 
 /// Under a limit of the hashes that are announced the verdict is that without limits; with one

@@ -35,6 +35,13 @@ pub enum VerifyError {
     /// The proof is about another root.
     #[error("the proof leads to another root")]
     RootMismatch,
+    /// A block's witness in a namespace leads to another root than the block's witness in the trie
+    /// of roots says.
+    #[error("the witness of namespace {ns} leads to another root than the block says")]
+    NamespaceRoot {
+        /// The namespace.
+        ns: u8,
+    },
 }
 
 /// Which limit was exceeded.
@@ -69,7 +76,7 @@ pub enum DecodeError {
     /// A version this code does not know.
     #[error("unknown version {0}")]
     Version(u8),
-    /// Another kind of proof than asked for.
+    /// Another kind of proof than asked for (where several would do, the first of them).
     #[error("kind {found}, not {expected}")]
     Kind {
         /// The kind asked for.
@@ -141,6 +148,17 @@ pub enum DecodeError {
     /// A sibling that did not change, and is there twice.
     #[error("a sibling that did not change is there twice")]
     RepeatedSibling,
+    /// A key of the trie of roots that is no namespace's, or a path that ends elsewhere than the
+    /// namespace's.
+    #[error("not a namespace, or not the one that the proof names")]
+    Namespace,
+    /// An inner proof is missing, or there is one where nothing is to be proven.
+    #[error("an inner proof is missing, or one too many")]
+    Inner,
+    /// What a block does with a namespace is not in the one form that it has, or cannot be done
+    /// with it.
+    #[error("a block cannot do this with a namespace, or says it in another way")]
+    NamespaceAccess,
 }
 
 /// Why something cannot be encoded.

@@ -6,6 +6,8 @@
 //!
 //! * [`path`], [`multi`], [`witness`]: one key, many keys, a batch with its new root;
 //! * [`range`], [`change`]: all keys of a range, and what changed in one between two roots;
+//! * [`roots`]: the one root over all namespaces of a database; [`through`]: proofs in a namespace
+//!   for whoever knows it; [`block`]: a block's batches in several namespaces, with the root after;
 //! * [`terminal`], [`op`]: the two kinds of records, and their bytes;
 //! * [`wire`]: the header, the three sections and what makes an encoding canonical;
 //! * `walk`: subtries completed from left to right on an explicit stack; `slots`: where their
@@ -45,8 +47,10 @@
     clippy::panic
 )]
 
+pub mod block;
 pub mod change;
 mod error;
+mod frame;
 mod limits;
 mod list;
 mod lookup;
@@ -55,10 +59,12 @@ pub mod op;
 pub mod path;
 pub mod range;
 mod reader;
+pub mod roots;
 mod sides;
 pub(crate) mod slots;
 mod span;
 pub mod terminal;
+pub mod through;
 mod unverified;
 mod walk;
 pub mod wire;
@@ -71,6 +77,7 @@ pub use lookup::Lookup;
 pub use multi::MultiProof;
 pub use op::{Access, Op};
 pub use path::PathProof;
+pub use roots::Roots;
 pub use terminal::Terminal;
 pub use unverified::Unverified;
 pub use wire::Kind;

@@ -4,7 +4,8 @@
 //! offset  size
 //! 0       4      magic "PLPF"
 //! 4       1      version, 1
-//! 5       1      kind: 1 path, 2 multiproof, 3 witness, 4 range, 5 change
+//! 5       1      kind: 1 path, 2 multiproof, 3 witness, 4 range, 5 change;
+//!                6 through, 7 through change, 8 block: these hold proofs (`frame`)
 //! 6       1      hasher id
 //! 7       1      zero
 //! 8       4      number of terminals
@@ -62,6 +63,12 @@ pub enum Kind {
     Range = 4,
     /// The terminals of what changed in a range, before and after, and the siblings between them.
     Change = 5,
+    /// A path in the trie of roots, and a proof in one namespace.
+    Through = 6,
+    /// A change proof in the trie of roots, and one in one namespace.
+    ThroughChange = 7,
+    /// A witness in the trie of roots, and one in each namespace that the block read or changed.
+    Block = 8,
 }
 
 /// Counts and lengths of the three sections.
@@ -206,7 +213,18 @@ impl<'a> Sections<'a> {
     }
 }
 
-fn read_header<H: Hasher>(kind: Kind, reader: &mut Reader<'_>) -> Result<Sizes, DecodeError> {
+pub(super) fn read_header<H: Hasher>(
+    kind: Kind,
+    reader: &mut Reader<'_>,
+) -> Result<Sizes, DecodeError> {
+    read_any::<H>(&[kind], reader).map(|(_, sizes)| sizes)
+}
+
+/// A header of one of these kinds, at least one.
+pub(super) fn read_any<H: Hasher>(
+    kinds: &[Kind],
+    reader: &mut Reader<'_>,
+) -> Result<(Kind, Sizes), DecodeError> {
     if reader.array()? != MAGIC {
         return Err(DecodeError::Magic);
     }
@@ -215,9 +233,10 @@ fn read_header<H: Hasher>(kind: Kind, reader: &mut Reader<'_>) -> Result<Sizes, 
         return Err(DecodeError::Version(version));
     }
     let found = reader.u8()?;
-    if found != kind as u8 {
-        return Err(DecodeError::Kind { expected: kind as u8, found });
-    }
+    let Some(kind) = kinds.iter().copied().find(|kind| *kind as u8 == found) else {
+        let expected = kinds.first().map_or(0, |kind| *kind as u8);
+        return Err(DecodeError::Kind { expected, found });
+    };
     let found = reader.u8()?;
     if found != H::ID {
         return Err(DecodeError::HasherId { expected: H::ID, found });
@@ -240,8 +259,13 @@ fn read_header<H: Hasher>(kind: Kind, reader: &mut Reader<'_>) -> Result<Sizes, 
         Kind::Change => sizes.terminals > 0 && sizes.ops > 0,
         // An empty batch has no terminals, any other has operations for each of them.
         Kind::Witness => (sizes.terminals == 0) == (sizes.ops == 0),
+        Kind::Through | Kind::ThroughChange | Kind::Block => {
+            // In the place of a number of operations: the namespace.
+            let most = if kind == Kind::Block { 0 } else { u32::from(u8::MAX) };
+            sizes.terminals == 0 && sizes.siblings == 0 && sizes.ops <= most
+        }
     };
-    if counts_fit { Ok(sizes) } else { Err(DecodeError::Count) }
+    if counts_fit { Ok((kind, sizes)) } else { Err(DecodeError::Count) }
 }
 
 /// The operations, each with its terminal.

@@ -38,7 +38,7 @@ use super::{
     op::{Access, Op, op_encode, op_len},
     terminal::{MAX_DEPTH, Terminal, terminal_encode, terminal_len},
     unverified::Unverified,
-    walk::{self, BeforeAfter, Known, Leaves, Walk},
+    walk::{BeforeAfter, Known, Leaves, Walk, fold_leaves},
     wire::{self, Kind, Parts, Sizes},
 };
 use crate::{
@@ -282,7 +282,17 @@ pub fn verify_with<'a, H: Hasher>(
 ) -> Result<Verified<'a>, VerifyError> {
     limits.check_bytes(bytes)?;
     let parts = Parts::parse::<H>(Kind::Witness, bytes)?;
-    check_hashes(&parts, limits)?;
+    if most_hashes(&parts) > limits.hashes {
+        limits.check_hashes(hashes(&parts))?;
+    }
+    walk::<H>(parts, prev_root)
+}
+
+/// Walks from the terminals to both roots; limits have been checked.
+pub(super) fn walk<'a, H: Hasher>(
+    parts: Parts<'a>,
+    prev_root: &Node,
+) -> Result<Verified<'a>, VerifyError> {
     let verified =
         |parts, new_root| Ok(Verified { parts, prev_root: *prev_root, new_root, hash: H::hash });
     if parts.terminals().len() == 0 {
@@ -298,7 +308,7 @@ pub fn verify_with<'a, H: Hasher>(
         let here = after.iter().take_while(|(key, _)| terminal.covers(key)).count();
         let (own, rest) = after.split_at_checked(here).ok_or(DecodeError::OpOutOfScope)?;
         after = rest;
-        let new = walk::fold_leaves::<H>(own, terminal.depth(), &mut stack);
+        let new = fold_leaves::<H>(own, terminal.depth(), &mut stack);
         let subtrie = BeforeAfter { before: Known(node), after: new };
         found = walk.push::<H>(subtrie, terminal.bits(), terminal.depth(), fork)?;
     }
@@ -313,18 +323,23 @@ pub fn decode<H: Hasher>(bytes: &[u8]) -> Result<Unverified<'_>, DecodeError> {
     Ok(Unverified::new(Parts::parse::<H>(Kind::Witness, bytes)?))
 }
 
-/// Refuses a witness that takes more hashes than the limit.
-fn check_hashes(parts: &Parts<'_>, limits: &Limits) -> Result<(), VerifyError> {
-    // An upper bound, as if each leaf afterwards had a chain of its own down to the last bit. Most
-    // witnesses are within the limits by it, and the exact count is not needed.
+/// An upper bound of [`hashes`], as if each leaf afterwards had a chain of its own down to the last
+/// bit. Most witnesses are within the limits by it, and the exact count is not needed.
+pub(super) fn most_hashes(parts: &Parts<'_>) -> u64 {
     let leaves = u64::try_from(parts.puts().saturating_add(parts.terminals().leaf_count()))
         .unwrap_or(u64::MAX);
-    let around = parts.terminals().hashes().saturating_add(parts.terminals().joins());
-    let most = around.saturating_add(leaves.saturating_mul(u64::from(MAX_DEPTH).saturating_add(1)));
-    if most <= limits.hashes {
-        return Ok(());
-    }
-    limits.check_hashes(around.saturating_add(hashes_below(parts)))
+    hashes_around(parts)
+        .saturating_add(leaves.saturating_mul(u64::from(MAX_DEPTH).saturating_add(1)))
+}
+
+/// The hashes that a witness takes at most.
+pub(super) fn hashes(parts: &Parts<'_>) -> u64 {
+    hashes_around(parts).saturating_add(hashes_below(parts))
+}
+
+/// Hashes of the terminals before the batch, and above them before and after it.
+fn hashes_around(parts: &Parts<'_>) -> u64 {
+    parts.terminals().hashes().saturating_add(parts.terminals().joins())
 }
 
 /// Hashes below the terminals after the batch: leaves, and the internal nodes above them.

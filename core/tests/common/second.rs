@@ -340,3 +340,95 @@ fn changed<H: Hasher>(bytes: &[u8], roots: [&Node; 2], range: (&Key, &Key)) -> O
     }
     Some(())
 }
+
+/// The number in the place of operations, the outer proof and the inner ones.
+type Frame<'a> = (usize, &'a [u8], Vec<&'a [u8]>);
+
+/// An encoding that holds proofs, cut into these.
+fn frame<H: Hasher>(bytes: &[u8], kind: u8) -> Option<Frame<'_>> {
+    let fixed = [b'P', b'L', b'P', b'F', 1, kind, H::ID, 0];
+    let zeros = [8, 16, 28].iter().all(|at| u32_at(bytes, *at) == Some(0));
+    (bytes.get(..8)? == fixed && zeros).then_some(())?;
+    let mut rest = &bytes[32..];
+    let outer = take(&mut rest, u32_at(bytes, 20)?)?;
+    (rest.len() == u32_at(bytes, 24)?).then_some(())?;
+    let mut inner = Vec::new();
+    while !rest.is_empty() {
+        let siblings = u32_at(rest, 16)?.checked_mul(32)?;
+        let len = 32 + siblings + u32_at(rest, 20)? + u32_at(rest, 24)?;
+        inner.push(take(&mut rest, len)?);
+    }
+    Some((u32_at(bytes, 12)?, outer, inner))
+}
+
+fn of_roots(terminal: &Terminal) -> bool {
+    let own = matches!(terminal, Terminal::Leaf { key, .. } if key[1..] != [0; 31]);
+    terminal.depth() <= 8 && !own
+}
+
+/// The new root over all, if the block holds.
+pub(crate) fn block<H: Hasher>(bytes: &[u8], over_all: &Node) -> Option<Node> {
+    let (0, outer, inner) = frame::<H>(bytes, 8)? else { return None };
+    let Witness { proof, ops } = decode::<H>(outer, true)?;
+    proof.terminals.iter().all(of_roots).then_some(())?;
+    let mut inner = inner.into_iter();
+    let mut leads = |from: Node, to: Node| {
+        let bytes = inner.next()?;
+        let found = verify::<H>(bytes, true, &from)?;
+        (found == to && !decode::<H>(bytes, true)?.ops.is_empty()).then_some(())
+    };
+    for Op { key, access } in ops {
+        (key[1..] == [0; 31]).then_some(())?;
+        let terminal = proof.terminals.iter().find(|terminal| terminal.covers(&key))?;
+        let before = terminal.value_of(&key).map(|root| Node::new(root.to_bytes()));
+        match (before, access.written().map(|root| root.map(|root| Node::new(root.to_bytes())))) {
+            (None, None) if access.reads() => {}
+            (None, Some(Some(root))) if !access.reads() && root == Node::default() => {}
+            (Some(_), Some(None)) if !access.reads() => {}
+            (Some(before), None | Some(None)) if access.reads() => leads(before, before)?,
+            (Some(before), Some(Some(after))) if access.reads() && before != after => {
+                leads(before, after)?;
+            }
+            (None, Some(Some(after))) if access.reads() => leads(Node::default(), after)?,
+            _ => return None,
+        }
+    }
+    inner.next().is_none().then_some(())?;
+    verify::<H>(outer, true, over_all)
+}
+
+/// A namespace, and its root with the inner proof if it exists.
+type Through<'a> = (u8, Option<(Node, &'a [u8])>);
+
+/// What is proven, if the path holds.
+pub(crate) fn through<'a, H: Hasher>(bytes: &'a [u8], over_all: &Node) -> Option<Through<'a>> {
+    let (ns, outer, inner) = frame::<H>(bytes, 6)?;
+    let ns = u8::try_from(ns).ok()?;
+    // But for its kind and the order of its siblings it is a multiproof.
+    let mut multi = outer.to_vec();
+    (multi.len() >= 32 && std::mem::replace(&mut multi[5], 2) == 1).then_some(())?;
+    let Witness { mut proof, .. } = decode::<H>(&multi, false)?;
+    proof.siblings.reverse();
+    let mut key = [0; 32];
+    key[0] = ns;
+    let [terminal] = proof.terminals[..] else { return None };
+    (of_roots(&terminal) && terminal.covers(&key) && leads::<H>(&proof, over_all)).then_some(())?;
+    let root = terminal.value_of(&key).map(|root| Node::new(root.to_bytes()));
+    match (root, &inner[..]) {
+        (None, []) => Some((ns, None)),
+        (Some(root), [inner]) => {
+            let head = [b'P', b'L', b'P', b'F', 1, inner[5], H::ID, 0];
+            (inner[..8] == head && inner[28..32] == [0; 4]).then_some(())?;
+            let [terminals, ops] = [8, 12].map(|at| u32_at(inner, at).is_some_and(|n| n > 0));
+            let fits = match inner[5] {
+                1 => u32_at(inner, 8) == Some(1) && !ops,
+                2 => !ops,
+                3 => terminals == ops,
+                4 => terminals && !ops,
+                _ => false,
+            };
+            fits.then_some((ns, Some((root, *inner))))
+        }
+        _ => None,
+    }
+}

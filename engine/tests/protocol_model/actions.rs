@@ -10,6 +10,8 @@ use crate::{checkpoint, commit, flush, reader, recovery};
 pub(crate) enum Action {
     Finish,
     Rollback,
+    RollbackBeside,
+    Squeeze,
     Ticket,
     LogWrite,
     LogSync,
@@ -23,6 +25,7 @@ pub(crate) enum Action {
     FlushPublishEarly,
     FlushTicket,
     Free(u8),
+    GiveUp,
     CheckpointCut,
     CheckpointRegion,
     ImageWrite,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::actions::{Action, Next, World};
 use crate::mutants::Mutant;
-use crate::state::{Checkpoint, CheckpointStep, Engine, Image, REGIONS, Superblock};
+use crate::state::{Body, Checkpoint, CheckpointStep, Engine, Image, REGIONS, Region, Superblock};
 
 pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     let Some(checkpoint) = &engine.checkpoint else {
@@ -18,16 +18,15 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     };
     match checkpoint.step {
         CheckpointStep::Cut | CheckpointStep::FirstRegion => {
-            next.step(Action::CheckpointRegion, |world| {
-                serialise(world);
-                Ok(())
-            });
+            next.step(Action::CheckpointRegion, serialise);
         }
         CheckpointStep::BothRegions => next.step(Action::ImageWrite, |world| {
             let generation = checkpoint.superblock.generation;
             let regions: [_; REGIONS] =
                 checkpoint.regions.clone().try_into().expect("both are there");
-            let image = Image { generation, regions };
+            let late = world.scenario.without(Mutant::TableFromLate);
+            let table = if late { world.engine.table } else { checkpoint.table };
+            let image = Image { generation, table, regions };
             world.media.image[checkpoint.superblock.image].write(Rc::new(image));
             set(world, CheckpointStep::ImageWritten)
         }),
@@ -53,6 +52,9 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
         }),
         CheckpointStep::SuperblockWritten => superblock_sync(next),
         CheckpointStep::SuperblockSynced => next.step(Action::LogDrop, |world| {
+            if world.scenario.first_page > 0 {
+                shrink(world, checkpoint);
+            }
             drop_log(world, checkpoint);
             Ok(())
         }),
@@ -91,8 +93,13 @@ fn cut(world: &mut World<'_>) {
     } else {
         1 - engine.slot
     };
-    engine.checkpoint =
-        Some(Checkpoint { step: CheckpointStep::Cut, superblock, slot, regions: Vec::new() });
+    engine.checkpoint = Some(Checkpoint {
+        step: CheckpointStep::Cut,
+        superblock,
+        slot,
+        table: engine.table,
+        regions: Vec::new(),
+    });
 }
 
 /// Where the records of the history begin now, at or below the replay start.
@@ -102,9 +109,13 @@ fn history_from(world: &World<'_>, replay_start: u8) -> u8 {
 }
 
 /// Copies one region under its lock: entries, nodes, pending changes and position belong together.
-fn serialise(world: &mut World<'_>) {
-    let Engine { checkpoint, regions, .. } = &mut *world.engine;
-    let Some(checkpoint) = checkpoint else { return };
+fn serialise(world: &mut World<'_>) -> Result<(), String> {
+    let Engine { checkpoint, regions, table, .. } = &mut *world.engine;
+    let Some(checkpoint) = checkpoint else { return Ok(()) };
+    let other = (table.kept, table.born) != (checkpoint.table.kept, checkpoint.table.born);
+    if checkpoint.regions.len() == 1 && checkpoint.table.kept && other {
+        return Err("a region of the image's table is not there to be copied".into());
+    }
     let mut region = regions[checkpoint.regions.len()].clone();
     // Untouched since the cut: everything below the cut is in it.
     region.applied = region.applied.max(checkpoint.superblock.replay_start);
@@ -113,6 +124,7 @@ fn serialise(world: &mut World<'_>) {
         CheckpointStep::Cut => CheckpointStep::FirstRegion,
         _ => CheckpointStep::BothRegions,
     };
+    Ok(())
 }
 
 fn image_sync(next: &mut Next<'_>) {
@@ -145,6 +157,35 @@ fn superblock_sync(next: &mut Next<'_>) {
             let _: Result<(), String> = set(world, CheckpointStep::SuperblockSynced);
         },
     );
+}
+
+/// The leaf file ends behind all that is in use or that a recovery from either generation would read.
+fn shrink(world: &mut World<'_>, checkpoint: &Checkpoint) {
+    let media = &mut *world.media;
+    let mut named: Vec<u8> = pages(&checkpoint.regions).collect();
+    let older = media.superblock[1 - checkpoint.slot].visible();
+    if let Some(older) = older.filter(|_| !world.scenario.without(Mutant::ShrinkBehindNewest)) {
+        let image = media.image[older.image].visible();
+        named.extend(image.iter().flat_map(|image| pages(&image.regions)));
+        let records = media.log.iter().skip(usize::from(older.replay_start));
+        for record in records.filter_map(|unit| unit.visible()) {
+            if let Body::Location(location) = &record.body {
+                named.extend(location.pages());
+            }
+        }
+    }
+    let free =
+        |at: &usize| world.engine.free[*at] && !named.iter().any(|no| usize::from(*no) == *at);
+    let cut = (0..media.leaf_len).rev().take_while(free).last();
+    if let Some(cut) = cut {
+        media.leaf_len = cut;
+        media.leaf[cut..].iter_mut().for_each(super::medium::Unit::destroy);
+    }
+}
+
+fn pages(regions: &[Region]) -> impl Iterator<Item = u8> {
+    let entries = regions.iter().flat_map(|region| &region.entries);
+    entries.filter_map(|entry| entry.page.as_ref().map(|(page_no, _)| *page_no))
 }
 
 /// A record goes when neither superblock would replay it, nor read it for its history.

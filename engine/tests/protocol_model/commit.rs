@@ -5,7 +5,11 @@ use std::rc::Rc;
 use crate::actions::{Action, Next, World};
 use crate::medium::Aftermath;
 use crate::mutants::{Durability, Mutant, Scenario};
-use crate::state::{Body, Commit, Engine, Finished, Location, REGIONS, Record, Undone, positions};
+use crate::state::{
+    Body, Changes, Commit, Engine, Finished, Location, REGIONS, Record, Region, SLOTS, THERE,
+    Undone, Values, positions,
+};
+use crate::table::Fate;
 
 /// Commits that may be ticketed ahead of publication: a parent and its child.
 const GROUP: usize = 2;
@@ -14,6 +18,7 @@ const GROUP: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Undo,
+    Table,
     Pending(usize),
     Number,
     Index,
@@ -30,8 +35,7 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     if engine.finished.is_none() && more && waiting < GROUP {
         next.step(Action::Finish, |world| {
             // A session folds against the index that is published.
-            world.engine.finished =
-                Some(Finished { fine: world.engine.regions[0].entries.len() == 2, back_to: None });
+            world.engine.finished = Some(finish(world.engine, None));
             Ok(())
         });
     }
@@ -40,14 +44,38 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     if engine.finished.is_none() && settled && past && next.from.budget.rollbacks > 0 {
         next.step(Action::Rollback, |world| {
             world.budget.rollbacks -= 1;
-            let fine = world.engine.regions[0].entries.len() == 2;
             // As far back as can be.
-            world.engine.finished = Some(Finished { fine, back_to: Some(world.engine.kept_from) });
+            let back_to = world.engine.kept_from;
+            world.engine.finished = Some(finish(world.engine, Some(back_to)));
+            Ok(())
+        });
+    }
+    let rival = engine.finished.is_some_and(|finished| finished.back_to.is_none());
+    if scenario.rivals && rival && settled && past && next.from.budget.rollbacks > 0 {
+        next.step(Action::RollbackBeside, |world| {
+            world.budget.rollbacks -= 1;
+            let waiting = world.engine.finished;
+            let back_to = world.engine.kept_from;
+            let rollback = finish(world.engine, Some(back_to));
+            ticket(world, rollback)?;
+            world.engine.finished = waiting;
+            Ok(())
+        });
+    }
+    // A rollback has taken what it goes back by.
+    let back = engine.finished.is_some_and(|finished| finished.back_to.is_some());
+    if next.from.budget.squeezes > 0 && past && engine.publishing == 0 && !back {
+        next.step(Action::Squeeze, |world| {
+            world.budget.squeezes -= 1;
+            let number = world.engine.number;
+            world.ghost.squeezed = world.ghost.squeezed.max(number);
+            world.engine.forget(number);
             Ok(())
         });
     }
     if let Some(finished) = engine.finished
         && (finished.back_to.is_none() || settled)
+        && may_add(scenario, engine, finished)
     {
         next.step(Action::Ticket, |world| ticket(world, finished));
     }
@@ -78,12 +106,80 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     }
 }
 
+fn finish(engine: &Engine, back_to: Option<u8>) -> Finished {
+    Finished {
+        fine: engine.regions[0].entries.len() == 2,
+        back_to,
+        on: engine.values,
+        parent: engine.ticketed,
+        rest: false,
+    }
+}
+
+/// A namespace is added where no trie of that name is kept.
+fn may_add(scenario: &Scenario, engine: &Engine, finished: Finished) -> bool {
+    let script = scenario.script.get(usize::from(finished.parent));
+    let adds =
+        finished.back_to.is_none() && script.is_some_and(|changes| changes[THERE] == Some(1));
+    !adds || !engine.table.kept || scenario.without(Mutant::AddOverDropped)
+}
+
+/// One of the two halves of what touches both namespaces (mutant).
+fn halved(changes: Changes, rest: bool) -> Changes {
+    let [zero, one, two, there] = changes;
+    if rest { [None, None, two, there] } else { [zero, one, None, None] }
+}
+
+/// What a commit does to the namespace of region 1, and its changes without those that say nothing.
+fn fate(engine: &Engine, mut changes: Changes) -> (Changes, Option<Fate>) {
+    if changes[THERE] == Some(engine.values[THERE]) {
+        changes[THERE] = None;
+    }
+    if changes[THERE].unwrap_or(engine.values[THERE]) == 0 {
+        changes[2] = None;
+    }
+    let fate = changes[THERE].map(|there| match (there, engine.table.kept) {
+        (0, _) => Fate::Dropped,
+        (_, true) => Fate::Restored,
+        (_, false) => Fate::Added,
+    });
+    (changes, fate)
+}
+
+/// Two states are the same to whoever may read them.
+fn same(one: Values, other: Values) -> bool {
+    let seen =
+        |values: Values| if values[THERE] == 0 { [values[0], values[1], 0, 0] } else { values };
+    seen(one) == seen(other)
+}
+
 fn ticket(world: &mut World<'_>, finished: Finished) -> Result<(), String> {
     let engine = &mut *world.engine;
     engine.finished = None;
+    let newest = finished.on == engine.values;
+    let taken = match world.scenario.mutant {
+        Mutant::ParentUnchecked => true,
+        Mutant::ParentByNumber => finished.parent == engine.ticketed || finished.rest,
+        _ => newest,
+    };
+    if !taken {
+        // `StaleParent`.
+        let refused = || "a commit was refused whose parent is the newest state".into();
+        return if newest { Err(refused()) } else { Ok(()) };
+    }
+    // What its finish has folded.
+    let mut folded = finished.on;
     let mut half = false;
     let changes = match finished.back_to {
-        None => world.scenario.script[usize::from(engine.ticketed)],
+        None => {
+            let changes = world.scenario.script[usize::from(finished.parent)];
+            if world.scenario.without(Mutant::RecordByNamespace) {
+                half = !finished.rest;
+                halved(changes, finished.rest)
+            } else {
+                changes
+            }
+        }
         Some(back_to) => {
             let by_parts = world.scenario.without(Mutant::RollbackByParts);
             let to = if by_parts { back_to.max(engine.ticketed - 1) } else { back_to };
@@ -91,13 +187,24 @@ fn ticket(world: &mut World<'_>, finished: Finished) -> Result<(), String> {
             std::array::from_fn(|key| engine.undone(to, key))
         }
     };
+    let (changes, fate) = fate(engine, changes);
     engine.ticketed += 1;
-    let mut replaced = [None; crate::state::KEYS];
-    for key in 0..crate::state::KEYS {
-        if let Some(value) = changes[key] {
-            replaced[key] = Some(engine.values[key]);
-            engine.values[key] = value;
+    let mut replaced = [None; SLOTS];
+    for slot in 0..SLOTS {
+        if let Some(value) = changes[slot] {
+            replaced[slot] = Some(engine.values[slot]);
+            engine.values[slot] = value;
+            folded[slot] = value;
         }
+    }
+    if finished.back_to.is_none() && changes[THERE] == Some(1) {
+        // Added: what an older trie of that name had is not replaced, and not there.
+        replaced[2] = None;
+        engine.values[2] = changes[2].unwrap_or(0);
+        folded[2] = engine.values[2];
+    }
+    if world.scenario.without(Mutant::ExistenceNotInUndo) {
+        replaced[THERE] = None;
     }
     // The layout version is checked under the sequencer; what has changed since `finish` is refolded first.
     let fine =
@@ -105,12 +212,13 @@ fn ticket(world: &mut World<'_>, finished: Finished) -> Result<(), String> {
     let nodes = (0..REGIONS)
         .flat_map(|region| positions(region, fine))
         .filter(|position| position.keys().any(|key| changes[key].is_some()))
-        .map(|position| (*position, position.node(engine.values)))
+        .map(|position| (*position, position.node(folded)))
         .collect();
     let history = world.scenario.history.unwrap_or(0);
     let commit = Commit {
         number: engine.ticketed,
         changes,
+        fate,
         replaced,
         kept_from: engine.kept_from.max(engine.ticketed.saturating_sub(history)),
         nodes,
@@ -120,9 +228,9 @@ fn ticket(world: &mut World<'_>, finished: Finished) -> Result<(), String> {
     world.ghost.history.push((engine.values, engine.tail));
     if half {
         world.ghost.half = Some(engine.ticketed);
-        engine.finished = Some(finished);
+        engine.finished = Some(Finished { rest: true, on: engine.values, ..finished });
     } else if let Some(back_to) = finished.back_to
-        && engine.values != world.ghost.history[usize::from(back_to)].0
+        && !same(engine.values, world.ghost.history[usize::from(back_to)].0)
     {
         return Err(format!("a rollback to {back_to} leads to {:?}", engine.values));
     }
@@ -169,7 +277,7 @@ fn fail_log_sync(world: &mut World<'_>, aftermath: Aftermath) {
 /// A commit waits for its bytes, and as the mode says for their sync. A flush need not: only its
 /// `free` waits for its record.
 fn may_publish(scenario: &Scenario, engine: &Engine, record: &Record) -> bool {
-    if matches!(record.body, Body::Location(_)) {
+    if !matches!(record.body, Body::Commit(_)) {
         return true;
     }
     let synced =
@@ -180,7 +288,8 @@ fn may_publish(scenario: &Scenario, engine: &Engine, record: &Record) -> bool {
 fn phases(mutant: Mutant, body: &Body) -> Vec<Phase> {
     match body {
         Body::Commit(commit) => {
-            let pending = (0..REGIONS).filter(|region| commit.touches(*region)).map(Phase::Pending);
+            let regions = (0..REGIONS).filter(|region| commit.touches(*region)).map(Phase::Pending);
+            let pending = commit.fate.map(|_| Phase::Table).into_iter().chain(regions);
             match mutant {
                 Mutant::PendingBeforeUndo => pending.chain([Phase::Undo, Phase::Number]).collect(),
                 Mutant::NumberBeforePending => {
@@ -189,6 +298,7 @@ fn phases(mutant: Mutant, body: &Body) -> Vec<Phase> {
                 _ => [Phase::Undo].into_iter().chain(pending).chain([Phase::Number]).collect(),
             }
         }
+        Body::GiveUp => unreachable!("published with its ticket"),
         Body::Location(_) => match mutant {
             Mutant::PublishBeforeAppend => vec![Phase::Late],
             Mutant::RetireBeforeIndex => vec![Phase::Retire, Phase::Index],
@@ -208,19 +318,25 @@ fn publish(world: &mut World<'_>) {
     match &record.body {
         Body::Commit(commit) => publish_commit(world, phase, commit, record.position + 1),
         Body::Location(location) => publish_location(world, phase, location, record.position + 1),
+        Body::GiveUp => unreachable!("published with its ticket"),
     }
     let engine = &mut *world.engine;
     engine.publishing += 1;
     if engine.publishing == phases.len() {
         engine.publishing = 0;
-        engine.published = record.position + 1;
-        engine.published_checksum = record.checksum();
-        engine.published_incarnation = record.incarnation;
-        engine.queue.remove(0);
+        published(engine);
         if matches!(record.body, Body::Location(_)) {
             engine.flush = None;
         }
     }
+}
+
+/// The oldest ticket is wholly published.
+pub(crate) fn published(engine: &mut Engine) {
+    let record = engine.queue.remove(0);
+    engine.published = record.position + 1;
+    engine.published_checksum = record.checksum();
+    engine.published_incarnation = record.incarnation;
 }
 
 /// Publishes the child before its parent, where both are commits and are ready (mutant).
@@ -250,8 +366,17 @@ fn publish_commit(world: &mut World<'_>, phase: Phase, commit: &Commit, behind: 
             // A node without a position stays behind: the invariant on nodes is to notice.
             world.engine.regions[region].apply_commit(region, commit, behind);
         }
+        Phase::Table => {
+            let Some(fate) = commit.fate else { return };
+            world.engine.table.apply(fate, commit.number);
+            if fate == Fate::Added {
+                world.engine.regions[1] = Region::empty(behind, commit.number);
+            }
+        }
         Phase::Number => {
             world.engine.number = commit.number;
+            let history = world.scenario.history.is_some();
+            world.engine.recorded = if history { commit.kept_from } else { commit.number };
             world.engine.trim(world.scenario.history, commit.number);
             if world.scenario.durability == Durability::Commit {
                 world.ghost.floor = world.ghost.floor.max(commit.number);
@@ -277,7 +402,7 @@ fn publish_location(world: &mut World<'_>, phase: Phase, location: &Location, be
         }
         Phase::Retire => engine.regions[location.region].retire(),
         Phase::Late => super::flush::leave(world, location, behind),
-        Phase::Undo | Phase::Pending(_) | Phase::Number => {
+        Phase::Undo | Phase::Table | Phase::Pending(_) | Phase::Number => {
             unreachable!("a flush has no such phase")
         }
     }

@@ -3,17 +3,23 @@
 use std::rc::Rc;
 
 use crate::actions::{Action, Next, World};
-use crate::commit::append;
+use crate::commit::{append, published};
 use crate::mutants::Mutant;
 use crate::state::{
-    Body, Engine, Entry, Flush, FlushStep, Leaving, Location, Page, Position, REGIONS, Values,
-    keys_of, positions,
+    Body, Engine, Entry, Flush, FlushStep, Leaving, Location, Page, Position, REGIONS, Region,
+    SLOTS, Values, keys_of, positions,
 };
 
 pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     match &engine.flush {
         None => starts(next, engine),
         Some(flush) => advance(next, engine, flush),
+    }
+    if may_be_given_up(next, engine) {
+        next.step(Action::GiveUp, |world| {
+            give_up(world);
+            Ok(())
+        });
     }
     for leaving in &engine.leaving {
         let durable = leaving.behind <= engine.durable;
@@ -31,6 +37,39 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     }
 }
 
+/// The dropped trie leaves when nothing that can be read has it.
+fn may_be_given_up(next: &Next<'_>, engine: &Engine) -> bool {
+    let without = |mutant| next.scenario.without(mutant);
+    let Some(dropped) = engine.table.dropped.filter(|_| engine.table.kept) else { return false };
+    let settled = engine.queue.is_empty() && engine.publishing == 0 && engine.finished.is_none();
+    let round = engine.flush.as_ref().is_some_and(|flush| flush.region == 1);
+    let window = if without(Mutant::GivenUpByMemory) { engine.kept_from } else { engine.recorded };
+    let window = window >= dropped || without(Mutant::GivenUpInWindow);
+    let image = engine.checkpoint.is_some() && !without(Mutant::GivenUpInImage);
+    let read = engine.reader.as_ref().is_some_and(|reader| reader.snapshot < dropped);
+    let read = read && !without(Mutant::GivenUpUnderReaders);
+    settled && !round && window && !image && !read
+}
+
+/// Record and publication in one moment, as nothing is between ticket and publication.
+fn give_up(world: &mut World<'_>) {
+    let engine = &mut *world.engine;
+    if !world.scenario.without(Mutant::GivenUpWithoutRecord) {
+        append(engine, Body::GiveUp);
+        published(engine);
+    }
+    let (behind, number) = (engine.published, engine.number);
+    let dropped = engine.table.dropped.unwrap_or(0);
+    engine.table.give_up();
+    // Without a history all undo is in memory, and what it reaches back to has lost its trie.
+    engine.forget(dropped);
+    let pages = std::mem::replace(&mut engine.regions[1], Region::empty(behind, number)).entries;
+    outdate(engine);
+    for (page_no, _) in pages.iter().filter_map(|entry| entry.page.as_ref()) {
+        engine.leaving.push(Leaving { page_no: *page_no, behind });
+    }
+}
+
 fn starts(next: &mut Next<'_>, engine: &Engine) {
     if next.from.budget.flushes == 0 {
         return;
@@ -39,6 +78,9 @@ fn starts(next: &mut Next<'_>, engine: &Engine) {
         let pending = |position: &Position| {
             position.keys().any(|key| engine.regions[region].pending[key].is_some())
         };
+        if region == 1 && !engine.table.kept {
+            continue;
+        }
         if !keys_of(region).any(|key| engine.regions[region].pending[key].is_some()) {
             continue;
         }
@@ -83,7 +125,7 @@ fn fold(
     // What the region has, under its lock: a commit may be published here and not yet everywhere.
     let tip = world.scenario.without(Mutant::ThroughIsTip);
     let through = if tip { engine.number } else { engine.regions[region].changed };
-    let mut values: Values = [0; crate::state::KEYS];
+    let mut values: Values = [0; SLOTS];
     for key in replaced.iter().flat_map(|position| position.keys()) {
         let entry = engine.regions[region].entry(key);
         if let Some((page_no, page)) = &entry.page {
@@ -122,6 +164,7 @@ fn fold(
         }
         let page_no = engine.free.iter().position(|free| *free).expect("counted before");
         engine.free[page_no] = false;
+        world.media.leaf_len = world.media.leaf_len.max(page_no + 1);
         let flush_number = (engine.incarnation, engine.flush_counter);
         let page = Page { flush: flush_number, position: *position, through, values: node };
         flush.pages.push((u8::try_from(page_no).expect("few pages"), Rc::new(page)));

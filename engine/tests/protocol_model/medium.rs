@@ -108,6 +108,8 @@ pub(crate) struct Media {
     /// By absolute position. A segment holds one record, so retention is by record.
     pub(crate) log: Vec<Unit<Rc<Record>>>,
     pub(crate) leaf: [Unit<Rc<Page>>; PLACES],
+    /// Pages of the leaf file. A length that is cut is cut at once; the longer one would do, too.
+    pub(crate) leaf_len: usize,
     pub(crate) image: [Unit<Rc<Image>>; 2],
     pub(crate) superblock: [Unit<Rc<Superblock>>; 2],
     pub(crate) incarnation: [Unit<u8>; 2],

@@ -48,6 +48,19 @@ pub(crate) enum Mutant {
     UndoNotInRecord,
     TooOldUnnoticed,
     RollbackByParts,
+    RecordByNamespace,
+    LocationWithoutNamespace,
+    TableFromLate,
+    ExistenceNotInUndo,
+    GivenUpInWindow,
+    GivenUpByMemory,
+    GivenUpUnderReaders,
+    GivenUpWithoutRecord,
+    GivenUpInImage,
+    AddOverDropped,
+    ParentUnchecked,
+    ParentByNumber,
+    ShrinkBehindNewest,
 }
 
 /// All rules that can be left out.
@@ -92,6 +105,19 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant::UndoNotInRecord,
     Mutant::TooOldUnnoticed,
     Mutant::RollbackByParts,
+    Mutant::RecordByNamespace,
+    Mutant::LocationWithoutNamespace,
+    Mutant::TableFromLate,
+    Mutant::ExistenceNotInUndo,
+    Mutant::GivenUpInWindow,
+    Mutant::GivenUpByMemory,
+    Mutant::GivenUpUnderReaders,
+    Mutant::GivenUpWithoutRecord,
+    Mutant::GivenUpInImage,
+    Mutant::AddOverDropped,
+    Mutant::ParentUnchecked,
+    Mutant::ParentByNumber,
+    Mutant::ShrinkBehindNewest,
 ];
 
 impl Mutant {
@@ -139,6 +165,18 @@ impl Mutant {
             Self::UndoNotInRecord => "undo-in-record",
             Self::TooOldUnnoticed => "too-old-is-told",
             Self::RollbackByParts => "rollback-is-one-commit",
+            Self::RecordByNamespace => "one-record-for-all",
+            Self::LocationWithoutNamespace => "location-names-namespace",
+            Self::TableFromLate => "table-at-cut",
+            Self::ExistenceNotInUndo => "existence-in-undo",
+            Self::GivenUpInWindow => "kept-through-window",
+            Self::GivenUpByMemory => "window-in-record",
+            Self::GivenUpUnderReaders => "kept-for-readers",
+            Self::GivenUpWithoutRecord => "given-up-by-record",
+            Self::GivenUpInImage => "give-up-outside-image",
+            Self::AddOverDropped => "add-after-give-up",
+            Self::ParentUnchecked | Self::ParentByNumber => "parent-by-root",
+            Self::ShrinkBehindNewest => "shrink-behind-both",
         }
     }
 }
@@ -161,6 +199,10 @@ pub(crate) struct Scenario {
     pub(crate) keep_layout: bool,
     pub(crate) change_layout: bool,
     pub(crate) budget: Budget,
+    /// A rollback may come between a block's finish and its ticket.
+    pub(crate) rivals: bool,
+    /// The page that region 0 begins with. Where it is not the first one, checkpoints cut the leaf file.
+    pub(crate) first_page: u8,
     /// Commits before the newest that can be read, across crashes; without it undo is in memory alone, and
     /// all of it.
     pub(crate) history: Option<u8>,

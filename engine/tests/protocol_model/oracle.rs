@@ -1,6 +1,9 @@
 //! What must hold. The oracle knows every commit that was ever ticketed; the engine's own bookkeeping is not believed.
 
-use crate::state::{Engine, KEYS, Page, Process, REGIONS, Region, Rot, State, Values, region_of};
+use crate::state::{
+    Engine, KEYS, Page, Process, REGIONS, Region, Rot, State, THERE, Values, region_of,
+};
+use crate::table::Table;
 
 /// Checks what a recovery found against everything promised before it.
 pub(crate) fn recovered(
@@ -28,11 +31,11 @@ pub(crate) fn recovered(
         return Err(format!("commit {} is of no history", engine.number));
     };
     if ghost.half == Some(engine.number) {
-        return Err(format!("commit {} is half of a rollback", engine.number));
+        return Err(format!("commit {} is half of one", engine.number));
     }
-    state_matches(state, &engine.regions, values)?;
+    state_matches(state, engine, values)?;
     if let Some(history) = history {
-        let from = engine.number.saturating_sub(history);
+        let from = engine.number.saturating_sub(history).max(ghost.squeezed);
         if engine.kept_from > from {
             return Err(format!("the history begins at {}, not {from}", engine.kept_from));
         }
@@ -59,7 +62,7 @@ pub(crate) fn holds(state: &State) -> Result<(), String> {
         return Ok(());
     }
     let (values, _) = state.ghost.history[usize::from(engine.number)];
-    state_matches(state, &engine.regions, values)?;
+    state_matches(state, engine, values)?;
     past_matches(state, engine)?;
     if engine.flush.is_some() || state.ghost.rot == Some(Rot::Cut) {
         Ok(())
@@ -69,27 +72,39 @@ pub(crate) fn holds(state: &State) -> Result<(), String> {
 }
 
 /// Pending changes over pages give exactly `values`, and every node is that of page and all committed changes.
-fn state_matches(state: &State, regions: &[Region; REGIONS], values: Values) -> Result<(), String> {
-    if !nodes_match(regions, values) {
+fn state_matches(state: &State, engine: &Engine, values: Values) -> Result<(), String> {
+    if engine.table.exists() != (values[THERE] == 1) {
+        return Err(format!("the table of namespaces is {:?}", engine.table));
+    }
+    if !nodes_match(&engine.regions, engine.table, values) {
         return Err("a node is not that of its page and all committed changes".into());
     }
-    for key in 0..KEYS {
-        let region = &regions[region_of(key)];
-        let paged = match &region.entry(key).page {
-            None => 0,
-            Some((page_no, page)) => {
-                if state.media.leaf[usize::from(*page_no)].visible() != Some(page) {
-                    return Err(format!("the index names a page that is not at number {page_no}"));
-                }
-                page.position.value_in(page.values, key)
-            }
-        };
-        let value = region.pending[key].map_or(paged, |(value, _)| value);
-        if value != values[key] {
-            return Err(format!("key {key} has {value} instead of {}", values[key]));
+    for (key, wanted) in values.iter().enumerate().take(KEYS) {
+        // Those of a dropped trie, too: its pages are its own.
+        let value = present(state, engine, key)?;
+        if value.is_some_and(|value| value != *wanted) {
+            return Err(format!("key {key} has {value:?} instead of {wanted}"));
         }
     }
     Ok(())
+}
+
+/// What pending changes over pages give, in a trie that is kept.
+fn present(state: &State, engine: &Engine, key: usize) -> Result<Option<u8>, String> {
+    let region = &engine.regions[region_of(key)];
+    if region_of(key) == 1 && !engine.table.kept {
+        return Ok(None);
+    }
+    let paged = match &region.entry(key).page {
+        None => 0,
+        Some((page_no, page)) => {
+            if state.media.leaf[usize::from(*page_no)].visible() != Some(page) {
+                return Err(format!("the index names a page that is not at number {page_no}"));
+            }
+            page.position.value_in(page.values, key)
+        }
+    };
+    Ok(Some(region.pending[key].map_or(paged, |(value, _)| value)))
 }
 
 /// Undo over the newest state gives each commit that can be read.
@@ -97,12 +112,18 @@ fn past_matches(state: &State, engine: &Engine) -> Result<(), String> {
     let history = &state.ghost.history;
     for commit in engine.kept_from..engine.number {
         let (then, _) = history[usize::from(commit)];
-        let (now, _) = history[usize::from(engine.number)];
-        for key in 0..KEYS {
-            let found = engine.undone(commit, key).unwrap_or(now[key]);
-            if found != then[key] {
+        let there = engine.undone(commit, THERE).unwrap_or(engine.table.exists().into());
+        if there != then[THERE] {
+            return Err(format!("the history has a namespace: {there}, as of {commit}"));
+        }
+        for key in (0..KEYS).filter(|key| region_of(*key) == 0 || there == 1) {
+            let found = match engine.undone(commit, key) {
+                None => present(state, engine, key)?,
+                undone => undone,
+            };
+            if found != Some(then[key]) {
                 return Err(format!(
-                    "the history has {found} instead of {} for key {key} as of {commit}",
+                    "the history has {found:?} instead of {} for key {key} as of {commit}",
                     then[key]
                 ));
             }
@@ -111,9 +132,10 @@ fn past_matches(state: &State, engine: &Engine) -> Result<(), String> {
     Ok(())
 }
 
-pub(crate) fn nodes_match(regions: &[Region; REGIONS], values: Values) -> bool {
+pub(crate) fn nodes_match(regions: &[Region; REGIONS], table: Table, values: Values) -> bool {
     regions
         .iter()
+        .take(if table.kept { REGIONS } else { 1 })
         .flat_map(|region| &region.entries)
         .all(|entry| entry.node == entry.position.node(values))
 }
@@ -121,7 +143,9 @@ pub(crate) fn nodes_match(regions: &[Region; REGIONS], values: Values) -> bool {
 /// What a repair without images relies on: of all whole pages the newest with a key is right as of its `through`, which is
 /// durable; and where nothing is pending it is right now.
 fn pages_scan(state: &State, engine: &Engine) -> Result<(), String> {
-    for key in 0..KEYS {
+    // Which pages are those of a trie that was given up, a scan alone cannot tell.
+    let dropped = state.ghost.history.iter().any(|(values, _)| values[THERE] == 0);
+    for key in (0..KEYS).filter(|key| region_of(*key) == 0 || !dropped) {
         let pages = state.media.leaf.iter().filter_map(|unit| unit.visible());
         let newest =
             pages.filter(|page| page.position.keys().contains(&key)).max_by_key(|page| page.flush);

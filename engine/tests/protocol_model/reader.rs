@@ -3,7 +3,7 @@
 
 use crate::actions::{Action, Next, World};
 use crate::mutants::Mutant;
-use crate::state::{Engine, KEYS, Reader, ReaderStep, region_of};
+use crate::state::{Engine, KEYS, Reader, ReaderStep, THERE, region_of};
 
 pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     match &engine.reader {
@@ -30,6 +30,7 @@ fn pin(next: &mut Next<'_>, snapshot: u8, key: usize) {
             entry: None,
             value: None,
             undo: None,
+            there: 0,
             outdated: false,
         });
         Ok(())
@@ -43,6 +44,7 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
     let undo = world.engine.undone(reader.snapshot, reader.key);
     reader.step = match reader.step {
         ReaderStep::Pinned => {
+            reader.there = u8::from(world.engine.table.exists());
             match world.scenario.mutant {
                 Mutant::ReaderIndexFirst => reader.entry = Some(entry),
                 mutant => {
@@ -84,15 +86,24 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
             if reader.snapshot < world.engine.kept_from
                 && !world.scenario.without(Mutant::TooOldUnnoticed)
             {
+                // Undo that nobody promised to keep goes for want of memory, here never.
+                if world.scenario.history.is_none() {
+                    return Err("a reader saw the end of what it reads".into());
+                }
                 // Told, and none the wiser.
                 world.engine.reader = None;
                 return Ok(());
             }
-            let found = undo.or(reader.value);
-            let expected = world.ghost.history[usize::from(reader.snapshot)].0[reader.key];
-            if found != Some(expected) {
+            let there = world.engine.undone(reader.snapshot, THERE).unwrap_or(reader.there);
+            let then = world.ghost.history[usize::from(reader.snapshot)].0;
+            let seen = |there: u8, value: Option<u8>| {
+                value.filter(|_| region_of(reader.key) == 0 || there == 1)
+            };
+            let found = seen(there, undo.or(reader.value));
+            let expected = seen(then[THERE], Some(then[reader.key]));
+            if found != expected {
                 return Err(format!(
-                    "a reader saw {found:?} instead of {expected} as of {}",
+                    "a reader saw {found:?} instead of {expected:?} as of {}",
                     reader.snapshot
                 ));
             }

@@ -7,9 +7,10 @@ use crate::medium::{Media, Unit};
 use crate::mutants::{Mutant, Scenario};
 use crate::oracle;
 use crate::state::{
-    Body, Commit, Engine, Image, KEYS, Location, PLACES, Process, REGIONS, Record, Recovery,
-    RecoveryStep, Region, Rot, State, Superblock, Undone, Values,
+    Body, Commit, Engine, Image, Location, PLACES, Process, REGIONS, Record, Recovery,
+    RecoveryStep, Region, Rot, SLOTS, State, Superblock, Undone, Values,
 };
+use crate::table::{Fate, Table};
 
 /// What a scan finds on the medium, before it is replayed.
 #[derive(Clone, Debug)]
@@ -104,7 +105,7 @@ fn undo(found: &Found, mutant: Mutant) -> (Vec<Undone>, u8) {
         let Body::Commit(commit) = &record.body else { continue };
         kept_from = Some(kept_from.unwrap_or(commit.number - 1).max(commit.kept_from));
         let replaced =
-            if mutant == Mutant::UndoNotInRecord { [None; KEYS] } else { commit.replaced };
+            if mutant == Mutant::UndoNotInRecord { [None; SLOTS] } else { commit.replaced };
         undo.push(Undone { number: commit.number, replaced, start: record.position });
     }
     let kept_from = kept_from.unwrap_or(found.superblock.number);
@@ -114,6 +115,7 @@ fn undo(found: &Found, mutant: Mutant) -> (Vec<Undone>, u8) {
 
 /// The regions behind the last record, with its commit number and root.
 struct Replayed {
+    table: Table,
     regions: [Region; REGIONS],
     number: u8,
     root: Values,
@@ -122,6 +124,7 @@ struct Replayed {
 /// Applies each record to the regions that have not seen it. `None` if a record does not fit its region.
 fn replay(found: &Found, mutant: Mutant) -> Option<Replayed> {
     let mut regions = found.image.regions.clone();
+    let mut table = found.image.table;
     let (mut number, mut root) = (found.superblock.number, found.superblock.root);
     let wanted = |region: &Region, record: &Record| {
         record.position >= region.applied || mutant == Mutant::RegionPositionIgnored
@@ -130,7 +133,27 @@ fn replay(found: &Found, mutant: Mutant) -> Option<Replayed> {
         match &record.body {
             Body::Commit(commit) => {
                 (number, root) = (commit.number, commit.root);
+                // The table is as of the cut, so all that follows is new to it.
+                if commit.fate.is_some_and(|fate| !table.apply(fate, number)) {
+                    return None;
+                }
+                if commit.fate == Some(Fate::Added) {
+                    regions[1] = Region::empty(record.position + 1, number);
+                    regions[1].apply_commit(1, commit, record.position + 1);
+                }
                 if !replay_commit(&mut regions, commit, record, &wanted) {
+                    return None;
+                }
+            }
+            Body::GiveUp => {
+                if !table.give_up() {
+                    return None;
+                }
+                regions[1] = Region::empty(record.position + 1, number);
+            }
+            Body::Location(location) if mutant == Mutant::LocationWithoutNamespace => {
+                let first = Location { region: 0, ..location.clone() };
+                if !replay_location(&mut regions, &first, record, &wanted) {
                     return None;
                 }
             }
@@ -145,7 +168,7 @@ fn replay(found: &Found, mutant: Mutant) -> Option<Replayed> {
         // An image may be cut between the publication of an index and the retirement of what it covers.
         region.retire();
     }
-    Some(Replayed { regions, number, root })
+    Some(Replayed { table, regions, number, root })
 }
 
 fn replay_commit(
@@ -179,6 +202,17 @@ fn replay_location(
     fits
 }
 
+/// The pages that image and records name, whether or not another record gives them up.
+fn named(found: &Found) -> impl Iterator<Item = u8> {
+    let entries = found.image.regions.iter().flat_map(|region| &region.entries);
+    let image = entries.filter_map(|entry| entry.page.as_ref().map(|(page_no, _)| *page_no));
+    let records = found.records.iter().filter_map(|record| match &record.body {
+        Body::Location(location) => Some(location.pages()),
+        Body::Commit(_) | Body::GiveUp => None,
+    });
+    image.chain(records.flatten())
+}
+
 /// Reads everything and decides. Pure: nothing is written yet.
 pub(crate) fn scan(next: &mut Next<'_>) {
     let mut state = next.from.clone();
@@ -205,8 +239,11 @@ pub(crate) fn recover(state: &State, scenario: &Scenario) -> Result<Recovery, St
     if found.broken {
         return Err("the log is broken below what was durable".into());
     }
+    if named(&found).any(|page_no| usize::from(page_no) >= state.media.leaf_len) {
+        return Err("a page is named that is not in the leaf file".into());
+    }
     let replayed = replay(&found, mutant).ok_or("a record does not fit its region")?;
-    if !oracle::nodes_match(&replayed.regions, replayed.root) {
+    if !oracle::nodes_match(&replayed.regions, replayed.table, replayed.root) {
         return Err("the recomputed root is not the last commit's".into());
     }
     let copies = state.media.incarnation.iter().filter_map(|unit| unit.visible());
@@ -232,12 +269,14 @@ pub(crate) fn recover(state: &State, scenario: &Scenario) -> Result<Recovery, St
         incarnation: if mutant == Mutant::NoIncarnation { 1 } else { incarnation },
         flush_counter: 0,
         fine: replayed.regions[0].entries.len() == 2,
+        table: replayed.table,
         regions: replayed.regions,
         number: replayed.number,
         published: tail,
         publishing: 0,
         undo,
         kept_from,
+        recorded: kept_from,
         finished: None,
         ticketed: replayed.number,
         values: replayed.root,
@@ -344,9 +383,9 @@ fn raise_incarnation(media: &mut Media, mutant: Mutant, incarnation: u8) -> Reco
 
 fn open(next: &mut Next<'_>, engine: &Engine) {
     let mut state = next.from.clone();
-    let again =
-        recover(&state, next.scenario).map(|again| (again.engine.number, again.engine.regions));
-    let same = again == Ok((engine.number, engine.regions.clone()));
+    let again = recover(&state, next.scenario)
+        .map(|again| (again.engine.number, again.engine.table, again.engine.regions));
+    let same = again == Ok((engine.number, engine.table, engine.regions.clone()));
     // The user has seen this state: from here on it may not be lost.
     state.ghost.floor = engine.number;
     state.ghost.history.truncate(usize::from(engine.number) + 1);

@@ -3,18 +3,27 @@
 //! Three keys in two regions. Region 0 is cut either *coarse* (one page for keys 0 and 1) or *fine* (one page each); region 1
 //! has one page for key 2. The node of a position is the list of values under it, so that a wrong node cannot pass for a
 //! right one; the root is all three values. The value 0 is an absent key.
+//!
+//! Region 1 is the whole trie of a namespace of its own, which can be dropped, given up and added again. Whether it
+//! exists is the fourth of the values: it is changed, undone and rolled back like one. While it does not exist, the
+//! value of key 2 is what the dropped trie has, and nobody may see it.
 
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use crate::medium::{Media, Unit};
+use crate::table::{Fate, Table};
 
 pub(crate) const KEYS: usize = 3;
 pub(crate) const PLACES: usize = 5;
 pub(crate) const REGIONS: usize = 2;
 
-pub(crate) type Values = [u8; KEYS];
-pub(crate) type Changes = [Option<u8>; KEYS];
+/// Among the values: does the namespace of region 1 exist?
+pub(crate) const THERE: usize = 3;
+pub(crate) const SLOTS: usize = 4;
+
+pub(crate) type Values = [u8; SLOTS];
+pub(crate) type Changes = [Option<u8>; SLOTS];
 pub(crate) type Node = [u8; 2];
 
 /// A trie position that can have a page.
@@ -103,6 +112,17 @@ pub(crate) struct Region {
 }
 
 impl Region {
+    /// Region 1 of a trie without pages, behind this log position.
+    pub(crate) fn empty(behind: u8, number: u8) -> Self {
+        let position = Position::Other;
+        Self {
+            entries: vec![Entry { position, page: None, node: position.node([0; SLOTS]) }],
+            pending: [None; KEYS],
+            applied: behind,
+            changed: number,
+        }
+    }
+
     pub(crate) fn entry(&self, key: usize) -> &Entry {
         let found = self.entries.iter().find(|entry| entry.position.keys().contains(&key));
         found.expect("the entries of a region tile it")
@@ -111,9 +131,13 @@ impl Region {
     /// Drops the pending changes that the pages of this region contain.
     pub(crate) fn retire(&mut self) {
         for at in 0..KEYS {
-            let Some((_, number)) = self.pending[at] else { continue };
-            let page = self.entry(at).page.as_ref();
-            if page.is_none_or(|(_, page)| number <= page.through) {
+            let Some((value, number)) = self.pending[at] else { continue };
+            let contained = match &self.entry(at).page {
+                // No page, no value: what pends is in it if it is a deletion.
+                None => value == 0,
+                Some((_, page)) => number <= page.through,
+            };
+            if contained {
                 self.pending[at] = None;
             }
         }
@@ -157,6 +181,7 @@ impl Region {
 pub(crate) struct Commit {
     pub(crate) number: u8,
     pub(crate) changes: Changes,
+    pub(crate) fate: Option<Fate>,
     /// Prior values: the undo.
     pub(crate) replaced: Changes,
     /// The oldest commit that can be read when this one is the newest.
@@ -180,10 +205,19 @@ pub(crate) struct Location {
     pub(crate) freed: Vec<u8>,
 }
 
+impl Location {
+    /// Numbers of the new pages.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = u8> {
+        self.entries.iter().filter_map(|entry| entry.page.as_ref().map(|(page_no, _)| *page_no))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Body {
     Commit(Commit),
     Location(Location),
+    /// A location record that gives up the dropped trie of region 1.
+    GiveUp,
 }
 
 /// A log record.
@@ -206,6 +240,7 @@ impl Record {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Image {
     pub(crate) generation: u8,
+    pub(crate) table: Table,
     pub(crate) regions: [Region; REGIONS],
 }
 
@@ -233,6 +268,11 @@ pub(crate) struct Finished {
     pub(crate) fine: bool,
     /// The past commit that it goes back to, when it is a rollback.
     pub(crate) back_to: Option<u8>,
+    /// The state that it is made on, and its number.
+    pub(crate) on: Values,
+    pub(crate) parent: u8,
+    /// The first half of it is ticketed (only in mutants that halve).
+    pub(crate) rest: bool,
 }
 
 /// What a commit replaced, in memory.
@@ -287,6 +327,8 @@ pub(crate) struct Checkpoint {
     pub(crate) step: CheckpointStep,
     pub(crate) superblock: Superblock,
     pub(crate) slot: usize,
+    /// As of the cut.
+    pub(crate) table: Table,
     pub(crate) regions: Vec<Region>,
 }
 
@@ -307,6 +349,8 @@ pub(crate) struct Reader {
     pub(crate) entry: Option<Entry>,
     pub(crate) value: Option<u8>,
     pub(crate) undo: Option<u8>,
+    /// The namespace existed when its table was read.
+    pub(crate) there: u8,
     /// An index was published since the pin.
     pub(crate) outdated: bool,
 }
@@ -324,7 +368,12 @@ impl Engine {
     /// The window moves on to `number`: what lies before it is gone, whoever reads it.
     pub(crate) fn trim(&mut self, history: Option<u8>, number: u8) {
         let Some(history) = history else { return };
-        self.kept_from = self.kept_from.max(number.saturating_sub(history));
+        self.forget(number.saturating_sub(history));
+    }
+
+    /// Commits before `number` cannot be read any more.
+    pub(crate) fn forget(&mut self, number: u8) {
+        self.kept_from = self.kept_from.max(number);
         let from = self.kept_from;
         self.undo.retain(|undone| undone.number > from);
     }
@@ -343,6 +392,7 @@ pub(crate) struct Leaving {
 pub(crate) struct Engine {
     pub(crate) incarnation: u8,
     pub(crate) flush_counter: u8,
+    pub(crate) table: Table,
     pub(crate) regions: [Region; REGIONS],
     /// Published commit number and log position.
     pub(crate) number: u8,
@@ -352,6 +402,8 @@ pub(crate) struct Engine {
     pub(crate) undo: Vec<Undone>,
     /// The oldest commit that can be read: older undo is gone, whoever reads.
     pub(crate) kept_from: u8,
+    /// The same, as the record of the newest published commit has it.
+    pub(crate) recorded: u8,
     pub(crate) finished: Option<Finished>,
     /// The newest ticketed commit, and the layout behind the newest ticket.
     pub(crate) ticketed: u8,
@@ -431,8 +483,10 @@ pub(crate) struct Ghost {
     pub(crate) history: Vec<(Values, u8)>,
     /// The newest commit that must survive.
     pub(crate) floor: u8,
-    /// A commit that is half of a rollback: nobody may find it.
+    /// A commit that is half of one: nobody may find it.
     pub(crate) half: Option<u8>,
+    /// Undo before this commit was dropped for want of memory, perhaps in a process that is gone.
+    pub(crate) squeezed: u8,
     pub(crate) rot: Option<Rot>,
 }
 
@@ -443,6 +497,7 @@ pub(crate) struct Budget {
     pub(crate) checkpoints: u8,
     pub(crate) reads: u8,
     pub(crate) rollbacks: u8,
+    pub(crate) squeezes: u8,
     pub(crate) kills: u8,
     pub(crate) power_failures: u8,
     pub(crate) failed_syncs: u8,
@@ -457,26 +512,29 @@ pub(crate) struct State {
     pub(crate) budget: Budget,
 }
 
-/// State of a new database: key n has value 1, no log, two equal generations.
-pub(crate) fn initial(budget: Budget) -> State {
-    const VALUES: Values = [1; KEYS];
+/// State of a new database: key n has value 1, no log, two equal generations. Region 0 has its page at number `first`.
+pub(crate) fn initial(budget: Budget, first: u8) -> State {
+    const VALUES: Values = [1; SLOTS];
     let pages: Vec<Rc<Page>> = [Position::Coarse, Position::Other]
         .into_iter()
         .map(|position| {
             Rc::new(Page { flush: (0, 0), position, through: 0, values: position.node(VALUES) })
         })
         .collect();
+    let places = [first, 1];
     let region = |at: usize| Region {
         entries: vec![Entry {
             position: pages[at].position,
-            page: Some((u8::try_from(at).expect("two pages"), Rc::clone(&pages[at]))),
+            page: Some((places[at], Rc::clone(&pages[at]))),
             node: pages[at].values,
         }],
         pending: [None; KEYS],
         applied: 0,
         changed: 0,
     };
-    let image = |generation| Some(Rc::new(Image { generation, regions: [region(0), region(1)] }));
+    let image = |generation| {
+        Some(Rc::new(Image { generation, table: Table::FIRST, regions: [region(0), region(1)] }))
+    };
     let superblock = |generation: u8| {
         Some(Rc::new(Superblock {
             generation,
@@ -491,17 +549,18 @@ pub(crate) fn initial(budget: Budget) -> State {
         }))
     };
     let mut leaf = [const { Unit::EMPTY }; PLACES];
-    for (unit, page) in leaf.iter_mut().zip(&pages) {
-        *unit = Unit::new(Some(Rc::clone(page)));
+    for (place, page) in places.iter().zip(&pages) {
+        leaf[usize::from(*place)] = Unit::new(Some(Rc::clone(page)));
     }
     let media = Media {
         log: Vec::new(),
         leaf,
+        leaf_len: PLACES,
         image: [Unit::new(image(0)), Unit::new(image(1))],
         superblock: [Unit::new(superblock(0)), Unit::new(superblock(1))],
         incarnation: [Unit::new(Some(0)), Unit::new(Some(0))],
     };
-    let ghost = Ghost { history: vec![(VALUES, 0)], floor: 0, half: None, rot: None };
+    let ghost = Ghost { history: vec![(VALUES, 0)], floor: 0, half: None, squeezed: 0, rot: None };
     State { media, process: Process::Down, ghost, budget }
 }
 

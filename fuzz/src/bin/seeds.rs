@@ -5,6 +5,7 @@ use std::{fs, io, path::Path};
 use pleach::internals::names;
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
 use pleach_core::Blake3;
+use pleach_core::proof::{Roots, block, through};
 use pleach_fuzz::Input;
 use pleach_io::PAGE;
 use pleach_io::sim::{Image, SimDisk, SimOptions, SimRuntime};
@@ -40,7 +41,7 @@ fn main() -> io::Result<()> {
         let multi = set.multi::<Blake3>(&keys).encode::<Blake3>().expect(encoded);
         save("proof_decode", seed, &with_root(multi))?;
         let path = set.path::<Blake3>(&keys[0]).encode::<Blake3>().expect(encoded);
-        save("proof_decode", 100 + seed, &with_root(path))?;
+        save("proof_decode", 100 + seed, &with_root(path.clone()))?;
         // Even: the bytes of a proof, behind choice and keys of the range and the roots.
         let (first, last) = ([0; 32], [0xff; 32]);
         let head = [0, 0, 0, 0, 0, 0];
@@ -52,6 +53,22 @@ fn main() -> io::Result<()> {
         let roots = [root.to_bytes(), to.root::<Blake3>().to_bytes()].concat();
         let bytes = [&head[..], &roots, &change].concat();
         save("change_verify", 100 + seed, &bytes)?;
+        // Even: a root over all, and the bytes of a block or of a proof through it.
+        save("block_verify", seed, &shaped)?;
+        save("block_soundness", seed, &self::stream(seed, 90 * usize::from(seed) + 40))?;
+        let roots = Roots::from_iter([(seed, root), (0x80, root), (0x81, Default::default())]);
+        let witness = set.witness::<Blake3>(&ops).encode::<Blake3>().expect(encoded);
+        let parts = [
+            block::Part { ns: seed, after: Some(to.root::<Blake3>()), witness: Some(&witness) },
+            block::Part { ns: 0x81, after: None, witness: None },
+        ];
+        let behind_root =
+            |bytes: &[u8]| [&[0], &roots.over_all::<Blake3>().to_bytes()[..], bytes].concat();
+        if let Ok(block) = block::build::<Blake3>(&roots, &parts) {
+            save("block_verify", 100 + seed, &behind_root(&block))?;
+        }
+        let through = through::build::<Blake3>(&roots, 0x80, &path).expect(encoded);
+        save("block_verify", 200 + seed, &behind_root(&through))?;
         let image = database(seed);
         let file = |name: &str| image.file(name).expect("a file of every database").to_vec();
         // To be signed for the database that the target scans; open, and closed.

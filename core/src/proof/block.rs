@@ -1,0 +1,270 @@
+//! What a block did with several namespaces, and the root over all that it leads to: a witness in
+//! the [trie of roots](super::roots), and for each namespace that was looked into a witness in it.
+//!
+//! The outer witness says by its operation on a namespace what became of it, and whether an inner
+//! witness follows:
+//!
+//! | namespace | before | operation | inner witness |
+//! |---|---|---|---|
+//! | looked into, same root after | there | read | from its root to the same |
+//! | changed | there | read and write: the new root | from its root to the new one |
+//! | added | absent | read and write: its root | from the terminator to its root |
+//! | added, empty and not looked into | absent | write: the terminator | none |
+//! | dropped | there | write: delete | none |
+//! | dropped, and looked into before | there | read and write: delete | from its root to the same |
+//! | found not to exist | absent | read | none |
+//!
+//! Anything else is refused, and so is an inner witness without operations: there is one encoding.
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::proof::{Access, Op, Roots, block};
+//! use pleach_core::{Blake3, TERMINATOR};
+//!
+//! let mut trie = Naive::from_iter([([1; 32], [10; 32].into())]);
+//! let mut roots = Roots::from_iter([(0, trie.root::<Blake3>()), (7, TERMINATOR)]);
+//! let before = roots.over_all::<Blake3>();
+//!
+//! // A block changes a key in namespace 0 and drops namespace 7.
+//! let ops = [Op { key: [1; 32], access: Access::ReadWrite(Some([11; 32].into())) }];
+//! let witness = trie.witness::<Blake3>(&ops).encode::<Blake3>()?;
+//! trie.apply(&ops);
+//! let changed = block::Part { ns: 0, after: Some(trie.root::<Blake3>()), witness: Some(&witness) };
+//! let dropped = block::Part { ns: 7, after: None, witness: None };
+//! let bytes = block::build::<Blake3>(&roots, &[changed, dropped])?;
+//!
+//! // Whoever knows the root over all before learns the one after.
+//! let verified = block::verify::<Blake3>(&bytes, &before)?;
+//! roots.set(0, Some(trie.root::<Blake3>()));
+//! roots.set(7, None);
+//! assert_eq!(*verified.new_root(), roots.over_all::<Blake3>());
+//! assert_eq!(verified.get(0).and_then(|ns| ns.witness()).map(|ops| ops.op_count()), Some(1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use alloc::vec::Vec;
+
+use super::{
+    error::{BuildError, DecodeError, VerifyError},
+    frame::{self, Frame},
+    limits::Limits,
+    op::{Access, Op},
+    roots::{self, Roots},
+    terminal::Terminal,
+    through::check_terminal,
+    wire::{Kind, Parts},
+    witness,
+};
+use crate::{
+    hasher::Hasher,
+    node::{Node, TERMINATOR},
+};
+
+/// What a verified block did with one namespace.
+#[derive(Clone, Debug)]
+pub struct Namespace<'a> {
+    fate: Fate,
+    witness: Option<witness::Verified<'a>>,
+}
+
+impl<'a> Namespace<'a> {
+    /// The namespace.
+    pub fn ns(&self) -> u8 {
+        self.fate.ns
+    }
+
+    /// Its root before the block; `None`: it did not exist.
+    pub fn before(&self) -> Option<&Node> {
+        self.fate.before.as_ref()
+    }
+
+    /// Its root after the block; `None`: it does not exist any more, or did not before either.
+    pub fn after(&self) -> Option<&Node> {
+        self.fate.after.as_ref()
+    }
+
+    /// What was read and written in it, verified; `None` when it was not looked into.
+    pub fn witness(&self) -> Option<&witness::Verified<'a>> {
+        self.witness.as_ref()
+    }
+}
+
+/// A block that leads from the root over all that it was checked against to a new one. Borrows the
+/// encoding.
+#[derive(Clone, Debug)]
+pub struct Verified<'a> {
+    namespaces: Vec<Namespace<'a>>,
+    prev_root: Node,
+    new_root: Node,
+}
+
+impl<'a> Verified<'a> {
+    /// The root over all before the block.
+    pub fn prev_root(&self) -> &Node {
+        &self.prev_root
+    }
+
+    /// The root over all after the block.
+    pub fn new_root(&self) -> &Node {
+        &self.new_root
+    }
+
+    /// The namespaces that the block looked into, changed, added or dropped, ascending.
+    pub fn namespaces(&self) -> &[Namespace<'a>] {
+        &self.namespaces
+    }
+
+    /// What the block did with this namespace; `None`: nothing.
+    pub fn get(&self, ns: u8) -> Option<&Namespace<'a>> {
+        let at = self.namespaces.binary_search_by_key(&ns, Namespace::ns).ok()?;
+        self.namespaces.get(at)
+    }
+}
+
+/// Checks a block against the root over all before it and computes the one after it, within the
+/// default [`Limits`].
+pub fn verify<'a, H: Hasher>(
+    bytes: &'a [u8],
+    over_all: &Node,
+) -> Result<Verified<'a>, VerifyError> {
+    verify_with::<H>(bytes, over_all, &Limits::DEFAULT)
+}
+
+/// The same within these limits. They are for the whole block: its bytes, and the hashes of the
+/// outer witness and all inner ones together.
+pub fn verify_with<'a, H: Hasher>(
+    bytes: &'a [u8],
+    over_all: &Node,
+    limits: &Limits,
+) -> Result<Verified<'a>, VerifyError> {
+    limits.check_bytes(bytes)?;
+    let Frame { outer, mut inner, .. } = Frame::cut::<H>(Kind::Block, bytes)?;
+    let outer = Parts::parse::<H>(Kind::Witness, outer)?;
+    outer.terminals().iter().try_for_each(|terminal| check_terminal(&terminal))?;
+    // Operations are in key order and each of a namespace of its own, so there are at most 256.
+    let mut parsed = Vec::new();
+    for (op, terminal) in outer.ops() {
+        let fate = Fate::read(&op, &terminal)?;
+        let mut parts = None;
+        if fate.opened {
+            let (_, bytes) = inner.take::<H>(&[Kind::Witness])?;
+            parts = Some(parse_inner::<H>(bytes)?);
+        }
+        parsed.push((fate, parts));
+    }
+    inner.end()?;
+    check_hashes(&outer, &parsed, limits)?;
+
+    let outer = witness::walk::<H>(outer, over_all)?;
+    let mut namespaces = Vec::new();
+    namespaces.reserve_exact(parsed.len());
+    for (fate, parts) in parsed {
+        let witness = match parts {
+            Some(parts) => Some(fate.check::<H>(parts)?),
+            None => None,
+        };
+        namespaces.push(Namespace { fate, witness });
+    }
+    Ok(Verified { namespaces, prev_root: *over_all, new_root: *outer.new_root() })
+}
+
+/// An inner witness, which has operations.
+fn parse_inner<H: Hasher>(bytes: &[u8]) -> Result<Parts<'_>, DecodeError> {
+    let parts = Parts::parse::<H>(Kind::Witness, bytes)?;
+    if parts.op_count() == 0 { Err(DecodeError::Inner) } else { Ok(parts) }
+}
+
+/// Refuses a block that takes more hashes than the limit, before the first.
+fn check_hashes(
+    outer: &Parts<'_>,
+    parsed: &[(Fate, Option<Parts<'_>>)],
+    limits: &Limits,
+) -> Result<(), VerifyError> {
+    let all = || parsed.iter().filter_map(|(_, parts)| parts.as_ref()).chain([outer]);
+    let sum = |of: fn(&Parts<'_>) -> u64| all().map(of).fold(0, u64::saturating_add);
+    if sum(witness::most_hashes) <= limits.hashes {
+        return Ok(());
+    }
+    limits.check_hashes(sum(witness::hashes))
+}
+
+/// What the outer witness says of one namespace.
+#[derive(Clone, Copy, Debug)]
+struct Fate {
+    ns: u8,
+    before: Option<Node>,
+    after: Option<Node>,
+    /// Is there an inner witness?
+    opened: bool,
+}
+
+impl Fate {
+    fn read(op: &Op, terminal: &Terminal) -> Result<Self, DecodeError> {
+        let ns = roots::namespace(&op.key).ok_or(DecodeError::Namespace)?;
+        let before = terminal.value_of(&op.key).map(|root| Node::from(root.to_bytes()));
+        let after = match op.access.written() {
+            None => before,
+            Some(written) => written.map(|root| Node::from(root.to_bytes())),
+        };
+        let opened = op.access.reads() && (before.is_some() || after.is_some());
+        let fate = Self { ns, before, after, opened };
+        if fate.access() == Some(op.access) { Ok(fate) } else { Err(DecodeError::NamespaceAccess) }
+    }
+
+    /// The operation that says it; `None` when no block does it.
+    fn access(&self) -> Option<Access> {
+        let after = self.after.map(|root| root.to_bytes().into());
+        match (self.before, self.after, self.opened) {
+            (None, None, false) => Some(Access::Read),
+            (Some(before), Some(after), true) if before == after => Some(Access::Read),
+            (None, None, true) | (Some(_), Some(_), false) => None,
+            (_, _, true) => Some(Access::ReadWrite(after)),
+            (None, Some(root), false) if root != TERMINATOR => None,
+            (_, _, false) => Some(Access::Write(after)),
+        }
+    }
+
+    /// Verifies the inner witness against the roots that the outer one has.
+    fn check<'a, H: Hasher>(&self, parts: Parts<'a>) -> Result<witness::Verified<'a>, VerifyError> {
+        let elsewhere = VerifyError::NamespaceRoot { ns: self.ns };
+        let before = self.before.unwrap_or(TERMINATOR);
+        let verified = witness::walk::<H>(parts, &before).map_err(|error| match error {
+            VerifyError::RootMismatch => elsewhere,
+            error => error,
+        })?;
+        // What is dropped is not changed before.
+        let after = self.after.unwrap_or(before);
+        if *verified.new_root() == after { Ok(verified) } else { Err(elsewhere) }
+    }
+}
+
+/// What a block did with one namespace, to be encoded.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The namespace.
+    pub ns: u8,
+    /// Its root after the block; `None`: it does not exist then.
+    pub after: Option<Node>,
+    /// The encoded witness in it, with one operation at least; `None`: it was not looked into.
+    pub witness: Option<&'a [u8]>,
+}
+
+/// Makes the encoding of a block on these roots from what it did with each namespace: ascending,
+/// each once. What the witnesses say is not verified.
+pub fn build<H: Hasher>(before: &Roots, parts: &[Part<'_>]) -> Result<Vec<u8>, BuildError> {
+    if !parts.is_sorted_by(|one, next| one.ns < next.ns) {
+        return Err(DecodeError::OpOrder.into());
+    }
+    let (mut accesses, mut inner) = (Vec::new(), Vec::new());
+    for part in parts {
+        let (ns, before) = (part.ns, before.get(part.ns).copied());
+        let fate = Fate { ns, before, after: part.after, opened: part.witness.is_some() };
+        accesses.push((ns, fate.access().ok_or(DecodeError::NamespaceAccess)?));
+        if let Some(bytes) = part.witness {
+            parse_inner::<H>(bytes)?;
+            inner.push(bytes);
+        }
+    }
+    let outer = before.witness::<H>(&accesses)?;
+    Ok(frame::assemble::<H>(Kind::Block, 0, &outer, &inner)?)
+}

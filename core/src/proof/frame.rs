@@ -1,0 +1,100 @@
+//! Proofs through the root over all: one proof in the trie of roots, and proofs in namespaces.
+//!
+//! ```text
+//! offset  size
+//! 0       8      as any proof (wire): magic, version, kind, hasher id, zero
+//! 8       4      zero
+//! 12      4      namespace (through, through change), else zero
+//! 16      4      zero
+//! 20      4      bytes of the outer proof
+//! 24      4      bytes of all inner proofs
+//! 28      4      zero
+//! 32      ..     outer proof | inner proofs, and nothing after them
+//! ```
+//!
+//! Outer and inner proofs are whole encodings, and each says how long it is.
+
+use alloc::vec::Vec;
+
+use super::{
+    error::{DecodeError, EncodeError},
+    reader::Reader,
+    wire::{self, Kind, Sizes},
+};
+use crate::hasher::Hasher;
+
+/// An encoding cut into its outer proof and what follows it.
+pub(super) struct Frame<'a> {
+    pub(super) ns: u8,
+    pub(super) outer: &'a [u8],
+    pub(super) inner: Inner<'a>,
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn cut<H: Hasher>(kind: Kind, bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let sizes = wire::read_header::<H>(kind, &mut reader)?;
+        if sizes.total() != Some(bytes.len()) {
+            return Err(DecodeError::Length);
+        }
+        let ns = u8::try_from(sizes.ops).map_err(|_| DecodeError::Count)?;
+        let outer = usize::try_from(sizes.terminal_bytes).map_err(|_| DecodeError::Length)?;
+        let outer = reader.bytes(outer)?;
+        Ok(Self { ns, outer, inner: Inner(reader) })
+    }
+}
+
+/// Inner proofs that are still to be taken.
+pub(super) struct Inner<'a>(Reader<'a>);
+
+impl<'a> Inner<'a> {
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        Self(Reader::new(bytes))
+    }
+
+    /// The next one, of one of these kinds. Its header is checked, its records are not.
+    pub(super) fn take<H: Hasher>(
+        &mut self,
+        kinds: &[Kind],
+    ) -> Result<(Kind, &'a [u8]), DecodeError> {
+        let mut ahead = self.0;
+        let (kind, sizes) = wire::read_any::<H>(kinds, &mut ahead)?;
+        let bytes = self.0.bytes(sizes.total().ok_or(DecodeError::Length)?)?;
+        Ok((kind, bytes))
+    }
+
+    /// Is there nothing left?
+    pub(super) fn end(&self) -> Result<(), DecodeError> {
+        if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Inner) }
+    }
+
+    /// The only one, of one of these kinds; `None` when there is none.
+    pub(super) fn only<H: Hasher>(
+        mut self,
+        kinds: &[Kind],
+    ) -> Result<Option<(Kind, &'a [u8])>, DecodeError> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let one = self.take::<H>(kinds)?;
+        self.end()?;
+        Ok(Some(one))
+    }
+}
+
+/// An outer proof and inner ones in one encoding.
+pub(super) fn assemble<H: Hasher>(
+    kind: Kind,
+    ns: u8,
+    outer: &[u8],
+    inner: &[&[u8]],
+) -> Result<Vec<u8>, EncodeError> {
+    let inner = inner.concat();
+    let sizes = Sizes {
+        ops: ns.into(),
+        terminal_bytes: wire::count(outer.len())?,
+        op_bytes: wire::count(inner.len())?,
+        ..Sizes::default()
+    };
+    wire::assemble::<H>(kind, &sizes, [outer, &inner, &[]])
+}

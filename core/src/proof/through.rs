@@ -1,0 +1,233 @@
+//! Proofs in a namespace, for whoever knows only the root over all namespaces.
+//!
+//! [`open`] verifies a path in the [trie of roots](super::roots) and gives the namespace's root
+//! with the inner proof, which its own verifier checks against that root. [`open_change`] does the
+//! same between two roots over all, with a change proof in the trie of roots and one in the
+//! namespace. What a block does is in [`block`](super::block).
+//!
+//! ```
+//! use pleach_core::naive::Naive;
+//! use pleach_core::proof::{Roots, path, through};
+//! use pleach_core::{Blake3, Lookup, TERMINATOR};
+//!
+//! let trie = Naive::from_iter([([1; 32], [10; 32].into()), ([2; 32], [20; 32].into())]);
+//! let roots = Roots::from_iter([(0, TERMINATOR), (5, trie.root::<Blake3>())]);
+//! let inner = trie.path::<Blake3>(&[2; 32]).encode::<Blake3>()?;
+//! let bytes = through::build::<Blake3>(&roots, 5, &inner)?;
+//!
+//! // A light client keeps 32 bytes for all namespaces.
+//! let opened = through::open::<Blake3>(&bytes, &roots.over_all::<Blake3>())?;
+//! assert_eq!(opened.ns(), 5);
+//! let root = opened.root().expect("the namespace exists");
+//! let verified = path::verify::<Blake3>(opened.inner(), root)?;
+//! assert_eq!(verified.get(&[2; 32]), Lookup::Present([20; 32].into()));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use alloc::vec::Vec;
+
+use super::{
+    change::{self, Change},
+    error::{BuildError, DecodeError, VerifyError},
+    frame::{self, Frame, Inner},
+    limits::Limits,
+    lookup::Lookup,
+    path,
+    roots::{self, Roots},
+    terminal::Terminal,
+    wire::Kind,
+};
+use crate::{
+    hasher::Hasher,
+    node::{Node, TERMINATOR, ValueHash},
+};
+
+/// Inner proofs against one root.
+const OF_ONE_ROOT: &[Kind] = &[Kind::Path, Kind::Multi, Kind::Witness, Kind::Range];
+
+/// A namespace's root as the root over all has it, and a proof that is still to be verified.
+/// Borrows the encoding.
+#[derive(Clone, Copy, Debug)]
+pub struct Through<'a> {
+    ns: u8,
+    found: Option<(Node, Kind, &'a [u8])>,
+}
+
+impl<'a> Through<'a> {
+    /// The namespace.
+    pub fn ns(&self) -> u8 {
+        self.ns
+    }
+
+    /// Its root; `None`: it does not exist.
+    pub fn root(&self) -> Option<&Node> {
+        self.found.as_ref().map(|(root, ..)| root)
+    }
+
+    /// Kind of the inner proof: a path proof, multiproof, witness or range proof. `None` where the
+    /// namespace does not exist.
+    pub fn kind(&self) -> Option<Kind> {
+        self.found.map(|(_, kind, _)| kind)
+    }
+
+    /// The inner proof, **not verified**: to be checked against [`root`](Self::root) by the verifier
+    /// of its kind. Empty where the namespace does not exist.
+    pub fn inner(&self) -> &'a [u8] {
+        self.found.map_or(&[], |(_, _, inner)| inner)
+    }
+}
+
+/// Checks the outer proof against the root over all, within the default [`Limits`].
+pub fn open<'a, H: Hasher>(bytes: &'a [u8], over_all: &Node) -> Result<Through<'a>, VerifyError> {
+    open_with::<H>(bytes, over_all, &Limits::DEFAULT)
+}
+
+/// The same within these limits. Their bytes are those of the whole encoding; of the hashes it
+/// takes at most 9, and the inner proof is not hashed.
+pub fn open_with<'a, H: Hasher>(
+    bytes: &'a [u8],
+    over_all: &Node,
+    limits: &Limits,
+) -> Result<Through<'a>, VerifyError> {
+    limits.check_bytes(bytes)?;
+    let Frame { ns, outer, inner } = Frame::cut::<H>(Kind::Through, bytes)?;
+    for terminal in path::decode::<H>(outer)?.terminals() {
+        check_terminal(&terminal)?;
+    }
+    let proof = inner.only::<H>(OF_ONE_ROOT)?;
+    let key = roots::key(ns);
+    let found = match path::verify_with::<H>(outer, over_all, limits)?.get(&key) {
+        Lookup::Present(root) => Some(Node::from(root.to_bytes())),
+        Lookup::Absent => None,
+        Lookup::OutOfScope => return Err(DecodeError::Namespace.into()),
+    };
+    match (found, proof) {
+        (Some(root), Some((kind, inner))) => Ok(Through { ns, found: Some((root, kind, inner)) }),
+        (None, None) => Ok(Through { ns, found: None }),
+        _ => Err(DecodeError::Inner.into()),
+    }
+}
+
+/// Makes a proof through the root over `roots`. `inner` is an encoded proof in the namespace: a
+/// path proof, multiproof, witness or range proof; empty when the namespace does not exist.
+pub fn build<H: Hasher>(roots: &Roots, ns: u8, inner: &[u8]) -> Result<Vec<u8>, BuildError> {
+    check_inner::<H>(OF_ONE_ROOT, roots.get(ns).is_some(), inner)?;
+    Ok(frame::assemble::<H>(Kind::Through, ns, &roots.prove::<H>(ns)?, &[inner])?)
+}
+
+/// What became of a namespace's root between two roots over all, and a change proof that is still
+/// to be verified. Borrows the encoding.
+#[derive(Clone, Copy, Debug)]
+pub struct ThroughChange<'a> {
+    ns: u8,
+    /// Before and after, where the two differ.
+    roots: Option<[Option<Node>; 2]>,
+    inner: &'a [u8],
+}
+
+impl<'a> ThroughChange<'a> {
+    /// The namespace.
+    pub fn ns(&self) -> u8 {
+        self.ns
+    }
+
+    /// Has it the same root before and after, or does it exist neither before nor after? Then
+    /// nothing in it changed.
+    pub fn is_same(&self) -> bool {
+        self.roots.is_none()
+    }
+
+    /// Its roots before and after (`None`: it does not exist then), when it is not the same.
+    pub fn roots(&self) -> Option<[Option<Node>; 2]> {
+        self.roots
+    }
+
+    /// The two roots that the inner proof is between: a namespace that does not exist counts as an
+    /// empty one. `None` when no key of the namespace changed, and there is no inner proof.
+    pub fn inner_roots(&self) -> Option<[Node; 2]> {
+        inner_roots(self.roots)
+    }
+
+    /// The inner change proof, **not verified**: to be checked by [`change::verify`] against
+    /// [`inner_roots`](Self::inner_roots) and the caller's range. Empty when no key changed.
+    pub fn inner(&self) -> &'a [u8] {
+        self.inner
+    }
+}
+
+fn inner_roots(roots: Option<[Option<Node>; 2]>) -> Option<[Node; 2]> {
+    let [from, to] = roots?.map(|root| root.unwrap_or(TERMINATOR));
+    (from != to).then_some([from, to])
+}
+
+/// Checks the outer proof against the two roots over all, within the default [`Limits`].
+pub fn open_change<'a, H: Hasher>(
+    bytes: &'a [u8],
+    from: &Node,
+    to: &Node,
+) -> Result<ThroughChange<'a>, VerifyError> {
+    open_change_with::<H>(bytes, from, to, &Limits::DEFAULT)
+}
+
+/// The same within these limits. Their bytes are those of the whole encoding; of the hashes it
+/// takes at most 18, and the inner proof is not hashed.
+pub fn open_change_with<'a, H: Hasher>(
+    bytes: &'a [u8],
+    from: &Node,
+    to: &Node,
+    limits: &Limits,
+) -> Result<ThroughChange<'a>, VerifyError> {
+    limits.check_bytes(bytes)?;
+    let Frame { ns, outer, inner } = Frame::cut::<H>(Kind::ThroughChange, bytes)?;
+    let key = roots::key(ns);
+    let outer_claim = change::decode::<H>(outer, &key, &key)?;
+    for terminal in outer_claim.terminals_before().chain(outer_claim.terminals_after()) {
+        check_terminal(&terminal)?;
+    }
+    let proof = inner.only::<H>(&[Kind::Change])?;
+    let verified = change::verify_with::<H>(outer, from, to, &key, &key, limits)?;
+    let node = |root: ValueHash| Node::from(root.to_bytes());
+    let roots = match verified.get(&key) {
+        Change::Changed { before, after } => Some([before.map(node), after.map(node)]),
+        Change::Same | Change::OutOfScope => None,
+    };
+    if inner_roots(roots).is_some() != proof.is_some() {
+        return Err(DecodeError::Inner.into());
+    }
+    Ok(ThroughChange { ns, roots, inner: proof.map_or(&[], |(_, inner)| inner) })
+}
+
+/// Makes a proof of what became of a namespace from the roots `from` to the roots `to`. `inner` is
+/// an encoded change proof between the namespace's two roots, that of an empty trie where it does
+/// not exist; empty when these are the same.
+pub fn build_change<H: Hasher>(
+    from: &Roots,
+    to: &Roots,
+    ns: u8,
+    inner: &[u8],
+) -> Result<Vec<u8>, BuildError> {
+    let roots = [from, to].map(|roots| roots.get(ns).copied());
+    check_inner::<H>(&[Kind::Change], inner_roots(Some(roots)).is_some(), inner)?;
+    let outer = from.prove_change::<H>(to, ns)?;
+    Ok(frame::assemble::<H>(Kind::ThroughChange, ns, &outer, &[inner])?)
+}
+
+/// Is `inner` one encoding of one of these kinds, or nothing, as it has to be?
+fn check_inner<H: Hasher>(kinds: &[Kind], wanted: bool, inner: &[u8]) -> Result<(), DecodeError> {
+    let found = Inner::of(inner).only::<H>(kinds)?;
+    if found.is_some() == wanted { Ok(()) } else { Err(DecodeError::Inner) }
+}
+
+/// Is it a terminal of a trie of roots?
+pub(super) fn check_terminal(terminal: &Terminal) -> Result<(), DecodeError> {
+    let depth = terminal.depth();
+    if depth > roots::MAX_DEPTH {
+        return Err(DecodeError::TooDeep { depth });
+    }
+    match terminal {
+        Terminal::Leaf { key, .. } if roots::namespace(key).is_none() => {
+            Err(DecodeError::Namespace)
+        }
+        _ => Ok(()),
+    }
+}
