@@ -58,6 +58,7 @@ impl Stored {
     }
 
     /// A page's cell.
+    #[inline]
     pub fn from_cell(cell: Cell<'_>) -> Self {
         match cell {
             Cell::Inline(bytes) => Self::Inline(Value::from(bytes)),

@@ -1,5 +1,5 @@
 //! Proofs beside a finish of the same keys, and a cold iteration beside the device's own reads of the same
-//! pages and beside the offline dump, in turns, in one run.
+//! pages and beside the offline dump, in turns, in one run: freshly loaded, and after changes have moved pages.
 //!
 //! ```text
 //! cargo bench -p pleach --bench proofs_and_iterators            # 2^20 accounts in a temporary folder
@@ -68,13 +68,16 @@ fn timed<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<Took, Failure> 
     Ok(Took { passed, cpu: cpu()?.saturating_sub(before) })
 }
 
-/// Each page of the leaf file once, in the order of the file, and nothing else.
-fn raw(folder: &Path) -> Result<f64, Failure> {
+/// Each page of the leaf file once, in the order of the file, so many in a read, and nothing else.
+fn raw(folder: &Path, run: usize) -> Result<f64, Failure> {
     let device = OsDevice::open(folder, OsOptions::default())?;
     let file = device.open("leaf", OpenMode::Read)?;
-    let pages = device.len(&file)? / 4096;
-    let mut queue = device.queue(DEPTH)?;
-    let mut spare: Vec<PageBuf> = (0..DEPTH).map(|_| PageBuf::zeroed(1)).collect();
+    let step = run as u64;
+    let pages = device.len(&file)? / 4096 / step * step;
+    // As many pages in flight as an iterator has at most.
+    let depth = DEPTH.min(4 * DEPTH / run);
+    let mut queue = device.queue(depth)?;
+    let mut spare: Vec<PageBuf> = (0..depth).map(|_| PageBuf::zeroed(run)).collect();
     let from = Instant::now();
     let mut page = 0;
     while page < pages || queue.in_flight() > 0 {
@@ -83,9 +86,9 @@ fn raw(folder: &Path) -> Result<f64, Failure> {
         {
             let (file, offset) = (file.clone(), page * 4096);
             queue.push(Request { file, transfer: Transfer::Read, offset, buf, token: page });
-            page += 1;
+            page += step;
         }
-        let mut next = queue.wait_for(DEPTH / 4)?;
+        let mut next = queue.wait_for(depth / 4)?;
         while let Some(done) = next {
             done.result?;
             spare.push(done.buf);
@@ -153,18 +156,36 @@ fn iterate(folder: &Path, backwards: bool) -> Result<(u64, Took), Failure> {
 }
 
 fn iterators(folder: &Path) -> Result<(), Failure> {
-    println!("all pairs, cold; MiB of leaf pages a second of time / of processor time");
-    println!("  device         iterator         backwards        dump");
+    println!("  device, 4 KiB / 64 KiB a read   iterator         backwards        dump");
     for _ in 0..5 {
-        let device = raw(folder)?;
+        let device = (raw(folder, 1)?, raw(folder, 16)?);
         let (pages, forwards) = iterate(folder, false)?;
         let (_, backwards) = iterate(folder, true)?;
         let dump = timed(|| Ok(pleach::tools::dump(folder, &mut |_, _| true)?))?;
         let figure = |took: Took| {
             format!("{:>6.0} / {:<6.0}", mib(pages, took.passed), mib(pages, took.cpu))
         };
-        println!("  {device:>6.0}   {}  {}  {}", figure(forwards), figure(backwards), figure(dump));
+        let (forwards, backwards) = (figure(forwards), figure(backwards));
+        let (short, long) = device;
+        println!(
+            "           {short:>6.0} / {long:<6.0}      {forwards}  {backwards}  {}",
+            figure(dump)
+        );
     }
+    Ok(())
+}
+
+/// Changes one account of each `every`, in batches, until the pages of all of them are written elsewhere.
+fn age(folder: &Path, accounts: u64, every: u64) -> Result<(), Failure> {
+    let db = open(folder)?;
+    let ids: Vec<u64> = (0..accounts).step_by(usize::try_from(every)?).collect();
+    for batch in ids.chunks(20_000) {
+        let value = |id: u64| Some(Value::from(&(id + 1).to_be_bytes()));
+        let writes = batch.iter().map(|id| Access::write(key(*id), value(*id))).collect();
+        db.session(SessionOptions::new())?.finish(writes)?.commit()?;
+    }
+    db.drain(0)?;
+    db.close()?;
     Ok(())
 }
 
@@ -181,5 +202,14 @@ fn main() -> Result<(), Failure> {
     db.bulk_load(pairs, &LoadOptions::new())?;
     db.close()?;
     proofs(folder.path(), accounts)?;
-    iterators(folder.path())
+    println!("all pairs, cold; MiB of leaf pages a second of time / of processor time");
+    println!(" freshly loaded");
+    iterators(folder.path())?;
+    // Some 70 pairs are in a page: a sixth, then half, then nearly all pages move.
+    for every in [400, 100, 20] {
+        age(folder.path(), accounts, every)?;
+        println!(" one account of {every} changed since");
+        iterators(folder.path())?;
+    }
+    Ok(())
 }

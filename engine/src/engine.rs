@@ -8,17 +8,18 @@ use pleach_io::{Device, Event, Runtime};
 use crate::finish::Finisher;
 use crate::handles::{Counted, Handles, Kind};
 use crate::prefetch::requests::Prefetching;
-use crate::read::spare::SpareReaders;
+use crate::read::spare::{PageReaders, SpareReaders};
 use crate::state::State;
+use crate::state::run_reader::RunReader;
 
 /// An open database.
 pub(crate) struct Engine<H: Hasher, D: Device, R: Runtime> {
     pub(crate) finisher: Finisher<H, D, R>,
     pub(crate) prefetching: Arc<Prefetching<R>>,
     /// For sessions that read many keys.
-    pub(crate) readers: SpareReaders<D, R>,
+    pub(crate) readers: PageReaders<D, R>,
     /// For iterators.
-    pub(crate) scanners: SpareReaders<D, R, u64>,
+    pub(crate) scanners: SpareReaders<RunReader<D>>,
     /// Counts of the sessions, blocks and overlays that live, and of loads that run.
     handles: Arc<Handles>,
     /// The last field: the folder stays locked until nothing of the others reads from it any more.
@@ -28,7 +29,7 @@ pub(crate) struct Engine<H: Hasher, D: Device, R: Runtime> {
 impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
     pub(crate) fn new(state: Arc<State<D, R>>, prefetching: Arc<Prefetching<R>>) -> Self {
         let finisher = Finisher::new(state.runtime.workers(), &state.budget);
-        let (readers, scanners) = (SpareReaders::default(), SpareReaders::default());
+        let (readers, scanners) = (PageReaders::default(), SpareReaders::default());
         Self { state, finisher, prefetching, readers, scanners, handles: Arc::default() }
     }
 

@@ -30,7 +30,6 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Iter<'a, H, D, R> {
     }
 
     /// A pair with its value, which may have to be read.
-    #[inline]
     fn pair(&mut self, (key, stored): (Key, Stored)) -> Result<(Key, Value)> {
         if let Stored::Inline(value) = stored {
             return Ok((key, value));
@@ -44,14 +43,23 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Iter<'a, H, D, R> {
 impl<H: Hasher, D: Device, R: Runtime> Iterator for Iter<'_, H, D, R> {
     type Item = Result<(Key, Value)>;
 
+    #[inline(never)]
     fn next(&mut self) -> Option<Self::Item> {
+        // Nearly all pairs, made where the caller wants them. Inlined, they are made elsewhere and moved.
+        if let Some((key, value)) = self.scan.next_inline() {
+            return Some(Ok((key, Value::from(value))));
+        }
         let next = self.scan.next()?;
         Some(next.and_then(|pair| self.pair(pair)))
     }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> DoubleEndedIterator for Iter<'_, H, D, R> {
+    #[inline(never)]
     fn next_back(&mut self) -> Option<Self::Item> {
+        if let Some((key, value)) = self.scan.next_back_inline() {
+            return Some(Ok((key, Value::from(value))));
+        }
         let last = self.scan.next_back()?;
         Some(last.and_then(|pair| self.pair(pair)))
     }

@@ -231,7 +231,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     ///
     /// Like reads, it sees the state of this session, whatever is committed and flushed meanwhile, and blocks
     /// nobody, however long it rests. From the second page on, pages are read ahead: first four, then more and
-    /// more, up to the reads in flight that the options allow and a 128th of the memory budget. Pages that are
+    /// more, up to four times the reads in flight that the options allow and a 128th of the memory budget;
+    /// neighbours in the file are one read. Pages that are
     /// cached are read there; of the others only the first 32 of a range enter the cache. A long value is
     /// read when its key is given. Eight iterators read ahead at the same time; more read page by page.
     ///

@@ -48,8 +48,8 @@
 //! # Memory
 //!
 //! Transfers own their memory: a [`PageBuf`] goes into a request and comes back in its completion,
-//! so that nobody can touch it while the kernel may. A [`PagePool`] recycles buffers of one size,
-//! and a ring can register the pool's memory once ([`Queue::register`]).
+//! so that nobody can touch it while the kernel may. A [`PagePool`] recycles buffers of one size
+//! and runs of them, and a ring can register the pool's memory once ([`Queue::register`]).
 //!
 //! # Errors
 //!

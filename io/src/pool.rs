@@ -1,8 +1,9 @@
 //! A bounded pool of page buffers in one slab, so that steady work allocates nothing and rings
 //! can register the memory once ([`crate::Queue::register`]).
 //!
-//! All buffers of a pool have the same number of pages. Parts of the slab are reused last in, first
-//! out: memory that was never needed is never touched, unless the slab is registered.
+//! All buffers of a pool have the same number of pages, or a multiple of it ([`PagePool::take_run`]). The
+//! lowest parts of the slab that are free are used first: memory that was never needed is never touched,
+//! unless the slab is registered.
 
 use std::sync::Arc;
 
@@ -45,12 +46,12 @@ impl PagePool {
         self.0.bound()
     }
 
-    /// Buffers handed out.
+    /// Buffers handed out; a run counts as many.
     pub fn outstanding(&self) -> usize {
         self.0.outstanding()
     }
 
-    /// Bytes that have been handed out at least once. That is the memory the pool uses, unless it
+    /// Bytes up to the last that has been handed out. That is the memory the pool uses, unless it
     /// is registered: then it uses the memory of all buffers.
     pub fn bytes(&self) -> usize {
         self.0.ever_used() * self.0.stride()
@@ -58,7 +59,17 @@ impl PagePool {
 
     /// A buffer with arbitrary content; `None` when all are taken. Dropping it returns it.
     pub fn take(&self) -> Option<PageBuf> {
-        SlabPages::take(&self.0).map(PageBuf::in_slab)
+        self.take_run(1)
+    }
+
+    /// One buffer as large as `count` of them, with arbitrary content; `None` when no so many are free
+    /// side by side. Dropping it returns them all.
+    ///
+    /// # Panics
+    /// When `count` is 0.
+    pub fn take_run(&self, count: usize) -> Option<PageBuf> {
+        assert!(count > 0, "a run has a buffer");
+        SlabPages::take(&self.0, count).map(PageBuf::in_slab)
     }
 
     pub(crate) fn slab(&self) -> &Arc<Slab> {
@@ -89,6 +100,41 @@ mod tests {
         bufs.remove(1);
         assert_eq!(pool.outstanding(), 2);
         assert_eq!(pool.take().expect("one came back").as_ptr(), address);
+    }
+
+    /// Runs of all lengths beside a model: a flag for each buffer. What is taken is free and side by side, it
+    /// is the lowest such place, and nothing is refused for which there is room.
+    #[test]
+    fn runs_are_the_lowest_neighbours_that_are_free() {
+        for bound in [1, 63, 64, 65, 200] {
+            let pool = PagePool::new(1, bound);
+            let start = pool.take().expect("free").as_ptr() as usize;
+            let mut model = vec![false; bound];
+            let mut held: Vec<(usize, PageBuf)> = Vec::new();
+            let mut random = 7_usize;
+            for round in 0..3000 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let draw = random >> 33;
+                if draw.is_multiple_of(5) && !held.is_empty() {
+                    let (at, mut buf) = held.swap_remove(draw / 5 % held.len());
+                    buf.fill(0);
+                    model[at..at + buf.pages()].fill(false);
+                    continue;
+                }
+                let count = 1 + draw / 8 % if round % 200 < 100 { 16 } else { 2 };
+                let room = model.windows(count).position(|place| place.iter().all(|taken| !taken));
+                let buf = pool.take_run(count);
+                assert_eq!(buf.is_some(), room.is_some(), "{count} of {bound}, round {round}");
+                let (Some(buf), Some(at)) = (buf, room) else { continue };
+                assert_eq!(((buf.as_ptr() as usize - start) / PAGE, buf.pages()), (at, count));
+                model[at..at + count].fill(true);
+                held.push((at, buf));
+                assert_eq!(pool.outstanding(), model.iter().filter(|taken| **taken).count());
+            }
+            drop(held);
+            assert_eq!(pool.outstanding(), 0);
+            assert_eq!(pool.take_run(bound).expect("all are free").pages(), bound);
+        }
     }
 
     #[test]

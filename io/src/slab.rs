@@ -1,4 +1,4 @@
-//! One allocation that is handed out in equal parts.
+//! One allocation that is handed out in equal parts, or in runs of neighbouring parts.
 //!
 //! Invariants:
 //! * each part of the slab is free, or belongs to exactly one [`SlabPages`], which gives it back
@@ -8,6 +8,7 @@
 //! * a part holds whatever its last owner left in it.
 #![expect(unsafe_code, reason = "buffers are disjoint parts of one allocation")]
 
+use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
@@ -28,10 +29,76 @@ pub(crate) struct Slab {
 
 #[derive(Debug)]
 struct Parts {
-    /// Given back.
-    free: Vec<usize>,
+    /// A bit for each part, set while it is free. Those beyond the last part are not.
+    free: Vec<u64>,
+    /// All parts in words before this one are taken.
+    from: usize,
+    /// Parts handed out.
+    taken: usize,
     /// This one and all after it were never handed out.
     fresh: usize,
+}
+
+impl Parts {
+    const BITS: usize = u64::BITS as usize;
+
+    fn new(bound: usize) -> Self {
+        let mut free = vec![u64::MAX; bound.div_ceil(Self::BITS)];
+        if let Some(last) = free.last_mut().filter(|_| !bound.is_multiple_of(Self::BITS)) {
+            *last = (1 << (bound % Self::BITS)) - 1;
+        }
+        Self { free, from: 0, taken: 0, fresh: 0 }
+    }
+
+    /// The first part from `at` on that is free (or taken), if there is one.
+    fn next(&self, at: usize, free: bool) -> Option<usize> {
+        let word = |index: usize| if free { self.free[index] } else { !self.free[index] };
+        let mut index = at / Self::BITS;
+        if index >= self.free.len() {
+            return None;
+        }
+        let mut bits = word(index) & u64::MAX << (at % Self::BITS);
+        while bits == 0 {
+            index += 1;
+            if index == self.free.len() {
+                return None;
+            }
+            bits = word(index);
+        }
+        Some(index * Self::BITS + bits.trailing_zeros() as usize)
+    }
+
+    /// Takes the lowest `count` neighbouring parts that are free; gives the first of them.
+    fn take(&mut self, count: usize) -> Option<usize> {
+        let mut first = self.next(self.from * Self::BITS, true)?;
+        self.from = first / Self::BITS;
+        loop {
+            let end = self.next(first, false).unwrap_or(self.free.len() * Self::BITS);
+            if end - first >= count {
+                break;
+            }
+            first = self.next(end, true)?;
+        }
+        self.set(first..first + count, false);
+        self.taken += count;
+        self.fresh = self.fresh.max(first + count);
+        Some(first)
+    }
+
+    fn give(&mut self, parts: Range<usize>) {
+        self.taken -= parts.len();
+        self.from = self.from.min(parts.start / Self::BITS);
+        self.set(parts, true);
+    }
+
+    fn set(&mut self, parts: Range<usize>, free: bool) {
+        for part in parts {
+            let bit = 1 << (part % Self::BITS);
+            let word = &mut self.free[part / Self::BITS];
+            debug_assert_eq!(*word & bit == 0, free, "a part is taken once and given back once");
+            *word ^= bit;
+        }
+    }
 }
 
 // SAFETY: a slab owns its memory; `parts`, which is protected by a lock, says who may access which
@@ -47,7 +114,7 @@ impl Slab {
         let memory = Box::into_raw(zeroed(total));
         // A box's pointer is never null.
         let start = NonNull::new(memory.cast::<AlignedPage>()).unwrap_or(NonNull::dangling());
-        let parts = Mutex::new(Parts { free: Vec::with_capacity(bound), fresh: 0 });
+        let parts = Mutex::new(Parts::new(bound));
         Self { start, pages, bound, parts }
     }
 
@@ -68,11 +135,10 @@ impl Slab {
 
     /// Buffers handed out.
     pub(crate) fn outstanding(&self) -> usize {
-        let parts = self.parts.lock();
-        parts.fresh - parts.free.len()
+        self.parts.lock().taken
     }
 
-    /// Buffers that have been handed out at least once.
+    /// One more than the last buffer that has been handed out.
     pub(crate) fn ever_used(&self) -> usize {
         self.parts.lock().fresh
     }
@@ -93,26 +159,21 @@ impl Drop for Slab {
     }
 }
 
-/// One part of a slab, owned.
+/// One part of a slab, or some neighbours, owned.
 pub(crate) struct SlabPages {
     slab: Arc<Slab>,
+    /// The first part.
     part: usize,
+    /// How many.
+    parts: usize,
 }
 
 impl SlabPages {
-    /// A free part of the slab, with arbitrary content; `None` when all are taken.
-    pub(crate) fn take(slab: &Arc<Slab>) -> Option<Self> {
-        let mut parts = slab.parts.lock();
-        let part = match parts.free.pop() {
-            Some(part) => part,
-            None if parts.fresh < slab.bound => {
-                parts.fresh += 1;
-                parts.fresh - 1
-            }
-            None => return None,
-        };
-        drop(parts);
-        Some(Self { slab: slab.clone(), part })
+    /// This many neighbouring free parts of the slab, with arbitrary content; `None` when no so many are
+    /// free side by side.
+    pub(crate) fn take(slab: &Arc<Slab>, parts: usize) -> Option<Self> {
+        let part = slab.parts.lock().take(parts)?;
+        Some(Self { slab: slab.clone(), part, parts })
     }
 
     /// The slab this is a part of.
@@ -120,9 +181,9 @@ impl SlabPages {
         &self.slab
     }
 
-    /// Which part of the slab.
-    pub(crate) fn part(&self) -> usize {
-        self.part
+    /// Which parts of the slab.
+    pub(crate) fn parts(&self) -> Range<usize> {
+        self.part..self.part + self.parts
     }
 
     fn start(&self) -> NonNull<AlignedPage> {
@@ -131,22 +192,26 @@ impl SlabPages {
         unsafe { self.slab.start.add(self.part * self.slab.pages) }
     }
 
+    /// Pages of all parts.
+    fn len(&self) -> usize {
+        self.parts * self.slab.pages
+    }
+
     pub(crate) fn get(&self) -> &[AlignedPage] {
-        // SAFETY: `start` is aligned and `pages` initialised (zeroed, or written since) pages from
-        // it are inside the slab, which `self.slab` keeps alive. The part belongs to `self`
-        // alone, so while the slice borrows `self`, nobody writes to it.
-        unsafe { core::slice::from_raw_parts(self.start().as_ptr(), self.slab.pages) }
+        // SAFETY: `start` is aligned and `len` initialised (zeroed, or written since) pages from
+        // it are inside the slab, which `self.slab` keeps alive. The parts belong to `self`
+        // alone, so while the slice borrows `self`, nobody writes to them.
+        unsafe { core::slice::from_raw_parts(self.start().as_ptr(), self.len()) }
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut [AlignedPage] {
-        // SAFETY: as in `get`; and `&mut self` is the only access to the part.
-        unsafe { core::slice::from_raw_parts_mut(self.start().as_ptr(), self.slab.pages) }
+        // SAFETY: as in `get`; and `&mut self` is the only access to the parts.
+        unsafe { core::slice::from_raw_parts_mut(self.start().as_ptr(), self.len()) }
     }
 }
 
 impl Drop for SlabPages {
     fn drop(&mut self) {
-        // Room was reserved for every part.
-        self.slab.parts.lock().free.push(self.part);
+        self.slab.parts.lock().give(self.parts());
     }
 }

@@ -47,6 +47,16 @@ const NODE_SIZE: usize = 32;
 const SLOT_SIZE: usize = 2;
 /// In a slot: the value is an overflow cell.
 const OVERFLOW: u16 = 1 << 15;
+/// From byte `32 - n` on: `n` set bytes, then clear ones.
+const GIVEN: [u8; 64] = {
+    let mut bytes = [0; 64];
+    let mut at = 0;
+    while at < 32 {
+        bytes[at] = u8::MAX;
+        at += 1;
+    }
+    bytes
+};
 /// In the level byte: the levels.
 const LEVEL_BITS: u8 = 0b111;
 
@@ -290,21 +300,12 @@ impl<'a> LeafView<'a> {
     pub fn key(&self, index: usize) -> Key {
         let whole = self.areas.whole;
         assert!(index < self.areas.count, "no such cell");
-        // The 32 bytes that end with the suffix: a copy of fixed length. The first of them are then
-        // replaced by the prefix's.
-        let mut key: Key =
-            array_at(self.page, self.areas.keys + index * self.areas.suffix() - whole);
+        // The 32 bytes that end with the suffix, the first of which are the prefix's. Without a branch or a
+        // length that varies: a key is a few vectors, and none of them is read again in other pieces.
+        let own: Key = array_at(self.page, self.areas.keys + index * self.areas.suffix() - whole);
         let given = cut_header::prefix_bits(self.page);
-        if whole <= 8 {
-            #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
-            let mask = u64::MAX.checked_shl(64 - 8 * whole as u32).unwrap_or(0);
-            let (own, given) =
-                (u64::from_be_bytes(array_at(&key, 0)), u64::from_be_bytes(array_at(given, 0)));
-            put(&mut key, 0, &(own & !mask | given & mask).to_be_bytes());
-        } else {
-            key[..whole].copy_from_slice(&given[..whole]);
-        }
-        key
+        let mask: Key = array_at(&GIVEN, 32 - whole);
+        core::array::from_fn(|at| own[at] & !mask[at] | given[at] & mask[at])
     }
 
     /// The value of cell `index`.

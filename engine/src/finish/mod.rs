@@ -41,7 +41,7 @@ use pleach_io::{Device, Runtime};
 
 use crate::error::{Contradiction, Result};
 use crate::read::many::{self, For};
-use crate::read::spare::SpareReaders;
+use crate::read::spare::PageReaders;
 use crate::state::State;
 use crate::state::budget::Budget;
 use crate::state::view::View;
@@ -121,7 +121,7 @@ pub(crate) enum Claim<'a> {
 /// A proof of keys on a view whose root is `root`. Nothing is left behind but cached pages.
 pub(crate) fn prove<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    (finisher, readers): (&Finisher<H, D, R>, &SpareReaders<D, R>),
+    (finisher, readers): (&Finisher<H, D, R>, &PageReaders<D, R>),
     (view, root): (&View, &Node),
     claim: Claim<'_>,
 ) -> Result<Vec<u8>> {

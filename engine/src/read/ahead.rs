@@ -7,27 +7,33 @@
 //! What cannot be read, or does not have its tag, is forgotten; who comes to it reads it once more, and gets
 //! the error if there is one.
 //!
+//! Pages of a window that are neighbours in the file are read at once, in whatever order their keys are
+//! ([`RunReader`]).
+//!
 //! Invariants: at most `window` pages are named, so that no more are read than that beyond where the
-//! iterator is; pages are named in the order in which it comes to them.
+//! iterator is; pages are named in the order in which it comes to them, and asked for in the order in which it
+//! comes to the first of a run.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
-use pleach_beatree::RegionState;
-use pleach_beatree::cache::{CachedPage, NO_BATCH};
+use pleach_beatree::cache::NO_BATCH;
+use pleach_beatree::{PageNo, RegionState};
 use pleach_core::{Key, Prefix};
 use pleach_io::{Device, Runtime};
 
 use super::spare::{InUse, SpareReaders};
 use crate::error::Result;
 use crate::state::State;
-use crate::state::in_flight::Reading;
 use crate::state::index::{Located, located};
-use crate::state::reader::{Done, PageReader, PageRequest};
+use crate::state::run_reader::{RUN, RunNo, RunPage, RunReader};
 
 /// Pages that are read ahead when an iterator comes to its second page; twice as many at the third, and so on.
 const FIRST_WINDOW: usize = 4;
+
+/// Pages in the largest window for each of the reads that may be in flight: they are in runs, and some are
+/// here already.
+const PAGES_A_READ: usize = 4;
 
 /// Which way an iterator goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,25 +51,26 @@ struct Ahead {
     page: Page,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Page {
-    /// It is being read.
-    Coming,
-    /// It was read, and is what it should be.
-    Here(Arc<CachedPage>),
-    /// It was cached, or could not be read.
+    /// It is to be read when there is room.
+    Wanted,
+    /// The page of this index in a run that was asked for.
+    Asked(RunNo, usize),
+    /// It was cached, or too many others read ahead.
     NotRead,
 }
 
 /// The pages ahead of an iterator in one direction.
 pub(super) struct ReadAhead<'a, D: Device, R: Runtime> {
     db: &'a State<D, R>,
-    spare: &'a SpareReaders<D, R, u64>,
+    spare: &'a SpareReaders<RunReader<D>>,
     way: Way,
-    reader: Option<InUse<'a, D, R, u64>>,
+    reader: Option<InUse<'a, RunReader<D>>>,
     /// In the order in which they are come to.
     named: VecDeque<Ahead>,
-    /// Number of the first of them; a page's number is what its read is for.
-    first: u64,
+    /// How many of them are wanted.
+    wanted: usize,
     /// Where to go on naming; `None` before the first step, and at the end.
     next: Option<Key>,
     window: usize,
@@ -72,14 +79,18 @@ pub(super) struct ReadAhead<'a, D: Device, R: Runtime> {
 }
 
 impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
-    pub(super) fn new(db: &'a State<D, R>, spare: &'a SpareReaders<D, R, u64>, way: Way) -> Self {
+    pub(super) fn new(
+        db: &'a State<D, R>,
+        spare: &'a SpareReaders<RunReader<D>>,
+        way: Way,
+    ) -> Self {
         Self {
             db,
             spare,
             way,
             reader: None,
             named: VecDeque::new(),
-            first: 0,
+            wanted: 0,
             next: None,
             window: 0,
             _stays: PhantomData,
@@ -96,21 +107,31 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
     }
 
     fn try_read_on(&mut self, rest: &(Key, Key)) -> Result<()> {
-        let db = self.db;
-        if let Some(reader) = self.reader.as_mut().and_then(InUse::made) {
-            while let Some((number, done)) = reader.poll(&db.store, &db.nodes) {
-                arrive(&mut self.named, self.first, number, done);
+        // Half a window at once: a system call costs as much as some pages, and neighbours are found.
+        if self.named.len() <= self.window / 2 {
+            let (most, _) = self.limits();
+            self.window = (2 * self.window).clamp(FIRST_WINDOW.min(most), most);
+            let from = self.named.len();
+            self.name(rest, from);
+            self.want(from);
+            if let Some(reader) = self.reader.as_mut().and_then(InUse::made) {
+                reader.take_in();
             }
+            return self.ask();
         }
-        // Half a window at once: a system call costs as much as some pages.
-        if self.named.len() > self.window / 2 {
-            return Ok(());
+        // What had no room then, now and again. Runs that arrive are heard of when the iterator waits for one.
+        if self.wanted > 0 && self.named.len().is_multiple_of(RUN) {
+            return self.ask();
         }
-        let most = db.options.in_flight.min(db.budget.pages_ahead());
-        self.window = (2 * self.window).clamp(FIRST_WINDOW.min(most), most);
-        let from = self.named.len();
-        self.name(rest, from);
-        self.ask(from)
+        Ok(())
+    }
+
+    /// Pages of the largest window, and pages of memory: some more, since a run's go when the iterator
+    /// has come to all of them.
+    fn limits(&self) -> (usize, usize) {
+        let most = PAGES_A_READ * self.db.options.in_flight + 2 * RUN;
+        let memory = most.min(self.db.budget.pages_ahead());
+        (memory - (memory / 4).min(2 * RUN), memory)
     }
 
     /// Names pages until there is a window of them; `from` are named already.
@@ -148,47 +169,64 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
             Way::Forwards => *ahead.prefix.first_key() > rest.1,
             Way::Backwards => ahead.prefix.last_key() < rest.0,
         };
-        // Not those of earlier: numbers of what was asked for are not used again.
+        // Not those of earlier, which may have been asked for.
         while self.named.len() > from && self.named.back().is_some_and(beyond) {
             self.named.pop_back();
         }
     }
 
-    /// Asks for the pages named from `from` on that are not cached.
-    fn ask(&mut self, from: usize) -> Result<()> {
-        let db = self.db;
-        let cached = |at: Located| db.store.cache().hold(at.page, at.tag, NO_BATCH);
-        for index in from..self.named.len() {
-            if cached(self.named[index].at) {
+    /// Those named from `from` on that are not cached are wanted.
+    fn want(&mut self, from: usize) {
+        let cache = self.db.store.cache();
+        for ahead in self.named.iter_mut().skip(from) {
+            if cache.hold(ahead.at.page, ahead.at.tag, NO_BATCH) {
                 continue;
             }
             if self.reader.is_none() {
                 self.reader = self.spare.take();
             }
             // Enough others read ahead: pages are read one by one.
-            let Some(used) = &mut self.reader else { return Ok(()) };
-            let depth = db.options.in_flight.min(db.budget.pages_ahead());
-            let reader = used.reader(|| PageReader::new(&db.store, depth, Reading::Scan))?;
-            if !reader.has_room() {
-                break;
+            if self.reader.is_none() {
+                return;
             }
-            let request = PageRequest::Leaf(self.named[index].at);
-            reader.ask(&db.store, &db.nodes, request, self.first + index as u64);
-            self.named[index].page = Page::Coming;
+            ahead.page = Page::Wanted;
+            self.wanted += 1;
         }
-        match self.reader.as_mut().and_then(InUse::made) {
-            Some(reader) => reader.submit(),
-            None => Ok(()),
+    }
+
+    /// Asks for pages that are wanted, as far as there is room.
+    fn ask(&mut self) -> Result<()> {
+        let (db, (_, memory)) = (self.db, self.limits());
+        let Some(used) = self.reader.as_mut().filter(|_| self.wanted > 0) else { return Ok(()) };
+        let reader = used.reader(|| RunReader::new(&db.store, db.options.in_flight, memory))?;
+        let wanted = self.named.iter().enumerate().filter(|(_, one)| one.page == Page::Wanted);
+        let mut wanted: Vec<(PageNo, usize)> =
+            wanted.map(|(index, ahead)| (ahead.at.page, index)).collect();
+        wanted.sort_unstable();
+        let neighbours = wanted.chunk_by(|one, other| one.0.is_before(other.0));
+        let mut runs: Vec<_> = neighbours.flat_map(|pages| pages.chunks(RUN)).collect();
+        runs.sort_unstable_by_key(|run| run.iter().map(|(_, index)| *index).min());
+        'runs: for mut run in runs {
+            while let Some((first, _)) = run.first() {
+                if reader.room() == 0 {
+                    break 'runs;
+                }
+                let Some((number, count)) = reader.ask(&db.store, *first, run.len()) else {
+                    break 'runs;
+                };
+                for (at, (_, index)) in run[..count].iter().enumerate() {
+                    self.named[*index].page = Page::Asked(number, at);
+                }
+                self.wanted -= count;
+                run = &run[count..];
+            }
         }
+        reader.submit()
     }
 
     /// The iterator comes to the page below `prefix`, which is at `at`: what was read ahead, if it is that.
     /// Pages before it are forgotten.
-    pub(super) fn come_to(
-        &mut self,
-        prefix: &Prefix,
-        at: Located,
-    ) -> Result<Option<Arc<CachedPage>>> {
+    pub(super) fn come_to(&mut self, prefix: &Prefix, at: Located) -> Result<Option<RunPage>> {
         let mut found = None;
         while let Some(front) = self.named.front() {
             let later = match self.way {
@@ -198,32 +236,34 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
             if later {
                 break;
             }
-            let same = front.at == at;
-            if same && matches!(front.page, Page::Coming) {
-                self.wait().inspect_err(|_| self.give_up())?;
-                continue;
-            }
-            self.first += 1;
-            if let Some(Ahead { page: Page::Here(page), .. }) =
-                self.named.pop_front().filter(|_| same)
+            if let Page::Asked(run, index) = front.page
+                && front.at == at
             {
-                found = Some(page);
+                found = self.wait(run, index).inspect_err(|_| self.give_up())?;
             }
+            self.forget_first();
         }
-        Ok(found)
+        // Checked now: it is in the processor's cache when its pairs are given.
+        let is_right = |page: &RunPage| self.db.store.check_apart(at, page.page()).is_ok();
+        Ok(found.filter(is_right))
     }
 
-    /// Waits for a page, and takes in all others that are done.
-    fn wait(&mut self) -> Result<()> {
-        let db = self.db;
-        let reader = self.reader.as_mut().and_then(InUse::made).expect("a page is coming");
-        let mut next = reader.wait(&db.store, &db.nodes, 1)?;
-        assert!(next.is_some(), "a page that is coming is in flight");
-        while let Some((number, done)) = next {
-            arrive(&mut self.named, self.first, number, done);
-            next = reader.poll(&db.store, &db.nodes);
+    /// A page of a run, as soon as it is here; `None` when it could not be read.
+    fn wait(&mut self, run: RunNo, index: usize) -> Result<Option<RunPage>> {
+        let reader = self.reader.as_mut().and_then(InUse::made).expect("it was asked");
+        reader.wait(run)?;
+        Ok(reader.page(run, index))
+    }
+
+    fn forget_first(&mut self) {
+        match self.named.pop_front().map(|ahead| ahead.page) {
+            Some(Page::Asked(run, _)) => {
+                let reader = self.reader.as_mut().and_then(InUse::made).expect("it was asked");
+                reader.forget(run);
+            }
+            Some(Page::Wanted) => self.wanted -= 1,
+            Some(Page::NotRead) | None => {}
         }
-        Ok(())
     }
 
     /// After an error of the ring nothing is known of what is in flight.
@@ -232,6 +272,7 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
             used.forget();
         }
         self.named.clear();
+        self.wanted = 0;
     }
 }
 
@@ -241,28 +282,12 @@ impl<D: Device, R: Runtime> Drop for ReadAhead<'_, D, R> {
         if std::thread::panicking() {
             return;
         }
-        while let Some(reader) = self.reader.as_mut().and_then(InUse::made) {
-            match reader.wait(&self.db.store, &self.db.nodes, usize::MAX) {
-                Ok(Some(_)) => {}
-                Ok(None) => return,
-                Err(_) => self.give_up(),
-            }
+        if let Some(reader) = self.reader.as_mut().and_then(InUse::made)
+            && reader.end().is_err()
+        {
+            self.give_up();
         }
     }
-}
-
-/// A page has arrived, or cannot be read. Those that were forgotten meanwhile are not there any more.
-fn arrive(named: &mut VecDeque<Ahead>, first: u64, number: u64, done: Result<Done>) {
-    let Some(index) = number.checked_sub(first) else { return };
-    let index = usize::try_from(index).expect("as many as a window");
-    let Some(ahead) = named.get_mut(index) else { return };
-    ahead.page = match done {
-        Ok(Done::Leaf(at, page)) => {
-            debug_assert!(at == ahead.at, "a page's number is its own");
-            Page::Here(page)
-        }
-        Ok(Done::Nodes) | Err(_) => Page::NotRead,
-    };
 }
 
 /// The child of a region beside this one.

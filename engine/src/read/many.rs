@@ -10,7 +10,7 @@ use pleach_io::{Device, Runtime};
 
 use super::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use super::point::{Found, find};
-use super::spare::SpareReaders;
+use super::spare::PageReaders;
 use crate::error::Result;
 use crate::state::State;
 use crate::state::in_flight::Reading;
@@ -45,7 +45,7 @@ impl For<'_> {
 /// done: the keys are read one by one. So are the pages that somebody else reads at the moment.
 pub(crate) fn bring<D: Device, R: Runtime>(
     db: &State<D, R>,
-    readers: &SpareReaders<D, R>,
+    readers: &PageReaders<D, R>,
     purpose: For<'_>,
     keys: &[Key],
 ) -> Result<()> {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{RegionState, Stored};
-use pleach_core::page::leaf::LeafView;
+use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::{Key, Prefix};
 use pleach_io::{Device, Runtime};
 
@@ -27,6 +27,7 @@ use super::spare::SpareReaders;
 use crate::error::Result;
 use crate::state::State;
 use crate::state::index::{Located, located};
+use crate::state::run_reader::{RunPage, RunReader};
 use crate::state::view::{View, put_over};
 
 /// Pages of a range that are cached like those of single reads. Whoever goes on beyond them reads more than is
@@ -58,9 +59,43 @@ struct End<'a, D: Device, R: Runtime> {
 /// Pairs of one page, in key order.
 enum AtHand {
     /// These cells, as they are.
-    Cells(Arc<CachedPage>, Range<usize>),
+    Cells(Leaf, Range<usize>),
     /// With what lies over them.
     Pairs(VecDeque<Pair>),
+}
+
+/// A page, where it lies.
+enum Leaf {
+    Cached(Arc<CachedPage>),
+    /// In the memory that it was read into.
+    Apart(RunPage),
+}
+
+impl Leaf {
+    #[inline]
+    fn view(&self) -> LeafView<'_> {
+        match self {
+            Self::Cached(page) => page.view(),
+            Self::Apart(page) => LeafView::trusted(page.page()),
+        }
+    }
+
+    /// A pair of it, if it has the value itself.
+    #[inline]
+    fn inline(&self, cell: usize) -> Option<(Key, &[u8])> {
+        let view = self.view();
+        match view.cell(cell) {
+            Cell::Inline(value) => Some((view.key(cell), value)),
+            Cell::Overflow(_) => None,
+        }
+    }
+
+    /// A pair of it.
+    #[inline]
+    fn pair(&self, cell: usize) -> Pair {
+        let view = self.view();
+        (view.key(cell), Stored::from_cell(view.cell(cell)))
+    }
 }
 
 /// What undo and overlays say of a region, as far as it had commits then.
@@ -83,7 +118,7 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
     pub(crate) fn new(
         db: &'a State<D, R>,
         view: &'a View,
-        spare: &'a SpareReaders<D, R, u64>,
+        spare: &'a SpareReaders<RunReader<D>>,
         range: &impl RangeBounds<Key>,
     ) -> Self {
         let end = |way| End {
@@ -94,6 +129,18 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
         };
         let (front, back) = (end(Way::Forwards), end(Way::Backwards));
         Self { db, view, rest: inclusive(range), front, back }
+    }
+
+    /// The next pair, if its page is at hand and has its value: what [`Self::next`] gives, without a copy.
+    #[inline]
+    pub(crate) fn next_inline(&mut self) -> Option<(Key, &[u8])> {
+        self.front.at_hand.first_inline()
+    }
+
+    /// The last pair, likewise: what [`Self::next_back`] gives.
+    #[inline]
+    pub(crate) fn next_back_inline(&mut self) -> Option<(Key, &[u8])> {
+        self.back.at_hand.last_inline()
     }
 
     /// The next pair in key order.
@@ -157,7 +204,7 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
         view.check()?;
         let range =
             (rest.0.max(*captured.prefix.first_key()), rest.1.min(captured.prefix.last_key()));
-        end.at_hand = end.within(page.as_ref(), captured, &range);
+        end.at_hand = end.within(page, captured, &range);
         self.rest = match way {
             Way::Forwards => after(&range.1).filter(|_| range.1 < rest.1).map(|key| (key, rest.1)),
             Way::Backwards => {
@@ -193,42 +240,40 @@ impl<D: Device, R: Runtime> End<'_, D, R> {
     }
 
     /// A page that the index names. The caller has entered the store.
-    fn page(&mut self, db: &State<D, R>, prefix: &Prefix, at: Located) -> Result<Arc<CachedPage>> {
+    fn page(&mut self, db: &State<D, R>, prefix: &Prefix, at: Located) -> Result<Leaf> {
         self.pages += 1;
         let keep = self.pages <= KEPT;
-        let ahead = self.ahead.come_to(prefix, at)?;
-        if ahead.is_none()
-            && let Some(page) = db.store.peek(at)
-        {
-            return Ok(page);
+        if let Some(page) = self.ahead.come_to(prefix, at)? {
+            db.store.use_apart(at, page.page(), keep)?;
+            return Ok(Leaf::Apart(page));
         }
-        let page = match ahead {
-            Some(page) => page,
-            None if keep => return db.store.leaf(at),
-            None => db.store.read_apart(at)?,
-        };
-        db.store.use_apart(at, &page, keep)?;
-        Ok(page)
+        if let Some(page) = db.store.peek(at) {
+            return Ok(Leaf::Cached(page));
+        }
+        if keep {
+            return db.store.leaf(at).map(Leaf::Cached);
+        }
+        let page = db.store.read_apart(at)?;
+        db.store.use_apart(at, page.page(), keep)?;
+        Ok(Leaf::Cached(page))
     }
 
     /// What there is of a page in this range.
-    fn within(
-        &self,
-        page: Option<&Arc<CachedPage>>,
-        captured: Captured,
-        (first, last): &(Key, Key),
-    ) -> AtHand {
-        let cells = page.map_or(0..0, |page| cells(&page.view(), &captured, first, last));
+    fn within(&self, page: Option<Leaf>, captured: Captured, (first, last): &(Key, Key)) -> AtHand {
+        let cells = match &page {
+            Some(page) => cells(&page.view(), &captured, first, last),
+            None => 0..0,
+        };
         let mut pending = captured.pending;
         pending.retain(|(key, _)| first <= key && key <= last);
         let over = self.over.as_ref().filter(|_| captured.differs);
         let mut over = over.map(|over| over.changes.range(*first..=*last).peekable());
         let changed = over.as_mut().is_some_and(|over| over.peek().is_some());
-        if let (Some(page), false, true) = (page, changed, pending.is_empty()) {
-            return AtHand::Cells(Arc::clone(page), cells);
-        }
-        let cell = |cell| pair(page.expect("it has cells"), cell);
-        let mut pairs: Vec<Pair> = cells.map(cell).collect();
+        let mut pairs: Vec<Pair> = match page {
+            Some(page) if pending.is_empty() && !changed => return AtHand::Cells(page, cells),
+            Some(page) => cells.map(|cell| page.pair(cell)).collect(),
+            None => Vec::new(),
+        };
         put_over(&mut pairs, 0, pending.into_iter());
         if let Some(over) = over {
             put_over(&mut pairs, 0, over.map(|(key, stored)| (*key, stored.clone())));
@@ -239,10 +284,34 @@ impl<D: Device, R: Runtime> End<'_, D, R> {
 }
 
 impl AtHand {
+    /// [`Self::first`], if it is a cell with its value.
+    #[inline]
+    fn first_inline(&mut self) -> Option<(Key, &[u8])> {
+        let Self::Cells(page, cells) = self else { return None };
+        if cells.start == cells.end {
+            return None;
+        }
+        let pair = page.inline(cells.start)?;
+        cells.start += 1;
+        Some(pair)
+    }
+
+    /// [`Self::last`], likewise.
+    #[inline]
+    fn last_inline(&mut self) -> Option<(Key, &[u8])> {
+        let Self::Cells(page, cells) = self else { return None };
+        if cells.start == cells.end {
+            return None;
+        }
+        let pair = page.inline(cells.end - 1)?;
+        cells.end -= 1;
+        Some(pair)
+    }
+
     #[inline]
     fn first(&mut self) -> Option<Pair> {
         match self {
-            Self::Cells(page, cells) => cells.next().map(|cell| pair(page, cell)),
+            Self::Cells(page, cells) => cells.next().map(|cell| page.pair(cell)),
             Self::Pairs(pairs) => pairs.pop_front(),
         }
     }
@@ -250,17 +319,10 @@ impl AtHand {
     #[inline]
     fn last(&mut self) -> Option<Pair> {
         match self {
-            Self::Cells(page, cells) => cells.next_back().map(|cell| pair(page, cell)),
+            Self::Cells(page, cells) => cells.next_back().map(|cell| page.pair(cell)),
             Self::Pairs(pairs) => pairs.pop_back(),
         }
     }
-}
-
-/// A pair of a page.
-#[inline]
-fn pair(page: &CachedPage, cell: usize) -> Pair {
-    let view = page.view();
-    (view.key(cell), Stored::from_cell(view.cell(cell)))
 }
 
 /// The cells of a page from `first` to `last`.

@@ -10,37 +10,59 @@ use pleach_io::{Device, Runtime};
 
 use crate::error::Result;
 use crate::state::reader::PageReader;
+use crate::state::run_reader::RunReader;
 
 /// Most readers that are used at the same time; their rings take memory that the kernel pins.
 const USED: usize = 8;
 /// Most readers kept for later.
 const KEPT: usize = 4;
 
-/// Readers for whoever reads many pages, from session to session. `T` is what they read pages for.
-pub(crate) struct SpareReaders<D: Device, R: Runtime, T = ()>(Mutex<Spare<D, R, T>>);
+/// What reads through a ring.
+pub(crate) trait RingReader {
+    /// Can it be kept for later?
+    fn is_idle(&self) -> bool;
+}
 
-struct Spare<D: Device, R: Runtime, T> {
+impl<D: Device, R: Runtime, T> RingReader for PageReader<D, R, T> {
+    fn is_idle(&self) -> bool {
+        self.in_flight() == 0
+    }
+}
+
+impl<D: Device> RingReader for RunReader<D> {
+    fn is_idle(&self) -> bool {
+        self.is_idle()
+    }
+}
+
+/// Readers for whoever reads many pages, from session to session.
+pub(crate) struct SpareReaders<Q: RingReader>(Mutex<Spare<Q>>);
+
+/// Those for whoever reads many keys.
+pub(crate) type PageReaders<D, R> = SpareReaders<PageReader<D, R, ()>>;
+
+struct Spare<Q> {
     /// Those that nobody uses, the longest unused first.
-    kept: Vec<(ThreadId, PageReader<D, R, T>)>,
+    kept: Vec<(ThreadId, Q)>,
     /// How many are in use.
     used: usize,
 }
 
-impl<D: Device, R: Runtime, T> Default for SpareReaders<D, R, T> {
+impl<Q: RingReader> Default for SpareReaders<Q> {
     fn default() -> Self {
         Self(Mutex::new(Spare { kept: Vec::new(), used: 0 }))
     }
 }
 
 /// The right to use a reader on this thread.
-pub(super) struct InUse<'a, D: Device, R: Runtime, T> {
-    readers: &'a SpareReaders<D, R, T>,
-    reader: Option<PageReader<D, R, T>>,
+pub(super) struct InUse<'a, Q: RingReader> {
+    readers: &'a SpareReaders<Q>,
+    reader: Option<Q>,
 }
 
-impl<D: Device, R: Runtime, T> SpareReaders<D, R, T> {
+impl<Q: RingReader> SpareReaders<Q> {
     /// `None` when enough are in use.
-    pub(super) fn take(&self) -> Option<InUse<'_, D, R, T>> {
+    pub(super) fn take(&self) -> Option<InUse<'_, Q>> {
         let spare = &mut *self.0.lock();
         if spare.used == USED {
             return None;
@@ -52,12 +74,9 @@ impl<D: Device, R: Runtime, T> SpareReaders<D, R, T> {
     }
 }
 
-impl<D: Device, R: Runtime, T> InUse<'_, D, R, T> {
+impl<Q: RingReader> InUse<'_, Q> {
     /// The reader: one of this thread if there was one, else made now.
-    pub(super) fn reader(
-        &mut self,
-        make: impl FnOnce() -> Result<PageReader<D, R, T>>,
-    ) -> Result<&mut PageReader<D, R, T>> {
+    pub(super) fn reader(&mut self, make: impl FnOnce() -> Result<Q>) -> Result<&mut Q> {
         let reader = match self.reader.take() {
             Some(reader) => reader,
             None => make()?,
@@ -66,7 +85,7 @@ impl<D: Device, R: Runtime, T> InUse<'_, D, R, T> {
     }
 
     /// The reader, if it was used.
-    pub(super) fn made(&mut self) -> Option<&mut PageReader<D, R, T>> {
+    pub(super) fn made(&mut self) -> Option<&mut Q> {
         self.reader.as_mut()
     }
 
@@ -76,9 +95,9 @@ impl<D: Device, R: Runtime, T> InUse<'_, D, R, T> {
     }
 }
 
-impl<D: Device, R: Runtime, T> Drop for InUse<'_, D, R, T> {
+impl<Q: RingReader> Drop for InUse<'_, Q> {
     fn drop(&mut self) {
-        let reader = self.reader.take().filter(|reader| reader.in_flight() == 0);
+        let reader = self.reader.take().filter(RingReader::is_idle);
         let mut spare = self.readers.0.lock();
         spare.used -= 1;
         let Some(reader) = reader else { return };

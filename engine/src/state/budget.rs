@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pleach_beatree::cache::Cache;
 use pleach_core::Prefix;
+use pleach_io::PAGE;
 
 use super::nodes::Limit;
 use crate::metrics::Counters;
@@ -74,9 +74,9 @@ impl Budget {
         self.part(64).min(MAX_VALUES)
     }
 
-    /// Pages that an iterator may read ahead, in each direction. Each takes memory twice while it is read.
+    /// Pages that an iterator may read ahead, in each direction.
     pub(crate) fn pages_ahead(&self) -> usize {
-        (self.part(128) / (2 * Cache::PAGE_COST)).max(1)
+        (self.part(128) / PAGE).max(1)
     }
 
     /// What nodes in memory may take.

@@ -39,9 +39,6 @@ pub(crate) enum Reading {
     Keys,
     /// For the flush, which takes pages that contradict the index as well.
     Flush,
-    /// For an iterator, without a claim: it may rest for as long as it likes, and others would wait for what
-    /// it has in flight. Its pages do not enter the cache.
-    Scan,
 }
 
 /// The pages that are being read.

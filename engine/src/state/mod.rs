@@ -56,6 +56,7 @@ pub(crate) mod pins;
 pub(crate) mod quarantine;
 mod ranks;
 pub(crate) mod reader;
+pub(crate) mod run_reader;
 pub(crate) mod sequencer;
 pub(crate) mod space;
 pub(crate) mod store;

@@ -52,7 +52,7 @@ pub(crate) enum Asked<T> {
 /// A page that is done.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// A leaf page, in the cache if it was not read for an iterator.
+    /// A leaf page, in the cache.
     Leaf(Located, Arc<CachedPage>),
     /// Nodes, in their region if they are still its own.
     Nodes,
@@ -76,8 +76,7 @@ pub(crate) struct PageReader<D: Device, R: Runtime, T> {
 struct Slot<R: Runtime, T> {
     request: PageRequest,
     purpose: T,
-    /// `None` for an iterator's page.
-    claim: Option<Claim<R>>,
+    claim: Claim<R>,
 }
 
 impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
@@ -126,15 +125,9 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
                 (PageId::Nodes(*node_page), nodes.file(node_page), node_page.page)
             }
         };
-        let claim = if self.reading == Reading::Scan {
-            None
-        } else {
-            let Some(claim) = self.in_flight.claim(id) else { return Asked::Elsewhere(purpose) };
-            Some(claim)
-        };
+        let Some(claim) = self.in_flight.claim(id) else { return Asked::Elsewhere(purpose) };
         // Looked at again: whoever read it may have come to the end just now.
         match &request {
-            PageRequest::Leaf(_) if claim.is_none() => {}
             PageRequest::Leaf(at) => {
                 if let Some(page) = store.cache().get(at.page, at.tag) {
                     return Asked::Done(purpose, Done::Leaf(*at, page));
@@ -208,7 +201,7 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
         self.free.push(slot);
         let read = completion.result.map_err(Error::from);
         let done = read.and_then(|()| self.bring(store, nodes, &request, &completion.buf));
-        self.awaited |= claim.is_some_and(Claim::done);
+        self.awaited |= claim.done();
         self.untold += 1;
         if self.untold >= TOLD || self.in_flight() < TOLD {
             self.tell();
@@ -229,9 +222,6 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
             }
             (PageRequest::Leaf(at), Reading::Flush) => {
                 store.admit_for_flush(*at, buf).map(|page| Done::Leaf(*at, page))
-            }
-            (PageRequest::Leaf(at), Reading::Scan) => {
-                store.check_apart(*at, buf).map(|page| Done::Leaf(*at, page))
             }
             (PageRequest::Nodes(region, node_page), _) => {
                 nodes.install_nodes(region, node_page, buf).map(|()| Done::Nodes)

@@ -16,7 +16,7 @@ use pleach_beatree::cache::{Buffers, Cache, CachedPage, NO_BATCH};
 use pleach_beatree::grace::{Grace, Guard, Period};
 use pleach_beatree::{PageNo, RegionState};
 use pleach_core::page::leaf::LeafView;
-use pleach_core::page::{FileKind, Identity};
+use pleach_core::page::{FileKind, Identity, Page};
 use pleach_core::{Key, Prefix};
 use pleach_io::{Device, PageBuf, Runtime};
 
@@ -178,7 +178,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
         let page = match reading {
-            Reading::Keys | Reading::Scan => self.admit(at, &buf),
+            Reading::Keys => self.admit(at, &buf),
             Reading::Flush => self.admit_for_flush(at, &buf),
         };
         self.buffers.give(buf);
@@ -192,9 +192,13 @@ impl<D: Device, R: Runtime> Store<D, R> {
         let counter = match reading {
             Reading::Keys => &self.counters.cache_misses,
             Reading::Flush => &self.counters.page_rereads,
-            Reading::Scan => &self.counters.pages_scanned,
         };
         Counters::add(counter, 1);
+    }
+
+    /// So many pages are read for an iterator alone.
+    pub(crate) fn count_scanned(&self, pages: u64) {
+        Counters::add(&self.counters.pages_scanned, pages);
     }
 
     fn cached(&self, at: Located, reading: Reading) -> Option<Arc<CachedPage>> {
@@ -223,7 +227,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
     /// Checks a page that was read and puts it into the cache. A page that contradicts the index is
     /// refused: the next commit on it would fold what it has into the root.
     pub(crate) fn admit(&self, at: Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
-        self.check_leaf(at, buf)?;
+        self.check_leaf(at, buf.page(0))?;
         self.refuse_contradicting(at.page)?;
         let page = self.cache.insert(at.page, at.tag, buf.page(0), self.batch());
         // The flush says so first and empties the cache then: one of both sees the other.
@@ -238,33 +242,31 @@ impl<D: Device, R: Runtime> Store<D, R> {
         if self.refuse_contradicting(at.page).is_ok() {
             return self.admit(at, buf);
         }
-        self.check_leaf(at, buf)?;
+        self.check_leaf(at, buf.page(0))?;
         Ok(Cache::outside(buf.page(0)))
     }
 
-    /// Checks a page that was read for an iterator alone. Nothing says yet that the index still names it:
-    /// see [`Self::use_apart`].
-    pub(crate) fn check_apart(&self, at: Located, buf: &PageBuf) -> Result<Arc<CachedPage>> {
-        self.check_leaf(at, buf)?;
-        Ok(Cache::outside(buf.page(0)))
+    /// Checks a page that was read for an iterator alone, without a claim.
+    pub(crate) fn check_apart(&self, at: Located, page: &Page) -> Result<()> {
+        self.check_leaf(at, page)
     }
 
     /// Reads a page for an iterator alone, on the calling thread.
     pub(crate) fn read_apart(&self, at: Located) -> Result<Arc<CachedPage>> {
-        self.count_miss(Reading::Scan);
+        self.count_scanned(1);
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
-        let page = self.check_apart(at, &buf);
+        let page = self.check_apart(at, buf.page(0)).map(|()| Cache::outside(buf.page(0)));
         self.buffers.give(buf);
         page
     }
 
     /// An iterator comes to a page that it has read apart, and that the index names now that it has entered;
     /// with `keep`, others will find it.
-    pub(crate) fn use_apart(&self, at: Located, page: &CachedPage, keep: bool) -> Result<()> {
+    pub(crate) fn use_apart(&self, at: Located, page: &Page, keep: bool) -> Result<()> {
         self.refuse_contradicting(at.page)?;
         if keep {
-            self.cache.insert(at.page, at.tag, page.page(), NO_BATCH);
+            self.cache.insert(at.page, at.tag, page, NO_BATCH);
             self.refuse_contradicting(at.page).inspect_err(|_| self.cache.remove(at.page))?;
         }
         self.read_well(LEAF_FILE, u64::from(at.page));
@@ -282,13 +284,17 @@ impl<D: Device, R: Runtime> Store<D, R> {
         self.quarantine.contradicting(LEAF_FILE, u64::from(page)).map_or(Ok(()), Err)
     }
 
-    fn check_leaf(&self, at: Located, buf: &PageBuf) -> Result<()> {
-        let page = u64::from(at.page);
-        LeafView::parse(buf.page(0), &self.leaf_identity(at.page))
-            .map_err(|error| Error::Page { file: LEAF_FILE, page, error })?;
-        let found = pleach_core::page::header::tag(buf.page(0));
+    fn check_leaf(&self, at: Located, page: &Page) -> Result<()> {
+        let number = u64::from(at.page);
+        LeafView::parse(page, &self.leaf_identity(at.page)).map_err(|error| Error::Page {
+            file: LEAF_FILE,
+            page: number,
+            error,
+        })?;
+        let found = pleach_core::page::header::tag(page);
         if found != at.tag {
-            return Err(Error::StalePage { file: LEAF_FILE, page, expected: at.tag, found });
+            let (page, expected) = (number, at.tag);
+            return Err(Error::StalePage { file: LEAF_FILE, page, expected, found });
         }
         Ok(())
     }

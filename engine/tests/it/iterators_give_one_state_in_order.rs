@@ -166,6 +166,50 @@ fn cold_each_page_is_read_once_and_the_cache_stays_as_it_is() {
     }
 }
 
+/// Neighbours in the file are read at once, from either end; the pages of a load all are.
+#[test]
+fn pages_of_a_load_are_read_in_runs() {
+    for backwards in [false, true] {
+        // Memory for 64 pages ahead.
+        let (db, disk, _) = loaded(32 << 10);
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let (pages, before) = (db.metrics().leaf_pages, disk.operations());
+        let pairs = session.iter(..);
+        let count = if backwards { pairs.rev().count() } else { pairs.count() };
+        assert_eq!(count as u64, LOADED);
+        let metrics = db.metrics();
+        assert_eq!(metrics.pages_scanned + metrics.cache_misses, pages, "each page once");
+        let reads = disk.operations() - before;
+        assert!(reads * 8 < pages, "{reads} reads of {pages} pages");
+    }
+}
+
+/// Changes move pages, which are neighbours of others then: still each is read once, and those at hand together.
+#[test]
+fn pages_that_moved_are_read_with_their_new_neighbours() {
+    let (db, disk, _) = loaded(32 << 10);
+    let mut model: BTreeMap<Key, Value> =
+        (0..LOADED).map(|id| (uniform(id), Value::from(&id.to_le_bytes()))).collect();
+    for id in (0..LOADED).step_by(400) {
+        let value = Value::from(b"moved");
+        model.insert(uniform(id), value.clone());
+        commit(&db, vec![Access::write(uniform(id), Some(value))]);
+    }
+    db.drain(0).expect("written");
+    let written = db.metrics().pages_written;
+    db.close().expect("closed");
+    let options = Options::new("sim").cache_kib(32 << 10).in_flight(16);
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 2);
+    let db = SimDb::open_on(disk.clone(), runtime, options).expect("opened");
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let (pages, before) = (db.metrics().leaf_pages, disk.operations());
+    assert!(session.iter(..).map(|pair| pair.expect("read")).eq(model));
+    let metrics = db.metrics();
+    assert_eq!(metrics.pages_scanned + metrics.cache_misses, pages, "each page once");
+    let reads = disk.operations() - before;
+    assert!(written > pages / 10 && reads * 2 < pages, "{reads} reads of {pages} pages");
+}
+
 #[test]
 fn of_a_small_range_reads_its_pages_once_and_no_more() {
     let (db, _, _) = loaded(4 << 10);

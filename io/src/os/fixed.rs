@@ -20,7 +20,7 @@ const PIECES: usize = 1 << 14;
 
 pub(super) struct FixedMemory {
     slab: Option<Arc<Slab>>,
-    /// Buffers of the pool in each registered piece: none straddles two.
+    /// Buffers of the pool in each registered piece: none lies in two, though runs may.
     per_piece: usize,
 }
 
@@ -67,6 +67,9 @@ impl FixedMemory {
     pub(super) fn piece(&self, buf: &PageBuf) -> Option<u16> {
         let own = self.slab.as_ref()?;
         let pages = buf.slab().filter(|pages| Arc::ptr_eq(pages.slab(), own))?;
-        u16::try_from(pages.part() / self.per_piece).ok()
+        let parts = pages.parts();
+        let piece = parts.start / self.per_piece;
+        // A run may lie in two.
+        u16::try_from(piece).ok().filter(|_| (parts.end - 1) / self.per_piece == piece)
     }
 }

@@ -89,7 +89,7 @@ impl Layer {
         let bytes = size_of::<Self>() + of_nodes.sum::<usize>() + of_changes.sum::<usize>();
         all.bytes.fetch_add(bytes, Ordering::Relaxed);
         Arc::new(Self {
-            number: below.0.last().map_or(LayerNo::new(0), |below| below.number.next()),
+            number: below.layers.last().map_or(LayerNo::new(0), |below| below.number.next()),
             changes,
             starts,
             nodes,
@@ -157,18 +157,23 @@ pub(crate) enum OverlayNode {
 
 /// The overlays over a commit, oldest first. Clones share the list.
 #[derive(Clone, Default)]
-pub(crate) struct Chain(Arc<[Arc<Layer>]>);
+pub(crate) struct Chain {
+    layers: Arc<[Arc<Layer>]>,
+    /// Number of the last of them, which each step of a lookup asks for.
+    newest: LayerNo,
+}
 
 impl Chain {
     /// Is there no overlay?
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.layers.is_empty()
     }
 
     /// The chain with a layer over it, which was made for that.
     pub(crate) fn with(&self, layer: &Arc<Layer>) -> Self {
-        Self(self.0.iter().chain([layer]).cloned().collect())
+        let layers = self.layers.iter().chain([layer]).cloned().collect();
+        Self { layers, newest: layer.number }
     }
 
     /// What is over the newest commit that is the state of one of these overlays, up to commit
@@ -178,16 +183,19 @@ impl Chain {
             let taken = layer.taken().filter(|taken| taken.own && taken.commit <= published);
             taken.map(|taken| taken.commit)
         };
-        let newest = self.0.iter().enumerate().rev().find_map(|(at, one)| Some((at, own(one)?)));
+        let newest =
+            self.layers.iter().enumerate().rev().find_map(|(at, one)| Some((at, own(one)?)));
         match newest {
             None => (None, self.clone()),
-            Some((at, commit)) => (Some(commit), Self(self.0[at + 1..].into())),
+            Some((at, commit)) => {
+                (Some(commit), Self { layers: self.layers[at + 1..].into(), newest: self.newest })
+            }
         }
     }
 
     /// Lets the newest layer be read; builds its trie, where nobody did before.
     pub(crate) fn make_readable(&self) {
-        let Some((newest, below)) = self.0.split_last() else { return };
+        let Some((newest, below)) = self.layers.split_last() else { return };
         newest.trie.get_or_init(|| {
             let keys: Vec<&Key> =
                 newest.changes.iter().flat_map(|list| list.iter()).map(|one| &one.key).collect();
@@ -199,7 +207,7 @@ impl Chain {
     }
 
     fn newest_trie(&self) -> Option<&Trie> {
-        self.0.last().map(|newest| newest.own_trie())
+        self.layers.last().map(|newest| newest.own_trie())
     }
 
     /// State of a key in the newest overlay that changed it.
@@ -240,8 +248,8 @@ impl Chain {
     #[inline]
     fn layer(&self, number: LayerNo) -> Option<&Layer> {
         let above = self.age(number) as usize;
-        let at = self.0.len().checked_sub(above.checked_add(1)?)?;
-        Some(&self.0[at])
+        let at = self.layers.len().checked_sub(above.checked_add(1)?)?;
+        Some(&self.layers[at])
     }
 }
 
@@ -258,6 +266,6 @@ impl Layers for Chain {
 
     #[inline]
     fn age(&self, layer: LayerNo) -> u32 {
-        self.0.last().map_or(u32::MAX, |newest| newest.number.above(layer))
+        if self.layers.is_empty() { u32::MAX } else { self.newest.above(layer) }
     }
 }

@@ -1,12 +1,13 @@
 //! Chains beside a map for each: keys, prefixes, nodes; with forks, and with lower layers committed.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pleach_beatree::{Stored, Value};
-use pleach_core::{Key, Node, Prefix};
+use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix};
 
-use super::trie::LayerNo;
+use super::trie::{LayerNo, Layers, Trie};
 use super::{Chain, Layer, OverlayNode, Overlays, TakenBy};
 use crate::state::undo::Changed;
 
@@ -153,6 +154,69 @@ fn what_is_committed_is_seen_no_more() {
         }
         assert!(most == 0 || all.bytes() < 2 * most, "{number}: {} bytes", all.bytes());
     }
+}
+
+/// A chain that counts how often a lookup reads a layer's memory: once for each branch and each leaf.
+struct Counted<'a>(&'a Chain, Cell<u32>);
+
+impl Layers for Counted<'_> {
+    fn trie(&self, layer: LayerNo) -> Option<&Trie> {
+        self.1.set(self.1.get() + 1);
+        self.0.trie(layer)
+    }
+
+    fn key(&self, layer: LayerNo, change: usize) -> &Key {
+        self.0.key(layer, change)
+    }
+
+    fn age(&self, layer: LayerNo) -> u32 {
+        self.0.age(layer)
+    }
+}
+
+/// Keys spread evenly in layers of 1,000.
+fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
+    let mut chain = Chain::default();
+    for layer in 0..layers {
+        let keys: std::collections::BTreeSet<Key> =
+            (0..1000).map(|id| Blake3::hash(&(1000 * layer + id).to_be_bytes())).collect();
+        let changes =
+            keys.into_iter().map(|key| Changed { key, new: Stored::Absent, prior: Stored::Absent });
+        let layer = Layer::new(all, &chain, vec![Arc::new(changes.collect())], Default::default());
+        chain = chain.with(&layer);
+        chain.make_readable();
+    }
+    chain
+}
+
+/// What a lookup reads over 128 layers: of 128,000 keys, 16^4 ways apart, 2 share a way on average. It reads the
+/// four branches above the ways, and rarely more where it finds nothing.
+#[test]
+fn a_lookup_reads_few_branches_and_mostly_none_in_vain() {
+    let all = Arc::<Overlays>::default();
+    let chain = chain_of(128, &all);
+    let newest = chain.newest_trie().expect("it is readable");
+    let steps = |from: u64, there: bool| {
+        let counted = Counted(&chain, Cell::new(0));
+        for id in from..from + 10_000 {
+            let found = newest.find(&counted, &Blake3::hash(&id.to_be_bytes()));
+            assert_eq!(found.is_some(), there, "{id}");
+        }
+        f64::from(counted.1.get()) / 10_000.0
+    };
+    let absent = steps(1 << 32, false);
+    assert!((4.0..4.3).contains(&absent), "{absent} steps to find nothing");
+    let present = steps(0, true);
+    assert!((5.0..6.0).contains(&present), "{present} steps to a change");
+}
+
+/// What a layer's trie takes, beside the changes.
+#[test]
+fn a_layer_takes_memory_for_its_own_changes() {
+    let all = Arc::<Overlays>::default();
+    let chain = chain_of(64, &all);
+    let newest = chain.newest_trie().expect("it is readable");
+    assert!(newest.bytes() < 150 * 1000, "{} bytes for 1,000 changes", newest.bytes());
 }
 
 /// Numbers of layers come round after the last one.

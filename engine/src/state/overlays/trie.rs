@@ -11,13 +11,19 @@
 //!   branch say without further reading who changed what below a prefix last;
 //! * a reference to a layer that is not in the chain, because it was committed, stands for nothing: all
 //!   below it is committed, and the commit has it;
-//! * a branch has at least two children, of which any number may stand for nothing by now.
+//! * a branch has at least two children, of which any number may stand for nothing by now;
+//! * a layer's branches each have a change of that layer below them.
 //!
 //! ```text
-//! branch, in words:   which children, depth | a reference for each child | a key below it (4 words)
-//! reference:          layer (24 bits) | of a leaf, a byte that depends on its key (8 bits)
-//!                     | leaf? (1 bit) | number of the change, or word of the branch (31 bits)
+//! branch, in words:   which children (16 bits), depth (16), number of a change below it (32)
+//!                     | a reference for each child
+//! reference:          layer (24 bits) | hint (8) | leaf? (1) | number of the change, or word of the branch (31)
 //! ```
+//!
+//! *Hints* spare a lookup the memory of what it does not find, and most lookups find nothing. That of a leaf is
+//! a byte that depends on all of its key. That of a branch is a bit for each two children, set if it has one
+//! of them; where keys share bits that the branch skips, all bits are set, since a lookup does not know then
+//! which of its key's bits the branch divides by.
 
 use std::ops::Range;
 
@@ -28,14 +34,12 @@ use pleach_core::{Key, Prefix};
 const STEP: u16 = 4;
 /// Children that a branch can have.
 const WIDTH: usize = 1 << STEP;
-/// Words of a key.
-const PATH: usize = 4;
 /// Steps of a key.
 const LEAF_DEPTH: u16 = 256 / STEP;
 
 /// Number of a layer in its chain; one more than that of the layer below, and 0 after the last. No chain has
 /// as many layers as there are numbers: each has a list of all below it, and these would take petabytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LayerNo(u32);
 
 impl LayerNo {
@@ -72,14 +76,27 @@ pub(super) struct Ref(u64);
 
 impl Ref {
     const LEAF: u64 = 1 << 31;
+    const HINT: u32 = 32;
+    const ANY: u8 = u8::MAX;
 
-    fn new(layer: LayerNo, at: usize) -> Self {
+    fn new(layer: LayerNo, hint: u8, at: usize) -> Self {
         assert!((at as u64) < Self::LEAF, "an overlay's index is smaller than 16 GiB");
-        Self(u64::from(layer.0) << 40 | at as u64)
+        Self(u64::from(layer.0) << 40 | u64::from(hint) << Self::HINT | at as u64)
     }
 
     fn leaf(layer: LayerNo, change: usize, key: &Key) -> Self {
-        Self(Self::new(layer, change).0 | Self::LEAF | u64::from(fingerprint(key)) << 32)
+        Self(Self::new(layer, fingerprint(key), change).0 | Self::LEAF)
+    }
+
+    /// A branch with these children.
+    fn branch(layer: LayerNo, at: usize, bitmap: u16) -> Self {
+        let pairs = (0..8).filter(|pair| bitmap >> (2 * pair) & 0b11 != 0);
+        Self::new(layer, pairs.map(|pair| 1 << pair).sum(), at)
+    }
+
+    /// The same where it may not be known by which bits of a key it divides.
+    fn skipped_to(self) -> Self {
+        if self.is_leaf() { self } else { Self(self.0 | u64::from(Self::ANY) << Self::HINT) }
     }
 
     #[inline]
@@ -87,10 +104,12 @@ impl Ref {
         LayerNo((self.0 >> 40) as u32)
     }
 
-    /// Is it not a leaf of this key, by its fingerprint?
+    /// Can what is looked for be there? Of a leaf, `sought` is the key's fingerprint, of a branch, the bits
+    /// by which it divides if it skips none.
     #[inline]
-    fn differs(self, fingerprint: u8) -> bool {
-        self.0 >> 32 & 0xff != u64::from(fingerprint)
+    fn may_have(self, sought: usize) -> bool {
+        let hint = (self.0 >> Self::HINT & 0xff) as usize;
+        if self.is_leaf() { hint == sought } else { hint >> (sought / 2) & 1 == 1 }
     }
 
     #[inline]
@@ -128,8 +147,14 @@ pub(super) struct Trie {
 struct Branch<'a>(&'a [u64]);
 
 impl<'a> Branch<'a> {
+    #[inline]
     fn bitmap(self) -> u64 {
         self.0[0] & 0xffff
+    }
+
+    /// A change below it, of its own layer.
+    fn change(self) -> usize {
+        (self.0[0] >> 32) as usize
     }
 
     /// Steps of a key above it.
@@ -150,16 +175,6 @@ impl<'a> Branch<'a> {
 
     fn children(self) -> impl Iterator<Item = (usize, Ref)> + 'a {
         (0..WIDTH).filter_map(move |bits| Some((bits, self.child(bits)?)))
-    }
-
-    /// A key below it.
-    fn path(self) -> Key {
-        let from = 1 + self.bitmap().count_ones() as usize;
-        let mut key = [0; 32];
-        for (bytes, word) in key.as_chunks_mut::<8>().0.iter_mut().zip(&self.0[from..from + PATH]) {
-            *bytes = word.to_be_bytes();
-        }
-        key
     }
 }
 
@@ -186,7 +201,7 @@ impl Trie {
         // About as much as it takes where the keys are spread.
         let words = Vec::with_capacity(keys.len() * 4);
         let mut builder = Builder { layers, number, keys, words };
-        let root = builder.merge(below, 0..keys.len());
+        let root = builder.merge(below, 0..keys.len(), 0);
         let mut words = builder.words;
         words.shrink_to_fit();
         Self { words, root: Some(root) }
@@ -206,8 +221,10 @@ impl Trie {
     #[inline]
     pub(super) fn find(&self, layers: &impl Layers, key: &Key) -> Option<(LayerNo, usize)> {
         let mut at = self.root?;
+        let mut depth = 0;
         loop {
-            if at.is_leaf() && at.differs(fingerprint(key)) {
+            let sought = if at.is_leaf() { fingerprint(key).into() } else { bits_at(key, depth) };
+            if !at.may_have(sought) {
                 return None;
             }
             let trie = layers.trie(at.layer())?;
@@ -216,6 +233,7 @@ impl Trie {
             }
             let branch = trie.branch(at.at());
             at = branch.child(bits_at(key, branch.depth()))?;
+            depth = branch.depth() + 1;
         }
     }
 
@@ -255,15 +273,16 @@ impl Trie {
             let branch = trie.branch(at.at());
             let depth = branch.depth() * STEP;
             // What a branch skips is looked at in the end: all keys below it share it.
+            let path = || layers.key(at.layer(), branch.change());
             if depth >= prefix.len() {
-                if prefix.covers(&branch.path()) {
+                if prefix.covers(path()) {
                     visit(at);
                 }
                 return;
             }
             let bits = bits_at(first, branch.depth());
             if depth + STEP > prefix.len() {
-                if common_len(&branch.path(), first) < depth {
+                if common_len(path(), first) < depth {
                     return;
                 }
                 // The prefix ends among the bits of this branch.
@@ -298,32 +317,34 @@ struct Builder<'a, L> {
 }
 
 impl<L: Layers> Builder<'_, L> {
-    /// Puts the layer's own keys of this range, of which there is at least one, over what is below.
-    fn merge(&mut self, below: Option<Ref>, own: Range<usize>) -> Ref {
+    /// Puts the layer's own keys of this range, of which there is at least one, over what is below, with which
+    /// they share the first `shared` steps.
+    fn merge(&mut self, below: Option<Ref>, own: Range<usize>, shared: u16) -> Ref {
         let (first, last) = (self.keys[own.start], self.keys[own.end - 1]);
         let mut depth = common_len(first, last) / STEP;
         let mut children = [None; WIDTH];
         if let Some(below) = below
             && let Some(trie) = self.layers.trie(below.layer())
         {
-            let (path, ends, branch) = if below.is_leaf() {
-                (*self.layers.key(below.layer(), below.at()), LEAF_DEPTH, None)
-            } else {
-                let branch = trie.branch(below.at());
-                (branch.path(), branch.depth(), Some(branch))
-            };
-            depth = depth.min(common_len(first, &path) / STEP);
-            match branch.filter(|_| depth >= ends) {
-                Some(branch) => {
+            let branch = (!below.is_leaf()).then(|| trie.branch(below.at()));
+            let ends = branch.map_or(LEAF_DEPTH, Branch::depth);
+            let change = branch.map_or(below.at(), Branch::change);
+            // A branch that skips nothing is known to share what leads to it.
+            let path = (ends > shared).then(|| self.layers.key(below.layer(), change));
+            depth = depth.min(path.map_or(ends, |path| common_len(first, path) / STEP));
+            match (branch.filter(|_| depth >= ends), path) {
+                (Some(branch), _) => {
                     depth = ends;
                     let live = |child: &Ref| self.layers.trie(child.layer()).is_some();
                     for (bits, child) in branch.children().filter(|(_, child)| live(child)) {
                         children[bits] = Some(child);
                     }
                 }
-                None if depth < LEAF_DEPTH => children[bits_at(&path, depth)] = Some(below),
+                (None, Some(path)) if depth < LEAF_DEPTH => {
+                    children[bits_at(path, depth)] = Some(below.skipped_to());
+                }
                 // The same key again.
-                None => {}
+                (None, _) => {}
             }
         }
         if depth == LEAF_DEPTH {
@@ -334,24 +355,25 @@ impl<L: Layers> Builder<'_, L> {
             let bits = bits_at(self.keys[at], depth);
             let same = |key: &&Key| bits_at(key, depth) == bits;
             let end = at + self.keys[at..own.end].partition_point(same);
-            children[bits] = Some(self.merge(children[bits], at..end));
+            children[bits] = Some(self.merge(children[bits], at..end, depth + 1));
             at = end;
         }
-        self.push(depth, first, &children)
+        let made = self.push(depth, own.start, &children);
+        if depth == shared { made } else { made.skipped_to() }
     }
 
-    /// Adds a branch; its only child where it has no other.
-    fn push(&mut self, depth: u16, path: &Key, children: &[Option<Ref>; WIDTH]) -> Ref {
+    /// Adds a branch, with the number of a change below it; its only child where it has no other.
+    fn push(&mut self, depth: u16, change: usize, children: &[Option<Ref>; WIDTH]) -> Ref {
         let mut present = children.iter().flatten();
         if let (Some(only), None) = (present.next(), present.next()) {
-            return *only;
+            return only.skipped_to();
         }
         let at = self.words.len();
-        let bits = |(bits, child): (usize, &Option<Ref>)| u64::from(child.is_some()) << bits;
-        let bitmap: u64 = children.iter().enumerate().map(bits).sum();
-        self.words.push(bitmap | u64::from(depth) << 16);
+        let bits = |(bits, child): (usize, &Option<Ref>)| u16::from(child.is_some()) << bits;
+        let bitmap: u16 = children.iter().enumerate().map(bits).sum();
+        let change = u64::try_from(change).expect("smaller than a reference's");
+        self.words.push(u64::from(bitmap) | u64::from(depth) << 16 | change << 32);
         self.words.extend(children.iter().flatten().map(|child| child.0));
-        self.words.extend(path.as_chunks::<8>().0.iter().map(|bytes| u64::from_be_bytes(*bytes)));
-        Ref::new(self.number, at)
+        Ref::branch(self.number, at, bitmap)
     }
 }

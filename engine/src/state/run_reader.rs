@@ -1,0 +1,201 @@
+//! Runs of neighbouring leaf pages, read ahead for an iterator: one request of the ring for up to [`RUN`] pages.
+//!
+//! A bulk load writes leaf pages in key order, and so does a flush those of one round, so pages that are
+//! neighbours in the order of keys often are neighbours in the file. A request costs the kernel and the
+//! device about as much for sixteen pages as for one.
+//!
+//! There is no claim and no place in the cache: an iterator may rest for as long as it likes, and others would wait for
+//! what it has in flight. Pages stay in the memory that the ring reads into, and are checked by whoever comes
+//! to them ([`Store::check_apart`]).
+//!
+//! Invariants:
+//! * a run is in flight, or here, or could not be read; it goes when all of its pages are forgotten and
+//!   it is not in flight;
+//! * all memory is that of one pool, registered once; what is here and what is in flight share it.
+
+use std::sync::Arc;
+
+use pleach_beatree::PageNo;
+use pleach_core::page::Page;
+use pleach_io::{Completion, Device, PageBuf, PagePool, Queue, Request, Runtime, Transfer};
+
+use super::store::Store;
+use crate::error::Result;
+
+/// Most pages that are read at once. From 64 KiB on a request's own cost does not matter any more.
+pub(crate) const RUN: usize = 16;
+
+/// A run that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunNo(usize);
+
+struct Run {
+    read: Read,
+    /// Pages that nobody has forgotten.
+    wanted: usize,
+}
+
+enum Read {
+    InFlight,
+    Here(Arc<PageBuf>),
+    Failed,
+}
+
+/// A page of a run that is here. It keeps the memory of all of the run.
+pub(crate) struct RunPage {
+    run: Arc<PageBuf>,
+    index: usize,
+}
+
+impl RunPage {
+    /// The page, as it was read.
+    #[inline]
+    pub(crate) fn page(&self) -> &Page {
+        self.run.page(self.index)
+    }
+}
+
+/// Reads runs of leaf pages through a ring. One thread uses it: a ring has a single issuer.
+pub(crate) struct RunReader<D: Device> {
+    queue: D::Queue,
+    memory: PagePool,
+    runs: Vec<Run>,
+    /// Those of `runs` that nobody uses.
+    free: Vec<usize>,
+}
+
+impl<D: Device> RunReader<D> {
+    /// A reader of up to `depth` runs at once, with memory for `pages` pages.
+    pub(crate) fn new<R: Runtime>(store: &Store<D, R>, depth: usize, pages: usize) -> Result<Self> {
+        let mut queue = store.device().queue(depth)?;
+        let memory = PagePool::new(1, pages);
+        queue.register(&memory);
+        Ok(Self { queue, memory, runs: Vec::new(), free: Vec::new() })
+    }
+
+    /// Is nothing in flight, and no page wanted?
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.in_flight() == 0 && self.free.len() == self.runs.len()
+    }
+
+    /// Runs that can be asked for, as far as the ring goes.
+    pub(crate) fn room(&self) -> usize {
+        self.queue.depth() - self.queue.in_flight()
+    }
+
+    /// Asks for `count` pages from `first` on, or as many of them as there is memory for side by side; gives how
+    /// many. `None` when there is none. The device hears of it with [`Self::submit`] or [`Self::wait`].
+    ///
+    /// # Panics
+    /// When `count` is 0, or when the ring has no room.
+    pub(crate) fn ask<R: Runtime>(
+        &mut self,
+        store: &Store<D, R>,
+        first: PageNo,
+        count: usize,
+    ) -> Option<(RunNo, usize)> {
+        let mut count = count.min(RUN);
+        let buf = loop {
+            if let Some(buf) = self.memory.take_run(count) {
+                break buf;
+            }
+            count /= 2;
+            if count == 0 {
+                return None;
+            }
+        };
+        store.count_scanned(count as u64);
+        let run = Run { read: Read::InFlight, wanted: count };
+        let number = self.free.pop().unwrap_or(self.runs.len());
+        if number == self.runs.len() {
+            self.runs.push(run);
+        } else {
+            self.runs[number] = run;
+        }
+        self.queue.push(Request {
+            file: store.leaf_file().clone(),
+            transfer: Transfer::Read,
+            offset: first.offset(),
+            buf,
+            token: number as u64,
+        });
+        Some((RunNo(number), count))
+    }
+
+    /// Hands what was asked for to the device, without waiting.
+    pub(crate) fn submit(&mut self) -> Result<()> {
+        Ok(self.queue.submit()?)
+    }
+
+    /// Takes in what has arrived, without waiting.
+    pub(crate) fn take_in(&mut self) {
+        while let Some(completion) = self.queue.poll() {
+            self.arrive(completion);
+        }
+    }
+
+    /// Waits for a run. Those that arrive with it are taken in.
+    ///
+    /// # Errors
+    /// Of the ring: nothing is known of what is in flight, and the reader is to be dropped.
+    pub(crate) fn wait(&mut self, run: RunNo) -> Result<()> {
+        self.take_in();
+        while matches!(self.runs[run.0].read, Read::InFlight) {
+            // Some at once: a wake-up costs more than a page. The device has the others to go on with.
+            let some = self.queue.in_flight().div_ceil(4);
+            let completion = self.queue.wait_for(some)?.expect("the run is in flight");
+            self.arrive(completion);
+            self.take_in();
+        }
+        Ok(())
+    }
+
+    /// Waits for all runs, and forgets all pages.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub(crate) fn end(&mut self) -> Result<()> {
+        while let Some(completion) = self.queue.wait_for(usize::MAX)? {
+            self.arrive(completion);
+        }
+        self.runs.clear();
+        self.free.clear();
+        Ok(())
+    }
+
+    /// A page of a run; `None` when it could not be read, or is in flight.
+    pub(crate) fn page(&self, run: RunNo, index: usize) -> Option<RunPage> {
+        match &self.runs[run.0].read {
+            Read::Here(run) => Some(RunPage { run: Arc::clone(run), index }),
+            Read::InFlight | Read::Failed => None,
+        }
+    }
+
+    /// A page of the run is not wanted any more.
+    ///
+    /// # Panics
+    /// When all of its pages were forgotten before.
+    pub(crate) fn forget(&mut self, run: RunNo) {
+        let forgotten = &mut self.runs[run.0];
+        forgotten.wanted = forgotten.wanted.checked_sub(1).expect("each page is forgotten once");
+        self.free_unwanted(run.0);
+    }
+
+    fn arrive(&mut self, completion: Completion) {
+        let number = usize::try_from(completion.token).expect("a run's number");
+        self.runs[number].read = match completion.result {
+            Ok(()) => Read::Here(Arc::new(completion.buf)),
+            // Who comes to one of its pages reads that one alone, and gets its error if there is one.
+            Err(_) => Read::Failed,
+        };
+        self.free_unwanted(number);
+    }
+
+    fn free_unwanted(&mut self, number: usize) {
+        let run = &mut self.runs[number];
+        if run.wanted == 0 && !matches!(run.read, Read::InFlight) {
+            run.read = Read::Failed;
+            self.free.push(number);
+        }
+    }
+}
