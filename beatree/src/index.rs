@@ -16,7 +16,7 @@
 //! // Two regions, each with one child that has no page.
 //! let region = |prefix| {
 //!     let children = ChildTable::new(prefix, &[ChildRef { prefix, page: None, tag: 0 }]);
-//!     Arc::new(Region::bulk_loaded(children, vec![TERMINATOR], TERMINATOR, 0))
+//!     Arc::new(Region::bulk_loaded(0, children, vec![TERMINATOR], TERMINATOR, 0))
 //! };
 //! let halves = [false, true].map(|right| region(Prefix::ROOT.child(right)));
 //! let index = RegionIndex::new(halves.to_vec());
@@ -98,6 +98,11 @@ impl RegionIndex {
     #[inline]
     pub fn region(&self, key: &Key) -> &Arc<Region> {
         &self.regions[self.find(key)]
+    }
+
+    /// Is there no page, and nothing that pends or was dropped while it did?
+    pub fn is_bare(&self) -> bool {
+        self.regions.iter().all(|region| region.read().is_bare())
     }
 
     /// Bytes of this table and of what every region has: its table of children and their counts.

@@ -20,7 +20,7 @@
 //! let child = |index| ChildRef { prefix: Prefix::ROOT.descendant(8, index), page: None, tag: 0 };
 //! let children: Vec<ChildRef> = (0..=255).map(child).collect();
 //! let table = ChildTable::new(Prefix::ROOT, &children);
-//! let region = Arc::new(Region::bulk_loaded(table, vec![TERMINATOR; 256], TERMINATOR, 0));
+//! let region = Arc::new(Region::bulk_loaded(0, table, vec![TERMINATOR; 256], TERMINATOR, 0));
 //!
 //! let old = RegionIndex::new(vec![Arc::clone(&region)]);
 //! let new = split_regions::<Blake3>(&old, &[Arc::clone(&region)]);
@@ -128,7 +128,7 @@ mod tests {
         let nodes: Vec<Node> = (0..128).map(|index| Node::new([index | 0x80; 32])).collect();
         let table = ChildTable::new(Prefix::ROOT, &children);
         let own = region_node::<Blake3>(&table, &nodes);
-        let whole = Arc::new(Region::bulk_loaded(table, nodes.clone(), own, 0));
+        let whole = Arc::new(Region::bulk_loaded(0, table, nodes.clone(), own, 0));
         whole.write().restore_pending(vec![put(3), put(100), put(200)], Vec::new());
         let index = RegionIndex::new(vec![Arc::clone(&whole)]);
         let halves = split_regions::<Blake3>(&index, &[whole]);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use pleach::tools::{self, CheckOptions, CheckReport, Severity, Stat, Verdict};
+use pleach::tools::{self, CheckOptions, CheckReport, NamespaceStat, Severity, Stat, Verdict};
 use pleach_core::Key;
 use serde_json::{Value, json};
 
@@ -49,8 +49,8 @@ enum ToolsCommand {
     Stat(StatArgs),
     /// Reads everything and lists what does not fit; exit code 1 with findings, 2 when it does not open
     Check(CheckArgs),
-    /// All pairs in key order, one a line, in hexadecimal
-    Dump(Folder),
+    /// All pairs of a namespace in key order, one a line, in hexadecimal
+    Dump(DumpArgs),
     /// Where a key lies, page by page
     Explain(ExplainArgs),
 }
@@ -59,6 +59,15 @@ enum ToolsCommand {
 struct Folder {
     /// The database folder
     folder: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct DumpArgs {
+    #[command(flatten)]
+    folder: Folder,
+    /// The namespace, 0 to 255
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    namespace: u8,
 }
 
 #[derive(Debug, Args)]
@@ -74,7 +83,7 @@ struct StatArgs {
 struct CheckArgs {
     #[command(flatten)]
     folder: Folder,
-    /// The root that the database must have, 64 hexadecimal digits, with or without 0x
+    /// The root that namespace 0 must have, 64 hexadecimal digits, with or without 0x
     #[arg(long, value_name = "HEX", value_parser = digits)]
     root: Option<Key>,
     /// For programs: one JSON object
@@ -89,6 +98,9 @@ struct ExplainArgs {
     /// The key, 64 hexadecimal digits, with or without 0x
     #[arg(value_name = "HEX", value_parser = digits)]
     key: Key,
+    /// The namespace, 0 to 255
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    namespace: u8,
 }
 
 fn digits(text: &str) -> core::result::Result<Key, String> {
@@ -127,7 +139,7 @@ pub(crate) fn main() -> ExitCode {
     let outcome = match cli.command {
         ToolsCommand::Stat(args) => stat(&args),
         ToolsCommand::Check(args) => check(&args),
-        ToolsCommand::Dump(folder) => dump(&folder),
+        ToolsCommand::Dump(args) => dump(&args),
         ToolsCommand::Explain(args) => explain(&args),
     };
     match outcome {
@@ -194,6 +206,7 @@ fn json(stat: &Stat) -> Value {
     json!({
         "schema": 1,
         "root": stat.root.to_string(),
+        "namespaces": stat.namespaces.iter().map(namespace_json).collect::<Value>(),
         "commit": stat.commit,
         "blob_bytes": stat.blob_bytes,
         "hasher": stat.hasher,
@@ -223,6 +236,17 @@ fn json(stat: &Stat) -> Value {
         "log_cut_bytes": stat.opening.cut.map(|cut| cut.bytes),
         "fell_back": stat.opening.fell_back.as_ref().map(ToString::to_string),
         "notes": stat.opening.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+fn namespace_json(namespace: &NamespaceStat) -> Value {
+    json!({
+        "number": namespace.number,
+        "root": namespace.root.map(|root| root.to_string()),
+        "dropped_by": namespace.dropped,
+        "leaf_pages": namespace.pages,
+        "regions": namespace.regions,
+        "pending_entries": namespace.pending_entries,
     })
 }
 
@@ -280,18 +304,19 @@ fn check_json(report: &CheckReport, verdict: Verdict, findings: &[(Severity, Str
         "pages": report.pages,
         "keys": report.keys,
         "regions": report.regions,
+        "namespaces": report.namespaces,
         "long_values": report.long_values,
         "overflow_pages": report.overflow_pages,
         "older_checkpoint_serves": report.older_serves,
     })
 }
 
-fn dump(folder: &Folder) -> Result<()> {
-    let path = folder.path()?;
+fn dump(args: &DumpArgs) -> Result<()> {
+    let path = args.folder.path()?;
     let mut failed = Ok(());
     output::write(|to| {
         let mut broken = Ok(());
-        failed = tools::dump(path, &mut |key: &Key, value: &[u8]| {
+        failed = tools::dump(path, args.namespace, &mut |key: &Key, value: &[u8]| {
             broken = writeln!(to, "{} {}", hex(key), hex(value));
             broken.is_ok()
         })
@@ -303,6 +328,6 @@ fn dump(folder: &Folder) -> Result<()> {
 
 fn explain(args: &ExplainArgs) -> Result<()> {
     let folder = args.folder.path()?;
-    let explanation = tools::explain(folder, &args.key).map_err(wrap(folder))?;
+    let explanation = tools::explain(folder, args.namespace, &args.key).map_err(wrap(folder))?;
     output::print(&format!("{explanation}\n"))
 }

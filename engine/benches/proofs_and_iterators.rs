@@ -161,7 +161,7 @@ fn iterators(folder: &Path) -> Result<(), Failure> {
         let device = (raw(folder, 1)?, raw(folder, 16)?);
         let (pages, forwards) = iterate(folder, false)?;
         let (_, backwards) = iterate(folder, true)?;
-        let dump = timed(|| Ok(pleach::tools::dump(folder, &mut |_, _| true)?))?;
+        let dump = timed(|| Ok(pleach::tools::dump(folder, 0, &mut |_, _| true)?))?;
         let figure = |took: Took| {
             format!("{:>6.0} / {:<6.0}", mib(pages, took.passed), mib(pages, took.cpu))
         };

@@ -20,7 +20,7 @@ pub enum AccessKind {
 /// One key of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Namespace; 0 in this version.
+    /// Namespace that the key is in.
     pub namespace: u8,
     /// The key: all 32 bytes are a hash of the application's key.
     pub key: Key,
@@ -42,5 +42,11 @@ impl Access {
     /// A read and a write in namespace 0; `None` deletes.
     pub fn read_write(key: Key, value: Option<Value>) -> Self {
         Self { namespace: 0, key, kind: AccessKind::ReadWrite(value) }
+    }
+
+    /// The same in another namespace.
+    #[must_use]
+    pub fn in_namespace(self, namespace: u8) -> Self {
+        Self { namespace, ..self }
     }
 }

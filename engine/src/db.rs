@@ -17,12 +17,14 @@ use crate::handles::{Kind, OpenHandles};
 use crate::load::{self, LoadOptions, LoadReport};
 use crate::machine;
 use crate::metrics::Metrics;
+use crate::namespaces;
 use crate::open::examine::no_folder;
 use crate::open::open;
 use crate::opening::Opening;
 use crate::options::Options;
 use crate::owner::Owner;
 use crate::rollback::rollback;
+use crate::roots::Roots;
 use crate::session::{Session, SessionOptions};
 use crate::state::beats::TaskState;
 use crate::state::commits::Tip;
@@ -35,8 +37,10 @@ use crate::state::quarantine::Quarantined;
 pub struct Commit {
     /// Its number.
     pub number: u64,
-    /// The root of its state.
+    /// The root of namespace 0 in its state.
     pub root: Node,
+    /// The roots of all namespaces.
+    pub roots: Roots,
     /// The application's blob.
     pub blob: Vec<u8>,
 }
@@ -160,7 +164,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         )
     }
 
-    /// Root and blob of a commit of the history.
+    /// Roots and blob of a commit of the history.
     ///
     /// # Errors
     /// As [`Self::at`].
@@ -168,7 +172,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
         let Tip { number, roots, blob } = engine.state.commits.commit_at(commit)?;
-        Ok(Commit { number, root: roots.first(), blob: blob.to_vec() })
+        Ok(Commit { number, root: roots.first(), roots, blob: blob.to_vec() })
     }
 
     /// Proves which keys of a range differ between two commits of the history, with the hashes of their values
@@ -187,8 +191,9 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         self.0.look(|engine| engine.state.commits.pins(), |_| Vec::new())
     }
 
-    /// Goes back by `commits` commits, and gives the number of the commit that does so: its state, root and
-    /// blob are those of the commit back then. It is durable when this returns, whatever the durability
+    /// Goes back by `commits` commits, and gives the number of the commit that does so: its state, roots and
+    /// blob are those of the commit back then, in all namespaces: those that were added since are dropped, and
+    /// those that were dropped since are there again. It is durable when this returns, whatever the durability
     /// mode, and can be rolled back itself. Blocks and overlays on the newest commit become stale.
     ///
     /// # Errors
@@ -212,17 +217,50 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         self.0.look(|engine| engine.state.commits.tip(), |facts| facts.tip.clone())
     }
 
-    /// Root of the newest commit.
+    /// Root of namespace 0 in the newest commit.
     pub fn root(&self) -> Node {
         self.tip().roots.first()
     }
 
-    /// Fills an empty database with pairs in any order, each key once, as commit number 1. It is far
-    /// faster than commits: no log, no witness, pages written in file order. The result is durable when
-    /// this returns, whatever the durability mode. A load that fails leaves the database empty.
+    /// Roots of all namespaces in the newest commit.
+    pub fn roots(&self) -> Roots {
+        self.tip().roots
+    }
+
+    /// Adds an empty namespace, and gives the number of the commit that does so. Blocks and overlays on the
+    /// newest commit become stale, since their states are without it.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`] after the first commit; [`Error::InUse`] while a session or an overlay
+    /// [`Error::NamespaceExists`]; [`Error::NamespaceInUse`] while one of this number that was dropped can still
+    /// be read; [`Error::StaleParent`] when other commits came between at each of many tries; and those of a
+    /// commit.
+    pub fn add_namespace(&self, namespace: u8) -> Result<u64> {
+        // A close that comes meanwhile lets this end, and waits for it.
+        let engine = self.0.open()?;
+        namespaces::add(&engine, namespace)
+    }
+
+    /// Drops a namespace with all that is in it, and gives the number of the commit that does so. Sessions that
+    /// began before go on reading it, as do [`Self::at`] and [`Self::rollback`] within the history; when nobody
+    /// reaches back to it any more, its pages are free and its number can be added again. Blocks and
+    /// overlays on the newest commit become stale.
+    ///
+    /// # Errors
+    /// [`Error::Namespace`] where there is none; [`Error::NamespaceExists`] for namespace 0, which always does;
+    /// [`Error::StaleParent`] when other commits came between at each of many tries; and those of a commit.
+    pub fn drop_namespace(&self, namespace: u8) -> Result<u64> {
+        let engine = self.0.open()?;
+        namespaces::drop(&engine, namespace)
+    }
+
+    /// Fills an empty namespace with pairs in any order, each key once, as the next commit. It is far
+    /// faster than commits: no log, no witness, pages written in file order. The result is durable when
+    /// this returns, whatever the durability mode. Nothing is committed meanwhile, and nothing before it can be
+    /// read afterwards. A load that fails leaves the database as it was.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`] when the namespace has pairs, or pages of such as were deleted;
+    /// [`Error::Namespace`] when there is none of that number; [`Error::InUse`] while a session or an overlay
     /// is open; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`]; [`Error::Closed`],
     /// also when the database is closed meanwhile; [`Error::InDoubt`] after a failed write or sync of
     /// its checkpoints. `NotEmpty`, `Poisoned`, and an `InUse` or `Closed` of the beginning have taken

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pleach_core::Hasher;
 use pleach_io::{Device, Event, Runtime};
 
+use crate::error::{Error, Result};
 use crate::finish::Finisher;
 use crate::handles::{Counted, Handles, Kind};
 use crate::prefetch::requests::Prefetching;
@@ -22,7 +23,8 @@ pub(crate) struct Engine<H: Hasher, D: Device, R: Runtime> {
     pub(crate) scanners: SpareReaders<RunReader<D>>,
     /// Counts of the sessions, blocks and overlays that live, and of loads that run.
     handles: Arc<Handles>,
-    /// The last field: the folder stays locked until nothing of the others reads from it any more.
+    /// That of namespace 0. The last field: the folder stays locked until nothing of the others reads from it
+    /// any more.
     pub(crate) state: Arc<State<D, R>>,
 }
 
@@ -31,6 +33,14 @@ impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
         let finisher = Finisher::new(state.runtime.workers(), &state.budget);
         let (readers, scanners) = (PageReaders::default(), SpareReaders::default());
         Self { state, finisher, prefetching, readers, scanners, handles: Arc::default() }
+    }
+
+    /// The state of a namespace's trie, dropped or not.
+    pub(crate) fn trie(&self, namespace: u8) -> Result<Arc<State<D, R>>> {
+        if namespace == 0 {
+            return Ok(Arc::clone(&self.state));
+        }
+        self.state.other(namespace).map(Arc::new).ok_or(Error::Namespace(namespace))
     }
 
     /// Counts a handle, from now until what is given goes.

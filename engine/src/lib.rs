@@ -43,6 +43,38 @@
 //!
 //! [`Session::iter`] goes through the pairs of a range of keys, in order, from either end, and reads ahead.
 //!
+//! # Namespaces
+//!
+//! A database has up to 256 tries with a root each: accounts, storage, code, whatever an application keeps apart.
+//! Namespace 0 is always there; [`Db::add_namespace`] and [`Db::drop_namespace`] are commits. A batch has accesses of
+//! any of them ([`Access::in_namespace`]) and is one commit with one log record, whichever it changes. A session's own
+//! methods read namespace 0, [`Session::namespace`] gives the others, and [`Roots::over_all`] is one root over all.
+//!
+//! ```
+//! use pleach::{Access, Options, Pleach, SessionOptions, Value};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let db = Pleach::open(Options::new(folder.path()).create(true).cache_mib(64))?;
+//! const CODE: u8 = 2;
+//! db.add_namespace(CODE)?;
+//! let session = db.session(SessionOptions::new())?;
+//! let mut block = session.finish(vec![
+//!     Access::write([1; 32], Some(Value::from(b"a balance"))),
+//!     Access::write([1; 32], Some(Value::from(b"a program"))).in_namespace(CODE),
+//! ])?;
+//! for (namespace, witness) in block.take_witnesses() {
+//!     let before = block.prev_roots().get(namespace).ok_or("it has a witness")?;
+//!     let verified = pleach::witness::verify::<pleach::Blake3>(&witness, &before)?;
+//!     assert_eq!(Some(*verified.new_root()), block.roots().get(namespace));
+//! }
+//! block.commit()?;
+//! let session = db.session(SessionOptions::new())?;
+//! assert_eq!(session.namespace(CODE)?.read(&[1; 32])?.as_deref(), Some(&b"a program"[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Overlays
 //!
 //! A block that is not to be committed yet becomes an [`Overlay`]: a state in memory that sessions stand on
@@ -175,6 +207,8 @@ mod load;
 mod log;
 mod machine;
 mod metrics;
+mod namespace;
+mod namespaces;
 mod open;
 mod opening;
 mod options;
@@ -182,6 +216,7 @@ mod owner;
 mod prefetch;
 mod prove;
 mod read;
+mod reading;
 mod rollback;
 mod roots;
 mod session;
@@ -200,6 +235,7 @@ pub use handles::OpenHandles;
 pub use iter::Iter;
 pub use load::{LoadOptions, LoadReport, Progress};
 pub use metrics::Metrics;
+pub use namespace::Namespace;
 pub use opening::{Note, Opening};
 pub use options::{Durability, Geometry, IoMode, Options};
 pub use pleach_beatree::Value;

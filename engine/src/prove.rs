@@ -25,20 +25,22 @@ use crate::finish::{Claim, prove};
 use crate::read::many::{self, For};
 use crate::read::point;
 use crate::read::scan::Scan;
+use crate::state::State;
 use crate::state::view::View;
 
-/// A state, and its root.
+/// A state of a namespace, and its root.
 pub(crate) type Proven<'a> = (&'a View, &'a Node);
 
 /// The proof of all pairs of a range.
 pub(crate) fn prove_range<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
+    db: &State<D, R>,
     state: Proven<'_>,
     keys: &RangeInclusive<Key>,
 ) -> Result<Vec<u8>> {
     let (first, last) = ends(keys)?;
-    let bounds = multiproof(engine, state, &[first, last])?;
-    let mut scan = Scan::new(&engine.state, state.0, &engine.scanners, keys);
+    let bounds = multiproof(engine, db, state, &[first, last])?;
+    let mut scan = Scan::new(db, state.0, &engine.scanners, keys);
     let mut failed = None;
     let pairs = std::iter::from_fn(|| match scan.next()? {
         Ok((key, stored)) => Some((key, hash::<H>(&stored).expect("a scan gives what is present"))),
@@ -57,16 +59,18 @@ pub(crate) fn prove_range<H: Hasher, D: Device, R: Runtime>(
 /// The proof of what changed in a range from one state to another.
 pub(crate) fn prove_change<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
+    db: &State<D, R>,
     from: Proven<'_>,
     to: Proven<'_>,
     keys: &RangeInclusive<Key>,
 ) -> Result<Vec<u8>> {
     let (first, last) = ends(keys)?;
-    let mut opened = differing(engine, from.0, to.0, (first, last))?;
+    let mut opened = differing(engine, db, from.0, to.0, (first, last))?;
     opened.extend([first, last]);
     opened.sort_unstable();
     opened.dedup();
-    let (before, after) = (multiproof(engine, from, &opened)?, multiproof(engine, to, &opened)?);
+    let before = multiproof(engine, db, from, &opened)?;
+    let after = multiproof(engine, db, to, &opened)?;
     change::build::<H>(&before, &after, &first, &last).map_err(not_built)
 }
 
@@ -79,23 +83,24 @@ fn ends(keys: &RangeInclusive<Key>) -> Result<(Key, Key)> {
 /// The multiproof of these keys, in order; neighbours may be the same.
 fn multiproof<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
+    db: &State<D, R>,
     state: Proven<'_>,
     keys: &[Key],
 ) -> Result<Vec<u8>> {
     let mut keys = keys.to_vec();
     keys.dedup();
-    let Engine { state: db, finisher, readers, .. } = engine;
+    let Engine { finisher, readers, .. } = engine;
     prove(db, (finisher, readers), state, Claim::Keys(&keys))
 }
 
 /// The keys of a range that differ between two states, in order.
 fn differing<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
+    db: &State<D, R>,
     from: &View,
     to: &View,
     (first, last): (Key, Key),
 ) -> Result<Vec<Key>> {
-    let db = &engine.state;
     let within = Prefix::new(&first, common_len(&first, &last));
     let over = [from.over_the_present(&within)?, to.over_the_present(&within)?];
     let keys: BTreeSet<Key> =

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use pleach_core::{Node, TERMINATOR};
+use pleach_core::proof::roots as trie_of_roots;
+use pleach_core::{Hasher, Node, TERMINATOR};
 
 use crate::error::Hex;
 
@@ -21,9 +22,19 @@ impl Roots {
         Self(roots)
     }
 
-    /// Those of a state that has namespace 0 alone.
-    pub(crate) fn of_first(root: Node) -> Self {
-        Self::new([(0, root)])
+    /// These roots with some others in their places: those of namespaces that are there, or that are added by
+    /// a root and dropped by none.
+    pub(crate) fn with(&self, others: impl IntoIterator<Item = (u8, Option<Node>)>) -> Self {
+        let mut roots = self.0.to_vec();
+        for (namespace, root) in others {
+            match (roots.binary_search_by_key(&namespace, |entry| entry.0), root) {
+                (Ok(at), Some(root)) => roots[at].1 = root,
+                (Ok(at), None) => drop(roots.remove(at)),
+                (Err(at), Some(root)) => roots.insert(at, (namespace, root)),
+                (Err(_), None) => {}
+            }
+        }
+        Self::new(roots)
     }
 
     /// The root of namespace 0.
@@ -33,8 +44,25 @@ impl Roots {
 
     /// The root of a namespace; none when it does not exist.
     pub fn get(&self, namespace: u8) -> Option<Node> {
+        self.find(namespace).map(|(_, root)| root)
+    }
+
+    /// How many namespaces come before one, and its root.
+    pub(crate) fn find(&self, namespace: u8) -> Option<(usize, Node)> {
         let at = self.0.binary_search_by_key(&namespace, |entry| entry.0).ok()?;
-        Some(self.0[at].1)
+        Some((at, self.0[at].1))
+    }
+
+    /// The one root over all namespaces: that of the trie of roots ([`pleach_core::proof::roots`]), of which
+    /// [`Session::prove_namespace`](crate::Session::prove_namespace) gives the proofs.
+    pub fn over_all<H: Hasher>(&self) -> Node {
+        trie_of_roots::over_all::<H>(self.0.iter().map(|(namespace, root)| (*namespace, root)))
+    }
+
+    /// Proves the root of a namespace, or that there is none, in the root over all.
+    pub(crate) fn prove<H: Hasher>(&self, namespace: u8) -> Vec<u8> {
+        let roots: trie_of_roots::Roots = self.iter().collect();
+        roots.prove::<H>(namespace).expect("a path of eight siblings at most has an encoding")
     }
 
     /// Namespaces and their roots, ascending.

@@ -1,11 +1,10 @@
-//! Sessions: reading a state, prefetching it, and finishing a batch over it.
+//! Sessions: reading a state, prefetching it, and finishing a batch over it. What is read of each namespace
+//! is in [`crate::reading`].
 
 use std::fmt;
 use std::ops::{RangeBounds, RangeInclusive};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
 use pleach_beatree::Value;
 use pleach_core::{Blake3, Hasher, Key, Node};
 use pleach_io::os::OsDevice;
@@ -16,20 +15,16 @@ use crate::access::Access;
 use crate::commit::block::Block;
 use crate::commit::overlay::Overlay;
 use crate::engine::Engine;
-use crate::error::{Error, Hex, Result};
-use crate::finish::{Claim, finish, prove};
+use crate::error::{Error, Result};
+use crate::finish::finish;
+use crate::finish::outcome::{Finished, FinishedBatch, TrieOutcome};
+use crate::finish::sort::Sorted;
 use crate::given_back::speaks_as_its_reason;
 use crate::handles::{Counted, Kind};
 use crate::iter::Iter;
-use crate::metrics::Counters;
-use crate::prefetch::lookup;
-use crate::prefetch::requests::PrefetchRequests;
-use crate::prefetch::values::LookedUp;
-use crate::prove::{prove_change, prove_range};
-use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
-use crate::read::many::{self, For};
-use crate::read::point;
-use crate::read::scan::Scan;
+use crate::namespace::Namespace;
+use crate::reading::Reading;
+use crate::roots::Roots;
 use crate::state::pins::Holder;
 use crate::state::view::View;
 
@@ -90,20 +85,26 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for SessionOptions<H, D, R> {
     }
 }
 
+/// A namespace that may be asked for.
+type Asked<D, R> = OnceLock<Box<Reading<D, R>>>;
+
 /// A session on one fixed state. Reads take `&self` and may come from any number of threads.
+///
+/// Its own methods read namespace 0; [`Session::namespace`] gives any of the state's. A session sees the
+/// namespaces of its state for as long as it lives: none that was added after it began, and those that were
+/// dropped since.
 ///
 /// A session that outlives the close of its database goes on reading, and keeps the folder locked for
 /// that; what it finishes cannot be committed ([`Error::Closed`](crate::Error::Closed)).
 pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     engine: Arc<Engine<H, D, R>>,
-    view: View,
-    root: Node,
+    roots: Roots,
+    /// Namespace 0, whose view has the pin of all.
+    first: Reading<D, R>,
+    /// Those after it, in the order of the roots, each from when it is first asked for.
+    others: Box<[Asked<D, R>]>,
     parent: Option<Overlay<H, D, R>>,
     witness: bool,
-    /// Has anything been prefetched?
-    prefetches: AtomicBool,
-    /// What readers can still look up of it.
-    requests: Mutex<PrefetchRequests>,
     /// The last field, so that it goes last.
     counted: Counted,
 }
@@ -111,41 +112,69 @@ pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Thread
 impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Session<H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
-            .field("base", &self.view.base)
-            .field("root", &Hex(self.root.as_ref()))
+            .field("base", &self.number())
+            .field("roots", &self.roots)
             .finish_non_exhaustive()
     }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
-    /// A session on a view whose root is `root`.
+    /// A session on a view of the state with these roots.
     pub(crate) fn new(
         engine: &Arc<Engine<H, D, R>>,
-        (view, root): (View, Node),
+        (view, roots): (View, Roots),
         options: SessionOptions<H, D, R>,
         holder: Holder,
     ) -> Self {
         view.held_by(holder, options.label);
+        let others = roots.iter().skip(1).map(|_| OnceLock::new()).collect();
         Self {
             engine: Arc::clone(engine),
-            view,
-            root,
+            first: Reading::new(Arc::clone(&engine.state), view, roots.first()),
+            others,
+            roots,
             parent: options.over,
             witness: options.witness,
-            prefetches: AtomicBool::new(false),
-            requests: Mutex::default(),
             counted: engine.count(Kind::Session),
         }
     }
 
-    /// Root of the state that this session reads.
+    /// Root of namespace 0 in the state that this session reads.
     pub fn root(&self) -> Node {
-        self.root
+        *self.first.root()
+    }
+
+    /// Roots of all namespaces of the state that this session reads.
+    pub fn roots(&self) -> &Roots {
+        &self.roots
     }
 
     /// Number of the commit that this session reads, under overlays where it reads one.
     pub fn number(&self) -> u64 {
-        self.view.base
+        self.first.view().base
+    }
+
+    /// A namespace of the state that this session reads. It is cheap to ask for, and can be asked for again.
+    ///
+    /// # Errors
+    /// [`Namespace`](crate::Error::Namespace): the state has none of this number.
+    pub fn namespace(&self, namespace: u8) -> Result<Namespace<'_, H, D, R>> {
+        Ok(Namespace::new(&self.engine, self.reading(namespace)?))
+    }
+
+    fn reading(&self, namespace: u8) -> Result<&Reading<D, R>> {
+        if namespace == 0 {
+            return Ok(&self.first);
+        }
+        let missing = Error::Namespace(namespace);
+        let Some((at, root)) = self.roots.find(namespace) else { return Err(missing) };
+        let other = &self.others[at - 1];
+        if let Some(reading) = other.get() {
+            return Ok(reading);
+        }
+        let state = self.engine.trie(namespace)?;
+        let reading = || Box::new(Reading::new(state, self.first.view().of(namespace), root));
+        Ok(other.get_or_init(reading))
     }
 
     /// A second session on the same state, whatever has been committed since.
@@ -153,10 +182,10 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// # Errors
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld): this one cannot read any more, either.
     pub fn fork(&self) -> Result<Self> {
-        let view = self.engine.state.commits.view_again(&self.view)?;
+        let view = self.engine.state.commits.view_again(self.first.view())?;
         let options =
             SessionOptions { witness: self.witness, over: self.parent.clone(), label: None };
-        Ok(Self::new(&self.engine, (view, self.root), options, Holder::Session))
+        Ok(Self::new(&self.engine, (view, self.roots.clone()), options, Holder::Session))
     }
 
     /// The value of a key in namespace 0; `None` when it has none. A key whose page is not cached costs
@@ -167,29 +196,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld) when later commits have replaced more than undo may
     /// take.
     pub fn read(&self, key: &Key) -> Result<Option<Value>> {
-        if self.prefetches.load(Ordering::Relaxed)
-            && let Some(found) = self.looked_up(key)
-        {
-            return Ok(found.value().map(Value::from));
-        }
-        point::value::<H, D, R>(&self.engine.state, &self.view, key)
-    }
-
-    /// The prefetched value of a key. Where that is late, a key batch is looked up here, which costs less
-    /// than its keys one by one.
-    fn looked_up(&self, key: &Key) -> Option<LookedUp> {
-        if self.view.overlaid(key).is_some() {
-            return None;
-        }
-        let (db, prefetching) = (&self.engine.state, &self.engine.prefetching);
-        let get = || prefetching.values().get(self.view.base, key);
-        let found = get().or_else(|| {
-            let request = self.requests.lock().first()?;
-            let _guard = db.store.enter();
-            if lookup::help(db, prefetching, &request) { get() } else { None }
-        })?;
-        Counters::add(&db.counters.value_cache_hits, 1);
-        Some(found)
+        self.first.read(&self.engine, key)
     }
 
     /// The values of many keys in namespace 0: one for each key, in their order. Pages that are not
@@ -198,19 +205,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// # Errors
     /// As [`Self::read`]; the values that could be read are lost with it.
     pub fn read_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
-        let db = &self.engine.state;
-        many::bring(db, &self.engine.readers, For::Values(&self.view), keys)?;
-        let mut values = Vec::with_capacity(keys.len());
-        for batch in keys.chunks(KEY_BATCH) {
-            {
-                let _guard = db.store.enter();
-                cpu_prefetch(db, batch.iter(), Reach::Cell);
-            }
-            for key in batch {
-                values.push(self.read(key)?);
-            }
-        }
-        Ok(values)
+        self.first.read_many(&self.engine, keys)
     }
 
     /// Starts to bring in the values and pages of these keys, with the trie above them, and returns at
@@ -219,11 +214,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// call. Nothing fails here: what could not be prefetched is read when it is needed. Beyond
     /// 2^18 keys that wait in all sessions together, keys are left out.
     pub fn prefetch(&self, keys: &[Key]) {
-        let Engine { state, prefetching, .. } = &*self.engine;
-        let of = (self.view.base, self.view.is_committed());
-        if self.requests.lock().announce(state, prefetching, of, keys) {
-            self.prefetches.store(true, Ordering::Relaxed);
-        }
+        self.first.prefetch(&self.engine, keys);
     }
 
     /// The pairs of a range of keys, in key order from the front and against it from the back
@@ -257,12 +248,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// # }
     /// ```
     pub fn iter(&self, range: impl RangeBounds<Key>) -> Iter<'_, H, D, R> {
-        Iter::new(&self.engine, self.scan(&range))
-    }
-
-    fn scan(&self, range: &impl RangeBounds<Key>) -> Scan<'_, D, R> {
-        let Engine { state, scanners, .. } = &*self.engine;
-        Scan::new(state, &self.view, scanners, range)
+        Iter::new(&self.engine, self.first.scan(&self.engine, &range))
     }
 
     /// Proves what the state says of a key, present or absent: a path proof, which
@@ -272,7 +258,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// # Errors
     /// As [`Self::read`], of any page that the path needs.
     pub fn prove(&self, key: &Key) -> Result<Vec<u8>> {
-        self.proof(Claim::Key(key))
+        self.first.prove(&self.engine, key)
     }
 
     /// Proves what the state says of these keys, present or absent, in any order and as often as they come:
@@ -287,10 +273,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// As [`Self::read`], of any page that the proof needs, and [`BatchTooLarge`](crate::Error::BatchTooLarge)
     /// for a proof of which a part would have 4 GiB.
     pub fn prove_many(&self, keys: &[Key]) -> Result<Vec<u8>> {
-        let mut keys = keys.to_vec();
-        keys.sort_unstable();
-        keys.dedup();
-        self.proof(Claim::Keys(&keys))
+        self.first.prove_many(&self.engine, keys)
     }
 
     /// Proves all pairs of a range of keys, both ends included, and that there is no other:
@@ -301,7 +284,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// # Errors
     /// [`EmptyRange`](crate::Error::EmptyRange), and those of [`Self::prove_many`].
     pub fn prove_range(&self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
-        prove_range(&self.engine, (&self.view, &self.root), range)
+        self.first.prove_range(&self.engine, range)
     }
 
     /// Proves which keys of a range, both ends included, differ between this state and another one, with the
@@ -314,31 +297,30 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// [`EmptyRange`](crate::Error::EmptyRange), [`ForeignSession`](crate::Error::ForeignSession) for a session
     /// of another open, and those of [`Self::prove_many`].
     pub fn prove_change(&self, to: &Self, range: &RangeInclusive<Key>) -> Result<Vec<u8>> {
-        if !Arc::ptr_eq(&self.engine, &to.engine) {
-            return Err(Error::ForeignSession);
-        }
-        let (from, to) = ((&self.view, &self.root), (&to.view, &to.root));
-        prove_change(&self.engine, from, to, range)
+        self.first.prove_change(&self.engine, &to.first, range)
     }
 
-    fn proof(&self, claim: Claim<'_>) -> Result<Vec<u8>> {
-        let Engine { state, finisher, readers, .. } = &*self.engine;
-        prove(state, (finisher, readers), (&self.view, &self.root), claim)
+    /// Proves which root a namespace has in this state, or that there is none, in the one root over all
+    /// ([`Roots::over_all`]): a path proof of [`proof::roots::key`](pleach_core::proof::roots::key), at most 354
+    /// bytes. Put together with a proof in the namespace
+    /// ([`proof::through`](pleach_core::proof::through)) it proves what that says, to whoever keeps the root
+    /// over all alone.
+    pub fn prove_namespace(&self, namespace: u8) -> Vec<u8> {
+        self.roots.prove::<H>(namespace)
     }
 
-    /// Finishes a batch: its accesses in any order, each key once. The engine itself finds out which
-    /// values the accesses saw. Nothing is written.
+    /// Finishes a batch: its accesses in any order and of any namespaces of the state, each key of a namespace
+    /// once. The engine itself finds out which values the accesses saw. Nothing is written.
     ///
     /// # Errors
     /// [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
-    /// [`Namespace`](crate::Error::Namespace), and those of reading. The session and the accesses come
-    /// back with the error.
+    /// [`Namespace`](crate::Error::Namespace) for an access in a namespace that the state does not have, and
+    /// those of reading. The session and the accesses come back with the error.
     pub fn finish(self, mut accesses: Vec<Access>) -> Result<Block<H, D, R>, FinishError<H, D, R>> {
-        let Engine { state, finisher, .. } = &*self.engine;
+        let finisher = &self.engine.finisher;
         let mut sorter = finisher.take_sorter();
-        let finished = sorter.sort::<H>(&mut accesses).and_then(|accesses| {
-            finish(state, finisher, &self.view, &self.root, accesses, self.witness)
-        });
+        let finished =
+            sorter.sort::<H>(&mut accesses).and_then(|sorted| self.finish_sorted(&sorted));
         if finished.is_err() {
             sorter.give_back(&mut accesses);
         }
@@ -349,11 +331,41 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         };
         Ok(Block::new(
             self.engine,
-            (self.view, self.root),
+            (self.first.into_view(), self.roots),
             self.parent,
             finished,
             self.counted.into_kind(Kind::Block),
         ))
+    }
+
+    /// One finish for each namespace, on the same workers.
+    fn finish_sorted(&self, sorted: &Sorted<'_>) -> Result<FinishedBatch> {
+        // All of them exist, before the first is folded.
+        for (namespace, _) in sorted.namespaces() {
+            self.reading(namespace)?;
+        }
+        let finisher = &self.engine.finisher;
+        let count = sorted.namespaces().len();
+        let mut roots = Vec::with_capacity(count);
+        let mut outcomes: Vec<TrieOutcome> = Vec::with_capacity(count);
+        let mut witnesses = Vec::new();
+        for (namespace, accesses) in sorted.namespaces() {
+            let reading = self.reading(namespace)?;
+            let (db, view, root) = (reading.state(), reading.view(), reading.root());
+            match finish(db, finisher, view, root, accesses, self.witness) {
+                Ok(Finished { root, chunks, witness }) => {
+                    roots.push((namespace, Some(root)));
+                    outcomes.push(TrieOutcome { namespace, chunks });
+                    witnesses.extend(witness.map(|witness| (namespace, witness)));
+                }
+                Err(error) => {
+                    let done = outcomes.into_iter().flat_map(|outcome| outcome.chunks);
+                    finisher.give_outcomes_back(done);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(FinishedBatch { roots: self.roots.with(roots), outcomes, witnesses })
     }
 }
 

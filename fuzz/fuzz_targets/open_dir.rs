@@ -252,7 +252,7 @@ fn look(disk: &SimDisk, claims: &Claims<'_>) -> bool {
         return false;
     }
     let mut pairs: Vec<(Key, Value)> = Vec::new();
-    let dumped = dump_on(disk, &mut |key, value| {
+    let dumped = dump_on(disk, 0, &mut |key, value| {
         pairs.push((*key, Value::from(value)));
         pairs.len() < 1000
     });

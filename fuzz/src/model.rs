@@ -121,7 +121,7 @@ impl State {
         assert_eq!((report.commit, report.root), (number, self.root));
         assert_eq!(report.keys, self.values.len() as u64);
         let mut wanted = self.values.iter();
-        dump_on(disk, &mut |key, bytes| {
+        dump_on(disk, 0, &mut |key, bytes| {
             let next = wanted.next().expect("no more pairs than the model has");
             assert!(next.0 == key && *next.1.0 == *bytes, "key {key:02x?} where {:02x?}", next.0);
             true

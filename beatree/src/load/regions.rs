@@ -23,11 +23,15 @@ pub struct BuiltLeaf {
     pub node: Node,
 }
 
-/// The regions over pages that tile the key space in order, and the root. Commit `changed` made them.
+/// The regions of a namespace over pages that tile the key space in order, and the root. Commit `changed` made them.
 ///
 /// # Panics
 /// When the pages do not tile the key space.
-pub fn regions<H: Hasher>(pages: &[BuiltLeaf], changed: u64) -> (Vec<Arc<Region>>, Node) {
+pub fn regions<H: Hasher>(
+    namespace: u8,
+    pages: &[BuiltLeaf],
+    changed: u64,
+) -> (Vec<Arc<Region>>, Node) {
     let branches = branches(pages);
     let mut regions = Vec::with_capacity(branches.len());
     let mut nodes = Vec::with_capacity(branches.len());
@@ -46,7 +50,7 @@ pub fn regions<H: Hasher>(pages: &[BuiltLeaf], changed: u64) -> (Vec<Arc<Region>
         for ((prefix, range), fold) in batch.iter().zip(folds) {
             let own = folder.node(fold);
             nodes.push(own);
-            regions.push(Arc::new(region(prefix, &pages[range.clone()], own, changed)));
+            regions.push(Arc::new(region(namespace, prefix, &pages[range.clone()], own, changed)));
         }
     }
     folder.clear();
@@ -68,10 +72,10 @@ fn push<'a, H: Hasher>(
     folder.end().expect("no terminal is placed here")
 }
 
-fn region(prefix: &Prefix, pages: &[BuiltLeaf], own: Node, changed: u64) -> Region {
+fn region(namespace: u8, prefix: &Prefix, pages: &[BuiltLeaf], own: Node, changed: u64) -> Region {
     let children: Vec<ChildRef> = pages.iter().map(|page| page.child).collect();
     let nodes = pages.iter().map(|page| page.node).collect();
-    Region::bulk_loaded(ChildTable::new(*prefix, &children), nodes, own, changed)
+    Region::bulk_loaded(namespace, ChildTable::new(*prefix, &children), nodes, own, changed)
 }
 
 /// The shallowest prefixes with at most [`MAX_ENTRIES`] of the pages each.
@@ -117,7 +121,7 @@ mod tests {
                     node: TERMINATOR,
                 })
                 .collect();
-            let (regions, root) = regions::<Blake3>(&pages, 1);
+            let (regions, root) = regions::<Blake3>(0, &pages, 1);
             assert_eq!(root, TERMINATOR);
             assert!(regions.iter().all(|region| region.read().children().len() <= MAX_ENTRIES));
             let children: usize = regions.iter().map(|region| region.read().children().len()).sum();

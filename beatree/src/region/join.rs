@@ -47,7 +47,7 @@ impl RegionState {
             commits_since_write: counts,
             changed_at,
             log_position,
-            ..Self::bulk_loaded(table, nodes, own, last_commit)
+            ..Self::bulk_loaded(self.namespace, table, nodes, own, last_commit)
         })
     }
 }

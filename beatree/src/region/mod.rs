@@ -28,7 +28,7 @@
 //!
 //! // One child, the whole key space, without a page so far.
 //! let children = ChildTable::new(Prefix::ROOT, &[ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 }]);
-//! let region = Region::bulk_loaded(children, vec![TERMINATOR], TERMINATOR, 0);
+//! let region = Region::bulk_loaded(0, children, vec![TERMINATOR], TERMINATOR, 0);
 //!
 //! // Commit 1 puts one key. Its node comes from the fold that ran before.
 //! let node = Node::new([1; 32]);
@@ -86,13 +86,19 @@ pub struct Region {
 }
 
 impl Region {
-    /// A region over finished pages that commit `commit` has made. No branch page has its nodes yet,
+    /// A region of a namespace, over finished pages that commit `commit` has made. No branch page has its nodes yet,
     /// and no log record was applied.
     ///
     /// # Panics
     /// When there is not one node a child.
-    pub fn bulk_loaded(children: ChildTable, nodes: Vec<Node>, own: Node, commit: u64) -> Self {
-        Self::from_state(RegionState::bulk_loaded(children, nodes, own, commit))
+    pub fn bulk_loaded(
+        namespace: u8,
+        children: ChildTable,
+        nodes: Vec<Node>,
+        own: Node,
+        commit: u64,
+    ) -> Self {
+        Self::from_state(RegionState::bulk_loaded(namespace, children, nodes, own, commit))
     }
 
     /// A region as a checkpoint image has it. Its node is folded from those of its children.

@@ -17,6 +17,7 @@ use crate::treelet::{self, Treelet};
 /// The state of a region; see the invariants of [`crate::region`].
 #[derive(Debug)]
 pub struct RegionState {
+    pub(super) namespace: u8,
     pub(super) children: ChildTable,
     /// One node a child.
     pub(super) nodes: Nodes,
@@ -44,6 +45,8 @@ pub struct RegionState {
 /// What a checkpoint image says of a region.
 #[derive(Debug)]
 pub struct RegionImage {
+    /// The namespace that it belongs to.
+    pub namespace: u8,
     /// Its children.
     pub children: ChildTable,
     /// Their nodes, one a child.
@@ -91,6 +94,7 @@ pub struct PendingGrowth {
 /// How a region comes to be; the third way is [`RegionState::take_apart`].
 impl RegionState {
     pub(super) fn bulk_loaded(
+        namespace: u8,
         children: ChildTable,
         nodes: Vec<Node>,
         own: Node,
@@ -98,6 +102,7 @@ impl RegionState {
     ) -> Self {
         assert_eq!(children.len(), nodes.len(), "one node a child");
         Self {
+            namespace,
             nodes: Nodes::Resident(nodes),
             treelet: None,
             saved_page: None,
@@ -119,13 +124,24 @@ impl RegionState {
         Self {
             saved_page: Some(image.page),
             log_position: image.log_position,
-            ..Self::bulk_loaded(image.children, image.nodes, own, image.commit)
+            ..Self::bulk_loaded(image.namespace, image.children, image.nodes, own, image.commit)
         }
     }
 }
 
 /// What is read.
 impl RegionState {
+    /// The namespace that it belongs to, as its pages do.
+    #[inline]
+    pub fn namespace(&self) -> u8 {
+        self.namespace
+    }
+
+    /// Has it no page, and nothing that pends or was dropped while it did?
+    pub fn is_bare(&self) -> bool {
+        self.children.page_end() == 0 && self.pending().is_empty() && self.dropped().is_empty()
+    }
+
     /// The children: their prefixes, and where their pages lie.
     #[inline]
     pub fn children(&self) -> &ChildTable {

@@ -46,7 +46,13 @@ impl RegionState {
             commits_since_write: std::mem::take(&mut self.commits_since_write),
             changed_at: std::mem::take(&mut self.changed_at),
             log_position: self.log_position,
-            ..Self::bulk_loaded(self.children.clone(), nodes, self.own, self.last_commit)
+            ..Self::bulk_loaded(
+                self.namespace,
+                self.children.clone(),
+                nodes,
+                self.own,
+                self.last_commit,
+            )
         }
     }
 
@@ -63,7 +69,7 @@ impl RegionState {
             commits_since_write: self.commits_since_write[children.clone()].to_vec(),
             changed_at: self.changed_at[children].to_vec(),
             log_position: self.log_position,
-            ..Self::bulk_loaded(table, nodes, own, self.last_commit)
+            ..Self::bulk_loaded(self.namespace, table, nodes, own, self.last_commit)
         }
     }
 }

@@ -147,10 +147,16 @@ impl Extents {
     /// map, as far as it should shrink. The caller cuts the file itself when no image and no record that a
     /// recovery may read names a page behind the end.
     pub fn drop_tail(&mut self) {
-        let Some(goal) = self.geometry.goal(self.pages, self.stats().live) else { return };
+        if let Some(goal) = self.geometry.goal(self.pages, self.stats().live) {
+            self.drop_free_end(goal);
+        }
+    }
+
+    /// Drops segments of free pages at the end of the file from the map, but for the first `keep` pages.
+    pub fn drop_free_end(&mut self, keep: u64) {
         let (free, segment) = (self.free.ending_at(self.pages), self.geometry.segment_pages);
         let used = (self.pages - free).next_multiple_of(segment.into());
-        let pages = used.max(goal);
+        let pages = used.max(keep);
         if pages < self.pages {
             self.free.remove(pages, self.pages - pages);
             self.pages = pages;

@@ -25,6 +25,7 @@ fn region() -> Region {
         })
         .collect();
     Region::bulk_loaded(
+        0,
         ChildTable::new(Prefix::ROOT, &children),
         vec![[1; 32].into(); CHILDREN],
         [1; 32].into(),

@@ -39,6 +39,14 @@ pub enum PageError {
         /// The database asked for.
         expected: u64,
     },
+    /// A page of another namespace of the same database.
+    #[error("page of namespace {found} where namespace {expected} is expected")]
+    WrongNamespace {
+        /// The namespace in the page.
+        found: u8,
+        /// The namespace asked for.
+        expected: u8,
+    },
     /// Written by a newer version of this crate.
     #[error("page of format version {found}, newer than {}", VERSION)]
     NewerVersion {

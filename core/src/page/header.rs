@@ -97,6 +97,15 @@ pub fn namespace(page: &Page) -> u8 {
     page[NAMESPACE]
 }
 
+/// Checks that a page which was parsed belongs to this namespace. Not a part of [`check`]: most files
+/// have pages of all namespaces, and only who comes by an index knows whose page it is.
+pub fn check_namespace(page: &Page, expected: u8) -> Result<(), PageError> {
+    match namespace(page) {
+        found if found == expected => Ok(()),
+        found => Err(PageError::WrongNamespace { found, expected }),
+    }
+}
+
 /// What a builder knows about the page it starts.
 pub(super) struct Start<'a> {
     pub(super) identity: &'a Identity,

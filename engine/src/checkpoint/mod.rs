@@ -11,7 +11,6 @@ mod write;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pleach_core::Hasher;
@@ -23,7 +22,7 @@ use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::images::LAST_NUMBERS;
 use crate::state::quarantine::backoff;
-use write::{Copied, Started, Work, copy_regions, finish, reserve_images, start};
+use write::{Progress, Started, Work, copy_regions, finish, reserve_images, start};
 pub(crate) use write::{checkpoint, first_image};
 
 /// When the task looks again whether a load has ended, which makes its own images.
@@ -33,7 +32,7 @@ const LOADING: Duration = Duration::from_millis(100);
 pub(crate) struct Checkpointer<H: Hasher, D: Device, R: Runtime> {
     db: Arc<State<D, R>>,
     hasher: PhantomData<H>,
-    work: Option<Work<D>>,
+    work: Option<Work<D, R>>,
     /// The log could not be prepared beyond this.
     refused_at: Option<LogPos>,
     /// Both image files were made to have room for an image of this many pages.
@@ -106,7 +105,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 return Ok(Step::IdleFor(LOADING));
             }
             // An image that is begun overwrites the older generation.
-            if let Err(error) = self.db.nodes.try_nodes_aside::<H>() {
+            if let Err(error) = self.db.try_nodes_aside::<H>() {
                 return Ok(self.puts_off(error));
             }
             self.db.pace.enters(Task::Checkpoint, "waiting for a moment without commits");
@@ -124,15 +123,15 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
             });
         };
         self.db.pace.enters(Task::Checkpoint, "copying regions");
-        let from = work.next;
-        match copy_regions::<H, D, R>(&self.db, work, self.db.options.checkpoint_regions)? {
-            Copied::Some if work.next == from => {}
-            Copied::Some => {
+        let from = work.regions();
+        match copy_regions::<H, D, R>(work, self.db.options.checkpoint_regions)? {
+            Progress::Some if work.regions() == from => {}
+            Progress::Some => {
                 self.db.pace.comes_further(Task::Checkpoint);
             }
-            Copied::All => {
+            Progress::All => {
                 if let Some(work) = self.work.take() {
-                    finish(&self.db, work, None)?;
+                    finish::<H, D, R>(&self.db, work, None)?;
                     // The files may be shorter now.
                     self.room_for = 0;
                 }
@@ -141,7 +140,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
                 self.db.pace.set_checkpoint_error(None);
                 self.db.pace.tell();
             }
-            Copied::Unreadable(error) => return Ok(self.puts_off(error)),
+            Progress::Unreadable(error) => return Ok(self.puts_off(error)),
         }
         Ok(Step::Again)
     }
@@ -163,8 +162,7 @@ impl<H: Hasher, D: Device, R: Runtime> Checkpointer<H, D, R> {
     /// Keeps room for the next image as regions and pending changes grow, so that a disk that fills up
     /// between two checkpoints does not prevent the next one, and with it a close.
     fn keep_room(&mut self) {
-        let pending = self.db.counters.pending_bytes.load(Ordering::Relaxed);
-        let pages = self.db.index.load().regions().len() as u64 + pending / 4096;
+        let pages = self.db.image_pages();
         if pages > self.room_for {
             reserve_images(&self.db, pages);
             self.room_for = pages + pages / 4;

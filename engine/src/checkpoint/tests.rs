@@ -8,7 +8,7 @@ use pleach_io::Operation;
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
 use super::checkpoint;
-use super::write::{Copied, Started, copy_regions, finish, start};
+use super::write::{Progress, Started, copy_regions, finish, start};
 use crate::tools::{CheckOptions, check_on};
 use crate::{Access, Db, LoadOptions, Options, SessionOptions, Value};
 
@@ -64,7 +64,7 @@ fn a_load_leaves_no_stage_behind() {
 #[test]
 fn nodes_that_are_away_stay_away() {
     let (db, disk, _) = loaded();
-    db.state().nodes.evict_nodes().expect("evicted");
+    db.state().evict_nodes().expect("evicted");
     let (regions, before) = resident(&db);
     assert!(regions > 10 && before == 0, "{before} of {regions} regions");
     for _ in 0..2 {
@@ -123,7 +123,7 @@ fn what_fails_beside_writes_and_syncs_poisons_nothing() {
 #[test]
 fn no_image_is_begun_while_nodes_cannot_be_read() {
     let (db, disk, _) = loaded();
-    db.state().nodes.evict_nodes().expect("evicted");
+    db.state().evict_nodes().expect("evicted");
     // Leaf pages, too: what of them is cached shall not do.
     db.state().store.cache().set_budget(0);
     let fails = |operation, file| {
@@ -175,9 +175,9 @@ fn a_region_that_was_copied_late_knows_its_commits_after_a_crash() {
     };
     put(&db, 3);
     db.drain(0).expect("flushed");
-    let copied = copy_regions::<Blake3, _, _>(&db.state(), &mut work, usize::MAX);
-    assert!(matches!(copied.expect("copied"), Copied::All));
-    finish(&db.state(), work, None).expect("an image");
+    let copied = copy_regions::<Blake3, _, _>(&mut work, usize::MAX);
+    assert!(matches!(copied.expect("copied"), Progress::All));
+    finish::<Blake3, _, _>(&db.state(), work, None).expect("an image");
     drop(db);
     let db = open(2);
     assert!(!db.opened().closed && db.commit_number() == at_cut + 1);

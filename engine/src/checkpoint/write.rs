@@ -30,14 +30,16 @@ use crate::format::names::{IMAGES, ImageFile, image_name};
 use crate::format::pending;
 use crate::format::position::{LogPos, Point};
 use crate::format::superblock::{DurabilityMode, ImageRef, Superblock};
-use crate::format::table::{StreamRef, Table};
+use crate::format::table::{StreamRef, Table, TrieRef};
 use crate::metrics::Counters;
 use crate::options::Durability;
+use crate::roots::Roots;
 use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::commits::Tip;
 use crate::state::images::Making;
 use crate::state::space::OverflowMap;
+use crate::state::tries::Trie;
 
 /// How often a region's nodes may come and go between their reading and their copying, in one step.
 const COPIES: usize = 4;
@@ -45,19 +47,21 @@ const COPIES: usize = 4;
 const IMAGE_SLACK: u64 = 32;
 
 /// An image in the making.
-pub(super) struct Work<D: Device> {
+pub(super) struct Work<D: Device, R: Runtime> {
     writer: ImageWriter<D>,
     file: ImageFile,
     cut: Point,
-    /// Where the records of the history began then.
+    /// Where the records of the history began then, and the roots before the first of them.
     history_from: LogPos,
+    past: Option<Roots>,
     tip: Tip,
-    /// The first key of the next region; none when all are written.
-    pub(super) next: Option<Key>,
-    written: Vec<Written>,
-    /// Log position of each written region.
-    log_positions: Vec<LogPos>,
-    pending: Vec<u8>,
+    /// The tries that there were at the cut and that are not in the image yet; the last one is the next.
+    tries: Vec<Trie<D, R>>,
+    /// The one that is being copied; none when all are written.
+    copying: Option<Copying<D, R>>,
+    done: Vec<Copied<D, R>>,
+    /// Regions that are copied, of all tries.
+    regions: usize,
     map: OverflowMap,
     /// The image names pages of the leaf file below this one.
     leaf_end: u32,
@@ -67,12 +71,65 @@ pub(super) struct Work<D: Device> {
     /// otherwise.
     read: Option<NodePage>,
     nodes: Vec<Node>,
-    /// Until then no regions are joined.
+    /// Until then no regions are joined, and no trie leaves.
     _making: Making,
 }
 
+/// A trie whose regions are being copied.
+struct Copying<D: Device, R: Runtime> {
+    trie: Trie<D, R>,
+    /// The first key of the next region.
+    next: Key,
+    written: Vec<Written>,
+    /// Log position of each written region.
+    log_positions: Vec<LogPos>,
+    pending: Vec<u8>,
+}
+
+impl<D: Device, R: Runtime> Copying<D, R> {
+    fn new(trie: Trie<D, R>) -> Self {
+        let (written, log_positions, pending) = (Vec::new(), Vec::new(), Vec::new());
+        Self { trie, next: [0; 32], written, log_positions, pending }
+    }
+}
+
+/// A trie that is in the image.
+struct Copied<D: Device, R: Runtime> {
+    trie: Trie<D, R>,
+    written: Vec<Written>,
+    log_positions: Vec<LogPos>,
+    entry: TrieRef,
+}
+
+impl<D: Device, R: Runtime> Work<D, R> {
+    /// Regions that are copied.
+    pub(super) fn regions(&self) -> usize {
+        self.regions
+    }
+
+    /// A trie's regions are all copied: its upper levels and what pends follow.
+    fn end_trie(&mut self, of: Copying<D, R>) -> Result<()> {
+        let Copying { trie, written, log_positions, pending, .. } = of;
+        let namespace = trie.namespace;
+        let (root, level) = self.writer.upper(namespace, written.clone())?;
+        let pending = self.writer.pending(namespace, &pending)?;
+        let entry = TrieRef {
+            namespace,
+            level,
+            root_tag: root.tag,
+            root_page: root.page,
+            root: self.tip.roots.get(namespace),
+            dropped: trie.dropped.unwrap_or(0),
+            pending,
+        };
+        self.done.push(Copied { trie, written, log_positions, entry });
+        self.copying = self.tries.pop().map(Copying::new);
+        Ok(())
+    }
+}
+
 /// How far a step has brought the copying of regions.
-pub(super) enum Copied {
+pub(super) enum Progress {
     Some,
     All,
     /// The nodes of a region are not in memory and cannot be read.
@@ -93,7 +150,7 @@ pub(crate) fn checkpoint<H: Hasher, D: Device, R: Runtime>(
 
 fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: bool) -> Result<()> {
     // As in the task: no image is begun that is known not to be completed.
-    db.nodes.try_nodes_aside::<H>()?;
+    db.try_nodes_aside::<H>()?;
     let mut work = loop {
         match start(db, 0, true).map_err(|error| failed(db, error))? {
             Started::Begun(work) => break *work,
@@ -106,16 +163,14 @@ fn checkpoint_now<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, clean: boo
         });
     };
     loop {
-        match copy_regions::<H, D, R>(db, &mut work, usize::MAX)
-            .map_err(|error| failed(db, error))?
-        {
-            Copied::Some => {}
-            Copied::All => break,
-            Copied::Unreadable(error) => return Err(error),
+        match copy_regions::<H, D, R>(&mut work, usize::MAX).map_err(|error| failed(db, error))? {
+            Progress::Some => {}
+            Progress::All => break,
+            Progress::Unreadable(error) => return Err(error),
         }
     }
     let end = clean.then_some(work.cut.position);
-    finish(db, work, end).map_err(|error| failed(db, error))
+    finish::<H, D, R>(db, work, end).map_err(|error| failed(db, error))
 }
 
 /// As in the task: without room nothing has happened, any other failed write or sync poisons. What it was
@@ -129,8 +184,8 @@ fn failed<D: Device, R: Runtime>(db: &State<D, R>, error: Error) -> Error {
 }
 
 /// The result of `cut`.
-pub(super) enum Started<D: Device> {
-    Begun(Box<Work<D>>),
+pub(super) enum Started<D: Device, R: Runtime> {
+    Begun(Box<Work<D, R>>),
     CommitInFlight,
     /// There is no number for the image, or no file: nothing was written, and it can be tried again.
     PutOff(Error),
@@ -142,13 +197,14 @@ pub(super) fn start<D: Device, R: Runtime>(
     db: &State<D, R>,
     kept: u64,
     while_loading: bool,
-) -> Result<Started<D>> {
-    // Tip and map are exactly those of the log position where the replay starts.
+) -> Result<Started<D, R>> {
+    // Tip, tries and map are exactly those of the log position where the replay starts.
     let state = |point: Point| {
         let map = db.space.overflow_map(point.position);
-        (db.commits.tip(), map, db.images.begins(), history_from(db, point))
+        let tries = db.tries.list();
+        (db.commits.tip(), tries, map, db.images.begins(), history_from(db, point))
     };
-    let Some((cut, (tip, map, making, history_from))) =
+    let Some((cut, (tip, tries, map, making, (history_from, past)))) =
         db.commits.sequencer().cut(while_loading, state)?
     else {
         return Ok(Started::CommitInFlight);
@@ -161,16 +217,18 @@ pub(super) fn start<D: Device, R: Runtime>(
         Ok(writer) => writer,
         Err(error) => return Ok(Started::PutOff(error)),
     };
+    let mut tries: Vec<Trie<D, R>> = tries.iter().rev().cloned().collect();
     Ok(Started::Begun(Box::new(Work {
         writer,
         file,
         cut,
         history_from,
+        past,
         tip,
-        next: Some([0; 32]),
-        written: Vec::new(),
-        log_positions: Vec::new(),
-        pending: Vec::new(),
+        copying: tries.pop().map(Copying::new),
+        tries,
+        done: Vec::new(),
+        regions: 0,
         map: map?,
         leaf_end: 0,
         log_position: cut.position,
@@ -182,41 +240,57 @@ pub(super) fn start<D: Device, R: Runtime>(
 
 /// Checkpoint `copy-regions`, for up to `count` of them.
 pub(super) fn copy_regions<H: Hasher, D: Device, R: Runtime>(
-    db: &State<D, R>,
-    work: &mut Work<D>,
+    work: &mut Work<D, R>,
     count: usize,
-) -> Result<Copied> {
+) -> Result<Progress> {
     for _ in 0..count {
-        let Some(key) = work.next else { return Ok(Copied::All) };
+        let Some(mut copying) = work.copying.take() else { return Ok(Progress::All) };
         // Whatever is full is written before the lock is taken.
         work.writer.make_room()?;
         // Where nodes come and go each time, the next step tries again.
+        let mut copied = CopiedRegion::Last;
         for _ in 0..COPIES {
-            let Some((region, at)) = copy_region(db, work, &key)? else { break };
+            copied = copy_region(work, &mut copying)?;
+            let CopiedRegion::NodesAway(region, at) = &copied else { break };
             work.read = None;
-            match db.nodes.nodes_for_image::<H>(&region, &at, &mut work.nodes) {
-                Ok(read) => work.read = read.then_some(at),
-                Err(error) => return Ok(Copied::Unreadable(error)),
+            match copying.trie.nodes.nodes_for_image::<H>(region, at, &mut work.nodes) {
+                Ok(read) => work.read = read.then_some(*at),
+                Err(error) => return Ok(Progress::Unreadable(error)),
             }
         }
+        match copied {
+            CopiedRegion::Last => work.end_trie(copying)?,
+            CopiedRegion::Copied | CopiedRegion::NodesAway(..) => work.copying = Some(copying),
+        }
     }
-    Ok(if work.next.is_none() { Copied::All } else { Copied::Some })
+    Ok(if work.copying.is_none() { Progress::All } else { Progress::Some })
 }
 
-/// Copies the region over a key, unless its nodes are not in memory and not those that were read: then it
-/// gives the region and where they are. Such nodes stay out of memory: an image that brought in what it
-/// copies would leave the nodes of all regions there, beyond their budget.
+/// What came of copying a region.
+enum CopiedRegion {
+    /// There are more behind it.
+    Copied,
+    /// It was the trie's last.
+    Last,
+    /// Its nodes are not in memory and not those that were read.
+    NodesAway(Arc<Region>, NodePage),
+}
+
+/// Copies the next region, unless its nodes are not in memory and not those that were read. Such nodes
+/// stay out of memory: an image that brought in what it copies would leave the nodes of all regions there,
+/// beyond their budget.
 fn copy_region<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    work: &mut Work<D>,
-    key: &Key,
-) -> Result<Option<(Arc<Region>, NodePage)>> {
-    db.index.in_region(key, |region, state| {
+    work: &mut Work<D, R>,
+    of: &mut Copying<D, R>,
+) -> Result<CopiedRegion> {
+    let Copying { trie, next, written, log_positions, pending } = of;
+    let key = *next;
+    trie.index.in_region(&key, |region, state| {
         let nodes = match state.nodes() {
             Nodes::Resident(nodes) => nodes,
             // Number and tag name a page with exactly the region's nodes.
             Nodes::Paged(at) if work.read == Some(*at) => &work.nodes,
-            Nodes::Paged(at) => return Ok(Some((Arc::clone(region), *at))),
+            Nodes::Paged(at) => return Ok(CopiedRegion::NodesAway(Arc::clone(region), *at)),
         };
         let entries = state.children().iter().zip(nodes).map(|(child, node)| Entry {
             depth: child.prefix.len(),
@@ -224,15 +298,23 @@ fn copy_region<D: Device, R: Runtime>(
             tag: child.tag,
             node: *node,
         });
-        let (page, tag) = work.writer.branch(region.prefix(), 1, state.log_position(), entries)?;
-        work.written.push(Written { prefix: *region.prefix(), page, tag, node: *state.own() });
+        let (page, tag) = work.writer.branch(
+            trie.namespace,
+            region.prefix(),
+            1,
+            state.log_position(),
+            entries,
+        )?;
+        written.push(Written { prefix: *region.prefix(), page, tag, node: *state.own() });
         work.leaf_end = work.leaf_end.max(state.children().page_end());
-        pending::encode(&mut work.pending, region.prefix(), state);
+        pending::encode(pending, region.prefix(), state);
         let log_position = LogPos::new(state.log_position());
-        work.log_positions.push(log_position);
+        log_positions.push(log_position);
         work.log_position = work.log_position.max(log_position);
-        work.next = region.prefix().next().map(|next| *next.first_key());
-        Ok(None)
+        work.regions += 1;
+        let Some(behind) = region.prefix().next() else { return Ok(CopiedRegion::Last) };
+        *next = *behind.first_key();
+        Ok(CopiedRegion::Copied)
     })
 }
 
@@ -245,20 +327,20 @@ pub(crate) fn first_image<D: Device>(
     let file = ImageFile::A;
     let mut writer = ImageWriter::start(device, file, database, 0)?;
     let entry = Entry { depth: 0, page_no: None, tag: 0, node: TERMINATOR };
-    let (page, tag) = writer.branch(&Prefix::ROOT, 1, 0, std::iter::once(entry))?;
-    let pending = StreamRef::of(writer.stream(StreamId::Pending, &[])?, &[]);
-    let mut map = Vec::new();
-    Extents::new(geometry).encode(0, &mut map);
-    let map = StreamRef::of(writer.stream(StreamId::FreeMap, &map)?, &map);
-    let table = Table {
-        pending,
-        map,
+    let (page, tag) = writer.branch(0, &Prefix::ROOT, 1, 0, std::iter::once(entry))?;
+    let first = TrieRef {
+        namespace: 0,
         level: 1,
         root_tag: tag,
         root_page: page,
-        root_node: TERMINATOR,
-        blob: Vec::new(),
+        root: Some(TERMINATOR),
+        dropped: 0,
+        pending: writer.pending(0, &[])?,
     };
+    let mut map = Vec::new();
+    Extents::new(geometry).encode(0, &mut map);
+    let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, &map)?, &map);
+    let table = Table { tries: vec![first], map, past: Vec::new(), blob: Vec::new() };
     end_image(writer, file, &table)
 }
 
@@ -269,7 +351,7 @@ fn end_image<D: Device>(
     table: &Table,
 ) -> Result<ImageRef> {
     let table = table.encode();
-    let table_page = writer.stream(StreamId::Namespaces, &table)?;
+    let table_page = writer.stream(0, StreamId::Namespaces, &table)?;
     let number = writer.number();
     let pages = writer.finish()?;
     Ok(ImageRef {
@@ -325,16 +407,17 @@ fn room_for_image(pages: u64) -> u64 {
 }
 
 /// Checkpoint from `finish-image` to `drop-log`. `clean_end` is the end of the log when nothing follows.
-pub(super) fn finish<D: Device, R: Runtime>(
+pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    work: Work<D>,
+    work: Work<D, R>,
     clean_end: Option<LogPos>,
 ) -> Result<()> {
-    let Work { writer, file, cut, history_from, tip, written, log_positions, pending, .. } = work;
+    let Work { writer, file, cut, history_from, past, tip, done, .. } = work;
     let Work { map, leaf_end, log_position, _making, .. } = work;
     let enters = |stage| db.pace.enters(Task::Checkpoint, stage);
     enters("writing the image");
-    let image = finish_image(writer, file, &tip, written.clone(), &pending, &map.bytes)?;
+    let tries = done.iter().map(|trie| trie.entry.clone()).collect();
+    let image = finish_image(writer, file, &tip, tries, past.as_ref(), &map.bytes)?;
     Counters::add(&db.counters.image_bytes, u64::from(image.pages) * 4096);
     enters("syncing the log");
     db.commits.sequencer().write_through(log_position, true)?;
@@ -342,12 +425,16 @@ pub(super) fn finish<D: Device, R: Runtime>(
     let (older, newest) = db.images.write(|newest| Superblock {
         history: db.commits.undo().history(),
         history_from,
-        ..superblock(db, newest, image, &tip, cut, clean_end)
+        ..superblock::<H, D, R>(db, newest, image, &tip, cut, clean_end)
     })?;
     enters("recycling the log");
-    for (region, position) in written.iter().zip(&log_positions) {
-        let page = NodePage { file: node_file(file), page: region.page, tag: region.tag };
-        db.nodes.checkpointed(region.prefix.first_key(), *position, page);
+    let mut overtaken = false;
+    for Copied { trie, written, log_positions, .. } in &done {
+        for (region, position) in written.iter().zip(log_positions) {
+            let page = NodePage { file: node_file(file), page: region.page, tag: region.tag };
+            trie.nodes.checkpointed(region.prefix.first_key(), *position, page);
+            overtaken |= *position > cut.position;
+        }
     }
     fit_image(db, file, u64::from(image.pages));
     reserve_images(db, u64::from(image.pages));
@@ -355,7 +442,6 @@ pub(super) fn finish<D: Device, R: Runtime>(
     db.images.set_replay_start(cut.position);
     db.pace.set_checkpoint_full(false);
     Counters::add(&db.counters.checkpoints, 1);
-    let overtaken = log_positions.iter().any(|position| *position > cut.position);
     Counters::add(&db.counters.checkpoints_overtaken, u64::from(overtaken));
     db.commits.sequencer().segments().retire(older.min(newest))?;
     db.pace.tell();
@@ -363,40 +449,35 @@ pub(super) fn finish<D: Device, R: Runtime>(
     Ok(())
 }
 
-/// Checkpoint `finish-image`: writes all that follows the regions.
+/// Checkpoint `finish-image`: writes all that follows the tries.
 fn finish_image<D: Device>(
     mut writer: ImageWriter<D>,
     file: ImageFile,
     tip: &Tip,
-    written: Vec<Written>,
-    pending: &[u8],
+    tries: Vec<TrieRef>,
+    past: Option<&Roots>,
     map: &[u8],
 ) -> Result<ImageRef> {
-    let (root, level) = writer.upper(written)?;
-    let table = Table {
-        pending: StreamRef::of(writer.stream(StreamId::Pending, pending)?, pending),
-        map: StreamRef::of(writer.stream(StreamId::FreeMap, map)?, map),
-        level,
-        root_tag: root.tag,
-        root_page: root.page,
-        root_node: tip.roots.first(),
-        blob: tip.blob.to_vec(),
-    };
-    end_image(writer, file, &table)
+    let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, map)?, map);
+    let past = past.into_iter().flat_map(Roots::iter).collect();
+    end_image(writer, file, &Table { tries, map, past, blob: tip.blob.to_vec() })
 }
 
-/// Where the records of the history begin now, at or below the replay start (rules `log-for-history`,
-/// `history-at-cut`).
-fn history_from<D: Device, R: Runtime>(db: &State<D, R>, cut: Point) -> LogPos {
+/// Where the records of the history begin now, at or below the replay start, and the roots before the first
+/// of them (rules `log-for-history`, `history-at-cut`).
+fn history_from<D: Device, R: Runtime>(db: &State<D, R>, cut: Point) -> (LogPos, Option<Roots>) {
     let undo = db.commits.undo();
     if !undo.keeps_history() {
-        return LogPos::START;
+        return (LogPos::START, None);
     }
-    undo.log_from().map_or(cut.position, |from| from.min(cut.position))
+    match undo.begins() {
+        Some((from, roots)) if from < cut.position => (from, Some(roots)),
+        _ => (cut.position, None),
+    }
 }
 
 /// The superblock of an image, after the newest one.
-fn superblock<D: Device, R: Runtime>(
+fn superblock<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     newest: &Superblock,
     image: ImageRef,
@@ -408,7 +489,7 @@ fn superblock<D: Device, R: Runtime>(
     Superblock {
         image,
         commit: tip.number,
-        root: tip.roots.first(),
+        root: tip.roots.over_all::<H>(),
         next_flush: db.images.number(),
         incarnation: db.images.incarnation(),
         replay: cut,

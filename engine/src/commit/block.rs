@@ -11,23 +11,25 @@ use pleach_io::threads::Threads;
 use pleach_io::{Device, Runtime};
 
 use super::changes::{Change, changes};
-use super::overlay::{Candidate, Chunks, Overlay, Parts};
+use super::overlay::{Candidate, Outcomes, Overlay, Parts};
 use crate::engine::Engine;
-use crate::error::{Error, Hex, Result};
-use crate::finish::outcome::Finished;
+use crate::error::{Error, Result};
+use crate::finish::outcome::{FinishedBatch, TrieOutcome};
 use crate::finish::witness::Witness;
 use crate::format::commit_body::MAX_BLOB;
 use crate::given_back::speaks_as_its_reason;
 use crate::handles::Counted;
+use crate::roots::Roots;
 use crate::state::pins::Holder;
 use crate::state::undo::ChangeList;
 use crate::state::view::View;
 
-/// What a session has made: a new root, and the changes that lead to it from the parent's. Nothing of it
+/// What a session has made: new roots, and the changes that lead to it from the parent's. Nothing of it
 /// is on disk.
 pub struct Block<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     parts: Parts<H, D, R>,
-    witness: Option<Witness>,
+    /// By namespace, ascending.
+    witnesses: Vec<(u8, Witness)>,
     /// The last field, so that it goes last.
     counted: Counted,
 }
@@ -36,57 +38,78 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Block<H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Block")
             .field("base", &self.parts.view.base)
-            .field("prev_root", &Hex(self.parts.prev_root.as_ref()))
-            .field("root", &Hex(self.parts.root.as_ref()))
+            .field("prev_roots", &self.parts.prev_roots)
+            .field("roots", &self.parts.roots)
             .field("changes", &self.change_count())
             .finish_non_exhaustive()
     }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
-    /// A block on a view whose root is `prev_root`, and on the overlay that the view is of.
+    /// A block on a view of the state with the roots `prev_roots`, and on the overlay that the view is of.
     pub(crate) fn new(
         engine: Arc<Engine<H, D, R>>,
-        (view, prev_root): (View, Node),
+        (view, prev_roots): (View, Roots),
         parent: Option<Overlay<H, D, R>>,
-        finished: Finished,
+        finished: FinishedBatch,
         counted: Counted,
     ) -> Self {
-        let Finished { root, chunks, witness } = finished;
+        let FinishedBatch { roots, outcomes, witnesses } = finished;
         view.held_by(Holder::Block, None);
-        let chunks = Chunks::new(&engine, chunks);
-        let parts = Parts { chunks, view, parent, prev_root, root, blob: None, engine };
-        Self { parts, witness, counted }
+        let outcomes = Outcomes::new(&engine, outcomes);
+        let parts = Parts { outcomes, view, parent, prev_roots, roots, blob: None, engine };
+        Self { parts, witnesses, counted }
     }
 
-    /// Root of the state that this block makes.
+    /// Root of namespace 0 in the state that this block makes.
     pub fn root(&self) -> Node {
-        self.parts.root
+        self.parts.roots.first()
     }
 
-    /// Root of the state that it was made on.
+    /// Root of namespace 0 in the state that it was made on.
     pub fn prev_root(&self) -> Node {
-        self.parts.prev_root
+        self.parts.prev_roots.first()
     }
 
-    /// The witness, once: `None` when none was asked for, or when it was taken before. Its bytes
-    /// are what `pleach_core::witness::verify` takes.
+    /// Roots of all namespaces of the state that this block makes.
+    pub fn roots(&self) -> &Roots {
+        &self.parts.roots
+    }
+
+    /// Roots of all namespaces of the state that it was made on.
+    pub fn prev_roots(&self) -> &Roots {
+        &self.parts.prev_roots
+    }
+
+    /// The witness of namespace 0, once: `None` when none was asked for, when it was taken before, or when
+    /// all accesses were in other namespaces. Its bytes are what
+    /// [`proof::witness::verify`](pleach_core::proof::witness::verify) takes.
     pub fn take_witness(&mut self) -> Option<Witness> {
-        self.witness.take()
+        let at = self.witnesses.iter().position(|(namespace, _)| *namespace == 0)?;
+        Some(self.witnesses.remove(at).1)
+    }
+
+    /// The witnesses that were not taken yet: one for each namespace with an access, ascending, each against
+    /// the root that its namespace had ([`Self::prev_roots`]). A batch without accesses has that of
+    /// namespace 0.
+    pub fn take_witnesses(&mut self) -> Vec<(u8, Witness)> {
+        std::mem::take(&mut self.witnesses)
     }
 
     /// Number of keys that this block writes.
     pub fn change_count(&self) -> usize {
-        self.lists().map(|list| list.len()).sum()
+        self.lists().map(|(_, list)| list.len()).sum()
     }
 
-    /// What this block writes, in key order, with the values before.
+    /// What this block writes, in the order of namespaces and keys, with the values before.
     pub fn changes(&self) -> impl Iterator<Item = Change<'_, H, D, R>> {
         changes(&self.parts.engine.state, self.lists())
     }
 
-    fn lists(&self) -> impl Iterator<Item = &ChangeList> {
-        self.parts.chunks.list().iter().map(|chunk| &chunk.changes)
+    fn lists(&self) -> impl Iterator<Item = (u8, &ChangeList)> {
+        self.parts.outcomes.list().iter().flat_map(|TrieOutcome { namespace, chunks }| {
+            chunks.iter().map(|chunk| (*namespace, &chunk.changes))
+        })
     }
 
     /// Gives the commit a blob, bytes that mean something to the application alone; without one it has
@@ -109,22 +132,22 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     /// that is possible.
     ///
     /// # Errors
-    /// [`Error::StaleParent`] when the newest commit has another root than the block's parent; [`Error::Full`]
+    /// [`Error::StaleParent`] when the newest commit has other roots than the block's parent; [`Error::Full`]
     /// when the device has no room (nothing has happened, and the block can be tried again);
     /// [`Error::Poisoned`] after a failed write or sync; [`Error::Closed`] once the database was closed
     /// or dropped. The block comes back with each of them.
     pub fn commit(mut self) -> Result<u64, CommitError<H, D, R>> {
-        let Parts { engine, view, parent, prev_root, root, blob, chunks } = &mut self.parts;
+        let Parts { engine, view, parent, prev_roots, roots, blob, outcomes } = &mut self.parts;
         let candidate = Candidate {
             engine,
             view,
             parent: parent.as_ref(),
-            prev_root,
-            root,
+            prev_roots,
+            roots,
             blob: blob.as_deref(),
             layer: None,
         };
-        let committed = candidate.commit(chunks.list_mut());
+        let committed = candidate.commit(outcomes.list_mut());
         committed.map(|(number, _)| number).map_err(|error| CommitError::new(self, error))
     }
 

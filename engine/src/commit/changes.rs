@@ -14,18 +14,24 @@ use crate::error::{Hex, Result};
 use crate::state::undo::{ChangeList, Changed};
 use crate::state::{State, overflow};
 
-/// A key that a block or an overlay writes, with its value before and after. Keys that it only reads are
+/// A key that a block or an overlay writes, with its namespace and its value before and after. Keys that it only reads are
 /// none of its changes; a key that is written the value that it had is one.
 ///
 /// Values of up to 22 bytes are in it, longer ones are shared, and those that lie in the overflow file are
 /// read when they are asked for.
 pub struct Change<'a, H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     db: &'a State<D, R>,
+    namespace: u8,
     changed: &'a Changed,
     hasher: PhantomData<H>,
 }
 
 impl<'a, H: Hasher, D: Device, R: Runtime> Change<'a, H, D, R> {
+    /// The namespace that the key is in.
+    pub fn namespace(&self) -> u8 {
+        self.namespace
+    }
+
     /// The key.
     pub fn key(&self) -> &'a Key {
         &self.changed.key
@@ -54,6 +60,7 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Change<'_, H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Changed { key, new, prior } = self.changed;
         f.debug_struct("Change")
+            .field("namespace", &self.namespace)
             .field("key", &Hex(key))
             .field("writes", &new.is_present())
             .field("had", &prior.is_present())
@@ -61,14 +68,12 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Change<'_, H, D, R> {
     }
 }
 
-/// The changes in these lists, in key order.
+/// The changes in these lists, each of a namespace, in their order.
 pub(super) fn changes<'a, H: Hasher, D: Device, R: Runtime>(
     db: &'a State<D, R>,
-    lists: impl Iterator<Item = &'a ChangeList>,
+    lists: impl Iterator<Item = (u8, &'a ChangeList)>,
 ) -> impl Iterator<Item = Change<'a, H, D, R>> {
-    lists.flat_map(|list| list.iter()).map(move |changed| Change {
-        db,
-        changed,
-        hasher: PhantomData,
+    lists.flat_map(move |(namespace, list)| {
+        list.iter().map(move |changed| Change { db, namespace, changed, hasher: PhantomData })
     })
 }

@@ -6,6 +6,7 @@
 //!   below it that none has taken.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,43 +18,54 @@ use pleach_io::threads::Threads;
 use pleach_io::{Device, Runtime};
 
 use super::changes::{Change, changes};
+use super::ticket::check_parent;
 use super::{Target, commit, wait_for_publication};
 use crate::engine::Engine;
-use crate::error::{Contradiction, Error, Hex, Result};
+use crate::error::{Contradiction, Error, Result};
 use crate::finish::finish;
-use crate::finish::outcome::ChunkOutcome;
+use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::handles::{Counted, Kind};
-use crate::state::overlays::{Chain, Layer, TakenBy};
+use crate::roots::Roots;
+use crate::state::overlays::{Chain, Layer, Part, Said, TakenBy};
 use crate::state::pins::Holder;
 use crate::state::undo::{ChangeList, Changed};
 use crate::state::view::View;
 
-/// A finish's chunks until a commit uses them up; their memory goes back to the finisher.
-pub(super) struct Chunks<H: Hasher, D: Device, R: Runtime> {
+/// A finish's outcomes until a commit uses them up; their memory goes back to the finisher.
+pub(super) struct Outcomes<H: Hasher, D: Device, R: Runtime> {
     engine: Arc<Engine<H, D, R>>,
-    list: Vec<ChunkOutcome>,
+    /// By namespace, ascending.
+    list: Vec<TrieOutcome>,
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Chunks<H, D, R> {
-    pub(super) fn new(engine: &Arc<Engine<H, D, R>>, list: Vec<ChunkOutcome>) -> Self {
+impl<H: Hasher, D: Device, R: Runtime> Outcomes<H, D, R> {
+    pub(super) fn new(engine: &Arc<Engine<H, D, R>>, list: Vec<TrieOutcome>) -> Self {
         Self { engine: Arc::clone(engine), list }
     }
 
-    pub(super) fn list(&self) -> &[ChunkOutcome] {
+    pub(super) fn list(&self) -> &[TrieOutcome] {
         &self.list
     }
 
-    pub(super) fn list_mut(&mut self) -> &mut Vec<ChunkOutcome> {
+    pub(super) fn list_mut(&mut self) -> &mut [TrieOutcome] {
         &mut self.list
     }
 
     /// Lets go of what is not committed from here.
     fn give_back(&mut self) {
-        self.engine.finisher.give_outcomes_back(std::mem::take(&mut self.list));
+        give_back(&self.engine, std::mem::take(&mut self.list));
     }
 }
 
-impl<H: Hasher, D: Device, R: Runtime> Drop for Chunks<H, D, R> {
+fn give_back<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    outcomes: Vec<TrieOutcome>,
+) {
+    let chunks = outcomes.into_iter().flat_map(|outcome| outcome.chunks);
+    engine.finisher.give_outcomes_back(chunks);
+}
+
+impl<H: Hasher, D: Device, R: Runtime> Drop for Outcomes<H, D, R> {
     fn drop(&mut self) {
         self.give_back();
     }
@@ -61,11 +73,11 @@ impl<H: Hasher, D: Device, R: Runtime> Drop for Chunks<H, D, R> {
 
 /// A finished batch, and what it stands on.
 pub(super) struct Parts<H: Hasher, D: Device, R: Runtime> {
-    pub(super) chunks: Chunks<H, D, R>,
+    pub(super) outcomes: Outcomes<H, D, R>,
     pub(super) view: View,
     pub(super) parent: Option<Overlay<H, D, R>>,
-    pub(super) prev_root: Node,
-    pub(super) root: Node,
+    pub(super) prev_roots: Roots,
+    pub(super) roots: Roots,
     pub(super) blob: Option<Vec<u8>>,
     pub(super) engine: Arc<Engine<H, D, R>>,
 }
@@ -74,12 +86,12 @@ pub(super) struct Parts<H: Hasher, D: Device, R: Runtime> {
 struct OverlayInner<H: Hasher, D: Device, R: Runtime> {
     links: Mutex<Links<H, D, R>>,
     /// Held by whoever commits this overlay by itself. Empty once that was done.
-    chunks: Mutex<Chunks<H, D, R>>,
+    outcomes: Mutex<Outcomes<H, D, R>>,
     layer: Arc<Layer>,
     /// The overlays that its session read, and this one.
     chain: Chain,
-    prev_root: Node,
-    root: Node,
+    prev_roots: Roots,
+    roots: Roots,
     blob: Option<Vec<u8>>,
     engine: Arc<Engine<H, D, R>>,
     /// The last field, so that it goes last.
@@ -107,8 +119,8 @@ impl<H: Hasher, D: Device, R: Runtime> Clone for Overlay<H, D, R> {
 impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Overlay<H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Overlay")
-            .field("prev_root", &Hex(self.0.prev_root.as_ref()))
-            .field("root", &Hex(self.0.root.as_ref()))
+            .field("prev_roots", &self.0.prev_roots)
+            .field("roots", &self.0.roots)
             .field("changes", &self.change_count())
             .field("committed", &self.commit_number())
             .finish_non_exhaustive()
@@ -117,32 +129,46 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Overlay<H, D, R> {
 
 impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     pub(super) fn new(parts: Parts<H, D, R>, counted: Counted) -> Self {
-        let Parts { chunks, view, parent, prev_root, root, blob, engine } = parts;
-        let lists = chunks.list.iter().map(|chunk| Arc::clone(&chunk.changes)).collect();
+        let Parts { outcomes, view, parent, prev_roots, roots, blob, engine } = parts;
+        let said = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| Said {
+            namespace: *namespace,
+            changes: chunks.iter().map(|chunk| Arc::clone(&chunk.changes)).collect(),
+            nodes: nodes(chunks),
+        });
         view.held_by(Holder::Overlay, None);
         let below = view.overlays();
-        let layer = Layer::new(engine.state.commits.overlays(), below, lists, nodes(&chunks.list));
+        let layer = Layer::new(engine.state.commits.overlays(), below, said.collect());
         Self(Arc::new(OverlayInner {
             chain: below.with(&layer),
             layer,
             links: Mutex::new(Links { parent, view }),
-            chunks: Mutex::new(chunks),
-            prev_root,
-            root,
+            outcomes: Mutex::new(outcomes),
+            prev_roots,
+            roots,
             blob,
             engine,
             _counted: counted.into_kind(Kind::Overlay),
         }))
     }
 
-    /// Root of this state.
+    /// Root of namespace 0 in this state.
     pub fn root(&self) -> Node {
-        self.0.root
+        self.0.roots.first()
     }
 
-    /// Root of the state that it was made on.
+    /// Root of namespace 0 in the state that it was made on.
     pub fn prev_root(&self) -> Node {
-        self.0.prev_root
+        self.0.prev_roots.first()
+    }
+
+    /// Roots of all namespaces of this state.
+    pub fn roots(&self) -> &Roots {
+        &self.0.roots
+    }
+
+    /// Roots of all namespaces of the state that it was made on.
+    pub fn prev_roots(&self) -> &Roots {
+        &self.0.prev_roots
     }
 
     /// The overlay that it was made on; `None` when that was a commit, and once this overlay is
@@ -166,12 +192,17 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
 
     /// Number of keys that it writes.
     pub fn change_count(&self) -> usize {
-        self.0.layer.changes().iter().map(|list| list.len()).sum()
+        self.lists().map(|(_, list)| list.len()).sum()
     }
 
-    /// What it writes, in key order, with the values before.
+    /// What it writes, in the order of namespaces and keys, with the values before.
     pub fn changes(&self) -> impl Iterator<Item = Change<'_, H, D, R>> {
-        changes(&self.0.engine.state, self.0.layer.changes().iter())
+        changes(&self.0.engine.state, self.lists())
+    }
+
+    fn lists(&self) -> impl Iterator<Item = (u8, &ChangeList)> {
+        let parts = self.0.layer.parts().iter();
+        parts.flat_map(|part| part.changes().iter().map(|list| (part.namespace(), list)))
     }
 
     /// The overlays from this one down that no commit has taken, newest first; and the commit below them.
@@ -200,14 +231,14 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         Arc::ptr_eq(&self.0.engine, engine)
     }
 
-    /// A view of this overlay, and its root.
-    pub(crate) fn view(&self) -> (View, Node) {
-        let OverlayInner { links, chain, engine, root, .. } = &*self.0;
+    /// A view of this overlay, and its roots.
+    pub(crate) fn view(&self) -> (View, Roots) {
+        let OverlayInner { links, chain, engine, roots, .. } = &*self.0;
         let commits = &engine.state.commits;
         // Under this lock the base stays pinned: it is the view's, or a commit after it.
         let links = links.lock();
         let (commit, chain) = chain.above_commit(commits.published());
-        (commits.view(commit.unwrap_or(links.view.base), chain), *root)
+        (commits.view(commit.unwrap_or(links.view.base), &chain), roots.clone())
     }
 
     /// Commits this overlay together with the overlays below it that are not committed, merged, as one commit,
@@ -220,11 +251,11 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     /// # Errors
     /// As [`Block::commit`](crate::Block::commit); the overlay stays as it was.
     pub fn commit(&self) -> Result<u64> {
-        let OverlayInner { links, chunks, layer, prev_root, root, blob, engine, .. } = &*self.0;
+        let OverlayInner { links, outcomes, layer, prev_roots, roots, blob, engine, .. } = &*self.0;
         let db = &engine.state;
-        let mut chunks = chunks.lock();
+        let mut outcomes = outcomes.lock();
         if let Some(taken) = layer.taken() {
-            drop(chunks);
+            drop(outcomes);
             wait_for_publication(db, taken.commit).map_err(|error| error.in_doubt())?;
             return Ok(taken.commit);
         }
@@ -236,17 +267,17 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
             engine,
             view: &view,
             parent: parent.as_ref(),
-            prev_root,
-            root,
+            prev_roots,
+            roots,
             blob: blob.as_deref(),
             layer: Some(layer),
         };
-        let (number, follows) = candidate.commit(&mut chunks.list)?;
-        chunks.give_back();
-        drop(chunks);
+        let (number, follows) = candidate.commit(&mut outcomes.list)?;
+        outcomes.give_back();
+        drop(outcomes);
         // What was below it goes, so that a long pipeline of overlays does not pile up. The state before it
         // stays pinned, for its prior values: that keeps no more than they do.
-        let pinned = db.commits.view(follows, Chain::default());
+        let pinned = db.commits.view(follows, &Chain::default());
         pinned.held_by(Holder::Overlay, None);
         let mut links = links.lock();
         let before = (links.parent.take(), std::mem::replace(&mut links.view, pinned));
@@ -283,24 +314,24 @@ pub(super) struct Candidate<'a, H: Hasher, D: Device, R: Runtime> {
     /// That it was folded on.
     pub(super) view: &'a View,
     pub(super) parent: Option<&'a Overlay<H, D, R>>,
-    pub(super) prev_root: &'a Node,
-    pub(super) root: &'a Node,
+    pub(super) prev_roots: &'a Roots,
+    pub(super) roots: &'a Roots,
     pub(super) blob: Option<&'a [u8]>,
     /// Of the overlay.
     pub(super) layer: Option<&'a Layer>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
-    /// Commits the batch, whose chunks these are, and what is below it and not committed. Gives the number
+    /// Commits the batch, whose outcomes these are, and what is below it and not committed. Gives the number
     /// and the commit whose state was pinned below it.
-    pub(super) fn commit(&self, chunks: &mut Vec<ChunkOutcome>) -> Result<(u64, u64)> {
+    pub(super) fn commit(&self, outcomes: &mut [TrieOutcome]) -> Result<(u64, u64)> {
         let untaken = || self.parent.map_or_else(|| (Vec::new(), self.view.base), Overlay::untaken);
         let (mut below, mut base) = untaken();
         loop {
             let ticketed = Cell::new(false);
             let committed = match below.last() {
-                None => self.commit_alone(base, chunks, &ticketed),
-                Some(lowest) => self.commit_merged(base, &below, lowest, chunks, &ticketed),
+                None => self.commit_alone(base, outcomes, &ticketed),
+                Some(lowest) => self.commit_merged(base, &below, lowest, outcomes, &ticketed),
             };
             // Another thread may have committed this with one above it, whatever is said of it here.
             if committed.is_err()
@@ -328,13 +359,14 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
     fn commit_alone(
         &self,
         follows: u64,
-        chunks: &mut Vec<ChunkOutcome>,
+        outcomes: &mut [TrieOutcome],
         ticketed: &Cell<bool>,
     ) -> Result<u64> {
-        let Self { engine, view, prev_root, root, blob, layer, .. } = *self;
+        let Self { engine, view, prev_roots, roots, blob, layer, .. } = *self;
         let layers: Vec<(&Layer, bool)> = layer.map(|layer| (layer, true)).into_iter().collect();
-        let target = Target { view, follows, prev_root, root, layers: &layers, ticketed };
-        commit(engine, &target, chunks, blob)
+        let layers = &layers;
+        let target = Target { view, follows, prev_roots, roots, fates: &[], layers, ticketed };
+        commit(engine, &target, outcomes, blob)
     }
 
     /// Commits it together with the overlays `below` it, newest first.
@@ -343,32 +375,57 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         follows: u64,
         below: &[Overlay<H, D, R>],
         lowest: &Overlay<H, D, R>,
-        chunks: &[ChunkOutcome],
+        outcomes: &[TrieOutcome],
         ticketed: &Cell<bool>,
     ) -> Result<u64> {
-        let (engine, prev_root) = (self.engine, &lowest.0.prev_root);
+        let (engine, prev_roots) = (self.engine, &lowest.0.prev_roots);
         let view = &engine.state.commits.view_like(&lowest.0.links.lock().view);
         let mut layers: Vec<(&Layer, bool)> =
             self.layer.map(|layer| (layer, true)).into_iter().collect();
         layers.extend(below.iter().map(|overlay| (&*overlay.0.layer, false)));
-        let (root, layers) = (self.root, &layers);
-        let target = Target { view, follows, prev_root, root, layers, ticketed };
+        let (roots, layers) = (self.roots, &layers);
+        let target = Target { view, follows, prev_roots, roots, fates: &[], layers, ticketed };
         // Before anything is folded for it.
-        super::check_parent(&engine.state, &target)?;
-        let lists: Vec<&[ChangeList]> = below.iter().map(|one| one.0.layer.changes()).collect();
-        let accesses = merge(chunks.iter().map(|chunk| &chunk.changes), &lists);
-        // One fold over the pages as they are now; its root must be the newest one's.
-        let finished = finish(&engine.state, &engine.finisher, view, prev_root, &accesses, false)?;
-        let mut folded = finished.chunks;
-        let committed = if finished.root == *self.root {
-            let blob = || below.iter().find_map(|overlay| overlay.0.blob.as_deref());
-            commit(engine, &target, &mut folded, self.blob.or_else(blob))
-        } else {
-            let (expected, found) = (*self.root, finished.root);
-            Err(Contradiction::OverlayRoot { expected, found }.into())
-        };
-        engine.finisher.give_outcomes_back(folded);
+        check_parent(&engine.state, &target)?;
+        let mut folded = Vec::new();
+        let blob = || below.iter().find_map(|overlay| overlay.0.blob.as_deref());
+        let committed = self
+            .fold_merged(&target, below, outcomes, &mut folded)
+            .and_then(|()| commit(engine, &target, &mut folded, self.blob.or_else(blob)));
+        give_back(engine, folded);
         committed
+    }
+
+    /// Folds what they change together: one fold for each namespace, over its pages as they are now. Its root
+    /// must be the newest one's.
+    fn fold_merged(
+        &self,
+        target: &Target<'_>,
+        below: &[Overlay<H, D, R>],
+        outcomes: &[TrieOutcome],
+        folded: &mut Vec<TrieOutcome>,
+    ) -> Result<()> {
+        let of_below = below.iter().flat_map(|one| one.0.layer.parts()).map(Part::namespace);
+        let own = outcomes.iter().map(|outcome| outcome.namespace);
+        let namespaces: BTreeSet<u8> = own.chain(of_below).collect();
+        for namespace in namespaces {
+            let newest = outcomes.iter().filter(|outcome| outcome.namespace == namespace);
+            let newest = newest.flat_map(|outcome| &outcome.chunks).map(|chunk| &chunk.changes);
+            let below: Vec<&[ChangeList]> =
+                below.iter().map(|one| one.0.layer.changes(namespace)).collect();
+            let accesses = merge(newest, &below);
+            let roots = [target.prev_roots, target.roots].map(|roots| roots.get(namespace));
+            let [Some(before), Some(expected)] = roots else {
+                return Err(Error::Namespace(namespace));
+            };
+            let (db, view) = (self.engine.trie(namespace)?, target.view.of(namespace));
+            let finished = finish(&db, &self.engine.finisher, &view, &before, &accesses, false)?;
+            folded.push(TrieOutcome { namespace, chunks: finished.chunks });
+            if finished.root != expected {
+                return Err(Contradiction::OverlayRoot { expected, found: finished.root }.into());
+            }
+        }
+        Ok(())
     }
 }
 

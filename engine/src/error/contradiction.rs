@@ -87,6 +87,22 @@ pub enum Contradiction {
         /// The root of what was kept.
         found: Node,
     },
+    /// A commit record makes something of a namespace that is not there as it says.
+    #[error("the record of commit {commit} does not fit namespace {namespace} before it")]
+    NamespaceEntry {
+        /// The commit.
+        commit: u64,
+        /// The namespace.
+        namespace: u8,
+    },
+    /// A log record is about a namespace that has no trie.
+    #[error("the log record at {position:#x} is about namespace {namespace}, which has no trie")]
+    NoTrie {
+        /// Where the record begins.
+        position: LogPos,
+        /// The namespace.
+        namespace: u8,
+    },
     /// A commit record was made on another root than the state before it has.
     #[error("commit {commit} was made on another root")]
     CommitRoot {

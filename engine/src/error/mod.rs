@@ -170,8 +170,9 @@ pub enum Error {
         "the overlay is of another open database: use overlays of this one, or make its block again here"
     )]
     ForeignOverlay,
-    /// The session is of another open of a database: two states are compared within one.
-    #[error("the session is of another open database: compare sessions of one")]
+    /// The session is of another open of a database, or the namespace is another one: two states are
+    /// compared within one.
+    #[error("not of the same open database and namespace: compare two states of one")]
     ForeignSession,
     /// A range whose first key comes after its last one.
     #[error("a range from {} to {} has no key", hex(first), hex(last))]
@@ -208,11 +209,28 @@ pub enum Error {
         /// Largest blob.
         limit: usize,
     },
-    /// Namespaces other than 0 are not supported by this version.
-    #[error("namespace {0}: this version serves namespace 0 only")]
+    /// The state has no namespace of this number.
+    #[error("there is no namespace {0} in this state: `Db::add_namespace` adds one")]
     Namespace(u8),
-    /// A load wants an empty database.
-    #[error("a bulk load wants an empty database; this one is at commit {0}")]
+    /// There is a namespace of this number already. Namespace 0 is always there, and cannot be dropped.
+    #[error("namespace {0} exists; namespace 0 always does")]
+    NamespaceExists(u8),
+    /// A namespace of this number was dropped, and somebody may still read it: a session, an overlay, the
+    /// history. It can be added again once none of them reaches back to a commit that had it.
+    #[error(
+        "namespace {namespace} was dropped by commit {dropped} and can still be read: \
+         its number is free once no session, overlay or history reaches back before that"
+    )]
+    NamespaceInUse {
+        /// Its number.
+        namespace: u8,
+        /// The commit that has dropped it.
+        dropped: u64,
+    },
+    /// A load wants a namespace without pairs, and no other load beside it.
+    #[error(
+        "a bulk load wants an empty namespace, and no other load; this one has pairs at commit {0}"
+    )]
     NotEmpty(u64),
     /// A load wants the database to itself.
     #[error("a bulk load wants the database to itself: drop its sessions and overlays first")]
@@ -383,9 +401,10 @@ impl Error {
             | Self::ValueTooLarge { .. }
             | Self::BlobTooLarge { .. }
             | Self::Namespace(_)
+            | Self::NamespaceExists(_)
             | Self::NotEmpty(_) => Advice::FixCall,
             Self::StaleParent { .. } | Self::SnapshotTooOld { .. } => Advice::MakeAgain,
-            Self::InUse | Self::StillOpen(_) => Advice::CloseOthers,
+            Self::InUse | Self::NamespaceInUse { .. } | Self::StillOpen(_) => Advice::CloseOthers,
             Self::Full(_) => Advice::FreeSpace,
             Self::FlushNumbers | Self::Poisoned(_) | Self::InDoubt(_) | Self::Closed => {
                 Advice::Reopen

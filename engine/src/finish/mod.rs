@@ -1,4 +1,5 @@
-//! Finish: from accesses to a root and a witness, without writing anything.
+//! Finish: from accesses to a root and a witness, without writing anything. Of a batch each namespace is
+//! finished for itself, one after the other, by the same workers.
 //!
 //! The accesses, sorted, are divided into chunks of neighbouring regions. Workers claim chunks, ask
 //! the device for pages that are not cached, and fold a chunk when its pages are there, while

@@ -14,13 +14,30 @@ use pleach_core::{Key, Node, Prefix};
 
 use super::emit::Fragment;
 use super::witness::Witness;
+use crate::roots::Roots;
 use crate::state::undo::{ChangeList, Changed};
 
-/// What a finish gives.
+/// What a finish gives, of one namespace.
 pub(crate) struct Finished {
     pub(crate) root: Node,
     pub(crate) chunks: Vec<ChunkOutcome>,
     pub(crate) witness: Option<Witness>,
+}
+
+/// What a batch gives.
+pub(crate) struct FinishedBatch {
+    /// The roots of the state that it makes.
+    pub(crate) roots: Roots,
+    /// Of each namespace with an access, ascending.
+    pub(crate) outcomes: Vec<TrieOutcome>,
+    /// Likewise, where they were asked for.
+    pub(crate) witnesses: Vec<(u8, Witness)>,
+}
+
+/// What a batch does in one namespace.
+pub(crate) struct TrieOutcome {
+    pub(crate) namespace: u8,
+    pub(crate) chunks: Vec<ChunkOutcome>,
 }
 
 /// What came of a fold.

@@ -4,35 +4,37 @@
 use pleach_core::{Key, Prefix};
 use pleach_io::{Device, Runtime};
 
-use crate::state::State;
+use crate::state::Shared;
 
-/// Prefixes of up to `count` pages that have pending changes, those with the most first. Pages
-/// that are set aside are left out.
-pub(super) fn fullest<D: Device, R: Runtime>(db: &State<D, R>, count: usize) -> Vec<Prefix> {
-    let mut pages: Vec<(usize, Prefix)> = Vec::new();
-    let mut key: Option<Key> = Some([0; 32]);
-    while let Some(at) = key {
-        key = db.index.in_region(&at, |region, state| {
-            let next = region.prefix().next().map(|next| *next.first_key());
-            if db.nodes.nodes_are_aside(state) {
-                return next;
-            }
-            let mut from = 0;
-            while from < state.pending().len() {
-                let child = state.children().find(&state.pending()[from].key);
-                let prefix = state.children().prefix(child);
-                let end = state.pending_range(&prefix).end;
-                if !db.store.page_is_aside(state, child) {
-                    pages.push((end - from, prefix));
+/// Namespaces and prefixes of up to `count` pages of all tries that have pending changes, those with the
+/// most first. Pages that are set aside are left out.
+pub(super) fn fullest<D: Device, R: Runtime>(db: &Shared<D, R>, count: usize) -> Vec<(u8, Prefix)> {
+    let mut pages: Vec<(usize, u8, Prefix)> = Vec::new();
+    for trie in db.tries.list().iter() {
+        let mut key: Option<Key> = Some([0; 32]);
+        while let Some(at) = key {
+            key = trie.index.in_region(&at, |region, state| {
+                let next = region.prefix().next().map(|next| *next.first_key());
+                if trie.nodes.nodes_are_aside(state) {
+                    return next;
                 }
-                from = end;
-            }
-            next
-        });
+                let mut from = 0;
+                while from < state.pending().len() {
+                    let child = state.children().find(&state.pending()[from].key);
+                    let prefix = state.children().prefix(child);
+                    let end = state.pending_range(&prefix).end;
+                    if !db.store.page_is_aside(state, child) {
+                        pages.push((end - from, trie.namespace, prefix));
+                    }
+                    from = end;
+                }
+                next
+            });
+        }
     }
     if pages.len() > count {
         pages.select_nth_unstable_by(count, |a, b| b.0.cmp(&a.0));
         pages.truncate(count);
     }
-    pages.into_iter().map(|(_, prefix)| prefix).collect()
+    pages.into_iter().map(|(_, namespace, prefix)| (namespace, prefix)).collect()
 }

@@ -275,7 +275,8 @@ fn missing_pages(rewrites: &mut [Rewrite]) -> Vec<(Located, &mut OldPage)> {
         for old in &mut rewrite.old {
             let child = state.children().find(old.prefix.first_key());
             if let (Some(page), None) = (old.number, &old.page) {
-                missing.push((Located { page, tag: state.children().tag(child) }, old));
+                let (tag, namespace) = (state.children().tag(child), state.namespace());
+                missing.push((Located { page, tag, namespace }, old));
             }
         }
     }
@@ -293,7 +294,7 @@ fn take<D: Device, R: Runtime>(
         Ok(Done::Nodes) => unreachable!("leaf pages were asked for"),
         Err(error) => {
             let page = (LEAF_FILE, u64::from(at.page));
-            db.store.set_aside(page, old.prefix, error, Why::Unreadable);
+            db.store.set_aside(page, (at.namespace, old.prefix), error, Why::Unreadable);
         }
     }
 }

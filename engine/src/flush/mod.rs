@@ -19,6 +19,10 @@
 //! | [`build`], [`agree`] | `agree`, and the bytes of the new pages |
 //! | [`publish`] | `publish` |
 //! | [`tidy`] | what is made smaller when nothing is due |
+//! | [`give_up`] | what is left of a namespace that was dropped |
+//!
+//! A round is of one namespace, as its location record is. They take turns: after each round it is the turn of
+//! the next one, in the order of their numbers, that has pages which are due. Who has none costs one load.
 //!
 //! The task alone flushes: it is the only one that changes which pages a region has.
 
@@ -27,6 +31,7 @@ mod build;
 mod cells;
 mod choose;
 mod gather;
+mod give_up;
 mod publish;
 mod rewrite;
 mod round;
@@ -35,7 +40,7 @@ mod tests;
 mod tidy;
 mod trials;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,8 +60,10 @@ use crate::state::images::LAST_NUMBERS;
 use crate::state::in_flight::Reading;
 use crate::state::quarantine::backoff;
 use crate::state::reader::PageReader;
+use crate::state::tries::Trie;
 use choose::fullest;
 use gather::Wanted;
+use give_up::{GivenUp, give_up};
 use publish::Freed;
 use round::Round;
 use tidy::{Joining, Tidy};
@@ -80,9 +87,22 @@ enum Stage {
     Synced,
 }
 
+/// How giving up went.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gave {
+    Some,
+    /// There is something to be given up, and a commit or an image is under way.
+    Busy,
+    /// There is nothing that can be given up for now.
+    None,
+}
+
 /// The flush task.
 pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
+    /// What all tries share; namespace 0's.
     db: Arc<State<D, R>>,
+    /// The trie of the round that is under way, or of the last one.
+    trie: Arc<State<D, R>>,
     /// Reads old pages.
     reader: Option<PageReader<D, R, usize>>,
     /// Writes new ones.
@@ -93,12 +113,15 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     limit: usize,
     stage: Stage,
     freed: VecDeque<Freed>,
-    /// Pages to be written although they are not due, in key order.
-    chosen: VecDeque<Prefix>,
+    /// Pages to be written although they are not due, by namespace and in key order.
+    chosen: VecDeque<(u8, Prefix)>,
     /// Overflow runs that only older views still name: what they were retired under, and the commit from
     /// which on no view names them.
     values: VecDeque<(LogPos, u64)>,
-    tidy: Tidy,
+    /// What is to be tidied up, by namespace.
+    tidy: BTreeMap<u8, Tidy>,
+    /// Was the last step one of giving up?
+    gave_up: bool,
     /// The commit after which nodes last left.
     evicted_at: u64,
     /// The batch that pages which are due are kept in the cache for.
@@ -116,6 +139,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     pub(crate) fn new(db: Arc<State<D, R>>) -> Self {
         let values = db.space.take_held();
         Self {
+            trie: Arc::clone(&db),
             db,
             reader: None,
             queue: None,
@@ -126,7 +150,8 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             freed: VecDeque::new(),
             chosen: VecDeque::new(),
             values,
-            tidy: Tidy::new(),
+            tidy: BTreeMap::new(),
+            gave_up: false,
             evicted_at: u64::MAX,
             held_for: NO_BATCH,
             synced: Duration::ZERO,
@@ -144,7 +169,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             Err(Error::Full(_)) => {
                 // Nothing was lost: the changes stay pending and are tried again.
                 let (tried, tidied) = (self.round.len(), self.round.tidies());
-                self.round.abandon(&self.db);
+                self.round.abandon(&self.trie);
                 self.stage = Stage::Idle;
                 let closing = self.db.pace.is_closing();
                 if tried > 1 && !closing {
@@ -196,26 +221,27 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                     }
                 };
                 let queue = self.queue.as_mut().expect("made when gathering");
-                self.round.write(&self.db, queue, &mut self.folder, flush)?;
+                self.round.write(&self.trie, queue, &mut self.folder, flush)?;
                 // All of it may have been set aside.
                 self.stage = if self.round.is_empty() { Stage::Idle } else { Stage::Written };
                 Ok(Step::Again)
             }
             Stage::Written => {
                 self.db.pace.enters(Task::Flush, "syncing pages");
-                self.round.sync(&self.db)?;
+                self.round.sync(&self.trie)?;
                 self.stage = Stage::Synced;
                 Ok(Step::Again)
             }
             Stage::Synced => {
                 // Waiting for commits in flight is part of it, and should not take long.
                 self.db.pace.enters(Task::Flush, "publishing");
-                let Some(freed) = self.round.publish(&self.db, &mut self.folder)? else {
+                let Some(freed) = self.round.publish(&self.trie, &mut self.folder)? else {
                     // A commit is between ticket and publication.
                     return Ok(Step::IdleFor(Duration::from_millis(1)));
                 };
                 self.freed.push_back(freed);
-                self.round.tell(&mut self.tidy);
+                let tidy = self.tidy.entry(self.trie.namespace).or_insert_with(Tidy::new);
+                self.round.tell(tidy);
                 self.stage = Stage::Idle;
                 self.limit = ROUND.min(self.limit * 2);
                 self.db.pace.set_flush_full(false);
@@ -251,35 +277,122 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             return Ok(self.idle());
         }
         try_quarantined::<H, D, R>(&self.db);
+        self.take_back();
         self.hold_due();
-        let prefixes =
-            if self.tidy.is_pressed(ROUND) { Vec::new() } else { self.next_pages(drain) };
-        if prefixes.is_empty() {
-            return self.tidies_up(published, drain);
+        self.forget_dropped();
+        // In turns with rounds, so that neither waits for long.
+        if !std::mem::take(&mut self.gave_up) && self.gives_up()? == Gave::Some {
+            self.gave_up = true;
+            return Ok(Step::Again);
         }
-        let any = drain || self.db.budget.is_pressed();
-        let wanted = Wanted::Changed(if any { 1 } else { self.db.budget.flush_policy().least() });
-        Ok(self.begins(published, &prefixes, wanted))
+        let is_pressed = self.tidy.values().any(|tidy| tidy.is_pressed(ROUND));
+        if !is_pressed && let Some(prefixes) = self.due_pages().or_else(|| self.chosen_pages(drain))
+        {
+            let any = drain || self.db.budget.is_pressed();
+            let least = if any { 1 } else { self.db.budget.flush_policy().least() };
+            return Ok(self.begins(published, &prefixes, Wanted::Changed(least)));
+        }
+        self.tidies_up(published, drain)
+    }
+
+    /// Pages that were set aside and are back are due.
+    fn take_back(&self) {
+        for (namespace, prefix) in self.db.store.quarantine().take_back() {
+            if let Some(trie) = self.db.tries.get(namespace) {
+                trie.index.make_due([prefix]);
+            }
+        }
+    }
+
+    /// What is dropped is not tidied up.
+    fn forget_dropped(&mut self) {
+        let tries = self.db.tries.list();
+        for trie in tries.iter().filter(|trie| trie.dropped.is_some()) {
+            self.tidy.remove(&trie.namespace);
+        }
+    }
+
+    /// The next round is of this namespace.
+    fn turns_to(&mut self, namespace: u8) -> bool {
+        // A trie leaves the registry by this task's hand alone, which then turns to another one.
+        if self.trie.namespace == namespace {
+            return true;
+        }
+        let Some(trie) = self.db.other(namespace) else { return false };
+        self.trie = Arc::new(trie);
+        true
+    }
+
+    /// Gives up a part of what was dropped and is reached by no state any more.
+    fn gives_up(&mut self) -> Result<Gave> {
+        let tries = self.db.tries.list();
+        if tries.iter().all(|trie| trie.dropped.is_none()) {
+            return Ok(Gave::None);
+        }
+        let durable = self.db.commits.sequencer().durable();
+        let unnamed = self.db.commits.undo().unnamed_through(durable);
+        let mut gave = Gave::None;
+        let dropped = tries.iter().filter_map(|trie| Some((trie, trie.dropped?)));
+        for (trie, by) in dropped.filter(|(_, by)| *by <= unnamed) {
+            let Some(trie) = self.db.other(trie.namespace) else { continue };
+            self.db.pace.enters(Task::Flush, "giving up a dropped namespace");
+            match give_up::<H, D, R>(&trie, by)? {
+                GivenUp::Part(freed) => self.freed.push_back(freed),
+                GivenUp::All => {
+                    self.chosen.retain(|(of, _)| *of != trie.namespace);
+                    self.turns_to(0);
+                }
+                GivenUp::Busy => {
+                    gave = Gave::Busy;
+                    continue;
+                }
+                GivenUp::Aside => continue,
+            }
+            self.db.pace.tell();
+            return Ok(Gave::Some);
+        }
+        Ok(gave)
     }
 
     /// Nothing is due: what is too large becomes smaller.
     fn tidies_up(&mut self, published: u64, drain: bool) -> Result<Step> {
-        let (prefixes, behind) = self.tidy.pages(&self.db, self.limit);
-        if !prefixes.is_empty() {
-            return Ok(self.begins(published, &prefixes, Wanted::Tidied { behind }));
+        match self.gives_up()? {
+            Gave::Some => return Ok(Step::Again),
+            Gave::Busy => {
+                self.db.pace.enters(Task::Flush, IDLE);
+                return Ok(Step::IdleFor(SYNC_AFTER / 2));
+            }
+            Gave::None => {}
+        }
+        let (tries, goal) = (self.db.tries.list(), self.db.space.leaf_goal());
+        let here = || tries.iter().filter(|trie| trie.dropped.is_none());
+        for trie in here() {
+            let tidy = self.tidy.entry(trie.namespace).or_insert_with(Tidy::new);
+            let (prefixes, behind) = tidy.pages(goal, trie, self.limit);
+            if !prefixes.is_empty() && self.turns_to(trie.namespace) {
+                return Ok(self.begins(published, &prefixes, Wanted::Tidied { behind }));
+            }
         }
         if drain || self.db.budget.is_pressed() {
             self.says_why(published, self.db.store.quarantine().error());
         }
         self.let_nodes_leave()?;
-        Ok(match self.tidy.join::<H, D, R>(&self.db)? {
-            Joining::Some => Step::Again,
-            Joining::None => self.idle(),
-            Joining::Busy => {
-                self.db.pace.enters(Task::Flush, IDLE);
-                Step::IdleFor(SYNC_AFTER)
+        for trie in here() {
+            let Some(tidy) = self.tidy.get_mut(&trie.namespace).filter(|tidy| tidy.may_join())
+            else {
+                continue;
+            };
+            let Some(state) = self.db.other(trie.namespace) else { continue };
+            match tidy.join::<H, D, R>(&state)? {
+                Joining::Some => return Ok(Step::Again),
+                Joining::None => {}
+                Joining::Busy => {
+                    self.db.pace.enters(Task::Flush, IDLE);
+                    return Ok(Step::IdleFor(SYNC_AFTER));
+                }
             }
-        })
+        }
+        Ok(self.idle())
     }
 
     /// Begins a round of these pages.
@@ -305,7 +418,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             None => PageReader::new(&self.db.store, DEPTH, Reading::Flush)?,
         };
         // After an error the reader goes, and waits for what is in flight.
-        self.round.gather::<H, D, R>(&self.db, &mut reader, prefixes, wanted)?;
+        self.round.gather::<H, D, R>(&self.trie, &mut reader, prefixes, wanted)?;
         self.reader = Some(reader);
         Ok(())
     }
@@ -314,8 +427,8 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     /// written; it is tried again, with another queue.
     fn puts_off(&mut self, published: u64, prefixes: &[Prefix], error: Error) -> Step {
         tracing::warn!(%error, "the flush cannot go on; it is tried again");
-        self.round.abandon(&self.db);
-        self.db.index.make_due(prefixes.iter().copied());
+        self.round.abandon(&self.trie);
+        self.trie.index.make_due(prefixes.iter().copied());
         self.queue = None;
         self.failures += 1;
         self.not_before = self.db.pace.now().saturating_add(backoff(self.failures));
@@ -339,32 +452,48 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         if std::mem::replace(&mut self.held_for, batch) == batch || self.db.all_is_here() {
             return;
         }
-        for prefixes in self.db.index.due().chunks(KEY_BATCH) {
-            cpu_prefetch(&self.db, prefixes.iter().map(Prefix::first_key), Reach::Page);
-            for prefix in prefixes {
-                if let Some(at) = self.db.index.locate(prefix.first_key()) {
-                    self.db.store.cache().hold(at.page, at.tag, batch);
+        let tries = self.db.tries.list();
+        let here = tries.iter().filter(|trie| trie.dropped.is_none());
+        for trie in here.filter(|trie| trie.index.has_due()) {
+            let Some(trie) = self.db.other(trie.namespace) else { continue };
+            for prefixes in trie.index.due().chunks(KEY_BATCH) {
+                cpu_prefetch(&trie, prefixes.iter().map(Prefix::first_key), Reach::Page);
+                for prefix in prefixes {
+                    if let Some(at) = trie.index.locate(prefix.first_key()) {
+                        self.db.store.cache().hold(at.page, at.tag, batch);
+                    }
                 }
             }
         }
     }
 
-    /// Prefixes of the pages that the next round takes, in key order: those that are due, or, under
-    /// pressure, those with the most pending changes.
-    fn next_pages(&mut self, drain: bool) -> Vec<Prefix> {
-        let mut prefixes = self.db.index.take_due(self.limit);
-        if prefixes.is_empty() && (drain || self.db.budget.is_pressed()) {
-            if self.chosen.is_empty() {
-                let mut chosen = fullest(&self.db, CHOSEN);
-                chosen.sort_unstable();
-                self.chosen = chosen.into();
-            }
-            let count = self.chosen.len().min(self.limit);
-            prefixes.extend(self.chosen.drain(..count));
+    /// Prefixes of pages that are due, in key order, of the next namespace that has any.
+    fn due_pages(&mut self) -> Option<Vec<Prefix>> {
+        let tries = self.db.tries.list();
+        // A trie that is dropped is flushed only where room is wanted: it may be given up before.
+        let has_due = |trie: &&Trie<D, R>| trie.dropped.is_none() && trie.index.has_due();
+        let (behind, after) =
+            tries.split_at(tries.partition_point(|trie| trie.namespace <= self.trie.namespace));
+        let next = after.iter().chain(behind).find(has_due)?;
+        let prefixes = in_order(next.index.take_due(self.limit));
+        self.turns_to(next.namespace).then_some(prefixes)
+    }
+
+    /// Under pressure: prefixes of the pages with the most pending changes, of one namespace, in key order.
+    fn chosen_pages(&mut self, drain: bool) -> Option<Vec<Prefix>> {
+        if !drain && !self.db.budget.is_pressed() {
+            return None;
         }
-        prefixes.sort_unstable();
-        prefixes.dedup();
-        prefixes
+        if self.chosen.is_empty() {
+            let mut chosen = fullest(&self.db, CHOSEN);
+            chosen.sort_unstable();
+            self.chosen = chosen.into();
+        }
+        let (namespace, _) = *self.chosen.front()?;
+        let of_it = self.chosen.iter().take_while(|(of, _)| *of == namespace);
+        let count = of_it.take(self.limit).count();
+        let prefixes = in_order(self.chosen.drain(..count).map(|(_, prefix)| prefix).collect());
+        self.turns_to(namespace).then_some(prefixes)
     }
 
     /// Durability `Periodic`: the log is synced about this often.
@@ -389,8 +518,10 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     /// Once a commit, so that nodes which were brought in for the next batch stay for it.
     fn let_nodes_leave(&mut self) -> Result<()> {
         let published = self.db.commits.published();
-        let due = published != self.evicted_at && self.db.nodes.may_evict();
-        if due && self.db.nodes.evict_nodes()? {
+        if published == self.evicted_at || !self.db.node_files.may_evict() {
+            return Ok(());
+        }
+        if self.db.evict_nodes()? {
             self.evicted_at = published;
         }
         Ok(())
@@ -450,4 +581,10 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         }
         Ok(())
     }
+}
+
+fn in_order(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
+    prefixes.sort_unstable();
+    prefixes.dedup();
+    prefixes
 }

@@ -64,7 +64,7 @@ impl Round {
         for rewrite in &mut self.rewrites {
             refresh_nodes(rewrite, &self.runs, folder)?;
         }
-        let record = self.record(db.store.database());
+        let record = self.record(db.store.database(), db.namespace);
         let len = record.len();
         let end = state.queue(record) + len;
         let mut freed = Freed {
@@ -96,8 +96,8 @@ impl Round {
     }
 
     /// The location record of the round.
-    fn record(&self, database: u64) -> RecordBuf {
-        let mut encoder = LocationEncoder::over(Vec::new(), self.flush, 0);
+    fn record(&self, database: u64, namespace: u8) -> RecordBuf {
+        let mut encoder = LocationEncoder::over(Vec::new(), self.flush, namespace);
         let (mut allocated, mut given_up) = (Vec::new(), Vec::new());
         for rewrite in &self.rewrites {
             let pages: Vec<NewPage<'_>> = rewrite
@@ -164,7 +164,7 @@ fn move_pages<H: Hasher, D: Device, R: Runtime>(
     given_up
 }
 
-fn log_run(run: &PageRun) -> LogRun {
+pub(super) fn log_run(run: &PageRun) -> LogRun {
     LogRun { start: run.start, pages: run.pages }
 }
 

@@ -143,7 +143,8 @@ impl Round {
         for old in &rewrite.old {
             if let Some(number) = old.number {
                 let page = (LEAF_FILE, u64::from(number));
-                db.store.set_aside(page, old.prefix, disagree(&rewrite.range), Why::Contradicts);
+                let (of, why) = ((db.namespace, old.prefix), Why::Contradicts);
+                db.store.set_aside(page, of, disagree(&rewrite.range), why);
                 // No session shall have it either, see `Store::admit`.
                 db.store.cache().remove(number);
             }

@@ -26,11 +26,12 @@ use crate::format::location_body::{LocationEncoder, Rewrite};
 use crate::metrics::Counters;
 use crate::state::State;
 use crate::state::images::LAST_NUMBERS;
+use crate::state::tries::Trie;
 
 /// Pairs of regions that one record joins.
 const JOINS: usize = 256;
 
-/// What is to be tidied up.
+/// What is to be tidied up in one trie.
 pub(super) struct Tidy {
     /// Small pages, which may merge with their siblings.
     small: VecDeque<Prefix>,
@@ -70,10 +71,12 @@ impl Tidy {
         self.small.len() >= round
     }
 
-    /// Pages for a round, in key order, and the page at and behind which all others are moved.
+    /// Pages for a round, in key order, and the page at and behind which all others are moved: `goal`, where
+    /// the leaf file should end.
     pub(super) fn pages<D: Device, R: Runtime>(
         &mut self,
-        db: &State<D, R>,
+        goal: Option<PageNo>,
+        trie: &Trie<D, R>,
         count: usize,
     ) -> (Vec<Prefix>, Option<PageNo>) {
         let count_small = self.small.len().min(count);
@@ -83,7 +86,7 @@ impl Tidy {
             prefixes.dedup();
             return (prefixes, None);
         }
-        let Some(goal) = db.space.leaf_goal() else {
+        let Some(goal) = goal else {
             (self.clear_from, self.next) = (None, None);
             return (prefixes, None);
         };
@@ -93,7 +96,7 @@ impl Tidy {
         // One pass over the index: new pages come to the front meanwhile.
         let mut key = Some(self.next.unwrap_or([0; 32]));
         while let Some(at) = key.filter(|_| prefixes.len() < count) {
-            key = db.index.in_region(&at, |region, state| {
+            key = trie.index.in_region(&at, |region, state| {
                 let children = state.children();
                 let behind = (0..children.len())
                     .filter(|child| children.page(*child).is_some_and(|page| page >= goal));
@@ -106,6 +109,11 @@ impl Tidy {
             self.clear_from = Some(goal);
         }
         (prefixes, Some(goal))
+    }
+
+    /// May there be regions to join?
+    pub(super) fn may_join(&self) -> bool {
+        self.regions
     }
 
     /// Joins regions, if there are any to be joined.
@@ -136,7 +144,7 @@ impl Tidy {
             return Ok(Joining::None);
         }
         let Ok(flush) = db.images.next_number(LAST_NUMBERS) else { return Ok(Joining::None) };
-        let mut encoder = LocationEncoder::over(Vec::new(), flush, 0);
+        let mut encoder = LocationEncoder::over(Vec::new(), flush, db.namespace);
         for at in &pairs {
             let range = index.regions()[*at].prefix().parent().expect("a region with a sibling");
             encoder.push(&Rewrite::join(range));

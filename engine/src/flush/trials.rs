@@ -14,22 +14,28 @@ use crate::state::quarantine::{Quarantined, Why};
 pub(super) fn try_quarantined<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>) {
     let quarantine = db.store.quarantine();
     for (listed, why) in quarantine.due(db.pace.now()) {
-        let Quarantined { file, page, prefix, .. } = listed;
+        let Quarantined { file, page, namespace, prefix, .. } = listed;
+        let of = (namespace, prefix);
         if why == Why::Contradicts {
-            db.store.is_back(file, prefix);
+            db.store.is_back(file, of);
             continue;
         }
+        let Some(trie) = db.other(namespace) else {
+            // It was dropped, and nothing of it is left.
+            quarantine.forget(file, page);
+            continue;
+        };
         let tried = if file == LEAF_FILE {
-            try_leaf(db, page, &prefix)
+            try_leaf(&trie, page, &prefix)
         } else {
-            db.nodes.make_resident::<H>(prefix.first_key()).map(|()| {
+            trie.nodes.make_resident::<H>(prefix.first_key()).map(|()| {
                 // Back, made again, or replaced by another page.
                 quarantine.forget(file, page);
-                db.store.is_back(file, prefix);
+                db.store.is_back(file, of);
             })
         };
         if let Err(error) = tried {
-            db.store.set_aside((file, page), prefix, error, why);
+            db.store.set_aside((file, page), of, error, why);
         }
     }
 }

@@ -22,6 +22,17 @@ pub enum BodyError {
     /// An unknown kind of value.
     #[error("unknown kind of value {0}")]
     Kind(u8),
+    /// An unknown kind of entry.
+    #[error("unknown kind of entry {0}")]
+    EntryKind(u8),
+    /// An entry of a namespace that contradicts its kind.
+    #[error("the entry of namespace {ns} contradicts its kind {kind}")]
+    Entry {
+        /// The namespace.
+        ns: u8,
+        /// The entry's kind.
+        kind: u8,
+    },
     /// An unknown flag.
     #[error("unknown flags {0:#x}")]
     Flags(u16),

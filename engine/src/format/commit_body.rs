@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! head        namespaces u16 | flags u16 | blob length u32 | 0 u64; with flag 1: kept from u64
-//! table       one entry for each changed namespace, ascending:
-//!             ns u8 | 0 u24 | changes u32 | nodes u32 | 0 u32
+//! table       one entry for each namespace that the commit says something of, ascending:
+//!             ns u8 | kind u8 | 0 u16 | changes u32 | nodes u32 | 0 u32
 //!             | bytes of changes u64 | bytes of nodes u64 | bytes of undo u64
 //!             | previous root 32 | new root 32
 //! blob        the application's bytes
@@ -18,6 +18,17 @@
 //! prefix      length in bits u16, then the bytes that hold a bit of it
 //! ```
 //!
+//! Kinds of entries ([`EntryKind`]), which say what becomes of the namespace as such:
+//!
+//! | kind | | previous root | new root | changes and nodes |
+//! |---|---|---|---|---|
+//! | 0 | changed: it exists before and after | its root | its root | any |
+//! | 1 | added: it did not exist | terminator | its root | any |
+//! | 2 | dropped: it does not exist afterwards | its root | terminator | none |
+//! | 3 | restored: it was dropped and exists again | terminator | its root | over those that it had when it was dropped |
+//!
+//! Namespace 0 is only ever changed. A record that says otherwise is refused.
+//!
 //! *Kept from* is the oldest commit that can still be read when this one is the newest: what the
 //! undo of it and of older ones names may be written over once this record is durable.
 //!
@@ -25,7 +36,7 @@
 //! [`ChangeSection`] and [`NodeSection`], and the pieces become parts of one record without a
 //! copy. The views check every length before it is used and allocate nothing.
 
-use pleach_core::{Key, Node, Prefix};
+use pleach_core::{Key, Node, Prefix, TERMINATOR};
 
 use super::bytes::{BodyError, Cursor};
 use super::record::{Kind, RecordBuf};
@@ -172,11 +183,57 @@ impl NodeSection {
     }
 }
 
-/// One changed namespace of a commit that is to be encoded.
+/// What a commit makes of a namespace as such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// It exists before and after.
+    Changed,
+    /// It did not exist before, and nothing of an earlier one of its number is left.
+    Added,
+    /// It does not exist afterwards.
+    Dropped,
+    /// It was dropped before, and exists again with what it had.
+    Restored,
+}
+
+impl EntryKind {
+    fn of_byte(byte: u8) -> Result<Self, BodyError> {
+        Ok(match byte {
+            0 => Self::Changed,
+            1 => Self::Added,
+            2 => Self::Dropped,
+            3 => Self::Restored,
+            other => return Err(BodyError::EntryKind(other)),
+        })
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            Self::Changed => 0,
+            Self::Added => 1,
+            Self::Dropped => 2,
+            Self::Restored => 3,
+        }
+    }
+
+    /// May a record have such an entry? Each state has one form.
+    fn is_canonical(self, ns: u8, [previous, new]: [&Node; 2], is_bare: bool) -> bool {
+        let from_none = *previous == TERMINATOR;
+        match self {
+            Self::Changed => true,
+            Self::Added | Self::Restored => ns != 0 && from_none,
+            Self::Dropped => ns != 0 && is_bare && *new == TERMINATOR,
+        }
+    }
+}
+
+/// What a commit that is to be encoded says of one namespace.
 #[derive(Debug)]
 pub struct NamespacePart {
     /// The namespace.
     pub ns: u8,
+    /// What becomes of it as such.
+    pub kind: EntryKind,
     /// Its root before the commit.
     pub previous_root: Node,
     /// Its root after the commit.
@@ -261,7 +318,14 @@ fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
     let undo_bytes: usize = part.changes.iter().map(|s| s.undo.len()).sum::<usize>()
         + part.nodes.iter().map(|s| s.undo.len() + s.regions.len()).sum::<usize>();
     let count = |n: u64| u32::try_from(n).expect("a batch has fewer than 2^32 changes");
-    out.extend_from_slice(&[part.ns, 0, 0, 0]);
+    let is_bare = change_bytes + node_bytes + undo_bytes == 0;
+    debug_assert!(
+        part.kind.is_canonical(part.ns, [&part.previous_root, &part.new_root], is_bare),
+        "namespace {} is {:?}",
+        part.ns,
+        part.kind
+    );
+    out.extend_from_slice(&[part.ns, part.kind.byte(), 0, 0]);
     out.extend_from_slice(&count(changes).to_le_bytes());
     out.extend_from_slice(&count(nodes).to_le_bytes());
     out.extend_from_slice(&[0; 4]);
@@ -323,7 +387,7 @@ impl<'a> CommitView<'a> {
         if namespaces.sections.is_empty() { Ok(view) } else { Err(BodyError::Trailing) }
     }
 
-    /// The changed namespaces, ascending. None of them is an error after [`CommitView::parse`].
+    /// The namespaces that it says something of, ascending. None of them is an error after [`CommitView::parse`].
     pub fn namespaces(&self) -> Namespaces<'a> {
         Namespaces { table: Cursor::new(self.table), sections: Cursor::new(self.sections) }
     }
@@ -339,13 +403,15 @@ pub struct Namespaces<'a> {
 impl<'a> Namespaces<'a> {
     fn entry(&mut self) -> Result<NamespaceView<'a>, BodyError> {
         let ns = self.table.u8()?;
-        self.table.reserved::<3>()?;
+        let kind = EntryKind::of_byte(self.table.u8()?)?;
+        self.table.reserved::<2>()?;
         let changes = self.table.u32()?;
         let nodes = self.table.u32()?;
         self.table.reserved::<4>()?;
         let lens = [self.table.u64()?, self.table.u64()?, self.table.u64()?];
-        Ok(NamespaceView {
+        let view = NamespaceView {
             ns,
+            kind,
             change_count: changes,
             node_count: nodes,
             previous_root: Node::ref_of(self.table.array()?),
@@ -353,7 +419,13 @@ impl<'a> Namespaces<'a> {
             changes: self.sections.take(lens[0])?,
             nodes: self.sections.take(lens[1])?,
             undo: self.sections.take(lens[2])?,
-        })
+        };
+        let is_bare = changes == 0 && nodes == 0 && lens == [0; 3];
+        if kind.is_canonical(ns, [view.previous_root, view.new_root], is_bare) {
+            Ok(view)
+        } else {
+            Err(BodyError::Entry { ns, kind: kind.byte() })
+        }
     }
 }
 
@@ -377,6 +449,8 @@ impl<'a> Iterator for Namespaces<'a> {
 pub struct NamespaceView<'a> {
     /// The namespace.
     pub ns: u8,
+    /// What becomes of it as such.
+    pub kind: EntryKind,
     /// Number of changes that [`NamespaceView::changes`] gives. Claimed: reserve nothing from it
     /// that the section's length does not bear out.
     pub change_count: u32,

@@ -1,8 +1,8 @@
-//! Image files: branch pages of all levels, then the streams, written front to back.
+//! Image files: the tries, namespace by namespace, then the streams of all, written front to back.
 //!
-//! Page 0 is the first region's branch page. A level's pages follow the level below; the last
-//! branch page is the root's, which has the empty prefix. Then come the streams: pending changes,
-//! overflow map, table.
+//! A trie begins with its first region's branch page. A level's pages follow the level below; the last
+//! branch page is the root's, which has the empty prefix. Then come its pending changes, if there are any. All
+//! these pages name their namespace. Behind the last trie come the overflow map and the table.
 //!
 //! Every page carries the image's number as its flush number, which no other image ever has. The
 //! superblock names it. So a page that an earlier image has left (a lost write) is found, even when
@@ -12,7 +12,7 @@ use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::NodeFile;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry, MAX_ENTRIES};
 use pleach_core::page::stream::{self, StreamHeader, StreamId, StreamView};
-use pleach_core::page::{FileKind, Identity};
+use pleach_core::page::{FileKind, Identity, header};
 use pleach_core::prefix::bit;
 use pleach_core::{Node, Prefix};
 use pleach_io::{Device, OpenMode, PageBuf};
@@ -82,6 +82,7 @@ impl<D: Device> ImageWriter<D> {
     /// A branch page; `entries` tile the prefix.
     pub(crate) fn branch(
         &mut self,
+        namespace: u8,
         prefix: &Prefix,
         level: u8,
         log_pos: u64,
@@ -91,7 +92,7 @@ impl<D: Device> ImageWriter<D> {
         let header = BranchHeader {
             identity: self.identity(),
             flush: self.flush,
-            namespace: 0,
+            namespace,
             prefix: *prefix,
             level,
             log_pos,
@@ -110,7 +111,11 @@ impl<D: Device> ImageWriter<D> {
     }
 
     /// The levels above the regions' pages; gives the root's page and its level.
-    pub(crate) fn upper(&mut self, mut children: Vec<Written>) -> Result<(Written, u8)> {
+    pub(crate) fn upper(
+        &mut self,
+        namespace: u8,
+        mut children: Vec<Written>,
+    ) -> Result<(Written, u8)> {
         let mut level = 1;
         while children.len() > 1 || children[0].prefix.len() > 0 {
             level += 1;
@@ -122,7 +127,7 @@ impl<D: Device> ImageWriter<D> {
                     tag: child.tag,
                     node: child.node,
                 });
-                let (page, tag) = self.branch(&prefix, level, 0, entries)?;
+                let (page, tag) = self.branch(namespace, &prefix, level, 0, entries)?;
                 // The upper levels' own nodes follow from their children; the index in memory
                 // folds them again.
                 above.push(Written { prefix, page, tag, node: Node::default() });
@@ -132,8 +137,15 @@ impl<D: Device> ImageWriter<D> {
         Ok((children[0], level))
     }
 
-    /// A stream; gives its first page.
-    pub(crate) fn stream(&mut self, id: StreamId, bytes: &[u8]) -> Result<u64> {
+    /// What pends in a namespace, as the table names it. Nothing takes no page.
+    pub(crate) fn pending(&mut self, namespace: u8, bytes: &[u8]) -> Result<StreamRef> {
+        let page =
+            if bytes.is_empty() { 0 } else { self.stream(namespace, StreamId::Pending, bytes)? };
+        Ok(StreamRef::of(page, bytes))
+    }
+
+    /// A stream; gives its first page. What belongs to all is of namespace 0.
+    pub(crate) fn stream(&mut self, namespace: u8, id: StreamId, bytes: &[u8]) -> Result<u64> {
         let first = self.next;
         let mut index = 0;
         let mut chunks = bytes.chunks(stream::PAYLOAD);
@@ -147,7 +159,7 @@ impl<D: Device> ImageWriter<D> {
             let header = StreamHeader {
                 identity: self.identity(),
                 flush: self.flush,
-                namespace: 0,
+                namespace,
                 stream: id,
                 index,
             };
@@ -289,6 +301,7 @@ impl<D: Device> ImageReader<D> {
     /// A branch page with the tag that its parent expects.
     pub(crate) fn branch(
         &mut self,
+        namespace: u8,
         page: u64,
         tag: u32,
         prefix: &Prefix,
@@ -301,10 +314,15 @@ impl<D: Device> ImageReader<D> {
             page,
             error,
         })?;
-        let found = pleach_core::page::header::tag(bytes);
+        let found = header::tag(bytes);
         if found != tag {
             return Err(ImageError::StalePage { file: name, page, expected: tag, found });
         }
+        header::check_namespace(bytes, namespace).map_err(|error| ImageError::Page {
+            file: name,
+            page,
+            error,
+        })?;
         if view.prefix() != *prefix || view.level() != level {
             return Err(ImageError::OtherBranch { file: name, page });
         }
@@ -314,9 +332,22 @@ impl<D: Device> ImageReader<D> {
         Ok(branch)
     }
 
+    /// What pends in a namespace.
+    pub(crate) fn pending(&mut self, namespace: u8, named: &StreamRef) -> Result<Vec<u8>> {
+        if named.len == 0 && named.fits(&[]) {
+            return Ok(Vec::new());
+        }
+        self.checked_stream(namespace, StreamId::Pending, named)
+    }
+
     /// A stream that the table names.
-    pub(crate) fn checked_stream(&mut self, id: StreamId, named: &StreamRef) -> Result<Vec<u8>> {
-        let bytes = self.stream(id, named.page, named.len)?;
+    pub(crate) fn checked_stream(
+        &mut self,
+        namespace: u8,
+        id: StreamId,
+        named: &StreamRef,
+    ) -> Result<Vec<u8>> {
+        let bytes = self.stream(namespace, id, named.page, named.len)?;
         if !named.fits(&bytes) {
             return Err(ImageError::StreamChecksum { file: self.name, stream: id });
         }
@@ -324,7 +355,13 @@ impl<D: Device> ImageReader<D> {
     }
 
     /// A stream of `len` bytes from page `first` on.
-    pub(crate) fn stream(&mut self, id: StreamId, first: u64, len: u64) -> Result<Vec<u8>> {
+    pub(crate) fn stream(
+        &mut self,
+        namespace: u8,
+        id: StreamId,
+        first: u64,
+        len: u64,
+    ) -> Result<Vec<u8>> {
         let name = self.name;
         if len > page_offset(self.pages) {
             return Err(ImageError::StreamLength { file: name, bytes: len });
@@ -336,7 +373,9 @@ impl<D: Device> ImageReader<D> {
             let page = first + u64::from(index);
             let identity = self.identity(page);
             let expected = stream::payload_len(len, index);
-            let view = StreamView::parse(self.page(page)?, &identity)
+            let raw = self.page(page)?;
+            let view = StreamView::parse(raw, &identity)
+                .and_then(|view| header::check_namespace(raw, namespace).map(|()| view))
                 .map_err(|error| ImageError::Page { file: name, page, error })?;
             let payload = view.expect(id, index, expected).map_err(|error| ImageError::Page {
                 file: name,

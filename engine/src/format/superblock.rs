@@ -41,7 +41,7 @@ pub const SPARE: Spare = Spare { name: names::SUPERBLOCK_SPARE, len: FILE_LEN };
 /// First bytes of a slot after its checksum.
 pub const MAGIC: [u8; 8] = *b"PLEACHSB";
 /// The version that this code writes, and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// Bytes from one slot to the next.
 pub const SLOT_DISTANCE: u64 = 64 << 10;
 /// Bytes of the file.
@@ -182,7 +182,7 @@ pub struct Superblock {
     pub image: ImageRef,
     /// Last commit that the image contains in full.
     pub commit: u64,
-    /// Root of namespace 0 after that commit.
+    /// The root over all namespaces after that commit.
     pub root: pleach_core::Node,
     /// Counter of the next flush number.
     pub next_flush: u64,

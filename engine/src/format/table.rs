@@ -1,31 +1,39 @@
 //! The table at the end of an image: what belongs to each namespace, and where it lies. The superblock
-//! has the table's hash; the table has a checksum of each stream, and the tag of the root's branch page,
+//! has the table's hash; the table has a checksum of each stream, and the tag of each root's branch page,
 //! which leads to all others. So no part of an image can be exchanged for a part of another one.
 //!
 //! ```text
 //! offset  size
 //! 0       4     bytes of the whole table
-//! 4       4     number of namespaces (1 in this version)
-//! 8       8     first page of the stream of pending changes
-//! 16      8     bytes of the stream of pending changes
-//! 24      8     first page of the overflow map stream
-//! 32      8     bytes of the overflow map stream
-//! 40      8     checksum of the stream of pending changes: XXH3-64 of its bytes
-//! 48      8     checksum of the overflow map stream
-//! 56      4     bytes of the blob
-//! 60      4     zero
-//! 64      48    per namespace: number 1, level of its root branch page 1, zero 2, tag 4, page 8, node 32
+//! 4       2     namespaces that follow, 1 to 256
+//! 6       2     past roots that follow, 0 to 256
+//! 8       8     first page of the overflow map stream
+//! 16      8     bytes of the overflow map stream
+//! 24      8     checksum of the overflow map stream: XXH3-64 of its bytes
+//! 32      4     bytes of the blob
+//! 36      4     zero
+//! 40      80    per namespace, ascending, 0 first:
+//!               number 1, level of its root branch page 1, zero 2, tag of that page 4, the page 8,
+//!               root 32 (zeros when dropped), commit that dropped it 8 (0: none did),
+//!               pending changes: first page 8, bytes 8, checksum 8; without bytes there is no page: 0
+//! ..      33    per past root, ascending, 0 first: number 1, root 32
 //! ..      ..    blob
 //! ```
+//!
+//! *Past roots* are those of the state before the first record of the history, where the superblock names
+//! one: a record says only which roots it replaced.
 
-use pleach_core::Node;
+use pleach_core::{Node, TERMINATOR};
 use twox_hash::XxHash3_64;
 
 use super::bytes::{get, get_u32, get_u64};
 use super::image_error::{ImageError, Result};
 
-const HEAD: usize = 64;
-const ENTRY: usize = 48;
+const HEAD: usize = 40;
+const ENTRY: usize = 80;
+const PAST: usize = 33;
+/// One byte says which.
+const MOST: usize = 256;
 
 /// A stream of the image: where it is and what it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,41 +54,70 @@ impl StreamRef {
     pub(crate) fn fits(&self, bytes: &[u8]) -> bool {
         bytes.len() as u64 == self.len && XxHash3_64::oneshot(bytes) == self.checksum
     }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        for field in [self.page, self.len, self.checksum] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+    }
+
+    fn decode(bytes: &[u8], at: usize) -> Self {
+        let [page, len, checksum] = [0, 8, 16].map(|field| get_u64(bytes, at + field));
+        Self { page, len, checksum }
+    }
 }
 
-/// The table of an image with one namespace.
+/// What the table says of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Table {
-    pub(crate) pending: StreamRef,
-    /// The overflow map.
-    pub(crate) map: StreamRef,
+pub(crate) struct TrieRef {
+    pub(crate) namespace: u8,
+    /// Level of the branch page with the empty prefix, and where it is.
     pub(crate) level: u8,
     pub(crate) root_tag: u32,
     pub(crate) root_page: u64,
-    pub(crate) root_node: Node,
+    /// Its root, of the image's commit; none when that state has no such namespace.
+    pub(crate) root: Option<Node>,
+    /// The commit that dropped it, when `root` is none.
+    pub(crate) dropped: u64,
+    pub(crate) pending: StreamRef,
+}
+
+/// The table of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Table {
+    /// Ascending; namespace 0 is the first.
+    pub(crate) tries: Vec<TrieRef>,
+    /// The overflow map.
+    pub(crate) map: StreamRef,
+    /// Namespaces and their roots before the first record of the history; none without one.
+    pub(crate) past: Vec<(u8, Node)>,
     pub(crate) blob: Vec<u8>,
 }
 
 impl Table {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let len = HEAD + ENTRY + self.blob.len();
+        let len = HEAD + self.tries.len() * ENTRY + self.past.len() * PAST + self.blob.len();
         let mut bytes = Vec::with_capacity(len);
-        let len = u32::try_from(len).expect("a blob has at most 64 KiB");
-        bytes.extend_from_slice(&len.to_le_bytes());
-        bytes.extend_from_slice(&1u32.to_le_bytes());
-        for stream in [&self.pending, &self.map] {
-            bytes.extend_from_slice(&stream.page.to_le_bytes());
-            bytes.extend_from_slice(&stream.len.to_le_bytes());
-        }
-        bytes.extend_from_slice(&self.pending.checksum.to_le_bytes());
-        bytes.extend_from_slice(&self.map.checksum.to_le_bytes());
-        let blob = u32::try_from(self.blob.len()).expect("a blob has at most 64 KiB");
-        bytes.extend_from_slice(&blob.to_le_bytes());
+        let length = |len: usize| u32::try_from(len).expect("a blob has at most 64 KiB");
+        let count = |count: usize| u16::try_from(count).expect("at most 256 namespaces");
+        bytes.extend_from_slice(&length(len).to_le_bytes());
+        bytes.extend_from_slice(&count(self.tries.len()).to_le_bytes());
+        bytes.extend_from_slice(&count(self.past.len()).to_le_bytes());
+        self.map.encode(&mut bytes);
+        bytes.extend_from_slice(&length(self.blob.len()).to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(&[0, self.level, 0, 0]);
-        bytes.extend_from_slice(&self.root_tag.to_le_bytes());
-        bytes.extend_from_slice(&self.root_page.to_le_bytes());
-        bytes.extend_from_slice(self.root_node.as_ref());
+        for trie in &self.tries {
+            bytes.extend_from_slice(&[trie.namespace, trie.level, 0, 0]);
+            bytes.extend_from_slice(&trie.root_tag.to_le_bytes());
+            bytes.extend_from_slice(&trie.root_page.to_le_bytes());
+            bytes.extend_from_slice(trie.root.unwrap_or(TERMINATOR).as_ref());
+            bytes.extend_from_slice(&trie.dropped.to_le_bytes());
+            trie.pending.encode(&mut bytes);
+        }
+        for (namespace, root) in &self.past {
+            bytes.push(*namespace);
+            bytes.extend_from_slice(root.as_ref());
+        }
         bytes.extend_from_slice(&self.blob);
         bytes
     }
@@ -92,38 +129,119 @@ impl Table {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        if bytes.len() < HEAD + ENTRY
-            || get_u32(bytes, 0) as usize != bytes.len()
-            || get_u32(bytes, 4) != 1
-        {
+        if bytes.len() < HEAD || get_u32(bytes, 0) as usize != bytes.len() {
             return Err(bad());
         }
-        let blob = get_u32(bytes, 56) as usize;
-        let entry = &bytes[HEAD..HEAD + ENTRY];
-        if blob != bytes.len() - HEAD - ENTRY
-            || get_u32(bytes, 60) != 0
-            || entry[0] != 0
-            || entry[2..4] != [0; 2]
-        {
+        let count = |at: usize| usize::from(u16::from_le_bytes(get(bytes, at)));
+        let (tries, past, blob) = (count(4), count(6), get_u32(bytes, 32) as usize);
+        let fits = HEAD + tries * ENTRY + past * PAST + blob == bytes.len();
+        if !fits || !(1..=MOST).contains(&tries) || past > MOST || get_u32(bytes, 36) != 0 {
             return Err(bad());
         }
-        let stream = |at: usize, checksum: usize| StreamRef {
-            page: get_u64(bytes, at),
-            len: get_u64(bytes, at + 8),
-            checksum: get_u64(bytes, checksum),
-        };
-        Ok(Self {
-            pending: stream(8, 40),
-            map: stream(24, 48),
-            level: entry[1],
-            root_tag: get_u32(entry, 4),
-            root_page: get_u64(entry, 8),
-            root_node: get::<32>(entry, 16).into(),
-            blob: bytes[HEAD + ENTRY..].to_vec(),
-        })
+        let (entries, rest) = bytes[HEAD..].split_at(tries * ENTRY);
+        let (past, blob) = rest.split_at(past * PAST);
+        let tries: Vec<TrieRef> = entries.chunks_exact(ENTRY).map(entry).collect::<Result<_>>()?;
+        let past: Vec<(u8, Node)> =
+            past.chunks_exact(PAST).map(|past| (past[0], get::<32>(past, 1).into())).collect();
+        let ascend = tries.is_sorted_by(|a, b| a.namespace < b.namespace)
+            && past.is_sorted_by(|a, b| a.0 < b.0);
+        let zero_exists = tries[0].namespace == 0
+            && tries[0].root.is_some()
+            && past.first().is_none_or(|first| first.0 == 0);
+        if !ascend || !zero_exists {
+            return Err(bad());
+        }
+        Ok(Self { tries, map: StreamRef::decode(bytes, 8), past, blob: blob.to_vec() })
     }
+}
+
+fn entry(bytes: &[u8]) -> Result<TrieRef> {
+    let (root, dropped) = (get::<32>(bytes, 16).into(), get_u64(bytes, 48));
+    let pending = StreamRef::decode(bytes, 56);
+    if bytes[2..4] != [0; 2]
+        || (dropped > 0 && root != TERMINATOR)
+        || (pending.len == 0 && pending.page > 0)
+    {
+        return Err(bad());
+    }
+    Ok(TrieRef {
+        namespace: bytes[0],
+        level: bytes[1],
+        root_tag: get_u32(bytes, 4),
+        root_page: get_u64(bytes, 8),
+        root: (dropped == 0).then_some(root),
+        dropped,
+        pending,
+    })
 }
 
 fn bad() -> ImageError {
     ImageError::Table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Table {
+        let trie = |namespace, root: Option<Node>, dropped| TrieRef {
+            namespace,
+            level: 2,
+            root_tag: 7,
+            root_page: 8,
+            root,
+            dropped,
+            pending: StreamRef::of(0, &[]),
+        };
+        Table {
+            tries: vec![
+                trie(0, Some(TERMINATOR), 0),
+                TrieRef { pending: StreamRef::of(9, b"pending"), ..trie(3, None, 12) },
+                trie(255, Some(Node::from([5; 32])), 0),
+            ],
+            map: StreamRef::of(4, b"map"),
+            past: vec![(0, Node::from([6; 32])), (3, TERMINATOR)],
+            blob: b"blob".to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_table_reads_as_it_was_written_and_no_field_is_ignored() {
+        let table = sample();
+        let bytes = table.encode();
+        assert_eq!(Table::len_of(&bytes).expect("its length"), bytes.len() as u64);
+        assert_eq!(Table::decode(&bytes).expect("as written"), table);
+        let bare = Table { past: Vec::new(), blob: Vec::new(), ..sample() };
+        assert_eq!(Table::decode(&bare.encode()).expect("as written"), bare);
+        // Each byte means something, or is refused: no two byte strings are the same table.
+        for at in 0..bytes.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            if let Ok(decoded) = Table::decode(&other) {
+                assert_ne!(decoded, table, "byte {at}");
+                assert_eq!(decoded.encode(), other, "byte {at}");
+            }
+        }
+        for len in 0..bytes.len() {
+            assert!(Table::decode(&bytes[..len]).is_err());
+        }
+    }
+
+    #[test]
+    fn tables_that_no_writer_makes_are_refused() {
+        let refused = |change: fn(&mut Table)| {
+            let mut table = sample();
+            change(&mut table);
+            assert!(Table::decode(&table.encode()).is_err(), "{table:?}");
+        };
+        refused(|table| table.tries.clear());
+        refused(|table| table.tries.swap(1, 2));
+        refused(|table| table.tries[1].namespace = 0);
+        refused(|table| {
+            table.tries.remove(0);
+        });
+        refused(|table| (table.tries[0].root, table.tries[0].dropped) = (None, 4));
+        refused(|table| table.tries[1].root = Some(Node::from([1; 32])));
+        refused(|table| table.tries[2].pending.page = 1);
+    }
 }

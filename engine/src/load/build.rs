@@ -18,8 +18,6 @@ use crate::error::{Error, NoRoom, Result, full_or};
 use crate::state::State;
 use crate::state::images::LAST_NUMBERS;
 
-/// Number of the commit that a load makes.
-pub(super) const COMMIT: u64 = 1;
 /// Pages folded and written at once.
 const BATCH: usize = 256;
 /// Requests in flight of a worker.
@@ -31,6 +29,10 @@ pub(super) struct Building<'a, H, D: Device, R: Runtime> {
     db: &'a State<D, R>,
     blocks: &'a Frozen<D>,
     flush: u64,
+    /// Number of the commit that the load makes.
+    commit: u64,
+    /// All leaf pages that it has taken.
+    taken: &'a Mutex<Vec<PageNo>>,
     units: Vec<Mutex<Option<UnitSource>>>,
     next: AtomicUsize,
     built: Mutex<Vec<(usize, Vec<BuiltLeaf>)>>,
@@ -46,12 +48,14 @@ pub(super) struct Built {
     pub(super) pages: u64,
 }
 
-/// Builds all units; the pages are written and not yet synced. `progress` is told how many pairs
-/// are in pages.
+/// Builds all units of commit `commit`; the pages are written and not yet synced, and those that it has
+/// taken are in `taken`, whatever becomes of it. `progress` is told how many pairs are in pages.
 pub(super) fn build<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     blocks: &Frozen<D>,
     units: Vec<UnitSource>,
+    commit: u64,
+    taken: &Mutex<Vec<PageNo>>,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Built> {
     let workers = db.runtime.workers().min(units.len()).max(1);
@@ -60,6 +64,8 @@ pub(super) fn build<H: Hasher, D: Device, R: Runtime>(
         db,
         blocks,
         flush: db.images.next_number(LAST_NUMBERS)?,
+        commit,
+        taken,
         units: units.into_iter().map(|unit| Mutex::new(Some(unit))).collect(),
         next: AtomicUsize::new(0),
         built: Mutex::default(),
@@ -122,6 +128,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
         let planned = unit.plan();
         let count = planned.iter().filter(|page| !page.cells.is_empty()).count();
         let numbers = if count > 0 { self.db.space.allocate_leaves(count)? } else { Vec::new() };
+        self.taken.lock().extend_from_slice(&numbers);
         let mut numbers = numbers.as_slice();
         let mut leaves = Vec::with_capacity(planned.len());
         let mut cells: Vec<CellRef<'_>> = Vec::new();
@@ -168,7 +175,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
                     identity: self.db.store.leaf_identity(*number),
                     flush: self.flush,
                     namespace: self.db.namespace,
-                    through: COMMIT,
+                    through: self.commit,
                 };
                 let page_of = &unfolded[page];
                 let tag = write_page(

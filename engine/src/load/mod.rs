@@ -1,19 +1,20 @@
-//! Bulk load: an empty database becomes commit number 1 with all pairs at once.
+//! Bulk load: an empty namespace gets all its pairs at once, as the next commit.
 //!
-//! 1. Take the only ticket there is: other commits find their parent stale from here on.
+//! 1. Take the next ticket: other commits find their parent stale from here on.
 //! 2. Collect the pairs in buckets by the leading bits of their keys; what does not fit the
 //!    load's memory goes to a spill file. Long values go to the overflow file at once.
 //! 3. Workers sort, divide into pages, fold and write, unit by unit. Page numbers are handed out from
 //!    the start of the leaf file, so it is written about sequentially. Sync.
-//! 4. Build the index, and reserve room for its image.
+//! 4. Build the index, and reserve room for the next image.
 //! 5. Publish: index, tip and number in one moment, under the sequencer's lock.
 //! 6. Two checkpoints, so that both superblocks lead to the load: the log has nothing of it.
 //!
-//! A load is a history barrier: nothing before it can be rolled back to. Until the first
-//! checkpoint of step 6 is durable, a crash leaves the empty database: its index names none of
+//! A load is a history barrier: nothing before it can be read or rolled back to. Until the first
+//! checkpoint of step 6 is durable, a crash leaves the state before: its indexes name none of
 //! the pages, and its overflow map none of the runs. A failure up to step 4 leaves it, too, and
 //! gives the room back; so does a close that comes before step 5. One in step 6 refuses further writes until
-//! the database is reopened, and leaves the load in doubt.
+//! the database is reopened, and leaves the load in doubt. The tries of other namespaces stay as they are; they
+//! are flushed meanwhile as always, and no commit comes to them.
 
 mod blocks;
 mod build;
@@ -22,11 +23,12 @@ mod collect;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pleach_beatree::load::{Record, regions};
 use pleach_beatree::page_no::page_offset;
-use pleach_beatree::{RegionIndex, Stored, Value};
+use pleach_beatree::{PageNo, RegionIndex, Stored, Value};
 use pleach_core::page::leaf::MAX_INLINE;
-use pleach_core::{Hasher, Key, Node, Prefix};
+use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
 use pleach_io::{Device, OpenMode, Runtime};
 
 use crate::access::MAX_VALUE;
@@ -35,12 +37,11 @@ use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::image_name;
 use crate::machine::memory_limit;
 use crate::metrics::Counters;
-use crate::roots::Roots;
 use crate::state::commits::Tip;
 use crate::state::space::Tentative;
 use crate::state::{State, overflow};
 use blocks::Blocks;
-use build::{Built, COMMIT, build};
+use build::{Built, build};
 use collect::{Buckets, Sizes};
 
 /// Pairs between two calls of the progress function.
@@ -54,21 +55,32 @@ pub type Progress = Box<dyn Fn(u64) + Send + Sync>;
 /// Options of [`Db::bulk_load`](crate::Db::bulk_load).
 #[derive(Default)]
 pub struct LoadOptions {
+    namespace: u8,
     memory: Option<u64>,
     progress: Option<Progress>,
 }
 
 impl std::fmt::Debug for LoadOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LoadOptions").field("memory", &self.memory).finish_non_exhaustive()
+        f.debug_struct("LoadOptions")
+            .field("namespace", &self.namespace)
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
     }
 }
 
 impl LoadOptions {
-    /// The defaults: half of the memory that the process may have (the machine's, or less where a control
+    /// The defaults: into namespace 0; half of the memory that the process may have (the machine's, or less where a control
     /// group has a limit), at most 8 GiB; no progress told.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The namespace that is loaded. It exists, and has no pairs.
+    #[must_use]
+    pub fn namespace(mut self, namespace: u8) -> Self {
+        self.namespace = namespace;
+        self
     }
 
     /// Memory that the load may take, in MiB, at least 1. Pairs beyond it wait in a file.
@@ -111,7 +123,7 @@ pub struct LoadReport {
     pub pages: u64,
     /// Bytes of pairs that did not fit the load's memory and went over a file.
     pub spilled_bytes: u64,
-    /// The root.
+    /// The root of the namespace that was loaded.
     pub root: Node,
 }
 
@@ -122,12 +134,16 @@ pub(crate) fn bulk_load<H: Hasher, D: Device, R: Runtime>(
     options: &LoadOptions,
 ) -> Result<LoadReport> {
     let since = db.pace.now();
+    let Some(trie) = db.other(options.namespace) else {
+        return Err(Error::Namespace(options.namespace));
+    };
+    let db = &trie;
     let ticket = Ticket::take(db)?;
-    let before = db.space.before()?;
+    let (before, taken) = (db.space.before(), Mutex::default());
     let images = db.counters.image_bytes.load(Ordering::Relaxed);
-    let result = load::<H, D, R>(db, items, options);
-    if result.is_err() && db.commits.published() == 0 {
-        db.space.go_back(before);
+    let result = load::<H, D, R>(db, items, options, ticket.commit, &taken);
+    if result.is_err() && db.commits.published() < ticket.commit {
+        db.space.go_back(before, taken.into_inner());
     }
     let loaded = result?;
     ticket.settle();
@@ -155,21 +171,26 @@ struct Loaded {
 /// committed meanwhile, nor while the load's own commit is published and not yet durable.
 struct Ticket<'a, D: Device, R: Runtime> {
     db: &'a State<D, R>,
+    /// The commit that the load makes.
+    commit: u64,
     settled: bool,
 }
 
 impl<'a, D: Device, R: Runtime> Ticket<'a, D, R> {
+    /// The ticket of a load into this trie.
     fn take(db: &'a State<D, R>) -> Result<Self> {
         let mut state = db.commits.sequencer().lock();
         state.check_open()?;
-        if state.loading || state.newest.number != 0 {
+        let root = state.newest.roots.get(db.namespace).ok_or(Error::Namespace(db.namespace))?;
+        // What was deleted may still have pages, which the load would leave to nobody.
+        if state.loading || root != TERMINATOR || !db.index.load().is_bare() {
             return Err(Error::NotEmpty(state.newest.number.min(db.commits.published()).max(1)));
         }
-        if db.commits.undo().oldest_pin() != u64::MAX {
+        if state.in_flight > 0 || db.commits.undo().oldest_pin() != u64::MAX {
             return Err(Error::InUse);
         }
         state.loading = true;
-        Ok(Self { db, settled: false })
+        Ok(Self { db, commit: state.newest.number + 1, settled: false })
     }
 
     fn settle(mut self) {
@@ -180,7 +201,7 @@ impl<'a, D: Device, R: Runtime> Ticket<'a, D, R> {
 
 impl<D: Device, R: Runtime> Drop for Ticket<'_, D, R> {
     fn drop(&mut self) {
-        if !self.settled && self.db.commits.published() == 0 {
+        if !self.settled && self.db.commits.published() < self.commit {
             self.db.commits.sequencer().lock().loading = false;
         }
     }
@@ -190,6 +211,8 @@ fn load<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     items: impl Iterator<Item = (Key, Value)>,
     options: &LoadOptions,
+    commit: u64,
+    taken: &Mutex<Vec<PageNo>>,
 ) -> Result<Loaded> {
     let workers = db.runtime.workers();
     let sizes = Sizes::new(options.memory_bytes(), workers);
@@ -200,7 +223,8 @@ fn load<H: Hasher, D: Device, R: Runtime>(
     let keys = collect::<H, D, R>(db, items, options, &mut buckets, &mut blocks, &mut values)?;
     let units = buckets.into_units(&mut blocks, &sizes, workers)?;
     let blocks = blocks.freeze()?;
-    let built = build::<H, D, R>(db, &blocks, units, &|done| options.tell(keys / 2 + done / 2))?;
+    let progress = |done| options.tell(keys / 2 + done / 2);
+    let built = build::<H, D, R>(db, &blocks, units, commit, taken, &progress)?;
     let spilled = blocks.spilled;
     drop(blocks);
     let overflow_pages = db.space.overflow_stats().live - before;
@@ -213,7 +237,7 @@ fn load<H: Hasher, D: Device, R: Runtime>(
     let pages = built.pages;
     // A close, which may come at any time, makes an image, too.
     let _alone = db.images.make_alone();
-    let root = publish::<H, D, R>(db, built, values)?;
+    let root = publish::<H, D, R>(db, built, values, commit)?;
     let durable = checkpoint::<H, D, R>(db, false).and_then(|()| checkpoint::<H, D, R>(db, false));
     if let Err(error) = durable {
         // Published and perhaps not durable: only reopening tells.
@@ -258,10 +282,11 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     built: Built,
     values: Tentative<'_, D>,
+    commit: u64,
 ) -> Result<Node> {
-    let (regions, root) = regions::<H>(&built.leaves, COMMIT);
+    let (regions, root) = regions::<H>(db.namespace, &built.leaves, commit);
     drop(built.leaves);
-    reserve_image(db, regions.len() as u64)?;
+    reserve_image(db, db.image_pages() + regions.len() as u64)?;
     let index = RegionIndex::new(regions);
     let (structure, mut state) = loop {
         let structure = db.index.hold_structure();
@@ -283,25 +308,26 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         region.write().retire();
     }
     values.named();
-    let blob = db.commits.tip().blob;
-    let tip = Tip { number: COMMIT, roots: Roots::of_first(root), blob };
+    let before = db.commits.tip();
+    let roots = before.roots.with([(db.namespace, Some(root))]);
+    let tip = Tip { number: commit, roots, blob: before.blob };
     state.newest = tip.clone();
     db.commits.publish(tip);
-    db.commits.undo().barrier(COMMIT);
+    db.commits.undo().barrier(commit);
     drop(state);
     drop(structure);
-    db.store.begin_batch(COMMIT + 1);
+    db.store.begin_batch(commit + 1);
     Counters::add(&db.counters.leaf_pages, built.pages);
     db.pace.tell();
     Ok(root)
 }
 
-/// Room for the image of this number of regions, so that a full device shows before anything is
+/// Room for an image of about this number of pages, so that a full device shows before anything is
 /// published.
-fn reserve_image<D: Device, R: Runtime>(db: &State<D, R>, regions: u64) -> Result<()> {
+fn reserve_image<D: Device, R: Runtime>(db: &State<D, R>, pages: u64) -> Result<()> {
     let free_runs = db.space.overflow_stats().free_runs;
-    // Upper levels are a fraction of the regions; a free run takes less than 16 bytes.
-    let bytes = page_offset(regions + regions / 4 + free_runs / 250 + 16);
+    // Upper levels are a fraction of them; a free run takes less than 16 bytes.
+    let bytes = page_offset(pages + pages / 4 + free_runs / 250 + 16);
     let newest = db.images.newest().image.file;
     for file in [newest.other(), newest] {
         let file = db.store.device().open(image_name(file), OpenMode::Write)?;

@@ -109,8 +109,8 @@ pub(crate) fn examine<H: Hasher, D: Device>(
                     .inspect_err(|error| tracing::warn!(%error, "nor does the older checkpoint"))
                     .ok();
                 let recovered = recovered.filter(|found| {
-                    let same =
-                        found.tip.number == newest.commit && found.tip.roots.first() == newest.root;
+                    let same = found.tip.number == newest.commit
+                        && found.tip.roots.over_all::<H>() == newest.root;
                     same || found.tip.number > newest.commit
                 });
                 let Some(recovered) = recovered else { return Err(missing(error)) };

@@ -16,7 +16,7 @@ use pleach_io::Device;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::bytes::BodyError;
 use crate::format::commit_body::{
-    CommitView, NamespaceView, Replaced as LogReplaced, Value as LogValue,
+    CommitView, EntryKind, NamespaceView, Replaced as LogReplaced, Value as LogValue,
 };
 use crate::format::position::LogPos;
 use crate::format::record::{Header, Kind};
@@ -26,7 +26,7 @@ use crate::options::HistoryLimits;
 use crate::roots::Roots;
 use crate::state::overflow;
 use crate::state::space::Held;
-use crate::state::undo::{Replaced, ReplacedNodes, Undo};
+use crate::state::undo::{ReplacedNodes, Restored, Undo};
 use crate::state::window::Before;
 
 /// A run that the undo of a commit names.
@@ -40,8 +40,10 @@ struct NamedRun {
 pub(super) struct History {
     undo: Undo,
     limits: HistoryLimits,
-    /// The commit that came last, and the oldest one that records say can be read.
+    /// The commit that came last, and its roots.
     tip: u64,
+    roots: Roots,
+    /// The oldest commit that records say can be read.
     from: u64,
     runs: Vec<NamedRun>,
     /// Why the past is not known, when it should be.
@@ -57,22 +59,26 @@ pub(super) struct Recovered {
 }
 
 impl History {
-    fn new(limits: HistoryLimits, tip: u64) -> Self {
+    fn new(limits: HistoryLimits, tip: u64, roots: Roots) -> Self {
         let undo = Undo::new(limits, tip);
-        Self { undo, limits, tip, from: tip, runs: Vec::new(), lost: None }
+        Self { undo, limits, tip, roots, from: tip, runs: Vec::new(), lost: None }
     }
 
-    /// The history up to the replay start.
+    /// The history up to the replay start, where the roots are `at_replay`; `past` are those before its
+    /// first record, as the image has them.
     pub(super) fn before_replay<H: Hasher, D: Device>(
         device: &D,
         superblock: &Superblock,
+        past: Option<&Roots>,
+        at_replay: &Roots,
         limits: HistoryLimits,
     ) -> Self {
-        match Self::read::<H, D>(device, superblock, limits) {
+        let first = past.unwrap_or(at_replay);
+        match Self::read::<H, D>(device, superblock, first, at_replay, limits) {
             Ok(history) => history,
             Err(error) => {
                 let lost = Some(error);
-                Self { lost, ..Self::new(limits, superblock.commit) }
+                Self { lost, ..Self::new(limits, superblock.commit, at_replay.clone()) }
             }
         }
     }
@@ -80,11 +86,12 @@ impl History {
     fn read<H: Hasher, D: Device>(
         device: &D,
         superblock: &Superblock,
+        first: &Roots,
+        at_replay: &Roots,
         limits: HistoryLimits,
     ) -> Result<Self> {
         let Superblock { database, replay, geometry, commit, .. } = *superblock;
         let mut history: Option<Self> = None;
-        let (mut tip, mut root) = (commit, None);
         let from = superblock.log_from();
         chain(device, database, geometry.log_segment, from, replay, |record| {
             if record.header.kind != Kind::Commit {
@@ -93,27 +100,23 @@ impl History {
             let number = record.header.number;
             let bad = bad_record(record.header.position);
             let view = CommitView::parse(record.body).map_err(bad)?;
-            let history = history.get_or_insert_with(|| {
-                tip = number.saturating_sub(1);
-                Self::new(limits, tip)
-            });
-            if number != tip + 1 {
-                return Err(Contradiction::CommitOrder { before: tip, found: number }.into());
+            let history = history
+                .get_or_insert_with(|| Self::new(limits, number.saturating_sub(1), first.clone()));
+            if number != history.tip + 1 {
+                let before = history.tip;
+                return Err(Contradiction::CommitOrder { before, found: number }.into());
             }
-            for namespace in view.namespaces() {
-                let namespace = namespace.map_err(bad)?;
-                if root.is_some_and(|root| root != *namespace.previous_root) {
-                    return Err(Contradiction::CommitRoot { commit: number }.into());
-                }
-                root = Some(*namespace.new_root);
-            }
-            tip = number;
             history.commit::<H>(&view, &record.header)
         })?;
-        if tip != commit || root.is_some_and(|root| root != superblock.root) {
-            return Err(Contradiction::CommitOrder { before: tip, found: commit + 1 }.into());
+        let history = history.unwrap_or_else(|| Self::new(limits, commit, at_replay.clone()));
+        if history.tip != commit {
+            let before = history.tip;
+            return Err(Contradiction::CommitOrder { before, found: commit + 1 }.into());
         }
-        Ok(history.unwrap_or_else(|| Self::new(limits, commit)))
+        if history.roots != *at_replay {
+            return Err(Contradiction::CommitRoot { commit }.into());
+        }
+        Ok(history)
     }
 
     /// The next commit.
@@ -123,6 +126,11 @@ impl History {
         header: &Header,
     ) -> Result<()> {
         self.tip = header.number;
+        let roots = self.roots.clone();
+        for namespace in view.namespaces() {
+            let namespace = namespace.map_err(bad_record(header.position))?;
+            self.roots = roots_after(&self.roots, header.number, &namespace)?;
+        }
         let Some(before) = view.before else {
             self.from = header.number;
             self.runs.clear();
@@ -130,19 +138,17 @@ impl History {
             return Ok(());
         };
         self.from = self.from.max(before.kept_from.min(header.number));
+        let mut replaced = Vec::new();
         for namespace in view.namespaces() {
             let namespace = namespace.map_err(bad_record(header.position))?;
             let (values, nodes) = self.replaced::<H>(&namespace, header)?;
-            if self.limits.commits == 0 {
-                self.undo.barrier(header.number);
-                continue;
-            }
-            let before = Before {
-                start: header.position,
-                roots: Roots::of_first(*namespace.previous_root),
-                blob: before.blob.into(),
-            };
-            self.undo.restore(header.number, values, Replaced { nodes, before }, header.end());
+            replaced.push(Restored { namespace: namespace.ns, values, nodes });
+        }
+        if self.limits.commits == 0 {
+            self.undo.barrier(header.number);
+        } else {
+            let before = Before { start: header.position, roots, blob: before.blob.into() };
+            self.undo.restore(header.number, replaced, before, header.end());
         }
         let from = self.from;
         self.runs.retain(|run| run.number > from);
@@ -188,7 +194,7 @@ impl History {
 
     /// All commits have come: the runs that the history alone names are taken.
     pub(super) fn finish(self, extents: &mut Extents) -> Result<Recovered> {
-        let Self { undo, from, runs, lost, limits, tip } = self;
+        let Self { undo, from, runs, lost, limits, tip, .. } = self;
         let (mut held, mut held_runs) = (Held::new(), Vec::new());
         for NamedRun { number, start, run } in runs.into_iter().filter(|run| run.number > from) {
             // What is not free is in a page, or pends, or waits to be given up: a flush sees to it.
@@ -206,6 +212,16 @@ impl History {
         }
         Ok(Recovered { undo, held, held_runs, lost })
     }
+}
+
+/// The roots after a commit, as far as this entry of its record says.
+pub(super) fn roots_after(before: &Roots, commit: u64, entry: &NamespaceView<'_>) -> Result<Roots> {
+    let existed = matches!(entry.kind, EntryKind::Changed | EntryKind::Dropped);
+    if before.get(entry.ns) != existed.then_some(*entry.previous_root) {
+        return Err(Contradiction::CommitRoot { commit }.into());
+    }
+    let root = (entry.kind != EntryKind::Dropped).then_some(*entry.new_root);
+    Ok(before.with([(entry.ns, root)]))
 }
 
 /// A value as the log has it.

@@ -8,6 +8,9 @@
 pub(crate) mod examine;
 mod history;
 pub(crate) mod recovery;
+#[cfg(test)]
+mod tests;
+mod trie;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -32,6 +35,7 @@ use crate::options::Options;
 use crate::prefetch::Prefetcher;
 use crate::prefetch::prefold::Prefolder;
 use crate::prefetch::requests::Prefetching;
+use crate::roots::Roots;
 use crate::state::beats::{ENDED, IDLE, Task};
 use crate::state::budget::Budget;
 use crate::state::commits::Commits;
@@ -143,7 +147,7 @@ fn create<H: Hasher, D: Device, R: Runtime>(
             hasher: H::ID,
             geometry,
             image,
-            root: TERMINATOR,
+            root: Roots::new([(0, TERMINATOR)]).over_all::<H>(),
             next_flush: 1,
             history: options.history.unwrap_or(0),
             prepared_through: options.geometry.log_segment.into(),
@@ -207,23 +211,26 @@ fn begin<D: Device, R: Runtime>(
     });
     let budget = Budget::new(&options, log_limit, Arc::clone(&counters));
     let pace = Pace::new(runtime.clone(), options.stall_after);
-    let cache = budget.leaf_cache_bytes(recovered.regions.bytes());
+    let index = recovered.tries.iter().map(|trie| trie.regions.bytes()).sum();
+    let cache = budget.leaf_cache_bytes(index);
     let flush_at = options.flush_at;
-    let index = Arc::new(Index::new(recovered.regions, |_, commits| commits >= flush_at));
     let store = Arc::new(Store::new(Parts {
         device: device.clone(),
         runtime: runtime.clone(),
         database: newest.database,
         leaf: leaf.clone(),
         cache,
-        index: Arc::clone(&index),
         pace: Arc::clone(&pace),
         counters: Arc::clone(&counters),
     }));
     store.begin_batch(recovered.tip.number + 1);
     let files = NodeFiles::open(Arc::clone(&store), Arc::clone(&counters), budget.node_limit())
         .map(Arc::new)?;
-    let tries = vec![Trie::new(0, index, &files)];
+    let tries = recovered.tries.into_iter().map(|found| {
+        let index = Index::new(found.regions, |_, commits| commits >= flush_at);
+        Trie { dropped: found.dropped, ..Trie::new(found.namespace, Arc::new(index), &files) }
+    });
+    let tries = tries.collect();
     let clock = {
         let runtime = runtime.clone();
         Box::new(move || runtime.now())

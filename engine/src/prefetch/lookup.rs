@@ -1,4 +1,5 @@
-//! Looking up the keys of prefetch requests, a key batch at a time.
+//! Looking up the keys of prefetch requests, a key batch at a time. The state that is given is that of the
+//! request's namespace.
 //!
 //! Called by the prefetch task, and by readers that need a key before the task has come to it. Nothing is
 //! read from the device here: what is missing is given to the caller.
@@ -69,13 +70,15 @@ pub(super) fn look_up<D: Device, R: Runtime>(
     last: &mut Option<NodePage>,
     missing: &mut impl FnMut(MissingPage),
 ) {
-    let (base, prefolds) = (request.base(), request.prefolds());
+    let (namespace, base, prefolds) = (request.namespace(), request.base(), request.prefolds());
+    debug_assert_eq!(namespace, db.namespace, "keys are looked up in their trie");
+    let of = (namespace, base);
     let (values, cache) = (prefetching.values(), db.store.cache());
     let mut found: [Found; KEY_BATCH] = std::array::from_fn(|_| Found::default());
     {
         let regions = db.index.load();
         for (key, found) in keys.iter().zip(&mut found) {
-            found.pair = values.pair(key);
+            found.pair = values.pair(namespace, key);
             values.cpu_prefetch(found.pair);
             regions.region(key).cpu_prefetch();
         }
@@ -84,7 +87,7 @@ pub(super) fn look_up<D: Device, R: Runtime>(
         }
     }
     for (key, found) in keys.iter().zip(&mut found) {
-        find(db, values, base, key, prefolds_cached, found, last, missing);
+        find(db, values, of, key, prefolds_cached, found, last, missing);
         if let Some(at) = &found.at {
             cache.cpu_prefetch(at.page, LookupStep::Table);
         }
@@ -99,7 +102,7 @@ pub(super) fn look_up<D: Device, R: Runtime>(
         found.page = cache.get_in(at.page, at.tag, batch);
         let Some(page) = &found.page else {
             let value_as_of = found.has_value.then_some(base);
-            let purpose = Purpose::Key { key: *key, value_as_of, prefolds };
+            let purpose = Purpose::Key { namespace, key: *key, value_as_of, prefolds };
             missing(MissingPage { request: PageRequest::Leaf(at), purpose });
             continue;
         };
@@ -107,13 +110,13 @@ pub(super) fn look_up<D: Device, R: Runtime>(
             found.cell = page.cpu_prefetch_cell(key);
         }
         if prefolds_cached && prefolds && !page.knows(found.as_of) {
-            let prefold = PrefoldRequest { page: Arc::clone(page), at, key: *key };
+            let prefold = PrefoldRequest { namespace, page: Arc::clone(page), at, key: *key };
             prefetching.prefolds().push(db.pace.foreground(), prefold);
         }
     }
     for (key, found) in keys.iter().zip(&found) {
         if let Some(page) = found.page.as_ref().filter(|_| found.has_value) {
-            keep_cell(values, found.pair, base, key, page.get_near(key, found.cell));
+            keep_cell(values, found.pair, of, key, page.get_near(key, found.cell));
         }
     }
 }
@@ -123,7 +126,7 @@ pub(super) fn look_up<D: Device, R: Runtime>(
 fn find<D: Device, R: Runtime>(
     db: &State<D, R>,
     values: &ValueCache,
-    base: u64,
+    of: (u8, u64),
     key: &Key,
     prefolds_cached: bool,
     found: &mut Found,
@@ -143,10 +146,10 @@ fn find<D: Device, R: Runtime>(
         }
         found.at = located(state, child);
         // Nothing later than the session's commit is its value.
-        let same = state.last_commit() <= base;
+        let same = state.last_commit() <= of.1;
         match (state.pending_of(key), &found.at) {
-            (Some(pending), _) if same => keep(values, found.pair, base, key, &pending.stored),
-            (None, None) if same => values.put(found.pair, base, key, None),
+            (Some(pending), _) if same => keep(values, found.pair, of, key, &pending.stored),
+            (None, None) if same => values.put(found.pair, of, key, None),
             (pending, _) => found.has_value = same && pending.is_none(),
         }
     });
@@ -156,25 +159,25 @@ fn find<D: Device, R: Runtime>(
     }
 }
 
-/// Keeps the value of a key as its page has it; the caller knows that no change pends on it.
+/// Keeps the value of a key, of a namespace as of a commit, as its page has it; the caller knows that no change pends on it.
 pub(super) fn keep_cell(
     values: &ValueCache,
     pair: SlotPair,
-    base: u64,
+    of: (u8, u64),
     key: &Key,
     cell: Option<Cell<'_>>,
 ) {
     match cell {
-        None => values.put(pair, base, key, None),
-        Some(Cell::Inline(value)) => values.put(pair, base, key, Some(value)),
+        None => values.put(pair, of, key, None),
+        Some(Cell::Inline(value)) => values.put(pair, of, key, Some(value)),
         Some(Cell::Overflow(_)) => {}
     }
 }
 
-fn keep(values: &ValueCache, pair: SlotPair, base: u64, key: &Key, stored: &Stored) {
+fn keep(values: &ValueCache, pair: SlotPair, of: (u8, u64), key: &Key, stored: &Stored) {
     match stored {
-        Stored::Absent => values.put(pair, base, key, None),
-        Stored::Inline(value) => values.put(pair, base, key, Some(value)),
+        Stored::Absent => values.put(pair, of, key, None),
+        Stored::Inline(value) => values.put(pair, of, key, Some(value)),
         Stored::Large(_) | Stored::Overflow(_) => {}
     }
 }

@@ -34,13 +34,16 @@ use requests::{GATHERS_FOR, MissingPage, PrefetchRequest, Prefetching, PrefoldRe
 /// Pages that are taken from the ring at once when it has many: each call costs as much as a page.
 const TAKEN: usize = 8;
 
+/// A request, and the state of the trie that its keys are in.
+type InTrie<D, R> = (Arc<PrefetchRequest>, Arc<State<D, R>>);
+
 /// The prefetch task.
 pub(crate) struct Prefetcher<D: Device, R: Runtime> {
     db: Arc<State<D, R>>,
     prefetching: Arc<Prefetching<R>>,
     reader: Option<PageReader<D, R, Purpose>>,
     /// The request that is being looked up.
-    request: Option<Arc<PrefetchRequest>>,
+    request: Option<InTrie<D, R>>,
     /// Requests to which keys are still added, and until when they are left alone.
     gathering: VecDeque<(Arc<PrefetchRequest>, Duration)>,
     /// Found missing and not asked for yet.
@@ -206,12 +209,16 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
         // Each turn claims a key batch or is done with a request; callers can add no more than
         // [`requests::WAITING`] keys before this ends.
         loop {
-            let Some(request) = &self.request else {
+            let Some((request, db)) = &self.request else {
                 let Some(request) = self.next_request() else { return false };
-                self.request = Some(request);
+                match trie(&self.db, request.namespace()) {
+                    Some(db) => self.request = Some((request, db)),
+                    // Its session has gone, and its trie after it.
+                    None => self.prefetching.is_done(&request),
+                }
                 continue;
             };
-            let (db, prefetching) = (&*self.db, &*self.prefetching);
+            let prefetching = &*self.prefetching;
             let Some(keys) = request.claim() else {
                 prefetching.is_done(request);
                 (self.request, self.nodes) = (None, None);
@@ -229,12 +236,13 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
     fn take(&self, purpose: Purpose, done: Result<Done>) {
         let (values, pace) = (self.prefetching.values(), &self.db.pace);
         match (done, purpose) {
-            (Ok(Done::Leaf(at, page)), Purpose::Key { key, value_as_of, prefolds }) => {
+            (Ok(Done::Leaf(at, page)), Purpose::Key { namespace, key, value_as_of, prefolds }) => {
                 if let Some(base) = value_as_of {
-                    keep_cell(values, values.pair(&key), base, &key, page.get(&key));
+                    let pair = values.pair(namespace, &key);
+                    keep_cell(values, pair, (namespace, base), &key, page.get(&key));
                 }
                 if prefolds {
-                    let prefold = PrefoldRequest { page, at, key };
+                    let prefold = PrefoldRequest { namespace, page, at, key };
                     self.prefetching.prefolds().push(pace.foreground(), prefold);
                 }
             }
@@ -242,4 +250,15 @@ impl<D: Device, R: Runtime> Prefetcher<D, R> {
             (Err(error), _) => tracing::debug!(%error, "a prefetched page was dropped"),
         }
     }
+}
+
+/// The state of a namespace's trie, while there is one.
+fn trie<D: Device, R: Runtime>(
+    first: &Arc<State<D, R>>,
+    namespace: u8,
+) -> Option<Arc<State<D, R>>> {
+    if namespace == first.namespace {
+        return Some(Arc::clone(first));
+    }
+    first.other(namespace).map(Arc::new)
 }

@@ -22,6 +22,7 @@ use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Device, Runtime, Step};
 
 use super::requests::{Prefetching, PrefoldRequest};
+use super::trie;
 use crate::metrics::Counters;
 use crate::read::key_batch::{KEY_BATCH, PAGES_AHEAD, Reach, cpu_prefetch};
 use crate::state::State;
@@ -81,8 +82,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
             db.pace.enters(Task::Prefold, "folding pages");
             db.pace.comes_further(Task::Prefold);
             let _guard = db.store.enter();
-            cpu_prefetch(&db, requests.iter().map(|request| &request.key), Reach::Region);
-            requests.drain(..).for_each(|request| self.gather(request));
+            self.gather_all(&db, &mut requests);
             self.fold();
         }
         requests.clear();
@@ -90,10 +90,28 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
         if !came && queue.sleeps() { Step::Idle } else { Step::Again }
     }
 
+    /// Gathers the pages of these requests, those of one trie after those of another as they come.
+    fn gather_all(&mut self, first: &Arc<State<D, R>>, requests: &mut Vec<PrefoldRequest>) {
+        for of_trie in requests.chunk_by(|a, b| a.namespace == b.namespace) {
+            if let Some(db) = trie(first, of_trie[0].namespace) {
+                cpu_prefetch(&db, of_trie.iter().map(|request| &request.key), Reach::Region);
+            }
+        }
+        let mut of: Option<Arc<State<D, R>>> = None;
+        for request in requests.drain(..) {
+            if of.as_ref().is_none_or(|db| db.namespace != request.namespace) {
+                of = trie(first, request.namespace);
+            }
+            if let Some(db) = &of {
+                self.gather(db, request);
+            }
+        }
+    }
+
     /// Copies the state of a page, unless it has moved or its nodes are known.
-    fn gather(&mut self, request: PrefoldRequest) {
+    fn gather(&mut self, db: &State<D, R>, request: PrefoldRequest) {
         let pending = &mut self.pending;
-        let found = self.db.index.in_region(&request.key, |_, state| {
+        let found = db.index.in_region(&request.key, |_, state| {
             let child = state.children().find(&request.key);
             let here = state.children().page(child) == Some(request.at.page)
                 && state.children().tag(child) == request.at.tag;
@@ -165,7 +183,7 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
             self.treelet.forget();
             let nodes = nodes.iter().map(|one| (one.index, one.node));
             self.treelet.advance(0, gathered.as_of, &node, nodes);
-            let PrefoldRequest { page, at, key } = &gathered.request;
+            let PrefoldRequest { page, at, key, .. } = &gathered.request;
             let bucket = page.bucket(key);
             if self.db.store.cache().give_partial_treelet(at.page, page, &self.treelet, bucket) {
                 Counters::add(&self.db.counters.pages_folded_ahead, 1);

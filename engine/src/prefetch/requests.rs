@@ -55,6 +55,7 @@ pub(crate) enum Purpose {
     Nodes,
     /// A key.
     Key {
+        namespace: u8,
         key: Key,
         /// It has the key's value as of this commit.
         value_as_of: Option<u64>,
@@ -110,8 +111,8 @@ impl<R: Runtime> Prefetching<R> {
         [&self.event, &self.prefolds.event]
     }
 
-    /// Hands over keys whose values, pages, and nodes above these are to be brought in for a session that
-    /// reads commit `base`. `prefolds` says that it reads nothing over that commit, so that its pages can
+    /// Hands over keys of the trie `db` whose values, pages, and nodes above these are to be brought in for a
+    /// session that reads commit `base`. `prefolds` says that it reads nothing over that commit, so that its pages can
     /// be folded before it needs them. Gives what its readers can help with; `None` when too many keys
     /// wait already.
     pub(crate) fn request<D: Device>(
@@ -125,7 +126,8 @@ impl<R: Runtime> Prefetching<R> {
         if taken == 0 {
             return None;
         }
-        let request = Arc::new(PrefetchRequest::new(base, prefolds, keys[..taken].to_vec()));
+        let request =
+            Arc::new(PrefetchRequest::new((db.namespace, base), prefolds, keys[..taken].to_vec()));
         if self.hand_over(db, &request) {
             self.wake_for(db);
         }
@@ -145,7 +147,7 @@ impl<R: Runtime> Prefetching<R> {
             self.waiting.fetch_sub(reserved, Ordering::Relaxed);
             return None;
         }
-        let request = Arc::new(PrefetchRequest::gathering(base, prefolds, keys));
+        let request = Arc::new(PrefetchRequest::gathering((db.namespace, base), prefolds, keys));
         if self.hand_over(db, &request)
             && self
                 .task
@@ -244,6 +246,7 @@ const PREFOLDS: usize = 1024;
 
 /// A page that is in memory and that a requested key is in.
 pub(super) struct PrefoldRequest {
+    pub(super) namespace: u8,
     pub(super) page: Arc<CachedPage>,
     pub(super) at: Located,
     pub(super) key: Key,
@@ -300,6 +303,7 @@ impl<E: Event> PrefoldQueue<E> {
 
 /// Keys that a session wants prefetched, looked up in key batches by whoever has time.
 pub(crate) struct PrefetchRequest {
+    namespace: u8,
     base: u64,
     prefolds: bool,
     /// Keys that have come, while others may come.
@@ -323,18 +327,20 @@ enum Added {
 }
 
 impl PrefetchRequest {
-    fn new(base: u64, prefolds: bool, keys: Vec<Key>) -> Self {
+    fn new((namespace, base): (u8, u64), prefolds: bool, keys: Vec<Key>) -> Self {
         let (reserved, gathered) = (keys.len(), Mutex::new(None));
         let keys = OnceLock::from(keys);
-        Self { base, prefolds, gathered, keys, next: AtomicUsize::new(0), reserved }
+        let next = AtomicUsize::new(0);
+        Self { namespace, base, prefolds, gathered, keys, next, reserved }
     }
 
     /// A request with fewer than [`GATHERED`] keys so far.
-    fn gathering(base: u64, prefolds: bool, keys: &[Key]) -> Self {
+    fn gathering((namespace, base): (u8, u64), prefolds: bool, keys: &[Key]) -> Self {
         let mut gathered = Vec::with_capacity(GATHERED);
         gathered.extend_from_slice(keys);
         let (gathered, keys) = (Mutex::new(Some(gathered)), OnceLock::new());
-        Self { base, prefolds, gathered, keys, next: AtomicUsize::new(0), reserved: GATHERED }
+        let next = AtomicUsize::new(0);
+        Self { namespace, base, prefolds, gathered, keys, next, reserved: GATHERED }
     }
 
     fn add(&self, keys: &[Key]) -> Added {
@@ -371,6 +377,11 @@ impl PrefetchRequest {
         let from = self.next.fetch_add(KEY_BATCH, Ordering::Relaxed);
         let end = keys.len().min(from.saturating_add(KEY_BATCH));
         keys.get(from..end).filter(|batch| !batch.is_empty())
+    }
+
+    /// The namespace that its keys are in.
+    pub(super) fn namespace(&self) -> u8 {
+        self.namespace
     }
 
     /// The commit that its session reads.

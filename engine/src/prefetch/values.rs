@@ -4,13 +4,12 @@
 //! ([`crate::Session::prefetch`]) are looked up in key batches whose waits overlap
 //! ([`crate::read::key_batch`]), and what was found is kept here, one slot of two cache lines for each key.
 //!
-//! Invariants: what is here for a key and a commit is the key's value as of that commit, which never
+//! Invariants: what is here for a namespace, a key and a commit is the key's value as of that commit, which never
 //! changes, so an entry is right or absent, never old. A slot is taken over by a newer commit only; a key
 //! without a free slot, or with a longer value, is absent. Any thread may read and write.
 //!
-//! A slot is a sequence lock without a count: its mark names the commit, which only grows, and
-//! under one commit a slot is written once. A reader that finds its commit's mark before and after
-//! has read one value.
+//! A slot is a sequence lock without a count: its mark names the commit, which only grows, and the namespace;
+//! under one commit a slot is written once. A reader that finds its mark before and after has read one value.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -34,7 +33,7 @@ const ABSENT: u64 = 0xff;
 #[repr(align(128))]
 #[derive(Default)]
 struct Slot {
-    /// 0 when empty, [`BUSY`], else one more than the commit, and the value's length.
+    /// 0 when empty, [`BUSY`], else one more than the commit (48 bits), the namespace, and the value's length.
     mark: AtomicU64,
     key: [AtomicU64; KEY],
     value: [AtomicU64; VALUE],
@@ -80,25 +79,33 @@ impl ValueCache {
 
     /// The slots that a key's value may be in.
     #[inline]
-    pub(crate) fn pair(&self, key: &Key) -> SlotPair {
-        let hash = twox_hash::XxHash3_64::oneshot(key);
+    pub(crate) fn pair(&self, namespace: u8, key: &Key) -> SlotPair {
+        // Namespaces with the same keys do not share their slots.
+        let spread = u64::from(namespace).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = twox_hash::XxHash3_64::oneshot(key) ^ spread >> 8;
         let mask = (self.slots.len() / WAYS) as u64 - 1;
         SlotPair(usize::try_from(hash & mask).expect("an index"))
     }
 
-    /// Keeps what `key` has as of `commit`, if one of its slots is free for it.
-    pub(crate) fn put(&self, pair: SlotPair, commit: u64, key: &Key, value: Option<&[u8]>) {
+    /// Keeps what a namespace's `key`, whose slots are `pair`, has as of `commit`, if one of these is free for it.
+    pub(crate) fn put(
+        &self,
+        pair: SlotPair,
+        (namespace, commit): (u8, u64),
+        key: &Key,
+        value: Option<&[u8]>,
+    ) {
         let len = match value {
             Some(value) if value.len() > MAX_VALUE => return,
             Some(value) => value.len() as u64,
             None => ABSENT,
         };
-        let mark = (commit + 1) << 8;
+        let mark = mark(namespace, commit);
         for slot in self.ways(pair) {
             let before = slot.mark.load(Ordering::Relaxed);
             // Of this commit, of a later one, or being written.
-            if before >= mark {
-                if before >> 8 == commit + 1 && slot.is_of(key) {
+            if before >> 16 > commit {
+                if before >> 8 == mark >> 8 && slot.is_of(key) {
                     return;
                 }
                 continue;
@@ -121,12 +128,13 @@ impl ValueCache {
         }
     }
 
-    /// What `key` has as of `commit`, if that is here.
+    /// What a namespace's `key` has as of `commit`, if that is here.
     #[inline]
-    pub(crate) fn get(&self, commit: u64, key: &Key) -> Option<LookedUp> {
-        for slot in self.ways(self.pair(key)) {
+    pub(crate) fn get(&self, namespace: u8, commit: u64, key: &Key) -> Option<LookedUp> {
+        let wanted = mark(namespace, commit) >> 8;
+        for slot in self.ways(self.pair(namespace, key)) {
             let mark = slot.mark.load(Ordering::Acquire);
-            if mark >> 8 != commit + 1 || !slot.is_of(key) {
+            if mark >> 8 != wanted || !slot.is_of(key) {
                 continue;
             }
             let mut value = LookedUp { bytes: [0; MAX_VALUE], len: None };
@@ -153,6 +161,13 @@ impl ValueCache {
         let (pairs, _) = self.slots.as_chunks::<WAYS>();
         &pairs[pair.0]
     }
+}
+
+/// The mark of a slot whose value has no bytes.
+#[inline]
+fn mark(namespace: u8, commit: u64) -> u64 {
+    debug_assert!(commit < (1 << 48) - 2, "a mark has 48 bits for the commit");
+    (commit + 1) << 16 | u64::from(namespace) << 8
 }
 
 impl Slot {
@@ -195,10 +210,10 @@ mod tests {
     fn a_value_is_that_of_its_commit_or_none() {
         let values = ValueCache::new(1 << 16);
         let put = |commit, key: &Key, value: Option<&[u8]>| {
-            values.put(values.pair(key), commit, key, value);
+            values.put(values.pair(0, key), (0, commit), key, value);
         };
         let got = |commit, number| {
-            values.get(commit, &key(number)).map(|found| found.value().map(<[u8]>::to_vec))
+            values.get(0, commit, &key(number)).map(|found| found.value().map(<[u8]>::to_vec))
         };
         let mut found = 0;
         for commit in [0, 1, 7, 8] {
@@ -228,6 +243,28 @@ mod tests {
     }
 
     #[test]
+    fn a_value_is_that_of_its_namespace_or_none() {
+        let values = ValueCache::new(1 << 16);
+        let mut found = 0;
+        for number in 0..50 {
+            let key = key(number);
+            for namespace in [0, 1, 255] {
+                let value = value(7, number + u64::from(namespace));
+                values.put(values.pair(namespace, &key), (namespace, 7), &key, Some(&value));
+            }
+            for namespace in [0, 1, 255] {
+                let expected = value(7, number + u64::from(namespace));
+                if let Some(got) = values.get(namespace, 7, &key) {
+                    assert_eq!(got.value(), Some(expected.as_slice()), "{namespace}: {number}");
+                    found += 1;
+                }
+            }
+            assert!(values.get(2, 7, &key).is_none() && values.get(1, 6, &key).is_none());
+        }
+        assert!(found > 140, "most keys have a slot in each namespace: {found}");
+    }
+
+    #[test]
     fn readers_never_see_half_a_value() {
         let values = ValueCache::new(4 * size_of::<Slot>());
         let done = AtomicBool::new(false);
@@ -237,7 +274,7 @@ mod tests {
                 while !done.load(Ordering::Relaxed) || seen == 0 {
                     commit = (commit + 1) % 20_000;
                     for number in 0..8 {
-                        if let Some(found) = values.get(commit, &key(number)) {
+                        if let Some(found) = values.get(3, commit, &key(number)) {
                             assert_eq!(found.value(), Some(value(commit, number).as_slice()));
                             seen += 1;
                         }
@@ -248,7 +285,8 @@ mod tests {
             for commit in 0..20_000 {
                 for number in 0..8 {
                     let key = key(number);
-                    values.put(values.pair(&key), commit, &key, Some(&value(commit, number)));
+                    let (pair, value) = (values.pair(3, &key), value(commit, number));
+                    values.put(pair, (3, commit), &key, Some(&value));
                 }
             }
             done.store(true, Ordering::Relaxed);

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleach_beatree::lock_order::Ranked;
-use pleach_core::Node;
 use pleach_io::Device;
 
 use super::overlays::{Chain, Overlays};
@@ -18,6 +17,7 @@ pub(crate) use super::sequencer::Tip;
 use super::undo::Undo;
 use super::view::View;
 use crate::error::Result;
+use crate::roots::Roots;
 
 /// The commits.
 ///
@@ -83,27 +83,27 @@ impl<D: Device> Commits<D> {
         self.published.store(number, Ordering::Release);
     }
 
-    /// A view of the newest published commit, and its root.
-    pub(crate) fn tip_view(&self) -> (View, Node) {
-        // Under the sequencer's lock, so that number, root and pin belong together.
+    /// A view of the newest published commit, and its roots.
+    pub(crate) fn tip_view(&self) -> (View, Roots) {
+        // Under the sequencer's lock, so that number, roots and pin belong together.
         let state = self.sequencer.lock();
-        let (base, root) = {
+        let (base, roots) = {
             let tip = self.lock_tip();
-            (tip.number, tip.roots.first())
+            (tip.number, tip.roots.clone())
         };
-        let view = self.view(base, Chain::default());
+        let view = self.view(base, &Chain::default());
         drop(state);
-        (view, root)
+        (view, roots)
     }
 
-    /// A view of a past commit or of the newest one, by its number, and its root.
-    pub(crate) fn view_at(&self, commit: u64) -> Result<(View, Node)> {
-        let (view, root) = self.tip_view();
+    /// A view of a past commit or of the newest one, by its number, and its roots.
+    pub(crate) fn view_at(&self, commit: u64) -> Result<(View, Roots)> {
+        let (view, roots) = self.tip_view();
         if view.base == commit {
-            return Ok((view, root));
+            return Ok((view, roots));
         }
-        let (pin, root) = self.undo.pin_past(commit, (self.clock)())?;
-        Ok((View::new(pin, Chain::default(), Arc::clone(&self.undo)), root))
+        let (pin, roots) = self.undo.pin_past(commit, (self.clock)())?;
+        Ok((View::new(pin, &Chain::default(), Arc::clone(&self.undo)), roots))
     }
 
     /// A second view of the same state.
@@ -115,17 +115,17 @@ impl<D: Device> Commits<D> {
 
     /// The same for whoever asks later whether it can still be read.
     pub(crate) fn view_like(&self, view: &View) -> View {
-        self.view(view.base, view.overlays().clone())
+        self.view(view.base, view.overlays())
     }
 
     /// A view of a commit under these overlays. What later commits have replaced is still kept: the
     /// commit is the newest one, or pinned by somebody else.
-    pub(crate) fn view(&self, base: u64, overlays: Chain) -> View {
+    pub(crate) fn view(&self, base: u64, overlays: &Chain) -> View {
         let pin = self.undo.pin(base, (self.clock)());
         View::new(pin, overlays, Arc::clone(&self.undo))
     }
 
-    /// Root and blob of a commit.
+    /// Roots and blob of a commit.
     pub(crate) fn commit_at(&self, commit: u64) -> Result<Tip> {
         let tip = self.tip();
         if tip.number == commit {

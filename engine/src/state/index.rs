@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
@@ -34,7 +35,12 @@ const REPLACED: usize = 258;
 pub(crate) struct Located {
     pub(crate) page: PageNo,
     pub(crate) tag: u32,
+    /// The namespace that the page must be of.
+    pub(crate) namespace: u8,
 }
+
+/// The right to change layouts and regions of an index.
+pub(crate) type HeldStructure<'a> = Ranked<MutexGuard<'a, ()>>;
 
 /// The regions, and which of their pages are due for a flush.
 pub(crate) struct Index {
@@ -43,6 +49,8 @@ pub(crate) struct Index {
     structure: Mutex<()>,
     /// Prefixes of pages that enough commits have changed.
     due: Mutex<VecDeque<Prefix>>,
+    /// How many there are, as of when `due` was last free.
+    due_count: AtomicUsize,
 }
 
 impl Index {
@@ -59,6 +67,7 @@ impl Index {
         Self {
             regions: ArcSwap::from_pointee(regions),
             structure: Mutex::new(()),
+            due_count: AtomicUsize::new(due.len()),
             due: Mutex::new(due),
         }
     }
@@ -75,7 +84,7 @@ impl Index {
     }
 
     /// While this is held nobody else splits, merges or replaces pages and regions.
-    pub(crate) fn hold_structure(&self) -> Ranked<MutexGuard<'_, ()>> {
+    pub(crate) fn hold_structure(&self) -> HeldStructure<'_> {
         Ranked::wait(STRUCTURE, || self.structure.lock())
     }
 
@@ -113,14 +122,24 @@ impl Index {
 
     /// These pages are due for a flush.
     pub(crate) fn make_due(&self, prefixes: impl IntoIterator<Item = Prefix>) {
-        self.due.lock().extend(prefixes);
+        let mut due = self.due.lock();
+        due.extend(prefixes);
+        self.due_count.store(due.len(), Ordering::Release);
+    }
+
+    /// Is any page due? One load, for who looks at the tries of all namespaces.
+    #[inline]
+    pub(crate) fn has_due(&self) -> bool {
+        self.due_count.load(Ordering::Acquire) > 0
     }
 
     /// Takes up to `count` of the pages that are due, in the order in which they became so.
     pub(crate) fn take_due(&self, count: usize) -> Vec<Prefix> {
         let mut due = self.due.lock();
         let count = due.len().min(count);
-        due.drain(..count).collect()
+        let taken = due.drain(..count).collect();
+        self.due_count.store(due.len(), Ordering::Release);
+        taken
     }
 
     /// The pages that are due.
@@ -132,5 +151,6 @@ impl Index {
 /// Where a child's page is; `None` when it has none.
 #[inline]
 pub(crate) fn located(state: &RegionState, child: usize) -> Option<Located> {
-    state.children().page(child).map(|page| Located { page, tag: state.children().tag(child) })
+    let (tag, namespace) = (state.children().tag(child), state.namespace());
+    state.children().page(child).map(|page| Located { page, tag, namespace })
 }

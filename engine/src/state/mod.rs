@@ -25,13 +25,13 @@
 //! | 0 | an overlay: its chunks, by who commits it | yes |
 //! | 0 | nodes: hand, by the flush alone; it tries the gate and does not wait for it | yes (the spill file) |
 //! | 1 | [`NODE_GATE`](ranks::NODE_GATE): a batch reads it in its finish and in its commit, which may be one in the other; the flush tries to write it, for nodes that leave and regions that are joined, and does not wait | yes |
-//! | 2 | [`STRUCTURE`](ranks::STRUCTURE): a flush while it publishes, a commit that was overtaken too often, a load | yes, a commit that refolds |
+//! | 2 | [`STRUCTURE`](ranks::STRUCTURE): a flush while it publishes, a load; a commit that was overtaken too often, those of all tries in the order of their namespaces | yes, a commit that refolds |
 //! | 3 | [`WRITER`](ranks::WRITER): the log's writer | yes (the log) |
 //! | 4 | [`SEQUENCER`](ranks::SEQUENCER): the sequencer's state | no |
 //! | 5 | [`TIP`](ranks::TIP): the newest commit | no |
 //! | 6 | [`MOVES`](ranks::MOVES): nodes that move to another page | yes (the spill file) |
 //! | 7 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
-//! | 8 | index: due; a cache shard; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
+//! | 8 | tries: changing; index: due; a cache shard; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
 //! | 8 | images: superblocks; log segments: changing, then their state | yes |
 //!
 //! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The
@@ -62,15 +62,19 @@ pub(crate) mod space;
 pub(crate) mod store;
 pub(crate) mod tries;
 pub(crate) mod undo;
+mod undo_maps;
 mod versions;
 pub(crate) mod view;
 pub(crate) mod window;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use pleach_core::Hasher;
 use pleach_io::{Device, Runtime};
 
 use crate::error::{Error, Result};
+use crate::format::names::LEAF_FILE;
 use crate::format::position::LogPos;
 use crate::metrics::{Counters, Metrics};
 use crate::options::Options;
@@ -114,7 +118,7 @@ pub(crate) struct State<D: Device, R: Runtime> {
 impl<D: Device, R: Runtime> State<D, R> {
     /// One of the tries of `shared`.
     pub(crate) fn new(shared: Arc<Shared<D, R>>, trie: Trie<D, R>) -> Self {
-        let Trie { namespace, index, nodes } = trie;
+        let Trie { namespace, index, nodes, .. } = trie;
         Self { shared, namespace, index, nodes }
     }
 
@@ -141,6 +145,42 @@ impl<D: Device, R: Runtime> Shared<D, R> {
     /// Are all leaf pages cached and all nodes in memory?
     pub(crate) fn all_is_here(&self) -> bool {
         !self.node_files.may_evict() && self.store.all_is_cached()
+    }
+
+    /// Regions of all tries.
+    pub(crate) fn regions(&self) -> u64 {
+        let tries = self.tries.list();
+        tries.iter().map(|trie| trie.index.load().regions().len() as u64).sum()
+    }
+
+    /// About how many pages an image takes: a page for each region, and what pends.
+    pub(crate) fn image_pages(&self) -> u64 {
+        let pending = self.counters.pending_bytes.load(Ordering::Relaxed);
+        // Each trie's pending changes begin on a page of their own.
+        self.regions() + pending / 4096 + self.tries.list().len() as u64
+    }
+
+    /// Lets nodes of all tries leave while they take more than their share. Says whether it did anything; it
+    /// does nothing while a batch is under way.
+    pub(crate) fn evict_nodes(&self) -> Result<bool> {
+        let tries = self.tries.list();
+        let nodes: Vec<&NodeStore<D, R>> = tries.iter().map(|trie| &*trie.nodes).collect();
+        self.node_files.evict_nodes(&nodes)
+    }
+
+    /// Tries the node pages that are aside, for an image that is about to be begun.
+    pub(crate) fn try_nodes_aside<H: Hasher>(&self) -> Result<()> {
+        let quarantine = self.store.quarantine();
+        if quarantine.len() == 0 {
+            return Ok(());
+        }
+        for aside in quarantine.list().iter().filter(|aside| aside.file != LEAF_FILE) {
+            match self.tries.get(aside.namespace) {
+                Some(trie) => trie.nodes.try_nodes_aside::<H>(aside)?,
+                None => quarantine.forget(aside.file, aside.page),
+            }
+        }
+        Ok(())
     }
 
     /// The leaf cache gets what the index leaves of its share, as large as that is by now.
@@ -180,8 +220,7 @@ impl<D: Device, R: Runtime> Shared<D, R> {
         counters.snapshot(|metrics| {
             metrics.sequencer_nanos = sequencer.held_nanos();
             metrics.log_bytes = sequencer.log_bytes();
-            let regions = |trie: &Trie<D, R>| trie.index.load().regions().len() as u64;
-            metrics.regions = self.tries.list().iter().map(regions).sum();
+            metrics.regions = self.regions();
             metrics.overlay_bytes = self.commits.overlays().bytes() as u64;
             metrics.commits_in_flight = sequencer.lock().in_flight.into();
             metrics.undo_bytes = self.commits.undo().bytes();

@@ -5,7 +5,7 @@
 //! then the commit has replaced the node of a finer or a coarser prefix, and that of this one is not
 //! known. [`NodeVersions::then`] tells both from a prefix that nothing has changed below.
 //!
-//! Used by [`super::undo`] alone, with one of these for pages and one for regions.
+//! Used by [`super::undo_maps`] alone, with one of these for pages and one for regions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,14 +50,13 @@ pub(super) struct NodeVersions {
     depths: Box<[AtomicU64]>,
 }
 
-impl Default for NodeVersions {
-    fn default() -> Self {
-        let depths = (0..=256).map(|_| AtomicU64::new(0)).collect();
-        Self { map: VersionMap::default(), depths }
-    }
-}
-
 impl NodeVersions {
+    /// Nodes whose map is cut by the first `bits` bits of their prefixes.
+    pub(super) fn new(bits: u32) -> Self {
+        let depths = (0..=256).map(|_| AtomicU64::new(0)).collect();
+        Self { map: VersionMap::new(bits), depths }
+    }
+
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
         self.map.bytes()
@@ -134,7 +133,7 @@ mod tests {
         use NodeThen::{Recorded, Unchanged, Unrecorded};
         let root = Prefix::ROOT;
         let (left, right) = (root.child(false), root.child(true));
-        let versions = NodeVersions::default();
+        let versions = NodeVersions::new(12);
         // Commits 1 and 2 find one page, 3 and 4 two, 5 one again.
         versions.insert(1, &[(root, node(0))]);
         versions.insert(2, &[(root, node(1))]);

@@ -18,10 +18,10 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_beatree::leaf_fold::{PageState, PendingChange, fold_leaf};
 use pleach_beatree::lock_order::Ranked;
 use pleach_beatree::region::{NodeFile, NodePage, Nodes, ReadState};
-use pleach_beatree::{Region, RegionState};
+use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::{BranchBuilder, BranchHeader, BranchView, Entry};
-use pleach_core::page::{FileKind, Identity};
+use pleach_core::page::{FileKind, Identity, header};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, OpenMode, PageBuf, Runtime};
 
@@ -31,7 +31,7 @@ use super::quarantine::{Quarantined, Why};
 use super::ranks::{MOVES, NODE_GATE};
 use super::store::Store;
 use crate::error::{Contradiction, Error, Result};
-use crate::format::names::{ImageFile, LEAF_FILE, SPILL_FILE, image_name};
+use crate::format::names::{ImageFile, SPILL_FILE, image_name};
 use crate::format::position::LogPos;
 use crate::metrics::Counters;
 
@@ -52,6 +52,8 @@ pub(crate) struct NodeFiles<D: Device, R: Runtime> {
     gate: RwLock<()>,
     /// Held while a region's nodes move to another page on the device.
     moves: Mutex<()>,
+    /// Where the next search for nodes that may leave begins: a namespace, and a region of it.
+    hand: Mutex<(u8, usize)>,
     /// Pages spilled.
     spills: AtomicU64,
     limit: Limit,
@@ -64,8 +66,6 @@ pub(crate) struct NodeStore<D: Device, R: Runtime> {
     files: Arc<NodeFiles<D, R>>,
     namespace: u8,
     index: Arc<Index>,
-    /// Region at which the next search for nodes that may leave begins.
-    hand: Mutex<usize>,
 }
 
 impl<D: Device, R: Runtime> std::ops::Deref for NodeStore<D, R> {
@@ -111,6 +111,7 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
             pages: Mutex::new(SpillPages::default()),
             gate: RwLock::new(()),
             moves: Mutex::new(()),
+            hand: Mutex::default(),
             spills: AtomicU64::new(0),
             limit,
             store,
@@ -164,10 +165,53 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
     }
 }
 
+impl<D: Device, R: Runtime> NodeFiles<D, R> {
+    /// Lets nodes leave while those of all tries, which ascend, take more than their share: one hand goes
+    /// round over all of them. Says whether it did anything; it does nothing while a batch is under way.
+    pub(crate) fn evict_nodes(&self, tries: &[&NodeStore<D, R>]) -> Result<bool> {
+        let indexes: Vec<Arc<RegionIndex>> =
+            tries.iter().map(|trie| trie.index.load_full()).collect();
+        let resident = |region: &Arc<Region>| match region.read().nodes() {
+            Nodes::Resident(nodes) => nodes.len() as u64 * 32,
+            Nodes::Paged(_) => 0,
+        };
+        let regions = || indexes.iter().flat_map(|index| index.regions());
+        let mut bytes: u64 = regions().map(resident).sum();
+        let limit = self.limit.bytes;
+        if bytes <= limit {
+            return Ok(false);
+        }
+        let mut hand = self.hand.lock();
+        // A namespace that is gone is passed over, as is a region.
+        let mut trie = tries.partition_point(|trie| trie.namespace < hand.0);
+        let mut at =
+            if tries.get(trie).is_some_and(|trie| trie.namespace == hand.0) { hand.1 } else { 0 };
+        let mut left = regions().count();
+        while left > 0 && bytes > limit {
+            let of_trie = indexes.get(trie).map(|index| index.regions());
+            let Some(region) = of_trie.and_then(|regions| regions.get(at)) else {
+                // Each index has a region, so this comes to one.
+                (trie, at) = (if of_trie.is_some() { trie + 1 } else { 0 }, 0);
+                continue;
+            };
+            at += 1;
+            left -= 1;
+            *hand = (tries[trie].namespace, at);
+            let size = resident(region);
+            match tries[trie].evict(region)? {
+                Some(true) => bytes = bytes.saturating_sub(size),
+                Some(false) => {}
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+}
+
 impl<D: Device, R: Runtime> NodeStore<D, R> {
     /// The nodes of a namespace's regions.
     pub(crate) fn new(files: Arc<NodeFiles<D, R>>, namespace: u8, index: Arc<Index>) -> Self {
-        Self { files, namespace, index, hand: Mutex::new(0) }
+        Self { files, namespace, index }
     }
 
     /// Brings the nodes of the region over a key into memory, on the calling thread. Where their page
@@ -224,7 +268,8 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
                 for child in state.children().iter() {
                     let mut changes = Vec::new();
                     state.copy_pending(&child.prefix, &mut changes);
-                    let at = child.page.map(|page| Located { page, tag: child.tag });
+                    let namespace = self.namespace;
+                    let at = child.page.map(|page| Located { page, tag: child.tag, namespace });
                     children.push((child.prefix, at, changes));
                 }
                 state.log_position()
@@ -272,7 +317,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             return Ok(());
         }
         let mut nodes = Vec::with_capacity(state.children().len());
-        self.parse_nodes(region, state.children().len(), node_page, buf, &mut nodes)?;
+        self.parse_nodes(region, &state, node_page, buf, &mut nodes)?;
         state.install_nodes(nodes);
         drop(state);
         self.store.read_well(file_name(node_page.file), node_page.page);
@@ -295,7 +340,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             if state.is_retired() || !matches!(state.nodes(), Nodes::Paged(at) if at == node_page) {
                 return Ok(false);
             }
-            self.parse_nodes(region, state.children().len(), node_page, &buf, nodes).map(|()| true)
+            self.parse_nodes(region, &state, node_page, &buf, nodes).map(|()| true)
         });
         self.store.buffers().give(buf);
         parsed
@@ -305,7 +350,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     fn parse_nodes(
         &self,
         region: &Region,
-        children: usize,
+        state: &RegionState,
         node_page: &NodePage,
         buf: &PageBuf,
         nodes: &mut Vec<Node>,
@@ -313,47 +358,21 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         let (file, page) = (file_name(node_page.file), node_page.page);
         let view = BranchView::parse(buf.page(0), &identity(self.store.database(), node_page))
             .map_err(|error| Error::Page { file, page, error })?;
-        let found = pleach_core::page::header::tag(buf.page(0));
+        let found = header::tag(buf.page(0));
         if found != node_page.tag {
             return Err(Error::StalePage { file, page, expected: node_page.tag, found });
         }
-        if view.prefix() != *region.prefix() || view.len() != children {
+        header::check_namespace(buf.page(0), state.namespace()).map_err(|error| Error::Page {
+            file,
+            page,
+            error,
+        })?;
+        if view.prefix() != *region.prefix() || view.len() != state.children().len() {
             return Err(Contradiction::OtherRegion { file, page }.into());
         }
         nodes.clear();
         nodes.extend(view.iter().map(|(_, entry)| entry.node));
         Ok(())
-    }
-
-    /// Lets nodes leave while they take more than their share. Says whether it did anything; it
-    /// does nothing while a batch is under way.
-    pub(crate) fn evict_nodes(&self) -> Result<bool> {
-        let index = self.index.load_full();
-        let regions = index.regions();
-        let resident = |region: &Arc<Region>| match region.read().nodes() {
-            Nodes::Resident(nodes) => nodes.len() as u64 * 32,
-            Nodes::Paged(_) => 0,
-        };
-        let mut bytes: u64 = regions.iter().map(resident).sum();
-        let limit = self.limit.bytes;
-        if bytes <= limit {
-            return Ok(false);
-        }
-        let mut hand = self.hand.lock();
-        for _ in 0..regions.len() {
-            if bytes <= limit {
-                break;
-            }
-            let region = &regions[*hand % regions.len()];
-            *hand = (*hand + 1) % regions.len();
-            let size = resident(region);
-            match self.evict(region)? {
-                Some(true) => bytes = bytes.saturating_sub(size),
-                Some(false) => {}
-                None => return Ok(false),
-            }
-        }
-        Ok(true)
     }
 
     /// Lets one region's nodes leave; `None` when a batch is under way.
@@ -459,7 +478,8 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             return Err(error);
         }
         self.make_resident::<H>(key).inspect_err(|error| {
-            self.store.set_aside(page, prefix, error.clone(), Why::Unreadable);
+            let of = (self.namespace, prefix);
+            self.store.set_aside(page, of, error.clone(), Why::Unreadable);
         })
     }
 
@@ -477,7 +497,8 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             read
         } else {
             self.make_resident::<H>(prefix.first_key()).inspect_err(|error| {
-                self.store.set_aside(page, prefix, error.clone(), Why::Unreadable);
+                let of = (self.namespace, prefix);
+                self.store.set_aside(page, of, error.clone(), Why::Unreadable);
             })?;
             false
         };
@@ -485,29 +506,22 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         Ok(read)
     }
 
-    /// Tries the node pages that are aside, for an image that is about to be begun.
-    pub(crate) fn try_nodes_aside<H: Hasher>(&self) -> Result<()> {
-        if self.store.quarantine().len() == 0 {
-            return Ok(());
-        }
-        for Quarantined { file, page, prefix, .. } in self.store.quarantine().list() {
-            if file == LEAF_FILE {
-                continue;
-            }
-            let named =
-                self.index.in_region(prefix.first_key(), |region, state| match state.nodes() {
-                    Nodes::Paged(at) if (file_name(at.file), at.page) == (file, page) => {
-                        Some((Arc::clone(region), *at))
-                    }
-                    _ => None,
-                });
-            match named {
-                Some((region, at)) => {
-                    self.nodes_for_image::<H>(&region, &at, &mut Vec::new())?;
+    /// Tries a node page that is aside, for an image that is about to be begun.
+    pub(crate) fn try_nodes_aside<H: Hasher>(&self, aside: &Quarantined) -> Result<()> {
+        let (file, page) = (aside.file, aside.page);
+        let named =
+            self.index.in_region(aside.prefix.first_key(), |region, state| match state.nodes() {
+                Nodes::Paged(at) if (file_name(at.file), at.page) == (file, page) => {
+                    Some((Arc::clone(region), *at))
                 }
-                // In memory, or on another page.
-                None => self.node_page_is_back((file, page)),
+                _ => None,
+            });
+        match named {
+            Some((region, at)) => {
+                self.nodes_for_image::<H>(&region, &at, &mut Vec::new())?;
             }
+            // In memory, or on another page.
+            None => self.node_page_is_back((file, page)),
         }
         Ok(())
     }
@@ -516,7 +530,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     fn node_page_is_back(&self, (file, page): (&'static str, u64)) {
         if self.store.quarantine().suspects(file, page) {
             self.store.quarantine().forget(file, page);
-            self.store.is_back(file, Prefix::ROOT);
+            self.store.is_back(file, (self.namespace, Prefix::ROOT));
         }
     }
 }

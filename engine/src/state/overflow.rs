@@ -44,7 +44,7 @@ pub(crate) fn write<D: Device, R: Runtime>(
                 let header = StreamHeader {
                     identity: overflow_identity(db.store.database(), at + page as u64),
                     flush,
-                    namespace: 0,
+                    namespace: db.namespace,
                     stream: StreamId::Value,
                     index,
                 };

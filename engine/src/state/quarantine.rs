@@ -35,6 +35,8 @@ pub struct Quarantined {
     pub file: &'static str,
     /// Page number.
     pub page: u64,
+    /// The namespace it is of.
+    pub namespace: u8,
     /// The keys it is for.
     pub prefix: Prefix,
     /// What was wrong with it the last time.
@@ -66,6 +68,8 @@ struct Entry {
 pub(crate) struct Quarantine {
     count: AtomicU64,
     pages: Mutex<BTreeMap<(&'static str, u64), Entry>>,
+    /// Leaf pages that are back and not yet due for a flush.
+    back: Mutex<Vec<(u8, Prefix)>>,
 }
 
 /// How long to wait after this number of failures in a row.
@@ -84,7 +88,7 @@ impl Quarantine {
     pub(crate) fn put(
         &self,
         (file, page): (&'static str, u64),
-        prefix: Prefix,
+        (namespace, prefix): (u8, Prefix),
         error: Error,
         why: Why,
         now: Duration,
@@ -92,9 +96,9 @@ impl Quarantine {
         let mut pages = self.pages.lock();
         let trials = pages.get(&(file, page)).map_or(0, |entry| entry.listed.trials) + 1;
         if trials == 1 {
-            tracing::error!(file, page, ?prefix, %error, "a page is set aside");
+            tracing::error!(file, page, namespace, ?prefix, %error, "a page is set aside");
         }
-        let listed = Quarantined { file, page, prefix, error, trials };
+        let listed = Quarantined { file, page, namespace, prefix, error, trials };
         let next = now.saturating_add(backoff(trials));
         pages.insert((file, page), Entry { listed, why, next, on_trial: false });
         self.count.store(pages.len() as u64, Ordering::Release);
@@ -125,8 +129,8 @@ impl Quarantine {
         Some(entry.listed.error.clone())
     }
 
-    /// A page was read well; gives its prefix when that brings it back.
-    pub(super) fn read_well(&self, file: &'static str, page: u64) -> Option<Prefix> {
+    /// A page was read well; gives its namespace and prefix when that brings it back.
+    pub(super) fn read_well(&self, file: &'static str, page: u64) -> Option<(u8, Prefix)> {
         if self.len() == 0 {
             return None;
         }
@@ -134,8 +138,9 @@ impl Quarantine {
         pages.get(&(file, page)).filter(|entry| entry.why == Why::Unreadable)?;
         let entry = pages.remove(&(file, page))?;
         self.count.store(pages.len() as u64, Ordering::Release);
-        tracing::info!(file, page, prefix = ?entry.listed.prefix, "a page is back");
-        Some(entry.listed.prefix)
+        let Quarantined { namespace, prefix, .. } = entry.listed;
+        tracing::info!(file, page, namespace, ?prefix, "a page is back");
+        Some((namespace, prefix))
     }
 
     /// Nothing names the page any more.
@@ -171,6 +176,16 @@ impl Quarantine {
         pages.values().filter(|entry| !entry.on_trial).map(|entry| entry.next).min()
     }
 
+    /// A leaf page is back, and part of the flush's next round of its namespace.
+    pub(super) fn is_back(&self, namespace: u8, prefix: Prefix) {
+        self.back.lock().push((namespace, prefix));
+    }
+
+    /// The leaf pages that are back, for the flush.
+    pub(crate) fn take_back(&self) -> Vec<(u8, Prefix)> {
+        std::mem::take(&mut self.back.lock())
+    }
+
     /// All of them, by file and page.
     pub(crate) fn list(&self) -> Vec<Quarantined> {
         self.pages.lock().values().map(|entry| entry.listed.clone()).collect()
@@ -203,7 +218,7 @@ mod tests {
         let quarantine = Quarantine::default();
         let page = (LEAF_FILE, 7);
         let fails = |now| {
-            quarantine.put(page, Prefix::ROOT, Error::Missing, Why::Unreadable, now);
+            quarantine.put(page, (3, Prefix::ROOT), Error::Missing, Why::Unreadable, now);
         };
         let mut now = Duration::from_secs(100);
         for wait in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
@@ -218,7 +233,7 @@ mod tests {
         assert_eq!(quarantine.list()[0].trials, 9);
         assert!(quarantine.error().is_some());
         assert_eq!(quarantine.read_well(LEAF_FILE, 8), None);
-        assert_eq!(quarantine.read_well(LEAF_FILE, 7), Some(Prefix::ROOT));
+        assert_eq!(quarantine.read_well(LEAF_FILE, 7), Some((3, Prefix::ROOT)));
         assert!(quarantine.len() == 0 && quarantine.error().is_none());
     }
 
@@ -227,7 +242,7 @@ mod tests {
         let quarantine = Quarantine::default();
         let put = |now| {
             let page = (LEAF_FILE, 7);
-            quarantine.put(page, Prefix::ROOT, Error::Missing, Why::Contradicts, now);
+            quarantine.put(page, (3, Prefix::ROOT), Error::Missing, Why::Contradicts, now);
         };
         put(Duration::ZERO);
         assert_eq!(quarantine.read_well(LEAF_FILE, 7), None);

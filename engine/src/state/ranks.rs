@@ -4,8 +4,9 @@ use pleach_beatree::lock_order::Rank;
 
 /// Read while nodes must stay in memory. A batch holds it in its finish, and in a commit around a refold.
 pub(super) const NODE_GATE: Rank = Rank::new(1, "the node gate").repeatable();
-/// Held while regions or their layouts are replaced.
-pub(super) const STRUCTURE: Rank = Rank::new(2, "the structure");
+/// Held while regions or their layouts are replaced. A commit that was overtaken too often holds those of
+/// all tries, in the order of their namespaces.
+pub(super) const STRUCTURE: Rank = Rank::new(2, "the structure").repeatable();
 /// The log's writer.
 pub(super) const WRITER: Rank = Rank::new(3, "the log writer");
 /// The sequencer's state.

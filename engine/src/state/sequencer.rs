@@ -42,7 +42,7 @@ pub(crate) struct Ordered {
     room: LogPos,
     /// Newest commit with a ticket.
     pub(crate) newest: Tip,
-    /// A load is about to make commit number 1: no commit has the newest one for a parent.
+    /// A load is about to make the next commit: no other commit has the newest one for a parent.
     pub(crate) loading: bool,
     /// Commits between ticket and publication.
     pub(crate) in_flight: u32,

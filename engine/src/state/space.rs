@@ -18,7 +18,7 @@ use pleach_beatree::PageNo;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::{self, Extension, Extents, ExtentsStats, GrowingFile, Growth};
 use pleach_core::page::overflow::PageRun;
-use pleach_io::{Device, IoError, PAGE};
+use pleach_io::{Device, IoError};
 
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::position::LogPos;
@@ -58,11 +58,11 @@ pub(crate) struct OverflowMap {
 /// commit from which on no view names them. In order of both.
 pub(crate) type Held = VecDeque<(LogPos, u64)>;
 
-/// Both files as they were, for giving room back.
+/// How long both files were, in pages, for giving room back.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Before {
-    leaf: u64,
+    leaf: u32,
     overflow: u64,
-    extents: Extents,
 }
 
 impl<D: Device> PageSpace<D> {
@@ -249,38 +249,38 @@ impl<D: Device> PageSpace<D> {
     }
 
     /// Both files, as they are now.
-    pub(crate) fn before(&self) -> Result<Before> {
-        Ok(Before {
-            leaf: self.device.len(&self.leaf)?,
-            overflow: self.device.len(&self.overflow)?,
-            extents: self.extents.lock().clone(),
-        })
+    pub(crate) fn before(&self) -> Before {
+        Before { leaf: self.pages.lock().pages(), overflow: self.extents.lock().stats().pages }
     }
 
-    /// No index names any page: both files are again what they were.
-    pub(crate) fn go_back(&self, before: Before) {
-        let stays = |error| tracing::warn!(%error, "a failed load's pages stay reserved");
+    /// A load has failed: nothing names the leaf pages that it has taken, and its overflow runs are free
+    /// already. Both files are again as long as they were, as far as others have not grown them meanwhile.
+    pub(crate) fn go_back(&self, before: Before, taken: Vec<PageNo>) {
+        let stays =
+            |error| tracing::warn!(%error, "room that a failed load has made stays reserved");
+        self.give_leaves_back(taken);
         let mut pages = self.pages.lock();
-        let len = match self.device.set_len(&self.leaf, before.leaf) {
-            Ok(()) => before.leaf,
-            Err(error) => {
-                stays(error);
-                page_offset(pages.pages().into())
+        let keep = pages.used_end().max(before.leaf);
+        if keep < pages.pages() {
+            match self.device.set_len(&self.leaf, page_offset(keep.into())) {
+                Ok(()) => pages.cut(keep),
+                Err(error) => stays(error),
             }
-        };
-        let segments = len / PAGE as u64 / u64::from(self.geometry.segment_pages);
-        let segments = u32::try_from(segments).expect("no more than the space had");
-        *pages =
-            space::Space::from_used(self.geometry, segments, []).expect("no longer than before");
+        }
         drop(pages);
         let mut extents: MutexGuard<'_, Extents> = self.extents.lock();
         // An image that was made meanwhile, by a close for one, has a map of the file as it was then.
-        if page_offset(self.overflow_mapped.load(Ordering::Relaxed)) > before.overflow {
+        if self.overflow_mapped.load(Ordering::Relaxed) > before.overflow {
             return;
         }
-        match self.device.set_len(&self.overflow, before.overflow) {
-            Ok(()) => *extents = before.extents,
-            Err(error) => stays(error),
+        let mut shorter = extents.clone();
+        shorter.drop_free_end(before.overflow);
+        let keep = shorter.stats().pages;
+        if keep < extents.stats().pages {
+            match self.device.set_len(&self.overflow, page_offset(keep)) {
+                Ok(()) => *extents = shorter,
+                Err(error) => stays(error),
+            }
         }
     }
 

@@ -16,12 +16,12 @@ use pleach_beatree::cache::{Buffers, Cache, CachedPage, NO_BATCH};
 use pleach_beatree::grace::{Grace, Guard, Period};
 use pleach_beatree::{PageNo, RegionState};
 use pleach_core::page::leaf::LeafView;
-use pleach_core::page::{FileKind, Identity, Page};
+use pleach_core::page::{FileKind, Identity, Page, header};
 use pleach_core::{Key, Prefix};
 use pleach_io::{Device, PageBuf, Runtime};
 
 use super::in_flight::{InFlight, PageId, Reading};
-use super::index::{Index, Located, located};
+use super::index::{Located, located};
 use super::pace::Pace;
 use super::quarantine::{Quarantine, Why};
 use crate::error::{Error, Result};
@@ -43,7 +43,6 @@ pub(crate) struct Store<D: Device, R: Runtime> {
     /// The commit that the batch under way will make.
     batch: AtomicU64,
     quarantine: Quarantine,
-    index: Arc<Index>,
     pace: Arc<Pace<R>>,
     counters: Arc<Counters>,
 }
@@ -56,14 +55,13 @@ pub(crate) struct Parts<D: Device, R: Runtime> {
     pub(crate) leaf: D::File,
     /// Bytes of the leaf cache.
     pub(crate) cache: usize,
-    pub(crate) index: Arc<Index>,
     pub(crate) pace: Arc<Pace<R>>,
     pub(crate) counters: Arc<Counters>,
 }
 
 impl<D: Device, R: Runtime> Store<D, R> {
     pub(crate) fn new(parts: Parts<D, R>) -> Self {
-        let Parts { device, runtime, database, leaf, cache, index, pace, counters } = parts;
+        let Parts { device, runtime, database, leaf, cache, pace, counters } = parts;
         Self {
             device,
             database,
@@ -74,7 +72,6 @@ impl<D: Device, R: Runtime> Store<D, R> {
             in_flight: InFlight::new(runtime),
             batch: AtomicU64::new(0),
             quarantine: Quarantine::default(),
-            index,
             pace,
             counters,
         }
@@ -286,41 +283,38 @@ impl<D: Device, R: Runtime> Store<D, R> {
 
     fn check_leaf(&self, at: Located, page: &Page) -> Result<()> {
         let number = u64::from(at.page);
-        LeafView::parse(page, &self.leaf_identity(at.page)).map_err(|error| Error::Page {
-            file: LEAF_FILE,
-            page: number,
-            error,
-        })?;
-        let found = pleach_core::page::header::tag(page);
+        let bad = |error| Error::Page { file: LEAF_FILE, page: number, error };
+        LeafView::parse(page, &self.leaf_identity(at.page)).map_err(bad)?;
+        let found = header::tag(page);
         if found != at.tag {
             let (page, expected) = (number, at.tag);
             return Err(Error::StalePage { file: LEAF_FILE, page, expected, found });
         }
-        Ok(())
+        header::check_namespace(page, at.namespace).map_err(bad)
     }
 
-    /// Sets a page aside that the background could not use.
+    /// Sets a page aside that the background could not use; `of` are its namespace and prefix.
     pub(crate) fn set_aside(
         &self,
         page: (&'static str, u64),
-        prefix: Prefix,
+        of: (u8, Prefix),
         error: Error,
         why: Why,
     ) {
-        self.quarantine.put(page, prefix, error, why, self.pace.now());
+        self.quarantine.put(page, of, error, why, self.pace.now());
     }
 
     /// A page was read well: if it was aside, it is back, and flushed with the next round.
     pub(crate) fn read_well(&self, file: &'static str, page: u64) {
-        if let Some(prefix) = self.quarantine.read_well(file, page) {
-            self.is_back(file, prefix);
+        if let Some(of) = self.quarantine.read_well(file, page) {
+            self.is_back(file, of);
         }
     }
 
     /// A page that was aside can be tried, or is not needed any more.
-    pub(crate) fn is_back(&self, file: &'static str, prefix: Prefix) {
+    pub(crate) fn is_back(&self, file: &'static str, (namespace, prefix): (u8, Prefix)) {
         if file == LEAF_FILE {
-            self.index.make_due([prefix]);
+            self.quarantine.is_back(namespace, prefix);
         }
         self.pace.flush_goes_on();
         // Nodes of this page, or such as are folded from it, may be what the checkpoint waits for.

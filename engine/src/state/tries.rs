@@ -1,11 +1,23 @@
-//! The tries of an open database: one for each namespace that exists.
+//! The tries of an open database: one for each namespace that exists, and for each that was dropped and
+//! can still be read.
 //!
 //! What depends on keys is a trie's own ([`Trie`]); all else ([`super::Shared`]) goes by page number, log
 //! position or commit number, and does not care whose page it is.
+//!
+//! Which namespaces a state has is said by its [roots](crate::Roots), not here: a trie that was dropped is
+//! here, marked, for those who read, or go back to, a state that had it. It is *restored* by a rollback, and
+//! *removed* once nobody can reach such a state any more.
+//!
+//! Invariants: there is one trie for each number; namespace 0 is here, and not dropped. Publications of
+//! commits add, drop and restore, in the order of their numbers and before the number of each; so whoever
+//! finds a namespace in the roots of a state that is pinned finds its trie here.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use pleach_beatree::{ChildRef, ChildTable, Region, RegionIndex};
+use pleach_core::{Prefix, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
 use super::index::Index;
@@ -14,14 +26,26 @@ use super::nodes::{NodeFiles, NodeStore};
 /// What is a namespace's own.
 pub(crate) struct Trie<D: Device, R: Runtime> {
     pub(crate) namespace: u8,
+    /// The commit that has dropped it, while it is dropped.
+    pub(crate) dropped: Option<u64>,
     pub(crate) index: Arc<Index>,
     pub(crate) nodes: Arc<NodeStore<D, R>>,
 }
 
 impl<D: Device, R: Runtime> Trie<D, R> {
+    /// A trie that is not dropped.
     pub(crate) fn new(namespace: u8, index: Arc<Index>, files: &Arc<NodeFiles<D, R>>) -> Self {
         let nodes = NodeStore::new(Arc::clone(files), namespace, Arc::clone(&index));
-        Self { namespace, index, nodes: Arc::new(nodes) }
+        Self { namespace, dropped: None, index, nodes: Arc::new(nodes) }
+    }
+
+    /// The empty trie that commit `number` adds: one region without pages.
+    pub(crate) fn empty(namespace: u8, number: u64, files: &Arc<NodeFiles<D, R>>) -> Self {
+        let child = ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 };
+        let children = ChildTable::new(Prefix::ROOT, &[child]);
+        let region = Region::bulk_loaded(namespace, children, vec![TERMINATOR], TERMINATOR, number);
+        let index = Index::new(RegionIndex::new(vec![Arc::new(region)]), |_, _| false);
+        Self::new(namespace, Arc::new(index), files)
     }
 }
 
@@ -29,6 +53,7 @@ impl<D: Device, R: Runtime> Clone for Trie<D, R> {
     fn clone(&self) -> Self {
         Self {
             namespace: self.namespace,
+            dropped: self.dropped,
             index: Arc::clone(&self.index),
             nodes: Arc::clone(&self.nodes),
         }
@@ -36,24 +61,75 @@ impl<D: Device, R: Runtime> Clone for Trie<D, R> {
 }
 
 /// The tries, by namespace in ascending order.
-pub(crate) struct Tries<D: Device, R: Runtime>(ArcSwap<Vec<Trie<D, R>>>);
+pub(crate) struct Tries<D: Device, R: Runtime> {
+    list: ArcSwap<Vec<Trie<D, R>>>,
+    /// Held by whoever makes another list.
+    changing: Mutex<()>,
+}
 
 impl<D: Device, R: Runtime> Tries<D, R> {
     /// The tries of these namespaces, which ascend.
     pub(crate) fn new(tries: Vec<Trie<D, R>>) -> Self {
         debug_assert!(tries.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
-        Self(ArcSwap::from_pointee(tries))
+        Self { list: ArcSwap::from_pointee(tries), changing: Mutex::default() }
     }
 
-    /// All of them, as they are now.
+    /// All of them, as they are now; those that are dropped, too.
     pub(crate) fn list(&self) -> Arc<Vec<Trie<D, R>>> {
-        self.0.load_full()
+        self.list.load_full()
     }
 
-    /// A namespace's.
+    /// A namespace's, dropped or not.
     pub(crate) fn get(&self, namespace: u8) -> Option<Trie<D, R>> {
-        let tries = self.0.load();
-        let at = tries.binary_search_by_key(&namespace, |trie| trie.namespace).ok()?;
-        Some(tries[at].clone())
+        let tries = self.list.load();
+        Some(tries[find(&tries, namespace).ok()?].clone())
     }
+
+    /// Adds the trie of a namespace that has none.
+    pub(crate) fn add(&self, trie: Trie<D, R>) {
+        self.change(|tries| match find(tries, trie.namespace) {
+            Ok(_) => debug_assert!(false, "namespace {} has a trie", trie.namespace),
+            Err(at) => tries.insert(at, trie),
+        });
+    }
+
+    /// Marks a namespace's trie as dropped by commit `number`.
+    pub(crate) fn drop(&self, namespace: u8, number: u64) {
+        self.mark(namespace, Some(number));
+    }
+
+    /// A namespace that was dropped exists again, with what it had.
+    pub(crate) fn restore(&self, namespace: u8) {
+        self.mark(namespace, None);
+    }
+
+    /// Takes out the trie of a namespace that is dropped and that nobody reaches any more; gives it, for
+    /// what it has on the device.
+    pub(crate) fn remove(&self, namespace: u8) -> Option<Trie<D, R>> {
+        self.change(|tries| {
+            let at = find(tries, namespace).ok()?;
+            tries[at].dropped.is_some().then(|| tries.remove(at))
+        })
+    }
+
+    fn mark(&self, namespace: u8, dropped: Option<u64>) {
+        debug_assert!(namespace > 0, "namespace 0 always exists");
+        self.change(|tries| match find(tries, namespace) {
+            Ok(at) => tries[at].dropped = dropped,
+            Err(_) => debug_assert!(false, "namespace {namespace} has no trie"),
+        });
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Trie<D, R>>) -> T) -> T {
+        let _changing = self.changing.lock();
+        let mut tries = Vec::clone(&self.list.load());
+        let given = change(&mut tries);
+        self.list.store(Arc::new(tries));
+        given
+    }
+}
+
+/// Where a namespace's trie is, or would be.
+fn find<D: Device, R: Runtime>(tries: &[Trie<D, R>], namespace: u8) -> Result<usize, usize> {
+    tries.binary_search_by_key(&namespace, |trie| trie.namespace)
 }

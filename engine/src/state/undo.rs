@@ -3,7 +3,8 @@
 //! A session, an overlay or a snapshot pins the commit that it reads; the history window keeps the last
 //! ones for whoever comes. A commit's undo is *pushed* before its changes are applied, as the commit's own
 //! sorted lists, shared, which costs nothing. Mostly it goes as soon as the commit is published.
-//! What stays is *put in* ([`VersionMap`]), so that a lookup costs the same however many commits lie between.
+//! What stays is *put in* ([`AllMaps`]), so that a lookup costs the same however many commits lie between.
+//! Window and pins are of commits, whatever namespaces they change; changes and maps are each namespace's own.
 //!
 //! Whoever reads consults undo last. The newest commit that was pushed tells a reader of the tip that there
 //! is nothing to consult. Undo may be dropped under a reader, when it takes more memory than it may: then
@@ -25,7 +26,7 @@ use pleach_io::Runtime;
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
 use super::node_versions::{NodeVersions, ReplacedNode};
 use super::pins::{Holder, Pin, PinId, Pins};
-use super::versions::VersionMap;
+use super::undo_maps::{AllMaps, Maps};
 use super::window::{Before, Window};
 use crate::error::{Error, Result};
 use crate::format::position::LogPos;
@@ -41,19 +42,34 @@ pub(crate) struct ReplacedNodes {
     pub(crate) regions: Vec<(Prefix, Node)>,
 }
 
-/// What a commit replaced beside values, where there is a history.
-pub(crate) struct Replaced {
+/// What a commit changes in one namespace, and the nodes that it replaces there, where there is a history.
+pub(crate) struct Undone {
+    pub(crate) namespace: u8,
+    pub(crate) changes: Changes,
     pub(crate) nodes: ReplacedNodes,
-    /// The commit before.
-    pub(crate) before: Before,
+}
+
+/// What a commit replaced in one namespace, as its record has it.
+pub(crate) struct Restored {
+    pub(crate) namespace: u8,
+    pub(crate) values: Vec<(Key, Stored)>,
+    pub(crate) nodes: ReplacedNodes,
 }
 
 /// A commit that was not put in yet.
 #[derive(Clone)]
 struct Recent {
     number: u64,
-    changes: Changes,
-    nodes: Arc<ReplacedNodes>,
+    /// Namespaces that it changes, ascending.
+    undone: Arc<[Undone]>,
+}
+
+impl Recent {
+    /// What it has of a namespace.
+    fn of(&self, namespace: u8) -> Option<&Undone> {
+        let at = self.undone.binary_search_by_key(&namespace, |one| one.namespace).ok()?;
+        Some(&self.undone[at])
+    }
 }
 
 struct Guarded {
@@ -79,9 +95,7 @@ pub(crate) struct Undo {
     /// Oldest first, all after those that were put in.
     recent: RwLock<VecDeque<Recent>>,
     recents: AtomicUsize,
-    values: VersionMap<Key, Stored>,
-    pages: NodeVersions,
-    regions: NodeVersions,
+    maps: AllMaps,
     guarded: Mutex<Guarded>,
     /// Held by whoever puts commits in, or takes them out.
     tidying: Mutex<()>,
@@ -99,9 +113,7 @@ impl Undo {
             dropped: AtomicU64::new(tip),
             recent: RwLock::default(),
             recents: AtomicUsize::new(0),
-            values: VersionMap::default(),
-            pages: NodeVersions::default(),
-            regions: NodeVersions::default(),
+            maps: AllMaps::default(),
             guarded: Mutex::new(guarded),
             tidying: Mutex::default(),
             untidy: AtomicBool::new(false),
@@ -119,15 +131,14 @@ impl Undo {
         self.limits.commits
     }
 
-    /// Keeps what a commit replaces; before its changes are applied.
-    pub(crate) fn push(&self, number: u64, changes: Changes, replaced: Option<Replaced>) {
-        let (nodes, before) = match replaced {
-            Some(Replaced { nodes, before }) => (nodes, Some(before)),
-            None => (ReplacedNodes::default(), None),
-        };
-        self.guarded.lock().window.add(number, changes.bytes(), before);
+    /// Keeps what a commit replaces in each namespace that it changes, ascending; before its changes are
+    /// applied. With a history it says what was before.
+    pub(crate) fn push(&self, number: u64, undone: Vec<Undone>, before: Option<Before>) {
+        debug_assert!(undone.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
+        let bytes = undone.iter().map(|one| one.changes.bytes()).sum();
+        self.guarded.lock().window.add(number, bytes, before);
         let mut recent = self.recent.write();
-        recent.push_back(Recent { number, changes, nodes: Arc::new(nodes) });
+        recent.push_back(Recent { number, undone: undone.into() });
         self.recents.store(recent.len(), Ordering::Release);
         drop(recent);
         self.newest.store(number, Ordering::Release);
@@ -142,9 +153,9 @@ impl Undo {
         let most = if self.keeps_history() { 0 } else { RECENT };
         // Each turn takes one out, and whoever pushes more settles them.
         while let Some(oldest) = self.oldest_recent(most) {
-            let before = self.in_maps();
-            self.put_in(runtime, &oldest);
-            self.guarded.lock().window.set_bytes(oldest.number, self.in_maps() - before);
+            let before = self.maps.bytes();
+            oldest.undone.iter().for_each(|undone| self.put_in(runtime, oldest.number, undone));
+            self.guarded.lock().window.set_bytes(oldest.number, self.maps.bytes() - before);
             let mut recent = self.recent.write();
             recent.pop_front();
             self.recents.store(recent.len(), Ordering::Release);
@@ -160,12 +171,13 @@ impl Undo {
         if recent.len() > most { recent.front().cloned() } else { None }
     }
 
-    fn put_in<R: Runtime>(&self, runtime: &R, commit: &Recent) {
-        let Recent { number, changes, nodes } = commit;
+    fn put_in<R: Runtime>(&self, runtime: &R, number: u64, undone: &Undone) {
+        let Undone { namespace, changes, nodes } = undone;
+        let maps = self.maps.make(*namespace);
         let next = AtomicUsize::new(0);
         let put = |_: usize| {
             while let Some(list) = changes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.values.insert(*number, list.iter().map(|one| (one.key, one.prior.clone())));
+                maps.values.insert(number, list.iter().map(|one| (one.key, one.prior.clone())));
             }
         };
         if changes.len() < PARALLEL || runtime.workers() == 1 {
@@ -173,30 +185,30 @@ impl Undo {
         } else {
             runtime.fork_join(runtime.workers(), &put);
         }
-        self.pages.insert(*number, &nodes.pages);
-        self.regions.insert(*number, &nodes.regions);
+        maps.pages.insert(number, &nodes.pages);
+        maps.regions.insert(number, &nodes.regions);
     }
 
-    fn in_maps(&self) -> u64 {
-        (self.values.bytes() + self.pages.bytes() + self.regions.bytes()) as u64
-    }
-
-    /// Recovery: a commit whose record has what it replaced.
+    /// Recovery: a commit whose record has what it replaced, in each namespace that it changed, and what was
+    /// before.
     pub(crate) fn restore(
         &self,
         number: u64,
-        values: Vec<(Key, Stored)>,
-        replaced: Replaced,
+        replaced: Vec<Restored>,
+        before: Before,
         log_end: LogPos,
     ) {
         self.log_end.store(log_end.get(), Ordering::Relaxed);
         let tidying = self.tidying.lock();
-        let before = self.in_maps();
-        self.values.insert(number, values.into_iter());
-        self.pages.insert(number, &replaced.nodes.pages);
-        self.regions.insert(number, &replaced.nodes.regions);
-        let bytes = self.in_maps() - before;
-        self.guarded.lock().window.add(number, bytes, Some(replaced.before));
+        let bytes_before = self.maps.bytes();
+        for Restored { namespace, values, nodes } in replaced {
+            let maps = self.maps.make(namespace);
+            maps.values.insert(number, values.into_iter());
+            maps.pages.insert(number, &nodes.pages);
+            maps.regions.insert(number, &nodes.regions);
+        }
+        let bytes = self.maps.bytes() - bytes_before;
+        self.guarded.lock().window.add(number, bytes, Some(before));
         self.newest.store(number, Ordering::Release);
         self.trim(&tidying);
     }
@@ -258,16 +270,12 @@ impl Undo {
     }
 
     fn sweep(&self, _tidying: &MutexGuard<'_, ()>, empty: bool) {
-        if self.in_maps() > 0 {
+        if self.maps.bytes() > 0 {
             let floor = self.dropped.load(Ordering::SeqCst);
             if empty {
-                self.values.clear();
-                self.pages.clear();
-                self.regions.clear();
+                self.maps.clear();
             } else {
-                self.values.drop_through(floor);
-                self.pages.drop_through(floor);
-                self.regions.drop_through(floor);
+                self.maps.drop_through(floor);
             }
         }
         self.guarded.lock().window.swept();
@@ -287,13 +295,13 @@ impl Undo {
         self.guarded.lock().pins.add(commit, now)
     }
 
-    /// Pins a past commit of the window, and gives its root.
-    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, Node)> {
+    /// Pins a past commit of the window, and gives its roots.
+    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, Roots)> {
         let mut guarded = self.guarded.lock();
-        let Some(root) = guarded.window.past(commit).map(|before| before.roots.first()) else {
+        let Some(roots) = guarded.window.past(commit).map(|before| before.roots.clone()) else {
             return Err(Error::SnapshotTooOld { commit, oldest: guarded.window.from() });
         };
-        Ok((guarded.pins.add(commit, now), root))
+        Ok((guarded.pins.add(commit, now), roots))
     }
 
     /// Takes a pin back.
@@ -351,6 +359,13 @@ impl Undo {
         self.guarded.lock().window.log_from()
     }
 
+    /// Where the log begins that the window needs, and the roots before its first record.
+    pub(crate) fn begins(&self) -> Option<(LogPos, Roots)> {
+        let guarded = self.guarded.lock();
+        let before = guarded.window.past(guarded.window.from())?;
+        Some((before.start, before.roots.clone()))
+    }
+
     /// Where the window begins once `number` is the newest commit, for its record.
     pub(crate) fn begin_after(&self, number: u64) -> u64 {
         self.guarded.lock().window.begin_after(number)
@@ -399,40 +414,47 @@ impl Undo {
         self.recent.read().iter().filter(|commit| commit.number > base).cloned().collect()
     }
 
-    /// State of a key as of commit `base`, when a later commit changed it: what the oldest such
+    /// State of a namespace's key as of commit `base`, when a later commit changed it: what the oldest such
     /// commit replaced.
-    pub(crate) fn get(&self, key: &Key, base: u64) -> Option<Stored> {
+    pub(crate) fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Stored> {
         let recent = if self.recents.load(Ordering::Acquire) == 0 {
             None
         } else {
             let commits = self.recent.read();
             let from = commits.partition_point(|commit| commit.number <= base);
             let mut later = commits.iter().skip(from);
-            later.find_map(|commit| Some(commit.changes.find(key)?.prior.clone()))
+            later.find_map(|commit| Some(commit.of(namespace)?.changes.find(key)?.prior.clone()))
         };
         // Commits that were put in are older.
-        self.values.get(key, base).map(|(_, prior)| prior).or(recent)
+        self.change_after(namespace, key, base).map(|(_, prior)| prior).or(recent)
     }
 
     /// The oldest commit after `base` that changed a key, and what it replaced; of commits that are put in.
-    pub(crate) fn change_after(&self, key: &Key, base: u64) -> Option<(u64, Stored)> {
-        self.values.get(key, base)
+    pub(crate) fn change_after(
+        &self,
+        namespace: u8,
+        key: &Key,
+        base: u64,
+    ) -> Option<(u64, Stored)> {
+        self.maps.get(namespace)?.values.get(key, base)
     }
 
-    /// States as of `base` of all keys below `prefix` that later commits changed, sorted.
-    pub(crate) fn below(&self, prefix: &Prefix, base: u64) -> Vec<(Key, Stored)> {
+    /// States as of `base` of all of a namespace's keys below `prefix` that later commits changed, sorted.
+    pub(crate) fn below(&self, namespace: u8, prefix: &Prefix, base: u64) -> Vec<(Key, Stored)> {
         let recent = self.recent_after(base);
         let mut found = Vec::new();
-        self.values.range(prefix.first_key(), &prefix.last_key(), base, |key, _, prior| {
-            found.push((*key, prior.clone()));
-        });
+        if let Some(Maps { values, .. }) = self.maps.get(namespace) {
+            values.range(prefix.first_key(), &prefix.last_key(), base, |key, _, prior| {
+                found.push((*key, prior.clone()));
+            });
+        }
         if recent.is_empty() {
             return found;
         }
         let mut states = BTreeMap::new();
         // Newest first, so that the oldest commit has the last word.
-        for commit in recent.iter().rev() {
-            for changed in commit.changes.within(prefix) {
+        for undone in recent.iter().rev().filter_map(|commit| commit.of(namespace)) {
+            for changed in undone.changes.within(prefix) {
                 states.insert(changed.key, changed.prior.clone());
             }
         }
@@ -442,25 +464,37 @@ impl Undo {
 
     /// Has a commit after `base` that is not put in yet changed a key below `prefix`, or could it have? Nodes
     /// of pages below, and above, `prefix` that commits after `base` replaced.
-    pub(super) fn page_nodes(&self, prefix: &Prefix, base: u64) -> Vec<ReplacedNode> {
-        self.nodes(prefix, base, &self.pages, |nodes| &nodes.pages)
+    pub(super) fn page_nodes(
+        &self,
+        namespace: u8,
+        prefix: &Prefix,
+        base: u64,
+    ) -> Vec<ReplacedNode> {
+        self.nodes(namespace, prefix, base, |maps| &maps.pages, |nodes| &nodes.pages)
     }
 
     /// The same of regions.
-    pub(super) fn region_nodes(&self, prefix: &Prefix, base: u64) -> Vec<ReplacedNode> {
-        self.nodes(prefix, base, &self.regions, |nodes| &nodes.regions)
+    pub(super) fn region_nodes(
+        &self,
+        namespace: u8,
+        prefix: &Prefix,
+        base: u64,
+    ) -> Vec<ReplacedNode> {
+        self.nodes(namespace, prefix, base, |maps| &maps.regions, |nodes| &nodes.regions)
     }
 
     fn nodes(
         &self,
+        namespace: u8,
         prefix: &Prefix,
         base: u64,
-        versions: &NodeVersions,
+        versions: fn(&Maps) -> &NodeVersions,
         of: fn(&ReplacedNodes) -> &[(Prefix, Node)],
     ) -> Vec<ReplacedNode> {
         let mut found = Vec::new();
         for commit in self.recent_after(base) {
-            let nodes = of(&commit.nodes);
+            let Some(undone) = commit.of(namespace) else { continue };
+            let nodes = of(&undone.nodes);
             let above = (0..prefix.len()).filter_map(|depth| {
                 let above = Prefix::new(prefix.first_key(), depth);
                 nodes.binary_search_by_key(&above, |one| one.0).ok().map(|at| &nodes[at])
@@ -473,7 +507,9 @@ impl Undo {
                 node: *node,
             }));
         }
-        versions.below(prefix, base, &mut found);
+        if let Some(maps) = self.maps.get(namespace) {
+            versions(maps).below(prefix, base, &mut found);
+        }
         found
     }
 }

@@ -5,13 +5,13 @@
 //! order of their commits, and are searched by halving: a lookup costs the same however many commits
 //! lie between.
 //!
-//! The map is cut into 4,096 shards by the first 12 bits, each with a lock of its own, so that workers can
-//! put a commit in together, and trees are low: a level of them is a wait for cold memory. Keys that share
-//! these bits share a shard: that costs the company, and no more. The shards, 128 KiB, are made when the
-//! first commit is put in.
+//! The map is cut into shards by the first bits, up to 4,096 by 12 of them, each with a lock of its own, so
+//! that workers can put a commit in together, and trees are low: a level of them is a wait for cold memory.
+//! Keys that share these bits share a shard: that costs the company, and no more. The shards, 32 bytes each,
+//! are made when the first commit is put in.
 //!
 //! Invariants: a key's versions ascend by commit, without repetition; a key without versions is not in
-//! the map. Used by [`super::undo`] alone.
+//! the map. Used by [`super::undo_maps`] alone.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,28 +22,21 @@ use parking_lot::RwLock;
 use pleach_beatree::Stored;
 use pleach_core::{Key, Node, Prefix};
 
-const SHARDS: usize = 1 << 12;
-
-/// The shard of a key, by its first bits.
-fn shard(key: &Key) -> usize {
-    usize::from(u16::from_be_bytes([key[0], key[1]]) >> 4)
-}
-
 /// A key of a version map.
 pub(super) trait Versioned: Ord + Copy {
-    /// Keys in order have shards in order.
-    fn shard(&self) -> usize;
+    /// Its first 16 bits: keys in order have them in order.
+    fn leading(&self) -> u16;
 }
 
 impl Versioned for Key {
-    fn shard(&self) -> usize {
-        shard(self)
+    fn leading(&self) -> u16 {
+        u16::from_be_bytes([self[0], self[1]])
     }
 }
 
 impl Versioned for Prefix {
-    fn shard(&self) -> usize {
-        shard(self.first_key())
+    fn leading(&self) -> u16 {
+        self.first_key().leading()
     }
 }
 
@@ -159,18 +152,24 @@ type Shard<K, T> = RwLock<BTreeMap<K, Versions<T>>>;
 /// The map.
 pub(super) struct VersionMap<K, T> {
     shards: OnceLock<Box<[Shard<K, T>]>>,
+    /// Leading bits that a shard is named by.
+    bits: u32,
     bytes: AtomicUsize,
-}
-
-impl<K: Versioned, T: Held> Default for VersionMap<K, T> {
-    fn default() -> Self {
-        Self { shards: OnceLock::new(), bytes: AtomicUsize::new(0) }
-    }
 }
 
 impl<K: Versioned, T: Held> VersionMap<K, T> {
     /// Bytes of an entry: the nodes of a B-tree are between half and entirely full.
     const ENTRY: usize = size_of::<(K, Versions<T>)>() * 3 / 2;
+
+    /// A map that is cut by the first `bits` bits, at most 16.
+    pub(super) fn new(bits: u32) -> Self {
+        debug_assert!(bits <= 16, "shards are named by the first 16 bits");
+        Self { shards: OnceLock::new(), bits, bytes: AtomicUsize::new(0) }
+    }
+
+    fn shard(&self, key: &K) -> usize {
+        usize::from(key.leading()) >> (16 - self.bits)
+    }
 
     /// Bytes that it takes: lists and values exactly, the tree's nodes as they are on average.
     pub(super) fn bytes(&self) -> usize {
@@ -181,10 +180,11 @@ impl<K: Versioned, T: Held> VersionMap<K, T> {
     pub(super) fn insert(&self, number: u64, replaced: impl Iterator<Item = (K, T)>) {
         let mut replaced = replaced.peekable();
         let mut bytes = 0;
-        let shards = self.shards.get_or_init(|| (0..SHARDS).map(|_| RwLock::default()).collect());
-        while let Some(shard) = replaced.peek().map(|(key, _)| key.shard()) {
+        let all = || (0..1_usize << self.bits).map(|_| RwLock::default()).collect();
+        let shards = self.shards.get_or_init(all);
+        while let Some(shard) = replaced.peek().map(|(key, _)| self.shard(key)) {
             let mut map = shards[shard].write();
-            while let Some((key, held)) = replaced.next_if(|(key, _)| key.shard() == shard) {
+            while let Some((key, held)) = replaced.next_if(|(key, _)| self.shard(key) == shard) {
                 let version = (number, held);
                 match map.entry(key) {
                     Entry::Occupied(mut versions) => bytes += versions.get_mut().push(version),
@@ -200,14 +200,14 @@ impl<K: Versioned, T: Held> VersionMap<K, T> {
 
     /// What a key had as of `base`, and the commit that replaced it.
     pub(super) fn get(&self, key: &K, base: u64) -> Option<Version<T>> {
-        self.shards.get()?[key.shard()].read().get(key)?.after(base).cloned()
+        self.shards.get()?[self.shard(key)].read().get(key)?.after(base).cloned()
     }
 
     /// Shows what the keys from `first` to `last` had as of `base` where a later commit changed it, in
     /// order, with that commit.
     pub(super) fn range(&self, first: &K, last: &K, base: u64, mut see: impl FnMut(&K, u64, &T)) {
         let Some(shards) = self.shards.get() else { return };
-        for shard in &shards[first.shard()..=last.shard()] {
+        for shard in &shards[self.shard(first)..=self.shard(last)] {
             for (key, versions) in shard.read().range(*first..=*last) {
                 if let Some((number, held)) = versions.after(base) {
                     see(key, *number, held);
@@ -259,7 +259,11 @@ mod tests {
     /// The slow twin: all versions in a list.
     #[test]
     fn versions_are_those_of_a_plain_list_whatever_is_dropped() {
-        let map = VersionMap::<Key, Stored>::default();
+        [0, 6, 12, 16].into_iter().for_each(versions_are_those_of_a_plain_list);
+    }
+
+    fn versions_are_those_of_a_plain_list(bits: u32) {
+        let map = VersionMap::<Key, Stored>::new(bits);
         let mut list: Vec<(Key, u64, Stored)> = Vec::new();
         let mut floor = 0;
         for number in 1..=60_u64 {

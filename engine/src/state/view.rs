@@ -1,4 +1,6 @@
-//! What a session reads: a commit, and the overlays over it.
+//! What a session reads of one namespace: a commit, and the overlays over it.
+//!
+//! A session has one pin, and a view for each namespace that it is asked for ([`View::of`]).
 //!
 //! Undo is asked last, and may have been dropped under the reader: whoever has looked something up asks
 //! [`View::check`] before it believes what was found.
@@ -11,37 +13,62 @@ use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 
 use super::node_versions::{NodeThen, ReplacedNode, then};
-use super::overlays::{Chain, OverlayNode};
+use super::overlays::{Chain, Overlaid, OverlayNode};
 use super::pins::{Holder, PinId};
 use super::undo::Undo;
 use crate::error::Result;
 
-/// A state: the commit `base` (pinned while this lives) under a chain of overlays.
+/// A namespace of a state: that of the commit `base` (pinned while this lives) under a chain of overlays.
 pub(crate) struct View {
     pub(crate) base: u64,
-    overlays: Chain,
-    pin: PinId,
+    pub(crate) namespace: u8,
+    overlays: Overlaid,
+    undo: Arc<Undo>,
+    pin: Arc<Pinned>,
+}
+
+/// A pin, which goes with the last view that has it.
+struct Pinned {
+    id: PinId,
     undo: Arc<Undo>,
 }
 
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.undo.unpin(self.id);
+    }
+}
+
 impl View {
-    /// A view of the commit that `pin` holds, which goes with the view.
-    pub(super) fn new(pin: PinId, overlays: Chain, undo: Arc<Undo>) -> Self {
+    /// A view of namespace 0 as of the commit that the pin `id` holds, which goes with the view.
+    pub(super) fn new(id: PinId, overlays: &Chain, undo: Arc<Undo>) -> Self {
         overlays.make_readable();
-        Self { base: pin.0, overlays, pin, undo }
+        let pin = Arc::new(Pinned { id, undo: Arc::clone(&undo) });
+        Self { base: id.0, namespace: 0, overlays: overlays.of(0), undo, pin }
+    }
+
+    /// A view of another namespace of the same state, under the same pin.
+    pub(crate) fn of(&self, namespace: u8) -> Self {
+        Self {
+            base: self.base,
+            namespace,
+            overlays: self.overlays.chain().of(namespace),
+            undo: Arc::clone(&self.undo),
+            pin: Arc::clone(&self.pin),
+        }
     }
 
     /// Says what holds the view from now on, for [`crate::Db::pins`].
     pub(crate) fn held_by(&self, holder: Holder, label: Option<Arc<str>>) {
-        self.undo.set_holder(self.pin, holder, label);
+        self.undo.set_holder(self.pin.id, holder, label);
     }
 
     /// The overlays over the commit.
     pub(crate) fn overlays(&self) -> &Chain {
-        &self.overlays
+        self.overlays.chain()
     }
 
-    /// Is the view that of a commit alone, without overlays?
+    /// Is it that of the commit alone, since no overlay changes the namespace?
     pub(crate) fn is_committed(&self) -> bool {
         self.overlays.is_empty()
     }
@@ -68,14 +95,14 @@ impl View {
         if self.undo.is_newest(self.base) {
             return Ok(None);
         }
-        let undone = self.undo.get(key, self.base);
+        let undone = self.undo.get(self.namespace, key, self.base);
         self.check()?;
         Ok(undone)
     }
 
     /// All keys that commits after the view's have changed, and what they had; in order.
     pub(crate) fn undone_all(&self) -> Result<Vec<(Key, Stored)>> {
-        let all = self.undo.below(&Prefix::ROOT, self.base);
+        let all = self.undo.below(self.namespace, &Prefix::ROOT, self.base);
         self.check()?;
         Ok(all)
     }
@@ -89,13 +116,13 @@ impl View {
     /// overlays over it. Sorted. The caller holds the region, and asks [`Self::check`] afterwards.
     pub(crate) fn changes(&self, prefix: &Prefix, state: &RegionState) -> BTreeMap<Key, Stored> {
         let behind = state.last_commit() > self.base;
-        let undone = if behind { self.undo.below(prefix, self.base) } else { Vec::new() };
+        let undone = if behind { self.undone_below(prefix) } else { Vec::new() };
         self.overlaid_over(prefix, undone)
     }
 
     /// All that the view says below `prefix` beyond pages and pending changes, whatever these are by now.
     pub(crate) fn over_the_present(&self, prefix: &Prefix) -> Result<BTreeMap<Key, Stored>> {
-        let undone = self.undo.below(prefix, self.base);
+        let undone = self.undone_below(prefix);
         self.check()?;
         Ok(self.overlaid_over(prefix, undone))
     }
@@ -127,7 +154,7 @@ impl View {
         if !self.undo.keeps_history() {
             return NodeThen::Unrecorded;
         }
-        then(prefix, &self.undo.region_nodes(prefix, self.base))
+        then(prefix, &self.undo.region_nodes(self.namespace, prefix, self.base))
     }
 
     /// What undo says of a region beyond its pages and pending changes. The caller holds the region.
@@ -138,17 +165,16 @@ impl View {
         RegionThen {
             view: self,
             behind,
-            undone: (behind && !history)
-                .then(|| self.undo.below(&region, self.base).into_iter().collect()),
-            nodes: history
-                .then(|| pages_then(state.children(), &self.undo.page_nodes(&region, self.base))),
+            undone: (behind && !history).then(|| self.undone_below(&region).into_iter().collect()),
+            nodes: history.then(|| {
+                let replaced = self.undo.page_nodes(self.namespace, &region, self.base);
+                pages_then(state.children(), &replaced)
+            }),
         }
     }
-}
 
-impl Drop for View {
-    fn drop(&mut self) {
-        self.undo.unpin(self.pin);
+    fn undone_below(&self, prefix: &Prefix) -> Vec<(Key, Stored)> {
+        self.undo.below(self.namespace, prefix, self.base)
     }
 }
 
@@ -183,7 +209,7 @@ impl RegionThen<'_> {
                 .range(*prefix.first_key()..=prefix.last_key())
                 .map(|(key, stored)| (*key, stored.clone()))
                 .collect(),
-            None if self.behind => self.view.undo.below(prefix, self.view.base),
+            None if self.behind => self.view.undone_below(prefix),
             None => Vec::new(),
         }
     }

@@ -113,15 +113,17 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// Leaf pages read.
     pub pages: u64,
-    /// Keys present.
+    /// Keys present, of all namespaces; those that were dropped and are still there count.
     pub keys: u64,
-    /// Regions of the index.
+    /// Regions of all indexes.
     pub regions: u64,
+    /// Namespaces that exist.
+    pub namespaces: u64,
     /// Long values.
     pub long_values: u64,
     /// Pages of the overflow file that something names.
     pub overflow_pages: u64,
-    /// Root of the newest commit; zero when there is no coming to it.
+    /// Root of namespace 0 in the newest commit; zero when there is no coming to it.
     pub root: Node,
     /// Number of the newest commit.
     pub commit: u64,
@@ -212,7 +214,12 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
             report: CheckReport {
                 root: recovered.tip.roots.first(),
                 commit: recovered.tip.number,
-                regions: recovered.regions.regions().len() as u64,
+                regions: recovered
+                    .tries
+                    .iter()
+                    .map(|trie| trie.regions.regions().len() as u64)
+                    .sum(),
+                namespaces: recovered.tip.roots.iter().len() as u64,
                 older_serves,
                 ..CheckReport::default()
             },
@@ -230,6 +237,11 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
         checker.space(&recovered);
         Ok(checker.report)
     }
+}
+
+/// How a finding begins that is of a namespace; nothing for namespace 0.
+fn of(namespace: u8) -> String {
+    if namespace == 0 { String::new() } else { format!("namespace {namespace}: ") }
 }
 
 struct Checker<'a, H: Hasher, D: Device> {
@@ -280,15 +292,17 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
     }
 
     fn regions(&mut self, recovered: &Recovered) {
-        for region in recovered.regions.regions() {
+        let tries = recovered.tries.iter().map(|trie| (trie.namespace, &trie.regions));
+        let regions = tries.flat_map(|(namespace, index)| {
+            index.regions().iter().map(move |region| (namespace, region))
+        });
+        for (namespace, region) in regions {
+            let at = format!("{}region {:?}", of(namespace), region.prefix());
             let state = region.read();
             if let Some(nodes) = state.resident_nodes()
                 && !state.folds_to_own::<H>(nodes)
             {
-                self.finding(format!(
-                    "region {:?}: its node does not follow from its children's",
-                    region.prefix()
-                ));
+                self.finding(format!("{at}: its node does not follow from its children's"));
             }
             for dropped in state.dropped() {
                 self.runs.extend(runs(&dropped.pending.stored));
@@ -299,10 +313,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
                 .filter(|pending| pending.commit > recovered.tip.number)
                 .count();
             if future > 0 {
-                self.finding(format!(
-                    "region {:?}: {future} changes of future commits",
-                    region.prefix()
-                ));
+                self.finding(format!("{at}: {future} changes of future commits"));
             }
         }
     }
@@ -348,13 +359,15 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
             }
         };
         let mut batch = Vec::with_capacity(BATCH);
-        visit(&self.opened.device, leaf, &recovered.regions, 0, |visited| {
-            batch.push(visited);
-            if batch.len() == BATCH {
-                start(self, std::mem::replace(&mut batch, Vec::with_capacity(BATCH)));
-            }
-            Ok(true)
-        })?;
+        for trie in &recovered.tries {
+            visit(&self.opened.device, leaf, &trie.regions, |visited| {
+                batch.push(visited);
+                if batch.len() == BATCH {
+                    start(self, std::mem::replace(&mut batch, Vec::with_capacity(BATCH)));
+                }
+                Ok(true)
+            })?;
+        }
         start(self, batch);
         while !folding.is_empty() {
             self.take(folding.pop_front());
@@ -371,24 +384,24 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         for found in children.found {
             match found {
                 Found::Finding(what) => self.finding(what),
-                Found::LongValue(raw, prefix) => self.long_value(&raw, &prefix),
+                Found::LongValue(raw, at) => self.long_value(&raw, &at),
             }
         }
     }
 
-    fn long_value(&mut self, raw: &[u8], prefix: &Prefix) {
+    fn long_value(&mut self, raw: &[u8], at: &str) {
         self.report.long_values += 1;
         match OverflowCell::parse(raw) {
             Ok(cell) => self.runs.extend(cell.runs()),
             Err(error) => {
-                return self.finding(format!("prefix {prefix:?}: an overflow cell: {error}"));
+                return self.finding(format!("{at}: an overflow cell: {error}"));
             }
         }
         if self.options.values {
             let device = &self.opened.device;
             let read = read_from::<H, D>(device, &self.overflow, self.opened.newest.database, raw);
             if let Err(error) = read {
-                self.finding(format!("prefix {prefix:?}: a long value: {error}"));
+                self.finding(format!("{at}: a long value: {error}"));
             }
         }
     }
@@ -467,8 +480,8 @@ struct Children {
 
 enum Found {
     Finding(String),
-    /// A cell that names the overflow file, and the prefix it is in: still to be read.
-    LongValue(Box<[u8]>, Prefix),
+    /// A cell that names the overflow file, and where it is: still to be read.
+    LongValue(Box<[u8]>, String),
 }
 
 /// Folds children, and reads nothing.
@@ -492,8 +505,9 @@ impl<H: Hasher> ChildrenFolder<H> {
         self.children.found.push(Found::Finding(what));
     }
 
-    fn long_value(&mut self, raw: &[u8], prefix: &Prefix) {
-        self.children.found.push(Found::LongValue(raw.into(), *prefix));
+    fn long_value(&mut self, raw: &[u8], namespace: u8, prefix: &Prefix) {
+        let at = format!("{}prefix {prefix:?}", of(namespace));
+        self.children.found.push(Found::LongValue(raw.into(), at));
     }
 
     /// One child of a region: its page, what pends on it, and its node.
@@ -504,7 +518,7 @@ impl<H: Hasher> ChildrenFolder<H> {
         state.copy_pending(&prefix, &mut changes);
         for (_, stored) in &changes {
             if let Stored::Overflow(raw) = stored {
-                self.long_value(raw, &prefix);
+                self.long_value(raw, state.namespace(), &prefix);
             }
         }
         let Some(number) = state.children().page(visited.child) else {
@@ -521,7 +535,8 @@ impl<H: Hasher> ChildrenFolder<H> {
             }
             None => return,
         };
-        match parse(&buf, self.known.database, number, state.children().tag(visited.child)) {
+        let tag = state.children().tag(visited.child);
+        match parse(&buf, self.known.database, state.namespace(), number, tag) {
             Err(error) => self.finding(error.to_string()),
             Ok(view) => {
                 self.page(&view, &prefix, number);
@@ -542,9 +557,6 @@ impl<H: Hasher> ChildrenFolder<H> {
                 view.prefix()
             ));
         }
-        if view.namespace() != 0 {
-            self.finding(format!("{at}: it belongs to namespace {}", view.namespace()));
-        }
         if view.applied_through() > self.known.commit {
             self.finding(format!(
                 "{at}: it contains commit {}, the newest is {}",
@@ -560,7 +572,7 @@ impl<H: Hasher> ChildrenFolder<H> {
         }
         for (_, cell) in view.iter() {
             if let Cell::Overflow(cell) = cell {
-                self.long_value(cell.bytes(), prefix);
+                self.long_value(cell.bytes(), view.namespace(), prefix);
             }
         }
         self.stored_nodes(view, &at);
@@ -613,7 +625,8 @@ impl<H: Hasher> ChildrenFolder<H> {
         };
         if found != expected {
             self.finding(format!(
-                "prefix {prefix:?}: its pairs fold to {}, the index has {}",
+                "{}prefix {prefix:?}: its pairs fold to {}, the index has {}",
+                of(state.namespace()),
                 hex(found),
                 hex(expected)
             ));

@@ -1,4 +1,4 @@
-//! All pairs in key order: pages and what pends on them, merged.
+//! All pairs of a namespace in key order: pages and what pends on them, merged.
 
 use std::path::Path;
 
@@ -12,20 +12,26 @@ use crate::error::Result;
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use crate::state::overflow::read_from;
 
-/// Gives all pairs of the folder's database to `each`, in key order, until it says false.
+/// Gives all pairs of a namespace of the folder's database to `each`, in key order, until it says false.
 ///
 /// # Errors
-/// A folder without a database, one that is open for writing, damage.
-pub fn dump(path: &Path, each: &mut dyn FnMut(&Key, &[u8]) -> bool) -> Result<()> {
-    dump_on(&device(path)?, each)
+/// A folder without a database, one that is open for writing, damage; [`Error::Namespace`](crate::Error::Namespace)
+/// when there is none of this number.
+pub fn dump(path: &Path, namespace: u8, each: &mut dyn FnMut(&Key, &[u8]) -> bool) -> Result<()> {
+    dump_on(&device(path)?, namespace, each)
 }
 
 /// The same on any device.
-pub fn dump_on<D: Device>(device: &D, each: &mut dyn FnMut(&Key, &[u8]) -> bool) -> Result<()> {
-    with_hasher(device, Dump { each })
+pub fn dump_on<D: Device>(
+    device: &D,
+    namespace: u8,
+    each: &mut dyn FnMut(&Key, &[u8]) -> bool,
+) -> Result<()> {
+    with_hasher(device, Dump { namespace, each })
 }
 
 struct Dump<'a> {
+    namespace: u8,
     each: &'a mut dyn FnMut(&Key, &[u8]) -> bool,
 }
 
@@ -38,14 +44,15 @@ impl<D: Device> UnderHasher<D> for Dump<'_> {
         let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
         let overflow = device.open(OVERFLOW_FILE, OpenMode::Read)?;
         let database = opened.newest.database;
-        visit(device, &leaf, &recovered.regions, 0, |visited| {
+        let namespace = self.namespace;
+        visit(device, &leaf, &recovered.trie(namespace)?.regions, |visited| {
             let state = visited.region.read();
             let child = visited.child;
             let pending = state.pending_below(&state.children().prefix(child));
             let mut pairs: Vec<(Key, Stored)> = Vec::new();
             if let (Some(page), Some(number)) = (visited.page, state.children().page(child)) {
                 let buf = page?;
-                let view = parse(&buf, database, number, state.children().tag(child))?;
+                let view = parse(&buf, database, namespace, number, state.children().tag(child))?;
                 let cells = view.iter().map(|(key, cell)| (key, Stored::from_cell(cell)));
                 pairs.extend(cells);
             }

@@ -32,20 +32,22 @@ impl std::fmt::Display for Explanation {
     }
 }
 
-/// Says where a key lies in the folder's database.
+/// Says where a key lies in a namespace of the folder's database.
 ///
 /// # Errors
-/// A folder without a database, one that is open for writing, damage on the way to the key.
-pub fn explain(path: &Path, key: &Key) -> Result<Explanation> {
-    explain_on(&device(path)?, key)
+/// A folder without a database, one that is open for writing, damage on the way to the key;
+/// [`Error::Namespace`](crate::Error::Namespace) when there is none of this number.
+pub fn explain(path: &Path, namespace: u8, key: &Key) -> Result<Explanation> {
+    explain_on(&device(path)?, namespace, key)
 }
 
 /// The same on any device.
-pub fn explain_on<D: Device>(device: &D, key: &Key) -> Result<Explanation> {
-    with_hasher(device, Explain { key })
+pub fn explain_on<D: Device>(device: &D, namespace: u8, key: &Key) -> Result<Explanation> {
+    with_hasher(device, Explain { namespace, key })
 }
 
 struct Explain<'a> {
+    namespace: u8,
     key: &'a Key,
 }
 
@@ -53,20 +55,22 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
     type Output = Explanation;
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Explanation> {
-        let key = self.key;
+        let Self { namespace, key } = self;
         let recovered = opened.examine::<H>()?.recovered;
+        let regions = &recovered.trie(namespace)?.regions;
+        let root = recovered.tip.roots.get(namespace).unwrap_or_default();
         let mut lines = vec![
-            format!("key      {}", hex(key)),
-            format!("commit   {}, root {}", recovered.tip.number, hex(recovered.tip.roots.first())),
+            format!("key      {}, namespace {namespace}", hex(key)),
+            format!("commit   {}, root {}", recovered.tip.number, hex(root)),
         ];
-        let index = recovered.regions.find(key);
-        let region = &recovered.regions.regions()[index];
+        let index = regions.find(key);
+        let region = &regions.regions()[index];
         let state = region.read();
         let child = state.children().find(key);
         let prefix = state.children().prefix(child);
         lines.push(format!(
             "region   number {index} of {}, prefix {:?}, {} children, {} pending changes, last changed by commit {}",
-            recovered.regions.regions().len(),
+            regions.regions().len(),
             region.prefix(),
             state.children().len(),
             state.pending().len(),
@@ -80,7 +84,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
                 let mut buf = PageBuf::zeroed(1);
                 opened.device.read_at(&file, &mut buf, number.offset())?;
                 let tag = state.children().tag(child);
-                let view = parse(&buf, opened.newest.database, number, tag)?;
+                let view = parse(&buf, opened.newest.database, namespace, number, tag)?;
                 lines.push(format!(
                     "page     number {number}, tag {tag:#010x}, prefix {prefix:?}, {} keys, applied through commit {}, flush {:#x}",
                     view.len(),
@@ -112,7 +116,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         lines.extend(past(&recovered.undo, recovered.tip.number, key));
         drop(state);
         let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
-        let depth = terminal_depth(&recovered.regions, key, &prefix, &keys);
+        let depth = terminal_depth(regions, key, &prefix, &keys);
         lines.push(format!(
             "proof    terminal at depth {depth}: {depth} siblings, {} bytes of nodes",
             u32::from(depth) * 32
@@ -125,7 +129,7 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
 fn past(undo: &Undo, tip: u64, key: &Key) -> Vec<String> {
     let mut lines = Vec::new();
     let mut before = undo.from();
-    while let Some((number, prior)) = undo.change_after(key, before).filter(|_| before < tip) {
+    while let Some((number, prior)) = undo.change_after(0, key, before).filter(|_| before < tip) {
         lines.push(format!("history  before commit {number}: {}", describe(&prior)));
         before = number;
     }

@@ -3,8 +3,8 @@
 //!
 //! * [`stat`]: what is there;
 //! * [`check`]: reads everything and lists what does not fit;
-//! * [`dump`]: all pairs in key order;
-//! * [`explain`]: where a key lies.
+//! * [`dump`]: all pairs of a namespace in key order;
+//! * [`explain`]: where a key of a namespace lies.
 //!
 //! Each has a form that ends in `_on`, for any device. They take the folder's lock as readers do: a
 //! database that is open for writing is refused.
@@ -24,9 +24,9 @@
 //! assert_eq!(stat(folder.path())?.commit, 1);
 //! let report = check(folder.path(), CheckOptions::default())?;
 //! assert!(report.findings.is_empty() && report.keys == 1);
-//! assert!(explain(folder.path(), &key)?.present);
+//! assert!(explain(folder.path(), 0, &key)?.present);
 //! let mut pairs = Vec::new();
-//! dump(folder.path(), &mut |key, value| {
+//! dump(folder.path(), 0, &mut |key, value| {
 //!     pairs.push((*key, value.to_vec()));
 //!     true
 //! })?;
@@ -56,7 +56,7 @@ use crate::options::HistoryLimits;
 pub use check::{CheckOptions, CheckReport, Finding, Severity, Verdict, check, check_on};
 pub use dump::{dump, dump_on};
 pub use explain::{Explanation, explain, explain_on};
-pub use stat::{Stat, notice, stat, stat_on};
+pub use stat::{NamespaceStat, Stat, notice, stat, stat_on};
 
 /// A database, opened for looking.
 struct Opened<D: Device> {

@@ -34,17 +34,15 @@ enum Page {
     Here(Option<core::result::Result<PageBuf, IoError>>),
 }
 
-/// Visits all children of all regions in key order, from region number `from` on, until `visit`
-/// says false.
+/// Visits all children of all regions of a trie in key order, until `visit` says false.
 pub(super) fn visit<'a, D: Device>(
     device: &D,
     file: &D::File,
     index: &'a RegionIndex,
-    from: usize,
     mut visit: impl FnMut(Visited<'a>) -> Result<bool>,
 ) -> Result<()> {
     let mut queue = device.queue(DEPTH)?;
-    let mut children = index.regions()[from..].iter().flat_map(|region| {
+    let mut children = index.regions().iter().flat_map(|region| {
         let children = region.read().children().clone();
         (0..children.len()).map(move |child| (region, child, children.page(child)))
     });
@@ -88,10 +86,11 @@ pub(super) fn visit<'a, D: Device>(
     outcome
 }
 
-/// A page as the index expects it, parsed.
+/// A page as the index of a namespace expects it, parsed.
 pub(super) fn parse(
     buf: &PageBuf,
     database: u64,
+    namespace: u8,
     number: PageNo,
     tag: u32,
 ) -> Result<LeafView<'_>> {
@@ -106,5 +105,10 @@ pub(super) fn parse(
     if found != tag {
         return Err(Error::StalePage { file: LEAF_FILE, page, expected: tag, found });
     }
+    header::check_namespace(buf.page(0), namespace).map_err(|error| Error::Page {
+        file: LEAF_FILE,
+        page,
+        error,
+    })?;
     Ok(view)
 }

@@ -10,14 +10,18 @@ use crate::error::{Result, hex};
 use crate::format::names::LEAF_FILE;
 use crate::format::names::image_name;
 use crate::format::superblock::{DurabilityMode, SlotError, Superblock};
+use crate::open::recovery::RecoveredTrie;
 use crate::opening::Opening;
+use crate::roots::Roots;
 
 /// Figures of a database, as recovery sees it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stat {
-    /// Root of the newest commit.
+    /// Root of namespace 0 in the newest commit.
     pub root: Node,
+    /// The tries of all namespaces, ascending.
+    pub namespaces: Vec<NamespaceStat>,
     /// Its number.
     pub commit: u64,
     /// The oldest commit that can be read.
@@ -55,6 +59,45 @@ pub struct Stat {
     pub incarnation: u32,
 }
 
+/// Figures of a namespace's trie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NamespaceStat {
+    /// Its number.
+    pub number: u8,
+    /// Its root in the newest commit; none when it was dropped.
+    pub root: Option<Node>,
+    /// The commit that dropped it: it is still there for older commits, or not yet given up.
+    pub dropped: Option<u64>,
+    /// Its leaf pages.
+    pub pages: u64,
+    /// Its regions.
+    pub regions: u64,
+    /// Its changes that are not in a page yet.
+    pub pending_entries: u64,
+}
+
+impl NamespaceStat {
+    fn of(trie: &RecoveredTrie, roots: &Roots) -> Self {
+        let mut figures = Self {
+            number: trie.namespace,
+            root: roots.get(trie.namespace),
+            dropped: trie.dropped,
+            pages: 0,
+            regions: trie.regions.regions().len() as u64,
+            pending_entries: 0,
+        };
+        for region in trie.regions.regions() {
+            let state = region.read();
+            let children = state.children();
+            let pages = (0..children.len()).filter(|child| children.page(*child).is_some());
+            figures.pages += pages.count() as u64;
+            figures.pending_entries += state.pending().len() as u64;
+        }
+        figures
+    }
+}
+
 /// Figures of the folder's database.
 ///
 /// # Errors
@@ -86,8 +129,8 @@ impl<D: Device> UnderHasher<D> for Figures {
         let examined = opened.examine::<H>()?;
         let recovered = &examined.recovered;
         let superblock = *examined.superblocks.newest();
-        let children: usize =
-            recovered.regions.regions().iter().map(|region| region.read().children().len()).sum();
+        let regions = || recovered.tries.iter().flat_map(|trie| trie.regions.regions());
+        let children: usize = regions().map(|region| region.read().children().len()).sum();
         let pages = recovered.leaf_pages.len();
         let mut files = Vec::new();
         for name in opened.device.list()? {
@@ -99,6 +142,9 @@ impl<D: Device> UnderHasher<D> for Figures {
         let extents = recovered.extents.stats();
         Ok(Stat {
             root: recovered.tip.roots.first(),
+            namespaces: (recovered.tries.iter())
+                .map(|trie| NamespaceStat::of(trie, &recovered.tip.roots))
+                .collect(),
             commit: recovered.tip.number,
             oldest_commit: recovered.undo.from(),
             history_bytes: recovered.undo.bytes(),
@@ -106,7 +152,7 @@ impl<D: Device> UnderHasher<D> for Figures {
             hasher: if H::ID == pleach_core::Blake3::ID { "BLAKE3" } else { "SHA-256" },
             pages: pages as u64,
             empty_prefixes: (children - pages) as u64,
-            regions: recovered.regions.regions().len() as u64,
+            regions: regions().count() as u64,
             pending_entries: recovered.pending_entries as u64,
             pending_bytes: recovered.pending_bytes as u64,
             overflow_pages: (extents.live + extents.pending, extents.pages),
@@ -137,6 +183,19 @@ impl std::fmt::Display for Stat {
             "history         commits {} to {} can be read, {} before the newest are kept, {} bytes of undo",
             self.oldest_commit, self.commit, block.history, self.history_bytes
         )?;
+        // With namespace 0 alone the lines above and below have said it.
+        for namespace in self.namespaces.iter().filter(|_| self.namespaces.len() > 1) {
+            let state = match (namespace.root, namespace.dropped) {
+                (Some(root), _) => format!("root {}", hex(root)),
+                (None, Some(commit)) => format!("dropped by commit {commit}"),
+                (None, None) => "unknown".to_owned(),
+            };
+            writeln!(
+                f,
+                "namespace {:<5} {state}, {} leaf pages, {} regions, {} changes pending",
+                namespace.number, namespace.pages, namespace.regions, namespace.pending_entries
+            )?;
+        }
         writeln!(f, "hasher          {}", self.hasher)?;
         writeln!(
             f,

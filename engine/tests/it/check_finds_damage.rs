@@ -59,7 +59,7 @@ fn says(report: &CheckReport, words: &[&str]) -> bool {
 
 /// Page number and tag line of the page that holds a key.
 fn page_of(path: &Path, key: &Key) -> u64 {
-    let explanation = explain(path, key).expect("explained");
+    let explanation = explain(path, 0, key).expect("explained");
     let line =
         explanation.lines.iter().find(|line| line.contains("page     number")).expect("a page");
     let place = line.split("page     number ").nth(1).and_then(|rest| rest.split(',').next());
@@ -92,14 +92,14 @@ fn a_sound_database_has_no_findings_and_all_tools_agree() {
     assert_eq!((stat.root, stat.commit, stat.pages), (report.root, 4, report.pages));
     assert!(stat.to_string().contains("commit          4"));
     let mut dumped = Vec::new();
-    dump(path, &mut |key, value| {
+    dump(path, 0, &mut |key, value| {
         dumped.push((*key, Value::from(value)));
         true
     })
     .expect("dumped");
     assert!(dumped.iter().map(|pair| (&pair.0, &pair.1)).eq(&model), "the dump is the model");
     let mut some = 0;
-    dump(path, &mut |_, _| {
+    dump(path, 0, &mut |_, _| {
         some += 1;
         some < 10
     })
@@ -118,7 +118,7 @@ fn explain_gives_the_depth_that_the_trie_has() {
         db.bulk_load(items, &LoadOptions::new()).expect("loaded");
         db.close().expect("closed");
         for asked in (0..count + 20).map(|id| key(Keys::Uniform, id)) {
-            let explanation = explain(&path, &asked).expect("explained");
+            let explanation = explain(&path, 0, &asked).expect("explained");
             let alone = |depth: u16| {
                 let near = |key: &&Key| pleach_core::prefix::common_len(key, &asked) >= depth;
                 keys.iter().filter(near).count() <= 1
@@ -226,7 +226,7 @@ fn a_damaged_long_value_and_a_short_file_are_found() {
     let path = folder.path();
     let model = database(path, &mut Rng::new(4));
     let (long, _) = model.iter().find(|(_, value)| value.len() > 5000).expect("a long value");
-    let explanation = explain(path, long).expect("explained").to_string();
+    let explanation = explain(path, 0, long).expect("explained").to_string();
     let page = explanation.split("pages ").nth(1).and_then(|rest| rest.split('+').next());
     let page: u64 = page.expect("a run").parse().expect("a number");
     let original = read_page(path, "overflow", page);

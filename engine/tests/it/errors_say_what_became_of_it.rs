@@ -136,8 +136,8 @@ fn attempt(op: Op, setup: &Setup, disk: &SimDisk, arm: &mut dyn FnMut()) -> Atte
         let look = move || match op {
             Op::Stat => tools::stat_on(&disk).map(drop),
             Op::Check => tools::check_on(&disk, tools::CheckOptions::default()).map(drop),
-            Op::Dump => tools::dump_on(&disk, &mut |_, _| true).map(drop),
-            _ => tools::explain_on(&disk, &key).map(drop),
+            Op::Dump => tools::dump_on(&disk, 0, &mut |_, _| true).map(drop),
+            _ => tools::explain_on(&disk, 0, &key).map(drop),
         };
         arm();
         return Attempt::of(look(), look);

@@ -2,7 +2,8 @@
 //! no bytes at all make a view panic or read past its end.
 
 use pleach::internals::commit_body::{
-    Before, ChangeSection, CommitView, NamespacePart, NodeSection, Replaced, Value, commit_record,
+    Before, ChangeSection, CommitView, EntryKind, NamespacePart, NodeSection, Replaced, Value,
+    commit_record,
 };
 use pleach::internals::location_body::{LocationEncoder, LocationView, NewPage, Rewrite, Run};
 use pleach::internals::log::{BodyError, RecordBuf};
@@ -101,6 +102,7 @@ impl Sample {
             });
             NamespacePart {
                 ns,
+                kind: EntryKind::Changed,
                 previous_root: [1; 32].into(),
                 new_root: [2; 32].into(),
                 changes: changes.collect(),
@@ -240,6 +242,7 @@ fn unsorted_untiled_and_padded_bodies_are_refused() {
     section.push(&key, Value::Absent);
     let part = NamespacePart {
         ns: 0,
+        kind: EntryKind::Changed,
         previous_root: [0; 32].into(),
         new_root: [0; 32].into(),
         changes: vec![section],
@@ -253,6 +256,87 @@ fn unsorted_untiled_and_padded_bodies_are_refused() {
     assert_eq!(gap[35], 2);
     gap[35] = 3;
     assert_eq!(LocationView::parse(&gap).err(), Some(BodyError::Tiling));
+}
+
+/// A part with a change and its node, or without.
+fn part(ns: u8, kind: EntryKind, roots: [u8; 2], changes: bool) -> NamespacePart {
+    let (mut section, mut nodes) = (ChangeSection::default(), NodeSection::default());
+    if changes {
+        section.push(&[5; 32], Value::Inline(b"five"));
+        nodes.push(&Prefix::ROOT, &Node::new([9; 32]));
+    }
+    let [previous_root, new_root] = roots.map(|root| Node::new([root; 32]));
+    NamespacePart { ns, kind, previous_root, new_root, changes: vec![section], nodes: vec![nodes] }
+}
+
+#[test]
+fn a_commit_says_which_namespaces_it_adds_drops_and_restores() {
+    use EntryKind::{Added, Changed, Dropped, Restored};
+    let parts = || {
+        vec![
+            part(0, Changed, [1, 1], false),
+            part(1, Added, [0, 0], false),
+            part(2, Added, [0, 3], true),
+            part(7, Dropped, [4, 0], false),
+            part(8, Dropped, [0, 0], false),
+            part(254, Restored, [0, 5], true),
+            part(255, Restored, [0, 5], false),
+        ]
+    };
+    let body = bytes(&commit_record(DATABASE, 1, &[], None, parts()));
+    let view = CommitView::parse(&body).expect("our own bytes");
+    let found: Vec<_> = view.namespaces().map(|ns| ns.expect("parsed")).collect();
+    for (found, part) in found.iter().zip(parts()) {
+        assert_eq!((found.ns, found.kind), (part.ns, part.kind));
+        assert_eq!(found.previous_root, &part.previous_root);
+        assert_eq!(found.new_root, &part.new_root);
+        assert_eq!(found.changes().count(), part.changes[0].count() as usize);
+    }
+    assert_eq!(found.len(), parts().len());
+}
+
+/// Where an entry of a record with one namespace begins.
+const ENTRY: usize = 16;
+
+#[test]
+fn an_entry_that_contradicts_its_kind_is_refused() {
+    let record = |part| bytes(&commit_record(DATABASE, 1, &[], None, vec![part]));
+    let as_kind = |roots, changes, ns: u8, kind: u8| {
+        let mut body = record(part(3, EntryKind::Changed, roots, changes));
+        body[ENTRY] = ns;
+        body[ENTRY + 1] = kind;
+        walk(&body).map(|_| ())
+    };
+    let refused = |ns, kind| Err(BodyError::Entry { ns, kind });
+    for (roots, changes, right) in [
+        // Previous and new root, with changes or without: which kinds are right?
+        ([0, 0], false, [true, true, true, true]),
+        ([0, 0], true, [true, true, false, true]),
+        ([0, 2], false, [true, true, false, true]),
+        ([0, 2], true, [true, true, false, true]),
+        ([1, 0], false, [true, false, true, false]),
+        ([1, 0], true, [true, false, false, false]),
+        ([1, 2], false, [true, false, false, false]),
+        ([1, 2], true, [true, false, false, false]),
+    ] {
+        for (kind, right) in (0..).zip(right) {
+            let expected = if right { Ok(()) } else { refused(3, kind) };
+            assert_eq!(as_kind(roots, changes, 3, kind), expected, "{roots:?} {changes} {kind}");
+            // Namespace 0 always exists.
+            let expected = if kind == 0 { Ok(()) } else { refused(0, kind) };
+            assert_eq!(as_kind(roots, changes, 0, kind), expected, "{roots:?} {changes} {kind}");
+        }
+        for kind in 4..=255 {
+            assert_eq!(as_kind(roots, changes, 3, kind), Err(BodyError::EntryKind(kind)));
+        }
+    }
+    // What is replaced by a drop is nothing, even where sections claim it.
+    let mut body = record(part(3, EntryKind::Dropped, [1, 0], false));
+    body[ENTRY + 4] = 1;
+    assert_eq!(walk(&body).err(), Some(BodyError::Entry { ns: 3, kind: 2 }));
+    let mut reserved = record(part(3, EntryKind::Added, [0, 0], false));
+    reserved[ENTRY + 2] = 1;
+    assert_eq!(walk(&reserved).err(), Some(BodyError::Reserved));
 }
 
 #[test]

@@ -35,6 +35,8 @@ mod log_survives_power_cuts;
 mod log_tail_is_cut_or_damaged;
 mod long_values_are_given_up_once;
 mod mass_deletes_make_the_database_small;
+mod namespaces_follow_a_map_each;
+mod namespaces_survive_crashes;
 mod overlays_follow_a_map_each;
 mod overlays_stack_and_commit_merged;
 mod overlays_stay_with_their_database;

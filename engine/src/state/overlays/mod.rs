@@ -1,13 +1,14 @@
 //! The live overlays: what a chain of them says of keys and prefixes.
 //!
-//! Each overlay is a [`Layer`]: its sorted changes, shared with the block that it was, the nodes that it
-//! recorded, and its part of the trie over the keys of all layers below it ([`trie`]). A view has the
-//! layers of its [`Chain`], so that reading takes no lock, and a chain of hundreds costs a lookup no more
-//! than one overlay does (decision 0028).
+//! Each overlay is a [`Layer`]. It has a [`Part`] for each namespace that it changes: its sorted changes, shared
+//! with the block that it was, the nodes that it recorded, and its part of the trie over the keys of all
+//! layers below it ([`trie`]). A view has the layers of its [`Chain`] as its namespace sees them ([`Overlaid`]), so
+//! that reading takes no lock, and a chain of hundreds costs a lookup no more than one overlay does
+//! (decision 0028).
 //!
 //! Invariants:
-//! * the layers of a chain have consecutive numbers, and each but the newest has its trie;
-//! * nothing of a layer changes once it is there, but that its trie is built, once, and that a
+//! * the layers of a chain have consecutive numbers, and each but the newest has the tries of all its parts;
+//! * nothing of a layer changes once it is there, but that its tries are built, once, and that a
 //!   commit takes it;
 //! * layers do not hold each other: a layer goes with the last chain that has it.
 
@@ -46,63 +47,73 @@ pub(crate) struct TakenBy {
     pub(crate) own: bool,
 }
 
+/// What an overlay is to say of one namespace.
+pub(crate) struct Said {
+    pub(crate) namespace: u8,
+    /// Sorted lists, each before the next.
+    pub(crate) changes: Vec<ChangeList>,
+    /// Nodes of pages and of regions that it changed, each sorted by prefix.
+    pub(crate) nodes: [Vec<(Prefix, Node)>; 2],
+}
+
 /// What one overlay adds to the state below it.
 pub(crate) struct Layer {
     number: LayerNo,
-    changes: Vec<ChangeList>,
-    /// How many changes are in the lists before each list.
-    starts: Vec<usize>,
-    /// Nodes of pages and of regions that it changed, each sorted by prefix.
-    nodes: [Vec<(Prefix, Node)>; 2],
-    trie: OnceLock<Trie>,
+    /// By namespace, ascending; none of them without changes.
+    parts: Box<[Part]>,
     taken: OnceLock<TakenBy>,
-    /// Bytes that it takes, without its trie.
+    /// Bytes that it takes, without its tries.
     bytes: usize,
     all: Arc<Overlays>,
 }
 
+/// What one overlay adds to one namespace.
+pub(crate) struct Part {
+    namespace: u8,
+    changes: Vec<ChangeList>,
+    /// How many changes are in the lists before each list.
+    starts: Vec<usize>,
+    nodes: [Vec<(Prefix, Node)>; 2],
+    trie: OnceLock<Trie>,
+}
+
 impl Layer {
-    /// A layer over a chain. The lists of changes are sorted, each before the next; so are the nodes of
-    /// pages and of regions.
-    pub(crate) fn new(
-        all: &Arc<Overlays>,
-        below: &Chain,
-        mut changes: Vec<ChangeList>,
-        mut nodes: [Vec<(Prefix, Node)>; 2],
-    ) -> Arc<Self> {
-        changes.retain(|list| !list.is_empty());
-        let starts = changes.iter().scan(0, |next, list| {
-            let start = *next;
-            *next += list.len();
-            Some(start)
-        });
-        let starts: Vec<usize> = starts.collect();
-        for nodes in &mut nodes {
-            nodes.shrink_to_fit();
-            debug_assert!(nodes.is_sorted_by(|a, b| a.0 < b.0), "nodes come in order");
-        }
-        let of_nodes = nodes.iter().map(|nodes| nodes.capacity() * size_of::<(Prefix, Node)>());
-        let heap = |changed: &Changed| changed.new.heap_bytes() + changed.prior.heap_bytes();
-        let of_changes = changes.iter().map(|list| {
-            list.capacity() * size_of::<Changed>() + list.iter().map(heap).sum::<usize>()
-        });
-        let bytes = size_of::<Self>() + of_nodes.sum::<usize>() + of_changes.sum::<usize>();
+    /// A layer over a chain, with what it says of each namespace, ascending.
+    pub(crate) fn new(all: &Arc<Overlays>, below: &Chain, said: Vec<Said>) -> Arc<Self> {
+        let parts: Box<[Part]> =
+            said.into_iter().map(Part::new).filter(|part| !part.changes.is_empty()).collect();
+        debug_assert!(parts.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
+        let bytes = size_of::<Self>() + parts.iter().map(Part::bytes).sum::<usize>();
         all.bytes.fetch_add(bytes, Ordering::Relaxed);
         Arc::new(Self {
             number: below.layers.last().map_or(LayerNo::new(0), |below| below.number.next()),
-            changes,
-            starts,
-            nodes,
-            trie: OnceLock::new(),
+            parts,
             taken: OnceLock::new(),
             bytes,
             all: Arc::clone(all),
         })
     }
 
-    /// Its changes: lists of which none is empty, in order.
-    pub(crate) fn changes(&self) -> &[ChangeList] {
-        &self.changes
+    /// What it says of each namespace that it changes, ascending.
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Its changes in a namespace: lists of which none is empty, in order.
+    pub(crate) fn changes(&self, namespace: u8) -> &[ChangeList] {
+        self.part(namespace).map_or(&[], Part::changes)
+    }
+
+    /// What it says of a namespace.
+    #[inline]
+    fn part(&self, namespace: u8) -> Option<&Part> {
+        match &*self.parts {
+            [one] => (one.namespace == namespace).then_some(one),
+            parts => {
+                let at = parts.binary_search_by_key(&namespace, |part| part.namespace).ok()?;
+                Some(&parts[at])
+            }
+        }
     }
 
     /// The commit that it became part of, published or not.
@@ -114,6 +125,44 @@ impl Layer {
     /// two.
     pub(crate) fn take(&self, by: TakenBy) {
         let _ = self.taken.set(by);
+    }
+}
+
+impl Part {
+    fn new(Said { namespace, mut changes, mut nodes }: Said) -> Self {
+        changes.retain(|list| !list.is_empty());
+        let starts = changes.iter().scan(0, |next, list| {
+            let start = *next;
+            *next += list.len();
+            Some(start)
+        });
+        let starts: Vec<usize> = starts.collect();
+        for nodes in &mut nodes {
+            nodes.shrink_to_fit();
+            debug_assert!(nodes.is_sorted_by(|a, b| a.0 < b.0), "nodes come in order");
+        }
+        Self { namespace, changes, starts, nodes, trie: OnceLock::new() }
+    }
+
+    /// The namespace.
+    pub(crate) fn namespace(&self) -> u8 {
+        self.namespace
+    }
+
+    /// Its changes: lists of which none is empty, in order.
+    pub(crate) fn changes(&self) -> &[ChangeList] {
+        &self.changes
+    }
+
+    /// Bytes that it takes, without its trie.
+    fn bytes(&self) -> usize {
+        let of_nodes =
+            self.nodes.iter().map(|nodes| nodes.capacity() * size_of::<(Prefix, Node)>());
+        let heap = |changed: &Changed| changed.new.heap_bytes() + changed.prior.heap_bytes();
+        let of_changes = self.changes.iter().map(|list| {
+            list.capacity() * size_of::<Changed>() + list.iter().map(heap).sum::<usize>()
+        });
+        size_of::<Self>() + of_nodes.sum::<usize>() + of_changes.sum::<usize>()
     }
 
     /// Its part of the trie.
@@ -139,7 +188,8 @@ impl Layer {
 
 impl Drop for Layer {
     fn drop(&mut self) {
-        let bytes = self.bytes + self.trie.get().map_or(0, Trie::bytes);
+        let tries = self.parts.iter().filter_map(|part| part.trie.get());
+        let bytes = self.bytes + tries.map(Trie::bytes).sum::<usize>();
         self.all.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -164,12 +214,6 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Is there no overlay?
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.layers.is_empty()
-    }
-
     /// The chain with a layer over it, which was made for that.
     pub(crate) fn with(&self, layer: &Arc<Layer>) -> Self {
         let layers = self.layers.iter().chain([layer]).cloned().collect();
@@ -193,28 +237,61 @@ impl Chain {
         }
     }
 
-    /// Lets the newest layer be read; builds its trie, where nobody did before.
+    /// Lets the newest layer be read in all namespaces; builds its tries, where nobody did before. All at
+    /// once: a trie is over those layers that are not committed when it is built, and whoever reads the
+    /// layer later reads it over no more than these.
     pub(crate) fn make_readable(&self) {
         let Some((newest, below)) = self.layers.split_last() else { return };
-        newest.trie.get_or_init(|| {
-            let keys: Vec<&Key> =
-                newest.changes.iter().flat_map(|list| list.iter()).map(|one| &one.key).collect();
-            let trie =
-                Trie::build(below.last().map(|below| below.own_trie()), self, newest.number, &keys);
-            newest.all.bytes.fetch_add(trie.bytes(), Ordering::Relaxed);
-            trie
-        });
+        for part in &newest.parts {
+            part.trie.get_or_init(|| {
+                let keys: Vec<&Key> =
+                    part.changes.iter().flat_map(|list| list.iter()).map(|one| &one.key).collect();
+                let below = below.iter().rev().find_map(|layer| layer.part(part.namespace));
+                let all = self.of(part.namespace);
+                let trie = Trie::build(below.map(Part::own_trie), &all, newest.number, &keys);
+                newest.all.bytes.fetch_add(trie.bytes(), Ordering::Relaxed);
+                trie
+            });
+        }
     }
 
+    /// The overlays as a namespace sees them.
+    pub(crate) fn of(&self, namespace: u8) -> Overlaid {
+        let newest = self.layers.iter().rposition(|layer| layer.part(namespace).is_some());
+        Overlaid { chain: self.clone(), namespace, newest }
+    }
+}
+
+/// The overlays over a commit, as one namespace sees them.
+pub(crate) struct Overlaid {
+    chain: Chain,
+    namespace: u8,
+    /// The newest layer that changes the namespace.
+    newest: Option<usize>,
+}
+
+impl Overlaid {
+    /// All of them, whatever they change.
+    pub(crate) fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// Does none of them change the namespace?
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.newest.is_none()
+    }
+
+    #[inline]
     fn newest_trie(&self) -> Option<&Trie> {
-        self.layers.last().map(|newest| newest.own_trie())
+        self.chain.layers[self.newest?].part(self.namespace).map(Part::own_trie)
     }
 
     /// State of a key in the newest overlay that changed it.
     #[inline]
     pub(crate) fn get(&self, key: &Key) -> Option<&Stored> {
         let (layer, at) = self.newest_trie()?.find(self, key)?;
-        Some(&self.layer(layer)?.change(at).new)
+        Some(&self.part(layer)?.change(at).new)
     }
 
     /// Did any of them change anything below a prefix?
@@ -230,8 +307,8 @@ impl Chain {
     ) {
         let Some(trie) = self.newest_trie() else { return };
         trie.visit_below(self, prefix, |layer, at| {
-            let layer = self.layer(layer).expect("what is visited is of the chain");
-            let changed = layer.change(at);
+            let part = self.part(layer).expect("what is visited is of the chain");
+            let changed = part.change(at);
             visit(&changed.key, &changed.new);
         });
     }
@@ -239,33 +316,35 @@ impl Chain {
     /// The node of a prefix as the newest overlay that changed anything below it has recorded it.
     pub(crate) fn node(&self, prefix: &Prefix) -> OverlayNode {
         let newest = self.newest_trie().and_then(|trie| trie.newest_below(self, prefix));
-        let Some(layer) = newest.and_then(|newest| self.layer(newest)) else {
+        let Some(part) = newest.and_then(|newest| self.part(newest)) else {
             return OverlayNode::Unchanged;
         };
-        layer.recorded(prefix).map_or(OverlayNode::Unrecorded, OverlayNode::Recorded)
+        part.recorded(prefix).map_or(OverlayNode::Unrecorded, OverlayNode::Recorded)
     }
 
+    /// What the layer of this number says of the namespace; `None` when it is not of the chain.
     #[inline]
-    fn layer(&self, number: LayerNo) -> Option<&Layer> {
+    fn part(&self, number: LayerNo) -> Option<&Part> {
         let above = self.age(number) as usize;
-        let at = self.layers.len().checked_sub(above.checked_add(1)?)?;
-        Some(&self.layers[at])
+        let at = self.chain.layers.len().checked_sub(above.checked_add(1)?)?;
+        self.chain.layers[at].part(self.namespace)
     }
 }
 
-impl Layers for Chain {
+impl Layers for Overlaid {
     #[inline]
     fn trie(&self, layer: LayerNo) -> Option<&Trie> {
-        self.layer(layer).map(Layer::own_trie)
+        self.part(layer).map(Part::own_trie)
     }
 
     #[inline]
     fn key(&self, layer: LayerNo, change: usize) -> &Key {
-        &self.layer(layer).expect("the caller has its trie").change(change).key
+        &self.part(layer).expect("the caller has its trie").change(change).key
     }
 
     #[inline]
     fn age(&self, layer: LayerNo) -> u32 {
-        if self.layers.is_empty() { u32::MAX } else { self.newest.above(layer) }
+        let Chain { layers, newest } = &self.chain;
+        if layers.is_empty() { u32::MAX } else { newest.above(layer) }
     }
 }

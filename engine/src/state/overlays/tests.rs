@@ -1,4 +1,5 @@
-//! Chains beside a map for each: keys, prefixes, nodes; with forks, and with lower layers committed.
+//! Chains beside a map for each: keys, prefixes, nodes; with forks, with lower layers committed, and with
+//! layers that change some namespaces and leave others as they are.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -8,7 +9,7 @@ use pleach_beatree::{Stored, Value};
 use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix};
 
 use super::trie::{LayerNo, Layers, Trie};
-use super::{Chain, Layer, OverlayNode, Overlays, TakenBy};
+use super::{Chain, Layer, Overlaid, OverlayNode, Overlays, Said, TakenBy};
 use crate::state::undo::Changed;
 
 /// A generator like any other: the next number below a bound.
@@ -29,39 +30,60 @@ fn key(seed: &mut u64, ids: u64) -> Key {
     key
 }
 
+/// Namespaces that layers change, each with others.
+const NAMESPACES: [u8; 3] = [0, 7, 255];
+
 /// A layer with what it is to say: the state of each key and who changed it, of it and those below.
 #[derive(Clone)]
 struct Model {
     chain: Chain,
     layer: Option<Arc<Layer>>,
-    /// By key: number of the layer in the whole tree, and the state.
-    keys: BTreeMap<Key, (u64, Stored)>,
-    nodes: BTreeMap<(u64, Prefix), Node>,
+    /// By namespace and key: number of the layer in the whole tree, and the state.
+    keys: BTreeMap<(u8, Key), (u64, Stored)>,
+    nodes: BTreeMap<(u64, u8, Prefix), Node>,
+}
+
+impl Model {
+    fn empty() -> Self {
+        let (keys, nodes) = (BTreeMap::new(), BTreeMap::new());
+        Self { chain: Chain::default(), layer: None, keys, nodes }
+    }
 }
 
 fn over(parent: &Model, all: &Arc<Overlays>, seed: &mut u64, number: u64, ids: u64) -> Model {
     let mut model = parent.clone();
-    let count = draw(seed, 30);
-    let changes: BTreeMap<Key, Stored> = (0..count)
-        .map(|_| {
-            let absent = draw(seed, 4) == 0;
-            let value = Stored::Inline(Value::from(&number.to_be_bytes()[..]));
-            (key(seed, ids), if absent { Stored::Absent } else { value })
-        })
-        .collect();
-    let mut nodes = BTreeMap::new();
-    for (key, stored) in &changes {
-        model.keys.insert(*key, (number, stored.clone()));
-        let prefix = Prefix::new(key, u16::try_from(draw(seed, 257)).expect("small"));
-        nodes.insert(prefix, Node::new([u8::try_from(number % 251).expect("small"); 32]));
+    let mut said = Vec::new();
+    for namespace in NAMESPACES {
+        if draw(seed, 3) == 0 {
+            continue;
+        }
+        let count = draw(seed, 30);
+        let changes: BTreeMap<Key, Stored> = (0..count)
+            .map(|_| {
+                let absent = draw(seed, 4) == 0;
+                let value = [number, namespace.into()].map(u64::to_be_bytes).concat();
+                let value = Stored::Inline(Value::from(&value[..]));
+                (key(seed, ids), if absent { Stored::Absent } else { value })
+            })
+            .collect();
+        let mut nodes = BTreeMap::new();
+        for (key, stored) in &changes {
+            model.keys.insert((namespace, *key), (number, stored.clone()));
+            let prefix = Prefix::new(key, u16::try_from(draw(seed, 257)).expect("small"));
+            nodes.insert(prefix, Node::new([u8::try_from(number % 251).expect("small"); 32]));
+        }
+        for (prefix, node) in &nodes {
+            model.nodes.insert((number, namespace, *prefix), *node);
+        }
+        let changed = |(key, new)| Changed { key, new, prior: Stored::Absent };
+        let list: Vec<Changed> = changes.into_iter().map(changed).collect();
+        said.push(Said {
+            namespace,
+            changes: list.chunks(7).map(|part| Arc::new(part.to_vec())).collect(),
+            nodes: [nodes.into_iter().collect(), Vec::new()],
+        });
     }
-    for (prefix, node) in &nodes {
-        model.nodes.insert((number, *prefix), *node);
-    }
-    let list: Vec<Changed> =
-        changes.into_iter().map(|(key, new)| Changed { key, new, prior: Stored::Absent }).collect();
-    let lists = list.chunks(7).map(|part| Arc::new(part.to_vec())).collect();
-    let layer = Layer::new(all, &parent.chain, lists, [nodes.into_iter().collect(), Vec::new()]);
+    let layer = Layer::new(all, &parent.chain, said);
     model.chain = parent.chain.with(&layer);
     model.chain.make_readable();
     model.layer = Some(layer);
@@ -69,23 +91,30 @@ fn over(parent: &Model, all: &Arc<Overlays>, seed: &mut u64, number: u64, ids: u
 }
 
 fn check(model: &Model, seed: &mut u64, ids: u64) {
-    for _ in 0..20 {
-        let key = key(seed, ids);
-        let expected = model.keys.get(&key).map(|(_, stored)| stored);
-        assert_eq!(model.chain.get(&key), expected, "{key:02x?}");
-        let prefix = Prefix::new(&key, u16::try_from(draw(seed, 257)).expect("small"));
-        let range = || model.keys.range(*prefix.first_key()..=prefix.last_key());
-        let mut found = Vec::new();
-        model.chain.visit_below(&prefix, |key, stored| found.push((*key, stored.clone())));
-        let expected: Vec<_> = range().map(|(key, (_, stored))| (*key, stored.clone())).collect();
-        assert_eq!(found, expected, "{prefix:?}");
-        let newest = range().map(|(_, (number, _))| *number).max();
-        let node = newest.map_or(OverlayNode::Unchanged, |number| {
-            let node = model.nodes.get(&(number, prefix));
-            node.map_or(OverlayNode::Unrecorded, |node| OverlayNode::Recorded(*node))
-        });
-        assert_eq!(model.chain.node(&prefix), node, "{prefix:?}");
-        assert_eq!(model.chain.changes_below(&prefix), newest.is_some());
+    for namespace in NAMESPACES {
+        let overlaid = model.chain.of(namespace);
+        let any = model.keys.keys().any(|(of, _)| *of == namespace);
+        assert!(!any || !overlaid.is_empty());
+        for _ in 0..10 {
+            let key = key(seed, ids);
+            let expected = model.keys.get(&(namespace, key)).map(|(_, stored)| stored);
+            assert_eq!(overlaid.get(&key), expected, "{namespace}: {key:02x?}");
+            let prefix = Prefix::new(&key, u16::try_from(draw(seed, 257)).expect("small"));
+            let ends = (namespace, *prefix.first_key())..=(namespace, prefix.last_key());
+            let range = || model.keys.range(ends.clone());
+            let mut found = Vec::new();
+            overlaid.visit_below(&prefix, |key, stored| found.push((*key, stored.clone())));
+            let expected: Vec<_> =
+                range().map(|((_, key), (_, stored))| (*key, stored.clone())).collect();
+            assert_eq!(found, expected, "{namespace}: {prefix:?}");
+            let newest = range().map(|(_, (number, _))| *number).max();
+            let node = newest.map_or(OverlayNode::Unchanged, |number| {
+                let node = model.nodes.get(&(number, namespace, prefix));
+                node.map_or(OverlayNode::Unrecorded, |node| OverlayNode::Recorded(*node))
+            });
+            assert_eq!(overlaid.node(&prefix), node, "{namespace}: {prefix:?}");
+            assert_eq!(overlaid.changes_below(&prefix), newest.is_some());
+        }
     }
 }
 
@@ -94,12 +123,7 @@ fn chains_and_forks_say_what_their_maps_say() {
     for mut seed in 0..20 {
         let all = Arc::<Overlays>::default();
         let ids = [20, 300, 60_000][(seed % 3) as usize];
-        let base = Model {
-            chain: Chain::default(),
-            layer: None,
-            keys: BTreeMap::new(),
-            nodes: BTreeMap::new(),
-        };
+        let base = Model::empty();
         let mut models = vec![base];
         for number in 1..80 {
             let newest = models.len() as u64;
@@ -125,12 +149,7 @@ fn what_is_committed_is_seen_no_more() {
     let (window, ids) = (7, 300);
     let all = Arc::<Overlays>::default();
     let mut seed = 5;
-    let base = Model {
-        chain: Chain::default(),
-        layer: None,
-        keys: BTreeMap::new(),
-        nodes: BTreeMap::new(),
-    };
+    let base = Model::empty();
     let mut held = vec![base];
     let mut most = 0;
     for number in 1..200_u64 {
@@ -157,7 +176,7 @@ fn what_is_committed_is_seen_no_more() {
 }
 
 /// A chain that counts how often a lookup reads a layer's memory: once for each branch and each leaf.
-struct Counted<'a>(&'a Chain, Cell<u32>);
+struct Counted<'a>(&'a Overlaid, Cell<u32>);
 
 impl Layers for Counted<'_> {
     fn trie(&self, layer: LayerNo) -> Option<&Trie> {
@@ -182,7 +201,9 @@ fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
             (0..1000).map(|id| Blake3::hash(&(1000 * layer + id).to_be_bytes())).collect();
         let changes =
             keys.into_iter().map(|key| Changed { key, new: Stored::Absent, prior: Stored::Absent });
-        let layer = Layer::new(all, &chain, vec![Arc::new(changes.collect())], Default::default());
+        let changes = vec![Arc::new(changes.collect())];
+        let said = Said { namespace: 0, changes, nodes: Default::default() };
+        let layer = Layer::new(all, &chain, vec![said]);
         chain = chain.with(&layer);
         chain.make_readable();
     }
@@ -194,7 +215,7 @@ fn chain_of(layers: u64, all: &Arc<Overlays>) -> Chain {
 #[test]
 fn a_lookup_reads_few_branches_and_mostly_none_in_vain() {
     let all = Arc::<Overlays>::default();
-    let chain = chain_of(128, &all);
+    let chain = chain_of(128, &all).of(0);
     let newest = chain.newest_trie().expect("it is readable");
     let steps = |from: u64, there: bool| {
         let counted = Counted(&chain, Cell::new(0));
@@ -214,7 +235,7 @@ fn a_lookup_reads_few_branches_and_mostly_none_in_vain() {
 #[test]
 fn a_layer_takes_memory_for_its_own_changes() {
     let all = Arc::<Overlays>::default();
-    let chain = chain_of(64, &all);
+    let chain = chain_of(64, &all).of(0);
     let newest = chain.newest_trie().expect("it is readable");
     assert!(newest.bytes() < 150 * 1000, "{} bytes for 1,000 changes", newest.bytes());
 }
@@ -224,12 +245,7 @@ fn a_layer_takes_memory_for_its_own_changes() {
 fn layers_are_numbered_round() {
     let all = Arc::<Overlays>::default();
     let (mut seed, ids) = (9, 300);
-    let base = Model {
-        chain: Chain::default(),
-        layer: None,
-        keys: BTreeMap::new(),
-        nodes: BTreeMap::new(),
-    };
+    let base = Model::empty();
     let mut model = over(&base, &all, &mut seed, 1, ids);
     let first = model.layer.take().expect("it has one");
     let mut first = Arc::into_inner({
@@ -238,7 +254,9 @@ fn layers_are_numbered_round() {
     })
     .expect("held once");
     first.number = LayerNo::new(u32::MAX - 2);
-    first.trie = std::sync::OnceLock::new();
+    for part in &mut first.parts {
+        part.trie = std::sync::OnceLock::new();
+    }
     model.chain = Chain::default().with(&Arc::new(first));
     model.chain.make_readable();
     for number in 2..8 {

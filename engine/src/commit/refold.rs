@@ -1,0 +1,65 @@
+//! Commit `refold`: what a flush has done to regions and layouts below a commit's chunks since its finish.
+
+use pleach_beatree::leaf_fold::KeyAccess;
+use pleach_core::Hasher;
+use pleach_io::{Device, Runtime};
+
+use super::Part;
+use crate::error::Result;
+use crate::finish::outcome::RegionOutcome;
+use crate::finish::{Finisher, refold};
+use crate::metrics::Counters;
+
+/// Chunks below which regions have been joined since they were folded become one: a region is of one chunk.
+/// They are stale, and folded again before they are used.
+pub(super) fn join_chunks<D: Device, R: Runtime>(part: &mut Part<'_, D, R>) {
+    let Part { db, chunks, .. } = part;
+    let retired = |outcome: &RegionOutcome| outcome.region.read().is_retired();
+    if !chunks.iter().flat_map(|chunk| &chunk.regions).any(retired) {
+        return;
+    }
+    chunks.retain(|chunk| !chunk.regions.is_empty());
+    let index = db.index.load();
+    chunks.dedup_by(|next, chunk| {
+        let last = chunk.regions.last().expect("retained").region.prefix().last_key();
+        let first = next.regions[0].region.prefix().first_key();
+        let joined = index.region(&last).prefix().covers(first);
+        if joined {
+            chunk.absorb(next);
+        }
+        joined
+    });
+}
+
+/// Commit `refold`: folds the chunks again below which a flush has split or merged pages since they were
+/// folded. It folds on the state that they were folded on, so that they stay true when another commit
+/// comes first.
+pub(super) fn refold_stale<H: Hasher, D: Device, R: Runtime>(
+    finisher: &Finisher<H, D, R>,
+    part: &mut Part<'_, D, R>,
+) -> Result<()> {
+    let Part { db, view, chunks } = part;
+    for chunk in chunks.iter_mut() {
+        let stale = chunk.regions.iter().any(|outcome| {
+            let state = outcome.region.read();
+            state.is_retired() || state.layout_version() != outcome.layout_version
+        });
+        if !stale {
+            continue;
+        }
+        Counters::add(&db.counters.refolds, 1);
+        let accesses: Vec<KeyAccess> = chunk
+            .changes
+            .iter()
+            .map(|changed| KeyAccess {
+                key: changed.key,
+                reads: false,
+                writes: Some(changed.new.clone()),
+            })
+            .collect();
+        let mut refolded = refold(db, finisher, view, &accesses)?;
+        refolded.changes = std::mem::take(&mut chunk.changes);
+        *chunk = refolded;
+    }
+    Ok(())
+}

@@ -1,0 +1,262 @@
+//! Commit `check-parent`, `make-room` and `ticket`: the record, and its place in the order of commits.
+
+use std::sync::Arc;
+
+use pleach_beatree::Stored;
+use pleach_core::{Hasher, TERMINATOR};
+use pleach_io::{Device, Runtime};
+
+use super::refold::refold_stale;
+use super::{Part, Target, wait_for_publication};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::finish::outcome::ChunkOutcome;
+use crate::format::commit_body::{
+    Before as RecordBefore, ChangeSection, EntryKind, NamespacePart, NodeSection,
+    Value as LogValue, commit_record,
+};
+use crate::format::position::LogPos;
+use crate::format::record::{MAX_RECORD, RecordBuf};
+use crate::options::Durability;
+use crate::roots::Roots;
+use crate::state::State;
+use crate::state::commits::Tip;
+use crate::state::index::HeldStructure;
+use crate::state::overlays::TakenBy;
+use crate::state::sequencer::Ordered;
+use crate::state::space::Tentative;
+use crate::state::tries::Trie;
+use crate::state::undo::ReplacedNodes;
+use crate::state::window::Before;
+
+/// Tries to get a ticket before flushes that change a layout are held off.
+const TRIES: u32 = 3;
+
+/// A commit whose record is queued.
+pub(super) struct Ticketed {
+    /// The log position at which the record ends.
+    pub(super) end: LogPos,
+    /// What the commit replaces beside values, where there is a history: the nodes of each part, and the
+    /// commit before.
+    pub(super) replaced: Option<(Vec<ReplacedNodes>, Before)>,
+}
+
+/// Commit `refold`, `make-room` and `ticket`.
+pub(super) fn ticket<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    target: &Target<'_>,
+    parts: &mut [Part<'_, D, R>],
+    blob: &Arc<[u8]>,
+    spilled: Tentative<'_, D>,
+) -> Result<Ticketed> {
+    let Target { follows, roots, layers, .. } = *target;
+    let (db, number) = (&*engine.state, follows + 1);
+    let undo = db.commits.undo();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let tries_now = db.tries.list();
+        let hold = (tries > TRIES).then(|| hold_structures(&tries_now));
+        let layouts = {
+            let state = db.commits.sequencer().lock();
+            check_follows(&state, target)?;
+            state.layouts
+        };
+        for part in parts.iter_mut() {
+            refold_stale(&engine.finisher, part)?;
+        }
+        let past = if undo.keeps_history() { Some(past(db, target, parts)?) } else { None };
+        let kept_from = if past.is_some() { undo.begin_after(number) } else { number };
+        let mut record = encode(db.store.database(), blob, target, parts, past.as_ref(), kept_from);
+        let bytes = record.len();
+        if bytes > MAX_RECORD {
+            return Err(Error::BatchTooLarge { bytes, limit: MAX_RECORD });
+        }
+        if db.options.durability == Durability::Commit {
+            record.set_synced();
+        }
+        db.make_room(bytes)?;
+        let mut state = db.commits.sequencer().lock();
+        check_follows(&state, target)?;
+        if state.in_flight > 0 && state.is_awaited() {
+            drop(state);
+            drop(hold);
+            // A flush or a checkpoint waits for the parent's publication: it comes before the child.
+            wait_for_publication(db, follows)?;
+            continue;
+        }
+        if state.layouts != layouts || !state.has_room(bytes) {
+            drop(state);
+            drop(hold);
+            continue;
+        }
+        let start = state.queue(record);
+        spilled.named();
+        state.newest = Tip { number, roots: roots.clone(), blob: Arc::clone(blob) };
+        state.in_flight += 1;
+        target.ticketed.set(true);
+        for (layer, own) in layers {
+            layer.take(TakenBy { commit: number, own: *own });
+        }
+        undo.state(start + bytes, kept_from);
+        let replaced = past.map(|Past { nodes, blob }| {
+            (nodes, Before { start, roots: target.prev_roots.clone(), blob })
+        });
+        return Ok(Ticketed { end: start + bytes, replaced });
+    }
+}
+
+/// What a commit replaces beside values.
+struct Past {
+    /// Of each part.
+    nodes: Vec<ReplacedNodes>,
+    blob: Arc<[u8]>,
+}
+
+/// The nodes of the commit's pages and regions, and the blob, as they are before it. The caller sees to it
+/// that the layouts are those of the chunks.
+fn past<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    target: &Target<'_>,
+    parts: &[Part<'_, D, R>],
+) -> Result<Past> {
+    let base = target.follows;
+    // Nodes in memory are those of the parent once that is published.
+    wait_for_publication(db, base)?;
+    let tip = db.commits.tip();
+    if tip.number != base {
+        return Err(Error::StaleParent { base, tip: tip.number });
+    }
+    let nodes = parts.iter().map(|part| replaced_nodes(part.chunks)).collect();
+    Ok(Past { nodes, blob: tip.blob })
+}
+
+/// The nodes of a part's pages and regions as they are before the commit.
+fn replaced_nodes(chunks: &[ChunkOutcome]) -> ReplacedNodes {
+    let mut nodes = ReplacedNodes::default();
+    for chunk in chunks {
+        for outcome in chunk.regions.iter().filter(|outcome| !outcome.nodes.is_empty()) {
+            let state = outcome.region.read();
+            nodes.regions.push((*outcome.region.prefix(), *state.own()));
+            // A layout that has changed since is noticed before the ticket: whatever is said here is not written.
+            let same = state.layout_version() == outcome.layout_version && !state.is_retired();
+            for page in &chunk.nodes[outcome.nodes.clone()] {
+                let node = if same { state.node(page.child as usize) } else { None };
+                nodes.pages.push((page.prefix, node.copied().unwrap_or_default()));
+            }
+        }
+    }
+    nodes
+}
+
+/// Holds off flushes that change layouts, in all namespaces: the sequencer counts these together. Whoever
+/// holds several takes them in the order of namespaces, and all others hold one.
+fn hold_structures<D: Device, R: Runtime>(tries: &[Trie<D, R>]) -> Vec<HeldStructure<'_>> {
+    tries.iter().map(|trie| trie.index.hold_structure()).collect()
+}
+
+/// May a commit on this parent take the next ticket? Gives the commit that it follows: states count, not
+/// their numbers.
+pub(super) fn check_parent<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    target: &Target<'_>,
+) -> Result<u64> {
+    let state = db.commits.sequencer().lock();
+    state.check_open()?;
+    if !state.loading && state.newest.roots == *target.prev_roots {
+        return Ok(state.newest.number);
+    }
+    Err(stale(&state, target))
+}
+
+/// Is the commit that this one follows still the newest?
+fn check_follows(state: &Ordered, target: &Target<'_>) -> Result<()> {
+    state.check_open()?;
+    let follows = !state.loading && state.newest.number == target.follows;
+    if follows { Ok(()) } else { Err(stale(state, target)) }
+}
+
+fn stale(state: &Ordered, target: &Target<'_>) -> Error {
+    // The next number is a load's, if one is under way.
+    let tip = state.newest.number.max(u64::from(state.loading));
+    Error::StaleParent { base: target.follows, tip }
+}
+
+fn log_value(stored: &Stored) -> LogValue<'_> {
+    match stored {
+        Stored::Absent => LogValue::Absent,
+        Stored::Inline(value) => LogValue::Inline(value),
+        Stored::Large(large) => LogValue::Inline(&large.bytes),
+        Stored::Overflow(cell) => LogValue::Overflow(cell),
+    }
+}
+
+/// The record of a commit; with `past`, it has what it replaces, and says that the history begins at
+/// `kept_from`.
+fn encode<D: Device, R: Runtime>(
+    database: u64,
+    blob: &[u8],
+    target: &Target<'_>,
+    parts: &[Part<'_, D, R>],
+    past: Option<&Past>,
+    kept_from: u64,
+) -> RecordBuf {
+    let roots = |namespace| {
+        let of = |roots: &Roots| roots.get(namespace).unwrap_or(TERMINATOR);
+        (of(target.prev_roots), of(target.roots))
+    };
+    let entry = |ns: u8, kind, (changes, nodes)| {
+        let (previous_root, new_root) = roots(ns);
+        NamespacePart { ns, kind, previous_root, new_root, changes, nodes }
+    };
+    let mut entries = Vec::with_capacity(parts.len() + target.fates.len());
+    for (at, part) in parts.iter().enumerate() {
+        if part.chunks.iter().all(|chunk| chunk.changes.is_empty()) {
+            continue;
+        }
+        let ns = part.view.namespace;
+        let fate = target.fates.iter().find(|(namespace, _)| *namespace == ns);
+        let kind = fate.map_or(EntryKind::Changed, |(_, kind)| *kind);
+        let (changes, nodes) = sections(part.chunks, past.map(|past| &past.nodes[at]));
+        entries.push(entry(ns, kind, (vec![changes], vec![nodes])));
+    }
+    for (ns, kind) in target.fates {
+        if !entries.iter().any(|entry| entry.ns == *ns) {
+            entries.push(entry(*ns, *kind, Default::default()));
+        }
+    }
+    if entries.is_empty() {
+        // A commit that changes nothing has an entry, too.
+        entries.push(entry(0, EntryKind::Changed, Default::default()));
+    }
+    entries.sort_unstable_by_key(|entry| entry.ns);
+    let before = past.map(|past| RecordBefore { kept_from, blob: &past.blob });
+    commit_record(database, target.follows + 1, blob, before, entries)
+}
+
+/// The sections of a part, with what it replaces where that is given.
+fn sections(chunks: &[ChunkOutcome], past: Option<&ReplacedNodes>) -> (ChangeSection, NodeSection) {
+    let mut changes = ChangeSection::default();
+    let mut nodes = NodeSection::default();
+    let mut replaced = past.map(|past| past.pages.iter());
+    for chunk in chunks {
+        for changed in chunk.changes.iter() {
+            let new = log_value(&changed.new);
+            if past.is_some() {
+                changes.push_with_undo(&changed.key, new, log_value(&changed.prior));
+            } else {
+                changes.push(&changed.key, new);
+            }
+        }
+        for page in &chunk.nodes {
+            match replaced.as_mut().and_then(Iterator::next) {
+                Some((_, before)) => nodes.push_with_undo(&page.prefix, &page.node, before),
+                None => nodes.push(&page.prefix, &page.node),
+            }
+        }
+    }
+    for (prefix, before) in past.iter().flat_map(|past| &past.regions) {
+        nodes.push_region(prefix, before);
+    }
+    (changes, nodes)
+}

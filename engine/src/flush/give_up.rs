@@ -1,0 +1,271 @@
+//! What is left of a namespace that was dropped and that no state reaches any more is given up: its leaf
+//! pages and its runs of the overflow file, a part at a time, each with a location record of its own
+//! (rules `kept-through-window`, `given-up-by-record`, `location-before-index`, `free-after-durable`).
+//!
+//! Such a record replaces all pages of a region by one prefix without a page. A trie that has nothing left
+//! leaves the registry, while no image is in the making; a recovery that finds it in an older image comes to
+//! the same end by the same records, or takes it from there.
+//!
+//! Pages are read only for the runs that they name: none while the overflow file is empty. What cannot be
+//! read is set aside, and the trie waits for it.
+//!
+//! The flush task alone does this. Nobody else changes such a trie: no commit and no rollback comes to it.
+
+use std::sync::Arc;
+
+use pleach_beatree::cache::CachedPage;
+use pleach_beatree::region::{Nodes, Relocation};
+use pleach_beatree::{ChildRef, PageNo, Region};
+use pleach_core::page::leaf::Cell;
+use pleach_core::page::overflow::PageRun;
+use pleach_core::{Hasher, Key, Prefix, TERMINATOR};
+use pleach_io::{Device, Runtime};
+
+use super::DEPTH;
+use super::publish::{Freed, log_run};
+use crate::error::{Error, Result};
+use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
+use crate::format::names::LEAF_FILE;
+use crate::metrics::Counters;
+use crate::state::images::LAST_NUMBERS;
+use crate::state::in_flight::Reading;
+use crate::state::index::{Located, located};
+use crate::state::quarantine::Why;
+use crate::state::reader::{Asked, Done, PageReader, PageRequest};
+use crate::state::{State, overflow};
+
+/// Regions that one record gives up, and leaf pages, unless the first region has more.
+const REGIONS: usize = 256;
+const PAGES: usize = 1024;
+
+/// How a step of it went.
+pub(super) enum GivenUp {
+    /// A part; there may be more.
+    Part(Freed),
+    /// The trie had nothing left, and has left the registry.
+    All,
+    /// A commit or an image is under way, or there is no room in the log or no ring to read with: later.
+    Busy,
+    /// What is left cannot be read, for now.
+    Aside,
+}
+
+/// All that a region has on the device.
+struct Left {
+    region: Arc<Region>,
+    pages: Vec<PageNo>,
+    runs: Vec<PageRun>,
+    /// The region's last commit and record; none follows.
+    last_commit: u64,
+    log_position: u64,
+}
+
+/// A page that is read for the runs that it names; `left` is the place of its region.
+struct Named {
+    left: usize,
+    at: Located,
+    prefix: Prefix,
+}
+
+/// Gives up a part of a trie that commit `by` has dropped and that no state reaches any more.
+pub(super) fn give_up<H: Hasher, D: Device, R: Runtime>(
+    trie: &State<D, R>,
+    by: u64,
+) -> Result<GivenUp> {
+    let (mut all, named, aside) = gather::<H, D, R>(trie);
+    if trie.space.overflow_stats().live > 0
+        && !named.is_empty()
+        && let Err(error) = read_runs(trie, &named, &mut all)
+    {
+        tracing::warn!(%error, "a dropped namespace cannot be read; it is tried again");
+        return Ok(GivenUp::Busy);
+    }
+    if all.is_empty() {
+        return Ok(if aside { GivenUp::Aside } else { leave(trie) });
+    }
+    publish::<H, D, R>(trie, by, &all)
+}
+
+/// The first regions that have something left, and their pages; says whether others have to wait.
+fn gather<H: Hasher, D: Device, R: Runtime>(trie: &State<D, R>) -> (Vec<Left>, Vec<Named>, bool) {
+    let (mut all, mut named, mut aside) = (Vec::new(), Vec::new(), false);
+    let mut key: Option<Key> = Some([0; 32]);
+    while let Some(at) = key.filter(|_| all.len() < REGIONS && named.len() < PAGES) {
+        let brought = trie.nodes.bring_nodes::<H>(&at);
+        key = trie.index.in_region(&at, |region, state| {
+            let next = region.prefix().next().map(|next| *next.first_key());
+            let children = state.children();
+            if state.is_bare() {
+                return next;
+            }
+            let waits = (0..children.len()).any(|child| trie.store.page_is_aside(state, child));
+            if waits || brought.is_err() || !matches!(state.nodes(), Nodes::Resident(_)) {
+                aside = true;
+                return next;
+            }
+            let left = all.len();
+            named.extend((0..children.len()).filter_map(|child| {
+                let prefix = children.prefix(child);
+                Some(Named { left, at: located(state, child)?, prefix })
+            }));
+            let pending = state.pending().iter().map(|pending| &pending.stored);
+            let dropped = state.dropped().iter().map(|dropped| &dropped.pending.stored);
+            all.push(Left {
+                region: Arc::clone(region),
+                pages: (0..children.len()).filter_map(|child| children.page(child)).collect(),
+                runs: pending.chain(dropped).flat_map(overflow::runs).collect(),
+                last_commit: state.last_commit(),
+                log_position: state.log_position(),
+            });
+            next
+        });
+    }
+    (all, named, aside)
+}
+
+/// Adds the runs that the pages name. Regions with a page that cannot be read are left out.
+///
+/// # Errors
+/// Of the ring alone.
+fn read_runs<D: Device, R: Runtime>(
+    trie: &State<D, R>,
+    named: &[Named],
+    all: &mut Vec<Left>,
+) -> Result<()> {
+    // Nobody else wants these pages, so they stay out of the cache.
+    let mut reader: PageReader<D, R, usize> = PageReader::new(&trie.store, DEPTH, Reading::Flush)?;
+    let mut bad = vec![false; all.len()];
+    let mut take = |index: usize, done: Result<Done>| {
+        let Named { left, at, prefix } = &named[index];
+        match done {
+            Ok(Done::Leaf(_, page)) => all[*left].runs.append(&mut runs_of(&page)),
+            Ok(Done::Nodes) => unreachable!("leaf pages were asked for"),
+            Err(error) => {
+                let (page, of) = ((LEAF_FILE, u64::from(at.page)), (at.namespace, *prefix));
+                trie.store.set_aside(page, of, error, Why::Unreadable);
+                bad[*left] = true;
+            }
+        }
+    };
+    let mut next = 0;
+    while next < named.len() || reader.in_flight() > 0 {
+        while next < named.len() && reader.has_room() {
+            let at = named[next].at;
+            if let Some(page) = trie.store.peek(at) {
+                take(next, Ok(Done::Leaf(at, page)));
+            } else {
+                match reader.ask(&trie.store, &trie.nodes, PageRequest::Leaf(at), next) {
+                    Asked::InFlight => {}
+                    Asked::Done(index, done) => take(index, Ok(done)),
+                    Asked::Elsewhere(_) => unreachable!("a scan claims no page"),
+                }
+            }
+            next += 1;
+        }
+        if let Some((index, done)) = reader.wait(&trie.store, &trie.nodes, 1)? {
+            take(index, done);
+        }
+    }
+    let mut bad = bad.into_iter();
+    all.retain(|_| !bad.next().unwrap_or(false));
+    Ok(())
+}
+
+fn runs_of(page: &CachedPage) -> Vec<PageRun> {
+    let view = page.view();
+    let mut runs = Vec::new();
+    for (_, cell) in view.iter() {
+        if let Cell::Overflow(cell) = cell {
+            runs.extend(cell.runs());
+        }
+    }
+    runs
+}
+
+/// The location record, and what it says: in one moment, as every flush.
+fn publish<H: Hasher, D: Device, R: Runtime>(
+    trie: &State<D, R>,
+    by: u64,
+    all: &[Left],
+) -> Result<GivenUp> {
+    let Ok(flush) = trie.images.next_number(LAST_NUMBERS) else { return Ok(GivenUp::Busy) };
+    let mut encoder = LocationEncoder::over(Vec::new(), flush, trie.namespace);
+    for Left { region, pages, last_commit, .. } in all {
+        let range = *region.prefix();
+        let nothing = NewPage {
+            prefix: range,
+            page: None,
+            tag: 0,
+            applied_through: *last_commit,
+            node: &TERMINATOR,
+        };
+        let freed: Vec<u64> = pages.iter().map(|page| u64::from(*page)).collect();
+        encoder.push(&Rewrite { range, pages: &[nothing], freed: &freed });
+    }
+    let runs: Vec<PageRun> = all.iter().flat_map(|left| left.runs.iter().copied()).collect();
+    let freed: Vec<_> = runs.iter().map(log_run).collect();
+    let record = encoder.finish(trie.store.database(), &[], &freed);
+    let len = record.len();
+    match trie.commits.sequencer().make_room(len) {
+        // Commits are not to be told that the flush has no room.
+        Err(Error::Full(_)) => return Ok(GivenUp::Busy),
+        made => made?,
+    }
+    let _structure = trie.index.hold_structure();
+    let mut sequencer = trie.commits.sequencer().lock();
+    sequencer.check()?;
+    if sequencer.in_flight > 0 || !sequencer.has_room(len) {
+        return Ok(GivenUp::Busy);
+    }
+    let end = sequencer.queue(record) + len;
+    let mut pages = Vec::new();
+    for left in all {
+        let mut state = left.region.write();
+        assert_eq!(
+            state.log_position(),
+            left.log_position,
+            "the flush alone comes to a dropped trie"
+        );
+        let range = *left.region.prefix();
+        let nothing = [(ChildRef { prefix: range, page: None, tag: 0 }, TERMINATOR)];
+        let moved = Relocation { range, pages: &nothing, through: left.last_commit };
+        let dropped = state.dropped().len();
+        state.release_dropped(dropped);
+        let done = state.relocate(&[moved], end.get());
+        state.renew_own::<H>();
+        Counters::change(&trie.counters.leaf_pages, done.pages);
+        Counters::change(&trie.counters.pending_bytes, -done.bytes.cast_signed());
+        Counters::change(&trie.counters.pending_entries, -done.entries.cast_signed());
+        pages.extend_from_slice(&left.pages);
+    }
+    sequencer.layouts += 1;
+    trie.space.retire(&pages, &runs, end)?;
+    let freed = Freed {
+        stamp: end,
+        end,
+        // No view names its values since then.
+        commit: by,
+        period: trie.store.grace_period(),
+        since: trie.pace.now(),
+    };
+    drop(sequencer);
+    for page in pages {
+        trie.store.quarantine().forget(LEAF_FILE, u64::from(page));
+        trie.store.cache().remove(page);
+    }
+    Ok(GivenUp::Part(freed))
+}
+
+/// A trie without pages leaves the registry, and its pages of the spill file are free.
+fn leave<D: Device, R: Runtime>(trie: &State<D, R>) -> GivenUp {
+    let sequencer = trie.commits.sequencer().lock();
+    if sequencer.in_flight > 0 || trie.images.is_in_making() {
+        return GivenUp::Busy;
+    }
+    if trie.tries.remove(trie.namespace).is_some() {
+        for region in trie.index.load().regions() {
+            trie.nodes.give_spill_page(&region.read());
+        }
+    }
+    GivenUp::All
+}

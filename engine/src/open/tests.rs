@@ -1,0 +1,492 @@
+//! Several tries between memory and files: flushes, checkpoints, recovery, giving up, loads.
+//!
+//! Commits are made here by hand, record and publication, so that these tests say what files have to lead to
+//! whoever makes the commits.
+
+use std::collections::BTreeMap;
+
+use pleach_beatree::Stored;
+use pleach_beatree::region::Applied;
+use pleach_core::fold::{BatchFolder, FoldValue};
+use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix};
+use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
+
+use crate::format::commit_body::{
+    ChangeSection, EntryKind, NamespacePart, NodeSection, Value as LogValue, commit_record,
+};
+use crate::metrics::Counters;
+use crate::roots::Roots;
+use crate::state::State;
+use crate::state::commits::Tip;
+use crate::state::tries::Trie;
+use crate::tools::{CheckOptions, CheckReport, check_on, dump_on, stat_on};
+use crate::{Db, LoadOptions, Options, Value};
+
+type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+type SimState = State<SimDisk, SimRuntime>;
+/// The pairs of each namespace.
+type Model = BTreeMap<u8, BTreeMap<Key, Vec<u8>>>;
+
+fn id(id: u64) -> Key {
+    Blake3::hash(&id.to_be_bytes())
+}
+
+fn fold(at: &Prefix, pairs: &BTreeMap<Key, Vec<u8>>) -> Node {
+    let mut folder = BatchFolder::<Blake3>::new();
+    folder.begin(at.len());
+    for (key, value) in pairs.range(*at.first_key()..=at.last_key()) {
+        folder.unaccessed(key, FoldValue::Bytes(value));
+    }
+    let fold = folder.end().expect("no terminal is placed here");
+    folder.run();
+    folder.node(fold)
+}
+
+/// What a commit does to a namespace.
+struct Part {
+    namespace: u8,
+    kind: EntryKind,
+    changes: BTreeMap<Key, Option<Vec<u8>>>,
+}
+
+fn changed(namespace: u8, changes: impl IntoIterator<Item = (Key, Option<Vec<u8>>)>) -> Part {
+    Part { namespace, kind: EntryKind::Changed, changes: changes.into_iter().collect() }
+}
+
+fn put(namespace: u8, ids: std::ops::Range<u64>, byte: u8, len: usize) -> Part {
+    changed(namespace, ids.map(|at| (id(at), Some(vec![byte; len]))))
+}
+
+fn added(namespace: u8) -> Part {
+    Part { kind: EntryKind::Added, ..changed(namespace, []) }
+}
+
+fn dropped(namespace: u8) -> Part {
+    Part { kind: EntryKind::Dropped, ..changed(namespace, []) }
+}
+
+fn restored(namespace: u8) -> Part {
+    Part { kind: EntryKind::Restored, ..changed(namespace, []) }
+}
+
+/// A database, what it has, and what it had after each commit.
+struct Tested {
+    disk: SimDisk,
+    runtime: SimRuntime,
+    db: SimDb,
+    model: Model,
+    /// What dropped namespaces had.
+    gone: Model,
+    after: BTreeMap<u64, Model>,
+}
+
+fn options() -> Options {
+    let options = Options::new("sim").create(true).cache_mib(8).threads(1).small();
+    options.trie_cache_kib(Some(0)).log_limit_bytes(256 << 10).flush_at(2)
+}
+
+fn open(disk: &SimDisk, seed: u64) -> (SimDb, SimRuntime) {
+    let runtime = SimRuntime::with_clock(seed, disk.clock(), 1);
+    (SimDb::open_on(disk.clone(), runtime.clone(), options()).expect("opened"), runtime)
+}
+
+impl Tested {
+    fn new(record: bool) -> Self {
+        let disk = SimDisk::new(1, SimOptions { record, ..SimOptions::default() });
+        let (db, runtime) = open(&disk, 1);
+        let model = Model::from([(0, BTreeMap::new())]);
+        let after = BTreeMap::from([(0, model.clone())]);
+        Self { disk, runtime, db, model, gone: Model::new(), after }
+    }
+
+    /// Commits by hand: the record, and what a publication does.
+    fn commit(&mut self, parts: &[Part]) {
+        let db = self.db.state();
+        let mut parts: Vec<&Part> = parts.iter().collect();
+        parts.sort_by_key(|part| part.namespace);
+        let before = db.commits.tip();
+        let number = before.number + 1;
+        let (mut roots, mut entries, mut tries) = (before.roots.clone(), Vec::new(), Vec::new());
+        for Part { namespace, kind, changes } in parts.iter().copied() {
+            match kind {
+                EntryKind::Added => {
+                    self.model.insert(*namespace, BTreeMap::new());
+                    db.tries.add(Trie::empty(*namespace, number, &db.node_files));
+                }
+                EntryKind::Restored => {
+                    let had = self.gone.remove(namespace).expect("dropped before");
+                    self.model.insert(*namespace, had);
+                }
+                EntryKind::Dropped | EntryKind::Changed => {}
+            }
+            let pairs = self.model.get_mut(namespace).expect("it exists");
+            for (key, value) in changes {
+                match value {
+                    Some(value) => drop(pairs.insert(*key, value.clone())),
+                    None => drop(pairs.remove(key)),
+                }
+            }
+            let previous_root = roots.get(*namespace).unwrap_or_default();
+            let mut new_root = fold(&Prefix::ROOT, pairs);
+            if *kind == EntryKind::Dropped {
+                new_root = Node::default();
+                self.gone.insert(*namespace, self.model.remove(namespace).expect("it exists"));
+            }
+            let root = (*kind != EntryKind::Dropped).then_some(new_root);
+            roots = roots.with([(*namespace, root)]);
+            let (mut section, mut nodes) = (ChangeSection::default(), NodeSection::default());
+            let trie = db.other(*namespace).expect("it has a trie");
+            for (key, value) in changes {
+                let value = value.as_deref().map_or(LogValue::Absent, LogValue::Inline);
+                section.push(key, value);
+            }
+            for (prefix, node) in self.nodes_of(&trie, *namespace, changes) {
+                nodes.push(&prefix, &node);
+            }
+            entries.push(NamespacePart {
+                ns: *namespace,
+                kind: *kind,
+                previous_root,
+                new_root,
+                changes: vec![section],
+                nodes: vec![nodes],
+            });
+            tries.push(trie);
+        }
+        let record = commit_record(db.store.database(), number, b"", None, entries);
+        let len = record.len();
+        db.commits.sequencer().make_room(len).expect("there is room");
+        let mut sequencer = db.commits.sequencer().lock();
+        let end = sequencer.queue(record) + len;
+        for (Part { namespace, kind, changes }, trie) in parts.iter().copied().zip(&tries) {
+            match kind {
+                EntryKind::Dropped => db.tries.drop(*namespace, number),
+                EntryKind::Restored => db.tries.restore(*namespace),
+                EntryKind::Added | EntryKind::Changed => {}
+            }
+            self.apply(trie, *namespace, number, end.get(), changes);
+        }
+        let tip = Tip { number, roots, blob: before.blob };
+        sequencer.newest = tip.clone();
+        db.commits.publish(tip);
+        db.commits.undo().barrier(number);
+        drop(sequencer);
+        db.commits.sequencer().write_through(end, true).expect("written");
+        db.store.begin_batch(number + 1);
+        self.disk.mark(number);
+        self.after.insert(number, self.model.clone());
+        db.pace.wake();
+        self.runtime.step_some(20);
+    }
+
+    fn nodes_of(
+        &self,
+        trie: &SimState,
+        namespace: u8,
+        changes: &BTreeMap<Key, Option<Vec<u8>>>,
+    ) -> Vec<(Prefix, Node)> {
+        let mut prefixes = Vec::new();
+        for key in changes.keys() {
+            trie.nodes.make_resident::<Blake3>(key).expect("read");
+            let of = |state: &pleach_beatree::RegionState| {
+                state.children().prefix(state.children().find(key))
+            };
+            prefixes.push(trie.index.in_region(key, |_, state| of(state)));
+        }
+        prefixes.dedup();
+        // Nobody changes what is dropped.
+        let Some(pairs) = self.model.get(&namespace) else { return Vec::new() };
+        prefixes.into_iter().map(|prefix| (prefix, fold(&prefix, pairs))).collect()
+    }
+
+    fn apply(
+        &self,
+        trie: &SimState,
+        namespace: u8,
+        number: u64,
+        end: u64,
+        changes: &BTreeMap<Key, Option<Vec<u8>>>,
+    ) {
+        if changes.is_empty() {
+            return;
+        }
+        let all = self.nodes_of(trie, namespace, changes);
+        let index = trie.index.load_full();
+        let mut due = Vec::new();
+        for region in index.regions() {
+            let own: Vec<(Key, Stored)> = changes
+                .range(*region.prefix().first_key()..=region.prefix().last_key())
+                .map(|(key, value)| match value {
+                    Some(value) => (*key, Stored::put::<Blake3>(Value::from(value.clone()))),
+                    None => (*key, Stored::Absent),
+                })
+                .collect();
+            if own.is_empty() {
+                continue;
+            }
+            let mut state = region.write();
+            let nodes: Vec<(u32, Node)> = all
+                .iter()
+                .filter(|(prefix, _)| region.prefix().contains(prefix))
+                .map(|(prefix, node)| {
+                    (u32::try_from(state.children().find(prefix.first_key())).expect("few"), *node)
+                })
+                .collect();
+            let mut applied = Applied {
+                commit: number,
+                log_position: end,
+                changes: &mut own.into_iter(),
+                nodes: &nodes,
+                own: fold(region.prefix(), &self.model[&namespace]),
+                inner: None,
+            };
+            let growth = state.apply(&mut applied, &mut Vec::new(), |prefix, commits| {
+                if trie.budget.flush_policy().is_due(&prefix, commits) {
+                    due.push(prefix);
+                }
+            });
+            Counters::change(&trie.counters.pending_bytes, growth.bytes);
+            Counters::change(&trie.counters.pending_entries, growth.entries);
+        }
+        trie.index.make_due(due);
+    }
+
+    /// Lets the background work for a while.
+    fn work(&self) {
+        for _ in 0..50 {
+            self.db.state().pace.wake();
+            self.runtime.step_some(100);
+            self.runtime.clock().advance(std::time::Duration::from_millis(20));
+        }
+    }
+
+    fn reopen(&mut self, close: bool) {
+        if close {
+            self.db.close().expect("closed");
+        }
+        let seed = self.db.commit_number();
+        let other = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+        // The one before goes first: it has the lock.
+        self.db = open(&other, 1).0;
+        assert_is(&self.disk, &self.model);
+        (self.db, self.runtime) = open(&self.disk, seed);
+        assert_eq!(roots(&self.db), expected_roots(&self.model));
+    }
+}
+
+fn roots(db: &SimDb) -> Roots {
+    db.state().commits.tip().roots
+}
+
+fn expected_roots(model: &Model) -> Roots {
+    Roots::new(model.iter().map(|(namespace, pairs)| (*namespace, fold(&Prefix::ROOT, pairs))))
+}
+
+/// Nothing is wrong on a disk, and it has these pairs.
+fn assert_is(disk: &SimDisk, model: &Model) -> CheckReport {
+    let mut report = check_on(disk, CheckOptions::default()).expect("checked");
+    // What a recycled file of the log had is told from a torn end only where it has headers.
+    report.findings.retain(|finding| !finding.what.starts_with("the log ends torn"));
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    for (namespace, pairs) in model {
+        let mut found = BTreeMap::new();
+        dump_on(disk, *namespace, &mut |key, value| {
+            found.insert(*key, value.to_vec());
+            true
+        })
+        .expect("dumped");
+        assert!(found == *pairs, "namespace {namespace}: {} pairs", found.len());
+    }
+    let stat = stat_on(disk).expect("looked into");
+    let live: Vec<u8> =
+        stat.namespaces.iter().filter(|it| it.root.is_some()).map(|it| it.number).collect();
+    assert_eq!(live, model.keys().copied().collect::<Vec<_>>());
+    report
+}
+
+/// What some of the power cuts at every `nth` moment leave is the state after some commit, and none that is
+/// older than what was acknowledged by then.
+fn survives_power_cuts(tested: &Tested, nth: usize) {
+    let trace = tested.disk.trace();
+    let mut looked = 0;
+    for (index, point) in trace.crash_points().enumerate().filter(|(at, _)| at % nth == 0) {
+        let acknowledged = point.marks().iter().max().copied().unwrap_or(0);
+        for outcome in point.outcomes(index as u64, 2) {
+            let disk = outcome.disk();
+            let runtime = SimRuntime::with_clock(5, disk.clock(), 1);
+            let db = match SimDb::open_on(disk.clone(), runtime, options()) {
+                Ok(db) => db,
+                // The database was not created yet.
+                Err(_) if acknowledged == 0 => continue,
+                Err(error) => panic!("{error}, after {}", trace.describe(point.boundary())),
+            };
+            let number = db.commit_number();
+            assert!(number >= acknowledged, "{number} after {acknowledged}");
+            assert_eq!(roots(&db), expected_roots(&tested.after[&number]));
+            drop(db);
+            assert_is(&disk, &tested.after[&number]);
+            looked += 1;
+        }
+    }
+    assert!(looked > 30, "{looked}");
+}
+
+/// All namespaces come back as they were: by image and log, after a close and after a kill, with flushes and
+/// checkpoints of all of them between.
+#[test]
+fn tries_come_back_from_image_and_log() {
+    let mut tested = Tested::new(false);
+    tested.commit(&[added(3), added(255), put(0, 0..300, 1, 60)]);
+    for byte in 2..12 {
+        let from = u64::from(byte) * 40;
+        let mut parts = vec![put(0, from..from + 200, byte, 60)];
+        // A long value, and values that stay in the page.
+        parts.push(put(3, from..from + 400, byte, 90));
+        if byte % 3 == 0 {
+            parts.push(put(255, from..from + 3, byte, 3000));
+        }
+        tested.commit(&parts);
+        if byte == 7 {
+            tested.reopen(false);
+        }
+    }
+    tested.work();
+    let metrics = tested.db.metrics();
+    assert!(metrics.checkpoints > 0 && metrics.pages_written > 50, "{metrics:?}");
+    for namespace in [0, 3, 255] {
+        let trie = tested.db.state().other(namespace).expect("it exists");
+        assert!(!trie.index.load().is_bare(), "namespace {namespace} was flushed");
+    }
+    tested.reopen(true);
+    tested.reopen(false);
+    tested.commit(&[changed(3, (0..900).map(|at| (id(at), None)))]);
+    tested.db.drain(0).expect("flushed");
+    tested.reopen(false);
+}
+
+/// A dropped namespace is given up: its pages, its runs, its trie, and its number can be added again.
+#[test]
+fn a_dropped_namespace_gives_all_back() {
+    let mut tested = Tested::new(false);
+    tested.commit(&[added(7), put(0, 0..200, 1, 60)]);
+    tested.commit(&[put(7, 0..2000, 2, 100)]);
+    tested.commit(&[put(7, 5000..5020, 3, 9000)]);
+    tested.db.drain(0).expect("flushed");
+    let state = tested.db.state();
+    let live = || state.space.overflow_stats().live;
+    assert!(live() > 0 && tested.db.metrics().leaf_pages > 50);
+    tested.commit(&[dropped(7)]);
+    tested.work();
+    assert!(state.tries.get(7).is_none(), "it has left");
+    assert_eq!(live(), 0);
+    let pages = tested.db.metrics().leaf_pages;
+    tested.commit(&[added(7), put(0, 0..1, 5, 60)]);
+    drop(state);
+    tested.reopen(false);
+    tested.commit(&[put(7, 0..300, 6, 50)]);
+    tested.db.drain(0).expect("flushed");
+    assert!(tested.db.metrics().leaf_pages > pages);
+    tested.reopen(true);
+    let report = assert_is(&SimDisk::from_image(&tested.disk.image(), 1), &tested.model);
+    assert_eq!(report.overflow_pages, 0);
+}
+
+/// Whatever is on the disk at any moment leads to the state after some commit, none older than what was
+/// acknowledged: across adds, drops, their giving up, flushes and checkpoints.
+#[test]
+fn power_cuts_leave_whole_states_of_all_tries() {
+    let mut tested = Tested::new(true);
+    tested.commit(&[added(1), put(0, 0..50, 1, 60)]);
+    for round in 0..3 {
+        let byte = 2 + 10 * round;
+        tested.commit(&[put(0, 0..60, byte, 60), put(1, 0..200, byte, 80)]);
+        tested.commit(&[added(2), put(1, 100..260, byte + 1, 80)]);
+        tested.commit(&[put(2, 0..250, byte + 2, 80), put(0, 40..50, byte, 4000)]);
+        tested.commit(&[put(2, 0..4, byte + 3, 5000)]);
+        tested.work();
+        tested.commit(&[dropped(2), put(0, 0..10, byte + 4, 60)]);
+        if round == 1 {
+            // Before it is given up: nothing has stepped.
+            tested.commit(&[put(1, 0..10, byte + 5, 60)]);
+        }
+        tested.work();
+        assert!(tested.db.state().tries.get(2).is_none(), "it is given up");
+    }
+    let metrics = tested.db.metrics();
+    assert!(metrics.checkpoints > 0, "{metrics:?}");
+    survives_power_cuts(&tested, 7);
+}
+
+/// A load fills an empty namespace beside others, as the next commit, and survives a power cut or leaves
+/// nothing.
+#[test]
+fn a_namespace_is_loaded_beside_others() {
+    let mut tested = Tested::new(true);
+    tested.commit(&[added(9), put(0, 0..300, 1, 60)]);
+    tested.commit(&[put(0, 100..400, 2, 60)]);
+    let items = || (0..2000).map(|at| (id(at), Value::from(vec![7; 120])));
+    let repeated = items().chain(items());
+    let options = LoadOptions::new().memory_mib(8).namespace(9);
+    let pages = || tested.db.state().space.before();
+    let before = pages();
+    tested.db.bulk_load(repeated, &options).expect_err("a key comes twice");
+    assert!(pages() == before, "the room is given back");
+    let wrong = |namespace| {
+        let options = LoadOptions::new().memory_mib(8).namespace(namespace);
+        tested.db.bulk_load(items(), &options).expect_err("it cannot be loaded")
+    };
+    assert!(matches!(wrong(0), crate::Error::NotEmpty(2)));
+    assert!(matches!(wrong(4), crate::Error::Namespace(4)));
+    let report = tested.db.bulk_load(items(), &options).expect("loaded");
+    tested.disk.mark(3);
+    tested.model.insert(9, items().map(|(key, value)| (key, value.to_vec())).collect());
+    tested.after.insert(3, tested.model.clone());
+    assert_eq!((report.accounts, report.root), (2000, fold(&Prefix::ROOT, &tested.model[&9])));
+    assert_eq!(tested.db.commit_number(), 3);
+    tested.commit(&[put(9, 0..20, 8, 30), put(0, 0..20, 8, 30)]);
+    tested.work();
+    survives_power_cuts(&tested, 5);
+    tested.reopen(false);
+}
+
+/// A dropped namespace that somebody holds stays, in images, too, and can be restored.
+#[test]
+fn a_dropped_namespace_that_is_held_stays() {
+    let mut tested = Tested::new(false);
+    tested.commit(&[added(5), put(0, 0..100, 1, 60)]);
+    tested.commit(&[put(5, 0..500, 2, 100)]);
+    let held = tested.db.snapshot().expect("a session");
+    tested.commit(&[dropped(5), put(0, 0..100, 2, 60)]);
+    for byte in 3..12 {
+        tested.commit(&[put(0, 0..400, byte, 60)]);
+    }
+    tested.work();
+    assert!(tested.db.metrics().checkpoints > 0);
+    assert_eq!(tested.db.state().tries.get(5).expect("held").dropped, Some(3));
+    tested.commit(&[restored(5), changed(0, [])]);
+    drop(held);
+    tested.work();
+    tested.reopen(false);
+    tested.commit(&[put(5, 100..200, 9, 100)]);
+    tested.reopen(true);
+}
+
+/// 256 namespaces: what has nothing to do is left alone.
+#[test]
+fn all_namespaces_take_turns() {
+    let mut tested = Tested::new(false);
+    tested.commit(&(1..=255).map(added).collect::<Vec<_>>());
+    for byte in 1..4 {
+        tested.commit(&(0..=255).map(|at| put(at, 0..20, byte, 40)).collect::<Vec<_>>());
+    }
+    tested.work();
+    tested.db.drain(0).expect("flushed");
+    assert_eq!(tested.db.metrics().leaf_pages, 256);
+    tested.reopen(true);
+    assert_eq!(tested.db.metrics().pages_written, 0);
+    tested.commit(&[put(77, 0..20, 9, 40)]);
+    tested.commit(&[put(77, 0..20, 10, 40)]);
+    tested.work();
+    assert_eq!(tested.db.metrics().pages_written, 1);
+    tested.reopen(false);
+}

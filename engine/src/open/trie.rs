@@ -1,0 +1,306 @@
+//! Recovery of one trie: its regions out of the image, and what records do to them.
+//!
+//! A record is applied to a region only when it ends after that region's own log position (rule
+//! `region-position`).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use pleach_beatree::region::{Applied, Dropped, NodePage, Pending, RegionImage, Relocation};
+use pleach_beatree::split::{Joined, join_held, split_regions};
+use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
+use pleach_core::fold::BatchFolder;
+use pleach_core::page::branch::MAX_ENTRIES;
+use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
+use pleach_io::Device;
+
+use crate::error::{Contradiction, Error, Result};
+use crate::format::image::ImageReader;
+use crate::format::pending;
+use crate::format::position::LogPos;
+use crate::format::table::TrieRef;
+use crate::state::overflow;
+
+/// A trie as recovery has found it.
+pub(crate) struct RecoveredTrie {
+    pub(crate) namespace: u8,
+    /// The commit that has dropped it, when it is dropped.
+    pub(crate) dropped: Option<u64>,
+    pub(crate) regions: RegionIndex,
+}
+
+/// What a location record says of a range: its new pages with their nodes, and the last commit that they
+/// contain.
+pub(super) struct Moved {
+    pub(super) range: Prefix,
+    pub(super) pages: Vec<(ChildRef, Node)>,
+    pub(super) through: u64,
+}
+
+/// A trie in the making.
+pub(super) struct TrieReplay {
+    namespace: u8,
+    /// The commit that has dropped it, while it is dropped.
+    pub(super) dropped: Option<u64>,
+    regions: RegionIndex,
+    changed: Vec<Arc<Region>>,
+}
+
+impl TrieReplay {
+    /// The empty trie that commit `number` adds.
+    pub(super) fn empty(namespace: u8, number: u64) -> Self {
+        let child = ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 };
+        let children = ChildTable::new(Prefix::ROOT, &[child]);
+        let nodes = vec![TERMINATOR];
+        let region = Region::bulk_loaded(namespace, children, nodes, TERMINATOR, number);
+        let regions = RegionIndex::new(vec![Arc::new(region)]);
+        Self { namespace, dropped: None, regions, changed: Vec::new() }
+    }
+
+    /// The trie that an image has; `commit` is the image's.
+    pub(super) fn read<H: Hasher, D: Device>(
+        image: &mut ImageReader<D>,
+        named: &TrieRef,
+        commit: u64,
+    ) -> Result<Self> {
+        let regions = RegionIndex::new(read_regions::<H, D>(image, named, commit)?);
+        let stream = image.pending(named.namespace, &named.pending)?;
+        pending::decode::<H, Error>(&stream, |prefix, pending, dropped| {
+            install(&regions, &prefix, pending, dropped)
+        })?;
+        Ok(Self {
+            namespace: named.namespace,
+            dropped: named.root.is_none().then_some(named.dropped),
+            regions,
+            changed: Vec::new(),
+        })
+    }
+
+    pub(super) fn namespace(&self) -> u8 {
+        self.namespace
+    }
+
+    /// It names pages of the leaf file below this one.
+    pub(super) fn leaf_end(&self) -> u32 {
+        let ends = self.regions.regions().iter().map(|region| region.read().children().page_end());
+        ends.max().unwrap_or(0)
+    }
+
+    /// Has it no page, and nothing that pends?
+    pub(super) fn is_bare(&self) -> bool {
+        self.regions.is_bare()
+    }
+
+    /// Applies a commit whose record ends at `end`.
+    pub(super) fn apply(
+        &mut self,
+        number: u64,
+        end: LogPos,
+        changes: &[(Key, Stored)],
+        nodes: &[(Prefix, Node)],
+    ) -> Result<()> {
+        let (mut changes, mut nodes) = (changes, nodes);
+        let mut scratch = Vec::new();
+        while let Some((key, _)) = changes.first() {
+            let region = Arc::clone(self.regions.region(key));
+            let count = changes.partition_point(|(key, _)| region.prefix().covers(key));
+            let of_region = changes.split_off(..count).expect("counted");
+            let count = nodes.partition_point(|(at, _)| region.prefix().covers(at.first_key()));
+            let of_nodes = nodes.split_off(..count).expect("counted");
+            let mut state = region.write();
+            if end.get() <= state.log_position() {
+                // The image's commit is that of its cut, and the region was copied later: views of commits
+                // between the two have to ask undo.
+                state.has_commit(number);
+                continue;
+            }
+            let mut children = Vec::with_capacity(of_nodes.len());
+            for (at, node) in of_nodes {
+                let child = state.children().find(at.first_key());
+                if state.children().prefix(child) != *at {
+                    let (commit, prefix) = (number, *at);
+                    return Err(Contradiction::NodeWithoutPage { commit, prefix }.into());
+                }
+                children.push((u32::try_from(child).expect("few children"), *node));
+            }
+            let mut applied = Applied {
+                commit: number,
+                log_position: end.get(),
+                changes: &mut of_region.iter().cloned(),
+                nodes: &children,
+                own: *state.own(),
+                inner: None,
+            };
+            state.apply(&mut applied, &mut scratch, |_, _| {});
+            drop(state);
+            self.changed.push(region);
+        }
+        Ok(())
+    }
+
+    /// Moves pages, as the record from `start` to `end` says. `freed` are the first pages of the overflow runs
+    /// that it gives up.
+    pub(super) fn relocate<H: Hasher>(
+        &mut self,
+        all: &[Moved],
+        freed: &HashSet<u64>,
+        start: LogPos,
+        end: LogPos,
+    ) -> Result<()> {
+        let mut split = Vec::new();
+        let mut rest = all;
+        while let Some(Moved { range, .. }) = rest.first() {
+            let region = Arc::clone(self.regions.region(range.first_key()));
+            let of_region = |moved: &Moved| region.prefix().covers(moved.range.first_key());
+            let count = rest.partition_point(of_region);
+            let rewrites = rest.split_off(..count).expect("counted");
+            let mut state = region.write();
+            if end.get() <= state.log_position() {
+                continue;
+            }
+            if rewrites.iter().any(|moved| !region.prefix().contains(&moved.range)) {
+                return Err(Contradiction::RelocationOverRegion { position: start }.into());
+            }
+            let moves: Vec<Relocation<'_>> = rewrites
+                .iter()
+                .map(|Moved { range, pages, through }| Relocation {
+                    range: *range,
+                    pages,
+                    through: *through,
+                })
+                .collect();
+            state.relocate(&moves, end.get());
+            state.retain_dropped(|dropped| {
+                overflow::runs(&dropped.pending.stored)
+                    .iter()
+                    .all(|run| !freed.contains(&run.start))
+            });
+            if state.children().len() > MAX_ENTRIES {
+                split.push(Arc::clone(&region));
+            }
+            drop(state);
+            self.changed.push(region);
+        }
+        if !split.is_empty() {
+            for region in &split {
+                region.write().renew_own::<H>();
+            }
+            self.regions = split_regions::<H>(&self.regions, &split);
+        }
+        Ok(())
+    }
+
+    /// Joins the regions below these prefixes, as the record from `start` to `end` says. Both regions of a
+    /// pair have the record applied, or neither (rule `join-outside-image`).
+    pub(super) fn join<H: Hasher>(
+        &mut self,
+        prefixes: &[Prefix],
+        start: LogPos,
+        end: LogPos,
+    ) -> Result<()> {
+        let mut pairs = Vec::new();
+        for prefix in prefixes {
+            let bad = || Contradiction::JoinedRegions { position: start, prefix: *prefix };
+            let at = self.regions.find(prefix.first_key());
+            let middle = self.regions.find(prefix.child(true).first_key());
+            let [left, right] = [at, middle].map(|at| &self.regions.regions()[at]);
+            let has_it = |region: &Region| region.read().log_position() >= end.get();
+            if has_it(left) && has_it(right) {
+                continue;
+            }
+            let halves = [left.prefix(), right.prefix()]
+                == [false, true].map(|half| prefix.child(half)).each_ref();
+            if has_it(left) || has_it(right) || !halves {
+                return Err(bad().into());
+            }
+            for region in [left, right] {
+                // Its node is that of the records before this one.
+                region.write().renew_own::<H>();
+            }
+            pairs.push(Joined { at, left: left.write(), right: right.write() });
+        }
+        if !pairs.is_empty() {
+            let joined = join_held::<H>(&self.regions, &mut pairs, end.get());
+            drop(pairs);
+            self.regions = joined;
+        }
+        Ok(())
+    }
+
+    /// All records have come: the trie and its root.
+    pub(super) fn finish<H: Hasher>(mut self) -> (RecoveredTrie, Node) {
+        self.changed.sort_by_key(Arc::as_ptr);
+        self.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        for region in &self.changed {
+            region.write().renew_own::<H>();
+        }
+        let mut folder = BatchFolder::<H>::new();
+        folder.begin(0);
+        for region in self.regions.regions() {
+            folder.subtrie(region.prefix(), region.read().own());
+        }
+        let fold = folder.end().expect("no terminal is placed here");
+        folder.run();
+        let Self { namespace, dropped, regions, .. } = self;
+        (RecoveredTrie { namespace, dropped, regions }, folder.node(fold))
+    }
+}
+
+/// All regions, from the branch pages.
+fn read_regions<H: Hasher, D: Device>(
+    image: &mut ImageReader<D>,
+    named: &TrieRef,
+    commit: u64,
+) -> Result<Vec<Arc<Region>>> {
+    let TrieRef { namespace, mut level, root_page, root_tag, .. } = *named;
+    let mut pages = vec![(Prefix::ROOT, root_page, root_tag)];
+    while level > 1 {
+        let mut below = Vec::new();
+        for (prefix, page, tag) in pages {
+            for (prefix, entry) in image.branch(namespace, page, tag, &prefix, level)?.entries {
+                let page = entry.page_no.ok_or(Contradiction::BranchWithoutPage { prefix })?;
+                below.push((prefix, page, entry.tag));
+            }
+        }
+        pages = below;
+        level -= 1;
+    }
+    let mut regions = Vec::with_capacity(pages.len());
+    for (prefix, page, tag) in pages {
+        let branch = image.branch(namespace, page, tag, &prefix, 1)?;
+        let mut children = Vec::with_capacity(branch.entries.len());
+        for (prefix, entry) in &branch.entries {
+            let page = entry.page_no.map(leaf_number).transpose()?;
+            children.push(ChildRef { prefix: *prefix, page, tag: entry.tag });
+        }
+        let nodes: Vec<Node> = branch.entries.iter().map(|(_, entry)| entry.node).collect();
+        regions.push(Arc::new(Region::from_image::<H>(RegionImage {
+            namespace,
+            children: ChildTable::new(prefix, &children),
+            nodes,
+            page: NodePage { file: image.node_file(), page, tag },
+            commit,
+            log_position: branch.log_pos,
+        })));
+    }
+    Ok(regions)
+}
+
+fn install(
+    regions: &RegionIndex,
+    prefix: &Prefix,
+    pending: Vec<Pending>,
+    dropped: Vec<Dropped>,
+) -> Result<()> {
+    let region = regions.region(prefix.first_key());
+    if region.prefix() != prefix {
+        return Err(Contradiction::PendingOutsideRegions { prefix: *prefix }.into());
+    }
+    region.write().restore_pending(pending, dropped);
+    Ok(())
+}
+
+/// The number of a leaf page, from a file.
+pub(super) fn leaf_number(page: u64) -> Result<PageNo> {
+    PageNo::try_from(page).map_err(|_| Contradiction::LeafNumber { page }.into())
+}

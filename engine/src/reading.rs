@@ -1,0 +1,174 @@
+//! What a session reads of one namespace: reads, prefetches, iterations and proofs.
+//!
+//! Owned by a session, which has one for namespace 0 and makes others when they are asked for; all of
+//! them stand on its one pin. Any number of threads may use one.
+
+use std::ops::{RangeBounds, RangeInclusive};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use pleach_beatree::Value;
+use pleach_core::{Hasher, Key, Node};
+use pleach_io::{Device, Runtime};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::finish::{Claim, prove};
+use crate::metrics::Counters;
+use crate::prefetch::lookup;
+use crate::prefetch::requests::PrefetchRequests;
+use crate::prefetch::values::LookedUp;
+use crate::prove::{Proven, prove_change, prove_range};
+use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
+use crate::read::many::{self, For};
+use crate::read::point;
+use crate::read::scan::Scan;
+use crate::state::State;
+use crate::state::view::View;
+
+/// A namespace of a session's state.
+pub(crate) struct Reading<D: Device, R: Runtime> {
+    state: Arc<State<D, R>>,
+    view: View,
+    root: Node,
+    /// Has anything been prefetched?
+    prefetches: AtomicBool,
+    /// What readers can still look up of it.
+    requests: Mutex<PrefetchRequests>,
+}
+
+impl<D: Device, R: Runtime> Reading<D, R> {
+    /// A view of a trie, whose root there is `root`.
+    pub(crate) fn new(state: Arc<State<D, R>>, view: View, root: Node) -> Self {
+        debug_assert_eq!(state.namespace, view.namespace, "one namespace");
+        let (prefetches, requests) = (AtomicBool::new(false), Mutex::default());
+        Self { state, view, root, prefetches, requests }
+    }
+
+    pub(crate) fn state(&self) -> &Arc<State<D, R>> {
+        &self.state
+    }
+
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub(crate) fn into_view(self) -> View {
+        self.view
+    }
+
+    pub(crate) fn root(&self) -> &Node {
+        &self.root
+    }
+
+    pub(crate) fn read<H: Hasher>(
+        &self,
+        engine: &Engine<H, D, R>,
+        key: &Key,
+    ) -> Result<Option<Value>> {
+        if self.prefetches.load(Ordering::Relaxed)
+            && let Some(found) = self.looked_up(engine, key)
+        {
+            return Ok(found.value().map(Value::from));
+        }
+        point::value::<H, D, R>(&self.state, &self.view, key)
+    }
+
+    /// The prefetched value of a key. Where that is late, a key batch is looked up here, which costs less
+    /// than its keys one by one.
+    fn looked_up<H: Hasher>(&self, engine: &Engine<H, D, R>, key: &Key) -> Option<LookedUp> {
+        if self.view.overlaid(key).is_some() {
+            return None;
+        }
+        let (db, prefetching) = (&self.state, &engine.prefetching);
+        let get = || prefetching.values().get(self.view.namespace, self.view.base, key);
+        let found = get().or_else(|| {
+            let request = self.requests.lock().first()?;
+            let _guard = db.store.enter();
+            if lookup::help(db, prefetching, &request) { get() } else { None }
+        })?;
+        Counters::add(&db.counters.value_cache_hits, 1);
+        Some(found)
+    }
+
+    pub(crate) fn read_many<H: Hasher>(
+        &self,
+        engine: &Engine<H, D, R>,
+        keys: &[Key],
+    ) -> Result<Vec<Option<Value>>> {
+        let db = &self.state;
+        many::bring(db, &engine.readers, For::Values(&self.view), keys)?;
+        let mut values = Vec::with_capacity(keys.len());
+        for batch in keys.chunks(KEY_BATCH) {
+            {
+                let _guard = db.store.enter();
+                cpu_prefetch(db, batch.iter(), Reach::Cell);
+            }
+            for key in batch {
+                values.push(self.read(engine, key)?);
+            }
+        }
+        Ok(values)
+    }
+
+    pub(crate) fn prefetch<H: Hasher>(&self, engine: &Engine<H, D, R>, keys: &[Key]) {
+        let of = (self.view.base, self.view.is_committed());
+        if self.requests.lock().announce(&self.state, &engine.prefetching, of, keys) {
+            self.prefetches.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn scan<'a, H: Hasher>(
+        &'a self,
+        engine: &'a Engine<H, D, R>,
+        range: &impl RangeBounds<Key>,
+    ) -> Scan<'a, D, R> {
+        Scan::new(&self.state, &self.view, &engine.scanners, range)
+    }
+
+    pub(crate) fn prove<H: Hasher>(&self, engine: &Engine<H, D, R>, key: &Key) -> Result<Vec<u8>> {
+        self.proof(engine, Claim::Key(key))
+    }
+
+    pub(crate) fn prove_many<H: Hasher>(
+        &self,
+        engine: &Engine<H, D, R>,
+        keys: &[Key],
+    ) -> Result<Vec<u8>> {
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        self.proof(engine, Claim::Keys(&keys))
+    }
+
+    fn proof<H: Hasher>(&self, engine: &Engine<H, D, R>, claim: Claim<'_>) -> Result<Vec<u8>> {
+        let Engine { finisher, readers, .. } = engine;
+        prove(&self.state, (finisher, readers), (&self.view, &self.root), claim)
+    }
+
+    pub(crate) fn prove_range<H: Hasher>(
+        &self,
+        engine: &Engine<H, D, R>,
+        range: &RangeInclusive<Key>,
+    ) -> Result<Vec<u8>> {
+        prove_range(engine, &self.state, self.proven(), range)
+    }
+
+    /// Proves what changed from this state to another one of the same trie.
+    pub(crate) fn prove_change<H: Hasher>(
+        &self,
+        engine: &Engine<H, D, R>,
+        to: &Self,
+        range: &RangeInclusive<Key>,
+    ) -> Result<Vec<u8>> {
+        if !Arc::ptr_eq(&self.state.index, &to.state.index) {
+            return Err(Error::ForeignSession);
+        }
+        prove_change(engine, &self.state, self.proven(), to.proven(), range)
+    }
+
+    fn proven(&self) -> Proven<'_> {
+        (&self.view, &self.root)
+    }
+}

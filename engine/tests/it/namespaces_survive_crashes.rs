@@ -1,0 +1,268 @@
+//! Random commits over several namespaces, which come and go, are rolled back, loaded, flushed and written to
+//! images meanwhile. Whatever part a power failure keeps, the database opens at a commit between the last
+//! acknowledged and the last begun: each namespace with its root and all its pairs, those that were dropped gone,
+//! and the past of the history readable. On the simulated disk.
+
+use std::collections::BTreeMap;
+
+use crate::common::{Keys, Rng, bytes, cases, key};
+use pleach::tools::{CheckOptions, check_on, dump_on};
+use pleach::{Access, Blake3, Db, LoadOptions, Options, SessionOptions};
+use pleach_core::fold::{BatchFolder, FoldValue};
+use pleach_core::{Key, Node};
+use pleach_io::sim::{Damage, PageOf, SimDisk, SimOptions, SimRuntime};
+
+type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+/// The pairs of each namespace that exists.
+type Model = BTreeMap<u8, BTreeMap<Key, Vec<u8>>>;
+
+/// The namespaces that come and go.
+const NAMESPACES: [u8; 4] = [1, 2, 77, 255];
+const HISTORY: u64 = 3;
+
+fn options(history: u64) -> Options {
+    let options = Options::new("simulated").create(true).cache_mib(8).threads(1).in_flight(16);
+    options.small().log_limit_bytes(256 << 10).flush_at(2).history(history)
+}
+
+fn open(disk: &SimDisk, seed: u64, history: u64) -> pleach::Result<(SimDb, SimRuntime)> {
+    let runtime = SimRuntime::with_clock(seed, disk.clock(), 1);
+    Ok((SimDb::open_on(disk.clone(), runtime.clone(), options(history))?, runtime))
+}
+
+fn root_of(pairs: &BTreeMap<Key, Vec<u8>>) -> Node {
+    let mut folder = BatchFolder::<Blake3>::new();
+    folder.begin(0);
+    for (key, value) in pairs {
+        folder.unaccessed(key, FoldValue::Bytes(value));
+    }
+    let fold = folder.end().expect("no terminal is placed here");
+    folder.run();
+    folder.node(fold)
+}
+
+fn roots_of(model: &Model) -> Vec<(u8, Node)> {
+    model.iter().map(|(namespace, pairs)| (*namespace, root_of(pairs))).collect()
+}
+
+/// The state after each commit.
+type States = BTreeMap<u64, Model>;
+
+struct Run {
+    disk: SimDisk,
+    runtime: SimRuntime,
+    db: SimDb,
+    rng: Rng,
+    states: States,
+}
+
+impl Run {
+    fn new(seed: u64, history: u64) -> Self {
+        let disk = SimDisk::new(seed, SimOptions::default());
+        let (db, runtime) = open(&disk, seed, history).expect("created");
+        let states = States::from([(0, Model::from([(0, BTreeMap::new())]))]);
+        Self { disk, runtime, db, rng: Rng::new(seed), states }
+    }
+
+    fn newest(&self) -> &Model {
+        self.states.last_key_value().expect("there is one").1
+    }
+
+    /// The next state, which a commit is about to make: `make` changes the database.
+    fn next(&mut self, model: Model, make: impl FnOnce(&SimDb)) {
+        let number = self.states.last_key_value().expect("there is one").0 + 1;
+        self.states.insert(number, model);
+        make(&self.db);
+        assert_eq!(self.db.commit_number(), number);
+        self.disk.mark(number);
+        self.runtime.step_some(self.rng.index(40));
+    }
+
+    fn changes(&mut self) {
+        let mut model = self.newest().clone();
+        let mut accesses = Vec::new();
+        for (namespace, pairs) in &mut model {
+            if self.rng.below(3) == 0 {
+                continue;
+            }
+            let from = self.rng.below(200);
+            for id in from..from + self.rng.below(120) {
+                let key = key(Keys::Uniform, id);
+                let len = if id % 50 == 9 { 5000 } else { 60 };
+                let value = (self.rng.below(4) > 0).then(|| bytes(&mut self.rng, len));
+                match &value {
+                    Some(value) => drop(pairs.insert(key, value.to_vec())),
+                    None => drop(pairs.remove(&key)),
+                }
+                accesses.push(Access::write(key, value).in_namespace(*namespace));
+            }
+        }
+        self.next(model, |db| {
+            let session = db.session(SessionOptions::new()).expect("a session");
+            session.finish(accesses).expect("finished").commit().expect("committed");
+        });
+    }
+
+    fn comes_or_goes(&mut self) {
+        let namespace = NAMESPACES[self.rng.index(4)];
+        let mut model = self.newest().clone();
+        if model.remove(&namespace).is_some() {
+            self.next(model, |db| _ = db.drop_namespace(namespace).expect("dropped"));
+            return;
+        }
+        model.insert(namespace, BTreeMap::new());
+        // One that was dropped may still be there, for the history.
+        let before = self.db.commit_number();
+        match self.db.add_namespace(namespace) {
+            Ok(number) => {
+                assert_eq!(number, before + 1);
+                self.next(model, |_| ());
+            }
+            Err(pleach::Error::NamespaceInUse { .. }) => self.work(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn goes_back(&mut self) {
+        let tip = self.db.commit_number();
+        let most = tip - self.db.history().start();
+        if most == 0 {
+            return;
+        }
+        let back = 1 + self.rng.below(most);
+        let Some(model) = self.states.get(&(tip - back)).cloned() else { return };
+        self.next(model, |db| _ = db.rollback(back).expect("rolled back"));
+    }
+
+    fn load(&mut self) {
+        let mut model = self.newest().clone();
+        let never = |namespace: &u8| {
+            !self
+                .states
+                .values()
+                .any(|model| model.get(namespace).is_some_and(|pairs| !pairs.is_empty()))
+        };
+        let Some(namespace) = model.keys().copied().find(never) else { return };
+        let pairs: Vec<(Key, pleach::Value)> =
+            (0..300).map(|id| (key(Keys::Uniform, id), bytes(&mut self.rng, 80))).collect();
+        model.insert(namespace, pairs.iter().map(|(key, value)| (*key, value.to_vec())).collect());
+        let options = LoadOptions::new().memory_mib(1).namespace(namespace);
+        self.next(model, |db| drop(db.bulk_load(pairs.into_iter(), &options).expect("loaded")));
+    }
+
+    /// Lets the background work for a while.
+    fn work(&self) {
+        for _ in 0..20 {
+            self.runtime.step_some(60);
+            self.runtime.clock().advance(std::time::Duration::from_millis(30));
+        }
+    }
+
+    fn go(&mut self, commits: u64) {
+        for _ in 0..commits {
+            match self.rng.below(12) {
+                0..=2 => self.comes_or_goes(),
+                3 => self.goes_back(),
+                4 => self.work(),
+                5 => self.load(),
+                6 => self.db.drain(0).expect("flushed"),
+                _ => self.changes(),
+            }
+        }
+    }
+}
+
+/// What is on the disk is one of the states, and works.
+fn is_one_of(states: &States, disk: &SimDisk, least: u64, history: u64, says: &str) {
+    let (db, _) = open(disk, 9, history).unwrap_or_else(|error| panic!("{says}: {error}"));
+    let number = db.commit_number();
+    assert!(number >= least, "{says}: {number} after {least}");
+    let model = &states[&number];
+    assert_eq!(db.roots().iter().collect::<Vec<_>>(), roots_of(model), "{says}");
+    for past in *db.history().start()..number {
+        let session = db.at(past).expect("in the history");
+        assert_eq!(session.roots().iter().collect::<Vec<_>>(), roots_of(&states[&past]), "{says}");
+        for (namespace, pairs) in &states[&past] {
+            let view = session.namespace(*namespace).expect("it existed then");
+            for (key, value) in pairs.iter().step_by(17) {
+                let found = view.read(key).expect("read");
+                assert_eq!(found.as_deref(), Some(value.as_slice()), "{says}");
+            }
+        }
+    }
+    let back = number - db.history().start();
+    let mut now = number;
+    if back > 0 {
+        db.rollback(back).expect("rolled back");
+        assert_eq!(db.roots().iter().collect::<Vec<_>>(), roots_of(&states[&(number - back)]));
+        now = number - back;
+    }
+    drop(db);
+    let mut report = check_on(disk, CheckOptions::default()).expect("checked");
+    // What a recycled file of the log had is told from a torn end only where it has headers.
+    report.findings.retain(|finding| !finding.what.starts_with("the log ends torn"));
+    assert!(report.findings.is_empty(), "{says}: {:?}", report.findings);
+    for (namespace, pairs) in &states[&now] {
+        let mut found = BTreeMap::new();
+        let mut take = |key: &Key, value: &[u8]| found.insert(*key, value.to_vec()).is_none();
+        dump_on(disk, *namespace, &mut take).expect("dumped");
+        assert!(found == *pairs, "{says}: namespace {namespace} has {} pairs", found.len());
+    }
+}
+
+fn crashes(seed: u64, history: u64) {
+    let mut run = Run::new(seed, history);
+    run.go(45);
+    run.work();
+    let trace = run.disk.trace();
+    let points: Vec<_> = trace.crash_points().collect();
+    // About a hundred of them; which, depends on the seed.
+    let step = points.len() / 100 + 1;
+    let mut looked = 0;
+    let first = run.rng.index(step);
+    for point in points.iter().skip(first).step_by(step) {
+        let Some(least) = point.marks().iter().max().copied() else { continue };
+        for outcome in point.outcomes(seed, 1) {
+            let says = format!("seed {seed}, history {history}, {outcome}");
+            is_one_of(&run.states, &outcome.disk(), least, history, &says);
+            looked += 1;
+        }
+    }
+    assert!(looked > 20, "{looked}");
+}
+
+#[test]
+fn power_failures_leave_whole_states_of_all_namespaces() {
+    for seed in 0..cases(4) {
+        crashes(seed, if seed % 2 == 0 { 0 } else { HISTORY });
+    }
+}
+
+/// The older image serves for any page of the newest one, of whichever namespace it is.
+#[test]
+fn the_older_image_serves_for_all_namespaces() {
+    for seed in 0..cases(2) {
+        let mut run = Run::new(seed, 0);
+        run.go(25);
+        let newest = *run.states.last_key_value().expect("there is one").0;
+        run.db.close().expect("closed");
+        let image = run.disk.image();
+        let mut fell_back = 0;
+        for file in ["image-a", "image-b"] {
+            let pages = image.file(file).expect("it is there").pages();
+            for page in 0..pages {
+                let disk = SimDisk::from_image(&image, seed);
+                let page = PageOf { file: file.to_owned(), page };
+                if !disk.damage(&Damage::Zero(page)) {
+                    continue;
+                }
+                let (db, _) = open(&disk, seed, 0).expect("the other image serves");
+                fell_back += u64::from(db.opened().fell_back.is_some());
+                assert_eq!(db.commit_number(), newest);
+                assert_eq!(db.roots().iter().collect::<Vec<_>>(), roots_of(&run.states[&newest]));
+            }
+        }
+        // A branch page, the map and the table at least.
+        assert!(fell_back >= 3, "{fell_back}");
+    }
+}
