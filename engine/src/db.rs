@@ -295,7 +295,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
 
     /// Counters and levels; after a close what they were last.
     pub fn metrics(&self) -> Metrics {
-        self.0.look(|engine| engine.state.metrics(), |facts| facts.metrics.clone())
+        self.0.look(Engine::metrics, |facts| facts.metrics.clone())
     }
 
     /// What the background tasks are doing, and which of them make no progress.

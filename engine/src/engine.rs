@@ -8,6 +8,7 @@ use pleach_io::{Device, Event, Runtime};
 use crate::error::{Error, Result};
 use crate::finish::Finisher;
 use crate::handles::{Counted, Handles, Kind};
+use crate::metrics::Metrics;
 use crate::prefetch::requests::Prefetching;
 use crate::read::spare::{PageReaders, SpareReaders};
 use crate::state::State;
@@ -30,7 +31,7 @@ pub(crate) struct Engine<H: Hasher, D: Device, R: Runtime> {
 
 impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
     pub(crate) fn new(state: Arc<State<D, R>>, prefetching: Arc<Prefetching<R>>) -> Self {
-        let finisher = Finisher::new(state.runtime.workers(), &state.budget);
+        let finisher = Finisher::new(state.runtime.workers(), &state.budget, &state.counters);
         let (readers, scanners) = (PageReaders::default(), SpareReaders::default());
         Self { state, finisher, prefetching, readers, scanners, handles: Arc::default() }
     }
@@ -41,6 +42,14 @@ impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
             return Ok(Arc::clone(&self.state));
         }
         self.state.other(namespace).map(Arc::new).ok_or(Error::Namespace(namespace))
+    }
+
+    /// Counters and levels.
+    pub(crate) fn metrics(&self) -> Metrics {
+        let mut metrics = self.state.metrics();
+        metrics.kept_bytes = self.finisher.kept_bytes() as u64;
+        metrics.value_cache_bytes = self.prefetching.values().bytes() as u64;
+        metrics
     }
 
     /// Counts a handle, from now until what is given goes.

@@ -47,6 +47,31 @@ counters! {
     pending_bytes,
     /// Bytes that live overlays take: changes with their values, nodes, and what finds them.
     overlay_bytes,
+    /// Bytes that cached leaf pages take, with their treelets and tables.
+    leaf_cache_bytes,
+    /// Bytes that they may take at present: what all other parts leave.
+    leaf_cache_budget,
+    /// Bytes that the index takes: child tables of regions, with counts, and
+    /// the list of pages that are due for a flush.
+    index_bytes,
+    /// Bytes that nodes in memory take.
+    node_bytes,
+    /// Bytes that the arrays of finishes, blocks and overlays take, beside what an overlay is read by.
+    batch_bytes,
+    /// Bytes that arrays take which are kept for the next batch: of finishes, sorts and witnesses.
+    kept_bytes,
+    /// Bytes that witnesses take which the caller has.
+    witness_bytes,
+    /// Bytes of the table of announced keys' values, whether it is used or not.
+    value_cache_bytes,
+    /// Bytes of buffers: memory that rings read into, read buffers that are kept, the log's.
+    buffer_bytes,
+    /// Bytes of the flush's write buffers.
+    flush_buffer_bytes,
+    /// Bytes that trimming the allocator's free memory has given back to the system.
+    trimmed_bytes,
+    /// How often that was done.
+    trims,
     /// Commits that have their place in the log and are not published yet; a child's may be among them
     /// while its parent's is.
     commits_in_flight,

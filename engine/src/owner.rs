@@ -58,7 +58,7 @@ impl Facts {
             path: state.options.path.clone(),
             tip: state.commits.tip(),
             device: state.store.device().info(),
-            metrics: state.metrics(),
+            metrics: engine.metrics(),
             tasks: state.pace.tasks(),
             quarantined: state.store.quarantine().list(),
             poisoned: state.commits.sequencer().lock().check().is_err(),

@@ -63,4 +63,8 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     /// # Panics
     /// When a job panicked: the panic continues here, after all other jobs have returned.
     fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync));
+    /// Gives memory back to the system that the allocator keeps and nobody uses, if more than `above`
+    /// bytes of the process are resident. Gives the bytes by which that helped; `None` when nothing was
+    /// done, because less is resident, or because there is no way to do it here.
+    fn trim_memory(&self, above: u64) -> Option<u64>;
 }

@@ -445,7 +445,7 @@ pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(
     Counters::add(&db.counters.checkpoints_overtaken, u64::from(overtaken));
     db.commits.sequencer().segments().retire(older.min(newest))?;
     db.pace.tell();
-    db.fit_cache();
+    db.measure_index();
     Ok(())
 }
 

@@ -9,9 +9,11 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
+use pleach_beatree::recycled::Recycle;
 use pleach_core::{Blake3, Hasher, Node, Prefix};
 use pleach_io::os::OsDevice;
 use pleach_io::threads::Threads;
@@ -25,6 +27,7 @@ use crate::error::{Contradiction, Error, Result};
 use crate::finish::finish;
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::handles::{Counted, Kind};
+use crate::metrics::Counters;
 use crate::roots::Roots;
 use crate::state::overlays::{Chain, Layer, Part, Said, TakenBy};
 use crate::state::pins::Holder;
@@ -36,11 +39,38 @@ pub(super) struct Outcomes<H: Hasher, D: Device, R: Runtime> {
     engine: Arc<Engine<H, D, R>>,
     /// By namespace, ascending.
     list: Vec<TrieOutcome>,
+    /// Bytes that were counted for them.
+    bytes: usize,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Outcomes<H, D, R> {
     pub(super) fn new(engine: &Arc<Engine<H, D, R>>, list: Vec<TrieOutcome>) -> Self {
-        Self { engine: Arc::clone(engine), list }
+        let bytes = list.iter().flat_map(|one| &one.chunks).map(Recycle::bytes).sum();
+        let mut outcomes = Self { engine: Arc::clone(engine), list, bytes: 0 };
+        outcomes.count(bytes);
+        outcomes
+    }
+
+    fn count(&mut self, bytes: usize) {
+        let before = std::mem::replace(&mut self.bytes, bytes);
+        let more = bytes.cast_signed() - before.cast_signed();
+        Counters::change(&self.engine.state.counters.batch_bytes, more);
+        self.engine.state.fit_cache();
+    }
+
+    /// They become an overlay's, which counts the changes. Where overlays have much already they keep what a
+    /// commit needs, and nothing for whoever folds their pages next.
+    fn become_overlays(&mut self) {
+        let db = &self.engine.state;
+        let level = db.counters.batch_bytes.load(Ordering::Relaxed);
+        let overlays = db.commits.overlays().bytes() as u64;
+        let is_lean = level + overlays > db.budget.lean_overlay_bytes() as u64;
+        let chunks = self.list.iter_mut().flat_map(|one| &mut one.chunks);
+        if is_lean {
+            chunks.for_each(ChunkOutcome::make_lean);
+        }
+        let chunks = self.list.iter().flat_map(|one| &one.chunks);
+        self.count(chunks.map(ChunkOutcome::own_bytes).sum());
     }
 
     pub(super) fn list(&self) -> &[TrieOutcome] {
@@ -54,6 +84,7 @@ impl<H: Hasher, D: Device, R: Runtime> Outcomes<H, D, R> {
     /// Lets go of what is not committed from here.
     fn give_back(&mut self) {
         give_back(&self.engine, std::mem::take(&mut self.list));
+        self.count(0);
     }
 }
 
@@ -129,7 +160,8 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Overlay<H, D, R> {
 
 impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     pub(super) fn new(parts: Parts<H, D, R>, counted: Counted) -> Self {
-        let Parts { outcomes, view, parent, prev_roots, roots, blob, engine } = parts;
+        let Parts { mut outcomes, view, parent, prev_roots, roots, blob, engine } = parts;
+        outcomes.become_overlays();
         let said = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| Said {
             namespace: *namespace,
             changes: chunks.iter().map(|chunk| Arc::clone(&chunk.changes)).collect(),

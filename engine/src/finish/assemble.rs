@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::recycled::Recycled;
 use pleach_core::fold::{BatchFolder, FoldValue, Occupancy};
 use pleach_core::proof::Kind;
 use pleach_core::proof::op::op_not_first;
@@ -14,7 +13,7 @@ use pleach_io::{Device, Runtime};
 use super::chunk::{Batch, Gives};
 use super::emit::Emit;
 use super::outcome::{ChunkOutcome, Finished, Folded};
-use super::witness::{Witness, WitnessMemory, gather};
+use super::witness::{Witness, Witnesses, gather};
 use super::worker::Workers;
 use crate::error::{Contradiction, Error, Result};
 use crate::state::State;
@@ -37,7 +36,7 @@ enum Part {
 pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     workers: &Workers<H, D, R>,
-    witnesses: &Arc<Recycled<WitnessMemory>>,
+    witnesses: &Arc<Witnesses>,
     batch: &Batch<'_>,
     prev_root: &Node,
     mut chunks: Vec<ChunkOutcome>,
@@ -208,7 +207,7 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
 /// then operations and siblings; copied by all workers.
 fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    witnesses: &Arc<Recycled<WitnessMemory>>,
+    witnesses: &Arc<Witnesses>,
     batch: &Batch<'_>,
     folder: &mut BatchFolder<H>,
     fold: usize,
@@ -296,7 +295,7 @@ fn too_large() -> Error {
 /// Encodes what a batch gives, of these sections: terminals, operations, siblings.
 fn encode<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
-    witnesses: &Arc<Recycled<WitnessMemory>>,
+    witnesses: &Arc<Witnesses>,
     batch: &Batch<'_>,
     terminal_count: u32,
     sections: &[Vec<&[u8]>; 3],

@@ -143,6 +143,8 @@ pub(super) struct Batch<'a> {
     pub(super) view: &'a View,
     pub(super) accesses: &'a [KeyAccess],
     pub(super) gives: Gives,
+    /// Do pages keep the nodes inside of them that it folds?
+    pub(super) learns: bool,
     /// When pages are due for a flush.
     pub(super) policy: FlushPolicy,
     /// Keys whose leaf must be given as a key (rare: see [`Again::NeedsLeaf`]).
@@ -165,7 +167,7 @@ impl PageTask {
     /// Levels of nodes to capture: for a page that is folded again and again, or that this batch makes
     /// due for a flush, so that the flush has its nodes.
     fn capture(&self, batch: &Batch<'_>) -> u8 {
-        let learns = self.as_of.is_some() && !batch.gives.is_proof();
+        let learns = self.as_of.is_some() && batch.learns;
         let Some(page) = self.page.as_ref().filter(|_| learns) else { return 0 };
         let again = page.mark_folded();
         if again || self.flush_due(batch) { capture_levels(&self.prefix) } else { 0 }

@@ -13,13 +13,12 @@ use super::chunk::Batch;
 use super::outcome::{ChunkOutcome, Folded};
 use crate::error::{Error, Result};
 
-/// Accesses of a chunk, before it takes the rest of those in its last region.
-pub(super) const CHUNK: usize = 512;
-
 /// One finish: its chunks, which workers claim, and what came of them.
 pub(super) struct Job<'a> {
     pub(super) batch: &'a Batch<'a>,
     regions: Arc<RegionIndex>,
+    /// Accesses of a chunk, before it takes the rest of those in its last region.
+    chunk: usize,
     count: usize,
     claimed: AtomicUsize,
     outcomes: Vec<Mutex<Option<ChunkOutcome>>>,
@@ -28,12 +27,13 @@ pub(super) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// A finish of this batch over these regions.
-    pub(super) fn new(batch: &'a Batch<'a>, regions: Arc<RegionIndex>) -> Self {
-        let count = batch.accesses.len().div_ceil(CHUNK);
+    /// A finish of this batch over these regions, in chunks of about `chunk` accesses.
+    pub(super) fn new(batch: &'a Batch<'a>, regions: Arc<RegionIndex>, chunk: usize) -> Self {
+        let count = batch.accesses.len().div_ceil(chunk);
         Self {
             batch,
             regions,
+            chunk,
             count,
             claimed: AtomicUsize::new(0),
             outcomes: (0..count).map(|_| Mutex::new(None)).collect(),
@@ -87,7 +87,7 @@ impl<'a> Job<'a> {
     /// The accesses of a chunk: those of whole regions, as the index had them when the finish began, so
     /// that chunks never overlap, whatever is split meanwhile.
     pub(super) fn range(&self, index: usize) -> std::ops::Range<usize> {
-        self.whole(index * CHUNK)..self.whole((index + 1) * CHUNK)
+        self.whole(index * self.chunk)..self.whole((index + 1) * self.chunk)
     }
 
     /// The first access at or after `at` that is the first of its region.

@@ -41,6 +41,7 @@ use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
 use crate::error::{Contradiction, Result};
+use crate::metrics::Counters;
 use crate::read::many::{self, For};
 use crate::read::spare::PageReaders;
 use crate::state::State;
@@ -51,7 +52,7 @@ use chunk::{Batch, Gives};
 use job::Job;
 use outcome::{ChunkOutcome, Finished, Folded};
 use sort::Sorter;
-use witness::WitnessMemory;
+use witness::Witnesses;
 use worker::Workers;
 
 /// Batches of up to this many accesses are folded on the calling thread, which costs less than waking
@@ -64,20 +65,25 @@ pub(crate) struct Finisher<H: Hasher, D: Device, R: Runtime> {
     /// Memory for the next sort.
     sorters: Recycled<Sorter>,
     /// Memory for the next witness.
-    witnesses: Arc<Recycled<WitnessMemory>>,
+    witnesses: Arc<Witnesses>,
     /// The same for proofs, which keeps none: they are the caller's.
-    proofs: Arc<Recycled<WitnessMemory>>,
+    proofs: Arc<Witnesses>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
     /// `workers` workers; the memory that is kept has its shares of the budget.
-    pub(crate) fn new(workers: usize, budget: &Budget) -> Self {
+    pub(crate) fn new(workers: usize, budget: &Budget, counters: &Arc<Counters>) -> Self {
         Self {
             workers: Workers::new(workers, budget.outcome_bytes()),
             sorters: Recycled::new(budget.sorter_bytes()),
-            witnesses: Arc::new(Recycled::new(budget.witness_bytes())),
-            proofs: Arc::new(Recycled::new(0)),
+            witnesses: Arc::new(Witnesses::new(budget.witness_bytes(), counters)),
+            proofs: Arc::new(Witnesses::new(0, counters)),
         }
+    }
+
+    /// Bytes of memory that is kept from batch to batch.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.workers.kept_bytes() + self.sorters.bytes() + self.witnesses.bytes()
     }
 
     /// A sorter, with the memory of an earlier sort where there is some. Give it back
@@ -155,21 +161,47 @@ fn fold<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<Finished> {
     let _nodes = db.nodes.keep_nodes();
     let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground().finishing());
+    let _arrays = UnderWay::new(db, accesses.len());
+    let learns = !gives.is_proof() && db.budget.learns(accesses.len());
     let mut needed_leaves: Vec<Key> = Vec::new();
     // Each turn knows one leaf more, and no more leaves are needed than there are accesses.
     loop {
         let policy = db.budget.flush_policy();
-        let batch = Batch { view, accesses, gives, policy, needed_leaves: &needed_leaves };
+        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves: &needed_leaves };
         let folded = attempt(db, finisher, &batch, prev_root);
         // Undo that went meanwhile may have made anything of it, errors too.
         view.check()?;
         match folded? {
-            Folded::Done(finished) => return Ok(finished),
+            Folded::Done(mut finished) => {
+                finished.slim(db.budget.kept_block_bytes());
+                return Ok(finished);
+            }
             Folded::NeedsLeaf(key) => {
                 assert!(!needed_leaves.contains(&key), "a leaf that was given is known by its key");
                 needed_leaves.push(key);
             }
         }
+    }
+}
+
+/// The arrays of a finish under way, counted by an estimate until there is a block that counts what it has.
+struct UnderWay<'a, D: Device, R: Runtime> {
+    db: &'a State<D, R>,
+    bytes: usize,
+}
+
+impl<'a, D: Device, R: Runtime> UnderWay<'a, D, R> {
+    fn new(db: &'a State<D, R>, accesses: usize) -> Self {
+        let bytes = db.budget.finish_bytes(accesses);
+        Counters::change(&db.counters.batch_bytes, bytes.cast_signed());
+        db.fit_cache();
+        Self { db, bytes }
+    }
+}
+
+impl<D: Device, R: Runtime> Drop for UnderWay<'_, D, R> {
+    fn drop(&mut self) {
+        Counters::change(&self.db.counters.batch_bytes, -self.bytes.cast_signed());
     }
 }
 
@@ -183,8 +215,8 @@ pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
     let mut needed_leaves: Vec<Key> = Vec::new();
     loop {
         let policy = db.budget.flush_policy();
-        let gives = Gives::Root;
-        let batch = Batch { view, accesses, gives, policy, needed_leaves: &needed_leaves };
+        let (gives, learns) = (Gives::Root, true);
+        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves: &needed_leaves };
         let folded = finisher.workers.once(db, &batch);
         view.check()?;
         match folded? {
@@ -204,16 +236,20 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     batch: &Batch<'_>,
     prev_root: &Node,
 ) -> Result<Folded<Finished>> {
-    let job = Job::new(batch, db.index.load_full());
+    let job = Job::new(batch, db.index.load_full(), db.budget.chunk_accesses());
     let workers = &finisher.workers;
     if batch.accesses.len() <= INLINE {
         workers.inline(db, &job);
     } else {
-        let count = db.runtime.workers().min(job.chunks());
+        let count = db.runtime.workers().min(job.chunks()).min(db.budget.workers());
         db.runtime.fork_join(count, &|index| workers.run(index, db, &job));
     }
     match job.into_outcomes()? {
         Folded::Done(chunks) => {
+            if !batch.learns && !batch.gives.is_proof() {
+                // A batch that is large for the budget: what its pages have left free goes before more comes.
+                db.runtime.trim_memory(db.budget.trim_above());
+            }
             let home = if batch.gives.is_proof() { &finisher.proofs } else { &finisher.witnesses };
             assemble(db, workers, home, batch, prev_root, chunks)
         }

@@ -24,6 +24,16 @@ pub(crate) struct Finished {
     pub(crate) witness: Option<Witness>,
 }
 
+impl Finished {
+    /// What the witness was made of goes, where all takes more than `kept` bytes: no next finish would get
+    /// that memory.
+    pub(super) fn slim(&mut self, kept: usize) {
+        if self.chunks.iter().map(Recycle::bytes).sum::<usize>() > kept {
+            self.chunks.iter_mut().for_each(ChunkOutcome::forget_proof);
+        }
+    }
+}
+
 /// What a batch gives.
 pub(crate) struct FinishedBatch {
     /// The roots of the state that it makes.
@@ -101,6 +111,27 @@ pub(crate) struct ChunkOutcome {
 }
 
 impl ChunkOutcome {
+    /// Forgets what the witness was made of.
+    fn forget_proof(&mut self) {
+        self.terminals = Vec::new();
+        self.siblings = Vec::new();
+        self.ops = Vec::new();
+    }
+
+    /// Forgets all but what it takes to be committed: then nothing is learned from it.
+    pub(crate) fn make_lean(&mut self) {
+        self.forget_proof();
+        self.treelets = Vec::new();
+        for node in &mut self.nodes {
+            (node.treelet, node.page) = (0..0, None);
+        }
+    }
+
+    /// Bytes that it takes without its changes.
+    pub(crate) fn own_bytes(&self) -> usize {
+        self.bytes() - self.changes.capacity() * size_of::<Changed>()
+    }
+
     /// Takes in what the chunk after it has. A region is below both, so that both are stale: the ranges of
     /// the regions that come in are not right until it is folded again.
     pub(crate) fn absorb(&mut self, next: &mut Self) {

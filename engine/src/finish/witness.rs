@@ -9,6 +9,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pleach_beatree::recycled::{Recycle, Recycled};
 
+use crate::metrics::Counters;
+
 /// A witness: bytes for `pleach_core::witness::verify`.
 ///
 /// The database takes its memory back when it is dropped, and builds the next one in it.
@@ -16,13 +18,42 @@ pub struct Witness {
     /// The witness, and after it anything.
     memory: WitnessMemory,
     len: usize,
-    home: Arc<Recycled<WitnessMemory>>,
+    home: Arc<Witnesses>,
+}
+
+/// The memory of a database's witnesses: kept between two of them, and out with the caller.
+pub(crate) struct Witnesses {
+    kept: Recycled<WitnessMemory>,
+    counters: Arc<Counters>,
+}
+
+impl Witnesses {
+    /// None yet; at most `bytes` bytes are kept.
+    pub(crate) fn new(bytes: usize, counters: &Arc<Counters>) -> Self {
+        Self { kept: Recycled::new(bytes), counters: Arc::clone(counters) }
+    }
+
+    /// Bytes that are kept.
+    pub(crate) fn bytes(&self) -> usize {
+        self.kept.bytes()
+    }
+
+    /// A witness with this memory goes out.
+    fn goes_out(&self, memory: &WitnessMemory) {
+        Counters::change(&self.counters.witness_bytes, memory.bytes().cast_signed());
+    }
+
+    /// It is back, or the caller's own from here on.
+    fn is_back(&self, memory: &WitnessMemory) {
+        Counters::change(&self.counters.witness_bytes, -memory.bytes().cast_signed());
+    }
 }
 
 impl Witness {
     /// The bytes as a vector, whose capacity may be twice their number; the database then takes fresh
     /// memory for the next witness.
     pub fn into_vec(mut self) -> Vec<u8> {
+        self.home.is_back(&self.memory);
         let mut bytes = std::mem::take(&mut self.memory).0;
         bytes.truncate(self.len);
         bytes
@@ -51,7 +82,8 @@ impl std::fmt::Debug for Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        self.home.give(std::mem::take(&mut self.memory));
+        self.home.is_back(&self.memory);
+        self.home.kept.give(std::mem::take(&mut self.memory));
     }
 }
 
@@ -86,14 +118,14 @@ type Part<'a> = (&'a mut [u8], &'a [u8]);
 /// number of workers and a job that is to be run once for each index below it; it returns when all runs
 /// have ended.
 pub(crate) fn gather<'a>(
-    home: &Arc<Recycled<WitnessMemory>>,
+    home: &Arc<Witnesses>,
     parts: impl Iterator<Item = &'a [u8]> + Clone,
     workers: usize,
     fork_join: impl FnOnce(usize, &(dyn Fn(usize) + Sync)),
 ) -> Witness {
     let total: usize = parts.clone().map(<[u8]>::len).sum();
     let share = total.div_ceil(workers).max(1);
-    let mut memory = memory(home, total);
+    let mut memory = memory(&home.kept, total);
     let mut shares: Vec<Mutex<Vec<Part<'_>>>> = Vec::new();
     shares.resize_with(workers, Mutex::default);
     let (mut rest, mut at) = (&mut memory.0[..total], 0);
@@ -109,12 +141,21 @@ pub(crate) fn gather<'a>(
     let done = shares.iter_mut().all(|share| share.get_mut().is_empty());
     assert!(done, "every job is run: what was there before is never shown");
     drop(shares);
+    home.goes_out(&memory);
     Witness { memory, len: total, home: Arc::clone(home) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn home(bytes: usize) -> Arc<Witnesses> {
+        Arc::new(Witnesses::new(bytes, &Arc::default()))
+    }
+
+    fn out(home: &Witnesses) -> u64 {
+        home.counters.witness_bytes.load(std::sync::atomic::Ordering::Relaxed)
+    }
 
     fn copy(count: usize, job: &(dyn Fn(usize) + Sync)) {
         std::thread::scope(|scope| {
@@ -124,7 +165,7 @@ mod tests {
 
     #[test]
     fn parts_come_in_order_however_many_workers_and_in_memory_used_before() {
-        let home = Arc::new(Recycled::new(1 << 20));
+        let home = home(1 << 20);
         let bytes: Vec<u8> = (0..=255).cycle().take(10_000).collect();
         for (step, len) in [(1, 9_000), (7, 10_000), (4096, 500), (20_000, 10_000)] {
             for workers in [1, 2, 5] {
@@ -139,20 +180,22 @@ mod tests {
     #[should_panic(expected = "every job is run")]
     fn what_was_not_written_is_never_shown() {
         let parts: [&[u8]; 2] = [&[1; 100], &[2; 100]];
-        drop(gather(&Arc::new(Recycled::new(0)), parts.into_iter(), 2, |_, job| job(0)));
+        drop(gather(&home(0), parts.into_iter(), 2, |_, job| job(0)));
     }
 
     #[test]
     fn memory_comes_back_unless_it_was_kept_or_is_too_large() {
-        let home = Arc::new(Recycled::new(1000));
+        let home = home(1000);
         let make = |len: usize| gather(&home, std::iter::once(&vec![7; len][..]), 1, copy);
         let first = make(800);
         let at = first.as_ptr();
+        assert_eq!(out(&home), first.memory.bytes() as u64);
         drop(first);
+        assert_eq!(out(&home), 0);
         let second = make(700);
         assert_eq!((second.as_ptr(), second.len()), (at, 700));
         assert_eq!(second.into_vec(), vec![7; 700]);
-        assert_eq!(home.bytes(), 0);
+        assert_eq!((home.bytes(), out(&home)), (0, 0), "it is the caller's own");
         drop(make(2000));
         assert_eq!(home.bytes(), 0);
         drop(make(950));
@@ -164,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_small_witness_leaves_a_large_ones_memory() {
-        let home = Arc::new(Recycled::new(10 * LITTLE));
+        let home = home(10 * LITTLE);
         let make = |len: usize| gather(&home, std::iter::once(&vec![7; len][..]), 1, copy);
         drop(make(8 * LITTLE));
         let small = make(100);

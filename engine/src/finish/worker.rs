@@ -23,9 +23,6 @@ use crate::state::State;
 use crate::state::in_flight::Reading;
 use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 
-/// Chunks that a worker has gathered ahead of the one it folds.
-const AHEAD: usize = 8;
-
 /// Most memory of folds on callers' threads that is kept.
 const INLINE_KEPT: usize = 4;
 
@@ -61,6 +58,11 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
     pub(super) fn new(count: usize, bytes: usize) -> Self {
         let each = (0..count).map(|_| Mutex::default()).collect();
         Self { each, inline: Mutex::default(), outcomes: Recycled::new(bytes) }
+    }
+
+    /// Bytes of earlier outcomes that are kept.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.outcomes.bytes()
     }
 
     /// An empty outcome.
@@ -239,7 +241,8 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
 
     /// Gathers chunks ahead and keeps the ring full.
     fn look_ahead(&mut self, db: &State<D, R>, job: &Job<'_>, queued: bool) -> Result<()> {
-        while self.ahead.len() < AHEAD && self.reader.as_ref().is_none_or(PageReader::has_room) {
+        let most = db.budget.chunks_ahead();
+        while self.ahead.len() < most && self.reader.as_ref().is_none_or(PageReader::has_room) {
             let Some(index) = job.claim() else { break };
             let mut chunk = self.spare.pop().unwrap_or_default();
             chunk.index = index;

@@ -20,6 +20,7 @@
 //! | [`publish`] | `publish` |
 //! | [`tidy`] | what is made smaller when nothing is due |
 //! | [`give_up`] | what is left of a namespace that was dropped |
+//! | [`trim`] | memory that nobody uses, given back |
 //!
 //! A round is of one namespace, as its location record is. They take turns: after each round it is the turn of
 //! the next one, in the order of their numbers, that has pages which are due. Who has none costs one load.
@@ -39,6 +40,7 @@ mod round;
 mod tests;
 mod tidy;
 mod trials;
+mod trim;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -68,13 +70,12 @@ use publish::Freed;
 use round::Round;
 use tidy::{Joining, Tidy};
 use trials::try_quarantined;
+use trim::Trim;
 
-/// Pages that a round takes.
-const ROUND: usize = 1024;
 /// Pages read or runs written at once.
 const DEPTH: usize = 64;
-/// Pages that are chosen at once under pressure: choosing looks at all pending changes.
-const CHOSEN: usize = 32 * ROUND;
+/// Rounds that are chosen at once under pressure: choosing looks at all pending changes.
+const CHOSEN: usize = 32;
 /// When a round that found no room is tried again.
 const FULL_AGAIN: Duration = Duration::from_millis(200);
 /// A location record waits this long for a commit that syncs it.
@@ -122,6 +123,7 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     tidy: BTreeMap<u8, Tidy>,
     /// Was the last step one of giving up?
     gave_up: bool,
+    trim: Trim,
     /// The commit after which nodes last left.
     evicted_at: u64,
     /// The batch that pages which are due are kept in the cache for.
@@ -137,7 +139,7 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
 
 impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     pub(crate) fn new(db: Arc<State<D, R>>) -> Self {
-        let values = db.space.take_held();
+        let (values, limit) = (db.space.take_held(), db.budget.round_pages());
         Self {
             trie: Arc::clone(&db),
             db,
@@ -145,13 +147,14 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             queue: None,
             folder: BatchFolder::new(),
             round: Round::default(),
-            limit: ROUND,
+            limit,
             stage: Stage::Idle,
             freed: VecDeque::new(),
             chosen: VecDeque::new(),
             values,
             tidy: BTreeMap::new(),
             gave_up: false,
+            trim: Trim::default(),
             evicted_at: u64::MAX,
             held_for: NO_BATCH,
             synced: Duration::ZERO,
@@ -202,6 +205,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     fn advance(&mut self) -> Result<Step> {
         self.free_matured()?;
         self.sync_periodically()?;
+        self.trim.look(&self.db);
         let closing = self.db.pace.is_closing();
         // What is written already takes little more work, and holds page numbers and buffers.
         if matches!(self.stage, Stage::Idle | Stage::Gathered) && self.gives_way() {
@@ -243,7 +247,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                 let tidy = self.tidy.entry(self.trie.namespace).or_insert_with(Tidy::new);
                 self.round.tell(tidy);
                 self.stage = Stage::Idle;
-                self.limit = ROUND.min(self.limit * 2);
+                self.limit = self.db.budget.round_pages().min(self.limit * 2);
                 self.db.pace.set_flush_full(false);
                 self.db.pace.tell();
                 Ok(Step::Again)
@@ -285,12 +289,13 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             self.gave_up = true;
             return Ok(Step::Again);
         }
-        let is_pressed = self.tidy.values().any(|tidy| tidy.is_pressed(ROUND));
-        if !is_pressed && let Some(prefixes) = self.due_pages().or_else(|| self.chosen_pages(drain))
+        let round = self.db.budget.round_pages();
+        let is_pressed = self.tidy.values().any(|tidy| tidy.is_pressed(round));
+        if !is_pressed
+            && let Some(prefixes) = self.due_pages(drain).or_else(|| self.chosen_pages(drain))
         {
-            let any = drain || self.db.budget.is_pressed();
-            let least = if any { 1 } else { self.db.budget.flush_policy().least() };
-            return Ok(self.begins(published, &prefixes, Wanted::Changed(least)));
+            let wanted = Wanted::Changed(self.least_commits(drain));
+            return Ok(self.begins(published, &prefixes, wanted));
         }
         self.tidies_up(published, drain)
     }
@@ -467,16 +472,32 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         }
     }
 
-    /// Prefixes of pages that are due, in key order, of the next namespace that has any.
-    fn due_pages(&mut self) -> Option<Vec<Prefix>> {
+    /// Prefixes of pages that are due and were not written since they became so, in key order, of the next
+    /// namespace that has any: a round that finds none of them has nothing to write, and costs as many syncs as a
+    /// full one.
+    fn due_pages(&mut self, drain: bool) -> Option<Vec<Prefix>> {
+        let least = self.least_commits(drain);
         let tries = self.db.tries.list();
-        // A trie that is dropped is flushed only where room is wanted: it may be given up before.
-        let has_due = |trie: &&Trie<D, R>| trie.dropped.is_none() && trie.index.has_due();
         let (behind, after) =
             tries.split_at(tries.partition_point(|trie| trie.namespace <= self.trie.namespace));
-        let next = after.iter().chain(behind).find(has_due)?;
-        let prefixes = in_order(next.index.take_due(self.limit));
-        self.turns_to(next.namespace).then_some(prefixes)
+        // A trie that is dropped is flushed only where room is wanted: it may be given up before.
+        let has_due = |trie: &&Trie<D, R>| trie.dropped.is_none() && trie.index.has_due();
+        for trie in after.iter().chain(behind).filter(has_due) {
+            if !self.turns_to(trie.namespace) {
+                continue;
+            }
+            let prefixes = still_due(&self.trie, self.limit, least);
+            if !prefixes.is_empty() {
+                return Some(in_order(prefixes));
+            }
+        }
+        None
+    }
+
+    /// Commits that have changed a page which a round takes.
+    fn least_commits(&self, drain: bool) -> u8 {
+        let any = drain || self.db.budget.is_pressed();
+        if any { 1 } else { self.db.budget.flush_policy().least() }
     }
 
     /// Under pressure: prefixes of the pages with the most pending changes, of one namespace, in key order.
@@ -485,7 +506,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             return None;
         }
         if self.chosen.is_empty() {
-            let mut chosen = fullest(&self.db, CHOSEN);
+            let mut chosen = fullest(&self.db, CHOSEN * self.db.budget.round_pages());
             chosen.sort_unstable();
             self.chosen = chosen.into();
         }
@@ -581,6 +602,27 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         }
         Ok(())
     }
+}
+
+/// Takes up to `limit` pages of a trie that are due, and leaves those out that were written since.
+fn still_due<D: Device, R: Runtime>(trie: &State<D, R>, limit: usize, least: u8) -> Vec<Prefix> {
+    let mut prefixes = Vec::new();
+    // Those that are due now: commits bring more meanwhile.
+    let mut left = trie.index.due_count();
+    while left > 0 && prefixes.len() < limit {
+        let taken = trie.index.take_due(left.min(limit - prefixes.len()));
+        left -= taken.len();
+        for keys in taken.chunks(KEY_BATCH) {
+            cpu_prefetch(trie, keys.iter().map(Prefix::first_key), Reach::Page);
+            prefixes.extend(keys.iter().filter(|prefix| {
+                trie.index.in_region(prefix.first_key(), |_, state| {
+                    let child = state.children().find(prefix.first_key());
+                    state.commits_since_write(child) >= least
+                })
+            }));
+        }
+    }
+    prefixes
 }
 
 fn in_order(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {

@@ -5,10 +5,12 @@
 //!   [`Round::abandon`] gives it back;
 //! * nothing is written before the log is durable through all that the pages will contain (rule
 //!   `log-before-pages`);
-//! * buffers are reused from round to round, up to [`SPARE_PAGES`].
+//! * buffers are reused from round to round, up to the pages of a round ([`Budget::round_pages`]).
 //!
 //! The flush task alone has a round. [`gather`](super::gather) fills it, [`build`](super::build) makes
 //! its pages, [`publish`](super::publish) shows them.
+
+use std::sync::atomic::Ordering;
 
 use pleach_beatree::PageNo;
 use pleach_beatree::Stored;
@@ -19,7 +21,7 @@ use pleach_core::fold::BatchFolder;
 use pleach_core::page::leaf::{self, LeafView};
 use pleach_core::page::overflow::PageRun;
 use pleach_core::{Hasher, Prefix};
-use pleach_io::{Completion, Device, PageBuf, Queue, Request, Runtime, Transfer};
+use pleach_io::{Completion, Device, PAGE, PageBuf, Queue, Request, Runtime, Transfer};
 
 use super::build::{Merged, fill};
 use super::cells::OldPage;
@@ -38,8 +40,6 @@ use crate::state::{State, overflow};
 /// A page that fills at most this share of its room, in percent, may merge with its sibling: half of what
 /// two that merge may fill.
 const SMALL_PERCENT: usize = super::gather::MERGE_PERCENT / 2;
-/// Pages of write buffers that are kept from round to round.
-const SPARE_PAGES: usize = 1024;
 
 /// The state of a round.
 #[derive(Default)]
@@ -262,7 +262,7 @@ impl Round {
             });
             self.small.extend(small.map(|new| new.prefix));
         }
-        self.keep_buffers();
+        self.keep_buffers(db);
         for mut rewrite in self.rewrites.drain(..) {
             // Whoever is the last to hold a page keeps its memory: let that be the cache.
             rewrite.old.iter_mut().for_each(|old| old.page = None);
@@ -288,14 +288,16 @@ impl Round {
     }
 
     /// Keeps the buffers for later rounds, as far as there is room.
-    fn keep_buffers(&mut self) {
+    fn keep_buffers<D: Device, R: Runtime>(&mut self, db: &State<D, R>) {
         let kept: usize = self.spare.iter().map(PageBuf::pages).sum();
-        let room = SPARE_PAGES.saturating_sub(kept);
+        let room = db.budget.round_pages().saturating_sub(kept);
         let mut pages = 0;
         self.spare.extend(self.runs.drain(..).take_while(|buf| {
             pages += buf.pages();
             pages <= room
         }));
+        let bytes = self.spare.iter().map(PageBuf::pages).sum::<usize>() * PAGE;
+        db.counters.flush_buffer_bytes.store(bytes as u64, Ordering::Relaxed);
     }
 }
 

@@ -151,6 +151,11 @@ impl<D: Device> Segments<D> {
         })
     }
 
+    /// Bytes that are written at once at most.
+    pub fn run_bytes(&self) -> usize {
+        run_pages(self.size()) * PAGE
+    }
+
     /// Bytes of a segment.
     pub fn size(&self) -> u64 {
         self.shared.options.size

@@ -209,17 +209,17 @@ fn begin<D: Device, R: Runtime>(
         pending_entries: AtomicU64::new(recovered.pending_entries as u64),
         ..Counters::default()
     });
-    let budget = Budget::new(&options, log_limit, Arc::clone(&counters));
+    let index_bytes = recovered.tries.iter().map(|trie| trie.regions.bytes()).sum();
+    let budget = Budget::new(&options, log_limit, index_bytes, Arc::clone(&counters));
     let pace = Pace::new(runtime.clone(), options.stall_after);
-    let index = recovered.tries.iter().map(|trie| trie.regions.bytes()).sum();
-    let cache = budget.leaf_cache_bytes(index);
     let flush_at = options.flush_at;
     let store = Arc::new(Store::new(Parts {
         device: device.clone(),
         runtime: runtime.clone(),
         database: newest.database,
         leaf: leaf.clone(),
-        cache,
+        cache: budget.leaf_cache_bytes(),
+        buffers: budget.buffer_bytes(),
         pace: Arc::clone(&pace),
         counters: Arc::clone(&counters),
     }));

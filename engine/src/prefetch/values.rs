@@ -71,6 +71,11 @@ impl ValueCache {
         Self { slots: (0..slots).map(|_| Slot::default()).collect() }
     }
 
+    /// Bytes of the table.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.slots)
+    }
+
     /// Asks for the memory that [`Self::put`] writes.
     #[inline]
     pub(crate) fn cpu_prefetch(&self, pair: SlotPair) {

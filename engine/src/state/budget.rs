@@ -3,8 +3,9 @@
 //! It decides and does nothing: whoever flushes, makes checkpoints or waits asks here whether it is time.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use pleach_core::Prefix;
 use pleach_io::PAGE;
 
@@ -14,6 +15,24 @@ use crate::options::Options;
 
 /// More room for the value cache than sessions use.
 const MAX_VALUES: usize = 64 << 20;
+
+/// Most pages of a round of the flush.
+const MAX_ROUND: usize = 1024;
+/// Fewest of them: a round costs two syncs.
+const MIN_ROUND: usize = 64;
+/// What a page of a round takes until it is written: its cells on their way to its node, and its bytes.
+const ROUND_PAGE: usize = 40 << 10;
+/// Most accesses of a chunk of a finish.
+const MAX_CHUNK: usize = 512;
+/// Most chunks that a worker of a finish has ahead.
+const MAX_AHEAD: usize = 8;
+/// Most bytes of read buffers that are kept.
+const MAX_BUFFERS: usize = 8 << 20;
+
+/// Bytes that an access takes in the arrays of a finish: results, changes and what its witness is made of.
+const ACCESS: usize = 512;
+/// The same where pages learn nodes, with those nodes; the pages that are held for it come on top.
+const LEARNING_ACCESS: usize = 1024;
 
 /// The budget of one open database.
 pub(crate) struct Budget {
@@ -25,19 +44,33 @@ pub(crate) struct Budget {
     flush_at: u8,
     /// Bytes of log that make a checkpoint due.
     log_limit: u64,
+    /// Bytes of the index, as of the last checkpoint.
+    index: AtomicUsize,
+    /// Bytes that the leaf cache has, held while it gets others.
+    leaf_cache: Mutex<usize>,
     counters: Arc<Counters>,
 }
 
 impl Budget {
-    /// The budget that the options give, with the log limit of this database.
-    pub(crate) fn new(options: &Options, log_limit: u64, counters: Arc<Counters>) -> Self {
-        Self {
+    /// The budget that the options give, with the log limit of this database
+    /// and an index of `index` bytes.
+    pub(crate) fn new(
+        options: &Options,
+        log_limit: u64,
+        index: usize,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let budget = Self {
             bytes: options.cache_bytes,
             nodes: options.trie_cache,
             flush_at: options.flush_at,
             log_limit,
+            index: AtomicUsize::new(index),
+            leaf_cache: Mutex::default(),
             counters,
-        }
+        };
+        *budget.leaf_cache.lock() = budget.leaf_cache_beside(0);
+        budget
     }
 
     /// A fraction of the budget: one part in `of`.
@@ -45,13 +78,103 @@ impl Budget {
         usize::try_from(self.bytes / of).unwrap_or(usize::MAX / 8)
     }
 
-    /// Budget of the leaf cache: what pending changes, nodes, the parts below and an index of `index`
-    /// bytes leave, and never less than an eighth of all.
-    pub(crate) fn leaf_cache_bytes(&self, index: usize) -> usize {
+    /// Budget of the leaf cache.
+    pub(crate) fn leaf_cache_bytes(&self) -> usize {
+        *self.leaf_cache.lock()
+    }
+
+    /// What pending changes, nodes, the index, the parts below and `more` bytes leave to the leaf cache,
+    /// and never less than an eighth of all.
+    fn leaf_cache_beside(&self, more: usize) -> usize {
         let half = usize::try_from(self.bytes / 2).unwrap_or(usize::MAX);
-        let others = [self.values_bytes(), self.outcome_bytes(), self.sorter_bytes()];
-        let others = others.iter().sum::<usize>() + self.witness_bytes() + index;
-        half.saturating_sub(others).max(half / 4)
+        let others = self.values_bytes() + self.batch_bytes() + self.index.load(Ordering::Relaxed);
+        half.saturating_sub(others.saturating_add(more)).max(half / 4)
+    }
+
+    /// What batches have beside the leaf cache's budget, under way and kept.
+    fn batch_bytes(&self) -> usize {
+        self.outcome_bytes() + self.sorter_bytes() + self.witness_bytes()
+    }
+
+    /// The index has this many bytes by now.
+    pub(crate) fn set_index(&self, bytes: usize) {
+        self.index.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What comes and goes is taken out of the leaf cache's budget: undo, overlays, and what batches and
+    /// witnesses take beyond their shares. `resize` is called when that makes a difference.
+    pub(crate) fn fit_leaf_cache(&self, undo: u64, overlays: usize, resize: impl FnOnce(usize)) {
+        let level = |counter: &std::sync::atomic::AtomicU64| {
+            usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX / 8)
+        };
+        let batches = level(&self.counters.batch_bytes) + level(&self.counters.witness_bytes);
+        let beyond = batches.saturating_sub(self.batch_bytes());
+        let undo = usize::try_from(undo).unwrap_or(usize::MAX / 8);
+        let bytes = self.leaf_cache_beside(beyond + undo + overlays);
+        let mut now = self.leaf_cache.lock();
+        // Each change goes through all shards; pages that leave for a little come back with the next batch.
+        if bytes.abs_diff(*now) > self.part(64) {
+            *now = bytes;
+            resize(bytes);
+        }
+    }
+
+    /// About as many bytes as the arrays of a finish will take.
+    pub(crate) fn finish_bytes(&self, accesses: usize) -> usize {
+        accesses * if self.learns(accesses) { LEARNING_ACCESS } else { ACCESS }
+    }
+
+    /// Is there room for what pages and regions learn from a batch of this many accesses? The pages are held
+    /// until it is committed.
+    pub(crate) fn learns(&self, accesses: usize) -> bool {
+        accesses * LEARNING_ACCESS <= self.part(4)
+    }
+
+    /// Bytes of arrays up to which a block keeps those that its witness was made of, for the next finish.
+    pub(crate) fn kept_block_bytes(&self) -> usize {
+        4 * self.outcome_bytes()
+    }
+
+    /// Bytes of overlays beyond which they keep no more than what they are read by and committed with.
+    pub(crate) fn lean_overlay_bytes(&self) -> usize {
+        self.part(4)
+    }
+
+    /// Accesses of a chunk of a finish, before it takes the rest of those in its last region: 512 from 256 MiB
+    /// on, and fewer where a worker's memory for one would be much.
+    pub(crate) fn chunk_accesses(&self) -> usize {
+        self.part(1 << 19).clamp(MAX_CHUNK / 4, MAX_CHUNK)
+    }
+
+    /// Workers that a finish may use: each takes some MiB of its own. All of up to 64 at the default.
+    pub(crate) fn workers(&self) -> usize {
+        usize::try_from(self.bytes >> 24).unwrap_or(usize::MAX).max(2)
+    }
+
+    /// Chunks that a worker of a finish has ahead, with their pages: eight from 256 MiB on.
+    pub(crate) fn chunks_ahead(&self) -> usize {
+        self.part(1 << 25).clamp(2, MAX_AHEAD)
+    }
+
+    /// Pages of a round of the flush: at most an eighth, and 1,024 from 320 MiB on.
+    pub(crate) fn round_pages(&self) -> usize {
+        (self.part(8) / ROUND_PAGE).clamp(MIN_ROUND, MAX_ROUND)
+    }
+
+    /// Budget of read buffers that are kept.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.part(64).min(MAX_BUFFERS)
+    }
+
+    /// Resident bytes of the process beyond which what the allocator keeps goes back to the system: half of
+    /// what is promised beside the budget.
+    pub(crate) fn trim_above(&self) -> u64 {
+        self.bytes + u64::midpoint(self.bytes / 10, 48 << 20)
+    }
+
+    /// Less than this is not worth another trim.
+    pub(crate) fn worth_a_trim(&self) -> u64 {
+        self.bytes / 64
     }
 
     /// Budget of the arrays of a finish that are kept for the next one.
@@ -188,5 +311,59 @@ mod tests {
         }
         let once = FlushPolicy::new(1, 0, LIMIT);
         assert_eq!(due(once, 1), 1000);
+    }
+
+    fn budget(mib: u64, index: usize) -> Budget {
+        let options = Options::new("unused").cache_mib(mib);
+        Budget::new(&options, 0, index, Arc::default())
+    }
+
+    #[test]
+    fn what_comes_and_goes_is_the_leaf_caches_until_an_eighth_is_left() {
+        let budget = budget(64, 1 << 20);
+        let alone = budget.leaf_cache_bytes();
+        let fit = |undo: u64, overlays: usize| {
+            let before = budget.leaf_cache_bytes();
+            let mut given = None;
+            budget.fit_leaf_cache(undo, overlays, |bytes| given = Some(bytes));
+            assert_eq!(given.unwrap_or(before), budget.leaf_cache_bytes());
+            given
+        };
+        assert_eq!(fit(0, 0), None);
+        assert_eq!(fit(1 << 20, 0), None, "too little to go through all shards for");
+        assert_eq!(fit(2 << 20, 3 << 20), Some(alone - (5 << 20)));
+        // What batches have beside the cache is theirs; the cache gives what they need beyond it.
+        let shares = budget.batch_bytes() as u64;
+        budget.counters.batch_bytes.store(shares, Ordering::Relaxed);
+        assert_eq!(fit(2 << 20, 3 << 20), None);
+        budget.counters.witness_bytes.store(4 << 20, Ordering::Relaxed);
+        assert_eq!(fit(2 << 20, 3 << 20), Some(alone - (9 << 20)));
+        assert_eq!(fit(1 << 40, 0), Some(8 << 20));
+        for counter in [&budget.counters.batch_bytes, &budget.counters.witness_bytes] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        assert_eq!(fit(0, 0), Some(alone));
+        budget.set_index(4 << 20);
+        assert_eq!(fit(0, 0), Some(alone - (3 << 20)));
+    }
+
+    #[test]
+    fn fixed_parts_are_as_they_were_at_the_default_and_small_where_the_budget_is() {
+        let of = |mib| {
+            let budget = budget(mib, 0);
+            (
+                budget.round_pages(),
+                budget.buffer_bytes(),
+                budget.chunks_ahead(),
+                budget.chunk_accesses(),
+            )
+        };
+        assert_eq!(of(1024), (1024, 8 << 20, 8, 512));
+        assert_eq!(of(64), (204, 1 << 20, 2, 128));
+        assert_eq!(of(8), (64, 1 << 17, 2, 128));
+        let (large, small) = (budget(1024, 0), budget(64, 0));
+        assert!(large.learns(262_144) && !large.learns(262_145));
+        assert!(small.learns(16_384) && !small.learns(16_385));
+        assert_eq!((large.workers(), small.workers(), budget(8, 0).workers()), (64, 4, 2));
     }
 }

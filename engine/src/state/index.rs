@@ -5,7 +5,7 @@
 //! * a region is retired under its write lock, which is held until the index without it is published;
 //! * whoever replaces regions holds [`Index::hold_structure`].
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -48,26 +48,52 @@ pub(crate) struct Index {
     /// Held by a flush while it changes layouts, and by a commit that was overtaken too often.
     structure: Mutex<()>,
     /// Prefixes of pages that enough commits have changed.
-    due: Mutex<VecDeque<Prefix>>,
+    due: Mutex<Due>,
     /// How many there are, as of when `due` was last free.
     due_count: AtomicUsize,
+}
+
+/// Pages that are due for a flush, in the order in which they became so.
+#[derive(Debug, Default)]
+struct Due {
+    pages: VecDeque<Prefix>,
+    /// How many there were when each was there once.
+    distinct: usize,
+}
+
+/// So many pages are due before anybody looks whether some are so twice.
+const FEW_DUE: usize = 4096;
+
+impl Due {
+    /// Each commit that changes a page which waits to be written says again that it is due: when there are
+    /// twice as many as there were pages, each stays once. So there are at most twice as many as pages, and
+    /// the work is one look at each that comes.
+    fn add(&mut self, prefixes: impl IntoIterator<Item = Prefix>) {
+        self.pages.extend(prefixes);
+        if self.pages.len() > FEW_DUE.max(2 * self.distinct) {
+            let mut seen = HashSet::with_capacity(self.pages.len());
+            self.pages.retain(|prefix| seen.insert(*prefix));
+            self.distinct = self.pages.len();
+            self.pages.shrink_to(2 * self.distinct);
+        }
+    }
 }
 
 impl Index {
     /// The index of these regions, of which the pages that `is_due` says are due from the start.
     pub(crate) fn new(regions: RegionIndex, is_due: impl Fn(&Prefix, u8) -> bool) -> Self {
-        let mut due = VecDeque::new();
+        let mut due = Due::default();
         for region in regions.regions() {
             let state = region.read();
             let children = (0..state.children().len())
                 .map(|child| (state.children().prefix(child), state.commits_since_write(child)))
                 .filter(|(prefix, commits)| is_due(prefix, *commits));
-            due.extend(children.map(|(prefix, _)| prefix));
+            due.add(children.map(|(prefix, _)| prefix));
         }
         Self {
             regions: ArcSwap::from_pointee(regions),
             structure: Mutex::new(()),
-            due_count: AtomicUsize::new(due.len()),
+            due_count: AtomicUsize::new(due.pages.len()),
             due: Mutex::new(due),
         }
     }
@@ -123,28 +149,39 @@ impl Index {
     /// These pages are due for a flush.
     pub(crate) fn make_due(&self, prefixes: impl IntoIterator<Item = Prefix>) {
         let mut due = self.due.lock();
-        due.extend(prefixes);
-        self.due_count.store(due.len(), Ordering::Release);
+        due.add(prefixes);
+        self.due_count.store(due.pages.len(), Ordering::Release);
     }
 
     /// Is any page due? One load, for who looks at the tries of all namespaces.
     #[inline]
     pub(crate) fn has_due(&self) -> bool {
-        self.due_count.load(Ordering::Acquire) > 0
+        self.due_count() > 0
     }
 
-    /// Takes up to `count` of the pages that are due, in the order in which they became so.
+    /// Takes `count` of the pages that are due, or all, in the order in which they became so. The flush alone
+    /// takes any.
     pub(crate) fn take_due(&self, count: usize) -> Vec<Prefix> {
-        let mut due = self.due.lock();
+        let due = &mut self.due.lock().pages;
         let count = due.len().min(count);
         let taken = due.drain(..count).collect();
         self.due_count.store(due.len(), Ordering::Release);
         taken
     }
 
+    /// How many pages are due, some of them perhaps twice, as of when the list was last free.
+    pub(crate) fn due_count(&self) -> usize {
+        self.due_count.load(Ordering::Acquire)
+    }
+
+    /// Bytes that the list of pages that are due takes.
+    pub(crate) fn due_bytes(&self) -> usize {
+        self.due.lock().pages.capacity() * size_of::<Prefix>()
+    }
+
     /// The pages that are due.
     pub(crate) fn due(&self) -> Vec<Prefix> {
-        self.due.lock().iter().copied().collect()
+        self.due.lock().pages.iter().copied().collect()
     }
 }
 
@@ -153,4 +190,25 @@ impl Index {
 pub(crate) fn located(state: &RegionState, child: usize) -> Option<Located> {
     let (tag, namespace) = (state.children().tag(child), state.namespace());
     state.children().page(child).map(|page| Located { page, tag, namespace })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_become_due_again_and_again_take_no_more_room() {
+        let page = |index: usize| {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&(index as u64).reverse_bits().to_be_bytes());
+            Prefix::new(&key, 64)
+        };
+        let mut due = Due::default();
+        for _ in 0..100 {
+            due.add((0..3000).map(page));
+            assert!(due.pages.len() <= 2 * 3000 && due.pages.capacity() <= 4 * 3000);
+        }
+        // Each is there, in the order in which they came first.
+        assert!(due.pages.into_iter().take(3000).eq((0..3000).map(page)));
+    }
 }

@@ -31,7 +31,7 @@
 //! | 5 | [`TIP`](ranks::TIP): the newest commit | no |
 //! | 6 | [`MOVES`](ranks::MOVES): nodes that move to another page | yes (the spill file) |
 //! | 7 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
-//! | 8 | tries: changing; index: due; a cache shard; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
+//! | 8 | tries: changing; index: due; a cache shard; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
 //! | 8 | images: superblocks; log segments: changing, then their state | yes |
 //!
 //! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The
@@ -184,9 +184,17 @@ impl<D: Device, R: Runtime> Shared<D, R> {
     }
 
     /// The leaf cache gets what the index leaves of its share, as large as that is by now.
+    pub(crate) fn measure_index(&self) {
+        let bytes = |trie: &Trie<D, R>| trie.index.load().bytes();
+        self.budget.set_index(self.tries.list().iter().map(bytes).sum());
+        self.fit_cache();
+    }
+
+    /// The leaf cache gets what the parts that come and go leave of its share.
     pub(crate) fn fit_cache(&self) {
-        let index = self.tries.list().iter().map(|trie| trie.index.load().bytes()).sum();
-        self.store.cache().set_budget(self.budget.leaf_cache_bytes(index));
+        let (undo, overlays) = (self.commits.undo().bytes(), self.commits.overlays().bytes());
+        let cache = self.store.cache();
+        self.budget.fit_leaf_cache(undo, overlays, |bytes| cache.set_budget(bytes));
     }
 
     /// A failed write or sync: refuses all further writes.
@@ -224,6 +232,15 @@ impl<D: Device, R: Runtime> Shared<D, R> {
             metrics.overlay_bytes = self.commits.overlays().bytes() as u64;
             metrics.commits_in_flight = sequencer.lock().in_flight.into();
             metrics.undo_bytes = self.commits.undo().bytes();
+            metrics.leaf_cache_bytes = self.store.cache().bytes() as u64;
+            metrics.leaf_cache_budget = self.budget.leaf_cache_bytes() as u64;
+            for trie in self.tries.list().iter() {
+                let index = trie.index.load().bytes() + trie.index.due_bytes();
+                metrics.index_bytes += index as u64;
+                metrics.node_bytes += trie.nodes.resident_bytes();
+            }
+            metrics.buffer_bytes +=
+                (self.store.buffers().bytes() + sequencer.buffer_bytes()) as u64;
             metrics.quarantined_pages = self.store.quarantine().len();
             metrics.stalled_tasks = self.pace.beats().stalled(self.pace.now());
         })

@@ -375,6 +375,11 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         Ok(())
     }
 
+    /// Bytes of the nodes in memory, without treelets of regions.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.index.load().regions().iter().map(resident).sum()
+    }
+
     /// Lets one region's nodes leave; `None` when a batch is under way.
     fn evict(&self, region: &Region) -> Result<Option<bool>> {
         // Nodes are needed between a finish and its commit's publication.
@@ -532,6 +537,14 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             self.store.quarantine().forget(file, page);
             self.store.is_back(file, (self.namespace, Prefix::ROOT));
         }
+    }
+}
+
+/// Bytes of a region's nodes in memory.
+fn resident(region: &Arc<Region>) -> u64 {
+    match region.read().nodes() {
+        Nodes::Resident(nodes) => nodes.len() as u64 * 32,
+        Nodes::Paged(_) => 0,
     }
 }
 

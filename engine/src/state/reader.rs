@@ -17,13 +17,14 @@ use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::{NodePage, Nodes};
-use pleach_io::{Completion, Device, PageBuf, PagePool, Queue, Request, Runtime, Transfer};
+use pleach_io::{Completion, Device, PAGE, PageBuf, PagePool, Queue, Request, Runtime, Transfer};
 
 use super::in_flight::{Claim, InFlight, PageId, Reading};
 use super::index::Located;
 use super::nodes::NodeStore;
 use super::store::Store;
 use crate::error::{Error, Result};
+use crate::metrics::Counters;
 
 /// Those who wait are told of this number of pages at once: a wake-up costs more than a page, and who was
 /// told of one would wait for the next.
@@ -67,6 +68,7 @@ pub(crate) struct PageReader<D: Device, R: Runtime, T> {
     memory: PagePool,
     reading: Reading,
     in_flight: Arc<InFlight<R>>,
+    counters: Arc<Counters>,
     /// Pages that are done since those who wait were told.
     untold: usize,
     /// Does anybody wait for one of these?
@@ -85,6 +87,8 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
         let mut queue = store.device().queue(depth)?;
         let memory = PagePool::new(1, depth);
         queue.register(&memory);
+        let counters = Arc::clone(store.counters());
+        Counters::add(&counters.buffer_bytes, (depth * PAGE) as u64);
         Ok(Self {
             queue,
             slots: (0..depth).map(|_| None).collect(),
@@ -92,6 +96,7 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
             memory,
             reading,
             in_flight: Arc::clone(store.in_flight()),
+            counters,
             untold: 0,
             awaited: false,
         })
@@ -240,6 +245,8 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
 
 impl<D: Device, R: Runtime, T> Drop for PageReader<D, R, T> {
     fn drop(&mut self) {
+        let bytes = (self.slots.len() * PAGE).cast_signed();
+        Counters::change(&self.counters.buffer_bytes, -bytes);
         self.tell();
     }
 }

@@ -183,6 +183,11 @@ impl<D: Device> Sequencer<D> {
         self.held_nanos.load(Ordering::Relaxed)
     }
 
+    /// Bytes of the buffer that runs of the log are written from.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.segments.run_bytes()
+    }
+
     /// The log below this position is durable.
     pub(crate) fn durable(&self) -> LogPos {
         self.durable.load(Ordering::Acquire).into()

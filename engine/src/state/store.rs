@@ -28,9 +28,6 @@ use crate::error::{Error, Result};
 use crate::format::names::LEAF_FILE;
 use crate::metrics::Counters;
 
-/// Bytes of page buffers that wait to be used again.
-const BUFFERS: usize = 8 << 20;
-
 /// The leaf pages of one open database.
 pub(crate) struct Store<D: Device, R: Runtime> {
     device: D,
@@ -55,19 +52,21 @@ pub(crate) struct Parts<D: Device, R: Runtime> {
     pub(crate) leaf: D::File,
     /// Bytes of the leaf cache.
     pub(crate) cache: usize,
+    /// Bytes of page buffers that wait to be used again.
+    pub(crate) buffers: usize,
     pub(crate) pace: Arc<Pace<R>>,
     pub(crate) counters: Arc<Counters>,
 }
 
 impl<D: Device, R: Runtime> Store<D, R> {
     pub(crate) fn new(parts: Parts<D, R>) -> Self {
-        let Parts { device, runtime, database, leaf, cache, pace, counters } = parts;
+        let Parts { device, runtime, database, leaf, cache, buffers, pace, counters } = parts;
         Self {
             device,
             database,
             leaf,
             cache: Cache::new(cache),
-            buffers: Buffers::new(BUFFERS),
+            buffers: Buffers::new(buffers),
             grace: Grace::new(),
             in_flight: InFlight::new(runtime),
             batch: AtomicU64::new(0),
@@ -100,6 +99,11 @@ impl<D: Device, R: Runtime> Store<D, R> {
     /// Memory of pages that are being read.
     pub(crate) fn buffers(&self) -> &Buffers {
         &self.buffers
+    }
+
+    /// What the database does and holds.
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Pages that are being read.

@@ -297,6 +297,11 @@ impl Runtime for SimRuntime {
         self.0.workers
     }
 
+    /// Nothing: a run depends on its seed alone.
+    fn trim_memory(&self, _above: u64) -> Option<u64> {
+        None
+    }
+
     fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
         assert!(count <= self.workers(), "{count} jobs for {} workers", self.workers());
         let mut order: Vec<usize> = (0..count).collect();

@@ -31,6 +31,7 @@
 //! * a panic in a task ends that task, is logged through `tracing::error!` and reported by
 //!   [`TaskHandle::join`]; nobody waits for the task in vain.
 
+mod memory;
 mod workers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -240,6 +241,10 @@ impl Runtime for Threads {
     /// Also when `count` is larger than [`Runtime::workers`].
     fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
         self.0.workers.fork_join(count, job);
+    }
+
+    fn trim_memory(&self, above: u64) -> Option<u64> {
+        memory::trim(above)
     }
 }
 

@@ -383,4 +383,7 @@ impl Runtime for Patient {
     fn fork_join(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
         self.threads.fork_join(count, job);
     }
+    fn trim_memory(&self, above: u64) -> Option<u64> {
+        self.threads.trim_memory(above)
+    }
 }
