@@ -212,6 +212,12 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         Arc::clone(&self.0.open().expect("open").state)
     }
 
+    /// The parts of the database, for tests of them.
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> Arc<crate::engine::Engine<H, D, R>> {
+        Arc::clone(&self.0.open().expect("open"))
+    }
+
     /// The newest commit; after a close the last one.
     fn tip(&self) -> Tip {
         self.0.look(|engine| engine.state.commits.tip(), |facts| facts.tip.clone())

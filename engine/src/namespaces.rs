@@ -68,6 +68,8 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     if fate == EntryKind::Added
         && let Some(trie) = db.tries.get(namespace)
     {
+        // It may be free by now, and nobody has looked since.
+        db.pace.wake();
         // One that is about to be dropped is marked at the publication.
         let dropped = trie.dropped.unwrap_or(newest.number);
         return Err(Error::NamespaceInUse { namespace, dropped });
@@ -83,4 +85,49 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         ticketed: &Cell::new(false),
     };
     commit(engine, &target, &mut [], None)
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_core::Blake3;
+    use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
+
+    use super::*;
+    use crate::{Access, Db, Geometry, Options, SessionOptions, Value};
+
+    /// An add that was looked at before others have added, filled and dropped the namespace: the roots are those
+    /// again, and the dropped trie is kept. Its record made a database that did not open.
+    #[test]
+    fn an_add_over_a_dropped_namespace_has_a_stale_parent() {
+        let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+        let options = Options::new("sim").create(true).geometry(Geometry::least());
+        let db = Db::<Blake3, _, _>::open_on(disk.clone(), runtime, options).expect("created");
+        let engine = db.engine();
+        let (view, _) = engine.state.commits.tip_view();
+        let newest = engine.state.commits.tip();
+        db.add_namespace(5).expect("added");
+        let put = Access::write([7; 32], Some(Value::from([1; 9].as_slice()))).in_namespace(5);
+        let session = db.session(SessionOptions::new()).expect("a session");
+        session.finish(vec![put]).expect("finished").commit().expect("committed");
+        let dropped = db.drop_namespace(5).expect("dropped");
+        assert_eq!(db.roots(), newest.roots, "as it was before");
+        let target = Target {
+            view: &view,
+            follows: dropped,
+            prev_roots: &newest.roots,
+            roots: &newest.roots.with([(5, Some(TERMINATOR))]),
+            fates: &[(5, EntryKind::Added)],
+            layers: &[],
+            ticketed: &Cell::new(false),
+        };
+        let late = commit(&engine, &target, &mut [], None);
+        assert!(matches!(late, Err(Error::StaleParent { .. })), "{late:?}");
+        assert!(matches!(db.add_namespace(5), Err(Error::NamespaceInUse { namespace: 5, .. })));
+        std::mem::drop((view, engine, db));
+        let runtime = SimRuntime::with_clock(2, disk.clock(), 1);
+        let options = Options::new("sim").geometry(Geometry::least());
+        let db = Db::<Blake3, _, _>::open_on(disk, runtime, options).expect("opens");
+        assert_eq!((db.commit_number(), db.roots()), (dropped, newest.roots));
+    }
 }

@@ -16,8 +16,8 @@ use pleach_io::{Device, Runtime};
 use crate::commit::{Target, commit};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
-use crate::finish::finish;
 use crate::finish::outcome::TrieOutcome;
+use crate::finish::{UnderWay, finish};
 use crate::format::commit_body::EntryKind;
 use crate::format::record::MAX_RECORD;
 use crate::roots::Roots;
@@ -73,12 +73,15 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64
         return Err(Error::StaleParent { base: view.base, tip });
     }
     let mut outcomes = Vec::new();
+    let count = accesses.iter().map(|(_, accesses)| accesses.len()).sum();
+    let under_way = UnderWay::new(db, count);
     for (namespace, accesses) in accesses {
         let expected = roots.get(namespace).ok_or(Error::Namespace(namespace))?;
         // A namespace that was dropped since has the root that it had then, which the fold gives.
         let before = prev_roots.get(namespace).unwrap_or(expected);
         let (trie, view) = (engine.trie(namespace)?, view.of(namespace));
-        let finished = finish(&trie, &engine.finisher, &view, &before, &accesses, false)?;
+        let finished =
+            finish(&trie, &engine.finisher, &under_way, (&view, &before), &accesses, false)?;
         if finished.root != expected {
             let found = finished.root;
             return Err(Contradiction::RollbackRoot { commit: wanted, expected, found }.into());

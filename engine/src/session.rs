@@ -16,9 +16,9 @@ use crate::commit::block::Block;
 use crate::commit::overlay::Overlay;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::finish::finish;
 use crate::finish::outcome::{Finished, FinishedBatch, TrieOutcome};
 use crate::finish::sort::Sorted;
+use crate::finish::{UnderWay, finish};
 use crate::given_back::speaks_as_its_reason;
 use crate::handles::{Counted, Kind};
 use crate::iter::Iter;
@@ -345,6 +345,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             self.reading(namespace)?;
         }
         let finisher = &self.engine.finisher;
+        let accesses = sorted.namespaces().map(|(_, accesses)| accesses.len()).sum();
+        let under_way = UnderWay::new(&self.engine.state, accesses);
         let count = sorted.namespaces().len();
         let mut roots = Vec::with_capacity(count);
         let mut outcomes: Vec<TrieOutcome> = Vec::with_capacity(count);
@@ -352,7 +354,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         for (namespace, accesses) in sorted.namespaces() {
             let reading = self.reading(namespace)?;
             let (db, view, root) = (reading.state(), reading.view(), reading.root());
-            match finish(db, finisher, view, root, accesses, self.witness) {
+            match finish(db, finisher, &under_way, (view, root), accesses, self.witness) {
                 Ok(Finished { root, chunks, witness }) => {
                     roots.push((namespace, Some(root)));
                     outcomes.push(TrieOutcome { namespace, chunks });

@@ -27,10 +27,10 @@ pub(crate) mod block;
 pub(crate) mod changes;
 pub(crate) mod overlay;
 mod refold;
+mod target;
 mod throttle;
 mod ticket;
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
@@ -39,15 +39,13 @@ use pleach_io::{Device, Runtime};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
+use crate::finish::outcome::TrieOutcome;
 use crate::format::commit_body::EntryKind;
 use crate::format::position::LogPos;
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::read::point;
-use crate::roots::Roots;
 use crate::state::commits::Tip;
-use crate::state::overlays::Layer;
 use crate::state::space::Tentative;
 use crate::state::tries::Trie;
 use crate::state::undo::{ChangeList, Changes, ReplacedNodes, Undone};
@@ -56,37 +54,13 @@ use crate::state::window::Before;
 use crate::state::{PoisonOnPanic, State, overflow};
 use apply::apply_all;
 use refold::join_chunks;
+use target::{Part, parts};
+pub(crate) use target::{Target, wait_for_publication};
 use throttle::throttle;
 use ticket::{Ticketed, check_parent, ticket};
 
 /// How often a commit begins again because others came in between and left its parent's state.
 const OVERTAKEN: u32 = 4;
-
-/// What a commit leads from and to.
-#[derive(Clone, Copy)]
-pub(crate) struct Target<'a> {
-    /// The state that the changes were folded on, pinned.
-    pub(crate) view: &'a View,
-    /// The commit that has this state, as far as the caller knows.
-    pub(crate) follows: u64,
-    pub(crate) prev_roots: &'a Roots,
-    pub(crate) roots: &'a Roots,
-    /// What becomes of namespaces that exist on one side only, ascending; none of them changes where it is
-    /// added or dropped.
-    pub(crate) fates: &'a [(u8, EntryKind)],
-    /// The overlays that become part of the commit, and whether its state is theirs.
-    pub(crate) layers: &'a [(&'a Layer, bool)],
-    /// Set when the commit has its ticket, and with it these overlays.
-    pub(crate) ticketed: &'a Cell<bool>,
-}
-
-/// A namespace that a commit changes.
-struct Part<'a, D: Device, R: Runtime> {
-    db: Arc<State<D, R>>,
-    /// Of the state that its changes were folded on.
-    view: View,
-    chunks: &'a mut Vec<ChunkOutcome>,
-}
 
 /// Commits what these outcomes change and gives the number of the commit. They are of each namespace one at
 /// most, ascending. They are used up when it succeeds, and as they were before when it fails.
@@ -179,18 +153,6 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     Ok(number)
 }
 
-/// The parts of a commit of these outcomes, which were folded on `view`.
-fn parts<'a, H: Hasher, D: Device, R: Runtime>(
-    engine: &Engine<H, D, R>,
-    view: &View,
-    outcomes: &'a mut [TrieOutcome],
-) -> Result<Vec<Part<'a, D, R>>> {
-    let part = |TrieOutcome { namespace, chunks }: &'a mut TrieOutcome| {
-        Ok(Part { db: engine.trie(*namespace)?, view: view.of(*namespace), chunks })
-    };
-    outcomes.iter_mut().map(part).collect()
-}
-
 /// The parent's state came back under another number, or its own cannot be read any more: what the block
 /// says of the state before is as of an older commit, whose long values may be gone once nobody pins it.
 /// Gives a view of the newest commit, which has the same state.
@@ -231,23 +193,6 @@ fn renew_priors<D: Device, R: Runtime>(
 /// A value that is written to the overflow file before the record that names it.
 fn is_long(stored: &Stored) -> bool {
     matches!(stored, Stored::Large(large) if large.bytes.len() > LOG_VALUE)
-}
-
-/// Waits until a commit that has its ticket is published.
-pub(crate) fn wait_for_publication<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    number: u64,
-) -> Result<()> {
-    let published = || db.commits.published() >= number;
-    if published() {
-        return Ok(());
-    }
-    let mut poisoned = Ok(());
-    db.pace.wait(None, &mut || {
-        poisoned = db.commits.sequencer().lock().check();
-        poisoned.is_err() || published()
-    });
-    if published() { Ok(()) } else { poisoned }
 }
 
 /// Commit `publish`: makes a written commit, whose record ends at `log_position`, visible. Fails only while

@@ -24,8 +24,8 @@ use super::ticket::check_parent;
 use super::{Target, commit, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
-use crate::finish::finish;
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
+use crate::finish::{UnderWay, finish};
 use crate::handles::{Counted, Kind};
 use crate::metrics::Counters;
 use crate::roots::Roots;
@@ -54,8 +54,11 @@ impl<H: Hasher, D: Device, R: Runtime> Outcomes<H, D, R> {
     fn count(&mut self, bytes: usize) {
         let before = std::mem::replace(&mut self.bytes, bytes);
         let more = bytes.cast_signed() - before.cast_signed();
-        Counters::change(&self.engine.state.counters.batch_bytes, more);
-        self.engine.state.fit_cache();
+        let db = &self.engine.state;
+        Counters::change(&db.counters.batch_bytes, more);
+        if db.budget.has_moved(db.commits.overlays().bytes()) {
+            db.fit_cache();
+        }
     }
 
     /// They become an overlay's, which counts the changes. Where overlays have much already they keep what a
@@ -104,8 +107,9 @@ impl<H: Hasher, D: Device, R: Runtime> Drop for Outcomes<H, D, R> {
 
 /// A finished batch, and what it stands on.
 pub(super) struct Parts<H: Hasher, D: Device, R: Runtime> {
-    pub(super) outcomes: Outcomes<H, D, R>,
+    /// Goes first: with the outcomes the cache gets its share back, undo that this alone held included.
     pub(super) view: View,
+    pub(super) outcomes: Outcomes<H, D, R>,
     pub(super) parent: Option<Overlay<H, D, R>>,
     pub(super) prev_roots: Roots,
     pub(super) roots: Roots,
@@ -116,11 +120,12 @@ pub(super) struct Parts<H: Hasher, D: Device, R: Runtime> {
 /// What an overlay's handles share.
 struct OverlayInner<H: Hasher, D: Device, R: Runtime> {
     links: Mutex<Links<H, D, R>>,
-    /// Held by whoever commits this overlay by itself. Empty once that was done.
-    outcomes: Mutex<Outcomes<H, D, R>>,
     layer: Arc<Layer>,
     /// The overlays that its session read, and this one.
     chain: Chain,
+    /// Held by whoever commits this overlay by itself. Empty once that was done. They go after what is above:
+    /// with them the cache gets its share back.
+    outcomes: Mutex<Outcomes<H, D, R>>,
     prev_roots: Roots,
     roots: Roots,
     blob: Option<Vec<u8>>,
@@ -440,6 +445,13 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         let of_below = below.iter().flat_map(|one| one.0.layer.parts()).map(Part::namespace);
         let own = outcomes.iter().map(|outcome| outcome.namespace);
         let namespaces: BTreeSet<u8> = own.chain(of_below).collect();
+        let changes = below.iter().map(Overlay::change_count).sum::<usize>()
+            + outcomes
+                .iter()
+                .flat_map(|one| &one.chunks)
+                .map(|one| one.changes.len())
+                .sum::<usize>();
+        let under_way = UnderWay::new(&self.engine.state, changes);
         for namespace in namespaces {
             let newest = outcomes.iter().filter(|outcome| outcome.namespace == namespace);
             let newest = newest.flat_map(|outcome| &outcome.chunks).map(|chunk| &chunk.changes);
@@ -451,7 +463,8 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
                 return Err(Error::Namespace(namespace));
             };
             let (db, view) = (self.engine.trie(namespace)?, target.view.of(namespace));
-            let finished = finish(&db, &self.engine.finisher, &view, &before, &accesses, false)?;
+            let finished =
+                finish(&db, &self.engine.finisher, &under_way, (&view, &before), &accesses, false)?;
             folded.push(TrieOutcome { namespace, chunks: finished.chunks });
             if finished.root != expected {
                 return Err(Contradiction::OverlayRoot { expected, found: finished.root }.into());

@@ -4,7 +4,7 @@ use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::Hasher;
 use pleach_io::{Device, Runtime};
 
-use super::Part;
+use super::target::Part;
 use crate::error::Result;
 use crate::finish::outcome::RegionOutcome;
 use crate::finish::{Finisher, refold};

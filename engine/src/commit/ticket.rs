@@ -7,7 +7,7 @@ use pleach_core::{Hasher, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
 use super::refold::refold_stale;
-use super::{Part, Target, wait_for_publication};
+use super::target::{Part, Target, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::ChunkOutcome;
@@ -85,6 +85,14 @@ pub(super) fn ticket<H: Hasher, D: Device, R: Runtime>(
             wait_for_publication(db, follows)?;
             continue;
         }
+        if state.in_flight > 0 && !target.fates.is_empty() {
+            drop(state);
+            drop(hold);
+            // Which namespaces there are is known when all before it is published.
+            wait_for_publication(db, follows)?;
+            continue;
+        }
+        check_fates(db, &state, target)?;
         if state.layouts != layouts || !state.has_room(bytes) {
             drop(state);
             drop(hold);
@@ -174,6 +182,26 @@ fn check_follows(state: &Ordered, target: &Target<'_>) -> Result<()> {
     state.check_open()?;
     let follows = !state.loading && state.newest.number == target.follows;
     if follows { Ok(()) } else { Err(stale(state, target)) }
+}
+
+/// Are the namespaces that come and go there, or not, as it takes? Roots do not say it: the same ones may have
+/// come back, and a dropped trie may be kept. Nothing is in flight.
+fn check_fates<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    state: &Ordered,
+    target: &Target<'_>,
+) -> Result<()> {
+    let fits = |(namespace, fate): &(u8, EntryKind)| {
+        let trie = db.tries.get(*namespace);
+        match fate {
+            EntryKind::Added => trie.is_none(),
+            EntryKind::Restored => trie.is_some_and(|trie| trie.dropped.is_some()),
+            EntryKind::Changed | EntryKind::Dropped => {
+                trie.is_some_and(|trie| trie.dropped.is_none())
+            }
+        }
+    };
+    if target.fates.iter().all(fits) { Ok(()) } else { Err(stale(state, target)) }
 }
 
 fn stale(state: &Ordered, target: &Target<'_>) -> Error {

@@ -35,6 +35,7 @@ mod worker;
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key, Node};
@@ -44,9 +45,10 @@ use crate::error::{Contradiction, Result};
 use crate::metrics::Counters;
 use crate::read::many::{self, For};
 use crate::read::spare::PageReaders;
-use crate::state::State;
 use crate::state::budget::Budget;
+use crate::state::trims::Trims;
 use crate::state::view::View;
+use crate::state::{Shared, State};
 use assemble::assemble;
 use chunk::{Batch, Gives};
 use job::Job;
@@ -68,6 +70,8 @@ pub(crate) struct Finisher<H: Hasher, D: Device, R: Runtime> {
     witnesses: Arc<Witnesses>,
     /// The same for proofs, which keeps none: they are the caller's.
     proofs: Arc<Witnesses>,
+    /// Memory that large batches leave free.
+    trims: Mutex<Trims>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
@@ -78,6 +82,7 @@ impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
             sorters: Recycled::new(budget.sorter_bytes()),
             witnesses: Arc::new(Witnesses::new(budget.witness_bytes(), counters)),
             proofs: Arc::new(Witnesses::new(0, counters)),
+            trims: Mutex::default(),
         }
     }
 
@@ -103,17 +108,20 @@ impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
     }
 }
 
-/// Folds sorted accesses over a view whose root is `prev_root`.
+/// Folds sorted accesses over a view whose root is `prev_root`: the batch under way, or its part in one
+/// namespace.
 pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     finisher: &Finisher<H, D, R>,
-    view: &View,
-    prev_root: &Node,
+    under_way: &UnderWay<'_, D, R>,
+    (view, prev_root): (&View, &Node),
     accesses: &[KeyAccess],
     witness: bool,
 ) -> Result<Finished> {
     let gives = if witness { Gives::Witness } else { Gives::Root };
-    fold(db, finisher, view, prev_root, accesses, gives)
+    let mut finished = fold(db, finisher, (view, prev_root), accesses, (gives, under_way.learns))?;
+    finished.slim(under_way.share(db.budget.kept_block_bytes(), accesses.len()));
+    Ok(finished)
 }
 
 /// What is proven, and how.
@@ -142,8 +150,9 @@ pub(crate) fn prove<H: Hasher, D: Device, R: Runtime>(
     }
     let reads = keys.iter().map(|key| KeyAccess { key: *key, reads: true, writes: None });
     let accesses: Vec<KeyAccess> = reads.collect();
+    let _under_way = UnderWay::new(db, accesses.len());
     let Finished { root: found, chunks, witness } =
-        fold(db, finisher, view, root, &accesses, gives)?;
+        fold(db, finisher, (view, root), &accesses, (gives, false))?;
     finisher.give_outcomes_back(chunks);
     if found != *root {
         return Err(Contradiction::ProvenRoot { expected: *root, found }.into());
@@ -154,15 +163,12 @@ pub(crate) fn prove<H: Hasher, D: Device, R: Runtime>(
 fn fold<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     finisher: &Finisher<H, D, R>,
-    view: &View,
-    prev_root: &Node,
+    (view, prev_root): (&View, &Node),
     accesses: &[KeyAccess],
-    gives: Gives,
+    (gives, learns): (Gives, bool),
 ) -> Result<Finished> {
     let _nodes = db.nodes.keep_nodes();
     let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground().finishing());
-    let _arrays = UnderWay::new(db, accesses.len());
-    let learns = !gives.is_proof() && db.budget.learns(accesses.len());
     let mut needed_leaves: Vec<Key> = Vec::new();
     // Each turn knows one leaf more, and no more leaves are needed than there are accesses.
     loop {
@@ -172,10 +178,7 @@ fn fold<H: Hasher, D: Device, R: Runtime>(
         // Undo that went meanwhile may have made anything of it, errors too.
         view.check()?;
         match folded? {
-            Folded::Done(mut finished) => {
-                finished.slim(db.budget.kept_block_bytes());
-                return Ok(finished);
-            }
+            Folded::Done(finished) => return Ok(finished),
             Folded::NeedsLeaf(key) => {
                 assert!(!needed_leaves.contains(&key), "a leaf that was given is known by its key");
                 needed_leaves.push(key);
@@ -184,24 +187,41 @@ fn fold<H: Hasher, D: Device, R: Runtime>(
     }
 }
 
-/// The arrays of a finish under way, counted by an estimate until there is a block that counts what it has.
-struct UnderWay<'a, D: Device, R: Runtime> {
-    db: &'a State<D, R>,
+/// A batch under way, in all of its namespaces: its arrays are counted by an estimate until there is a block that
+/// counts what it has. A small one is not worth the locks.
+pub(crate) struct UnderWay<'a, D: Device, R: Runtime> {
+    db: &'a Shared<D, R>,
+    accesses: usize,
     bytes: usize,
+    /// Is it small enough that pages and regions learn from it?
+    learns: bool,
 }
 
 impl<'a, D: Device, R: Runtime> UnderWay<'a, D, R> {
-    fn new(db: &'a State<D, R>, accesses: usize) -> Self {
-        let bytes = db.budget.finish_bytes(accesses);
-        Counters::change(&db.counters.batch_bytes, bytes.cast_signed());
-        db.fit_cache();
-        Self { db, bytes }
+    pub(crate) fn new(db: &'a Shared<D, R>, accesses: usize) -> Self {
+        let learns = db.budget.learns(accesses);
+        let bytes = if accesses > INLINE { db.budget.finish_bytes(accesses) } else { 0 };
+        let this = Self { db, accesses, bytes, learns };
+        this.count(bytes.cast_signed());
+        this
+    }
+
+    fn count(&self, more: isize) {
+        if more != 0 {
+            Counters::change(&self.db.counters.batch_bytes, more);
+            self.db.fit_cache();
+        }
+    }
+
+    /// The share of `bytes` that so many of its accesses have.
+    fn share(&self, bytes: usize, accesses: usize) -> usize {
+        bytes / self.accesses.max(1) * accesses
     }
 }
 
 impl<D: Device, R: Runtime> Drop for UnderWay<'_, D, R> {
     fn drop(&mut self) {
-        Counters::change(&self.db.counters.batch_bytes, -self.bytes.cast_signed());
+        self.count(-self.bytes.cast_signed());
     }
 }
 
@@ -246,9 +266,9 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     }
     match job.into_outcomes()? {
         Folded::Done(chunks) => {
-            if !batch.learns && !batch.gives.is_proof() {
+            if !batch.learns && !batch.gives.is_proof() && batch.needed_leaves.is_empty() {
                 // A batch that is large for the budget: what its pages have left free goes before more comes.
-                db.runtime.trim_memory(db.budget.trim_above());
+                finisher.trims.lock().look(&db.runtime, &db.budget, &db.counters);
             }
             let home = if batch.gives.is_proof() { &finisher.proofs } else { &finisher.witnesses };
             assemble(db, workers, home, batch, prev_root, chunks)

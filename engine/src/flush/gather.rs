@@ -25,6 +25,9 @@ use crate::state::quarantine::Why;
 use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 use crate::state::{State, overflow};
 
+/// Pages read or runs written at once.
+pub(super) const DEPTH: usize = 64;
+
 /// Siblings merge when they fill at most this share of a page, in percent.
 pub(super) const MERGE_PERCENT: usize = 60;
 

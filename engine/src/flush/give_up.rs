@@ -21,7 +21,7 @@ use pleach_core::page::overflow::PageRun;
 use pleach_core::{Hasher, Key, Prefix, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
-use super::DEPTH;
+use super::gather::DEPTH;
 use super::publish::{Freed, log_run};
 use crate::error::{Error, Result};
 use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
@@ -72,13 +72,19 @@ pub(super) fn give_up<H: Hasher, D: Device, R: Runtime>(
     trie: &State<D, R>,
     by: u64,
 ) -> Result<GivenUp> {
-    let (mut all, named, aside) = gather::<H, D, R>(trie);
-    if trie.space.overflow_stats().live > 0
-        && !named.is_empty()
-        && let Err(error) = read_runs(trie, &named, &mut all)
-    {
-        tracing::warn!(%error, "a dropped namespace cannot be read; it is tried again");
+    if !trie.commits.sequencer().lock().is_quiet() {
+        // Before anything is read for it. It is awaited: no child comes ahead of its parent's publication.
         return Ok(GivenUp::Busy);
+    }
+    let reads = trie.space.overflow_stats().live > 0;
+    let (mut all, named, mut aside) = gather::<H, D, R>(trie, reads);
+    if reads && !named.is_empty() {
+        let found = all.len();
+        if let Err(error) = read_runs(trie, &named, &mut all) {
+            tracing::warn!(%error, "a dropped namespace cannot be read; it is tried again");
+            return Ok(GivenUp::Busy);
+        }
+        aside |= all.len() < found;
     }
     if all.is_empty() {
         return Ok(if aside { GivenUp::Aside } else { leave(trie) });
@@ -86,19 +92,25 @@ pub(super) fn give_up<H: Hasher, D: Device, R: Runtime>(
     publish::<H, D, R>(trie, by, &all)
 }
 
-/// The first regions that have something left, and their pages; says whether others have to wait.
-fn gather<H: Hasher, D: Device, R: Runtime>(trie: &State<D, R>) -> (Vec<Left>, Vec<Named>, bool) {
+/// The first regions that have something left, and their pages; says whether others have to wait: for what
+/// cannot be read, where it is to be read.
+fn gather<H: Hasher, D: Device, R: Runtime>(
+    trie: &State<D, R>,
+    reads: bool,
+) -> (Vec<Left>, Vec<Named>, bool) {
     let (mut all, mut named, mut aside) = (Vec::new(), Vec::new(), false);
     let mut key: Option<Key> = Some([0; 32]);
     while let Some(at) = key.filter(|_| all.len() < REGIONS && named.len() < PAGES) {
-        let brought = trie.nodes.bring_nodes::<H>(&at);
+        let bare = trie.index.in_region(&at, |_, state| state.is_bare());
+        let brought = if bare { Ok(()) } else { trie.nodes.bring_nodes::<H>(&at) };
         key = trie.index.in_region(&at, |region, state| {
             let next = region.prefix().next().map(|next| *next.first_key());
             let children = state.children();
             if state.is_bare() {
                 return next;
             }
-            let waits = (0..children.len()).any(|child| trie.store.page_is_aside(state, child));
+            let is_aside = |child| trie.store.page_is_aside(state, child);
+            let waits = reads && (0..children.len()).any(is_aside);
             if waits || brought.is_err() || !matches!(state.nodes(), Nodes::Resident(_)) {
                 aside = true;
                 return next;
@@ -132,7 +144,7 @@ fn read_runs<D: Device, R: Runtime>(
     named: &[Named],
     all: &mut Vec<Left>,
 ) -> Result<()> {
-    // Nobody else wants these pages, so they stay out of the cache.
+    // Those that enter the cache leave it with the trie.
     let mut reader: PageReader<D, R, usize> = PageReader::new(&trie.store, DEPTH, Reading::Flush)?;
     let mut bad = vec![false; all.len()];
     let mut take = |index: usize, done: Result<Done>| {
@@ -147,7 +159,7 @@ fn read_runs<D: Device, R: Runtime>(
             }
         }
     };
-    let mut next = 0;
+    let (mut next, mut elsewhere) = (0, Vec::new());
     while next < named.len() || reader.in_flight() > 0 {
         while next < named.len() && reader.has_room() {
             let at = named[next].at;
@@ -157,7 +169,8 @@ fn read_runs<D: Device, R: Runtime>(
                 match reader.ask(&trie.store, &trie.nodes, PageRequest::Leaf(at), next) {
                     Asked::InFlight => {}
                     Asked::Done(index, done) => take(index, Ok(done)),
-                    Asked::Elsewhere(_) => unreachable!("a scan claims no page"),
+                    // For keys that were announced before nobody could ask for them any more.
+                    Asked::Elsewhere(index) => elsewhere.push(index),
                 }
             }
             next += 1;
@@ -165,6 +178,10 @@ fn read_runs<D: Device, R: Runtime>(
         if let Some((index, done)) = reader.wait(&trie.store, &trie.nodes, 1)? {
             take(index, done);
         }
+    }
+    for index in elsewhere {
+        let at = named[index].at;
+        take(index, trie.store.leaf_for_flush(at).map(|page| Done::Leaf(at, page)));
     }
     let mut bad = bad.into_iter();
     all.retain(|_| !bad.next().unwrap_or(false));
@@ -214,7 +231,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     let _structure = trie.index.hold_structure();
     let mut sequencer = trie.commits.sequencer().lock();
     sequencer.check()?;
-    if sequencer.in_flight > 0 || !sequencer.has_room(len) {
+    if !sequencer.is_quiet() || !sequencer.has_room(len) {
         return Ok(GivenUp::Busy);
     }
     let end = sequencer.queue(record) + len;
@@ -258,10 +275,11 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
 
 /// A trie without pages leaves the registry, and its pages of the spill file are free.
 fn leave<D: Device, R: Runtime>(trie: &State<D, R>) -> GivenUp {
-    let sequencer = trie.commits.sequencer().lock();
-    if sequencer.in_flight > 0 || trie.images.is_in_making() {
+    let mut sequencer = trie.commits.sequencer().lock();
+    if !sequencer.is_quiet() || trie.images.is_in_making() {
         return GivenUp::Busy;
     }
+    assert!(trie.index.load().is_bare(), "a trie that leaves has nothing left");
     if trie.tries.remove(trie.namespace).is_some() {
         for region in trie.index.load().regions() {
             trie.nodes.give_spill_page(&region.read());

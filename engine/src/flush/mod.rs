@@ -64,7 +64,7 @@ use crate::state::quarantine::backoff;
 use crate::state::reader::PageReader;
 use crate::state::tries::Trie;
 use choose::fullest;
-use gather::Wanted;
+use gather::{DEPTH, Wanted};
 use give_up::{GivenUp, give_up};
 use publish::Freed;
 use round::Round;
@@ -72,12 +72,12 @@ use tidy::{Joining, Tidy};
 use trials::try_quarantined;
 use trim::Trim;
 
-/// Pages read or runs written at once.
-const DEPTH: usize = 64;
 /// Rounds that are chosen at once under pressure: choosing looks at all pending changes.
 const CHOSEN: usize = 32;
 /// When a round that found no room is tried again.
 const FULL_AGAIN: Duration = Duration::from_millis(200);
+/// When it is looked again whether somebody still holds a dropped namespace.
+const DROPPED_AGAIN: Duration = Duration::from_millis(500);
 /// A location record waits this long for a commit that syncs it.
 const SYNC_AFTER: Duration = Duration::from_millis(100);
 
@@ -86,16 +86,6 @@ enum Stage {
     Gathered,
     Written,
     Synced,
-}
-
-/// How giving up went.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Gave {
-    Some,
-    /// There is something to be given up, and a commit or an image is under way.
-    Busy,
-    /// There is nothing that can be given up for now.
-    None,
 }
 
 /// The flush task.
@@ -285,7 +275,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         self.hold_due();
         self.forget_dropped();
         // In turns with rounds, so that neither waits for long.
-        if !std::mem::take(&mut self.gave_up) && self.gives_up()? == Gave::Some {
+        if !std::mem::take(&mut self.gave_up) && self.gives_up()? {
             self.gave_up = true;
             return Ok(Step::Again);
         }
@@ -328,15 +318,14 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         true
     }
 
-    /// Gives up a part of what was dropped and is reached by no state any more.
-    fn gives_up(&mut self) -> Result<Gave> {
+    /// Gives up a part of what was dropped and is reached by no state any more; says whether there was any.
+    fn gives_up(&mut self) -> Result<bool> {
         let tries = self.db.tries.list();
         if tries.iter().all(|trie| trie.dropped.is_none()) {
-            return Ok(Gave::None);
+            return Ok(false);
         }
         let durable = self.db.commits.sequencer().durable();
         let unnamed = self.db.commits.undo().unnamed_through(durable);
-        let mut gave = Gave::None;
         let dropped = tries.iter().filter_map(|trie| Some((trie, trie.dropped?)));
         for (trie, by) in dropped.filter(|(_, by)| *by <= unnamed) {
             let Some(trie) = self.db.other(trie.namespace) else { continue };
@@ -347,27 +336,18 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                     self.chosen.retain(|(of, _)| *of != trie.namespace);
                     self.turns_to(0);
                 }
-                GivenUp::Busy => {
-                    gave = Gave::Busy;
-                    continue;
-                }
-                GivenUp::Aside => continue,
+                GivenUp::Busy | GivenUp::Aside => continue,
             }
             self.db.pace.tell();
-            return Ok(Gave::Some);
+            return Ok(true);
         }
-        Ok(gave)
+        Ok(false)
     }
 
     /// Nothing is due: what is too large becomes smaller.
     fn tidies_up(&mut self, published: u64, drain: bool) -> Result<Step> {
-        match self.gives_up()? {
-            Gave::Some => return Ok(Step::Again),
-            Gave::Busy => {
-                self.db.pace.enters(Task::Flush, IDLE);
-                return Ok(Step::IdleFor(SYNC_AFTER / 2));
-            }
-            Gave::None => {}
+        if self.gives_up()? {
+            return Ok(Step::Again);
         }
         let (tries, goal) = (self.db.tries.list(), self.db.space.leaf_goal());
         let here = || tries.iter().filter(|trie| trie.dropped.is_none());
@@ -375,6 +355,11 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             let tidy = self.tidy.entry(trie.namespace).or_insert_with(Tidy::new);
             let (prefixes, behind) = tidy.pages(goal, trie, self.limit);
             if !prefixes.is_empty() && self.turns_to(trie.namespace) {
+                if self.db.commits.sequencer().lock().loading {
+                    // What a load has published is in no image and in no record yet: a record that moves its
+                    // pages would come to nothing. Looked at after the pages were, so that they are not new.
+                    return Ok(self.idle());
+                }
                 return Ok(self.begins(published, &prefixes, Wanted::Tidied { behind }));
             }
         }
@@ -566,7 +551,10 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         let later = |due: Duration| due.saturating_sub(now).max(SYNC_AFTER);
         let trial = self.db.store.quarantine().next_due().map(later);
         let round = (now < self.not_before).then(|| later(self.not_before));
-        let next = [period, frees, trial, round].into_iter().flatten().min();
+        // Who holds what was dropped tells nobody when it goes.
+        let kept = self.db.tries.list().iter().any(|trie| trie.dropped.is_some());
+        let dropped = kept.then_some(DROPPED_AGAIN);
+        let next = [period, frees, trial, round, dropped].into_iter().flatten().min();
         next.map_or(Step::Idle, Step::IdleFor)
     }
 
@@ -606,21 +594,37 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
 
 /// Takes up to `limit` pages of a trie that are due, and leaves those out that were written since.
 fn still_due<D: Device, R: Runtime>(trie: &State<D, R>, limit: usize, least: u8) -> Vec<Prefix> {
-    let mut prefixes = Vec::new();
-    // Those that are due now: commits bring more meanwhile.
-    let mut left = trie.index.due_count();
-    while left > 0 && prefixes.len() < limit {
-        let taken = trie.index.take_due(left.min(limit - prefixes.len()));
-        left -= taken.len();
+    let is_due = |prefix: &&Prefix| {
+        trie.index.in_region(prefix.first_key(), |_, state| {
+            let child = state.children().find(prefix.first_key());
+            state.commits_since_write(child) >= least
+        })
+    };
+    let keep = |taken: &[Prefix], prefixes: &mut Vec<Prefix>| {
         for keys in taken.chunks(KEY_BATCH) {
             cpu_prefetch(trie, keys.iter().map(Prefix::first_key), Reach::Page);
-            prefixes.extend(keys.iter().filter(|prefix| {
-                trie.index.in_region(prefix.first_key(), |_, state| {
-                    let child = state.children().find(prefix.first_key());
-                    state.commits_since_write(child) >= least
-                })
-            }));
+            prefixes.extend(keys.iter().filter(is_due));
         }
+    };
+    take_kept(trie.index.due_count(), limit, |count| trie.index.take_due(count), keep)
+}
+
+/// Takes up to `limit` that are kept, of the `left` that are there: others come meanwhile.
+fn take_kept(
+    mut left: usize,
+    limit: usize,
+    mut take: impl FnMut(usize) -> Vec<Prefix>,
+    mut keep: impl FnMut(&[Prefix], &mut Vec<Prefix>),
+) -> Vec<Prefix> {
+    let mut prefixes = Vec::new();
+    while left > 0 && prefixes.len() < limit {
+        let taken = take(left.min(limit - prefixes.len()));
+        if taken.is_empty() {
+            // A commit that made others due has left out meanwhile what was there twice.
+            break;
+        }
+        left -= taken.len();
+        keep(&taken, &mut prefixes);
     }
     prefixes
 }

@@ -12,7 +12,8 @@
 //! A load is a history barrier: nothing before it can be read or rolled back to. Until the first
 //! checkpoint of step 6 is durable, a crash leaves the state before: its indexes name none of
 //! the pages, and its overflow map none of the runs. A failure up to step 4 leaves it, too, and
-//! gives the room back; so does a close that comes before step 5. One in step 6 refuses further writes until
+//! gives the room back (the files stay long when a flush beside it has made records durable; checkpoints cut
+//! them); so does a close that comes before step 5. One in step 6 refuses further writes until
 //! the database is reopened, and leaves the load in doubt. The tries of other namespaces stay as they are; they
 //! are flushed meanwhile as always, and no commit comes to them.
 
@@ -139,11 +140,14 @@ pub(crate) fn bulk_load<H: Hasher, D: Device, R: Runtime>(
     };
     let db = &trie;
     let ticket = Ticket::take(db)?;
+    // In this order: no record is left out that names what is behind the files' ends.
+    let end = db.commits.sequencer().lock().end();
     let (before, taken) = (db.space.before(), Mutex::default());
     let images = db.counters.image_bytes.load(Ordering::Relaxed);
     let result = load::<H, D, R>(db, items, options, ticket.commit, &taken);
     if result.is_err() && db.commits.published() < ticket.commit {
-        db.space.go_back(before, taken.into_inner());
+        let is_durable = || db.commits.sequencer().durable() > end;
+        db.space.go_back(before, taken.into_inner(), is_durable);
     }
     let loaded = result?;
     ticket.settle();
@@ -218,7 +222,6 @@ fn load<H: Hasher, D: Device, R: Runtime>(
     let sizes = Sizes::new(options.memory_bytes(), workers);
     let mut blocks = Blocks::new(db.store.device(), sizes.block_pages, sizes.blocks)?;
     let mut values = db.space.tentative();
-    let before = db.space.overflow_stats().live;
     let mut buckets = Buckets::new(Prefix::ROOT, &sizes);
     let keys = collect::<H, D, R>(db, items, options, &mut buckets, &mut blocks, &mut values)?;
     let units = buckets.into_units(&mut blocks, &sizes, workers)?;
@@ -227,7 +230,7 @@ fn load<H: Hasher, D: Device, R: Runtime>(
     let built = build::<H, D, R>(db, &blocks, units, commit, taken, &progress)?;
     let spilled = blocks.spilled;
     drop(blocks);
-    let overflow_pages = db.space.overflow_stats().live - before;
+    let overflow_pages = values.pages();
     // A load that is tried again writes all of it again, so nothing hangs on a sync that failed.
     if !values.is_empty() {
         let synced = db.store.device().sync(db.space.overflow_file());

@@ -43,8 +43,11 @@ pub(super) struct History {
     /// The commit that came last, and its roots.
     tip: u64,
     roots: Roots,
-    /// The oldest commit that records say can be read.
+    /// The oldest commit that can be read.
     from: u64,
+    /// Where the newest record says that the history begins; 0 as long as none was read. Other than `from`, this
+    /// holds whichever generation the next open uses, and whether it can read the history or not.
+    stated: u64,
     runs: Vec<NamedRun>,
     /// Why the past is not known, when it should be.
     pub(super) lost: Option<Error>,
@@ -61,7 +64,7 @@ pub(super) struct Recovered {
 impl History {
     fn new(limits: HistoryLimits, tip: u64, roots: Roots) -> Self {
         let undo = Undo::new(limits, tip);
-        Self { undo, limits, tip, roots, from: tip, runs: Vec::new(), lost: None }
+        Self { undo, limits, tip, roots, from: tip, stated: 0, runs: Vec::new(), lost: None }
     }
 
     /// The history up to the replay start, where the roots are `at_replay`; `past` are those before its
@@ -132,12 +135,13 @@ impl History {
             self.roots = roots_after(&self.roots, header.number, &namespace)?;
         }
         let Some(before) = view.before else {
-            self.from = header.number;
+            (self.from, self.stated) = (header.number, header.number);
             self.runs.clear();
             self.undo.barrier(header.number);
             return Ok(());
         };
-        self.from = self.from.max(before.kept_from.min(header.number));
+        let kept_from = before.kept_from.min(header.number);
+        (self.from, self.stated) = (self.from.max(kept_from), self.stated.max(kept_from));
         let mut replaced = Vec::new();
         for namespace in view.namespaces() {
             let namespace = namespace.map_err(bad_record(header.position))?;
@@ -194,7 +198,7 @@ impl History {
 
     /// All commits have come: the runs that the history alone names are taken.
     pub(super) fn finish(self, extents: &mut Extents) -> Result<Recovered> {
-        let Self { undo, from, runs, lost, limits, tip, .. } = self;
+        let Self { undo, from, stated, runs, lost, limits, tip, .. } = self;
         let (mut held, mut held_runs) = (Held::new(), Vec::new());
         for NamedRun { number, start, run } in runs.into_iter().filter(|run| run.number > from) {
             // What is not free is in a page, or pends, or waits to be given up: a flush sees to it.
@@ -207,8 +211,8 @@ impl History {
                 held.push_back((start, number));
             }
         }
-        if limits.commits > 0 || from < tip {
-            undo.was_from(from);
+        if limits.commits > 0 || from < tip || lost.is_some() {
+            undo.was_from(from, stated);
         }
         Ok(Recovered { undo, held, held_runs, lost })
     }

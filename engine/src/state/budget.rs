@@ -3,7 +3,7 @@
 //! It decides and does nothing: whoever flushes, makes checkpoints or waits asks here whether it is time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use pleach_core::Prefix;
@@ -48,6 +48,8 @@ pub(crate) struct Budget {
     index: AtomicUsize,
     /// Bytes that the leaf cache has, held while it gets others.
     leaf_cache: Mutex<usize>,
+    /// Bytes of blocks, witnesses and overlays when the cache was last fitted to them.
+    fitted: AtomicUsize,
     counters: Arc<Counters>,
 }
 
@@ -67,6 +69,7 @@ impl Budget {
             log_limit,
             index: AtomicUsize::new(index),
             leaf_cache: Mutex::default(),
+            fitted: AtomicUsize::new(0),
             counters,
         };
         *budget.leaf_cache.lock() = budget.leaf_cache_beside(0);
@@ -101,17 +104,31 @@ impl Budget {
         self.index.store(bytes, Ordering::Relaxed);
     }
 
+    /// Have blocks, witnesses and overlays become so much more or less since the cache was fitted to them that
+    /// it is worth a look? Small ones come and go by the thousand.
+    pub(crate) fn has_moved(&self, overlays: usize) -> bool {
+        let level = self.batches() + overlays;
+        level.abs_diff(self.fitted.load(Ordering::Relaxed)) > self.part(256)
+    }
+
+    /// What batches and witnesses take, the part that they have for themselves included.
+    fn batches(&self) -> usize {
+        let level = |counter: &AtomicU64| {
+            usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX / 8)
+        };
+        level(&self.counters.batch_bytes) + level(&self.counters.witness_bytes)
+    }
+
     /// What comes and goes is taken out of the leaf cache's budget: undo, overlays, and what batches and
     /// witnesses take beyond their shares. `resize` is called when that makes a difference.
     pub(crate) fn fit_leaf_cache(&self, undo: u64, overlays: usize, resize: impl FnOnce(usize)) {
-        let level = |counter: &std::sync::atomic::AtomicU64| {
-            usize::try_from(counter.load(Ordering::Relaxed)).unwrap_or(usize::MAX / 8)
-        };
-        let batches = level(&self.counters.batch_bytes) + level(&self.counters.witness_bytes);
+        // Before the levels are looked at: what is set last is what was seen last.
+        let mut now = self.leaf_cache.lock();
+        let batches = self.batches();
+        self.fitted.store(batches + overlays, Ordering::Relaxed);
         let beyond = batches.saturating_sub(self.batch_bytes());
         let undo = usize::try_from(undo).unwrap_or(usize::MAX / 8);
         let bytes = self.leaf_cache_beside(beyond + undo + overlays);
-        let mut now = self.leaf_cache.lock();
         // Each change goes through all shards; pages that leave for a little come back with the next batch.
         if bytes.abs_diff(*now) > self.part(64) {
             *now = bytes;

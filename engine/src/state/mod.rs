@@ -61,6 +61,7 @@ pub(crate) mod sequencer;
 pub(crate) mod space;
 pub(crate) mod store;
 pub(crate) mod tries;
+pub(crate) mod trims;
 pub(crate) mod undo;
 mod undo_maps;
 mod versions;

@@ -255,13 +255,22 @@ impl<D: Device> PageSpace<D> {
 
     /// A load has failed: nothing names the leaf pages that it has taken, and its overflow runs are free
     /// already. Both files are again as long as they were, as far as others have not grown them meanwhile.
-    pub(crate) fn go_back(&self, before: Before, taken: Vec<PageNo>) {
+    ///
+    /// They stay as they are once a record since then `is_durable`: a flush beside the load may have queued one that
+    /// names pages behind those ends, though they are free by now (rule `shrink-behind-both`). What it names is free
+    /// only behind a durable record, and that is asked under the lock under which it became free.
+    pub(crate) fn go_back(
+        &self,
+        before: Before,
+        taken: Vec<PageNo>,
+        is_durable: impl Fn() -> bool,
+    ) {
         let stays =
             |error| tracing::warn!(%error, "room that a failed load has made stays reserved");
         self.give_leaves_back(taken);
         let mut pages = self.pages.lock();
         let keep = pages.used_end().max(before.leaf);
-        if keep < pages.pages() {
+        if keep < pages.pages() && !is_durable() {
             match self.device.set_len(&self.leaf, page_offset(keep.into())) {
                 Ok(()) => pages.cut(keep),
                 Err(error) => stays(error),
@@ -270,7 +279,7 @@ impl<D: Device> PageSpace<D> {
         drop(pages);
         let mut extents: MutexGuard<'_, Extents> = self.extents.lock();
         // An image that was made meanwhile, by a close for one, has a map of the file as it was then.
-        if self.overflow_mapped.load(Ordering::Relaxed) > before.overflow {
+        if self.overflow_mapped.load(Ordering::Relaxed) > before.overflow || is_durable() {
             return;
         }
         let mut shorter = extents.clone();
@@ -310,6 +319,11 @@ impl<D: Device> Tentative<'_, D> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.own.is_empty()
+    }
+
+    /// Pages of the overflow file that they take.
+    pub(crate) fn pages(&self) -> u64 {
+        self.own.iter().map(|run| u64::from(run.pages)).sum()
     }
 
     /// A record that names the runs has been queued; called under the sequencer's lock.

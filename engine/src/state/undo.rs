@@ -224,13 +224,13 @@ impl Undo {
         self.sweep(&tidying, true);
     }
 
-    /// Recovery: the history began at `from` when the database was last open, and all that is named from
-    /// there on is kept until a durable record says otherwise.
-    pub(crate) fn was_from(&self, from: u64) {
+    /// Recovery: the history begins at `from`, and the newest record says that it begins at `stated`: all that is
+    /// named from there on is kept until a durable record says otherwise. `stated` is 0 when no record was read.
+    pub(crate) fn was_from(&self, from: u64, stated: u64) {
         let tidying = self.tidying.lock();
         let mut guarded = self.guarded.lock();
         guarded.window.begin_at(from);
-        guarded.window.was_from(from);
+        guarded.window.was_from(stated);
         drop(guarded);
         self.trim(&tidying);
     }

@@ -147,10 +147,10 @@ impl Window {
         }
     }
 
-    /// Recovery has found a history that begins at `from`: all that is named from there on is kept until a
-    /// durable record says otherwise.
-    pub(super) fn was_from(&mut self, from: u64) {
-        self.durable_from = from;
+    /// Recovery has found a record that says that the history begins at `stated`, whatever can be read of it: all
+    /// that is named from there on is kept until a durable record says otherwise.
+    pub(super) fn was_from(&mut self, stated: u64) {
+        self.durable_from = stated;
     }
 
     /// The commit that the window begins at as a durable record says, with the log durable below `durable`.

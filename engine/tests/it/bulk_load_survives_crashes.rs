@@ -4,7 +4,7 @@
 
 use crate::common::{Keys, Rng, bytes, cases, key};
 use pleach::tools::{CheckOptions, check_on};
-use pleach::{Blake3, Db, Error, LoadOptions, Options, Value};
+use pleach::{Access, Blake3, Db, Error, LoadOptions, Options, Value};
 use pleach_core::{Key, Node, TERMINATOR};
 use pleach_io::Device as _;
 use pleach_io::sim::{Quota, SimDisk, SimOptions, SimRuntime, code};
@@ -121,4 +121,43 @@ fn reopen_root(db: SimDb, disk: &SimDisk, seed: u64) -> Node {
     // An open writes a few files anew, and wants room for them.
     disk.set_quota(None);
     reopened(disk, seed).0
+}
+
+/// A flush beside a load spills a value behind the end that the overflow file had, and another one frees it. When
+/// the load then fails, the file stays as long as the first one's record wants it.
+#[test]
+fn a_load_that_fails_leaves_what_records_name() {
+    let mut flushed = 0;
+    for steps in 0..40 {
+        let disk = SimDisk::new(steps, SimOptions { record: false, ..SimOptions::default() });
+        let runtime = SimRuntime::with_clock(steps, disk.clock(), 1);
+        let options = options().threads(1).flush_at(1);
+        let db: SimDb = Db::open_on(disk.clone(), runtime.clone(), options).expect("created");
+        let write = |len: Option<usize>| {
+            let value = len.map(|len| Value::from(vec![7; len]));
+            let number =
+                crate::common::commit(&db, vec![Access::write(key(Keys::Uniform, 3), value)]);
+            assert_eq!(number, db.commit_number());
+        };
+        db.add_namespace(9).expect("added");
+        write(Some(5000));
+        // The flush has begun to work on this one, and on the next one only afterwards.
+        runtime.step_some(usize::try_from(steps).expect("few"));
+        write(None);
+        let long = (0..300).map(|id| (key(Keys::Uniform, id), Value::from(vec![1; 9000])));
+        let flush = (300..400).map(|id| {
+            runtime.step_some(20);
+            runtime.clock().advance(std::time::Duration::from_millis(30));
+            (key(Keys::Uniform, id), Value::from(vec![2; 40]))
+        });
+        let again = std::iter::once((key(Keys::Uniform, 300), Value::from(vec![3; 40])));
+        let load = LoadOptions::new().memory_mib(8).namespace(9);
+        let failed = db.bulk_load(long.chain(flush).chain(again), &load);
+        assert!(matches!(failed, Err(Error::RepeatedKey(_))), "{failed:?}");
+        flushed += u64::from(db.metrics().pages_written > 1);
+        let survivor = SimDisk::from_image(&disk.image(), steps);
+        let found = reopened(&survivor, steps);
+        assert_eq!(found, (TERMINATOR, 3), "after {steps} steps");
+    }
+    assert!(flushed > 0, "two rounds came, one of them beside the load");
 }

@@ -10,7 +10,8 @@ use pleach::tools::{CheckOptions, check_on, dump_on};
 use pleach::{Access, Blake3, Db, LoadOptions, Options, SessionOptions};
 use pleach_core::fold::{BatchFolder, FoldValue};
 use pleach_core::{Key, Node};
-use pleach_io::sim::{Damage, PageOf, SimDisk, SimOptions, SimRuntime};
+use pleach_io::Operation;
+use pleach_io::sim::{Damage, Fault, PageOf, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
 type SimDb = Db<Blake3, SimDisk, SimRuntime>;
 /// The pairs of each namespace that exists.
@@ -147,7 +148,7 @@ impl Run {
             (0..300).map(|id| (key(Keys::Uniform, id), bytes(&mut self.rng, 80))).collect();
         model.insert(namespace, pairs.iter().map(|(key, value)| (*key, value.to_vec())).collect());
         let options = LoadOptions::new().memory_mib(1).namespace(namespace);
-        self.next(model, |db| drop(db.bulk_load(pairs.into_iter(), &options).expect("loaded")));
+        self.next(model, |db| _ = db.bulk_load(pairs.into_iter(), &options).expect("loaded"));
     }
 
     /// Lets the background work for a while.
@@ -265,4 +266,65 @@ fn the_older_image_serves_for_all_namespaces() {
         // A branch page, the map and the table at least.
         assert!(fell_back >= 3, "{fell_back}");
     }
+}
+
+/// A history that cannot be read is there again for the next open, so a dropped namespace is not given up for its
+/// lack, until a record says that it is gone.
+#[test]
+fn a_history_that_cannot_be_read_gives_nothing_up() {
+    const HISTORY: u64 = 50;
+    let disk = SimDisk::new(1, SimOptions::default());
+    let (db, _) = open(&disk, 1, HISTORY).expect("created");
+    let pairs = |namespace: u8, byte: u8| -> Vec<Access> {
+        let value = pleach::Value::from(vec![byte; 90]);
+        let write = |id| Access::write(key(Keys::Uniform, id), Some(value.clone()));
+        (0..300).map(|id| write(id).in_namespace(namespace)).collect()
+    };
+    db.add_namespace(7).expect("added");
+    crate::common::commit(&db, pairs(7, 1));
+    crate::common::commit(&db, pairs(0, 2));
+    db.drain(0).expect("flushed");
+    let then = db.roots();
+    db.drop_namespace(7).expect("dropped");
+    crate::common::commit(&db, pairs(0, 3));
+    db.close().expect("closed");
+    drop(db);
+    let image = disk.image();
+    let mut lost = 0;
+    for nth in 1..40 {
+        let disk = SimDisk::from_image(&image, nth);
+        disk.inject(Rule::nth(Operation::Read, "log-", nth, Times::Once, Fault::Errno(code::EIO)));
+        let Ok((db, runtime)) = open(&disk, nth, HISTORY) else { continue };
+        if *db.history().start() == 0 {
+            continue;
+        }
+        lost += 1;
+        let work = || {
+            for _ in 0..20 {
+                runtime.step_some(60);
+                runtime.clock().advance(std::time::Duration::from_millis(30));
+            }
+        };
+        let pages = db.metrics().leaf_pages;
+        db.drain(0).expect("flushed");
+        work();
+        assert_eq!(db.metrics().leaf_pages, pages, "read {nth}: nothing is given up");
+        let survivor = SimDisk::from_image(&disk.image(), nth);
+        let (again, _) = open(&survivor, nth, HISTORY).expect("opened");
+        assert_eq!((*again.history().start(), again.commit_number()), (0, 5), "read {nth}");
+        let past = again.at(3).expect("in the history");
+        assert_eq!(*past.roots(), then);
+        let view = past.namespace(7).expect("it existed then");
+        let found = view.read(&key(Keys::Uniform, 17)).expect("read");
+        assert_eq!(found.as_deref(), Some([1; 90].as_slice()));
+        // The next commit's record says that the history is gone.
+        crate::common::commit(&db, pairs(0, 4));
+        db.drain(0).expect("flushed");
+        work();
+        assert!(db.metrics().leaf_pages < pages, "read {nth}: it is given up");
+        let survivor = SimDisk::from_image(&disk.image(), nth);
+        let (again, _) = open(&survivor, nth, HISTORY).expect("opened");
+        assert_eq!((*again.history().start(), again.commit_number()), (5, 6), "read {nth}");
+    }
+    assert!(lost > 0, "a read of the history failed");
 }

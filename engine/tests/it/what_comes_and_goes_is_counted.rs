@@ -45,16 +45,15 @@ fn the_leaf_cache_gives_way_to_overlays_and_gets_it_back() {
         chain.push(overlay(&db, chain.last(), batch(round, 1000)));
     }
     let beside = db.metrics();
-    assert!(beside.overlay_bytes > 3 << 19, "{} bytes", beside.overlay_bytes);
+    assert!(beside.overlay_bytes > 1 << 20, "{} bytes", beside.overlay_bytes);
     assert!(beside.batch_bytes > 0, "what they are committed with counts as well");
     let less = alone.leaf_cache_budget - beside.leaf_cache_budget;
     assert!(less >= beside.overlay_bytes - (1 << 19), "{less} of {} bytes", beside.overlay_bytes);
 
     drop(chain);
-    assert_eq!(db.metrics().batch_bytes, 0);
-    commit(10);
+    // At once: what follows may be reads alone.
     let after = db.metrics();
-    assert_eq!(after.overlay_bytes, 0);
+    assert_eq!((after.batch_bytes, after.overlay_bytes), (0, 0));
     // By steps of a 64th of the budget.
     assert!(alone.leaf_cache_budget.abs_diff(after.leaf_cache_budget) <= (16 << 20) / 64);
 }
@@ -110,4 +109,34 @@ fn lean_overlays_commit_what_others_do() {
         db.drain(0).expect("all nodes of pages agree with the index");
         assert_eq!(db.metrics().quarantined_pages, 0);
     }
+}
+
+/// What a batch is for the budget does not depend on how many namespaces it is in.
+#[test]
+fn a_large_batch_is_large_in_several_namespaces_too() {
+    let held = |namespaces: u8| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let db = opened(&folder, 16);
+        for number in 1..namespaces {
+            db.add_namespace(number).expect("added");
+        }
+        let put = |round: u64| -> Vec<Access> {
+            let put = |id: u64| {
+                let number = u8::try_from(id % u64::from(namespaces)).expect("few");
+                let value = Value::from((id + round).to_be_bytes().repeat(5));
+                Access::write(key(id), Some(value)).in_namespace(number)
+            };
+            (0..12_000).map(put).collect()
+        };
+        for round in 0..3 {
+            let session = db.session(SessionOptions::new().witness(false)).expect("a session");
+            session.finish(put(round)).expect("finished").commit().expect("committed");
+            db.drain(0).expect("drained");
+        }
+        let session = db.session(SessionOptions::new().witness(false)).expect("a session");
+        let _block = session.finish(put(3)).expect("finished");
+        db.metrics().batch_bytes
+    };
+    let (one, four) = (held(1), held(4));
+    assert!(four < one + one / 4, "{one} bytes in one namespace, {four} in four");
 }

@@ -173,7 +173,7 @@ impl Mutant {
             Self::GivenUpByMemory => "window-in-record",
             Self::GivenUpUnderReaders => "kept-for-readers",
             Self::GivenUpWithoutRecord => "given-up-by-record",
-            Self::GivenUpInImage => "give-up-outside-image",
+            Self::GivenUpInImage => "leave-outside-image",
             Self::AddOverDropped => "add-after-give-up",
             Self::ParentUnchecked | Self::ParentByNumber => "parent-by-root",
             Self::ShrinkBehindNewest => "shrink-behind-both",

@@ -1,0 +1,71 @@
+//! What a commit leads from and to, and what it does in each namespace.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use pleach_core::Hasher;
+use pleach_io::{Device, Runtime};
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
+use crate::format::commit_body::EntryKind;
+use crate::roots::Roots;
+use crate::state::State;
+use crate::state::overlays::Layer;
+use crate::state::view::View;
+
+/// What a commit leads from and to.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    /// The state that the changes were folded on, pinned.
+    pub(crate) view: &'a View,
+    /// The commit that has this state, as far as the caller knows.
+    pub(crate) follows: u64,
+    pub(crate) prev_roots: &'a Roots,
+    pub(crate) roots: &'a Roots,
+    /// What becomes of namespaces that exist on one side only, ascending; none of them changes where it is
+    /// added or dropped.
+    pub(crate) fates: &'a [(u8, EntryKind)],
+    /// The overlays that become part of the commit, and whether its state is theirs.
+    pub(crate) layers: &'a [(&'a Layer, bool)],
+    /// Set when the commit has its ticket, and with it these overlays.
+    pub(crate) ticketed: &'a Cell<bool>,
+}
+
+/// A namespace that a commit changes.
+pub(super) struct Part<'a, D: Device, R: Runtime> {
+    pub(super) db: Arc<State<D, R>>,
+    /// Of the state that its changes were folded on.
+    pub(super) view: View,
+    pub(super) chunks: &'a mut Vec<ChunkOutcome>,
+}
+
+/// The parts of a commit of these outcomes, which were folded on `view`.
+pub(super) fn parts<'a, H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    view: &View,
+    outcomes: &'a mut [TrieOutcome],
+) -> Result<Vec<Part<'a, D, R>>> {
+    let part = |TrieOutcome { namespace, chunks }: &'a mut TrieOutcome| {
+        Ok(Part { db: engine.trie(*namespace)?, view: view.of(*namespace), chunks })
+    };
+    outcomes.iter_mut().map(part).collect()
+}
+
+/// Waits until a commit that has its ticket is published.
+pub(crate) fn wait_for_publication<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    number: u64,
+) -> Result<()> {
+    let published = || db.commits.published() >= number;
+    if published() {
+        return Ok(());
+    }
+    let mut poisoned = Ok(());
+    db.pace.wait(None, &mut || {
+        poisoned = db.commits.sequencer().lock().check();
+        poisoned.is_err() || published()
+    });
+    if published() { Ok(()) } else { poisoned }
+}
