@@ -238,7 +238,9 @@ impl<'a> Merge<'a> {
             return Some(node);
         }
         let leaf = self.leaf.filter(|_| level == self.stored)?;
-        let is_pending = self.pending.iter().any(|pending| self.bits_of(&pending.0, level) == bits);
+        let before = |pending: &PendingChange| self.bits_of(&pending.0, level) < bits;
+        let next = self.pending.get(self.pending.partition_point(before));
+        let is_pending = next.is_some_and(|pending| self.bits_of(&pending.0, level) == bits);
         (!is_pending).then(|| &leaf.nodes()[usize::from(bits)])
     }
 

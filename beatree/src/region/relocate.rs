@@ -5,7 +5,7 @@ use pleach_core::{Key, Node};
 
 use super::RegionState;
 use super::node_page::Nodes;
-use super::pending::FEW;
+use super::pending::{FEW, FEW_CHANGES};
 use crate::children::{ChildRef, ChildTable};
 
 /// A range of a region whose pages were rewritten.
@@ -54,8 +54,10 @@ impl RegionState {
             self.rebuild_children(moves, &mut done);
         }
         self.saved_page = None;
+        let below = || moves.iter().map(|moved| self.pending_range(&moved.range).len());
+        let few = moves.len() <= FEW && below().sum::<usize>() <= FEW_CHANGES;
         (done.bytes, done.entries) =
-            if moves.len() <= FEW { self.take_up_few(moves) } else { self.take_up(moves) };
+            if few { self.take_up_few(moves) } else { self.take_up(moves) };
         self.pending.trim();
         // Replaced while the pages were being written: they have such a value in a cell.
         self.pending.retain_dropped(|dropped| {
@@ -150,7 +152,7 @@ impl RegionState {
         (bytes, entries)
     }
 
-    /// The same for few moves: looks at nothing but the changes below them.
+    /// The same for few moves of few changes: looks at nothing but these, and moves what lies after them.
     fn take_up_few(&mut self, moves: &[Relocation<'_>]) -> (usize, usize) {
         let (mut bytes, mut entries) = (0, 0);
         let mut remove = |(gone_bytes, gone): (usize, usize)| {

@@ -8,7 +8,7 @@ use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
 use super::node_page::{NodePage, Nodes, region_node};
-use super::pending::{Dropped, FEW, Pending, PendingChanges, signed};
+use super::pending::{Dropped, FEW, FEW_CHANGES, Pending, PendingChanges, signed};
 use crate::children::{ChildTable, bits_after};
 use crate::leaf_fold::PendingChange;
 use crate::stored::Stored;
@@ -301,6 +301,8 @@ impl RegionState {
             nodes[*child as usize] = *node;
         }
         let (entries, depth) = (self.pending.len(), self.depth());
+        let is_small = commit.changes.size_hint().1.is_some_and(|most| most <= FEW_CHANGES);
+        let one_by_one = is_small && commit.nodes.len() <= FEW;
         let mut last_child = usize::MAX;
         let (children, number) = (&self.children, commit.commit);
         let (counts, changed_at) = (&mut self.commits_since_write, &mut self.changed_at);
@@ -315,7 +317,7 @@ impl RegionState {
             Pending { key, stored, commit: number }
         });
         let pending = &mut self.pending;
-        let bytes = if commit.nodes.len() <= FEW {
+        let bytes = if one_by_one {
             coming.map(|change| pending.put(change, depth)).sum()
         } else {
             pending.merge(&mut coming, scratch, depth)

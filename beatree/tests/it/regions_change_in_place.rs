@@ -130,3 +130,27 @@ proptest! {
         }
     }
 }
+
+/// As many changes as a large block has, all in one child, of which a flush takes every second: were each put in and
+/// taken out by itself, what is moved for it would come to terabytes, and this test to hours.
+#[test]
+fn a_child_takes_all_changes_of_a_block() {
+    const CHANGES: u32 = 400_000;
+    let keys = |odd: u32| -> Vec<Key> {
+        let key = |at: u32| {
+            let mut key = [0; 32];
+            key[1..5].copy_from_slice(&(2 * at + odd).to_be_bytes());
+            key
+        };
+        (0..CHANGES).map(key).collect()
+    };
+    let region = region();
+    let mut state = region.write();
+    let growth = [(1, 0), (2, 1)].map(|(commit, odd)| apply(&mut state, commit, &keys(odd), 1));
+    assert!(growth.iter().all(|growth| growth.entries == CHANGES as isize));
+    let pages = [moved(&state, 0)];
+    let done = state.relocate(&[Relocation { range: child(0), pages: &pages, through: 1 }], 300);
+    assert_eq!(done.entries, CHANGES as usize);
+    assert!(state.pending().iter().map(|one| one.key).eq(keys(1)));
+    assert_eq!(counts(&state)[..2], [1, 0]);
+}
