@@ -1,6 +1,6 @@
 //! The ordering rules as an executable model, explored exhaustively in small scopes.
 //!
-//! `docs/commit-and-recovery.md` is the text, this is the same in code: what the medium may do (`medium`), the words (`state`, `table`),
+//! `docs/commit-and-recovery.md` is the text, this is the same in code: what the medium may do (`medium`), the words (`state`, `region`, `table`),
 //! the engine's steps (`commit`, `flush`, `checkpoint`, `reader`, `recovery`), faults (`actions`), what must hold (`oracle`), and the
 //! exploration (`explore`). It shares nothing with the engine, so that a mistake cannot be made twice in one place.
 //!
@@ -27,6 +27,8 @@ mod oracle;
 mod reader;
 #[path = "protocol_model/recovery.rs"]
 mod recovery;
+#[path = "protocol_model/region.rs"]
+mod region;
 #[path = "protocol_model/state.rs"]
 mod state;
 #[path = "protocol_model/table.rs"]
@@ -47,6 +49,7 @@ const fn budget() -> Budget {
         reads: 0,
         rollbacks: 0,
         squeezes: 0,
+        joins: 0,
         kills: 0,
         power_failures: 0,
         failed_syncs: 0,
@@ -54,22 +57,30 @@ const fn budget() -> Budget {
     }
 }
 
-const ONE: &[Changes] = &[[Some(2), None, Some(2), None]];
-const TWO: &[Changes] = &[[Some(2), None, Some(2), None], [Some(3), Some(3), None, None]];
+const ONE: &[Changes] = &[[Some(2), None, Some(2), None, None]];
+const TWO: &[Changes] =
+    &[[Some(2), None, Some(2), None, None], [Some(3), Some(3), None, None, None]];
 const THREE: &[Changes] = &[
-    [Some(2), None, Some(2), None],
-    [Some(3), Some(3), None, None],
-    [None, Some(4), Some(4), None],
+    [Some(2), None, Some(2), None, None],
+    [Some(3), Some(3), None, None, None],
+    [None, Some(4), Some(4), None, None],
 ];
-const DELETE: &[Changes] = &[[Some(2), Some(2), None, None], [Some(0), None, None, None]];
+const DELETE: &[Changes] =
+    &[[Some(2), Some(2), None, None, None], [Some(0), None, None, None, None]];
 /// Two keys of one page, one after the other.
-const APART: &[Changes] = &[[None, Some(2), None, None], [Some(3), None, None, None]];
+const APART: &[Changes] = &[[None, Some(2), None, None, None], [Some(3), None, None, None, None]];
 /// The namespace of key 2 is changed together with the other one, and dropped together with a change of it.
-const CHANGE_DROP: &[Changes] = &[[Some(2), None, Some(2), None], [Some(3), None, None, Some(0)]];
+const CHANGE_DROP: &[Changes] =
+    &[[Some(2), None, Some(2), None, None], [Some(3), None, None, None, Some(0)]];
 /// It is dropped, and added again, empty.
-const DROP_ADD: &[Changes] = &[[None, None, None, Some(0)], [Some(2), None, None, Some(1)]];
+const DROP_ADD: &[Changes] =
+    &[[None, None, None, None, Some(0)], [Some(2), None, None, None, Some(1)]];
 /// It is dropped, and the window moves on.
-const DROP: &[Changes] = &[[None, None, Some(2), Some(0)], [Some(2), None, None, None]];
+const DROP: &[Changes] = &[[None, None, Some(2), None, Some(0)], [Some(2), None, None, None, None]];
+
+/// Keys of both regions of the namespace, one of them and then both.
+const BOTH: &[Changes] =
+    &[[Some(2), None, Some(2), None, None], [None, None, Some(3), Some(3), None]];
 
 const fn scenario(
     name: &'static str,
@@ -86,6 +97,8 @@ const fn scenario(
         budget,
         rivals: false,
         first_page: 0,
+        apart: false,
+        long_values: false,
         history: None,
         mutant: Mutant::None,
     }
@@ -227,6 +240,45 @@ const DROPPED_HISTORY: Scenario = with_history(
     1,
 );
 
+/// A dropped trie of two regions is given up beside an image, and another comes in its place.
+const PIECES: Scenario = Scenario {
+    apart: true,
+    ..steady(scenario(
+        "pieces",
+        DURABLE,
+        DROP_ADD,
+        Budget { checkpoints: 1, power_failures: 1, ..budget() },
+    ))
+};
+/// Its regions are joined beside commits and a flush.
+const JOINS: Scenario = Scenario {
+    apart: true,
+    ..steady(scenario(
+        "joins",
+        Durability::None,
+        BOTH,
+        Budget { joins: 1, flushes: 1, kills: 1, ..budget() },
+    ))
+};
+const IMAGE_OF_JOINS: Scenario = Scenario {
+    name: "image of joins",
+    budget: Budget { joins: 1, checkpoints: 1, power_failures: 1, ..budget() },
+    ..JOINS
+};
+/// Runs of the overflow file are used again when the window has moved on.
+const LONG_VALUES: Scenario = Scenario {
+    long_values: true,
+    ..with_history(
+        scenario(
+            "long values",
+            Durability::None,
+            THREE,
+            Budget { squeezes: 1, kills: 1, power_failures: 1, ..budget() },
+        ),
+        1,
+    )
+};
+
 /// The parent of a block is rolled back, and comes back.
 const RIVALS: Scenario = Scenario {
     rivals: true,
@@ -257,6 +309,7 @@ const WIDE: Scenario = scenario(
         reads: 1,
         rollbacks: 1,
         squeezes: 0,
+        joins: 0,
         kills: 1,
         power_failures: 2,
         failed_syncs: 1,
@@ -265,7 +318,7 @@ const WIDE: Scenario = scenario(
 );
 const WIDE_DEPTH: usize = 16;
 
-const SCENARIOS: [Scenario; 24] = [
+const SCENARIOS: [Scenario; 28] = [
     COMMITS,
     LAZY,
     FLUSH,
@@ -288,6 +341,10 @@ const SCENARIOS: [Scenario; 24] = [
     TABLES,
     DROPPED_READERS,
     DROPPED_HISTORY,
+    PIECES,
+    JOINS,
+    IMAGE_OF_JOINS,
+    LONG_VALUES,
     RIVALS,
     SHRINKING,
 ];
@@ -352,6 +409,10 @@ fn exposed_by(mutant: Mutant) -> (Scenario, &'static str) {
         Mutant::ParentUnchecked => (RIVALS, ROOT),
         Mutant::ParentByNumber => (RIVALS, "a commit was refused"),
         Mutant::ShrinkBehindNewest => (SHRINKING, "not in the leaf file"),
+        Mutant::LeftWithPieces => (PIECES, MISFIT),
+        Mutant::JoinedInImage => (IMAGE_OF_JOINS, MISFIT),
+        Mutant::JoinedBesideBatch => (JOINS, NODE),
+        Mutant::ValueAfterRecord | Mutant::RunsByMemory => (LONG_VALUES, "is not in run"),
     }
 }
 

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use crate::actions::{Action, Next, World};
 use crate::mutants::Mutant;
-use crate::state::{Body, Checkpoint, CheckpointStep, Engine, Image, REGIONS, Region, Superblock};
+use crate::region::Region;
+use crate::state::{Body, Checkpoint, CheckpointStep, Engine, Image, REGIONS, Superblock};
 
 pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     let Some(checkpoint) = &engine.checkpoint else {
@@ -17,13 +18,20 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
         return;
     };
     match checkpoint.step {
-        CheckpointStep::Cut | CheckpointStep::FirstRegion => {
-            next.step(Action::CheckpointRegion, serialise);
-        }
-        CheckpointStep::BothRegions => next.step(Action::ImageWrite, |world| {
+        CheckpointStep::Cut => next.step(Action::CheckpointRegion, |world| {
+            let alone = world.scenario.apart || checkpoint.regions.is_empty();
+            for _ in checkpoint.regions.len()..REGIONS {
+                serialise(world)?;
+                if alone {
+                    break;
+                }
+            }
+            Ok(())
+        }),
+        CheckpointStep::AllRegions => next.step(Action::ImageWrite, |world| {
             let generation = checkpoint.superblock.generation;
             let regions: [_; REGIONS] =
-                checkpoint.regions.clone().try_into().expect("both are there");
+                checkpoint.regions.clone().try_into().expect("all are there");
             let late = world.scenario.without(Mutant::TableFromLate);
             let table = if late { world.engine.table } else { checkpoint.table };
             let image = Image { generation, table, regions };
@@ -113,17 +121,16 @@ fn serialise(world: &mut World<'_>) -> Result<(), String> {
     let Engine { checkpoint, regions, table, .. } = &mut *world.engine;
     let Some(checkpoint) = checkpoint else { return Ok(()) };
     let other = (table.kept, table.born) != (checkpoint.table.kept, checkpoint.table.born);
-    if checkpoint.regions.len() == 1 && checkpoint.table.kept && other {
+    if !checkpoint.regions.is_empty() && checkpoint.table.kept && other {
         return Err("a region of the image's table is not there to be copied".into());
     }
     let mut region = regions[checkpoint.regions.len()].clone();
     // Untouched since the cut: everything below the cut is in it.
     region.applied = region.applied.max(checkpoint.superblock.replay_start);
     checkpoint.regions.push(region);
-    checkpoint.step = match checkpoint.step {
-        CheckpointStep::Cut => CheckpointStep::FirstRegion,
-        _ => CheckpointStep::BothRegions,
-    };
+    if checkpoint.regions.len() == REGIONS {
+        checkpoint.step = CheckpointStep::AllRegions;
+    }
     Ok(())
 }
 

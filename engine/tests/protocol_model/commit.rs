@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use crate::actions::{Action, Next, World};
-use crate::medium::Aftermath;
+use crate::medium::{Aftermath, Media};
 use crate::mutants::{Durability, Mutant, Scenario};
+use crate::region::{Region, cut, first_positions, joined};
 use crate::state::{
-    Body, Changes, Commit, Engine, Finished, Location, REGIONS, Record, Region, SLOTS, THERE,
-    Undone, Values, positions,
+    Body, Changes, Commit, Engine, Finished, KEYS, Location, REGIONS, Record, SLOTS, THERE, Undone,
+    Values, comes_and_goes, content, long, run_of,
 };
 use crate::table::Fate;
 
@@ -76,9 +77,19 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     if let Some(finished) = engine.finished
         && (finished.back_to.is_none() || settled)
         && may_add(scenario, engine, finished)
+        && has_run(scenario, engine)
     {
-        next.step(Action::Ticket, |world| ticket(world, finished));
+        if scenario.budget.joins > 0 && finished.held.is_none() {
+            // A finish that is under way is the same to a join.
+            next.step(Action::Hold, |world| {
+                hold(world.engine);
+                Ok(())
+            });
+        } else {
+            next.step(Action::Ticket, |world| ticket(world, finished));
+        }
     }
+    free_runs(next, engine);
     if engine.written < engine.tail {
         next.step(Action::LogWrite, |world| {
             for record in world.engine.unwritten.drain(..) {
@@ -108,11 +119,45 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
 
 fn finish(engine: &Engine, back_to: Option<u8>) -> Finished {
     Finished {
-        fine: engine.regions[0].entries.len() == 2,
+        fine: engine.regions[0].is_fine(),
         back_to,
         on: engine.values,
         parent: engine.ticketed,
         rest: false,
+        held: None,
+    }
+}
+
+/// How regions are joined, which stays so up to publication.
+fn hold(engine: &mut Engine) {
+    let held = Some(joined(&engine.regions));
+    if let Some(finished) = &mut engine.finished {
+        finished.held = held;
+    }
+}
+
+/// A long value needs a run.
+fn has_run(scenario: &Scenario, engine: &Engine) -> bool {
+    !scenario.long_values || engine.free_runs.contains(&true)
+}
+
+/// Runs whose value no commit of the window had.
+fn free_runs(next: &mut Next<'_>, engine: &Engine) {
+    let history = next.scenario.history.unwrap_or(0);
+    let states = &next.from.ghost.history;
+    let durable = states.iter().rposition(|(_, behind)| *behind <= engine.durable).unwrap_or(0);
+    // What the newest durable record says at least.
+    let recorded = u8::try_from(durable).expect("few commits").saturating_sub(history);
+    let by_memory = next.scenario.without(Mutant::RunsByMemory);
+    let from = if by_memory { engine.kept_from } else { engine.kept_from.min(recorded) };
+    for &(number, run) in &engine.replaced_runs {
+        if number <= from {
+            next.step(Action::FreeRun(run), |world| {
+                world.engine.replaced_runs.retain(|(_, other)| *other != run);
+                world.engine.free_runs[run] = true;
+                Ok(())
+            });
+        }
     }
 }
 
@@ -126,17 +171,17 @@ fn may_add(scenario: &Scenario, engine: &Engine, finished: Finished) -> bool {
 
 /// One of the two halves of what touches both namespaces (mutant).
 fn halved(changes: Changes, rest: bool) -> Changes {
-    let [zero, one, two, there] = changes;
-    if rest { [None, None, two, there] } else { [zero, one, None, None] }
+    let [zero, one, two, three, there] = changes;
+    if rest { [None, None, two, three, there] } else { [zero, one, None, None, None] }
 }
 
-/// What a commit does to the namespace of region 1, and its changes without those that say nothing.
+/// What a commit does to the namespace that comes and goes, and its changes without those that say nothing.
 fn fate(engine: &Engine, mut changes: Changes) -> (Changes, Option<Fate>) {
     if changes[THERE] == Some(engine.values[THERE]) {
         changes[THERE] = None;
     }
     if changes[THERE].unwrap_or(engine.values[THERE]) == 0 {
-        changes[2] = None;
+        changes[2..KEYS].fill(None);
     }
     let fate = changes[THERE].map(|there| match (there, engine.table.kept) {
         (0, _) => Fate::Dropped,
@@ -149,7 +194,7 @@ fn fate(engine: &Engine, mut changes: Changes) -> (Changes, Option<Fate>) {
 /// Two states are the same to whoever may read them.
 fn same(one: Values, other: Values) -> bool {
     let seen =
-        |values: Values| if values[THERE] == 0 { [values[0], values[1], 0, 0] } else { values };
+        |values: Values| if values[THERE] == 0 { [values[0], values[1], 0, 0, 0] } else { values };
     seen(one) == seen(other)
 }
 
@@ -189,6 +234,7 @@ fn ticket(world: &mut World<'_>, finished: Finished) -> Result<(), String> {
     };
     let (changes, fate) = fate(engine, changes);
     engine.ticketed += 1;
+    let changes = spill(world.media, engine, world.scenario, changes);
     let mut replaced = [None; SLOTS];
     for slot in 0..SLOTS {
         if let Some(value) = changes[slot] {
@@ -199,9 +245,11 @@ fn ticket(world: &mut World<'_>, finished: Finished) -> Result<(), String> {
     }
     if finished.back_to.is_none() && changes[THERE] == Some(1) {
         // Added: what an older trie of that name had is not replaced, and not there.
-        replaced[2] = None;
-        engine.values[2] = changes[2].unwrap_or(0);
-        folded[2] = engine.values[2];
+        for key in (0..KEYS).filter(|key| comes_and_goes(*key)) {
+            replaced[key] = None;
+            engine.values[key] = changes[key].unwrap_or(0);
+            folded[key] = engine.values[key];
+        }
     }
     if world.scenario.without(Mutant::ExistenceNotInUndo) {
         replaced[THERE] = None;
@@ -209,8 +257,10 @@ fn ticket(world: &mut World<'_>, finished: Finished) -> Result<(), String> {
     // The layout version is checked under the sequencer; what has changed since `finish` is refolded first.
     let fine =
         if world.scenario.without(Mutant::RefoldSkipped) { finished.fine } else { engine.fine };
-    let nodes = (0..REGIONS)
-        .flat_map(|region| positions(region, fine))
+    let others = (1..REGIONS).flat_map(first_positions);
+    let nodes = cut(fine)
+        .iter()
+        .chain(others)
         .filter(|position| position.keys().any(|key| changes[key].is_some()))
         .map(|position| (*position, position.node(folded)))
         .collect();
@@ -222,6 +272,7 @@ fn ticket(world: &mut World<'_>, finished: Finished) -> Result<(), String> {
         replaced,
         kept_from: engine.kept_from.max(engine.ticketed.saturating_sub(history)),
         nodes,
+        joined: finished.held.unwrap_or_else(|| joined(&engine.regions)),
         root: engine.values,
     };
     append(engine, Body::Commit(commit));
@@ -235,6 +286,27 @@ fn ticket(world: &mut World<'_>, finished: Finished) -> Result<(), String> {
         return Err(format!("a rollback to {back_to} leads to {:?}", engine.values));
     }
     Ok(())
+}
+
+/// A long value goes to a run of its own, synced. The one that it replaces is free when the window has moved on.
+fn spill(
+    media: &mut Media,
+    engine: &mut Engine,
+    scenario: &Scenario,
+    mut changes: Changes,
+) -> Changes {
+    if let Some(value) = changes[2].filter(|_| scenario.long_values) {
+        let run = engine.free_runs.iter().position(|free| *free).expect("there is one");
+        engine.free_runs[run] = false;
+        media.overflow[run].write(content(value));
+        if !scenario.without(Mutant::ValueAfterRecord) {
+            media.overflow[run].sync();
+        }
+        changes[2] = Some(long(value, run));
+        let replaced = run_of(engine.values[2]).expect("all its values are long");
+        engine.replaced_runs.push((engine.ticketed, replaced));
+    }
+    changes
 }
 
 /// Takes the next log position and queues the record. Microseconds, under the sequencer; no I/O.
@@ -285,10 +357,11 @@ fn may_publish(scenario: &Scenario, engine: &Engine, record: &Record) -> bool {
     record.position < if synced { engine.durable } else { engine.written }
 }
 
-fn phases(mutant: Mutant, body: &Body) -> Vec<Phase> {
+fn phases(mutant: Mutant, regions: &[Region; REGIONS], body: &Body) -> Vec<Phase> {
     match body {
         Body::Commit(commit) => {
-            let regions = (0..REGIONS).filter(|region| commit.touches(*region)).map(Phase::Pending);
+            let regions = (0..REGIONS).filter(|at| regions[*at].touched_by(commit));
+            let regions = regions.map(Phase::Pending);
             let pending = commit.fate.map(|_| Phase::Table).into_iter().chain(regions);
             match mutant {
                 Mutant::PendingBeforeUndo => pending.chain([Phase::Undo, Phase::Number]).collect(),
@@ -298,7 +371,7 @@ fn phases(mutant: Mutant, body: &Body) -> Vec<Phase> {
                 _ => [Phase::Undo].into_iter().chain(pending).chain([Phase::Number]).collect(),
             }
         }
-        Body::GiveUp => unreachable!("published with its ticket"),
+        Body::GiveUp(_) | Body::Join => unreachable!("published with its ticket"),
         Body::Location(_) => match mutant {
             Mutant::PublishBeforeAppend => vec![Phase::Late],
             Mutant::RetireBeforeIndex => vec![Phase::Retire, Phase::Index],
@@ -313,12 +386,12 @@ fn publish(world: &mut World<'_>) {
         return;
     }
     let record = Rc::clone(&world.engine.queue[0]);
-    let phases = phases(world.scenario.mutant, &record.body);
+    let phases = phases(world.scenario.mutant, &world.engine.regions, &record.body);
     let phase = phases[world.engine.publishing];
     match &record.body {
         Body::Commit(commit) => publish_commit(world, phase, commit, record.position + 1),
         Body::Location(location) => publish_location(world, phase, location, record.position + 1),
-        Body::GiveUp => unreachable!("published with its ticket"),
+        Body::GiveUp(_) | Body::Join => unreachable!("published with its ticket"),
     }
     let engine = &mut *world.engine;
     engine.publishing += 1;
@@ -348,7 +421,7 @@ fn publish_child(world: &mut World<'_>) -> bool {
         return false;
     }
     let (commit, behind) = (commit.clone(), child.position + 1);
-    for phase in phases(Mutant::None, &Body::Commit(commit.clone())) {
+    for phase in phases(Mutant::None, &world.engine.regions, &Body::Commit(commit.clone())) {
         publish_commit(world, phase, &commit, behind);
     }
     world.engine.queue.remove(1);
@@ -364,13 +437,15 @@ fn publish_commit(world: &mut World<'_>, phase: Phase, commit: &Commit, behind: 
         }),
         Phase::Pending(region) => {
             // A node without a position stays behind: the invariant on nodes is to notice.
-            world.engine.regions[region].apply_commit(region, commit, behind);
+            world.engine.regions[region].apply_commit(commit, behind);
         }
         Phase::Table => {
             let Some(fate) = commit.fate else { return };
             world.engine.table.apply(fate, commit.number);
             if fate == Fate::Added {
-                world.engine.regions[1] = Region::empty(behind, commit.number);
+                for (at, region) in world.engine.regions.iter_mut().enumerate().skip(1) {
+                    *region = Region::empty(first_positions(at), behind, commit.number);
+                }
             }
         }
         Phase::Number => {

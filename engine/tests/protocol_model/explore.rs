@@ -29,7 +29,7 @@ pub(crate) struct Violation {
 type Origins = HashMap<u64, (u64, Action)>;
 
 pub(crate) fn explore(scenario: &Scenario, depth_limit: usize) -> Report {
-    let start = initial(scenario.budget, scenario.first_page);
+    let start = initial(scenario);
     let root = fingerprint(&start);
     let mut origins: Origins = HashMap::from([(root, (root, Action::Scan))]);
     let mut layer = vec![(root, start)];

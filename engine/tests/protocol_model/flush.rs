@@ -5,19 +5,22 @@ use std::rc::Rc;
 use crate::actions::{Action, Next, World};
 use crate::commit::{append, published};
 use crate::mutants::Mutant;
-use crate::state::{
-    Body, Engine, Entry, Flush, FlushStep, Leaving, Location, Page, Position, REGIONS, Region,
-    SLOTS, Values, keys_of, positions,
-};
+use crate::region::{Entry, Page, Position, cut, joined};
+use crate::state::{Body, Engine, Flush, FlushStep, Leaving, Location, REGIONS, SLOTS, Values};
 
 pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     match &engine.flush {
         None => starts(next, engine),
         Some(flush) => advance(next, engine, flush),
     }
-    if may_be_given_up(next, engine) {
-        next.step(Action::GiveUp, |world| {
-            give_up(world);
+    let settled = engine.queue.is_empty() && engine.publishing == 0;
+    if settled && engine.flush.is_none() && may_be_given_up(next, engine) {
+        gives_up(next, engine);
+    }
+    if settled && engine.flush.is_none() && may_join(next, engine) {
+        next.step(Action::Join, |world| {
+            world.budget.joins -= 1;
+            join(world);
             Ok(())
         });
     }
@@ -37,37 +40,79 @@ pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     }
 }
 
-/// The dropped trie leaves when nothing that can be read has it.
+/// The dropped trie is given up when nothing that can be read has it.
 fn may_be_given_up(next: &Next<'_>, engine: &Engine) -> bool {
     let without = |mutant| next.scenario.without(mutant);
     let Some(dropped) = engine.table.dropped.filter(|_| engine.table.kept) else { return false };
-    let settled = engine.queue.is_empty() && engine.publishing == 0 && engine.finished.is_none();
-    let round = engine.flush.as_ref().is_some_and(|flush| flush.region == 1);
     let window = if without(Mutant::GivenUpByMemory) { engine.kept_from } else { engine.recorded };
     let window = window >= dropped || without(Mutant::GivenUpInWindow);
-    let image = engine.checkpoint.is_some() && !without(Mutant::GivenUpInImage);
     let read = engine.reader.as_ref().is_some_and(|reader| reader.snapshot < dropped);
     let read = read && !without(Mutant::GivenUpUnderReaders);
-    settled && !round && window && !image && !read
+    // A rollback reads what it goes back to.
+    let back = engine.finished.is_some_and(|finished| finished.back_to.is_some());
+    window && !read && !back
+}
+
+/// A region of it in each record. What has nothing left leaves without one.
+fn gives_up(next: &mut Next<'_>, engine: &Engine) {
+    let image = engine.checkpoint.is_some() && !next.scenario.without(Mutant::GivenUpInImage);
+    let left = (1..REGIONS).find(|at| !engine.regions[*at].is_bare());
+    if let Some(at) = left {
+        next.step(Action::GiveUp(at), |world| {
+            give_up(world, at);
+            Ok(())
+        });
+    }
+    let begun = engine.regions[1].is_bare() && next.scenario.without(Mutant::LeftWithPieces);
+    if (left.is_none() || begun) && !image && engine.finished.is_none() {
+        next.step(Action::Leave, |world| {
+            let dropped = world.engine.table.dropped.unwrap_or(0);
+            world.engine.table.leave();
+            world.engine.forget(dropped);
+            outdate(world.engine);
+            Ok(())
+        });
+    }
 }
 
 /// Record and publication in one moment, as nothing is between ticket and publication.
-fn give_up(world: &mut World<'_>) {
+fn give_up(world: &mut World<'_>, at: usize) {
     let engine = &mut *world.engine;
     if !world.scenario.without(Mutant::GivenUpWithoutRecord) {
-        append(engine, Body::GiveUp);
+        append(engine, Body::GiveUp(at));
         published(engine);
     }
     let (behind, number) = (engine.published, engine.number);
     let dropped = engine.table.dropped.unwrap_or(0);
-    engine.table.give_up();
     // Without a history all undo is in memory, and what it reaches back to has lost its trie.
     engine.forget(dropped);
-    let pages = std::mem::replace(&mut engine.regions[1], Region::empty(behind, number)).entries;
+    let emptied = engine.regions[at].emptied(behind, number);
+    let left = std::mem::replace(&mut engine.regions[at], emptied);
     outdate(engine);
-    for (page_no, _) in pages.iter().filter_map(|entry| entry.page.as_ref()) {
+    for (page_no, _) in left.entries.iter().filter_map(|entry| entry.page.as_ref()) {
         engine.leaving.push(Leaving { page_no: *page_no, behind });
     }
+}
+
+/// Regions 1 and 2 become one: their trie is there, and whoever would be wrong about them is not under way.
+fn may_join(next: &Next<'_>, engine: &Engine) -> bool {
+    let without = |mutant| next.scenario.without(mutant);
+    let image = engine.checkpoint.is_some() && !without(Mutant::JoinedInImage);
+    let batch = engine.finished.is_some_and(|finished| finished.held.is_some());
+    let batch = batch && !without(Mutant::JoinedBesideBatch);
+    let there = engine.table.exists() && !joined(&engine.regions);
+    next.from.budget.joins > 0 && there && !image && !batch
+}
+
+/// Record and publication in one moment.
+fn join(world: &mut World<'_>) {
+    let engine = &mut *world.engine;
+    append(engine, Body::Join);
+    published(engine);
+    let behind = engine.published;
+    let [_, left, right] = &mut engine.regions;
+    left.join(right, behind);
+    outdate(engine);
 }
 
 fn starts(next: &mut Next<'_>, engine: &Engine) {
@@ -78,10 +123,8 @@ fn starts(next: &mut Next<'_>, engine: &Engine) {
         let pending = |position: &Position| {
             position.keys().any(|key| engine.regions[region].pending[key].is_some())
         };
-        if region == 1 && !engine.table.kept {
-            continue;
-        }
-        if !keys_of(region).any(|key| engine.regions[region].pending[key].is_some()) {
+        let there = region == 0 || engine.table.kept;
+        if !there || !engine.regions[region].pends() {
             continue;
         }
         let now: Vec<Position> =
@@ -92,7 +135,7 @@ fn starts(next: &mut Next<'_>, engine: &Engine) {
             start(next, engine, region, &touched, &touched);
         }
         if next.scenario.change_layout && region == 0 {
-            start(next, engine, region, &now, positions(0, now.len() == 1));
+            start(next, engine, region, &now, cut(now.len() == 1));
         }
     }
 }
@@ -219,9 +262,9 @@ fn advance(next: &mut Next<'_>, engine: &Engine, flush: &Flush) {
             let values = if at_fold { flush.folded } else { world.engine.values };
             let location = location(flush, values);
             if flush.region == 0 {
-                let kept = world.engine.regions[0].entries.iter().map(|entry| entry.position);
-                let kept = kept.filter(|position| !location.replaced.contains(position)).count();
-                world.engine.fine = kept + location.entries.len() == 2;
+                let mut after = world.engine.regions[0].clone();
+                after.apply_location(&location);
+                world.engine.fine = after.is_fine();
             }
             append(world.engine, Body::Location(location));
             set(world, FlushStep::Ticketed)

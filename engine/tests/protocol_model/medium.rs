@@ -9,7 +9,8 @@
 
 use std::rc::Rc;
 
-use crate::state::{Image, PLACES, Page, Record, Superblock};
+use crate::region::Page;
+use crate::state::{Image, PLACES, RUNS, Record, Superblock};
 
 /// One separately checksummed piece of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -110,12 +111,27 @@ pub(crate) struct Media {
     pub(crate) leaf: [Unit<Rc<Page>>; PLACES],
     /// Pages of the leaf file. A length that is cut is cut at once; the longer one would do, too.
     pub(crate) leaf_len: usize,
+    /// The content of each run of the overflow file.
+    pub(crate) overflow: [Unit<u8>; RUNS],
     pub(crate) image: [Unit<Rc<Image>>; 2],
     pub(crate) superblock: [Unit<Rc<Superblock>>; 2],
     pub(crate) incarnation: [Unit<u8>; 2],
 }
 
 impl Media {
+    /// Without a generation, and with a leaf file of this length.
+    pub(crate) fn new(leaf_len: usize) -> Self {
+        Self {
+            log: Vec::new(),
+            leaf: [const { Unit::EMPTY }; PLACES],
+            leaf_len,
+            overflow: [const { Unit::EMPTY }; RUNS],
+            image: [const { Unit::EMPTY }; 2],
+            superblock: [const { Unit::EMPTY }; 2],
+            incarnation: [Unit::new(Some(0)), Unit::new(Some(0))],
+        }
+    }
+
     pub(crate) fn write_record(&mut self, record: &Rc<Record>) {
         let position = usize::from(record.position);
         while self.log.len() <= position {
@@ -132,6 +148,9 @@ impl Media {
         }
         for at in 0..PLACES {
             all = branch(all, &self.leaf[at], |media| &mut media.leaf[at]);
+        }
+        for at in 0..RUNS {
+            all = branch(all, &self.overflow[at], |media| &mut media.overflow[at]);
         }
         for at in 0..2 {
             all = branch(all, &self.image[at], |media| &mut media.image[at]);

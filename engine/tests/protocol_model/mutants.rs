@@ -57,10 +57,15 @@ pub(crate) enum Mutant {
     GivenUpUnderReaders,
     GivenUpWithoutRecord,
     GivenUpInImage,
+    LeftWithPieces,
     AddOverDropped,
     ParentUnchecked,
     ParentByNumber,
     ShrinkBehindNewest,
+    JoinedInImage,
+    JoinedBesideBatch,
+    ValueAfterRecord,
+    RunsByMemory,
 }
 
 /// All rules that can be left out.
@@ -114,10 +119,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant::GivenUpUnderReaders,
     Mutant::GivenUpWithoutRecord,
     Mutant::GivenUpInImage,
+    Mutant::LeftWithPieces,
     Mutant::AddOverDropped,
     Mutant::ParentUnchecked,
     Mutant::ParentByNumber,
     Mutant::ShrinkBehindNewest,
+    Mutant::JoinedInImage,
+    Mutant::JoinedBesideBatch,
+    Mutant::ValueAfterRecord,
+    Mutant::RunsByMemory,
 ];
 
 impl Mutant {
@@ -173,10 +183,14 @@ impl Mutant {
             Self::GivenUpByMemory => "window-in-record",
             Self::GivenUpUnderReaders => "kept-for-readers",
             Self::GivenUpWithoutRecord => "given-up-by-record",
-            Self::GivenUpInImage => "leave-outside-image",
+            Self::GivenUpInImage | Self::LeftWithPieces => "leave-outside-image",
             Self::AddOverDropped => "add-after-give-up",
             Self::ParentUnchecked | Self::ParentByNumber => "parent-by-root",
             Self::ShrinkBehindNewest => "shrink-behind-both",
+            Self::JoinedInImage => "join-outside-image",
+            Self::JoinedBesideBatch => "join-without-batch",
+            Self::ValueAfterRecord => "values-before-record",
+            Self::RunsByMemory => "runs-after-window",
         }
     }
 }
@@ -190,6 +204,7 @@ pub(crate) enum Durability {
 
 /// The scope of one exploration.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each says of one thing whether a run has it")]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) durability: Durability,
@@ -203,6 +218,10 @@ pub(crate) struct Scenario {
     pub(crate) rivals: bool,
     /// The page that region 0 begins with. Where it is not the first one, checkpoints cut the leaf file.
     pub(crate) first_page: u8,
+    /// Region 2 has a page from the beginning, and a checkpoint copies it in a step of its own.
+    pub(crate) apart: bool,
+    /// The values of key 2 are long. Such a scenario has a history, and no flushes and rollbacks.
+    pub(crate) long_values: bool,
     /// Commits before the newest that can be read, across crashes; without it undo is in memory alone, and
     /// all of it.
     pub(crate) history: Option<u8>,

@@ -1,7 +1,8 @@
 //! What must hold. The oracle knows every commit that was ever ticketed; the engine's own bookkeeping is not believed.
 
+use crate::region::{Page, Region, region_of};
 use crate::state::{
-    Engine, KEYS, Page, Process, REGIONS, Region, Rot, State, THERE, Values, region_of,
+    Engine, KEYS, Process, REGIONS, Rot, State, THERE, Values, comes_and_goes, content, run_of,
 };
 use crate::table::Table;
 
@@ -80,8 +81,15 @@ fn state_matches(state: &State, engine: &Engine, values: Values) -> Result<(), S
         return Err("a node is not that of its page and all committed changes".into());
     }
     for (key, wanted) in values.iter().enumerate().take(KEYS) {
-        // Those of a dropped trie, too: its pages are its own.
+        // Those of a dropped trie, too, until they are given up: its pages are its own.
+        let given_up = region_of(&engine.regions, key).is_bare() && engine.table.dropped.is_some();
+        if given_up && comes_and_goes(key) {
+            continue;
+        }
         let value = present(state, engine, key)?;
+        if let Some(value) = value {
+            long_value_is_there(state, value)?;
+        }
         if value.is_some_and(|value| value != *wanted) {
             return Err(format!("key {key} has {value:?} instead of {wanted}"));
         }
@@ -89,12 +97,22 @@ fn state_matches(state: &State, engine: &Engine, values: Values) -> Result<(), S
     Ok(())
 }
 
+/// A long value is in the run that it names.
+fn long_value_is_there(state: &State, value: u8) -> Result<(), String> {
+    let Some(run) = run_of(value) else { return Ok(()) };
+    let found = state.media.overflow[run].visible();
+    if found == Some(&content(value)) {
+        return Ok(());
+    }
+    Err(format!("the long value {} is not in run {run}, which has {found:?}", content(value)))
+}
+
 /// What pending changes over pages give, in a trie that is kept.
 fn present(state: &State, engine: &Engine, key: usize) -> Result<Option<u8>, String> {
-    let region = &engine.regions[region_of(key)];
-    if region_of(key) == 1 && !engine.table.kept {
+    if comes_and_goes(key) && !engine.table.kept {
         return Ok(None);
     }
+    let region = region_of(&engine.regions, key);
     let paged = match &region.entry(key).page {
         None => 0,
         Some((page_no, page)) => {
@@ -116,7 +134,7 @@ fn past_matches(state: &State, engine: &Engine) -> Result<(), String> {
         if there != then[THERE] {
             return Err(format!("the history has a namespace: {there}, as of {commit}"));
         }
-        for key in (0..KEYS).filter(|key| region_of(*key) == 0 || there == 1) {
+        for key in (0..KEYS).filter(|key| !comes_and_goes(*key) || there == 1) {
             let found = match engine.undone(commit, key) {
                 None => present(state, engine, key)?,
                 undone => undone,
@@ -127,17 +145,17 @@ fn past_matches(state: &State, engine: &Engine) -> Result<(), String> {
                     then[key]
                 ));
             }
+            long_value_is_there(state, then[key])?;
         }
     }
     Ok(())
 }
 
 pub(crate) fn nodes_match(regions: &[Region; REGIONS], table: Table, values: Values) -> bool {
-    regions
-        .iter()
-        .take(if table.kept { REGIONS } else { 1 })
-        .flat_map(|region| &region.entries)
-        .all(|entry| entry.node == entry.position.node(values))
+    let given_up = |region: &Region| table.dropped.is_some() && region.is_bare();
+    let [first, others @ ..] = regions;
+    first.is_of(values)
+        && others.iter().all(|region| !table.kept || given_up(region) || region.is_of(values))
 }
 
 /// What a repair without images relies on: of all whole pages the newest with a key is right as of its `through`, which is
@@ -145,11 +163,16 @@ pub(crate) fn nodes_match(regions: &[Region; REGIONS], table: Table, values: Val
 fn pages_scan(state: &State, engine: &Engine) -> Result<(), String> {
     // Which pages are those of a trie that was given up, a scan alone cannot tell.
     let dropped = state.ghost.history.iter().any(|(values, _)| values[THERE] == 0);
-    for key in (0..KEYS).filter(|key| region_of(*key) == 0 || !dropped) {
+    for key in (0..KEYS).filter(|key| !comes_and_goes(*key) || !dropped) {
         let pages = state.media.leaf.iter().filter_map(|unit| unit.visible());
         let newest =
             pages.filter(|page| page.position.keys().contains(&key)).max_by_key(|page| page.flush);
-        let Some(page) = newest else { return Err(format!("no page has key {key}")) };
+        let Some(page) = newest else {
+            if state.ghost.history.iter().all(|(values, _)| values[key] == 0) {
+                continue;
+            }
+            return Err(format!("no page has key {key}"));
+        };
         let page: &Page = page;
         let value = page.position.value_in(page.values, key);
         match state.ghost.history.get(usize::from(page.through)) {
@@ -161,7 +184,7 @@ fn pages_scan(state: &State, engine: &Engine) -> Result<(), String> {
                 ));
             }
         }
-        let pending = engine.regions[region_of(key)].pending[key].is_some();
+        let pending = region_of(&engine.regions, key).pending[key].is_some();
         if !pending && state.ghost.history[usize::from(engine.number)].0[key] != value {
             return Err(format!("a scan of the pages uncovers {value} for key {key}"));
         }

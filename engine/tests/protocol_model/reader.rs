@@ -3,7 +3,8 @@
 
 use crate::actions::{Action, Next, World};
 use crate::mutants::Mutant;
-use crate::state::{Engine, KEYS, Reader, ReaderStep, THERE, region_of};
+use crate::region::region_of;
+use crate::state::{Engine, KEYS, Reader, ReaderStep, THERE, comes_and_goes};
 
 pub(crate) fn steps(next: &mut Next<'_>, engine: &Engine) {
     match &engine.reader {
@@ -38,7 +39,7 @@ fn pin(next: &mut Next<'_>, snapshot: u8, key: usize) {
 }
 
 fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
-    let region = &world.engine.regions[region_of(reader.key)];
+    let region = region_of(&world.engine.regions, reader.key);
     let pending = region.pending[reader.key].map(|(value, _)| value);
     let entry = region.entry(reader.key).clone();
     let undo = world.engine.undone(reader.snapshot, reader.key);
@@ -97,7 +98,7 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
             let there = world.engine.undone(reader.snapshot, THERE).unwrap_or(reader.there);
             let then = world.ghost.history[usize::from(reader.snapshot)].0;
             let seen = |there: u8, value: Option<u8>| {
-                value.filter(|_| region_of(reader.key) == 0 || there == 1)
+                value.filter(|_| !comes_and_goes(reader.key) || there == 1)
             };
             let found = seen(there, undo.or(reader.value));
             let expected = seen(then[THERE], Some(then[reader.key]));

@@ -6,9 +6,10 @@ use crate::actions::{Action, Next};
 use crate::medium::{Media, Unit};
 use crate::mutants::{Mutant, Scenario};
 use crate::oracle;
+use crate::region::{Region, first_positions};
 use crate::state::{
-    Body, Commit, Engine, Image, Location, PLACES, Process, REGIONS, Record, Recovery,
-    RecoveryStep, Region, Rot, SLOTS, State, Superblock, Undone, Values,
+    Body, Commit, Engine, Image, Location, PLACES, Process, REGIONS, RUNS, Record, Recovery,
+    RecoveryStep, Rot, SLOTS, State, Superblock, Undone, Values, run_of,
 };
 use crate::table::{Fate, Table};
 
@@ -133,23 +134,43 @@ fn replay(found: &Found, mutant: Mutant) -> Option<Replayed> {
         match &record.body {
             Body::Commit(commit) => {
                 (number, root) = (commit.number, commit.root);
+                // An older image has a trie that had left when another came over it.
+                if commit.fate == Some(Fate::Added)
+                    && table.dropped.is_some()
+                    && regions[1..].iter().all(Region::is_bare)
+                {
+                    table.leave();
+                }
                 // The table is as of the cut, so all that follows is new to it.
                 if commit.fate.is_some_and(|fate| !table.apply(fate, number)) {
                     return None;
                 }
                 if commit.fate == Some(Fate::Added) {
-                    regions[1] = Region::empty(record.position + 1, number);
-                    regions[1].apply_commit(1, commit, record.position + 1);
+                    for (at, region) in regions.iter_mut().enumerate().skip(1) {
+                        *region = Region::empty(first_positions(at), record.position + 1, number);
+                        region.apply_commit(commit, record.position + 1);
+                    }
                 }
                 if !replay_commit(&mut regions, commit, record, &wanted) {
                     return None;
                 }
             }
-            Body::GiveUp => {
-                if !table.give_up() {
-                    return None;
+            Body::GiveUp(at) => {
+                table.dropped?;
+                if wanted(&regions[*at], record) {
+                    regions[*at] = regions[*at].emptied(record.position + 1, number);
                 }
-                regions[1] = Region::empty(record.position + 1, number);
+            }
+            Body::Join => {
+                let [_, left, right] = &mut regions;
+                let wanted = [&*left, &*right].map(|region| wanted(region, record));
+                match wanted {
+                    [true, true] if !right.entries.is_empty() => {
+                        left.join(right, record.position + 1);
+                    }
+                    [false, false] => {}
+                    _ => return None,
+                }
             }
             Body::Location(location) if mutant == Mutant::LocationWithoutNamespace => {
                 let first = Location { region: 0, ..location.clone() };
@@ -167,6 +188,7 @@ fn replay(found: &Found, mutant: Mutant) -> Option<Replayed> {
     for region in &mut regions {
         // An image may be cut between the publication of an index and the retirement of what it covers.
         region.retire();
+        region.renew_own();
     }
     Some(Replayed { table, regions, number, root })
 }
@@ -178,9 +200,9 @@ fn replay_commit(
     wanted: &impl Fn(&Region, &Record) -> bool,
 ) -> bool {
     let mut fits = true;
-    for (at, region) in regions.iter_mut().enumerate() {
-        if commit.touches(at) && wanted(region, record) {
-            fits &= region.apply_commit(at, commit, record.position + 1);
+    for region in regions {
+        if region.touched_by(commit) && wanted(region, record) {
+            fits &= region.apply_commit(commit, record.position + 1);
         }
     }
     fits
@@ -208,9 +230,20 @@ fn named(found: &Found) -> impl Iterator<Item = u8> {
     let image = entries.filter_map(|entry| entry.page.as_ref().map(|(page_no, _)| *page_no));
     let records = found.records.iter().filter_map(|record| match &record.body {
         Body::Location(location) => Some(location.pages()),
-        Body::Commit(_) | Body::GiveUp => None,
+        Body::Commit(_) | Body::GiveUp(_) | Body::Join => None,
     });
     image.chain(records.flatten())
+}
+
+/// Free runs are those that neither the newest state names nor what it has replaced, which are free later.
+fn runs(undo: &[Undone], values: Values) -> ([bool; RUNS], Vec<(u8, usize)>) {
+    let run_in = |undone: &Undone| Some((undone.number, run_of(undone.replaced[2]?)?));
+    let replaced: Vec<(u8, usize)> = undo.iter().filter_map(run_in).collect();
+    let mut free = [true; RUNS];
+    for run in replaced.iter().map(|(_, run)| *run).chain(run_of(values[2])) {
+        free[run] = false;
+    }
+    (free, replaced)
 }
 
 /// Reads everything and decides. Pure: nothing is written yet.
@@ -265,10 +298,11 @@ pub(crate) fn recover(state: &State, scenario: &Scenario) -> Result<Recovery, St
     } else {
         (Vec::new(), replayed.number)
     };
+    let (free_runs, replaced_runs) = runs(&undo, replayed.root);
     let engine = Engine {
         incarnation: if mutant == Mutant::NoIncarnation { 1 } else { incarnation },
         flush_counter: 0,
-        fine: replayed.regions[0].entries.len() == 2,
+        fine: replayed.regions[0].is_fine(),
         table: replayed.table,
         regions: replayed.regions,
         number: replayed.number,
@@ -292,6 +326,8 @@ pub(crate) fn recover(state: &State, scenario: &Scenario) -> Result<Recovery, St
         flush: None,
         leaving: Vec::new(),
         free,
+        free_runs,
+        replaced_runs,
         checkpoint: None,
         slot: found.slot,
         image: found.superblock.image,

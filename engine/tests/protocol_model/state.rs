@@ -1,180 +1,51 @@
 //! The words of the model: keys, positions, pages, records, the memory of a process, and what the oracle remembers.
 //!
-//! Three keys in two regions. Region 0 is cut either *coarse* (one page for keys 0 and 1) or *fine* (one page each); region 1
-//! has one page for key 2. The node of a position is the list of values under it, so that a wrong node cannot pass for a
-//! right one; the root is all three values. The value 0 is an absent key.
+//! Four keys in three regions (`region`). The root is all values. The value 0 is an absent key.
 //!
-//! Region 1 is the whole trie of a namespace of its own, which can be dropped, given up and added again. Whether it
-//! exists is the fourth of the values: it is changed, undone and rolled back like one. While it does not exist, the
-//! value of key 2 is what the dropped trie has, and nobody may see it.
+//! Regions 1 and 2 are the whole trie of a namespace of its own, which can be dropped, given up and added again. Whether
+//! it exists is the last of the values: it is changed, undone and rolled back like one. While it does not exist, the
+//! values of keys 2 and 3 are what the dropped trie has, and nobody may see them.
+//!
+//! A long value is its content and the run of the overflow file that has it, in one number ([`long`]).
 
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use crate::medium::{Media, Unit};
+use crate::mutants::Scenario;
+use crate::region::{Entry, Node, Page, Position, Region, first_positions};
 use crate::table::{Fate, Table};
 
-pub(crate) const KEYS: usize = 3;
-pub(crate) const PLACES: usize = 5;
-pub(crate) const REGIONS: usize = 2;
+pub(crate) const KEYS: usize = 4;
+pub(crate) const PLACES: usize = 6;
+pub(crate) const REGIONS: usize = 3;
+/// Runs of the overflow file.
+pub(crate) const RUNS: usize = 3;
 
-/// Among the values: does the namespace of region 1 exist?
-pub(crate) const THERE: usize = 3;
-pub(crate) const SLOTS: usize = 4;
+/// Among the values: does the namespace of regions 1 and 2 exist?
+pub(crate) const THERE: usize = 4;
+pub(crate) const SLOTS: usize = 5;
 
 pub(crate) type Values = [u8; SLOTS];
 pub(crate) type Changes = [Option<u8>; SLOTS];
-pub(crate) type Node = [u8; 2];
 
-/// A trie position that can have a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Position {
-    /// Region 0 uncut: keys 0 and 1.
-    Coarse,
-    /// Region 0 cut finer: key 0.
-    Left,
-    /// Region 0 cut finer: key 1.
-    Right,
-    /// Region 1: key 2.
-    Other,
+/// Is this a key of the namespace that comes and goes?
+pub(crate) fn comes_and_goes(key: usize) -> bool {
+    (2..KEYS).contains(&key)
 }
 
-impl Position {
-    pub(crate) fn keys(self) -> std::ops::Range<usize> {
-        match self {
-            Self::Coarse => 0..2,
-            Self::Left => 0..1,
-            Self::Right => 1..2,
-            Self::Other => 2..3,
-        }
-    }
-
-    /// The node of this position when the state is `values`.
-    pub(crate) fn node(self, values: Values) -> Node {
-        let mut node = [u8::MAX; 2];
-        for (slot, key) in node.iter_mut().zip(self.keys()) {
-            *slot = values[key];
-        }
-        node
-    }
-
-    pub(crate) fn value_in(self, node: Node, key: usize) -> u8 {
-        node[key - self.keys().start]
-    }
+/// A long value: what it is, and the run that has it. Other values are below 16.
+pub(crate) fn long(content: u8, run: usize) -> u8 {
+    content | (u8::try_from(run).expect("few runs") + 1) << 4
 }
 
-pub(crate) fn region_of(key: usize) -> usize {
-    usize::from(key == 2)
+/// The run that a value names.
+pub(crate) fn run_of(value: u8) -> Option<usize> {
+    usize::from(value >> 4).checked_sub(1)
 }
 
-pub(crate) fn keys_of(region: usize) -> std::ops::Range<usize> {
-    if region == 0 { 0..2 } else { 2..3 }
-}
-
-/// The layout of region 0, and that of region 1 (which never changes).
-pub(crate) fn positions(region: usize, fine: bool) -> &'static [Position] {
-    match (region, fine) {
-        (0, false) => &[Position::Coarse],
-        (0, true) => &[Position::Left, Position::Right],
-        _ => &[Position::Other],
-    }
-}
-
-/// A leaf page as written. Equality stands for the checksum, and so for the tag.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Page {
-    /// Incarnation and counter.
-    pub(crate) flush: (u8, u8),
-    pub(crate) position: Position,
-    pub(crate) through: u8,
-    pub(crate) values: Node,
-}
-
-/// What a branch page holds for one child.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Entry {
-    pub(crate) position: Position,
-    /// Page number and tag.
-    pub(crate) page: Option<(u8, Rc<Page>)>,
-    pub(crate) node: Node,
-}
-
-/// A level-1 branch page with the changes that pend on it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Region {
-    pub(crate) entries: Vec<Entry>,
-    /// Newest committed value not in a page, with its commit number.
-    pub(crate) pending: [Option<(u8, u8)>; KEYS],
-    /// Log position behind the last record applied.
-    pub(crate) applied: u8,
-    /// Last commit applied.
-    pub(crate) changed: u8,
-}
-
-impl Region {
-    /// Region 1 of a trie without pages, behind this log position.
-    pub(crate) fn empty(behind: u8, number: u8) -> Self {
-        let position = Position::Other;
-        Self {
-            entries: vec![Entry { position, page: None, node: position.node([0; SLOTS]) }],
-            pending: [None; KEYS],
-            applied: behind,
-            changed: number,
-        }
-    }
-
-    pub(crate) fn entry(&self, key: usize) -> &Entry {
-        let found = self.entries.iter().find(|entry| entry.position.keys().contains(&key));
-        found.expect("the entries of a region tile it")
-    }
-
-    /// Drops the pending changes that the pages of this region contain.
-    pub(crate) fn retire(&mut self) {
-        for at in 0..KEYS {
-            let Some((value, number)) = self.pending[at] else { continue };
-            let contained = match &self.entry(at).page {
-                // No page, no value: what pends is in it if it is a deletion.
-                None => value == 0,
-                Some((_, page)) => number <= page.through,
-            };
-            if contained {
-                self.pending[at] = None;
-            }
-        }
-    }
-
-    /// Takes over one commit. `false` if a node belongs to a position that no child of this region has.
-    pub(crate) fn apply_commit(&mut self, region: usize, commit: &Commit, behind: u8) -> bool {
-        for key in keys_of(region) {
-            if let Some(value) = commit.changes[key] {
-                self.pending[key] = Some((value, commit.number));
-            }
-        }
-        self.applied = behind;
-        self.changed = commit.number;
-        let mut known = true;
-        for (position, node) in &commit.nodes {
-            if region_of(position.keys().start) == region {
-                match self.entries.iter_mut().find(|entry| entry.position == *position) {
-                    Some(entry) => entry.node = *node,
-                    None => known = false,
-                }
-            }
-        }
-        known
-    }
-
-    /// Takes over new pages. `false` if they replace positions that are not there.
-    pub(crate) fn apply_location(&mut self, location: &Location) -> bool {
-        let known = location
-            .replaced
-            .iter()
-            .all(|old| self.entries.iter().any(|entry| entry.position == *old));
-        self.entries.retain(|entry| !location.replaced.contains(&entry.position));
-        self.entries.extend(location.entries.iter().cloned());
-        self.entries.sort_by_key(|entry| entry.position);
-        known
-    }
+pub(crate) fn content(value: u8) -> u8 {
+    value & 15
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -187,13 +58,9 @@ pub(crate) struct Commit {
     /// The oldest commit that can be read when this one is the newest.
     pub(crate) kept_from: u8,
     pub(crate) nodes: Vec<(Position, Node)>,
+    /// Its chunks are cut as regions are when 1 and 2 are joined. Not read by recovery.
+    pub(crate) joined: bool,
     pub(crate) root: Values,
-}
-
-impl Commit {
-    pub(crate) fn touches(&self, region: usize) -> bool {
-        keys_of(region).any(|key| self.changes[key].is_some())
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -216,8 +83,10 @@ impl Location {
 pub(crate) enum Body {
     Commit(Commit),
     Location(Location),
-    /// A location record that gives up the dropped trie of region 1.
-    GiveUp,
+    /// A location record that gives up what a region of the dropped trie has.
+    GiveUp(usize),
+    /// A location record that joins regions 1 and 2.
+    Join,
 }
 
 /// A log record.
@@ -273,6 +142,8 @@ pub(crate) struct Finished {
     pub(crate) parent: u8,
     /// The first half of it is ticketed (only in mutants that halve).
     pub(crate) rest: bool,
+    /// From here on to publication no regions are to be joined: whether 1 and 2 were.
+    pub(crate) held: Option<bool>,
 }
 
 /// What a commit replaced, in memory.
@@ -312,9 +183,9 @@ pub(crate) struct Flush {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum CheckpointStep {
+    /// Some regions are copied.
     Cut,
-    FirstRegion,
-    BothRegions,
+    AllRegions,
     ImageWritten,
     ImageSynced,
     LogSynced,
@@ -424,6 +295,9 @@ pub(crate) struct Engine {
     pub(crate) flush: Option<Flush>,
     pub(crate) leaving: Vec<Leaving>,
     pub(crate) free: [bool; PLACES],
+    pub(crate) free_runs: [bool; RUNS],
+    /// Runs whose value a commit has replaced, with its number.
+    pub(crate) replaced_runs: Vec<(u8, usize)>,
     pub(crate) checkpoint: Option<Checkpoint>,
     /// Slot and image file of the newest complete generation, and the highest number of one.
     pub(crate) slot: usize,
@@ -498,6 +372,7 @@ pub(crate) struct Budget {
     pub(crate) reads: u8,
     pub(crate) rollbacks: u8,
     pub(crate) squeezes: u8,
+    pub(crate) joins: u8,
     pub(crate) kills: u8,
     pub(crate) power_failures: u8,
     pub(crate) failed_syncs: u8,
@@ -512,56 +387,49 @@ pub(crate) struct State {
     pub(crate) budget: Budget,
 }
 
-/// State of a new database: key n has value 1, no log, two equal generations. Region 0 has its page at number `first`.
-pub(crate) fn initial(budget: Budget, first: u8) -> State {
-    const VALUES: Values = [1; SLOTS];
-    let pages: Vec<Rc<Page>> = [Position::Coarse, Position::Other]
-        .into_iter()
-        .map(|position| {
-            Rc::new(Page { flush: (0, 0), position, through: 0, values: position.node(VALUES) })
-        })
-        .collect();
-    let places = [first, 1];
-    let region = |at: usize| Region {
-        entries: vec![Entry {
-            position: pages[at].position,
-            page: Some((places[at], Rc::clone(&pages[at]))),
-            node: pages[at].values,
-        }],
-        pending: [None; KEYS],
-        applied: 0,
-        changed: 0,
-    };
-    let image = |generation| {
-        Some(Rc::new(Image { generation, table: Table::FIRST, regions: [region(0), region(1)] }))
-    };
-    let superblock = |generation: u8| {
-        Some(Rc::new(Superblock {
+/// State of a new database: each key has value 1, no log, two equal generations.
+///
+/// Region 2 has nothing, unless the scenario needs it. A long value is in run 0.
+pub(crate) fn initial(scenario: &Scenario) -> State {
+    let mut values: Values = [1; SLOTS];
+    let mut media = Media::new(PLACES);
+    if scenario.long_values {
+        values[2] = long(1, 0);
+        media.overflow[0] = Unit::new(Some(1));
+    }
+    let mut places = [Some(scenario.first_page), Some(1), Some(2)];
+    if !scenario.apart {
+        (values[3], places[2]) = (0, None);
+    }
+    let regions = [0, 1, 2].map(|at| {
+        let position = first_positions(at)[0];
+        let through = 0;
+        let page = Page { flush: (0, 0), position, through, values: position.node(values) };
+        let page = places[at].map(|place| (place, Rc::new(page)));
+        if let Some((place, page)) = &page {
+            media.leaf[usize::from(*place)] = Unit::new(Some(Rc::clone(page)));
+        }
+        Region::new(vec![Entry { position, page, node: position.node(values) }], 0, 0)
+    });
+    for generation in [0, 1] {
+        let image = Image { generation, table: Table::FIRST, regions: regions.clone() };
+        let superblock = Superblock {
             generation,
-            image: usize::from(generation) % 2,
+            image: usize::from(generation),
             replay_start: 0,
             history_from: 0,
             durable_through: 0,
             previous: 0,
             incarnation: 0,
             number: 0,
-            root: VALUES,
-        }))
-    };
-    let mut leaf = [const { Unit::EMPTY }; PLACES];
-    for (place, page) in places.iter().zip(&pages) {
-        leaf[usize::from(*place)] = Unit::new(Some(Rc::clone(page)));
+            root: values,
+        };
+        let at = usize::from(generation);
+        media.image[at] = Unit::new(Some(Rc::new(image)));
+        media.superblock[at] = Unit::new(Some(Rc::new(superblock)));
     }
-    let media = Media {
-        log: Vec::new(),
-        leaf,
-        leaf_len: PLACES,
-        image: [Unit::new(image(0)), Unit::new(image(1))],
-        superblock: [Unit::new(superblock(0)), Unit::new(superblock(1))],
-        incarnation: [Unit::new(Some(0)), Unit::new(Some(0))],
-    };
-    let ghost = Ghost { history: vec![(VALUES, 0)], floor: 0, half: None, squeezed: 0, rot: None };
-    State { media, process: Process::Down, ghost, budget }
+    let ghost = Ghost { history: vec![(values, 0)], floor: 0, half: None, squeezed: 0, rot: None };
+    State { media, process: Process::Down, ghost, budget: scenario.budget }
 }
 
 /// A 64-bit fingerprint of anything hashable: stands for record checksums and for states already seen.

@@ -1,7 +1,7 @@
-//! The table of namespaces. The one of region 0 always exists, so it has one entry: that of region 1, whose trie is
+//! The table of namespaces. The one of region 0 always exists, so it has one entry: that of regions 1 and 2, whose trie is
 //! absent, there, or dropped and still kept.
 
-/// The namespace of region 1.
+/// The namespace of regions 1 and 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Table {
     /// Is there a trie, dropped or not?
@@ -37,15 +37,13 @@ impl Table {
         }
     }
 
-    /// `false` if there is nothing to give up.
-    pub(crate) fn give_up(&mut self) -> bool {
-        let fits = self.kept && self.dropped.is_some();
+    /// A dropped trie with nothing left goes.
+    pub(crate) fn leave(&mut self) {
         *self = Self { kept: false, born: 0, dropped: None };
-        fits
     }
 }
 
-/// What a commit does to the namespace of region 1, other than changing it.
+/// What a commit does to the namespace of regions 1 and 2, other than changing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fate {
     Added,
