@@ -106,6 +106,13 @@ impl ChildTable {
         after - 1
     }
 
+    /// Is this range, which lies in the region, that of some children as a whole?
+    pub fn tile(&self, range: &Prefix) -> bool {
+        let [first, last] = [*range.first_key(), range.last_key()].map(|key| self.find(&key));
+        self.prefix(first).first_key() == range.first_key()
+            && self.prefix(last).last_key() == range.last_key()
+    }
+
     /// Prefetches the memory where [`ChildTable::find`] looks first.
     #[inline]
     pub fn cpu_prefetch(&self, key: &Key) {

@@ -208,6 +208,21 @@ impl Extents {
         Ok(())
     }
 
+    /// Gives up as of `stamp` all that is free, as if somebody had had it; says whether there was anything. For a
+    /// recovery that does not know what is named.
+    ///
+    /// # Panics
+    /// As [`Extents::retire`].
+    pub fn retire_free(&mut self, stamp: u64) -> bool {
+        let mut runs = Vec::new();
+        for (start, len) in self.free.iter().collect::<Vec<_>>() {
+            self.free.remove(start, len);
+            split_run(start, len, &mut runs);
+        }
+        self.retire(&runs, stamp).expect("nobody else has what was free");
+        !runs.is_empty()
+    }
+
     /// Free runs in address order, as start and length.
     pub fn free_runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.free.iter()

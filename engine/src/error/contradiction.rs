@@ -137,6 +137,14 @@ pub enum Contradiction {
         /// Where the record begins.
         position: LogPos,
     },
+    /// A location record replaces a part of a page, or gives a region more pages than it can have.
+    #[error("the location record at {position:#x} does not fit the pages below {prefix:?}")]
+    RelocationOfOtherPages {
+        /// Where the record begins.
+        position: LogPos,
+        /// The range that it replaces.
+        prefix: Prefix,
+    },
     /// A location record joins regions that are not there, or one of which has it applied and the other not.
     #[error(
         "the location record at {position:#x} joins regions below {prefix:?} that are not two halves"

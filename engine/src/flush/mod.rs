@@ -33,6 +33,8 @@ mod cells;
 mod choose;
 mod gather;
 mod give_up;
+#[cfg(test)]
+mod give_up_tests;
 mod publish;
 mod rewrite;
 mod round;

@@ -142,7 +142,7 @@ pub(crate) fn bulk_load<H: Hasher, D: Device, R: Runtime>(
     let ticket = Ticket::take(db)?;
     // In this order: no record is left out that names what is behind the files' ends.
     let end = db.commits.sequencer().lock().end();
-    let (before, taken) = (db.space.before(), Mutex::default());
+    let (before, taken) = (db.space.before()?, Mutex::default());
     let images = db.counters.image_bytes.load(Ordering::Relaxed);
     let result = load::<H, D, R>(db, items, options, ticket.commit, &taken);
     if result.is_err() && db.commits.published() < ticket.commit {

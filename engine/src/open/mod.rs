@@ -5,6 +5,8 @@
 //! held from before the examination on. Only `Db::open` calls this; [`crate::tools`] stop after
 //! [`examine`].
 
+#[cfg(test)]
+mod damage_tests;
 pub(crate) mod examine;
 mod history;
 pub(crate) mod recovery;
@@ -169,7 +171,8 @@ fn begin<D: Device, R: Runtime>(
     examined: Examined<D>,
     lock: Box<dyn Send + Sync>,
 ) -> Result<Shared<D, R>> {
-    let Examined { mut superblocks, recovered, space, log_from, opening, .. } = examined;
+    let Examined { mut superblocks, mut recovered, space, log_from, opening, .. } = examined;
+    recovered.hold_what_is_lost();
     if let Some(cut) = &opening.cut {
         tracing::warn!(
             position = %cut.position,

@@ -66,6 +66,16 @@ pub(crate) struct Recovered {
 }
 
 impl Recovered {
+    /// When the history could not be read: which runs it names nobody knows, and the next open may read it again. So
+    /// whatever is free waits, as they would, for a durable record that says that the window has moved past it (rule
+    /// `runs-after-window`).
+    pub(super) fn hold_what_is_lost(&mut self) {
+        let end = self.scan.end.position;
+        if self.history_lost.is_some() && self.extents.retire_free(end.get()) {
+            self.held.push_back((end, self.tip.number));
+        }
+    }
+
     /// The trie of a namespace of the newest commit's state.
     pub(crate) fn trie(&self, namespace: u8) -> Result<&RecoveredTrie> {
         let found = self.tries.iter().find(|trie| trie.namespace == namespace);

@@ -427,7 +427,7 @@ fn a_namespace_is_loaded_beside_others() {
     let items = || (0..2000).map(|at| (id(at), Value::from(vec![7; 120])));
     let repeated = items().chain(items());
     let options = LoadOptions::new().memory_mib(8).namespace(9);
-    let pages = || tested.db.state().space.before();
+    let pages = || tested.db.state().space.before().expect("looked at");
     let before = pages();
     tested.db.bulk_load(repeated, &options).expect_err("a key comes twice");
     assert!(pages() == before, "the room is given back");

@@ -21,6 +21,9 @@ use crate::format::position::LogPos;
 use crate::format::table::TrieRef;
 use crate::state::overflow;
 
+/// The longest prefix that a page can have, in bits.
+const DEEPEST: u16 = 255;
+
 /// A trie as recovery has found it.
 pub(crate) struct RecoveredTrie {
     pub(crate) namespace: u8,
@@ -161,6 +164,15 @@ impl TrieReplay {
             if rewrites.iter().any(|moved| !region.prefix().contains(&moved.range)) {
                 return Err(Contradiction::RelocationOverRegion { position: start }.into());
             }
+            // A record that passes its checksum may be of another database, or of a faulty writer.
+            let fits = |moved: &Moved| {
+                state.children().tile(&moved.range)
+                    && moved.pages.iter().all(|(page, _)| page.prefix.len() <= DEEPEST)
+            };
+            if let Some(moved) = rewrites.iter().find(|moved| !fits(moved)) {
+                let (position, prefix) = (start, moved.range);
+                return Err(Contradiction::RelocationOfOtherPages { position, prefix }.into());
+            }
             let moves: Vec<Relocation<'_>> = rewrites
                 .iter()
                 .map(|Moved { range, pages, through }| Relocation {
@@ -210,7 +222,8 @@ impl TrieReplay {
             }
             let halves = [left.prefix(), right.prefix()]
                 == [false, true].map(|half| prefix.child(half)).each_ref();
-            if has_it(left) || has_it(right) || !halves {
+            let children = || left.read().children().len() + right.read().children().len();
+            if has_it(left) || has_it(right) || !halves || children() > MAX_ENTRIES {
                 return Err(bad().into());
             }
             for region in [left, right] {

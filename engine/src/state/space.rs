@@ -59,10 +59,12 @@ pub(crate) struct OverflowMap {
 pub(crate) type Held = VecDeque<(LogPos, u64)>;
 
 /// How long both files were, in pages, for giving room back.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
     leaf: u32,
     overflow: u64,
+    /// In bytes. An older image may have a longer map than there is now, up to this end.
+    overflow_file: u64,
 }
 
 impl<D: Device> PageSpace<D> {
@@ -224,16 +226,12 @@ impl<D: Device> PageSpace<D> {
     pub(crate) fn shrink(&self, leaf_end: u32, overflow_peak: u64) {
         let before = self.image_leaf_end.swap(leaf_end, Ordering::Relaxed);
         let stays = |error| tracing::warn!(%error, "a file stays longer than it has to be");
-        let cut = |file: &D::File, pages: u64| {
-            let len = page_offset(pages);
-            if self.device.len(file)? > len { self.device.set_len(file, len) } else { Ok(()) }
-        };
         let mut pages = self.pages.lock();
         if let Some(goal) = pages.goal() {
             let named = before.max(leaf_end).next_multiple_of(self.geometry.segment_pages);
             let keep = goal.max(named).max(pages.used_end());
             if keep < pages.pages() {
-                match cut(&self.leaf, keep.into()) {
+                match self.cut(&self.leaf, page_offset(keep.into())) {
                     Ok(()) => pages.cut(keep),
                     Err(error) => stays(error),
                 }
@@ -243,14 +241,23 @@ impl<D: Device> PageSpace<D> {
         // Its map has been cut already, at the cut of an image: see `overflow_map`.
         let extents = self.extents.lock();
         let keep = extents.stats().pages.max(overflow_peak);
-        cut(&self.overflow, keep).unwrap_or_else(stays);
+        self.cut(&self.overflow, page_offset(keep)).unwrap_or_else(stays);
         // The next image's peak is that of the map from here on.
         self.overflow_peak.store(0, Ordering::Relaxed);
     }
 
+    /// Makes a file no longer than this many bytes.
+    fn cut(&self, file: &D::File, len: u64) -> std::result::Result<(), IoError> {
+        if self.device.len(file)? > len { self.device.set_len(file, len) } else { Ok(()) }
+    }
+
     /// Both files, as they are now.
-    pub(crate) fn before(&self) -> Before {
-        Before { leaf: self.pages.lock().pages(), overflow: self.extents.lock().stats().pages }
+    pub(crate) fn before(&self) -> Result<Before> {
+        Ok(Before {
+            leaf: self.pages.lock().pages(),
+            overflow: self.extents.lock().stats().pages,
+            overflow_file: self.device.len(&self.overflow)?,
+        })
     }
 
     /// A load has failed: nothing names the leaf pages that it has taken, and its overflow runs are free
@@ -286,7 +293,8 @@ impl<D: Device> PageSpace<D> {
         shorter.drop_free_end(before.overflow);
         let keep = shorter.stats().pages;
         if keep < extents.stats().pages {
-            match self.device.set_len(&self.overflow, page_offset(keep)) {
+            let end = page_offset(keep).max(before.overflow_file);
+            match self.cut(&self.overflow, end) {
                 Ok(()) => *extents = shorter,
                 Err(error) => stays(error),
             }

@@ -25,15 +25,61 @@ pub(crate) struct Trims {
 impl Trims {
     /// Gives free memory back, if it is time.
     pub(crate) fn look<R: Runtime>(&mut self, runtime: &R, budget: &Budget, counters: &Counters) {
-        if let Some(fewer) = self.left.checked_sub(1) {
-            self.left = fewer;
+        if !self.is_due() {
             return;
         }
         let Some(bytes) = runtime.trim_memory(budget.trim_above()) else { return };
         Counters::add(&counters.trims, 1);
         Counters::add(&counters.trimmed_bytes, bytes);
-        let little = bytes < budget.worth_a_trim();
-        self.pause = if little { (2 * self.pause).clamp(1, MOST) } else { 0 };
+        self.gave(bytes >= budget.worth_a_trim());
+    }
+
+    /// Is it time? Otherwise this look is left out.
+    fn is_due(&mut self) -> bool {
+        let fewer = self.left.checked_sub(1);
+        self.left = fewer.unwrap_or(0);
+        fewer.is_none()
+    }
+
+    /// Something was given back: `much`, or next to nothing.
+    fn gave(&mut self, much: bool) {
+        self.pause = if much { 0 } else { (2 * self.pause).clamp(1, MOST) };
         self.left = self.pause;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks that are left out until the next one.
+    fn left_out(trims: &mut Trims) -> u64 {
+        (0..1000).take_while(|_| !trims.is_due()).count() as u64
+    }
+
+    #[test]
+    fn twice_as_many_looks_are_left_out_each_time_that_little_came() {
+        let mut trims = Trims::default();
+        for expected in [0, 1, 2, 4, 8, 16, 32, MOST, MOST, MOST] {
+            assert_eq!(left_out(&mut trims), expected);
+            trims.gave(false);
+        }
+        assert_eq!(left_out(&mut trims), MOST);
+        // Whenever it is worth it, each look is one again.
+        for _ in 0..3 {
+            trims.gave(true);
+            assert_eq!(left_out(&mut trims), 0);
+        }
+        trims.gave(false);
+        assert_eq!(left_out(&mut trims), 1);
+    }
+
+    /// Where there was nothing to be given back, nothing is said of the next time.
+    #[test]
+    fn a_look_that_finds_too_little_in_use_costs_no_pause() {
+        let mut trims = Trims::default();
+        for _ in 0..5 {
+            assert!(trims.is_due());
+        }
     }
 }

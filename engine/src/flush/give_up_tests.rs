@@ -1,0 +1,162 @@
+//! Giving up a dropped namespace beside others who work.
+
+use std::time::Duration;
+
+use pleach_core::{Blake3, Hasher as _, Key};
+use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
+
+use crate::state::in_flight::PageId;
+use crate::tools::{CheckOptions, check_on};
+use crate::{Access, Db, LoadOptions, Options, SessionOptions, Value};
+
+type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+
+fn id(id: u64) -> Key {
+    Blake3::hash(&id.to_be_bytes())
+}
+
+fn put(db: &SimDb, namespace: u8, ids: std::ops::Range<u64>, len: usize) {
+    let put = |at| Access::write(id(at), Some(Value::from(vec![7; len]))).in_namespace(namespace);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    session.finish(ids.map(put).collect()).expect("finished").commit().expect("committed");
+}
+
+fn open(disk: &SimDisk) -> (SimDb, SimRuntime) {
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    let options = Options::new("sim").create(true).cache_mib(8).threads(1).small();
+    (Db::open_on(disk.clone(), runtime.clone(), options).expect("opened"), runtime)
+}
+
+/// A database with a namespace of some pages, which name runs of the overflow file; none of them is cached.
+fn with_long_values() -> (SimDb, SimDisk, SimRuntime) {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let (db, _runtime) = open(&disk);
+    db.add_namespace(7).expect("added");
+    put(&db, 7, 0..200, 3000);
+    put(&db, 0, 0..10, 50);
+    db.drain(0).expect("flushed");
+    db.close().expect("closed");
+    drop(db);
+    let (db, runtime) = open(&disk);
+    (db, disk, runtime)
+}
+
+fn settle(runtime: &SimRuntime) {
+    for _ in 0..40 {
+        runtime.step_some(2000);
+        runtime.clock().advance(Duration::from_millis(150));
+    }
+}
+
+fn is_whole(disk: &SimDisk) {
+    let report = check_on(disk, CheckOptions::default()).expect("checked");
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    assert_eq!(report.overflow_pages, 0);
+}
+
+/// It waits for a moment without commits, and says so: otherwise children that come ahead of their parents'
+/// publication would keep that moment away. When the moment is there, nobody is awaited any more.
+#[test]
+fn giving_up_awaits_the_commits_in_flight() {
+    let (db, disk, runtime) = with_long_values();
+    let state = db.state();
+    db.drop_namespace(7).expect("dropped");
+    state.commits.sequencer().lock().in_flight += 1;
+    let page = || {
+        let trie = state.other(7).expect("it was given up beside a commit");
+        state.store.peek(trie.index.locate(&id(3)).expect("flushed"))
+    };
+    settle(&runtime);
+    assert!(page().is_none(), "a page was read for nothing");
+    assert!(state.commits.sequencer().lock().is_awaited());
+    state.commits.sequencer().lock().in_flight -= 1;
+    settle(&runtime);
+    assert!(state.tries.get(7).is_none(), "nothing holds it");
+    assert!(!state.commits.sequencer().lock().is_awaited());
+    drop(state);
+    db.close().expect("closed");
+    is_whole(&disk);
+}
+
+/// What has to wait keeps no commit and no round of another namespace from its turn.
+#[test]
+fn what_cannot_be_given_up_yet_holds_nobody() {
+    let (db, disk, runtime) = with_long_values();
+    let making = db.state().images.begins();
+    db.drop_namespace(7).expect("dropped");
+    settle(&runtime);
+    assert!(db.state().tries.get(7).is_some(), "it left while an image was in the making");
+    assert_eq!(db.state().space.overflow_stats().live, 0, "its parts were given up");
+    let written = db.metrics().pages_written;
+    for _ in 0..4 {
+        put(&db, 0, 0..10, 60);
+        settle(&runtime);
+    }
+    db.drain(0).expect("flushed");
+    assert!(db.metrics().pages_written > written);
+    drop(making);
+    settle(&runtime);
+    assert!(db.state().tries.get(7).is_none(), "nothing holds it");
+    db.close().expect("closed");
+    is_whole(&disk);
+}
+
+/// A page that another task has claimed, for keys that were announced before the drop, is waited for, and no longer
+/// than a device takes.
+#[test]
+fn a_page_that_another_task_reads_is_given_up() {
+    let (db, disk, runtime) = with_long_values();
+    let state = db.state();
+    let page = state.other(7).expect("it exists").index.locate(&id(3)).expect("flushed").page;
+    let claim = state.store.in_flight().claim(PageId::Leaf(page)).expect("nobody reads it");
+    db.drop_namespace(7).expect("dropped");
+    settle(&runtime);
+    assert!(state.tries.get(7).is_none(), "the page was given up with all others");
+    assert_eq!(state.space.overflow_stats().live, 0, "and the runs that it names");
+    drop((claim, state));
+    db.close().expect("closed");
+    is_whole(&disk);
+}
+
+/// Those that were there have been counted before.
+#[test]
+fn a_load_counts_its_own_pages() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let (db, _runtime) = open(&disk);
+    db.add_namespace(7).expect("added");
+    put(&db, 0, 0..900, 100);
+    db.drain(0).expect("flushed");
+    let before = db.metrics().leaf_pages;
+    let pairs = (0..500).map(|at| (id(at), Value::from(vec![1; 100])));
+    let options = LoadOptions::new().memory_mib(1).namespace(7);
+    let loaded = db.bulk_load(pairs, &options).expect("loaded").pages;
+    assert!(before > 0 && loaded > 0);
+    assert_eq!(db.metrics().leaf_pages, before + loaded);
+}
+
+/// What a load has published is in no image and in no record until its checkpoint, so its pages stay where they are, and
+/// so do all others.
+#[test]
+fn no_pages_are_moved_beside_a_load() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let (db, runtime) = open(&disk);
+    put(&db, 0, 0..9000, 100);
+    db.drain(0).expect("flushed");
+    // So few are left that the file is far too long, and pages have to move to its front.
+    let gone = (20..9000).map(|at| Access::write(id(at), None)).collect();
+    let session = db.session(SessionOptions::new()).expect("a session");
+    session.finish(gone).expect("finished").commit().expect("committed");
+    db.drain(0).expect("flushed");
+    let state = db.state();
+    state.commits.sequencer().lock().loading = true;
+    let written = db.metrics().pages_written;
+    settle(&runtime);
+    assert_eq!(db.metrics().pages_written, written, "pages were moved beside a load");
+    state.commits.sequencer().lock().loading = false;
+    state.pace.wake();
+    settle(&runtime);
+    assert!(db.metrics().pages_written > written, "there was something to be moved");
+    drop(state);
+    db.close().expect("closed");
+    is_whole(&disk);
+}

@@ -1,0 +1,210 @@
+//! What an open makes of records that nobody should have written, and of files that an older generation needs.
+
+use pleach_core::page::branch::MAX_ENTRIES;
+use pleach_core::{Blake3, Hasher as _, Key, Prefix, TERMINATOR};
+use pleach_io::Operation;
+use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+
+use crate::checkpoint::checkpoint;
+use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
+use crate::state::images::LAST_NUMBERS;
+use crate::tools::{CheckOptions, check_on};
+use crate::{Access, Db, Error, LoadOptions, Options, SessionOptions, Value};
+
+type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+
+fn disk() -> SimDisk {
+    SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() })
+}
+
+fn options() -> Options {
+    Options::new("sim").create(true).cache_mib(8).threads(1).small()
+}
+
+fn open(disk: &SimDisk, options: Options) -> Result<(SimDb, SimRuntime), Error> {
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+    Ok((Db::open_on(disk.clone(), runtime.clone(), options)?, runtime))
+}
+
+fn id(id: u64) -> Key {
+    Blake3::hash(&id.to_be_bytes())
+}
+
+fn commit(db: &SimDb, accesses: Vec<Access>) -> Result<u64, Error> {
+    let session = db.session(SessionOptions::new())?;
+    Ok(session.finish(accesses).map_err(crate::FinishError::into_error)?.commit()?)
+}
+
+/// Records of rewrites, each of a range and its pages, none of which has a number, or of a join. Their checksums are
+/// right, and so is all else of the log.
+fn opens_after(pairs: u64, records: &[(Prefix, Vec<Prefix>)]) -> Result<(), Error> {
+    let disk = disk();
+    let (db, _runtime) = open(&disk, options())?;
+    let put = |at| Access::write(id(at), Some(Value::from([7; 40].as_slice())));
+    commit(&db, (0..pairs).map(put).collect())?;
+    let state = db.state();
+    for (range, pages) in records {
+        let flush = state.images.next_number(LAST_NUMBERS)?;
+        let mut encoder = LocationEncoder::over(Vec::new(), flush, 0);
+        let page = |prefix: &Prefix| NewPage {
+            prefix: *prefix,
+            page: None,
+            tag: 0,
+            applied_through: 0,
+            node: &TERMINATOR,
+        };
+        let pages: Vec<NewPage<'_>> = pages.iter().map(page).collect();
+        encoder.push(&Rewrite { range: *range, pages: &pages, freed: &[] });
+        let record = encoder.finish(state.store.database(), &[], &[]);
+        let len = record.len();
+        state.commits.sequencer().make_room(len)?;
+        let end = state.commits.sequencer().lock().queue(record) + len;
+        state.commits.sequencer().write_through(end, true)?;
+    }
+    let image = disk.image();
+    drop((state, db));
+    open(&SimDisk::from_image(&image, 1), options()).map(drop)
+}
+
+/// All prefixes of this length.
+fn level(len: u8) -> Vec<Prefix> {
+    (0..1u8 << len).map(|index| Prefix::ROOT.descendant(len, index)).collect()
+}
+
+/// The last two keys below each other, and the siblings of the way to them.
+fn deepest() -> Vec<Prefix> {
+    let mut pages = vec![Prefix::new(&[0; 32], 256)];
+    for depth in (1..=256).rev() {
+        pages.push(Prefix::new(&[0; 32], depth - 1).child(true));
+    }
+    pages
+}
+
+/// A record whose checksum is right may be that of a faulty writer. An open that believed it panicked.
+#[test]
+fn a_location_record_that_does_not_fit_is_damage() {
+    let half = Prefix::ROOT.child(true);
+    let quarters = || vec![half.child(false), half.child(true)];
+    let whole = (Prefix::ROOT, level(2));
+    // What is legal opens: the helper does not fail by itself.
+    opens_after(0, &[]).expect("nothing was added");
+    opens_after(0, std::slice::from_ref(&whole)).expect("no page becomes four");
+    opens_after(0, &[whole, (half, vec![half])]).expect("two of them become one");
+    let hostile = [
+        ("half of a page", 300, vec![(half, vec![half])]),
+        ("half of a page, split", 0, vec![(half, quarters())]),
+        (
+            "a quarter of half of it",
+            0,
+            vec![(Prefix::ROOT, level(1)), (half.child(true), vec![half.child(true)])],
+        ),
+        ("pages that are too deep", 0, vec![(Prefix::ROOT, deepest())]),
+        ("more pages than a region has", 0, vec![(Prefix::ROOT, level(7)), (Prefix::ROOT, vec![])]),
+    ];
+    assert!(level(7).len() > MAX_ENTRIES);
+    for (what, pairs, records) in hostile {
+        let opened = opens_after(pairs, &records);
+        assert!(matches!(opened, Err(Error::Corrupt(_))), "{what}: {opened:?}");
+    }
+}
+
+/// A long value, which is the `byte`, too long for the log's record.
+fn long(at: u64, byte: u8) -> Access {
+    Access::write(id(at), Some(Value::from(vec![byte; 100_000])))
+}
+
+/// Rule `runs-after-window`. A history that an open cannot read may be readable for the next one; so what is written
+/// meanwhile, and comes to nothing, must not be where its values are.
+#[test]
+fn what_a_lost_history_names_is_not_written_over() {
+    let disk = disk();
+    let (db, _runtime) = open(&disk, options().history(4)).expect("created");
+    commit(&db, vec![long(0, 1)]).expect("committed");
+    commit(&db, vec![long(0, 2)]).expect("committed");
+    db.drain(0).expect("flushed");
+    db.close().expect("closed");
+    let image = disk.image();
+    let mut lost = 0;
+    for nth in 1..=8 {
+        let disk = SimDisk::from_image(&image, 1);
+        disk.inject(Rule::nth(Operation::Read, "log", nth, Times::Once, Fault::Errno(code::EIO)));
+        let Ok((db, runtime)) = open(&disk, options().history(4)) else { continue };
+        if *db.history().start() < 2 {
+            continue;
+        }
+        lost += 1;
+        let fault = Fault::Errno(code::EIO);
+        disk.inject(Rule::nth(Operation::Write, "log", 1, Times::Forever, fault));
+        commit(&db, vec![long(1, 3)]).expect_err("the log cannot be written");
+        drop((db, runtime));
+        disk.heal();
+        let (db, _runtime) = open(&disk, options().history(4)).expect("opened");
+        assert_eq!(db.history(), 0..=2, "it could be read now");
+        let then = db.at(1).expect("in the history").read(&id(0)).expect("not written over");
+        assert!(then.is_some_and(|value| *value == *vec![1; 100_000]));
+    }
+    assert!(lost > 0, "no open has lost the history");
+}
+
+/// ... and it is free once a durable record says that the window has moved past it.
+#[test]
+fn what_a_lost_history_named_is_free_later() {
+    let disk = disk();
+    let (db, _runtime) = open(&disk, options().history(2)).expect("created");
+    for byte in 0..12 {
+        commit(&db, vec![long(0, byte)]).expect("committed");
+    }
+    db.drain(0).expect("flushed");
+    db.close().expect("closed");
+    let name = crate::format::names::segment_name(0);
+    let unreadable = Rule::nth(Operation::Read, &name, 1, Times::Once, Fault::Errno(code::EIO));
+    disk.inject(unreadable);
+    let (db, runtime) = open(&disk, options().history(2)).expect("opened without its history");
+    disk.heal();
+    assert_eq!(db.history(), 12..=12);
+    let pending = || db.state().space.overflow_stats().pending;
+    let before = pending();
+    assert!(before > 0, "nothing waits");
+    for byte in 0..4 {
+        commit(&db, vec![Access::write(id(9), Some(Value::from(vec![byte; 40])))])
+            .expect("committed");
+        db.drain(0).expect("flushed");
+        runtime.step_some(1000);
+    }
+    assert_eq!(pending(), 0);
+    db.close().expect("closed");
+}
+
+/// Rule `shrink-behind-both`. The map of the overflow file may be shorter than the file, which the older generation
+/// needs as it is; a load that failed cut it to the map.
+#[test]
+fn a_failed_load_leaves_what_the_older_generation_needs() {
+    let disk = disk();
+    let (db, _runtime) = open(&disk, options()).expect("created");
+    db.add_namespace(1).expect("added");
+    commit(&db, (0..60).map(|at| long(at, 1)).collect()).expect("committed");
+    db.drain(0).expect("flushed");
+    db.close().expect("closed");
+    drop(db);
+    let (db, runtime) = open(&disk, options()).expect("opened");
+    commit(&db, (0..60).map(|at| Access::write(id(at), None)).collect()).expect("committed");
+    db.drain(0).expect("flushed");
+    for _ in 0..20 {
+        runtime.step_some(500);
+        runtime.clock().advance(std::time::Duration::from_millis(100));
+    }
+    let len = || disk.image().file("overflow").expect("it is there").len();
+    let before = len();
+    let state = db.state();
+    checkpoint::<Blake3, _, _>(&state, false).expect("an image");
+    let map = state.space.overflow_stats().pages;
+    assert!(map * 4096 < before && len() == before, "the map is shorter, the file is not");
+    // More than the map has room for, and a key twice.
+    let pairs = (0..20).chain([0]).map(|at| (id(at), Value::from(vec![5; 100_000])));
+    let options = LoadOptions::new().memory_mib(1).namespace(1);
+    db.bulk_load(pairs, &options).expect_err("a key comes twice");
+    assert_eq!(len(), before);
+    let image = disk.image();
+    let report = check_on(&SimDisk::from_image(&image, 1), CheckOptions::default());
+    assert_eq!(report.expect("checked").older_serves, Some(true));
+}
