@@ -272,6 +272,7 @@ pub mod errors {
 pub mod internals {
     pub use crate::format::{
         commit_body, creation, incarnation, location_body, names, record, superblock,
+        superblock_store,
     };
 
     pub mod log {

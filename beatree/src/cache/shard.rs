@@ -10,7 +10,7 @@
 //! Each eviction looks at the oldest page there. While that is held it goes round; later, if it came
 //! from small, the rule of small decides, and if it came from main it goes back there. So being held
 //! costs a page one look a batch, and no queue that is looked at has held pages only: an eviction takes
-//! a few steps on average, and at most [`MAX_LOOKS`] for each page. At most three quarters of the shard
+//! a few steps on average, and at most `MAX_LOOKS` for each page. At most three quarters of the shard
 //! are held, and small is emptied down to a tenth first.
 //!
 //! Invariants: each entry with a page is in the table and in exactly one queue; entries without are in
@@ -18,6 +18,9 @@
 //! over the pages with their treelets, whole and partial; `pinned` counts the entries held in the
 //! current *round*. Rounds are the shard's own count of batches, so that a caller who repeats a
 //! batch's number loses holds and no more.
+
+mod evict;
+mod treelets;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -69,26 +72,8 @@ pub struct CacheStats {
 
 /// Uses that are remembered.
 const MAX_USES: u8 = 3;
-/// Uses that bring a page from small to main.
-const PROMOTED: u8 = 2;
-/// One page in this many is in small.
-const SMALL_PART: usize = 10;
-/// Treelets take at most this part of the budget, from what no page needs.
-const TREELET_PART: usize = 3;
-/// They take at most this part of the budget when pages have to leave for them.
-const SOON_PART: usize = 16;
-/// Partial treelets take at most this part of it.
-const PARTIAL_PART: usize = 8;
-/// How far in advance of its end a partial treelet's memory is prefetched.
-const PARTIALS_AHEAD: usize = 4;
 /// Pages, treelets and partial treelets that left and whose memory a shard keeps.
 const MAX_SPARE: usize = 16;
-/// Room for notes of partial treelets is added in steps of this many.
-const PARTIAL_STEP: usize = 64;
-/// An eviction looks at a page no more often than this: to hold it, to find it no longer held and
-/// promote it, for each of its uses, and to let it leave. With each of these looks the oldest page of
-/// the held queue may go round.
-const MAX_LOOKS: usize = 2 * (MAX_USES as usize + 3);
 /// Entries are added at least this many at a time.
 const MIN_STEP: usize = 8;
 
@@ -292,129 +277,6 @@ impl Shard {
         entry.page.as_ref().filter(|_| entry.tag == tag).cloned()
     }
 
-    /// Hangs a treelet on a page, if the page is still there and there is room. Pages leave for it
-    /// only when `soon` says that a flush will need it.
-    pub(super) fn attach(
-        &mut self,
-        page_no: PageNo,
-        page: &Arc<CachedPage>,
-        treelet: Option<Box<Treelet>>,
-        soon: bool,
-        fill: impl FnOnce(&mut Treelet),
-    ) {
-        let part = if soon { SOON_PART } else { TREELET_PART };
-        let limit = self.budget / part / page::TREELET_COST;
-        if !self.holds(page_no, page) || self.treelets >= limit {
-            return;
-        }
-        let spare = || self.spare_treelets.pop();
-        let mut treelet = treelet.or_else(spare).unwrap_or_else(|| Box::new(Treelet::empty()));
-        while self.bytes() + page::TREELET_COST > self.budget {
-            if !soon || self.evict().is_none() {
-                self.keep_treelet(treelet);
-                return;
-            }
-        }
-        // It may have been the one to leave.
-        if self.holds(page_no, page) {
-            fill(&mut treelet);
-            if page.replace_treelet(Some(treelet)).is_none() {
-                self.treelets += 1;
-                self.page_bytes += page::TREELET_COST;
-            }
-        }
-    }
-
-    /// Hangs a partial treelet on a page for the current batch.
-    pub(super) fn attach_partial(
-        &mut self,
-        page_no: PageNo,
-        page: &Arc<CachedPage>,
-        treelet: &Treelet,
-        bucket: u8,
-    ) -> bool {
-        if !self.holds(page_no, page) {
-            return false;
-        }
-        // Two go for one that comes, so that those of an earlier batch do not stay.
-        for _ in 0..2 {
-            let ended = self.end_partial();
-            self.spare_partials.extend(ended.filter(|_| self.spare_partials.len() < MAX_SPARE));
-        }
-        if self.partials.len() >= self.budget / PARTIAL_PART / page::PARTIAL_COST {
-            return false;
-        }
-        let full = self.partials.len() == self.partials.capacity();
-        let notes = if full { PARTIAL_STEP * size_of::<Given>() } else { 0 };
-        let mut partial = self.spare_partials.pop().unwrap_or_else(PartialTreelet::empty);
-        while self.bytes() + page::PARTIAL_COST + notes > self.budget {
-            if self.evict().is_none() {
-                return false;
-            }
-        }
-        if full {
-            self.partials.reserve_exact(PARTIAL_STEP);
-        }
-        // It may have been the one to leave.
-        let Some(id) = self.find(page_no).filter(|_| self.holds(page_no, page)) else {
-            return false;
-        };
-        partial.set(treelet, bucket);
-        if page.replace_partial(Some(partial)).is_none() {
-            self.page_bytes += page::PARTIAL_COST;
-        }
-        self.partials.push_back(Given { id, page_no, round: self.round, as_of: treelet.as_of() });
-        true
-    }
-
-    /// Takes the oldest partial treelet off its page if it was given for an earlier batch, and forgets it
-    /// if it has left with its page.
-    fn end_partial(&mut self) -> Option<PartialTreelet> {
-        let entry = |given: &Given| &self.entries[given.id as usize];
-        if let Some(given) = self.partials.get(2 * PARTIALS_AHEAD) {
-            cpu_prefetch(core::slice::from_ref(entry(given)));
-        }
-        if let Some(page) =
-            self.partials.get(PARTIALS_AHEAD).and_then(|one| entry(one).page.as_ref())
-        {
-            page.cpu_prefetch_front();
-        }
-        let given = self.partials.front()?;
-        let (entry, as_of) = (entry(given), Some(given.as_of));
-        let page = entry.page.as_ref().filter(|_| entry.page_no == given.page_no);
-        let page = page.filter(|page| page.partial_as_of() == as_of);
-        if page.is_some() && given.round == self.round {
-            return None;
-        }
-        self.partials.pop_front();
-        let partial = page?.replace_partial(None)?;
-        self.page_bytes -= page::PARTIAL_COST;
-        Some(partial)
-    }
-
-    /// Keeps a treelet's memory for the next one.
-    fn keep_treelet(&mut self, treelet: Box<Treelet>) {
-        if self.spare_treelets.len() < MAX_SPARE && self.bytes() + page::TREELET_COST <= self.budget
-        {
-            self.spare_treelets.push(treelet);
-        }
-    }
-
-    /// Is this very page here?
-    fn holds(&self, page_no: PageNo, page: &Arc<CachedPage>) -> bool {
-        let entry = self.find(page_no).map(|id| &self.entries[id as usize]);
-        entry.and_then(|entry| entry.page.as_ref()).is_some_and(|own| Arc::ptr_eq(own, page))
-    }
-
-    /// Takes a page's treelet off.
-    pub(super) fn detach(&mut self, page_no: PageNo) -> Option<Box<Treelet>> {
-        let id = self.find(page_no)?;
-        let treelet = self.entries[id as usize].page.as_ref()?.replace_treelet(None)?;
-        self.treelets -= 1;
-        self.page_bytes -= page::TREELET_COST;
-        Some(treelet)
-    }
-
     /// Takes a page out and gives it to the caller to be freed, unless its memory is kept for the next
     /// one.
     pub(super) fn remove(&mut self, page_no: PageNo) -> Option<Arc<CachedPage>> {
@@ -577,113 +439,6 @@ impl Shard {
             }
         }
         page
-    }
-
-    /// Makes the page leave that is worth least; `None` when there is no page.
-    ///
-    /// Bounded: a page that is looked at leaves, loses a use, or changes its queue, and it does each of
-    /// these a limited number of times before the next batch. Should the rules ever go round without a
-    /// page leaving, the one that is looked at last leaves, held or not.
-    fn evict(&mut self) -> Option<Arc<CachedPage>> {
-        if let Some(page) = self.spare_pages.pop() {
-            return Some(page);
-        }
-        // What nobody uses goes before a page.
-        self.spare_treelets.clear();
-        self.spare_partials.clear();
-        // After the budget shrank, or when reservations fill it, there may be held pages only.
-        let hold = self.pinned <= self.max_pinned() && self.pinned < self.pages();
-        let bound = MAX_LOOKS * self.pages();
-        for look in 0..=bound {
-            let id = self.candidate()?;
-            if look == bound || self.leaves(id, hold) {
-                debug_assert!(look < bound, "{look} looks at {} pages", self.pages());
-                return self.let_go(id);
-            }
-        }
-        None
-    }
-
-    /// May this page leave, by the rules of its queue? If not, it moves to the queue where it waits next.
-    fn leaves(&mut self, id: u32, hold: bool) -> bool {
-        let Entry { round, uses, queue, from_main, .. } = self.entries[id as usize];
-        if hold && round == self.round {
-            if queue == Queue::Main {
-                self.entries[id as usize].from_main = true;
-                self.parked += 1;
-            }
-            self.move_to(id, Queue::Held);
-            return false;
-        }
-        let (stays, left) = match queue {
-            Queue::Main => (uses > 0, uses.saturating_sub(1)),
-            // It goes on where it was.
-            Queue::Held if from_main => (true, uses),
-            Queue::Small | Queue::Held => (uses >= PROMOTED, 0),
-        };
-        if stays {
-            self.unpark(id);
-            self.entries[id as usize].uses = left;
-            self.move_to(id, Queue::Main);
-        }
-        !stays
-    }
-
-    fn unpark(&mut self, id: u32) {
-        if std::mem::take(&mut self.entries[id as usize].from_main) {
-            self.parked -= 1;
-        }
-    }
-
-    /// Takes the page out that leaves.
-    fn let_go(&mut self, id: u32) -> Option<Arc<CachedPage>> {
-        let Entry { page_no, queue, from_main, .. } = self.entries[id as usize];
-        if queue != Queue::Main && !from_main {
-            let slot = slot_of(hash(page_no), self.ghost.len());
-            self.ghost[slot] = page_no.get().wrapping_add(1);
-        }
-        self.evictions += 1;
-        self.cpu_prefetch_after(id);
-        self.take_out(id)
-    }
-
-    /// Prefetches the memory of those that leave after this one.
-    fn cpu_prefetch_after(&self, id: u32) {
-        let Some(next) = self.entries[id as usize].newer() else { return };
-        let next = &self.entries[next as usize];
-        if let Some(page) = &next.page {
-            page.cpu_prefetch_front();
-        }
-        if let Some(third) = next.newer() {
-            cpu_prefetch(core::slice::from_ref(&self.entries[third as usize]));
-        }
-    }
-
-    /// The page that is looked at next.
-    fn candidate(&mut self) -> Option<u32> {
-        if let Some(id) = self.held.oldest() {
-            let only = self.held.len() == self.pages();
-            if only || self.entries[id as usize].round != self.round {
-                return Some(id);
-            }
-            self.move_to(id, Queue::Held);
-        }
-        let main = self.main.len() + self.parked;
-        let from_small = self.small.len() * SMALL_PART > self.small.len() + main;
-        match (self.small.oldest(), self.main.oldest()) {
-            (Some(id), _) if from_small => Some(id),
-            (_, Some(id)) | (Some(id), None) => Some(id),
-            (None, None) => None,
-        }
-    }
-
-    /// To the new end of a queue.
-    fn move_to(&mut self, id: u32, queue: Queue) {
-        let (list, entries) = self.list(self.entries[id as usize].queue);
-        list.unlink(entries, id);
-        let (list, entries) = self.list(queue);
-        list.push(entries, id);
-        entries[id as usize].queue = queue;
     }
 
     /// How many entries and table slots there must be for the reservations.

@@ -36,6 +36,7 @@ use super::names::{
 };
 pub use super::names::{LOCK, MARKER};
 use super::superblock::{self, SlotError, Superblock, SuperblockError};
+use super::superblock_store::look;
 
 const MAGIC: [u8; 8] = *b"PLEACHMK";
 const AT_CHECKSUM: usize = 0;
@@ -122,7 +123,7 @@ fn beside_marker<D: Device>(device: &D, names: &[String]) -> Result<DirectorySta
         Err(IncarnationError::Io(error)) if !error.is_not_found() => return Err(error.into()),
         Err(error) => Err(error),
     };
-    let slots = superblock::look(device).or_else(|error| match error {
+    let slots = look(device).or_else(|error| match error {
         SuperblockError::Io(error) => Err(CreationError::Io(error)),
         error => wrong(error.to_string()).map(|_: DirectoryState| None),
     })?;

@@ -4,7 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`names`] | the files of a database, by name |
-//! | [`superblock`], [`incarnation`], [`creation`], [`mod@spare`], [`notice`] | the small files |
+//! | [`superblock`], [`superblock_store`], [`incarnation`], [`creation`], [`mod@spare`], [`notice`] | the small files |
 //! | [`record`], [`commit_body`], [`location_body`], [`position`] | what is in the log's segments |
 //! | [`image`], [`table`], [`pending`], [`image_error`] | what is in an image |
 //! | [`bytes`] | fields, little-endian |
@@ -26,4 +26,5 @@ pub(crate) mod position;
 pub mod record;
 pub(crate) mod spare;
 pub mod superblock;
+pub mod superblock_store;
 pub(crate) mod table;

@@ -12,7 +12,8 @@ use pleach_io::Device;
 
 use crate::error::{Error, Result};
 use crate::format::position::LogPos;
-use crate::format::superblock::{Superblock, SuperblockStore};
+use crate::format::superblock::Superblock;
+use crate::format::superblock_store::SuperblockStore;
 
 /// Numbers of flushes and images that are kept for the checkpoint of a close.
 pub(crate) const LAST_NUMBERS: u64 = 16;

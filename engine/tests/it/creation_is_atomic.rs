@@ -3,7 +3,8 @@
 
 use pleach::internals::creation::{CreationError, DirectoryState, MARKER, create, inspect};
 use pleach::internals::incarnation::{self, IncarnationError, raise};
-use pleach::internals::superblock::{self, Geometry, Superblock, SuperblockError, SuperblockStore};
+use pleach::internals::superblock::{self, Geometry, Superblock, SuperblockError};
+use pleach::internals::superblock_store::SuperblockStore;
 use pleach_io::sim::{Aftermath, Content, Fault, Image, Rule, SimDisk, SimOptions, Times, code};
 use pleach_io::{Device, IoError, OpenMode, Operation, PageBuf};
 

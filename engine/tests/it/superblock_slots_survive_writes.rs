@@ -4,8 +4,9 @@
 use pleach::internals::log::Point;
 use pleach::internals::superblock::{
     DurabilityMode, FILE, FORMAT_VERSION, Geometry, ImageFile, ImageRef, SLOT_DISTANCE, SlotError,
-    Superblock, SuperblockError, SuperblockStore,
+    Superblock, SuperblockError,
 };
+use pleach::internals::superblock_store::SuperblockStore;
 use pleach_io::sim::{Aftermath, Fault, Rng, Rule, SimDisk, SimOptions, Times};
 use pleach_io::{Device, OpenMode, Operation, PAGE, PageBuf};
 use twox_hash::XxHash3_64;

@@ -1,0 +1,200 @@
+//! The file of the superblocks, with its two slots.
+//!
+//! A write goes to the slot that does not hold the newest generation, so that the older stays complete
+//! until the newer is durable.
+
+use pleach_io::{Device, OpenMode, PAGE, PageBuf};
+
+use super::position::LogPos;
+use super::superblock::{
+    FILE, FILE_LEN, SLOT_DISTANCE, SPARE, SlotError, Superblock, SuperblockError,
+};
+
+/// The file with its two slots.
+#[derive(Debug)]
+pub struct SuperblockStore<D: Device> {
+    device: D,
+    file: D::File,
+    /// The superblock in use: the newest, or, after [`SuperblockStore::fall_back`], the older one.
+    newest: Superblock,
+    newest_slot: u32,
+    other: Result<Superblock, SlotError>,
+    /// Highest generation that either slot has.
+    highest: u64,
+    poisoned: bool,
+}
+
+impl<D: Device> SuperblockStore<D> {
+    /// Makes the file with the first superblock in slot 0, and its spare, synced. The caller syncs
+    /// the folder.
+    pub fn create(device: D, first: &Superblock) -> Result<Self, SuperblockError> {
+        SPARE.create(&device, first.database)?;
+        let file = device.open(FILE, OpenMode::CreateNew)?;
+        device.allocate(&file, 0, FILE_LEN)?;
+        let zeros = zeros();
+        device.write_at(&file, &zeros, zeros.pages(), 0)?;
+        // The slot is not written before the blank file is durable: nothing else can be found.
+        device.sync(&file)?;
+        let newest = Superblock { generation: 1, ..*first };
+        let other = Err(SlotError::Blank);
+        let mut store =
+            Self { device, file, newest, newest_slot: 0, other, highest: 1, poisoned: false };
+        store.put(0, &newest)?;
+        Ok(store)
+    }
+
+    /// Reads both slots, each by itself: one that cannot be read is a bad slot. Nothing is written.
+    pub fn open(device: D, mode: OpenMode) -> Result<Self, SuperblockError> {
+        let file = device.open(FILE, mode)?;
+        let (newest_slot, newest, other) = match read_slots(&device, &file)? {
+            [Err(SlotError::Newer(found)), _] | [_, Err(SlotError::Newer(found))] => {
+                return Err(SuperblockError::NewerVersion { found });
+            }
+            [Err(SlotError::Older(found)), Err(_)] | [Err(_), Err(SlotError::Older(found))] => {
+                return Err(SuperblockError::OlderVersion { found });
+            }
+            [Err(first), Err(second)] => return Err(SuperblockError::Damaged { first, second }),
+            [Ok(a), Ok(b)] if a.database != b.database || a.generation == b.generation => {
+                return Err(SuperblockError::Contradiction);
+            }
+            [Ok(a), Ok(b)] if a.generation > b.generation => (0, a, Ok(b)),
+            [Ok(a), Err(error)] => (0, a, Err(error)),
+            [a, Ok(b)] => (1, b, a),
+        };
+        let highest = newest.generation;
+        Ok(Self { device, file, newest, newest_slot, other, highest, poisoned: false })
+    }
+
+    /// The superblock in use: the newest, or the one that was fallen back to.
+    pub fn newest(&self) -> &Superblock {
+        &self.newest
+    }
+
+    /// The other slot: the older superblock, or why there is none.
+    pub fn other(&self) -> &Result<Superblock, SlotError> {
+        &self.other
+    }
+
+    /// The number of the slot in use: 0 or 1.
+    pub fn slot(&self) -> u32 {
+        self.newest_slot
+    }
+
+    /// Puts the older superblock in use, if there is one, because the newest leads to something that is
+    /// damaged. The log must be unbroken from the older one's replay start (rules `generations-once` and
+    /// `superblock-elsewhere` of `docs/commit-and-recovery.md`). The newest is given up: it goes from the
+    /// file when [`SuperblockStore::confirm`] replaces it. Nothing is written here.
+    pub fn fall_back(&mut self) -> bool {
+        let Ok(older) = self.other else { return false };
+        self.newest = older;
+        self.newest_slot = 1 - self.newest_slot;
+        self.other = Err(SlotError::GivenUp);
+        true
+    }
+
+    /// Makes the superblock in use durable, before anything else is written at a writable open, with
+    /// what the open knows about the log's files.
+    ///
+    /// It may have been read from a cache whose sync failed. If it were lost later, while the next checkpoint
+    /// overwrites the older slot, neither would be left. Nor may it be overwritten where it is: it may
+    /// be durable, and an unfinished checkpoint may have overwritten the older one's image. So the file
+    /// is replaced as a whole by a synced copy.
+    ///
+    /// An older superblock that does not lead to the newest is dropped: a bulk load writes no log, so
+    /// the superblock before it would lead back to the empty database.
+    pub fn confirm(
+        &mut self,
+        durable_through: LogPos,
+        prepared_through: LogPos,
+    ) -> Result<(), SuperblockError> {
+        if self.poisoned {
+            return Err(SuperblockError::Poisoned);
+        }
+        let newest = &mut self.newest;
+        // The one that is given up may have known more.
+        newest.durable_through = newest.durable_through.max(durable_through);
+        newest.prepared_through = newest.prepared_through.max(prepared_through);
+        if self.other.is_ok_and(|other| {
+            other.replay.position == newest.replay.position && other.commit != newest.commit
+        }) {
+            self.other = Err(SlotError::GivenUp);
+        }
+        let mut whole = zeros();
+        let slots = [(self.newest_slot, Ok(self.newest)), (1 - self.newest_slot, self.other)];
+        for (slot, superblock) in slots {
+            let Ok(superblock) = superblock else { continue };
+            let at = usize::try_from(u64::from(slot) * SLOT_DISTANCE).unwrap_or(0) / PAGE;
+            whole.page_mut(at).copy_from_slice(superblock.encode(slot).page(0));
+        }
+        let device = &self.device;
+        let replaced = SPARE.replace(device, self.newest.database, FILE, |copy| {
+            device.write_at(copy, &whole, whole.pages(), 0)
+        });
+        self.poisoned = replaced.is_err();
+        replaced?;
+        self.file = self.device.open(FILE, OpenMode::Write)?;
+        Ok(())
+    }
+
+    /// Writes the next generation to the slot that is not in use, and syncs. After a failure the store
+    /// refuses further writes; which superblock counts shows at the next open.
+    pub fn write(&mut self, superblock: &Superblock) -> Result<(), SuperblockError> {
+        let next = Superblock { generation: self.highest + 1, ..*superblock };
+        let slot = 1 - self.newest_slot;
+        self.put(slot, &next)?;
+        self.other = Ok(self.newest);
+        (self.newest, self.newest_slot, self.highest) = (next, slot, next.generation);
+        Ok(())
+    }
+
+    fn put(&mut self, slot: u32, superblock: &Superblock) -> Result<(), SuperblockError> {
+        if self.poisoned {
+            return Err(SuperblockError::Poisoned);
+        }
+        let page = superblock.encode(slot);
+        let written = (self.device)
+            .write_at(&self.file, &page, 1, u64::from(slot) * SLOT_DISTANCE)
+            .and_then(|()| self.device.sync(&self.file));
+        self.poisoned = written.is_err();
+        Ok(written?)
+    }
+}
+
+/// Both slots of a file of the right length.
+fn read_slots<D: Device>(
+    device: &D,
+    file: &D::File,
+) -> Result<[Result<Superblock, SlotError>; 2], SuperblockError> {
+    let found = device.len(file)?;
+    if found != FILE_LEN {
+        return Err(SuperblockError::Length { found });
+    }
+    Ok([0, 1].map(|slot| {
+        let mut page = PageBuf::zeroed(1);
+        match device.read_at(file, &mut page, u64::from(slot) * SLOT_DISTANCE) {
+            Ok(()) => Superblock::decode(page.page(0), slot),
+            Err(_) => Err(SlotError::Unreadable),
+        }
+    }))
+}
+
+/// What the slots say, for whoever has to tell a database from a creation that came to no end; `None`
+/// when the file is missing or shorter than a superblock's. Writes nothing.
+pub(crate) fn look<D: Device>(
+    device: &D,
+) -> Result<Option<[Result<Superblock, SlotError>; 2]>, SuperblockError> {
+    let file = match device.open(FILE, OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match read_slots(device, &file) {
+        Ok(slots) => Ok(Some(slots)),
+        Err(SuperblockError::Length { found }) if found < FILE_LEN => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn zeros() -> PageBuf {
+    PageBuf::zeroed(usize::try_from(FILE_LEN).unwrap_or(0) / PAGE)
+}
