@@ -2,7 +2,8 @@
 //!
 //! A target cuts its structures from the front with [`Input`]; when the bytes run out they are
 //! zeros, so every input is a valid one. Whole databases are opened by [`sim`] and compared with
-//! the oracle in [`model`].
+//! the oracle in [`model`]; [`api_model`] and [`crash_schedule`] are what the targets of these names do,
+//! which `engine/tests/fuzz_models.rs` does with some inputs, too.
 
 use pleach_core::{
     Blake3, Key, Limits, Lookup, Node, Prefix, VerifyError,
@@ -12,27 +13,19 @@ use pleach_core::{
     },
 };
 
+pub mod api_model;
+pub mod crash_schedule;
+mod input;
 pub mod model;
 pub mod sim;
+
+pub use input::Input;
 
 #[path = "../../core/tests/common/second.rs"]
 #[allow(dead_code)]
 mod second;
 
-/// Bytes of the fuzzer, read from the front.
-pub struct Input<'a>(pub &'a [u8]);
-
 impl Input<'_> {
-    pub fn u8(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    pub fn u16(&mut self) -> u16 {
-        u16::from_le_bytes([self.u8(), self.u8()])
-    }
-
     /// Few distinct keys of every kind of distance: a byte's worth of bits at a place of choice.
     pub fn key(&mut self) -> Key {
         let (shape, value) = (self.u8(), self.u8());

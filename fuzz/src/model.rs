@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pleach::tools::{CheckOptions, check_on, dump_on};
-use pleach::{Access, AccessKind, Blake3, SessionOptions, Value};
+use pleach::{Access, AccessKind, Blake3, Error, Namespace, SessionOptions, Value};
 use pleach_core::naive::Naive;
 use pleach_core::proof::{self, Op};
 use pleach_core::{Hasher as _, Key, Lookup, Node, TERMINATOR, ValueHash, witness};
-use pleach_io::sim::SimDisk;
+use pleach_io::sim::{SimDisk, SimRuntime};
 
 use crate::Input;
 use crate::sim::{SimBlock, SimDb, SimSession};
@@ -20,56 +20,59 @@ const KEYS: u8 = 64;
 /// Bit of the numbers of keys that share 64 bits at most.
 const SHALLOW: u8 = 16;
 
-/// One state of a database.
+/// Namespaces that come and go, beside namespace 0.
+pub const NAMESPACES: [u8; 3] = [1, 2, 255];
+/// One that never comes.
+pub const NEVER: u8 = 77;
+
+/// What a namespace has.
 #[derive(Clone, Debug)]
-pub struct State {
+struct Trie {
     values: BTreeMap<Key, (Value, ValueHash)>,
     root: Node,
 }
 
-impl Default for State {
+/// One state of a database.
+#[derive(Clone, Debug)]
+pub struct State {
+    tries: BTreeMap<u8, Trie>,
+}
+
+impl Default for Trie {
     fn default() -> Self {
         Self { values: BTreeMap::new(), root: TERMINATOR }
     }
 }
 
-impl FromIterator<(Key, Value)> for State {
-    fn from_iter<I: IntoIterator<Item = (Key, Value)>>(pairs: I) -> Self {
-        let mut state = Self::default();
-        pairs.into_iter().for_each(|(key, value)| state.set(key, Some(value)));
-        state.fold();
-        state
+impl Default for State {
+    fn default() -> Self {
+        Self { tries: BTreeMap::from([(0, Trie::default())]) }
     }
 }
 
-impl State {
-    pub fn root(&self) -> Node {
-        self.root
+impl FromIterator<(Key, Value)> for Trie {
+    fn from_iter<I: IntoIterator<Item = (Key, Value)>>(pairs: I) -> Self {
+        let mut trie = Self::default();
+        pairs.into_iter().for_each(|(key, value)| trie.set(key, Some(value)));
+        trie.fold();
+        trie
     }
+}
 
-    pub fn get(&self, key: &Key) -> Option<&Value> {
+/// In namespace 0.
+impl FromIterator<(Key, Value)> for State {
+    fn from_iter<I: IntoIterator<Item = (Key, Value)>>(pairs: I) -> Self {
+        Self { tries: BTreeMap::from([(0, pairs.into_iter().collect())]) }
+    }
+}
+
+impl Trie {
+    fn get(&self, key: &Key) -> Option<&Value> {
         self.values.get(key).map(|value| &value.0)
     }
 
-    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+    fn keys(&self) -> impl Iterator<Item = &Key> {
         self.values.keys()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
-    }
-
-    /// The state behind a batch.
-    #[must_use]
-    pub fn after(&self, accesses: &[Access]) -> Self {
-        let mut state = self.clone();
-        for access in accesses {
-            if let AccessKind::Write(value) | AccessKind::ReadWrite(value) = &access.kind {
-                state.set(access.key, value.clone());
-            }
-        }
-        state.fold();
-        state
     }
 
     fn set(&mut self, key: Key, value: Option<Value>) {
@@ -90,8 +93,7 @@ impl State {
         self.values.iter().map(|(key, (_, hash))| (*key, *hash)).collect()
     }
 
-    /// Every key that a batch can name, and every one that is there, has its value.
-    pub fn assert_read_by(&self, session: &SimSession) {
+    fn assert_read_by(&self, session: &Namespace<'_, Blake3, SimDisk, SimRuntime>) {
         assert_eq!(session.root(), self.root);
         let named = (0..KEYS).map(key);
         let keys: BTreeSet<Key> = named.chain(self.keys().copied()).collect();
@@ -108,51 +110,8 @@ impl State {
         }
     }
 
-    /// The tip of an open database is this state.
-    pub fn assert_tip_of(&self, db: &SimDb, number: u64) {
-        assert_eq!(db.commit_number(), number);
-        assert_eq!(db.root(), self.root, "root of commit {number}");
-    }
-
-    /// The closed database on a disk has no faults, and a scan of it gives this state.
-    pub fn assert_on_disk(&self, disk: &SimDisk, number: u64) {
-        let report = check_on(disk, CheckOptions::default()).expect("can be checked");
-        assert!(report.findings.is_empty(), "{:#?}", report.findings);
-        assert_eq!((report.commit, report.root), (number, self.root));
-        assert_eq!(report.keys, self.values.len() as u64);
-        let mut wanted = self.values.iter();
-        dump_on(disk, 0, &mut |key, bytes| {
-            let next = wanted.next().expect("no more pairs than the model has");
-            assert!(next.0 == key && *next.1.0 == *bytes, "key {key:02x?} where {:02x?}", next.0);
-            true
-        })
-        .expect("can be dumped");
-        assert_eq!(wanted.next(), None, "a pair that the scan misses");
-    }
-
-    /// Finishes a batch over this state; its root is the model's, and so is its witness, byte by
-    /// byte, which also holds for a verifier that has nothing else.
-    pub fn finish(
-        &self,
-        session: SimSession,
-        accesses: &[Access],
-        witnessed: bool,
-    ) -> (SimBlock, Self) {
-        assert_eq!(session.root(), self.root);
-        let after = self.after(accesses);
-        let mut block = session.finish(accesses.to_vec()).expect("a legal batch");
-        assert_eq!(block.prev_root(), self.root);
-        assert_eq!(block.root(), after.root);
-        let found = block.take_witness();
-        assert_eq!(found.is_some(), witnessed);
-        if let Some(found) = found {
-            self.assert_witness(&found, accesses, &after);
-        }
-        (block, after)
-    }
-
-    /// The witness of a batch over this state is the naive trie's, and leads to the state behind.
-    pub fn assert_witness(&self, bytes: &[u8], accesses: &[Access], after: &Self) {
+    /// The witness of a batch over this trie is the naive one's, and leads to the trie behind.
+    fn assert_witness(&self, bytes: &[u8], accesses: &[Access], after: &Self) {
         let wanted = self.naive().witness::<Blake3>(&ops(accesses));
         assert!(wanted.encode::<Blake3>().expect("small") == bytes, "the naive trie's witness");
         let verified = witness::verify::<Blake3>(bytes, &self.root).expect("a valid witness");
@@ -162,6 +121,171 @@ impl State {
             let hash = self.values.get(&access.key).map(|value| value.1);
             assert_eq!(verified.get(&access.key), hash.map_or(Lookup::Absent, Lookup::Present));
         }
+    }
+}
+
+/// Of namespace 0, where none is named.
+impl State {
+    pub fn root(&self) -> Node {
+        self.tries[&0].root
+    }
+
+    pub fn get(&self, key: &Key) -> Option<&Value> {
+        self.tries[&0].get(key)
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.tries[&0].keys()
+    }
+
+    /// The root of each namespace.
+    pub fn roots(&self) -> Vec<(u8, Node)> {
+        self.tries.iter().map(|(namespace, trie)| (*namespace, trie.root)).collect()
+    }
+
+    /// The root over all, by plain recursion.
+    pub fn over_all(&self) -> Node {
+        let leaf = |(namespace, trie): (&u8, &Trie)| {
+            let mut key = [0; 32];
+            key[0] = *namespace;
+            (key, trie.root.to_bytes().into())
+        };
+        self.tries.iter().map(leaf).collect::<Naive>().root::<Blake3>()
+    }
+
+    pub fn has(&self, namespace: u8) -> bool {
+        self.tries.contains_key(&namespace)
+    }
+
+    /// Has it no pairs? False where there is none of that number.
+    pub fn is_bare(&self, namespace: u8) -> bool {
+        self.tries.get(&namespace).is_some_and(|trie| trie.values.is_empty())
+    }
+
+    /// The state with these pairs in a namespace, and no others.
+    #[must_use]
+    pub fn with(&self, namespace: u8, pairs: impl IntoIterator<Item = (Key, Value)>) -> Self {
+        let mut state = self.clone();
+        state.tries.insert(namespace, pairs.into_iter().collect());
+        state
+    }
+
+    /// The state without a namespace.
+    #[must_use]
+    pub fn without(&self, namespace: u8) -> Self {
+        let mut state = self.clone();
+        state.tries.remove(&namespace);
+        state
+    }
+
+    /// The state behind a batch.
+    #[must_use]
+    pub fn after(&self, accesses: &[Access]) -> Self {
+        let mut state = self.clone();
+        for access in accesses {
+            if let AccessKind::Write(value) | AccessKind::ReadWrite(value) = &access.kind {
+                let trie = state.tries.get_mut(&access.namespace).expect("it exists");
+                trie.set(access.key, value.clone());
+            }
+        }
+        state.tries.values_mut().for_each(Trie::fold);
+        state
+    }
+
+    /// A key has the value that it has here, in all namespaces.
+    pub fn assert_reads(&self, session: &SimSession, key: &Key, what: &str) {
+        for (number, trie) in &self.tries {
+            let namespace = session.namespace(*number).expect("it exists");
+            let found = namespace.read(key).expect("reads");
+            assert!(found.as_ref() == trie.get(key), "{what}: {number} {key:02x?}");
+        }
+    }
+
+    /// The same for several at once.
+    pub fn assert_reads_many(&self, session: &SimSession, keys: &[Key]) {
+        for (number, trie) in &self.tries {
+            let namespace = session.namespace(*number).expect("it exists");
+            let values = namespace.read_many(keys).expect("reads");
+            let wanted = keys.iter().map(|key| trie.get(key));
+            assert!(values.iter().map(Option::as_ref).eq(wanted), "{number} {keys:02x?}");
+        }
+    }
+
+    /// Every key that a batch can name, and every one that is there, has its value, in the namespaces that exist and
+    /// no others.
+    pub fn assert_read_by(&self, session: &SimSession) {
+        assert!(session.roots().iter().eq(self.roots()));
+        assert_eq!(session.roots().over_all::<Blake3>(), self.over_all());
+        assert_eq!(session.root(), self.root());
+        for number in [0, NEVER].into_iter().chain(NAMESPACES) {
+            match (session.namespace(number), self.tries.get(&number)) {
+                (Ok(namespace), Some(trie)) => trie.assert_read_by(&namespace),
+                (Err(Error::Namespace(none)), None) => assert_eq!(none, number),
+                (found, _) => panic!("namespace {number} is there: {}", found.is_ok()),
+            }
+        }
+    }
+
+    /// The tip of an open database is this state.
+    pub fn assert_tip_of(&self, db: &SimDb, number: u64) {
+        assert_eq!(db.commit_number(), number);
+        assert_eq!(db.root(), self.root(), "root of commit {number}");
+        assert!(db.roots().iter().eq(self.roots()), "roots of commit {number}");
+    }
+
+    /// The closed database on a disk has no faults, and a scan of it gives this state.
+    pub fn assert_on_disk(&self, disk: &SimDisk, number: u64) {
+        let report = check_on(disk, CheckOptions::default()).expect("can be checked");
+        assert!(report.findings.is_empty(), "{:#?}", report.findings);
+        assert_eq!((report.commit, report.root), (number, self.root()));
+        assert_eq!(report.namespaces, self.tries.len() as u64);
+        let keys: usize = self.tries.values().map(|trie| trie.values.len()).sum();
+        // Those of a dropped namespace that is still kept are among them.
+        assert!(report.keys >= keys as u64);
+        for (number, trie) in &self.tries {
+            let mut wanted = trie.values.iter();
+            dump_on(disk, *number, &mut |key, bytes| {
+                let next = wanted.next().expect("no more pairs than the model has");
+                let same = next.0 == key && *next.1.0 == *bytes;
+                assert!(same, "{number}: key {key:02x?} where {:02x?}", next.0);
+                true
+            })
+            .expect("can be dumped");
+            assert_eq!(wanted.next(), None, "a pair that the scan of {number} misses");
+        }
+    }
+
+    /// The witness of a batch over namespace 0.
+    pub fn assert_witness(&self, bytes: &[u8], accesses: &[Access], after: &Self) {
+        self.tries[&0].assert_witness(bytes, accesses, &after.tries[&0]);
+    }
+
+    /// Finishes a batch over this state; its roots are the model's, and so are its witnesses, byte by
+    /// byte, which also hold for a verifier that has nothing else.
+    pub fn finish(
+        &self,
+        session: SimSession,
+        accesses: &[Access],
+        witnessed: bool,
+    ) -> (SimBlock, Self) {
+        assert!(session.roots().iter().eq(self.roots()));
+        let after = self.after(accesses);
+        let mut block = session.finish(accesses.to_vec()).expect("a legal batch");
+        assert_eq!((block.prev_root(), block.root()), (self.root(), after.root()));
+        assert!(block.prev_roots().iter().eq(self.roots()));
+        assert!(block.roots().iter().eq(after.roots()));
+        let witnesses = block.take_witnesses();
+        assert!(witnessed || witnesses.is_empty());
+        for (number, trie) in &self.tries {
+            let own = accesses.iter().filter(|access| access.namespace == *number);
+            let own: Vec<Access> = own.cloned().collect();
+            if witnessed && !own.is_empty() {
+                let found = witnesses.iter().find(|witness| witness.0 == *number);
+                let (_, found) = found.expect("a witness for what was accessed");
+                trie.assert_witness(found, &own, &after.tries[number]);
+            }
+        }
+        (block, after)
     }
 }
 
@@ -263,11 +387,29 @@ impl<'a> Draw<'a> {
     }
 
     fn new_value(&mut self) -> Option<Value> {
-        (self.input.u8() % 4 > 0).then(|| self.value())
+        (!self.input.u8().is_multiple_of(4)).then(|| self.value())
     }
 
-    /// The accesses of one batch over a state, each key once.
+    /// A namespace that comes and goes.
+    pub fn namespace(&mut self) -> u8 {
+        NAMESPACES[self.below(NAMESPACES.len())]
+    }
+
+    /// The accesses of one batch over a state, each key of a namespace once; of namespace 0, where there is no other
+    /// one, else of some of them.
     pub fn batch(&mut self, state: &State) -> Vec<Access> {
+        let some = if state.tries.len() > 1 { self.input.u8() } else { 1 };
+        let mut accesses = Vec::new();
+        for (at, (namespace, trie)) in state.tries.iter().enumerate() {
+            if some >> at & 1 == 1 {
+                let own = self.batch_of(trie).into_iter();
+                accesses.extend(own.map(|access| access.in_namespace(*namespace)));
+            }
+        }
+        accesses
+    }
+
+    fn batch_of(&mut self, state: &Trie) -> Vec<Access> {
         let shape = self.input.u8();
         match shape % 16 {
             0 => state.keys().map(|key| Access::write(*key, None)).collect(),
