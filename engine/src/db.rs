@@ -352,6 +352,27 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         }
     }
 
+    /// Makes all commits durable that were acknowledged before this was called, whatever the durability mode:
+    /// for [`Durability::None`](crate::Durability::None) and
+    /// [`Durability::Periodic`](crate::Durability::Periodic), where commits do not wait for that.
+    ///
+    /// # Errors
+    /// [`InDoubt`](Error::InDoubt) after a failed write or sync: some of the commits may be lost in a crash.
+    /// [`Poisoned`](Error::Poisoned), [`Closed`](Error::Closed).
+    pub fn sync(&self) -> Result<()> {
+        let engine = self.0.open()?;
+        let sequencer = engine.state.commits.sequencer();
+        let end = {
+            let ordered = sequencer.lock();
+            ordered.check_open()?;
+            ordered.end()
+        };
+        sequencer.write_through(end, true).map_err(|error| {
+            engine.state.poison(&error);
+            error.in_doubt()
+        })
+    }
+
     /// Stops background work until [`Self::resume_background`], for measurements between batches.
     pub fn pause_background(&self) {
         self.0.look(|engine| engine.state.pace.pause(), |_| ());
