@@ -49,7 +49,7 @@
 //! Below all of these: `measure` (latencies), `machine` (what the operating system counts), `interrupt`
 //! (Ctrl-C), `output` and `progress` (what is printed), `text` (how numbers are printed), `account`
 //! (keys and balances as bytes) and `error` (with exit codes). `device` needs no child and no backend, nor do the workloads of single
-//! parts, in `parts`.
+//! parts, in `parts`; `stores` are the engines of those that need no witness.
 //!
 //! # `pleach`
 //!
@@ -74,6 +74,7 @@ mod parts;
 mod progress;
 mod report;
 mod setting;
+mod stores;
 mod text;
 mod tools;
 mod workload;

@@ -1,0 +1,69 @@
+//! Which store, opened how.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{BenchError, Result};
+
+/// A store that `--backend` of a workload over plain stores can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Engine {
+    /// This project's engine, which always has the Merkle trie.
+    Pleach,
+    /// A sorted map in memory behind a lock: the oracle.
+    BTreeMap,
+}
+
+impl Engine {
+    /// All of this build.
+    pub(crate) const ALL: &[Self] = &[Self::Pleach, Self::BTreeMap];
+
+    /// Its name on the command line and in results.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Pleach => "pleach",
+            Self::BTreeMap => "btreemap",
+        }
+    }
+
+    /// The store with this name, if this build has it.
+    pub(crate) fn parse(name: &str) -> Result<Self> {
+        Self::ALL.iter().copied().find(|engine| engine.name() == name).ok_or_else(|| {
+            let all: Vec<_> = Self::ALL.iter().map(|engine| engine.name()).collect();
+            BenchError::Usage(format!("no backend {name}: this build has {}", all.join(", ")))
+        })
+    }
+}
+
+/// What a store is opened with.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreOptions {
+    /// Where its files are; empty for a new store.
+    pub(crate) folder: PathBuf,
+    /// Memory that it may take for caches and buffers, in MiB.
+    pub(crate) cache_mib: u64,
+    pub(crate) threads: usize,
+    /// Names such as `redb.quick_repair`, each with its value. Those of other engines are not for this one.
+    pub(crate) peer_args: Vec<(String, String)>,
+}
+
+impl StoreOptions {
+    /// The settings of one engine, without its name. What it does not know is refused.
+    pub(crate) fn peer_args_of(&self, engine: Engine, known: &[&str]) -> Result<Vec<(&str, &str)>> {
+        let mut own = Vec::new();
+        for (name, value) in &self.peer_args {
+            let Some((peer, setting)) = name.split_once('.') else { continue };
+            if peer != engine.name() {
+                continue;
+            }
+            if !known.contains(&setting) {
+                let text = format!("--peer-arg {name}={value}: {peer} has no such setting");
+                return Err(BenchError::Usage(text));
+            }
+            own.push((setting, value.as_str()));
+        }
+        Ok(own)
+    }
+}

@@ -1,0 +1,132 @@
+//! This project's engine as a plain store.
+//!
+//! Its keys have 32 bytes: a key of 1 to 31 bytes gets zeros behind it and its length as the last byte, which
+//! keeps the order of bytes and can be undone. They are not hashed, so that a scan comes in order; roots are those of
+//! the padded keys. A batch is a session's finish without a witness, and a commit: the root is always made.
+
+use pleach::{
+    Access, Durability, Key, LoadOptions, Options, Pleach, Session, SessionOptions, Value,
+};
+
+use super::engine::{Engine, StoreOptions};
+use super::store::{Change, Pair, Store, StoreView};
+use crate::error::{BenchError, Result};
+
+/// Most bytes of a key.
+const LONGEST: usize = 31;
+
+fn wrap<E: std::fmt::Display>(error: E) -> BenchError {
+    BenchError::backend("pleach")(error)
+}
+
+/// A key as the engine has it.
+fn padded(key: &[u8]) -> Result<Key> {
+    let length = u8::try_from(key.len()).ok().filter(|length| (1..=31).contains(length));
+    let Some(length) = length else {
+        return Err(wrap(format!("a key has 1 to {LONGEST} bytes, this one has {}", key.len())));
+    };
+    let mut padded = [0; 32];
+    padded[..key.len()].copy_from_slice(key);
+    padded[LONGEST] = length;
+    Ok(padded)
+}
+
+/// The key that a padded one stands for.
+fn bare(key: &Key) -> Result<&[u8]> {
+    match usize::from(key[LONGEST]) {
+        length @ 1..=LONGEST => Ok(&key[..length]),
+        length => Err(BenchError::Wrong(format!("a padded key has the length {length}"))),
+    }
+}
+
+/// A database, opened so that commits sync nothing: [`Store::write`] syncs what is to be durable.
+#[derive(Debug)]
+pub(super) struct PleachStore(Pleach);
+
+impl PleachStore {
+    pub(super) fn open(options: &StoreOptions) -> Result<Self> {
+        options.peer_args_of(Engine::Pleach, &[])?;
+        let settings = Options::new(&options.folder).create(true).cache_mib(options.cache_mib);
+        let settings = settings.threads(options.threads).durability(Durability::None);
+        Pleach::open(settings).map(Self).map_err(wrap)
+    }
+
+    fn session(&self) -> Result<Session> {
+        self.0.session(SessionOptions::new().witness(false)).map_err(wrap)
+    }
+}
+
+fn get(session: &Session, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+    value.clear();
+    let found = session.read(&padded(key)?).map_err(wrap)?;
+    value.extend_from_slice(found.as_deref().unwrap_or_default());
+    Ok(found.is_some())
+}
+
+impl Store for PleachStore {
+    fn settings(&self) -> Vec<(String, String)> {
+        let text = "sync when asked (Db::sync)".to_owned();
+        vec![("merkle trie".to_owned(), "always".to_owned()), ("durability".to_owned(), text)]
+    }
+
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        get(&self.session()?, key, value)
+    }
+
+    fn write(&self, changes: &[Change<'_>], sync: bool) -> Result<()> {
+        let access =
+            |(key, value): &Change<'_>| Ok(Access::write(padded(key)?, value.map(Value::from)));
+        let accesses = changes.iter().map(access).collect::<Result<_>>()?;
+        self.session()?.finish(accesses).map_err(wrap)?.commit().map_err(wrap)?;
+        if sync { self.sync() } else { Ok(()) }
+    }
+
+    fn view(&self) -> Result<Option<Box<dyn StoreView + '_>>> {
+        Ok(Some(Box::new(PleachView(self.session()?))))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.0.sync().map_err(wrap)
+    }
+
+    fn load(&self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()> {
+        let mut wrong = None;
+        let padded = pairs.map_while(|(key, value)| match padded(&key) {
+            Ok(key) => Some((key, Value::from(value))),
+            Err(error) => {
+                wrong = Some(error);
+                None
+            }
+        });
+        let loaded = self.0.bulk_load(padded, &LoadOptions::new()).map_err(wrap);
+        wrong.map_or(loaded.map(|_| ()), Err)
+    }
+
+    fn root(&self) -> Result<Option<[u8; 32]>> {
+        Ok(Some(self.0.root().to_bytes()))
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.0.close().map_err(wrap)
+    }
+}
+
+/// A session.
+struct PleachView(Session);
+
+impl StoreView for PleachView {
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        get(&self.0, key, value)
+    }
+
+    fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        let from = if from.is_empty() { [0; 32] } else { padded(from)? };
+        for pair in self.0.iter(from..) {
+            let (key, value) = pair.map_err(wrap)?;
+            if !each(bare(&key)?, &value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

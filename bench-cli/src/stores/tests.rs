@@ -1,0 +1,152 @@
+//! What each store of a build does as the trait says.
+
+use std::collections::BTreeMap;
+
+use super::{Engine, Store, StoreOptions, open};
+use crate::draws::Draws;
+
+fn on_all(test: impl Fn(Engine, &dyn Fn() -> Box<dyn Store>)) {
+    for &engine in Engine::ALL {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let options = StoreOptions {
+            folder: folder.path().join("store"),
+            cache_mib: 64,
+            threads: 2,
+            peer_args: Vec::new(),
+        };
+        std::fs::create_dir(&options.folder).expect("a folder");
+        test(engine, &|| open(engine, &options).expect("opened"));
+    }
+}
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Keys that are prefixes of each other and end in zeros, too.
+fn key(random: &mut Draws) -> Vec<u8> {
+    let length = 1 + random.below(4);
+    (0..length).map(|_| u8::try_from(random.below(3)).expect("small") * 127).collect()
+}
+
+fn all(store: &dyn Store, from: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut found = Vec::new();
+    let view = store.view().expect("a view").expect("it has views");
+    let mut each = |key: &[u8], value: &[u8]| {
+        found.push((key.to_vec(), value.to_vec()));
+        true
+    };
+    view.scan(from, &mut each).expect("scanned");
+    found
+}
+
+#[test]
+fn batches_reads_and_scans_are_those_of_a_map() {
+    on_all(|engine, open| {
+        let mut random = Draws::new(7, b"pleach-bench tests    v1", 0);
+        let store = open();
+        let mut map = Map::new();
+        for number in 0..60_u64 {
+            let batch: BTreeMap<Vec<u8>, Option<Vec<u8>>> = (0..random.below(20))
+                .map(|at| {
+                    let long = usize::try_from(random.below(40)).expect("small");
+                    let value =
+                        (random.below(3) > 0).then(|| vec![u8::try_from(at).expect("small"); long]);
+                    (key(&mut random), value)
+                })
+                .collect();
+            // Backwards: batches come in any order.
+            let changes: Vec<_> =
+                batch.iter().rev().map(|(key, value)| (key.as_slice(), value.as_deref())).collect();
+            store.write(&changes, number % 10 == 0).expect("written");
+            for (key, value) in batch {
+                match value {
+                    Some(value) => map.insert(key, value),
+                    None => map.remove(&key),
+                };
+            }
+            let (asked, mut value) = (key(&mut random), vec![1, 2, 3]);
+            let found = store.get(&asked, &mut value).expect("read");
+            assert_eq!(found.then_some(&value), map.get(&asked), "{engine:?}, batch {number}");
+            assert!(found || value.is_empty(), "{engine:?}: a value that is absent");
+            let expected: Vec<_> =
+                map.range(asked.clone()..).map(|(k, v)| (k.clone(), v.clone())).collect();
+            assert_eq!(
+                all(&*store, &asked),
+                expected,
+                "{engine:?}, batch {number}, from {asked:?}"
+            );
+        }
+        let expected: Vec<_> = map.clone().into_iter().collect();
+        assert_eq!(all(&*store, &[]), expected, "{engine:?}");
+        store.sync().expect("synced");
+        store.close().expect("closed");
+    });
+}
+
+#[test]
+fn a_view_stays_what_it_was_and_ends_when_told() {
+    on_all(|engine, open| {
+        let store = open();
+        let pairs = (0..100_u8).map(|id| (vec![id + 1; 3], vec![id]));
+        store.load(&mut pairs.into_iter()).expect("loaded");
+        let Some(view) = store.view().expect("a view") else { return };
+        store
+            .write(&[(&[1; 3], Some(&[9])), (&[2; 3], None), (&[2; 4], Some(&[7]))], false)
+            .expect("written");
+        let mut value = Vec::new();
+        assert!(view.get(&[1; 3], &mut value).expect("read"), "{engine:?}");
+        assert_eq!(value, [0], "{engine:?}");
+        assert!(!view.get(&[2; 4], &mut value).expect("read"), "{engine:?}");
+        let mut found = Vec::new();
+        let mut each = |key: &[u8], value: &[u8]| {
+            found.push((key.to_vec(), value.to_vec()));
+            found.len() < 3
+        };
+        view.scan(&[2], &mut each).expect("scanned");
+        let expected: Vec<_> = (1..4_u8).map(|id| (vec![id + 1; 3], vec![id])).collect();
+        assert_eq!(found, expected, "{engine:?}");
+        drop(view);
+        assert!(store.get(&[2; 4], &mut value).expect("read") && value == [7], "{engine:?}");
+        store.close().expect("closed");
+    });
+}
+
+#[test]
+fn what_was_closed_is_there_again() {
+    on_all(|engine, open| {
+        if engine == Engine::BTreeMap {
+            return;
+        }
+        let store = open();
+        store.load(&mut (1..50_u8).map(|id| (vec![id], vec![id; 30]))).expect("loaded");
+        store.write(&[(&[200], Some(b"new")), (&[7], None)], true).expect("written");
+        let root = store.root().expect("a root");
+        store.close().expect("closed");
+        let again = open();
+        assert_eq!(again.root().expect("a root"), root, "{engine:?}");
+        let mut value = Vec::new();
+        assert!(again.get(&[200], &mut value).expect("read") && value == b"new", "{engine:?}");
+        assert!(!again.get(&[7], &mut value).expect("read"), "{engine:?}");
+        assert_eq!(all(&*again, &[]).len(), 49, "{engine:?}");
+        again.close().expect("closed");
+    });
+}
+
+#[test]
+fn a_load_is_for_an_empty_store_and_settings_have_names() {
+    on_all(|engine, open| {
+        let store = open();
+        store.write(&[(b"a", Some(b"b"))], false).expect("written");
+        assert!(store.load(&mut std::iter::once((vec![1], vec![2]))).is_err(), "{engine:?}");
+        assert!(store.settings().iter().all(|(name, value)| !name.is_empty() && !value.is_empty()));
+        store.close().expect("closed");
+    });
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for &engine in Engine::ALL {
+        assert_eq!(Engine::parse(engine.name()).expect("its name"), engine);
+        let peer_args = vec![(format!("{}.nonsense", engine.name()), "1".to_owned())];
+        let folder = folder.path().to_owned();
+        let options = StoreOptions { folder, cache_mib: 64, threads: 1, peer_args };
+        assert_eq!(open(engine, &options).err().map(|error| error.code()), Some(2), "{engine:?}");
+    }
+    assert_eq!(Engine::parse("none").err().map(|error| error.code()), Some(2));
+}
