@@ -1,0 +1,158 @@
+//! Ascending numbers as bytes: each as its distance to the one before, less one, in LEB128. Seven bits a byte,
+//! low ones first; no more bytes than the number needs.
+
+use crate::error::Damaged;
+
+/// Bytes of the longest number.
+const LONGEST: usize = 10;
+
+/// Adds a number to bytes.
+pub(crate) fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number.to_le_bytes()[0]);
+}
+
+/// The number at the front, and the bytes behind it.
+pub(crate) fn take_number(bytes: &[u8]) -> Result<(u64, &[u8]), Damaged> {
+    let mut number = 0_u64;
+    for (at, byte) in bytes.iter().enumerate().take(LONGEST) {
+        let bits = u64::from(byte & 0x7f);
+        // The tenth byte has one bit of 64 left, and a last byte of zero says nothing.
+        if at + 1 == LONGEST && *byte > 1 || at > 0 && *byte == 0 {
+            return Err(Damaged);
+        }
+        number |= bits << (7 * at);
+        if byte & 0x80 == 0 {
+            return Ok((number, &bytes[at + 1..]));
+        }
+    }
+    Err(Damaged)
+}
+
+/// Adds a number that is above the last one of a list.
+pub fn push(bytes: &mut Vec<u8>, last: Option<u64>, number: u64) {
+    debug_assert!(last.is_none_or(|last| last < number), "a list ascends");
+    push_number(bytes, last.map_or(number, |last| number.wrapping_sub(last).wrapping_sub(1)));
+}
+
+/// The numbers of a list.
+#[derive(Clone, Debug)]
+pub struct Numbers<'a> {
+    rest: &'a [u8],
+    last: Option<u64>,
+}
+
+impl<'a> Numbers<'a> {
+    /// Those of these bytes.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, last: None }
+    }
+
+    fn step(&mut self) -> Result<u64, Damaged> {
+        let (distance, rest) = take_number(self.rest)?;
+        let number = match self.last {
+            None => distance,
+            Some(last) => {
+                last.checked_add(distance).and_then(|sum| sum.checked_add(1)).ok_or(Damaged)?
+            }
+        };
+        (self.rest, self.last) = (rest, Some(number));
+        Ok(number)
+    }
+}
+
+impl Iterator for Numbers<'_> {
+    type Item = Result<u64, Damaged>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let next = self.step();
+        if next.is_err() {
+            self.rest = &[];
+        }
+        Some(next)
+    }
+}
+
+/// The last number that is at most `bound`, and how many are before it.
+pub fn last_at_most(bytes: &[u8], bound: u64) -> Result<Option<(u64, u64)>, Damaged> {
+    let mut found = None;
+    for (at, number) in (0..).zip(Numbers::new(bytes)) {
+        match number? {
+            number if number <= bound => found = Some((at, number)),
+            _ => break,
+        }
+    }
+    Ok(found)
+}
+
+/// The number with `before` ones before it.
+pub(crate) fn nth(bytes: &[u8], before: u64) -> Result<u64, Damaged> {
+    let mut numbers = (0..).zip(Numbers::new(bytes));
+    numbers.find(|(at, number)| *at == before || number.is_err()).ok_or(Damaged)?.1
+}
+
+/// The bytes of the first `count` numbers, and the last of these.
+pub fn first(bytes: &[u8], count: u64) -> Result<(&[u8], Option<u64>), Damaged> {
+    let mut numbers = Numbers::new(bytes);
+    for _ in 0..count {
+        numbers.next().ok_or(Damaged)??;
+    }
+    Ok((&bytes[..bytes.len() - numbers.rest.len()], numbers.last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(numbers: &[u64]) -> Vec<u8> {
+        let (mut bytes, mut last) = (Vec::new(), None);
+        for number in numbers {
+            push(&mut bytes, last, *number);
+            last = Some(*number);
+        }
+        bytes
+    }
+
+    #[test]
+    fn numbers_come_back_from_their_bytes() {
+        let numbers = [0, 1, 2, 129, 130, 1 << 14, 1 << 35, u64::MAX - 1, u64::MAX];
+        for from in 0..numbers.len() {
+            let bytes = list(&numbers[from..]);
+            let back: Result<Vec<u64>, Damaged> = Numbers::new(&bytes).collect();
+            assert_eq!(back.expect("sound"), numbers[from..]);
+            for (at, number) in numbers[from..].iter().enumerate() {
+                let before = at as u64;
+                assert_eq!(nth(&bytes, before), Ok(*number));
+                assert_eq!(last_at_most(&bytes, *number), Ok(Some((before, *number))));
+                let (front, last) = first(&bytes, before + 1).expect("sound");
+                assert_eq!((front, last), (&list(&numbers[from..=from + at])[..], Some(*number)));
+            }
+        }
+        assert_eq!(list(&[7, 8, 9, 10]), [7, 0, 0, 0], "neighbours take a byte each");
+        assert_eq!(last_at_most(&list(&[7]), 6), Ok(None));
+        assert_eq!(nth(&list(&[7]), 1), Err(Damaged));
+        assert!(first(&list(&[7]), 2).is_err());
+    }
+
+    #[test]
+    fn bytes_that_are_no_list_are_refused() {
+        let bad: [&[u8]; 6] = [
+            &[0x80],                                                       // it does not end
+            &[0x80, 0],                                                    // longer than it needs
+            &[0xff; 10],                                                   // more than 64 bits
+            &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2],    // likewise
+            &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0], // beyond the last number
+            &[1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], // likewise
+        ];
+        for bytes in bad {
+            assert!(Numbers::new(bytes).any(|number| number.is_err()), "{bytes:?}");
+            assert_eq!(Numbers::new(bytes).take(20).filter(Result::is_err).count(), 1, "{bytes:?}");
+        }
+    }
+}
