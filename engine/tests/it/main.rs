@@ -8,6 +8,7 @@ mod a_page_that_two_ask_for_is_read_once;
 mod a_panicking_hasher_harms_nobody;
 mod a_region_keeps_its_inner_nodes;
 mod a_small_database_takes_little_disk;
+mod a_sync_makes_commits_durable;
 mod a_task_that_hangs_is_named;
 mod an_equal_root_is_a_parent;
 mod an_open_trusts_what_it_can_prove;
