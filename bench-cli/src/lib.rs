@@ -15,6 +15,9 @@
 //! | `hash`, `proof`, `auth`, `grind` | single parts, beside what does the same |
 //! | `overlay`, `threshold`, `flatten` | blocks that stay in memory |
 //! | `erc20` | token transfers over accounts and contracts |
+//! | `bank` | transfers between named accounts, with a log of them, on several stores |
+//! | `import` | a bulk load of a stream, under a limit of memory |
+//! | `history` | an index of the blocks at which keys have changed |
 //!
 //! Every result is checked, or the command fails: all balances (or a sample of them) against a replay
 //! of the draws, every root against that of the other backends, and witnesses against the reads and
@@ -94,6 +97,12 @@ pub fn nomt_bench() -> ExitCode {
     if matches!(cli.command, BenchCommand::Child) {
         return child::main();
     }
+    if let BenchCommand::Load(job) = &cli.command {
+        return match parts::import::load(job) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => output::report("nomt-bench", &error),
+        };
+    }
     let outcome = interrupt::listen().and_then(|()| match cli.command {
         BenchCommand::Init(args) => command::init::init(args),
         BenchCommand::Transfer(args) => command::transfer::transfer(args),
@@ -108,7 +117,12 @@ pub fn nomt_bench() -> ExitCode {
         BenchCommand::Threshold(args) => command::parts::threshold(&args),
         BenchCommand::Flatten(args) => command::parts::flatten(&args),
         BenchCommand::Erc20(args) => command::parts::erc20(&args),
-        BenchCommand::Child => Err(BenchError::Usage("this subcommand is internal".to_owned())),
+        BenchCommand::Bank(args) => command::parts::bank(&args),
+        BenchCommand::Import(args) => command::parts::import(&args),
+        BenchCommand::History(args) => command::parts::history(&args),
+        BenchCommand::Load(_) | BenchCommand::Child => {
+            Err(BenchError::Usage("this subcommand is internal".to_owned()))
+        }
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -495,6 +495,29 @@ fn device_measures_a_small_file_and_removes_it() {
     assert_eq!(std::fs::read_dir(at.path()).expect("the folder").count(), 0);
 }
 
+/// Arguments, the workload's name, words of its table and the number of its rows.
+type Measured<'a> = (&'a [&'a str], &'a str, &'a [&'a str], usize);
+
+/// Runs workloads of single parts: all rows have figures, and nothing is left in the folder.
+fn measure(cases: &[Measured<'_>], dir: &str, json: &str) {
+    for &(arguments, name, words, rows) in cases {
+        let out = succeed(&[arguments, &["--rounds", "2", "--quiet", "--json", json]].concat());
+        for word in words {
+            assert!(out.contains(word), "{name}, {word}: {out}");
+        }
+        let result = read(Path::new(json));
+        assert_eq!((&result["workload"], &result["schema"]), (&name.into(), &1.into()));
+        let found = result["rows"].as_array().expect("rows");
+        assert_eq!(found.len(), rows, "{name}: {out}");
+        for row in found {
+            let timed = row["round_ms"]["p50"].as_f64().expect("a time") > 0.0;
+            assert!(timed || row["count"][1].as_f64().expect("a count") > 0.0, "{name}: {row}");
+            assert!(row["ratio"].as_f64().expect("a ratio") > 0.0, "{name}: {row}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(dir).expect("the folder").count(), 0, "nothing is left");
+}
+
 #[test]
 fn single_parts_are_measured_checked_and_leave_nothing_behind() {
     let at = folder();
@@ -502,7 +525,7 @@ fn single_parts_are_measured_checked_and_leave_nothing_behind() {
     let dir = dir.to_str().expect("a plain name");
     let json = at.path().join("out.json");
     let json = json.to_str().expect("a plain name");
-    let cases: [(&[&str], &str, &[&str], usize); 8] = [
+    let cases: [Measured<'_>; 8] = [
         (
             &["overlay", "--accounts", "300", "--updates", "50,200,900", "--dir", dir],
             "overlay",
@@ -559,22 +582,7 @@ fn single_parts_are_measured_checked_and_leave_nothing_behind() {
             28,
         ),
     ];
-    for (arguments, name, words, rows) in cases {
-        let out = succeed(&[arguments, &["--rounds", "2", "--quiet", "--json", json]].concat());
-        for word in words {
-            assert!(out.contains(word), "{name}, {word}: {out}");
-        }
-        let result = read(Path::new(json));
-        assert_eq!((&result["workload"], &result["schema"]), (&name.into(), &1.into()));
-        let found = result["rows"].as_array().expect("rows");
-        assert_eq!(found.len(), rows, "{name}: {out}");
-        for row in found {
-            let timed = row["round_ms"]["p50"].as_f64().expect("a time") > 0.0;
-            assert!(timed || row["count"][1].as_f64().expect("a count") > 0.0, "{name}: {row}");
-            assert!(row["ratio"].as_f64().expect("a ratio") > 0.0, "{name}: {row}");
-        }
-    }
-    assert_eq!(std::fs::read_dir(dir).expect("the folder").count(), 0, "nothing is left");
+    measure(&cases, dir, json);
     // All paths of 64 equal bits and more are at least that long.
     let result = read(Path::new(json));
     let longest = |subject: &str| {
@@ -588,6 +596,61 @@ fn single_parts_are_measured_checked_and_leave_nothing_behind() {
     fail(2, &["auth", "--sizes", "1"]);
     fail(2, &["proof", "--count", "0"]);
     fail(2, &["grind", "--keys", "3"]);
+}
+
+#[test]
+fn stores_loads_and_indexes_are_measured_checked_and_leave_nothing_behind() {
+    let at = folder();
+    let dir = at.path().join("db");
+    let dir = dir.to_str().expect("a plain name");
+    let json = at.path().join("out.json");
+    let json = json.to_str().expect("a plain name");
+    let cases: [Measured<'_>; 3] = [
+        (
+            &["bank", "--accounts", "500", "--transfers", "700", "--batch", "7,300", "--dir", dir],
+            "bank",
+            &[
+                "write-only, btreemap",
+                "sums beside, conserved",
+                "a finish, pleach",
+                "1,400 transfers",
+            ],
+            26,
+        ),
+        (
+            &["import", "--leaves", "30000", "--load-mib", "1", "--kill", "--dir", dir],
+            "import",
+            &["sorted, 30,000 pairs", "peak RSS", "commits of the same", "was killed half way"],
+            12,
+        ),
+        (
+            &["history", "--shards", "none,50", "--len", "200,3000", "--keys", "100", "--dir", dir],
+            "history",
+            &["append one, no shards", "unwind 100, shards of 50", "btreemap, 3,000 changes"],
+            32,
+        ),
+    ];
+    measure(&cases, dir, json);
+    fail(2, &["bank", "--backend", "pleach,nothing"]);
+    fail(2, &["bank", "--backend", "pleach", "--peer-arg", "btreemap.a=1"]);
+    fail(2, &["history", "--shards", "1"]);
+    fail(2, &["import", "--from", "/nonexistent/file"]);
+}
+
+#[test]
+fn a_dump_is_imported_from_a_file_and_what_is_no_pair_is_refused_by_its_line() {
+    let at = folder();
+    let file = at.path().join("pairs");
+    let line =
+        |id: u8| format!("{} {}\n", format!("{id:02x}").repeat(32), "07".repeat(usize::from(id)));
+    let pairs: String = (1..200).rev().map(line).collect();
+    std::fs::write(&file, &pairs).expect("written");
+    let name = file.to_str().expect("a plain name");
+    let out = succeed(&["import", "--from", name, "--quiet"]);
+    assert!(out.contains("a file, 199 pairs") && out.contains("commits of the same"), "{out}");
+    std::fs::write(&file, pairs + "0102 03\n").expect("written");
+    let refused = fail(2, &["import", "--from", name, "--quiet"]);
+    assert!(refused.contains("line 200"), "{refused}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 pub(crate) mod numbers;
 pub(crate) mod parts;
+pub(crate) mod stores;
 pub(crate) mod values;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use crate::args::numbers::{count, kib, mib};
 use crate::args::parts::{
     AuthArgs, Erc20Args, FlattenArgs, GrindArgs, HashArgs, OverlayArgs, ProofArgs, ThresholdArgs,
 };
+use crate::args::stores::{BankArgs, HistoryArgs, ImportArgs, LoadJob};
 use crate::args::values::{Count, Durability, IoChoice, Minutes, Switch};
 use crate::draws::{Distribution, Stream};
 use crate::error::BenchError;
@@ -76,6 +78,15 @@ pub(crate) enum BenchCommand {
     Flatten(FlattenArgs),
     /// Token transfers over accounts and contracts
     Erc20(Erc20Args),
+    /// Transfers between named accounts with a log of them, on Pleach and other stores
+    Bank(BankArgs),
+    /// A bulk load of a stream under a limit of memory
+    Import(ImportArgs),
+    /// An index of the blocks at which keys have changed
+    History(HistoryArgs),
+    /// A load that `import` measures (internal)
+    #[command(name = "__load", hide = true)]
+    Load(LoadJob),
     /// One job of one backend, described on standard input (internal)
     #[command(name = "__child", hide = true)]
     Child,

@@ -11,19 +11,44 @@ use crate::draws::Distribution;
 
 /// Flags of all of them.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct PartsArgs {
+pub(crate) struct PartsArgs<const ROUNDS: u64 = 15> {
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = 12345, value_parser = count::<u64>(0..=u64::MAX))]
     pub(crate) seed: u64,
-    /// Rounds that are measured; a figure is their median
-    #[arg(long, default_value_t = 15, value_parser = count::<u64>(1..=1_000_000))]
-    pub(crate) rounds: u64,
+    /// Rounds that are measured; a figure is their median (default: 15; 1 for bank and import)
+    #[arg(long, value_parser = count::<u64>(1..=1_000_000))]
+    rounds: Option<u64>,
     /// Writes the results as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// No progress bars
     #[arg(long)]
     pub(crate) quiet: bool,
+}
+
+impl<const ROUNDS: u64> PartsArgs<ROUNDS> {
+    /// Rounds that are measured.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.rounds.unwrap_or(ROUNDS)
+    }
+}
+
+/// Flags of those that open databases.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StorageArgs<const MIB: u64 = 1024> {
+    /// Memory budget of each database (default: 1024; 256 for auth, grind and history, 64 for import)
+    #[arg(long, value_name = "MIB", value_parser = mib(8..=16_777_216))]
+    cache_mib: Option<u64>,
+    /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+impl<const MIB: u64> StorageArgs<MIB> {
+    /// Memory budget of each database, in MiB.
+    pub(crate) fn cache_mib(&self) -> u64 {
+        self.cache_mib.unwrap_or(MIB)
+    }
 }
 
 /// `nomt-bench hash`.
@@ -50,12 +75,8 @@ pub(crate) struct ProofArgs {
         value_parser = count::<u64>(1..=10_000_000)
     )]
     pub(crate) count: Vec<u64>,
-    /// Memory budget of the database
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(8..=16_777_216))]
-    pub(crate) cache_mib: u64,
-    /// Folder for the database, in a subfolder that is removed at the end (default: a temporary one)
-    #[arg(long)]
-    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) storage: StorageArgs,
 }
 
 /// `nomt-bench auth`.
@@ -72,12 +93,8 @@ pub(crate) struct AuthArgs {
         value_parser = count::<u64>(2..=10_000_000)
     )]
     pub(crate) sizes: Vec<u64>,
-    /// Memory budget of each database
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = mib(8..=16_777_216))]
-    pub(crate) cache_mib: u64,
-    /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
-    #[arg(long)]
-    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) storage: StorageArgs<256>,
 }
 
 /// `nomt-bench grind`.
@@ -88,12 +105,8 @@ pub(crate) struct GrindArgs {
     /// Keys of each shape
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = count::<u64>(20..=10_000_000))]
     pub(crate) keys: u64,
-    /// Memory budget of each database
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = mib(8..=16_777_216))]
-    pub(crate) cache_mib: u64,
-    /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
-    #[arg(long)]
-    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) storage: StorageArgs<256>,
 }
 
 /// `nomt-bench overlay`.
@@ -116,12 +129,8 @@ pub(crate) struct OverlayArgs {
         value_parser = count::<u64>(1..=10_000_000)
     )]
     pub(crate) updates: Vec<u64>,
-    /// Memory budget of each database
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(8..=16_777_216))]
-    pub(crate) cache_mib: u64,
-    /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
-    #[arg(long)]
-    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) storage: StorageArgs,
 }
 
 /// `nomt-bench threshold`.
@@ -141,12 +150,8 @@ pub(crate) struct ThresholdArgs {
     /// Blocks of a round
     #[arg(long, value_name = "N", default_value_t = 600, value_parser = count::<u64>(1..=1_000_000))]
     pub(crate) blocks: u64,
-    /// Memory budget of each database
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(8..=16_777_216))]
-    pub(crate) cache_mib: u64,
-    /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
-    #[arg(long)]
-    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) storage: StorageArgs,
 }
 
 /// `nomt-bench flatten`.
@@ -169,12 +174,8 @@ pub(crate) struct FlattenArgs {
     /// How keys are drawn: hot (nine of ten changes go to a hundred keys), uniform, zipf:S or pareto
     #[arg(long, default_value = "hot")]
     pub(crate) distribution: Layering,
-    /// Memory budget of each database
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(8..=16_777_216))]
-    pub(crate) cache_mib: u64,
-    /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
-    #[arg(long)]
-    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) storage: StorageArgs,
 }
 
 /// `nomt-bench erc20`.
@@ -197,12 +198,8 @@ pub(crate) struct Erc20Args {
     /// Transfers of a block
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = count::<u64>(1..=10_000_000))]
     pub(crate) transfers: u64,
-    /// Memory budget of each database
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = mib(8..=16_777_216))]
-    pub(crate) cache_mib: u64,
-    /// Folder for the databases, in a subfolder that is removed at the end (default: a temporary one)
-    #[arg(long)]
-    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) storage: StorageArgs,
 }
 
 /// How `flatten` draws keys.

@@ -8,6 +8,7 @@ use crate::args::parts::{
     AuthArgs, Erc20Args, FlattenArgs, GrindArgs, HashArgs, OverlayArgs, PartsArgs, ProofArgs,
     ThresholdArgs,
 };
+use crate::args::stores::{BankArgs, HistoryArgs, ImportArgs};
 use crate::error::{BenchError, Result};
 use crate::home::Home;
 use crate::machine::Machine;
@@ -28,9 +29,9 @@ fn scratch(dir: Option<&Path>) -> Result<(Home, tempfile::TempDir)> {
 }
 
 /// Runs a workload, and prints what it has measured, whether or not a signal cut it short.
-fn measure(
+fn measure<const ROUNDS: u64>(
     workload: &'static str,
-    args: &PartsArgs,
+    args: &PartsArgs<ROUNDS>,
     at: &Path,
     run: impl FnOnce(&Progress, &mut Sheet) -> Result<()>,
 ) -> Result<()> {
@@ -56,35 +57,35 @@ pub(crate) fn hash(args: &HashArgs) -> Result<()> {
 
 /// `nomt-bench proof`.
 pub(crate) fn proof(args: &ProofArgs) -> Result<()> {
-    let (_home, at) = scratch(args.dir.as_deref())?;
+    let (_home, at) = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::proof::run(args, at.path(), bar, sheet);
     measure("proof", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench auth`.
 pub(crate) fn auth(args: &AuthArgs) -> Result<()> {
-    let (_home, at) = scratch(args.dir.as_deref())?;
+    let (_home, at) = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::auth::run(args, at.path(), bar, sheet);
     measure("auth", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench grind`.
 pub(crate) fn grind(args: &GrindArgs) -> Result<()> {
-    let (_home, at) = scratch(args.dir.as_deref())?;
+    let (_home, at) = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::grind::run(args, at.path(), bar, sheet);
     measure("grind", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench overlay`.
 pub(crate) fn overlay(args: &OverlayArgs) -> Result<()> {
-    let (_home, at) = scratch(args.dir.as_deref())?;
+    let (_home, at) = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::overlay::run(args, at.path(), bar, sheet);
     measure("overlay", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench threshold`.
 pub(crate) fn threshold(args: &ThresholdArgs) -> Result<()> {
-    let (_home, at) = scratch(args.dir.as_deref())?;
+    let (_home, at) = scratch(args.storage.dir.as_deref())?;
     let run =
         |bar: &Progress, sheet: &mut Sheet| parts::threshold::run(args, at.path(), bar, sheet);
     measure("threshold", &args.parts, at.path(), run)
@@ -92,19 +93,40 @@ pub(crate) fn threshold(args: &ThresholdArgs) -> Result<()> {
 
 /// `nomt-bench flatten`.
 pub(crate) fn flatten(args: &FlattenArgs) -> Result<()> {
-    let (_home, at) = scratch(args.dir.as_deref())?;
+    let (_home, at) = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::flatten::run(args, at.path(), bar, sheet);
     measure("flatten", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench erc20`.
 pub(crate) fn erc20(args: &Erc20Args) -> Result<()> {
-    let (_home, at) = scratch(args.dir.as_deref())?;
+    let (_home, at) = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::erc20::run(args, at.path(), bar, sheet);
     measure("erc20", &args.parts, at.path(), run)
 }
 
-fn table(args: &PartsArgs, machine: &Machine, sheet: &Sheet) -> String {
+/// `nomt-bench bank`.
+pub(crate) fn bank(args: &BankArgs) -> Result<()> {
+    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let run = |bar: &Progress, sheet: &mut Sheet| parts::bank::run(args, at.path(), bar, sheet);
+    measure("bank", &args.parts, at.path(), run)
+}
+
+/// `nomt-bench import`.
+pub(crate) fn import(args: &ImportArgs) -> Result<()> {
+    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let run = |bar: &Progress, sheet: &mut Sheet| parts::import::run(args, at.path(), bar, sheet);
+    measure("import", &args.parts, at.path(), run)
+}
+
+/// `nomt-bench history`.
+pub(crate) fn history(args: &HistoryArgs) -> Result<()> {
+    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let run = |bar: &Progress, sheet: &mut Sheet| parts::history::run(args, at.path(), bar, sheet);
+    measure("history", &args.parts, at.path(), run)
+}
+
+fn table<const ROUNDS: u64>(args: &PartsArgs<ROUNDS>, machine: &Machine, sheet: &Sheet) -> String {
     let mut grid = Grid::default();
     let head = ["", "", "p50, ms", "p90, ms", "max, ms", "ns each", "a second", "bytes", "times"];
     grid.row(head.map(str::to_owned));
@@ -147,7 +169,7 @@ fn table(args: &PartsArgs, machine: &Machine, sheet: &Sheet) -> String {
         machine.cpu,
         machine.cores,
         machine.file_system,
-        args.rounds,
+        args.rounds(),
         args.seed,
         grid.render()
     );
@@ -157,9 +179,9 @@ fn table(args: &PartsArgs, machine: &Machine, sheet: &Sheet) -> String {
     text
 }
 
-fn document(
+fn document<const ROUNDS: u64>(
     workload: &str,
-    args: &PartsArgs,
+    args: &PartsArgs<ROUNDS>,
     machine: &Machine,
     sheet: &Sheet,
 ) -> serde_json::Value {
@@ -169,7 +191,7 @@ fn document(
         "workload": workload,
         "machine": machine,
         "seed": args.seed,
-        "rounds": args.rounds,
+        "rounds": args.rounds(),
         "rows": sheet.rows,
         "notes": sheet.notes,
     })

@@ -97,7 +97,7 @@ impl<'a> Bench<'a> {
     fn get(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
         let pairs = &self.blocks[0];
         let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-        let db = open(folder.path(), self.args.cache_mib)?;
+        let db = open(folder.path(), self.args.storage.cache_mib())?;
         commit(&db, pairs)?;
         check(&db, pairs)?;
         let session = db.session(SessionOptions::new()).map_err(wrap)?;
@@ -129,14 +129,14 @@ impl<'a> Bench<'a> {
             ("hashmap".to_owned(), Box::new(|_| plain(&|key| hashed[key]))),
             ("btreemap".to_owned(), Box::new(|_| plain(&|key| ordered[key]))),
         ];
-        sheet.case(bar, (&name, operations), self.args.parts.rounds, subjects)
+        sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)
     }
 
     fn set(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
         let pairs = &self.blocks[0];
         let pleach = |_| {
             let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-            let db = open(folder.path(), self.args.cache_mib)?;
+            let db = open(folder.path(), self.args.storage.cache_mib())?;
             let (turn, root) = Turn::of(|| commit(&db, pairs));
             if root? != self.roots[0] {
                 return Err(wrong("the root", pairs.len()));
@@ -173,13 +173,13 @@ impl<'a> Bench<'a> {
                 }),
             ),
         ];
-        sheet.case(bar, (&name, operations), self.args.parts.rounds, subjects)
+        sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)
     }
 
     fn commitment(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
         let pairs = &self.blocks[0];
         let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-        let db = open(folder.path(), self.args.cache_mib)?;
+        let db = open(folder.path(), self.args.storage.cache_mib())?;
         let pleach = |_| {
             let session = db.session(SessionOptions::new().witness(false)).map_err(wrap)?;
             let accesses = writes(pairs);
@@ -200,13 +200,13 @@ impl<'a> Bench<'a> {
             ("pleach".to_owned(), Box::new(pleach)),
             ("rolling".to_owned(), Box::new(rolling)),
         ];
-        sheet.case(bar, (&name, operations), self.args.parts.rounds, subjects)
+        sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)
     }
 
     fn sequential(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
         let pleach = |_| {
             let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-            let db = open(folder.path(), self.args.cache_mib)?;
+            let db = open(folder.path(), self.args.storage.cache_mib())?;
             let (turn, roots) = Turn::of(|| {
                 self.blocks.iter().map(|pairs| commit(&db, pairs)).collect::<Result<Vec<_>>>()
             });
@@ -242,6 +242,6 @@ impl<'a> Bench<'a> {
             ("pleach".to_owned(), Box::new(pleach)),
             ("rolling".to_owned(), Box::new(rolling)),
         ];
-        sheet.case(bar, (&name, operations * BLOCKS as u64), self.args.parts.rounds, subjects)
+        sheet.case(bar, (&name, operations * BLOCKS as u64), self.args.parts.rounds(), subjects)
     }
 }

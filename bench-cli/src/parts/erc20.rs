@@ -22,7 +22,7 @@ const REPLAYED: u64 = 1 << 20;
 /// Measures the import and the blocks; the database is made in a folder.
 pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
     let ledger = Ledger { eoa: args.eoa, contracts: args.contracts, slots: args.slots };
-    let db = open_durable(at, args.cache_mib)?;
+    let db = open_durable(at, args.storage.cache_mib())?;
     let keys = ledger.keys();
     let (import, report) = Turn::of(|| db.bulk_load(ledger.genesis(), &LoadOptions::new()));
     report.map_err(wrap)?;
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet
     for (name, phase) in ["execute", "finish (the root)", "commit"].iter().zip(&phases) {
         sheet.latencies(&case, name, phase.quantiles(), first);
     }
-    verify(&db, &ledger, &numbers, &last, at, args.cache_mib)?;
+    verify(&db, &ledger, &numbers, &last, at, args.storage.cache_mib())?;
     sheet.notes.push(format!(
         "{} transfers, {} keys were touched; all of them were read back",
         grouped(transfers),

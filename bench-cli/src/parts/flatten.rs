@@ -38,7 +38,7 @@ pub(crate) fn run(args: &FlattenArgs, at: &Path, bar: &Progress, sheet: &mut She
             ("merged commit".to_owned(), Box::new(|round| bench.merge(round, &reads))),
             ("one block of the same".to_owned(), Box::new(|_| bench.at_once())),
         ];
-        sheet.case(bar, (&name, distinct), args.parts.rounds, subjects)?;
+        sheet.case(bar, (&name, distinct), args.parts.rounds(), subjects)?;
         let [idle, beside] = reads.map(|phase| phase.into_inner().quantiles());
         for (subject, reads) in [("reads, idle", idle), ("reads beside the merge", beside)] {
             sheet.latencies(&name, subject, reads, idle);
@@ -98,7 +98,7 @@ impl<'a> Bench<'a> {
     /// A database of the loaded accounts, all of them cached, in a folder that goes with it.
     fn database(&self) -> Result<(Pleach, tempfile::TempDir)> {
         let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-        let db = open_durable(folder.path(), self.args.cache_mib)?;
+        let db = open_durable(folder.path(), self.args.storage.cache_mib())?;
         let pairs = (0..LOADED).map(|id| (account::key(id), encode(id)));
         db.bulk_load(pairs, &LoadOptions::new()).map_err(wrap)?;
         let keys: Vec<Key> = (0..LOADED).map(account::key).collect();

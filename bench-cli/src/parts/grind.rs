@@ -129,7 +129,7 @@ pub(crate) fn run(args: &GrindArgs, at: &Path, bar: &Progress, sheet: &mut Sheet
 
 fn grind(args: &GrindArgs, at: &Path, name: &str, pairs: &[(Key, u64)]) -> Result<Figures> {
     let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
-    let db = open(folder.path(), args.cache_mib)?;
+    let db = open(folder.path(), args.storage.cache_mib())?;
     let mut batches = Phase::new();
     let mut root = Node::default();
     for pairs in pairs.chunks(pairs.len().div_ceil(COMMITS)) {

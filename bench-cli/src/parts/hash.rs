@@ -73,7 +73,7 @@ pub(crate) fn run(args: &HashArgs, bar: &Progress, sheet: &mut Sheet) -> Result<
         });
         let name = format!("{} bytes", grouped(size as u64));
         let messages = (BYTES / size) as u64;
-        sheet.case(bar, (&name, messages), args.parts.rounds, subjects.collect())?;
+        sheet.case(bar, (&name, messages), args.parts.rounds(), subjects.collect())?;
     }
     nodes(args, bar, &bytes, sheet)
 }
@@ -98,5 +98,5 @@ fn nodes(args: &HashArgs, bar: &Progress, bytes: &[u8], sheet: &mut Sheet) -> Re
         };
         (format!("pleach, {lanes} a call"), Box::new(turn))
     });
-    sheet.case(bar, ("trie nodes", NODES as u64), args.parts.rounds, subjects.into())
+    sheet.case(bar, ("trie nodes", NODES as u64), args.parts.rounds(), subjects.into())
 }

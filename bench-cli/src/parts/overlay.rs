@@ -40,7 +40,7 @@ struct Bench<'a> {
 /// Measures all cases; the database is made in a folder.
 pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
     let ledger = Ledger { eoa: 0, contracts: args.accounts, slots: args.slots };
-    let db = open_durable(at, args.cache_mib)?;
+    let db = open_durable(at, args.storage.cache_mib())?;
     db.bulk_load(ledger.genesis(), &LoadOptions::new()).map_err(wrap)?;
     db.close().map_err(wrap)?;
     for &updates in &args.updates {
@@ -50,18 +50,18 @@ pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut She
             continue;
         }
         let bench = Bench { args, at, ledger, updates };
-        let db = open_durable(at, args.cache_mib)?;
+        let db = open_durable(at, args.storage.cache_mib())?;
         let warm = SUBJECTS.map(|(name, what)| -> Subject<'_> {
             let (bench, db) = (&bench, &db);
             (name.to_owned(), Box::new(move |round| bench.turn(db, what, round)))
         });
         let name = format!("warm, {}", grouped(updates));
-        sheet.case(bar, (&name, updates), args.parts.rounds, warm.into())?;
+        sheet.case(bar, (&name, updates), args.parts.rounds(), warm.into())?;
         db.close().map_err(wrap)?;
         let cold = SUBJECTS.map(|(name, what)| -> Subject<'_> {
             let bench = &bench;
             let turn = move |round| {
-                let db = open_durable(bench.at, bench.args.cache_mib)?;
+                let db = open_durable(bench.at, bench.args.storage.cache_mib())?;
                 let turn = bench.turn(&db, what, round)?;
                 db.close().map_err(wrap)?;
                 Ok(turn)
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut She
             (name.to_owned(), Box::new(turn))
         });
         let name = format!("cold, {}", grouped(updates));
-        sheet.case(bar, (&name, updates), args.parts.rounds, cold.into())?;
+        sheet.case(bar, (&name, updates), args.parts.rounds(), cold.into())?;
     }
     Ok(())
 }

@@ -46,7 +46,7 @@ fn wrong(subject: &str, count: usize, error: impl std::fmt::Display) -> BenchErr
 /// Measures all cases in a folder.
 pub(crate) fn run(args: &ProofArgs, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
     let mut accounts: Vec<_> = (0..1 << args.log2).map(|id: u64| (account::key(id), id)).collect();
-    let db = open(at, args.cache_mib)?;
+    let db = open(at, args.storage.cache_mib())?;
     let pairs = accounts.iter().map(|(key, id)| (*key, encode(*id)));
     let root = db.bulk_load(pairs, &LoadOptions::new()).map_err(wrap)?.root;
     accounts.sort_unstable();
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &ProofArgs, at: &Path, bar: &Progress, sheet: &mut Sheet
             count,
             drawn: RefCell::new((u64::MAX, empty)),
         };
-        bench.measure(args.parts.rounds, bar, sheet)?;
+        bench.measure(args.parts.rounds(), bar, sheet)?;
     }
     let misses = db.metrics().cache_misses - before;
     sheet.notes.push(format!("{} pages were not cached while it was measured", grouped(misses)));

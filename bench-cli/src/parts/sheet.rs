@@ -105,6 +105,11 @@ impl Sheet {
     pub(super) fn once(&mut self, case: &str, subject: &str, operations: u64, turn: Turn) {
         let mut phase = Phase::new();
         phase.record(turn.took);
+        self.phase(case, subject, operations, &phase);
+    }
+
+    /// A row of rounds that were timed by whoever ran.
+    pub(super) fn phase(&mut self, case: &str, subject: &str, operations: u64, phase: &Phase) {
         let round_ms = phase.quantiles();
         self.latencies(case, subject, round_ms, round_ms);
         if let Some(row) = self.rows.last_mut() {
@@ -125,6 +130,45 @@ impl Sheet {
         });
     }
 
+    /// Rows of what several stores did, one thing after the other, each beside the first of its subjects.
+    pub(super) fn timings(&mut self, case: &str, timings: &Timings, subjects: &[&'static str]) {
+        let mut done: Vec<&'static str> = Vec::new();
+        for (Timed { what, .. }, _) in &timings.0 {
+            if done.contains(what) {
+                continue;
+            }
+            done.push(what);
+            let rows: Vec<(&str, &Timing)> = subjects
+                .iter()
+                .filter_map(|subject| {
+                    let key = Timed { what, subject };
+                    timings
+                        .0
+                        .iter()
+                        .find(|(one, _)| *one == key)
+                        .map(|(_, timing)| (*subject, timing))
+                })
+                .collect();
+            let Some((_, first)) = rows.first() else { continue };
+            let first_ms = first.round_ms();
+            for (subject, timing) in &rows {
+                let name = format!("{what}, {subject}");
+                if let Some(count) = timing.count {
+                    let of = first.count.map_or(0.0, float);
+                    self.count(case, &name, ("count", float(count)), of);
+                    continue;
+                }
+                self.latencies(case, &name, timing.round_ms(), first_ms);
+                let row = self.rows.last_mut().expect("just made");
+                row.operations = timing.operations;
+                // Rounds may differ in what they have done: a ratio of each operation.
+                let (one, other) =
+                    (float(timing.operations.max(1)), float(first.operations.max(1)));
+                row.ratio *= other / one;
+            }
+        }
+    }
+
     /// A row of a single figure, which is no time.
     pub(super) fn count(&mut self, case: &str, subject: &str, count: (&'static str, f64), of: f64) {
         self.rows.push(Row {
@@ -136,5 +180,60 @@ impl Sheet {
             count: Some(count),
             ratio: if of > 0.0 { count.1 / of } else { 0.0 },
         });
+    }
+}
+
+/// What was timed, and of whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Timed {
+    pub(super) what: &'static str,
+    pub(super) subject: &'static str,
+}
+
+/// Times of several things that several subjects did, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Timings(Vec<(Timed, Timing)>);
+
+#[derive(Debug)]
+struct Timing {
+    /// Operations of the last round.
+    operations: u64,
+    phase: Phase,
+    /// Latencies that were recorded elsewhere, rather than times of rounds.
+    recorded: Option<Quantiles>,
+    count: Option<u64>,
+}
+
+impl Timing {
+    fn round_ms(&self) -> Quantiles {
+        self.recorded.unwrap_or_else(|| self.phase.quantiles())
+    }
+}
+
+impl Timings {
+    fn of(&mut self, key: Timed) -> &mut Timing {
+        let at = self.0.iter().position(|(one, _)| *one == key).unwrap_or(self.0.len());
+        if at == self.0.len() {
+            let phase = Phase::new();
+            self.0.push((key, Timing { operations: 1, phase, recorded: None, count: None }));
+        }
+        &mut self.0[at].1
+    }
+
+    /// The time of some operations in a round.
+    pub(super) fn add(&mut self, key: Timed, operations: u64, took: Duration) {
+        let timing = self.of(key);
+        timing.operations = operations;
+        timing.phase.record(took);
+    }
+
+    /// Latencies of single operations, those of the last round.
+    pub(super) fn latencies(&mut self, key: Timed, of: Quantiles) {
+        self.of(key).recorded = Some(of);
+    }
+
+    /// A count, that of the last round.
+    pub(super) fn count(&mut self, key: Timed, count: u64) {
+        self.of(key).count = Some(count);
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn run(
     let blocks: Vec<Vec<Transfer>> = (0..args.blocks)
         .map(|_| (0..TRANSFERS).map(|_| LEDGER.draw(&mut random)).collect())
         .collect();
-    let root = replayed(&blocks, at, args.cache_mib)?;
+    let root = replayed(&blocks, at, args.storage.cache_mib())?;
     let phases: Vec<RefCell<Phases>> = args
         .window
         .iter()
@@ -61,7 +61,7 @@ pub(crate) fn run(
         (format!("window {window}"), Box::new(turn))
     });
     let name = format!("{} blocks, committed and drained", args.blocks);
-    sheet.case(bar, (&name, args.blocks), args.parts.rounds, subjects.collect())?;
+    sheet.case(bar, (&name, args.blocks), args.parts.rounds(), subjects.collect())?;
     let each: [(&str, Figure); 3] = [
         ("a block", |phases| &phases.block),
         ("its finish", |phases| &phases.finish),
@@ -104,7 +104,7 @@ fn one(
     mut phases: Option<&mut Phases>,
 ) -> Result<Turn> {
     let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
-    let db = open_durable(folder.path(), args.cache_mib)?;
+    let db = open_durable(folder.path(), args.storage.cache_mib())?;
     db.bulk_load(LEDGER.genesis(), &LoadOptions::new()).map_err(wrap)?;
     let mut overlays: VecDeque<Overlay> = VecDeque::new();
     let (mut turn, outcome) = Turn::of(|| -> Result<()> {

@@ -1,7 +1,7 @@
 //! A sorted map in memory behind a lock: the oracle, and what an engine costs more than that.
 
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::engine::{Engine, StoreOptions};
 use super::store::{Change, Pair, Store, StoreView};
@@ -11,7 +11,7 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// All pairs, in memory alone: nothing is ever durable.
 #[derive(Debug, Default)]
-pub(super) struct MapStore(RwLock<Map>);
+pub(super) struct MapStore(RwLock<Arc<Map>>);
 
 impl MapStore {
     pub(super) fn open(options: &StoreOptions) -> Result<Self> {
@@ -20,11 +20,11 @@ impl MapStore {
     }
 
     // A panic of another thread ends the run; what is here is whole all the same.
-    fn read(&self) -> RwLockReadGuard<'_, Map> {
+    fn read(&self) -> RwLockReadGuard<'_, Arc<Map>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Map> {
+    fn write(&self) -> RwLockWriteGuard<'_, Arc<Map>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -43,7 +43,8 @@ impl Store for MapStore {
     }
 
     fn write(&self, changes: &[Change<'_>], _sync: bool) -> Result<()> {
-        let mut map = self.write();
+        let mut shared = self.write();
+        let map = Arc::make_mut(&mut shared);
         for (key, value) in changes {
             match value {
                 // A key that is there keeps its allocations.
@@ -64,9 +65,9 @@ impl Store for MapStore {
         Ok(())
     }
 
-    /// A copy of everything: nothing else lets writes go on beside it.
+    /// The first write beside it copies everything.
     fn view(&self) -> Result<Option<Box<dyn StoreView + '_>>> {
-        Ok(Some(Box::new(MapView(self.read().clone()))))
+        Ok(Some(Box::new(MapView(Arc::clone(&self.read())))))
     }
 
     fn sync(&self) -> Result<()> {
@@ -74,7 +75,8 @@ impl Store for MapStore {
     }
 
     fn load(&self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()> {
-        let mut map = self.write();
+        let mut shared = self.write();
+        let map = Arc::make_mut(&mut shared);
         if !map.is_empty() {
             return Err(BenchError::backend("btreemap")("a load is for an empty store"));
         }
@@ -91,7 +93,7 @@ impl Store for MapStore {
     }
 }
 
-struct MapView(Map);
+struct MapView(Arc<Map>);
 
 impl StoreView for MapView {
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {

@@ -28,6 +28,11 @@ impl Engine {
         }
     }
 
+    /// Does it copy everything when it is written beside a view? Then nobody should read beside writes.
+    pub(crate) const fn copies_for_views(self) -> bool {
+        matches!(self, Self::BTreeMap)
+    }
+
     /// The store with this name, if this build has it.
     pub(crate) fn parse(name: &str) -> Result<Self> {
         Self::ALL.iter().copied().find(|engine| engine.name() == name).ok_or_else(|| {

@@ -4,14 +4,12 @@
 //! * [`store`]: the trait; [`engine`]: which engine, opened how;
 //! * [`pleach`], [`btreemap`]: the engines.
 
-#![allow(dead_code, unused_imports, reason = "`bank` and `history` come next")]
-
 mod btreemap;
 mod engine;
 mod pleach;
 mod store;
 
-use crate::error::Result;
+use crate::error::{BenchError, Result};
 pub(crate) use engine::{Engine, StoreOptions};
 pub(crate) use store::{Change, Pair, Store, StoreView};
 
@@ -21,6 +19,37 @@ pub(crate) fn open(engine: Engine, options: &StoreOptions) -> Result<Box<dyn Sto
         Engine::Pleach => Ok(Box::new(pleach::PleachStore::open(options)?)),
         Engine::BTreeMap => Ok(Box::new(btreemap::MapStore::open(options)?)),
     }
+}
+
+/// The stores that `--backend` names.
+pub(crate) fn chosen(names: &[String]) -> Result<Vec<Engine>> {
+    let mut engines = Vec::new();
+    for name in names {
+        let engine = Engine::parse(name)?;
+        if engines.contains(&engine) {
+            return Err(BenchError::Usage(format!("--backend names {name} twice")));
+        }
+        engines.push(engine);
+    }
+    Ok(engines)
+}
+
+/// Names and values of `--peer-arg`, each of a store that `--backend` names.
+pub(crate) fn peer_args(args: &[String], backends: &[String]) -> Result<Vec<(String, String)>> {
+    let parse = |arg: &String| {
+        let pair = arg.split_once('=');
+        let peer = |name: &str| name.split_once('.').map(|(peer, _)| peer.to_owned());
+        match pair.and_then(|(name, value)| Some((peer(name)?, name, value))) {
+            Some((peer, name, value)) if backends.contains(&peer) => {
+                Ok((name.to_owned(), value.to_owned()))
+            }
+            Some((peer, ..)) => {
+                Err(BenchError::Usage(format!("--peer-arg {arg}: {peer} is not in --backend")))
+            }
+            None => Err(BenchError::Usage(format!("--peer-arg {arg}: say STORE.NAME=VALUE"))),
+        }
+    };
+    args.iter().map(parse).collect()
 }
 
 #[cfg(test)]

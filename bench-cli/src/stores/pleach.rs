@@ -4,6 +4,9 @@
 //! keeps the order of bytes and can be undone. They are not hashed, so that a scan comes in order; roots are those of
 //! the padded keys. A batch is a session's finish without a witness, and a commit: the root is always made.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
 use pleach::{
     Access, Durability, Key, LoadOptions, Options, Pleach, Session, SessionOptions, Value,
 };
@@ -11,6 +14,7 @@ use pleach::{
 use super::engine::{Engine, StoreOptions};
 use super::store::{Change, Pair, Store, StoreView};
 use crate::error::{BenchError, Result};
+use crate::measure::{Phase, Quantiles};
 
 /// Most bytes of a key.
 const LONGEST: usize = 31;
@@ -41,18 +45,31 @@ fn bare(key: &Key) -> Result<&[u8]> {
 
 /// A database, opened so that commits sync nothing: [`Store::write`] syncs what is to be durable.
 #[derive(Debug)]
-pub(super) struct PleachStore(Pleach);
+pub(super) struct PleachStore {
+    db: Pleach,
+    /// What the newest state is read with, and the next batch finished: none after a commit.
+    current: Mutex<Option<Session>>,
+    /// Held for a batch. It has the latencies of finishes and commits.
+    writer: Mutex<[Phase; 2]>,
+}
+
+// A panic of another thread ends the run.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl PleachStore {
     pub(super) fn open(options: &StoreOptions) -> Result<Self> {
         options.peer_args_of(Engine::Pleach, &[])?;
         let settings = Options::new(&options.folder).create(true).cache_mib(options.cache_mib);
         let settings = settings.threads(options.threads).durability(Durability::None);
-        Pleach::open(settings).map(Self).map_err(wrap)
+        let db = Pleach::open(settings).map_err(wrap)?;
+        let writer = Mutex::new([Phase::new(), Phase::new()]);
+        Ok(Self { db, current: Mutex::new(None), writer })
     }
 
     fn session(&self) -> Result<Session> {
-        self.0.session(SessionOptions::new().witness(false)).map_err(wrap)
+        self.db.session(SessionOptions::new().witness(false)).map_err(wrap)
     }
 }
 
@@ -70,14 +87,28 @@ impl Store for PleachStore {
     }
 
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        get(&self.session()?, key, value)
+        let mut current = lock(&self.current);
+        if current.is_none() {
+            *current = Some(self.session()?);
+        }
+        current.as_ref().map_or(Ok(false), |session| get(session, key, value))
     }
 
     fn write(&self, changes: &[Change<'_>], sync: bool) -> Result<()> {
         let access =
             |(key, value): &Change<'_>| Ok(Access::write(padded(key)?, value.map(Value::from)));
         let accesses = changes.iter().map(access).collect::<Result<_>>()?;
-        self.session()?.finish(accesses).map_err(wrap)?.commit().map_err(wrap)?;
+        let mut phases = lock(&self.writer);
+        let session = lock(&self.current).take().map_or_else(|| self.session(), Ok)?;
+        let from = Instant::now();
+        let block = session.finish(accesses).map_err(wrap)?;
+        let finished = Instant::now();
+        block.commit().map_err(wrap)?;
+        phases[0].record(finished - from);
+        phases[1].record(finished.elapsed());
+        // A read that came meanwhile has taken the state before.
+        lock(&self.current).take();
+        drop(phases);
         if sync { self.sync() } else { Ok(()) }
     }
 
@@ -86,7 +117,7 @@ impl Store for PleachStore {
     }
 
     fn sync(&self) -> Result<()> {
-        self.0.sync().map_err(wrap)
+        self.db.sync().map_err(wrap)
     }
 
     fn load(&self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()> {
@@ -98,16 +129,23 @@ impl Store for PleachStore {
                 None
             }
         });
-        let loaded = self.0.bulk_load(padded, &LoadOptions::new()).map_err(wrap);
+        let loaded = self.db.bulk_load(padded, &LoadOptions::new()).map_err(wrap);
         wrong.map_or(loaded.map(|_| ()), Err)
     }
 
     fn root(&self) -> Result<Option<[u8; 32]>> {
-        Ok(Some(self.0.root().to_bytes()))
+        Ok(Some(self.db.root().to_bytes()))
+    }
+
+    fn parts_of_writes(&self) -> Vec<(&'static str, Quantiles)> {
+        let mut phases = lock(&self.writer);
+        let [finish, commit] = std::mem::replace(&mut *phases, [Phase::new(), Phase::new()]);
+        vec![("a finish", finish.quantiles()), ("a commit", commit.quantiles())]
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        self.0.close().map_err(wrap)
+        lock(&self.current).take();
+        self.db.close().map_err(wrap)
     }
 }
 

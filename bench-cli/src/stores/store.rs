@@ -1,6 +1,7 @@
 //! What a plain store can do.
 
 use crate::error::Result;
+use crate::measure::Quantiles;
 
 /// A change of a key: its new value, or `None` to delete it.
 pub(crate) type Change<'a> = (&'a [u8], Option<&'a [u8]>);
@@ -31,6 +32,11 @@ pub(crate) trait Store: Send + Sync {
 
     /// Root of the state, where the engine has one.
     fn root(&self) -> Result<Option<[u8; 32]>>;
+
+    /// Latencies of the parts of writes since the last call, where the engine tells them apart.
+    fn parts_of_writes(&self) -> Vec<(&'static str, Quantiles)> {
+        Vec::new()
+    }
 
     /// Ends what runs in the background, and closes the files.
     fn close(self: Box<Self>) -> Result<()>;
