@@ -14,17 +14,55 @@ pub(crate) enum Engine {
     Pleach,
     /// A sorted map in memory behind a lock: the oracle.
     BTreeMap,
+    /// The crate redb.
+    #[cfg(feature = "peer-redb")]
+    Redb,
+    /// The crate fjall.
+    #[cfg(feature = "peer-fjall")]
+    Fjall,
+    /// SQLite, by the crate rusqlite.
+    #[cfg(feature = "peer-sqlite")]
+    Sqlite,
+    /// MDBX, by the crate signet-libmdbx.
+    #[cfg(feature = "peer-mdbx")]
+    Mdbx,
+    /// RocksDB, by the crate rocksdb.
+    #[cfg(feature = "peer-rocksdb")]
+    RocksDb,
 }
 
 impl Engine {
     /// All of this build.
-    pub(crate) const ALL: &[Self] = &[Self::Pleach, Self::BTreeMap];
+    pub(crate) const ALL: &[Self] = &[
+        Self::Pleach,
+        Self::BTreeMap,
+        #[cfg(feature = "peer-redb")]
+        Self::Redb,
+        #[cfg(feature = "peer-fjall")]
+        Self::Fjall,
+        #[cfg(feature = "peer-sqlite")]
+        Self::Sqlite,
+        #[cfg(feature = "peer-mdbx")]
+        Self::Mdbx,
+        #[cfg(feature = "peer-rocksdb")]
+        Self::RocksDb,
+    ];
 
     /// Its name on the command line and in results.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Pleach => "pleach",
             Self::BTreeMap => "btreemap",
+            #[cfg(feature = "peer-redb")]
+            Self::Redb => "redb",
+            #[cfg(feature = "peer-fjall")]
+            Self::Fjall => "fjall",
+            #[cfg(feature = "peer-sqlite")]
+            Self::Sqlite => "sqlite",
+            #[cfg(feature = "peer-mdbx")]
+            Self::Mdbx => "mdbx",
+            #[cfg(feature = "peer-rocksdb")]
+            Self::RocksDb => "rocksdb",
         }
     }
 

@@ -2,10 +2,18 @@
 //! does the same operations, and each is set up as its own documentation advises.
 //!
 //! * [`store`]: the trait; [`engine`]: which engine, opened how;
-//! * [`pleach`], [`btreemap`]: the engines.
+//! * [`pleach`], [`btreemap`]: the engines; `peers`: those of others, where the build has them.
 
 mod btreemap;
 mod engine;
+#[cfg(any(
+    feature = "peer-redb",
+    feature = "peer-fjall",
+    feature = "peer-sqlite",
+    feature = "peer-mdbx",
+    feature = "peer-rocksdb"
+))]
+mod peers;
 mod pleach;
 mod store;
 
@@ -18,6 +26,16 @@ pub(crate) fn open(engine: Engine, options: &StoreOptions) -> Result<Box<dyn Sto
     match engine {
         Engine::Pleach => Ok(Box::new(pleach::PleachStore::open(options)?)),
         Engine::BTreeMap => Ok(Box::new(btreemap::MapStore::open(options)?)),
+        #[cfg(feature = "peer-redb")]
+        Engine::Redb => Ok(Box::new(peers::RedbStore::open(options)?)),
+        #[cfg(feature = "peer-fjall")]
+        Engine::Fjall => Ok(Box::new(peers::FjallStore::open(options)?)),
+        #[cfg(feature = "peer-sqlite")]
+        Engine::Sqlite => Ok(Box::new(peers::SqliteStore::open(options)?)),
+        #[cfg(feature = "peer-mdbx")]
+        Engine::Mdbx => Ok(Box::new(peers::MdbxStore::open(options)?)),
+        #[cfg(feature = "peer-rocksdb")]
+        Engine::RocksDb => Ok(Box::new(peers::RocksStore::open(options)?)),
     }
 }
 

@@ -150,3 +150,51 @@ fn a_load_is_for_an_empty_store_and_settings_have_names() {
     }
     assert_eq!(Engine::parse("none").err().map(|error| error.code()), Some(2));
 }
+
+/// All files of a folder, copied while the store is open.
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            std::fs::copy(&path, &to).expect("copied");
+        }
+    }
+}
+
+/// The files as a process that is killed leaves them.
+#[test]
+fn what_is_durable_is_in_the_files() {
+    for &engine in Engine::ALL {
+        if engine == Engine::BTreeMap {
+            continue;
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let options = |name: &str| StoreOptions {
+            folder: folder.path().join(name),
+            cache_mib: 64,
+            threads: 2,
+            peer_args: Vec::new(),
+        };
+        std::fs::create_dir(folder.path().join("open")).expect("a folder");
+        let store = open(engine, &options("open")).expect("opened");
+        store.write(&[(b"first", Some(b"1")), (b"second", Some(b"2"))], true).expect("written");
+        copy(&options("open").folder, &options("batch").folder);
+        store.write(&[(b"first", None), (b"third", Some(b"3"))], false).expect("written");
+        store.write(&[(b"fourth", Some(b"4"))], false).expect("written");
+        store.sync().expect("synced");
+        copy(&options("open").folder, &options("sync").folder);
+        store.close().expect("closed");
+        let pair = |key: &[u8], value: &[u8]| (key.to_vec(), value.to_vec());
+        let batch = vec![pair(b"first", b"1"), pair(b"second", b"2")];
+        let sync = vec![pair(b"fourth", b"4"), pair(b"second", b"2"), pair(b"third", b"3")];
+        for (name, expected) in [("batch", batch), ("sync", sync)] {
+            let copied = open(engine, &options(name)).expect("opened");
+            assert_eq!(all(&*copied, &[]), expected, "{engine:?}, {name}");
+            copied.close().expect("closed");
+        }
+    }
+}
