@@ -18,6 +18,7 @@
 //! | `bank` | transfers between named accounts, with a log of them, on several stores |
 //! | `import` | a bulk load of a stream, under a limit of memory |
 //! | `history` | an index of the blocks at which keys have changed |
+//! | `compare` | many of these, on all backends of a build: one JSON, one page |
 //!
 //! Every result is checked, or the command fails: all balances (or a sample of them) against a replay
 //! of the draws, every root against that of the other backends, and witnesses against the reads and
@@ -54,6 +55,9 @@
 //! (keys and balances as bytes) and `error` (with exit codes). `device` needs no child and no backend, nor do the workloads of single
 //! parts, in `parts`; `stores` are the engines of those that need no witness.
 //!
+//! `compare` runs the other subcommands, each as a process: the module `compare` knows which, and keeps what they
+//! found.
+//!
 //! # `pleach`
 //!
 //! `stat`, `check`, `dump` and `explain` read a closed database folder. They are in `tools`, on top of
@@ -64,6 +68,7 @@ mod args;
 mod backend;
 mod child;
 mod command;
+mod compare;
 mod device;
 mod draws;
 mod error;
@@ -123,6 +128,7 @@ pub fn nomt_bench() -> ExitCode {
         BenchCommand::Load(_) | BenchCommand::Child => {
             Err(BenchError::Usage("this subcommand is internal".to_owned()))
         }
+        BenchCommand::Compare(args) => command::compare::compare(&args),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

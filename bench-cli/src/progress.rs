@@ -19,8 +19,9 @@ impl Progress {
             ProgressDrawTarget::stderr_with_hz(10)
         };
         bar.set_draw_target(target);
-        let template =
-            format!("{name:<14} {{wide_bar}} {{human_pos}}/{{human_len}} {unit} {{elapsed}}");
+        let template = format!(
+            "{name:<14} {{prefix}} {{wide_bar}} {{human_pos}}/{{human_len}} {unit} {{elapsed}}"
+        );
         if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style);
         }
@@ -32,6 +33,11 @@ impl Progress {
         if let Event::Progress { done, of } = event {
             self.at(*done, *of);
         }
+    }
+
+    /// Says what is being done.
+    pub(crate) fn name(&self, name: &str) {
+        self.0.set_prefix(name.to_owned());
     }
 
     /// Shows progress; `of` is 0 if the end is not known.

@@ -1,6 +1,7 @@
 //! The command lines. Values that make no sense are refused here, before anything is created, with
 //! exit code 2 and one line that says what to change.
 
+pub(crate) mod compare;
 pub(crate) mod numbers;
 pub(crate) mod parts;
 pub(crate) mod stores;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::args::compare::CompareArgs;
 use crate::args::numbers::{count, kib, mib};
 use crate::args::parts::{
     AuthArgs, Erc20Args, FlattenArgs, GrindArgs, HashArgs, OverlayArgs, ProofArgs, ThresholdArgs,
@@ -37,6 +39,7 @@ Examples:
   nomt-bench init --log2 22 --dir /mnt/ssd/bench         load once, run often
   nomt-bench soak --minutes 30 --dir /mnt/ssd/bench
   nomt-bench recover --kills 50                          SIGKILL, reopen, check; 50 times
+  nomt-bench compare --dir /mnt/ssd/compare              many workloads, one page; goes on if stopped
   nomt-bench device --dir /mnt/ssd                       what the device itself can do
 ";
 
@@ -87,6 +90,8 @@ pub(crate) enum BenchCommand {
     /// A load that `import` measures (internal)
     #[command(name = "__load", hide = true)]
     Load(LoadJob),
+    /// Several workloads, all backends of this build, one page
+    Compare(CompareArgs),
     /// One job of one backend, described on standard input (internal)
     #[command(name = "__child", hide = true)]
     Child,

@@ -21,6 +21,9 @@ pub(crate) struct PartsArgs<const ROUNDS: u64 = 15> {
     /// Writes the results as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Writes the results as one HTML page with plots
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
     /// No progress bars
     #[arg(long)]
     pub(crate) quiet: bool,

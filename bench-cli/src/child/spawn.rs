@@ -116,11 +116,8 @@ impl Running {
 
     /// Waits until the child has ended.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
-        if let Some(id) = pid(&self.process).filter(|_| !self.reaped) {
-            // Until it is reaped, no other process can have its id and be killed by mistake.
-            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            while waitid(WaitId::Pid(id), options).err() == Some(rustix::io::Errno::INTR) {}
-            interrupt::remove_child(id);
+        if !self.reaped {
+            await_end(&self.process);
             self.reaped = true;
         }
         self.process.wait().map_err(|error| BenchError::Child(format!("{}: {error}", self.what)))
@@ -143,8 +140,18 @@ impl Drop for Running {
     }
 }
 
+/// Waits until a child has ended, and notes that; it is not reaped yet.
+pub(crate) fn await_end(process: &Child) {
+    if let Some(id) = pid(process) {
+        // Until it is reaped, no other process can have its id and be killed by mistake.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        while waitid(WaitId::Pid(id), options).err() == Some(rustix::io::Errno::INTR) {}
+        interrupt::remove_child(id);
+    }
+}
+
 /// The id of a child.
-fn pid(process: &Child) -> Option<Pid> {
+pub(crate) fn pid(process: &Child) -> Option<Pid> {
     i32::try_from(process.id()).ok().and_then(Pid::from_raw)
 }
 

@@ -1,5 +1,6 @@
 //! The subcommands of `nomt-bench`, in the parent process, and the steps that they share.
 
+pub(crate) mod compare;
 pub(crate) mod device;
 mod in_turns;
 pub(crate) mod init;

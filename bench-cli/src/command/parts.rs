@@ -14,7 +14,8 @@ use crate::home::Home;
 use crate::machine::Machine;
 use crate::parts::{self, Row, Sheet};
 use crate::progress::Progress;
-use crate::report::{Grid, json};
+use crate::report::about::About;
+use crate::report::{Grid, json, sections};
 use crate::text::{grouped, number};
 use crate::{interrupt, output};
 
@@ -36,6 +37,7 @@ fn measure<const ROUNDS: u64>(
     run: impl FnOnce(&Progress, &mut Sheet) -> Result<()>,
 ) -> Result<()> {
     output::check_file(args.json.as_deref())?;
+    output::check_file(args.report.as_deref())?;
     let machine = Machine::describe(at);
     let bar = Progress::new(args.quiet, workload, "rounds");
     let mut sheet = Sheet::default();
@@ -43,8 +45,12 @@ fn measure<const ROUNDS: u64>(
     drop(bar);
     interrupt::left_out(outcome, !sheet.rows.is_empty())?;
     let printed = output::print(&table(args, &machine, &sheet));
+    let document = document(workload, args, &machine, &sheet);
     if let Some(path) = &args.json {
-        json::write(path, &document(workload, args, &machine, &sheet))?;
+        json::write(path, &document)?;
+    }
+    if let Some(path) = &args.report {
+        sections::write(path, workload, (&About::now(at), &machine), &document)?;
     }
     printed?;
     interrupt::after_printing()

@@ -11,6 +11,7 @@ use crate::command::{one_by_one, verify};
 use crate::draws::Closing;
 use crate::error::{BenchError, Result};
 use crate::machine::Machine;
+use crate::report::about::About;
 use crate::report::soak::{Level, Soak};
 use crate::report::{self, html, json};
 use crate::setting::{Extra, Setting};
@@ -72,7 +73,8 @@ pub(crate) fn soak(args: SoakArgs) -> Result<()> {
     if let Some(path) = &args.report {
         let mut parts = report::soak::parts(&outcomes, &soaks, tables);
         parts.extend(html::plots(&outcomes));
-        html::write(path, "nomt-bench soak", &summary, &parts)?;
+        let about = About::now(setting.home.root());
+        html::write(path, "nomt-bench soak", (&about, &machine), &summary, &parts)?;
     }
     printed?;
     interrupt::after_printing()?;

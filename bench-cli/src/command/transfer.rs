@@ -6,6 +6,7 @@ use crate::child::{RunPlan, ViewPlan};
 use crate::command::{in_turns, one_by_one, verify};
 use crate::error::{BenchError, Result};
 use crate::machine::Machine;
+use crate::report::about::About;
 use crate::report::{self, html, json};
 use crate::setting::{Extra, Setting};
 use crate::{interrupt, output};
@@ -49,7 +50,14 @@ pub(crate) fn transfer(args: TransferArgs) -> Result<()> {
         json::write_runs(path, &machine, &setting, &outcomes, &compared, &[])?;
     }
     if let Some(path) = &args.report {
-        html::write(path, "nomt-bench transfer", &summary, &html::plots(&outcomes))?;
+        let about = About::now(setting.home.root());
+        html::write(
+            path,
+            "nomt-bench transfer",
+            (&about, &machine),
+            &summary,
+            &html::plots(&outcomes),
+        )?;
     }
     printed?;
     interrupt::after_printing()

@@ -1,4 +1,4 @@
-//! Figures that both the table and the JSON are made from.
+//! Figures that the table, the JSON and the page are made from, and how two of them are compared.
 
 use crate::child::RunResult;
 use crate::measure::rate;
@@ -31,4 +31,65 @@ pub(crate) const fn ssd_reads(run: &RunResult) -> u64 {
 pub(crate) fn misses(run: &RunResult) -> Option<u64> {
     let counters = &run.counters;
     Some(counters.cache_misses? + counters.upper_trie_pages_read? + counters.page_rereads?)
+}
+
+/// Which of two values of a figure is the better one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    High,
+    Low,
+    /// It is no merit, either way.
+    Neither,
+}
+
+/// Within a twentieth, two values count as level.
+const LEVEL: f64 = 1.05;
+
+/// What one value is beside another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    Better,
+    Level,
+    Worse,
+}
+
+impl Judgement {
+    /// As text, and as the class of the page's style.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Level => "level",
+            Self::Worse => "worse",
+        }
+    }
+}
+
+impl Better {
+    /// Judges the first of two positive values; nothing where it is no merit.
+    pub(crate) fn judge(self, first: f64, other: f64) -> Option<Judgement> {
+        let gain = match self {
+            Self::High => first / other,
+            Self::Low => other / first,
+            Self::Neither => return None,
+        };
+        Some(match gain {
+            gain if gain >= LEVEL => Judgement::Better,
+            gain if gain <= 1.0 / LEVEL => Judgement::Worse,
+            _ => Judgement::Level,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_better_depends_on_the_figure() {
+        assert_eq!(Better::High.judge(2.0, 1.0), Some(Judgement::Better));
+        assert_eq!(Better::Low.judge(2.0, 1.0), Some(Judgement::Worse));
+        assert_eq!(Better::High.judge(1.0, 2.0), Some(Judgement::Worse));
+        assert_eq!(Better::Low.judge(1.0, 1.02), Some(Judgement::Level));
+        assert_eq!(Better::Neither.judge(9.0, 1.0), None);
+    }
 }

@@ -12,6 +12,11 @@ impl Grid {
         self.0.push(cells.into_iter().collect());
     }
 
+    /// Has it no row but its head?
+    pub(crate) fn is_head(&self) -> bool {
+        self.0.len() < 2
+    }
+
     /// The rows as text.
     pub(crate) fn render(&self) -> String {
         let columns = self.0.iter().map(Vec::len).max().unwrap_or(0);

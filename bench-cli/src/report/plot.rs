@@ -22,7 +22,8 @@ pub(crate) struct Line {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// A plot. Both axes start at 0.
+/// A plot. Axes start at 0, but for a logarithmic one, which starts at the power of ten below its lowest
+/// point.
 #[derive(Debug)]
 pub(crate) struct Plot {
     pub(crate) title: String,
@@ -30,9 +31,37 @@ pub(crate) struct Plot {
     pub(crate) lines: Vec<Line>,
     /// A value to draw across, such as 1 for ratios.
     pub(crate) level: Option<f64>,
+    pub(crate) scale: Scaling,
 }
 
+/// How the y axis is scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scaling {
+    Linear,
+    /// Logarithmic if a line would be flat beside another one.
+    Fitting,
+}
+
+/// Lines whose medians are further apart than this are drawn on a logarithmic axis.
+const APART: f64 = 8.0;
+
 impl Plot {
+    /// Is the y axis logarithmic?
+    fn is_log(&self) -> bool {
+        if self.scale == Scaling::Linear {
+            return false;
+        }
+        let median = |line: &Line| {
+            let mut values: Vec<f64> = line.points.iter().map(|point| point.1).collect();
+            values.sort_unstable_by(f64::total_cmp);
+            values.get(values.len() / 2).copied()
+        };
+        let medians: Vec<f64> = self.lines.iter().filter_map(median).collect();
+        let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = medians.iter().copied().fold(0.0, f64::max);
+        least > 0.0 && most > APART * least
+    }
+
     /// A figure with a caption; empty if there are no points.
     pub(crate) fn render(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
@@ -40,12 +69,17 @@ impl Plot {
         if points().next().is_none() {
             return String::new();
         }
+        let above = |of: f64| of > 0.0;
+        let lowest =
+            points().map(|point| point.1).filter(|&y| above(y)).fold(f64::INFINITY, f64::min);
         let scale = Scale {
             x: most(|point| point.0).max(f64::MIN_POSITIVE),
             y: 1.05 * most(|point| point.1).max(self.level.unwrap_or(0.0)).max(1e-9),
+            from: self.is_log().then(|| 10f64.powf(lowest.log10().floor())),
         };
         let mut text = String::from("<figure><figcaption>");
-        let _ = write!(text, "<b>{}</b>", escape(&self.title));
+        let log = if scale.from.is_some() { " (logarithmic)" } else { "" };
+        let _ = write!(text, "<b>{}{log}</b>", escape(&self.title));
         for (place, line) in self.lines.iter().enumerate() {
             let _ = write!(text, " <span class=\"k c{place}\">{}</span>", escape(&line.name));
         }
@@ -65,8 +99,9 @@ impl Plot {
 
     fn axes(&self, scale: &Scale, text: &mut String) {
         let (left, right) = (scale.at_x(0.0), scale.at_x(scale.x));
-        let (top, bottom) = (MARGIN.1, scale.at_y(0.0));
-        for (value, label) in ticks(scale.y) {
+        let (top, bottom) = (MARGIN.1, SIZE.1 - MARGIN.3);
+        let marks = scale.from.map_or_else(|| ticks(scale.y), |from| powers(from, scale.y));
+        for (value, label) in marks {
             let y = scale.at_y(value);
             let _ = writeln!(
                 text,
@@ -105,6 +140,8 @@ impl Plot {
 struct Scale {
     x: f64,
     y: f64,
+    /// Where a logarithmic y axis begins.
+    from: Option<f64>,
 }
 
 impl Scale {
@@ -113,7 +150,11 @@ impl Scale {
     }
 
     fn at_y(&self, value: f64) -> f64 {
-        SIZE.1 - MARGIN.3 - value / self.y * (SIZE.1 - MARGIN.1 - MARGIN.3)
+        let part = match self.from {
+            Some(from) => share(value, from, self.y),
+            None => value / self.y,
+        };
+        SIZE.1 - MARGIN.3 - part * (SIZE.1 - MARGIN.1 - MARGIN.3)
     }
 }
 
@@ -154,6 +195,23 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
         }
     }
     kept
+}
+
+/// How far along a logarithmic axis a value is, 0 to 1; what is below the axis lies on its start.
+pub(crate) fn share(value: f64, from: f64, most: f64) -> f64 {
+    (value.max(from) / from).ln() / (most / from).ln().max(f64::MIN_POSITIVE)
+}
+
+/// The powers of ten of a logarithmic axis, and values between them where there are few.
+fn powers(from: f64, most: f64) -> Vec<(f64, String)> {
+    let steps: &[f64] = match most / from {
+        span if span < 100.0 => &[1.0, 2.0, 5.0],
+        _ => &[1.0],
+    };
+    // A span of 24 powers holds whatever a figure can be.
+    let each =
+        (0..24).flat_map(|power| steps.iter().map(move |step| from * 10f64.powi(power) * step));
+    each.take_while(|&value| value <= most).map(|value| (value, number(value))).collect()
 }
 
 /// Four to ten round values from 0 to `most`, with their labels.
@@ -219,9 +277,33 @@ mod tests {
     }
 
     #[test]
+    fn sides_that_differ_get_a_logarithmic_axis() {
+        let line = |name: &str, y: f64| {
+            let points = (1..9).map(|x| (f64::from(x), y)).collect();
+            Line { name: name.to_owned(), points }
+        };
+        let plot = |other: f64, scale| Plot {
+            title: "rate".to_owned(),
+            x: "batch",
+            lines: vec![line("a", 3.0), line("b", other)],
+            level: None,
+            scale,
+        };
+        assert!(plot(300.0, Scaling::Fitting).render().contains("logarithmic"));
+        assert!(!plot(300.0, Scaling::Linear).render().contains("logarithmic"));
+        assert!(!plot(12.0, Scaling::Fitting).render().contains("logarithmic"));
+        // No logarithm of nothing.
+        assert!(!plot(0.0, Scaling::Fitting).render().contains("logarithmic"));
+        let marks: Vec<_> = powers(1.0, 300.0).into_iter().map(|mark| mark.0).collect();
+        assert_eq!(marks, [1.0, 10.0, 100.0]);
+        assert!((share(10.0, 1.0, 100.0) - 0.5).abs() < 1e-9 && share(0.0, 1.0, 100.0) == 0.0);
+    }
+
+    #[test]
     fn names_cannot_leave_their_place() {
         let lines = vec![Line { name: "<b>&\"".to_owned(), points: vec![(0.0, 1.0), (1.0, 2.0)] }];
-        let plot = Plot { title: "a < b".to_owned(), x: "s", lines, level: None };
+        let scale = Scaling::Fitting;
+        let plot = Plot { title: "a < b".to_owned(), x: "s", lines, level: None, scale };
         let svg = plot.render();
         assert!(!svg.contains("<b>&\"") && svg.contains("&lt;b&gt;&amp;&quot;"), "{svg}");
         assert!(svg.contains("a &lt; b"), "{svg}");

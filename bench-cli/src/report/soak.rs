@@ -7,7 +7,7 @@ use crate::measure::{float, rate, ratio};
 use crate::outcome::Outcome;
 use crate::report::Grid;
 use crate::report::html::Part;
-use crate::report::plot::{Line, Plot};
+use crate::report::plot::{Line, Plot, Scaling};
 use crate::text::number;
 
 /// The batches of one row.
@@ -242,6 +242,7 @@ pub(crate) fn parts(outcomes: &[Outcome], soaks: &[Soak], tables: Vec<Grid>) -> 
         x: "minutes",
         lines: outcomes.iter().zip(soaks).map(|(one, soak)| line(one, soak, of)).collect(),
         level: None,
+        scale: Scaling::Linear,
     });
     let mut parts = vec![Part { name: "Level", table: Grid::default(), plots: plots.collect() }];
     let rows = |table| Part { name: "Rows", table, plots: Vec::new() };

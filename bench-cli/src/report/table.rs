@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::measure::{Quantiles, float, rate, ratio};
 use crate::outcome::{Compared, Outcome, Recovered};
 use crate::report::Grid;
-use crate::report::figures::{Rates, misses, ssd_reads};
+use crate::report::figures::{Better, Judgement, Rates, misses, ssd_reads};
 use crate::setting::Setting;
 use crate::text::{gib, grouped as whole, hex, number};
 
@@ -49,27 +49,37 @@ impl Columns<'_> {
     }
 
     /// A row of counts with their ratios; a dash where there is none.
-    fn count(&mut self, name: &str, cell: impl Fn(&Outcome) -> Option<u64>) {
+    fn count(&mut self, name: &str, better: Better, cell: impl Fn(&Outcome) -> Option<u64>) {
         let counts: Vec<_> = self.outcomes.iter().map(cell).collect();
         let shown = counts.iter().map(|count| count.map(whole)).collect();
         self.with_ratios(
-            name,
+            (name, better),
             shown,
             &counts.iter().map(|count| count.map(float)).collect::<Vec<_>>(),
         );
     }
 
     /// A row of measured numbers with their ratios; a dash where there is none.
-    fn value(&mut self, name: &str, cell: impl Fn(&Outcome) -> Option<f64>) {
+    fn value(&mut self, name: &str, better: Better, cell: impl Fn(&Outcome) -> Option<f64>) {
         let values: Vec<_> = self.outcomes.iter().map(cell).collect();
         let shown = values.iter().map(|value| value.map(number)).collect();
-        self.with_ratios(name, shown, &values);
+        self.with_ratios((name, better), shown, &values);
     }
 
-    fn with_ratios(&mut self, name: &str, shown: Vec<Option<String>>, values: &[Option<f64>]) {
+    fn with_ratios(
+        &mut self,
+        (name, better): (&str, Better),
+        shown: Vec<Option<String>>,
+        values: &[Option<f64>],
+    ) {
         let shown = shown.into_iter().map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
         let first = values.first().copied().flatten();
         let ratios = values.iter().skip(1).map(|other| match (first, other) {
+            (Some(first), Some(other)) if *other > 0.0 && first > 0.0 => {
+                let judged = better.judge(first, *other);
+                let word = judged.map(|judged| format!(", {}", judged.word())).unwrap_or_default();
+                format!("{:.2} x{word}", first / other)
+            }
             (Some(first), Some(other)) if *other > 0.0 => format!("{:.2} x", first / other),
             _ => "-".to_owned(),
         });
@@ -78,7 +88,7 @@ impl Columns<'_> {
     }
 
     fn quantiles(&mut self, name: &str, of: impl Fn(&RunResult) -> Quantiles) {
-        self.value(&format!("{name} p50, ms"), |one| Some(of(&one.run).p50));
+        self.value(&format!("{name} p50, ms"), Better::Low, |one| Some(of(&one.run).p50));
         self.text(&format!("{name} p90 / p99 / max, ms"), |one| {
             let quantiles = of(&one.run);
             let all = [quantiles.p90, quantiles.p99, quantiles.max];
@@ -90,6 +100,8 @@ impl Columns<'_> {
 /// A result in its parts: what was run, the table, what was checked and noted.
 #[derive(Debug)]
 pub(crate) struct Summary {
+    /// The ratio that matters most, in words, where there is a second backend.
+    pub(crate) headline: Option<String>,
     pub(crate) head: String,
     pub(crate) grid: Grid,
     pub(crate) verdict: String,
@@ -98,7 +110,8 @@ pub(crate) struct Summary {
 impl Summary {
     /// All of it as text.
     pub(crate) fn render(&self) -> String {
-        format!("{}\n{}\n{}", self.head, self.grid.render(), self.verdict)
+        let first = self.headline.as_ref().map(|text| format!("{text}\n\n")).unwrap_or_default();
+        format!("{first}{}\n{}\n{}", self.head, self.grid.render(), self.verdict)
     }
 }
 
@@ -154,13 +167,39 @@ pub(crate) fn transfer(
             let _ = writeln!(verdict, "note, load: {note}");
         }
     }
-    Summary { head, grid: columns.grid, verdict }
+    Summary { headline: headline(outcomes), head, grid: columns.grid, verdict }
+}
+
+/// The drained rate of the first backend beside those of the others.
+fn headline(outcomes: &[Outcome]) -> Option<String> {
+    let (first, others) = outcomes.split_first()?;
+    let ours = Rates::of(&first.run).drained;
+    let said = others.iter().map(|other| (other, Rates::of(&other.run).drained));
+    let said: Vec<String> = said
+        .filter(|(_, theirs)| *theirs > 0.0 && ours > 0.0)
+        .map(|(other, theirs)| {
+            let name = other.kind.name();
+            match Better::High.judge(ours, theirs) {
+                Some(Judgement::Better) => format!("{:.1} x as many as {name}", ours / theirs),
+                Some(Judgement::Worse) => {
+                    format!("fewer than {name}, which does {:.1} x as many", theirs / ours)
+                }
+                _ => format!("level with {name}"),
+            }
+        })
+        .collect();
+    let name = first.kind.name();
+    (!said.is_empty()).then(|| format!("{name}: {} transfers/s, {}", number(ours), said.join("; ")))
 }
 
 fn rates(columns: &mut Columns<'_>) {
-    columns.value("transfers/s, drained", |one| Some(Rates::of(&one.run).drained));
-    columns.value("transfers/s, acknowledged", |one| Some(Rates::of(&one.run).acknowledged));
-    columns.value("distinct accounts/s, drained", |one| Some(Rates::of(&one.run).accounts));
+    columns.value("transfers/s, drained", Better::High, |one| Some(Rates::of(&one.run).drained));
+    columns.value("transfers/s, acknowledged", Better::High, |one| {
+        Some(Rates::of(&one.run).acknowledged)
+    });
+    columns.value("distinct accounts/s, drained", Better::High, |one| {
+        Some(Rates::of(&one.run).accounts)
+    });
     columns.text("batches (after warm-up of)", |one| {
         format!("{} ({})", one.run.batches, one.run.warmup)
     });
@@ -178,22 +217,24 @@ fn phases(columns: &mut Columns<'_>) {
 
 fn disk(columns: &mut Columns<'_>) {
     let each = |count: u64, one: &Outcome| Some(ratio(count, one.run.accounts));
-    columns.value("SSD reads an account", |one| each(ssd_reads(&one.run), one));
-    columns.value("SSD bytes read an account", |one| each(one.run.disk.read, one));
-    columns.value("bytes written an account", |one| each(one.run.disk.written, one));
-    columns.count("leaf misses", |one| one.run.counters.cache_misses);
-    columns.count("upper trie pages read", |one| one.run.counters.upper_trie_pages_read);
-    columns.count("pages reread", |one| one.run.counters.page_rereads);
-    columns.value("SSD reads a miss", |one| {
+    columns.value("SSD reads an account", Better::Low, |one| each(ssd_reads(&one.run), one));
+    columns.value("SSD bytes read an account", Better::Low, |one| each(one.run.disk.read, one));
+    columns.value("bytes written an account", Better::Low, |one| each(one.run.disk.written, one));
+    columns.count("leaf misses", Better::Neither, |one| one.run.counters.cache_misses);
+    columns.count("upper trie pages read", Better::Neither, |one| {
+        one.run.counters.upper_trie_pages_read
+    });
+    columns.count("pages reread", Better::Neither, |one| one.run.counters.page_rereads);
+    columns.value("SSD reads a miss", Better::Neither, |one| {
         misses(&one.run)
             .filter(|&misses| misses > 0)
             .map(|misses| ratio(ssd_reads(&one.run), misses))
     });
-    columns.value("hashes an account", |one| {
+    columns.value("hashes an account", Better::Low, |one| {
         one.run.counters.hashes.map(|hashes| ratio(hashes, one.run.accounts))
     });
-    columns.count("checkpoints", |one| one.run.counters.checkpoints);
-    columns.value("pages a write", |one| {
+    columns.count("checkpoints", Better::Neither, |one| one.run.counters.checkpoints);
+    columns.value("pages a write", Better::High, |one| {
         let counters = &one.run.counters;
         counters
             .pages_written
@@ -201,23 +242,23 @@ fn disk(columns: &mut Columns<'_>) {
             .filter(|(_, runs)| *runs > 0)
             .map(|(pages, runs)| ratio(pages, runs))
     });
-    columns.value("serialized, us a batch", |one| {
+    columns.value("serialized, us a batch", Better::Low, |one| {
         one.run.counters.sequencer_nanos.map(|nanos| ratio(nanos / 1000, one.run.batches.max(1)))
     });
-    columns.value("commits held up by background writes, ms", |one| {
+    columns.value("commits held up by background writes, ms", Better::Low, |one| {
         one.run.counters.stalled_micros.map(|micros| ratio(micros, 1000))
     });
-    columns.value("witness bytes a batch", |one| {
+    columns.value("witness bytes a batch", Better::Low, |one| {
         (one.run.witnesses > 0).then(|| ratio(one.run.witness_bytes, one.run.witnesses))
     });
 }
 
 fn ends(columns: &mut Columns<'_>) {
     let mib = |bytes: u64| Some(ratio(bytes, 1 << 20));
-    columns.value("peak RSS of the run, MiB", |one| mib(one.run.peak_rss_bytes));
-    columns.value("files, MiB", |one| mib(one.run.files_bytes));
-    columns.value("load, s", |one| Some(one.load.seconds));
-    columns.value("open, s", |one| Some(one.run.open_seconds));
+    columns.value("peak RSS of the run, MiB", Better::Low, |one| mib(one.run.peak_rss_bytes));
+    columns.value("files, MiB", Better::Low, |one| mib(one.run.files_bytes));
+    columns.value("load, s", Better::Low, |one| Some(one.load.seconds));
+    columns.value("open, s", Better::Low, |one| Some(one.run.open_seconds));
     columns.text("page cache before the run", |one| {
         if one.dropped_caches { "dropped".to_owned() } else { "kept".to_owned() }
     });

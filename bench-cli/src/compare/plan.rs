@@ -1,0 +1,250 @@
+//! Which workloads run, with which arguments.
+
+use crate::args::compare::{CompareArgs, Size};
+use crate::backend::Kind;
+use crate::error::{BenchError, Result};
+use crate::stores::Engine;
+
+/// A workload of a comparison at one size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    /// Of the subcommand, without folder and result file.
+    pub(crate) arguments: Vec<String>,
+    /// About how long it takes on two cores, in seconds.
+    pub(crate) seconds: u64,
+    /// About what its files need while it runs, in MiB.
+    pub(crate) disk_mib: u64,
+}
+
+/// Which backends a workload can be run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backends {
+    /// It has no such flag.
+    None,
+    /// Those with a root: [`Kind`].
+    Merkle,
+    /// Plain stores: [`Engine`].
+    Stores,
+}
+
+/// A workload: its arguments, seconds and MiB at each size.
+struct Workload {
+    name: &'static str,
+    backends: Backends,
+    /// It takes `--cache-mib`.
+    cache: bool,
+    sizes: [(&'static str, u64, u64); 3],
+}
+
+/// All of them, in the order in which they run. Seconds and MiB are those of a single backend.
+const WORKLOADS: &[Workload] = &[
+    Workload {
+        name: "transfer",
+        backends: Backends::Merkle,
+        cache: true,
+        sizes: [
+            ("--log2 10 --batch 100 --batches 3 --warmup 1", 1, 100),
+            ("--log2 20", 15, 600),
+            ("--log2 24 --warmup auto --batches auto", 300, 8000),
+        ],
+    },
+    Workload {
+        name: "hash",
+        backends: Backends::None,
+        cache: false,
+        sizes: [("--rounds 1", 1, 0), ("", 3, 0), ("--rounds 101", 15, 0)],
+    },
+    Workload {
+        name: "proof",
+        backends: Backends::None,
+        cache: true,
+        sizes: [
+            ("--log2 10 --count 1,16 --rounds 1", 1, 50),
+            ("--log2 18 --rounds 7", 10, 150),
+            ("--log2 22", 120, 1500),
+        ],
+    },
+    Workload {
+        name: "auth",
+        backends: Backends::None,
+        cache: true,
+        sizes: [
+            ("--sizes 100 --rounds 1", 1, 50),
+            ("--sizes 100,1000,10000 --rounds 7", 10, 200),
+            ("", 120, 1000),
+        ],
+    },
+    Workload {
+        name: "grind",
+        backends: Backends::None,
+        cache: true,
+        sizes: [("--keys 200 --rounds 1", 2, 100), ("--keys 5000", 10, 300), ("", 40, 1000)],
+    },
+    Workload {
+        name: "overlay",
+        backends: Backends::None,
+        cache: true,
+        sizes: [
+            ("--accounts 200 --updates 20 --rounds 1", 1, 50),
+            ("--accounts 20000 --updates 1000 --rounds 7", 10, 300),
+            ("", 60, 1500),
+        ],
+    },
+    Workload {
+        name: "threshold",
+        backends: Backends::None,
+        cache: true,
+        sizes: [
+            ("--window 2,4 --blocks 10 --rounds 1", 2, 100),
+            ("--window 2,32,128 --blocks 200 --rounds 1", 20, 600),
+            ("--rounds 3", 300, 3000),
+        ],
+    },
+    Workload {
+        name: "flatten",
+        backends: Backends::None,
+        cache: true,
+        sizes: [
+            ("--layers 4 --keys-per-layer 100 --rounds 1", 2, 100),
+            ("--layers 4,16,64 --rounds 3", 15, 500),
+            ("", 120, 1500),
+        ],
+    },
+    Workload {
+        name: "erc20",
+        backends: Backends::None,
+        cache: true,
+        sizes: [
+            ("--eoa 1000 --contracts 100 --blocks 2 --transfers 100", 1, 50),
+            ("--eoa 200000 --contracts 50000", 20, 800),
+            ("", 180, 6000),
+        ],
+    },
+    Workload {
+        name: "bank",
+        backends: Backends::Stores,
+        cache: true,
+        sizes: [
+            ("--accounts 500 --transfers 500 --batch 10", 1, 100),
+            ("--accounts 50000 --transfers 20000 --batch 1,100,10000", 15, 400),
+            ("--accounts 1000000 --transfers 10000000 --batch 100,10000 --sync-every 100", 600, 6000),
+        ],
+    },
+    Workload {
+        name: "import",
+        backends: Backends::None,
+        cache: true,
+        sizes: [
+            ("--leaves 1000 --load-mib 1", 1, 200),
+            ("--leaves 500000 --load-mib 16", 10, 300),
+            ("--leaves 16777216", 120, 5000),
+        ],
+    },
+    Workload {
+        name: "history",
+        backends: Backends::Stores,
+        cache: true,
+        sizes: [
+            ("--shards 100 --len 200 --keys 10 --rounds 1", 1, 100),
+            ("--shards none,100,2000 --len 10000,100000 --keys 1000 --rounds 3", 20, 300),
+            (
+                "--shards none,100,500,1000,2000,5000,10000,50000 --len 10000,100000,500000,1000000",
+                900,
+                2000,
+            ),
+        ],
+    },
+    Workload {
+        name: "device",
+        backends: Backends::None,
+        cache: false,
+        sizes: [
+            ("--size-mib 16 --millis 10 --no-fio", 1, 16),
+            ("--millis 200 --no-fio", 15, 1024),
+            ("--millis 5000", 400, 1024),
+        ],
+    },
+];
+
+/// Steps in order, and what they need.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Plan {
+    /// MiB that must be free: those of the largest step, as each removes its files.
+    pub(crate) fn disk_mib(&self) -> u64 {
+        self.steps.iter().map(|step| step.disk_mib).max().unwrap_or(0)
+    }
+}
+
+/// The steps that these flags ask for.
+pub(crate) fn plan(args: &CompareArgs) -> Result<Plan> {
+    let all = || WORKLOADS.iter().map(|one| one.name).collect::<Vec<_>>();
+    let names =
+        if args.only.is_empty() { all() } else { args.only.iter().map(String::as_str).collect() };
+    let (merkle, stores) = backends(&args.backend)?;
+    let mut steps: Vec<Step> = Vec::new();
+    for name in names {
+        let Some(workload) = WORKLOADS.iter().find(|one| one.name == name) else {
+            let text = format!("--only {name}: compare has {}", all().join(", "));
+            return Err(BenchError::Usage(text));
+        };
+        if steps.iter().any(|step| step.name == name) {
+            return Err(BenchError::Usage(format!("--only names {name} twice")));
+        }
+        let sides = match workload.backends {
+            Backends::None => None,
+            Backends::Merkle => Some(&merkle),
+            Backends::Stores => Some(&stores),
+        };
+        // Workloads of this project's engine alone are left out with it.
+        if sides.is_some_and(Vec::is_empty) {
+            continue;
+        }
+        steps.push(workload.step(args, sides.map(Vec::as_slice)));
+    }
+    if steps.is_empty() {
+        let text = "no workload of --only has a backend of --backend: name others".to_owned();
+        return Err(BenchError::Usage(text));
+    }
+    Ok(Plan { steps })
+}
+
+/// The chosen backends with a root, and the chosen stores; all of this build if none is named. A name that is in
+/// neither is refused.
+fn backends(named: &[String]) -> Result<(Vec<String>, Vec<String>)> {
+    let merkle = Kind::built_in();
+    let mut merkle: Vec<String> = merkle.split(", ").map(str::to_owned).collect();
+    let mut stores: Vec<String> = Engine::ALL.iter().map(|one| one.name().to_owned()).collect();
+    if !named.is_empty() {
+        for name in named.iter().filter(|name| !merkle.contains(name)) {
+            Engine::parse(name)?;
+        }
+        merkle.retain(|name| named.contains(name));
+        stores.retain(|name| named.contains(name));
+    }
+    Ok((merkle, stores))
+}
+
+impl Workload {
+    fn step(&self, args: &CompareArgs, sides: Option<&[String]>) -> Step {
+        let (text, seconds, disk_mib) = self.sizes[match args.size {
+            Size::Smallest => 0,
+            Size::Quick => 1,
+            Size::Full => 2,
+        }];
+        let mut arguments: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        arguments.extend(["--seed".to_owned(), args.seed.to_string()]);
+        if let Some(sides) = sides {
+            arguments.extend(["--backend".to_owned(), sides.join(",")]);
+        }
+        if let Some(mib) = args.cache_mib.filter(|_| self.cache) {
+            arguments.extend(["--cache-mib".to_owned(), mib.to_string()]);
+        }
+        let times = sides.map_or(1, <[String]>::len) as u64;
+        Step { name: self.name, arguments, seconds: seconds * times, disk_mib: disk_mib * times }
+    }
+}
