@@ -192,6 +192,7 @@
 #![warn(missing_debug_implementations)]
 
 mod access;
+pub mod change_index;
 mod checkpoint;
 mod commit;
 mod db;

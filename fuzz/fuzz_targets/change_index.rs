@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
 use pleach::{Key, Value};
-use pleach_change_index::{ChangeIndex, Source};
+use pleach::change_index::{ChangeIndex, Source};
 
 struct Pieces<'a> {
     pieces: RefCell<std::vec::IntoIter<&'a [u8]>>,

@@ -128,7 +128,11 @@ const WORKLOADS: &[Workload] = &[
         sizes: [
             ("--accounts 500 --transfers 500 --batch 10", 1, 100),
             ("--accounts 50000 --transfers 20000 --batch 1,100,10000", 15, 400),
-            ("--accounts 1000000 --transfers 10000000 --batch 100,10000 --sync-every 100", 600, 6000),
+            (
+                "--accounts 1000000 --transfers 10000000 --batch 100,10000 --sync-every 100",
+                600,
+                6000,
+            ),
         ],
     },
     Workload {

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::report::figures::{Better, Judgement};
+use crate::stores::Engine;
 use crate::text::number;
 
 /// The subject that the others are held against.
@@ -112,6 +113,16 @@ fn quantiles(of: &Value) -> Option<[f64; 4]> {
     Some([at("p50")?, at("p90")?, at("p99")?, at("max")?])
 }
 
+/// A subject such as `load, pleach` or `pleach, 10 changes` is a store, and the rest a part of the case.
+fn parted(case: String, subject: String) -> (String, String) {
+    let is_store = |name: &str| Engine::ALL.iter().any(|engine| engine.name() == name);
+    match subject.split_once(", ") {
+        Some((store, rest)) if is_store(store) => (format!("{case}, {rest}"), store.to_owned()),
+        Some((rest, store)) if is_store(store) => (format!("{case}, {rest}"), store.to_owned()),
+        _ => (case, subject),
+    }
+}
+
 fn row(row: &Value) -> Option<Figure> {
     // Measurements of the device have names of their own.
     if let Some(name) = row["name"].as_str() {
@@ -124,7 +135,7 @@ fn row(row: &Value) -> Option<Figure> {
             bytes: None,
         });
     }
-    let (case, subject) = (text(row, "case"), text(row, "subject"));
+    let (case, subject) = parted(text(row, "case"), text(row, "subject"));
     if let Some(count) = row["count"].as_array() {
         let (unit, value) = (count.first()?.as_str()?.to_owned(), count.get(1)?.as_f64()?);
         return Some(Figure { case, subject, value, unit, quantiles: None, bytes: None });

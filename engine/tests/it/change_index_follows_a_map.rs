@@ -4,8 +4,8 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use pleach::change_index::{ChangeIndex, Error, Source};
 use pleach::{Key, Options, Pleach, SessionOptions, Value};
-use pleach_change_index::{ChangeIndex, Error, Source};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore as _, SeedableRng as _};
 

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use pleach::{Access, Options, Pleach, SessionOptions, Value};
-//! use pleach_change_index::ChangeIndex;
+//! use pleach::change_index::ChangeIndex;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -44,7 +44,7 @@
 //!
 //! # Going back
 //! [`Stage::unwind`] forgets changes after a block, and reads and deletes what has only such. A database with a
-//! history needs it less: [`Db::rollback`](pleach::Db::rollback) takes the index back with the state.
+//! history needs it less: [`Db::rollback`](crate::Db::rollback) takes the index back with the state.
 
 mod changes;
 mod error;
@@ -56,7 +56,7 @@ mod tree;
 
 use std::ops::{Bound, RangeBounds};
 
-use pleach::Key;
+use crate::Key;
 
 pub use changes::Changes;
 pub use error::Error;
@@ -68,7 +68,7 @@ use tree::{Tree, parse};
 /// Lists of numbers as bytes, for measurements beside this index; no part of the interface.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::list::{Numbers, first, last_at_most, push};
+    pub use super::list::{Numbers, first, last_at_most, push};
 }
 
 /// The index in a namespace.

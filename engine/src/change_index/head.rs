@@ -5,8 +5,8 @@
 //! stored under keys of their own and never change. The nodes that are not full, one a level, are the head. How
 //! many nodes each level has follows from the count of numbers alone.
 
-use crate::error::Damaged;
-use crate::list::{self, Numbers, push_number, take_number};
+use super::error::Damaged;
+use super::list::{self, Numbers, push_number, take_number};
 
 /// Children of a full node.
 pub(crate) const FANOUT: u64 = 256;

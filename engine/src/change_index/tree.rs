@@ -1,20 +1,24 @@
 //! Looking into the list of one key: its head, and the full nodes below it.
 
-use pleach::Key;
+use pleach_core::{Blake3, Hasher as _};
 
-use crate::error::{Damaged, Error};
-use crate::head::{FANOUT, Head, Place};
-use crate::list;
-use crate::source::{self, Source};
+use super::error::{Damaged, Error};
+use super::head::{FANOUT, Head, Place};
+use super::list;
+use super::source::{self, Source};
+use crate::Key;
 
-/// Sets the keys of nodes apart from all other hashes: an application's keys are the heads'.
-const DOMAIN: &str = "pleach change index v1: node of a key's list of blocks";
+/// Sets the keys of nodes apart from other hashes: an application's keys are the heads'.
+const DOMAIN: &[u8; 32] = b"pleach change index, node     v1";
 
 /// The key of a full node of a key's list.
 pub(crate) fn node_key(key: &Key, place: Place) -> Key {
-    let mut hasher = blake3::Hasher::new_derive_key(DOMAIN);
-    hasher.update(key).update(&[place.level]).update(&place.index.to_be_bytes());
-    *hasher.finalize().as_bytes()
+    let mut bytes = [0; 32 + 32 + 1 + 8];
+    bytes[..32].copy_from_slice(DOMAIN);
+    bytes[32..64].copy_from_slice(key);
+    bytes[64] = place.level;
+    bytes[65..].copy_from_slice(&place.index.to_be_bytes());
+    Blake3::hash(&bytes)
 }
 
 /// The head of a key's list, if it has one.

@@ -2,18 +2,18 @@
 
 use std::collections::VecDeque;
 
-use pleach::{Key, Value};
+use crate::{Key, Value};
 
-use crate::error::Error;
-use crate::head::{Head, Place};
-use crate::list::Numbers;
-use crate::source::Source;
-use crate::tree::node_key;
+use super::error::Error;
+use super::head::{Head, Place};
+use super::list::Numbers;
+use super::source::Source;
+use super::tree::node_key;
 
 /// Shards that are read at once, at most.
 const AHEAD: u64 = 16;
 
-/// The blocks at which a key has changed, ascending. From [`ChangeIndex::changes`](crate::ChangeIndex::changes).
+/// The blocks at which a key has changed, ascending. From [`ChangeIndex::changes`](super::ChangeIndex::changes).
 /// After an error it has ended.
 #[derive(Debug)]
 pub struct Changes<'a, S: ?Sized> {

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use pleach::{Access, Key, Value};
+use crate::{Access, Key, Value};
 
-use crate::error::Error;
-use crate::head::{Head, Place};
-use crate::source::{self, Source};
-use crate::tree::{Tree, node_key, parse};
+use super::error::Error;
+use super::head::{Head, Place};
+use super::source::{self, Source};
+use super::tree::{Tree, node_key, parse};
 
 /// Nodes that are looked for at once before they are deleted.
 const AT_ONCE: usize = 256;
 
-/// What a batch does to the index. From [`ChangeIndex::stage`](crate::ChangeIndex::stage).
+/// What a batch does to the index. From [`ChangeIndex::stage`](super::ChangeIndex::stage).
 #[derive(Debug)]
 pub struct Stage<'a, S: ?Sized> {
     state: Staged<'a, S>,
@@ -37,7 +37,7 @@ struct Touched {
 }
 
 impl<S: Source + ?Sized> Source for Staged<'_, S> {
-    fn read_many(&self, keys: &[Key]) -> pleach::Result<Vec<Option<Value>>> {
+    fn read_many(&self, keys: &[Key]) -> crate::Result<Vec<Option<Value>>> {
         let read = |key| match self.nodes.get(key) {
             Some(staged) => Ok(staged.as_deref().map(Value::from)),
             None => source::read(self.source, key),
