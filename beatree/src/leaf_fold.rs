@@ -15,7 +15,8 @@
 //! // A prefix without a page, over which one change is pending; one key is read and deleted.
 //! let key = [7; 32];
 //! let pending = [(key, Stored::put::<Blake3>(b"seven".as_slice().into()))];
-//! let page = PageState { at: &Prefix::ROOT, leaf: None, pending: &pending, treelet: None };
+//! let (at, leaf, treelet, then) = (&Prefix::ROOT, None, None, None);
+//! let page = PageState { at, leaf, pending: &pending, treelet, then };
 //! let delete = KeyAccess { key, reads: true, writes: Some(Stored::Absent) };
 //!
 //! let mut folder = BatchFolder::<Blake3>::new();
@@ -36,6 +37,7 @@ use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
 use crate::children::bits_after;
+use crate::older::{BUCKET_LEVELS, OlderNodes};
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, Known};
 
@@ -74,6 +76,10 @@ pub struct PageState<'a> {
     pub pending: &'a [PendingChange],
     /// Nodes of the page with its pending changes, where they are known.
     pub treelet: Option<Known<'a>>,
+    /// For an older state: which buckets have changed since, and nodes then. Of these buckets, page and treelet
+    /// say nothing of nodes; the pending changes must have what the keys of those had then that
+    /// [`OlderNodes::asked`] names. Page and treelet are right of the others.
+    pub then: Option<&'a OlderNodes>,
 }
 
 /// Levels below `at` that a fold of its page can capture.
@@ -83,7 +89,8 @@ pub fn capture_levels(at: &Prefix) -> u8 {
 
 /// Puts a page into the folder as one fold with floor `at.len()`, between `begin` and `end` calls
 /// of the caller; `capture` is the number of levels that it captures. `accesses` are sorted, lie below
-/// the page's prefix, and have each key once. Pushes one [`AccessResult`] for each of them.
+/// the page's prefix, and have each key once. Pushes one [`AccessResult`] for each of them. An older state
+/// ([`PageState::then`]) is folded with `capture` 0, and where [`capture_levels`] are not 0.
 pub fn fold_leaf<H: Hasher>(
     folder: &mut BatchFolder<H>,
     page: &PageState<'_>,
@@ -96,8 +103,9 @@ pub fn fold_leaf<H: Hasher>(
         at: page.at,
         leaf: page.leaf,
         treelet: page.treelet,
+        then: page.then,
         stored,
-        bottom: capture.max(stored),
+        bottom: if page.then.is_some() { BUCKET_LEVELS } else { capture.max(stored) },
         cell: 0,
         pending: page.pending,
         accesses,
@@ -123,13 +131,18 @@ pub fn fold_path_block<H: Hasher>(
     results: &mut Vec<AccessResult>,
 ) -> Option<usize> {
     let own = page.treelet?.node(heap_index(0, 0))?;
-    if kind(own) != NodeKind::Internal || accesses.is_empty() || capture_levels(page.at) == 0 {
+    if page.then.is_some()
+        || kind(own) != NodeKind::Internal
+        || accesses.is_empty()
+        || capture_levels(page.at) == 0
+    {
         return None;
     }
     let mut merge = Merge {
         at: page.at,
         leaf: page.leaf,
         treelet: page.treelet,
+        then: None,
         stored: page.leaf.map_or(0, LeafView::levels),
         bottom: treelet::LEVELS,
         cell: 0,
@@ -161,6 +174,7 @@ struct Merge<'a> {
     at: &'a Prefix,
     leaf: Option<&'a LeafView<'a>>,
     treelet: Option<Known<'a>>,
+    then: Option<&'a OlderNodes>,
     /// Level of the nodes that the page stores; 0 when it stores none.
     stored: u8,
     /// Subtries of this level (buckets) are expanded whole.
@@ -264,7 +278,16 @@ impl<'a> Merge<'a> {
     #[inline]
     fn node(&self, level: u8, bits: u8) -> Option<&'a Node> {
         let treelet = self.treelet.filter(|_| level <= treelet::LEVELS);
-        if let Some(node) = treelet.and_then(|known| known.node(heap_index(level, bits))) {
+        let known = if let Some(then) = self.then {
+            if then.touches(level, bits) {
+                return then.node(level, bits);
+            }
+            // Above it there may have been more keys then: what the treelet has below a leaf node is old.
+            treelet.and_then(|known| known.below_internal(level, bits))
+        } else {
+            treelet.and_then(|known| known.node(heap_index(level, bits)))
+        };
+        if let Some(node) = known {
             return Some(node);
         }
         let leaf = self.leaf.filter(|_| level == self.stored && level > 0)?;

@@ -100,6 +100,7 @@ pub mod index;
 pub mod leaf_fold;
 pub mod load;
 pub mod lock_order;
+pub mod older;
 pub mod page_no;
 pub mod recycled;
 pub mod region;

@@ -211,17 +211,23 @@ impl<'a> Known<'a> {
         }
     }
 
+    /// The node with these bits `level` levels below the prefix, if all above it are known, too, as
+    /// internal ones.
+    pub fn below_internal(&self, level: u8, bits: u8) -> Option<&'a Node> {
+        let below_end = (0..level).any(|above| {
+            let above = heap_index(above, bits >> (level - above));
+            self.node(above).is_none_or(|node| !is_internal(node))
+        });
+        self.node(heap_index(level, bits)).filter(|_| !below_end)
+    }
+
     /// The nodes `levels` levels below the prefix, and for which of them they are known. A node
     /// below a leaf node or terminator counts as unknown.
     pub fn level<const N: usize>(&self, levels: u8) -> ([Node; N], u16) {
         let mut nodes = [TERMINATOR; N];
         let mut known = 0;
         for bits in 0..1u8 << levels {
-            let below_end = (0..levels).any(|level| {
-                let above = heap_index(level, bits >> (levels - level));
-                self.node(above).is_none_or(|node| !is_internal(node))
-            });
-            if let Some(node) = self.node(heap_index(levels, bits)).filter(|_| !below_end) {
+            if let Some(node) = self.below_internal(levels, bits) {
                 nodes[usize::from(bits)] = *node;
                 known |= 1 << bits;
             }

@@ -1,22 +1,23 @@
 //! What reading and proving cost some commits back, beside the newest commit, in one run.
 //!
-//! `cargo bench -p pleach --bench history [-- COMMITS CHANGES]`: 2^18 accounts, 1,024 commits of 2,000
-//! changes each unless told otherwise, everything in memory. Figures are processor time of all threads, the best
-//! of seven turns, in which the distances take turns: so other work on the machine counts little, and
-//! meets all of them alike.
+//! `cargo bench -p pleach --bench history [-- COMMITS CHANGES BACK...]`: 2^18 accounts, 1,024 commits of 2,000
+//! changes each, 0, 1, 128 and 1,024 commits back unless told otherwise, everything in memory. Figures are
+//! processor time of all threads, medians of nine turns. In a turn all distances have the same keys; each begins
+//! as often as the others; and before each, untimed, the newest state is asked for other keys, so that none
+//! finds in the processor's caches what the one before has left there. A ratio is that of two figures of one turn.
 
 use std::time::Instant;
 
 use pleach::{
-    Access, Blake3, Durability, Hasher as _, Key, LoadOptions, Options, Pleach, SessionOptions,
-    Value,
+    Access, Blake3, Durability, Error, Hasher as _, Key, LoadOptions, Options, Pleach, Session,
+    SessionOptions, Value,
 };
 
 const ACCOUNTS: u64 = 1 << 18;
 const READS: u64 = 50_000;
 const PROVEN: u64 = 4096;
 const PROOFS: u32 = 8;
-const TURNS: u64 = 7;
+const TURNS: usize = 9;
 
 fn key(id: u64) -> Key {
     Blake3::hash(&id.to_be_bytes())
@@ -68,32 +69,89 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (metrics.log_bytes - log) / commits,
         as_float(metrics.undo_bytes) / as_float(1 << 20),
     );
-    let back = [0, 1, 128, 1024].into_iter().filter(|back| *back <= commits);
-    let mut best: Vec<(u64, f64, f64)> = back.map(|back| (back, f64::MAX, f64::MAX)).collect();
+    let mut distances: Vec<u64> = numbers.collect();
+    if distances.is_empty() {
+        distances = vec![1, 128, 1024];
+    }
+    distances.retain(|back| (1..=commits).contains(back));
+    distances.insert(0, 0);
+    let mut costs = vec![[Cost::default(); TURNS]; distances.len()];
     for turn in 0..TURNS {
-        let keys: Vec<Key> = ids(turn, READS).map(key).collect();
-        let proven = distinct(turn + 100, PROVEN);
-        for (back, read, proof) in &mut best {
-            let session = db.at(db.commit_number() - *back)?;
-            let since = on_processors()?;
-            for key in &keys {
-                assert!(session.read(key)?.is_some());
-            }
-            *read = read.min(as_float(on_processors()? - since) / as_float(READS));
-            let since = on_processors()?;
-            for _ in 0..PROOFS {
-                let accesses = proven.iter().map(|key| Access::read(*key)).collect();
-                let mut block = session.fork()?.finish(accesses)?;
-                assert!(block.take_witness().is_some());
-            }
-            *proof = proof.min(as_float(on_processors()? - since) / 1e6 / f64::from(PROOFS));
+        let purpose = turn as u64;
+        let (keys, proven) = (read_keys(purpose), distinct(purpose + 100, PROVEN));
+        let (other_keys, other_proven) =
+            (read_keys(purpose + 200), distinct(purpose + 300, PROVEN));
+        for place in 0..distances.len() {
+            let at = (turn + place) % distances.len();
+            let (tip, session) = (db.commit_number(), db.at(db.commit_number() - distances[at])?);
+            let newest = db.at(tip)?;
+            let cost = &mut costs[at][turn];
+            read_all(&newest, &other_keys)?;
+            cost.read = timed(|| read_all(&session, &keys))? / as_float(READS);
+            prove(&newest, &other_proven)?;
+            cost.first_proof = timed(|| prove(&session, &proven))? / 1e6;
+            let proofs = || (0..PROOFS).try_for_each(|_| prove(&session, &proven));
+            cost.proof = timed(proofs)? / 1e6 / f64::from(PROOFS);
         }
     }
-    println!("back   ns a read   ms to prove {PROVEN} keys");
-    for (back, read, proof) in best {
-        println!("{back:>4} {read:>11.0} {proof:>12.2}");
+    println!(
+        "back    ns a read  ratio    ms to prove {PROVEN} keys  ratio    for the first time  ratio"
+    );
+    for (back, cost) in distances.iter().zip(&costs) {
+        let of = |figure: fn(&Cost) -> f64| median(cost.iter().map(figure));
+        let ratio = |figure: fn(&Cost) -> f64| {
+            median(cost.iter().zip(&costs[0]).map(|(one, newest)| figure(one) / figure(newest)))
+        };
+        println!(
+            "{back:>4} {:>12.0} {:>6.2} {:>24.2} {:>6.2} {:>21.2} {:>6.2}",
+            of(|cost| cost.read),
+            ratio(|cost| cost.read),
+            of(|cost| cost.proof),
+            ratio(|cost| cost.proof),
+            of(|cost| cost.first_proof),
+            ratio(|cost| cost.first_proof),
+        );
     }
     Ok(())
+}
+
+/// What one distance costs in one turn: nanoseconds a read, milliseconds a proof.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    read: f64,
+    proof: f64,
+    first_proof: f64,
+}
+
+fn read_keys(purpose: u64) -> Vec<Key> {
+    ids(purpose, READS).map(key).collect()
+}
+
+fn read_all(session: &Session<Blake3>, keys: &[Key]) -> Result<(), Error> {
+    for key in keys {
+        assert!(session.read(key)?.is_some());
+    }
+    Ok(())
+}
+
+fn prove(session: &Session<Blake3>, keys: &[Key]) -> Result<(), Error> {
+    let accesses = keys.iter().map(|key| Access::read(*key)).collect();
+    let mut block = session.fork()?.finish(accesses)?;
+    assert!(block.take_witness().is_some());
+    Ok(())
+}
+
+/// Nanoseconds of processor time of all threads.
+fn timed(work: impl FnOnce() -> Result<(), Error>) -> Result<f64, Box<dyn std::error::Error>> {
+    let since = on_processors()?;
+    work()?;
+    Ok(as_float(on_processors()? - since))
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut figures: Vec<f64> = figures.collect();
+    figures.sort_unstable_by(f64::total_cmp);
+    figures[figures.len() / 2]
 }
 
 /// Nanoseconds for which the threads of this process have run.

@@ -7,6 +7,9 @@ use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page
 use pleach_beatree::leaf_fold::{
     KeyAccess, PageState, PendingChange, capture_levels, fold_leaf, fold_path_block,
 };
+use pleach_beatree::older::{
+    BUCKET_LEVELS, BUCKETS, GROUP_LEVELS, GROUPS, OlderNodes, Said, bucket_of, groups_of,
+};
 use pleach_beatree::treelet::{LEVELS, PartialTreelet, Treelet};
 use pleach_beatree::{Stored, Value};
 use pleach_core::fold::path_blocks::PathBlocks;
@@ -200,9 +203,98 @@ fn by_partial(
     Some(begun)
 }
 
+/// An older state of a page, and what later commits have recorded of it.
+struct Then {
+    state: State,
+    commits: Vec<(Said, Vec<Node>)>,
+    undo: BTreeMap<Key, Stored>,
+}
+
+impl Then {
+    fn new(state: &State) -> Self {
+        Self { state: state.clone(), commits: Vec::new(), undo: BTreeMap::new() }
+    }
+
+    /// A commit with these accesses leaves `state`. Now and then a node is not recorded.
+    fn commit(&mut self, at: &Prefix, state: &State, accesses: &[KeyAccess], rng: &mut ChaCha8Rng) {
+        let trie = naive(state);
+        let (mut said, mut nodes) = (Said::default(), Vec::new());
+        for access in accesses.iter().filter(|access| access.writes.is_some()) {
+            let prior = state.get(&access.key).map(|value| Value::from(&**value));
+            let prior = prior.map_or(Stored::Absent, Stored::Inline);
+            self.undo.entry(access.key).or_insert(prior);
+            said.changed |= 1 << bucket_of(at, &access.key);
+        }
+        if capture_levels(at) == 0 {
+            return;
+        }
+        for group in (0..GROUPS).filter(|one| groups_of(said.changed) >> one & 1 == 1) {
+            if below(rng, 4) > 0 {
+                said.groups |= 1 << group;
+                nodes.push(trie.node::<Blake3>(&at.descendant(GROUP_LEVELS, group)));
+            }
+        }
+        for bucket in (0..BUCKETS).filter(|one| said.changed >> one & 1 == 1) {
+            if below(rng, 4) > 0 {
+                said.buckets |= 1 << bucket;
+                nodes.push(trie.node::<Blake3>(&at.descendant(BUCKET_LEVELS, bucket)));
+            }
+        }
+        self.commits.push((said, nodes));
+    }
+
+    /// Folds the page as it was then, from its nodes and as a whole. Adds the items that each took.
+    fn check(
+        &self,
+        now: &PageState<'_>,
+        accesses: &[KeyAccess],
+        (by_nodes_items, whole_items): &mut (usize, usize),
+    ) {
+        let fold = |page: &PageState<'_>| {
+            let mut folder = BatchFolder::<Blake3>::new();
+            let mut results = Vec::new();
+            folder.begin(page.at.len());
+            fold_leaf(&mut folder, page, 0, accesses, &mut results);
+            let fold = folder.end().expect("keys are given by key");
+            folder.run();
+            let mut emitted = Emitted::default();
+            if folder.occupancy(fold) == Occupancy::Many {
+                folder.emit(fold, &mut emitted);
+            }
+            let firsts: Vec<bool> = folder.first_of_terminal(fold).collect();
+            let priors: Vec<Stored> = results.into_iter().map(|result| result.prior).collect();
+            (folder.node(fold), emitted, firsts, priors, folder.len())
+        };
+        let accessed = accesses.iter().map(|access| bucket_of(now.at, &access.key));
+        let mut then = OlderNodes::new(accessed.fold(0, |mask, bucket| mask | 1 << bucket));
+        self.commits.iter().for_each(|(said, nodes)| then.say(said, nodes));
+        // Only what `PageState::then` asks for.
+        let asked = |key: &Key| then.asked() >> bucket_of(now.at, key) & 1 == 1;
+        let pending = |asked: &dyn Fn(&Key) -> bool| -> Vec<PendingChange> {
+            let mut all: BTreeMap<Key, Stored> = now.pending.iter().cloned().collect();
+            let undo = self.undo.iter().filter(|one| asked(one.0));
+            all.extend(undo.map(|(key, stored)| (*key, stored.clone())));
+            all.into_iter().collect()
+        };
+        let some = pending(&asked);
+        let by_nodes = fold(&PageState { pending: &some, then: Some(&then), ..*now });
+        let all = pending(&|_| true);
+        let whole = fold(&PageState { pending: &all, treelet: None, ..*now });
+        assert_eq!((by_nodes.0, &by_nodes.1), (whole.0, &whole.1));
+        assert_eq!((&by_nodes.2, &by_nodes.3), (&whole.2, &whole.3));
+        let reads = accesses.iter().all(|access| access.writes.is_none());
+        if reads {
+            assert_eq!(by_nodes.0, naive(&self.state).node::<Blake3>(now.at));
+        }
+        *by_nodes_items += by_nodes.4;
+        *whole_items += whole.4;
+    }
+}
+
 #[test]
 fn a_treelet_follows_its_page() {
     let (mut known, mut blocks, mut items, mut whole_items, mut partials) = (0u64, 0, 0, 0, 0);
+    let mut older = (0, 0);
     for case in 0..cases(400) {
         let mut rng = ChaCha8Rng::seed_from_u64(case);
         let depth = [0, 3, 8, 17, 250, 251, 252, 254][below(&mut rng, 8) as usize];
@@ -218,6 +310,7 @@ fn a_treelet_follows_its_page() {
         let view = LeafView::trusted(&page);
         let mut pending: BTreeMap<Key, Stored> = BTreeMap::new();
         let mut treelet = Treelet::empty();
+        let mut then = Then::new(&state);
         let mut folder = BatchFolder::<Blake3>::new();
         for commit in 1..30 {
             let accesses = accesses(&at, narrow, &state, &mut rng);
@@ -233,7 +326,14 @@ fn a_treelet_follows_its_page() {
                 leaf: Some(&view),
                 pending: &changes,
                 treelet: current.then(|| treelet.known()),
+                then: None,
             };
+            if capture > 0 && below(&mut rng, 4) == 0 {
+                then.check(&input, &accesses, &mut older);
+            }
+            if below(&mut rng, 8) == 0 {
+                then = Then::new(&state);
+            }
             fold_leaf(&mut folder, &input, capture, &accesses, &mut Vec::new());
             let fold = folder.end().expect("keys are given by key");
             folder.run();
@@ -254,6 +354,7 @@ fn a_treelet_follows_its_page() {
                 let partial = partial(&treelet, &at, &access.key);
                 by_partial(&partial, &input, &accesses, tiled.as_ref(), &folder.node(fold), commit)
             });
+            then.commit(&at, &state, &accesses, &mut rng);
             for access in accesses {
                 let Some(stored) = access.writes else { continue };
                 match &stored {
@@ -290,6 +391,7 @@ fn a_treelet_follows_its_page() {
             }
         }
     }
+    assert!(older.0 * 4 < older.1 * 3, "an older state takes fewer items: {older:?}");
     assert!(known > 1000, "the flush finds nodes: {known}");
     assert!(partials > 1000, "partials: {partials}");
     assert!(blocks > 1000, "most folds are path blocks: {blocks}");

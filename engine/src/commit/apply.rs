@@ -101,20 +101,23 @@ fn advance_treelets<D: Device, R: Runtime>(
     pages: &[PageNode],
     treelets: &[(u8, Node)],
 ) {
-    let ahead = |at: usize| pages.get(at).and_then(|node| Some((node, &node.page.as_ref()?.1)));
-    for (at, node) in pages.iter().enumerate() {
-        if let Some((_, page)) = ahead(at + 2 * PAGES_AHEAD) {
+    let ahead =
+        |index: usize| pages.get(index).and_then(|node| Some((node, &node.page.as_ref()?.1)));
+    for (index, node) in pages.iter().enumerate() {
+        if let Some((_, page)) = ahead(index + 2 * PAGES_AHEAD) {
             page.cpu_prefetch_head();
         }
-        if let Some((node, page)) = ahead(at + PAGES_AHEAD) {
+        if let Some((node, page)) = ahead(index + PAGES_AHEAD) {
             page.cpu_prefetch_nodes(treelets[node.treelet.clone()].iter().map(|(index, _)| *index));
         }
-        let Some((page_no, page)) = &node.page else { continue };
+        let Some((at, page)) = node.page.as_ref().filter(|_| !node.treelet.is_empty()) else {
+            continue;
+        };
         let nodes = || treelets[node.treelet.clone()].iter().copied();
         let step = (node.as_of, number);
         if !page.advance_treelet(step, &node.node, nodes()) {
             db.store.cache().give_treelet(
-                *page_no,
+                at.page,
                 page,
                 node.flush_due,
                 |treelet: &mut Treelet| {

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::Stored;
-use pleach_core::{Hasher, TERMINATOR};
+use pleach_beatree::{RegionState, Stored};
+use pleach_core::{Hasher, Key, Node, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
 use super::refold::refold_stale;
 use super::target::{Part, Target, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::finish::outcome::ChunkOutcome;
+use crate::finish::outcome::{ChunkOutcome, PageNode};
 use crate::format::commit_body::{
     Before as RecordBefore, ChangeSection, EntryKind, NamespacePart, NodeSection,
     Value as LogValue, commit_record,
@@ -21,12 +21,12 @@ use crate::options::Durability;
 use crate::roots::Roots;
 use crate::state::State;
 use crate::state::commits::Tip;
-use crate::state::index::HeldStructure;
+use crate::state::index::{HeldStructure, located};
 use crate::state::overlays::TakenBy;
 use crate::state::sequencer::Ordered;
 use crate::state::space::Tentative;
 use crate::state::tries::Trie;
-use crate::state::undo::ReplacedNodes;
+use crate::state::undo::{ReplacedList, ReplacedNodes};
 use crate::state::window::Before;
 
 /// Tries to get a ticket before flushes that change a layout are held off.
@@ -145,16 +145,53 @@ fn replaced_nodes(chunks: &[ChunkOutcome]) -> ReplacedNodes {
     for chunk in chunks {
         for outcome in chunk.regions.iter().filter(|outcome| !outcome.nodes.is_empty()) {
             let state = outcome.region.read();
-            nodes.regions.push((*outcome.region.prefix(), *state.own()));
+            nodes.regions.push(*outcome.region.prefix(), *state.own());
             // A layout that has changed since is noticed before the ticket: whatever is said here is not written.
             let same = state.layout_version() == outcome.layout_version && !state.is_retired();
+            let mut changes = &chunk.changes[outcome.changes.clone()];
             for page in &chunk.nodes[outcome.nodes.clone()] {
-                let node = if same { state.node(page.child as usize) } else { None };
-                nodes.pages.push((page.prefix, node.copied().unwrap_or_default()));
+                let end = changes.partition_point(|changed| changed.key <= page.prefix.last_key());
+                let (below, rest) = changes.split_at(end);
+                changes = rest;
+                let keys = below.iter().map(|changed| &changed.key);
+                if same {
+                    push_page(&mut nodes.pages, &state, page, keys);
+                } else {
+                    nodes.pages.push(page.prefix, Node::default());
+                }
             }
         }
     }
     nodes
+}
+
+/// Adds a page as it is before the commit, which changes these keys of it: its node, and those inside that memory
+/// has, in the page's treelet or in the page itself.
+fn push_page<'a>(
+    pages: &mut ReplacedList,
+    state: &RegionState,
+    page: &PageNode,
+    keys: impl Iterator<Item = &'a Key>,
+) {
+    let child = page.child as usize;
+    let (prefix, node) = (page.prefix, state.node(child).copied().unwrap_or_default());
+    let Some((at, cached)) = &page.page else {
+        return pages.push_page(prefix, node, keys, |_, _| None);
+    };
+    // A flush may have written another page since, with the same number even.
+    let leaf = (located(state, child) == Some(*at)).then(|| cached.view());
+    let stored = |level, bits: u8| {
+        let leaf = leaf.as_ref().filter(|leaf| leaf.levels() == level)?;
+        let pending = state.pending_range(&prefix.descendant(level, bits));
+        pending.is_empty().then(|| leaf.nodes()[usize::from(bits)])
+    };
+    // The treelet is that of the state, in whatever page.
+    cached.treelet(state.changed_at(child), |known| {
+        let node_of = |level, bits| known.and_then(|known| known.below_internal(level, bits));
+        pages.push_page(prefix, node, keys, |level, bits| {
+            node_of(level, bits).copied().or_else(|| stored(level, bits))
+        });
+    });
 }
 
 /// Holds off flushes that change layouts, in all namespaces: the sequencer counts these together. Whoever
@@ -283,7 +320,7 @@ fn sections(chunks: &[ChunkOutcome], past: Option<&ReplacedNodes>) -> (ChangeSec
             }
         }
     }
-    for (prefix, before) in past.iter().flat_map(|past| &past.regions) {
+    for (prefix, before) in past.iter().flat_map(|past| past.regions.iter()) {
         nodes.push_region(prefix, before);
     }
     (changes, nodes)

@@ -15,6 +15,7 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{
     AccessResult, KeyAccess, PageState, PendingChange, capture_levels, fold_leaf, fold_path_block,
 };
+use pleach_beatree::older::OlderNodes;
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_beatree::treelet::Known;
 use pleach_beatree::{Region, RegionIndex, RegionState};
@@ -53,6 +54,9 @@ pub(super) struct PageTask {
     pub(super) known: Option<Node>,
     /// The commit that its treelet must be as of; `None` when the page is not in its newest state.
     pub(super) as_of: Option<u64>,
+    /// In an older state of whose nodes some are known: the commit that the treelet must be as of, and where the
+    /// chunk has the nodes.
+    then: Option<(u64, usize)>,
     /// Commits that have changed it since it was written.
     commits_since_write: u8,
 }
@@ -85,6 +89,8 @@ pub(super) struct Chunk {
     pub(super) regions: Vec<RegionTask>,
     pub(super) pages: Vec<PageTask>,
     pending: Vec<PendingChange>,
+    /// Nodes inside of pages in an older state.
+    older: Vec<OlderNodes>,
     /// Pages, leaf pages and nodes together, that are not in memory yet.
     pub(super) missing: usize,
     /// Pages before this one have been asked for.
@@ -226,6 +232,8 @@ impl Chunk {
         self.regions.clear();
         self.pages.clear();
         self.pending.clear();
+        // Only older states have them, and they are large.
+        self.older = Vec::new();
         self.missing = 0;
         self.asked = 0;
         self.elsewhere.clear();
@@ -294,6 +302,7 @@ impl Chunk {
             pending: pending_from..self.pending.len(),
             known,
             as_of: None,
+            then: None,
             commits_since_write: state.commits_since_write(child),
         });
     }
@@ -329,18 +338,28 @@ impl Chunk {
                 OverlayNode::Unrecorded => None,
                 OverlayNode::Unchanged => then.recorded(),
             };
+            let accesses = task.map_or(0..0, |task| task.accesses);
             let from = self.pending.len();
+            let mut older = None;
             if known.is_none() {
                 state.copy_pending(&prefix, &mut self.pending);
-                if !same {
+                if !same && said == OverlayNode::Unchanged && !needs_leaf {
+                    older = region.inside(child, &prefix, &batch.accesses[accesses.clone()]);
+                }
+                if let Some(older) = &older {
+                    put_over(&mut self.pending, from, region.asked(&prefix, older).into_iter());
+                } else if !same {
                     put_over(&mut self.pending, from, region.undone(&prefix).into_iter());
                     batch.view.put_overlays(&prefix, &mut self.pending, from);
                 }
             }
-            let accesses = task.map_or(0..0, |task| task.accesses);
             self.push_page(state, child, prefix, accesses, from, known);
             let page = self.pages.last_mut().expect("just pushed");
             page.as_of = (same && !needs_leaf).then(|| state.changed_at(child));
+            if let Some(older) = older {
+                page.then = Some((state.changed_at(child), self.older.len()));
+                self.older.push(older);
+            }
         }
     }
 
@@ -364,10 +383,12 @@ impl Chunk {
         self.emit_pages(batch, space, &mut outcome, &mut changes);
         outcome.changes = changes.into();
         self.fold_regions(batch, space, &mut outcome)?;
+        // Of a batch that is large for the budget no more pages are held than those that learn.
+        let history = batch.learns && batch.view.keeps_history();
         for (node, at) in outcome.nodes.iter_mut().zip(&space.node_pages) {
             let task = &mut self.pages[*at];
-            let page = task.page.take().filter(|_| !node.treelet.is_empty());
-            node.page = task.at.as_ref().map(|at| at.page).zip(page);
+            let page = task.page.take().filter(|_| history || !node.treelet.is_empty());
+            node.page = task.at.zip(page);
         }
         for page in &mut self.pages {
             page.page = None;
@@ -387,7 +408,7 @@ impl Chunk {
                 space.folds.push(PageFold::Known);
                 continue;
             }
-            let fold = match (&page.page, page.as_of) {
+            let fold = match (&page.page, page.as_of.or(page.then.map(|then| then.0))) {
                 (Some(cached), Some(as_of)) => cached.treelet(as_of, |treelet| {
                     self.fold_page(batch, page, Some(&cached.view()), treelet, space)
                 }),
@@ -414,7 +435,8 @@ impl Chunk {
         let capture = page.capture(batch);
         let accesses = &batch.accesses[page.accesses.clone()];
         let pending = &self.pending[page.pending.clone()];
-        let state = PageState { at: &page.prefix, leaf, pending, treelet };
+        let then = page.then.map(|(_, at)| &self.older[at]);
+        let state = PageState { at: &page.prefix, leaf, pending, treelet, then };
         let FoldSpace { pages, path_blocks, results, .. } = space;
         if let Some(block) = fold_path_block(pages, path_blocks, &state, accesses, results) {
             return PageFold::PathBlock { block, learns: capture > 0 };

@@ -6,15 +6,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::recycled::Recycle;
-use pleach_beatree::{PageNo, Region};
 use pleach_core::fold::Occupancy;
 use pleach_core::{Key, Node, Prefix};
 
 use super::emit::Fragment;
 use super::witness::Witness;
 use crate::roots::Roots;
+use crate::state::index::Located;
 use crate::state::undo::{ChangeList, Changed};
 
 /// What a finish gives, of one namespace.
@@ -90,8 +91,8 @@ pub(crate) struct PageNode {
     pub(crate) treelet: Range<usize>,
     /// Does the commit make the page due for a flush?
     pub(crate) flush_due: bool,
-    /// The page, when its treelet learns something.
-    pub(crate) page: Option<(PageNo, Arc<CachedPage>)>,
+    /// The page, when its treelet learns something, or when a history is to keep what the page knows.
+    pub(crate) page: Option<(Located, Arc<CachedPage>)>,
 }
 
 /// What a chunk gives.

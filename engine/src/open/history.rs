@@ -185,13 +185,17 @@ impl History {
             let Some(LogReplaced::Node(before)) = undo.next().transpose().map_err(bad)? else {
                 return Err(bad(BodyError::Truncated).into());
             };
-            nodes.pages.push((prefix, *before));
+            // Of the nodes inside the record has none; the keys say which buckets were changed.
+            let from = values.partition_point(|(key, _)| key < prefix.first_key());
+            let keys = values[from..].iter().map(|(key, _)| key);
+            let below = keys.take_while(|key| prefix.covers(key));
+            nodes.pages.push_page(prefix, *before, below, |_, _| None);
         }
         for region in undo {
             let LogReplaced::Region(prefix, before) = region.map_err(bad)? else {
                 return Err(bad(BodyError::Trailing).into());
             };
-            nodes.regions.push((prefix, *before));
+            nodes.regions.push(prefix, *before);
         }
         Ok((values, nodes))
     }

@@ -1,4 +1,5 @@
-//! Reading one key: overlays, then pending changes, its page, and last what later commits have replaced.
+//! Reading one key: overlays, what later commits have replaced, then pending changes, its page, and last, for
+//! commits that came meanwhile, again what they have replaced.
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{Stored, Value};
@@ -7,7 +8,7 @@ use pleach_io::{Device, Runtime};
 
 use crate::error::Result;
 use crate::state::index::{Located, located};
-use crate::state::view::View;
+use crate::state::view::{Undone, View};
 use crate::state::{State, overflow};
 
 /// Where the value of a key is.
@@ -38,6 +39,10 @@ pub(crate) fn stored<D: Device, R: Runtime>(
     if let Some(stored) = view.overlaid(key) {
         return Ok(stored);
     }
+    let through = match view.undone(key)? {
+        Undone::To(stored) => return Ok(stored),
+        Undone::Not { through } => through,
+    };
     let stored = {
         let _guard = db.store.enter();
         match find(db, key) {
@@ -54,7 +59,7 @@ pub(crate) fn stored<D: Device, R: Runtime>(
         }
     };
     // Asked last: a commit that came in between had published its undo before its changes.
-    Ok(view.undone(key)?.unwrap_or(stored))
+    Ok(view.undone_since(key, through)?.unwrap_or(stored))
 }
 
 /// Looks a key up in the index. The caller has entered the store.

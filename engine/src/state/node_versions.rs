@@ -1,17 +1,24 @@
-//! What the nodes of prefixes were before the commits that changed them.
+//! What the nodes of prefixes were before the commits that changed them, and the nodes inside of pages.
 //!
-//! A commit says what it replaced for the pages, or regions, of the layout that it was published in.
-//! Flushes change layouts, so a prefix may not have been a page's when a commit changed a key below it:
-//! then the commit has replaced the node of a finer or a coarser prefix, and that of this one is not
-//! known. [`NodeVersions::then`] tells both from a prefix that nothing has changed below.
+//! A commit says what it replaced for the pages, or regions, of the layout that it was published in
+//! ([`super::replaced`]). Flushes change layouts, so a prefix may not have been a page's when a commit changed a
+//! key below it: then the commit has replaced the node of a finer or a coarser prefix, and that of this one is
+//! not known. [`then`] tells both from a prefix that nothing has changed below. Each prefix has a list of what
+//! commits replaced there ([`super::steps`]); prefixes are in order, in shards by their first bits.
 //!
 //! Used by [`super::undo_maps`] alone, with one of these for pages and one for regions.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pleach_core::{Node, Prefix};
+use parking_lot::RwLock;
+use pleach_beatree::older::OlderNodes;
+use pleach_core::{Node, Prefix, cpu_prefetch};
 
-use super::versions::VersionMap;
+use super::replaced::ReplacedList;
+use super::steps::Steps;
+use super::versions::shard;
 
 /// What is known of a prefix's node as of an older commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,58 +50,131 @@ pub(super) struct ReplacedNode {
     pub(super) node: Node,
 }
 
+type Shard = RwLock<BTreeMap<Prefix, Steps>>;
+
+/// Prefixes of a range that are looked up together.
+const TOGETHER: usize = 16;
+/// Bytes of an entry: the nodes of a B-tree are between half and entirely full.
+const ENTRY: usize = size_of::<(Prefix, Steps)>() * 3 / 2;
+
 /// Nodes by prefix and commit.
 pub(super) struct NodeVersions {
-    map: VersionMap<Prefix, Node>,
+    shards: OnceLock<Box<[Shard]>>,
+    /// Leading bits that a shard is named by.
+    bits: u32,
+    bytes: AtomicUsize,
     /// The newest commit that replaced a node at each depth; 0 for none.
     depths: Box<[AtomicU64]>,
 }
 
 impl NodeVersions {
-    /// Nodes whose map is cut by the first `bits` bits of their prefixes.
+    /// Nodes whose map is cut by the first `bits` bits of their prefixes, at most 16.
     pub(super) fn new(bits: u32) -> Self {
         let depths = (0..=256).map(|_| AtomicU64::new(0)).collect();
-        Self { map: VersionMap::new(bits), depths }
+        Self { shards: OnceLock::new(), bits, bytes: AtomicUsize::new(0), depths }
     }
 
-    /// Bytes that it takes.
+    fn shard(&self, prefix: &Prefix) -> usize {
+        shard(self.bits, prefix.first_key())
+    }
+
+    /// Bytes that it takes: lists exactly, the tree's nodes as they are on average.
     pub(super) fn bytes(&self) -> usize {
-        self.map.bytes()
+        self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Puts in what commit `number` has replaced, prefixes in order.
-    pub(super) fn insert(&self, number: u64, nodes: &[(Prefix, Node)]) {
-        for (prefix, _) in nodes {
-            self.depths[usize::from(prefix.len())].fetch_max(number, Ordering::Release);
+    /// Puts in what commit `number`, later than all that are in, has replaced.
+    pub(super) fn insert(&self, number: u64, replaced: &ReplacedList) {
+        let mut bytes = 0;
+        let all = || (0..1_usize << self.bits).map(|_| RwLock::default()).collect();
+        let shards = self.shards.get_or_init(all);
+        let mut all = replaced.all().peekable();
+        while let Some(at) = all.peek().map(|(prefix, _)| self.shard(prefix)) {
+            let mut map = shards[at].write();
+            let entries = map.len();
+            while let Some((prefix, before)) = all.next_if(|one| self.shard(one.0) == at) {
+                self.depths[usize::from(prefix.len())].fetch_max(number, Ordering::Release);
+                let steps = map.entry(*prefix).or_default();
+                let had = steps.bytes();
+                steps.push(number, &before);
+                bytes += steps.bytes() - had;
+            }
+            bytes += (map.len() - entries) * ENTRY;
         }
-        self.map.insert(number, nodes.iter().copied());
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// What commits after `base` have replaced below `prefix` and, above it, for a prefix that contains
     /// it: of each prefix the oldest.
     pub(super) fn below(&self, prefix: &Prefix, base: u64, found: &mut Vec<ReplacedNode>) {
+        let Some(shards) = self.shards.get() else { return };
+        let mut see = |prefix: &Prefix, steps: &Steps| {
+            let own = steps.own(base);
+            found.extend(own.map(|(number, node)| ReplacedNode {
+                prefix: *prefix,
+                number,
+                node: *node,
+            }));
+        };
         for depth in 0..prefix.len() {
             if self.depths[usize::from(depth)].load(Ordering::Acquire) > base {
                 let above = Prefix::new(prefix.first_key(), depth);
-                if let Some((number, node)) = self.map.get(&above, base) {
-                    found.push(ReplacedNode { prefix: above, number, node });
+                if let Some(steps) = shards[self.shard(&above)].read().get(&above) {
+                    see(&above, steps);
                 }
             }
         }
         let last = Prefix::new(&prefix.last_key(), 256);
-        self.map.range(prefix, &last, base, |prefix, number, node| {
-            found.push(ReplacedNode { prefix: *prefix, number, node: *node });
-        });
+        for map in &shards[self.shard(prefix)..=self.shard(&last)] {
+            let map = map.read();
+            let mut all = map.range(*prefix..=last);
+            // Some at a time, so that their waits for memory overlap.
+            let mut some: [Option<(&Prefix, &Steps)>; TOGETHER] = [None; TOGETHER];
+            loop {
+                let count = some.iter_mut().zip(&mut all).map(|(to, one)| *to = Some(one)).count();
+                if count == 0 {
+                    break;
+                }
+                let some =
+                    some[..count].iter().flatten().filter(|(_, steps)| steps.newest() > base);
+                some.clone().for_each(|(_, steps)| steps.cpu_prefetch());
+                for (_, steps) in some.clone() {
+                    cpu_prefetch(
+                        steps.own(base).map_or(&[], |(_, node)| std::slice::from_ref(node)),
+                    );
+                }
+                some.for_each(|(prefix, steps)| see(prefix, steps));
+            }
+        }
+    }
+
+    /// What commits after `base` and before `end` say of the nodes that a page had inside as of `base`.
+    pub(super) fn inside(&self, prefix: &Prefix, base: u64, end: u64, then: &mut OlderNodes) {
+        let Some(shards) = self.shards.get() else { return };
+        if let Some(steps) = shards[self.shard(prefix)].read().get(prefix) {
+            steps.inside(base, end, then);
+        }
     }
 
     /// Drops what the commits through `floor` have replaced.
     pub(super) fn drop_through(&self, floor: u64) {
-        self.map.drop_through(floor);
+        let mut left = 0;
+        for map in self.shards.get().into_iter().flatten() {
+            let mut map = map.write();
+            map.retain(|_, steps| steps.drop_through(floor));
+            left += map.values().map(|steps| ENTRY + steps.bytes()).sum::<usize>();
+        }
+        // Nobody puts a commit in meanwhile.
+        self.bytes.store(left, Ordering::Relaxed);
     }
 
     /// Drops all.
     pub(super) fn clear(&self) {
-        self.map.clear();
+        for map in self.shards.get().into_iter().flatten() {
+            let gone = std::mem::take(&mut *map.write());
+            drop(gone);
+        }
+        self.bytes.store(0, Ordering::Relaxed);
     }
 }
 
@@ -122,6 +202,14 @@ mod tests {
         Node::new([number; 32])
     }
 
+    fn list(nodes: &[(Prefix, u8)]) -> ReplacedList {
+        let mut list = ReplacedList::default();
+        for (prefix, number) in nodes {
+            list.push(*prefix, node(*number));
+        }
+        list
+    }
+
     fn asked(versions: &NodeVersions, prefix: Prefix, base: u64) -> NodeThen {
         let mut around = Vec::new();
         versions.below(&prefix, base, &mut around);
@@ -133,13 +221,13 @@ mod tests {
         use NodeThen::{Recorded, Unchanged, Unrecorded};
         let root = Prefix::ROOT;
         let (left, right) = (root.child(false), root.child(true));
-        let versions = NodeVersions::new(12);
+        let versions = NodeVersions::new(9);
         // Commits 1 and 2 find one page, 3 and 4 two, 5 one again.
-        versions.insert(1, &[(root, node(0))]);
-        versions.insert(2, &[(root, node(1))]);
-        versions.insert(3, &[(left, node(2))]);
-        versions.insert(4, &[(left, node(3)), (right, node(3))]);
-        versions.insert(5, &[(root, node(4))]);
+        versions.insert(1, &list(&[(root, 0)]));
+        versions.insert(2, &list(&[(root, 1)]));
+        versions.insert(3, &list(&[(left, 2)]));
+        versions.insert(4, &list(&[(left, 3), (right, 3)]));
+        versions.insert(5, &list(&[(root, 4)]));
         let as_of = |prefix| (0..=5).map(|base| asked(&versions, prefix, base)).collect::<Vec<_>>();
         let known = |number| Recorded(node(number));
         assert_eq!(as_of(root), [known(0), known(1), Unrecorded, Unrecorded, known(4), Unchanged]);

@@ -20,12 +20,14 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use pleach_beatree::Stored;
-use pleach_core::{Key, Node, Prefix};
+use pleach_beatree::older::OlderNodes;
+use pleach_core::{Key, Prefix};
 use pleach_io::Runtime;
 
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
 use super::node_versions::{NodeVersions, ReplacedNode};
 use super::pins::{Holder, Pin, PinId, Pins};
+pub(crate) use super::replaced::ReplacedList;
 use super::undo_maps::{AllMaps, Maps};
 use super::window::{Before, Window};
 use crate::error::{Error, Result};
@@ -34,12 +36,12 @@ use crate::options::HistoryLimits;
 use crate::roots::Roots;
 
 /// The nodes that a commit replaced, each list in order.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct ReplacedNodes {
     /// Of the pages with a change.
-    pub(crate) pages: Vec<(Prefix, Node)>,
+    pub(crate) pages: ReplacedList,
     /// Of the regions with a change.
-    pub(crate) regions: Vec<(Prefix, Node)>,
+    pub(crate) regions: ReplacedList,
 }
 
 /// What a commit changes in one namespace, and the nodes that it replaces there, where there is a history.
@@ -47,6 +49,14 @@ pub(crate) struct Undone {
     pub(crate) namespace: u8,
     pub(crate) changes: Changes,
     pub(crate) nodes: ReplacedNodes,
+}
+
+impl Undone {
+    /// Bytes that it takes.
+    fn bytes(&self) -> u64 {
+        let ReplacedNodes { pages, regions } = &self.nodes;
+        self.changes.bytes() + (pages.bytes() + regions.bytes()) as u64
+    }
 }
 
 /// What a commit replaced in one namespace, as its record has it.
@@ -135,7 +145,7 @@ impl Undo {
     /// applied. With a history it says what was before.
     pub(crate) fn push(&self, number: u64, undone: Vec<Undone>, before: Option<Before>) {
         debug_assert!(undone.is_sorted_by(|a, b| a.namespace < b.namespace), "namespaces ascend");
-        let bytes = undone.iter().map(|one| one.changes.bytes()).sum();
+        let bytes = undone.iter().map(Undone::bytes).sum();
         self.guarded.lock().window.add(number, bytes, before);
         let mut recent = self.recent.write();
         recent.push_back(Recent { number, undone: undone.into() });
@@ -390,10 +400,10 @@ impl Undo {
 
 /// Lookups; `base` is a commit that the caller has pinned.
 impl Undo {
-    /// Has no commit after `base` been pushed? Cheap, for the read path.
+    /// The newest commit that was pushed. Cheap, for the read path.
     #[inline]
-    pub(crate) fn is_newest(&self, base: u64) -> bool {
-        self.newest.load(Ordering::Acquire) <= base
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest.load(Ordering::Acquire)
     }
 
     /// Is all there that a view of `base` needs? To be asked after the lookup.
@@ -439,17 +449,23 @@ impl Undo {
         self.maps.get(namespace)?.values.get(key, base)
     }
 
-    /// States as of `base` of all of a namespace's keys below `prefix` that later commits changed, sorted.
-    pub(crate) fn below(&self, namespace: u8, prefix: &Prefix, base: u64) -> Vec<(Key, Stored)> {
+    /// Adds the states as of `base` of all of a namespace's keys below `prefix` that later commits changed, sorted.
+    pub(crate) fn below(
+        &self,
+        namespace: u8,
+        prefix: &Prefix,
+        base: u64,
+        found: &mut Vec<(Key, Stored)>,
+    ) {
         let recent = self.recent_after(base);
-        let mut found = Vec::new();
+        let from = found.len();
         if let Some(Maps { values, .. }) = self.maps.get(namespace) {
             values.range(prefix.first_key(), &prefix.last_key(), base, |key, _, prior| {
                 found.push((*key, prior.clone()));
             });
         }
         if recent.is_empty() {
-            return found;
+            return;
         }
         let mut states = BTreeMap::new();
         // Newest first, so that the oldest commit has the last word.
@@ -458,12 +474,11 @@ impl Undo {
                 states.insert(changed.key, changed.prior.clone());
             }
         }
-        states.extend(found);
-        states.into_iter().collect()
+        states.extend(found.drain(from..));
+        found.extend(states);
     }
 
-    /// Has a commit after `base` that is not put in yet changed a key below `prefix`, or could it have? Nodes
-    /// of pages below, and above, `prefix` that commits after `base` replaced.
+    /// Nodes of pages below, and above, `prefix` that commits after `base` replaced.
     pub(super) fn page_nodes(
         &self,
         namespace: u8,
@@ -489,27 +504,36 @@ impl Undo {
         prefix: &Prefix,
         base: u64,
         versions: fn(&Maps) -> &NodeVersions,
-        of: fn(&ReplacedNodes) -> &[(Prefix, Node)],
+        of: fn(&ReplacedNodes) -> &ReplacedList,
     ) -> Vec<ReplacedNode> {
         let mut found = Vec::new();
         for commit in self.recent_after(base) {
-            let Some(undone) = commit.of(namespace) else { continue };
-            let nodes = of(&undone.nodes);
-            let above = (0..prefix.len()).filter_map(|depth| {
-                let above = Prefix::new(prefix.first_key(), depth);
-                nodes.binary_search_by_key(&above, |one| one.0).ok().map(|at| &nodes[at])
-            });
-            let from = nodes.partition_point(|(at, _)| at < prefix);
-            let below = nodes[from..].iter().take_while(|(at, _)| prefix.contains(at));
-            found.extend(above.chain(below).map(|(prefix, node)| ReplacedNode {
-                prefix: *prefix,
-                number: commit.number,
-                node: *node,
-            }));
+            if let Some(undone) = commit.of(namespace) {
+                of(&undone.nodes).below(prefix, commit.number, &mut found);
+            }
         }
         if let Some(maps) = self.maps.get(namespace) {
             versions(maps).below(prefix, base, &mut found);
         }
         found
+    }
+
+    /// What commits after `base` and before `end` say of the nodes that a page had inside as of `base`.
+    pub(super) fn inside(
+        &self,
+        (namespace, prefix): (u8, &Prefix),
+        (base, end): (u64, u64),
+        then: &mut OlderNodes,
+    ) {
+        let recent = self.recent_after(base);
+        // Commits that were put in are older: what they say stays.
+        if let Some(maps) = self.maps.get(namespace) {
+            maps.pages.inside(prefix, base, end, then);
+        }
+        for commit in recent.iter().filter(|commit| commit.number < end) {
+            if let Some(undone) = commit.of(namespace) {
+                undone.nodes.pages.inside(prefix, then);
+            }
+        }
     }
 }

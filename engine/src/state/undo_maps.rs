@@ -7,20 +7,20 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pleach_beatree::Stored;
-use pleach_core::Key;
-
 use super::node_versions::NodeVersions;
 use super::versions::VersionMap;
 
-/// Leading bits of a key by which the maps of namespace 0 are cut into shards.
+/// Leading bits of a key by which the values of namespace 0 are cut into shards: trees of many shards are low, and
+/// each of their levels is a wait for memory.
 const FIRST: u32 = 12;
 /// The same for other namespaces.
 const OTHERS: u32 = 6;
+/// The same for the nodes of any, of which the pages of a region are looked up together.
+const NODES: u32 = 6;
 
 /// What commits replaced in one namespace.
 pub(super) struct Maps {
-    pub(super) values: VersionMap<Key, Stored>,
+    pub(super) values: VersionMap,
     pub(super) pages: NodeVersions,
     pub(super) regions: NodeVersions,
 }
@@ -30,8 +30,8 @@ impl Maps {
         let bits = if namespace == 0 { FIRST } else { OTHERS };
         Self {
             values: VersionMap::new(bits),
-            pages: NodeVersions::new(bits),
-            regions: NodeVersions::new(bits),
+            pages: NodeVersions::new(NODES),
+            regions: NodeVersions::new(NODES),
         }
     }
 
@@ -104,6 +104,8 @@ impl AllMaps {
 
 #[cfg(test)]
 mod tests {
+    use pleach_beatree::Stored;
+
     use super::*;
 
     #[test]

@@ -2,13 +2,16 @@
 //!
 //! A session has one pin, and a view for each namespace that it is asked for ([`View::of`]).
 //!
-//! Undo is asked last, and may have been dropped under the reader: whoever has looked something up asks
+//! Undo is asked last, whether or not it was asked before, and may have been dropped under the reader: whoever has looked something up asks
 //! [`View::check`] before it believes what was found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pleach_beatree::leaf_fold::PendingChange;
+use pleach_beatree::leaf_fold::{KeyAccess, PendingChange};
+use pleach_beatree::older::{
+    BUCKET_LEVELS, GROUP_LEVELS, GROUPS, OF_GROUP, OlderNodes, bucket_of, buckets_of, has_buckets,
+};
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 
@@ -89,10 +92,27 @@ impl View {
         self.overlays.node(prefix)
     }
 
-    /// The state of a key that a later commit changed; asked last, after pending changes and page.
+    /// The state of a key that a later commit changed. What this finds is the answer, whatever the present
+    /// says. A key that it does not find is looked up in pending changes and page, and then once more here,
+    /// last, by [`Self::undone_since`].
     #[inline]
-    pub(crate) fn undone(&self, key: &Key) -> Result<Option<Stored>> {
-        if self.undo.is_newest(self.base) {
+    pub(crate) fn undone(&self, key: &Key) -> Result<Undone> {
+        let newest = self.undo.newest();
+        if newest > self.base {
+            let undone = self.undo.get(self.namespace, key, self.base);
+            self.check()?;
+            if let Some(stored) = undone {
+                return Ok(Undone::To(stored));
+            }
+        }
+        Ok(Undone::Not { through: newest })
+    }
+
+    /// The state of a key that a commit changed whose undo came since it was asked; asked last.
+    #[inline]
+    pub(crate) fn undone_since(&self, key: &Key, through: u64) -> Result<Option<Stored>> {
+        // Undo that was there and is gone was checked; the present has no later change than this.
+        if self.undo.newest() == through {
             return Ok(None);
         }
         let undone = self.undo.get(self.namespace, key, self.base);
@@ -102,7 +122,7 @@ impl View {
 
     /// All keys that commits after the view's have changed, and what they had; in order.
     pub(crate) fn undone_all(&self) -> Result<Vec<(Key, Stored)>> {
-        let all = self.undo.below(self.namespace, &Prefix::ROOT, self.base);
+        let all = self.undone_below(&Prefix::ROOT);
         self.check()?;
         Ok(all)
     }
@@ -149,6 +169,11 @@ impl View {
         }
     }
 
+    /// Is there a history, so that commits say which nodes they replace?
+    pub(crate) fn keeps_history(&self) -> bool {
+        self.undo.keeps_history()
+    }
+
     /// The node of a region's prefix in the view's commit, where that commit is behind the region's last.
     pub(crate) fn region_then(&self, prefix: &Prefix) -> NodeThen {
         if !self.undo.keeps_history() {
@@ -174,8 +199,18 @@ impl View {
     }
 
     fn undone_below(&self, prefix: &Prefix) -> Vec<(Key, Stored)> {
-        self.undo.below(self.namespace, prefix, self.base)
+        let mut undone = Vec::new();
+        self.undo.below(self.namespace, prefix, self.base, &mut undone);
+        undone
     }
+}
+
+/// What undo says of a key.
+pub(crate) enum Undone {
+    /// A later commit has changed it: this is what it had.
+    To(Stored),
+    /// No commit through this one has changed it since the view's.
+    Not { through: u64 },
 }
 
 /// A region in a view: see [`View::region`].
@@ -185,21 +220,69 @@ pub(crate) struct RegionThen<'a> {
     behind: bool,
     /// What later commits have changed in it, where they did not record nodes.
     undone: Option<BTreeMap<Key, Stored>>,
-    /// The nodes of its children, where later commits recorded what they replaced.
-    nodes: Option<Vec<NodeThen>>,
+    /// Its children, where later commits recorded what they replaced.
+    nodes: Option<Vec<PageThen>>,
+}
+
+/// What later commits say of a page.
+struct PageThen {
+    node: NodeThen,
+    /// The oldest commit after the view's that found another layout here.
+    relaid: u64,
 }
 
 impl RegionThen<'_> {
     /// The node of a child, which has this prefix, in the view's commit.
     pub(crate) fn node(&self, child: usize, prefix: &Prefix) -> NodeThen {
         match (&self.nodes, &self.undone) {
-            (Some(nodes), _) => nodes[child],
+            (Some(nodes), _) => nodes[child].node,
             (None, Some(undone)) => {
                 let mut changed = undone.range(*prefix.first_key()..=prefix.last_key());
                 if changed.next().is_some() { NodeThen::Unrecorded } else { NodeThen::Unchanged }
             }
             (None, None) => NodeThen::Unchanged,
         }
+    }
+
+    /// What later commits recorded of the nodes inside of a child, which has this prefix, as far as a fold of these
+    /// accesses asks for it. `None` where they have recorded nothing.
+    pub(crate) fn inside(
+        &self,
+        child: usize,
+        prefix: &Prefix,
+        accesses: &[KeyAccess],
+    ) -> Option<OlderNodes> {
+        let end = self.nodes.as_ref().filter(|_| has_buckets(prefix))?[child].relaid;
+        let accessed = accesses.iter().map(|access| bucket_of(prefix, &access.key));
+        let mut then = OlderNodes::new(accessed.fold(0, |mask, bucket| mask | 1 << bucket));
+        let View { undo, namespace, base, .. } = self.view;
+        undo.inside((*namespace, prefix), (*base, end), &mut then);
+        if end < u64::MAX {
+            then.all_may_have_changed();
+        }
+        Some(then)
+    }
+
+    /// What an older state of a page had of the keys from which it is folded. Sorted.
+    pub(crate) fn asked(&self, prefix: &Prefix, then: &OlderNodes) -> Vec<(Key, Stored)> {
+        let asked = then.asked();
+        let mut undone = Vec::new();
+        let mut add = |levels, bits| {
+            let View { undo, namespace, base, .. } = self.view;
+            undo.below(*namespace, &prefix.descendant(levels, bits), *base, &mut undone);
+        };
+        for group in 0..GROUPS {
+            let all = buckets_of(group);
+            if asked & all == all {
+                add(GROUP_LEVELS, group);
+                continue;
+            }
+            let buckets = group * OF_GROUP..(group + 1) * OF_GROUP;
+            for bucket in buckets.filter(|bucket| asked >> bucket & 1 == 1) {
+                add(BUCKET_LEVELS, bucket);
+            }
+        }
+        undone
     }
 
     /// What later commits have replaced below a prefix. Sorted.
@@ -217,17 +300,23 @@ impl RegionThen<'_> {
 
 /// What the nodes that were replaced in and around a region say of each of its children: as
 /// [`then`] for one prefix, in one pass.
-fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<NodeThen> {
+fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<PageThen> {
     let region = children.region();
     let mut own: Vec<Option<(u64, Node)>> = vec![None; children.len()];
     let mut other = vec![u64::MAX; children.len()];
+    // Most of them are the children, in order.
+    let mut next = 0;
     for ReplacedNode { prefix, number, node } in replaced {
-        let (first, last) = if region.contains(prefix) {
+        let is_next = next < children.len() && children.prefix(next) == *prefix;
+        let (first, last) = if is_next {
+            (next, next)
+        } else if region.contains(prefix) {
             (children.find(prefix.first_key()), children.find(&prefix.last_key()))
         } else {
             (0, children.len() - 1)
         };
-        if first == last && children.prefix(first) == *prefix {
+        next = last + 1;
+        if is_next || first == last && children.prefix(first) == *prefix {
             let own = &mut own[first];
             if own.is_none_or(|(before, _)| *number < before) {
                 *own = Some((*number, *node));
@@ -238,10 +327,13 @@ fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<NodeThen>
             }
         }
     }
-    let then = own.into_iter().zip(other).map(|(own, other)| match own {
-        Some((number, node)) if number < other => NodeThen::Recorded(node),
-        None if other == u64::MAX => NodeThen::Unchanged,
-        _ => NodeThen::Unrecorded,
+    let then = own.into_iter().zip(other).map(|(own, relaid)| {
+        let node = match own {
+            Some((number, node)) if number < relaid => NodeThen::Recorded(node),
+            None if relaid == u64::MAX => NodeThen::Unchanged,
+            _ => NodeThen::Unrecorded,
+        };
+        PageThen { node, relaid }
     });
     then.collect()
 }
@@ -252,6 +344,9 @@ pub(crate) fn put_over(
     from: usize,
     changes: impl Iterator<Item = (Key, Stored)>,
 ) {
+    if below.len() == from {
+        return below.extend(changes);
+    }
     let older: Vec<PendingChange> = below.drain(from..).collect();
     let mut older = older.into_iter().peekable();
     for (key, stored) in changes {

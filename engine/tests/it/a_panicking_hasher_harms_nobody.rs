@@ -40,6 +40,8 @@ fn the_next_batch_is_right_and_other_sessions_go_on() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options =
         Options::new(folder.path()).create(true).cache_mib(16).threads(2).in_flight(16).small();
+    // The session that stays open needs the undo of all batches.
+    let options = options.history_bytes(8 << 20);
     let db = Db::<Touchy>::open(options).expect("created");
     db.pause_background();
     let mut model = Model::default();

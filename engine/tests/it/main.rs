@@ -50,5 +50,6 @@ mod rings_outlive_sessions;
 mod roots_and_witnesses_equal_the_naive_trie;
 mod superblock_slots_survive_writes;
 mod the_log_is_made_ahead;
+mod the_past_costs_little;
 mod the_past_stays_readable;
 mod what_comes_and_goes_is_counted;

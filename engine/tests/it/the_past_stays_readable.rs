@@ -449,3 +449,40 @@ fn a_long_history_keeps_few_files_open() {
     assert!(*db.history().start() > 100, "{:?}", db.history());
     db.close().expect("closed");
 }
+
+/// The left half has many keys. The right half has one, and had two more beside it, which went one commit before:
+/// what the page knows below the right half is from before that, and must not be taken for the past.
+#[test]
+fn what_a_page_knows_below_a_leaf_node_is_not_the_past() {
+    let (disk, options) = small(100);
+    let db = opened(&disk, &options);
+    let left = |id: u8| [id & 0x7f; 32];
+    let (right, gone) = ([0x80; 32], [[0xc0; 32], [0xd0; 32]]);
+    let value = |number: u64| Some(Value::from(number.to_be_bytes().as_slice()));
+    let write = |keys: &[[u8; 32]], number| {
+        let writes = keys.iter().map(|key| Access::write(*key, value(number)));
+        crate::common::commit(&db, writes.collect())
+    };
+    let lefts: Vec<[u8; 32]> = (0..40).map(|id| left(id * 3)).collect();
+    let all: Vec<[u8; 32]> = lefts.iter().copied().chain([right]).chain(gone).collect();
+    write(&all, 0);
+    db.drain(0).expect("drained");
+    (1..4).for_each(|number| _ = write(&all, number));
+    let emptied = gone.map(|key| Access::write(key, None)).to_vec();
+    let then = crate::common::commit(&db, emptied);
+    let proven = |commit| {
+        let session = db.at(commit).expect("in the history");
+        let mut proofs: Vec<Vec<u8>> = Vec::new();
+        for key in lefts[..2].iter().chain([&right]).chain(&gone) {
+            proofs.push(session.prove(key).expect("proven"));
+        }
+        proofs
+    };
+    let made_then = proven(then);
+    for number in 10..14 {
+        write(&[right], number);
+        assert!(proven(then) == made_then, "after {number}");
+    }
+    write(&gone, 20);
+    assert!(proven(then) == made_then);
+}

@@ -154,6 +154,8 @@ impl States {
         let options = Options::new("sim")
             .create(true)
             .cache_kib([1024, 16 << 10][self.rng.index(2)])
+            // Whatever is kept can be read, however small the cache is.
+            .history_bytes(4 << 20)
             .in_flight(8)
             .flush_at(1 + u8::try_from(self.seed % 3).expect("below 3"))
             .trie_cache_kib((self.seed % 4 == 3).then_some(0))

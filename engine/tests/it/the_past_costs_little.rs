@@ -1,0 +1,85 @@
+//! What reads and proofs of the history's commits take, in counts: page lookups and hashes.
+
+use pleach::{Access, Durability, Key, LoadOptions, Options, Pleach, SessionOptions, Value};
+
+use crate::common::uniform as key;
+
+const ACCOUNTS: u64 = 20_000;
+const COMMITS: u64 = 60;
+const CHANGES: u64 = 1000;
+
+fn value(number: u64) -> Value {
+    Value::from(number.to_be_bytes().as_slice())
+}
+
+/// The ids that a commit changes; three times all of them in all commits.
+fn changed(commit: u64) -> impl Iterator<Item = u64> {
+    (0..CHANGES).map(move |at| (commit * CHANGES + at) * 7919 % ACCOUNTS)
+}
+
+fn opened(folder: &std::path::Path) -> Pleach {
+    let options = Options::new(folder).create(true).cache_mib(256).threads(2);
+    let options = options.durability(Durability::None).history(COMMITS).history_bytes(1 << 30);
+    let db = Pleach::open(options).expect("opened");
+    let pairs = (0..ACCOUNTS).map(|id| (key(id), value(0)));
+    db.bulk_load(pairs, &LoadOptions::default()).expect("loaded");
+    for commit in 1..=COMMITS {
+        let mut writes: Vec<Access> =
+            changed(commit).map(|id| Access::write(key(id), Some(value(commit)))).collect();
+        writes.sort_unstable_by_key(|access| access.key);
+        let session = db.session(SessionOptions::new()).expect("a session");
+        session.finish(writes).expect("finished").commit().expect("committed");
+    }
+    db.drain(0).expect("drained");
+    db
+}
+
+#[test]
+fn a_value_that_was_replaced_is_read_without_its_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = opened(folder.path());
+    let newest = db.commit_number();
+    let looked_up = |back: u64, keys: &[Key]| {
+        let session = db.at(newest - back).expect("in the history");
+        let before = db.metrics();
+        for key in keys {
+            assert!(session.read(key).expect("read").is_some());
+        }
+        let after = db.metrics();
+        after.cache_hits + after.cache_misses - before.cache_hits - before.cache_misses
+    };
+    // Changed by the newest commit, and by none of the nineteen newest ones.
+    let late: Vec<Key> = changed(COMMITS).map(key).collect();
+    let early: Vec<u64> = changed(COMMITS - 19).collect();
+    assert!((0..19).all(|back| changed(COMMITS - back).all(|id| !early.contains(&id))));
+    let early: Vec<Key> = early.into_iter().map(key).collect();
+    let pages = looked_up(0, &late) + looked_up(0, &early);
+    assert!(pages > 0, "the present is in pages");
+    for back in [1, 5, 20, 59] {
+        assert_eq!(looked_up(back, &late), 0, "{back} back");
+    }
+    for back in [1, 5, 19] {
+        assert!(looked_up(back, &early) > 0, "{back} back");
+    }
+    assert_eq!(looked_up(20, &early), 0);
+}
+
+#[test]
+fn an_old_proof_hashes_little_more_than_one_of_the_newest_state() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = opened(folder.path());
+    let newest = db.commit_number();
+    let keys: Vec<Key> = (0..300).map(|at| key(at * 61)).collect();
+    let hashes = |back: u64| {
+        let session = db.at(newest - back).expect("in the history");
+        let before = db.metrics().hashes;
+        assert!(!session.prove_many(&keys).expect("proven").is_empty());
+        db.metrics().hashes - before
+    };
+    let now = hashes(0);
+    for back in [1, 5, 20, 40, 59] {
+        let then = hashes(back);
+        println!("{back} back: {then} hashes, {now} now");
+        assert!(then <= 3 * now, "{back} back: {then} hashes, {now} now");
+    }
+}
