@@ -76,8 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     distances.retain(|back| (1..=commits).contains(back));
     distances.insert(0, 0);
     let mut costs = vec![[Cost::default(); TURNS]; distances.len()];
-    for turn in 0..TURNS {
-        let purpose = turn as u64;
+    for (turn, purpose) in (0..TURNS).zip(0_u64..) {
         let (keys, proven) = (read_keys(purpose), distinct(purpose + 100, PROVEN));
         let (other_keys, other_proven) =
             (read_keys(purpose + 200), distinct(purpose + 300, PROVEN));

@@ -147,7 +147,7 @@ fn a_child_takes_all_changes_of_a_block() {
     let region = region();
     let mut state = region.write();
     let growth = [(1, 0), (2, 1)].map(|(commit, odd)| apply(&mut state, commit, &keys(odd), 1));
-    assert!(growth.iter().all(|growth| growth.entries == CHANGES as isize));
+    assert!(growth.iter().all(|growth| usize::try_from(growth.entries) == Ok(CHANGES as usize)));
     let pages = [moved(&state, 0)];
     let done = state.relocate(&[Relocation { range: child(0), pages: &pages, through: 1 }], 300);
     assert_eq!(done.entries, CHANGES as usize);

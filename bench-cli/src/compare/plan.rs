@@ -205,7 +205,8 @@ pub(crate) fn plan(args: &CompareArgs) -> Result<Plan> {
             Backends::Stores => Some(&stores),
         };
         // Workloads of this project's engine alone are left out with it.
-        if sides.is_some_and(Vec::is_empty) {
+        let ours = args.backend.is_empty() || args.backend.iter().any(|name| name == "pleach");
+        if sides.map_or(!ours, Vec::is_empty) {
             continue;
         }
         steps.push(workload.step(args, sides.map(Vec::as_slice)));

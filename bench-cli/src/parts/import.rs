@@ -110,14 +110,17 @@ impl Import<'_> {
     /// Kills a load when half of its pairs are taken, and looks at what is there: an empty database.
     fn killed(&self, folder: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
         if self.load(folder, bar, Some(self.args.leaves / 2))?.is_some() {
-            sheet.notes.push("the load was over before it could be killed".to_owned());
-            std::fs::remove_dir_all(folder).map_err(BenchError::file(folder))?;
-            return std::fs::create_dir(folder).map_err(BenchError::file(folder));
+            return self.over(folder, sheet);
         }
         let db = open_durable(folder, self.args.storage.cache_mib())?;
         let session = db.session(SessionOptions::new()).map_err(wrap)?;
         let there = session.iter(..).next().is_some();
         drop(session);
+        if there && db.commit_number() == 1 {
+            // The signal came too late: what is there is whole, which the load after it shows.
+            db.close().map_err(wrap)?;
+            return self.over(folder, sheet);
+        }
         if there || db.commit_number() != 0 || db.root() != Node::default() {
             return Err(BenchError::Wrong("a killed load has left something".to_owned()));
         }
@@ -126,6 +129,14 @@ impl Import<'_> {
             "a load was killed half way: the database was empty, and took the whole load after it";
         sheet.notes.push(text.to_owned());
         Ok(())
+    }
+
+    /// There was nothing left to be killed: the folder is emptied for the next load.
+    fn over(&self, folder: &Path, sheet: &mut Sheet) -> Result<()> {
+        let text = format!("{}: the load was over before it could be killed", self.order.name());
+        sheet.notes.push(text);
+        std::fs::remove_dir_all(folder).map_err(BenchError::file(folder))?;
+        std::fs::create_dir(folder).map_err(BenchError::file(folder))
     }
 
     /// Loads in a child; killed after some pairs if told so, which gives nothing.

@@ -160,10 +160,9 @@ impl Sheet {
                 }
                 self.latencies(case, &name, timing.round_ms(), first_ms);
                 let row = self.rows.last_mut().expect("just made");
-                row.operations = timing.operations;
-                // Rounds may differ in what they have done: a ratio of each operation.
-                let (one, other) =
-                    (float(timing.operations.max(1)), float(first.operations.max(1)));
+                row.operations = timing.operations.unwrap_or(1);
+                // Subjects may differ in what they have done: a ratio of each operation.
+                let (one, other) = (float(row.operations), float(first.operations.unwrap_or(1)));
                 row.ratio *= other / one;
             }
         }
@@ -196,8 +195,8 @@ pub(super) struct Timings(Vec<(Timed, Timing)>);
 
 #[derive(Debug)]
 struct Timing {
-    /// Operations of the last round.
-    operations: u64,
+    /// Operations of the first round.
+    operations: Option<u64>,
     phase: Phase,
     /// Latencies that were recorded elsewhere, rather than times of rounds.
     recorded: Option<Quantiles>,
@@ -215,16 +214,17 @@ impl Timings {
         let at = self.0.iter().position(|(one, _)| *one == key).unwrap_or(self.0.len());
         if at == self.0.len() {
             let phase = Phase::new();
-            self.0.push((key, Timing { operations: 1, phase, recorded: None, count: None }));
+            self.0.push((key, Timing { operations: None, phase, recorded: None, count: None }));
         }
         &mut self.0[at].1
     }
 
-    /// The time of some operations in a round.
+    /// The time of some operations in a round. Where rounds differ in their number, the time is that of as many
+    /// as the first had.
     pub(super) fn add(&mut self, key: Timed, operations: u64, took: Duration) {
         let timing = self.of(key);
-        timing.operations = operations;
-        timing.phase.record(took);
+        let same = *timing.operations.get_or_insert(operations.max(1));
+        timing.phase.record(took.mul_f64(float(same) / float(operations.max(1))));
     }
 
     /// Latencies of single operations, those of the last round.

@@ -116,11 +116,10 @@ fn quantiles(of: &Value) -> Option<[f64; 4]> {
 /// A subject such as `load, pleach` or `pleach, 10 changes` is a store, and the rest a part of the case.
 fn parted(case: String, subject: String) -> (String, String) {
     let is_store = |name: &str| Engine::ALL.iter().any(|engine| engine.name() == name);
-    match subject.split_once(", ") {
-        Some((store, rest)) if is_store(store) => (format!("{case}, {rest}"), store.to_owned()),
-        Some((rest, store)) if is_store(store) => (format!("{case}, {rest}"), store.to_owned()),
-        _ => (case, subject),
-    }
+    let ends = [subject.split_once(", "), subject.rsplit_once(", ").map(|(rest, end)| (end, rest))];
+    let found = ends.into_iter().flatten().find(|(end, _)| is_store(end));
+    let found = found.map(|(store, rest)| (format!("{case}, {rest}"), store.to_owned()));
+    found.unwrap_or((case, subject))
 }
 
 fn row(row: &Value) -> Option<Figure> {
@@ -156,6 +155,10 @@ fn row(row: &Value) -> Option<Figure> {
 pub(crate) fn claims(workload: &str, figures: &[Figure]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for ours in figures.iter().filter(|figure| figure.subject == OURS && figure.value > 0.0) {
+        // A count of checks is no figure of merit.
+        if ours.unit == "count" {
+            continue;
+        }
         let same = |other: &&Figure| other.case == ours.case && other.unit == ours.unit;
         for other in figures.iter().filter(same) {
             if other.subject == OURS || other.value <= 0.0 {
@@ -263,6 +266,22 @@ mod tests {
         assert_eq!(claims[0].both(), ("4.00 us".to_owned(), "1.00 us".to_owned()));
         let tally = tally(&claims);
         assert!(tally.contains("4 comparisons") && tally.contains("ahead in 2"), "{tally}");
+    }
+
+    #[test]
+    fn stores_are_known_wherever_their_names_are_and_counts_of_checks_are_no_claims() {
+        let rows = [
+            row("10 a commit", "write-only, pleach", 2.0),
+            row("10 a commit", "write-only, btreemap", 1.0),
+            json!({"case": "10 a commit", "subject": "sums beside, conserved, pleach", "count": ["count", 9.0]}),
+            json!({"case": "10 a commit", "subject": "sums beside, conserved, btreemap", "count": ["count", 3.0]}),
+        ];
+        let figures = figures(&json!({ "rows": rows }));
+        let sums = "10 a commit, sums beside, conserved";
+        assert!(figures[2..].iter().all(|figure| figure.case == sums), "{figures:?}");
+        let claims = claims("bank", &figures);
+        assert_eq!(claims.len(), 1);
+        assert_eq!((&*claims[0].case, &*claims[0].other), ("10 a commit, write-only", "btreemap"));
     }
 
     #[test]

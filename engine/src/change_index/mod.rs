@@ -102,7 +102,8 @@ impl ChangeIndex {
         self.shard
     }
 
-    /// Begins what a batch does to the index, over a state of its namespace.
+    /// Begins what a batch does to the index, over a state of its namespace. Keys are to be hashes, as an account's
+    /// are: whoever can choose all 32 bytes of one can make it that of another list's node.
     pub fn stage<'a, S: Source + ?Sized>(&self, source: &'a S) -> Stage<'a, S> {
         Stage::new(source, self.namespace, self.shard)
     }
@@ -142,7 +143,8 @@ impl ChangeIndex {
             return Ok(None);
         }
         let (shard, within) = tree.shard_of(before)?;
-        list::nth(&shard, within).map(Some).map_err(|_| Error::damaged(key))
+        let next = list::nth(&shard, within).ok().filter(|next| *next > block);
+        next.map(Some).ok_or(Error::damaged(key))
     }
 
     /// How often a key has changed up to a block, that block included.

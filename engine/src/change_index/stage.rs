@@ -73,8 +73,8 @@ impl<'a, S: Source + ?Sized> Stage<'a, S> {
     /// Several blocks may be staged, each after those before it.
     ///
     /// # Errors
-    /// [`Error::NotAscending`], [`Error::OtherShards`], [`Error::Damaged`] and those of reading. What was staged
-    /// of this call by then stays.
+    /// [`Error::NotAscending`], [`Error::OtherShards`], [`Error::Damaged`] and those of reading. Keys that came
+    /// before the one that failed stay staged; that one is as it was.
     pub fn append(&mut self, block: u64, keys: &[Key]) -> Result<(), Error> {
         self.touch(keys)?;
         for key in keys {
@@ -86,11 +86,12 @@ impl<'a, S: Source + ?Sized> Stage<'a, S> {
                     return Err(Error::NotAscending { block, last: head.last });
                 }
                 Some(head) => {
-                    let nodes = &mut self.state.nodes;
-                    let store = |place, node| {
-                        nodes.insert(node_key(key, place), Some(node));
-                    };
-                    head.append(block, store).map_err(|_| Error::damaged(key))?;
+                    // A list that turns out to be damaged stays as it is.
+                    let (mut next, mut full) = (head.clone(), Vec::new());
+                    let store = |place, node| full.push((node_key(key, place), Some(node)));
+                    next.append(block, store).map_err(|_| Error::damaged(key))?;
+                    self.state.nodes.extend(full);
+                    *head = next;
                 }
             }
             touched.is_changed = true;
@@ -102,8 +103,8 @@ impl<'a, S: Source + ?Sized> Stage<'a, S> {
     /// know; one that has not costs a read.
     ///
     /// # Errors
-    /// [`Error::OtherShards`], [`Error::Damaged`] and those of reading. What was staged of this call by then
-    /// stays.
+    /// [`Error::OtherShards`], [`Error::Damaged`] and those of reading. Keys that came before the one that
+    /// failed stay staged; that one is as it was.
     pub fn unwind(&mut self, keys: &[Key], to: u64) -> Result<(), Error> {
         self.touch(keys)?;
         for key in keys {
@@ -120,16 +121,25 @@ impl<'a, S: Source + ?Sized> Stage<'a, S> {
                     (level, cut.as_ref().map_or(0, |cut| cut.full(level))..head.full(level))
                 })
                 .collect();
+            let mut deleted = Vec::new();
             for (level, indexes) in gone {
-                self.delete(key, level, indexes)?;
+                self.present(key, level, indexes, &mut deleted)?;
             }
+            // At once, and with the head: whatever fails leaves the key as it was.
+            self.state.nodes.extend(deleted.into_iter().map(|key| (key, None)));
             self.heads.insert(*key, Touched { head: cut, is_changed: true });
         }
         Ok(())
     }
 
-    /// Deletes full nodes, which have to be there: a head alone does not make this run for long.
-    fn delete(&mut self, key: &Key, level: u8, mut indexes: Range<u64>) -> Result<(), Error> {
+    /// Keys of full nodes, which have to be there: a head alone does not make this run for long.
+    fn present(
+        &self,
+        key: &Key,
+        level: u8,
+        mut indexes: Range<u64>,
+        nodes: &mut Vec<Key>,
+    ) -> Result<(), Error> {
         loop {
             let place = |index| node_key(key, Place { level, index });
             let keys: Vec<Key> = indexes.by_ref().take(AT_ONCE).map(place).collect();
@@ -138,8 +148,8 @@ impl<'a, S: Source + ?Sized> Stage<'a, S> {
             }
             for (key, value) in keys.iter().zip(self.state.read_many(&keys)?) {
                 value.ok_or(Error::damaged(key))?;
-                self.state.nodes.insert(*key, None);
             }
+            nodes.extend(keys);
         }
     }
 

@@ -71,6 +71,8 @@ impl<H: Hasher, D: Device, R: Runtime> Outcomes<H, D, R> {
         let chunks = self.list.iter_mut().flat_map(|one| &mut one.chunks);
         if is_lean {
             chunks.for_each(ChunkOutcome::make_lean);
+        } else {
+            chunks.for_each(ChunkOutcome::forget_pages);
         }
         let chunks = self.list.iter().flat_map(|one| &one.chunks);
         self.count(chunks.map(ChunkOutcome::own_bytes).sum());

@@ -128,6 +128,13 @@ impl ChunkOutcome {
         }
     }
 
+    /// Lets go of pages that nothing is learned for: an overlay may live for long, and nobody counts them.
+    pub(crate) fn forget_pages(&mut self) {
+        for node in self.nodes.iter_mut().filter(|node| node.treelet.is_empty()) {
+            node.page = None;
+        }
+    }
+
     /// Bytes that it takes without its changes.
     pub(crate) fn own_bytes(&self) -> usize {
         self.bytes() - self.changes.capacity() * size_of::<Changed>()

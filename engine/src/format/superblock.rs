@@ -175,7 +175,7 @@ pub struct Superblock {
     pub incompatible: u64,
     /// Sizes.
     pub geometry: Geometry,
-    /// The newer superblock has the higher one; [`SuperblockStore::write`] counts it up.
+    /// The newer superblock has the higher one; [`SuperblockStore::write`](super::superblock_store::SuperblockStore::write) counts it up.
     pub generation: u64,
     /// The image.
     pub image: ImageRef,

@@ -16,7 +16,7 @@ use crate::state::State;
 use crate::state::in_flight::Reading;
 use crate::state::index::Located;
 use crate::state::reader::{PageReader, PageRequest};
-use crate::state::view::View;
+use crate::state::view::{Undone, View};
 
 /// What pages are brought for.
 #[derive(Clone, Copy)]
@@ -32,6 +32,8 @@ impl For<'_> {
     fn page<D: Device, R: Runtime>(self, db: &State<D, R>, key: &Key) -> Option<Located> {
         match self {
             Self::Values(view) if view.overlaid(key).is_some() => None,
+            // Whoever reads the key later is told if that undo is gone by then.
+            Self::Values(view) if matches!(view.undone(key), Ok(Undone::To(_))) => None,
             Self::Values(_) => match find(db, key) {
                 Found::Page(at) => Some(at),
                 Found::Pending(_) | Found::Nothing => None,

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use pleach_core::Key;
 
 /// A hash of keys under words that nobody outside knows: sums of products of half words (NH), of which two keys
-/// chosen without these words have the same with a chance of one in 2^32.
+/// chosen without these words have the same sum with a chance of one in 2^32; the slot is of its bits.
 pub(super) struct KeyedHash {
     halves: [u64; 4],
     last: u64,

@@ -67,6 +67,8 @@ pub(crate) mod tries;
 pub(crate) mod trims;
 pub(crate) mod undo;
 mod undo_maps;
+#[cfg(test)]
+mod undo_tests;
 mod versions;
 pub(crate) mod view;
 pub(crate) mod window;

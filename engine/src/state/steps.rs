@@ -111,11 +111,11 @@ impl Steps {
     }
 }
 
-/// Makes room for `more`: doubling would leave a quarter of all memory unused.
+/// Makes room for `more`, and as much ahead as a sweep leaves: doubling would leave a quarter of all memory unused.
 fn reserve<T>(list: &mut Vec<T>, more: usize) {
     let len = list.len();
     if len + more > list.capacity() {
-        let ahead = if len == 0 { 0 } else { len / 8 + 1 };
+        let ahead = if len == 0 { 0 } else { len / 4 + 1 };
         list.reserve_exact(more + ahead);
     }
 }

@@ -288,7 +288,14 @@ impl Undo {
                 self.maps.drop_through(floor);
             }
         }
-        self.guarded.lock().window.swept();
+        let left = self.maps.bytes();
+        self.guarded.lock().window.swept(left);
+    }
+
+    /// Bytes of what is put in.
+    #[cfg(test)]
+    pub(super) fn resident_bytes(&self) -> u64 {
+        self.maps.bytes()
     }
 
     /// Bytes of memory that undo takes.

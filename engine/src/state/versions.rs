@@ -377,7 +377,10 @@ impl VersionMap {
     /// Drops all.
     pub(super) fn clear(&self) {
         for map in self.shards.get().into_iter().flatten() {
-            let gone = std::mem::take(&mut *map.0.write());
+            let mut shard = map.0.write();
+            // Most have nothing where few keys have changed: a new shard is an allocation.
+            let gone = (!shard.entries.is_empty()).then(|| std::mem::take(&mut *shard));
+            drop(shard);
             drop(gone);
         }
         self.bytes.store(0, Ordering::Relaxed);

@@ -266,6 +266,9 @@ impl RegionThen<'_> {
     /// What an older state of a page had of the keys from which it is folded. Sorted.
     pub(crate) fn asked(&self, prefix: &Prefix, then: &OlderNodes) -> Vec<(Key, Stored)> {
         let asked = then.asked();
+        if asked == u32::MAX {
+            return self.undone(prefix);
+        }
         let mut undone = Vec::new();
         let mut add = |levels, bits| {
             let View { undo, namespace, base, .. } = self.view;

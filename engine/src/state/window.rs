@@ -51,6 +51,9 @@ pub(super) struct Window {
     live: u64,
     /// Bytes of those that are dropped and still in memory.
     stale: u64,
+    /// Bytes that are in memory beyond both, as of the last sweep: lists keep room for what comes, and what stays is
+    /// counted with a commit that may be gone.
+    slack: u64,
     /// More is in memory than may be.
     is_full: bool,
     /// What queued records say of where the window begins, and where they end.
@@ -70,6 +73,7 @@ impl Window {
             commits: VecDeque::new(),
             live: 0,
             stale: 0,
+            slack: 0,
             is_full: false,
             stated: VecDeque::new(),
             durable_from: if limits.commits > 0 { tip } else { u64::MAX },
@@ -88,7 +92,7 @@ impl Window {
 
     /// Bytes of undo that are in memory.
     pub(super) fn bytes(&self) -> u64 {
-        self.live + self.stale
+        self.live + self.stale + self.slack
     }
 
     /// Is it worth while to sweep what is dropped?
@@ -96,9 +100,10 @@ impl Window {
         self.stale > 0 && (self.is_full || self.stale > self.live / 3)
     }
 
-    /// What is dropped is out of memory.
-    pub(super) fn swept(&mut self) {
+    /// What is dropped is out of memory, where `left` bytes are now.
+    pub(super) fn swept(&mut self, left: u64) {
         (self.stale, self.is_full) = (0, false);
+        self.slack = left.saturating_sub(self.live);
     }
 
     /// The next commit's undo is there, or is being put in.
@@ -184,7 +189,11 @@ impl Window {
         }
         self.is_full = self.bytes() > self.limits.bytes;
         // Some more than has to be, so that not each commit has to sweep.
-        let wanted = if self.is_full { self.limits.bytes / 8 * 7 } else { u64::MAX };
+        let wanted = if self.is_full {
+            (self.limits.bytes / 8 * 7).saturating_sub(self.slack)
+        } else {
+            u64::MAX
+        };
         while self.live > wanted && !self.commits.is_empty() {
             self.drop_first();
         }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use pleach::change_index::{ChangeIndex, Error, Source};
-use pleach::{Key, Options, Pleach, SessionOptions, Value};
+use pleach::{Blake3, Hasher as _, Key, Options, Pleach, SessionOptions, Value};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore as _, SeedableRng as _};
 
@@ -25,7 +25,7 @@ impl Rng {
 }
 
 fn key(id: u64) -> Key {
-    *blake3::hash(&id.to_be_bytes()).as_bytes()
+    Blake3::hash(&id.to_be_bytes())
 }
 
 /// All values of the index, as in a state.
@@ -276,4 +276,69 @@ fn damaged_values_are_errors_and_never_panics() {
         *(if failed { &mut refused } else { &mut others }) += 1;
     }
     assert!(refused > 1000, "{refused} refused, {others} not");
+}
+
+/// Values that cannot be read once.
+struct Fails<'a> {
+    values: &'a Values,
+    /// Calls until then.
+    left: Cell<u64>,
+}
+
+impl Source for Fails<'_> {
+    fn read_many(&self, keys: &[Key]) -> pleach::Result<Vec<Option<Value>>> {
+        let left = self.left.get();
+        self.left.set(left.wrapping_sub(1));
+        if left == 0 { Err(pleach::Error::Closed) } else { self.values.read_many(keys) }
+    }
+}
+
+/// An unwind of more nodes than are looked for at once, which fails at each of its reads in turn, is tried again on the same
+/// stage.
+#[test]
+fn an_unwind_that_failed_is_tried_again() {
+    let index = ChangeIndex::new(NAMESPACE, 2).expect("long enough");
+    let mut values = Values::default();
+    let mut stage = index.stage(&values);
+    (0..2000).try_for_each(|block| stage.append(block, &[key(1)])).expect("staged");
+    let accesses = stage.into_accesses();
+    values.apply(accesses);
+    let mut failed = 0;
+    for left in 0.. {
+        let fails = Fails { values: &values, left: Cell::new(left) };
+        let mut stage = index.stage(&fails);
+        if stage.unwind(&[key(1)], 6).is_ok() {
+            break;
+        }
+        failed += 1;
+        stage.unwind(&[key(1)], 6).expect("nothing is damaged");
+        let mut after = Values { values: values.values.clone(), ..Values::default() };
+        after.apply(stage.into_accesses());
+        compare(index, &after, &key(1), &(0..=6).collect(), &[0, 3, 6, 7, 1000]);
+        assert_eq!(after.values.len(), 4, "a head and three shards");
+    }
+    assert!(failed > 3, "{failed} reads");
+}
+
+/// A shard that begins below the one before it: no answer is on the wrong side of the block.
+#[test]
+fn a_shard_that_goes_back_is_damage() {
+    let index = ChangeIndex::new(NAMESPACE, 2).expect("long enough");
+    let mut values = Values::default();
+    let mut stage = index.stage(&values);
+    for block in [1, 2, 10, 11] {
+        stage.append(block, &[key(1)]).expect("staged");
+    }
+    let accesses = stage.into_accesses();
+    values.apply(accesses);
+    let list = |numbers: [u64; 2]| {
+        let mut bytes = Vec::new();
+        pleach::change_index::internals::push(&mut bytes, None, numbers[0]);
+        pleach::change_index::internals::push(&mut bytes, Some(numbers[0]), numbers[1]);
+        bytes
+    };
+    let shard = values.values.values_mut().find(|value| ***value == list([10, 11])[..]);
+    *shard.expect("it is there") = Value::from(list([0, 11]).as_slice());
+    let next = index.first_after(&values, &key(1), 5);
+    assert!(matches!(next, Err(Error::Damaged { .. })), "{next:?}");
 }

@@ -169,26 +169,28 @@ impl Bank<'_> {
         timings: &mut Timings,
     ) -> Result<()> {
         let stop = AtomicBool::new(false);
-        let from = Instant::now();
         let (took, read) = std::thread::scope(|scope| {
             let start = |reader| {
                 let (seed, stop) = (self.args.parts.seed, &stop);
                 scope.spawn(move || readers::read(store, self.accounts, (seed, reader), stop))
             };
             let readers: Vec<_> = (0..self.args.readers).map(start).collect();
+            // Also when a panic ends this: the scope waits for the readers.
+            let stops = Stops(&stop);
             let took = self.transfer(store, desk, bar);
-            stop.store(true, Ordering::Relaxed);
+            drop(stops);
             let mut sum = Read::default();
             for reader in readers {
                 let failed = |_| BenchError::Wrong("a reader panicked".to_owned());
                 let read = reader.join().map_err(failed)??;
                 (sum.reads, sum.sums) = (sum.reads + read.reads, sum.sums + read.sums);
+                sum.took += read.took;
             }
             Ok::<_, BenchError>((took?, sum))
         })?;
         let subject = self.engine.name();
         timings.add(Timed { what: "beside readers", subject }, self.args.transfers, took);
-        timings.add(Timed { what: "reads beside", subject }, read.reads, from.elapsed());
+        timings.add(Timed { what: "reads beside", subject }, read.reads, read.took);
         timings.count(Timed { what: "sums beside, conserved", subject }, read.sums);
         Ok(())
     }
@@ -227,6 +229,15 @@ impl Bank<'_> {
             other.close()?;
         }
         Ok(())
+    }
+}
+
+/// Tells readers to stop when it goes.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Threads that read beside the transfers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::accounts::{Accounts, balance, draws};
 use super::check::conserved;
@@ -17,6 +18,8 @@ const SUM_EVERY: u64 = 256;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Read {
     pub(super) reads: u64,
+    /// Time that they took, views included.
+    pub(super) took: Duration,
     pub(super) sums: u64,
 }
 
@@ -31,6 +34,7 @@ pub(super) fn read(
     let sampler = Sampler::new(Distribution::Pareto, accounts.keys.len() as u64);
     let (mut done, mut value) = (Read::default(), Vec::new());
     for round in 0_u64.. {
+        let from = Instant::now();
         let Some(view) = store.view()? else { break };
         for _ in 0..READS {
             let id = usize::try_from(sampler.draw(&mut random)).expect("at most 2^30");
@@ -40,6 +44,7 @@ pub(super) fn read(
             balance(&value)?;
         }
         done.reads += READS;
+        done.took += from.elapsed();
         if round % SUM_EVERY == 0 {
             conserved(&*view, accounts)?;
             done.sums += 1;

@@ -7,7 +7,7 @@ use pleach::{Key, LoadOptions, Pleach, SessionOptions};
 use super::super::engine::wrap;
 use crate::account;
 use crate::error::{BenchError, Result};
-use crate::stores::{Pair, Store};
+use crate::stores::{Pair, Store, StoreView};
 
 /// The namespace of the index.
 const NAMESPACE: u8 = 1;
@@ -172,9 +172,18 @@ impl OfStore {
         Self { store, shard: shard as usize }
     }
 
+    /// What all lookups of a call read.
+    fn view(&self) -> Result<Box<dyn StoreView + '_>> {
+        self.store.view()?.ok_or_else(|| damaged("no view"))
+    }
+
     /// Shows the shards of a key, the newest first, from the one that has `block` on.
-    fn shards(&self, key: u64, block: u64, mut each: impl FnMut(Shard) -> bool) -> Result<()> {
-        let view = self.store.view()?.ok_or_else(|| damaged("no view"))?;
+    fn shards(
+        view: &dyn StoreView,
+        key: u64,
+        block: u64,
+        mut each: impl FnMut(Shard) -> bool,
+    ) -> Result<()> {
         let mut broken = false;
         view.scan(&shard_key(key, block), &mut |at, value| {
             if at[..8] != key.to_be_bytes() {
@@ -187,9 +196,9 @@ impl OfStore {
         if broken { Err(damaged("too short")) } else { Ok(()) }
     }
 
-    fn newest(&self, key: u64, block: u64) -> Result<Option<Shard>> {
+    fn newest(view: &dyn StoreView, key: u64, block: u64) -> Result<Option<Shard>> {
         let mut found = None;
-        self.shards(key, block, |shard| {
+        Self::shards(view, key, block, |shard| {
             found = Some(shard);
             false
         })?;
@@ -204,7 +213,7 @@ impl OfStore {
 
     fn extend(&self, key: u64, blocks: &[u64]) -> Result<()> {
         let mut changes = Vec::new();
-        let mut open = self.newest(key, u64::MAX)?;
+        let mut open = Self::newest(&*self.view()?, key, u64::MAX)?;
         for &block in blocks {
             match &mut open {
                 Some(shard) if shard.count < self.shard as u64 => {
@@ -251,7 +260,8 @@ impl Index for OfStore {
     }
 
     fn last_at(&self, key: u64, blocks: &[u64]) -> Result<Vec<Option<u64>>> {
-        let ask = |block: &u64| match self.newest(key, *block)? {
+        let view = self.view()?;
+        let ask = |block: &u64| match Self::newest(&*view, key, *block)? {
             Some(shard) if shard.last <= *block => Ok(Some(shard.last)),
             Some(shard) => {
                 let found = last_at_most(&shard.list, *block).map_err(damaged)?;
@@ -264,7 +274,7 @@ impl Index for OfStore {
 
     fn scan(&self, key: u64) -> Result<Vec<u64>> {
         let mut shards = Vec::new();
-        self.shards(key, u64::MAX, |shard| {
+        Self::shards(&*self.view()?, key, u64::MAX, |shard| {
             shards.push(shard.list);
             true
         })?;
@@ -274,7 +284,7 @@ impl Index for OfStore {
 
     fn unwind(&mut self, key: u64, to: u64) -> Result<()> {
         let (mut changes, mut cut, mut broken) = (Vec::new(), None, None);
-        self.shards(key, u64::MAX, |shard| {
+        Self::shards(&*self.view()?, key, u64::MAX, |shard| {
             let kept = match last_at_most(&shard.list, to) {
                 Ok(kept) => kept,
                 Err(error) => {

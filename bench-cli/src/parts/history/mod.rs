@@ -11,6 +11,7 @@ use super::{Sheet, draws};
 use crate::args::stores::{HistoryArgs, Shards};
 use crate::error::{BenchError, Result};
 use crate::machine;
+use crate::measure::float;
 use crate::progress::Progress;
 use crate::stores::{self, Engine, StoreOptions};
 use crate::text::grouped;
@@ -115,8 +116,11 @@ impl<'a> Bench<'a> {
             let rows = sheet.rows.len();
             let case = format!("{name}, {shards}");
             sheet.case(bar, (&case, operations), self.args.parts.rounds(), subjects)?;
+            let first = of.first().copied().unwrap_or(1);
             for (row, operations) in sheet.rows[rows..].iter_mut().zip(of) {
                 row.operations = operations;
+                // Of each operation: a scan of a longer list has more of them.
+                row.ratio *= float(first) / float(operations.max(1));
             }
         }
         Ok(())

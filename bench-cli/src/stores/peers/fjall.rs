@@ -59,7 +59,11 @@ impl Store for FjallStore {
     }
 
     fn write(&self, changes: &[Change<'_>], sync: bool) -> Result<()> {
-        let mut batch = self.db.batch().durability(sync.then_some(PersistMode::SyncData));
+        let mut batch = self.db.batch().durability(Some(if sync {
+            PersistMode::SyncData
+        } else {
+            PersistMode::Buffer
+        }));
         for (key, value) in changes {
             match value {
                 Some(value) => batch.insert(&self.state, *key, *value),

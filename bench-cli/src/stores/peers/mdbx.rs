@@ -49,6 +49,8 @@ impl MdbxStore {
         }
         let most = usize::try_from(size_gib << 30).map_err(wrap)?;
         let mut builder = Environment::builder();
+        // As many as `--readers` may ask for, and the writer's.
+        builder.set_max_readers(300);
         builder
             .set_geometry(Geometry {
                 size: Some(0..most),

@@ -1,0 +1,79 @@
+//! What undo says that it takes is what it takes.
+
+use std::sync::Arc;
+
+use pleach_beatree::Stored;
+use pleach_core::{Key, Node, Prefix};
+use pleach_io::sim::SimRuntime;
+
+use super::changes::{Changed, Changes};
+use super::undo::{ReplacedNodes, Undo, Undone};
+use super::window::Before;
+use crate::options::HistoryLimits;
+use crate::roots::Roots;
+
+const PAGES: u64 = 128;
+
+/// A key of a page: for six commits of seven the same.
+fn key(page: u64, commit: u64) -> Key {
+    let mut key = [0; 32];
+    key[0] = u8::try_from(page).expect("few") << 1;
+    key[1] = u8::try_from(commit % 7 / 6 * (commit % 251)).expect("less than 256");
+    key
+}
+
+/// A commit that changes a key in every second page, with the nodes of these.
+fn commit(undo: &Undo, number: u64) {
+    let pages = || (0..PAGES).filter(|page| (page + number).is_multiple_of(2));
+    let value = |number: u64| Stored::Inline(number.to_le_bytes().as_slice().into());
+    let changed =
+        |page| Changed { key: key(page, number), new: value(number), prior: value(number - 1) };
+    let list: Vec<Changed> = pages().map(changed).collect();
+    let mut nodes = ReplacedNodes::default();
+    for (page, changed) in pages().zip(&list) {
+        let node: Node = [1; 32].into();
+        let keys = std::iter::once(&changed.key);
+        let prefix = Prefix::new(&key(page, 0), 7);
+        nodes.pages.push_page(prefix, node, keys, |_, _| Some(node));
+    }
+    let changes = Changes::new(vec![Arc::new(list)]);
+    let before = Before {
+        start: (number * 100).into(),
+        roots: Roots::new([(0, [1; 32].into())]),
+        blob: Arc::default(),
+    };
+    undo.push(number, vec![Undone { namespace: 0, changes, nodes }], Some(before));
+}
+
+fn run(bytes: u64, mut look: impl FnMut(&Undo)) {
+    let limits = HistoryLimits { commits: 256, bytes, log_bytes: u64::MAX };
+    let (undo, runtime) = (Undo::new(limits, 0), SimRuntime::new(1));
+    for number in 1..6000 {
+        commit(&undo, number);
+        undo.settle(&runtime, (number * 100 + 50).into());
+        look(&undo);
+    }
+    assert!(undo.from() < 5999, "there is a history");
+}
+
+/// Lists keep room for what comes, and what stays is counted with commits that have gone: what was counted of each commit
+/// when it came says less and less of what is there.
+#[test]
+fn what_is_counted_is_there() {
+    let mut worst: f64 = 0.0;
+    run(u64::MAX, |undo| {
+        #[expect(clippy::cast_precision_loss, reason = "small")]
+        let times = undo.resident_bytes() as f64 / undo.bytes() as f64;
+        worst = worst.max(times);
+    });
+    assert!(worst < 1.25, "{worst} times what is counted");
+}
+
+#[test]
+fn a_limit_is_of_what_is_there() {
+    const LIMIT: u64 = 1 << 20;
+    run(LIMIT, |undo| {
+        let there = undo.resident_bytes();
+        assert!(there < LIMIT * 5 / 4, "{there} bytes");
+    });
+}
