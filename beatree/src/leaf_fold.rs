@@ -39,7 +39,7 @@ use pleach_core::{Hasher, Key, Node};
 use crate::children::bits_after;
 use crate::older::{BUCKET_LEVELS, OlderNodes};
 use crate::stored::{Stored, cell_value};
-use crate::treelet::{self, Known};
+use crate::treelet::{self, Known, capture_levels};
 
 /// What a session does to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,11 +80,6 @@ pub struct PageState<'a> {
     /// say nothing of nodes; the pending changes must have what the keys of those had then that
     /// [`OlderNodes::asked`] names. Page and treelet are right of the others.
     pub then: Option<&'a OlderNodes>,
-}
-
-/// Levels below `at` that a fold of its page can capture.
-pub fn capture_levels(at: &Prefix) -> u8 {
-    if at.len() + u16::from(treelet::LEVELS) <= 256 { treelet::LEVELS } else { 0 }
 }
 
 /// Puts a page into the folder as one fold with floor `at.len()`, between `begin` and `end` calls

@@ -23,8 +23,8 @@ use pleach_core::node::{NodeKind, kind};
 use pleach_core::{Key, Node, Prefix, TERMINATOR};
 
 use crate::children::bits_after;
-use crate::leaf_fold::capture_levels;
 use crate::treelet;
+use crate::treelet::capture_levels;
 
 /// Levels between a page's prefix and its groups.
 pub const GROUP_LEVELS: u8 = 3;

@@ -35,10 +35,15 @@
 
 use pleach_core::cpu_prefetch;
 use pleach_core::fold::{MAX_CAPTURE, heap_index};
-use pleach_core::{Node, TERMINATOR};
+use pleach_core::{Node, Prefix, TERMINATOR};
 
 /// Levels below a page's prefix.
 pub const LEVELS: u8 = MAX_CAPTURE;
+/// Levels below `at` that a fold of its page can capture.
+pub fn capture_levels(at: &Prefix) -> u8 {
+    if at.len() + u16::from(LEVELS) <= 256 { LEVELS } else { 0 }
+}
+
 /// Positions: the prefix itself and all down to [`LEVELS`] below it.
 const POSITIONS: usize = (1 << (LEVELS + 1)) - 1;
 

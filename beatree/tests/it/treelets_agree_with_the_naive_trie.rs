@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 
 use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page};
-use pleach_beatree::leaf_fold::{
-    KeyAccess, PageState, PendingChange, capture_levels, fold_leaf, fold_path_block,
-};
+use pleach_beatree::leaf_fold::{KeyAccess, PageState, PendingChange, fold_leaf, fold_path_block};
 use pleach_beatree::older::{
     BUCKET_LEVELS, BUCKETS, GROUP_LEVELS, GROUPS, OlderNodes, Said, bucket_of, groups_of,
 };
+use pleach_beatree::treelet::capture_levels;
 use pleach_beatree::treelet::{LEVELS, PartialTreelet, Treelet};
 use pleach_beatree::{Stored, Value};
 use pleach_core::fold::path_blocks::PathBlocks;

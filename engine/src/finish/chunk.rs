@@ -13,11 +13,12 @@ use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{
-    AccessResult, KeyAccess, PageState, PendingChange, capture_levels, fold_leaf, fold_path_block,
+    AccessResult, KeyAccess, PageState, PendingChange, fold_leaf, fold_path_block,
 };
 use pleach_beatree::older::OlderNodes;
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_beatree::treelet::Known;
+use pleach_beatree::treelet::capture_levels;
 use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::fold::{NO_HASH, Occupancy};
 use pleach_core::page::leaf::LeafView;

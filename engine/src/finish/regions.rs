@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pleach_beatree::RegionState;
-use pleach_beatree::leaf_fold::capture_levels;
 use pleach_beatree::region::Nodes;
 use pleach_beatree::treelet::Treelet;
+use pleach_beatree::treelet::capture_levels;
 use pleach_core::fold::{BatchFolder, FoldValue, Occupancy, heap_index};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::{Hasher, Node, Prefix};

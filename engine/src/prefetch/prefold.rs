@@ -13,10 +13,9 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::leaf_fold::{
-    AccessResult, KeyAccess, PageState, PendingChange, capture_levels, fold_leaf,
-};
+use pleach_beatree::leaf_fold::{AccessResult, KeyAccess, PageState, PendingChange, fold_leaf};
 use pleach_beatree::treelet::Treelet;
+use pleach_beatree::treelet::capture_levels;
 use pleach_core::fold::BatchFolder;
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Device, Runtime, Step};

@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use pleach_beatree::older::OlderNodes;
 use pleach_core::{Node, Prefix, cpu_prefetch};
 
-use super::replaced::ReplacedList;
+use super::replaced::{ReplacedList, ReplacedNode};
 use super::steps::Steps;
 use super::versions::shard;
 
@@ -39,15 +39,6 @@ impl NodeThen {
             Self::Unchanged | Self::Unrecorded => None,
         }
     }
-}
-
-/// A node that a commit replaced.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ReplacedNode {
-    pub(super) prefix: Prefix,
-    /// The commit.
-    pub(super) number: u64,
-    pub(super) node: Node,
 }
 
 type Shard = RwLock<BTreeMap<Prefix, Steps>>;

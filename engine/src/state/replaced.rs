@@ -11,7 +11,14 @@ use pleach_beatree::older::{
 };
 use pleach_core::{Key, Node, Prefix};
 
-use super::node_versions::ReplacedNode;
+/// A node that a commit replaced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReplacedNode {
+    pub(super) prefix: Prefix,
+    /// The commit.
+    pub(super) number: u64,
+    pub(super) node: Node,
+}
 
 /// What one commit replaced of a prefix.
 #[derive(Clone, Copy, Debug)]

@@ -25,9 +25,10 @@ use pleach_core::{Key, Prefix};
 use pleach_io::Runtime;
 
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
-use super::node_versions::{NodeVersions, ReplacedNode};
+use super::node_versions::NodeVersions;
 use super::pins::{Holder, Pin, PinId, Pins};
 pub(crate) use super::replaced::ReplacedList;
+use super::replaced::ReplacedNode;
 use super::undo_maps::{AllMaps, Maps};
 use super::window::{Before, Window};
 use crate::error::{Error, Result};

@@ -15,9 +15,10 @@ use pleach_beatree::older::{
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 
-use super::node_versions::{NodeThen, ReplacedNode, then};
+use super::node_versions::{NodeThen, then};
 use super::overlays::{Chain, Overlaid, OverlayNode};
 use super::pins::{Holder, PinId};
+use super::replaced::ReplacedNode;
 use super::undo::Undo;
 use crate::error::Result;
 
