@@ -54,13 +54,16 @@ mod free_map;
 mod free_runs;
 mod growth;
 mod pending;
+mod run;
 
 pub use error::{NeedGrowth, SpaceError};
 pub use extents::{Extents, ExtentsStats, MAX_RUNS};
 pub use growth::{Extension, FileGeometry, GrowingFile, Growth};
+pub use run::PageRun;
 
 use bits::Bits;
 use pending::Pending;
+use run::push_merged;
 
 use crate::page_no::PageNo;
 
@@ -69,27 +72,6 @@ pub const MAX_PAGES: u32 = u32::MAX;
 
 /// A sweep fills segments with at least this part of the mean number of holes, in percent.
 const WORTH_PERCENT: u64 = 75;
-
-/// Neighbouring pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PageRun {
-    /// The first.
-    pub start: PageNo,
-    /// How many, at least one.
-    pub len: u32,
-}
-
-impl PageRun {
-    /// The number after the last one's.
-    pub fn end(&self) -> u32 {
-        self.start.get() + self.len
-    }
-
-    /// Its pages in order.
-    pub fn pages(&self) -> impl Iterator<Item = PageNo> + use<> {
-        (self.start.get()..self.end()).map(PageNo::new)
-    }
-}
 
 /// Figures of a [`Space`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -512,13 +494,5 @@ impl GrowingFile for Space {
 
     fn geometry(&self) -> FileGeometry {
         self.geometry
-    }
-}
-
-/// Appends a run that begins at or after the end of the last one.
-fn push_merged(out: &mut Vec<PageRun>, run: PageRun) {
-    match out.last_mut() {
-        Some(last) if last.end() == run.start.get() => last.len += run.len,
-        _ => out.push(run),
     }
 }

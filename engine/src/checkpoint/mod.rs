@@ -1,10 +1,11 @@
 //! Checkpoints: an image of the index, its nodes and what pends, and of the overflow map, so that old log
-//! can go. [`write`] has the steps, this file the task that takes them.
+//! can go. [`write`] has the steps, [`image`] the files, this file the task that takes the steps.
 //!
 //! The task also prepares the log before its end is reached, and keeps room for the next image. A load and
 //! a close call [`checkpoint`] on their own thread: a load while the log is empty and the task has nothing
 //! to do, a close when the task has ended. So only one image is in the making at any time.
 
+mod image;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -22,8 +23,10 @@ use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::images::LAST_NUMBERS;
 use crate::state::quarantine::backoff;
-use write::{Progress, Started, Work, copy_regions, finish, reserve_images, start};
-pub(crate) use write::{checkpoint, first_image};
+pub(crate) use image::first_image;
+use image::reserve_images;
+pub(crate) use write::checkpoint;
+use write::{Progress, Started, Work, copy_regions, finish, start};
 
 /// When the task looks again whether a load has ended, which makes its own images.
 const LOADING: Duration = Duration::from_millis(100);

@@ -17,20 +17,18 @@ use std::time::Duration;
 
 use pleach_beatree::Region;
 use pleach_beatree::region::{NodePage, Nodes};
-use pleach_beatree::space::{self, Extents};
 use pleach_core::page::branch::Entry;
-use pleach_core::page::stream::StreamId;
-use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
-use pleach_io::{Device, OpenMode, Runtime};
+use pleach_core::{Hasher, Key, Node};
+use pleach_io::{Device, Runtime};
 
+use super::image::{finish_image, fit_image, reserve_images};
 use crate::error::{Error, Result};
 use crate::format::image::{ImageWriter, Written, node_file};
-use crate::format::image_error::ImageError;
-use crate::format::names::{IMAGES, ImageFile, image_name};
+use crate::format::names::ImageFile;
 use crate::format::pending;
 use crate::format::position::{LogPos, Point};
 use crate::format::superblock::{DurabilityMode, ImageRef, Superblock};
-use crate::format::table::{StreamRef, Table, TrieRef};
+use crate::format::table::TrieRef;
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::roots::Roots;
@@ -43,8 +41,6 @@ use crate::state::tries::Trie;
 
 /// How often a region's nodes may come and go between their reading and their copying, in one step.
 const COPIES: usize = 4;
-/// Pages that an image may grow by, beside a quarter, without asking for room.
-const IMAGE_SLACK: u64 = 32;
 
 /// An image in the making.
 pub(super) struct Work<D: Device, R: Runtime> {
@@ -318,94 +314,6 @@ fn copy_region<D: Device, R: Runtime>(
     })
 }
 
-/// The image of a database without keys: one region, one prefix, no page.
-pub(crate) fn first_image<D: Device>(
-    device: &D,
-    database: u64,
-    geometry: space::FileGeometry,
-) -> Result<ImageRef> {
-    let file = ImageFile::A;
-    let mut writer = ImageWriter::start(device, file, database, 0)?;
-    let entry = Entry { depth: 0, page_no: None, tag: 0, node: TERMINATOR };
-    let (page, tag) = writer.branch(0, &Prefix::ROOT, 1, 0, std::iter::once(entry))?;
-    let first = TrieRef {
-        namespace: 0,
-        level: 1,
-        root_tag: tag,
-        root_page: page,
-        root: Some(TERMINATOR),
-        dropped: 0,
-        pending: writer.pending(0, &[])?,
-    };
-    let mut map = Vec::new();
-    Extents::new(geometry).encode(0, &mut map);
-    let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, &map)?, &map);
-    let table = Table { tries: vec![first], map, past: Vec::new(), blob: Vec::new() };
-    end_image(writer, file, &table)
-}
-
-/// Writes the table, syncs the image, and gives what a superblock says of it.
-fn end_image<D: Device>(
-    mut writer: ImageWriter<D>,
-    file: ImageFile,
-    table: &Table,
-) -> Result<ImageRef> {
-    let table = table.encode();
-    let table_page = writer.stream(0, StreamId::Namespaces, &table)?;
-    let number = writer.number();
-    let pages = writer.finish()?;
-    Ok(ImageRef {
-        file,
-        pages: u32::try_from(pages).map_err(|_| ImageError::TooLong { pages })?,
-        table_page,
-        number,
-        table_hash: pleach_core::hasher::Blake3::hash(&table),
-    })
-}
-
-/// Keeps room for an image of `pages` pages, and some more, in both files: it takes a checkpoint to free the
-/// log of a full disk. Where there is no room the files stay as they are.
-///
-/// This is neither a write nor a sync of anything: whatever fails, nothing is lost but the room.
-pub(super) fn reserve_images<D: Device, R: Runtime>(db: &State<D, R>, pages: u64) {
-    let needed = room_for_image(pages);
-    for name in IMAGES {
-        let reserve = || -> Result<()> {
-            let file = db.store.device().open(name, OpenMode::Write)?;
-            let len = db.store.device().len(&file)?;
-            if len < needed {
-                db.space.reserve_image(&file, len, needed - len)?;
-            }
-            Ok(())
-        };
-        match reserve() {
-            Ok(()) | Err(Error::Full(_)) => {}
-            Err(error) => tracing::warn!(name, %error, "no room was kept for the next image"),
-        }
-    }
-}
-
-/// Checkpoint `shrink-files`, for the image that was just written: its file was made for a far larger one.
-/// Room for the next image stays.
-fn fit_image<D: Device, R: Runtime>(db: &State<D, R>, file: ImageFile, pages: u64) {
-    let needed = room_for_image(pages);
-    let fit = || -> Result<()> {
-        let file = db.store.device().open(image_name(file), OpenMode::Write)?;
-        if db.store.device().len(&file)? > 2 * needed {
-            db.store.device().set_len(&file, needed)?;
-        }
-        Ok(())
-    };
-    if let Err(error) = fit() {
-        tracing::warn!(%error, "an image's file stays longer than it has to be");
-    }
-}
-
-/// Bytes of the file of an image of `pages` pages, with room for the next one.
-fn room_for_image(pages: u64) -> u64 {
-    (pages + pages / 4 + IMAGE_SLACK) * 4096
-}
-
 /// Checkpoint from `finish-image` to `drop-log`. `clean_end` is the end of the log when nothing follows.
 pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
@@ -447,20 +355,6 @@ pub(super) fn finish<H: Hasher, D: Device, R: Runtime>(
     db.pace.tell();
     db.measure_index();
     Ok(())
-}
-
-/// Checkpoint `finish-image`: writes all that follows the tries.
-fn finish_image<D: Device>(
-    mut writer: ImageWriter<D>,
-    file: ImageFile,
-    tip: &Tip,
-    tries: Vec<TrieRef>,
-    past: Option<&Roots>,
-    map: &[u8],
-) -> Result<ImageRef> {
-    let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, map)?, map);
-    let past = past.into_iter().flat_map(Roots::iter).collect();
-    end_image(writer, file, &Table { tries, map, past, blob: tip.blob.to_vec() })
 }
 
 /// Where the records of the history begin now, at or below the replay start, and the roots before the first

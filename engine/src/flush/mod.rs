@@ -12,12 +12,14 @@
 //! | file | has |
 //! |---|---|
 //! | this one | the task: what it does next, when it waits, what it says of failures |
+//! | [`due`] | pages that are due: which of them a round takes, and how they stay cached until then |
 //! | [`choose`], [`trials`] | which pages a round takes beside those that are due |
 //! | [`round`] | what a round has reserved and written |
 //! | [`gather`] | `gather` |
 //! | [`rewrite`], [`cells`] | what leaves, what takes its place, and how the one becomes the other |
 //! | [`build`], [`agree`] | `agree`, and the bytes of the new pages |
 //! | [`publish`] | `publish` |
+//! | [`free`] | `free` |
 //! | [`tidy`] | what is made smaller when nothing is due |
 //! | [`give_up`] | what is left of a namespace that was dropped |
 //! | [`trim`] | memory that nobody uses, given back |
@@ -31,6 +33,8 @@ mod agree;
 mod build;
 mod cells;
 mod choose;
+mod due;
+mod free;
 mod gather;
 mod give_up;
 #[cfg(test)]
@@ -54,9 +58,7 @@ use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Runtime, Step};
 
 use crate::error::{Error, Result};
-use crate::format::position::LogPos;
 use crate::options::Durability;
-use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::state::State;
 use crate::state::beats::{IDLE, Task};
 use crate::state::foreground::Patience;
@@ -66,9 +68,10 @@ use crate::state::quarantine::backoff;
 use crate::state::reader::PageReader;
 use crate::state::tries::Trie;
 use choose::fullest;
+use due::{hold, in_order, still_due};
+use free::{Leaving, SYNC_AFTER, sync_log};
 use gather::{DEPTH, Wanted};
 use give_up::{GivenUp, give_up};
-use publish::Freed;
 use round::Round;
 use tidy::{Joining, Tidy};
 use trials::try_quarantined;
@@ -80,9 +83,6 @@ const CHOSEN: usize = 32;
 const FULL_AGAIN: Duration = Duration::from_millis(200);
 /// When it is looked again whether somebody still holds a dropped namespace.
 const DROPPED_AGAIN: Duration = Duration::from_millis(500);
-/// A location record waits this long for a commit that syncs it.
-const SYNC_AFTER: Duration = Duration::from_millis(100);
-
 enum Stage {
     Idle,
     Gathered,
@@ -105,12 +105,9 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
     /// Pages that the next round takes: fewer after one that found no room.
     limit: usize,
     stage: Stage,
-    freed: VecDeque<Freed>,
+    leaving: Leaving,
     /// Pages to be written although they are not due, by namespace and in key order.
     chosen: VecDeque<(u8, Prefix)>,
-    /// Overflow runs that only older views still name: what they were retired under, and the commit from
-    /// which on no view names them.
-    values: VecDeque<(LogPos, u64)>,
     /// What is to be tidied up, by namespace.
     tidy: BTreeMap<u8, Tidy>,
     /// Was the last step one of giving up?
@@ -131,7 +128,7 @@ pub(crate) struct Flusher<H: Hasher, D: Device, R: Runtime> {
 
 impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     pub(crate) fn new(db: Arc<State<D, R>>) -> Self {
-        let (values, limit) = (db.space.take_held(), db.budget.round_pages());
+        let (leaving, limit) = (Leaving::new(db.space.take_held()), db.budget.round_pages());
         Self {
             trie: Arc::clone(&db),
             db,
@@ -141,9 +138,8 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             round: Round::default(),
             limit,
             stage: Stage::Idle,
-            freed: VecDeque::new(),
+            leaving,
             chosen: VecDeque::new(),
-            values,
             tidy: BTreeMap::new(),
             gave_up: false,
             trim: Trim::default(),
@@ -172,7 +168,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                     self.limit = tried / 4 + 1;
                     return Step::Again;
                 }
-                if !self.freed.is_empty() && !closing {
+                if !self.leaving.is_empty() && !closing {
                     return Step::IdleFor(SYNC_AFTER / 2);
                 }
                 if !tidied {
@@ -195,7 +191,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
     }
 
     fn advance(&mut self) -> Result<Step> {
-        self.free_matured()?;
+        self.leaving.free_matured(&self.db)?;
         self.sync_periodically()?;
         self.trim.look(&self.db);
         let closing = self.db.pace.is_closing();
@@ -235,7 +231,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
                     // A commit is between ticket and publication.
                     return Ok(Step::IdleFor(Duration::from_millis(1)));
                 };
-                self.freed.push_back(freed);
+                self.leaving.push(freed);
                 let tidy = self.tidy.entry(self.trie.namespace).or_insert_with(Tidy::new);
                 self.round.tell(tidy);
                 self.stage = Stage::Idle;
@@ -333,7 +329,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             let Some(trie) = self.db.other(trie.namespace) else { continue };
             self.db.pace.enters(Task::Flush, "giving up a dropped namespace");
             match give_up::<H, D, R>(&trie, by)? {
-                GivenUp::Part(freed) => self.freed.push_back(freed),
+                GivenUp::Part(freed) => self.leaving.push(freed),
                 GivenUp::All => {
                     self.chosen.retain(|(of, _)| *of != trie.namespace);
                     self.turns_to(0);
@@ -444,19 +440,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         if std::mem::replace(&mut self.held_for, batch) == batch || self.db.all_is_here() {
             return;
         }
-        let tries = self.db.tries.list();
-        let here = tries.iter().filter(|trie| trie.dropped.is_none());
-        for trie in here.filter(|trie| trie.index.has_due()) {
-            let Some(trie) = self.db.other(trie.namespace) else { continue };
-            for prefixes in trie.index.due().chunks(KEY_BATCH) {
-                cpu_prefetch(&trie, prefixes.iter().map(Prefix::first_key), Reach::Page);
-                for prefix in prefixes {
-                    if let Some(at) = trie.index.locate(prefix.first_key()) {
-                        self.db.store.cache().hold(at.page, at.tag, batch);
-                    }
-                }
-            }
-        }
+        hold(&self.db, batch);
     }
 
     /// Prefixes of pages that are due and were not written since they became so, in key order, of the next
@@ -512,15 +496,10 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
             self.synced = now;
             let end = self.db.commits.sequencer().lock().end();
             if self.db.commits.sequencer().durable() < end {
-                self.sync_log(end)?;
+                sync_log(&self.db, end)?;
             }
         }
         Ok(())
-    }
-
-    fn sync_log(&self, end: LogPos) -> Result<()> {
-        let sync = || self.db.commits.sequencer().write_through(end, true);
-        self.db.pace.within(Task::Flush, "syncing the log", sync)
     }
 
     /// Once a commit, so that nodes which were brought in for the next batch stay for it.
@@ -548,7 +527,7 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         self.db.pace.enters(Task::Flush, IDLE);
         let now = self.db.pace.now();
         let period = self.period();
-        let frees = (!self.freed.is_empty()).then_some(SYNC_AFTER / 2);
+        let frees = (!self.leaving.is_empty()).then_some(SYNC_AFTER / 2);
         // Not at once: while the database is paused a trial may be due and is not made.
         let later = |due: Duration| due.saturating_sub(now).max(SYNC_AFTER);
         let trial = self.db.store.quarantine().next_due().map(later);
@@ -559,80 +538,4 @@ impl<H: Hasher, D: Device, R: Runtime> Flusher<H, D, R> {
         let next = [period, frees, trial, round, dropped].into_iter().flatten().min();
         next.map_or(Step::Idle, Step::IdleFor)
     }
-
-    /// Flush `free` (rules `free-after-durable`, `free-after-readers`).
-    fn free_matured(&mut self) -> Result<()> {
-        let now = self.db.pace.now();
-        // Each turn takes one off, or ends; nobody else adds any.
-        while let Some(first) = self.freed.front() {
-            if self.db.commits.sequencer().durable() < first.end {
-                if now.saturating_sub(first.since) < SYNC_AFTER && !self.db.pace.is_closing() {
-                    break;
-                }
-                // No commit came by to sync the record.
-                self.sync_log(first.end)?;
-            }
-            if !first.period.poll() {
-                break;
-            }
-            let freed = self.freed.pop_front().expect("just seen");
-            self.db.space.release_leaves(freed.stamp);
-            self.values.push_back((freed.stamp, freed.commit));
-            self.db.pace.tell();
-        }
-        // Long values are named by the undo of views that are older than the flush, and of the history.
-        if self.values.is_empty() {
-            return Ok(());
-        }
-        let durable = self.db.commits.sequencer().durable();
-        let unnamed = self.db.commits.undo().unnamed_through(durable);
-        while self.values.front().is_some_and(|(_, commit)| unnamed >= *commit) {
-            let (stamp, _) = self.values.pop_front().expect("just seen");
-            self.db.space.release_runs(stamp);
-        }
-        Ok(())
-    }
-}
-
-/// Takes up to `limit` pages of a trie that are due, and leaves those out that were written since.
-fn still_due<D: Device, R: Runtime>(trie: &State<D, R>, limit: usize, least: u8) -> Vec<Prefix> {
-    let is_due = |prefix: &&Prefix| {
-        trie.index.in_region(prefix.first_key(), |_, state| {
-            let child = state.children().find(prefix.first_key());
-            state.commits_since_write(child) >= least
-        })
-    };
-    let keep = |taken: &[Prefix], prefixes: &mut Vec<Prefix>| {
-        for keys in taken.chunks(KEY_BATCH) {
-            cpu_prefetch(trie, keys.iter().map(Prefix::first_key), Reach::Page);
-            prefixes.extend(keys.iter().filter(is_due));
-        }
-    };
-    take_kept(trie.index.due_count(), limit, |count| trie.index.take_due(count), keep)
-}
-
-/// Takes up to `limit` that are kept, of the `left` that are there: others come meanwhile.
-fn take_kept(
-    mut left: usize,
-    limit: usize,
-    mut take: impl FnMut(usize) -> Vec<Prefix>,
-    mut keep: impl FnMut(&[Prefix], &mut Vec<Prefix>),
-) -> Vec<Prefix> {
-    let mut prefixes = Vec::new();
-    while left > 0 && prefixes.len() < limit {
-        let taken = take(left.min(limit - prefixes.len()));
-        if taken.is_empty() {
-            // A commit that made others due has left out meanwhile what was there twice.
-            break;
-        }
-        left -= taken.len();
-        keep(&taken, &mut prefixes);
-    }
-    prefixes
-}
-
-fn in_order(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
-    prefixes.sort_unstable();
-    prefixes.dedup();
-    prefixes
 }

@@ -378,7 +378,7 @@ fn pages_that_are_due_twice_go_while_a_round_is_chosen() {
         }
         index.take_due(count)
     };
-    let kept = super::take_kept(index.due_count(), 1024, take, |taken, kept| {
+    let kept = super::due::take_kept(index.due_count(), 1024, take, |taken, kept| {
         kept.extend(taken.iter().filter(|prefix| others.contains(prefix)));
     });
     assert_eq!((kept, index.has_due()), (others.clone(), false));

@@ -23,6 +23,8 @@
 //! `checksum` is the XXH3-64 of the bytes after it; with magic, version and slot it stays where it
 //! is in every version to come, so that a newer database is told from a damaged one.
 
+mod at;
+
 use pleach_beatree::space;
 use pleach_io::{IoError, PAGE, PageBuf};
 use twox_hash::XxHash3_64;
@@ -53,64 +55,6 @@ const MAX_SEGMENT_PAGES: u64 = 1 << 16;
 pub const KNOWN_INCOMPATIBLE: u64 = 0;
 /// Read-only compatible features that this code knows.
 pub const KNOWN_READ_ONLY: u64 = 0;
-
-const AT_CHECKSUM: usize = 0;
-const AT_MAGIC: usize = AT_CHECKSUM + 8;
-const AT_VERSION: usize = AT_MAGIC + 8;
-const AT_SLOT: usize = AT_VERSION + 4;
-const AT_DATABASE: usize = AT_SLOT + 4;
-const AT_CREATED_BY: usize = AT_DATABASE + 8;
-const AT_HASHER: usize = AT_CREATED_BY + 4;
-const AT_PAD_HASHER: usize = AT_HASHER + 1;
-const AT_COMPATIBLE: usize = AT_PAD_HASHER + 3;
-const AT_READ_ONLY: usize = AT_COMPATIBLE + 8;
-const AT_INCOMPATIBLE: usize = AT_READ_ONLY + 8;
-const AT_PAGE_SIZE: usize = AT_INCOMPATIBLE + 8;
-const AT_SIZE_FACTOR: usize = AT_PAGE_SIZE + 4;
-const AT_LOG_SEGMENT: usize = AT_SIZE_FACTOR + 4;
-const AT_LOG_LIMIT: usize = AT_LOG_SEGMENT + 8;
-const AT_LEAF_SEGMENT: usize = AT_LOG_LIMIT + 8;
-const AT_OVERFLOW_SEGMENT: usize = AT_LEAF_SEGMENT + 8;
-const AT_LEVELS: usize = AT_OVERFLOW_SEGMENT + 8;
-const AT_PAD_LEVELS: usize = AT_LEVELS + 1;
-const AT_GENERATION: usize = AT_PAD_LEVELS + 7;
-const AT_IMAGE_FILE: usize = AT_GENERATION + 8;
-const AT_PAD_IMAGE: usize = AT_IMAGE_FILE + 1;
-const AT_IMAGE_PAGES: usize = AT_PAD_IMAGE + 3;
-const AT_TABLE_PAGE: usize = AT_IMAGE_PAGES + 4;
-const AT_IMAGE_NUMBER: usize = AT_TABLE_PAGE + 8;
-const AT_TABLE_HASH: usize = AT_IMAGE_NUMBER + 8;
-const AT_COMMIT: usize = AT_TABLE_HASH + 32;
-const AT_ROOT: usize = AT_COMMIT + 8;
-const AT_NEXT_FLUSH: usize = AT_ROOT + 32;
-const AT_INCARNATION: usize = AT_NEXT_FLUSH + 8;
-const AT_PAD_INCARNATION: usize = AT_INCARNATION + 4;
-const AT_REPLAY: usize = AT_PAD_INCARNATION + 4;
-const AT_REPLAY_SUM: usize = AT_REPLAY + 8;
-const AT_DURABLE: usize = AT_REPLAY_SUM + 8;
-const AT_CLEAN_END: usize = AT_DURABLE + 8;
-const AT_PREPARED: usize = AT_CLEAN_END + 8;
-const AT_HISTORY: usize = AT_PREPARED + 8;
-const AT_DURABILITY: usize = AT_HISTORY + 8;
-const AT_PAD_DURABILITY: usize = AT_DURABILITY + 1;
-const AT_PERIOD: usize = AT_PAD_DURABILITY + 3;
-const AT_HISTORY_FROM: usize = AT_PERIOD + 4;
-const AT_REST: usize = AT_HISTORY_FROM + 8;
-
-const _: () = assert!(AT_DATABASE.is_multiple_of(8) && AT_COMPATIBLE.is_multiple_of(8));
-const _: () = assert!(AT_LOG_SEGMENT.is_multiple_of(8) && AT_GENERATION.is_multiple_of(8));
-const _: () = assert!(AT_TABLE_PAGE.is_multiple_of(8) && AT_REPLAY.is_multiple_of(8));
-const _: () = assert!(AT_REST == 296 && AT_REST <= PAGE);
-const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));
-
-const RESERVED: [(usize, usize); 6] = [
-    (AT_PAD_HASHER, AT_COMPATIBLE),
-    (AT_PAD_LEVELS, AT_GENERATION),
-    (AT_PAD_IMAGE, AT_IMAGE_PAGES),
-    (AT_PAD_INCARNATION, AT_REPLAY),
-    (AT_PAD_DURABILITY, AT_PERIOD),
-    (AT_REST, PAGE),
-];
 
 /// Sizes that a database is created with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -295,70 +239,70 @@ impl Superblock {
     pub fn encode(&self, slot: u32) -> PageBuf {
         let mut buf = PageBuf::zeroed(1);
         let page = buf.page_mut(0);
-        put(page, AT_MAGIC, MAGIC);
-        put(page, AT_VERSION, FORMAT_VERSION.to_le_bytes());
-        put(page, AT_SLOT, slot.to_le_bytes());
-        put(page, AT_DATABASE, self.database.to_le_bytes());
-        put(page, AT_CREATED_BY, self.created_by.to_le_bytes());
-        put(page, AT_HASHER, [self.hasher]);
-        put(page, AT_COMPATIBLE, self.compatible.to_le_bytes());
-        put(page, AT_READ_ONLY, self.read_only_compatible.to_le_bytes());
-        put(page, AT_INCOMPATIBLE, self.incompatible.to_le_bytes());
+        put(page, at::MAGIC, MAGIC);
+        put(page, at::VERSION, FORMAT_VERSION.to_le_bytes());
+        put(page, at::SLOT, slot.to_le_bytes());
+        put(page, at::DATABASE, self.database.to_le_bytes());
+        put(page, at::CREATED_BY, self.created_by.to_le_bytes());
+        put(page, at::HASHER, [self.hasher]);
+        put(page, at::COMPATIBLE, self.compatible.to_le_bytes());
+        put(page, at::READ_ONLY, self.read_only_compatible.to_le_bytes());
+        put(page, at::INCOMPATIBLE, self.incompatible.to_le_bytes());
         self.geometry.encode(page);
-        put(page, AT_GENERATION, self.generation.to_le_bytes());
+        put(page, at::GENERATION, self.generation.to_le_bytes());
         self.image.encode(page);
-        put(page, AT_COMMIT, self.commit.to_le_bytes());
-        put(page, AT_ROOT, self.root.to_bytes());
-        put(page, AT_NEXT_FLUSH, self.next_flush.to_le_bytes());
-        put(page, AT_INCARNATION, self.incarnation.to_le_bytes());
-        put(page, AT_REPLAY, self.replay.position.get().to_le_bytes());
-        put(page, AT_REPLAY_SUM, self.replay.checksum.to_le_bytes());
-        put(page, AT_DURABLE, self.durable_through.get().to_le_bytes());
-        put(page, AT_CLEAN_END, self.clean_end.map_or(NOT_CLEAN, LogPos::get).to_le_bytes());
-        put(page, AT_PREPARED, self.prepared_through.get().to_le_bytes());
-        put(page, AT_HISTORY, self.history.to_le_bytes());
-        put(page, AT_HISTORY_FROM, self.history_from.get().to_le_bytes());
+        put(page, at::COMMIT, self.commit.to_le_bytes());
+        put(page, at::ROOT, self.root.to_bytes());
+        put(page, at::NEXT_FLUSH, self.next_flush.to_le_bytes());
+        put(page, at::INCARNATION, self.incarnation.to_le_bytes());
+        put(page, at::REPLAY, self.replay.position.get().to_le_bytes());
+        put(page, at::REPLAY_SUM, self.replay.checksum.to_le_bytes());
+        put(page, at::DURABLE, self.durable_through.get().to_le_bytes());
+        put(page, at::CLEAN_END, self.clean_end.map_or(NOT_CLEAN, LogPos::get).to_le_bytes());
+        put(page, at::PREPARED, self.prepared_through.get().to_le_bytes());
+        put(page, at::HISTORY, self.history.to_le_bytes());
+        put(page, at::HISTORY_FROM, self.history_from.get().to_le_bytes());
         let (mode, period) = match self.durability {
             DurabilityMode::Commit => (0, 0),
             DurabilityMode::Periodic(ms) => (1, ms),
             DurabilityMode::None => (2, 0),
         };
-        put(page, AT_DURABILITY, [mode]);
-        put(page, AT_PERIOD, u32::to_le_bytes(period));
-        let checksum = XxHash3_64::oneshot(&page[AT_MAGIC..]);
-        put(page, AT_CHECKSUM, checksum.to_le_bytes());
+        put(page, at::DURABILITY, [mode]);
+        put(page, at::PERIOD, u32::to_le_bytes(period));
+        let checksum = XxHash3_64::oneshot(&page[at::MAGIC..]);
+        put(page, at::CHECKSUM, checksum.to_le_bytes());
         buf
     }
 
     /// Decodes and verifies the page of a slot.
     pub fn decode(page: &[u8; PAGE], slot: u32) -> Result<Self, SlotError> {
         check_frame(page, slot)?;
-        for (from, to) in RESERVED {
+        for (from, to) in at::RESERVED {
             if page[from..to].iter().any(|byte| *byte != 0) {
                 return Err(SlotError::Field(from));
             }
         }
-        let clean_end = get_u64(page, AT_CLEAN_END);
+        let clean_end = get_u64(page, at::CLEAN_END);
         let geometry = Geometry::decode(page)?;
         Ok(Self {
-            database: get_u64(page, AT_DATABASE),
-            created_by: get_u32(page, AT_CREATED_BY),
-            hasher: page[AT_HASHER],
-            compatible: get_u64(page, AT_COMPATIBLE),
-            read_only_compatible: get_u64(page, AT_READ_ONLY),
-            incompatible: get_u64(page, AT_INCOMPATIBLE),
+            database: get_u64(page, at::DATABASE),
+            created_by: get_u32(page, at::CREATED_BY),
+            hasher: page[at::HASHER],
+            compatible: get_u64(page, at::COMPATIBLE),
+            read_only_compatible: get_u64(page, at::READ_ONLY),
+            incompatible: get_u64(page, at::INCOMPATIBLE),
             prepared_through: decode_prepared(page, geometry.log_segment)?,
             geometry,
-            generation: get_u64(page, AT_GENERATION),
+            generation: get_u64(page, at::GENERATION),
             image: ImageRef::decode(page)?,
-            commit: get_u64(page, AT_COMMIT),
-            root: get::<32>(page, AT_ROOT).into(),
-            next_flush: get_u64(page, AT_NEXT_FLUSH),
-            incarnation: get_u32(page, AT_INCARNATION),
+            commit: get_u64(page, at::COMMIT),
+            root: get::<32>(page, at::ROOT).into(),
+            next_flush: get_u64(page, at::NEXT_FLUSH),
+            incarnation: get_u32(page, at::INCARNATION),
             replay: decode_replay(page)?,
-            durable_through: get_u64(page, AT_DURABLE).into(),
+            durable_through: get_u64(page, at::DURABLE).into(),
             clean_end: (clean_end != NOT_CLEAN).then_some(clean_end.into()),
-            history: get_u64(page, AT_HISTORY),
+            history: get_u64(page, at::HISTORY),
             history_from: decode_history_from(page)?,
             durability: decode_durability(page)?,
         })
@@ -395,90 +339,92 @@ fn check_frame(page: &[u8; PAGE], slot: u32) -> Result<(), SlotError> {
     if *page == [0; PAGE] {
         return Err(SlotError::Blank);
     }
-    if get::<8>(page, AT_MAGIC) != MAGIC {
+    if get::<8>(page, at::MAGIC) != MAGIC {
         return Err(SlotError::Foreign);
     }
-    if XxHash3_64::oneshot(&page[AT_MAGIC..]) != get_u64(page, AT_CHECKSUM) {
+    if XxHash3_64::oneshot(&page[at::MAGIC..]) != get_u64(page, at::CHECKSUM) {
         return Err(SlotError::Checksum);
     }
-    match get_u32(page, AT_VERSION) {
+    match get_u32(page, at::VERSION) {
         FORMAT_VERSION => {}
-        0 => return Err(SlotError::Field(AT_VERSION)),
+        0 => return Err(SlotError::Field(at::VERSION)),
         older if older < FORMAT_VERSION => return Err(SlotError::Older(older)),
         newer => return Err(SlotError::Newer(newer)),
     }
-    match get_u32(page, AT_SLOT) {
+    match get_u32(page, at::SLOT) {
         found if found == slot => Ok(()),
         other => Err(SlotError::Misplaced(other)),
     }
 }
 
 fn decode_replay(page: &[u8; PAGE]) -> Result<Point, SlotError> {
-    let replay =
-        Point { position: get_u64(page, AT_REPLAY).into(), checksum: get_u64(page, AT_REPLAY_SUM) };
+    let replay = Point {
+        position: get_u64(page, at::REPLAY).into(),
+        checksum: get_u64(page, at::REPLAY_SUM),
+    };
     let fits = replay.position.is_aligned(8)
         && replay.position <= LogPos::MAX
-        && replay.position.get() <= get_u64(page, AT_DURABLE);
-    if fits { Ok(replay) } else { Err(SlotError::Field(AT_REPLAY)) }
+        && replay.position.get() <= get_u64(page, at::DURABLE);
+    if fits { Ok(replay) } else { Err(SlotError::Field(at::REPLAY)) }
 }
 
 fn decode_history_from(page: &[u8; PAGE]) -> Result<LogPos, SlotError> {
-    let from = LogPos::new(get_u64(page, AT_HISTORY_FROM));
+    let from = LogPos::new(get_u64(page, at::HISTORY_FROM));
     let fits = from.is_aligned(8)
-        && from.get() <= get_u64(page, AT_REPLAY)
-        && (from == LogPos::START || get_u64(page, AT_HISTORY) > 0);
-    if fits { Ok(from) } else { Err(SlotError::Field(AT_HISTORY_FROM)) }
+        && from.get() <= get_u64(page, at::REPLAY)
+        && (from == LogPos::START || get_u64(page, at::HISTORY) > 0);
+    if fits { Ok(from) } else { Err(SlotError::Field(at::HISTORY_FROM)) }
 }
 
 /// The log's next byte always lies in a segment that is prepared.
 fn decode_prepared(page: &[u8; PAGE], segment: u64) -> Result<LogPos, SlotError> {
-    let prepared = get_u64(page, AT_PREPARED);
+    let prepared = get_u64(page, at::PREPARED);
     let fits = prepared.is_multiple_of(segment)
-        && prepared > get_u64(page, AT_REPLAY)
+        && prepared > get_u64(page, at::REPLAY)
         && prepared <= 2 * LogPos::MAX.get();
-    if fits { Ok(prepared.into()) } else { Err(SlotError::Field(AT_PREPARED)) }
+    if fits { Ok(prepared.into()) } else { Err(SlotError::Field(at::PREPARED)) }
 }
 
 fn decode_durability(page: &[u8; PAGE]) -> Result<DurabilityMode, SlotError> {
-    match (page[AT_DURABILITY], get_u32(page, AT_PERIOD)) {
+    match (page[at::DURABILITY], get_u32(page, at::PERIOD)) {
         (0, 0) => Ok(DurabilityMode::Commit),
         (1, ms) => Ok(DurabilityMode::Periodic(ms)),
         (2, 0) => Ok(DurabilityMode::None),
-        _ => Err(SlotError::Field(AT_DURABILITY)),
+        _ => Err(SlotError::Field(at::DURABILITY)),
     }
 }
 
 impl Geometry {
     fn encode(&self, page: &mut [u8; PAGE]) {
-        put(page, AT_PAGE_SIZE, self.page_size.to_le_bytes());
-        put(page, AT_SIZE_FACTOR, self.size_factor_percent.to_le_bytes());
-        put(page, AT_LOG_SEGMENT, self.log_segment.to_le_bytes());
-        put(page, AT_LOG_LIMIT, self.log_limit.to_le_bytes());
-        put(page, AT_LEAF_SEGMENT, self.leaf_segment.to_le_bytes());
-        put(page, AT_OVERFLOW_SEGMENT, self.overflow_segment.to_le_bytes());
-        put(page, AT_LEVELS, [self.stored_levels]);
+        put(page, at::PAGE_SIZE, self.page_size.to_le_bytes());
+        put(page, at::SIZE_FACTOR, self.size_factor_percent.to_le_bytes());
+        put(page, at::LOG_SEGMENT, self.log_segment.to_le_bytes());
+        put(page, at::LOG_LIMIT, self.log_limit.to_le_bytes());
+        put(page, at::LEAF_SEGMENT, self.leaf_segment.to_le_bytes());
+        put(page, at::OVERFLOW_SEGMENT, self.overflow_segment.to_le_bytes());
+        put(page, at::LEVELS, [self.stored_levels]);
     }
 
     fn decode(page: &[u8; PAGE]) -> Result<Self, SlotError> {
         let geometry = Self {
-            page_size: get_u32(page, AT_PAGE_SIZE),
-            size_factor_percent: get_u32(page, AT_SIZE_FACTOR),
-            log_segment: get_u64(page, AT_LOG_SEGMENT),
-            log_limit: get_u64(page, AT_LOG_LIMIT),
-            leaf_segment: get_u64(page, AT_LEAF_SEGMENT),
-            overflow_segment: get_u64(page, AT_OVERFLOW_SEGMENT),
-            stored_levels: page[AT_LEVELS],
+            page_size: get_u32(page, at::PAGE_SIZE),
+            size_factor_percent: get_u32(page, at::SIZE_FACTOR),
+            log_segment: get_u64(page, at::LOG_SEGMENT),
+            log_limit: get_u64(page, at::LOG_LIMIT),
+            leaf_segment: get_u64(page, at::LEAF_SEGMENT),
+            overflow_segment: get_u64(page, at::OVERFLOW_SEGMENT),
+            stored_levels: page[at::LEVELS],
         };
         let page_size = u64::from(geometry.page_size);
         if page_size != PAGE as u64 {
-            return Err(SlotError::Field(AT_PAGE_SIZE));
+            return Err(SlotError::Field(at::PAGE_SIZE));
         }
         if !valid_segment_size(geometry.log_segment) {
-            return Err(SlotError::Field(AT_LOG_SEGMENT));
+            return Err(SlotError::Field(at::LOG_SEGMENT));
         }
         for (size, at) in [
-            (geometry.leaf_segment, AT_LEAF_SEGMENT),
-            (geometry.overflow_segment, AT_OVERFLOW_SEGMENT),
+            (geometry.leaf_segment, at::LEAF_SEGMENT),
+            (geometry.overflow_segment, at::OVERFLOW_SEGMENT),
         ] {
             let pages = size / page_size;
             if !size.is_multiple_of(page_size) || !(1..=MAX_SEGMENT_PAGES).contains(&pages) {
@@ -486,10 +432,10 @@ impl Geometry {
             }
         }
         if geometry.leaf_segment != geometry.overflow_segment {
-            return Err(SlotError::Field(AT_OVERFLOW_SEGMENT));
+            return Err(SlotError::Field(at::OVERFLOW_SEGMENT));
         }
         if geometry.size_factor_percent < 100 {
-            return Err(SlotError::Field(AT_SIZE_FACTOR));
+            return Err(SlotError::Field(at::SIZE_FACTOR));
         }
         Ok(geometry)
     }
@@ -497,25 +443,25 @@ impl Geometry {
 
 impl ImageRef {
     fn encode(&self, page: &mut [u8; PAGE]) {
-        put(page, AT_IMAGE_FILE, [self.file as u8]);
-        put(page, AT_IMAGE_PAGES, self.pages.to_le_bytes());
-        put(page, AT_TABLE_PAGE, self.table_page.to_le_bytes());
-        put(page, AT_IMAGE_NUMBER, self.number.to_le_bytes());
-        put(page, AT_TABLE_HASH, self.table_hash);
+        put(page, at::IMAGE_FILE, [self.file as u8]);
+        put(page, at::IMAGE_PAGES, self.pages.to_le_bytes());
+        put(page, at::TABLE_PAGE, self.table_page.to_le_bytes());
+        put(page, at::IMAGE_NUMBER, self.number.to_le_bytes());
+        put(page, at::TABLE_HASH, self.table_hash);
     }
 
     fn decode(page: &[u8; PAGE]) -> Result<Self, SlotError> {
-        let file = match page[AT_IMAGE_FILE] {
+        let file = match page[at::IMAGE_FILE] {
             0 => ImageFile::A,
             1 => ImageFile::B,
-            _ => return Err(SlotError::Field(AT_IMAGE_FILE)),
+            _ => return Err(SlotError::Field(at::IMAGE_FILE)),
         };
         Ok(Self {
             file,
-            pages: get_u32(page, AT_IMAGE_PAGES),
-            table_page: get_u64(page, AT_TABLE_PAGE),
-            number: get_u64(page, AT_IMAGE_NUMBER),
-            table_hash: get(page, AT_TABLE_HASH),
+            pages: get_u32(page, at::IMAGE_PAGES),
+            table_page: get_u64(page, at::TABLE_PAGE),
+            number: get_u64(page, at::IMAGE_NUMBER),
+            table_hash: get(page, at::TABLE_HASH),
         })
     }
 }

@@ -16,32 +16,33 @@
 //! others fold the pages, a batch each (`docs/decisions/0022-worker-pools.md`). What they find is taken in
 //! in order.
 
+mod children;
+mod report;
+
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use pleach_beatree::leaf_fold::{PageState, PendingChange, below, fold_leaf};
-use pleach_beatree::stored::cell_value;
-use pleach_beatree::{PageNo, RegionState, Stored};
-use pleach_core::fold::BatchFolder;
-use pleach_core::page::leaf::{Cell, LeafView};
+use pleach_beatree::PageNo;
+use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, PageRun};
-use pleach_core::prefix::Prefix;
-use pleach_core::{Hasher, Node, TERMINATOR};
 use pleach_io::{Device, IoError, OpenMode};
 use rayon::{Scope, ThreadPoolBuilder};
 
-use super::pages::{Visited, parse, visit};
+use super::pages::{Visited, visit};
 use super::{Opened, UnderHasher, device, with_hasher};
-use crate::error::{Error, Result, hex};
+use crate::error::{Error, Result};
 use crate::format::creation::CreationError;
 use crate::format::names;
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
 use crate::open::recovery::Recovered;
 use crate::opening::Opening;
 use crate::state::overflow::{read_from, runs};
+use children::{Children, ChildrenFolder, Found, Known};
+use report::of;
+pub use report::{CheckReport, Finding, Severity, Verdict};
 
 /// Children that are folded together.
 const BATCH: usize = 64;
@@ -66,84 +67,6 @@ impl CheckOptions {
     pub fn values(mut self, values: bool) -> Self {
         self.values = values;
         self
-    }
-}
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// The database opens; what is named may be lost, or is a copy of which another one is left.
-    Survived,
-    /// The database does not open.
-    Fatal,
-}
-
-/// Something that does not fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// What it is, with the file it is in.
-    pub what: String,
-}
-
-impl std::fmt::Display for Finding {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-/// What a check comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// All is well.
-    Clean,
-    /// There are findings that an open survives.
-    Findings,
-    /// The database does not open.
-    DoesNotOpen,
-}
-
-/// What a check saw.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct CheckReport {
-    /// What does not fit. Empty: all is well.
-    pub findings: Vec<Finding>,
-    /// Leaf pages read.
-    pub pages: u64,
-    /// Keys present, of all namespaces; those that were dropped and are still there count.
-    pub keys: u64,
-    /// Regions of all indexes.
-    pub regions: u64,
-    /// Namespaces that exist.
-    pub namespaces: u64,
-    /// Long values.
-    pub long_values: u64,
-    /// Pages of the overflow file that something names.
-    pub overflow_pages: u64,
-    /// Root of namespace 0 in the newest commit; zero when there is no coming to it.
-    pub root: Node,
-    /// Number of the newest commit.
-    pub commit: u64,
-    /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none. No
-    /// finding: while a checkpoint is written there is one that is whole.
-    pub older_serves: Option<bool>,
-}
-
-impl CheckReport {
-    /// What it comes to.
-    pub fn verdict(&self) -> Verdict {
-        match self.findings.iter().map(|finding| finding.severity).max() {
-            None => Verdict::Clean,
-            Some(Severity::Survived) => Verdict::Findings,
-            Some(Severity::Fatal) => Verdict::DoesNotOpen,
-        }
-    }
-
-    fn add(&mut self, severity: Severity, what: String) {
-        self.findings.push(Finding { severity, what });
     }
 }
 
@@ -237,11 +160,6 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
         checker.space(&recovered);
         Ok(checker.report)
     }
-}
-
-/// How a finding begins that is of a namespace; nothing for namespace 0.
-fn of(namespace: u8) -> String {
-    if namespace == 0 { String::new() } else { format!("namespace {namespace}: ") }
 }
 
 struct Checker<'a, H: Hasher, D: Device> {
@@ -455,181 +373,6 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
         if from < to {
             self.finding(format!(
                 "pages {from} to {to} of {OVERFLOW_FILE} are neither named nor free"
-            ));
-        }
-    }
-}
-
-/// What a page is held against.
-#[derive(Clone, Copy)]
-struct Known {
-    database: u64,
-    /// Number of the newest commit.
-    commit: u64,
-    incarnation: u32,
-}
-
-/// What came of a batch of children.
-#[derive(Default)]
-struct Children {
-    /// In the order of the children.
-    found: Vec<Found>,
-    pages: u64,
-    keys: u64,
-}
-
-enum Found {
-    Finding(String),
-    /// A cell that names the overflow file, and where it is: still to be read.
-    LongValue(Box<[u8]>, String),
-}
-
-/// Folds children, and reads nothing.
-struct ChildrenFolder<H: Hasher> {
-    known: Known,
-    folder: BatchFolder<H>,
-    children: Children,
-}
-
-impl<H: Hasher> ChildrenFolder<H> {
-    fn fold(known: Known, batch: Vec<Visited<'_>>) -> Children {
-        let (folder, children) = (BatchFolder::new(), Children::default());
-        let mut own = Self { known, folder, children };
-        for visited in batch {
-            own.child(visited);
-        }
-        own.children
-    }
-
-    fn finding(&mut self, what: String) {
-        self.children.found.push(Found::Finding(what));
-    }
-
-    fn long_value(&mut self, raw: &[u8], namespace: u8, prefix: &Prefix) {
-        let at = format!("{}prefix {prefix:?}", of(namespace));
-        self.children.found.push(Found::LongValue(raw.into(), at));
-    }
-
-    /// One child of a region: its page, what pends on it, and its node.
-    fn child(&mut self, visited: Visited<'_>) {
-        let state = visited.region.read();
-        let prefix = state.children().prefix(visited.child);
-        let mut changes: Vec<PendingChange> = Vec::new();
-        state.copy_pending(&prefix, &mut changes);
-        for (_, stored) in &changes {
-            if let Stored::Overflow(raw) = stored {
-                self.long_value(raw, state.namespace(), &prefix);
-            }
-        }
-        let Some(number) = state.children().page(visited.child) else {
-            self.children.keys +=
-                changes.iter().filter(|change| change.1.is_present()).count() as u64;
-            self.expect_node(&state, visited.child, None, &changes);
-            return;
-        };
-        self.children.pages += 1;
-        let buf = match visited.page {
-            Some(Ok(buf)) => buf,
-            Some(Err(error)) => {
-                return self.finding(format!("page {number} of {LEAF_FILE}: {error}"));
-            }
-            None => return,
-        };
-        let tag = state.children().tag(visited.child);
-        match parse(&buf, self.known.database, state.namespace(), number, tag) {
-            Err(error) => self.finding(error.to_string()),
-            Ok(view) => {
-                self.page(&view, &prefix, number);
-                let present = changes.iter().filter(|change| change.1.is_present()).count();
-                let kept = view.len()
-                    - changes.iter().filter(|change| view.find(&change.0).is_ok()).count();
-                self.children.keys += (present + kept) as u64;
-                self.expect_node(&state, visited.child, Some(&view), &changes);
-            }
-        }
-    }
-
-    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, number: PageNo) {
-        let at = format!("page {number} of {LEAF_FILE}");
-        if view.prefix() != *prefix {
-            self.finding(format!(
-                "{at}: it is for {:?}, the index wants {prefix:?}",
-                view.prefix()
-            ));
-        }
-        if view.applied_through() > self.known.commit {
-            self.finding(format!(
-                "{at}: it contains commit {}, the newest is {}",
-                view.applied_through(),
-                self.known.commit
-            ));
-        }
-        if view.flush() >> 32 > u64::from(self.known.incarnation) {
-            self.finding(format!(
-                "{at}: it was written by a future open, flush {:#x}",
-                view.flush()
-            ));
-        }
-        for (_, cell) in view.iter() {
-            if let Cell::Overflow(cell) = cell {
-                self.long_value(cell.bytes(), view.namespace(), prefix);
-            }
-        }
-        self.stored_nodes(view, &at);
-    }
-
-    /// The nodes that a page stores are those of its cells.
-    fn stored_nodes(&mut self, view: &LeafView<'_>, at: &str) {
-        if view.levels() == 0 {
-            return;
-        }
-        self.folder.clear();
-        let mut cells = view.iter().peekable();
-        let mut folds = Vec::with_capacity(view.nodes().len());
-        for stored in 0..1u16 << view.levels() {
-            let prefix = below(&view.prefix(), view.levels(), stored);
-            self.folder.begin(prefix.len());
-            while let Some((key, cell)) = cells.next_if(|(key, _)| prefix.covers(key)) {
-                self.folder.unaccessed(&key, cell_value(&cell));
-            }
-            folds.push(self.folder.end().expect("no terminal is placed here"));
-        }
-        self.folder.run();
-        for (index, (fold, stored)) in folds.into_iter().zip(view.nodes()).enumerate() {
-            if self.folder.node(fold) != *stored {
-                self.finding(format!("{at}: its stored node {index} is not that of its cells"));
-            }
-        }
-    }
-
-    /// The node in the index is that of the page's cells and what pends on it.
-    fn expect_node(
-        &mut self,
-        state: &RegionState,
-        child: usize,
-        view: Option<&LeafView<'_>>,
-        changes: &[PendingChange],
-    ) {
-        let Some(expected) = state.node(child).copied() else { return };
-        let prefix = state.children().prefix(child);
-        let found = if view.is_none() && changes.is_empty() {
-            TERMINATOR
-        } else {
-            self.folder.clear();
-            self.folder.begin(prefix.len());
-            let page =
-                PageState { at: &prefix, leaf: view, pending: changes, treelet: None, then: None };
-            fold_leaf(&mut self.folder, &page, 0, &[], &mut Vec::new());
-            let fold = self.folder.end().expect("no terminal is placed here");
-            self.folder.run();
-            self.folder.node(fold)
-        };
-        if found != expected {
-            self.finding(format!(
-                "{}prefix {prefix:?}: its pairs fold to {}, the index has {}",
-                of(state.namespace()),
-                hex(found),
-                hex(expected)
             ));
         }
     }

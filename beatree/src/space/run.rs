@@ -1,0 +1,32 @@
+//! Neighbouring pages of the leaf file.
+
+use crate::page_no::PageNo;
+
+/// Neighbouring pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PageRun {
+    /// The first.
+    pub start: PageNo,
+    /// How many, at least one.
+    pub len: u32,
+}
+
+impl PageRun {
+    /// The number after the last one's.
+    pub fn end(&self) -> u32 {
+        self.start.get() + self.len
+    }
+
+    /// Its pages in order.
+    pub fn pages(&self) -> impl Iterator<Item = PageNo> + use<> {
+        (self.start.get()..self.end()).map(PageNo::new)
+    }
+}
+
+/// Appends a run that begins at or after the end of the last one.
+pub(super) fn push_merged(out: &mut Vec<PageRun>, run: PageRun) {
+    match out.last_mut() {
+        Some(last) if last.end() == run.start.get() => last.len += run.len,
+        _ => out.push(run),
+    }
+}

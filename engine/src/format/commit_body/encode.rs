@@ -1,0 +1,226 @@
+//! Writing a commit's body: sections, encoded slice by slice, and the record over them.
+
+use pleach_core::{Key, Node, Prefix};
+
+use super::{
+    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_UNDO, HEAD_LEN, INLINE, MAX_BLOB, OVERFLOW, Value,
+};
+use crate::format::record::{Kind, RecordBuf};
+
+/// Appends a value: the payload of a change, or what a change replaced.
+///
+/// # Panics
+/// When it has 4 GiB or more; limits on values are far below.
+#[inline]
+pub fn encode_value(out: &mut Vec<u8>, value: Value<'_>) {
+    let (kind, bytes) = match value {
+        Value::Absent => return out.push(ABSENT),
+        Value::Inline(bytes) => (INLINE, bytes),
+        Value::Overflow(cell) => (OVERFLOW, cell),
+    };
+    let len = u32::try_from(bytes.len()).expect("values are limited to far less than 4 GiB");
+    let [a, b, c, d] = len.to_le_bytes();
+    out.extend_from_slice(&[kind, a, b, c, d]);
+    out.extend_from_slice(bytes);
+}
+
+/// Appends a change.
+#[inline]
+pub fn encode_change(out: &mut Vec<u8>, key: &Key, value: Value<'_>) {
+    out.extend_from_slice(key);
+    encode_value(out, value);
+}
+
+/// Appends a prefix.
+#[inline]
+pub fn encode_prefix(out: &mut Vec<u8>, prefix: &Prefix) {
+    out.extend_from_slice(&prefix.len().to_le_bytes());
+    out.extend_from_slice(&prefix.first_key()[..usize::from(prefix.len().div_ceil(8))]);
+}
+
+/// Appends a prefix and its node.
+#[inline]
+pub fn encode_node(out: &mut Vec<u8>, prefix: &Prefix, node: &Node) {
+    encode_prefix(out, prefix);
+    out.extend_from_slice(node.as_ref());
+}
+
+/// Encoded changes of an ascending slice of keys, with what they replaced where that is kept.
+#[derive(Debug, Default)]
+pub struct ChangeSection {
+    bytes: Vec<u8>,
+    undo: Vec<u8>,
+    count: u32,
+}
+
+impl ChangeSection {
+    /// An empty section over buffers that may have been used before.
+    pub fn over(mut bytes: Vec<u8>, mut undo: Vec<u8>) -> Self {
+        bytes.clear();
+        undo.clear();
+        Self { bytes, undo, count: 0 }
+    }
+
+    /// Appends a change of a key above the last one.
+    #[inline]
+    pub fn push(&mut self, key: &Key, value: Value<'_>) {
+        encode_change(&mut self.bytes, key, value);
+        self.count += 1;
+    }
+
+    /// Appends a change and the value before it. Either all changes of a commit are pushed
+    /// this way, or none.
+    #[inline]
+    pub fn push_with_undo(&mut self, key: &Key, value: Value<'_>, before: Value<'_>) {
+        self.push(key, value);
+        encode_value(&mut self.undo, before);
+    }
+
+    /// Number of changes.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+}
+
+/// Encoded nodes of an ascending slice of prefixes, with what they replaced where that is kept.
+#[derive(Debug, Default)]
+pub struct NodeSection {
+    bytes: Vec<u8>,
+    undo: Vec<u8>,
+    regions: Vec<u8>,
+    count: u32,
+}
+
+impl NodeSection {
+    /// An empty section over buffers that may have been used before.
+    pub fn over(mut bytes: Vec<u8>, mut undo: Vec<u8>) -> Self {
+        bytes.clear();
+        undo.clear();
+        Self { bytes, undo, regions: Vec::new(), count: 0 }
+    }
+
+    /// Appends the node of a prefix above the last one.
+    #[inline]
+    pub fn push(&mut self, prefix: &Prefix, node: &Node) {
+        encode_node(&mut self.bytes, prefix, node);
+        self.count += 1;
+    }
+
+    /// Appends a node and the node before it, for all nodes of a commit or for none.
+    #[inline]
+    pub fn push_with_undo(&mut self, prefix: &Prefix, node: &Node, before: &Node) {
+        self.push(prefix, node);
+        self.undo.extend_from_slice(before.as_ref());
+    }
+
+    /// Appends the node that a changed region had before, for all of them or for none.
+    #[inline]
+    pub fn push_region(&mut self, prefix: &Prefix, before: &Node) {
+        encode_node(&mut self.regions, prefix, before);
+    }
+
+    /// Number of nodes.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+}
+
+/// What a commit that is to be encoded says of one namespace.
+#[derive(Debug)]
+pub struct NamespacePart {
+    /// The namespace.
+    pub ns: u8,
+    /// What becomes of it as such.
+    pub kind: EntryKind,
+    /// Its root before the commit.
+    pub previous_root: Node,
+    /// Its root after the commit.
+    pub new_root: Node,
+    /// Its changes; the sections' keys ascend from one to the next.
+    pub changes: Vec<ChangeSection>,
+    /// The new nodes of the changed prefixes; they ascend from one section to the next.
+    pub nodes: Vec<NodeSection>,
+}
+
+/// A commit record over encoded sections, without copying them.
+///
+/// `before` says that every change and node was pushed with what it replaced.
+///
+/// # Panics
+/// When a blob is longer than [`MAX_BLOB`], which the engine refuses long before, or when a
+/// namespace has 2^32 changes.
+pub fn commit_record(
+    database: u64,
+    number: u64,
+    blob: &[u8],
+    before: Option<Before<'_>>,
+    namespaces: Vec<NamespacePart>,
+) -> RecordBuf {
+    let blob_len = u32::try_from(blob.len()).unwrap_or(u32::MAX);
+    assert!(blob_len <= MAX_BLOB, "the engine checks the blob's length");
+    debug_assert!(namespaces.is_sorted_by(|a, b| a.ns < b.ns), "namespaces ascend");
+    let count = u16::try_from(namespaces.len()).expect("at most 256 namespaces");
+
+    let mut front = Vec::with_capacity(HEAD_LEN + namespaces.len() * ENTRY_LEN + blob.len());
+    front.extend_from_slice(&count.to_le_bytes());
+    let flags = if before.is_some() { FLAG_UNDO } else { 0 };
+    front.extend_from_slice(&flags.to_le_bytes());
+    front.extend_from_slice(&blob_len.to_le_bytes());
+    front.extend_from_slice(&before.map_or(0, |before| before.kept_from).to_le_bytes());
+    for part in &namespaces {
+        encode_entry(&mut front, part);
+    }
+    front.extend_from_slice(blob);
+    if let Some(before) = before {
+        let len = u32::try_from(before.blob.len()).unwrap_or(u32::MAX);
+        assert!(len <= MAX_BLOB, "it was a blob before");
+        front.extend_from_slice(&len.to_le_bytes());
+        front.extend_from_slice(before.blob);
+    }
+
+    let pieces: usize = namespaces.iter().map(|ns| 2 * ns.changes.len() + 3 * ns.nodes.len()).sum();
+    let mut parts = Vec::with_capacity(1 + pieces);
+    parts.push(front);
+    for part in namespaces {
+        let mut undo = Vec::new();
+        for section in part.changes {
+            parts.push(section.bytes);
+            undo.push(section.undo);
+        }
+        let mut regions = Vec::new();
+        for section in part.nodes {
+            parts.push(section.bytes);
+            undo.push(section.undo);
+            regions.push(section.regions);
+        }
+        parts.append(&mut undo);
+        parts.append(&mut regions);
+    }
+    RecordBuf::new(database, Kind::Commit, number, parts)
+}
+
+fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
+    let changes: u64 = part.changes.iter().map(|s| u64::from(s.count)).sum();
+    let nodes: u64 = part.nodes.iter().map(|s| u64::from(s.count)).sum();
+    let change_bytes: usize = part.changes.iter().map(|s| s.bytes.len()).sum();
+    let node_bytes: usize = part.nodes.iter().map(|s| s.bytes.len()).sum();
+    let undo_bytes: usize = part.changes.iter().map(|s| s.undo.len()).sum::<usize>()
+        + part.nodes.iter().map(|s| s.undo.len() + s.regions.len()).sum::<usize>();
+    let count = |n: u64| u32::try_from(n).expect("a batch has fewer than 2^32 changes");
+    let is_bare = change_bytes + node_bytes + undo_bytes == 0;
+    debug_assert!(
+        part.kind.is_canonical(part.ns, [&part.previous_root, &part.new_root], is_bare),
+        "namespace {} is {:?}",
+        part.ns,
+        part.kind
+    );
+    out.extend_from_slice(&[part.ns, part.kind.byte(), 0, 0]);
+    out.extend_from_slice(&count(changes).to_le_bytes());
+    out.extend_from_slice(&count(nodes).to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    for bytes in [change_bytes, node_bytes, undo_bytes] {
+        out.extend_from_slice(&(bytes as u64).to_le_bytes());
+    }
+    out.extend_from_slice(part.previous_root.as_ref());
+    out.extend_from_slice(part.new_root.as_ref());
+}

@@ -1,0 +1,335 @@
+//! Reading a commit's body: views that check every length before it is used, and allocate nothing.
+
+use pleach_core::{Key, Node, Prefix};
+
+use super::{
+    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_UNDO, INLINE, MAX_BLOB, MAX_OVERFLOW_CELL, OVERFLOW,
+    Value,
+};
+use crate::format::bytes::{BodyError, Cursor};
+
+/// A commit's body, its head checked. Sections are checked as they are iterated.
+#[derive(Clone, Copy, Debug)]
+pub struct CommitView<'a> {
+    /// The application's blob.
+    pub blob: &'a [u8],
+    /// What it says of the commits before it, when it carries what it replaced.
+    pub before: Option<Before<'a>>,
+    table: &'a [u8],
+    sections: &'a [u8],
+}
+
+impl<'a> CommitView<'a> {
+    /// Checks head, table and the lengths of all sections.
+    pub fn parse(body: &'a [u8]) -> Result<Self, BodyError> {
+        let mut cursor = Cursor::new(body);
+        let count = cursor.u16()?;
+        let flags = cursor.u16()?;
+        let blob_len = cursor.u32()?;
+        let kept_from = cursor.u64()?;
+        if flags & !FLAG_UNDO != 0 {
+            return Err(BodyError::Flags(flags));
+        }
+        let has_undo = flags & FLAG_UNDO != 0;
+        if !has_undo && kept_from != 0 {
+            return Err(BodyError::Reserved);
+        }
+        let table = cursor.take(u64::from(count) * ENTRY_LEN as u64)?;
+        let blob = take_blob(&mut cursor, blob_len)?;
+        let before = if has_undo {
+            let len = cursor.u32()?;
+            Some(Before { kept_from, blob: take_blob(&mut cursor, len)? })
+        } else {
+            None
+        };
+        let sections = cursor.take(cursor.len() as u64)?;
+        let view = Self { blob, before, table, sections };
+        let mut namespaces = view.namespaces();
+        let mut last = None;
+        for entry in namespaces.by_ref() {
+            let entry = entry?;
+            if last.is_some_and(|last| entry.ns <= last) {
+                return Err(BodyError::Unsorted);
+            }
+            if !has_undo && !entry.undo.is_empty() {
+                return Err(BodyError::Trailing);
+            }
+            last = Some(entry.ns);
+        }
+        if namespaces.sections.is_empty() { Ok(view) } else { Err(BodyError::Trailing) }
+    }
+
+    /// The namespaces that it says something of, ascending. None of them is an error after [`CommitView::parse`].
+    pub fn namespaces(&self) -> Namespaces<'a> {
+        Namespaces { table: Cursor::new(self.table), sections: Cursor::new(self.sections) }
+    }
+}
+
+/// Iterator over a commit's namespaces.
+#[derive(Clone, Debug)]
+pub struct Namespaces<'a> {
+    table: Cursor<'a>,
+    sections: Cursor<'a>,
+}
+
+impl<'a> Namespaces<'a> {
+    fn entry(&mut self) -> Result<NamespaceView<'a>, BodyError> {
+        let ns = self.table.u8()?;
+        let kind = EntryKind::of_byte(self.table.u8()?)?;
+        self.table.reserved::<2>()?;
+        let changes = self.table.u32()?;
+        let nodes = self.table.u32()?;
+        self.table.reserved::<4>()?;
+        let lens = [self.table.u64()?, self.table.u64()?, self.table.u64()?];
+        let view = NamespaceView {
+            ns,
+            kind,
+            change_count: changes,
+            node_count: nodes,
+            previous_root: Node::ref_of(self.table.array()?),
+            new_root: Node::ref_of(self.table.array()?),
+            changes: self.sections.take(lens[0])?,
+            nodes: self.sections.take(lens[1])?,
+            undo: self.sections.take(lens[2])?,
+        };
+        let is_bare = changes == 0 && nodes == 0 && lens == [0; 3];
+        if kind.is_canonical(ns, [view.previous_root, view.new_root], is_bare) {
+            Ok(view)
+        } else {
+            Err(BodyError::Entry { ns, kind: kind.byte() })
+        }
+    }
+}
+
+impl<'a> Iterator for Namespaces<'a> {
+    type Item = Result<NamespaceView<'a>, BodyError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.table.is_empty() {
+            return None;
+        }
+        let entry = self.entry();
+        if entry.is_err() {
+            self.table = Cursor::new(&[]);
+        }
+        Some(entry)
+    }
+}
+
+/// One namespace of a commit.
+#[derive(Clone, Copy, Debug)]
+pub struct NamespaceView<'a> {
+    /// The namespace.
+    pub ns: u8,
+    /// What becomes of it as such.
+    pub kind: EntryKind,
+    /// Number of changes that [`NamespaceView::changes`] gives. Claimed: reserve nothing from it
+    /// that the section's length does not bear out.
+    pub change_count: u32,
+    /// Number of nodes that [`NamespaceView::nodes`] gives; claimed, too.
+    pub node_count: u32,
+    /// Root before the commit.
+    pub previous_root: &'a Node,
+    /// Root after the commit.
+    pub new_root: &'a Node,
+    changes: &'a [u8],
+    nodes: &'a [u8],
+    undo: &'a [u8],
+}
+
+impl<'a> NamespaceView<'a> {
+    /// The changes, strictly ascending by key.
+    pub fn changes(&self) -> Changes<'a> {
+        Changes { rest: Cursor::new(self.changes), left: self.change_count, last: None }
+    }
+
+    /// The new nodes, strictly ascending by prefix.
+    pub fn nodes(&self) -> Nodes<'a> {
+        Nodes { rest: Cursor::new(self.nodes), left: self.node_count, last: None }
+    }
+
+    /// What the commit replaced; everything is absent from it when the record has no undo.
+    pub fn undo(&self) -> Undo<'a> {
+        let kept = !self.undo.is_empty();
+        Undo {
+            rest: Cursor::new(self.undo),
+            values: if kept { self.change_count } else { 0 },
+            nodes: if kept { self.node_count } else { 0 },
+            last: None,
+        }
+    }
+
+    /// An upper bound of the number of changes that the bytes can hold, for reservations.
+    pub fn change_bound(&self) -> usize {
+        (self.change_count as usize).min(self.changes.len() / 33)
+    }
+
+    /// An upper bound of the number of nodes that the bytes can hold, for reservations.
+    pub fn node_bound(&self) -> usize {
+        (self.node_count as usize).min(self.nodes.len() / 34)
+    }
+}
+
+fn take_blob<'a>(cursor: &mut Cursor<'a>, len: u32) -> Result<&'a [u8], BodyError> {
+    if len > MAX_BLOB { Err(BodyError::Blob(len)) } else { cursor.take(u64::from(len)) }
+}
+
+fn take_value<'a>(cursor: &mut Cursor<'a>) -> Result<Value<'a>, BodyError> {
+    match cursor.u8()? {
+        ABSENT => Ok(Value::Absent),
+        INLINE => {
+            let len = cursor.u32()?;
+            Ok(Value::Inline(cursor.take(u64::from(len))?))
+        }
+        OVERFLOW => {
+            let len = cursor.u32()?;
+            if len > MAX_OVERFLOW_CELL {
+                return Err(BodyError::Truncated);
+            }
+            Ok(Value::Overflow(cursor.take(u64::from(len))?))
+        }
+        kind => Err(BodyError::Kind(kind)),
+    }
+}
+
+pub(in crate::format) fn take_prefix(cursor: &mut Cursor<'_>) -> Result<Prefix, BodyError> {
+    let len = cursor.u16()?;
+    if len > 256 {
+        return Err(BodyError::Prefix);
+    }
+    let bytes = cursor.take(u64::from(len.div_ceil(8)))?;
+    let mut bits = [0; 32];
+    bits[..bytes.len()].copy_from_slice(bytes);
+    Prefix::from_raw(bits, len).ok_or(BodyError::Prefix)
+}
+
+/// Iterator over changes; it ends after the first error.
+#[derive(Clone, Debug)]
+pub struct Changes<'a> {
+    rest: Cursor<'a>,
+    left: u32,
+    last: Option<&'a Key>,
+}
+
+impl<'a> Changes<'a> {
+    fn change(&mut self) -> Result<(&'a Key, Value<'a>), BodyError> {
+        let key: &Key = self.rest.array()?;
+        if self.last.is_some_and(|last| key <= last) {
+            return Err(BodyError::Unsorted);
+        }
+        self.last = Some(key);
+        Ok((key, take_value(&mut self.rest)?))
+    }
+}
+
+impl<'a> Iterator for Changes<'a> {
+    type Item = Result<(&'a Key, Value<'a>), BodyError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let item = next_item(&mut self.left, &self.rest)?.and_then(|()| self.change());
+        if item.is_err() {
+            (self.left, self.rest) = (0, Cursor::new(&[]));
+        }
+        Some(item)
+    }
+}
+
+/// Iterator over nodes; it ends after the first error.
+#[derive(Clone, Debug)]
+pub struct Nodes<'a> {
+    rest: Cursor<'a>,
+    left: u32,
+    last: Option<Prefix>,
+}
+
+impl<'a> Nodes<'a> {
+    fn node(&mut self) -> Result<(Prefix, &'a Node), BodyError> {
+        let prefix = take_prefix(&mut self.rest)?;
+        if self.last.is_some_and(|last| prefix <= last) {
+            return Err(BodyError::Unsorted);
+        }
+        self.last = Some(prefix);
+        Ok((prefix, Node::ref_of(self.rest.array()?)))
+    }
+}
+
+impl<'a> Iterator for Nodes<'a> {
+    type Item = Result<(Prefix, &'a Node), BodyError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let item = next_item(&mut self.left, &self.rest)?.and_then(|()| self.node());
+        if item.is_err() {
+            (self.left, self.rest) = (0, Cursor::new(&[]));
+        }
+        Some(item)
+    }
+}
+
+/// What a commit replaced: one value a change, then one node a prefix, then the regions' nodes.
+#[derive(Clone, Debug)]
+pub struct Undo<'a> {
+    rest: Cursor<'a>,
+    values: u32,
+    nodes: u32,
+    last: Option<Prefix>,
+}
+
+/// One replaced thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced<'a> {
+    /// Value before the change of the same rank.
+    Value(Value<'a>),
+    /// Node before the new node of the same rank.
+    Node(&'a Node),
+    /// Node before of a region; they ascend strictly.
+    Region(Prefix, &'a Node),
+}
+
+impl<'a> Undo<'a> {
+    fn item(&mut self) -> Result<Replaced<'a>, BodyError> {
+        if let Some(values) = self.values.checked_sub(1) {
+            self.values = values;
+            return take_value(&mut self.rest).map(Replaced::Value);
+        }
+        if let Some(nodes) = self.nodes.checked_sub(1) {
+            self.nodes = nodes;
+            return self.rest.array().map(|node| Replaced::Node(Node::ref_of(node)));
+        }
+        let prefix = take_prefix(&mut self.rest)?;
+        if self.last.is_some_and(|last| prefix <= last) {
+            return Err(BodyError::Unsorted);
+        }
+        self.last = Some(prefix);
+        Ok(Replaced::Region(prefix, Node::ref_of(self.rest.array()?)))
+    }
+}
+
+impl<'a> Iterator for Undo<'a> {
+    type Item = Result<Replaced<'a>, BodyError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.values == 0 && self.nodes == 0 && self.rest.is_empty() {
+            return None;
+        }
+        let item = self.item();
+        if item.is_err() {
+            *self = Self { rest: Cursor::new(&[]), values: 0, nodes: 0, last: None };
+        }
+        Some(item)
+    }
+}
+
+/// Counts one item down; after the last one, left-over bytes are an error.
+#[inline]
+fn next_item(left: &mut u32, rest: &Cursor<'_>) -> Option<Result<(), BodyError>> {
+    match left.checked_sub(1) {
+        Some(fewer) => {
+            *left = fewer;
+            Some(Ok(()))
+        }
+        None if rest.is_empty() => None,
+        None => Some(Err(BodyError::Trailing)),
+    }
+}

@@ -1,0 +1,86 @@
+//! What a check comes to.
+
+use pleach_core::Node;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The database opens; what is named may be lost, or is a copy of which another one is left.
+    Survived,
+    /// The database does not open.
+    Fatal,
+}
+
+/// Something that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is, with the file it is in.
+    pub what: String,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+/// What a check comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is well.
+    Clean,
+    /// There are findings that an open survives.
+    Findings,
+    /// The database does not open.
+    DoesNotOpen,
+}
+
+/// What a check saw.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// What does not fit. Empty: all is well.
+    pub findings: Vec<Finding>,
+    /// Leaf pages read.
+    pub pages: u64,
+    /// Keys present, of all namespaces; those that were dropped and are still there count.
+    pub keys: u64,
+    /// Regions of all indexes.
+    pub regions: u64,
+    /// Namespaces that exist.
+    pub namespaces: u64,
+    /// Long values.
+    pub long_values: u64,
+    /// Pages of the overflow file that something names.
+    pub overflow_pages: u64,
+    /// Root of namespace 0 in the newest commit; zero when there is no coming to it.
+    pub root: Node,
+    /// Number of the newest commit.
+    pub commit: u64,
+    /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none. No
+    /// finding: while a checkpoint is written there is one that is whole.
+    pub older_serves: Option<bool>,
+}
+
+impl CheckReport {
+    /// What it comes to.
+    pub fn verdict(&self) -> Verdict {
+        match self.findings.iter().map(|finding| finding.severity).max() {
+            None => Verdict::Clean,
+            Some(Severity::Survived) => Verdict::Findings,
+            Some(Severity::Fatal) => Verdict::DoesNotOpen,
+        }
+    }
+
+    pub(super) fn add(&mut self, severity: Severity, what: String) {
+        self.findings.push(Finding { severity, what });
+    }
+}
+
+/// How a finding begins that is of a namespace; nothing for namespace 0.
+pub(super) fn of(namespace: u8) -> String {
+    if namespace == 0 { String::new() } else { format!("namespace {namespace}: ") }
+}
