@@ -25,12 +25,16 @@
 //! A failed read is an error, never an end, with one exception: after a clean close nothing follows, so
 //! a sector there that cannot be read does not matter. The scan changes nothing.
 
-use pleach_io::Device;
+use pleach_io::{Device, PAGE};
 
 use super::error::{BadSegment, DurableEvidence, Invalid, ScanError};
 use super::reader::LogReader;
 use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
 use crate::format::record::{ALIGN, HEADER_LEN, Header, MAGIC, RecordView, body_checksum};
+
+/// A block that was never written. Segments are prepared ahead, so an open reads far more of these than of
+/// others, and comparing whole blocks is an order of magnitude cheaper than looking at each word.
+static ZEROS: [u8; PAGE] = [0; PAGE];
 
 /// Where and how to scan.
 #[derive(Clone, Copy, Debug)]
@@ -260,8 +264,12 @@ impl<D: Device> Scanner<D> {
         while at < to {
             let stop = to.min((at + 1).align_up(BLOCK));
             let Some(bytes) = self.reader.read(at, stop - at)? else { return Ok(()) };
+            if *bytes == ZEROS[..bytes.len()] {
+                at = stop;
+                continue;
+            }
             if at.segment(self.input.segment_size) == own_segment {
-                rest.blank &= bytes.iter().all(|byte| *byte == 0);
+                rest.blank = false;
             }
             let hit = (bytes.chunks_exact(8))
                 .position(|word| word[..4] == MAGIC.to_le_bytes())
