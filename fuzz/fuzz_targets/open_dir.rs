@@ -1,39 +1,46 @@
 //! A folder of a small database in which one file was changed, cut, made longer or taken away: it
-//! is refused with an error, or every value, root and witness is right or an error.
+//! is refused with an error, or every value, root and witness is right or an error, in each of its
+//! namespaces and in each commit that its history still has.
 //!
 //! A commit at the log's end may be taken for torn and cut off: then the state is an earlier one,
 //! whole. Where the change has a good checksum, which no accident has, values may be wrong; nothing
 //! may panic or hang all the same.
 //!
-//! Input: a byte without meaning, one for the folder, one for the file, then changes.
+//! Input: a byte without meaning, one for the folder, one for the file, then changes; what is left
+//! says what is done to the database if it opens.
 #![no_main]
 
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
 use pleach::internals::record::{HEADER_LEN, MAGIC, body_checksum};
-use pleach::tools::{CheckOptions, check_on, dump_on};
-use pleach::{Access, Durability, LoadOptions, Value};
+use pleach::tools::{CheckOptions, CheckReport, check_on, dump_on};
+use pleach::{Access, Durability, Error, LoadOptions, Roots, Value};
 use pleach_core::Key;
 use pleach_fuzz::Input;
-use pleach_fuzz::model::{Draw, State, session, shallow_keys};
-use pleach_fuzz::sim::{Setup, SimDb, unrecorded};
+use pleach_fuzz::model::{Draw, NAMESPACES, NEVER, State, session, shallow_keys};
+use pleach_fuzz::sim::{Setup, SimDb, SimSession, unrecorded};
 use pleach_io::PAGE;
 use pleach_io::sim::{Content, Damage, Image, PageOf, SimDisk};
 use twox_hash::XxHash3_64;
 
 /// Changes of one input.
 const CHANGES: usize = 4;
+/// Kinds of folders: see [`build`].
+const KINDS: u8 = 8;
+/// Namespaces that are asked for: those that may be there, and one that never is.
+const ASKED: [u8; 5] = [0, NAMESPACES[0], NAMESPACES[1], NAMESPACES[2], NEVER];
 
 /// A sound folder and its states by commit number.
 struct Folder {
     image: Image,
+    setup: Setup,
     states: Vec<State>,
 }
 
 fuzz_target!(|data: &[u8]| {
     static FOLDERS: OnceLock<Vec<Folder>> = OnceLock::new();
-    let folders = FOLDERS.get_or_init(|| (0..4).map(build).collect());
+    let folders = FOLDERS.get_or_init(|| (0..KINDS).map(build).collect());
     let mut draw = Draw::new(data);
     let folder = &folders[draw.below(folders.len())];
     let changed = Changed::draw(&folder.image, &mut draw.input);
@@ -43,30 +50,33 @@ fuzz_target!(|data: &[u8]| {
         disk.damage(&Damage::Unreadable(at));
     }
     let claims = Claims::new(folder, &changed);
+    let setup = Setup { create: false, ..folder.setup.clone() };
     let is_clean = look(&disk, &claims);
-    work(&disk, &claims, is_clean, &mut draw);
+    work(&disk, &setup, &claims, is_clean, &mut draw);
 });
 
-fn setup() -> Setup {
+fn setup(history: u64) -> Setup {
     Setup {
-        create: false,
+        create: true,
         flush_at: 2,
         cache_kib: 256,
         trie_cache_kib: Some(0),
         in_flight: 4,
         threads: 1,
         durability: Durability::Commit,
-        history: 0,
+        history,
     }
 }
 
-/// Builds a folder: loaded or not, closed or not, with values of all kinds, pages and pending
-/// changes.
+/// Builds a folder with values of all kinds, pages and pending changes. By bits of `kind`: loaded or not, closed or
+/// not, with namespaces that came and went and a history, or with neither.
 fn build(kind: u8) -> Folder {
+    let has_namespaces = kind & 4 != 0;
+    let setup = setup(if has_namespaces { 3 } else { 0 });
     let disk = SimDisk::new(kind.into(), unrecorded());
-    let (db, runtime) = Setup { create: true, ..setup() }.open(&disk, 1).expect("created");
+    let (mut db, mut runtime) = setup.open(&disk, 1).expect("created");
     let bytes: Vec<u8> =
-        (0..2000_u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 21) as u8).collect();
+        (0..4000_u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 21) as u8).collect();
     let mut draw = Draw::new(&bytes);
     let keys: Vec<Key> = shallow_keys().collect();
     let mut states = vec![State::default()];
@@ -77,28 +87,59 @@ fn build(kind: u8) -> Folder {
     }
     for round in 0..6 {
         let state = &states[states.len() - 1];
-        let writes = (0..6).map(|nth| {
-            let value = (nth != 5).then(|| draw.value());
-            Access::read_write(keys[(5 * round + nth) % keys.len()], value)
-        });
-        let accesses: Vec<_> = writes.collect();
+        let mut accesses = Vec::new();
+        for (namespace, _) in state.roots() {
+            let first = 5 * round + usize::from(namespace);
+            accesses.extend((0..6).map(|nth| {
+                let value = (nth != 5).then(|| draw.value());
+                let access = Access::read_write(keys[(first + nth) % keys.len()], value);
+                access.in_namespace(namespace)
+            }));
+        }
         let (block, after) = state.finish(session(&db, true), &accesses, true);
         block.commit().expect("committed");
         states.push(after);
+        if has_namespaces {
+            come_and_go(&db, round, &mut states);
+        }
         if round == 2 {
             db.drain(0).expect("drained");
         }
         runtime.step_some(3);
+        if has_namespaces && round == 3 {
+            // What is dropped goes on being given up after a restart.
+            (db, runtime) = {
+                drop((db, runtime));
+                setup.open(&disk, 2).expect("opens again")
+            };
+        }
     }
     if kind & 2 != 0 {
         db.close().expect("closed");
     } else {
         drop(db);
     }
-    let folder = Folder { image: disk.image(), states };
+    let folder = Folder { image: disk.image(), setup, states };
     let newest = folder.states.len() - 1;
     folder.states[newest].assert_on_disk(&disk, newest as u64);
     folder
+}
+
+/// Namespaces behind a round: three are there soon; one of them is dropped with what it has on pages, another one at
+/// the end, and a rollback restores that.
+fn come_and_go(db: &SimDb, round: usize, states: &mut Vec<State>) {
+    let state = &states[states.len() - 1];
+    let [one, two, three] = NAMESPACES;
+    let (number, after) = match round {
+        0 => (db.add_namespace(one), state.with(one, [])),
+        1 => (db.add_namespace(three), state.with(three, [])),
+        2 => (db.add_namespace(two), state.with(two, [])),
+        3 => (db.drop_namespace(one), state.without(one)),
+        4 => (db.drop_namespace(three), state.without(three)),
+        _ => (db.rollback(2), states[states.len() - 3].clone()),
+    };
+    assert_eq!(number.expect("a commit"), states.len() as u64);
+    states.push(after);
 }
 
 /// One file, changed.
@@ -233,14 +274,28 @@ impl<'a> Claims<'a> {
     }
 
     /// The state of a commit that was found.
-    fn state(&self, number: u64, root: &pleach::Node) -> Option<&'a State> {
+    fn state(&self, number: u64) -> Option<&'a State> {
         if self.forged {
             return None;
         }
         let number = number as usize;
         assert!((self.least..self.states.len()).contains(&number), "commit {number} was found");
-        assert_eq!(self.states[number].root(), *root, "root of commit {number}");
         Some(&self.states[number])
+    }
+
+    /// The state that the checker has found.
+    fn reported(&self, report: &CheckReport) -> Option<&'a State> {
+        let state = self.state(report.commit)?;
+        assert_eq!(state.root(), report.root, "root of commit {}", report.commit);
+        assert_eq!(state.roots().len() as u64, report.namespaces);
+        Some(state)
+    }
+
+    /// The states up to the one that an open has found.
+    fn opened(&self, number: u64, roots: &Roots) -> Option<Vec<State>> {
+        let state = self.state(number)?;
+        assert!(roots.iter().eq(state.roots()), "roots of commit {number}");
+        Some(self.states[..=number as usize].to_vec())
     }
 }
 
@@ -251,65 +306,159 @@ fn look(disk: &SimDisk, claims: &Claims<'_>) -> bool {
         // It did not come to a state.
         return false;
     }
-    let mut pairs: Vec<(Key, Value)> = Vec::new();
-    let dumped = dump_on(disk, 0, &mut |key, value| {
-        pairs.push((*key, Value::from(value)));
-        pairs.len() < 1000
-    });
-    let Some(state) = claims.state(report.commit, &report.root) else { return false };
-    for (key, value) in &pairs {
-        assert!(state.get(key) == Some(value), "the scan's {key:02x?}");
+    let state = claims.reported(&report);
+    for namespace in ASKED {
+        let mut pairs: Vec<(Key, Value)> = Vec::new();
+        let dumped = dump_on(disk, namespace, &mut |key, value| {
+            pairs.push((*key, Value::from(value)));
+            pairs.len() < 1000
+        });
+        let Some(state) = state else { continue };
+        if !state.has(namespace) {
+            assert!(matches!(dumped, Err(Error::Namespace(none)) if none == namespace));
+            continue;
+        }
+        for (key, value) in &pairs {
+            assert!(state.get_of(namespace, key) == Some(value), "the scan's {key:02x?}");
+        }
+        if dumped.is_ok() {
+            let keys = state.keys_of(namespace);
+            assert!(pairs.iter().map(|pair| &pair.0).eq(keys), "the scan's keys of {namespace}");
+        } else {
+            assert!(!report.findings.is_empty(), "a scan fails where the checker finds nothing");
+        }
     }
-    if dumped.is_ok() {
-        assert!(pairs.iter().map(|pair| &pair.0).eq(state.keys()), "the scan's keys");
-    } else {
-        assert!(!report.findings.is_empty(), "a scan fails where the checker finds nothing");
-    }
-    report.findings.is_empty()
+    state.is_some() && report.findings.is_empty()
 }
 
-/// An open database: reads, a batch, a commit, a flush, a close, and an open of that.
-fn work(disk: &SimDisk, claims: &Claims<'_>, is_clean: bool, draw: &mut Draw<'_>) {
-    let Ok((db, _runtime)) = setup().open(disk, 2) else { return };
-    let state = claims.state(db.commit_number(), &db.root());
-    let failed = reads(&db, state);
+/// An open database: reads, some commits, a flush, a close, and an open of that.
+fn work(disk: &SimDisk, setup: &Setup, claims: &Claims<'_>, is_clean: bool, draw: &mut Draw<'_>) {
+    let Ok((db, _runtime)) = setup.open(disk, 2) else { return };
+    let mut states = claims.opened(db.commit_number(), &db.roots());
+    let failed = reads(&session(&db, false), states.as_ref().and_then(|states| states.last()));
     assert!(!is_clean || failed == 0, "reads fail where the checker finds nothing");
-    let model = state.cloned().unwrap_or_default();
-    let accesses = draw.batch(&model);
-    let Ok(mut block) = session(&db, true).finish(accesses.clone()) else { return };
-    let after = model.after(&accesses);
-    let witness = block.take_witness().expect("asked for");
-    if state.is_some() {
-        assert_eq!(block.root(), after.root());
-        model.assert_witness(&witness, &accesses, &after);
+    past(&db, states.as_deref());
+    for _ in 0..1 + draw.below(3) {
+        if step(&db, &mut states, draw).is_none() {
+            // What became of it, the next open will say.
+            return;
+        }
     }
-    let number = db.commit_number() + 1;
-    let Ok(committed) = block.commit() else { return };
-    assert_eq!(committed, number);
-    let expected = state.is_some().then_some(&after);
+    let number = db.commit_number();
+    let newest = || states.as_ref().and_then(|states| states.last());
     let drained = db.drain(0);
-    reads(&db, expected);
+    reads(&session(&db, false), newest());
     let closed = db.close();
     assert!(drained.is_ok() || closed.is_err(), "a failed flush refuses what follows");
-    let Ok((db, _runtime)) = setup().open(disk, 3) else { return };
-    if let Some(after) = expected {
+    let Ok((db, _runtime)) = setup.open(disk, 3) else { return };
+    if let Some(after) = newest() {
         after.assert_tip_of(&db, number);
     }
-    reads(&db, expected);
+    reads(&session(&db, false), newest());
+    past(&db, states.as_deref());
 }
 
-/// Every value is right, or an error; so are those of `read_many`. Gives the number of errors.
-fn reads(db: &SimDb, state: Option<&State>) -> usize {
-    let session = session(db, false);
+/// One commit; none if it fails, as it may over damage. `states` are those of all commits, if they are known.
+fn step(db: &SimDb, states: &mut Option<Vec<State>>, draw: &mut Draw<'_>) -> Option<()> {
+    let model = states.as_ref().and_then(|states| states.last()).cloned().unwrap_or_default();
+    let is_known = states.is_some();
+    let before = db.commit_number();
+    let (number, after) = match draw.below(8) {
+        0 => {
+            let namespace = draw.namespace();
+            match db.add_namespace(namespace) {
+                Ok(number) => {
+                    assert!(!is_known || !model.has(namespace), "{namespace} was there");
+                    (number, model.with(namespace, []))
+                }
+                Err(Error::NamespaceExists(_)) => {
+                    assert!(!is_known || model.has(namespace), "{namespace} was not there");
+                    return Some(());
+                }
+                Err(Error::NamespaceInUse { .. }) => {
+                    assert!(!is_known || !model.has(namespace), "{namespace} was there");
+                    return Some(());
+                }
+                Err(_) => return None,
+            }
+        }
+        1 => {
+            let namespace = draw.namespace();
+            match db.drop_namespace(namespace) {
+                Ok(number) => {
+                    assert!(!is_known || model.has(namespace), "{namespace} was not there");
+                    (number, model.without(namespace))
+                }
+                Err(Error::Namespace(_)) => {
+                    assert!(!is_known || !model.has(namespace), "{namespace} was there");
+                    return Some(());
+                }
+                Err(_) => return None,
+            }
+        }
+        2 => {
+            let back = draw.below(4) as u64 % (before - *db.history().start() + 1);
+            let number = db.rollback(back).ok()?;
+            let then = |states: &Vec<State>| states[states.len() - 1 - back as usize].clone();
+            (number, states.as_ref().map(then).unwrap_or_default())
+        }
+        _ => {
+            let accesses = draw.batch(&model);
+            let mut block = session(db, true).finish(accesses.clone()).ok()?;
+            let after = model.after(&accesses);
+            let witnesses = block.take_witnesses();
+            if is_known {
+                assert!(block.roots().iter().eq(after.roots()));
+                model.assert_witnesses(&witnesses, &accesses, &after);
+            }
+            (block.commit().ok()?, after)
+        }
+    };
+    assert_eq!(number, before + 1);
+    if let Some(states) = states {
+        states.push(after);
+    }
+    Some(())
+}
+
+/// Every commit that the history has is right, or an error.
+fn past(db: &SimDb, states: Option<&[State]>) {
+    for number in db.history() {
+        let Ok(then) = db.at(number) else { continue };
+        let state = states.map(|states| &states[number as usize]);
+        if let Some(state) = state {
+            assert!(then.roots().iter().eq(state.roots()), "roots of commit {number}");
+        }
+        reads(&then, state);
+    }
+}
+
+/// Every value of all namespaces is right, or an error; so are those of `read_many`. Gives the number of errors.
+fn reads(session: &SimSession, state: Option<&State>) -> usize {
     let all: Vec<Key> = shallow_keys().collect();
-    let many = session.read_many(&all);
-    let mut failed = usize::from(many.is_err());
-    for (at, key) in all.iter().enumerate() {
-        let one = session.read(key);
-        failed += usize::from(one.is_err());
-        let Some(state) = state else { continue };
-        for value in one.iter().chain(many.iter().map(|many| &many[at])) {
-            assert!(value.as_ref() == state.get(key), "key {key:02x?}");
+    let mut failed = 0;
+    for number in ASKED {
+        let there = state.map(|state| state.has(number));
+        let namespace = match session.namespace(number) {
+            Ok(namespace) => {
+                assert!(there != Some(false), "namespace {number} is there");
+                namespace
+            }
+            Err(error) => {
+                let is_absent = matches!(error, Error::Namespace(none) if none == number);
+                assert!(is_absent && there != Some(true), "namespace {number}: {error}");
+                continue;
+            }
+        };
+        let many = namespace.read_many(&all);
+        failed += usize::from(many.is_err());
+        for (at, key) in all.iter().enumerate() {
+            let one = namespace.read(key);
+            failed += usize::from(one.is_err());
+            let Some(state) = state else { continue };
+            for value in one.iter().chain(many.iter().map(|many| &many[at])) {
+                assert!(value.as_ref() == state.get_of(number, key), "{number}: key {key:02x?}");
+            }
         }
     }
     failed

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pleach::tools::{CheckOptions, check_on, dump_on};
-use pleach::{Access, AccessKind, Blake3, Error, Namespace, SessionOptions, Value};
+use pleach::{Access, AccessKind, Blake3, Error, Namespace, SessionOptions, Value, Witness};
 use pleach_core::naive::Naive;
 use pleach_core::proof::{self, Op};
 use pleach_core::{Hasher as _, Key, Lookup, Node, TERMINATOR, ValueHash, witness};
@@ -124,18 +124,20 @@ impl Trie {
     }
 }
 
-/// Of namespace 0, where none is named.
 impl State {
+    /// Of namespace 0.
     pub fn root(&self) -> Node {
         self.tries[&0].root
     }
 
-    pub fn get(&self, key: &Key) -> Option<&Value> {
-        self.tries[&0].get(key)
+    /// A namespace's pair of a key; none where there is none of that number.
+    pub fn get_of(&self, namespace: u8, key: &Key) -> Option<&Value> {
+        self.tries.get(&namespace)?.get(key)
     }
 
-    pub fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.tries[&0].keys()
+    /// A namespace's keys; none where there is none of that number.
+    pub fn keys_of(&self, namespace: u8) -> impl Iterator<Item = &Key> {
+        self.tries.get(&namespace).into_iter().flat_map(Trie::keys)
     }
 
     /// The root of each namespace.
@@ -255,9 +257,17 @@ impl State {
         }
     }
 
-    /// The witness of a batch over namespace 0.
-    pub fn assert_witness(&self, bytes: &[u8], accesses: &[Access], after: &Self) {
-        self.tries[&0].assert_witness(bytes, accesses, &after.tries[&0]);
+    /// The witnesses of a batch: one for each namespace that it accesses.
+    pub fn assert_witnesses(&self, witnesses: &[(u8, Witness)], accesses: &[Access], after: &Self) {
+        for (number, trie) in &self.tries {
+            let own = accesses.iter().filter(|access| access.namespace == *number);
+            let own: Vec<Access> = own.cloned().collect();
+            if !own.is_empty() {
+                let found = witnesses.iter().find(|witness| witness.0 == *number);
+                let (_, found) = found.expect("a witness for what was accessed");
+                trie.assert_witness(found, &own, &after.tries[number]);
+            }
+        }
     }
 
     /// Finishes a batch over this state; its roots are the model's, and so are its witnesses, byte by
@@ -276,14 +286,8 @@ impl State {
         assert!(block.roots().iter().eq(after.roots()));
         let witnesses = block.take_witnesses();
         assert!(witnessed || witnesses.is_empty());
-        for (number, trie) in &self.tries {
-            let own = accesses.iter().filter(|access| access.namespace == *number);
-            let own: Vec<Access> = own.cloned().collect();
-            if witnessed && !own.is_empty() {
-                let found = witnesses.iter().find(|witness| witness.0 == *number);
-                let (_, found) = found.expect("a witness for what was accessed");
-                trie.assert_witness(found, &own, &after.tries[number]);
-            }
+        if witnessed {
+            self.assert_witnesses(&witnesses, accesses, &after);
         }
         (block, after)
     }

@@ -2,9 +2,9 @@
 
 use std::{fs, io, path::Path};
 
+use pleach::change_index::ChangeIndex;
 use pleach::internals::names;
 use pleach::{Access, Db, Geometry, Options, SessionOptions, Value};
-use pleach::change_index::ChangeIndex;
 use pleach_core::Blake3;
 use pleach_core::proof::{Roots, block, through};
 use pleach_fuzz::Input;
