@@ -28,9 +28,9 @@ crash seed="0" boundary="" test="an_acknowledged_commit_survives":
 model depth="":
     {{ if depth == "" { "" } else { "PLEACH_MODEL_DEPTH=" + depth + " " } }}cargo test -p pleach --test protocol_model -- --nocapture
 
-# One fuzz target for some seconds (needs nightly Rust and cargo-fuzz). Without a target: lists them.
+# One fuzz target for some seconds (needs cargo-fuzz). Without a target: lists them.
 fuzz target="" seconds="60":
-    {{ if target == "" { "ls fuzz/fuzz_targets" } else { "cargo +nightly fuzz run " + target + " -- -max_total_time=" + seconds + " -rss_limit_mb=4096" } }}
+    {{ if target == "" { "ls fuzz/fuzz_targets" } else { ".ci/fuzz " + seconds + " " + target } }}
 
 # One micro-benchmark: fold, hashing, pages or verifying.
 bench name="fold":
