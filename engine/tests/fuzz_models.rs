@@ -1,4 +1,4 @@
-//! What two of the fuzz targets do, with the inputs of their corpora and with some that are drawn here.
+//! What three of the fuzz targets do, with the inputs of their corpora and with some that are drawn here.
 
 #![allow(unreachable_pub, clippy::pedantic, reason = "these files are of a crate of their own")]
 
@@ -9,8 +9,9 @@ mod crash_schedule;
 #[path = "../../fuzz/src/input.rs"]
 mod input;
 #[path = "../../fuzz/src/model.rs"]
-#[expect(dead_code, reason = "other targets use all of it")]
 mod model;
+#[path = "../../fuzz/src/open_dir.rs"]
+mod open_dir;
 #[path = "../../fuzz/src/sim.rs"]
 mod sim;
 
@@ -46,4 +47,9 @@ fn the_api_follows_its_model() {
 #[test]
 fn power_cuts_leave_what_the_model_has() {
     inputs("crash_schedule").iter().for_each(|input| crash_schedule::run(input));
+}
+
+#[test]
+fn damaged_folders_are_refused_or_right() {
+    inputs("open_dir").iter().for_each(|input| open_dir::run(input));
 }

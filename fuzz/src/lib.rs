@@ -2,8 +2,8 @@
 //!
 //! A target cuts its structures from the front with [`Input`]; when the bytes run out they are
 //! zeros, so every input is a valid one. Whole databases are opened by [`sim`] and compared with
-//! the oracle in [`model`]; [`api_model`] and [`crash_schedule`] are what the targets of these names do,
-//! which `engine/tests/fuzz_models.rs` does with some inputs, too.
+//! the oracle in [`model`]; [`api_model`], [`crash_schedule`] and [`open_dir`] are what the targets of these
+//! names do, which `engine/tests/fuzz_models.rs` does with some inputs, too.
 
 use pleach_core::{
     Blake3, Key, Limits, Lookup, Node, Prefix, VerifyError,
@@ -17,6 +17,7 @@ pub mod api_model;
 pub mod crash_schedule;
 mod input;
 pub mod model;
+pub mod open_dir;
 pub mod sim;
 
 pub use input::Input;
