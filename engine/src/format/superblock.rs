@@ -45,6 +45,7 @@ pub const MAGIC: [u8; 8] = *b"PLEACHSB";
 pub const FORMAT_VERSION: u32 = 3;
 /// Bytes from one slot to the next.
 pub const SLOT_DISTANCE: u64 = 64 << 10;
+const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));
 /// Bytes of the file.
 pub const FILE_LEN: u64 = 2 * SLOT_DISTANCE;
 

@@ -2,8 +2,6 @@
 
 use pleach_io::PAGE;
 
-use super::SLOT_DISTANCE;
-
 pub(super) const CHECKSUM: usize = 0;
 pub(super) const MAGIC: usize = CHECKSUM + 8;
 pub(super) const VERSION: usize = MAGIC + 8;
@@ -51,7 +49,6 @@ const _: () = assert!(DATABASE.is_multiple_of(8) && COMPATIBLE.is_multiple_of(8)
 const _: () = assert!(LOG_SEGMENT.is_multiple_of(8) && GENERATION.is_multiple_of(8));
 const _: () = assert!(TABLE_PAGE.is_multiple_of(8) && REPLAY.is_multiple_of(8));
 const _: () = assert!(REST == 296 && REST <= PAGE);
-const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));
 
 /// Bytes that are zero.
 pub(super) const RESERVED: [(usize, usize); 6] = [
