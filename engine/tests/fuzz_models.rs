@@ -21,7 +21,7 @@ use input::Input;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
-/// The inputs of a target's corpus, and as many as `PLEACH_CASES` says (24) of up to 600 bytes.
+/// The inputs of a target's corpus, and as many as `PLEACH_CASES` says (200) of up to 600 bytes.
 fn inputs(target: &str) -> Vec<Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
     let files =
@@ -31,7 +31,7 @@ fn inputs(target: &str) -> Vec<Vec<u8>> {
     assert!(inputs.len() > 2, "the corpus of {target}");
     let cases = std::env::var("PLEACH_CASES").ok().and_then(|cases| cases.parse().ok());
     let mut rng = ChaCha8Rng::seed_from_u64(0);
-    for _ in 0..cases.unwrap_or(24) {
+    for _ in 0..cases.unwrap_or(200) {
         let mut input = vec![0; 100 + (rng.next_u32() % 500) as usize];
         rng.fill_bytes(&mut input);
         inputs.push(input);

@@ -543,6 +543,14 @@ impl World {
     fn reopen(&mut self, draw: &mut Draw<'_>) {
         let seed = draw.input.u8().into();
         let (db, runtime) = self.setup.open(&self.disk, seed).expect("opens again");
+        let from = *db.history().start();
+        // What an open with a shorter history has not overtaken by a commit, one with a longer one finds again.
+        let most = self.from.max(self.number.saturating_sub(self.setup.history));
+        assert!(
+            from <= most && self.number - from <= self.setup.history,
+            "the history from {from}"
+        );
+        self.from = from;
         (self.db, self.runtime) = (Some(db), runtime);
     }
 

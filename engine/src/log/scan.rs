@@ -85,7 +85,8 @@ pub struct ScanEnd {
     /// Valid records seen.
     pub records: u64,
     /// What was cut off; `None` when nothing follows but blank space, what a recycled segment held
-    /// before, and what an earlier open has cut off.
+    /// before, and records that an earlier open has cut off. Noise in which no record can be recognised is cut off
+    /// by each open, until commits have written over it.
     pub cut: Option<CutReport>,
 }
 
