@@ -4,7 +4,7 @@
 //! cargo run --release --example bulk_load -- FOLDER [LOG2_ACCOUNTS] [MEMORY_MIB]
 //! ```
 //!
-//! Keys are BLAKE3 hashes of account numbers, values 8 bytes.
+//! Keys are BLAKE3 hashes of account numbers, values 32 bytes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,8 +35,7 @@ fn main() -> ExitCode {
 
 fn run(folder: PathBuf, accounts: u64, options: &LoadOptions) -> pleach::Result<()> {
     let db = Pleach::open(Options::new(folder).create(true))?;
-    let items = (0..accounts)
-        .map(|id| (Blake3::hash(&id.to_be_bytes()), Value::from(&1_000_000u64.to_be_bytes())));
+    let items = (0..accounts).map(|id| (Blake3::hash(&id.to_be_bytes()), Value::from(&[1; 32])));
     let report = db.bulk_load(items, options)?;
     println!(
         "{} accounts in {:.2} s, {:.0} ns each, {} pages, {} MiB written, {} MiB of them spilled",

@@ -1,28 +1,37 @@
 //! The pairs below one prefix: sorted, and divided among pages.
 //!
-//! Sorting moves 16 bytes a pair (8 bytes of the key and where the record lies), and dividing
-//! reads no value: the bytes that cells take are sums of lengths, kept as running totals.
+//! Sorting moves 16 bytes a pair (8 bytes of the key, where the record lies, and how long its value is), and
+//! dividing reads no record: the bytes that cells take are sums of lengths, kept as running totals. Records lie
+//! in no order, so whoever goes through them by key asks for their memory ahead ([`Unit::cells`]).
 
-use pleach_core::Key;
+use core::ops::Range;
+
 use pleach_core::page::leaf;
 use pleach_core::prefix::{Prefix, bit};
+use pleach_core::{Key, cpu_prefetch};
 
 use crate::build::{CellRef, Planned, levels};
 
-use super::record::{Record, Records};
+use super::record::{Record, Records, record_len};
 
 /// A key that came twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key came twice")]
 pub struct Repeated(pub Key);
 
-/// Where a record lies, after the leading bytes of its key.
+/// Pairs whose memory is asked for ahead of the one that is read.
+const AHEAD: usize = 8;
+
+/// Where a record lies and how many bytes its value has, after the leading bytes of its key.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     lead: u64,
     block: u32,
-    offset: u32,
+    offset: u16,
+    len: u16,
 }
+
+const _: () = assert!(size_of::<Slot>() == 16, "what sorting moves");
 
 /// Sorted pairs below a prefix.
 #[derive(Debug)]
@@ -43,7 +52,7 @@ impl<'a> Unit<'a> {
     /// [`Repeated`] with the first key that is there twice.
     ///
     /// # Panics
-    /// When there are 2^32 blocks, or one has 4 GiB.
+    /// When there are 2^32 blocks, or one has more than 64 KiB.
     pub fn new(prefix: Prefix, blocks: &'a [&'a [u8]]) -> Result<Self, Repeated> {
         let skip = usize::from(prefix.len() / 8).min(24);
         let mut slots = Vec::new();
@@ -54,11 +63,13 @@ impl<'a> Unit<'a> {
                 slots.push(Slot {
                     lead: u64::from_be_bytes(*record.key[skip..].first_chunk().expect("8 bytes")),
                     block: block_no,
-                    offset: u32::try_from(offset).expect("blocks are small"),
+                    offset: u16::try_from(offset).expect("blocks are small"),
+                    len: u16::try_from(record.bytes.len()).expect("values of records are short"),
                 });
             }
         }
-        let key = |slot: &Slot| Record::at(blocks[slot.block as usize], slot.offset as usize).key;
+        let key =
+            |slot: &Slot| Record::at(blocks[slot.block as usize], usize::from(slot.offset)).key;
         slots.sort_unstable_by(|a, b| a.lead.cmp(&b.lead).then_with(|| key(a).cmp(key(b))));
         let twice = slots.windows(2).find(|w| w[0].lead == w[1].lead && key(&w[0]) == key(&w[1]));
         if let Some([first, ..]) = twice {
@@ -74,8 +85,8 @@ impl<'a> Unit<'a> {
         let mut total = 0;
         let mut totals = Vec::with_capacity(self.slots.len() + 1);
         totals.push(0);
-        for index in 0..self.slots.len() {
-            total += self.record(index).bytes.len() as u64;
+        for slot in &self.slots {
+            total += u64::from(slot.len);
             totals.push(total);
         }
         totals
@@ -98,16 +109,22 @@ impl<'a> Unit<'a> {
     #[inline]
     pub fn record(&self, index: usize) -> Record<'a> {
         let slot = self.slots[index];
-        Record::at(self.blocks[slot.block as usize], slot.offset as usize)
+        Record::at(self.blocks[slot.block as usize], usize::from(slot.offset))
     }
 
-    /// The cell of pair number `index`.
+    /// The cells of these pairs, in key order.
     ///
     /// # Panics
-    /// When there is no such pair.
-    #[inline]
-    pub fn cell(&self, index: usize) -> CellRef<'a> {
-        self.record(index).cell()
+    /// When there are no such pairs.
+    pub fn cells(&self, pairs: Range<usize>) -> impl Iterator<Item = CellRef<'a>> {
+        let end = pairs.end;
+        pairs.map(move |index| {
+            if let Some(ahead) = self.slots[..end].get(index + AHEAD) {
+                let (from, len) = (usize::from(ahead.offset), record_len(usize::from(ahead.len)));
+                cpu_prefetch(&self.blocks[ahead.block as usize][from..from + len]);
+            }
+            self.record(index).cell()
+        })
     }
 
     /// Divides the pairs among pages, as [`crate::build::plan`] does; the prefixes tile the unit's.
@@ -139,7 +156,7 @@ impl<'a> Unit<'a> {
         } else {
             slots.partition_point(|slot| {
                 let block = self.blocks[slot.block as usize];
-                !bit(Record::at(block, slot.offset as usize).key, depth)
+                !bit(Record::at(block, usize::from(slot.offset)).key, depth)
             })
         }
     }
@@ -179,9 +196,9 @@ mod tests {
                 .iter()
                 .map(|key| vec![1; usize::from(key[31]) * usize::from(key[30] & 4)])
                 .collect();
-            let mut blocks: Vec<Vec<u8>> = vec![Vec::new(); 3];
+            let mut blocks: Vec<Vec<u8>> = vec![Vec::new(); 30];
             for (index, (key, bytes)) in keys.iter().zip(&values).enumerate() {
-                let block = &mut blocks[index % 3];
+                let block = &mut blocks[index % 30];
                 let end = block.len();
                 block.resize(end + super::super::record_len(bytes.len()), 0);
                 Record { key, bytes, overflow: false }.write(block, end).expect("room");
@@ -195,7 +212,12 @@ mod tests {
             cells.sort_by_key(|cell| cell.key);
             let at = Prefix::new(&[0x5a; 32], u16::try_from(shared * 8).unwrap());
             let unit = Unit::new(at, &blocks).expect("distinct keys");
-            assert!((0..unit.len()).all(|index| unit.cell(index).key == cells[index].key));
+            let parts = |cell: CellRef<'_>| (cell.key, cell.bytes.to_vec(), cell.overflow);
+            assert_eq!(unit.len(), cells.len());
+            assert!(unit.cells(0..unit.len()).map(parts).eq(cells.iter().copied().map(parts)));
+            let (from, to) = (cells.len() / 3, cells.len() / 2);
+            let some = unit.cells(from..to).map(parts);
+            assert!(some.eq(cells[from..to].iter().copied().map(parts)));
             let (found, expected) = (unit.plan(), plan(&at, &cells));
             assert_eq!(found.len(), expected.len());
             for (found, expected) in found.iter().zip(&expected) {

@@ -135,7 +135,7 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
         for batch in planned.chunks(BATCH) {
             cells.clear();
             let (from, to) = (batch[0].cells.start, batch[batch.len() - 1].cells.end);
-            cells.extend((from..to).map(|index| unit.cell(index)));
+            cells.extend(unit.cells(from..to));
             let count = batch.iter().filter(|page| !page.cells.is_empty()).count();
             let own = numbers.split_off(..count).expect("a number for each page");
             self.batch(worker, batch, &cells, own, &mut leaves)?;

@@ -8,7 +8,7 @@ use pleach_beatree::load::MAX_RECORD;
 use pleach_beatree::load::{Record, Records};
 use pleach_beatree::page_no::page_offset;
 use pleach_core::prefix::common_len;
-use pleach_core::{Key, Prefix};
+use pleach_core::{Key, Prefix, cpu_prefetch};
 use pleach_io::{Device, PageBuf};
 
 use super::blocks::{Block, Blocks};
@@ -95,6 +95,9 @@ impl Buckets {
             && let Some(end) = record.write(open, bucket.filled)
         {
             bucket.filled = end;
+            // The bucket's next record comes a thousand records later, and its lines should be here by then: a
+            // write that waits for memory holds up the next atomic operation, such as that of a value let go.
+            cpu_prefetch(&open[end..open.len().min(end + record.size())]);
             return Ok(());
         }
         bucket.renew(blocks, record)
