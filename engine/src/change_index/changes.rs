@@ -19,7 +19,7 @@ const AHEAD: u64 = 16;
 pub struct Changes<'a, S: ?Sized> {
     source: &'a S,
     key: Key,
-    head: Option<Head>,
+    head: Option<Head<'static>>,
     from: u64,
     to: u64,
     /// The next shard. The open one has the number of the full ones; above it there is none.
@@ -35,7 +35,7 @@ impl<'a, S: Source + ?Sized> Changes<'a, S> {
     /// From the shard `next` on, numbers from `from` to `to`.
     pub(crate) fn new(
         source: &'a S,
-        (key, head): (Key, Option<Head>),
+        (key, head): (Key, Option<Head<'static>>),
         next: u64,
         (from, to): (u64, u64),
     ) -> Self {

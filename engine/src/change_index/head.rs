@@ -5,6 +5,8 @@
 //! stored under keys of their own and never change. The nodes that are not full, one a level, are the head. How
 //! many nodes each level has follows from the count of numbers alone.
 
+use std::borrow::Cow;
+
 use super::error::Damaged;
 use super::list::{self, Numbers, push_number, take_number};
 
@@ -23,7 +25,7 @@ pub(crate) struct Place {
 
 /// The open nodes of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct Head<'a> {
     /// Numbers of a full shard.
     pub(crate) shard: u32,
     /// Numbers of the list; 1 at least.
@@ -31,7 +33,7 @@ pub(crate) struct Head {
     /// The last of them.
     pub(crate) last: u64,
     /// A list a level, from that of the open shard on. Any of them may be empty.
-    pub(crate) open: Vec<Vec<u8>>,
+    pub(crate) open: Vec<Cow<'a, [u8]>>,
 }
 
 /// Full nodes of each level, from the shards on, as long as there are any.
@@ -40,16 +42,18 @@ fn full_nodes(shard: u32, count: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(shards, |full| Some(full / FANOUT)).take_while(|full| *full > 0)
 }
 
-impl Head {
+impl Head<'static> {
     /// The list of one number.
     pub(crate) fn new(shard: u32, number: u64) -> Self {
         let mut open = Vec::new();
         list::push(&mut open, None, number);
-        Self { shard, count: 1, last: number, open: vec![open] }
+        Self { shard, count: 1, last: number, open: vec![Cow::Owned(open)] }
     }
+}
 
+impl<'a> Head<'a> {
     /// What a head's bytes say. Numbers within its lists are looked at when they are needed.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Damaged> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Damaged> {
         let (version, rest) = bytes.split_first().ok_or(Damaged)?;
         let (shard, rest) = take_number(rest)?;
         let (count, rest) = take_number(rest)?;
@@ -60,21 +64,28 @@ impl Head {
         if *version != VERSION || too_many {
             return Err(Damaged);
         }
-        let mut open = vec![Vec::new()];
+        let mut open = vec![Cow::default()];
         for _ in full_nodes(shard, count) {
             let (len, after) = take_number(rest)?;
             let len = usize::try_from(len).map_err(|_| Damaged)?;
             let (list, after) = after.split_at_checked(len).ok_or(Damaged)?;
-            open.push(list.to_vec());
+            open.push(Cow::Borrowed(list));
             rest = after;
         }
-        open[0] = rest.to_vec();
+        open[0] = Cow::Borrowed(rest);
         Ok(Self { shard, count, last, open })
+    }
+
+    /// The head alone, without the bytes that it came from.
+    pub(crate) fn into_owned(self) -> Head<'static> {
+        let Self { shard, count, last, open } = self;
+        let open = open.into_iter().map(|list| Cow::Owned(list.into_owned())).collect();
+        Head { shard, count, last, open }
     }
 
     /// Its bytes; the open shard is last, so that it has no length.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let lists: usize = self.open.iter().map(Vec::len).sum();
+        let lists: usize = self.open.iter().map(|list| list.len()).sum();
         let mut bytes = Vec::with_capacity(26 + 5 * self.open.len() + lists);
         bytes.push(VERSION);
         push_number(&mut bytes, u64::from(self.shard));
@@ -102,7 +113,7 @@ impl Head {
         let count = self.count.checked_add(1).ok_or(Damaged)?;
         let first_of_open = self.count.is_multiple_of(u64::from(self.shard));
         let last = (!first_of_open).then_some(self.last);
-        list::push(&mut self.open[0], last, number);
+        list::push(self.open[0].to_mut(), last, number);
         (self.count, self.last) = (count, number);
         let mut level = 0_u8;
         let mut full = self.count / u64::from(self.shard);
@@ -110,17 +121,17 @@ impl Head {
         while is_full {
             let node = std::mem::take(&mut self.open[usize::from(level)]);
             let first = list::nth(&node, 0)?;
-            store(Place { level, index: full - 1 }, node);
+            store(Place { level, index: full - 1 }, node.into_owned());
             level += 1;
             let above = usize::from(level);
             if self.open.len() == above {
-                self.open.push(Vec::new());
+                self.open.push(Cow::default());
             }
             let before = Numbers::new(&self.open[above]).last().transpose()?;
             if before.is_some_and(|before| before >= first) {
                 return Err(Damaged);
             }
-            list::push(&mut self.open[above], before, first);
+            list::push(self.open[above].to_mut(), before, first);
             is_full = full.is_multiple_of(FANOUT);
             full /= FANOUT;
         }
@@ -180,9 +191,10 @@ mod tests {
             assert_eq!(Head::parse(bytes), Err(Damaged), "{bytes:?}");
         }
         // As many numbers as there are, though nobody has written them.
-        let open = vec![Vec::new(); 9];
+        let open = vec![Cow::default(); 9];
         let full = Head { shard: 2, count: u64::MAX, last: u64::MAX - 1, open };
-        let mut full = Head::parse(&full.encode()).expect("its lists are not looked at");
+        let bytes = full.encode();
+        let mut full = Head::parse(&bytes).expect("its lists are not looked at");
         assert_eq!(full.append(u64::MAX, |_, _| ()), Err(Damaged));
     }
 }

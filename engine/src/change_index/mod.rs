@@ -118,7 +118,8 @@ impl ChangeIndex {
         key: &Key,
         block: u64,
     ) -> Result<Option<u64>, Error> {
-        let Some(head) = self.head(source, key)? else { return Ok(None) };
+        let Some(value) = source.read(key)? else { return Ok(None) };
+        let head = parse(key, self.shard, &value)?;
         if head.last <= block {
             return Ok(Some(head.last));
         }
@@ -136,7 +137,8 @@ impl ChangeIndex {
         key: &Key,
         block: u64,
     ) -> Result<Option<u64>, Error> {
-        let Some(head) = self.head(source, key)? else { return Ok(None) };
+        let Some(value) = source.read(key)? else { return Ok(None) };
+        let head = parse(key, self.shard, &value)?;
         let tree = Tree { source, key, head: &head };
         let before = tree.rank(block)?;
         if before == head.count {
@@ -157,7 +159,8 @@ impl ChangeIndex {
         key: &Key,
         block: u64,
     ) -> Result<u64, Error> {
-        let Some(head) = self.head(source, key)? else { return Ok(0) };
+        let Some(value) = source.read(key)? else { return Ok(0) };
+        let head = parse(key, self.shard, &value)?;
         Tree { source, key, head: &head }.rank(block)
     }
 
@@ -183,7 +186,8 @@ impl ChangeIndex {
         };
         let none = Changes::new(source, (*key, None), 0, (0, 0));
         let (Some(from), Some(to)) = (from, to) else { return Ok(none) };
-        let Some(head) = self.head(source, key)? else { return Ok(none) };
+        let Some(value) = source.read(key)? else { return Ok(none) };
+        let head = parse(key, self.shard, &value)?;
         if from > to {
             return Ok(none);
         }
@@ -192,11 +196,6 @@ impl ChangeIndex {
             Some(below) => Tree { source, key, head: &head }.rank(below)?,
         };
         let next = before / u64::from(self.shard);
-        Ok(Changes::new(source, (*key, Some(head)), next, (from, to)))
-    }
-
-    fn head(self, source: &(impl Source + ?Sized), key: &Key) -> Result<Option<head::Head>, Error> {
-        let value = source::read(source, key)?;
-        value.map(|value| parse(key, self.shard, &value)).transpose()
+        Ok(Changes::new(source, (*key, Some(head.into_owned())), next, (from, to)))
     }
 }

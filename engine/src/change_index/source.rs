@@ -10,19 +10,22 @@ pub trait Source {
     /// # Errors
     /// Those of the database.
     fn read_many(&self, keys: &[Key]) -> crate::Result<Vec<Option<Value>>>;
+
+    /// The value of one key.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn read(&self, key: &Key) -> crate::Result<Option<Value>> {
+        Ok(self.read_many(std::slice::from_ref(key))?.pop().flatten())
+    }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Source for Namespace<'_, H, D, R> {
     fn read_many(&self, keys: &[Key]) -> crate::Result<Vec<Option<Value>>> {
-        match keys {
-            // Without the queue of reads in flight that many keys are worth.
-            [key] => Ok(vec![self.read(key)?]),
-            keys => Namespace::read_many(self, keys),
-        }
+        Namespace::read_many(self, keys)
     }
-}
 
-/// The value of one key.
-pub(crate) fn read(source: &(impl Source + ?Sized), key: &Key) -> crate::Result<Option<Value>> {
-    Ok(source.read_many(std::slice::from_ref(key))?.pop().flatten())
+    fn read(&self, key: &Key) -> crate::Result<Option<Value>> {
+        Namespace::read(self, key)
+    }
 }

@@ -7,7 +7,7 @@ use crate::{Access, Key, Value};
 
 use super::error::Error;
 use super::head::{Head, Place};
-use super::source::{self, Source};
+use super::source::Source;
 use super::tree::{Tree, node_key, parse};
 
 /// Nodes that are looked for at once before they are deleted.
@@ -32,20 +32,23 @@ struct Staged<'a, S: ?Sized> {
 
 #[derive(Debug)]
 struct Touched {
-    head: Option<Head>,
+    head: Option<Head<'static>>,
     is_changed: bool,
 }
 
 impl<S: Source + ?Sized> Source for Staged<'_, S> {
     fn read_many(&self, keys: &[Key]) -> crate::Result<Vec<Option<Value>>> {
-        let read = |key| match self.nodes.get(key) {
-            Some(staged) => Ok(staged.as_deref().map(Value::from)),
-            None => source::read(self.source, key),
-        };
         if self.nodes.is_empty() {
             return self.source.read_many(keys);
         }
-        keys.iter().map(read).collect()
+        keys.iter().map(|key| self.read(key)).collect()
+    }
+
+    fn read(&self, key: &Key) -> crate::Result<Option<Value>> {
+        match self.nodes.get(key) {
+            Some(staged) => Ok(staged.as_deref().map(Value::from)),
+            None => self.source.read(key),
+        }
     }
 }
 
@@ -63,7 +66,8 @@ impl<'a, S: Source + ?Sized> Stage<'a, S> {
             return Ok(());
         }
         for (key, value) in missing.iter().zip(self.state.source.read_many(&missing)?) {
-            let head = value.map(|value| parse(key, self.shard, &value)).transpose()?;
+            let parse = |value: Value| Ok::<_, Error>(parse(key, self.shard, &value)?.into_owned());
+            let head = value.map(parse).transpose()?;
             self.heads.insert(*key, Touched { head, is_changed: false });
         }
         Ok(())

@@ -1,12 +1,15 @@
 //! Looking into the list of one key: its head, and the full nodes below it.
 
+use std::borrow::Cow;
+use std::ops::Deref;
+
 use pleach_core::{Blake3, Hasher as _};
 
 use super::error::{Damaged, Error};
 use super::head::{FANOUT, Head, Place};
 use super::list;
-use super::source::{self, Source};
-use crate::Key;
+use super::source::Source;
+use crate::{Key, Value};
 
 /// Sets the keys of nodes apart from other hashes: an application's keys are the heads'.
 const DOMAIN: &[u8; 32] = b"pleach change index, node     v1";
@@ -22,7 +25,7 @@ pub(crate) fn node_key(key: &Key, place: Place) -> Key {
 }
 
 /// The head of a key's list, if it has one.
-pub(crate) fn parse(key: &Key, shard: u32, bytes: &[u8]) -> Result<Head, Error> {
+pub(crate) fn parse<'b>(key: &Key, shard: u32, bytes: &'b [u8]) -> Result<Head<'b>, Error> {
     let head = Head::parse(bytes).map_err(|_| Error::damaged(key))?;
     if head.shard != shard {
         return Err(Error::OtherShards { stored: head.shard, asked: shard });
@@ -30,19 +33,38 @@ pub(crate) fn parse(key: &Key, shard: u32, bytes: &[u8]) -> Result<Head, Error> 
     Ok(head)
 }
 
+/// A node of a list.
+pub(crate) enum List<'a> {
+    /// In the head.
+    Open(&'a [u8]),
+    /// A value of its own.
+    Full(Value),
+}
+
+impl Deref for List<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Open(bytes) => bytes,
+            Self::Full(value) => value,
+        }
+    }
+}
+
 /// The list of a key in a state.
 pub(crate) struct Tree<'a, S: ?Sized> {
     pub(crate) source: &'a S,
     pub(crate) key: &'a Key,
-    pub(crate) head: &'a Head,
+    pub(crate) head: &'a Head<'a>,
 }
 
 impl<S: Source + ?Sized> Tree<'_, S> {
     /// The bytes of a full node.
-    pub(crate) fn node(&self, place: Place) -> Result<Vec<u8>, Error> {
+    pub(crate) fn node(&self, place: Place) -> Result<Value, Error> {
         let key = node_key(self.key, place);
-        let value = source::read(self.source, &key)?;
-        Ok(value.ok_or(Error::damaged(&key))?.to_vec())
+        let value = self.source.read(&key)?;
+        value.ok_or(Error::damaged(&key))
     }
 
     /// The last number that is at most `bound`, and how many are before it. Reads a node a level.
@@ -96,20 +118,23 @@ impl<S: Source + ?Sized> Tree<'_, S> {
         Ok(before.map_or(0, |before| before + 1))
     }
 
+    /// The open node of a level, or a full one.
+    fn list(&self, place: Place) -> Result<List<'_>, Error> {
+        if place.index == self.head.full(place.level) {
+            return Ok(List::Open(&self.head.open[usize::from(place.level)]));
+        }
+        Ok(List::Full(self.node(place)?))
+    }
+
     /// The shard that the number with `before` ones before it is in, and how many are before it there.
-    pub(crate) fn shard_of(&self, before: u64) -> Result<(Vec<u8>, u64), Error> {
+    pub(crate) fn shard_of(&self, before: u64) -> Result<(List<'_>, u64), Error> {
         let width = u64::from(self.head.shard);
         let (index, within) = (before / width, before % width);
-        let bytes = if index == self.head.full(0) {
-            self.head.open[0].clone()
-        } else {
-            self.node(Place { level: 0, index })?
-        };
-        Ok((bytes, within))
+        Ok((self.list(Place { level: 0, index })?, within))
     }
 
     /// The head of the first `count` numbers, of which there is one at least and not all.
-    pub(crate) fn cut(&self, count: u64) -> Result<Head, Error> {
+    pub(crate) fn cut(&self, count: u64) -> Result<Head<'static>, Error> {
         let damaged = |_: Damaged| Error::damaged(self.key);
         let (bytes, within) = self.shard_of(count - 1)?;
         let last = list::nth(&bytes, within).map_err(damaged)?;
@@ -124,12 +149,14 @@ impl<S: Source + ?Sized> Tree<'_, S> {
         let mut level = 0_u8;
         while there > 0 {
             let (index, open) = (there / width, there % width);
-            let list = match open {
-                0 => Vec::new(),
-                _ if index == self.head.full(level) => self.head.open[usize::from(level)].clone(),
-                _ => self.node(Place { level, index })?,
+            // A level that has nothing open may have no such node, either.
+            let front = if open == 0 {
+                Vec::new()
+            } else {
+                let list = self.list(Place { level, index })?;
+                list::first(&list, open).map_err(damaged)?.0.to_vec()
             };
-            head.open.push(list::first(&list, open).map_err(damaged)?.0.to_vec());
+            head.open.push(Cow::Owned(front));
             (there, width) = (index, FANOUT);
             level += 1;
         }
