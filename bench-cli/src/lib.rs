@@ -53,7 +53,8 @@
 //! Below all of these: `measure` (latencies), `machine` (what the operating system counts), `interrupt`
 //! (Ctrl-C), `output` and `progress` (what is printed), `text` (how numbers are printed), `account`
 //! (keys and balances as bytes) and `error` (with exit codes). `device` needs no child and no backend, nor do the workloads of single
-//! parts, in `parts`; `stores` are the engines of those that need no witness.
+//! parts, in `parts`; `stores` are the engines of those that need no witness, `trees` are states with a root (or, over
+//! `stores`, without), block by block.
 //!
 //! `compare` runs the other subcommands, each as a process: the module `compare` knows which, and keeps what they
 //! found.
@@ -81,10 +82,14 @@ mod output;
 mod parts;
 mod progress;
 mod report;
+#[cfg(any(feature = "peer-rocksdb", feature = "peer-sp-trie", feature = "peer-jmt"))]
+mod rocks;
 mod setting;
 mod stores;
 mod text;
 mod tools;
+mod trees;
+mod versions;
 mod workload;
 
 use std::process::ExitCode;
@@ -99,6 +104,9 @@ pub fn nomt_bench() -> ExitCode {
         Err(None) => return ExitCode::SUCCESS,
         Err(Some(error)) => return output::report("nomt-bench", &error),
     };
+    if let Err(error) = child::tied::tie() {
+        return output::report("nomt-bench", &error);
+    }
     if matches!(cli.command, BenchCommand::Child) {
         return child::main();
     }

@@ -21,7 +21,9 @@ pub(crate) struct Outcome {
 /// How the backends' roots were compared.
 #[derive(Debug)]
 pub(crate) struct Compared {
-    /// Number of states (the load and each batch) for which all backends have a root.
+    /// Backends whose roots are the same for the same pairs.
+    pub(crate) backends: usize,
+    /// Number of states (the load and each batch) for which all of these have a root.
     pub(crate) states: u64,
 }
 

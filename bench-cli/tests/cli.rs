@@ -266,6 +266,30 @@ fn all_backends_agree_and_all_fields_are_there() {
     }
 }
 
+/// Roots of another kind are in no comparison, and witnesses of theirs are verified.
+#[cfg(all(feature = "peer-sp-trie", feature = "peer-jmt"))]
+#[test]
+fn trees_with_another_commitment_have_the_same_balances() {
+    let at = folder();
+    let document = transfer(&at, &["--backend", "sp-trie,model,jmt,pleach"]);
+    assert_eq!(document["states_with_equal_roots"], 5);
+    let runs = document["runs"].as_array().expect("runs");
+    let root = |run: usize| runs[run]["root"].as_str().expect("a root");
+    assert_eq!(root(1), root(3));
+    assert!(root(0) != root(1) && root(2) != root(1) && root(0) != root(2));
+    for run in [&runs[0], &runs[2]] {
+        assert_eq!(run["verified"]["sum"], 256_000, "{run}");
+        assert_eq!(run["verified"]["witnesses"], 3, "{run}");
+    }
+    let behind = ["--backend", "sp-trie,jmt", "--overlay-window", "2", "--witness", "off"];
+    let other = transfer(&folder(), &behind);
+    for (run, same) in other["runs"].as_array().expect("runs").iter().zip([0, 2]) {
+        assert_eq!(run["root"], runs[same]["root"]);
+    }
+    let line = fail(2, &["transfer", "--backend", "jmt", "--peer-arg", "jmt.readers=16"]);
+    assert!(line.contains("no settings"), "{line}");
+}
+
 #[test]
 fn every_flag_that_steers_an_engine_leaves_the_roots_alone() {
     let plain = transfer(&folder(), &["--backend", "model"])["runs"][0]["root"].clone();

@@ -108,6 +108,51 @@ fn a_run_that_was_stopped_goes_on() {
     assert!(kept[done..].iter().all(|&kept| !kept), "{kept:?}");
 }
 
+/// The children of a process, and theirs.
+fn descendants(id: u32) -> Vec<u32> {
+    let path = format!("/proc/{id}/task/{id}/children");
+    let children = std::fs::read_to_string(path).unwrap_or_default();
+    let children = children.split_whitespace().map(|id| id.parse().expect("a process"));
+    children.flat_map(|id| [vec![id], descendants(id)].concat()).collect()
+}
+
+/// Does a process run? One that has ended and that nobody has waited for does not.
+fn runs(id: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+}
+
+/// A comparison that was killed once left its steps, and their children, running for minutes.
+#[test]
+fn nothing_outlives_a_comparison_that_is_killed() {
+    let at = tempfile::tempdir().expect("a temporary folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nomt-bench"));
+    command.args(["compare", "--size", "full", "--only", "transfer", "--quiet", "--dir"]);
+    let mut process = command
+        .arg(at.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary starts");
+    let start = Instant::now();
+    // A step, and the child that does its load.
+    let family = loop {
+        let family = descendants(process.id());
+        if family.len() >= 2 {
+            break family;
+        }
+        assert!(start.elapsed() < PATIENCE, "no children: {family:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    assert!(family.iter().copied().all(runs), "{family:?}");
+    process.kill().expect("killed");
+    process.wait().expect("it ends");
+    while family.iter().copied().any(runs) {
+        assert!(start.elapsed() < PATIENCE, "{family:?} still run");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 #[test]
 fn what_does_not_exist_is_refused_before_anything_is_made() {
     let at = tempfile::tempdir().expect("a temporary folder");

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::numbers::{count, mib};
+use crate::args::numbers::mib;
+use crate::args::results::ResultArgs;
 use crate::text::as_text;
 
 /// How large the workloads are.
@@ -56,9 +57,6 @@ pub(crate) struct CompareArgs {
     /// Backends, where a workload has a choice (default: all of this build)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) backend: Vec<String>,
-    /// Seed of everything that is drawn
-    #[arg(long, default_value_t = 12345, value_parser = count::<u64>(0..=u64::MAX))]
-    pub(crate) seed: u64,
     /// Memory budget of each database (default: that of each workload)
     #[arg(long, value_name = "MIB", value_parser = mib(64..=16_777_216))]
     pub(crate) cache_mib: Option<u64>,
@@ -69,13 +67,6 @@ pub(crate) struct CompareArgs {
     /// Measures again what --dir has already
     #[arg(long)]
     pub(crate) reset: bool,
-    /// Writes the results as JSON (default: compare.json in --dir)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Writes the results as one HTML page (default: compare.html in --dir)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) report: Option<PathBuf>,
-    /// No progress bars
-    #[arg(long)]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
 }

@@ -4,6 +4,7 @@
 pub(crate) mod compare;
 pub(crate) mod numbers;
 pub(crate) mod parts;
+pub(crate) mod results;
 pub(crate) mod stores;
 pub(crate) mod values;
 

@@ -7,26 +7,17 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::args::numbers::{count, mib};
+use crate::args::results::{PeerArgs, ResultArgs};
 use crate::draws::Distribution;
 
 /// Flags of all of them.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PartsArgs<const ROUNDS: u64 = 15> {
-    /// Seed of everything that is drawn
-    #[arg(long, default_value_t = 12345, value_parser = count::<u64>(0..=u64::MAX))]
-    pub(crate) seed: u64,
     /// Rounds that are measured; a figure is their median (default: 15; 1 for bank and import)
     #[arg(long, value_parser = count::<u64>(1..=1_000_000))]
     rounds: Option<u64>,
-    /// Writes the results as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Writes the results as one HTML page with plots
-    #[arg(long, value_name = "FILE")]
-    pub(crate) report: Option<PathBuf>,
-    /// No progress bars
-    #[arg(long)]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
 }
 
 impl<const ROUNDS: u64> PartsArgs<ROUNDS> {
@@ -52,6 +43,16 @@ impl<const MIB: u64> StorageArgs<MIB> {
     pub(crate) fn cache_mib(&self) -> u64 {
         self.cache_mib.unwrap_or(MIB)
     }
+}
+
+/// Flags of those that run on several states.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StatesArgs {
+    /// States that do the same beside each other (docs/workloads.md: which runs what)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "pleach")]
+    pub(crate) backend: Vec<String>,
+    #[command(flatten)]
+    pub(crate) settings: PeerArgs,
 }
 
 /// `nomt-bench hash`.
@@ -97,6 +98,8 @@ pub(crate) struct AuthArgs {
     )]
     pub(crate) sizes: Vec<u64>,
     #[command(flatten)]
+    pub(crate) states: StatesArgs,
+    #[command(flatten)]
     pub(crate) storage: StorageArgs<256>,
 }
 
@@ -133,6 +136,8 @@ pub(crate) struct OverlayArgs {
     )]
     pub(crate) updates: Vec<u64>,
     #[command(flatten)]
+    pub(crate) states: StatesArgs,
+    #[command(flatten)]
     pub(crate) storage: StorageArgs,
 }
 
@@ -153,6 +158,8 @@ pub(crate) struct ThresholdArgs {
     /// Blocks of a round
     #[arg(long, value_name = "N", default_value_t = 600, value_parser = count::<u64>(1..=1_000_000))]
     pub(crate) blocks: u64,
+    #[command(flatten)]
+    pub(crate) states: StatesArgs,
     #[command(flatten)]
     pub(crate) storage: StorageArgs,
 }
@@ -201,6 +208,8 @@ pub(crate) struct Erc20Args {
     /// Transfers of a block
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = count::<u64>(1..=10_000_000))]
     pub(crate) transfers: u64,
+    #[command(flatten)]
+    pub(crate) states: StatesArgs,
     #[command(flatten)]
     pub(crate) storage: StorageArgs,
 }

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::args::numbers::{self, count, mib};
-use crate::args::parts::{PartsArgs, StorageArgs};
+use crate::args::parts::{PartsArgs, StatesArgs, StorageArgs};
+use crate::args::results::PeerArgs;
 
 /// `nomt-bench bank`.
 #[derive(Clone, Debug, Args)]
@@ -47,9 +48,8 @@ pub(crate) struct StoresArgs {
     /// Stores that do the same beside each other
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "pleach,btreemap")]
     pub(crate) backend: Vec<String>,
-    /// Setting of a store, STORE.NAME=VALUE (may be repeated)
-    #[arg(long, value_name = "NAME=VALUE")]
-    pub(crate) peer_arg: Vec<String>,
+    #[command(flatten)]
+    pub(crate) settings: PeerArgs,
 }
 
 /// In which order pairs come.
@@ -91,6 +91,8 @@ pub(crate) struct ImportArgs {
     #[arg(long)]
     pub(crate) kill: bool,
     #[command(flatten)]
+    pub(crate) states: StatesArgs,
+    #[command(flatten)]
     pub(crate) storage: StorageArgs<64>,
 }
 
@@ -109,6 +111,8 @@ pub(crate) struct LoadJob {
     pub(crate) load_mib: u64,
     #[arg(long)]
     pub(crate) cache_mib: u64,
+    #[arg(long)]
+    pub(crate) backend: String,
 }
 
 /// Numbers of a shard.

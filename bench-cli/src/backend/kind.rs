@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BenchError, Result};
+use crate::versions;
 
 /// Which engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,19 +13,34 @@ pub(crate) enum Kind {
     Pleach,
     /// The crate nomt.
     Nomt,
+    /// The crate sp-trie over RocksDB.
+    #[serde(rename = "sp-trie")]
+    SpTrie,
+    /// The crate jmt over RocksDB.
+    Jmt,
     /// Sorted map and naive root: the oracle for small sizes.
     Model,
 }
+
+/// Feature and presence of the backends that a build may lack.
+const PEERS: [(Kind, &str, bool); 3] = [
+    (Kind::Nomt, "peer-nomt", cfg!(feature = "peer-nomt")),
+    (Kind::SpTrie, "peer-sp-trie", cfg!(feature = "peer-sp-trie")),
+    (Kind::Jmt, "peer-jmt", cfg!(feature = "peer-jmt")),
+];
 
 impl Kind {
     /// The backend with this name, if this build has it.
     pub(crate) fn parse(name: &str) -> Result<Self> {
         match name {
-            "model" => Ok(Self::Model),
-            "pleach" => Ok(Self::Pleach),
-            "nomt" if cfg!(feature = "peer-nomt") => Ok(Self::Nomt),
-            "nomt" => Err(Self::Nomt.missing("peer-nomt")),
-            _ => {
+            "model" => return Ok(Self::Model),
+            "pleach" => return Ok(Self::Pleach),
+            _ => {}
+        }
+        match PEERS.iter().find(|(peer, ..)| peer.name() == name) {
+            Some((peer, _, true)) => Ok(*peer),
+            Some((peer, feature, false)) => Err(peer.missing(feature)),
+            None => {
                 let text = format!("no backend {name}: this build has {}", Self::built_in());
                 Err(BenchError::Usage(text))
             }
@@ -33,9 +49,13 @@ impl Kind {
 
     /// The names of the backends in this build, without the oracle.
     pub(crate) fn built_in() -> String {
-        let all = [("pleach", true), ("nomt", cfg!(feature = "peer-nomt"))];
-        let present: Vec<_> = all.iter().filter(|one| one.1).map(|one| one.0).collect();
-        if present.is_empty() { "none".to_owned() } else { present.join(", ") }
+        let peers = PEERS.iter().filter(|(.., present)| *present).map(|(peer, ..)| peer.name());
+        std::iter::once(Self::Pleach.name()).chain(peers).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Is its root the one of the same pairs in Pleach? Others commit to the same contents in another way.
+    pub(crate) const fn has_our_roots(self) -> bool {
+        !matches!(self, Self::SpTrie | Self::Jmt)
     }
 
     /// Its name on the command line, in folders and in reports.
@@ -43,15 +63,19 @@ impl Kind {
         match self {
             Self::Pleach => "pleach",
             Self::Nomt => "nomt",
+            Self::SpTrie => "sp-trie",
+            Self::Jmt => "jmt",
             Self::Model => "model",
         }
     }
 
     /// Version of the engine.
-    pub(crate) const fn version(self) -> &'static str {
+    pub(crate) fn version(self) -> &'static str {
         match self {
             Self::Pleach | Self::Model => env!("CARGO_PKG_VERSION"),
-            Self::Nomt => "1.0.5",
+            Self::Nomt => versions::of("nomt"),
+            Self::SpTrie => versions::of("sp-trie"),
+            Self::Jmt => versions::of("jmt"),
         }
     }
 

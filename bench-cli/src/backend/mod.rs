@@ -2,7 +2,7 @@
 //! and are measured by the same code. Each implementation follows its engine's own documentation.
 //!
 //! * [`engine`]: the trait; [`kind`] and [`options`]: which engine, opened how and where;
-//! * [`pleach`], `nomt`, [`model`]: the engines; [`readers`]: reading keys with several threads;
+//! * [`pleach`], `nomt`, `trees`, [`model`]: the engines; [`readers`]: reading keys with several threads;
 //! * [`roots`]: the record of roots beside each database; [`sizing`]: memory and disk it will need.
 
 mod engine;
@@ -15,10 +15,14 @@ mod pleach;
 mod readers;
 pub(crate) mod roots;
 pub(crate) mod sizing;
+#[cfg(any(feature = "peer-sp-trie", feature = "peer-jmt"))]
+mod trees;
 
 use std::path::Path;
 
 use crate::error::{BenchError, Result};
+#[cfg(any(feature = "peer-sp-trie", feature = "peer-jmt"))]
+use crate::trees::Ground;
 pub(crate) use engine::{Backend, Counters, Done, Proven, Root, View, Witness, Work};
 pub(crate) use kind::Kind;
 pub(crate) use options::{EngineOptions, Place};
@@ -39,6 +43,14 @@ pub(crate) fn check_settings(kinds: &[Kind], options: &EngineOptions) -> Result<
     if kinds.contains(&Kind::Nomt) {
         nomt::check_settings(options)?;
     }
+    #[cfg(feature = "peer-sp-trie")]
+    if kinds.contains(&Kind::SpTrie) {
+        trees::check_settings(Ground::SpTrie, options)?;
+    }
+    #[cfg(feature = "peer-jmt")]
+    if kinds.contains(&Kind::Jmt) {
+        trees::check_settings(Ground::Jmt, options)?;
+    }
     Ok(())
 }
 
@@ -51,6 +63,14 @@ pub(crate) fn open(kind: Kind, place: &Place, options: &EngineOptions) -> Result
         Kind::Nomt => Ok(Box::new(nomt::NomtBackend::open(place, options)?)),
         #[cfg(not(feature = "peer-nomt"))]
         Kind::Nomt => Err(kind.missing("peer-nomt")),
+        #[cfg(feature = "peer-sp-trie")]
+        Kind::SpTrie => Ok(Box::new(trees::TreeBackend::open(Ground::SpTrie, place, options)?)),
+        #[cfg(not(feature = "peer-sp-trie"))]
+        Kind::SpTrie => Err(kind.missing("peer-sp-trie")),
+        #[cfg(feature = "peer-jmt")]
+        Kind::Jmt => Ok(Box::new(trees::TreeBackend::open(Ground::Jmt, place, options)?)),
+        #[cfg(not(feature = "peer-jmt"))]
+        Kind::Jmt => Err(kind.missing("peer-jmt")),
     }
 }
 

@@ -10,7 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
 
-#[cfg(feature = "peer-nomt")]
+#[cfg(any(feature = "peer-nomt", feature = "peer-sp-trie", feature = "peer-jmt"))]
 use crate::backend::Place;
 use crate::backend::Root;
 use crate::error::{BenchError, Result};
@@ -41,7 +41,7 @@ impl Roots {
     }
 
     /// The largest number with this root.
-    #[cfg(feature = "peer-nomt")]
+    #[cfg(any(feature = "peer-nomt", feature = "peer-sp-trie", feature = "peer-jmt"))]
     pub(crate) fn number_of(&self, root: &Root) -> Option<u64> {
         self.0.iter().rev().find(|entry| entry.1 == root).map(|entry| *entry.0)
     }
@@ -81,7 +81,7 @@ impl RootWriter {
 }
 
 /// The number of batches done, by the record of roots, for a database without a blob.
-#[cfg(feature = "peer-nomt")]
+#[cfg(any(feature = "peer-nomt", feature = "peer-sp-trie", feature = "peer-jmt"))]
 pub(crate) fn batches_by_root(place: &Place, root: &Root) -> Result<u64> {
     let record = Roots::read(&place.roots)?;
     record.number_of(root).ok_or_else(|| {

@@ -6,6 +6,8 @@
 //! and writes [`Event`]s, one line of JSON each, to its standard output; the last one is the job's
 //! [`result`]. A stepped run waits for an [`Order`], another line on its standard input, before each
 //! step.
+//!
+//! A process of ours that is started by another ([`tied`]) does not outlive it, however that ends.
 
 mod check;
 mod claims;
@@ -16,6 +18,7 @@ mod result;
 mod run;
 mod series;
 pub(crate) mod spawn;
+pub(crate) mod tied;
 mod views;
 
 use std::process::ExitCode;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use crate::child::{Event, Job, Order, Spec};
+use crate::child::{Event, Job, Order, Spec, tied};
 use crate::error::{BenchError, Result};
 use crate::{interrupt, output};
 
@@ -31,7 +31,7 @@ impl Running {
         let program = std::env::current_exe().map_err(failed)?;
         let mut command = Command::new(program);
         command.arg("__child").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().map_err(failed)?;
+        let mut process = tied::spawn(&mut command).map_err(failed)?;
         if let Some(id) = pid(&process) {
             interrupt::add_child(id, matches!(spec.job, Job::Run(_)));
         }

@@ -13,18 +13,20 @@ use crate::{interrupt, output};
 
 /// Measures and compares.
 pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
-    output::check_file(args.json.as_deref())?;
-    output::check_file(args.report.as_deref())?;
-    let plan = compare::plan(args)?;
-    check_disk(args, &plan)?;
+    output::check_file(args.results.json.as_deref())?;
+    output::check_file(args.results.report.as_deref())?;
+    let mut plan = compare::plan(args)?;
     let home = Home::new(Some(&args.dir), false)?;
     let folder = Folder::new(home.root())?;
+    let names: Vec<&str> = plan.steps.iter().map(|step| step.name).collect();
+    compare::correct(&mut plan.steps, &folder.measured(&names));
+    check_disk(args, &plan)?;
     interrupt::remove_at_end(folder.scratch());
     let known: Vec<Option<Done>> =
         plan.steps.iter().map(|step| folder.find(step).filter(|_| !args.reset)).collect();
     announce(args, &plan, &known);
 
-    let bar = Progress::new(args.quiet, "compare", "s");
+    let bar = Progress::new(args.results.quiet, "compare", "s");
     // Known steps have their measured time, the others what was expected.
     let expected: u64 = plan.steps.iter().map(|step| step.seconds).sum();
     let (mut passed, mut done) = (0, Vec::new());
@@ -53,7 +55,10 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
         Comparison { about: &about, machine: &machine, steps: &done, planned: plan.steps.len() };
     let printed = output::print(&comparison.render());
     let (json, page) = (folder.file("compare.json"), folder.file("compare.html"));
-    let (json, page) = (args.json.as_ref().unwrap_or(&json), args.report.as_ref().unwrap_or(&page));
+    let (json, page) = (
+        args.results.json.as_ref().unwrap_or(&json),
+        args.results.report.as_ref().unwrap_or(&page),
+    );
     comparison.write_json(json)?;
     comparison.write_page(page)?;
     printed?;

@@ -36,20 +36,20 @@ fn measure<const ROUNDS: u64>(
     at: &Path,
     run: impl FnOnce(&Progress, &mut Sheet) -> Result<()>,
 ) -> Result<()> {
-    output::check_file(args.json.as_deref())?;
-    output::check_file(args.report.as_deref())?;
+    output::check_file(args.results.json.as_deref())?;
+    output::check_file(args.results.report.as_deref())?;
     let machine = Machine::describe(at);
-    let bar = Progress::new(args.quiet, workload, "rounds");
+    let bar = Progress::new(args.results.quiet, workload, "rounds");
     let mut sheet = Sheet::default();
     let outcome = run(&bar, &mut sheet);
     drop(bar);
     interrupt::left_out(outcome, !sheet.rows.is_empty())?;
     let printed = output::print(&table(args, &machine, &sheet));
     let document = document(workload, args, &machine, &sheet);
-    if let Some(path) = &args.json {
+    if let Some(path) = &args.results.json {
         json::write(path, &document)?;
     }
-    if let Some(path) = &args.report {
+    if let Some(path) = &args.results.report {
         sections::write(path, workload, (&About::now(at), &machine), &document)?;
     }
     printed?;
@@ -176,7 +176,7 @@ fn table<const ROUNDS: u64>(args: &PartsArgs<ROUNDS>, machine: &Machine, sheet: 
         machine.cores,
         machine.file_system,
         args.rounds(),
-        args.seed,
+        args.results.seed,
         grid.render()
     );
     for note in &sheet.notes {
@@ -196,7 +196,7 @@ fn document<const ROUNDS: u64>(
         "version": env!("CARGO_PKG_VERSION"),
         "workload": workload,
         "machine": machine,
-        "seed": args.seed,
+        "seed": args.results.seed,
         "rounds": args.rounds(),
         "rows": sheet.rows,
         "notes": sheet.notes,

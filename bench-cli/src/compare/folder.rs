@@ -9,8 +9,10 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::compare::estimate::Measured;
 use crate::compare::plan::Step;
 use crate::error::{BenchError, Result};
+use crate::measure::float;
 use crate::text::hex;
 
 /// Says that a folder is a comparison's, which may remove and overwrite what it has made there. Locked while one
@@ -26,6 +28,12 @@ struct Record {
     /// Digest of the executable.
     build: String,
     seconds: f64,
+    /// What the plan had for it; older records have none.
+    #[serde(default)]
+    planned_seconds: f64,
+    /// The most that its files had.
+    #[serde(default)]
+    disk_mib: Option<f64>,
 }
 
 /// What became of a step.
@@ -143,14 +151,28 @@ impl Folder {
 
     /// The result of a step that this build has measured with these arguments.
     pub(crate) fn find(&self, step: &Step) -> Option<Done> {
-        let text = std::fs::read_to_string(self.file(&format!("{}.step", step.name))).ok()?;
-        let record: Record = serde_json::from_str(&text).ok()?;
+        let record = self.record(step.name)?;
         if record.arguments != step.arguments || record.build != self.build {
             return None;
         }
         let result = self.read(step).ok()?;
         let outcome = Outcome::Measured { result: Box::new(result) };
         Some(Done { step: step.clone(), seconds: record.seconds, kept: true, outcome })
+    }
+
+    fn record(&self, name: &str) -> Option<Record> {
+        let text = std::fs::read_to_string(self.file(&format!("{name}.step"))).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// What workloads of these names took, measured by any build with any arguments.
+    pub(crate) fn measured(&self, names: &[&str]) -> Vec<Measured> {
+        let of = |name: &&str| {
+            let Record { arguments, seconds, planned_seconds, disk_mib, .. } = self.record(name)?;
+            let name = (*name).to_owned();
+            Some(Measured { name, arguments, planned_seconds, seconds, disk_mib })
+        };
+        names.iter().filter_map(of).collect()
     }
 
     fn read(&self, step: &Step) -> Result<Value> {
@@ -172,10 +194,15 @@ impl Folder {
     }
 
     /// Notes that a step has written its result. The record comes last: without it, the step is measured again.
-    pub(crate) fn keep(&self, step: &Step, seconds: f64) -> Result<Done> {
+    pub(crate) fn keep(&self, step: &Step, seconds: f64, disk_mib: f64) -> Result<Done> {
         let result = Box::new(self.read(step)?);
-        let record =
-            Record { arguments: step.arguments.clone(), build: self.build.clone(), seconds };
+        let record = Record {
+            arguments: step.arguments.clone(),
+            build: self.build.clone(),
+            seconds,
+            planned_seconds: float(step.planned_seconds),
+            disk_mib: Some(disk_mib),
+        };
         let path = self.file(&format!("{}.step", step.name));
         let fresh = path.with_extension("step.new");
         let text = serde_json::to_string_pretty(&record)

@@ -4,6 +4,7 @@ use crate::args::compare::{CompareArgs, Size};
 use crate::backend::Kind;
 use crate::error::{BenchError, Result};
 use crate::stores::Engine;
+use crate::trees::Ground;
 
 /// A workload of a comparison at one size.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,8 +12,10 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     /// Of the subcommand, without folder and result file.
     pub(crate) arguments: Vec<String>,
-    /// About how long it takes on two cores, in seconds.
+    /// About how long it takes, in seconds.
     pub(crate) seconds: u64,
+    /// The same as the plan has it, on two cores.
+    pub(crate) planned_seconds: u64,
     /// About what its files need while it runs, in MiB.
     pub(crate) disk_mib: u64,
 }
@@ -26,6 +29,10 @@ enum Backends {
     Merkle,
     /// Plain stores: [`Engine`].
     Stores,
+    /// States with a root: [`Ground`].
+    Trees,
+    /// All states: [`Ground`].
+    States,
 }
 
 /// A workload: its arguments, seconds and MiB at each size.
@@ -67,7 +74,7 @@ const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "auth",
-        backends: Backends::None,
+        backends: Backends::States,
         cache: true,
         sizes: [
             ("--sizes 100 --rounds 1", 1, 50),
@@ -83,7 +90,7 @@ const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "overlay",
-        backends: Backends::None,
+        backends: Backends::Trees,
         cache: true,
         sizes: [
             ("--accounts 200 --updates 20 --rounds 1", 1, 50),
@@ -93,7 +100,7 @@ const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "threshold",
-        backends: Backends::None,
+        backends: Backends::Trees,
         cache: true,
         sizes: [
             ("--window 2,4 --blocks 10 --rounds 1", 2, 100),
@@ -113,7 +120,7 @@ const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "erc20",
-        backends: Backends::None,
+        backends: Backends::States,
         cache: true,
         sizes: [
             ("--eoa 1000 --contracts 100 --blocks 2 --transfers 100", 1, 50),
@@ -137,7 +144,7 @@ const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "import",
-        backends: Backends::None,
+        backends: Backends::States,
         cache: true,
         sizes: [
             ("--leaves 1000 --load-mib 1", 1, 200),
@@ -189,7 +196,7 @@ pub(crate) fn plan(args: &CompareArgs) -> Result<Plan> {
     let all = || WORKLOADS.iter().map(|one| one.name).collect::<Vec<_>>();
     let names =
         if args.only.is_empty() { all() } else { args.only.iter().map(String::as_str).collect() };
-    let (merkle, stores) = backends(&args.backend)?;
+    let sides = Sides::new(&args.backend)?;
     let mut steps: Vec<Step> = Vec::new();
     for name in names {
         let Some(workload) = WORKLOADS.iter().find(|one| one.name == name) else {
@@ -199,17 +206,19 @@ pub(crate) fn plan(args: &CompareArgs) -> Result<Plan> {
         if steps.iter().any(|step| step.name == name) {
             return Err(BenchError::Usage(format!("--only names {name} twice")));
         }
-        let sides = match workload.backends {
+        let named = match workload.backends {
             Backends::None => None,
-            Backends::Merkle => Some(&merkle),
-            Backends::Stores => Some(&stores),
+            Backends::Merkle => Some(&sides.merkle),
+            Backends::Stores => Some(&sides.stores),
+            Backends::Trees => Some(&sides.trees),
+            Backends::States => Some(&sides.states),
         };
         // Workloads of this project's engine alone are left out with it.
         let ours = args.backend.is_empty() || args.backend.iter().any(|name| name == "pleach");
-        if sides.map_or(!ours, Vec::is_empty) {
+        if named.map_or(!ours, Vec::is_empty) {
             continue;
         }
-        steps.push(workload.step(args, sides.map(Vec::as_slice)));
+        steps.push(workload.step(args, named.map(Vec::as_slice)));
     }
     if steps.is_empty() {
         let text = "no workload of --only has a backend of --backend: name others".to_owned();
@@ -218,20 +227,32 @@ pub(crate) fn plan(args: &CompareArgs) -> Result<Plan> {
     Ok(Plan { steps })
 }
 
-/// The chosen backends with a root, and the chosen stores; all of this build if none is named. A name that is in
-/// neither is refused.
-fn backends(named: &[String]) -> Result<(Vec<String>, Vec<String>)> {
-    let merkle = Kind::built_in();
-    let mut merkle: Vec<String> = merkle.split(", ").map(str::to_owned).collect();
-    let mut stores: Vec<String> = Engine::ALL.iter().map(|one| one.name().to_owned()).collect();
-    if !named.is_empty() {
-        for name in named.iter().filter(|name| !merkle.contains(name)) {
-            Engine::parse(name)?;
-        }
-        merkle.retain(|name| named.contains(name));
-        stores.retain(|name| named.contains(name));
+/// The backends of each kind that were chosen; all of this build if none is named.
+struct Sides {
+    merkle: Vec<String>,
+    stores: Vec<String>,
+    trees: Vec<String>,
+    states: Vec<String>,
+}
+
+impl Sides {
+    /// A name that no kind has is refused.
+    fn new(named: &[String]) -> Result<Self> {
+        Ground::chosen(named)?;
+        let chosen = |all: Vec<&str>| -> Vec<String> {
+            let all = all.into_iter().map(str::to_owned);
+            all.filter(|name| named.is_empty() || named.contains(name)).collect()
+        };
+        let built_in = Kind::built_in();
+        // A plain map in memory stands beside engines only where it is the oracle.
+        let states = Ground::all().filter(|ground| *ground != Ground::Flat(Engine::BTreeMap));
+        Ok(Self {
+            merkle: chosen(built_in.split(", ").collect()),
+            stores: chosen(Engine::ALL.iter().map(|one| one.name()).collect()),
+            trees: chosen(Ground::MERKLE.iter().map(|one| one.name()).collect()),
+            states: chosen(states.map(Ground::name).collect()),
+        })
     }
-    Ok((merkle, stores))
 }
 
 impl Workload {
@@ -242,7 +263,7 @@ impl Workload {
             Size::Full => 2,
         }];
         let mut arguments: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        arguments.extend(["--seed".to_owned(), args.seed.to_string()]);
+        arguments.extend(["--seed".to_owned(), args.results.seed.to_string()]);
         if let Some(sides) = sides {
             arguments.extend(["--backend".to_owned(), sides.join(",")]);
         }
@@ -250,6 +271,8 @@ impl Workload {
             arguments.extend(["--cache-mib".to_owned(), mib.to_string()]);
         }
         let times = sides.map_or(1, <[String]>::len) as u64;
-        Step { name: self.name, arguments, seconds: seconds * times, disk_mib: disk_mib * times }
+        let seconds = seconds * times;
+        let disk_mib = disk_mib * times;
+        Step { name: self.name, arguments, seconds, planned_seconds: seconds, disk_mib }
     }
 }

@@ -10,12 +10,15 @@ use pleach::{Key, SessionOptions};
 
 use super::engine::{check, commit, open, root_of_load, wrap, writes};
 use super::sheet::{Subject, Turn};
+use super::states::States;
 use super::{Sheet, draws};
 use crate::account;
 use crate::args::parts::AuthArgs;
 use crate::error::{BenchError, Result};
 use crate::progress::Progress;
+use crate::stores::Engine;
 use crate::text::grouped;
+use crate::trees::{Change, Ground, Tree};
 
 type Pair = (Key, u64);
 
@@ -24,8 +27,23 @@ const BLOCKS: usize = 3;
 
 /// Measures all cases; databases are made in a folder.
 pub(crate) fn run(args: &AuthArgs, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
+    let runs = |ground| match ground {
+        Ground::Flat(Engine::BTreeMap) => Err("a plain map stands beside in each case"),
+        _ => Ok(()),
+    };
+    let states = States::new(&args.states, args.storage.cache_mib(), runs, sheet)?;
+    for &ground in &states.grounds {
+        let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
+        let tree = states.open(ground, folder.path(), false)?;
+        states.note(ground, &*tree, sheet);
+        tree.close()?;
+        if !ground.is_merkle() {
+            sheet.notes.push(format!("{}: no commitment to be measured", ground.name()));
+        }
+    }
     for &size in &args.sizes {
-        let bench = Bench::new(args, at, usize::try_from(size).expect("checked by the flag"))?;
+        let size = usize::try_from(size).expect("checked by the flag");
+        let bench = Bench::new(args, &states, at, size)?;
         bench.get(bar, sheet)?;
         bench.set(bar, sheet)?;
         bench.commitment(bar, sheet)?;
@@ -36,6 +54,7 @@ pub(crate) fn run(args: &AuthArgs, at: &Path, bar: &Progress, sheet: &mut Sheet)
 
 struct Bench<'a> {
     args: &'a AuthArgs,
+    states: &'a States,
     at: &'a Path,
     /// Blocks of pairs; the first is that of all cases but one.
     blocks: Vec<Vec<Pair>>,
@@ -49,6 +68,22 @@ fn wrong(what: &str, size: usize) -> BenchError {
     BenchError::Wrong(format!("{what} of {} pairs", grouped(size as u64)))
 }
 
+/// Pairs as a block of blind writes.
+fn of_pairs(pairs: &[Pair]) -> Vec<Change> {
+    pairs.iter().map(|(key, value)| (*key, Some(value.to_le_bytes().to_vec()))).collect()
+}
+
+/// The values of these pairs are there.
+fn check_tree(tree: &mut dyn Tree, ground: Ground, pairs: &[Pair]) -> Result<()> {
+    let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
+    let found = tree.read(&keys)?;
+    let expected = of_pairs(pairs).into_iter().map(|change| change.1);
+    if found.into_iter().eq(expected) {
+        return Ok(());
+    }
+    Err(wrong(&format!("{}: the values", ground.name()), pairs.len()))
+}
+
 /// Hashes pairs as they come.
 fn roll(hasher: &mut blake3::Hasher, pairs: &[Pair]) -> blake3::Hash {
     for (key, value) in pairs {
@@ -59,8 +94,8 @@ fn roll(hasher: &mut blake3::Hasher, pairs: &[Pair]) -> blake3::Hash {
 }
 
 impl<'a> Bench<'a> {
-    fn new(args: &'a AuthArgs, at: &'a Path, size: usize) -> Result<Self> {
-        let mut random = draws(args.parts.seed, size as u64);
+    fn new(args: &'a AuthArgs, states: &'a States, at: &'a Path, size: usize) -> Result<Self> {
+        let mut random = draws(args.parts.results.seed, size as u64);
         let mut next = 0_u64;
         let mut blocks: Vec<Vec<Pair>> = Vec::new();
         let (mut state, mut roots) = (BTreeMap::new(), Vec::new());
@@ -86,7 +121,60 @@ impl<'a> Bench<'a> {
             roots.push(root_of_load(at, &all)?);
             blocks.push(pairs);
         }
-        Ok(Self { args, at, blocks, roots, state: state.into_iter().collect() })
+        Ok(Self { args, states, at, blocks, roots, state: state.into_iter().collect() })
+    }
+
+    /// Subjects of a case: this project's engine if it was named, and then all others.
+    fn subjects<'b>(
+        &self,
+        ours: impl FnMut(u64) -> Result<Turn> + 'b,
+        others: impl IntoIterator<Item = Subject<'b>>,
+    ) -> Vec<Subject<'b>> {
+        let ours: Subject<'b> = ("pleach".to_owned(), Box::new(ours));
+        let ours = Some(ours).filter(|_| self.states.grounds.contains(&Ground::Pleach));
+        ours.into_iter().chain(others).collect()
+    }
+
+    /// The other states.
+    fn others(&self) -> impl Iterator<Item = Ground> + '_ {
+        self.states.grounds.iter().copied().filter(|ground| *ground != Ground::Pleach)
+    }
+
+    /// A subject of the other states: some blocks, one after the other, on an empty one. With `commits` they are
+    /// committed, else their roots are made and forgotten.
+    fn their_blocks<'b>(
+        &'b self,
+        ground: Ground,
+        blocks: &'b [Vec<Pair>],
+        commits: bool,
+    ) -> Subject<'b> {
+        let turn = move |_| {
+            let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
+            let mut tree = self.states.open(ground, folder.path(), false)?;
+            let changes: Vec<Vec<Change>> = blocks.iter().map(|pairs| of_pairs(pairs)).collect();
+            let (turn, roots) = Turn::of(|| {
+                let one = |changes| {
+                    tree.begin()?;
+                    let root = tree.finish(changes)?.root;
+                    if commits { tree.commit().map(|()| root) } else { Ok(root) }
+                };
+                changes.into_iter().map(one).collect::<Result<Vec<_>>>()
+            });
+            let roots = roots?;
+            let expected = self.roots.iter().map(|root| Some(root.to_bytes()));
+            if ground.has_our_roots() && !roots.iter().copied().eq(expected.take(roots.len())) {
+                return Err(wrong(&format!("{}: a root", ground.name()), blocks[0].len()));
+            }
+            if commits {
+                let state: BTreeMap<Key, u64> = blocks.iter().flatten().copied().collect();
+                check_tree(&mut *tree, ground, &state.into_iter().collect::<Vec<_>>())?;
+            } else {
+                tree.discard()?;
+            }
+            tree.close()?;
+            Ok(turn)
+        };
+        (ground.name().to_owned(), Box::new(turn))
     }
 
     fn name(&self, what: &str) -> (String, u64) {
@@ -124,11 +212,34 @@ impl<'a> Bench<'a> {
             Ok(turn)
         };
         let (name, operations) = self.name("get");
-        let subjects: Vec<Subject<'_>> = vec![
-            ("pleach".to_owned(), Box::new(pleach)),
+        let maps: [Subject<'_>; 2] = [
             ("hashmap".to_owned(), Box::new(|_| plain(&|key| hashed[key]))),
             ("btreemap".to_owned(), Box::new(|_| plain(&|key| ordered[key]))),
         ];
+        let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
+        let mut folders = Vec::new();
+        let mut others: Vec<Subject<'_>> = Vec::new();
+        for ground in self.others() {
+            let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
+            let mut tree = self.states.open(ground, folder.path(), false)?;
+            folders.push(folder);
+            tree.begin()?;
+            tree.finish(of_pairs(pairs))?;
+            tree.commit()?;
+            check_tree(&mut *tree, ground, pairs)?;
+            let (keys, judge) = (&keys, &judge);
+            let turn = move |_| {
+                let (turn, values) = Turn::of(|| tree.read(keys));
+                let number = |value: Option<Vec<u8>>| {
+                    let bytes = value.as_deref().and_then(|bytes| bytes.try_into().ok());
+                    u64::from_le_bytes(bytes.unwrap_or_default())
+                };
+                judge(values?.into_iter().map(number).fold(0, u64::wrapping_add))?;
+                Ok(turn)
+            };
+            others.push((ground.name().to_owned(), Box::new(turn)));
+        }
+        let subjects = self.subjects(pleach, others.into_iter().chain(maps));
         sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)
     }
 
@@ -146,8 +257,7 @@ impl<'a> Bench<'a> {
             Ok(turn)
         };
         let (name, operations) = self.name("set");
-        let subjects: Vec<Subject<'_>> = vec![
-            ("pleach".to_owned(), Box::new(pleach)),
+        let maps: [Subject<'_>; 2] = [
             (
                 "hashmap".to_owned(),
                 Box::new(|_| {
@@ -173,6 +283,9 @@ impl<'a> Bench<'a> {
                 }),
             ),
         ];
+        let first = &self.blocks[..1];
+        let others = self.others().map(|ground| self.their_blocks(ground, first, true));
+        let subjects = self.subjects(pleach, others.chain(maps));
         sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)
     }
 
@@ -196,10 +309,11 @@ impl<'a> Bench<'a> {
             Ok(turn)
         };
         let (name, operations) = self.name("commitment");
-        let subjects: Vec<Subject<'_>> = vec![
-            ("pleach".to_owned(), Box::new(pleach)),
-            ("rolling".to_owned(), Box::new(rolling)),
-        ];
+        let rolling: Subject<'_> = ("rolling".to_owned(), Box::new(rolling));
+        let first = &self.blocks[..1];
+        let others = self.others().filter(|ground| ground.is_merkle());
+        let others = others.map(|ground| self.their_blocks(ground, first, false));
+        let subjects = self.subjects(pleach, others.chain([rolling]));
         sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)
     }
 
@@ -238,10 +352,9 @@ impl<'a> Bench<'a> {
             Ok(turn)
         };
         let (name, operations) = self.name("sequential");
-        let subjects: Vec<Subject<'_>> = vec![
-            ("pleach".to_owned(), Box::new(pleach)),
-            ("rolling".to_owned(), Box::new(rolling)),
-        ];
+        let rolling: Subject<'_> = ("rolling".to_owned(), Box::new(rolling));
+        let others = self.others().map(|ground| self.their_blocks(ground, &self.blocks, true));
+        let subjects = self.subjects(pleach, others.chain([rolling]));
         sheet.case(bar, (&name, operations * BLOCKS as u64), self.args.parts.rounds(), subjects)
     }
 }

@@ -3,34 +3,57 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use pleach::{LoadOptions, Node, Pleach, SessionOptions};
+use pleach::Key;
 
-use super::engine::{open_durable, wrap};
-use super::ledger::{Item, Ledger, Transfer, accesses, execute, items, read};
-use super::sheet::Turn;
+use super::ledger::{Item, Ledger, Transfer, changes, execute, items, read};
+use super::sheet::{Timed, Timings, Turn};
+use super::states::{States, contents, expected};
 use super::{Sheet, draws};
 use crate::args::parts::Erc20Args;
+use crate::backend::Root;
 use crate::error::{BenchError, Result};
 use crate::interrupt;
-use crate::measure::Phase;
 use crate::progress::Progress;
 use crate::text::grouped;
+use crate::trees::{Ground, Tree};
 
-/// Up to this many keys the final root is that of a load of a plain map.
+/// Up to this many keys all are read back, and the root is that of a load of a plain map.
 const REPLAYED: u64 = 1 << 20;
+/// Parts of a block.
+const PARTS: [&str; 3] = ["execute", "finish (the root)", "commit"];
 
-/// Measures the import and the blocks; the database is made in a folder.
+/// A state under test.
+struct Side {
+    ground: Ground,
+    tree: Box<dyn Tree>,
+    /// After its newest block.
+    root: Option<Root>,
+}
+
+/// Measures the import and the blocks; the databases are made in a folder.
 pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
     let ledger = Ledger { eoa: args.eoa, contracts: args.contracts, slots: args.slots };
-    let db = open_durable(at, args.storage.cache_mib())?;
-    let keys = ledger.keys();
-    let (import, report) = Turn::of(|| db.bulk_load(ledger.genesis(), &LoadOptions::new()));
-    report.map_err(wrap)?;
-    sheet.once("genesis import", &format!("{} keys", grouped(keys)), keys, import);
-    let mut random = draws(args.parts.seed, 0);
-    let mut phases = [(); 3].map(|()| Phase::new());
-    let mut numbers: HashMap<Item, u64> = HashMap::new();
-    let (mut transfers, mut last) = (0_u64, db.root());
+    let states = States::new(&args.states, args.storage.cache_mib(), |_| Ok(()), sheet)?;
+    let mut timings = Timings::default();
+    let mut sides = Vec::new();
+    for &ground in &states.grounds {
+        interrupt::check()?;
+        let mut tree = states.open(ground, &at.join(ground.name()), true)?;
+        let (import, loaded) = Turn::of(|| tree.load(&mut ledger.genesis()));
+        loaded?;
+        timings.add(
+            Timed { what: "genesis import", subject: ground.name() },
+            ledger.keys(),
+            import.took,
+        );
+        states.note(ground, &*tree, sheet);
+        let root = tree.root();
+        sides.push(Side { ground, tree, root });
+    }
+    same_roots(&sides)?;
+    let mut random = draws(args.parts.results.seed, 0);
+    let mut known: HashMap<Item, u64> = HashMap::new();
+    let mut transfers = 0_u64;
     for block in 0..args.blocks {
         let stopped = interrupt::check();
         if stopped.is_err() && block > 0 {
@@ -39,87 +62,131 @@ pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet
         }
         stopped?;
         let drawn: Vec<Transfer> = (0..args.transfers).map(|_| ledger.draw(&mut random)).collect();
-        let (turns, root) = one(&db, &ledger, &drawn, &mut numbers, &last)?;
-        for (phase, turn) in phases.iter_mut().zip(turns) {
-            phase.record(turn.took);
+        let mut after = HashMap::new();
+        for turn in 0..sides.len() {
+            // All do the same block, in reversed order every second time.
+            let at = if block % 2 == 0 { turn } else { sides.len() - 1 - turn };
+            let side = &mut sides[at];
+            let (turns, made) = one(side, &ledger, &drawn, &known)?;
+            for (what, turn) in PARTS.into_iter().zip(turns) {
+                // A plain store has no root to be made.
+                if side.ground.is_merkle() || what != PARTS[1] {
+                    timings.add(Timed { what, subject: side.ground.name() }, 1, turn.took);
+                }
+            }
+            after = made;
         }
-        (transfers, last) = (transfers + args.transfers, root);
+        known.extend(after);
+        same_roots(&sides)?;
+        transfers += args.transfers;
         bar.at(block + 1, args.blocks);
     }
-    let case = format!("blocks of {} transfers", grouped(args.transfers));
-    let first = phases[0].quantiles();
-    for (name, phase) in ["execute", "finish (the root)", "commit"].iter().zip(&phases) {
-        sheet.latencies(&case, name, phase.quantiles(), first);
-    }
-    verify(&db, &ledger, &numbers, &last, at, args.storage.cache_mib())?;
+    let names: Vec<&'static str> = states.grounds.iter().map(|ground| ground.name()).collect();
+    let case =
+        format!("{} keys, blocks of {} transfers", grouped(ledger.keys()), grouped(args.transfers));
+    sheet.timings(&case, &timings, &names);
+    verify(&states, &mut sides, &ledger, &known, at, sheet)?;
     sheet.notes.push(format!(
         "{} transfers, {} keys were touched; all of them were read back",
         grouped(transfers),
-        grouped(numbers.len() as u64)
+        grouped(known.len() as u64)
     ));
-    db.close().map_err(wrap)
+    sides.into_iter().try_for_each(|side| side.tree.close())
+}
+
+/// States with the same commitment have the same root.
+fn same_roots(sides: &[Side]) -> Result<()> {
+    let mut ours = sides.iter().filter(|side| side.ground.has_our_roots());
+    let Some(first) = ours.next() else { return Ok(()) };
+    match ours.find(|side| side.root != first.root) {
+        None => Ok(()),
+        Some(other) => {
+            let (first, other) = (first.ground.name(), other.ground.name());
+            Err(BenchError::Wrong(format!("{first} and {other} have different roots")))
+        }
+    }
 }
 
 fn one(
-    db: &Pleach,
+    side: &mut Side,
     ledger: &Ledger,
     block: &[Transfer],
-    known: &mut HashMap<Item, u64>,
-    last: &Node,
-) -> Result<([Turn; 3], Node)> {
+    known: &HashMap<Item, u64>,
+) -> Result<([Turn; 3], HashMap<Item, u64>)> {
+    let wrong = |what: &str| BenchError::Wrong(format!("{}: {what}", side.ground.name()));
+    if side.tree.root() != side.root {
+        return Err(wrong("its root is not the last block's"));
+    }
+    let tree = &mut *side.tree;
     let (executed, done) = Turn::of(|| {
-        let session = db.session(SessionOptions::new().witness(false)).map_err(wrap)?;
+        tree.begin()?;
         let items = items(ledger, block);
-        session.prefetch(&items.iter().map(|item| item.key()).collect::<Vec<_>>());
-        let before = read(&session, &items)?;
+        let before = read(tree, &items)?;
         let mut after = before.clone();
         execute(ledger, block, &mut after)?;
-        Ok::<_, BenchError>((session, items, before, after))
+        Ok::<_, BenchError>((items, before, after))
     });
-    let (session, items, before, after) = done?;
-    let (finished, made) = Turn::of(|| session.finish(accesses(&items, &after)));
-    let made = made.map_err(wrap)?;
-    let (root, prev_root) = (made.root(), made.prev_root());
-    let (committed, number) = Turn::of(|| made.commit());
-    number.map_err(wrap)?;
+    let (items, before, after) = done?;
+    let changes = changes(&items, &after);
+    let (finished, made) = Turn::of(|| tree.finish(changes));
+    side.root = made?.root;
+    let (committed, done) = Turn::of(|| tree.commit());
+    done?;
     // What was read is what the blocks before have left.
     let expected = |item: &Item| known.get(item).copied().unwrap_or(item.beginning());
-    if prev_root != *last || before.iter().any(|(item, number)| *number != expected(item)) {
-        return Err(BenchError::Wrong("a block read what no block before had left".to_owned()));
+    if before.iter().any(|(item, number)| *number != expected(item)) {
+        return Err(wrong("a block read what no block before had left"));
     }
-    known.extend(after);
-    Ok(([executed, finished, committed], root))
+    Ok(([executed, finished, committed], after))
 }
 
+/// Everything that was touched, and if there are not too many, all contents; the root, where it is ours.
 fn verify(
-    db: &Pleach,
+    states: &States,
+    sides: &mut [Side],
     ledger: &Ledger,
     known: &HashMap<Item, u64>,
-    last: &Node,
     at: &Path,
-    cache_mib: u64,
+    sheet: &mut Sheet,
 ) -> Result<()> {
-    let wrong = |what: &str| BenchError::Wrong(what.to_owned());
-    if db.root() != *last {
-        return Err(wrong("the root is not the last block's"));
-    }
-    let session = db.session(SessionOptions::new()).map_err(wrap)?;
+    let number = |item: Item| known.get(&item).copied().unwrap_or(item.beginning());
+    let all = ledger.keys() <= REPLAYED;
+    let digest = all.then(|| expected(ledger, number));
+    let root = if all { Some(replayed(states, ledger, number, at)?) } else { None };
     let items: Vec<Item> = known.keys().copied().collect();
-    if read(&session, &items)? != *known {
-        return Err(wrong("what was touched is not what is there"));
+    for side in sides {
+        let name = side.ground.name();
+        let wrong = |what: &str| Err(BenchError::Wrong(format!("{name}: {what}")));
+        if read(&mut *side.tree, &items)? != *known {
+            return wrong("what was touched is not what is there");
+        }
+        if let Some(digest) = digest
+            && contents(&mut *side.tree, ledger)? != digest
+        {
+            return wrong("the contents are not those of the replay");
+        }
+        if root.is_some_and(|root| side.ground.has_our_roots() && side.root != Some(root)) {
+            return wrong("the root is not that of the replay");
+        }
     }
-    if ledger.keys() > REPLAYED {
-        return Ok(());
+    if let Some(digest) = digest {
+        sheet.notes.push(format!("all contents were read back; their digest is {digest}"));
     }
-    let touched: HashMap<_, _> =
-        known.iter().map(|(item, number)| (item.key(), item.value(*number))).collect();
-    let pairs = ledger.genesis().map(|(key, value)| {
-        let value = touched.get(&key).cloned().unwrap_or(value);
-        (key, value)
-    });
+    Ok(())
+}
+
+/// The root of the contents that should be there, by a load.
+fn replayed(
+    states: &States,
+    ledger: &Ledger,
+    number: impl Fn(Item) -> u64,
+    at: &Path,
+) -> Result<Root> {
     let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
-    let other = open_durable(folder.path(), cache_mib)?;
-    let root = other.bulk_load(pairs, &LoadOptions::new()).map_err(wrap)?.root;
-    other.close().map_err(wrap)?;
-    if root == *last { Ok(()) } else { Err(wrong("the root is not that of the replay")) }
+    let mut tree = states.open(Ground::Pleach, folder.path(), false)?;
+    let pair = |item: Item| -> (Key, Vec<u8>) { (item.key(), item.value(number(item)).to_vec()) };
+    tree.load(&mut ledger.items().map(pair))?;
+    let root = tree.root();
+    tree.close()?;
+    root.ok_or_else(|| BenchError::Wrong("a load has no root".to_owned()))
 }

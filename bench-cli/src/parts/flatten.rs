@@ -59,7 +59,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(args: &'a FlattenArgs, at: &'a Path, count: u64) -> Self {
-        let mut random = draws(args.parts.seed, count);
+        let mut random = draws(args.parts.results.seed, count);
         let sampler = match args.distribution {
             Layering::Hot => None,
             Layering::Spread(distribution) => Some(Sampler::new(distribution, LOADED)),
@@ -170,7 +170,7 @@ impl<'a> Bench<'a> {
     fn reads(&self, db: &Pleach, round: u64, phase: &mut Phase, run: impl FnOnce()) -> Result<()> {
         let done = AtomicBool::new(false);
         let session = db.session(SessionOptions::new()).map_err(wrap)?;
-        let seed = self.args.parts.seed ^ 1;
+        let seed = self.args.parts.results.seed ^ 1;
         std::thread::scope(|scope| {
             let (done, session) = (&done, &session);
             let reader = scope.spawn(move || -> Result<Vec<std::time::Duration>> {

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &HashArgs, bar: &Progress, sheet: &mut Sheet) -> Result<
             }
         }
     }
-    let mut random = draws(args.parts.seed, 0);
+    let mut random = draws(args.parts.results.seed, 0);
     let bytes: Vec<u8> = (0..BYTES / 8).flat_map(|_| random.bits().to_le_bytes()).collect();
     for size in [32, 64, 256, 1024, 4096] {
         let subjects = FUNCTIONS.iter().map(|(name, function)| -> Subject<'_> {

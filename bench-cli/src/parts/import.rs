@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, stdin};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pleach::{Access, Key, LoadOptions, Node, SessionOptions, Value};
 use rustix::process::Pid;
@@ -14,10 +14,13 @@ use super::Sheet;
 use super::engine::{open, open_durable, wrap};
 use crate::account;
 use crate::args::stores::{ImportArgs, LoadJob, Order};
+use crate::child::tied;
 use crate::error::{BenchError, Result};
 use crate::measure::{Phase, float, ratio};
 use crate::progress::Progress;
+use crate::stores::{Engine, StoreOptions};
 use crate::text::{from_hex, grouped, hex};
+use crate::trees::{self, Ground};
 use crate::{interrupt, machine, output};
 
 /// Up to so many pairs the root is that of commits of the same, too.
@@ -26,6 +29,8 @@ const COMMITTED: u64 = 1 << 17;
 const BATCH: usize = 10_000;
 /// Pairs that are read back.
 const SAMPLE: u64 = 1000;
+/// Pairs between two words of how far a load is.
+const STEP: u64 = 1 << 14;
 
 /// What a child says, a line each: progress, then its result.
 #[derive(Debug, Serialize, Deserialize)]
@@ -53,11 +58,32 @@ pub(crate) fn run(args: &ImportArgs, at: &Path, bar: &Progress, sheet: &mut Shee
             let text = "--from is read once: leave --rounds out";
             return Err(BenchError::Usage(text.to_owned()));
         }
+        let ours = args.states.backend.iter().all(|name| name == "pleach");
+        if !ours {
+            let text = "--from is for pleach alone: leave --backend out";
+            return Err(BenchError::Usage(text.to_owned()));
+        }
         let name = if path == Path::new("-") { "standard input" } else { "a file" };
         return Import { args, at, order: Order::Random }.measure(name, bar, sheet);
     }
+    let mut grounds = Ground::chosen(&args.states.backend)?;
+    // A map in memory leaves nothing behind that could be read back.
+    grounds.retain(|ground| *ground != Ground::Flat(Engine::BTreeMap));
+    if grounds.len() < args.states.backend.len() {
+        sheet.notes.push("btreemap left out: it is loaded in a process that ends".to_owned());
+    }
+    if !args.states.settings.peer_arg.is_empty() {
+        return Err(BenchError::Usage("import takes no --peer-arg".to_owned()));
+    }
     for &order in &args.order {
-        Import { args, at, order }.measure(order.name(), bar, sheet)?;
+        for &ground in &grounds {
+            let import = Import { args, at, order };
+            if ground == Ground::Pleach {
+                import.measure(order.name(), bar, sheet)?;
+            } else {
+                import.elsewhere(ground, bar, sheet)?;
+            }
+        }
     }
     Ok(())
 }
@@ -77,7 +103,7 @@ impl Import<'_> {
             if self.args.kill && round == 0 {
                 self.killed(folder.path(), bar, sheet)?;
             }
-            let Some(loaded) = self.load(folder.path(), bar, None)? else {
+            let Some(loaded) = self.load(folder.path(), Ground::Pleach, bar, None)? else {
                 return Err(BenchError::Child("the load was killed".to_owned()));
             };
             phase.record(Duration::from_secs_f64(loaded.seconds));
@@ -87,7 +113,7 @@ impl Import<'_> {
         }
         let Some((loaded, size, compared)) = last else { return Ok(()) };
         let case = format!("{name}, {} pairs", grouped(loaded.pairs));
-        sheet.phase(&case, "load", loaded.pairs, &phase);
+        sheet.phase(&case, "load, pleach", loaded.pairs, &phase);
         for (what, bytes) in [
             ("written", loaded.written),
             ("of it to the spill file", loaded.spilled),
@@ -96,7 +122,7 @@ impl Import<'_> {
         ] {
             if bytes > 0 {
                 let count = float(bytes);
-                sheet.count(&case, &format!("{what}, bytes"), ("bytes", count), count);
+                sheet.count(&case, &format!("{what}, bytes, pleach"), ("bytes", count), count);
             }
         }
         let times = ratio(loaded.written, size);
@@ -107,9 +133,55 @@ impl Import<'_> {
         Ok(())
     }
 
+    /// The same pairs loaded by another state, and a sample of them read back.
+    fn elsewhere(&self, ground: Ground, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
+        let name = ground.name();
+        let case = format!("{}, {} pairs", self.order.name(), grouped(self.args.leaves));
+        let mut phase = Phase::new();
+        let mut last = None;
+        for _ in 0..self.args.parts.rounds() {
+            let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
+            let Some(loaded) = self.load(folder.path(), ground, bar, None)? else {
+                return Err(BenchError::Child("the load was killed".to_owned()));
+            };
+            phase.record(Duration::from_secs_f64(loaded.seconds));
+            let size = machine::folder_bytes(folder.path());
+            let mut tree = trees::open(ground, &self.options(folder.path()), true)?;
+            let ids: Vec<u64> = self.sample().collect();
+            let pairs = ids.iter().map(|&id| pair(id, self.order, self.args.leaves));
+            let (keys, values): (Vec<Key>, Vec<Value>) = pairs.unzip();
+            let found = tree.read(&keys)?;
+            tree.close()?;
+            let same =
+                |(found, value): (&Option<Vec<u8>>, &Value)| found.as_deref() == Some(&**value);
+            if !found.iter().zip(&values).all(same) {
+                return Err(BenchError::Wrong(format!("{name}: a pair is not there")));
+            }
+            last = Some((loaded, size));
+        }
+        let Some((loaded, size)) = last else { return Ok(()) };
+        sheet.phase(&case, &format!("load, {name}"), loaded.pairs, &phase);
+        for (what, bytes) in [("size of the files", size), ("peak RSS", loaded.peak_rss)] {
+            let count = float(bytes);
+            sheet.count(&case, &format!("{what}, bytes, {name}"), ("bytes", count), count);
+        }
+        Ok(())
+    }
+
+    /// What another state is opened with.
+    fn options(&self, folder: &Path) -> StoreOptions {
+        options(folder, self.args.storage.cache_mib())
+    }
+
+    /// Pairs that are read back.
+    fn sample(&self) -> impl Iterator<Item = u64> + use<> {
+        let step = usize::try_from((self.args.leaves / SAMPLE).max(1)).expect("small");
+        (0..self.args.leaves).step_by(step)
+    }
+
     /// Kills a load when half of its pairs are taken, and looks at what is there: an empty database.
     fn killed(&self, folder: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
-        if self.load(folder, bar, Some(self.args.leaves / 2))?.is_some() {
+        if self.load(folder, Ground::Pleach, bar, Some(self.args.leaves / 2))?.is_some() {
             return self.over(folder, sheet);
         }
         let db = open_durable(folder, self.args.storage.cache_mib())?;
@@ -140,18 +212,24 @@ impl Import<'_> {
     }
 
     /// Loads in a child; killed after some pairs if told so, which gives nothing.
-    fn load(&self, folder: &Path, bar: &Progress, kill: Option<u64>) -> Result<Option<Loaded>> {
+    fn load(
+        &self,
+        folder: &Path,
+        ground: Ground,
+        bar: &Progress,
+        kill: Option<u64>,
+    ) -> Result<Option<Loaded>> {
         interrupt::check()?;
         let failed = |error: std::io::Error| BenchError::Child(format!("the load: {error}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.arg("__load").arg("--folder").arg(folder);
+        command.arg("__load").arg("--folder").arg(folder).args(["--backend", ground.name()]);
         command.args(["--leaves", &self.args.leaves.to_string(), "--order", self.order.name()]);
         command.args(["--load-mib", &self.args.load_mib.to_string()]);
         command.args(["--cache-mib", &self.args.storage.cache_mib().to_string()]);
         if let Some(path) = &self.args.from {
             command.arg("--from").arg(path);
         }
-        let mut child = Reaped::new(command.stdout(Stdio::piped()).spawn().map_err(failed)?);
+        let mut child = Reaped::new(tied::spawn(command.stdout(Stdio::piped())).map_err(failed)?);
         let Some(said) = child.process.stdout.take() else {
             return Err(BenchError::Child("the load has no output".to_owned()));
         };
@@ -186,8 +264,7 @@ impl Import<'_> {
             if loaded.pairs != self.args.leaves {
                 return wrong(format!("{} pairs of {}", loaded.pairs, self.args.leaves));
             }
-            let step = (self.args.leaves / SAMPLE).max(1);
-            for id in (0..self.args.leaves).step_by(usize::try_from(step).expect("small")) {
+            for id in self.sample() {
                 let (key, value) = pair(id, self.order, self.args.leaves);
                 if session.read(&key).map_err(wrap)? != Some(value) {
                     return wrong(format!("pair {id} is not there"));
@@ -277,7 +354,39 @@ fn say(said: &Said) -> Result<()> {
     output::print(&(text + "\n"))
 }
 
+/// What a state of others is opened with.
+fn options(folder: &Path, cache_mib: u64) -> StoreOptions {
+    let threads = machine::cores();
+    StoreOptions { folder: folder.to_owned(), cache_mib, threads, peer_args: Vec::new() }
+}
+
+/// A load by another state.
+fn loaded_elsewhere(ground: Ground, job: &LoadJob) -> Result<Loaded> {
+    let mut tree = trees::open(ground, &options(&job.folder, job.cache_mib), true)?;
+    machine::reset_peak_rss();
+    let mut pairs = (0..job.leaves).map(|id| {
+        if id % STEP == 0 {
+            // A parent that is gone does not listen.
+            let _ = say(&Said::Progress { done: id });
+        }
+        let (key, value) = pair(id, job.order, job.leaves);
+        (key, value.to_vec())
+    });
+    let start = Instant::now();
+    tree.load(&mut pairs)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let peak_rss = machine::peak_rss();
+    let root = tree.root().map(|root| hex(&root)).unwrap_or_default();
+    tree.close()?;
+    Ok(Loaded { pairs: job.leaves, seconds, written: 0, spilled: 0, peak_rss, root })
+}
+
 fn loaded(job: &LoadJob) -> Result<Loaded> {
+    match Ground::chosen(std::slice::from_ref(&job.backend))?[..] {
+        [Ground::Pleach] => {}
+        [other] => return loaded_elsewhere(other, job),
+        _ => return Err(BenchError::Usage("this subcommand is internal".to_owned())),
+    }
     let db = open_durable(&job.folder, job.cache_mib)?;
     let told = Box::new(|done| {
         // A parent that is gone does not listen.

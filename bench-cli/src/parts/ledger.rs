@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use pleach::{Access, Blake3, Hasher as _, Key, Session, Value};
+use pleach::{Blake3, Hasher as _, Key, Value};
 
-use super::engine::wrap;
 use crate::draws::Draws;
 use crate::error::{BenchError, Result};
+use crate::trees::{Change, Pair, Tree};
 
 /// What every balance and slot begins with.
 pub(super) const BEGINNING: u64 = 1_000_000;
@@ -91,13 +91,18 @@ impl Ledger {
         self.eoa + self.contracts * (1 + self.slots)
     }
 
-    /// All keys with what they begin with.
-    pub(super) fn genesis(self) -> impl Iterator<Item = (Key, Value)> {
+    /// All of them: accounts, contracts among them, then slots.
+    pub(super) fn items(self) -> impl Iterator<Item = Item> {
         let accounts = (0..self.eoa + self.contracts).map(Item::Account);
         let slots = (self.eoa..self.eoa + self.contracts).flat_map(move |contract| {
             (0..self.slots).map(move |slot| Item::Slot { contract, slot })
         });
-        accounts.chain(slots).map(|item| (item.key(), item.value(item.beginning())))
+        accounts.chain(slots)
+    }
+
+    /// All keys with what they begin with.
+    pub(super) fn genesis(self) -> impl Iterator<Item = Pair> {
+        self.items().map(|item| (item.key(), item.value(item.beginning()).to_vec()))
     }
 
     /// Draws a transfer: who sends (a draw for hot or not, one for whom), who receives, which contract.
@@ -145,10 +150,10 @@ pub(super) fn execute(
 }
 
 /// Reads items, and gives their numbers.
-pub(super) fn read(session: &Session, items: &[Item]) -> Result<HashMap<Item, u64>> {
+pub(super) fn read(tree: &mut dyn Tree, items: &[Item]) -> Result<HashMap<Item, u64>> {
+    let keys: Vec<Key> = items.iter().map(|item| item.key()).collect();
     let mut numbers = HashMap::new();
-    for item in items {
-        let value = session.read(&item.key()).map_err(wrap)?;
+    for (item, value) in items.iter().zip(tree.read(&keys)?) {
         let number = value.as_deref().and_then(|value| item.number(value));
         let Some(number) = number else {
             return Err(BenchError::Wrong(format!("{item:?} has no number")));
@@ -158,8 +163,7 @@ pub(super) fn read(session: &Session, items: &[Item]) -> Result<HashMap<Item, u6
     Ok(numbers)
 }
 
-/// What was read and is written, as a batch.
-pub(super) fn accesses(items: &[Item], numbers: &HashMap<Item, u64>) -> Vec<Access> {
-    let access = |item: &Item| Access::read_write(item.key(), Some(item.value(numbers[item])));
-    items.iter().map(access).collect()
+/// What is written, as a block.
+pub(super) fn changes(items: &[Item], numbers: &HashMap<Item, u64>) -> Vec<Change> {
+    items.iter().map(|item| (item.key(), Some(item.value(numbers[item]).to_vec()))).collect()
 }

@@ -4,7 +4,7 @@
 //!   trie may suffer from;
 //! * [`overlay`], [`threshold`], [`flatten`]: blocks that stay in memory; [`erc20`]: token transfers;
 //! * [`bank`]: plain stores and Pleach beside each other, [`import`]: a bulk load, [`history`]: a change index;
-//! * [`engine`]: the database that they use; [`ledger`]: accounts, contracts and transfers.
+//! * [`engine`] and [`states`]: the databases that they use; [`ledger`]: accounts, contracts and transfers.
 
 pub(crate) mod auth;
 pub(crate) mod bank;
@@ -19,6 +19,7 @@ mod ledger;
 pub(crate) mod overlay;
 pub(crate) mod proof;
 mod sheet;
+mod states;
 pub(crate) mod threshold;
 
 pub(crate) use sheet::{Row, Sheet};

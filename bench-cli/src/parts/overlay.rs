@@ -1,18 +1,23 @@
 //! `nomt-bench overlay`: the root of a block that stays in memory, over a state that is committed.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use pleach::{Access, Block, LoadOptions, Node, Overlay, Pleach, SessionOptions};
+use pleach::{Access, Block, Node, Overlay, Pleach, SessionOptions};
 
 use super::engine::{open_durable, wrap};
-use super::ledger::{Item, Ledger};
+use super::ledger::{Item, Ledger, changes, read};
 use super::sheet::{Subject, Turn};
+use super::states::{States, contents, merkle};
 use super::{Sheet, draws};
 use crate::args::parts::OverlayArgs;
+use crate::backend::Root;
 use crate::error::{BenchError, Result};
+use crate::interrupt;
 use crate::progress::Progress;
 use crate::text::grouped;
+use crate::trees::{Ground, Tree};
 
 /// What is done with a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,41 +29,76 @@ enum What {
 }
 
 const SUBJECTS: [(&str, What); 4] = [
-    ("root", What::Root),
-    ("root + witness", What::Witness),
-    ("root, then overlay", What::Overlay),
-    ("commit", What::Commit),
+    ("root, pleach", What::Root),
+    ("root + witness, pleach", What::Witness),
+    ("root, then overlay, pleach", What::Overlay),
+    ("commit, pleach", What::Commit),
 ];
+/// Of the other states.
+const THEIRS: [(&str, What); 2] = [("root", What::Root), ("commit", What::Commit)];
 
 struct Bench<'a> {
     args: &'a OverlayArgs,
+    /// Where our database is.
     at: &'a Path,
     ledger: Ledger,
     updates: u64,
 }
 
-/// Measures all cases; the database is made in a folder.
+/// Another state that is open, or its folder.
+struct Other {
+    ground: Ground,
+    folder: PathBuf,
+    tree: RefCell<Option<Box<dyn Tree>>>,
+}
+
+/// Measures all cases; the databases are made in a folder.
 pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
     let ledger = Ledger { eoa: 0, contracts: args.accounts, slots: args.slots };
-    let db = open_durable(at, args.storage.cache_mib())?;
-    db.bulk_load(ledger.genesis(), &LoadOptions::new()).map_err(wrap)?;
-    db.close().map_err(wrap)?;
+    let states = States::new(&args.states, args.storage.cache_mib(), merkle, sheet)?;
+    let ours = at.join("pleach");
+    let with_ours = states.grounds.contains(&Ground::Pleach);
+    let mut others = Vec::new();
+    for &ground in &states.grounds {
+        interrupt::check()?;
+        let folder = at.join(ground.name());
+        let mut tree = states.open(ground, &folder, true)?;
+        tree.load(&mut ledger.genesis())?;
+        states.note(ground, &*tree, sheet);
+        tree.close()?;
+        if ground != Ground::Pleach {
+            others.push(Other { ground, folder, tree: RefCell::new(None) });
+        }
+    }
+    let rounds = args.parts.rounds();
     for &updates in &args.updates {
         if updates > args.accounts {
             let text = format!("{} updates are more than there are accounts", grouped(updates));
             sheet.notes.push(format!("{text}: left out"));
             continue;
         }
-        let bench = Bench { args, at, ledger, updates };
-        let db = open_durable(at, args.storage.cache_mib())?;
-        let warm = SUBJECTS.map(|(name, what)| -> Subject<'_> {
-            let (bench, db) = (&bench, &db);
-            (name.to_owned(), Box::new(move |round| bench.turn(db, what, round)))
-        });
+        let bench = Bench { args, at: &ours, ledger, updates };
+        let db = with_ours.then(|| open_durable(&ours, args.storage.cache_mib())).transpose()?;
+        let mut warm: Vec<Subject<'_>> = Vec::new();
+        for (name, what) in SUBJECTS {
+            let (bench, Some(db)) = (&bench, &db) else { break };
+            warm.push((name.to_owned(), Box::new(move |round| bench.turn(db, what, round))));
+        }
+        for other in &others {
+            other.tree.replace(Some(states.open(other.ground, &other.folder, true)?));
+            warm.extend(THEIRS.map(|(name, what)| other.subject(&bench, None, name, what)));
+        }
         let name = format!("warm, {}", grouped(updates));
-        sheet.case(bar, (&name, updates), args.parts.rounds(), warm.into())?;
-        db.close().map_err(wrap)?;
-        let cold = SUBJECTS.map(|(name, what)| -> Subject<'_> {
+        sheet.case(bar, (&name, updates), rounds, warm)?;
+        db.map_or(Ok(()), |db| db.close()).map_err(wrap)?;
+        for other in &others {
+            if let Some(tree) = other.tree.take() {
+                tree.close()?;
+            }
+        }
+
+        let mut cold: Vec<Subject<'_>> = Vec::new();
+        for (name, what) in SUBJECTS.into_iter().filter(|_| with_ours) {
             let bench = &bench;
             let turn = move |round| {
                 let db = open_durable(bench.at, bench.args.storage.cache_mib())?;
@@ -66,18 +106,69 @@ pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut She
                 db.close().map_err(wrap)?;
                 Ok(turn)
             };
-            (name.to_owned(), Box::new(turn))
-        });
+            cold.push((name.to_owned(), Box::new(turn)));
+        }
+        for other in &others {
+            cold.extend(
+                THEIRS.map(|(name, what)| other.subject(&bench, Some(&states), name, what)),
+            );
+        }
         let name = format!("cold, {}", grouped(updates));
-        sheet.case(bar, (&name, updates), args.parts.rounds(), cold.into())?;
+        sheet.case(bar, (&name, updates), rounds, cold)?;
+    }
+    same_contents(&states, at, &ledger, sheet)
+}
+
+/// All states have done the same blocks: their contents are the same, and so are roots of the same kind.
+fn same_contents(states: &States, at: &Path, ledger: &Ledger, sheet: &mut Sheet) -> Result<()> {
+    let mut known: Option<(&str, blake3::Hash)> = None;
+    let mut roots = None;
+    for &ground in &states.grounds {
+        let mut tree = states.open(ground, &at.join(ground.name()), true)?;
+        let found = contents(&mut *tree, ledger)?;
+        let root = tree.root().filter(|_| ground.has_our_roots());
+        tree.close()?;
+        let (name, digest) = *known.get_or_insert((ground.name(), found));
+        let same = root.is_none() || *roots.get_or_insert(root) == root;
+        if digest != found || !same {
+            let text = format!("{name} and {} differ at the end", ground.name());
+            return Err(BenchError::Wrong(text));
+        }
+    }
+    if let Some((_, digest)) = known {
+        sheet.notes.push(format!("all contents were read back; their digest is {digest}"));
     }
     Ok(())
+}
+
+impl Other {
+    /// What it does in a case; opened anew by each turn if there are states to open it with.
+    fn subject<'a>(
+        &'a self,
+        bench: &'a Bench<'a>,
+        anew: Option<&'a States>,
+        name: &str,
+        what: What,
+    ) -> Subject<'a> {
+        let turn = move |round| {
+            let Some(states) = anew else {
+                let mut tree = self.tree.borrow_mut();
+                let tree = tree.as_mut().expect("opened before the case");
+                return bench.their_turn(&mut **tree, self.ground, what, round);
+            };
+            let mut tree = states.open(self.ground, &self.folder, true)?;
+            let turn = bench.their_turn(&mut *tree, self.ground, what, round)?;
+            tree.close()?;
+            Ok(turn)
+        };
+        (format!("{name}, {}", self.ground.name()), Box::new(turn))
+    }
 }
 
 impl Bench<'_> {
     /// The accounts that change in a round, the same for all subjects, and their new nonce.
     fn changes(&self, round: u64) -> (Vec<Item>, u64) {
-        let mut random = draws(self.args.parts.seed, self.updates << 16 | round);
+        let mut random = draws(self.args.parts.results.seed, self.updates << 16 | round);
         let mut ids = BTreeSet::new();
         while (ids.len() as u64) < self.updates {
             ids.insert(random.below(self.ledger.contracts));
@@ -104,6 +195,43 @@ impl Bench<'_> {
             })
         });
         self.check(db, made?, &items, nonce)?;
+        Ok(turn)
+    }
+
+    /// The same of another state.
+    fn their_turn(
+        &self,
+        tree: &mut dyn Tree,
+        ground: Ground,
+        what: What,
+        round: u64,
+    ) -> Result<Turn> {
+        let (items, nonce) = self.changes(round);
+        let numbers = items.iter().map(|item| (*item, nonce)).collect();
+        let changes = changes(&items, &numbers);
+        let (turn, root) = Turn::of(|| -> Result<Option<Root>> {
+            tree.begin()?;
+            let root = tree.finish(changes)?.root;
+            if what == What::Commit {
+                tree.commit()?;
+            }
+            Ok(root)
+        });
+        let root = root?;
+        let wrong = |what: &str| {
+            let (name, updates) = (ground.name(), self.updates);
+            Err(BenchError::Wrong(format!("{name}, {updates} updates: {what}")))
+        };
+        let some: Vec<Item> = items.iter().step_by(items.len().div_ceil(100)).copied().collect();
+        if read(tree, &some)?.values().any(|number| *number != nonce) {
+            return wrong("the block has another value");
+        }
+        if what != What::Commit {
+            tree.commit()?;
+        }
+        if root.is_none() || tree.root() != root {
+            return wrong("its commit has another root");
+        }
         Ok(turn)
     }
 

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &ProofArgs, at: &Path, bar: &Progress, sheet: &mut Sheet
         let empty = Drawn { keys: Vec::new(), run: Vec::new(), proofs: Default::default() };
         let bench = Bench {
             db: &db,
-            seed: args.parts.seed,
+            seed: args.parts.results.seed,
             accounts: &accounts,
             root,
             count,

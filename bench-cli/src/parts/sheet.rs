@@ -101,13 +101,6 @@ impl Sheet {
         Ok(())
     }
 
-    /// A row of something that is done once.
-    pub(super) fn once(&mut self, case: &str, subject: &str, operations: u64, turn: Turn) {
-        let mut phase = Phase::new();
-        phase.record(turn.took);
-        self.phase(case, subject, operations, &phase);
-    }
-
     /// A row of rounds that were timed by whoever ran.
     pub(super) fn phase(&mut self, case: &str, subject: &str, operations: u64, phase: &Phase) {
         let round_ms = phase.quantiles();

@@ -1,20 +1,20 @@
 //! `nomt-bench threshold`: executed blocks stay in memory, and are committed when enough are over them.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::path::Path;
 
-use pleach::{LoadOptions, Node, Overlay, SessionOptions};
-
-use super::engine::{open_durable, wrap};
-use super::ledger::{Item, Ledger, Transfer, accesses, execute, items, read};
+use super::ledger::{Item, Ledger, Transfer, changes, execute, items, read};
 use super::sheet::{Subject, Turn};
+use super::states::{States, contents, expected, merkle};
 use super::{Sheet, draws};
 use crate::args::parts::ThresholdArgs;
+use crate::backend::Root;
 use crate::error::{BenchError, Result};
 use crate::interrupt;
 use crate::measure::Phase;
 use crate::progress::Progress;
+use crate::trees::{Ground, Tree};
 
 const LEDGER: Ledger = Ledger { eoa: 20_000, contracts: 5_000, slots: 10 };
 /// Transfers of a block.
@@ -30,6 +30,13 @@ struct Phases {
 /// One of a window's latencies.
 type Figure = fn(&Phases) -> &Phase;
 
+/// A state with a number of blocks that stay in memory.
+struct Side {
+    ground: Ground,
+    window: u64,
+    phases: RefCell<Phases>,
+}
+
 /// Measures all windows; databases are made in a folder.
 pub(crate) fn run(
     args: &ThresholdArgs,
@@ -37,30 +44,26 @@ pub(crate) fn run(
     bar: &Progress,
     sheet: &mut Sheet,
 ) -> Result<()> {
-    let mut random = draws(args.parts.seed, 0);
+    let states = States::new(&args.states, args.storage.cache_mib(), merkle, sheet)?;
+    let mut random = draws(args.parts.results.seed, 0);
     let blocks: Vec<Vec<Transfer>> = (0..args.blocks)
         .map(|_| (0..TRANSFERS).map(|_| LEDGER.draw(&mut random)).collect())
         .collect();
-    let root = replayed(&blocks, at, args.storage.cache_mib())?;
-    let phases: Vec<RefCell<Phases>> = args
+    let replay = Replay::new(&states, &blocks, at)?;
+    let sides: Vec<Side> = args
         .window
         .iter()
-        .map(|_| {
+        .flat_map(|&window| states.grounds.iter().map(move |&ground| (ground, window)))
+        .map(|(ground, window)| {
             let [block, finish, commit] = [(); 3].map(|()| Phase::new());
-            RefCell::new(Phases { block, finish, commit })
+            Side { ground, window, phases: RefCell::new(Phases { block, finish, commit }) }
         })
         .collect();
-    let subjects = args.window.iter().zip(&phases).map(|(window, phases)| -> Subject<'_> {
-        let (blocks, root) = (&blocks, &root);
-        let turn = move |round| {
-            let mut phases = phases.borrow_mut();
-            // The first round does not count.
-            let phases = (round > 0).then_some(&mut *phases);
-            one(args, at, *window, blocks, root, phases)
-        };
-        (format!("window {window}"), Box::new(turn))
+    let subjects = sides.iter().map(|side| -> Subject<'_> {
+        let (states, blocks, replay) = (&states, &blocks, &replay);
+        (side.name(), Box::new(move |round| side.turn(states, at, blocks, replay, round > 0)))
     });
-    let name = format!("{} blocks, committed and drained", args.blocks);
+    let name = format!("{} blocks, committed", args.blocks);
     sheet.case(bar, (&name, args.blocks), args.parts.rounds(), subjects.collect())?;
     let each: [(&str, Figure); 3] = [
         ("a block", |phases| &phases.block),
@@ -68,88 +71,100 @@ pub(crate) fn run(
         ("a commit", |phases| &phases.commit),
     ];
     for (what, of) in each {
-        let first = of(&phases[0].borrow()).quantiles();
-        for (window, phases) in args.window.iter().zip(&phases) {
-            let quantiles = of(&phases.borrow()).quantiles();
-            sheet.latencies(what, &format!("window {window}"), quantiles, first);
+        let first = of(&sides[0].phases.borrow()).quantiles();
+        for side in &sides {
+            let quantiles = of(&side.phases.borrow()).quantiles();
+            sheet.latencies(what, &side.name(), quantiles, first);
         }
     }
     Ok(())
 }
 
-/// The root after all blocks, by a plain map and a load of what is in it then.
-fn replayed(blocks: &[Vec<Transfer>], at: &Path, cache_mib: u64) -> Result<Node> {
-    let accounts = (0..LEDGER.eoa + LEDGER.contracts).map(Item::Account);
-    let slots = (LEDGER.eoa..LEDGER.eoa + LEDGER.contracts)
-        .flat_map(|contract| (0..LEDGER.slots).map(move |slot| Item::Slot { contract, slot }));
-    let mut numbers: HashMap<Item, u64> =
-        accounts.chain(slots).map(|item| (item, item.beginning())).collect();
-    for block in blocks {
-        execute(&LEDGER, block, &mut numbers)?;
-    }
-    let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
-    let db = open_durable(folder.path(), cache_mib)?;
-    let pairs = numbers.iter().map(|(item, number)| (item.key(), item.value(*number)));
-    let root = db.bulk_load(pairs, &LoadOptions::new()).map_err(wrap)?.root;
-    db.close().map_err(wrap)?;
-    Ok(root)
+/// What is there after all blocks, by a plain map.
+struct Replay {
+    digest: blake3::Hash,
+    /// That of a load of it.
+    root: Option<Root>,
 }
 
-fn one(
-    args: &ThresholdArgs,
-    at: &Path,
-    window: u64,
-    blocks: &[Vec<Transfer>],
-    root: &Node,
-    mut phases: Option<&mut Phases>,
-) -> Result<Turn> {
-    let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
-    let db = open_durable(folder.path(), args.storage.cache_mib())?;
-    db.bulk_load(LEDGER.genesis(), &LoadOptions::new()).map_err(wrap)?;
-    let mut overlays: VecDeque<Overlay> = VecDeque::new();
-    let (mut turn, outcome) = Turn::of(|| -> Result<()> {
+impl Replay {
+    fn new(states: &States, blocks: &[Vec<Transfer>], at: &Path) -> Result<Self> {
+        let mut numbers: HashMap<Item, u64> =
+            LEDGER.items().map(|item| (item, item.beginning())).collect();
         for block in blocks {
-            interrupt::check()?;
-            let (whole, done) = Turn::of(|| -> Result<[Turn; 2]> {
-                let options = SessionOptions::new().witness(false);
-                let options = match overlays.back() {
-                    Some(newest) => options.over(newest),
-                    None => options,
-                };
-                let session = db.session(options).map_err(wrap)?;
-                let items = items(&LEDGER, block);
-                session.prefetch(&items.iter().map(|item| item.key()).collect::<Vec<_>>());
-                let mut numbers = read(&session, &items)?;
-                execute(&LEDGER, block, &mut numbers)?;
-                let accesses = accesses(&items, &numbers);
-                let (finish, block) = Turn::of(|| session.finish(accesses));
-                overlays.push_back(block.map_err(wrap)?.into_overlay());
-                let (commit, committed) = Turn::of(|| {
-                    let due = overlays.len() as u64 > window;
-                    due.then(|| overlays.pop_front()).flatten().map(|oldest| oldest.commit())
-                });
-                committed.transpose().map_err(wrap)?;
-                Ok([finish, commit])
-            });
-            let [finish, commit] = done?;
-            if let Some(phases) = &mut phases {
-                phases.block.record(whole.took);
-                phases.finish.record(finish.took);
-                if commit.took > core::time::Duration::from_micros(5) {
-                    phases.commit.record(commit.took);
-                }
-            }
+            execute(&LEDGER, block, &mut numbers)?;
         }
-        for overlay in overlays.drain(..) {
-            overlay.commit().map_err(wrap)?;
-        }
-        db.drain(0).map_err(wrap)
-    });
-    outcome?;
-    turn.bytes = None;
-    if db.root() != *root {
-        return Err(BenchError::Wrong(format!("window {window}: the root is not the replay's")));
+        let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
+        let mut tree = states.open(Ground::Pleach, folder.path(), false)?;
+        let pair = |item: Item| (item.key(), item.value(numbers[&item]).to_vec());
+        tree.load(&mut LEDGER.items().map(pair))?;
+        let root = tree.root();
+        tree.close()?;
+        Ok(Self { digest: expected(&LEDGER, |item| numbers[&item]), root })
     }
-    db.close().map_err(wrap)?;
-    Ok(turn)
+}
+
+impl Side {
+    fn name(&self) -> String {
+        format!("window {}, {}", self.window, self.ground.name())
+    }
+
+    /// All blocks on a state of its own; figures are noted if `counts`.
+    fn turn(
+        &self,
+        states: &States,
+        at: &Path,
+        blocks: &[Vec<Transfer>],
+        replay: &Replay,
+        counts: bool,
+    ) -> Result<Turn> {
+        let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
+        let mut tree = states.open(self.ground, folder.path(), true)?;
+        tree.load(&mut LEDGER.genesis())?;
+        let mut waiting = 0;
+        let (turn, outcome) = Turn::of(|| -> Result<()> {
+            for block in blocks {
+                interrupt::check()?;
+                let (whole, done) = Turn::of(|| one(&mut *tree, block, waiting == self.window));
+                let (finish, commit) = done?;
+                if counts {
+                    let mut phases = self.phases.borrow_mut();
+                    phases.block.record(whole.took);
+                    phases.finish.record(finish.took);
+                    if let Some(commit) = commit {
+                        phases.commit.record(commit.took);
+                    }
+                }
+                waiting = (waiting + 1).min(self.window);
+            }
+            (0..waiting).try_for_each(|_| tree.commit())
+        });
+        outcome?;
+        let ours = self.ground.has_our_roots();
+        if (ours && tree.root() != replay.root) || contents(&mut *tree, &LEDGER)? != replay.digest {
+            return Err(BenchError::Wrong(format!(
+                "{}: the state is not the replay's",
+                self.name()
+            )));
+        }
+        tree.close()?;
+        Ok(turn)
+    }
+}
+
+/// Executes a block over the newest one, and commits the oldest if that is due.
+fn one(tree: &mut dyn Tree, block: &[Transfer], due: bool) -> Result<(Turn, Option<Turn>)> {
+    tree.begin()?;
+    let items = items(&LEDGER, block);
+    let mut numbers = read(tree, &items)?;
+    execute(&LEDGER, block, &mut numbers)?;
+    let changes = changes(&items, &numbers);
+    let (finish, finished) = Turn::of(|| tree.finish(changes));
+    finished?;
+    if !due {
+        return Ok((finish, None));
+    }
+    let (commit, committed) = Turn::of(|| tree.commit());
+    committed?;
+    Ok((finish, Some(commit)))
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::machine::Machine;
 use crate::text::gib;
+use crate::versions::{PEERS, Peer};
 
 /// Where a result is from.
 #[derive(Clone, Debug, Serialize)]
@@ -18,6 +19,8 @@ pub(crate) struct About {
     pub(crate) commit: Option<String>,
     pub(crate) disk: Option<String>,
     pub(crate) features: Vec<&'static str>,
+    /// Crates of others in this build, with their versions.
+    pub(crate) peers: Vec<String>,
 }
 
 impl About {
@@ -31,13 +34,15 @@ impl About {
             command: command.join(" "),
             commit: commit(),
             disk: disk(folder),
-            features: features(),
+            features: peers().iter().map(|peer| peer.feature).collect(),
+            peers: peers().iter().map(|peer| format!("{} {}", peer.name, peer.version)).collect(),
         }
     }
 
     /// Names and values, as a page shows them.
     pub(crate) fn rows(&self, machine: &Machine) -> Vec<(&'static str, String)> {
         let unknown = || "unknown".to_owned();
+        let none = "no engine of others in this build".to_owned();
         let Machine { kernel, cpu, cores, memory_bytes, file_system } = machine;
         let memory = gib(*memory_bytes);
         vec![
@@ -45,23 +50,16 @@ impl About {
             ("command", self.command.clone()),
             ("machine", format!("{cpu}, {cores} cores, {memory} of memory, Linux {kernel}")),
             ("disk", format!("{}, {file_system}", self.disk.clone().unwrap_or_else(unknown))),
-            ("version", format!("{} {}", env!("CARGO_PKG_VERSION"), self.features.join(" "))),
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("beside it", if self.peers.is_empty() { none } else { self.peers.join(", ") }),
             ("commit", self.commit.clone().unwrap_or_else(unknown)),
         ]
     }
 }
 
 /// The peers of this build.
-fn features() -> Vec<&'static str> {
-    let all = [
-        ("peer-nomt", cfg!(feature = "peer-nomt")),
-        ("peer-redb", cfg!(feature = "peer-redb")),
-        ("peer-fjall", cfg!(feature = "peer-fjall")),
-        ("peer-sqlite", cfg!(feature = "peer-sqlite")),
-        ("peer-mdbx", cfg!(feature = "peer-mdbx")),
-        ("peer-rocksdb", cfg!(feature = "peer-rocksdb")),
-    ];
-    all.into_iter().filter(|one| one.1).map(|one| one.0).collect()
+fn peers() -> Vec<Peer> {
+    PEERS.into_iter().filter(|peer| peer.present).collect()
 }
 
 /// A word of a command line, so that it can be copied.

@@ -4,8 +4,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::report::figures::{Better, Judgement};
-use crate::stores::Engine;
 use crate::text::number;
+use crate::trees::Ground;
 
 /// The subject that the others are held against.
 const OURS: &str = "pleach";
@@ -115,7 +115,7 @@ fn quantiles(of: &Value) -> Option<[f64; 4]> {
 
 /// A subject such as `load, pleach` or `pleach, 10 changes` is a store, and the rest a part of the case.
 fn parted(case: String, subject: String) -> (String, String) {
-    let is_store = |name: &str| Engine::ALL.iter().any(|engine| engine.name() == name);
+    let is_store = |name: &str| Ground::all().any(|ground| ground.name() == name);
     let ends = [subject.split_once(", "), subject.rsplit_once(", ").map(|(rest, end)| (end, rest))];
     let found = ends.into_iter().flatten().find(|(end, _)| is_store(end));
     let found = found.map(|(store, rest)| (format!("{case}, {rest}"), store.to_owned()));

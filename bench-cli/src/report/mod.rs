@@ -1,6 +1,6 @@
 //! Results for people, as tables ([`table`], [`soak`]) and pages ([`html`] with [`plot`]; [`sections`] of
-//! other results; [`comparison`] of all), and for programs ([`json`]). [`figures`], [`claims`], [`about`] and
-//! [`grid`] are what these are made from; [`published`] has the figures of the papers.
+//! other results; [`comparison`] of all), and for programs ([`json`]). [`figures`], [`claims`], [`over_time`],
+//! [`about`] and [`grid`] are what these are made from; [`published`] has the figures of the papers.
 
 pub(crate) mod about;
 mod claims;
@@ -9,6 +9,7 @@ mod figures;
 mod grid;
 pub(crate) mod html;
 pub(crate) mod json;
+mod over_time;
 mod plot;
 mod published;
 pub(crate) mod sections;

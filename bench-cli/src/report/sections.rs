@@ -13,7 +13,7 @@ use crate::report::about::About;
 use crate::report::claims::{Claim, Figure, claims, figures, tally};
 use crate::report::figures::Judgement;
 use crate::report::plot::{escape, share};
-use crate::report::{html, published};
+use crate::report::{html, over_time, published};
 use crate::text::number;
 
 /// Bars whose ends are further apart than this have a logarithmic length.
@@ -62,6 +62,7 @@ pub(crate) fn section(workload: &str, document: &Value) -> String {
     if !alone.is_head() {
         let _ = writeln!(text, "<h3>Alone</h3>\n{}", html::table(&alone));
     }
+    text.push_str(&over_time::table(document));
     text.push_str(&percentiles(&figures));
     text.push_str(&published::table(workload));
     let notes = document["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);

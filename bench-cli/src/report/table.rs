@@ -292,6 +292,9 @@ fn verdict(outcomes: &[Outcome], compared: &Compared) -> String {
     }
     if outcomes.len() > 1 {
         let _ = match compared.states {
+            _ if compared.backends < 2 => {
+                writeln!(text, "roots: no two of these backends make the same of the same accounts")
+            }
             0 => writeln!(text, "roots: the backends have no number of batches in common"),
             states => writeln!(
                 text,

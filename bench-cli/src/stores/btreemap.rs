@@ -15,7 +15,7 @@ pub(super) struct MapStore(RwLock<Arc<Map>>);
 
 impl MapStore {
     pub(super) fn open(options: &StoreOptions) -> Result<Self> {
-        options.peer_args_of(Engine::BTreeMap, &[])?;
+        options.peer_args_of(Engine::BTreeMap.name(), &[])?;
         Ok(Self::default())
     }
 

@@ -94,11 +94,11 @@ pub(crate) struct StoreOptions {
 
 impl StoreOptions {
     /// The settings of one engine, without its name. What it does not know is refused.
-    pub(crate) fn peer_args_of(&self, engine: Engine, known: &[&str]) -> Result<Vec<(&str, &str)>> {
+    pub(crate) fn peer_args_of(&self, engine: &str, known: &[&str]) -> Result<Vec<(&str, &str)>> {
         let mut own = Vec::new();
         for (name, value) in &self.peer_args {
             let Some((peer, setting)) = name.split_once('.') else { continue };
-            if peer != engine.name() {
+            if peer != engine {
                 continue;
             }
             if !known.contains(&setting) {

@@ -60,7 +60,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl PleachStore {
     pub(super) fn open(options: &StoreOptions) -> Result<Self> {
-        options.peer_args_of(Engine::Pleach, &[])?;
+        options.peer_args_of(Engine::Pleach.name(), &[])?;
         let settings = Options::new(&options.folder).create(true).cache_mib(options.cache_mib);
         let settings = settings.threads(options.threads).durability(Durability::None);
         let db = Pleach::open(settings).map_err(wrap)?;

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &BankArgs, at: &Path, bar: &Progress, sheet: &mut Sheet)
         sheet.timings(&case, &timings, &engines.iter().map(|one| one.name()).collect::<Vec<_>>());
     }
     let tried = 2 * args.transfers;
-    let succeed = Replay::new(args.parts.seed, &accounts, tried).count() as u64;
+    let succeed = Replay::new(args.parts.results.seed, &accounts, tried).count() as u64;
     sheet.notes.push(format!(
         "{} of the first {} transfers move something; balances, log and order are those of a replay",
         grouped(succeed),
@@ -67,7 +67,7 @@ fn options(args: &BankArgs, folder: &Path) -> Result<StoreOptions> {
         folder: folder.to_owned(),
         cache_mib: args.storage.cache_mib(),
         threads: machine::cores(),
-        peer_args: stores::peer_args(&args.stores.peer_arg, &args.stores.backend)?,
+        peer_args: stores::peer_args(&args.stores.settings.peer_arg, &args.stores.backend)?,
     })
 }
 
@@ -120,7 +120,7 @@ impl Bank<'_> {
             |id: &u32| (self.accounts.keys[*id as usize].clone(), INITIAL.to_le_bytes().to_vec());
         store.load(&mut self.accounts.sorted.iter().map(pair))?;
         add("load", self.args.accounts, from.elapsed());
-        let teller = Teller::new(self.args.parts.seed, self.args.accounts);
+        let teller = Teller::new(self.args.parts.results.seed, self.args.accounts);
         let mut desk =
             Desk { teller, logged: 0, drawn: 0, commits: 0, changed: Changed::default() };
         store.parts_of_writes();
@@ -171,7 +171,7 @@ impl Bank<'_> {
         let stop = AtomicBool::new(false);
         let (took, read) = std::thread::scope(|scope| {
             let start = |reader| {
-                let (seed, stop) = (self.args.parts.seed, &stop);
+                let (seed, stop) = (self.args.parts.results.seed, &stop);
                 scope.spawn(move || readers::read(store, self.accounts, (seed, reader), stop))
             };
             let readers: Vec<_> = (0..self.args.readers).map(start).collect();
@@ -204,7 +204,7 @@ impl Bank<'_> {
         timings: &mut Timings,
         sheet: &mut Sheet,
     ) -> Result<()> {
-        let replay = || Replay::new(self.args.parts.seed, self.accounts, desk.drawn);
+        let replay = || Replay::new(self.args.parts.results.seed, self.accounts, desk.drawn);
         let Some(view) = store.view()? else {
             note(sheet, format!("{}: not scanned, it has no views", self.engine.name()));
             return Ok(());

@@ -27,7 +27,7 @@ const GAP: u64 = 20;
 /// Measures all lengths of shards and lists; databases are made in a folder.
 pub(crate) fn run(args: &HistoryArgs, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
     let engines = stores::chosen(&args.stores.backend)?;
-    let peer_args = stores::peer_args(&args.stores.peer_arg, &args.stores.backend)?;
+    let peer_args = stores::peer_args(&args.stores.settings.peer_arg, &args.stores.backend)?;
     let lists: Vec<Vec<u64>> = (0..).zip(&args.len).map(|(id, len)| list(args, id, *len)).collect();
     for &shards in &args.shards {
         let mut sides = Vec::new();
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &HistoryArgs, at: &Path, bar: &Progress, sheet: &mut She
 
 /// Blocks at which a key changes.
 fn list(args: &HistoryArgs, id: u64, len: u64) -> Vec<u64> {
-    let mut random = draws(args.parts.seed, 1 << 32 | id);
+    let mut random = draws(args.parts.results.seed, 1 << 32 | id);
     let mut block = 0;
     let mut next = || {
         block += 1 + random.below(GAP);
@@ -93,7 +93,7 @@ fn same<T: PartialEq>(side: &Side, what: &str, found: &T, expected: &T) -> Resul
 impl<'a> Bench<'a> {
     fn measure(&self, shards: Shards, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
         let scanned = self.lists.iter().map(Vec::len).max().unwrap_or(0) as u64;
-        let seed = self.args.parts.seed;
+        let seed = self.args.parts.results.seed;
         let point =
             move |side: &Side, key, list: &'a [u64], round| point(side, key, list, seed, round);
         let cases: [(&str, u64, &Work<'a>); 4] = [

@@ -28,7 +28,7 @@ pub(in super::super) struct FjallStore {
 impl FjallStore {
     pub(in super::super) fn open(options: &StoreOptions) -> Result<Self> {
         let mut memtable_mib = (options.cache_mib / 8).clamp(8, 64);
-        for (name, value) in options.peer_args_of(Engine::Fjall, &["memtable_mib"])? {
+        for (name, value) in options.peer_args_of(Engine::Fjall.name(), &["memtable_mib"])? {
             memtable_mib = whole("fjall", name, value, 1..=4096)?;
         }
         let cache_mib = options.cache_mib.saturating_sub(2 * memtable_mib).max(1);

@@ -41,7 +41,9 @@ pub(in super::super) struct MdbxStore {
 impl MdbxStore {
     pub(in super::super) fn open(options: &StoreOptions) -> Result<Self> {
         let (mut write_map, mut size_gib) = (true, 64);
-        for (name, value) in options.peer_args_of(Engine::Mdbx, &["write_map", "size_gib"])? {
+        for (name, value) in
+            options.peer_args_of(Engine::Mdbx.name(), &["write_map", "size_gib"])?
+        {
             match name {
                 "write_map" => write_map = flag("mdbx", name, value)?,
                 _ => size_gib = whole("mdbx", name, value, 1..=65_536)?,

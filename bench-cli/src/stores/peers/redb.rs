@@ -39,7 +39,7 @@ pub(in super::super) struct RedbStore {
 impl RedbStore {
     pub(in super::super) fn open(options: &StoreOptions) -> Result<Self> {
         let mut quick_repair = false;
-        for (name, value) in options.peer_args_of(Engine::Redb, &["quick_repair"])? {
+        for (name, value) in options.peer_args_of(Engine::Redb.name(), &["quick_repair"])? {
             quick_repair = flag("redb", name, value)?;
         }
         let bytes = usize::try_from(options.cache_mib << 20).map_err(wrap)?;

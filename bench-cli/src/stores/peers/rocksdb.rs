@@ -1,21 +1,19 @@
-//! RocksDB (the crate rocksdb): a log-structured merge tree with a write-ahead log, set up as its tuning guide
-//! advises.
+//! RocksDB (the crate rocksdb): a log-structured merge tree with a write-ahead log.
 //!
-//! * Budget: an eighth for a write buffer (8 to 64 MiB), of which two can be there; the rest for the block cache,
-//!   which has index and filter blocks as well, so that the budget bounds those too.
-//! * Blocks of 16 KiB, Bloom filters of 10 bits a key, levels sized from the last one, LZ4.
+//! * Budget, blocks and levels: [`crate::rocks`].
 //! * Durability: the log is synced for batches that are to be durable.
 //! * A load writes a sorted file and hands it over.
 
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, Direction, IngestExternalFileOptions,
-    IteratorMode, Options, Snapshot, SstFileWriter, WriteBatch, WriteOptions,
+    DB, Direction, IngestExternalFileOptions, IteratorMode, Options, Snapshot, SstFileWriter,
+    WriteBatch,
 };
 
 use super::super::engine::{Engine, StoreOptions};
 use super::super::store::{Change, Pair, Store, StoreView};
-use super::help::{for_empty, settings, whole};
+use super::help::{for_empty, whole};
 use crate::error::{BenchError, Result};
+use crate::rocks::{Budget, writes};
 
 fn wrap<E: std::fmt::Display>(error: E) -> BenchError {
     BenchError::backend("rocksdb")(error)
@@ -25,51 +23,28 @@ pub(in super::super) struct RocksStore {
     db: DB,
     options: Options,
     folder: std::path::PathBuf,
-    buffer_mib: u64,
-    cache_mib: u64,
-    jobs: i32,
+    budget: Budget,
 }
 
 impl RocksStore {
     pub(in super::super) fn open(options: &StoreOptions) -> Result<Self> {
-        let mut buffer_mib = (options.cache_mib / 8).clamp(8, 64);
-        for (name, value) in options.peer_args_of(Engine::RocksDb, &["write_buffer_mib"])? {
-            buffer_mib = whole("rocksdb", name, value, 1..=4096)?;
+        let mut buffer_mib = None;
+        for (name, value) in options.peer_args_of(Engine::RocksDb.name(), &["write_buffer_mib"])? {
+            buffer_mib = Some(whole("rocksdb", name, value, 1..=4096)?);
         }
-        let cache_mib = options.cache_mib.saturating_sub(2 * buffer_mib).max(1);
-        let bytes = |mib: u64| usize::try_from(mib << 20).map_err(wrap);
-        let jobs = i32::try_from(options.threads.clamp(2, 6)).map_err(wrap)?;
-
-        let mut blocks = BlockBasedOptions::default();
-        blocks.set_block_cache(&Cache::new_lru_cache(bytes(cache_mib)?));
-        blocks.set_block_size(16 << 10);
-        blocks.set_bloom_filter(10.0, false);
-        blocks.set_cache_index_and_filter_blocks(true);
-        blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
-        let mut settings = Options::default();
-        settings.create_if_missing(true);
-        settings.set_block_based_table_factory(&blocks);
-        settings.set_write_buffer_size(bytes(buffer_mib)?);
-        settings.set_max_write_buffer_number(2);
-        settings.set_level_compaction_dynamic_level_bytes(true);
-        settings.set_max_background_jobs(jobs);
-        settings.set_bytes_per_sync(1 << 20);
-        settings.set_compression_type(DBCompressionType::Lz4);
+        let budget = Budget::of(options.cache_mib, options.threads, buffer_mib);
         let folder = options.folder.clone();
+        let settings = budget.options();
         let db = DB::open(&settings, &folder).map_err(wrap)?;
-        Ok(Self { db, options: settings, folder, buffer_mib, cache_mib, jobs })
+        Ok(Self { db, options: settings, folder, budget })
     }
 }
 
 impl Store for RocksStore {
     fn settings(&self) -> Vec<(String, String)> {
-        settings([
-            ("block cache", format!("{} MiB", self.cache_mib)),
-            ("write buffer", format!("{} MiB, 2 at most", self.buffer_mib)),
-            ("blocks", "16 KiB, bloom filter of 10 bits a key, lz4".to_owned()),
-            ("background jobs", self.jobs.to_string()),
-            ("durability", "log synced when asked".to_owned()),
-        ])
+        let mut settings = self.budget.settings();
+        settings.push(("durability".to_owned(), "log synced when asked".to_owned()));
+        settings
     }
 
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
@@ -87,9 +62,7 @@ impl Store for RocksStore {
                 None => batch.delete(key),
             }
         }
-        let mut options = WriteOptions::default();
-        options.set_sync(sync);
-        self.db.write_opt(batch, &options).map_err(wrap)
+        self.db.write_opt(batch, &writes(sync)).map_err(wrap)
     }
 
     fn view(&self) -> Result<Option<Box<dyn StoreView + '_>>> {

@@ -66,7 +66,7 @@ fn set_cache(connection: &Connection, kib: u64) -> Result<()> {
 
 impl SqliteStore {
     pub(in super::super) fn open(options: &StoreOptions) -> Result<Self> {
-        options.peer_args_of(Engine::Sqlite, &[])?;
+        options.peer_args_of(Engine::Sqlite.name(), &[])?;
         let file = options.folder.join("state.sqlite");
         let connection = Connection::open(&file).map_err(wrap)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(wrap)?;

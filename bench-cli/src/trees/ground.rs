@@ -1,0 +1,94 @@
+//! Which state.
+
+use crate::error::{BenchError, Result};
+use crate::stores::Engine;
+
+/// A state that `--backend` of a workload of single parts can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// This project's engine.
+    Pleach,
+    /// The crate nomt.
+    #[cfg(feature = "peer-nomt")]
+    Nomt,
+    /// The crate sp-trie over RocksDB.
+    #[cfg(feature = "peer-sp-trie")]
+    SpTrie,
+    /// The crate jmt over RocksDB.
+    #[cfg(feature = "peer-jmt")]
+    Jmt,
+    /// A plain store, without a root.
+    Flat(Engine),
+}
+
+impl Ground {
+    /// All of this build with a root.
+    pub(crate) const MERKLE: &[Self] = &[
+        Self::Pleach,
+        #[cfg(feature = "peer-nomt")]
+        Self::Nomt,
+        #[cfg(feature = "peer-sp-trie")]
+        Self::SpTrie,
+        #[cfg(feature = "peer-jmt")]
+        Self::Jmt,
+    ];
+
+    /// Its name on the command line and in results.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Pleach => "pleach",
+            #[cfg(feature = "peer-nomt")]
+            Self::Nomt => "nomt",
+            #[cfg(feature = "peer-sp-trie")]
+            Self::SpTrie => "sp-trie",
+            #[cfg(feature = "peer-jmt")]
+            Self::Jmt => "jmt",
+            Self::Flat(engine) => engine.name(),
+        }
+    }
+
+    /// Has it a root?
+    pub(crate) const fn is_merkle(self) -> bool {
+        !matches!(self, Self::Flat(_))
+    }
+
+    /// Is its root the one of the same pairs in Pleach? Others commit to the same contents in another way.
+    pub(crate) const fn has_our_roots(self) -> bool {
+        match self {
+            Self::Pleach => true,
+            #[cfg(feature = "peer-nomt")]
+            Self::Nomt => true,
+            _ => false,
+        }
+    }
+
+    /// Does it make witnesses as a [`Tree`](super::Tree)? The others with a root are a
+    /// [`Backend`](crate::backend::Backend), which does.
+    #[cfg(test)]
+    pub(crate) const fn makes_witnesses(self) -> bool {
+        self.is_merkle() && !self.has_our_roots()
+    }
+
+    /// All of this build.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let flat = Engine::ALL.iter().filter(|engine| **engine != Engine::Pleach);
+        Self::MERKLE.iter().copied().chain(flat.map(|engine| Self::Flat(*engine)))
+    }
+
+    /// The states that `--backend` names, each once.
+    pub(crate) fn chosen(names: &[String]) -> Result<Vec<Self>> {
+        let mut chosen = Vec::new();
+        for name in names {
+            let ground = Self::all().find(|ground| ground.name() == name).ok_or_else(|| {
+                let all: Vec<_> = Self::all().map(Self::name).collect();
+                let all = all.join(", ");
+                BenchError::Usage(format!("no backend {name}: this build has {all}"))
+            })?;
+            if chosen.contains(&ground) {
+                return Err(BenchError::Usage(format!("--backend names {name} twice")));
+            }
+            chosen.push(ground);
+        }
+        Ok(chosen)
+    }
+}

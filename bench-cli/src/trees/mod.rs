@@ -1,0 +1,42 @@
+//! States behind one trait ([`Tree`]), block by block, for workloads that run on this project's engine, on other
+//! people's Merkle trees and, where no root is asked for, on plain stores.
+//!
+//! * [`tree`]: the trait; [`ground`]: which state;
+//! * [`pleach`], [`flat`], `nomt`, `sp_trie`, `jmt`: the states.
+
+mod flat;
+mod ground;
+#[cfg(feature = "peer-jmt")]
+mod jmt;
+#[cfg(feature = "peer-nomt")]
+mod nomt;
+mod pleach;
+#[cfg(feature = "peer-sp-trie")]
+mod sp_trie;
+mod tree;
+
+use crate::error::{BenchError, Result};
+use crate::stores::{self, StoreOptions};
+pub(crate) use ground::Ground;
+pub(crate) use tree::{Change, Pair, Tree};
+
+/// Opens or creates a state; its commits are durable, or none is before it is closed.
+pub(crate) fn open(ground: Ground, options: &StoreOptions, durable: bool) -> Result<Box<dyn Tree>> {
+    let at = &options.folder;
+    std::fs::create_dir_all(at).map_err(BenchError::file(at))?;
+    Ok(match ground {
+        Ground::Pleach => Box::new(pleach::PleachTree::open(options, durable)?),
+        #[cfg(feature = "peer-nomt")]
+        Ground::Nomt => Box::new(nomt::NomtTree::open(options)?),
+        #[cfg(feature = "peer-sp-trie")]
+        Ground::SpTrie => Box::new(sp_trie::SpTrie::open(options, durable)?),
+        #[cfg(feature = "peer-jmt")]
+        Ground::Jmt => Box::new(jmt::Jmt::open(options, durable)?),
+        Ground::Flat(engine) => {
+            Box::new(flat::FlatTree::new(stores::open(engine, options)?, durable))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

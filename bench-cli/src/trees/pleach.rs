@@ -1,0 +1,117 @@
+//! This project's engine. Blocks that are finished and not committed are overlays, the newest excepted.
+
+use std::collections::VecDeque;
+
+use pleach::{
+    Access, Block, Durability, Key, LoadOptions, Options, Overlay, Pleach, Session, SessionOptions,
+    Value,
+};
+
+use super::tree::{Change, Finished, Pair, Tree};
+use crate::backend::Root;
+use crate::error::{BenchError, Result};
+use crate::stores::StoreOptions;
+
+fn wrap<E: std::fmt::Display>(error: E) -> BenchError {
+    BenchError::backend("pleach")(error)
+}
+
+pub(super) struct PleachTree {
+    db: Pleach,
+    begun: Option<Session>,
+    /// The newest block.
+    made: Option<Block>,
+    /// Those before it, the oldest first.
+    overlays: VecDeque<Overlay>,
+    durable: bool,
+}
+
+impl PleachTree {
+    pub(super) fn open(options: &StoreOptions, durable: bool) -> Result<Self> {
+        options.peer_args_of("pleach", &[])?;
+        let settings = Options::new(&options.folder).create(true).cache_mib(options.cache_mib);
+        let durability = if durable { Durability::Commit } else { Durability::None };
+        let settings = settings.threads(options.threads).durability(durability);
+        let db = Pleach::open(settings).map_err(wrap)?;
+        Ok(Self { db, begun: None, made: None, overlays: VecDeque::new(), durable })
+    }
+
+    fn session(&mut self) -> Result<Session> {
+        if let Some(block) = self.made.take() {
+            self.overlays.push_back(block.into_overlay());
+        }
+        let options = SessionOptions::new().witness(false);
+        let options = match self.overlays.back() {
+            Some(newest) => options.over(newest),
+            None => options,
+        };
+        self.db.session(options).map_err(wrap)
+    }
+}
+
+fn read(session: &Session, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
+    session.prefetch(keys);
+    let bytes = |value: Option<Value>| value.map(|value| value.to_vec());
+    keys.iter().map(|key| session.read(key).map(bytes).map_err(wrap)).collect()
+}
+
+impl Tree for PleachTree {
+    fn settings(&self) -> Vec<(String, String)> {
+        let durability = if self.durable { "each commit" } else { "none" };
+        vec![("durability".to_owned(), durability.to_owned())]
+    }
+
+    fn root(&self) -> Option<Root> {
+        let newest = self.made.as_ref().map(Block::root);
+        let newest = newest.or_else(|| self.overlays.back().map(Overlay::root));
+        Some(newest.unwrap_or_else(|| self.db.root()).to_bytes())
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.begun = Some(self.session()?);
+        Ok(())
+    }
+
+    fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
+        if let Some(session) = &self.begun {
+            return read(session, keys);
+        }
+        read(&self.session()?, keys)
+    }
+
+    fn finish(&mut self, changes: Vec<Change>) -> Result<Finished> {
+        let session = match self.begun.take() {
+            Some(session) => session,
+            None => self.session()?,
+        };
+        let access = |(key, value): Change| Access::write(key, value.map(Value::from));
+        let block = session.finish(changes.into_iter().map(access).collect()).map_err(wrap)?;
+        let root = Some(block.root().to_bytes());
+        self.made = Some(block);
+        Ok(Finished { root, witness: None })
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        if let Some(oldest) = self.overlays.pop_front() {
+            return oldest.commit().map(|_| ()).map_err(wrap);
+        }
+        self.made.take().map_or(Ok(()), |block| block.commit().map(|_| ()).map_err(wrap))
+    }
+
+    fn discard(&mut self) -> Result<()> {
+        self.begun = None;
+        self.made = None;
+        self.overlays.clear();
+        Ok(())
+    }
+
+    fn load(&mut self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()> {
+        let pairs = pairs.map(|(key, value)| (key, Value::from(value)));
+        self.db.bulk_load(pairs, &LoadOptions::new()).map(|_| ()).map_err(wrap)
+    }
+
+    fn close(mut self: Box<Self>) -> Result<()> {
+        self.discard()?;
+        self.db.close().map_err(wrap)
+    }
+}
