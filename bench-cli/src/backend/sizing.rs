@@ -42,9 +42,10 @@ pub(crate) fn need(kind: Kind, options: &EngineOptions, demand: &Demand) -> Need
             disk: accounts * 250 + demand.accesses.min(accounts) * 1000 + 512 * MIB,
             memory: options.cache_mib * MIB * 11 / 10 + 256 * MIB,
         },
-        // All versions stay: an access adds the nodes of its path.
+        // All versions stay: an access adds the nodes of its path. The most that `--batches auto` may do is far more
+        // than what it does, so that many accesses count as one of each account.
         Kind::Jmt => Need {
-            disk: accounts * 500 + demand.accesses.saturating_mul(1500) + 512 * MIB,
+            disk: accounts * 500 + demand.accesses.min(accounts) * 1500 + 512 * MIB,
             memory: options.cache_mib * MIB * 11 / 10 + 256 * MIB,
         },
         Kind::Model => Need { disk: accounts * 80 + MIB, memory: accounts * 200 + 16 * MIB },

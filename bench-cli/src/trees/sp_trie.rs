@@ -252,19 +252,18 @@ impl Tree for SpTrie {
     fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
         let nodes = self.nodes();
         let local = self.cache.local_cache_trusted();
-        let mut values = Vec::with_capacity(keys.len());
-        {
+        let values: Result<Vec<_>> = {
             let mut cache = local.as_trie_db_cache(self.root);
             let recording = self.recording.as_ref();
             let mut recorder = recording.map(|one| one.recorder.as_trie_recorder(self.root));
             let recorder = recorder.as_mut().map(|one| one as &mut dyn sp_trie::TrieRecorder<Root>);
             let trie = TrieDBBuilder::<Layout>::new(&nodes, &self.root).with_cache(&mut cache);
             let trie = trie.with_optional_recorder(recorder).build();
-            for key in keys {
-                values.push(trie.get(key).map_err(broken)?);
-            }
-        }
+            keys.iter().map(|key| trie.get(key).map_err(broken)).collect()
+        };
+        // If the device has failed, that is why the trie had no node.
         nodes.made()?;
+        let values = values?;
         if let Some(recording) = &mut self.recording {
             recording.reads.extend_from_slice(keys);
         }
@@ -289,12 +288,16 @@ impl Tree for SpTrie {
                 recorder,
                 Some(&mut cache),
             );
-            let root = root.map_err(broken)?;
-            cache.merge_into(&local, root);
-            root
+            if let Ok(root) = &root {
+                cache.merge_into(&local, *root);
+            }
+            root.map_err(broken)
         };
+        // As in a read.
+        let made = nodes.made();
+        let (mut made, root) = (made?, root?);
         let mut block = Block { made: Vec::new(), replaced: Vec::new(), root };
-        for (key, (node, count)) in nodes.made()?.drain() {
+        for (key, (node, count)) in made.drain() {
             match count {
                 1.. => block.made.push((key, node)),
                 0 => {}
