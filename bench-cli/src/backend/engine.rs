@@ -2,14 +2,12 @@
 
 use core::time::Duration;
 
-use pleach_core::{Key, ValueHash};
+use pleach_core::Key;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
+use crate::trees::{Root, Witness};
 use crate::workload::transfer::Change;
-
-/// A trie root.
-pub(crate) type Root = [u8; 32];
 
 /// Turns the balances that were read into changes, both in the order of the batch's accounts.
 pub(crate) type Compute<'a> = dyn FnMut(&[Option<u64>]) -> Result<Vec<Change>> + 'a;
@@ -35,25 +33,6 @@ pub(crate) struct Done {
     pub(crate) prev_root: Root,
     pub(crate) root: Root,
     pub(crate) witness: Option<Box<dyn Witness>>,
-}
-
-/// What a witness proves, in any order.
-#[derive(Debug, Default)]
-pub(crate) struct Proven {
-    /// The root after the batch.
-    pub(crate) new_root: Root,
-    /// Keys read, with the hash of the value seen.
-    pub(crate) reads: Vec<(Key, Option<ValueHash>)>,
-    /// Keys written, with the hash of the new value.
-    pub(crate) writes: Vec<(Key, Option<ValueHash>)>,
-}
-
-/// A batch's witness in the engine's own form.
-pub(crate) trait Witness: core::fmt::Debug + Sync {
-    /// Its size.
-    fn bytes(&self) -> u64;
-    /// Verifies it against the previous root, without a database, and returns all that it proves.
-    fn verify(&self, prev_root: &Root) -> core::result::Result<Proven, String>;
 }
 
 /// One state that stays readable while further batches run.

@@ -23,9 +23,11 @@ use std::path::Path;
 use crate::error::{BenchError, Result};
 #[cfg(any(feature = "peer-sp-trie", feature = "peer-jmt"))]
 use crate::trees::Ground;
-pub(crate) use engine::{Backend, Counters, Done, Proven, Root, View, Witness, Work};
+pub(crate) use engine::{Backend, Counters, Done, View, Work};
 pub(crate) use kind::Kind;
 pub(crate) use options::{EngineOptions, Place};
+
+pub(crate) use crate::trees::{Proven, Root, Witness};
 
 /// Refuses settings that none of the backends understands, before anything is created.
 pub(crate) fn check_settings(kinds: &[Kind], options: &EngineOptions) -> Result<()> {

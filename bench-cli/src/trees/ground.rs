@@ -62,8 +62,7 @@ impl Ground {
         }
     }
 
-    /// Does it make witnesses as a [`Tree`](super::Tree)? The others with a root are a
-    /// [`Backend`](crate::backend::Backend), which does.
+    /// Does it make witnesses as a [`Tree`](super::Tree)? The others with a root have a backend that does.
     #[cfg(test)]
     pub(crate) const fn makes_witnesses(self) -> bool {
         self.is_merkle() && !self.has_our_roots()

@@ -20,7 +20,7 @@ use rocksdb::{
 };
 
 use super::tree::{Change, Finished, Pair, Tree};
-use crate::backend::{Proven, Root, Witness};
+use super::witness::{Proven, Root, Witness};
 use crate::error::{BenchError, Result};
 use crate::rocks::{Budget, writes};
 use crate::stores::StoreOptions;

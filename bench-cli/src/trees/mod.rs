@@ -1,7 +1,7 @@
 //! States behind one trait ([`Tree`]), block by block, for workloads that run on this project's engine, on other
 //! people's Merkle trees and, where no root is asked for, on plain stores.
 //!
-//! * [`tree`]: the trait; [`ground`]: which state;
+//! * [`tree`]: the trait; [`witness`]: what proves a block; [`ground`]: which state;
 //! * [`pleach`], [`flat`], `nomt`, `sp_trie`, `jmt`: the states.
 
 mod flat;
@@ -14,11 +14,13 @@ mod pleach;
 #[cfg(feature = "peer-sp-trie")]
 mod sp_trie;
 mod tree;
+mod witness;
 
 use crate::error::{BenchError, Result};
 use crate::stores::{self, StoreOptions};
 pub(crate) use ground::Ground;
 pub(crate) use tree::{Change, Pair, Tree};
+pub(crate) use witness::{Proven, Root, Witness};
 
 /// Opens or creates a state; its commits are durable, or none is before it is closed.
 pub(crate) fn open(ground: Ground, options: &StoreOptions, durable: bool) -> Result<Box<dyn Tree>> {

@@ -10,7 +10,7 @@ use nomt::{
 use pleach_core::Key;
 
 use super::tree::{Change, Finished, Pair, Tree};
-use crate::backend::Root;
+use super::witness::Root;
 use crate::error::{BenchError, Result};
 use crate::stores::StoreOptions;
 

@@ -8,7 +8,7 @@ use pleach::{
 };
 
 use super::tree::{Change, Finished, Pair, Tree};
-use crate::backend::Root;
+use super::witness::Root;
 use crate::error::{BenchError, Result};
 use crate::stores::StoreOptions;
 

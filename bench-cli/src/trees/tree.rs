@@ -2,7 +2,7 @@
 
 use pleach_core::Key;
 
-use crate::backend::{Root, Witness};
+use super::witness::{Root, Witness};
 use crate::error::{BenchError, Result};
 
 /// A key and its new value, or `None` to delete it.
