@@ -18,7 +18,7 @@ use crate::finish::{Claim, prove};
 use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::PrefetchRequests;
-use crate::prefetch::values::LookedUp;
+use crate::prefetch::values::{LookedUp, SlotPair};
 use crate::prove::{Proven, prove_change, prove_range};
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
@@ -97,6 +97,51 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         engine: &Engine<H, D, R>,
         keys: &[Key],
     ) -> Result<Vec<Option<Value>>> {
+        if !self.prefetches.load(Ordering::Relaxed) {
+            return self.look_up_many(engine, keys);
+        }
+        let mut values = vec![None; keys.len()];
+        let mut missing = Vec::new();
+        for (from, batch) in (0..).step_by(KEY_BATCH).zip(keys.chunks(KEY_BATCH)) {
+            self.looked_up_before(engine, batch, |at, found| match found {
+                Some(found) => values[from + at] = found.value().map(Value::from),
+                None => missing.push(from + at),
+            });
+        }
+        Counters::add(&self.state.counters.value_cache_hits, (keys.len() - missing.len()) as u64);
+        // What is late is looked up together here, rather than waited for.
+        let late: Vec<Key> = missing.iter().map(|at| keys[*at]).collect();
+        for (at, value) in missing.into_iter().zip(self.look_up_many(engine, &late)?) {
+            values[at] = value;
+        }
+        Ok(values)
+    }
+
+    /// Gives what was prefetched of up to [`KEY_BATCH`] keys, each with its index. Their waits for memory overlap.
+    fn looked_up_before<H: Hasher>(
+        &self,
+        engine: &Engine<H, D, R>,
+        keys: &[Key],
+        mut give: impl FnMut(usize, Option<LookedUp>),
+    ) {
+        let (prefetched, view) = (engine.prefetching.values(), &self.view);
+        let mut pairs = [SlotPair::default(); KEY_BATCH];
+        for (key, pair) in keys.iter().zip(&mut pairs) {
+            *pair = prefetched.pair(view.namespace, key);
+            prefetched.cpu_prefetch(*pair);
+        }
+        for (at, (key, pair)) in keys.iter().zip(pairs).enumerate() {
+            let found = || prefetched.get_in(pair, (view.namespace, view.base), key);
+            give(at, if view.overlaid(key).is_some() { None } else { found() });
+        }
+    }
+
+    /// The values of many keys that were not prefetched.
+    fn look_up_many<H: Hasher>(
+        &self,
+        engine: &Engine<H, D, R>,
+        keys: &[Key],
+    ) -> Result<Vec<Option<Value>>> {
         let db = &self.state;
         many::bring(db, &engine.readers, For::Values(&self.view), keys)?;
         let mut values = Vec::with_capacity(keys.len());
@@ -106,7 +151,7 @@ impl<D: Device, R: Runtime> Reading<D, R> {
                 cpu_prefetch(db, batch.iter(), Reach::Cell);
             }
             for key in batch {
-                values.push(self.read(engine, key)?);
+                values.push(point::value::<H, D, R>(db, &self.view, key)?);
             }
         }
         Ok(values)

@@ -136,8 +136,19 @@ impl ValueCache {
     /// What a namespace's `key` has as of `commit`, if that is here.
     #[inline]
     pub(crate) fn get(&self, namespace: u8, commit: u64, key: &Key) -> Option<LookedUp> {
+        self.get_in(self.pair(namespace, key), (namespace, commit), key)
+    }
+
+    /// The same for a key whose slots are `pair`.
+    #[inline]
+    pub(crate) fn get_in(
+        &self,
+        pair: SlotPair,
+        (namespace, commit): (u8, u64),
+        key: &Key,
+    ) -> Option<LookedUp> {
         let wanted = mark(namespace, commit) >> 8;
-        for slot in self.ways(self.pair(namespace, key)) {
+        for slot in self.ways(pair) {
             let mark = slot.mark.load(Ordering::Acquire);
             if mark >> 8 != wanted || !slot.is_of(key) {
                 continue;

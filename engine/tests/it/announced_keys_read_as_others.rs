@@ -72,6 +72,40 @@ fn read(session: &Session, state: &State, from: u64) {
             }
         }
     }
+    // Many at once, announced and not, one of them twice.
+    let mut keys: Vec<Key> = ids.iter().step_by(3).map(|id| key(id + id % 2)).collect();
+    keys.push(keys[0]);
+    let got = session.read_many(&keys).expect("read");
+    assert!(got.iter().map(Option::as_ref).eq(keys.iter().map(|key| state.get(key))));
+}
+
+/// What was looked up ahead is taken from there, whether keys are read one by one or many at once.
+#[test]
+fn many_announced_keys_are_taken_from_the_value_cache() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut state = State::new();
+    let db = open(folder.path(), 64);
+    commit(&db, accesses(ROUNDS));
+    apply(&mut state, ROUNDS);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let keys: Vec<Key> = (0..2000).map(key).collect();
+    session.prefetch(&keys);
+    // One by one: what is late is looked up by these reads.
+    for key in &keys {
+        session.read(key).expect("read");
+    }
+    let hits = || db.metrics().value_cache_hits;
+    let before = hits();
+    for key in &keys {
+        session.read(key).expect("read");
+    }
+    let between = hits();
+    let got = session.read_many(&keys).expect("read");
+    assert!(got.iter().map(Option::as_ref).eq(keys.iter().map(|key| state.get(key))));
+    let (one_by_one, many) = (between - before, hits() - between);
+    assert!(one_by_one > 1000, "{one_by_one} of 2000 were at hand");
+    // The background may still have put some in between.
+    assert!(many >= one_by_one, "{many}: what was at hand was taken from there");
 }
 
 fn run(cache_mib: u64) {
