@@ -12,6 +12,8 @@
 pub(crate) mod lookup;
 pub(crate) mod prefold;
 pub(crate) mod requests;
+#[cfg(test)]
+mod tests;
 pub(crate) mod values;
 
 use std::collections::VecDeque;

@@ -245,6 +245,9 @@ impl<D: Device, R: Runtime, T> PageReader<D, R, T> {
 
 impl<D: Device, R: Runtime, T> Drop for PageReader<D, R, T> {
     fn drop(&mut self) {
+        // Whoever asked for what is still on its way has gone: nobody needs to know how it ends, and a page that is
+        // not read for them is read when it is needed.
+        while let Ok(Some(_)) = self.queue.wait() {}
         let bytes = (self.slots.len() * PAGE).cast_signed();
         Counters::change(&self.counters.buffer_bytes, -bytes);
         self.tell();
