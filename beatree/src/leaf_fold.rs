@@ -29,15 +29,16 @@
 //! assert_eq!(results[0].prior, pending[0].1);
 //! ```
 
-use pleach_core::fold::path_blocks::{Inner, PathBlocks, Side};
-use pleach_core::fold::{BatchFolder, Change, HashId, heap_index};
+use pleach_core::fold::{
+    BatchFolder, Change, HashId, Keys, TreeletFolder, heap_index, heap_position,
+};
 use pleach_core::node::{NodeKind, kind, precedes};
 use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
 use crate::children::bits_after;
-use crate::older::{BUCKET_LEVELS, OlderNodes};
+use crate::older::{BUCKET_LEVELS, OlderNodes, bucket_of};
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, Known, capture_levels};
 
@@ -112,25 +113,16 @@ pub fn fold_leaf<H: Hasher>(
     );
 }
 
-/// The same for a page whose treelet knows its node as an internal one: only the buckets that are
-/// accessed become folds of the folder, and what is above them becomes one path block, whose number
-/// this gives. `None`, with nothing done, for other pages.
-///
-/// # Panics
-/// When a fold or a path block is open.
-pub fn fold_path_block<H: Hasher>(
-    folder: &mut BatchFolder<H>,
-    blocks: &mut PathBlocks<H>,
+/// The same for a page whose treelet knows its node as an internal one: only the buckets that are accessed are
+/// expanded. Gives the number of the treelet in the folder; `None`, with nothing done, for other pages.
+pub fn fold_known<H: Hasher>(
+    folder: &mut TreeletFolder<H>,
     page: &PageState<'_>,
     accesses: &[KeyAccess],
     results: &mut Vec<AccessResult>,
 ) -> Option<usize> {
-    let own = page.treelet?.node(heap_index(0, 0))?;
-    if page.then.is_some()
-        || kind(own) != NodeKind::Internal
-        || accesses.is_empty()
-        || capture_levels(page.at) == 0
-    {
+    let known = page.treelet.filter(|known| known.internal() & 1 == 1)?;
+    if page.then.is_some() || accesses.is_empty() || capture_levels(page.at) == 0 {
         return None;
     }
     let mut merge = Merge {
@@ -144,10 +136,25 @@ pub fn fold_path_block<H: Hasher>(
         pending: page.pending,
         accesses,
     };
-    let whole = blocks.begin();
-    merge.descend(&mut Descent { folder, blocks, results }, whole, 0, 0);
-    debug_assert!(merge.accesses.is_empty(), "all accesses lie below the page");
-    Some(blocks.end())
+    let bucket = |access: &KeyAccess| bucket_of(page.at, &access.key);
+    let ways =
+        accesses.iter().fold(0, |ways, access| ways | TreeletFolder::<H>::way(bucket(access)));
+    folder.begin(page.at.len(), ways, known.internal(), |left| known.pair(left));
+    let mut unknown = folder.beside() & !known.positions();
+    while unknown != 0 {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
+        let at = unknown.trailing_zeros() as u8;
+        unknown &= unknown - 1;
+        merge.beside(folder, at);
+    }
+    while let Some(access) = merge.accesses.first() {
+        let at = folder.bucket_of(bucket(access));
+        let (level, bits) = heap_position(at);
+        merge.skip_pending(level, bits);
+        merge.expand(folder, level, bits, results);
+        folder.bucket(at, true);
+    }
+    Some(folder.end())
 }
 
 /// Position number `index` of those `levels` below `at`.
@@ -158,13 +165,7 @@ pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
     at.descendant(levels, u8::try_from(index).expect("at most 8 levels"))
 }
 
-/// Where the parts of a path block go.
-struct Descent<'a, H> {
-    folder: &'a mut BatchFolder<H>,
-    blocks: &'a mut PathBlocks<H>,
-    results: &'a mut Vec<AccessResult>,
-}
-
+#[derive(Clone, Copy)]
 struct Merge<'a> {
     at: &'a Prefix,
     leaf: Option<&'a LeafView<'a>>,
@@ -210,47 +211,17 @@ impl<'a> Merge<'a> {
         self.visit(folder, level + 1, bits << 1 | 1, results);
     }
 
-    /// Puts what is below an accessed internal node into its block, and what is accessed there into
-    /// further blocks and folds.
-    fn descend<H: Hasher>(&mut self, to: &mut Descent<'_, H>, inner: Inner, level: u8, bits: u8) {
-        let level = level + 1;
-        for (side, bits) in [(Side::Left, bits << 1), (Side::Right, bits << 1 | 1)] {
-            let accessed = self
-                .accesses
-                .first()
-                .is_some_and(|access| self.bits_of(&access.key, level) == bits);
-            match self.known(level, bits) {
-                Some(node) if !accessed => to.blocks.known(inner, side, node),
-                Some(node) if level < self.bottom && kind(node) == NodeKind::Internal => {
-                    let below = to.blocks.inner(inner, side);
-                    self.descend(to, below, level, bits);
-                }
-                // A leaf, a terminator, a bucket at the bottom, or all keys of what is not known.
-                _ => {
-                    let position = self.at.descendant(level, bits);
-                    to.folder.begin_capturing(position.len(), self.bottom - level);
-                    self.skip_pending(level, bits);
-                    self.expand(to.folder, level, bits, to.results);
-                    let fold = to.folder.end().expect("keys are given by key");
-                    to.blocks.bucket(inner, side, fold, accessed);
-                }
-            }
+    /// Gives a treelet the node of a position without accesses, which it does not know: from the page, or by
+    /// its keys.
+    fn beside<H: Hasher>(mut self, folder: &mut TreeletFolder<H>, at: u8) {
+        let (level, bits) = heap_position(at);
+        self.accesses = &[];
+        self.skip_pending(level, bits);
+        if let Some(node) = self.stored_node(level, bits) {
+            return folder.known(at, node);
         }
-        to.blocks.leave(inner);
-    }
-
-    /// The node at a position, pending changes included, where it is known. Changes before the position
-    /// need not have been passed over.
-    #[inline]
-    fn known(&self, level: u8, bits: u8) -> Option<&'a Node> {
-        if let Some(node) = self.treelet.and_then(|known| known.node(heap_index(level, bits))) {
-            return Some(node);
-        }
-        let leaf = self.leaf.filter(|_| level == self.stored)?;
-        let before = |pending: &PendingChange| self.bits_of(&pending.0, level) < bits;
-        let next = self.pending.get(self.pending.partition_point(before));
-        let is_pending = next.is_some_and(|pending| self.bits_of(&pending.0, level) == bits);
-        (!is_pending).then(|| &leaf.nodes()[usize::from(bits)])
+        self.expand(folder, level, bits, &mut Vec::new());
+        folder.bucket(at, false);
     }
 
     /// Passes over the pending changes before a position.
@@ -282,9 +253,12 @@ impl<'a> Merge<'a> {
         } else {
             treelet.and_then(|known| known.node(heap_index(level, bits)))
         };
-        if let Some(node) = known {
-            return Some(node);
-        }
+        known.or_else(|| self.stored_node(level, bits))
+    }
+
+    /// The node that the page stores for a position, if no change is pending below it; those before it have been
+    /// passed over.
+    fn stored_node(&self, level: u8, bits: u8) -> Option<&'a Node> {
         let leaf = self.leaf.filter(|_| level == self.stored && level > 0)?;
         let is_pending =
             self.pending.first().is_some_and(|pending| self.bits_of(&pending.0, level) == bits);
@@ -299,41 +273,41 @@ impl<'a> Merge<'a> {
     }
 
     /// Puts every key below a position into the folder.
-    fn expand<H: Hasher>(
+    fn expand(
         &mut self,
-        folder: &mut BatchFolder<H>,
+        folder: &mut impl Keys,
         level: u8,
         bits: u8,
         results: &mut Vec<AccessResult>,
     ) {
-        let position = &self.at.descendant(level, bits);
         if let Some(leaf) = self.leaf {
-            self.cell = leaf.lower_bound(position.first_key());
+            self.cell = leaf.lower_bound(self.at.descendant(level, bits).first_key());
         }
-        let mut change = self.next_change(position);
-        while let Some(key) = self.cell_key(position) {
+        let mut change = self.next_change(level, bits);
+        while let Some(key) = self.cell_key(level, bits) {
             // Most cells are neither changed nor accessed: they go in at the price of one comparison.
             while let Some(at) = change.filter(|at| precedes(at, &key)) {
                 self.changed(folder, &at, None, results);
-                change = self.next_change(position);
+                change = self.next_change(level, bits);
             }
             let cell = self.leaf.expect("a cell of this page").cell(self.cell);
             self.cell += 1;
             if change == Some(key) {
                 self.changed(folder, &key, Some(cell), results);
-                change = self.next_change(position);
+                change = self.next_change(level, bits);
             } else {
                 folder.unaccessed(&key, cell_value(&cell));
             }
         }
         while let Some(at) = change {
             self.changed(folder, &at, None, results);
-            change = self.next_change(position);
+            change = self.next_change(level, bits);
         }
     }
 
-    /// The next key below `position` that has a pending change or an access.
-    fn next_change(&self, position: &Prefix) -> Option<Key> {
+    /// The next key below a position that has a pending change or an access.
+    #[inline]
+    fn next_change(&self, level: u8, bits: u8) -> Option<Key> {
         let pending = self.pending.first().map(|pending| pending.0);
         let access = self.accesses.first().map(|access| access.key);
         let next = match (pending, access) {
@@ -346,13 +320,13 @@ impl<'a> Merge<'a> {
             }
             (one, other) => one.or(other)?,
         };
-        position.covers(&next).then_some(next)
+        (self.bits_of(&next, level) == bits).then_some(next)
     }
 
     /// One key that has a pending change or an access.
-    fn changed<H: Hasher>(
+    fn changed(
         &mut self,
-        folder: &mut BatchFolder<H>,
+        folder: &mut impl Keys,
         key: &Key,
         cell: Option<Cell<'_>>,
         results: &mut Vec<AccessResult>,
@@ -387,9 +361,10 @@ impl<'a> Merge<'a> {
         results.push(AccessResult { prior, put });
     }
 
-    fn cell_key(&self, position: &Prefix) -> Option<Key> {
+    #[inline]
+    fn cell_key(&self, level: u8, bits: u8) -> Option<Key> {
         let leaf = self.leaf?;
         let key = (self.cell < leaf.len()).then(|| leaf.key(self.cell))?;
-        position.covers(&key).then_some(key)
+        (self.bits_of(&key, level) == bits).then_some(key)
     }
 }

@@ -57,15 +57,17 @@ const _: () = assert!(POSITIONS <= 64, "one bit each in a word");
 pub struct Treelet {
     as_of: u64,
     known: u64,
+    /// Which of the known nodes are internal ones.
+    internal: u64,
     /// The first node is half a line, and the first of a pair begins a line.
-    _half: [u64; 2],
+    _half: u64,
     nodes: [Node; POSITIONS],
 }
 
 impl Treelet {
     /// A treelet that knows nothing, as of no commit.
     pub fn empty() -> Self {
-        Self { as_of: u64::MAX, known: 0, _half: [0; 2], nodes: [TERMINATOR; POSITIONS] }
+        Self { as_of: u64::MAX, known: 0, internal: 0, _half: 0, nodes: [TERMINATOR; POSITIONS] }
     }
 
     /// Forgets everything.
@@ -81,7 +83,8 @@ impl Treelet {
     /// All that is known.
     #[inline]
     pub fn known(&self) -> Known<'_> {
-        Known { positions: self.known, nodes: &self.nodes, packed: false }
+        let internal = self.known & self.internal;
+        Known { positions: self.known, internal, nodes: &self.nodes, packed: false }
     }
 
     /// The node of the position with this [`heap_index`].
@@ -129,6 +132,7 @@ impl Treelet {
     fn set(&mut self, index: u8, node: &Node) {
         self.nodes[usize::from(index)] = *node;
         self.known |= 1 << index;
+        self.internal = self.internal & !(1 << index) | u64::from(is_internal(node)) << index;
     }
 }
 
@@ -138,6 +142,7 @@ impl Treelet {
 pub struct PartialTreelet {
     as_of: u64,
     known: u64,
+    internal: u64,
     /// The known ones, in order, at the front.
     nodes: Box<[Node; PARTIAL]>,
 }
@@ -153,7 +158,7 @@ impl PartialTreelet {
 
     /// One that knows nothing.
     pub fn empty() -> Self {
-        Self { as_of: u64::MAX, known: 0, nodes: Box::new([TERMINATOR; PARTIAL]) }
+        Self { as_of: u64::MAX, known: 0, internal: 0, nodes: Box::new([TERMINATOR; PARTIAL]) }
     }
 
     /// Knows what a fold of this bucket needs, and nothing else.
@@ -168,6 +173,7 @@ impl PartialTreelet {
         let positions = (0..).zip(&treelet.nodes).filter(|(index, _)| known >> index & 1 == 1);
         self.nodes.iter_mut().zip(positions).for_each(|(to, (_, node))| *to = *node);
         (self.as_of, self.known) = (treelet.as_of, known);
+        self.internal = known & treelet.internal;
     }
 
     /// The last commit that changed the page.
@@ -178,7 +184,7 @@ impl PartialTreelet {
     /// All that is known.
     #[inline]
     pub fn known(&self) -> Known<'_> {
-        Known { positions: self.known, nodes: &*self.nodes, packed: true }
+        Known { positions: self.known, internal: self.internal, nodes: &*self.nodes, packed: true }
     }
 }
 
@@ -186,12 +192,38 @@ impl PartialTreelet {
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
     positions: u64,
+    internal: u64,
     nodes: &'a [Node],
     /// Does `nodes` have the known ones only?
     packed: bool,
 }
 
 impl<'a> Known<'a> {
+    /// The positions that are known, as a mask.
+    #[inline]
+    pub fn positions(&self) -> u64 {
+        self.positions
+    }
+
+    /// Those with an internal node.
+    #[inline]
+    pub fn internal(&self) -> u64 {
+        self.internal
+    }
+
+    /// The nodes of two siblings, by the [`heap_index`] of the left one; of no meaning where they are not known.
+    ///
+    /// # Panics
+    /// When there are no such positions.
+    #[inline]
+    pub fn pair(&self, left: u8) -> [Node; 2] {
+        if self.packed {
+            return [left, left + 1].map(|at| self.node(at).copied().unwrap_or_default());
+        }
+        let left = usize::from(left);
+        [self.nodes[left], self.nodes[left + 1]]
+    }
+
     /// The node of the position with this [`heap_index`].
     #[inline]
     pub fn node(&self, index: u8) -> Option<&'a Node> {

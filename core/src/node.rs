@@ -228,6 +228,10 @@ pub enum Combined {
 /// Decides whether combining two subtries needs a hash; batch callers collect those that do.
 #[inline]
 pub fn combine_kind(left: &Node, right: &Node) -> Combined {
+    if *left != TERMINATOR && *right != TERMINATOR {
+        // Nearly always.
+        return Combined::Hash;
+    }
     match (kind(left), kind(right)) {
         (NodeKind::Terminator, NodeKind::Terminator) => Combined::Known(TERMINATOR),
         (NodeKind::Leaf, NodeKind::Terminator) => Combined::Known(*left),

@@ -101,6 +101,10 @@ counters! {
     hashes,
     /// Leaf pages whose nodes were computed before the finish that needs them.
     pages_folded_ahead,
+    /// Leaf pages that finishes and proofs have folded.
+    pages_folded,
+    /// Those of them whose nodes were known, so that only the way to the accessed keys was folded.
+    pages_folded_by_treelet,
     /// Distinct keys that commits changed.
     changes,
     /// Commits.

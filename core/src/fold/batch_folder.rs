@@ -5,10 +5,10 @@ use core::marker::PhantomData;
 
 use super::hash_batch::{Batch, Values};
 use super::item::{END, Item, Merge, NONE, Old, Span, Subtrie, index32};
-use super::place::{Lists, Neighbours};
-use super::{Captured, Change, FoldValue, HashId, MAX_CAPTURE, NO_HASH, Occupancy};
+use super::place::{Folds, Neighbours};
+use super::{Captured, Change, FoldValue, HashId, Keys, MAX_CAPTURE, NO_HASH, Occupancy};
 use crate::hasher::Hasher;
-use crate::node::{Key, Node, NodeKind, TERMINATOR, ValueHash, kind, value_hash};
+use crate::node::{Key, Node, NodeKind, TERMINATOR, ValueHash, kind};
 use crate::prefix::{Prefix, common_len};
 
 /// Works on many folds at once; the [module](super) says how it is used. Buffers are reused, so in
@@ -20,7 +20,6 @@ pub struct BatchFolder<H> {
     pub(super) cpl: Vec<u16>,
     pub(super) merges: Vec<Merge>,
     pub(super) spans: Vec<Span>,
-    pub(super) hashes: Vec<ValueHash>,
     /// Leaf nodes to make: (item, value hash).
     pub(super) leaves: Vec<(u32, HashId)>,
     pub(super) values: Values,
@@ -55,7 +54,6 @@ impl<H: Hasher> Default for BatchFolder<H> {
             cpl: Vec::new(),
             merges: Vec::new(),
             spans: Vec::new(),
-            hashes: Vec::new(),
             leaves: Vec::new(),
             values: Values::default(),
             batch: Batch::default(),
@@ -83,11 +81,8 @@ impl<H: Hasher> BatchFolder<H> {
         self.subtries.clear();
         self.cpl.clear();
         self.spans.clear();
-        self.hashes.clear();
         self.leaves.clear();
-        self.values.blocks.clear();
-        self.values.lens.clear();
-        self.values.dest.clear();
+        self.values.clear();
         self.captured.clear();
         // Empty after a run, but not after one that a panicking hasher ended.
         self.batch.clear();
@@ -168,22 +163,14 @@ impl<H: Hasher> BatchFolder<H> {
         old: Option<FoldValue<'_>>,
         change: Change<'_>,
     ) -> HashId {
-        let old_hash = old.map_or(NO_HASH, |value| self.value(value));
-        let (after, put) = match change {
-            Change::Keep => (old_hash, NO_HASH),
-            Change::Delete => (NO_HASH, NO_HASH),
-            Change::Put(value) => {
-                let hash = self.value(value);
-                (hash, hash)
-            }
-        };
         let kind = if old.is_some() { Old::Leaf } else { Old::Absent };
+        let hashes = self.values.change::<H>(old, change, &mut self.hashed);
         let item = self.push(key, kind, true, 256, TERMINATOR);
-        self.items[item as usize].old_hash = old_hash;
-        if after != NO_HASH {
-            self.leaves.push((item, after));
+        self.items[item as usize].old_hash = hashes.old;
+        if hashes.new != NO_HASH {
+            self.leaves.push((item, hashes.new));
         }
-        put
+        hashes.put
     }
 
     /// Adds the result of a fold below: its new node, and the occupancy by its old keys. When that
@@ -198,8 +185,7 @@ impl<H: Hasher> BatchFolder<H> {
         let item = self.push(key, old, true, at.len(), *new_node) as usize;
         self.items[item].fragment = fragment;
         if let Occupancy::Leaf { value_hash, .. } = occupancy {
-            self.items[item].old_hash = index32(self.hashes.len());
-            self.hashes.push(*value_hash);
+            self.items[item].old_hash = self.value(FoldValue::Hash(*value_hash));
         }
     }
 
@@ -239,9 +225,9 @@ impl<H: Hasher> BatchFolder<H> {
             only,
         });
         if opened {
-            let lists =
-                Lists { items: &mut self.items, subtries: &mut self.subtries, cpl: &self.cpl };
-            self.neighbours.place_terminals(lists, start, end)?;
+            let mut lists =
+                Folds { items: &mut self.items, subtries: &mut self.subtries, cpl: &self.cpl };
+            self.neighbours.place_terminals(&mut lists, start, end)?;
         }
         Ok(self.spans.len() - 1)
     }
@@ -260,7 +246,7 @@ impl<H: Hasher> BatchFolder<H> {
             0 => Occupancy::Empty,
             1 => match &self.items[span.only as usize] {
                 item if item.old == Old::Leaf => {
-                    let value_hash = self.hashes[item.old_hash as usize];
+                    let value_hash = *self.values.hash(item.old_hash);
                     Occupancy::Leaf { key: item.key, value_hash }
                 }
                 _ => Occupancy::Many,
@@ -285,33 +271,11 @@ impl<H: Hasher> BatchFolder<H> {
 
     /// The hash with a number that [`BatchFolder::accessed`] gave; valid after [`BatchFolder::run`].
     pub fn value_hash(&self, id: HashId) -> &ValueHash {
-        &self.hashes[id as usize]
+        self.values.hash(id)
     }
 
     fn value(&mut self, value: FoldValue<'_>) -> HashId {
-        let id = index32(self.hashes.len());
-        match value {
-            FoldValue::Hash(hash) => self.hashes.push(hash),
-            FoldValue::Bytes(bytes) if bytes.len() <= 64 => {
-                let block = self.values.blocks.len();
-                self.values.blocks.push([0; 64]);
-                let to = &mut self.values.blocks[block];
-                match <[u8; 8]>::try_from(bytes) {
-                    // The length of a balance: a store, and no call.
-                    Ok(word) => to[..8].copy_from_slice(&word),
-                    Err(_) => to[..bytes.len()].copy_from_slice(bytes),
-                }
-                #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
-                self.values.lens.push(bytes.len() as u8);
-                self.values.dest.push(id);
-                self.hashes.push(ValueHash::new([0; 32]));
-            }
-            FoldValue::Bytes(bytes) => {
-                self.hashes.push(value_hash::<H>(bytes));
-                self.hashed += 1;
-            }
-        }
-        id
+        self.values.add::<H>(value, &mut self.hashed)
     }
 
     fn push(&mut self, key: &Key, old: Old, opened: bool, depth: u16, node: Node) -> u32 {
@@ -344,5 +308,15 @@ impl<H: Hasher> BatchFolder<H> {
         });
         self.cpl.push(END);
         item
+    }
+}
+
+impl<H: Hasher> Keys for BatchFolder<H> {
+    fn unaccessed(&mut self, key: &Key, value: FoldValue<'_>) {
+        self.unaccessed(key, value);
+    }
+
+    fn accessed(&mut self, key: &Key, old: Option<FoldValue<'_>>, change: Change<'_>) -> HashId {
+        self.accessed(key, old, change)
     }
 }

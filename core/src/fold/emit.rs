@@ -88,7 +88,7 @@ impl<H: Hasher> BatchFolder<H> {
         match leader.old {
             Old::Many => sink.fragment(leader.fragment),
             Old::Leaf => {
-                sink.leaf(&leader.key, &self.hashes[leader.old_hash as usize], leader.anchor);
+                sink.leaf(&leader.key, self.values.hash(leader.old_hash), leader.anchor);
             }
             Old::Absent => sink.terminator(&leader.key, leader.anchor),
             Old::HiddenLeaf => unreachable!("a hidden leaf is never opened"),

@@ -2,10 +2,10 @@
 
 use alloc::vec::Vec;
 
-use super::HashId;
 use super::item::index32;
+use super::{Change, FoldValue, HashId, NO_HASH};
 use crate::hasher::Hasher;
-use crate::node::{Combined, Node, combine_kind, tag_internal};
+use crate::node::{Combined, Node, ValueHash, combine_kind, tag_internal, value_hash};
 
 /// Batch of 64-byte hashes with their destinations.
 #[derive(Default)]
@@ -49,13 +49,98 @@ impl Batch {
     }
 }
 
-/// Values to hash, of at most one block each.
+/// Values and their hashes: those of at most one block wait, and are hashed together.
 #[derive(Default)]
 pub(super) struct Values {
-    pub(super) blocks: Vec<[u8; 64]>,
-    pub(super) lens: Vec<u8>,
-    pub(super) dest: Vec<HashId>,
-    pub(super) out: Vec<[u8; 32]>,
+    hashes: Vec<ValueHash>,
+    blocks: Vec<[u8; 64]>,
+    lens: Vec<u8>,
+    dest: Vec<HashId>,
+    out: Vec<[u8; 32]>,
+}
+
+/// Hashes of an accessed key's values, by number; [`NO_HASH`] for none.
+pub(super) struct Changed {
+    pub(super) old: HashId,
+    pub(super) new: HashId,
+    /// The new value, if one was put.
+    pub(super) put: HashId,
+}
+
+impl Values {
+    pub(super) fn clear(&mut self) {
+        self.hashes.clear();
+        self.blocks.clear();
+        self.lens.clear();
+        self.dest.clear();
+    }
+
+    /// Adds a value; adds to `hashed` when that takes a hash at once.
+    #[inline]
+    pub(super) fn add<H: Hasher>(&mut self, value: FoldValue<'_>, hashed: &mut u64) -> HashId {
+        let id = index32(self.hashes.len());
+        match value {
+            FoldValue::Hash(hash) => self.hashes.push(hash),
+            FoldValue::Bytes(bytes) if bytes.len() <= 64 => {
+                let block = self.blocks.len();
+                self.blocks.push([0; 64]);
+                let to = &mut self.blocks[block];
+                match <[u8; 8]>::try_from(bytes) {
+                    // The length of a balance: a store, and no call.
+                    Ok(word) => to[..8].copy_from_slice(&word),
+                    Err(_) => to[..bytes.len()].copy_from_slice(bytes),
+                }
+                #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
+                self.lens.push(bytes.len() as u8);
+                self.dest.push(id);
+                self.hashes.push(ValueHash::new([0; 32]));
+            }
+            FoldValue::Bytes(bytes) => {
+                self.hashes.push(value_hash::<H>(bytes));
+                *hashed += 1;
+            }
+        }
+        id
+    }
+
+    /// Adds the values of an accessed key.
+    #[inline]
+    pub(super) fn change<H: Hasher>(
+        &mut self,
+        old: Option<FoldValue<'_>>,
+        change: Change<'_>,
+        hashed: &mut u64,
+    ) -> Changed {
+        let old = old.map_or(NO_HASH, |value| self.add::<H>(value, hashed));
+        match change {
+            Change::Keep => Changed { old, new: old, put: NO_HASH },
+            Change::Delete => Changed { old, new: NO_HASH, put: NO_HASH },
+            Change::Put(value) => {
+                let new = self.add::<H>(value, hashed);
+                Changed { old, new, put: new }
+            }
+        }
+    }
+
+    /// Hashes those that wait.
+    pub(super) fn run<H: Hasher>(&mut self) -> u64 {
+        let count = self.blocks.len();
+        self.out.resize(count.max(self.out.len()), [0; 32]);
+        H::hash_short_many(&self.blocks, &self.lens, &mut self.out[..count]);
+        for (dest, hash) in self.dest.iter().zip(&self.out) {
+            self.hashes[*dest as usize] = ValueHash::new(*hash);
+        }
+        self.blocks.clear();
+        self.lens.clear();
+        self.dest.clear();
+        count as u64
+    }
+
+    /// A hash; of a value that waited, after [`Self::run`].
+    #[inline]
+    pub(super) fn hash(&self, id: HashId) -> &ValueHash {
+        &self.hashes[id as usize]
+    }
 }
 
 /// Combines each chunk of `width` neighbouring nodes of one depth into the node above them all;

@@ -7,7 +7,7 @@ use super::item::{END, Merge, Span, Subtrie, index32};
 use super::{Captured, heap_index};
 use crate::hasher::Hasher;
 use crate::node::{
-    Combined, Key, NodeKind, TERMINATOR, ValueHash, combine_kind, kind, tag_internal, tag_leaf,
+    Combined, Key, NodeKind, TERMINATOR, combine_kind, kind, tag_internal, tag_leaf,
 };
 use crate::prefix::bit;
 
@@ -18,24 +18,10 @@ impl<H: Hasher> BatchFolder<H> {
     /// When a fold is open.
     pub fn run(&mut self) {
         assert!(self.open.is_none(), "all folds are closed");
-        self.hash_values();
+        self.hashed += self.values.run::<H>();
         self.hash_leaves();
         self.merge_all();
         self.lift_to_floors();
-    }
-
-    fn hash_values(&mut self) {
-        let count = self.values.blocks.len();
-        let out = &mut self.values.out;
-        out.resize(count.max(out.len()), [0; 32]);
-        H::hash_short_many(&self.values.blocks, &self.values.lens, &mut out[..count]);
-        for (dest, hash) in self.values.dest.iter().zip(&*out) {
-            self.hashes[*dest as usize] = ValueHash::new(*hash);
-        }
-        self.hashed += count as u64;
-        self.values.blocks.clear();
-        self.values.lens.clear();
-        self.values.dest.clear();
     }
 
     fn hash_leaves(&mut self) {
@@ -43,7 +29,7 @@ impl<H: Hasher> BatchFolder<H> {
             // The halves of `node::leaf_preimage`.
             self.batch.push(
                 &self.items[item as usize].key,
-                self.hashes[hash as usize].as_bytes(),
+                self.values.hash(hash).as_bytes(),
                 item,
             );
         }

@@ -40,22 +40,25 @@
 //! assert_eq!(folder.node(fold), node::combine::<Blake3>(&left, &TERMINATOR));
 //! ```
 //!
-//! `place` finds the terminals, `merge` hashes, `emit` gives the multiproof; [`path_blocks`] is the
+//! `place` finds the terminals, `merge` hashes, `emit` gives the multiproof; [`treelets`] is the
 //! faster way where the nodes between a prefix and its keys are known.
 
 mod batch_folder;
+mod blocks;
+mod buckets;
 mod emit;
 mod hash_batch;
 
 mod item;
 mod merge;
-pub mod path_blocks;
 mod place;
+pub mod treelets;
 
 use crate::node::{Key, Node, ValueHash};
 
 pub use self::batch_folder::BatchFolder;
 pub use self::hash_batch::combine_chunks;
+pub use self::treelets::TreeletFolder;
 
 /// A value as the fold takes it: its bytes, or its hash when that is known.
 #[derive(Clone, Copy, Debug)]
@@ -118,13 +121,23 @@ pub const fn heap_index(level: u8, bits: u8) -> u8 {
     (1 << level) - 1 + bits
 }
 
-/// The [`heap_index`], below a floor, of what has the index `inner` below the prefix with the index
-/// `outer`.
+/// Level and bits of the prefix with this [`heap_index`].
 #[inline]
-pub const fn heap_below(outer: u8, inner: u8) -> u8 {
+pub const fn heap_position(index: u8) -> (u8, u8) {
     // One more than the index is its level's first bit, then the bits of the path.
-    let levels = (inner + 1).ilog2();
-    ((outer + 1) << levels) + (inner + 1 - (1 << levels)) - 1
+    let level = (index + 1).ilog2();
+    #[expect(clippy::cast_possible_truncation, reason = "at most 7")]
+    (level as u8, index + 1 - (1 << level))
+}
+
+/// Takes keys in, in order: a fold of a [`BatchFolder`], or a bucket of a [`TreeletFolder`].
+pub trait Keys {
+    /// Adds a key that is not accessed.
+    fn unaccessed(&mut self, key: &Key, value: FoldValue<'_>);
+
+    /// Adds an accessed key with its old value (`None`: absent) and what becomes of it. Gives the
+    /// number of the new value's hash, [`NO_HASH`] when nothing was put.
+    fn accessed(&mut self, key: &Key, old: Option<FoldValue<'_>>, change: Change<'_>) -> HashId;
 }
 
 /// Receives a fold's part of the multiproof, in order.

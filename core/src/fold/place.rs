@@ -8,12 +8,48 @@ use crate::node::Key;
 /// Bits shared with a neighbouring old item, -1 for none, and the number of that item.
 type Near = (i16, u32);
 
-/// A folder's lists, as far as placing needs them.
-pub(super) struct Lists<'a> {
+/// Items, as far as placing needs them; each has a number.
+pub(super) trait Lists {
+    fn key(&self, at: usize) -> &Key;
+    fn old(&self, at: usize) -> Old;
+    /// Bits that an item shares with the next one; [`END`] for the last.
+    fn cpl(&self, at: usize) -> u16;
+    /// Depth of an item's terminal, and the first of the items that end in it.
+    fn terminal(&mut self, at: usize) -> (&mut u16, &mut u32);
+    /// The proof shows this item.
+    fn open(&mut self, at: usize);
+}
+
+/// A folder's lists.
+pub(super) struct Folds<'a> {
     pub(super) items: &'a mut [Item],
     pub(super) subtries: &'a mut [Subtrie],
     /// Bits shared by items i and i+1.
     pub(super) cpl: &'a [u16],
+}
+
+impl Lists for Folds<'_> {
+    fn key(&self, at: usize) -> &Key {
+        &self.items[at].key
+    }
+
+    fn old(&self, at: usize) -> Old {
+        self.items[at].old
+    }
+
+    fn cpl(&self, at: usize) -> u16 {
+        self.cpl[at]
+    }
+
+    fn terminal(&mut self, at: usize) -> (&mut u16, &mut u32) {
+        let item = &mut self.items[at];
+        (&mut item.anchor, &mut item.group)
+    }
+
+    fn open(&mut self, at: usize) {
+        self.items[at].opened = true;
+        self.subtries[at].opened = true;
+    }
 }
 
 /// The nearest old items on both sides of each item of a fold. Buffers are reused.
@@ -31,17 +67,16 @@ impl Neighbours {
     /// The key of an item that was given as a bare leaf node and decides where a terminal lies.
     pub(super) fn place_terminals(
         &mut self,
-        lists: Lists<'_>,
+        lists: &mut impl Lists,
         start: usize,
         end: usize,
     ) -> Result<(), Key> {
-        self.find(lists.items, lists.cpl, start, end);
-        let Lists { items, subtries, cpl } = lists;
+        self.find(lists, start, end);
         for at in start..end {
             let (before, after) = (self.before[at - start], self.after[at - start]);
-            match items[at].old {
-                Old::Leaf => items[at].anchor = leaf_depth(before.0, after.0),
-                Old::Absent => self.place_absent(items, subtries, cpl, (start, at))?,
+            match lists.old(at) {
+                Old::Leaf => *lists.terminal(at).0 = leaf_depth(before.0, after.0),
+                Old::Absent => self.place_absent(lists, start, at)?,
                 Old::Many | Old::HiddenLeaf => {}
             }
         }
@@ -49,45 +84,38 @@ impl Neighbours {
     }
 
     /// Places the absent item `at` of the fold that begins at `start`.
-    fn place_absent(
-        &self,
-        items: &mut [Item],
-        subtries: &mut [Subtrie],
-        cpl: &[u16],
-        (start, at): (usize, usize),
-    ) -> Result<(), Key> {
+    fn place_absent(&self, lists: &mut impl Lists, start: usize, at: usize) -> Result<(), Key> {
         let (shared, neighbour) = self.before[at - start].max(self.after[at - start]);
         let Ok(shared) = u16::try_from(shared) else {
             // No old key in this fold: one terminal for all, which the fold above places.
-            items[at].group = index32(start);
+            *lists.terminal(at).1 = index32(start);
             return Ok(());
         };
         let neighbour = neighbour as usize;
         let around = (self.before[neighbour - start].0, self.after[neighbour - start].0);
         let alone = leaf_depth(around.0, around.1) <= shared;
-        match items[neighbour].old {
-            Old::HiddenLeaf if alone => return Err(items[neighbour].key),
+        match lists.old(neighbour) {
+            Old::HiddenLeaf if alone => return Err(*lists.key(neighbour)),
             Old::Leaf if alone => {
-                items[neighbour].opened = true;
-                subtries[neighbour].opened = true;
-                items[at].group = index32(neighbour);
+                lists.open(neighbour);
+                *lists.terminal(at).1 = index32(neighbour);
                 return Ok(());
             }
             _ => {}
         }
-        items[at].anchor = shared + 1;
-        if at > start {
-            let previous = &items[at - 1];
-            if previous.old == Old::Absent && previous.anchor == shared + 1 && cpl[at - 1] > shared
-            {
-                items[at].group = previous.group;
+        *lists.terminal(at).0 = shared + 1;
+        if at > start && lists.old(at - 1) == Old::Absent && lists.cpl(at - 1) > shared {
+            let (anchor, group) = lists.terminal(at - 1);
+            if *anchor == shared + 1 {
+                let group = *group;
+                *lists.terminal(at).1 = group;
             }
         }
         Ok(())
     }
 
     /// Finds the nearest old items on both sides.
-    fn find(&mut self, items: &[Item], cpl: &[u16], start: usize, end: usize) {
+    fn find(&mut self, lists: &impl Lists, start: usize, end: usize) {
         let count = end - start;
         self.before.clear();
         self.before.resize(count, (-1, NONE));
@@ -96,13 +124,13 @@ impl Neighbours {
         let mut near = (-1i16, NONE);
         for at in start..end {
             self.before[at - start] = near;
-            near = pass(near, items[at].old, at, cpl[at]);
+            near = pass(near, lists.old(at), at, lists.cpl(at));
         }
         near = (-1, NONE);
         for at in (start..end).rev() {
             self.after[at - start] = near;
-            let cpl = if at > start { cpl[at - 1] } else { END };
-            near = pass(near, items[at].old, at, cpl);
+            let cpl = if at > start { lists.cpl(at - 1) } else { END };
+            near = pass(near, lists.old(at), at, cpl);
         }
     }
 }

@@ -13,13 +13,14 @@ use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{
-    AccessResult, KeyAccess, PageState, PendingChange, fold_leaf, fold_path_block,
+    AccessResult, KeyAccess, PageState, PendingChange, fold_known, fold_leaf,
 };
 use pleach_beatree::older::OlderNodes;
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_beatree::treelet::Known;
 use pleach_beatree::treelet::capture_levels;
 use pleach_beatree::{Region, RegionIndex, RegionState};
+use pleach_core::fold::treelets::Proof;
 use pleach_core::fold::{NO_HASH, Occupancy};
 use pleach_core::page::leaf::LeafView;
 use pleach_core::proof::op::op_encode_placed;
@@ -50,7 +51,7 @@ pub(super) struct PageTask {
     pub(super) at: Option<Located>,
     pub(super) page: Option<Arc<CachedPage>>,
     pub(super) accesses: Range<usize>,
-    pending: Range<usize>,
+    pub(super) pending: Range<usize>,
     /// The node in the view, when it is known without folding (and nothing is accessed).
     pub(super) known: Option<Node>,
     /// The commit that its treelet must be as of; `None` when the page is not in its newest state.
@@ -89,7 +90,7 @@ pub(super) struct Chunk {
     pub(super) index: usize,
     pub(super) regions: Vec<RegionTask>,
     pub(super) pages: Vec<PageTask>,
-    pending: Vec<PendingChange>,
+    pub(super) pending: Vec<PendingChange>,
     /// Nodes inside of pages in an older state.
     older: Vec<OlderNodes>,
     /// Pages, leaf pages and nodes together, that are not in memory yet.
@@ -400,7 +401,7 @@ impl Chunk {
     /// Folds all pages, in one batch.
     fn fold_pages<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
         space.pages.clear();
-        space.path_blocks.clear();
+        space.treelets.clear(batch.gives.proves());
         space.results.clear();
         space.folds.clear();
         for (index, page) in self.pages.iter().enumerate() {
@@ -421,7 +422,14 @@ impl Chunk {
             space.folds.push(fold);
         }
         space.pages.run();
-        space.path_blocks.run(&space.pages);
+        space.treelets.run();
+        for fold in &space.folds {
+            let by_treelet = matches!(fold, PageFold::Treelet { .. });
+            space.folded[0] += u64::from(!matches!(fold, PageFold::Known));
+            space.folded[1] += u64::from(by_treelet);
+        }
+        #[cfg(debug_assertions)]
+        self.check_treelets(batch, space);
     }
 
     /// Begins the fold of a page.
@@ -438,9 +446,9 @@ impl Chunk {
         let pending = &self.pending[page.pending.clone()];
         let then = page.then.map(|(_, at)| &self.older[at]);
         let state = PageState { at: &page.prefix, leaf, pending, treelet, then };
-        let FoldSpace { pages, path_blocks, results, .. } = space;
-        if let Some(block) = fold_path_block(pages, path_blocks, &state, accesses, results) {
-            return PageFold::PathBlock { block, learns: capture > 0 };
+        let FoldSpace { pages, treelets, results, .. } = space;
+        if let Some(number) = fold_known(treelets, &state, accesses, results) {
+            return PageFold::Treelet { number, learns: capture > 0 };
         }
         pages.begin_capturing(page.prefix.len(), capture);
         fold_leaf(pages, &state, capture, accesses, results);
@@ -472,8 +480,6 @@ impl Chunk {
         outcome: &mut ChunkOutcome,
         changes: &mut Vec<Changed>,
     ) {
-        space.terminals.clear();
-        space.siblings.clear();
         space.fragments.clear();
         space.op_starts.clear();
         let mut all = std::mem::take(&mut space.results);
@@ -491,19 +497,18 @@ impl Chunk {
                     changes.push(Changed { key, new, prior: found.prior });
                 }
             }
-            let mut fragment = Fragment::default();
-            if proves && space.occupancy(*fold) == Occupancy::Many {
-                let mut emit = Emit::new(&mut space.terminals, &mut space.siblings, &[], &[], &[]);
-                match *fold {
-                    PageFold::Known => {}
-                    PageFold::Whole(fold) => space.pages.emit(fold, &mut emit),
-                    PageFold::PathBlock { block, .. } => {
-                        let depth = page.prefix.len();
-                        space.path_blocks.emit(block, depth, &mut space.pages, &mut emit);
-                    }
+            let fragment = match *fold {
+                PageFold::Treelet { number, .. } => {
+                    Fragment::of_treelet(space.treelets.proof_part(number))
                 }
-                fragment = emit.done();
-            }
+                PageFold::Whole(whole) if proves && space.occupancy(*fold) == Occupancy::Many => {
+                    let Proof { terminals, siblings } = space.treelets.proof_mut();
+                    let mut emit = Emit::new(terminals, siblings, &[], &[], &[]);
+                    space.pages.emit(whole, &mut emit);
+                    emit.done()
+                }
+                PageFold::Known | PageFold::Whole(_) => Fragment::default(),
+            };
             space.fragments.push(fragment);
         }
         drop(results);
@@ -522,7 +527,7 @@ fn emit_ops<H: Hasher>(
     let mut found = accesses.iter().zip(results);
     space.firsts(fold, |first| {
         let (access, found) = found.next().expect("one for each access");
-        let put = (found.put != NO_HASH).then(|| *space.pages.value_hash(found.put));
+        let put = (found.put != NO_HASH).then(|| *space.value_hash(fold, found.put));
         let kind = match (access.reads, access.writes.is_some()) {
             (_, false) => Access::Read,
             (false, true) => Access::Write(put),

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use pleach_core::fold::Sink;
+use pleach_core::fold::treelets::ProofPart;
 use pleach_core::proof::Terminal;
 use pleach_core::proof::terminal::terminal_encode;
 use pleach_core::{Key, Node, Prefix, ValueHash};
@@ -17,6 +18,12 @@ pub(crate) struct Fragment {
 }
 
 impl Fragment {
+    /// What a treelet emitted.
+    pub(crate) fn of_treelet(part: ProofPart) -> Self {
+        let ProofPart { terminals, count, siblings } = part;
+        Self { terminals, count, siblings }
+    }
+
     /// Number of terminals.
     pub(crate) fn count(&self) -> u32 {
         self.count

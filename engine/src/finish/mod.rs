@@ -24,6 +24,8 @@ mod assemble;
 mod chunk;
 mod emit;
 mod job;
+#[cfg(debug_assertions)]
+mod oracle;
 pub(crate) mod outcome;
 mod regions;
 mod scratch;

@@ -66,8 +66,9 @@ impl Chunk {
         outcome: &mut ChunkOutcome,
     ) {
         let ChunkOutcome { regions, terminals, siblings, ops, .. } = outcome;
-        terminals.reserve(space.terminals.len() + self.regions.len() * 64);
-        siblings.reserve(space.siblings.len() + self.regions.len() * 32);
+        let proof = space.treelets.proof();
+        terminals.reserve(proof.terminals.len() + self.regions.len() * 64);
+        siblings.reserve(proof.siblings.len() + self.regions.len() * 32);
         for (fold, (region, task)) in regions.iter_mut().zip(&self.regions).enumerate() {
             let accessed = task.pages.clone().filter(|page| !self.pages[*page].accesses.is_empty());
             for (page, first) in accessed.zip(space.regions.first_of_terminal(fold)) {
@@ -77,9 +78,13 @@ impl Chunk {
             }
             region.first_op = task.pages.clone().next().map_or(0, |page| space.op_starts[page]);
             if region.accessed && region.old == Occupancy::Many {
-                let (from_terminals, from_siblings) = (&space.terminals, &space.siblings);
-                let mut emit =
-                    Emit::new(terminals, siblings, &space.fragments, from_terminals, from_siblings);
+                let mut emit = Emit::new(
+                    terminals,
+                    siblings,
+                    &space.fragments,
+                    &proof.terminals,
+                    &proof.siblings,
+                );
                 space.regions.emit(fold, &mut emit);
                 region.fragment = emit.done();
             }

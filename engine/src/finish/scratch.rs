@@ -1,11 +1,11 @@
 //! The memory that a worker folds in, which is kept from chunk to chunk. One worker owns it.
 
 use pleach_beatree::leaf_fold::AccessResult;
-use pleach_core::fold::path_blocks::PathBlocks;
-use pleach_core::fold::{BatchFolder, Occupancy, heap_below};
-use pleach_core::{Hasher, Node};
+use pleach_core::fold::{BatchFolder, HashId, Occupancy, TreeletFolder};
+use pleach_core::{Hasher, Node, ValueHash};
 
 use super::emit::Fragment;
+use crate::metrics::Counters;
 
 /// How a page was folded.
 #[derive(Clone, Copy, Debug)]
@@ -14,10 +14,10 @@ pub(super) enum PageFold {
     Known,
     /// As one fold.
     Whole(usize),
-    /// As a path block, over the folds of its buckets.
-    PathBlock {
-        /// Its index.
-        block: usize,
+    /// As a treelet whose nodes are known.
+    Treelet {
+        /// Its number.
+        number: usize,
         /// Is the page's treelet brought to the state after the batch?
         learns: bool,
     },
@@ -27,7 +27,8 @@ pub(super) enum PageFold {
 #[derive(Default)]
 pub(super) struct FoldSpace<H: Hasher> {
     pub(super) pages: BatchFolder<H>,
-    pub(super) path_blocks: PathBlocks<H>,
+    /// The pages whose nodes are known; and the multiproof of all.
+    pub(super) treelets: TreeletFolder<H>,
     pub(super) regions: BatchFolder<H>,
     pub(super) results: Vec<AccessResult>,
     /// How each page was folded.
@@ -39,18 +40,38 @@ pub(super) struct FoldSpace<H: Hasher> {
     pub(super) captured_ends: Vec<usize>,
     /// The same for the regions' folds.
     pub(super) inner_ends: Vec<usize>,
-    pub(super) terminals: Vec<u8>,
-    pub(super) siblings: Vec<Node>,
     pub(super) fragments: Vec<Fragment>,
     /// The page of each node in the outcome.
     pub(super) node_pages: Vec<usize>,
     /// Where each page's operations start.
     pub(super) op_starts: Vec<usize>,
+    /// Pages that were folded since creation, and those of them as treelets.
+    pub(super) folded: [u64; 2],
+    /// Folds again what was folded as treelets.
+    #[cfg(debug_assertions)]
+    pub(super) oracle: BatchFolder<H>,
+}
+
+/// What a worker has done since its creation.
+#[derive(Clone, Copy)]
+pub(super) struct Work {
+    hashed: u64,
+    folded: [u64; 2],
+}
+
+impl Work {
+    /// Counts what was done since `before`.
+    pub(super) fn count_since(self, before: Self, counters: &Counters) {
+        Counters::add(&counters.hashes, self.hashed - before.hashed);
+        Counters::add(&counters.pages_folded, self.folded[0] - before.folded[0]);
+        Counters::add(&counters.pages_folded_by_treelet, self.folded[1] - before.folded[1]);
+    }
 }
 
 impl<H: Hasher> FoldSpace<H> {
-    pub(super) fn hashed(&self) -> u64 {
-        self.pages.hashed() + self.path_blocks.hashed() + self.regions.hashed()
+    pub(super) fn work(&self) -> Work {
+        let hashed = self.pages.hashed() + self.treelets.hashed() + self.regions.hashed();
+        Work { hashed, folded: self.folded }
     }
 
     /// A page's new node.
@@ -58,7 +79,7 @@ impl<H: Hasher> FoldSpace<H> {
         match fold {
             PageFold::Known => unreachable!("a page that was not folded"),
             PageFold::Whole(fold) => self.pages.node(fold),
-            PageFold::PathBlock { block, .. } => *self.path_blocks.node(block),
+            PageFold::Treelet { number, .. } => *self.treelets.node(number),
         }
     }
 
@@ -67,7 +88,7 @@ impl<H: Hasher> FoldSpace<H> {
         match fold {
             PageFold::Known => unreachable!("a page that was not folded"),
             PageFold::Whole(fold) => self.pages.occupancy(fold),
-            PageFold::PathBlock { .. } => Occupancy::Many,
+            PageFold::Treelet { .. } => Occupancy::Many,
         }
     }
 
@@ -76,11 +97,17 @@ impl<H: Hasher> FoldSpace<H> {
         match fold {
             PageFold::Known => {}
             PageFold::Whole(fold) => self.pages.first_of_terminal(fold).for_each(each),
-            PageFold::PathBlock { block, .. } => {
-                for (_, fold) in self.path_blocks.buckets(block) {
-                    self.pages.first_of_terminal(fold).for_each(&mut each);
-                }
+            PageFold::Treelet { number, .. } => {
+                self.treelets.first_of_terminal(number).iter().for_each(|first| each(*first));
             }
+        }
+    }
+
+    /// The hash of a value that an access of a page has put.
+    pub(super) fn value_hash(&self, fold: PageFold, id: HashId) -> &ValueHash {
+        match fold {
+            PageFold::Treelet { .. } => self.treelets.value_hash(id),
+            PageFold::Known | PageFold::Whole(_) => self.pages.value_hash(id),
         }
     }
 
@@ -93,17 +120,12 @@ impl<H: Hasher> FoldSpace<H> {
             &captured[from..ends[fold]]
         };
         self.captured_ends.clear();
-        out.reserve(captured.len() + self.path_blocks.len());
         for fold in &self.folds {
             match *fold {
-                PageFold::Known | PageFold::PathBlock { learns: false, .. } => {}
+                PageFold::Known | PageFold::Treelet { learns: false, .. } => {}
                 PageFold::Whole(fold) => out.extend_from_slice(of(fold)),
-                PageFold::PathBlock { block, .. } => {
-                    self.path_blocks.computed(block, |index, node| out.push((index, *node)));
-                    for (bucket, fold) in self.path_blocks.buckets(block) {
-                        let nodes = of(fold).iter();
-                        out.extend(nodes.map(|(index, node)| (heap_below(bucket, *index), *node)));
-                    }
+                PageFold::Treelet { number, .. } => {
+                    self.treelets.learned(number, |index, node| out.push((index, *node)));
                 }
             }
             self.captured_ends.push(out.len());

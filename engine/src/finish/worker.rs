@@ -132,9 +132,9 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
             if let Err(error) = read_missing::<H, D, R>(db, &mut chunk) {
                 break Err(error);
             }
-            let hashed = worker.space.hashed();
+            let before = worker.space.work();
             let folded = chunk.fold(batch, &mut worker.space, ChunkOutcome::default());
-            Counters::add(&db.counters.hashes, worker.space.hashed() - hashed);
+            worker.space.work().count_since(before, &db.counters);
             match folded {
                 Ok(outcome) => break Ok(Folded::Done(outcome)),
                 Err(Again::Changed) => {}
@@ -195,9 +195,9 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
             let share = db.options.in_flight.div_ceil(db.runtime.workers()).max(4);
             self.reader = Some(PageReader::new(&db.store, share, Reading::Keys)?);
         }
-        let hashed = self.space.hashed();
+        let before = self.space.work();
         let result = self.fold_all(workers, db, job, queued);
-        Counters::add(&db.counters.hashes, self.space.hashed() - hashed);
+        self.space.work().count_since(before, &db.counters);
         result
     }
 

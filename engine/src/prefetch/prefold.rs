@@ -4,8 +4,8 @@
 //! some of these old. Its first fold hashes all of that, though nothing of it depends on the batch. So
 //! pages that are read for prefetch requests are folded as of now, each with the bucket of its key, by a
 //! task of its own. The nodes stay with the page as a partial treelet
-//! ([`pleach_beatree::treelet::PartialTreelet`]) until the batch is over, and the finish folds path blocks
-//! only.
+//! ([`pleach_beatree::treelet::PartialTreelet`]) until the batch is over, and the finish folds what is
+//! accessed only.
 //!
 //! Nothing depends on it. Pages come through a queue of fixed length; those that find no room, or come
 //! while a finish needs the processors, are left to the finish. A partial treelet is as of a commit: one

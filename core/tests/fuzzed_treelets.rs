@@ -1,0 +1,31 @@
+//! What the fuzz target `treelet_fold` does, with the inputs of its corpus and with some that are drawn here.
+
+#![allow(unreachable_pub, clippy::pedantic, reason = "these files are of a crate of their own")]
+
+#[path = "../../fuzz/src/input.rs"]
+mod input;
+#[path = "../../fuzz/src/treelet_fold.rs"]
+mod treelet_fold;
+
+use std::path::Path;
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+
+#[test]
+fn the_kernel_is_the_general_fold() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/treelet_fold");
+    for file in std::fs::read_dir(corpus).expect("a corpus") {
+        treelet_fold::run(&std::fs::read(file.expect("a file").path()).expect("an input"));
+    }
+    let cases = std::env::var("PLEACH_CASES").ok().and_then(|cases| cases.parse().ok());
+    let cases = cases.unwrap_or(800);
+    let mut rng = ChaCha8Rng::seed_from_u64(0);
+    let mut treelets = 0;
+    for _ in 0..cases {
+        let mut input = vec![0; 20 + (rng.next_u32() % 300) as usize];
+        rng.fill_bytes(&mut input);
+        treelets += u32::from(treelet_fold::run(&input));
+    }
+    assert!(treelets * 2 > cases, "treelets: {treelets} of {cases}");
+}
