@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, clippy::pedantic, reason = "these files are of a crate of their own")]
 
 #[path = "../../fuzz/src/input.rs"]
+#[allow(dead_code, reason = "other targets use more of it")]
 mod input;
 #[path = "../../fuzz/src/treelet_fold.rs"]
 mod treelet_fold;

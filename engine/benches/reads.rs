@@ -6,6 +6,8 @@
 //! keys, with the share of the keys that had been looked up before they were read; of threads, keys a second of all
 //! together, the best of the turns.
 
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "small numbers")]
+
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 

@@ -88,8 +88,8 @@ impl Form {
     }
 
     /// A value; some are longer than what is hashed in batches.
-    fn value(self, rng: &mut ChaCha8Rng) -> Vec<u8> {
-        let len = [8, 8, 8, 0, 1, 64][below(rng, 6) as usize];
+    fn value(rng: &mut ChaCha8Rng) -> Vec<u8> {
+        let len = [8, 8, 8, 0, 64, 300][below(rng, 6) as usize];
         (0..len).map(|_| rng.next_u32().to_le_bytes()[0]).collect()
     }
 }
@@ -237,7 +237,7 @@ fn accesses(at: &Prefix, form: Form, state: &State, rng: &mut ChaCha8Rng) -> Vec
             0 => None,
             1 | 2 => Some(Stored::Absent),
             3 => Some(Stored::Inline(Value::from(vec![below(rng, 256).to_le_bytes()[0]; 65]))),
-            _ => Some(Stored::Inline(Value::from(form.value(rng)))),
+            _ => Some(Stored::Inline(Value::from(Form::value(rng)))),
         };
         let reads = writes.is_none() || below(rng, 2) == 0;
         accesses.insert(key, KeyAccess { key, reads, writes });
@@ -376,7 +376,7 @@ fn follow(case: u64, tally: &mut Tally) {
     let form = Form::draw(&mut rng);
     let mut state = State::new();
     for _ in 0..[0, 1, 2, 10, 40][below(&mut rng, 5) as usize] {
-        state.insert(form.key(&at, &mut rng), form.value(&mut rng));
+        state.insert(form.key(&at, &mut rng), Form::value(&mut rng));
     }
     let page = page_of(&at, &state);
     let view = LeafView::trusted(&page);
