@@ -28,6 +28,20 @@ pub(super) struct Stage {
     pub(super) pairs: Vec<[Node; 2]>,
     /// Where the node of each goes.
     pub(super) into: Vec<Half>,
+    /// Blocks whose nodes climb on, beside terminators, before anybody needs them.
+    pub(super) climbs: Vec<Climb>,
+}
+
+/// The way up of a lone subtrie: its node takes one block's place after the other.
+#[derive(Clone, Copy)]
+pub(super) struct Climb {
+    /// The block, in its stage, from whose node on.
+    pub(super) at: u32,
+    /// Depth of the node, and the one that it climbs to.
+    pub(super) from: u16,
+    pub(super) to: u16,
+    /// A key below it.
+    pub(super) key: Key,
 }
 
 /// Leaf nodes to make: their halves are the key and the value's hash.
@@ -80,8 +94,10 @@ pub(super) struct Group {
 /// What the emission needs to know of a merge.
 #[derive(Clone, Copy)]
 pub(super) struct Merged {
-    /// The left half of its block.
+    /// The left half of its block, if it has one.
     pub(super) left: Half,
+    /// The leaf that was merged with nothing, which takes no block.
+    pub(super) leaf: Option<u32>,
     pub(super) left_opened: bool,
     pub(super) right_opened: bool,
 }

@@ -1,7 +1,8 @@
 //! Buckets of a treelet: their keys, merged into blocks, and their part of the multiproof.
 
 use super::blocks::{
-    Group, HASH_LEN, Half, Item, LEVELS, Merged, ROUNDS, Source, Stage, half, node_mut, node_of,
+    Climb, Group, HASH_LEN, Half, Item, LEVELS, Merged, ROUNDS, Source, Stage, half, node_mut,
+    node_of,
 };
 use super::item::{END, Old, index32};
 use super::place::Lists;
@@ -40,7 +41,7 @@ impl<H: Hasher> TreeletFolder<H> {
         self.merged.clear();
         self.merged.resize(
             items.len(),
-            Merged { left: Half::default(), left_opened: false, right_opened: false },
+            Merged { left: Half::default(), leaf: None, left_opened: false, right_opened: false },
         );
         for (at, item) in items.iter().enumerate() {
             let mut right = Group {
@@ -95,10 +96,18 @@ impl<H: Hasher> TreeletFolder<H> {
     ) -> Group {
         let (first, opened) = (left.first, left.opened || right.opened);
         let (left_opened, right_opened) = (left.opened, right.opened);
-        if let (Source::Empty, Source::Empty) = (left.source, right.source) {
-            // Both are opened, so that no sibling comes from here.
-            self.merged[boundary] = Merged { left: Half::default(), left_opened, right_opened };
-            return Group { source: Source::Empty, depth, opened, first };
+        // What is empty was accessed, and shown. So only the leaf can be a sibling; it needs no hash to move up.
+        let unmerged = match (left.source, right.source) {
+            (Source::Empty, Source::Empty) => Some((Source::Empty, None)),
+            (Source::Leaf(leaf), Source::Empty) | (Source::Empty, Source::Leaf(leaf)) => {
+                Some((Source::Leaf(leaf), Some(leaf)))
+            }
+            _ => None,
+        };
+        if let Some((source, leaf)) = unmerged {
+            let left = Half::default();
+            self.merged[boundary] = Merged { left, leaf, left_opened, right_opened };
+            return Group { source, depth, opened, first };
         }
         self.lift(&mut left, depth + 1, items);
         self.lift(&mut right, depth + 1, items);
@@ -107,14 +116,15 @@ impl<H: Hasher> TreeletFolder<H> {
         let half = half(round, at, false);
         self.put(left.source, half);
         self.put(right.source, Half { at: half.at | 1, ..half });
-        self.merged[boundary] = Merged { left: half, left_opened, right_opened };
+        self.merged[boundary] = Merged { left: half, leaf: None, left_opened, right_opened };
         Group { source: Source::Block { round, at }, depth, opened, first }
     }
 
     /// Takes a group's node up to depth `to`, beside terminators: what is below fewer than two keys needs no
-    /// hash to move.
+    /// hash to move. Below the treelet's levels it climbs in one place, however far: two keys may part 200 bits down.
     #[inline]
     fn lift(&mut self, group: &mut Group, to: u16, items: &[Item]) {
+        let lowest = to.max(self.open.floor + u16::from(LEVELS));
         while let Source::Block { round, .. } = group.source
             && group.depth > to
         {
@@ -123,6 +133,11 @@ impl<H: Hasher> TreeletFolder<H> {
             let at = self.block(round + 1, group.depth, key);
             self.put(group.source, half(round + 1, at, bit(key, group.depth)));
             group.source = Source::Block { round: round + 1, at };
+            if group.depth > lowest {
+                let climb = Climb { at, from: group.depth, to: lowest, key: *key };
+                self.stages[ROUNDS + round as usize + 1].climbs.push(climb);
+                group.depth = lowest;
+            }
         }
         group.depth = to;
     }
@@ -200,11 +215,17 @@ impl<H: Hasher> TreeletFolder<H> {
                     break;
                 }
                 open.pop();
-                let Merged { left, left_opened, right_opened } = self.merged[boundary];
+                let Merged { left, leaf, left_opened, right_opened } = self.merged[boundary];
                 if left_opened != right_opened {
-                    let half = Half { at: left.at | u32::from(left_opened), ..left };
-                    self.sibling_holes.push((index32(self.proof.siblings.len()), half));
-                    self.proof.siblings.push(*node_of(&self.stages, half));
+                    let hole = index32(self.proof.siblings.len());
+                    if let Some(leaf) = leaf {
+                        self.leaf_holes.push((hole, leaf));
+                        self.proof.siblings.push(TERMINATOR);
+                    } else {
+                        let half = Half { at: left.at | u32::from(left_opened), ..left };
+                        self.sibling_holes.push((hole, half));
+                        self.proof.siblings.push(*node_of(&self.stages, half));
+                    }
                 }
                 if left_opened || right_opened {
                     self.empty_siblings(above(&open)..cpl);

@@ -11,8 +11,9 @@
 //! terminator or something unknown. Its keys are given one by one. They merge into blocks, too, whose *round* is one
 //! more than that of what they are made of, so that all blocks of one round are one batch.
 //!
-//! Every merge has a block, and what comes of it is decided when its halves are known: two terminators, a leaf beside a
-//! terminator, or a hash. So keys may come, go, be read or be absent.
+//! A merge has a block, unless one side is empty and the other a leaf or nothing; what comes of it is decided when
+//! its halves are known: two terminators, a leaf beside a terminator, or a hash. So keys may come, go, be read or be
+//! absent. A lone subtrie climbs to where it merges in the place of one block, however far that is.
 //!
 //! The prefix and all positions above a bucket have internal nodes in the old trie. So a bucket of fewer than two old
 //! keys has its terminal exactly at its position. The multiproof is written while the keys are near: terminals and
@@ -61,8 +62,10 @@ use super::place::Neighbours;
 use super::{Change, FoldValue, HashId, Keys, heap_index, heap_position};
 use crate::hasher::Hasher;
 use crate::node::{
-    Combined, Key, Node, TERMINATOR, ValueHash, combine_kind, tag_internal, tag_leaf,
+    Combined, Key, Node, NodeKind, TERMINATOR, ValueHash, combine_kind, kind, tag_internal,
+    tag_leaf,
 };
+use crate::prefix::bit;
 
 /// Buckets at that depth.
 const BUCKETS: usize = 1 << LEVELS;
@@ -159,9 +162,13 @@ pub struct TreeletFolder<H> {
     pub(super) hash_holes: Vec<(u32, HashId)>,
     /// Siblings that are missing, and where they will be.
     pub(super) sibling_holes: Vec<(u32, Half)>,
+    /// Siblings that are leaves of no block, and their numbers.
+    pub(super) leaf_holes: Vec<(u32, u32)>,
     /// Nodes inside of buckets that are positions of the treelet.
     pub(super) deep: Vec<(u8, Half)>,
     out: Vec<[u8; 32]>,
+    /// Blocks of a step of what climbs.
+    pairs: Vec<[Node; 2]>,
     hashed: u64,
     hasher: PhantomData<H>,
 }
@@ -194,8 +201,10 @@ impl<H> Default for TreeletFolder<H> {
             terminal_count: 0,
             hash_holes: Vec::new(),
             sibling_holes: Vec::new(),
+            leaf_holes: Vec::new(),
             deep: Vec::new(),
             out: Vec::new(),
+            pairs: Vec::new(),
             hashed: 0,
             hasher: PhantomData,
         }
@@ -213,6 +222,7 @@ impl<H: Hasher> TreeletFolder<H> {
         for stage in &mut self.stages {
             stage.pairs.clear();
             stage.into.clear();
+            stage.climbs.clear();
         }
         self.items.clear();
         self.done.clear();
@@ -222,6 +232,7 @@ impl<H: Hasher> TreeletFolder<H> {
         self.terminal_count = 0;
         self.hash_holes.clear();
         self.sibling_holes.clear();
+        self.leaf_holes.clear();
         self.deep.clear();
     }
 
@@ -387,17 +398,26 @@ impl<H: Hasher> TreeletFolder<H> {
             block[32..].copy_from_slice(self.values.hash(*value).as_bytes());
         }
         let count = blocks.len();
+        if count == 0 {
+            return;
+        }
         self.out.resize(count.max(self.out.len()), [0; 32]);
         H::hash64_many(blocks, &mut self.out[..count]);
         for ((_, into), hash) in ends.iter().zip(&self.out) {
             *node_mut(&mut self.stages, *into) = tag_leaf(*hash);
         }
+        for (at, leaf) in &self.leaf_holes {
+            self.proof.siblings[*at as usize] = tag_leaf(self.out[*leaf as usize]);
+        }
         self.hashed += count as u64;
     }
 
     fn hash_stage(&mut self, number: usize) {
-        let stage = core::mem::take(&mut self.stages[number]);
-        let count = stage.pairs.len();
+        let count = self.stages[number].pairs.len();
+        if count == 0 {
+            return;
+        }
+        let mut stage = core::mem::take(&mut self.stages[number]);
         self.out.resize(count.max(self.out.len()), [0; 32]);
         H::hash64_many(stage.pairs.as_bytes().as_chunks().0, &mut self.out[..count]);
         for (at, (pair, hash)) in stage.pairs.iter().zip(&self.out).enumerate() {
@@ -411,8 +431,38 @@ impl<H: Hasher> TreeletFolder<H> {
                 *node_mut(&mut self.stages, stage.into[at]) = node;
             }
         }
-        self.stages[number] = stage;
         self.hashed += count as u64;
+        self.climb_on(&mut stage);
+        self.stages[number] = stage;
+    }
+
+    /// Takes nodes of a stage up beside terminators, where they are, all of them a step at a time.
+    fn climb_on(&mut self, stage: &mut Stage) {
+        let Stage { into, climbs, .. } = stage;
+        let mut pairs = core::mem::take(&mut self.pairs);
+        loop {
+            // A leaf or a terminator is the node of all positions above it.
+            climbs.retain(|climb| {
+                let node = node_of(&self.stages, into[climb.at as usize]);
+                climb.from > climb.to && kind(node) == NodeKind::Internal
+            });
+            if climbs.is_empty() {
+                break;
+            }
+            pairs.clear();
+            pairs.extend(climbs.iter_mut().map(|climb| {
+                climb.from -= 1;
+                let node = *node_of(&self.stages, into[climb.at as usize]);
+                if bit(&climb.key, climb.from) { [TERMINATOR, node] } else { [node, TERMINATOR] }
+            }));
+            self.out.resize(pairs.len().max(self.out.len()), [0; 32]);
+            H::hash64_many(pairs.as_bytes().as_chunks().0, &mut self.out[..pairs.len()]);
+            for (climb, hash) in climbs.iter().zip(&self.out) {
+                *node_mut(&mut self.stages, into[climb.at as usize]) = tag_internal(*hash);
+            }
+            self.hashed += pairs.len() as u64;
+        }
+        self.pairs = pairs;
     }
 
     /// The new node of a treelet.
@@ -520,3 +570,6 @@ fn children(inner: u64) -> u64 {
     }
     children
 }
+
+#[cfg(test)]
+mod tests;
