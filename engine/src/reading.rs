@@ -143,6 +143,11 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         keys: &[Key],
     ) -> Result<Vec<Option<Value>>> {
         let db = &self.state;
+        // One key is not worth a ring.
+        if let [] | [_] = keys {
+            let read = |key| point::value::<H, D, R>(db, &self.view, key);
+            return keys.iter().map(read).collect();
+        }
         many::bring(db, &engine.readers, For::Values(&self.view), keys)?;
         let mut values = Vec::with_capacity(keys.len());
         for batch in keys.chunks(KEY_BATCH) {

@@ -41,6 +41,13 @@ fn sessions_of_one_thread_share_a_ring_and_other_threads_make_their_own() {
         let elsewhere = scope.spawn(|| session.read_many(&keys));
         assert!(is_refused(&elsewhere.join().expect("no panic")), "a ring serves its own thread");
     });
+    // One key, or none, is not worth a ring.
+    std::thread::scope(|scope| {
+        let elsewhere = scope.spawn(|| (session.read_many(&keys[..1]), session.read_many(&[])));
+        let (one, none) = elsewhere.join().expect("no panic");
+        assert_eq!(one.expect("read"), [Some(Value::from(&7000_u64.to_le_bytes()))]);
+        assert_eq!(none.expect("nothing to read"), []);
+    });
     // What failed does not count as in use: more often than readers may be used at a time.
     std::thread::scope(|scope| {
         for _ in 0..20 {
