@@ -5,37 +5,39 @@ use pleach_core::Hasher;
 
 use super::chunk::{Batch, Chunk};
 use super::emit::Emit;
-use super::scratch::{FoldSpace, PageFold};
+use super::scratch::{FoldSpace, OracleSpace, PageFold};
 
 impl Chunk {
     /// Folds what was folded as treelets in the general way, from page and pending changes alone: the same comes
     /// of it.
     pub(super) fn check_treelets<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
         let FoldSpace { treelets, folds, oracle, .. } = space;
-        let mut results = Vec::new();
+        let OracleSpace { folder, results, terminals, siblings } = oracle;
         for (page, fold) in self.pages.iter().zip(folds) {
             let PageFold::Treelet { number, .. } = *fold else { continue };
             let leaf = page.page.as_ref().map(|page| page.view());
             let pending = &self.pending[page.pending.clone()];
             let (at, accesses) = (&page.prefix, &batch.accesses[page.accesses.clone()]);
             let state = PageState { at, leaf: leaf.as_ref(), pending, treelet: None, then: None };
-            oracle.clear();
-            oracle.begin(at.len());
-            fold_leaf(oracle, &state, 0, accesses, &mut results);
-            let whole = oracle.end().expect("a page's buckets of one key are given by key");
-            oracle.run();
-            assert_eq!(*treelets.node(number), oracle.node(whole), "{at:?}: its node");
+            folder.clear();
+            folder.begin(at.len());
+            results.clear();
+            fold_leaf(folder, &state, 0, accesses, results);
+            let whole = folder.end().expect("a page's buckets of one key are given by key");
+            folder.run();
+            assert_eq!(*treelets.node(number), folder.node(whole), "{at:?}: its node");
             if batch.gives.proves() {
-                let (mut terminals, mut siblings) = (Vec::new(), Vec::new());
-                let mut emit = Emit::new(&mut terminals, &mut siblings, &[], &[], &[]);
-                oracle.emit(whole, &mut emit);
+                terminals.clear();
+                siblings.clear();
+                let mut emit = Emit::new(terminals, siblings, &[], &[], &[]);
+                folder.emit(whole, &mut emit);
                 let (own, part) = (emit.done(), treelets.proof_part(number));
                 let proof = treelets.proof();
                 assert_eq!(own.count(), part.count, "{at:?}: terminals");
-                assert_eq!(terminals, proof.terminals[part.terminals], "{at:?}: terminals");
-                assert_eq!(siblings, proof.siblings[part.siblings], "{at:?}: siblings");
+                assert_eq!(**terminals, proof.terminals[part.terminals], "{at:?}: terminals");
+                assert_eq!(**siblings, proof.siblings[part.siblings], "{at:?}: siblings");
                 let firsts = treelets.first_of_terminal(number).iter().copied();
-                assert!(firsts.eq(oracle.first_of_terminal(whole)), "{at:?}: first operations");
+                assert!(firsts.eq(folder.first_of_terminal(whole)), "{at:?}: first operations");
             }
         }
     }

@@ -49,7 +49,17 @@ pub(super) struct FoldSpace<H: Hasher> {
     pub(super) folded: [u64; 2],
     /// Folds again what was folded as treelets.
     #[cfg(debug_assertions)]
-    pub(super) oracle: BatchFolder<H>,
+    pub(super) oracle: OracleSpace<H>,
+}
+
+/// Memory of what is folded again.
+#[cfg(debug_assertions)]
+#[derive(Default)]
+pub(super) struct OracleSpace<H: Hasher> {
+    pub(super) folder: BatchFolder<H>,
+    pub(super) results: Vec<AccessResult>,
+    pub(super) terminals: Vec<u8>,
+    pub(super) siblings: Vec<Node>,
 }
 
 /// What a worker has done since its creation.
