@@ -1,23 +1,30 @@
-//! Once a commit: free memory goes back to the system.
+//! Once a commit, and once in so many written pages: free memory goes back to the system.
+
+use std::sync::atomic::Ordering;
 
 use pleach_io::{Device, Runtime};
 
 use crate::state::State;
 use crate::state::trims::Trims;
 
+/// Written pages after which it is time again though no commit has come: a drain gives up what pends on them, and
+/// brings in other pages.
+const WRITTEN: u64 = 1 << 14;
+
 /// When free memory was last given back.
 #[derive(Debug, Default)]
 pub(super) struct Trim {
-    /// The commit that was the newest when it was last looked at.
-    seen: u64,
+    /// The commit that was the newest when it was last looked at, and how often as many pages were written.
+    seen: (u64, u64),
     trims: Trims,
 }
 
 impl Trim {
     /// Gives free memory back, if it is time.
     pub(super) fn look<D: Device, R: Runtime>(&mut self, db: &State<D, R>) {
-        let published = db.commits.published();
-        if std::mem::replace(&mut self.seen, published) != published {
+        let written = db.counters.pages_written.load(Ordering::Relaxed);
+        let now = (db.commits.published(), written / WRITTEN);
+        if std::mem::replace(&mut self.seen, now) != now {
             self.trims.look(&db.runtime, &db.budget, &db.counters);
         }
     }
