@@ -127,8 +127,8 @@ fn runs(id: u32) -> bool {
 fn nothing_outlives_a_comparison_that_is_killed() {
     let at = tempfile::tempdir().expect("a temporary folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_nomt-bench"));
-    command.args(["compare", "--size", "full", "--only", "transfer", "--backend", "pleach"]);
-    command.args(["--quiet", "--dir"]);
+    command.args(["compare", "--size", "quick", "--only", "transfer", "--backend", "pleach"]);
+    command.args(["--cache-mib", "64", "--quiet", "--dir"]);
     let mut process = command
         .arg(at.path())
         .stdout(Stdio::null())
@@ -142,6 +142,8 @@ fn nothing_outlives_a_comparison_that_is_killed() {
         if family.len() >= 2 {
             break family;
         }
+        let ended = process.try_wait().expect("it is ours");
+        assert!(ended.is_none(), "it ended before it could be killed: {ended:?}");
         assert!(start.elapsed() < PATIENCE, "no children: {family:?}");
         std::thread::sleep(Duration::from_millis(2));
     };

@@ -5,7 +5,6 @@ use core::fmt::Write as _;
 
 use crate::args::SoakArgs;
 use crate::args::values::Count;
-use crate::backend::Kind;
 use crate::child::{RunPlan, ViewPlan};
 use crate::command::{one_by_one, verify};
 use crate::draws::Closing;
@@ -88,9 +87,12 @@ pub(crate) fn soak(args: SoakArgs) -> Result<()> {
 
 fn check(args: &SoakArgs) -> Result<()> {
     output::check_file(args.report.as_deref())?;
-    if args.sessions > 0 && args.common.backend.iter().any(|name| name == Kind::Nomt.name()) {
-        let text = "nomt's commits wait until all sessions are closed: say --sessions 0";
-        return Err(BenchError::Usage(text.to_owned()));
+    let without = |name: &&String| ["nomt", "sp-trie", "jmt"].contains(&name.as_str());
+    if args.sessions > 0
+        && let Some(name) = args.common.backend.iter().find(without)
+    {
+        let text = format!("{name} keeps no session open beside commits: say --sessions 0");
+        return Err(BenchError::Usage(text));
     }
     let rows = args.minutes.0 * 60.0 / f64::from(args.row_seconds);
     if args.require_level && args.batches.is_none() && rows < Soak::FEWEST {

@@ -33,7 +33,8 @@ struct Side {
 /// Measures the import and the blocks; the databases are made in a folder.
 pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
     let ledger = Ledger { eoa: args.eoa, contracts: args.contracts, slots: args.slots };
-    let states = States::new(&args.states, args.storage.cache_mib(), |_| Ok(()), sheet)?;
+    let holds = |ground: Ground| ground.holds(ledger.keys());
+    let states = States::new(&args.states, args.storage.cache_mib(), holds, sheet)?;
     let mut timings = Timings::default();
     let mut sides = Vec::new();
     for &ground in &states.grounds {

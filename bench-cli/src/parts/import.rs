@@ -72,6 +72,16 @@ pub(crate) fn run(args: &ImportArgs, at: &Path, bar: &Progress, sheet: &mut Shee
     if grounds.len() < args.states.backend.len() {
         sheet.notes.push("btreemap left out: it is loaded in a process that ends".to_owned());
     }
+    grounds.retain(|ground| match ground.holds(args.leaves) {
+        Ok(()) => true,
+        Err(why) => {
+            sheet.notes.push(format!("{} left out: {why}", ground.name()));
+            false
+        }
+    });
+    if grounds.is_empty() {
+        return Err(BenchError::Usage("no --backend runs this workload".to_owned()));
+    }
     if !args.states.settings.peer_arg.is_empty() {
         return Err(BenchError::Usage("import takes no --peer-arg".to_owned()));
     }

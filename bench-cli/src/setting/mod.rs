@@ -100,7 +100,8 @@ impl Setting {
 }
 
 fn peer_args(args: &[String]) -> Result<Vec<(String, String)>> {
-    let known = |name: &str| ["nomt", "pleach"].contains(&name);
+    // Each peer says what it knows; of one that has no settings, or is not built, nothing is.
+    let known = |name: &str| ["nomt", "pleach", "sp-trie", "jmt"].contains(&name);
     args.iter()
         .map(|arg| match arg.split_once('=') {
             Some((name, value)) if name.split_once('.').is_some_and(|(peer, _)| known(peer)) => {

@@ -22,6 +22,15 @@ pub(crate) enum Ground {
 }
 
 impl Ground {
+    /// Can it hold so many keys, as it is opened here? Otherwise why not.
+    pub(crate) fn holds(self, keys: u64) -> core::result::Result<(), &'static str> {
+        // The crate's own number of buckets, 64,000; a page has one from 20 keys below it on.
+        if self.name() == "nomt" && keys > 4_000_000 {
+            return Err("its hash table has room for the pages of about 4 million keys");
+        }
+        Ok(())
+    }
+
     /// All of this build with a root.
     pub(crate) const MERKLE: &[Self] = &[
         Self::Pleach,
