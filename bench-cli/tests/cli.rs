@@ -559,7 +559,7 @@ fn single_parts_are_measured_checked_and_leave_nothing_behind() {
         (
             &["threshold", "--window", "2,5", "--blocks", "9", "--dir", dir],
             "threshold",
-            &["window 5", "its finish", "9 blocks, committed and drained"],
+            &["window 5", "its finish", "9 blocks, committed"],
             8,
         ),
         (
