@@ -4,7 +4,14 @@
 //!   which has index and filter blocks as well, so that the budget bounds those too.
 //! * Blocks of 16 KiB, Bloom filters of 10 bits a key, levels sized from the last one, LZ4.
 
-use rocksdb::{BlockBasedOptions, Cache, DBCompressionType, Options, WriteOptions};
+use std::time::Duration;
+
+use rocksdb::{
+    BlockBasedOptions, Cache, DB, DBCompressionType, Options, WaitForCompactOptions, WriteOptions,
+};
+
+/// The longest that compactions are waited for.
+const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// How a budget is divided.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +71,21 @@ impl Budget {
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec()
     }
+}
+
+/// Waits until no flush and no compaction is due. What is in the write buffers stays there, as the entries that are
+/// pending do in Pleach.
+pub(crate) fn drain(db: &DB) -> Result<(), rocksdb::Error> {
+    let mut options = WaitForCompactOptions::default();
+    options.set_timeout(u64::try_from(PATIENCE.as_micros()).unwrap_or(u64::MAX));
+    db.wait_for_compact(&options)
+}
+
+/// Syncs the log, and ends what runs in the background.
+pub(crate) fn close(db: &DB) -> Result<(), rocksdb::Error> {
+    db.flush_wal(true)?;
+    db.cancel_all_background_work(true);
+    Ok(())
 }
 
 /// Writes whose log is synced, or not.

@@ -104,6 +104,11 @@ pub(crate) trait Backend: core::fmt::Debug {
     fn drain(&mut self, _pending_entries: u64) -> Result<()> {
         Ok(())
     }
+    /// Does background work go on while the clock is stopped? Then a drain before the clock starts and one at
+    /// the end of each turn have to count what a pause would have kept for later.
+    fn works_on(&self) -> bool {
+        false
+    }
     /// Stops background work, for as long as the clock is stopped.
     fn pause(&mut self) {}
     /// Lets background work continue.

@@ -3,6 +3,7 @@
 
 use crate::backend::options::peer_arg;
 use crate::backend::{EngineOptions, Kind};
+use crate::trees::memory;
 
 const MIB: u64 = 1 << 20;
 /// Bytes of one of our log segments.
@@ -28,25 +29,24 @@ pub(crate) struct Demand {
 pub(crate) fn need(kind: Kind, options: &EngineOptions, demand: &Demand) -> Need {
     let accounts = options.expected_accounts;
     match kind {
-        Kind::Pleach => Need {
-            disk: pleach_disk(options, demand),
-            memory: options.cache_mib * MIB * 11 / 10 + 48 * MIB,
-        },
+        Kind::Pleach => {
+            Need { disk: pleach_disk(options, demand), memory: memory::pleach(options.cache_mib) }
+        }
         Kind::Nomt => Need {
             disk: nomt_buckets(options) * 4097 + accounts * 90 + 512 * MIB,
-            memory: nomt_caches_mib(options) * MIB + 512 * MIB + accounts * 12,
+            memory: memory::nomt(nomt_caches_mib(options), accounts),
         },
         // Measured from 2^14 to 2^18 accounts: 250 bytes an account after the load, 500 after some batches, until
         // files are compacted.
         Kind::SpTrie => Need {
             disk: accounts * 250 + demand.accesses.min(accounts) * 1000 + 512 * MIB,
-            memory: options.cache_mib * MIB * 11 / 10 + 256 * MIB,
+            memory: memory::budgeted(options.cache_mib),
         },
         // All versions stay: an access adds the nodes of its path. The most that `--batches auto` may do is far more
         // than what it does, so that many accesses count as one of each account.
         Kind::Jmt => Need {
             disk: accounts * 500 + demand.accesses.min(accounts) * 1500 + 512 * MIB,
-            memory: options.cache_mib * MIB * 11 / 10 + 256 * MIB,
+            memory: memory::budgeted(options.cache_mib),
         },
         Kind::Model => Need { disk: accounts * 80 + MIB, memory: accounts * 200 + 16 * MIB },
     }

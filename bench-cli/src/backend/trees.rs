@@ -39,10 +39,9 @@ impl TreeBackend {
     /// Opens or creates the database.
     pub(crate) fn open(ground: Ground, place: &Place, options: &EngineOptions) -> Result<Self> {
         let store = StoreOptions {
-            folder: place.folder.clone(),
-            cache_mib: options.cache_mib,
             threads: options.threads,
             peer_args: options.peer_args.clone(),
+            ..StoreOptions::new(&place.folder, options.cache_mib)
         };
         let tree = trees::open(ground, &store, options.durability != Durability::None)?;
         let (place, options) = (place.clone(), options.clone());
@@ -123,6 +122,14 @@ impl Backend for TreeBackend {
         self.commit_behind(0)
     }
 
+    fn drain(&mut self, _pending_entries: u64) -> Result<()> {
+        self.tree.drain()
+    }
+
+    fn works_on(&self) -> bool {
+        self.tree.works_on()
+    }
+
     fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
         self.tree.read(keys)
     }
@@ -139,6 +146,13 @@ impl Backend for TreeBackend {
             format!("{}: {}", self.name, settings.join("; ")),
             format!("{}: a commitment of its own; balances are compared, not roots", self.name),
         ];
+        if self.tree.works_on() {
+            notes.push(format!(
+                "{}: compactions go on while the clock stands between batches; what is left of them is waited for \
+                 at the end of each turn and of the run, and counted as drained",
+                self.name
+            ));
+        }
         if matches!(self.options.durability, Durability::Periodic(_)) {
             notes.push(format!("{}: syncs each commit with --durability periodic", self.name));
         }

@@ -39,6 +39,7 @@ pub(crate) fn run(spec: &Spec, plan: RunPlan) -> Result<RunResult> {
         outside: DiskUse::default(),
         peak: 0,
         verify_every: plan.verify_every,
+        drained: Duration::ZERO,
         phases: Phases::new(),
         sampler: None,
         views: Views::new(plan.views),
@@ -46,6 +47,10 @@ pub(crate) fn run(spec: &Spec, plan: RunPlan) -> Result<RunResult> {
     };
     runner.engine.pause();
     let warmup = runner.warm_up(plan)?;
+    if runner.engine.works_on() {
+        // What was due before belongs to no batch that is measured.
+        runner.engine.drain(0)?;
+    }
     runner.clocked(plan, warmup)?;
     runner.close()
 }
@@ -100,6 +105,8 @@ struct Runner<'a> {
     /// Peak memory before the last verification.
     peak: u64,
     verify_every: u64,
+    /// Time of the drains at the ends of turns.
+    drained: Duration,
     phases: Phases,
     /// Present once batches are measured.
     sampler: Option<Sampler>,
@@ -183,6 +190,11 @@ impl Runner<'_> {
                 }
                 self.batch()?;
             }
+            if self.engine.works_on() {
+                let draining = Instant::now();
+                self.engine.drain(0)?;
+                self.drained += draining.elapsed();
+            }
             event = Event::Stepped { enough: self.enough(plan, start) };
         }
     }
@@ -194,7 +206,7 @@ impl Runner<'_> {
         let acknowledged = self.phases.clock + settling.elapsed();
         let draining = Instant::now();
         self.engine.drain(start.counters.pending_entries.unwrap_or(0))?;
-        let drained = acknowledged + draining.elapsed();
+        let drained = acknowledged + self.drained + draining.elapsed();
 
         let result = &mut self.result;
         result.seconds_acknowledged = acknowledged.as_secs_f64();

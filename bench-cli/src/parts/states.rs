@@ -10,6 +10,7 @@ use crate::args::parts::StatesArgs;
 use crate::error::{BenchError, Result};
 use crate::machine;
 use crate::stores::{StoreOptions, peer_args};
+use crate::text::gib;
 use crate::trees::{self, Ground, Tree};
 
 /// Keys that are read at a time when all are read back.
@@ -44,6 +45,22 @@ impl States {
         Ok(Self { grounds, cache_mib, peer_args })
     }
 
+    /// Refuses what the machine has no memory for: all are open at once with so many keys, and one is loaded at a time.
+    pub(super) fn fit(&self, keys: u64) -> Result<()> {
+        let each = self.grounds.iter().map(|ground| ground.memory(self.cache_mib, keys));
+        let open: u64 = each.clone().map(|(open, _)| open).sum();
+        let needed = open + each.map(|(_, loading)| loading).max().unwrap_or(0);
+        match machine::free_memory() {
+            Some(free) if free < needed => Err(BenchError::Usage(format!(
+                "this needs about {} of memory, as all of --backend are open at once, and {} are free: lower \
+                 --cache-mib or name fewer",
+                gib(needed),
+                gib(free)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Opens or creates one in a folder.
     pub(super) fn open(
         &self,
@@ -51,12 +68,8 @@ impl States {
         folder: &Path,
         durable: bool,
     ) -> Result<Box<dyn Tree>> {
-        let options = StoreOptions {
-            folder: folder.to_owned(),
-            cache_mib: self.cache_mib,
-            threads: machine::cores(),
-            peer_args: self.peer_args.clone(),
-        };
+        let peer_args = self.peer_args.clone();
+        let options = StoreOptions { peer_args, ..StoreOptions::new(folder, self.cache_mib) };
         trees::open(ground, &options, durable)
     }
 

@@ -1,10 +1,11 @@
 //! Which store, opened how.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BenchError, Result};
+use crate::machine;
 
 /// A store that `--backend` of a workload over plain stores can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +94,18 @@ pub(crate) struct StoreOptions {
 }
 
 impl StoreOptions {
+    /// A folder and a budget; all cores, and nothing set.
+    pub(crate) fn new(folder: &Path, cache_mib: u64) -> Self {
+        let folder = folder.to_owned();
+        Self { folder, cache_mib, threads: machine::cores(), peer_args: Vec::new() }
+    }
+
+    /// What tests open one with.
+    #[cfg(test)]
+    pub(crate) fn of_test(folder: &Path) -> Self {
+        Self { threads: 2, ..Self::new(folder, 64) }
+    }
+
     /// The settings of one engine, without its name. What it does not know is refused.
     pub(crate) fn peer_args_of(&self, engine: &str, known: &[&str]) -> Result<Vec<(&str, &str)>> {
         let mut own = Vec::new();

@@ -8,12 +8,7 @@ use crate::draws::Draws;
 fn on_all(test: impl Fn(Engine, &dyn Fn() -> Box<dyn Store>)) {
     for &engine in Engine::ALL {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let options = StoreOptions {
-            folder: folder.path().join("store"),
-            cache_mib: 64,
-            threads: 2,
-            peer_args: Vec::new(),
-        };
+        let options = StoreOptions::of_test(&folder.path().join("store"));
         std::fs::create_dir(&options.folder).expect("a folder");
         test(engine, &|| open(engine, &options).expect("opened"));
     }
@@ -144,8 +139,7 @@ fn a_load_is_for_an_empty_store_and_settings_have_names() {
     for &engine in Engine::ALL {
         assert_eq!(Engine::parse(engine.name()).expect("its name"), engine);
         let peer_args = vec![(format!("{}.nonsense", engine.name()), "1".to_owned())];
-        let folder = folder.path().to_owned();
-        let options = StoreOptions { folder, cache_mib: 64, threads: 1, peer_args };
+        let options = StoreOptions { peer_args, ..StoreOptions::of_test(folder.path()) };
         assert_eq!(open(engine, &options).err().map(|error| error.code()), Some(2), "{engine:?}");
     }
     assert_eq!(Engine::parse("none").err().map(|error| error.code()), Some(2));
@@ -174,12 +168,7 @@ fn what_was_acknowledged_survives_the_process() {
             continue;
         }
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let options = |name: &str| StoreOptions {
-            folder: folder.path().join(name),
-            cache_mib: 64,
-            threads: 2,
-            peer_args: Vec::new(),
-        };
+        let options = |name: &str| StoreOptions::of_test(&folder.path().join(name));
         std::fs::create_dir(folder.path().join("open")).expect("a folder");
         let store = open(engine, &options("open")).expect("opened");
         store.write(&[(b"first", Some(b"1")), (b"second", Some(b"2"))], true).expect("written");
@@ -251,12 +240,7 @@ fn what_is_durable_has_left_the_page_cache() {
         }
         for by_batch in [true, false] {
             let folder = tempfile::tempdir().expect("a temporary folder");
-            let options = StoreOptions {
-                folder: folder.path().join("store"),
-                cache_mib: 64,
-                threads: 2,
-                peer_args: Vec::new(),
-            };
+            let options = StoreOptions::of_test(&folder.path().join("store"));
             std::fs::create_dir(&options.folder).expect("a folder");
             let store = open(engine, &options).expect("opened");
             store.write(&[(b"first", Some(b"1"))], true).expect("written");

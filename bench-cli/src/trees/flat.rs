@@ -1,9 +1,11 @@
 //! A plain store as a state without a root: the flat part only. A finished block is kept as it is, and written
 //! in one batch by its commit.
 
+use std::borrow::Cow;
+
 use pleach_core::Key;
 
-use super::tree::{Change, Finished, Pair, Tree};
+use super::tree::{Change, Finished, Pair, See, Tree};
 use super::witness::Root;
 use crate::error::{BenchError, Result};
 use crate::stores::Store;
@@ -38,13 +40,13 @@ impl Tree for FlatTree {
         }
     }
 
-    fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
-        let mut values = Vec::with_capacity(keys.len());
+    fn visit(&mut self, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+        let mut value = Vec::new();
         for key in keys {
-            let mut value = Vec::new();
-            values.push(self.store.get(key, &mut value)?.then_some(value));
+            let found = self.store.get(key, &mut value)?;
+            see(found.then_some(Cow::Borrowed(value.as_slice())));
         }
-        Ok(values)
+        Ok(())
     }
 
     fn finish(&mut self, changes: Vec<Change>) -> Result<Finished> {

@@ -1,5 +1,6 @@
 //! Which state.
 
+use super::memory;
 use crate::error::{BenchError, Result};
 use crate::stores::Engine;
 
@@ -31,6 +32,22 @@ impl Ground {
         Ok(())
     }
 
+    /// Bytes of memory that it takes with so many keys when it is open, about, and those on top while it is loaded.
+    pub(crate) const fn memory(self, cache_mib: u64, keys: u64) -> (u64, u64) {
+        match self {
+            Self::Pleach => (memory::pleach(cache_mib), 0),
+            #[cfg(feature = "peer-nomt")]
+            Self::Nomt => (memory::nomt(cache_mib, keys), 0),
+            #[cfg(feature = "peer-sp-trie")]
+            Self::SpTrie => (memory::budgeted(cache_mib), 0),
+            #[cfg(feature = "peer-jmt")]
+            Self::Jmt => (memory::budgeted(cache_mib), 0),
+            Self::Flat(Engine::BTreeMap) => (memory::pairs(keys), memory::pairs(keys)),
+            // Pairs are sorted in memory for a load.
+            Self::Flat(_) => (memory::budgeted(cache_mib), memory::pairs(keys)),
+        }
+    }
+
     /// All of this build with a root.
     pub(crate) const MERKLE: &[Self] = &[
         Self::Pleach,
@@ -54,6 +71,12 @@ impl Ground {
             Self::Jmt => "jmt",
             Self::Flat(engine) => engine.name(),
         }
+    }
+
+    /// What stands before its name in a result: a state without a root is the flat part only, whatever it is
+    /// measured beside.
+    pub(crate) const fn part(self) -> &'static str {
+        if self.is_merkle() { "" } else { "flat, " }
     }
 
     /// Has it a root?

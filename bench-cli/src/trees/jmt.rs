@@ -8,25 +8,25 @@
 //! * Durability: the log is synced with each commit. A load writes no log, and flushes at its end.
 //! * A block reads on one thread. A witness has a proof for each key that was read, and that of the update.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
 use jmt::proof::{SparseMerkleProof, UpdateMerkleProof};
 use jmt::storage::{LeafNode, Node, NodeBatch, NodeKey, TreeReader};
 use jmt::{JellyfishMerkleTree, KeyHash, OwnedValue, RootHash, SimpleHasher, Version};
-use pleach_core::{Hasher as _, Key, ValueHash};
+use pleach_core::Key;
 use rocksdb::{
     ColumnFamilyDescriptor, DB, Direction, IteratorMode, Options, ReadOptions, SliceTransform,
     WriteBatch,
 };
 
-use super::tree::{Change, Finished, Pair, Tree};
+use super::over_rocks::{bytes, hashed, hashes, settings};
+use super::tree::{Change, Finished, Pair, See, Tree, in_blocks};
 use super::witness::{Proven, Root, Witness};
 use crate::error::{BenchError, Result};
-use crate::rocks::{Budget, writes};
+use crate::rocks::{self, Budget};
 use crate::stores::StoreOptions;
 
-/// Pairs a version of a load.
-const LOAD_BATCH: usize = 65_536;
 const NODES: &str = "jmt_nodes";
 const VALUES: &str = "jmt_values";
 /// Where the committed version is, in the default family.
@@ -183,7 +183,7 @@ impl Jmt {
             batch.put_cf(values, value_key(&key.0, *version), borsh::to_vec(value).map_err(wrap)?);
         }
         batch.put(VERSION, version.to_be_bytes());
-        let mut options = writes(self.durable && log);
+        let mut options = rocks::writes(self.durable && log);
         options.disable_wal(!log);
         self.db.write_opt(batch, &options).map_err(wrap)?;
         for key in block.nodes().keys() {
@@ -214,13 +214,8 @@ impl Jmt {
 
 impl Tree for Jmt {
     fn settings(&self) -> Vec<(String, String)> {
-        let durability = if self.durable { "log synced with each commit" } else { "none" };
-        let mut settings = vec![
-            ("state".to_owned(), "blake3, all versions stay".to_owned()),
-            ("durability".to_owned(), durability.to_owned()),
-        ];
-        settings.extend(self.budget.settings());
-        settings
+        let own = vec![("state".to_owned(), "blake3, all versions stay".to_owned())];
+        settings(own, self.durable, &self.budget)
     }
 
     fn root(&self) -> Option<Root> {
@@ -237,12 +232,18 @@ impl Tree for Jmt {
         Ok(())
     }
 
-    fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
+    fn visit(&mut self, keys: &[Key], see: &mut See<'_>) -> Result<()> {
         if let Some(reads) = &mut self.reads {
             reads.extend_from_slice(keys);
         }
-        let Some(version) = self.version else { return Ok(vec![None; keys.len()]) };
-        keys.iter().map(|key| self.get_value_option(version, KeyHash(*key)).map_err(wrap)).collect()
+        for key in keys {
+            let value = match self.version {
+                None => None,
+                Some(version) => self.get_value_option(version, KeyHash(*key)).map_err(wrap)?,
+            };
+            see(value.map(Cow::Owned));
+        }
+        Ok(())
     }
 
     fn finish(&mut self, mut changes: Vec<Change>) -> Result<Finished> {
@@ -285,16 +286,19 @@ impl Tree for Jmt {
         self.newest()
     }
 
+    fn drain(&mut self) -> Result<()> {
+        rocks::drain(&self.db).map_err(wrap)
+    }
+
+    fn works_on(&self) -> bool {
+        true
+    }
+
     fn load(&mut self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()> {
-        loop {
-            let some: Vec<Change> =
-                pairs.take(LOAD_BATCH).map(|(key, value)| (key, Some(value))).collect();
-            if some.is_empty() {
-                break;
-            }
-            self.finish(some)?;
-            self.write(false)?;
-        }
+        in_blocks(pairs, |version| {
+            self.finish(version)?;
+            self.write(false)
+        })?;
         for family in [NODES, VALUES] {
             self.db.flush_cf(self.family(family).map_err(wrap)?).map_err(wrap)?;
         }
@@ -303,9 +307,7 @@ impl Tree for Jmt {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        self.db.flush_wal(true).map_err(wrap)?;
-        self.db.cancel_all_background_work(true);
-        Ok(())
+        rocks::close(&self.db).map_err(wrap)
     }
 }
 
@@ -321,10 +323,6 @@ struct Proofs {
     writes: Vec<Change>,
 }
 
-fn hashed(value: Option<&[u8]>) -> Option<ValueHash> {
-    value.map(|value| pleach_core::Blake3::hash(value).into())
-}
-
 impl Proofs {
     fn verified(&self, prev_root: &Root) -> anyhow::Result<Proven> {
         let mut reads = Vec::with_capacity(self.reads.len());
@@ -337,18 +335,15 @@ impl Proofs {
         let writes: Vec<_> =
             self.writes.iter().map(|(key, value)| (KeyHash(*key), value.as_deref())).collect();
         update.verify_update(RootHash(*prev_root), RootHash(self.new_root), &writes)?;
-        let writes = self.writes.iter().map(|(key, value)| (*key, hashed(value.as_deref())));
-        Ok(Proven { new_root: self.new_root, reads, writes: writes.collect() })
+        Ok(Proven { new_root: self.new_root, reads, writes: hashes(&self.writes) })
     }
 }
 
 impl Witness for Proofs {
     fn bytes(&self) -> u64 {
-        let value = |value: Option<&Vec<u8>>| value.map_or(0, Vec::len);
-        let read = |(_, of, proof): &Read| 33 + value(of.as_ref()) + proof.len();
+        let read = |(_, value, proof): &Read| 33 + value.as_ref().map_or(0, Vec::len) + proof.len();
         let reads: usize = self.reads.iter().map(read).sum();
-        let writes: usize = self.writes.iter().map(|(_, of)| 33 + value(of.as_ref())).sum();
-        (reads + writes + self.update.len()) as u64
+        (reads + bytes(&self.writes) + self.update.len()) as u64
     }
 
     fn verify(&self, prev_root: &Root) -> core::result::Result<Proven, String> {

@@ -1,15 +1,18 @@
 //! States behind one trait ([`Tree`]), block by block, for workloads that run on this project's engine, on other
 //! people's Merkle trees and, where no root is asked for, on plain stores.
 //!
-//! * [`tree`]: the trait; [`witness`]: what proves a block; [`ground`]: which state;
-//! * [`pleach`], [`flat`], `nomt`, `sp_trie`, `jmt`: the states.
+//! * [`tree`]: the trait; [`witness`]: what proves a block; [`ground`]: which state; [`memory`]: what it takes;
+//! * [`pleach`], [`flat`], `nomt`, `sp_trie`, `jmt`: the states; `over_rocks`: what the last two share.
 
 mod flat;
 mod ground;
 #[cfg(feature = "peer-jmt")]
 mod jmt;
+pub(crate) mod memory;
 #[cfg(feature = "peer-nomt")]
 mod nomt;
+#[cfg(any(feature = "peer-sp-trie", feature = "peer-jmt"))]
+mod over_rocks;
 mod pleach;
 #[cfg(feature = "peer-sp-trie")]
 mod sp_trie;

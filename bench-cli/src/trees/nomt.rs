@@ -1,6 +1,7 @@
 //! The crate nomt, with its own defaults but for the caches, half of the budget each, and the workers: all
 //! threads, as there is no witness.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use nomt::hasher::Blake3Hasher;
@@ -9,13 +10,10 @@ use nomt::{
 };
 use pleach_core::Key;
 
-use super::tree::{Change, Finished, Pair, Tree};
+use super::tree::{Change, Finished, Pair, See, Tree, in_blocks};
 use super::witness::Root;
 use crate::error::{BenchError, Result};
 use crate::stores::StoreOptions;
-
-/// Pairs a commit of a load.
-const LOAD_BATCH: usize = 65_536;
 
 fn wrap<E: std::fmt::Display>(error: E) -> BenchError {
     BenchError::backend("nomt")(error)
@@ -64,6 +62,13 @@ impl NomtTree {
     }
 }
 
+fn visit(session: &Session<Blake3Hasher>, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+    for key in keys {
+        see(session.read(*key).map_err(wrap)?.map(Cow::Owned));
+    }
+    Ok(())
+}
+
 impl Tree for NomtTree {
     fn settings(&self) -> Vec<(String, String)> {
         self.settings.clone()
@@ -80,16 +85,11 @@ impl Tree for NomtTree {
         Ok(())
     }
 
-    fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
-        let made;
-        let session = match &self.begun {
-            Some(session) => session,
-            None => {
-                made = self.session()?;
-                &made
-            }
-        };
-        keys.iter().map(|key| session.read(*key).map_err(wrap)).collect()
+    fn visit(&mut self, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+        match &self.begun {
+            Some(session) => visit(session, keys, see),
+            None => visit(&self.session()?, keys, see),
+        }
     }
 
     fn finish(&mut self, changes: Vec<Change>) -> Result<Finished> {
@@ -121,15 +121,10 @@ impl Tree for NomtTree {
     }
 
     fn load(&mut self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()> {
-        loop {
-            let some: Vec<Change> =
-                pairs.take(LOAD_BATCH).map(|(key, value)| (key, Some(value))).collect();
-            if some.is_empty() {
-                return Ok(());
-            }
-            self.finish(some)?;
-            self.commit()?;
-        }
+        in_blocks(pairs, |block| {
+            self.finish(block)?;
+            self.commit()
+        })
     }
 
     fn close(self: Box<Self>) -> Result<()> {

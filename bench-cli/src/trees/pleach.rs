@@ -1,5 +1,6 @@
 //! This project's engine. Blocks that are finished and not committed are overlays, the newest excepted.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use pleach::{
@@ -7,7 +8,7 @@ use pleach::{
     Value,
 };
 
-use super::tree::{Change, Finished, Pair, Tree};
+use super::tree::{Change, Finished, Pair, See, Tree};
 use super::witness::Root;
 use crate::error::{BenchError, Result};
 use crate::stores::StoreOptions;
@@ -47,12 +48,21 @@ impl PleachTree {
         };
         self.db.session(options).map_err(wrap)
     }
+
+    /// Reads with the session that was begun, or a new one.
+    fn reading<T>(&mut self, read: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
+        match &self.begun {
+            Some(session) => read(session),
+            None => read(&self.session()?),
+        }
+    }
 }
 
-fn read(session: &Session, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
-    session.prefetch(keys);
-    let bytes = |value: Option<Value>| value.map(|value| value.to_vec());
-    keys.iter().map(|key| session.read(key).map(bytes).map_err(wrap)).collect()
+fn visit(session: &Session, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+    for key in keys {
+        see(session.read(key).map_err(wrap)?.as_deref().map(Cow::Borrowed));
+    }
+    Ok(())
 }
 
 impl Tree for PleachTree {
@@ -72,11 +82,18 @@ impl Tree for PleachTree {
         Ok(())
     }
 
+    fn visit(&mut self, keys: &[Key], see: &mut See<'_>) -> Result<()> {
+        self.reading(|session| visit(session, keys, see))
+    }
+
     fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
-        if let Some(session) = &self.begun {
-            return read(session, keys);
-        }
-        read(&self.session()?, keys)
+        let mut values = Vec::with_capacity(keys.len());
+        let mut see = |value: Option<Cow<'_, [u8]>>| values.push(value.map(Cow::into_owned));
+        self.reading(|session| {
+            session.prefetch(keys);
+            visit(session, keys, &mut see)
+        })?;
+        Ok(values)
     }
 
     fn finish(&mut self, changes: Vec<Change>) -> Result<Finished> {

@@ -5,17 +5,18 @@
 //!   replaced: no older state is kept.
 //! * Finished blocks that are not committed have their nodes in one map, counted, as in a node's non-canonical
 //!   overlay.
-//! * Hash: BLAKE3, as all backends here, where Substrate has BLAKE2b.
+//! * Hash: BLAKE3, as all backends here, where Substrate has `BLAKE2b`.
 //! * Budget: half for the trie cache (nodes and values, shared between blocks), half for RocksDB.
 //! * Durability: the log is synced with each commit. A load writes no log, and flushes at its end.
 //! * A block reads on one thread, and records what it reads when a witness is wanted: a storage proof.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::hash::DefaultHasher;
 use std::sync::{Mutex, PoisonError};
 
 use hash_db::{AsHashDB, HashDB, HashDBRef, Prefix};
-use pleach_core::{Hasher as _, Key, ValueHash};
+use pleach_core::{Hasher as _, Key};
 use rocksdb::{DB, WriteBatch};
 use sp_trie::cache::{CacheSize, SharedTrieCache};
 use sp_trie::recorder::Recorder;
@@ -24,14 +25,13 @@ use sp_trie::{
     empty_trie_root, prefixed_key, read_trie_value,
 };
 
-use super::tree::{Change, Finished, Pair, Tree};
+use super::over_rocks::{bytes, hashed, hashes, settings};
+use super::tree::{Change, Finished, Pair, See, Tree, in_blocks};
 use super::witness::{Proven, Root, Witness};
 use crate::error::{BenchError, Result};
-use crate::rocks::{Budget, writes};
+use crate::rocks::{self, Budget};
 use crate::stores::StoreOptions;
 
-/// Pairs a block of a load.
-const LOAD_BATCH: usize = 65_536;
 /// Where the committed root is; nodes have longer keys.
 const ROOT: &[u8] = b"root";
 
@@ -205,7 +205,7 @@ impl SpTrie {
             batch.delete(key);
         }
         batch.put(ROOT, block.root);
-        let mut options = writes(self.durable && log);
+        let mut options = rocks::writes(self.durable && log);
         options.disable_wal(!log);
         self.db.write_opt(batch, &options).map_err(wrap)?;
         self.committed = block.root;
@@ -225,14 +225,11 @@ impl SpTrie {
 
 impl Tree for SpTrie {
     fn settings(&self) -> Vec<(String, String)> {
-        let durability = if self.durable { "log synced with each commit" } else { "none" };
-        let mut settings = vec![
+        let own = vec![
             ("trie cache".to_owned(), format!("{} MiB", self.cache_mib)),
             ("state".to_owned(), "version 1, blake3, the newest only".to_owned()),
-            ("durability".to_owned(), durability.to_owned()),
         ];
-        settings.extend(self.budget.settings());
-        settings
+        settings(own, self.durable, &self.budget)
     }
 
     fn root(&self) -> Option<Root> {
@@ -249,25 +246,28 @@ impl Tree for SpTrie {
         Ok(())
     }
 
-    fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
+    fn visit(&mut self, keys: &[Key], see: &mut See<'_>) -> Result<()> {
         let nodes = self.nodes();
         let local = self.cache.local_cache_trusted();
-        let values: Result<Vec<_>> = {
+        let seen: Result<()> = {
             let mut cache = local.as_trie_db_cache(self.root);
             let recording = self.recording.as_ref();
             let mut recorder = recording.map(|one| one.recorder.as_trie_recorder(self.root));
             let recorder = recorder.as_mut().map(|one| one as &mut dyn sp_trie::TrieRecorder<Root>);
             let trie = TrieDBBuilder::<Layout>::new(&nodes, &self.root).with_cache(&mut cache);
             let trie = trie.with_optional_recorder(recorder).build();
-            keys.iter().map(|key| trie.get(key).map_err(broken)).collect()
+            keys.iter().try_for_each(|key| {
+                see(trie.get(key).map_err(broken)?.map(Cow::Owned));
+                Ok(())
+            })
         };
         // If the device has failed, that is why the trie had no node.
         nodes.made()?;
-        let values = values?;
+        seen?;
         if let Some(recording) = &mut self.recording {
             recording.reads.extend_from_slice(keys);
         }
-        Ok(values)
+        Ok(())
     }
 
     fn finish(&mut self, changes: Vec<Change>) -> Result<Finished> {
@@ -310,8 +310,8 @@ impl Tree for SpTrie {
         self.blocks.push_back(block);
         self.root = root;
         let witness = recording.map(|recording| -> Box<dyn Witness> {
-            let proof = recording.recorder.drain_storage_proof();
-            Box::new(Proof { proof, reads: recording.reads, writes: changes })
+            let nodes = recording.recorder.drain_storage_proof();
+            Box::new(Proof { nodes, reads: recording.reads, writes: changes })
         });
         Ok(Finished { root: Some(root), witness })
     }
@@ -328,49 +328,45 @@ impl Tree for SpTrie {
         Ok(())
     }
 
+    fn drain(&mut self) -> Result<()> {
+        rocks::drain(&self.db).map_err(wrap)
+    }
+
+    fn works_on(&self) -> bool {
+        true
+    }
+
     fn load(&mut self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()> {
-        loop {
-            let some: Vec<Change> =
-                pairs.take(LOAD_BATCH).map(|(key, value)| (key, Some(value))).collect();
-            if some.is_empty() {
-                return self.db.flush().map_err(wrap);
-            }
-            self.finish(some)?;
-            self.write(false)?;
-        }
+        in_blocks(pairs, |block| {
+            self.finish(block)?;
+            self.write(false)
+        })?;
+        self.db.flush().map_err(wrap)
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        self.db.flush_wal(true).map_err(wrap)?;
-        self.db.cancel_all_background_work(true);
-        Ok(())
+        rocks::close(&self.db).map_err(wrap)
     }
 }
 
 /// A storage proof, and what was done with it.
 #[derive(Debug)]
 struct Proof {
-    proof: StorageProof,
+    nodes: StorageProof,
     reads: Vec<Key>,
     writes: Vec<Change>,
 }
 
-fn hashed(value: Option<&[u8]>) -> Option<ValueHash> {
-    value.map(|value| pleach_core::Blake3::hash(value).into())
-}
-
 impl Witness for Proof {
     fn bytes(&self) -> u64 {
-        let nodes: usize = self.proof.iter_nodes().map(|node| 4 + node.len()).sum();
-        let values = self.writes.iter().map(|(_, value)| value.as_ref().map_or(0, Vec::len));
-        let operations = 32 * self.reads.len() + values.map(|bytes| 33 + bytes).sum::<usize>();
-        (nodes + operations) as u64
+        let nodes: usize = self.nodes.iter_nodes().map(|node| 4 + node.len()).sum();
+        (nodes + 32 * self.reads.len() + bytes(&self.writes)) as u64
     }
 
     /// Does the block again on the nodes of the proof alone.
     fn verify(&self, prev_root: &Root) -> core::result::Result<Proven, String> {
         let failed = |error: String| format!("the storage proof: {error}");
-        let mut nodes = self.proof.to_memory_db::<Blake3>();
+        let mut nodes = self.nodes.to_memory_db::<Blake3>();
         let mut reads = Vec::with_capacity(self.reads.len());
         for key in &self.reads {
             let value = read_trie_value::<Layout, _>(&nodes, prev_root, key, None, None)
@@ -381,7 +377,6 @@ impl Witness for Proof {
         let new_root =
             delta_trie_root::<Layout, _, _, _, _, _>(&mut nodes, *prev_root, delta, None, None)
                 .map_err(|error| failed(format!("{error:?}")))?;
-        let writes = self.writes.iter().map(|(key, value)| (*key, hashed(value.as_deref())));
-        Ok(Proven { new_root, reads, writes: writes.collect() })
+        Ok(Proven { new_root, reads, writes: hashes(&self.writes) })
     }
 }

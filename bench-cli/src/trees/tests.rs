@@ -11,7 +11,7 @@ use crate::stores::{Engine, StoreOptions};
 type Map = BTreeMap<Key, Vec<u8>>;
 
 fn options(folder: &std::path::Path) -> StoreOptions {
-    StoreOptions { folder: folder.join("state"), cache_mib: 64, threads: 2, peer_args: Vec::new() }
+    StoreOptions::of_test(&folder.join("state"))
 }
 
 fn key(id: u64) -> Key {

@@ -10,7 +10,6 @@ use super::sheet::{Subject, Turn};
 use super::{Sheet, draws};
 use crate::args::stores::{HistoryArgs, Shards};
 use crate::error::{BenchError, Result};
-use crate::machine;
 use crate::measure::float;
 use crate::progress::Progress;
 use crate::stores::{self, Engine, StoreOptions};
@@ -34,10 +33,8 @@ pub(crate) fn run(args: &HistoryArgs, at: &Path, bar: &Progress, sheet: &mut She
         for &engine in &engines {
             let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
             let options = StoreOptions {
-                folder: folder.path().to_owned(),
-                cache_mib: args.storage.cache_mib(),
-                threads: machine::cores(),
                 peer_args: peer_args.clone(),
+                ..StoreOptions::new(folder.path(), args.storage.cache_mib())
             };
             let mut index: Box<dyn Index> = if engine == Engine::Pleach {
                 let db = open(folder.path(), args.storage.cache_mib())?;

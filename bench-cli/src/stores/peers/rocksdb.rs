@@ -13,7 +13,7 @@ use super::super::engine::{Engine, StoreOptions};
 use super::super::store::{Change, Pair, Store, StoreView};
 use super::help::{for_empty, whole};
 use crate::error::{BenchError, Result};
-use crate::rocks::{Budget, writes};
+use crate::rocks::{Budget, close, writes};
 
 fn wrap<E: std::fmt::Display>(error: E) -> BenchError {
     BenchError::backend("rocksdb")(error)
@@ -98,9 +98,7 @@ impl Store for RocksStore {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        self.sync()?;
-        self.db.cancel_all_background_work(true);
-        Ok(())
+        close(&self.db).map_err(wrap)
     }
 }
 
