@@ -84,7 +84,7 @@ pub(crate) struct ImportArgs {
     /// Pairs are read from a file, as `pleach dump` prints them, or with - from standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["leaves", "order", "kill"])]
     pub(crate) from: Option<PathBuf>,
-    /// Memory of the load; pairs beyond it wait in a file
+    /// Memory of a load of pleach beside --cache-mib, beyond which pairs wait in a file; others get both as one
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = mib(1..=16_777_216))]
     pub(crate) load_mib: u64,
     /// Kills a load half way, too, and loads again
@@ -94,6 +94,13 @@ pub(crate) struct ImportArgs {
     pub(crate) states: StatesArgs,
     #[command(flatten)]
     pub(crate) storage: StorageArgs<64>,
+}
+
+impl ImportArgs {
+    /// Memory of each backend, in MiB: its budget, and what a load of ours has beside that.
+    pub(crate) fn whole_mib(&self) -> u64 {
+        self.storage.cache_mib() + self.load_mib
+    }
 }
 
 /// What a child of `import` loads.
@@ -113,6 +120,8 @@ pub(crate) struct LoadJob {
     pub(crate) cache_mib: u64,
     #[arg(long)]
     pub(crate) backend: String,
+    #[arg(long)]
+    pub(crate) peer_arg: Vec<String>,
 }
 
 /// Numbers of a shard.

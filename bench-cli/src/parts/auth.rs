@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
 use std::path::Path;
 
-use pleach::{Key, SessionOptions};
+use pleach::Key;
 
-use super::engine::{check, commit, open, root_of_load, wrap, writes};
+use super::engine::root_of_load;
 use super::sheet::{Subject, Turn};
 use super::states::States;
 use super::{Sheet, draws};
@@ -32,6 +32,7 @@ pub(crate) fn run(args: &AuthArgs, at: &Path, bar: &Progress, sheet: &mut Sheet)
         _ => Ok(()),
     };
     let states = States::new(&args.states, args.storage.cache_mib(), runs, sheet)?;
+    states.fit(args.sizes.iter().copied().max().unwrap_or(0))?;
     for &ground in &states.grounds {
         let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
         let tree = states.open(ground, folder.path(), false)?;
@@ -62,6 +63,11 @@ struct Bench<'a> {
     roots: Vec<pleach::Node>,
     /// The state after the last block.
     state: Vec<Pair>,
+}
+
+/// A state as a subject. A plain store is the flat part only: it stands in a case of its own, and no claim is made.
+fn subject(ground: Ground) -> String {
+    format!("{}{}", ground.part(), ground.name())
 }
 
 fn wrong(what: &str, size: usize) -> BenchError {
@@ -124,30 +130,17 @@ impl<'a> Bench<'a> {
         Ok(Self { args, states, at, blocks, roots, state: state.into_iter().collect() })
     }
 
-    /// Subjects of a case: this project's engine if it was named, and then all others.
-    fn subjects<'b>(
-        &self,
-        ours: impl FnMut(u64) -> Result<Turn> + 'b,
-        others: impl IntoIterator<Item = Subject<'b>>,
-    ) -> Vec<Subject<'b>> {
-        let ours: Subject<'b> = ("pleach".to_owned(), Box::new(ours));
-        let ours = Some(ours).filter(|_| self.states.grounds.contains(&Ground::Pleach));
-        ours.into_iter().chain(others).collect()
+    /// The states of a case, this project's engine first if it was named.
+    fn grounds(&self) -> Vec<Ground> {
+        let mut grounds = self.states.grounds.clone();
+        grounds.sort_by_key(|ground| *ground != Ground::Pleach);
+        grounds
     }
 
-    /// The other states.
-    fn others(&self) -> impl Iterator<Item = Ground> + '_ {
-        self.states.grounds.iter().copied().filter(|ground| *ground != Ground::Pleach)
-    }
-
-    /// A subject of the other states: some blocks, one after the other, on an empty one. With `commits` they are
-    /// committed, else their roots are made and forgotten.
-    fn their_blocks<'b>(
-        &'b self,
-        ground: Ground,
-        blocks: &'b [Vec<Pair>],
-        commits: bool,
-    ) -> Subject<'b> {
+    /// A subject: some blocks, one after the other, on an empty state. With `commits` they are committed, else their
+    /// roots are made and forgotten. Of each state the clock has the same: a block is begun, finished and committed;
+    /// its changes are there before, as bytes.
+    fn turns<'b>(&'b self, ground: Ground, blocks: &'b [Vec<Pair>], commits: bool) -> Subject<'b> {
         let turn = move |_| {
             let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
             let mut tree = self.states.open(ground, folder.path(), false)?;
@@ -174,7 +167,7 @@ impl<'a> Bench<'a> {
             tree.close()?;
             Ok(turn)
         };
-        (ground.name().to_owned(), Box::new(turn))
+        (subject(ground), Box::new(turn))
     }
 
     fn name(&self, what: &str) -> (String, u64) {
@@ -184,27 +177,11 @@ impl<'a> Bench<'a> {
 
     fn get(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
         let pairs = &self.blocks[0];
-        let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-        let db = open(folder.path(), self.args.storage.cache_mib())?;
-        commit(&db, pairs)?;
-        check(&db, pairs)?;
-        let session = db.session(SessionOptions::new()).map_err(wrap)?;
         let hashed: HashMap<Key, u64> = pairs.iter().copied().collect();
         let ordered: BTreeMap<Key, u64> = pairs.iter().copied().collect();
         let sum: u64 = pairs.iter().fold(0, |sum, pair| sum.wrapping_add(pair.1));
         let judge =
             |found: u64| if found == sum { Ok(()) } else { Err(wrong("values", pairs.len())) };
-        let pleach = |_| {
-            let (turn, found) = Turn::of(|| {
-                pairs.iter().try_fold(0_u64, |sum, (key, _)| {
-                    let value = session.read(key)?;
-                    let bytes = value.as_deref().and_then(|bytes| bytes.try_into().ok());
-                    Ok(sum.wrapping_add(u64::from_le_bytes(bytes.unwrap_or_default())))
-                })
-            });
-            judge(found.map_err(wrap::<pleach::Error>)?)?;
-            Ok(turn)
-        };
         let plain = |get: &dyn Fn(&Key) -> u64| {
             let (turn, found) =
                 Turn::of(|| pairs.iter().fold(0_u64, |sum, (key, _)| sum.wrapping_add(get(key))));
@@ -218,8 +195,8 @@ impl<'a> Bench<'a> {
         ];
         let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
         let mut folders = Vec::new();
-        let mut others: Vec<Subject<'_>> = Vec::new();
-        for ground in self.others() {
+        let mut subjects: Vec<Subject<'_>> = Vec::new();
+        for ground in self.grounds() {
             let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
             let mut tree = self.states.open(ground, folder.path(), false)?;
             folders.push(folder);
@@ -227,35 +204,29 @@ impl<'a> Bench<'a> {
             tree.finish(of_pairs(pairs))?;
             tree.commit()?;
             check_tree(&mut *tree, ground, pairs)?;
+            // One block for all rounds: a turn reads, and begins nothing.
+            tree.begin()?;
             let (keys, judge) = (&keys, &judge);
             let turn = move |_| {
-                let (turn, values) = Turn::of(|| tree.read(keys));
-                let number = |value: Option<Vec<u8>>| {
-                    let bytes = value.as_deref().and_then(|bytes| bytes.try_into().ok());
-                    u64::from_le_bytes(bytes.unwrap_or_default())
-                };
-                judge(values?.into_iter().map(number).fold(0, u64::wrapping_add))?;
+                let (turn, found) = Turn::of(|| {
+                    let mut sum = 0_u64;
+                    tree.visit(keys, &mut |value| {
+                        let bytes = value.as_deref().and_then(|bytes| bytes.try_into().ok());
+                        sum = sum.wrapping_add(u64::from_le_bytes(bytes.unwrap_or_default()));
+                    })?;
+                    Ok::<_, BenchError>(sum)
+                });
+                judge(found?)?;
                 Ok(turn)
             };
-            others.push((ground.name().to_owned(), Box::new(turn)));
+            subjects.push((subject(ground), Box::new(turn)));
         }
-        let subjects = self.subjects(pleach, others.into_iter().chain(maps));
+        subjects.extend(maps);
         sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)
     }
 
     fn set(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
         let pairs = &self.blocks[0];
-        let pleach = |_| {
-            let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-            let db = open(folder.path(), self.args.storage.cache_mib())?;
-            let (turn, root) = Turn::of(|| commit(&db, pairs));
-            if root? != self.roots[0] {
-                return Err(wrong("the root", pairs.len()));
-            }
-            check(&db, pairs)?;
-            db.close().map_err(wrap)?;
-            Ok(turn)
-        };
         let (name, operations) = self.name("set");
         let maps: [Subject<'_>; 2] = [
             (
@@ -284,22 +255,12 @@ impl<'a> Bench<'a> {
             ),
         ];
         let first = &self.blocks[..1];
-        let others = self.others().map(|ground| self.their_blocks(ground, first, true));
-        let subjects = self.subjects(pleach, others.chain(maps));
-        sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)
+        let states = self.grounds().into_iter().map(|ground| self.turns(ground, first, true));
+        sheet.case(bar, (&name, operations), self.args.parts.rounds(), states.chain(maps).collect())
     }
 
     fn commitment(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
         let pairs = &self.blocks[0];
-        let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-        let db = open(folder.path(), self.args.storage.cache_mib())?;
-        let pleach = |_| {
-            let session = db.session(SessionOptions::new().witness(false)).map_err(wrap)?;
-            let accesses = writes(pairs);
-            let (turn, block) = Turn::of(|| session.finish(accesses));
-            let root = block.map_err(wrap)?.root();
-            if root == self.roots[0] { Ok(turn) } else { Err(wrong("the root", pairs.len())) }
-        };
         let digest = Cell::new(None);
         let rolling = |_| {
             let (turn, found) = Turn::of(|| roll(&mut blake3::Hasher::new(), pairs));
@@ -311,26 +272,13 @@ impl<'a> Bench<'a> {
         let (name, operations) = self.name("commitment");
         let rolling: Subject<'_> = ("rolling".to_owned(), Box::new(rolling));
         let first = &self.blocks[..1];
-        let others = self.others().filter(|ground| ground.is_merkle());
-        let others = others.map(|ground| self.their_blocks(ground, first, false));
-        let subjects = self.subjects(pleach, others.chain([rolling]));
+        let states = self.grounds().into_iter().filter(|ground| ground.is_merkle());
+        let states = states.map(|ground| self.turns(ground, first, false));
+        let subjects = states.chain([rolling]).collect();
         sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)
     }
 
     fn sequential(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
-        let pleach = |_| {
-            let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-            let db = open(folder.path(), self.args.storage.cache_mib())?;
-            let (turn, roots) = Turn::of(|| {
-                self.blocks.iter().map(|pairs| commit(&db, pairs)).collect::<Result<Vec<_>>>()
-            });
-            if roots? != self.roots {
-                return Err(wrong("a root after blocks", self.blocks[0].len()));
-            }
-            check(&db, &self.state)?;
-            db.close().map_err(wrap)?;
-            Ok(turn)
-        };
         let map = RefCell::new(HashMap::new());
         let rolling = |_| {
             map.replace(HashMap::new());
@@ -353,8 +301,9 @@ impl<'a> Bench<'a> {
         };
         let (name, operations) = self.name("sequential");
         let rolling: Subject<'_> = ("rolling".to_owned(), Box::new(rolling));
-        let others = self.others().map(|ground| self.their_blocks(ground, &self.blocks, true));
-        let subjects = self.subjects(pleach, others.chain([rolling]));
+        let states = self.grounds().into_iter();
+        let states = states.map(|ground| self.turns(ground, &self.blocks, true));
+        let subjects = states.chain([rolling]).collect();
         sheet.case(bar, (&name, operations * BLOCKS as u64), self.args.parts.rounds(), subjects)
     }
 }

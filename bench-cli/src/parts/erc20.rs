@@ -19,8 +19,37 @@ use crate::trees::{Ground, Tree};
 
 /// Up to this many keys all are read back, and the root is that of a load of a plain map.
 const REPLAYED: u64 = 1 << 20;
-/// Parts of a block.
-const PARTS: [&str; 3] = ["execute", "finish (the root)", "commit"];
+
+/// What is timed of a state.
+struct Names {
+    import: &'static str,
+    execute: &'static str,
+    /// All that a block writes: a root's finish and commit together, or the batch of a plain store. A commit alone is
+    /// an append to a log, beside which no store's write stands.
+    write: &'static str,
+    /// Of a state with a root, both apart.
+    parts: Option<[&'static str; 2]>,
+}
+
+const NAMES: Names = Names {
+    import: "genesis import",
+    execute: "execute",
+    write: "finish + commit",
+    parts: Some(["finish (the root)", "commit"]),
+};
+/// A plain store has no root to be made. What it is timed for has names of its own, so that no claim is made of it.
+const FLAT: Names = Names {
+    import: "genesis import, flat",
+    execute: "execute, flat",
+    write: "write, flat",
+    parts: None,
+};
+
+impl Names {
+    const fn of(ground: Ground) -> &'static Self {
+        if ground.is_merkle() { &NAMES } else { &FLAT }
+    }
+}
 
 /// A state under test.
 struct Side {
@@ -35,6 +64,7 @@ pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet
     let ledger = Ledger { eoa: args.eoa, contracts: args.contracts, slots: args.slots };
     let holds = |ground: Ground| ground.holds(ledger.keys());
     let states = States::new(&args.states, args.storage.cache_mib(), holds, sheet)?;
+    states.fit(ledger.keys())?;
     let mut timings = Timings::default();
     let mut sides = Vec::new();
     for &ground in &states.grounds {
@@ -43,7 +73,7 @@ pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet
         let (import, loaded) = Turn::of(|| tree.load(&mut ledger.genesis()));
         loaded?;
         timings.add(
-            Timed { what: "genesis import", subject: ground.name() },
+            Timed { what: Names::of(ground).import, subject: ground.name() },
             ledger.keys(),
             import.took,
         );
@@ -68,13 +98,15 @@ pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet
             // All do the same block, in reversed order every second time.
             let at = if block % 2 == 0 { turn } else { sides.len() - 1 - turn };
             let side = &mut sides[at];
-            let (turns, made) = one(side, &ledger, &drawn, &known)?;
-            for (what, turn) in PARTS.into_iter().zip(turns) {
-                // A plain store has no root to be made.
-                if side.ground.is_merkle() || what != PARTS[1] {
-                    timings.add(Timed { what, subject: side.ground.name() }, 1, turn.took);
-                }
+            let ([execute, finish, commit], made) = one(side, &ledger, &drawn, &known)?;
+            let (names, subject) = (Names::of(side.ground), side.ground.name());
+            let mut add = |what, took| timings.add(Timed { what, subject }, 1, took);
+            add(names.execute, execute.took);
+            if let Some([of_finish, of_commit]) = names.parts {
+                add(of_finish, finish.took);
+                add(of_commit, commit.took);
             }
+            add(names.write, finish.took + commit.took);
             after = made;
         }
         known.extend(after);
@@ -86,6 +118,12 @@ pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet
     let case =
         format!("{} keys, blocks of {} transfers", grouped(ledger.keys()), grouped(args.transfers));
     sheet.timings(&case, &timings, &names);
+    if states.grounds.iter().any(|ground| !ground.is_merkle()) {
+        sheet.notes.push(
+            "rows marked flat are of stores that make no root: beside finish + commit they show what a root costs"
+                .to_owned(),
+        );
+    }
     verify(&states, &mut sides, &ledger, &known, at, sheet)?;
     sheet.notes.push(format!(
         "{} transfers, {} keys were touched; all of them were read back",

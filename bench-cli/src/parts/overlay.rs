@@ -28,6 +28,17 @@ enum What {
     Commit,
 }
 
+impl What {
+    /// In the order of a round; every second one is the other way round, as subjects take turns.
+    const fn of_round(round: u64) -> [Self; 4] {
+        if round.is_multiple_of(2) {
+            [Self::Root, Self::Witness, Self::Overlay, Self::Commit]
+        } else {
+            [Self::Commit, Self::Overlay, Self::Witness, Self::Root]
+        }
+    }
+}
+
 const SUBJECTS: [(&str, What); 4] = [
     ("root, pleach", What::Root),
     ("root + witness, pleach", What::Witness),
@@ -37,7 +48,10 @@ const SUBJECTS: [(&str, What); 4] = [
 /// Of the other states.
 const THEIRS: [(&str, What); 2] = [("root", What::Root), ("commit", What::Commit)];
 
+/// What a case has, of one number of updates.
 struct Bench<'a> {
+    /// Opened anew in each turn.
+    cold: bool,
     args: &'a OverlayArgs,
     /// Where our database is.
     at: &'a Path,
@@ -56,6 +70,7 @@ struct Other {
 pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
     let ledger = Ledger { eoa: 0, contracts: args.accounts, slots: args.slots };
     let states = States::new(&args.states, args.storage.cache_mib(), merkle, sheet)?;
+    states.fit(ledger.keys())?;
     let ours = at.join("pleach");
     let with_ours = states.grounds.contains(&Ground::Pleach);
     let mut others = Vec::new();
@@ -77,7 +92,7 @@ pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut She
             sheet.notes.push(format!("{text}: left out"));
             continue;
         }
-        let bench = Bench { args, at: &ours, ledger, updates };
+        let bench = Bench { cold: false, args, at: &ours, ledger, updates };
         let db = with_ours.then(|| open_durable(&ours, args.storage.cache_mib())).transpose()?;
         let mut warm: Vec<Subject<'_>> = Vec::new();
         for (name, what) in SUBJECTS {
@@ -97,6 +112,7 @@ pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut She
             }
         }
 
+        let bench = Bench { cold: true, ..bench };
         let mut cold: Vec<Subject<'_>> = Vec::new();
         for (name, what) in SUBJECTS.into_iter().filter(|_| with_ours) {
             let bench = &bench;
@@ -154,21 +170,42 @@ impl Other {
             let Some(states) = anew else {
                 let mut tree = self.tree.borrow_mut();
                 let tree = tree.as_mut().expect("opened before the case");
-                return bench.their_turn(&mut **tree, self.ground, what, round);
+                return self.turns(bench, &mut **tree, what, round);
             };
             let mut tree = states.open(self.ground, &self.folder, true)?;
-            let turn = bench.their_turn(&mut *tree, self.ground, what, round)?;
+            let turn = self.turns(bench, &mut *tree, what, round)?;
             tree.close()?;
             Ok(turn)
         };
         (format!("{name}, {}", self.ground.name()), Box::new(turn))
     }
+
+    /// A turn. It has two subjects of our four: the first of them in a round does what lies between, too, outside of
+    /// the clock, so that all states get the same blocks in the same order.
+    fn turns(
+        &self,
+        bench: &Bench<'_>,
+        tree: &mut dyn Tree,
+        what: What,
+        round: u64,
+    ) -> Result<Turn> {
+        let turn = bench.their_turn(tree, self.ground, what, round)?;
+        let [first, between @ .., _] = What::of_round(round);
+        if what == first {
+            for what in between {
+                bench.their_turn(tree, self.ground, what, round)?;
+            }
+        }
+        Ok(turn)
+    }
 }
 
 impl Bench<'_> {
-    /// The accounts that change in a round, the same for all subjects, and their new nonce.
-    fn changes(&self, round: u64) -> (Vec<Item>, u64) {
-        let mut random = draws(self.args.parts.results.seed, self.updates << 16 | round);
+    /// The accounts that change in a subject's turn, and their new nonce. Each turn has its own: what is written again
+    /// costs less, and what was just written lies elsewhere.
+    fn changes(&self, what: What, round: u64) -> (Vec<Item>, u64) {
+        let turn = round << 3 | u64::from(self.cold) << 2 | what as u64;
+        let mut random = draws(self.args.parts.results.seed, self.updates << 32 | turn);
         let mut ids = BTreeSet::new();
         while (ids.len() as u64) < self.updates {
             ids.insert(random.below(self.ledger.contracts));
@@ -177,7 +214,7 @@ impl Bench<'_> {
     }
 
     fn turn(&self, db: &Pleach, what: What, round: u64) -> Result<Turn> {
-        let (items, nonce) = self.changes(round);
+        let (items, nonce) = self.changes(what, round);
         let write = |item: &Item| Access::write(item.key(), Some(item.value(nonce)));
         let accesses: Vec<Access> = items.iter().map(write).collect();
         let options = SessionOptions::new().witness(what == What::Witness);
@@ -206,7 +243,7 @@ impl Bench<'_> {
         what: What,
         round: u64,
     ) -> Result<Turn> {
-        let (items, nonce) = self.changes(round);
+        let (items, nonce) = self.changes(what, round);
         let numbers = items.iter().map(|item| (*item, nonce)).collect();
         let changes = changes(&items, &numbers);
         let (turn, root) = Turn::of(|| -> Result<Option<Root>> {
@@ -280,4 +317,52 @@ enum Made {
     Block(Box<Block>),
     Overlay(Overlay),
     Committed(Node),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        args: OverlayArgs,
+    }
+
+    /// Subjects of a round once wrote the same values one after the other.
+    #[test]
+    fn no_two_turns_write_the_same() {
+        let Flags { args } = Flags::parse_from(["overlay"]);
+        let ledger = Ledger { eoa: 0, contracts: 1000, slots: 0 };
+        let mut seen = Vec::new();
+        for cold in [false, true] {
+            let bench = Bench { cold, args: &args, at: Path::new(""), ledger, updates: 50 };
+            for round in 0..4 {
+                for what in What::of_round(round) {
+                    let made = bench.changes(what, round);
+                    assert_eq!(made, bench.changes(what, round), "drawn again");
+                    assert_eq!(made.0.len(), 50);
+                    let same = |one: &(Vec<Item>, u64)| one.0 == made.0 || one.1 == made.1;
+                    assert!(!seen.iter().any(same), "{round}");
+                    seen.push(made);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rounds_have_the_order_in_which_subjects_take_turns() {
+        for round in 0..2 {
+            let mut order = SUBJECTS.map(|(_, what)| what);
+            if round == 1 {
+                order.reverse();
+            }
+            assert!(What::of_round(round) == order);
+            // The two of other states are the first and the last.
+            let theirs = THEIRS.map(|(_, what)| what);
+            assert!(theirs.contains(&order[0]) && theirs.contains(&order[3]));
+        }
+    }
 }

@@ -1,27 +1,29 @@
 //! `nomt-bench import`: a bulk load of a stream, under a limit of memory, in a process of its own.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, stdin};
+mod load;
+
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use pleach::{Access, Key, LoadOptions, Node, SessionOptions, Value};
+use pleach::{Access, Key, Node, SessionOptions, Value};
 use rustix::process::Pid;
-use serde::{Deserialize, Serialize};
 
 use super::Sheet;
 use super::engine::{open, open_durable, wrap};
-use crate::account;
-use crate::args::stores::{ImportArgs, LoadJob, Order};
+use super::states::States;
+use crate::args::stores::{ImportArgs, Order};
 use crate::child::tied;
 use crate::error::{BenchError, Result};
 use crate::measure::{Phase, float, ratio};
 use crate::progress::Progress;
-use crate::stores::{Engine, StoreOptions};
-use crate::text::{from_hex, grouped, hex};
-use crate::trees::{self, Ground};
+use crate::stores::Engine;
+use crate::text::{grouped, hex};
+use crate::trees::Ground;
 use crate::{interrupt, machine, output};
+pub(crate) use load::load;
+use load::{Loaded, Said, pair};
 
 /// Up to so many pairs the root is that of commits of the same, too.
 const COMMITTED: u64 = 1 << 17;
@@ -29,83 +31,103 @@ const COMMITTED: u64 = 1 << 17;
 const BATCH: usize = 10_000;
 /// Pairs that are read back.
 const SAMPLE: u64 = 1000;
-/// Pairs between two words of how far a load is.
-const STEP: u64 = 1 << 14;
-
-/// What a child says, a line each: progress, then its result.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Said {
-    Progress { done: u64 },
-    Loaded(Loaded),
-    Failed { code: u8, message: String },
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Loaded {
-    pairs: u64,
-    seconds: f64,
-    written: u64,
-    spilled: u64,
-    peak_rss: u64,
-    root: String,
-}
 
 /// Measures all orders; databases are made in a folder.
 pub(crate) fn run(args: &ImportArgs, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
-    if let Some(path) = &args.from {
+    let runs = |ground: Ground| match ground {
+        // It leaves nothing behind that could be read back.
+        Ground::Flat(Engine::BTreeMap) => Err("it is loaded in a process that ends"),
+        _ => ground.holds(args.leaves),
+    };
+    if args.kill && !args.states.backend.iter().any(|name| name == "pleach") {
+        let text = "--kill is for pleach: name it with --backend";
+        return Err(BenchError::Usage(text.to_owned()));
+    }
+    let states = States::new(&args.states, args.whole_mib(), runs, sheet)?;
+    let ours = states.grounds.contains(&Ground::Pleach);
+    if args.from.is_some() {
         if args.parts.rounds() > 1 {
             let text = "--from is read once: leave --rounds out";
             return Err(BenchError::Usage(text.to_owned()));
         }
-        let ours = args.states.backend.iter().all(|name| name == "pleach");
-        if !ours {
+        if states.grounds[..] != [Ground::Pleach] {
             let text = "--from is for pleach alone: leave --backend out";
             return Err(BenchError::Usage(text.to_owned()));
         }
-        let name = if path == Path::new("-") { "standard input" } else { "a file" };
-        return Import { args, at, order: Order::Random }.measure(name, bar, sheet);
     }
-    let mut grounds = Ground::chosen(&args.states.backend)?;
-    // A map in memory leaves nothing behind that could be read back.
-    grounds.retain(|ground| *ground != Ground::Flat(Engine::BTreeMap));
-    if grounds.len() < args.states.backend.len() {
-        sheet.notes.push("btreemap left out: it is loaded in a process that ends".to_owned());
+    for &ground in &states.grounds {
+        // Settings that do not exist are refused before anything is measured.
+        let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
+        let tree = states.open(ground, folder.path(), true)?;
+        states.note(ground, &*tree, sheet);
+        tree.close()?;
     }
-    grounds.retain(|ground| match ground.holds(args.leaves) {
-        Ok(()) => true,
-        Err(why) => {
-            sheet.notes.push(format!("{} left out: {why}", ground.name()));
-            false
+    if ours {
+        let (base, load) = (args.storage.cache_mib(), args.load_mib);
+        sheet.notes.push(format!(
+            "pleach: of its budget {base} MiB are the database's, {load} the load's"
+        ));
+    }
+    if args.kill {
+        let others = states.grounds.iter().filter(|ground| **ground != Ground::Pleach);
+        let others: Vec<&str> = others.map(|ground| ground.name()).collect();
+        if !others.is_empty() {
+            let others = others.join(", ");
+            sheet.notes.push(format!("--kill is for pleach alone: no load of {others} was killed"));
         }
-    });
-    if grounds.is_empty() {
-        return Err(BenchError::Usage("no --backend runs this workload".to_owned()));
     }
-    if !args.states.settings.peer_arg.is_empty() {
-        return Err(BenchError::Usage("import takes no --peer-arg".to_owned()));
+    if let Some(path) = &args.from {
+        let name = if path == Path::new("-") { "standard input" } else { "a file" };
+        let import = Import { args, states: &states, at, order: Order::Random };
+        return import.measure(name, bar, sheet).map(|_| ());
     }
     for &order in &args.order {
-        for &ground in &grounds {
-            let import = Import { args, at, order };
-            if ground == Ground::Pleach {
-                import.measure(order.name(), bar, sheet)?;
+        let import = Import { args, states: &states, at, order };
+        let mut roots = Roots::default();
+        for &ground in &states.grounds {
+            let root = if ground == Ground::Pleach {
+                import.measure(order.name(), bar, sheet)?
             } else {
-                import.elsewhere(ground, bar, sheet)?;
+                import.elsewhere(ground, bar, sheet)?
+            };
+            if ground.has_our_roots() {
+                roots.add(ground.name(), root)?;
             }
+        }
+        if let [_, _, ..] = roots.0[..] {
+            let names: Vec<&str> = roots.0.iter().map(|(name, _)| *name).collect();
+            sheet.notes.push(format!("{}: same root: {}", order.name(), names.join(", ")));
         }
     }
     Ok(())
 }
 
+/// Roots of loads of the same pairs, by states with the same commitment.
+#[derive(Default)]
+struct Roots(Vec<(&'static str, String)>);
+
+impl Roots {
+    /// An error if it differs from those before.
+    fn add(&mut self, name: &'static str, root: String) -> Result<()> {
+        if let Some((other, _)) = self.0.iter().find(|(_, one)| *one != root) {
+            let text = format!("{other} and {name} have different roots after a load of the same");
+            return Err(BenchError::Wrong(text));
+        }
+        self.0.push((name, root));
+        Ok(())
+    }
+}
+
 struct Import<'a> {
     args: &'a ImportArgs,
+    states: &'a States,
     at: &'a Path,
     order: Order,
 }
 
 impl Import<'_> {
-    fn measure(&self, name: &str, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
+    /// Gives the root.
+    fn measure(&self, name: &str, bar: &Progress, sheet: &mut Sheet) -> Result<String> {
         let mut phase = Phase::new();
         let mut last = None;
         for round in 0..self.args.parts.rounds() {
@@ -113,15 +135,13 @@ impl Import<'_> {
             if self.args.kill && round == 0 {
                 self.killed(folder.path(), bar, sheet)?;
             }
-            let Some(loaded) = self.load(folder.path(), Ground::Pleach, bar, None)? else {
-                return Err(BenchError::Child("the load was killed".to_owned()));
-            };
+            let loaded = self.whole(folder.path(), Ground::Pleach, bar)?;
             phase.record(Duration::from_secs_f64(loaded.seconds));
             let size = machine::folder_bytes(folder.path());
             let compared = self.check(folder.path(), &loaded)?;
             last = Some((loaded, size, compared));
         }
-        let Some((loaded, size, compared)) = last else { return Ok(()) };
+        let Some((loaded, size, compared)) = last else { return Err(nothing()) };
         let case = format!("{name}, {} pairs", grouped(loaded.pairs));
         sheet.phase(&case, "load, pleach", loaded.pairs, &phase);
         for (what, bytes) in [
@@ -140,23 +160,25 @@ impl Import<'_> {
         if compared {
             sheet.notes.push(format!("{case}: the root is that of commits of the same pairs"));
         }
-        Ok(())
+        Ok(loaded.root)
     }
 
-    /// The same pairs loaded by another state, and a sample of them read back.
-    fn elsewhere(&self, ground: Ground, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
-        let name = ground.name();
+    /// The same pairs loaded by another state, and a sample of them read back. Gives the root, where there is one.
+    fn elsewhere(&self, ground: Ground, bar: &Progress, sheet: &mut Sheet) -> Result<String> {
+        let (name, part) = (ground.name(), ground.part());
         let case = format!("{}, {} pairs", self.order.name(), grouped(self.args.leaves));
         let mut phase = Phase::new();
         let mut last = None;
         for _ in 0..self.args.parts.rounds() {
             let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-            let Some(loaded) = self.load(folder.path(), ground, bar, None)? else {
-                return Err(BenchError::Child("the load was killed".to_owned()));
-            };
+            let loaded = self.whole(folder.path(), ground, bar)?;
             phase.record(Duration::from_secs_f64(loaded.seconds));
             let size = machine::folder_bytes(folder.path());
-            let mut tree = trees::open(ground, &self.options(folder.path()), true)?;
+            let mut tree = self.states.open(ground, folder.path(), true)?;
+            let wrong = |what: &str| Err(BenchError::Wrong(format!("{name}: {what}")));
+            if tree.root().map(|root| hex(&root)).unwrap_or_default() != loaded.root {
+                return wrong("the root is not the one of the load");
+            }
             let ids: Vec<u64> = self.sample().collect();
             let pairs = ids.iter().map(|&id| pair(id, self.order, self.args.leaves));
             let (keys, values): (Vec<Key>, Vec<Value>) = pairs.unzip();
@@ -165,22 +187,23 @@ impl Import<'_> {
             let same =
                 |(found, value): (&Option<Vec<u8>>, &Value)| found.as_deref() == Some(&**value);
             if !found.iter().zip(&values).all(same) {
-                return Err(BenchError::Wrong(format!("{name}: a pair is not there")));
+                return wrong("a pair is not there");
             }
             last = Some((loaded, size));
         }
-        let Some((loaded, size)) = last else { return Ok(()) };
-        sheet.phase(&case, &format!("load, {name}"), loaded.pairs, &phase);
+        let Some((loaded, size)) = last else { return Err(nothing()) };
+        sheet.phase(&case, &format!("load, {part}{name}"), loaded.pairs, &phase);
         for (what, bytes) in [("size of the files", size), ("peak RSS", loaded.peak_rss)] {
             let count = float(bytes);
-            sheet.count(&case, &format!("{what}, bytes, {name}"), ("bytes", count), count);
+            sheet.count(&case, &format!("{what}, bytes, {part}{name}"), ("bytes", count), count);
         }
-        Ok(())
+        Ok(loaded.root)
     }
 
-    /// What another state is opened with.
-    fn options(&self, folder: &Path) -> StoreOptions {
-        options(folder, self.args.storage.cache_mib())
+    /// A load that nobody kills.
+    fn whole(&self, folder: &Path, ground: Ground, bar: &Progress) -> Result<Loaded> {
+        let loaded = self.load(folder, ground, bar, None)?;
+        loaded.ok_or_else(|| BenchError::Child("the load was killed".to_owned()))
     }
 
     /// Pairs that are read back.
@@ -235,7 +258,15 @@ impl Import<'_> {
         command.arg("__load").arg("--folder").arg(folder).args(["--backend", ground.name()]);
         command.args(["--leaves", &self.args.leaves.to_string(), "--order", self.order.name()]);
         command.args(["--load-mib", &self.args.load_mib.to_string()]);
-        command.args(["--cache-mib", &self.args.storage.cache_mib().to_string()]);
+        // What a load of ours has beside the database, the others have in one.
+        let cache_mib = match ground {
+            Ground::Pleach => self.args.storage.cache_mib(),
+            _ => self.args.whole_mib(),
+        };
+        command.args(["--cache-mib", &cache_mib.to_string()]);
+        for arg in &self.args.states.settings.peer_arg {
+            command.args(["--peer-arg", arg]);
+        }
         if let Some(path) = &self.args.from {
             command.arg("--from").arg(path);
         }
@@ -337,127 +368,8 @@ impl Drop for Reaped {
     }
 }
 
-/// A pair: the key is a hash, or ascends evenly over all keys; the value has 32 bytes.
-fn pair(id: u64, order: Order, leaves: u64) -> (Key, Value) {
-    let mut key = account::key(id);
-    if order == Order::Sorted {
-        let at = (u128::from(id) << 64) / u128::from(leaves);
-        let front = u64::try_from(at).expect("below 2^64");
-        key[..8].copy_from_slice(&front.to_be_bytes());
-    }
-    let value: [u8; 32] = core::array::from_fn(|at| id.to_be_bytes()[at % 8]);
-    (key, Value::from(&value))
-}
-
-/// The child: loads, and says how it goes on standard output.
-pub(crate) fn load(job: &LoadJob) -> Result<()> {
-    interrupt::note_in_child()?;
-    say(&match loaded(job) {
-        Ok(loaded) => Said::Loaded(loaded),
-        Err(error) => Said::Failed { code: error.code(), message: error.to_string() },
-    })
-}
-
-fn say(said: &Said) -> Result<()> {
-    let text = serde_json::to_string(said);
-    let text = text.map_err(|error| BenchError::Child(format!("the load: {error}")))?;
-    output::print(&(text + "\n"))
-}
-
-/// What a state of others is opened with.
-fn options(folder: &Path, cache_mib: u64) -> StoreOptions {
-    let threads = machine::cores();
-    StoreOptions { folder: folder.to_owned(), cache_mib, threads, peer_args: Vec::new() }
-}
-
-/// A load by another state.
-fn loaded_elsewhere(ground: Ground, job: &LoadJob) -> Result<Loaded> {
-    let mut tree = trees::open(ground, &options(&job.folder, job.cache_mib), true)?;
-    machine::reset_peak_rss();
-    let mut pairs = (0..job.leaves).map(|id| {
-        if id % STEP == 0 {
-            // A parent that is gone does not listen.
-            let _ = say(&Said::Progress { done: id });
-        }
-        let (key, value) = pair(id, job.order, job.leaves);
-        (key, value.to_vec())
-    });
-    let start = Instant::now();
-    tree.load(&mut pairs)?;
-    let seconds = start.elapsed().as_secs_f64();
-    let peak_rss = machine::peak_rss();
-    let root = tree.root().map(|root| hex(&root)).unwrap_or_default();
-    tree.close()?;
-    Ok(Loaded { pairs: job.leaves, seconds, written: 0, spilled: 0, peak_rss, root })
-}
-
-fn loaded(job: &LoadJob) -> Result<Loaded> {
-    match Ground::chosen(std::slice::from_ref(&job.backend))?[..] {
-        [Ground::Pleach] => {}
-        [other] => return loaded_elsewhere(other, job),
-        _ => return Err(BenchError::Usage("this subcommand is internal".to_owned())),
-    }
-    let db = open_durable(&job.folder, job.cache_mib)?;
-    let told = Box::new(|done| {
-        // A parent that is gone does not listen.
-        let _ = say(&Said::Progress { done });
-    });
-    let options = LoadOptions::new().memory_mib(job.load_mib).progress(Some(told));
-    machine::reset_peak_rss();
-    let mut failed = None;
-    let report = match &job.from {
-        None => {
-            let pairs = (0..job.leaves).map(|id| pair(id, job.order, job.leaves));
-            db.bulk_load(pairs, &options)
-        }
-        Some(path) => {
-            let lines: Box<dyn BufRead> = if path == Path::new("-") {
-                Box::new(stdin().lock())
-            } else {
-                Box::new(BufReader::with_capacity(
-                    1 << 20,
-                    File::open(path).map_err(|error| {
-                        BenchError::Usage(format!("{}: {error}", path.display()))
-                    })?,
-                ))
-            };
-            let parsed = (1_u64..).zip(lines.lines()).map_while(|(number, line)| {
-                let parsed = line.map_err(|error| error.to_string()).and_then(|line| {
-                    parse(&line)
-                        .ok_or_else(|| "a key of 64 and a value of hexadecimal digits".into())
-                });
-                parsed.map_err(|error| failed = Some(format!("line {number}: {error}"))).ok()
-            });
-            db.bulk_load(parsed, &options)
-        }
-    };
-    if let Some(text) = failed {
-        return Err(BenchError::Usage(format!("--from, {text}")));
-    }
-    let report = report.map_err(wrap)?;
-    let peak_rss = machine::peak_rss();
-    db.close().map_err(wrap)?;
-    Ok(Loaded {
-        pairs: report.accounts,
-        seconds: report.seconds,
-        written: report.bytes_written,
-        spilled: report.spilled_bytes,
-        peak_rss,
-        root: hex(report.root.as_bytes()),
-    })
-}
-
-/// A line `KEY VALUE`, in hexadecimal.
-fn parse(line: &str) -> Option<(Key, Value)> {
-    let (key, value) = line.split_once(' ')?;
-    let key = from_hex(key)?;
-    let digit = |at: usize| char::from(value.as_bytes()[at]).to_digit(16);
-    if !value.len().is_multiple_of(2) {
-        return None;
-    }
-    let byte = |at: usize| u8::try_from(digit(2 * at)? * 16 + digit(2 * at + 1)?).ok();
-    let bytes = (0..value.len() / 2).map(byte).collect::<Option<Vec<u8>>>()?;
-    Some((key, Value::from(bytes)))
+fn nothing() -> BenchError {
+    BenchError::Child("nothing was loaded".to_owned())
 }
 
 #[cfg(test)]
@@ -465,21 +377,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_those_that_dump_prints() {
-        let key = "ab".repeat(32);
-        let parsed = parse(&format!("{key} 00ff10")).expect("a pair");
-        assert_eq!(parsed, ([0xab; 32], Value::from(&[0, 0xff, 0x10])));
-        assert_eq!(parse(&format!("{key} ")).expect("an empty value").1.len(), 0);
-        for bad in [key.as_str(), "ab 00", &format!("{key} 0"), &format!("{key} 0g")] {
-            assert_eq!(parse(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn sorted_pairs_ascend_and_random_ones_do_not() {
-        let keys = |order| (0..1000).map(move |id| pair(id, order, 1000).0);
-        assert!(keys(Order::Sorted).is_sorted_by(|a, b| a < b));
-        assert!(!keys(Order::Random).is_sorted());
-        assert_eq!(pair(7, Order::Sorted, 10).1.len(), 32);
+    fn states_with_the_same_commitment_have_the_same_root() {
+        let mut roots = Roots::default();
+        roots.add("pleach", "ab".to_owned()).expect("the first");
+        roots.add("nomt", "ab".to_owned()).expect("the same");
+        let error = roots.add("another", "cd".to_owned()).expect_err("it differs");
+        assert!(error.to_string().contains("pleach and another"), "{error}");
     }
 }
