@@ -110,6 +110,9 @@ pub fn nomt_bench() -> ExitCode {
     if matches!(cli.command, BenchCommand::Child) {
         return child::main();
     }
+    if let BenchCommand::Become { words } = &cli.command {
+        return output::report("nomt-bench", &child::tied::become_other(words));
+    }
     if let BenchCommand::Load(job) = &cli.command {
         return match parts::import::load(job) {
             Ok(()) => ExitCode::SUCCESS,
@@ -133,7 +136,7 @@ pub fn nomt_bench() -> ExitCode {
         BenchCommand::Bank(args) => command::parts::bank(&args),
         BenchCommand::Import(args) => command::parts::import(&args),
         BenchCommand::History(args) => command::parts::history(&args),
-        BenchCommand::Load(_) | BenchCommand::Child => {
+        BenchCommand::Load(_) | BenchCommand::Child | BenchCommand::Become { .. } => {
             Err(BenchError::Usage("this subcommand is internal".to_owned()))
         }
         BenchCommand::Compare(args) => command::compare::compare(&args),

@@ -7,17 +7,20 @@ pub(crate) struct Peer {
     /// Its crate.
     pub(crate) name: &'static str,
     pub(crate) version: &'static str,
-    /// Has this build got it?
+    /// Was the feature asked for?
     pub(crate) present: bool,
+    /// Is the crate in this build, for whichever feature?
+    pub(crate) linked: bool,
 }
 
 macro_rules! peer {
-    ($feature:literal, $name:literal, $version:literal) => {
+    ($feature:literal, $name:literal, $version:literal $(, $other:literal)*) => {
         Peer {
             feature: $feature,
             name: $name,
             version: $version,
             present: cfg!(feature = $feature),
+            linked: cfg!(any(feature = $feature $(, feature = $other)*)),
         }
     };
 }
@@ -31,7 +34,8 @@ pub(crate) const PEERS: [Peer; 8] = [
     peer!("peer-fjall", "fjall", "3.1.13"),
     peer!("peer-sqlite", "rusqlite", "0.42.0"),
     peer!("peer-mdbx", "signet-libmdbx", "0.8.3"),
-    peer!("peer-rocksdb", "rocksdb", "0.25.0"),
+    // Trees are over it, too.
+    peer!("peer-rocksdb", "rocksdb", "0.25.0", "peer-sp-trie", "peer-jmt"),
 ];
 
 /// The version of a crate; empty if it is no peer.
@@ -42,6 +46,28 @@ pub(crate) fn of(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What trees lie over was once not told.
+    #[test]
+    fn a_crate_that_several_features_bring_is_told_with_each() {
+        let manifest = include_str!("../Cargo.toml");
+        let features = manifest.lines().filter(|line| line.starts_with("peer-"));
+        for Peer { name, linked, present, .. } in PEERS {
+            assert!(linked || !present, "{name}");
+            let bringing =
+                features.clone().filter(|line| line.contains(&format!("\"dep:{name}\"")));
+            let on = |line: &str| {
+                let feature = line.split_once(" = ").map_or(line, |(feature, _)| feature);
+                PEERS.iter().any(|peer| peer.feature == feature && peer.present)
+            };
+            assert_eq!(linked, bringing.clone().any(on), "{name}");
+        }
+        let rocks = include_str!("versions.rs").lines().find(|line| line.contains("\"rocksdb\""));
+        for line in features.filter(|line| line.contains("\"dep:rocksdb\"")) {
+            let (feature, _) = line.split_once(" = ").expect("a feature");
+            assert!(rocks.is_some_and(|rocks| rocks.contains(feature)), "{feature}");
+        }
+    }
 
     #[test]
     fn versions_are_those_of_the_manifest() {

@@ -1,6 +1,7 @@
 //! `nomt-bench compare` as a user runs it: what it measures it keeps, a run that was stopped goes on, and the
 //! page needs nothing else.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -152,6 +153,47 @@ fn nothing_outlives_a_comparison_that_is_killed() {
     process.wait().expect("it ends");
     while family.iter().copied().any(runs) {
         assert!(start.elapsed() < PATIENCE, "{family:?} still run");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// fio once went on for seconds. A stand-in that measures for a minute says whose it is.
+#[test]
+fn fio_ends_with_its_measurement() {
+    let at = tempfile::tempdir().expect("a temporary folder");
+    let (fio, id) = (at.path().join("fio"), at.path().join("id"));
+    let text = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] && exec echo fio-0\necho $$ > {0}.new\nmv {0}.new {0}\nexec sleep 60\n",
+        id.display()
+    );
+    std::fs::write(&fio, text).expect("a script");
+    std::fs::set_permissions(&fio, std::fs::Permissions::from_mode(0o755)).expect("it can run");
+    let found = std::env::var("PATH").unwrap_or_default();
+    let mut process = Command::new(env!("CARGO_BIN_EXE_nomt-bench"))
+        .args(["device", "--size-mib", "16", "--millis", "10", "--dir"])
+        .arg(at.path())
+        .env("PATH", format!("{}:{found}", at.path().display()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary starts");
+    let start = Instant::now();
+    let fio = loop {
+        let ended = process.try_wait().expect("it is ours");
+        assert!(ended.is_none(), "it ended before fio began: {ended:?}");
+        if let Ok(text) = std::fs::read_to_string(&id) {
+            break text.trim().parse().expect("a process");
+        }
+        assert!(start.elapsed() < PATIENCE, "no fio");
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    assert!(runs(fio));
+    process.kill().expect("killed");
+    process.wait().expect("it ends");
+    // Far less than the stand-in's minute.
+    let killed = Instant::now();
+    while runs(fio) {
+        assert!(killed.elapsed() < Duration::from_secs(20), "fio still runs");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

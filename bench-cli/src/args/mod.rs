@@ -8,6 +8,7 @@ pub(crate) mod results;
 pub(crate) mod stores;
 pub(crate) mod values;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -91,6 +92,13 @@ pub(crate) enum BenchCommand {
     /// A load that `import` measures (internal)
     #[command(name = "__load", hide = true)]
     Load(LoadJob),
+    /// A program of others that ends with the process that has started it (internal)
+    #[command(name = "__become", hide = true)]
+    Become {
+        /// The program and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
     /// Several workloads, all backends of this build, one page
     Compare(CompareArgs),
     /// One job of one backend, described on standard input (internal)
@@ -304,6 +312,15 @@ pub(crate) struct DeviceArgs {
     /// Writes the results as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+/// The flags of `transfer`, as another subcommand will give them to it.
+pub(crate) fn of_transfer(arguments: &[String]) -> Option<TransferArgs> {
+    let words = ["nomt-bench", "transfer"].into_iter().chain(arguments.iter().map(String::as_str));
+    match BenchCli::try_parse_from(words).ok()?.command {
+        BenchCommand::Transfer(args) => Some(args),
+        _ => None,
+    }
 }
 
 /// Parses a command line. `Err(None)` means that only help or the version was asked for, and printed.

@@ -20,11 +20,12 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
     let folder = Folder::new(home.root())?;
     let names: Vec<&str> = plan.steps.iter().map(|step| step.name).collect();
     compare::correct(&mut plan.steps, &folder.measured(&names));
-    check_disk(args, &plan)?;
-    interrupt::remove_at_end(folder.scratch());
     let known: Vec<Option<Done>> =
         plan.steps.iter().map(|step| folder.find(step).filter(|_| !args.reset)).collect();
-    announce(args, &plan, &known);
+    let disk = plan.disk_mib(known.iter().map(Option::is_some)) << 20;
+    check_disk(args, disk)?;
+    interrupt::remove_at_end(folder.scratch());
+    announce(args, &plan, &known, disk);
 
     let bar = Progress::new(args.results.quiet, "compare", "s");
     // Known steps have their measured time, the others what was expected.
@@ -73,8 +74,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
 }
 
 /// Refuses what has no room.
-fn check_disk(args: &CompareArgs, plan: &Plan) -> Result<()> {
-    let needed = plan.disk_mib() << 20;
+fn check_disk(args: &CompareArgs, needed: u64) -> Result<()> {
     match machine::free_disk(&args.dir) {
         Some(free) if free < needed => Err(BenchError::Usage(format!(
             "this needs about {} in {} and {} are free: name a larger device with --dir",
@@ -87,7 +87,7 @@ fn check_disk(args: &CompareArgs, plan: &Plan) -> Result<()> {
 }
 
 /// Says what is about to be done.
-fn announce(args: &CompareArgs, plan: &Plan, known: &[Option<Done>]) {
+fn announce(args: &CompareArgs, plan: &Plan, known: &[Option<Done>], disk: u64) {
     let left = plan.steps.iter().zip(known).filter(|(_, known)| known.is_none());
     let seconds: u64 = left.map(|(step, _)| step.seconds).sum();
     let kept = known.iter().flatten().count();
@@ -100,7 +100,7 @@ fn announce(args: &CompareArgs, plan: &Plan, known: &[Option<Done>]) {
         "nomt-bench: {} ({} size), {kept} measured already; about {time}, and {} of disk in {}",
         counted(plan.steps.len(), "workload"),
         args.size,
-        gib(plan.disk_mib() << 20),
+        gib(disk),
         args.dir.display()
     ));
 }

@@ -13,21 +13,10 @@ use crate::{interrupt, output};
 
 /// Runs the workload on each backend.
 pub(crate) fn transfer(args: TransferArgs) -> Result<()> {
-    let stream = args.stream.of(args.common.seed);
-    let fixed = |count, auto| if let Count::Fixed(fixed) = count { fixed } else { auto };
     if args.batches == Count::Fixed(0) {
         return Err(BenchError::Usage("--batches 0 measures nothing: say 1 or more".to_owned()));
     }
-    let batches = fixed(args.warmup, 100) + fixed(args.batches, 400);
-    let extra = Extra {
-        stream,
-        witness: args.stream.witness,
-        prefetch: args.stream.prefetch,
-        overlay_window: args.overlay_window,
-        batches,
-        written: batches,
-        alternate: args.alternate,
-    };
+    let extra = Extra::of_transfer(&args);
     output::check_file(args.report.as_deref())?;
     let setting = Setting::new(args.common, &extra)?;
     let plan = RunPlan {

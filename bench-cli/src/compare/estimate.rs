@@ -54,7 +54,7 @@ mod tests {
 
     fn step(name: &'static str, arguments: &str, seconds: u64) -> Step {
         let arguments = arguments.split_whitespace().map(str::to_owned).collect();
-        Step { name, arguments, seconds, planned_seconds: seconds, disk_mib: 100 }
+        Step { name, arguments, seconds, planned_seconds: seconds, disk_mib: 100, asked_mib: 0 }
     }
 
     fn measured(name: &str, arguments: &str, planned: f64, seconds: f64) -> Measured {

@@ -1,8 +1,10 @@
 //! Which workloads run, with which arguments.
 
 use crate::args::compare::{CompareArgs, Size};
+use crate::args::of_transfer;
 use crate::backend::Kind;
 use crate::error::{BenchError, Result};
+use crate::setting::transfer_disk;
 use crate::stores::Engine;
 use crate::trees::Ground;
 
@@ -18,6 +20,8 @@ pub(crate) struct Step {
     pub(crate) planned_seconds: u64,
     /// About what its files need while it runs, in MiB.
     pub(crate) disk_mib: u64,
+    /// What it asks for itself before it starts, in MiB, where it does.
+    pub(crate) asked_mib: u64,
 }
 
 /// Which backends a workload can be run on.
@@ -185,9 +189,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// MiB that must be free: those of the largest step, as each removes its files.
-    pub(crate) fn disk_mib(&self) -> u64 {
-        self.steps.iter().map(|step| step.disk_mib).max().unwrap_or(0)
+    /// MiB that must be free: those of the largest step that is not measured yet, as each removes its files.
+    pub(crate) fn disk_mib(&self, measured: impl IntoIterator<Item = bool>) -> u64 {
+        let left = self.steps.iter().zip(measured).filter(|(_, measured)| !measured);
+        left.map(|(step, _)| step.disk_mib.max(step.asked_mib)).max().unwrap_or(0)
     }
 }
 
@@ -218,7 +223,7 @@ pub(crate) fn plan(args: &CompareArgs) -> Result<Plan> {
         if named.map_or(!ours, Vec::is_empty) {
             continue;
         }
-        steps.push(workload.step(args, named.map(Vec::as_slice)));
+        steps.push(workload.step(args, named.map(Vec::as_slice))?);
     }
     if steps.is_empty() {
         let text = "no workload of --only has a backend of --backend: name others".to_owned();
@@ -256,7 +261,7 @@ impl Sides {
 }
 
 impl Workload {
-    fn step(&self, args: &CompareArgs, sides: Option<&[String]>) -> Step {
+    fn step(&self, args: &CompareArgs, sides: Option<&[String]>) -> Result<Step> {
         let (text, seconds, disk_mib) = self.sizes[match args.size {
             Size::Smallest => 0,
             Size::Quick => 1,
@@ -273,6 +278,55 @@ impl Workload {
         let times = sides.map_or(1, <[String]>::len) as u64;
         let seconds = seconds * times;
         let disk_mib = disk_mib * times;
-        Step { name: self.name, arguments, seconds, planned_seconds: seconds, disk_mib }
+        // It refuses a device with less room than its own estimate.
+        let asked = match of_transfer(&arguments).filter(|_| self.name == "transfer") {
+            Some(transfer) => transfer_disk(&transfer)?,
+            None => 0,
+        };
+        let asked_mib = asked.div_ceil(1 << 20);
+        let planned_seconds = seconds;
+        Ok(Step { name: self.name, arguments, seconds, planned_seconds, disk_mib, asked_mib })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        args: CompareArgs,
+    }
+
+    fn planned(words: &[&str]) -> Plan {
+        let Flags { args } = Flags::parse_from([&["compare"], words].concat());
+        plan(&args).expect("a plan")
+    }
+
+    /// It once planned less than `transfer` asked for, so that the step failed.
+    #[test]
+    fn a_plan_has_the_room_that_transfer_asks_for() {
+        for size in ["smallest", "quick", "full"] {
+            let plan = planned(&["--size", size, "--only", "hash,transfer"]);
+            let step = &plan.steps[1];
+            let transfer = of_transfer(&step.arguments).expect("its flags");
+            let asked = transfer_disk(&transfer).expect("it fits");
+            assert!(asked > 0 && asked.div_ceil(1 << 20) == step.asked_mib, "{size}");
+            assert!(plan.disk_mib([false, false]) >= step.asked_mib, "{size}");
+            assert!(plan.disk_mib([false, false]) >= step.disk_mib, "{size}");
+        }
+    }
+
+    #[test]
+    fn what_is_measured_needs_no_room() {
+        let plan = planned(&["--size", "full", "--only", "bank,grind,hash"]);
+        let each: Vec<u64> = plan.steps.iter().map(|step| step.disk_mib).collect();
+        assert!(each[0] > each[1] && each[1] > each[2], "{each:?}");
+        assert_eq!(plan.disk_mib([false, false, false]), each[0]);
+        assert_eq!(plan.disk_mib([true, false, false]), each[1]);
+        assert_eq!(plan.disk_mib([true, true, true]), 0);
     }
 }

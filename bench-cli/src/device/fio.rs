@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::child::tied;
 use crate::device::{Case, Pattern};
 
 /// The version of fio; `None` if it is not installed.
@@ -23,8 +24,10 @@ pub(crate) fn measure(path: &Path, bytes: u64, case: Case, time: Duration) -> Op
         Pattern::ReadInOrder => "read",
         Pattern::WriteInOrder => "write",
     };
-    let output = Command::new("fio")
-        .args(["--name=device", "--ioengine=io_uring", "--direct=1", "--rwmixread=70"])
+    // A thread, not a process of its own that would go on without fio.
+    let mut command = tied::other("fio").ok()?;
+    command
+        .args(["--name=device", "--ioengine=io_uring", "--direct=1", "--rwmixread=70", "--thread"])
         .args(["--time_based", "--randrepeat=1", "--norandommap", "--output-format=json"])
         .arg(format!("--filename={}", path.display()))
         .arg(format!("--size={bytes}"))
@@ -32,9 +35,10 @@ pub(crate) fn measure(path: &Path, bytes: u64, case: Case, time: Duration) -> Op
         .arg(format!("--bs={}k", case.pages * 4))
         .arg(format!("--iodepth={}", case.depth))
         .arg(format!("--runtime={}ms", time.as_millis().max(100)))
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let output = tied::spawn(&mut command).ok()?.wait_with_output().ok()?;
     // fio may print notes before the document.
     let text = String::from_utf8_lossy(&output.stdout);
     let document: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;

@@ -34,8 +34,10 @@ impl About {
             command: command.join(" "),
             commit: commit(),
             disk: disk(folder),
-            features: peers().iter().map(|peer| peer.feature).collect(),
-            peers: peers().iter().map(|peer| format!("{} {}", peer.name, peer.version)).collect(),
+            features: peers(|peer| peer.present).map(|peer| peer.feature).collect(),
+            peers: peers(|peer| peer.linked)
+                .map(|peer| format!("{} {}", peer.name, peer.version))
+                .collect(),
         }
     }
 
@@ -57,9 +59,9 @@ impl About {
     }
 }
 
-/// The peers of this build.
-fn peers() -> Vec<Peer> {
-    PEERS.into_iter().filter(|peer| peer.present).collect()
+/// The peers that are something.
+fn peers(are: impl Fn(&Peer) -> bool) -> impl Iterator<Item = Peer> {
+    PEERS.into_iter().filter(are)
 }
 
 /// A word of a command line, so that it can be copied.

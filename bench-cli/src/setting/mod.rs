@@ -3,8 +3,8 @@
 
 mod needs;
 
-use crate::args::Common;
-use crate::args::values::Switch;
+use crate::args::values::{Count, Switch};
+use crate::args::{Common, TransferArgs};
 use crate::backend::sizing::Demand;
 use crate::backend::{self, EngineOptions, Kind};
 use crate::child::{Job, Spec};
@@ -40,24 +40,30 @@ pub(crate) struct Extra {
     pub(crate) alternate: Option<u32>,
 }
 
-impl Setting {
-    /// Checks the flags against each other and the machine, and makes the folder.
-    pub(crate) fn new(common: Common, extra: &Extra) -> Result<Self> {
-        output::check_file(common.json.as_deref())?;
-        let mut kinds = Vec::new();
-        for name in &common.backend {
-            let kind = Kind::parse(name)?;
-            if kinds.contains(&kind) {
-                return Err(BenchError::Usage(format!("--backend names {name} twice")));
-            }
-            kinds.push(kind);
+impl Extra {
+    /// What `transfer` adds.
+    pub(crate) fn of_transfer(args: &TransferArgs) -> Self {
+        let fixed = |count, auto| if let Count::Fixed(fixed) = count { fixed } else { auto };
+        let batches = fixed(args.warmup, 100) + fixed(args.batches, 400);
+        Self {
+            stream: args.stream.of(args.common.seed),
+            witness: args.stream.witness,
+            prefetch: args.stream.prefetch,
+            overlay_window: args.overlay_window,
+            batches,
+            written: batches,
+            alternate: args.alternate,
         }
+    }
+
+    /// What engines are opened with, and what a run does to them.
+    fn options(&self, common: &Common) -> Result<(EngineOptions, Demand)> {
         let initial = 1u64 << common.log2;
-        let grown = extra.stream.live_before(initial, extra.batches);
+        let grown = self.stream.live_before(initial, self.batches);
         let options = EngineOptions {
             durability: common.durability,
-            witness: extra.witness,
-            prefetch: extra.prefetch,
+            witness: self.witness,
+            prefetch: self.prefetch,
             cache_mib: common.cache_mib,
             threads: common.threads.map_or_else(machine::cores, usize::from),
             in_flight: common.in_flight,
@@ -67,19 +73,45 @@ impl Setting {
             log_limit_mib: common.log_limit_mib,
             history: common.history,
             history_mib: common.history_mib,
-            overlay_window: extra.overlay_window,
+            overlay_window: self.overlay_window,
             peer_args: peer_args(&common.peer_arg)?,
             // At least a quarter more than are loaded, for runs that continue later.
             expected_accounts: grown.max(initial + initial / 4),
         };
+        let accesses = self.written.saturating_mul(2 * u64::from(self.stream.batch));
+        Ok((options, Demand { accounts: grown, accesses }))
+    }
+}
+
+/// The backends that are named, each once.
+fn kinds(names: &[String]) -> Result<Vec<Kind>> {
+    let mut kinds = Vec::new();
+    for name in names {
+        let kind = Kind::parse(name)?;
+        if kinds.contains(&kind) {
+            return Err(BenchError::Usage(format!("--backend names {name} twice")));
+        }
+        kinds.push(kind);
+    }
+    Ok(kinds)
+}
+
+/// Bytes that `transfer` asks for on the device of its folder before it starts.
+pub(crate) fn transfer_disk(args: &TransferArgs) -> Result<u64> {
+    let (options, demand) = Extra::of_transfer(args).options(&args.common)?;
+    Ok(needs::disk(&kinds(&args.common.backend)?, &options, &demand))
+}
+
+impl Setting {
+    /// Checks the flags against each other and the machine, and makes the folder.
+    pub(crate) fn new(common: Common, extra: &Extra) -> Result<Self> {
+        output::check_file(common.json.as_deref())?;
+        let kinds = kinds(&common.backend)?;
+        let (options, demand) = extra.options(&common)?;
         backend::check_settings(&kinds, &options)?;
         if extra.alternate.is_some() {
             check_sides(kinds.len())?;
         }
-        let demand = Demand {
-            accounts: grown,
-            accesses: extra.written.saturating_mul(2 * u64::from(extra.stream.batch)),
-        };
         needs::check(&common, &kinds, &options, &demand, extra.alternate.is_some())?;
         let home = Home::new(common.dir.as_deref(), common.keep)?;
         let (stream, alternate) = (extra.stream, extra.alternate);

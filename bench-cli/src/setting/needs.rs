@@ -8,6 +8,11 @@ use crate::machine;
 use crate::text::gib;
 use crate::workload::replay::Replay;
 
+/// Bytes of all databases together.
+pub(super) fn disk(kinds: &[Kind], options: &EngineOptions, demand: &Demand) -> u64 {
+    kinds.iter().map(|&kind| sizing::need(kind, options, demand).disk).sum()
+}
+
 /// Refuses what cannot fit, and says how much it needs; `together`: all backends are open at once.
 pub(super) fn check(
     common: &Common,
@@ -18,10 +23,10 @@ pub(super) fn check(
 ) -> Result<()> {
     let needs = kinds.iter().map(|&kind| sizing::need(kind, options, demand));
     let checking = Replay::memory(options.expected_accounts);
-    let each = needs.clone().map(|need| need.memory);
+    let each = needs.map(|need| need.memory);
     let running = if together { each.sum() } else { each.max().unwrap_or(0) };
     let memory = running.max(checking);
-    let disk: u64 = needs.map(|need| need.disk).sum();
+    let disk = disk(kinds, options, demand);
     if let Some(free) = machine::free_memory()
         && memory > free
     {
