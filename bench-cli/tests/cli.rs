@@ -120,6 +120,8 @@ fn bad_arguments_exit_2_with_one_line() {
     assert!(line.contains("--durability commit"), "{line}");
     let line = fail(2, &["device", "--dir", "/nonexistent/folder"]);
     assert!(line.contains("--dir"), "{line}");
+    let line = fail(2, &["__become", "true"]);
+    assert!(line.contains("internal"), "{line}");
     let line = fail(2, &["__child"]);
     assert!(line.contains("internal"), "{line}");
 }
@@ -132,6 +134,46 @@ fn a_need_beyond_the_machine_is_stated_before_anything_is_made() {
     let line = fail(2, &["init", "--backend", "model", "--log2", "32", "--dir", name]);
     assert!(line.contains("GiB") && line.contains("free"), "{line}");
     assert!(!dir.exists());
+}
+
+#[test]
+fn states_that_are_open_at_once_fit_the_machine_together() {
+    for case in [
+        &["erc20", "--eoa", "10", "--contracts", "1", "--blocks", "1", "--transfers", "1"][..],
+        &["overlay", "--accounts", "10", "--updates", "1"],
+        &["auth", "--sizes", "10"],
+    ] {
+        let line = fail(2, &[case, &["--cache-mib", "16777216", "--quiet"]].concat());
+        assert!(line.contains("memory") && line.contains("--cache-mib"), "{line}");
+    }
+}
+
+/// What a row of a result is of, and whether a claim may be made of it, is said by its name.
+#[test]
+fn a_store_without_a_root_stands_apart() {
+    let at = folder();
+    let (json, page) = (at.path().join("out.json"), at.path().join("page.html"));
+    for (case, ours, flat) in [
+        (
+            &["erc20", "--eoa", "100", "--contracts", "5", "--blocks", "2", "--transfers", "50"][..],
+            "finish + commit, pleach",
+            "write, flat, btreemap",
+        ),
+        (&["auth", "--sizes", "50", "--rounds", "1"], "pleach", "btreemap"),
+    ] {
+        let files = [&json, &page].map(|path| path.to_str().expect("a plain name"));
+        let more = ["--cache-mib", "64", "--quiet", "--json", files[0], "--report", files[1]];
+        let erc20 = case[0] == "erc20";
+        let backend = if erc20 { "pleach,btreemap" } else { "pleach" };
+        succeed(&[case, &more, &["--backend", backend]].concat());
+        let document = read(&json);
+        let rows = document["rows"].as_array().expect("rows");
+        for subject in [ours, flat] {
+            assert!(rows.iter().any(|row| row["subject"] == subject), "{subject}: {rows:?}");
+        }
+        let page = std::fs::read_to_string(&page).expect("the page");
+        assert_eq!(page.contains("Pleach is ahead"), !erc20, "{case:?}");
+    }
 }
 
 #[test]
@@ -190,6 +232,18 @@ fn soaks_agree_and_old_sessions_read_old_balances() {
         let page = std::fs::read_to_string(&page).expect("the page");
         assert!(page.matches("<svg ").count() >= 14, "{backend}");
     }
+}
+
+/// Batches of a session change more than an eighth of the budget remembers, which once ended the run.
+#[test]
+fn a_soak_of_little_memory_keeps_its_sessions() {
+    let size = ["--log2", "16", "--batch", "2000", "--batches", "24", "--warmup", "0"];
+    let size =
+        [&["soak", "--cache-mib", "64", "--session-batches", "20", "--quiet"], &size[..]].concat();
+    let out = succeed(&size);
+    assert!(out.contains("undo may take") && out.contains("sessions of 20 batches"), "{out}");
+    let line = fail(1, &[&size[..], &["--history-mib", "8"]].concat());
+    assert!(line.contains("history"), "{line}");
 }
 
 #[test]
@@ -583,8 +637,8 @@ fn single_parts_are_measured_checked_and_leave_nothing_behind() {
                 dir,
             ],
             "erc20",
-            &["genesis import", "finish (the root)", "600 transfers"],
-            4,
+            &["genesis import", "finish (the root)", "finish + commit", "600 transfers"],
+            5,
         ),
         (&["hash"], "hash", &["blake3", "sha-256", "keccak-256", "pleach, 16 a call"], 19),
         (
@@ -659,6 +713,21 @@ fn stores_loads_and_indexes_are_measured_checked_and_leave_nothing_behind() {
     fail(2, &["bank", "--backend", "pleach", "--peer-arg", "btreemap.a=1"]);
     fail(2, &["history", "--shards", "1"]);
     fail(2, &["import", "--from", "/nonexistent/file"]);
+    // Nothing that is said is left undone.
+    for (args, why) in [
+        (&["--peer-arg", "pleach.a=1"][..], "no such setting"),
+        (&["--from", "/dev/null", "--peer-arg", "pleach.a=1"], "no such setting"),
+        (&["--from", "/dev/null", "--backend", "btreemap"], "no --backend runs"),
+        (&["--kill", "--backend", "btreemap"], "--kill is for pleach"),
+    ] {
+        let line = fail(2, &[&["import", "--quiet"][..], args].concat());
+        assert!(line.contains(why), "{args:?}: {line}");
+    }
+    let out = succeed(&["import", "--leaves", "100", "--load-mib", "5", "--quiet"]);
+    assert!(
+        out.contains("pleach: budget 69 MiB") && out.contains("64 MiB are the database's"),
+        "{out}"
+    );
 }
 
 #[test]
