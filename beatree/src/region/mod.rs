@@ -63,7 +63,7 @@ mod take_apart;
 pub use node_page::{NodeFile, NodePage, Nodes, region_node};
 pub use pending::{Dropped, Pending};
 pub use relocate::{Relocated, Relocation};
-pub use state::{Applied, PendingGrowth, RegionImage, RegionState};
+pub use state::{Applied, Parts, PendingGrowth, RegionImage, RegionState};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pleach_core::cpu_prefetch;

@@ -120,6 +120,8 @@ impl RegionState {
         self.nodes = Nodes::Resident(nodes);
         self.commits_since_write = counts;
         self.changed_at = changed_at;
+        // One of several pages may be as of an older commit than what it has.
+        self.parts.clear();
     }
 
     /// Drops the pending changes that the new pages contain; gives their bytes and number. A moved

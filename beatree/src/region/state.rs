@@ -1,6 +1,7 @@
 //! The state of a region, and what a commit does to it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use pleach_core::cpu_prefetch;
 use pleach_core::node::{NodeKind, kind};
@@ -32,6 +33,8 @@ pub struct RegionState {
     pub(super) commits_since_write: Vec<u8>,
     /// The last commit that changed each child, 0 for none since the database was opened.
     pub(super) changed_at: Vec<u64>,
+    /// Nodes inside of children below which much pends: the child's prefix, and the commit that they are as of.
+    pub(super) parts: Vec<(Prefix, u64, Arc<Parts>)>,
     /// Number of the last commit applied here.
     pub(super) last_commit: u64,
     /// End of the last log record applied here.
@@ -58,6 +61,9 @@ pub struct RegionImage {
     /// End of the last log record that the branch page contains.
     pub log_position: u64,
 }
+
+/// Nodes of prefixes below a child, ascending, none below another; internal ones only.
+pub type Parts = Vec<(Prefix, Node)>;
 
 /// The changes of one commit in one region.
 pub struct Applied<'a> {
@@ -110,6 +116,7 @@ impl RegionState {
             pending: PendingChanges::default(),
             commits_since_write: vec![0; children.len()],
             changed_at: vec![0; children.len()],
+            parts: Vec::new(),
             children,
             last_commit: commit,
             log_position: 0,
@@ -164,6 +171,16 @@ impl RegionState {
     #[inline]
     pub fn changed_at(&self, child: usize) -> u64 {
         self.changed_at[child]
+    }
+
+    /// What was kept of a child's parts, if it is as of the last commit that changed the child.
+    pub fn parts(&self, child: usize) -> Option<Arc<Parts>> {
+        if self.parts.is_empty() {
+            return None;
+        }
+        let (prefix, at) = (self.children.prefix(child), self.changed_at[child]);
+        let kept = self.parts.iter().find(|(of, as_of, _)| (*of, *as_of) == (prefix, at))?;
+        Some(Arc::clone(&kept.2))
     }
 
     /// Number of the last commit that was applied here.
@@ -327,6 +344,17 @@ impl RegionState {
         self.last_commit = commit.commit;
         self.log_position = commit.log_position;
         PendingGrowth { bytes, entries: signed(self.pending.len()) - signed(entries) }
+    }
+
+    /// Keeps the nodes of the parts of a child, as of the last commit that changed it. What is kept of other
+    /// children, and as of an older commit than their last, goes.
+    pub fn keep_parts(&mut self, child: usize, parts: Arc<Parts>) {
+        let (prefix, children) = (self.children.prefix(child), &self.children);
+        let changed_at = &self.changed_at;
+        self.parts.retain(|(of, as_of, _)| {
+            *of != prefix && changed_at[children.find(of.first_key())] == *as_of
+        });
+        self.parts.push((prefix, self.changed_at[child], parts));
     }
 
     fn advance_treelet(&mut self, commit: &Applied<'_>) {

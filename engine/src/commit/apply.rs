@@ -4,6 +4,7 @@
 //! locked for a moment, by one of the workers; readers may see some regions with the commit and others
 //! without it, and what they must not see yet is hidden by the undo.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -72,6 +73,11 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                 });
                 bytes += growth.bytes;
                 entries += growth.entries;
+                for page in pages {
+                    if let Some(parts) = &page.parts {
+                        state.keep_parts(page.child as usize, Arc::clone(parts));
+                    }
+                }
                 drop(state);
                 advance_treelets(db, number, pages, &chunk.treelets);
             }

@@ -10,8 +10,8 @@ use pleach_core::proof::wire::{Sizes, header};
 use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Device, Runtime};
 
-use super::chunk::{Batch, Gives};
-use super::emit::Emit;
+use super::chunk::Batch;
+use super::emit::{Emit, Gives};
 use super::outcome::{ChunkOutcome, Finished, Folded};
 use super::witness::{Witness, Witnesses, gather};
 use super::worker::Workers;

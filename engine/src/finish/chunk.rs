@@ -16,19 +16,18 @@ use pleach_beatree::leaf_fold::{
     AccessResult, KeyAccess, PageState, PendingChange, fold_known, fold_leaf,
 };
 use pleach_beatree::older::OlderNodes;
-use pleach_beatree::region::{NodePage, Nodes};
+use pleach_beatree::region::{NodePage, Nodes, Parts};
 use pleach_beatree::treelet::Known;
 use pleach_beatree::treelet::capture_levels;
 use pleach_beatree::{Region, RegionIndex, RegionState};
 use pleach_core::fold::treelets::Proof;
 use pleach_core::fold::{NO_HASH, Occupancy};
 use pleach_core::page::leaf::LeafView;
-use pleach_core::proof::op::op_encode_placed;
-use pleach_core::proof::{Access, Op};
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Runtime};
 
-use super::emit::{Emit, Fragment};
+use super::cut::{Below, Cut};
+use super::emit::{Emit, Fragment, Gives, encode_op};
 use super::outcome::ChunkOutcome;
 use super::scratch::{FoldSpace, PageFold};
 use crate::read::key_batch::{KEY_BATCH, PAGES_AHEAD, Reach, cpu_prefetch};
@@ -59,6 +58,8 @@ pub(super) struct PageTask {
     /// In an older state of whose nodes some are known: the commit that the treelet must be as of, and where the
     /// chunk has the nodes.
     then: Option<(u64, usize)>,
+    /// What the region has kept of a child below which much pends.
+    parts: Option<Arc<Parts>>,
     /// Commits that have changed it since it was written.
     commits_since_write: u8,
 }
@@ -115,36 +116,6 @@ pub(super) enum Again {
 
 /// Accesses are sparse when there are fewer of them in each region, on average.
 const DENSE: usize = 32;
-
-/// What a finish gives beside the root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gives {
-    /// Nothing.
-    Root,
-    /// The witness of the batch.
-    Witness,
-    /// The multiproof of the keys, which are only read.
-    Multiproof,
-    /// The path proof of the key, which is the only one and only read.
-    Path,
-}
-
-impl Gives {
-    /// Are terminals and siblings collected?
-    pub(super) fn proves(self) -> bool {
-        self != Self::Root
-    }
-
-    /// Are operations?
-    pub(super) fn has_ops(self) -> bool {
-        self == Self::Witness
-    }
-
-    /// Is it a proof of a state, after which no commit comes?
-    pub(super) fn is_proof(self) -> bool {
-        matches!(self, Self::Multiproof | Self::Path)
-    }
-}
 
 /// The whole batch, as a chunk sees it.
 pub(super) struct Batch<'a> {
@@ -264,7 +235,10 @@ impl Chunk {
             state.copy_pending(&prefix, &mut self.pending);
             self.push_page(state, child, prefix, at..end, from, None);
             let page = self.pages.last_mut().expect("just pushed");
-            page.as_of = newest.then(|| state.changed_at(child));
+            if newest {
+                page.as_of = Some(state.changed_at(child));
+                page.parts = state.parts(child);
+            }
             at = end;
         }
         let needs_leaf = batch.needed_leaves.iter().any(|key| region.prefix().covers(key));
@@ -305,6 +279,7 @@ impl Chunk {
             known,
             as_of: None,
             then: None,
+            parts: None,
             commits_since_write: state.commits_since_write(child),
         });
     }
@@ -370,9 +345,10 @@ impl Chunk {
         &mut self,
         batch: &Batch<'_>,
         space: &mut FoldSpace<H>,
+        runtime: &impl Runtime,
         mut outcome: ChunkOutcome,
     ) -> Result<ChunkOutcome, Again> {
-        self.fold_pages(batch, space);
+        self.fold_pages(batch, space, runtime);
         let accesses = || self.pages.iter().flat_map(|page| &batch.accesses[page.accesses.clone()]);
         outcome.regions.reserve(self.regions.len());
         outcome.nodes.reserve(self.pages.len());
@@ -395,12 +371,20 @@ impl Chunk {
         for page in &mut self.pages {
             page.page = None;
         }
+        space.cuts[..space.cut].iter_mut().for_each(Cut::slim);
         Ok(outcome)
     }
 
     /// Folds all pages, in one batch.
-    fn fold_pages<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
+    fn fold_pages<H: Hasher>(
+        &self,
+        batch: &Batch<'_>,
+        space: &mut FoldSpace<H>,
+        runtime: &impl Runtime,
+    ) {
         space.pages.clear();
+        space.joins.clear();
+        space.cut = 0;
         space.treelets.clear(batch.gives.proves());
         space.results.clear();
         space.folds.clear();
@@ -408,6 +392,10 @@ impl Chunk {
             self.prefetch_ahead(batch, index);
             if page.known.is_some() {
                 space.folds.push(PageFold::Known);
+                continue;
+            }
+            if let Some(fold) = self.cut_page(batch, page, space, runtime) {
+                space.folds.push(fold);
                 continue;
             }
             let fold = match (&page.page, page.as_of.or(page.then.map(|then| then.0))) {
@@ -423,13 +411,42 @@ impl Chunk {
         }
         space.pages.run();
         space.treelets.run();
+        space.joins.run();
         for fold in &space.folds {
             let by_treelet = matches!(fold, PageFold::Treelet { .. });
             space.folded[0] += u64::from(!matches!(fold, PageFold::Known));
             space.folded[1] += u64::from(by_treelet);
         }
         #[cfg(debug_assertions)]
-        self.check_treelets(batch, space);
+        self.check_folds(batch, space);
+    }
+
+    /// Folds the parts of a page, if much of it changes.
+    fn cut_page<H: Hasher>(
+        &self,
+        batch: &Batch<'_>,
+        page: &PageTask,
+        space: &mut FoldSpace<H>,
+        runtime: &impl Runtime,
+    ) -> Option<PageFold> {
+        let leaf = page.page.as_ref().map(|page| page.view());
+        let below = Below {
+            at: &page.prefix,
+            leaf: leaf.as_ref(),
+            pending: &self.pending[page.pending.clone()],
+            accesses: &batch.accesses[page.accesses.clone()],
+            gives: batch.gives,
+            known: page.parts.as_deref(),
+        };
+        if page.then.is_some() || !below.is_much() {
+            return None;
+        }
+        let number = space.cut;
+        space.cut += 1;
+        space.cuts.resize_with(space.cut.max(space.cuts.len()), Cut::default);
+        space.cuts[number].fold(runtime, &below, &mut space.joins, &mut space.results);
+        // However large the batch is: it is little beside what pends.
+        Some(PageFold::Cut { number, learns: page.as_of.is_some() })
     }
 
     /// Begins the fold of a page.
@@ -489,7 +506,13 @@ impl Chunk {
             space.op_starts.push(outcome.ops.len());
             let proves = batch.gives.proves() && !accesses.is_empty();
             if proves && batch.gives.has_ops() {
-                emit_ops(accesses, results.as_slice(), *fold, space, &mut outcome.ops);
+                if let PageFold::Cut { number, .. } = *fold {
+                    let cut = &space.cuts[number];
+                    let firsts = space.joins.first_of_terminal(cut.joined());
+                    cut.append_ops(firsts, &mut outcome.ops);
+                } else {
+                    emit_ops(accesses, results.as_slice(), *fold, space, &mut outcome.ops);
+                }
             }
             for (access, found) in accesses.iter().zip(&mut results) {
                 if let Some(new) = &access.writes {
@@ -507,7 +530,14 @@ impl Chunk {
                     space.pages.emit(whole, &mut emit);
                     emit.done()
                 }
-                PageFold::Known | PageFold::Whole(_) => Fragment::default(),
+                PageFold::Cut { number, .. }
+                    if proves && space.occupancy(*fold) == Occupancy::Many =>
+                {
+                    let Proof { terminals, siblings } = space.treelets.proof_mut();
+                    let emit = Emit::new(terminals, siblings, &[], &[], &[]);
+                    space.cuts[number].emit(&mut space.joins, emit)
+                }
+                _ => Fragment::default(),
             };
             space.fragments.push(fragment);
         }
@@ -528,12 +558,6 @@ fn emit_ops<H: Hasher>(
     space.firsts(fold, |first| {
         let (access, found) = found.next().expect("one for each access");
         let put = (found.put != NO_HASH).then(|| *space.value_hash(fold, found.put));
-        let kind = match (access.reads, access.writes.is_some()) {
-            (_, false) => Access::Read,
-            (false, true) => Access::Write(put),
-            (true, true) => Access::ReadWrite(put),
-        };
-        let op = Op { key: access.key, access: kind };
-        op_encode_placed(ops, &op, found.prior.is_present(), first);
+        encode_op(access, (found, put), first, ops);
     });
 }

@@ -1,13 +1,45 @@
-//! Collecting the multiproof: fragments that lower folds have emitted are copied where the fold above
-//! them asks for them, so that the whole is in order.
+//! What a finish gives beside the root: operations are encoded here, and the multiproof is collected. Fragments
+//! that lower folds have emitted are copied where the fold above them asks for them, so that the whole is in order.
 
 use std::ops::Range;
 
+use pleach_beatree::leaf_fold::{AccessResult, KeyAccess};
 use pleach_core::fold::Sink;
 use pleach_core::fold::treelets::ProofPart;
-use pleach_core::proof::Terminal;
+use pleach_core::proof::op::op_encode_placed;
 use pleach_core::proof::terminal::terminal_encode;
+use pleach_core::proof::{Access, Op, Terminal};
 use pleach_core::{Key, Node, Prefix, ValueHash};
+
+/// What a finish gives beside the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gives {
+    /// Nothing.
+    Root,
+    /// The witness of the batch.
+    Witness,
+    /// The multiproof of the keys, which are only read.
+    Multiproof,
+    /// The path proof of the key, which is the only one and only read.
+    Path,
+}
+
+impl Gives {
+    /// Are terminals and siblings collected?
+    pub(super) fn proves(self) -> bool {
+        self != Self::Root
+    }
+
+    /// Are operations?
+    pub(super) fn has_ops(self) -> bool {
+        self == Self::Witness
+    }
+
+    /// Is it a proof of a state, after which no commit comes?
+    pub(super) fn is_proof(self) -> bool {
+        matches!(self, Self::Multiproof | Self::Path)
+    }
+}
 
 /// What one fold emitted: ranges of its collector's buffers.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +105,13 @@ impl<'a> Emit<'a> {
         self.own
     }
 
+    /// Appends what a fold below has emitted to these buffers.
+    pub(crate) fn copy(&mut self, fragment: &Fragment, terminals: &[u8], siblings: &[Node]) {
+        self.terminals.extend_from_slice(fragment.terminals(terminals));
+        self.siblings.extend_from_slice(fragment.siblings(siblings));
+        self.own.count += fragment.count;
+    }
+
     /// Where terminals (in bytes) and siblings end by now.
     pub(crate) fn ends(&self) -> (usize, usize) {
         (self.terminals.len(), self.siblings.len())
@@ -98,10 +137,23 @@ impl Sink for Emit<'_> {
     }
 
     fn fragment(&mut self, number: u32) {
-        let fragment = &self.fragments[number as usize];
         let (terminals, siblings) = (self.from_terminals, self.from_siblings);
-        self.terminals.extend_from_slice(&terminals[fragment.terminals.clone()]);
-        self.siblings.extend_from_slice(&siblings[fragment.siblings.clone()]);
-        self.own.count += fragment.count;
+        self.copy(&self.fragments[number as usize], terminals, siblings);
     }
+}
+
+/// Encodes one operation: what was found and the hash of what was put; is it the first below its terminal?
+pub(super) fn encode_op(
+    access: &KeyAccess,
+    (found, put): (&AccessResult, Option<ValueHash>),
+    first: bool,
+    ops: &mut Vec<u8>,
+) {
+    let kind = match (access.reads, access.writes.is_some()) {
+        (_, false) => Access::Read,
+        (false, true) => Access::Write(put),
+        (true, true) => Access::ReadWrite(put),
+    };
+    let op = Op { key: access.key, access: kind };
+    op_encode_placed(ops, &op, found.prior.is_present(), first);
 }

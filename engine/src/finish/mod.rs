@@ -15,13 +15,14 @@
 //! |---|---|
 //! | [`sort`] | accesses in order of their keys |
 //! | [`job`], [`worker`] | chunks are claimed, their pages read |
-//! | [`chunk`], [`scratch`] | a chunk's pages are folded |
+//! | [`chunk`], [`scratch`], [`cut`] | a chunk's pages are folded |
 //! | [`regions`], [`emit`] | its regions are folded; parts of the witness |
 //! | [`assemble`], [`witness`] | the root, and the whole witness |
 //! | [`outcome`] | the result |
 
 mod assemble;
 mod chunk;
+mod cut;
 mod emit;
 mod job;
 #[cfg(debug_assertions)]
@@ -38,6 +39,7 @@ mod worker;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pleach_beatree::RegionIndex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key, Node};
@@ -52,7 +54,8 @@ use crate::state::trims::Trims;
 use crate::state::view::View;
 use crate::state::{Shared, State};
 use assemble::assemble;
-use chunk::{Batch, Gives};
+use chunk::Batch;
+use emit::Gives;
 use job::Job;
 use outcome::{ChunkOutcome, Finished, Folded};
 use sort::Sorter;
@@ -251,6 +254,16 @@ pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
     }
 }
 
+/// Accesses of a chunk: at most `chunk`, and fewer where that leaves workers without one.
+fn chunk_accesses(accesses: usize, workers: usize, chunk: usize) -> usize {
+    accesses.div_ceil(workers).max(INLINE / 2).min(chunk)
+}
+
+/// Is there one region only, without a page? Nothing is read, then.
+fn has_no_page(regions: &RegionIndex) -> bool {
+    matches!(regions.regions(), [only] if only.read().children().page_end() == 0)
+}
+
 /// One turn of a finish.
 fn attempt<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
@@ -258,12 +271,17 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     batch: &Batch<'_>,
     prev_root: &Node,
 ) -> Result<Folded<Finished>> {
-    let job = Job::new(batch, db.index.load_full(), db.budget.chunk_accesses());
+    let most = db.runtime.workers().min(db.budget.workers());
+    let regions = db.index.load_full();
+    // Its parts are divided among the workers.
+    let no_page = has_no_page(&regions);
+    let chunk = chunk_accesses(batch.accesses.len(), most, db.budget.chunk_accesses());
+    let job = Job::new(batch, regions, chunk);
     let workers = &finisher.workers;
-    if batch.accesses.len() <= INLINE {
+    if batch.accesses.len() <= INLINE || no_page {
         workers.inline(db, &job);
     } else {
-        let count = db.runtime.workers().min(job.chunks()).min(db.budget.workers());
+        let count = most.min(job.chunks());
         db.runtime.fork_join(count, &|index| workers.run(index, db, &job));
     }
     match job.into_outcomes()? {

@@ -1,4 +1,5 @@
-//! The oracle of debug builds: each page that was folded as a treelet is folded in the general way, too.
+//! The oracle of debug builds: each page that was folded as a treelet, or in parts, is folded in the general way,
+//! too.
 
 use pleach_beatree::leaf_fold::{PageState, fold_leaf};
 use pleach_core::Hasher;
@@ -8,13 +9,17 @@ use super::emit::Emit;
 use super::scratch::{FoldSpace, OracleSpace, PageFold};
 
 impl Chunk {
-    /// Folds what was folded as treelets in the general way, from page and pending changes alone: the same comes
-    /// of it.
-    pub(super) fn check_treelets<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
-        let FoldSpace { treelets, folds, oracle, .. } = space;
+    /// Folds what was folded as treelets or in parts in the general way, from page and pending changes alone: the
+    /// same comes of it.
+    pub(super) fn check_folds<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
+        let FoldSpace { treelets, cuts, joins, folds, oracle, .. } = space;
         let OracleSpace { folder, results, terminals, siblings } = oracle;
         for (page, fold) in self.pages.iter().zip(folds) {
-            let PageFold::Treelet { number, .. } = *fold else { continue };
+            let node = match *fold {
+                PageFold::Treelet { number, .. } => *treelets.node(number),
+                PageFold::Cut { number, .. } => joins.node(cuts[number].joined()),
+                PageFold::Known | PageFold::Whole(_) => continue,
+            };
             let leaf = page.page.as_ref().map(|page| page.view());
             let pending = &self.pending[page.pending.clone()];
             let (at, accesses) = (&page.prefix, &batch.accesses[page.accesses.clone()]);
@@ -25,8 +30,10 @@ impl Chunk {
             fold_leaf(folder, &state, 0, accesses, results);
             let whole = folder.end().expect("a page's buckets of one key are given by key");
             folder.run();
-            assert_eq!(*treelets.node(number), folder.node(whole), "{at:?}: its node");
-            if batch.gives.proves() {
+            assert_eq!(node, folder.node(whole), "{at:?}: its node");
+            if let PageFold::Treelet { number, .. } = *fold
+                && batch.gives.proves()
+            {
                 terminals.clear();
                 siblings.clear();
                 let mut emit = Emit::new(terminals, siblings, &[], &[], &[]);

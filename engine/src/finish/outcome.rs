@@ -9,6 +9,7 @@ use std::sync::Arc;
 use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::recycled::Recycle;
+use pleach_beatree::region::Parts;
 use pleach_core::fold::Occupancy;
 use pleach_core::{Key, Node, Prefix};
 
@@ -91,6 +92,8 @@ pub(crate) struct PageNode {
     pub(crate) treelet: Range<usize>,
     /// Does the commit make the page due for a flush?
     pub(crate) flush_due: bool,
+    /// The nodes of its parts, where it was folded in parts.
+    pub(crate) parts: Option<Arc<Parts>>,
     /// The page, when its treelet learns something, or when a history is to keep what the page knows.
     pub(crate) page: Option<(Located, Arc<CachedPage>)>,
 }
@@ -124,7 +127,7 @@ impl ChunkOutcome {
         self.forget_proof();
         self.treelets = Vec::new();
         for node in &mut self.nodes {
-            (node.treelet, node.page) = (0..0, None);
+            (node.treelet, node.page, node.parts) = (0..0, None, None);
         }
     }
 

@@ -4,6 +4,7 @@ use pleach_beatree::leaf_fold::AccessResult;
 use pleach_core::fold::{BatchFolder, HashId, Occupancy, TreeletFolder};
 use pleach_core::{Hasher, Node, ValueHash};
 
+use super::cut::Cut;
 use super::emit::Fragment;
 use crate::metrics::Counters;
 
@@ -21,6 +22,13 @@ pub(super) enum PageFold {
         /// Is the page's treelet brought to the state after the batch?
         learns: bool,
     },
+    /// In parts.
+    Cut {
+        /// The number of the cut.
+        number: usize,
+        /// Does its region keep the nodes of the parts?
+        learns: bool,
+    },
 }
 
 /// Reused memory of a worker.
@@ -29,6 +37,10 @@ pub(super) struct FoldSpace<H: Hasher> {
     pub(super) pages: BatchFolder<H>,
     /// The pages whose nodes are known; and the multiproof of all.
     pub(super) treelets: TreeletFolder<H>,
+    /// Those that are cut, up to `cut` of them, and the folds that join their parts.
+    pub(super) cuts: Vec<Cut<H>>,
+    pub(super) cut: usize,
+    pub(super) joins: BatchFolder<H>,
     pub(super) regions: BatchFolder<H>,
     pub(super) results: Vec<AccessResult>,
     /// How each page was folded.
@@ -80,7 +92,9 @@ impl Work {
 
 impl<H: Hasher> FoldSpace<H> {
     pub(super) fn work(&self) -> Work {
-        let hashed = self.pages.hashed() + self.treelets.hashed() + self.regions.hashed();
+        let cuts: u64 = self.cuts.iter().map(Cut::hashed).sum();
+        let folds = self.pages.hashed() + self.joins.hashed() + self.regions.hashed();
+        let hashed = cuts + folds + self.treelets.hashed();
         Work { hashed, folded: self.folded }
     }
 
@@ -90,6 +104,7 @@ impl<H: Hasher> FoldSpace<H> {
             PageFold::Known => unreachable!("a page that was not folded"),
             PageFold::Whole(fold) => self.pages.node(fold),
             PageFold::Treelet { number, .. } => *self.treelets.node(number),
+            PageFold::Cut { number, .. } => self.joins.node(self.cuts[number].joined()),
         }
     }
 
@@ -99,13 +114,14 @@ impl<H: Hasher> FoldSpace<H> {
             PageFold::Known => unreachable!("a page that was not folded"),
             PageFold::Whole(fold) => self.pages.occupancy(fold),
             PageFold::Treelet { .. } => Occupancy::Many,
+            PageFold::Cut { number, .. } => self.joins.occupancy(self.cuts[number].joined()),
         }
     }
 
     /// For each access of a page, in order: is it the first below its terminal?
     pub(super) fn firsts(&self, fold: PageFold, mut each: impl FnMut(bool)) {
         match fold {
-            PageFold::Known => {}
+            PageFold::Known | PageFold::Cut { .. } => {}
             PageFold::Whole(fold) => self.pages.first_of_terminal(fold).for_each(each),
             PageFold::Treelet { number, .. } => {
                 self.treelets.first_of_terminal(number).iter().for_each(|first| each(*first));
@@ -117,7 +133,7 @@ impl<H: Hasher> FoldSpace<H> {
     pub(super) fn value_hash(&self, fold: PageFold, id: HashId) -> &ValueHash {
         match fold {
             PageFold::Treelet { .. } => self.treelets.value_hash(id),
-            PageFold::Known | PageFold::Whole(_) => self.pages.value_hash(id),
+            _ => self.pages.value_hash(id),
         }
     }
 
@@ -132,7 +148,9 @@ impl<H: Hasher> FoldSpace<H> {
         self.captured_ends.clear();
         for fold in &self.folds {
             match *fold {
-                PageFold::Known | PageFold::Treelet { learns: false, .. } => {}
+                PageFold::Known
+                | PageFold::Cut { .. }
+                | PageFold::Treelet { learns: false, .. } => {}
                 PageFold::Whole(fold) => out.extend_from_slice(of(fold)),
                 PageFold::Treelet { number, .. } => {
                     self.treelets.learned(number, |index, node| out.push((index, *node)));

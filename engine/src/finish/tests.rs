@@ -56,3 +56,11 @@ fn a_panic_leaves_no_page_claimed() {
     }
     assert!(met >= 4, "{met} panics");
 }
+
+/// A batch that is small has chunks for all workers; a large one has chunks of the size that the budget says.
+#[test]
+fn chunks_are_small_where_there_is_little() {
+    let sizes = [200, 350, 1_000, 1_024, 100_000]
+        .map(|accesses| [1, 2, 16].map(|workers| super::chunk_accesses(accesses, workers, 512)));
+    assert_eq!(sizes, [[200, 100, 64], [350, 175, 64], [512, 500, 64], [512, 512, 64], [512; 3]]);
+}

@@ -133,7 +133,7 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
                 break Err(error);
             }
             let before = worker.space.work();
-            let folded = chunk.fold(batch, &mut worker.space, ChunkOutcome::default());
+            let folded = chunk.fold(batch, &mut worker.space, &db.runtime, ChunkOutcome::default());
             worker.space.work().count_since(before, &db.counters);
             match folded {
                 Ok(outcome) => break Ok(Folded::Done(outcome)),
@@ -225,7 +225,7 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
                 continue;
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
-            match chunk.fold(job.batch, &mut self.space, workers.outcome()) {
+            match chunk.fold(job.batch, &mut self.space, &db.runtime, workers.outcome()) {
                 Ok(outcome) => job.done(chunk.index, outcome),
                 Err(Again::NeedsLeaf(key)) => job.needs_leaf(key),
                 Err(Again::Changed) => {
