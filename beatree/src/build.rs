@@ -109,6 +109,11 @@ pub struct PageNodes {
     pub own: Node,
 }
 
+impl PageNodes {
+    /// Those of a plain trie's page.
+    pub const PLAIN: Self = Self { stored: [TERMINATOR; STORED], own: TERMINATOR };
+}
+
 /// A planned page with its cells, for folding.
 #[derive(Clone, Debug)]
 pub struct Unfolded<'a> {

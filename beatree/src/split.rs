@@ -106,7 +106,7 @@ pub fn join_held<H: Hasher>(
 #[cfg(test)]
 mod tests {
     use pleach_core::prefix::Prefix;
-    use pleach_core::{Blake3, Node};
+    use pleach_core::{Blake3, Node, TERMINATOR};
 
     use super::*;
     use crate::region::{Pending, Relocation, region_node};
@@ -150,5 +150,50 @@ mod tests {
         assert_eq!(pending, [3, 100]);
         assert!(state.pending_of(&[100; 32]).is_some() && state.pending_of(&[200; 32]).is_none());
         assert_eq!(state.commits_since_write(1), 1);
+    }
+
+    #[test]
+    fn a_plain_region_has_no_nodes_whatever_becomes_of_it() {
+        let child = |index: u8| ChildRef {
+            prefix: Prefix::ROOT.descendant(7, index),
+            page: Some(PageNo::new(index.into())),
+            tag: 0,
+        };
+        let children: Vec<ChildRef> = (0..128).map(child).collect();
+        let table = ChildTable::new(Prefix::ROOT, &children);
+        let whole = Arc::new(Region::plain(7, table, 1));
+        let index = RegionIndex::new(vec![Arc::clone(&whole)]);
+        let halves = split_regions::<Blake3>(&index, &[whole]);
+        let [left, right] = halves.regions() else { panic!("two halves") };
+        let is_plain = |region: &Region, children: usize| {
+            let state = region.read();
+            assert!(state.is_plain() && state.nodes_are_here() && state.resident_nodes().is_none());
+            assert_eq!((state.children().len(), *state.own()), (children, TERMINATOR));
+            assert_eq!(state.node(children - 1), Some(&TERMINATOR));
+            assert!(state.treelet().is_none());
+        };
+        is_plain(left, 64);
+        // Nodes that a caller brings are not kept.
+        let put = ([3; 32], Stored::Inline([3].as_slice().into()));
+        let node = Node::new([0x81; 32]);
+        let mut applied = crate::region::Applied {
+            commit: 2,
+            log_position: 20,
+            changes: &mut std::iter::once(put),
+            nodes: &[(0, node)],
+            own: node,
+            inner: Some((1, &[(1, node)])),
+        };
+        left.write().apply(&mut applied, &mut Vec::new(), |_, _| ());
+        let merged = ChildRef { prefix: Prefix::ROOT.descendant(6, 0), ..child(0) };
+        let moved = Relocation { range: merged.prefix, pages: &[(merged, node)], through: 2 };
+        left.write().relocate(&[moved], 30);
+        left.write().renew_own::<Blake3>();
+        is_plain(left, 63);
+        let mut pairs = [Joined { at: 0, left: left.write(), right: right.write() }];
+        let joined = join_held::<Blake3>(&halves, &mut pairs, 48);
+        drop(pairs);
+        let [region] = joined.regions() else { panic!("one region") };
+        is_plain(region, 127);
     }
 }

@@ -243,6 +243,7 @@ fn namespace_json(namespace: &NamespaceStat) -> Value {
     json!({
         "number": namespace.number,
         "root": namespace.root.map(|root| root.to_string()),
+        "digest": namespace.digest.map(|digest| hex(&digest)),
         "dropped_by": namespace.dropped,
         "leaf_pages": namespace.pages,
         "regions": namespace.regions,

@@ -78,6 +78,13 @@ impl Hasher for Blake3 {
     }
 }
 
+impl Blake3 {
+    /// Keyed hash of a message of any length; the key tells one use of it from all others.
+    pub fn keyed(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
+        *blake3::keyed_hash(key, message).as_bytes()
+    }
+}
+
 /// SHA-256.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sha2;

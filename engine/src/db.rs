@@ -13,6 +13,7 @@ use pleach_io::{Device, DeviceInfo, Runtime};
 
 use crate::engine::Engine;
 use crate::error::{Error, Hex, NoRoom, Result};
+use crate::format::trie_kind::TrieKind;
 use crate::handles::{Kind, OpenHandles};
 use crate::load::{self, LoadOptions, LoadReport};
 use crate::machine;
@@ -243,7 +244,19 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn add_namespace(&self, namespace: u8) -> Result<u64> {
         // A close that comes meanwhile lets this end, and waits for it.
         let engine = self.0.open()?;
-        namespaces::add(&engine, namespace)
+        namespaces::add(&engine, namespace, TrieKind::Merkle)
+    }
+
+    /// Adds an empty *plain* namespace, for data that needs no root: logs, receipts, indexes, balances. It has
+    /// values, history, iteration, overlays, and commits together with all other namespaces; it has no trie over
+    /// its pairs, so it costs no hashing of pages and no memory for nodes. A digest stands in the place of its root
+    /// ([`Roots::digest`]). It gives no proofs ([`Error::Plain`]) and no witness, and takes no bulk load.
+    ///
+    /// # Errors
+    /// As [`Self::add_namespace`].
+    pub fn add_plain_namespace(&self, namespace: u8) -> Result<u64> {
+        let engine = self.0.open()?;
+        namespaces::add(&engine, namespace, TrieKind::Plain)
     }
 
     /// Drops a namespace with all that is in it, and gives the number of the commit that does so. Sessions that

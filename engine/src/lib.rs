@@ -196,6 +196,7 @@ pub mod change_index;
 mod checkpoint;
 mod commit;
 mod db;
+mod digest;
 mod engine;
 mod error;
 mod finish;
@@ -273,7 +274,7 @@ pub mod errors {
 pub mod internals {
     pub use crate::format::{
         commit_body, creation, incarnation, location_body, names, record, superblock,
-        superblock_store,
+        superblock_store, trie_kind,
     };
 
     pub mod log {

@@ -31,7 +31,7 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Namespace<'_, H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Namespace")
             .field("number", &self.number())
-            .field("root", &Hex(self.root().as_ref()))
+            .field("root", &Hex(self.reading.root().node.as_ref()))
             .finish_non_exhaustive()
     }
 }
@@ -46,9 +46,14 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Namespace<'a, H, D, R> {
         self.reading.view().namespace
     }
 
-    /// Its root in the session's state.
-    pub fn root(&self) -> Node {
-        *self.reading.root()
+    /// Its root in the session's state; none of a plain one.
+    pub fn root(&self) -> Option<Node> {
+        self.reading.root().merkle()
+    }
+
+    /// The digest of a plain namespace in the session's state; see [`Roots::digest`](crate::Roots::digest).
+    pub fn digest(&self) -> Option<[u8; 32]> {
+        self.reading.root().digest()
     }
 
     /// The value of a key; see [`Session::read`](crate::Session::read).
@@ -80,7 +85,8 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Namespace<'a, H, D, R> {
     /// Proves what it says of a key, against [`Self::root`]; see [`Session::prove`](crate::Session::prove).
     ///
     /// # Errors
-    /// As [`Session::prove`](crate::Session::prove).
+    /// As [`Session::prove`](crate::Session::prove); [`Plain`](crate::Error::Plain) of a plain namespace, as from all
+    /// that prove.
     pub fn prove(&self, key: &Key) -> Result<Vec<u8>> {
         self.reading.prove(self.engine, key)
     }

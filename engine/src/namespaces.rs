@@ -2,24 +2,27 @@
 
 use std::cell::Cell;
 
-use pleach_core::{Hasher, TERMINATOR};
+use pleach_core::Hasher;
 use pleach_io::{Device, Runtime};
 
 use crate::commit::{Target, commit};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::format::commit_body::EntryKind;
+use crate::format::trie_kind::TrieKind;
+use crate::roots::TrieRoot;
 
 /// Tries before commits that come between are reported. Nothing is folded for one, so that between its look at
 /// the newest commit and its ticket there is little time.
 const TRIES: u32 = 64;
 
-/// Adds an empty namespace; gives the number of the commit.
+/// Adds an empty namespace of a kind; gives the number of the commit.
 pub(crate) fn add<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     namespace: u8,
+    kind: TrieKind,
 ) -> Result<u64> {
-    attempts(engine, namespace, EntryKind::Added)
+    attempts(engine, namespace, Some(kind))
 }
 
 /// Drops a namespace; gives the number of the commit.
@@ -30,17 +33,17 @@ pub(crate) fn drop<H: Hasher, D: Device, R: Runtime>(
     if namespace == 0 {
         return Err(Error::NamespaceExists(0));
     }
-    attempts(engine, namespace, EntryKind::Dropped)
+    attempts(engine, namespace, None)
 }
 
 fn attempts<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     namespace: u8,
-    fate: EntryKind,
+    added: Option<TrieKind>,
 ) -> Result<u64> {
     let mut tries = 1;
     loop {
-        match attempt(engine, namespace, fate) {
+        match attempt(engine, namespace, added) {
             Err(Error::StaleParent { .. }) if tries < TRIES => tries += 1,
             done => return done,
         }
@@ -50,7 +53,7 @@ fn attempts<H: Hasher, D: Device, R: Runtime>(
 fn attempt<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     namespace: u8,
-    fate: EntryKind,
+    added: Option<TrieKind>,
 ) -> Result<u64> {
     let db = &engine.state;
     let (view, _) = db.commits.tip_view();
@@ -59,13 +62,13 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         state.check_open()?;
         state.newest.clone()
     };
-    let exists = newest.roots.get(namespace).is_some();
-    match fate {
-        EntryKind::Added if exists => return Err(Error::NamespaceExists(namespace)),
-        EntryKind::Dropped if !exists => return Err(Error::Namespace(namespace)),
+    let exists = newest.roots.of(namespace).is_some();
+    match added {
+        Some(_) if exists => return Err(Error::NamespaceExists(namespace)),
+        None if !exists => return Err(Error::Namespace(namespace)),
         _ => {}
     }
-    if fate == EntryKind::Added
+    if added.is_some()
         && let Some(trie) = db.tries.get(namespace)
     {
         // It may be free by now, and nobody has looked since.
@@ -74,7 +77,8 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         let dropped = trie.dropped.unwrap_or(newest.number);
         return Err(Error::NamespaceInUse { namespace, dropped });
     }
-    let root = (fate == EntryKind::Added).then_some(TERMINATOR);
+    let root = added.map(TrieRoot::empty);
+    let fate = if added.is_some() { EntryKind::Added } else { EntryKind::Dropped };
     let target = Target {
         view: &view,
         follows: newest.number,
@@ -116,7 +120,7 @@ mod tests {
             view: &view,
             follows: dropped,
             prev_roots: &newest.roots,
-            roots: &newest.roots.with([(5, Some(TERMINATOR))]),
+            roots: &newest.roots.with([(5, Some(TrieRoot::empty(TrieKind::Merkle)))]),
             fates: &[(5, EntryKind::Added)],
             layers: &[],
             ticketed: &Cell::new(false),

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::Value;
-use pleach_core::{Hasher, Key, Node};
+use pleach_core::{Hasher, Key};
 use pleach_io::{Device, Runtime};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::{Claim, prove};
+use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::prefetch::lookup;
 use crate::prefetch::requests::PrefetchRequests;
@@ -24,6 +25,7 @@ use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};
 use crate::read::many::{self, For};
 use crate::read::point;
 use crate::read::scan::Scan;
+use crate::roots::TrieRoot;
 use crate::state::State;
 use crate::state::view::View;
 
@@ -31,7 +33,7 @@ use crate::state::view::View;
 pub(crate) struct Reading<D: Device, R: Runtime> {
     state: Arc<State<D, R>>,
     view: View,
-    root: Node,
+    root: TrieRoot,
     /// Has anything been prefetched?
     prefetches: AtomicBool,
     /// What readers can still look up of it.
@@ -40,7 +42,7 @@ pub(crate) struct Reading<D: Device, R: Runtime> {
 
 impl<D: Device, R: Runtime> Reading<D, R> {
     /// A view of a trie, whose root there is `root`.
-    pub(crate) fn new(state: Arc<State<D, R>>, view: View, root: Node) -> Self {
+    pub(crate) fn new(state: Arc<State<D, R>>, view: View, root: TrieRoot) -> Self {
         debug_assert_eq!(state.namespace, view.namespace, "one namespace");
         let (prefetches, requests) = (AtomicBool::new(false), Mutex::default());
         Self { state, view, root, prefetches, requests }
@@ -58,7 +60,7 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         self.view
     }
 
-    pub(crate) fn root(&self) -> &Node {
+    pub(crate) fn root(&self) -> &TrieRoot {
         &self.root
     }
 
@@ -194,7 +196,8 @@ impl<D: Device, R: Runtime> Reading<D, R> {
 
     fn proof<H: Hasher>(&self, engine: &Engine<H, D, R>, claim: Claim<'_>) -> Result<Vec<u8>> {
         let Engine { finisher, readers, .. } = engine;
-        prove(&self.state, (finisher, readers), (&self.view, &self.root), claim)
+        let (view, root) = self.proven()?;
+        prove(&self.state, (finisher, readers), (view, root), claim)
     }
 
     pub(crate) fn prove_range<H: Hasher>(
@@ -202,7 +205,7 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         engine: &Engine<H, D, R>,
         range: &RangeInclusive<Key>,
     ) -> Result<Vec<u8>> {
-        prove_range(engine, &self.state, self.proven(), range)
+        prove_range(engine, &self.state, self.proven()?, range)
     }
 
     /// Proves what changed from this state to another one of the same trie.
@@ -215,10 +218,14 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         if !Arc::ptr_eq(&self.state.index, &to.state.index) {
             return Err(Error::ForeignSession);
         }
-        prove_change(engine, &self.state, self.proven(), to.proven(), range)
+        prove_change(engine, &self.state, self.proven()?, to.proven()?, range)
     }
 
-    fn proven(&self) -> Proven<'_> {
-        (&self.view, &self.root)
+    /// What proofs are of; none of a plain namespace.
+    fn proven(&self) -> Result<Proven<'_>> {
+        match self.root.kind {
+            TrieKind::Merkle => Ok((&self.view, &self.root.node)),
+            TrieKind::Plain => Err(Error::Plain(self.view.namespace)),
+        }
     }
 }

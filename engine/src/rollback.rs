@@ -20,6 +20,7 @@ use crate::finish::outcome::TrieOutcome;
 use crate::finish::{UnderWay, finish};
 use crate::format::commit_body::EntryKind;
 use crate::format::record::MAX_RECORD;
+use crate::format::trie_kind::TrieKind;
 use crate::roots::Roots;
 use crate::state::{State, overflow};
 
@@ -48,8 +49,8 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64
     };
     let (then, roots) = db.commits.view_at(wanted)?;
     let blob = db.commits.commit_at(wanted)?.blob;
-    let mut undone = Vec::with_capacity(roots.iter().len());
-    for (namespace, _) in roots.iter() {
+    let mut undone = Vec::with_capacity(roots.all().len());
+    for (namespace, _) in roots.all() {
         undone.push((namespace, then.of(namespace).undone_all()?));
     }
     // Long values are in memory together until the commit has written them.
@@ -73,27 +74,35 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64
         return Err(Error::StaleParent { base: view.base, tip });
     }
     let mut outcomes = Vec::new();
+    let mut fates = fates(&prev_roots, &roots);
     let count = accesses.iter().map(|(_, accesses)| accesses.len()).sum();
     let under_way = UnderWay::new(db, count);
     for (namespace, accesses) in accesses {
-        let expected = roots.get(namespace).ok_or(Error::Namespace(namespace))?;
+        let expected = roots.of(namespace).ok_or(Error::Namespace(namespace))?.node;
         // A namespace that was dropped since has the root that it had then, which the fold gives.
-        let before = prev_roots.get(namespace).unwrap_or(expected);
+        let before = prev_roots.of(namespace).map_or(expected, |root| root.node);
         let (trie, view) = (engine.trie(namespace)?, view.of(namespace));
         let finished =
             finish(&trie, &engine.finisher, &under_way, (&view, &before), &accesses, false)?;
         if finished.root != expected {
-            let found = finished.root;
-            return Err(Contradiction::RollbackRoot { commit: wanted, expected, found }.into());
+            if trie.kind == TrieKind::Merkle {
+                let found = finished.root;
+                return Err(Contradiction::RollbackRoot { commit: wanted, expected, found }.into());
+            }
+            // A digest goes back with its state, and is made of nothing but what led to that.
+            if prev_roots.of(namespace).is_some() {
+                fates.push((namespace, EntryKind::Set));
+            }
         }
         outcomes.push(TrieOutcome { namespace, chunks: finished.chunks });
     }
+    fates.sort_unstable_by_key(|(namespace, _)| *namespace);
     let target = Target {
         view: &view,
         follows: view.base,
         prev_roots: &prev_roots,
         roots: &roots,
-        fates: &fates(&prev_roots, &roots),
+        fates: &fates,
         layers: &[],
         ticketed: &Cell::new(false),
     };
@@ -128,12 +137,11 @@ fn accesses_of<H: Hasher, D: Device, R: Runtime>(
 /// What becomes of the namespaces that only one of two states has.
 fn fates(now: &Roots, then: &Roots) -> Vec<(u8, EntryKind)> {
     let only = |one: &Roots, other: &Roots, fate| -> Vec<(u8, EntryKind)> {
-        let namespaces = one.iter().map(|(namespace, _)| namespace);
-        let gone = namespaces.filter(|namespace| other.get(*namespace).is_none());
+        let namespaces = one.all().map(|(namespace, _)| namespace);
+        let gone = namespaces.filter(|namespace| other.of(*namespace).is_none());
         gone.map(|namespace| (namespace, fate)).collect()
     };
     let mut fates = only(now, then, EntryKind::Dropped);
     fates.extend(only(then, now, EntryKind::Restored));
-    fates.sort_unstable_by_key(|(namespace, _)| *namespace);
     fates
 }

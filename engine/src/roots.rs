@@ -7,16 +7,46 @@ use pleach_core::proof::roots as trie_of_roots;
 use pleach_core::{Hasher, Node, TERMINATOR};
 
 use crate::error::Hex;
+use crate::format::trie_kind::TrieKind;
 
 /// The roots of all namespaces of one state, in the order of their numbers. A namespace that exists and is
-/// empty has [`TERMINATOR`] for its root; one that does not exist has none. Namespace 0 always exists.
+/// empty has [`TERMINATOR`] for its root; one that does not exist has none. Namespace 0 always exists. A plain
+/// namespace ([`Db::add_plain_namespace`](crate::Db::add_plain_namespace)) has no root: a *digest* stands in its place, which depends on how the
+/// state came about, and which no proof leads to.
+///
+/// Of two states with the same roots and digests, one can take the other's place.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Roots(Arc<[(u8, Node)]>);
+pub struct Roots(Arc<[(u8, TrieRoot)]>);
+
+/// What a namespace's state is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TrieRoot {
+    pub(crate) kind: TrieKind,
+    /// The root, or the digest of a plain trie.
+    pub(crate) node: Node,
+}
+
+impl TrieRoot {
+    /// Of an empty trie that was just added.
+    pub(crate) fn empty(kind: TrieKind) -> Self {
+        Self { kind, node: TERMINATOR }
+    }
+
+    /// The root, unless the trie is plain.
+    pub(crate) fn merkle(self) -> Option<Node> {
+        (self.kind == TrieKind::Merkle).then_some(self.node)
+    }
+
+    /// The digest of a plain trie.
+    pub(crate) fn digest(self) -> Option<[u8; 32]> {
+        (self.kind == TrieKind::Plain).then(|| self.node.to_bytes())
+    }
+}
 
 impl Roots {
     /// Roots by namespace, ascending; namespace 0 is the first.
-    pub(crate) fn new(roots: impl IntoIterator<Item = (u8, Node)>) -> Self {
-        let roots: Arc<[(u8, Node)]> = roots.into_iter().collect();
+    pub(crate) fn new(roots: impl IntoIterator<Item = (u8, TrieRoot)>) -> Self {
+        let roots: Arc<[(u8, TrieRoot)]> = roots.into_iter().collect();
         debug_assert!(roots.is_sorted_by(|a, b| a.0 < b.0), "namespaces ascend");
         debug_assert!(roots.first().is_some_and(|first| first.0 == 0), "namespace 0 exists");
         Self(roots)
@@ -24,7 +54,7 @@ impl Roots {
 
     /// These roots with some others in their places: those of namespaces that are there, or that are added by
     /// a root and dropped by none.
-    pub(crate) fn with(&self, others: impl IntoIterator<Item = (u8, Option<Node>)>) -> Self {
+    pub(crate) fn with(&self, others: impl IntoIterator<Item = (u8, Option<TrieRoot>)>) -> Self {
         let mut roots = self.0.to_vec();
         for (namespace, root) in others {
             match (roots.binary_search_by_key(&namespace, |entry| entry.0), root) {
@@ -39,24 +69,36 @@ impl Roots {
 
     /// The root of namespace 0.
     pub(crate) fn first(&self) -> Node {
-        self.0.first().map_or(TERMINATOR, |first| first.1)
+        self.0.first().map_or(TERMINATOR, |first| first.1.node)
     }
 
-    /// The root of a namespace; none when it does not exist.
+    /// The root of a namespace; none when it does not exist, or is plain.
     pub fn get(&self, namespace: u8) -> Option<Node> {
+        self.of(namespace)?.merkle()
+    }
+
+    /// The digest of a plain namespace; none when there is no such one. That of one which was just added is zero.
+    pub fn digest(&self, namespace: u8) -> Option<[u8; 32]> {
+        self.of(namespace)?.digest()
+    }
+
+    /// The root or digest of a namespace; none when it does not exist.
+    pub(crate) fn of(&self, namespace: u8) -> Option<TrieRoot> {
         self.find(namespace).map(|(_, root)| root)
     }
 
-    /// How many namespaces come before one, and its root.
-    pub(crate) fn find(&self, namespace: u8) -> Option<(usize, Node)> {
+    /// How many namespaces come before one, and its root or digest.
+    pub(crate) fn find(&self, namespace: u8) -> Option<(usize, TrieRoot)> {
         let at = self.0.binary_search_by_key(&namespace, |entry| entry.0).ok()?;
         Some((at, self.0[at].1))
     }
 
     /// The one root over all namespaces: that of the trie of roots ([`pleach_core::proof::roots`]), of which
-    /// [`Session::prove_namespace`](crate::Session::prove_namespace) gives the proofs.
+    /// [`Session::prove_namespace`](crate::Session::prove_namespace) gives the proofs. Plain namespaces have no
+    /// place in it.
     pub fn over_all<H: Hasher>(&self) -> Node {
-        trie_of_roots::over_all::<H>(self.0.iter().map(|(namespace, root)| (*namespace, root)))
+        let merkle = self.0.iter().filter(|(_, root)| root.kind == TrieKind::Merkle);
+        trie_of_roots::over_all::<H>(merkle.map(|(namespace, root)| (*namespace, &root.node)))
     }
 
     /// Proves the root of a namespace, or that there is none, in the root over all.
@@ -65,8 +107,20 @@ impl Roots {
         roots.prove::<H>(namespace).expect("a path of eight siblings at most has an encoding")
     }
 
-    /// Namespaces and their roots, ascending.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u8, Node)> + DoubleEndedIterator + '_ {
+    /// Namespaces and their roots, ascending, without the plain ones.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u8, Node)> + '_ {
+        self.all().filter_map(|(namespace, root)| Some((namespace, root.merkle()?)))
+    }
+
+    /// Plain namespaces and their digests, ascending.
+    pub fn digests(&self) -> impl DoubleEndedIterator<Item = (u8, [u8; 32])> + '_ {
+        self.all().filter_map(|(namespace, root)| Some((namespace, root.digest()?)))
+    }
+
+    /// All namespaces, ascending.
+    pub(crate) fn all(
+        &self,
+    ) -> impl ExactSizeIterator<Item = (u8, TrieRoot)> + DoubleEndedIterator + '_ {
         self.0.iter().copied()
     }
 }
@@ -76,6 +130,9 @@ impl fmt::Debug for Roots {
         let mut map = f.debug_map();
         for (namespace, root) in self.iter() {
             map.entry(&namespace, &Hex(root.as_ref()));
+        }
+        for (namespace, digest) in self.digests() {
+            map.entry(&format_args!("plain {namespace}"), &Hex(&digest));
         }
         map.finish()
     }

@@ -19,12 +19,13 @@ use crate::error::{Error, Result};
 use crate::finish::outcome::{Finished, FinishedBatch, TrieOutcome};
 use crate::finish::sort::Sorted;
 use crate::finish::{UnderWay, finish};
+use crate::format::trie_kind::TrieKind;
 use crate::given_back::speaks_as_its_reason;
 use crate::handles::{Counted, Kind};
 use crate::iter::Iter;
 use crate::namespace::Namespace;
 use crate::reading::Reading;
-use crate::roots::Roots;
+use crate::roots::{Roots, TrieRoot};
 use crate::state::pins::Holder;
 use crate::state::view::View;
 
@@ -127,10 +128,11 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         holder: Holder,
     ) -> Self {
         view.held_by(holder, options.label);
-        let others = roots.iter().skip(1).map(|_| OnceLock::new()).collect();
+        let first = TrieRoot { kind: TrieKind::Merkle, node: roots.first() };
+        let others = roots.all().skip(1).map(|_| OnceLock::new()).collect();
         Self {
             engine: Arc::clone(engine),
-            first: Reading::new(Arc::clone(&engine.state), view, roots.first()),
+            first: Reading::new(Arc::clone(&engine.state), view, first),
             others,
             roots,
             parent: options.over,
@@ -141,7 +143,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
 
     /// Root of namespace 0 in the state that this session reads.
     pub fn root(&self) -> Node {
-        *self.first.root()
+        self.first.root().node
     }
 
     /// Roots of all namespaces of the state that this session reads.
@@ -300,7 +302,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         self.first.prove_change(&self.engine, &to.first, range)
     }
 
-    /// Proves which root a namespace has in this state, or that there is none, in the one root over all
+    /// Proves which root a namespace has in this state, or that there is none (a plain one has none), in the one root over all
     /// ([`Roots::over_all`]): a path proof of [`proof::roots::key`](pleach_core::proof::roots::key), at most 354
     /// bytes. Put together with a proof in the namespace
     /// ([`proof::through`](pleach_core::proof::through)) it proves what that says, to whoever keeps the root
@@ -353,10 +355,10 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         let mut witnesses = Vec::new();
         for (namespace, accesses) in sorted.namespaces() {
             let reading = self.reading(namespace)?;
-            let (db, view, root) = (reading.state(), reading.view(), reading.root());
-            match finish(db, finisher, &under_way, (view, root), accesses, self.witness) {
-                Ok(Finished { root, chunks, witness }) => {
-                    roots.push((namespace, Some(root)));
+            let (db, view, before) = (reading.state(), reading.view(), reading.root());
+            match finish(db, finisher, &under_way, (view, &before.node), accesses, self.witness) {
+                Ok(Finished { root: node, chunks, witness }) => {
+                    roots.push((namespace, Some(TrieRoot { node, ..*before })));
                     outcomes.push(TrieOutcome { namespace, chunks });
                     witnesses.extend(witness.map(|witness| (namespace, witness)));
                 }

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::model::{Draw, State, session};
+use crate::model::{Draw, State, add, session};
 use crate::sim::{PERIOD, Setup, SimDb};
 use pleach::tools::{CheckOptions, Finding, Severity, check_on};
 use pleach::{Durability, Error};
@@ -195,7 +195,7 @@ impl World {
         let tip = &self.states[self.newest() as usize];
         let (exists, after) = (tip.has(namespace), tip.with(namespace, []));
         Mark::Begun(number).put(&self.disk);
-        match self.db().add_namespace(namespace) {
+        match add(self.db(), namespace) {
             Ok(found) => {
                 assert!(found == number && !exists);
                 self.states.push(after);

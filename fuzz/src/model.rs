@@ -22,6 +22,8 @@ const SHALLOW: u8 = 16;
 
 /// Namespaces that come and go, beside namespace 0.
 pub const NAMESPACES: [u8; 3] = [1, 2, 255];
+/// The one of them that is plain.
+pub const PLAIN: u8 = 2;
 /// One that never comes.
 pub const NEVER: u8 = 77;
 
@@ -29,6 +31,7 @@ pub const NEVER: u8 = 77;
 #[derive(Clone, Debug)]
 struct Trie {
     values: BTreeMap<Key, (Value, ValueHash)>,
+    /// Of the plain one, the digest.
     root: Node,
 }
 
@@ -94,7 +97,8 @@ impl Trie {
     }
 
     fn assert_read_by(&self, session: &Namespace<'_, Blake3, SimDisk, SimRuntime>) {
-        assert_eq!(session.root(), self.root);
+        let root = (session.number() != PLAIN).then_some(self.root);
+        assert_eq!((session.root(), session.digest().is_some()), (root, root.is_none()));
         let named = (0..KEYS).map(key);
         let keys: BTreeSet<Key> = named.chain(self.keys().copied()).collect();
         let keys: Vec<Key> = keys.into_iter().collect();
@@ -140,9 +144,29 @@ impl State {
         self.tries.get(&namespace).into_iter().flat_map(Trie::keys)
     }
 
-    /// The root of each namespace.
+    /// The root of each namespace that has one.
     pub fn roots(&self) -> Vec<(u8, Node)> {
-        self.tries.iter().map(|(namespace, trie)| (*namespace, trie.root)).collect()
+        self.merkle().map(|(namespace, trie)| (*namespace, trie.root)).collect()
+    }
+
+    /// The digest of the plain namespace.
+    pub fn digests(&self) -> Vec<(u8, [u8; 32])> {
+        let plain = self.tries.get(&PLAIN);
+        plain.map(|trie| (PLAIN, trie.root.to_bytes())).into_iter().collect()
+    }
+
+    /// What parents are compared by.
+    pub fn is_parent_like(&self, other: &Self) -> bool {
+        (self.roots(), self.digests()) == (other.roots(), other.digests())
+    }
+
+    fn merkle(&self) -> impl Iterator<Item = (&u8, &Trie)> {
+        self.tries.iter().filter(|(namespace, _)| **namespace != PLAIN)
+    }
+
+    /// All namespaces.
+    pub fn namespaces(&self) -> impl Iterator<Item = u8> {
+        self.tries.keys().copied()
     }
 
     /// The root over all, by plain recursion.
@@ -152,7 +176,7 @@ impl State {
             key[0] = *namespace;
             (key, trie.root.to_bytes().into())
         };
-        self.tries.iter().map(leaf).collect::<Naive>().root::<Blake3>()
+        self.merkle().map(leaf).collect::<Naive>().root::<Blake3>()
     }
 
     pub fn has(&self, namespace: u8) -> bool {
@@ -190,7 +214,13 @@ impl State {
                 trie.set(access.key, value.clone());
             }
         }
-        state.tries.values_mut().for_each(Trie::fold);
+        for (namespace, trie) in &mut state.tries {
+            if *namespace == PLAIN {
+                trie.root = digest(trie.root, accesses);
+            } else {
+                trie.fold();
+            }
+        }
         state
     }
 
@@ -217,6 +247,7 @@ impl State {
     /// no others.
     pub fn assert_read_by(&self, session: &SimSession) {
         assert!(session.roots().iter().eq(self.roots()));
+        assert!(session.roots().digests().eq(self.digests()));
         assert_eq!(session.roots().over_all::<Blake3>(), self.over_all());
         assert_eq!(session.root(), self.root());
         for number in [0, NEVER].into_iter().chain(NAMESPACES) {
@@ -233,6 +264,7 @@ impl State {
         assert_eq!(db.commit_number(), number);
         assert_eq!(db.root(), self.root(), "root of commit {number}");
         assert!(db.roots().iter().eq(self.roots()), "roots of commit {number}");
+        assert!(db.roots().digests().eq(self.digests()), "digests of commit {number}");
     }
 
     /// The closed database on a disk has no faults, and a scan of it gives this state.
@@ -269,7 +301,7 @@ impl State {
 
     /// The witnesses of a batch: one for each namespace that it accesses.
     pub fn assert_witnesses(&self, witnesses: &[(u8, Witness)], accesses: &[Access], after: &Self) {
-        for (number, trie) in &self.tries {
+        for (number, trie) in self.merkle() {
             let own = accesses.iter().filter(|access| access.namespace == *number);
             let own: Vec<Access> = own.cloned().collect();
             if !own.is_empty() {
@@ -294,6 +326,7 @@ impl State {
         assert_eq!((block.prev_root(), block.root()), (self.root(), after.root()));
         assert!(block.prev_roots().iter().eq(self.roots()));
         assert!(block.roots().iter().eq(after.roots()));
+        assert!(block.roots().digests().eq(after.digests()));
         let witnesses = block.take_witnesses();
         assert!(witnessed || witnesses.is_empty());
         if witnessed {
@@ -301,6 +334,42 @@ impl State {
         }
         (block, after)
     }
+}
+
+/// The digest of the plain namespace after a batch.
+fn digest(before: Node, accesses: &[Access]) -> Node {
+    let mut changes = BTreeMap::new();
+    for access in accesses.iter().filter(|access| access.namespace == PLAIN) {
+        if let AccessKind::Write(value) | AccessKind::ReadWrite(value) = &access.kind {
+            changes.insert(access.key, value.clone());
+        }
+    }
+    let mut message = before.to_bytes().to_vec();
+    for (key, value) in &changes {
+        message.extend_from_slice(key);
+        match value {
+            None => message.push(0),
+            Some(value) if value.len() <= 1024 => {
+                message.push(1);
+                message
+                    .extend_from_slice(&u32::try_from(value.len()).expect("short").to_le_bytes());
+                message.extend_from_slice(value);
+            }
+            Some(value) => {
+                message.push(2);
+                message.extend_from_slice(&Blake3::hash(value));
+            }
+        }
+    }
+    if changes.is_empty() {
+        return before;
+    }
+    Blake3::keyed(b"pleach plain namespace digest v1", &message).into()
+}
+
+/// Adds a namespace.
+pub fn add(db: &SimDb, namespace: u8) -> pleach::Result<u64> {
+    if namespace == PLAIN { db.add_plain_namespace(namespace) } else { db.add_namespace(namespace) }
 }
 
 /// The same batch as the naive trie takes it.

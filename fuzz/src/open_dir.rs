@@ -20,7 +20,7 @@ use pleach_io::sim::{Content, Damage, Image, PageOf, SimDisk};
 use twox_hash::XxHash3_64;
 
 use crate::Input;
-use crate::model::{Draw, NAMESPACES, NEVER, State, session, shallow_keys};
+use crate::model::{Draw, NAMESPACES, NEVER, State, add, session, shallow_keys};
 use crate::sim::{Setup, SimDb, SimSession, unrecorded};
 
 /// Changes of one input.
@@ -88,7 +88,7 @@ fn build(kind: u8) -> Folder {
     for round in 0..6 {
         let state = &states[states.len() - 1];
         let mut accesses = Vec::new();
-        for (namespace, _) in state.roots() {
+        for namespace in state.namespaces() {
             let first = 5 * round + usize::from(namespace);
             accesses.extend((0..6).map(|nth| {
                 let value = (nth != 5).then(|| draw.value());
@@ -131,9 +131,9 @@ fn come_and_go(db: &SimDb, round: usize, states: &mut Vec<State>) {
     let state = &states[states.len() - 1];
     let [one, two, three] = NAMESPACES;
     let (number, after) = match round {
-        0 => (db.add_namespace(one), state.with(one, [])),
-        1 => (db.add_namespace(three), state.with(three, [])),
-        2 => (db.add_namespace(two), state.with(two, [])),
+        0 => (add(db, one), state.with(one, [])),
+        1 => (add(db, three), state.with(three, [])),
+        2 => (add(db, two), state.with(two, [])),
         3 => (db.drop_namespace(one), state.without(one)),
         4 => (db.drop_namespace(three), state.without(three)),
         _ => (db.rollback(2), states[states.len() - 3].clone()),
@@ -287,7 +287,7 @@ impl<'a> Claims<'a> {
     fn reported(&self, report: &CheckReport) -> Option<&'a State> {
         let state = self.state(report.commit)?;
         assert_eq!(state.root(), report.root, "root of commit {}", report.commit);
-        assert_eq!(state.roots().len() as u64, report.namespaces);
+        assert_eq!(state.namespaces().count() as u64, report.namespaces);
         Some(state)
     }
 
@@ -368,7 +368,7 @@ fn step(db: &SimDb, states: &mut Option<Vec<State>>, draw: &mut Draw<'_>) -> Opt
     let (number, after) = match draw.below(8) {
         0 => {
             let namespace = draw.namespace();
-            match db.add_namespace(namespace) {
+            match add(db, namespace) {
                 Ok(number) => {
                     assert!(!is_known || !model.has(namespace), "{namespace} was there");
                     (number, model.with(namespace, []))

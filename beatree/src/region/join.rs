@@ -2,7 +2,7 @@
 
 use pleach_core::Hasher;
 
-use super::node_page::region_node;
+use super::node_page::Nodes;
 use super::{Region, RegionState};
 use crate::children::{ChildRef, ChildTable};
 
@@ -23,18 +23,20 @@ impl RegionState {
         );
         let children: Vec<ChildRef> = self.children.iter().chain(right.children.iter()).collect();
         let table = ChildTable::new(prefix, &children);
-        let resident = |state: &Self| {
-            state.resident_nodes().expect("a changed region's nodes are in memory").to_vec()
+        let nodes = match (&self.nodes, &right.nodes) {
+            (Nodes::Resident(left), Nodes::Resident(right)) => {
+                Nodes::Resident([left.as_slice(), right].concat())
+            }
+            (Nodes::Plain, Nodes::Plain) => Nodes::Plain,
+            _ => panic!("a changed region's nodes are in memory"),
         };
-        let mut nodes = resident(self);
-        nodes.append(&mut resident(right));
         self.retire();
         right.retire();
         let mut counts = std::mem::take(&mut self.commits_since_write);
         counts.append(&mut right.commits_since_write);
         let mut changed_at = std::mem::take(&mut self.changed_at);
         changed_at.append(&mut right.changed_at);
-        let own = region_node::<H>(&table, &nodes);
+        let own = nodes.fold::<H>(&table);
         let pending = super::pending::PendingChanges::joined(
             &mut self.pending,
             &mut right.pending,
@@ -47,7 +49,7 @@ impl RegionState {
             commits_since_write: counts,
             changed_at,
             log_position,
-            ..Self::bulk_loaded(self.namespace, table, nodes, own, last_commit)
+            ..Self::new(self.namespace, table, nodes, own, last_commit)
         })
     }
 }

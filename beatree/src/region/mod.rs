@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Invariants:
-//! * the node of a child is that of its page plus all its pending changes;
+//! * the node of a child is that of its page plus all its pending changes; a plain trie's region has no nodes;
 //! * a treelet is that of page nodes and pending changes as of one commit; it counts only while that
 //!   is the region's last commit;
 //! * pending keys are strictly increasing and lie in the region; each has the commit that put it;
@@ -99,6 +99,11 @@ impl Region {
         commit: u64,
     ) -> Self {
         Self::from_state(RegionState::bulk_loaded(namespace, children, nodes, own, commit))
+    }
+
+    /// A region of a plain trie: it has no nodes, now and later.
+    pub fn plain(namespace: u8, children: ChildTable, commit: u64) -> Self {
+        Self::from_state(RegionState::plain(namespace, children, commit))
     }
 
     /// A region as a checkpoint image has it. Its node is folded from those of its children.

@@ -1,7 +1,7 @@
 //! Where the nodes of a region's children are, and what they fold to.
 
 use pleach_core::fold::BatchFolder;
-use pleach_core::{Hasher, Node};
+use pleach_core::{Hasher, Node, TERMINATOR};
 
 use crate::children::ChildTable;
 use crate::page_no::page_offset;
@@ -13,6 +13,20 @@ pub enum Nodes {
     Resident(Vec<Node>),
     /// In a branch page on the device.
     Paged(NodePage),
+    /// A plain trie's region has none: each of its nodes, and its own, counts as a terminator, which takes no
+    /// memory and folds to itself.
+    Plain,
+}
+
+impl Nodes {
+    /// What nodes in memory fold to.
+    pub(super) fn fold<H: Hasher>(&self, children: &ChildTable) -> Node {
+        match self {
+            Self::Resident(nodes) => region_node::<H>(children, nodes),
+            Self::Paged(_) => panic!("a changed region's nodes are in memory"),
+            Self::Plain => TERMINATOR,
+        }
+    }
 }
 
 /// A branch page that holds a region's nodes.

@@ -4,7 +4,7 @@
 //! back from that page ([`RegionState::install_nodes`]) or, where the page cannot be used, from the
 //! leaf pages ([`RegionState::install_folded_nodes`]).
 
-use pleach_core::{Hasher, Node};
+use pleach_core::{Hasher, Node, TERMINATOR};
 
 use super::RegionState;
 use super::node_page::{NodePage, Nodes, region_node};
@@ -21,23 +21,39 @@ impl RegionState {
     pub fn resident_nodes(&self) -> Option<&[Node]> {
         match &self.nodes {
             Nodes::Resident(nodes) => Some(nodes),
-            Nodes::Paged(_) => None,
+            Nodes::Paged(_) | Nodes::Plain => None,
         }
+    }
+
+    /// Is it a plain trie's, which has no nodes?
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        matches!(self.nodes, Nodes::Plain)
+    }
+
+    /// Can it be changed: are its nodes in memory, or has it none?
+    #[inline]
+    pub fn nodes_are_here(&self) -> bool {
+        self.paged_nodes().is_none()
     }
 
     /// The branch page that nodes which are not in memory are in.
     #[inline]
     pub fn paged_nodes(&self) -> Option<NodePage> {
         match &self.nodes {
-            Nodes::Resident(_) => None,
+            Nodes::Resident(_) | Nodes::Plain => None,
             Nodes::Paged(page) => Some(*page),
         }
     }
 
-    /// The node of a child, when nodes are in memory.
+    /// The node of a child, when nodes are in memory; a terminator in a plain trie.
     #[inline]
     pub fn node(&self, child: usize) -> Option<&Node> {
-        self.resident_nodes().map(|nodes| &nodes[child])
+        match &self.nodes {
+            Nodes::Resident(nodes) => Some(&nodes[child]),
+            Nodes::Paged(_) => None,
+            Nodes::Plain => Some(&TERMINATOR),
+        }
     }
 
     /// A page on the device that holds exactly the nodes of now, wherever else they are.
@@ -70,7 +86,11 @@ impl RegionState {
     }
 
     /// Lets the nodes leave memory: `page` holds exactly them. The treelet above them goes, too.
+    ///
+    /// # Panics
+    /// When it is a plain trie's.
     pub fn evict_nodes(&mut self, page: NodePage) {
+        assert!(!self.is_plain(), "there are nodes that leave");
         self.saved_page = Some(page);
         self.nodes = Nodes::Paged(page);
         self.treelet = None;

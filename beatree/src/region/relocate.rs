@@ -41,7 +41,7 @@ impl RegionState {
     /// ranges.
     pub fn relocate(&mut self, moves: &[Relocation<'_>], log_position: u64) -> Relocated {
         self.assert_next_record(log_position);
-        assert!(matches!(self.nodes, Nodes::Resident(_)), "a changed region's nodes are in memory");
+        assert!(self.nodes_are_here(), "a changed region's nodes are in memory");
         let mut done = Relocated::default();
         let same_prefixes = moves.iter().all(|moved| {
             let child = self.children.find(moved.range.first_key());
@@ -70,32 +70,32 @@ impl RegionState {
 
     /// Pages that keep their prefixes lie elsewhere.
     fn move_children(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
-        let Nodes::Resident(nodes) = &mut self.nodes else { unreachable!("asserted before") };
         for (page, node) in moves.iter().flat_map(|moved| moved.pages) {
             let child = self.children.find(page.prefix.first_key());
             done.pages +=
                 isize::from(page.page.is_some()) - isize::from(self.children.page(child).is_some());
             self.children.set_page(child, page.page, page.tag);
-            nodes[child] = *node;
+            if let Nodes::Resident(nodes) = &mut self.nodes {
+                nodes[child] = *node;
+            }
             self.commits_since_write[child] = 0;
         }
     }
 
     /// Pages are split or merged: the whole table of children is rebuilt.
     fn rebuild_children(&mut self, moves: &[Relocation<'_>], done: &mut Relocated) {
-        let Nodes::Resident(old_nodes) = &self.nodes else { unreachable!("asserted before") };
         let room = self.children.len() + moves.len();
         let mut children: Vec<ChildRef> = Vec::with_capacity(room);
-        let mut nodes: Vec<Node> = Vec::with_capacity(room);
+        let mut nodes: Vec<Node> = Vec::with_capacity(if self.is_plain() { 0 } else { room });
         let mut counts: Vec<u8> = Vec::with_capacity(room);
         let mut changed_at: Vec<u64> = Vec::with_capacity(room);
         let mut coming = moves.iter().peekable();
-        for (index, old_node) in old_nodes.iter().enumerate() {
+        for index in 0..self.children.len() {
             let child = self.children.get(index);
             let Some(replaced) = coming.peek().filter(|next| next.range.contains(&child.prefix))
             else {
                 children.push(child);
-                nodes.push(*old_node);
+                nodes.push(*self.node(index).expect("asserted before"));
                 counts.push(self.commits_since_write[index]);
                 changed_at.push(self.changed_at[index]);
                 continue;
@@ -117,7 +117,9 @@ impl RegionState {
         }
         assert!(coming.next().is_none(), "every range lies in the region");
         self.children = ChildTable::new(*self.children.region(), &children);
-        self.nodes = Nodes::Resident(nodes);
+        if !self.is_plain() {
+            self.nodes = Nodes::Resident(nodes);
+        }
         self.commits_since_write = counts;
         self.changed_at = changed_at;
         // One of several pages may be as of an older commit than what it has.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pleach_core::cpu_prefetch;
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::prefix::Prefix;
-use pleach_core::{Hasher, Key, Node};
+use pleach_core::{Hasher, Key, Node, TERMINATOR};
 
 use super::node_page::{NodePage, Nodes, region_node};
 use super::pending::{Dropped, FEW, FEW_CHANGES, Pending, PendingChanges, signed};
@@ -52,8 +52,8 @@ pub struct RegionImage {
     pub namespace: u8,
     /// Its children.
     pub children: ChildTable,
-    /// Their nodes, one a child.
-    pub nodes: Vec<Node>,
+    /// Their nodes, one a child; none of a plain trie.
+    pub nodes: Option<Vec<Node>>,
     /// The branch page that has them.
     pub page: NodePage,
     /// The image's commit.
@@ -73,7 +73,7 @@ pub struct Applied<'a> {
     pub log_position: u64,
     /// Changed keys and their new state, in key order.
     pub changes: &'a mut dyn Iterator<Item = (Key, Stored)>,
-    /// New nodes: child index and node, increasing.
+    /// New nodes: child index and node, increasing. None of a plain trie.
     pub nodes: &'a [(u32, Node)],
     /// New node of the region.
     pub own: Node,
@@ -107,9 +107,23 @@ impl RegionState {
         commit: u64,
     ) -> Self {
         assert_eq!(children.len(), nodes.len(), "one node a child");
+        Self::new(namespace, children, Nodes::Resident(nodes), own, commit)
+    }
+
+    pub(super) fn plain(namespace: u8, children: ChildTable, commit: u64) -> Self {
+        Self::new(namespace, children, Nodes::Plain, TERMINATOR, commit)
+    }
+
+    pub(super) fn new(
+        namespace: u8,
+        children: ChildTable,
+        nodes: Nodes,
+        own: Node,
+        commit: u64,
+    ) -> Self {
         Self {
             namespace,
-            nodes: Nodes::Resident(nodes),
+            nodes,
             treelet: None,
             saved_page: None,
             spill_page: None,
@@ -127,12 +141,15 @@ impl RegionState {
     }
 
     pub(super) fn from_image<H: Hasher>(image: RegionImage) -> Self {
-        let own = region_node::<H>(&image.children, &image.nodes);
-        Self {
-            saved_page: Some(image.page),
-            log_position: image.log_position,
-            ..Self::bulk_loaded(image.namespace, image.children, image.nodes, own, image.commit)
-        }
+        let RegionImage { namespace, children, nodes, page, commit, log_position } = image;
+        let (state, page) = match nodes {
+            Some(nodes) => {
+                let own = region_node::<H>(&children, &nodes);
+                (Self::bulk_loaded(namespace, children, nodes, own, commit), Some(page))
+            }
+            None => (Self::plain(namespace, children, commit), None),
+        };
+        Self { saved_page: page, log_position, ..state }
     }
 }
 
@@ -310,13 +327,16 @@ impl RegionState {
         mut changed: impl FnMut(Prefix, u8),
     ) -> PendingGrowth {
         self.assert_next_record(commit.log_position);
-        let Nodes::Resident(nodes) = &mut self.nodes else {
-            panic!("a changed region's nodes are in memory")
-        };
-        self.saved_page = None;
-        for (child, node) in commit.nodes {
-            nodes[*child as usize] = *node;
+        match &mut self.nodes {
+            Nodes::Resident(nodes) => {
+                for (child, node) in commit.nodes {
+                    nodes[*child as usize] = *node;
+                }
+            }
+            Nodes::Paged(_) => panic!("a changed region's nodes are in memory"),
+            Nodes::Plain => {}
         }
+        self.saved_page = None;
         let (entries, depth) = (self.pending.len(), self.depth());
         let is_small = commit.changes.size_hint().1.is_some_and(|most| most <= FEW_CHANGES);
         let one_by_one = is_small && commit.nodes.len() <= FEW;
@@ -339,8 +359,10 @@ impl RegionState {
         } else {
             pending.merge(&mut coming, scratch, depth)
         };
-        self.advance_treelet(commit);
-        self.own = commit.own;
+        if !self.is_plain() {
+            self.advance_treelet(commit);
+            self.own = commit.own;
+        }
         self.last_commit = commit.commit;
         self.log_position = commit.log_position;
         PendingGrowth { bytes, entries: signed(self.pending.len()) - signed(entries) }

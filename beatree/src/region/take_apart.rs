@@ -6,7 +6,7 @@ use pleach_core::Hasher;
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::prefix::bit;
 
-use super::node_page::{Nodes, region_node};
+use super::node_page::Nodes;
 use super::{Region, RegionState};
 use crate::children::{ChildRef, ChildTable};
 
@@ -39,20 +39,23 @@ impl RegionState {
 
     /// All that goes to the successors.
     fn take(&mut self) -> Self {
-        let nodes = self.resident_nodes().expect("a changed region's nodes are in memory").to_vec();
+        let nodes = self.part_of_nodes(0..self.children.len());
         self.retire();
         Self {
             pending: std::mem::take(&mut self.pending),
             commits_since_write: std::mem::take(&mut self.commits_since_write),
             changed_at: std::mem::take(&mut self.changed_at),
             log_position: self.log_position,
-            ..Self::bulk_loaded(
-                self.namespace,
-                self.children.clone(),
-                nodes,
-                self.own,
-                self.last_commit,
-            )
+            ..Self::new(self.namespace, self.children.clone(), nodes, self.own, self.last_commit)
+        }
+    }
+
+    /// The nodes of some children.
+    fn part_of_nodes(&self, children: Range<usize>) -> Nodes {
+        match &self.nodes {
+            Nodes::Resident(nodes) => Nodes::Resident(nodes[children].to_vec()),
+            Nodes::Paged(_) => panic!("a changed region's nodes are in memory"),
+            Nodes::Plain => Nodes::Plain,
         }
     }
 
@@ -61,15 +64,14 @@ impl RegionState {
         let halves: Vec<ChildRef> =
             children.clone().map(|child| self.children.get(child)).collect();
         let table = ChildTable::new(prefix, &halves);
-        let Nodes::Resident(nodes) = &self.nodes else { unreachable!("taken from memory") };
-        let nodes = nodes[children.clone()].to_vec();
-        let own = region_node::<H>(&table, &nodes);
+        let nodes = self.part_of_nodes(children.clone());
+        let own = nodes.fold::<H>(&table);
         Self {
             pending: self.pending.part(pending, &prefix),
             commits_since_write: self.commits_since_write[children.clone()].to_vec(),
             changed_at: self.changed_at[children].to_vec(),
             log_position: self.log_position,
-            ..Self::bulk_loaded(self.namespace, table, nodes, own, self.last_commit)
+            ..Self::new(self.namespace, table, nodes, own, self.last_commit)
         }
     }
 }

@@ -11,8 +11,11 @@ use crate::machine;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Engine {
-    /// This project's engine, which always has the Merkle trie.
+    /// This project's engine, with the Merkle trie.
     Pleach,
+    /// The same in a plain namespace, which has none.
+    #[serde(rename = "pleach-plain")]
+    PleachPlain,
     /// A sorted map in memory behind a lock: the oracle.
     BTreeMap,
     /// The crate redb.
@@ -36,6 +39,7 @@ impl Engine {
     /// All of this build.
     pub(crate) const ALL: &[Self] = &[
         Self::Pleach,
+        Self::PleachPlain,
         Self::BTreeMap,
         #[cfg(feature = "peer-redb")]
         Self::Redb,
@@ -53,6 +57,7 @@ impl Engine {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Pleach => "pleach",
+            Self::PleachPlain => "pleach-plain",
             Self::BTreeMap => "btreemap",
             #[cfg(feature = "peer-redb")]
             Self::Redb => "redb",
@@ -65,6 +70,11 @@ impl Engine {
             #[cfg(feature = "peer-rocksdb")]
             Self::RocksDb => "rocksdb",
         }
+    }
+
+    /// Is it this project's?
+    pub(crate) const fn is_ours(self) -> bool {
+        matches!(self, Self::Pleach | Self::PleachPlain)
     }
 
     /// Does it copy everything when it is written beside a view? Then nobody should read beside writes.

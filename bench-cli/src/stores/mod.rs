@@ -24,7 +24,8 @@ pub(crate) use store::{Change, Pair, Store, StoreView};
 /// Opens or creates a store.
 pub(crate) fn open(engine: Engine, options: &StoreOptions) -> Result<Box<dyn Store>> {
     match engine {
-        Engine::Pleach => Ok(Box::new(pleach::PleachStore::open(options)?)),
+        Engine::Pleach => Ok(Box::new(pleach::PleachStore::open(options, false)?)),
+        Engine::PleachPlain => Ok(Box::new(pleach::PleachStore::open(options, true)?)),
         Engine::BTreeMap => Ok(Box::new(btreemap::MapStore::open(options)?)),
         #[cfg(feature = "peer-redb")]
         Engine::Redb => Ok(Box::new(peers::RedbStore::open(options)?)),

@@ -2,7 +2,8 @@
 //!
 //! Its keys have 32 bytes: a key of 1 to 31 bytes gets zeros behind it and its length as the last byte, which
 //! keeps the order of bytes and can be undone. They are not hashed, so that a scan comes in order; roots are those of
-//! the padded keys. A batch is a session's finish without a witness, and a commit: the root is always made.
+//! the padded keys. A batch is a session's finish without a witness, and a commit. In namespace 0 the root is always
+//! made; in the plain one there is none.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -15,6 +16,12 @@ use super::engine::{Engine, StoreOptions};
 use super::store::{Change, Pair, Store, StoreView};
 use crate::error::{BenchError, Result};
 use crate::measure::{Phase, Quantiles};
+
+/// The plain namespace.
+const PLAIN: u8 = 1;
+
+/// Pairs of a commit of a load into that, which takes no bulk load.
+const LOADED: usize = 50_000;
 
 /// Most bytes of a key.
 const LONGEST: usize = 31;
@@ -47,6 +54,8 @@ fn bare(key: &Key) -> Result<&[u8]> {
 #[derive(Debug)]
 pub(super) struct PleachStore {
     db: Pleach,
+    /// Which one it uses.
+    namespace: u8,
     /// What the newest state is read with, and the next batch finished: none after a commit.
     current: Mutex<Option<Session>>,
     /// Held for a batch. It has the latencies of finishes and commits.
@@ -59,13 +68,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PleachStore {
-    pub(super) fn open(options: &StoreOptions) -> Result<Self> {
+    pub(super) fn open(options: &StoreOptions, is_plain: bool) -> Result<Self> {
         options.peer_args_of(Engine::Pleach.name(), &[])?;
         let settings = Options::new(&options.folder).create(true).cache_mib(options.cache_mib);
         let settings = settings.threads(options.threads).durability(Durability::None);
         let db = Pleach::open(settings).map_err(wrap)?;
+        let namespace = if is_plain { PLAIN } else { 0 };
+        if is_plain && db.roots().digest(PLAIN).is_none() {
+            db.add_plain_namespace(PLAIN).map_err(wrap)?;
+        }
         let writer = Mutex::new([Phase::new(), Phase::new()]);
-        Ok(Self { db, current: Mutex::new(None), writer })
+        Ok(Self { db, namespace, current: Mutex::new(None), writer })
+    }
+
+    /// Fills the plain namespace by commits, and its pages.
+    fn load_plain(&self, mut pairs: impl Iterator<Item = (Key, Value)>) -> Result<()> {
+        loop {
+            let write = |(key, value)| Access::write(key, Some(value)).in_namespace(PLAIN);
+            let accesses: Vec<Access> = pairs.by_ref().take(LOADED).map(write).collect();
+            if accesses.is_empty() {
+                self.db.drain(0).map_err(wrap)?;
+                return self.sync();
+            }
+            let block = self.session()?.finish(accesses).map_err(wrap)?;
+            block.commit().map_err(wrap)?;
+        }
     }
 
     fn session(&self) -> Result<Session> {
@@ -73,9 +100,10 @@ impl PleachStore {
     }
 }
 
-fn get(session: &Session, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+fn get(session: &Session, namespace: u8, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
     value.clear();
-    let found = session.read(&padded(key)?).map_err(wrap)?;
+    let namespace = session.namespace(namespace).map_err(wrap)?;
+    let found = namespace.read(&padded(key)?).map_err(wrap)?;
     value.extend_from_slice(found.as_deref().unwrap_or_default());
     Ok(found.is_some())
 }
@@ -83,7 +111,8 @@ fn get(session: &Session, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
 impl Store for PleachStore {
     fn settings(&self) -> Vec<(String, String)> {
         let text = "sync when asked (Db::sync)".to_owned();
-        vec![("merkle trie".to_owned(), "always".to_owned()), ("durability".to_owned(), text)]
+        let trie = if self.namespace == PLAIN { "none" } else { "always" };
+        vec![("merkle trie".to_owned(), trie.to_owned()), ("durability".to_owned(), text)]
     }
 
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
@@ -91,12 +120,14 @@ impl Store for PleachStore {
         if current.is_none() {
             *current = Some(self.session()?);
         }
-        current.as_ref().map_or(Ok(false), |session| get(session, key, value))
+        current.as_ref().map_or(Ok(false), |session| get(session, self.namespace, key, value))
     }
 
     fn write(&self, changes: &[Change<'_>], sync: bool) -> Result<()> {
-        let access =
-            |(key, value): &Change<'_>| Ok(Access::write(padded(key)?, value.map(Value::from)));
+        let access = |(key, value): &Change<'_>| {
+            let write = Access::write(padded(key)?, value.map(Value::from));
+            Ok(write.in_namespace(self.namespace))
+        };
         let accesses = changes.iter().map(access).collect::<Result<_>>()?;
         let mut phases = lock(&self.writer);
         let session = lock(&self.current).take().map_or_else(|| self.session(), Ok)?;
@@ -113,7 +144,7 @@ impl Store for PleachStore {
     }
 
     fn view(&self) -> Result<Option<Box<dyn StoreView + '_>>> {
-        Ok(Some(Box::new(PleachView(self.session()?))))
+        Ok(Some(Box::new(PleachView(self.session()?, self.namespace))))
     }
 
     fn sync(&self) -> Result<()> {
@@ -129,12 +160,16 @@ impl Store for PleachStore {
                 None
             }
         });
-        let loaded = self.db.bulk_load(padded, &LoadOptions::new()).map_err(wrap);
-        wrong.map_or(loaded.map(|_| ()), Err)
+        let loaded = if self.namespace == PLAIN {
+            self.load_plain(padded)
+        } else {
+            self.db.bulk_load(padded, &LoadOptions::new()).map(drop).map_err(wrap)
+        };
+        wrong.map_or(loaded, Err)
     }
 
     fn root(&self) -> Result<Option<[u8; 32]>> {
-        Ok(Some(self.db.root().to_bytes()))
+        Ok((self.namespace == 0).then(|| self.db.root().to_bytes()))
     }
 
     fn parts_of_writes(&self) -> Vec<(&'static str, Quantiles)> {
@@ -150,16 +185,16 @@ impl Store for PleachStore {
 }
 
 /// A session.
-struct PleachView(Session);
+struct PleachView(Session, u8);
 
 impl StoreView for PleachView {
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        get(&self.0, key, value)
+        get(&self.0, self.1, key, value)
     }
 
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         let from = if from.is_empty() { [0; 32] } else { padded(from)? };
-        for pair in self.0.iter(from..) {
+        for pair in self.0.namespace(self.1).map_err(wrap)?.iter(from..) {
             let (key, value) = pair.map_err(wrap)?;
             if !each(bare(&key)?, &value) {
                 break;

@@ -102,7 +102,7 @@ impl Ground {
 
     /// All of this build.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        let flat = Engine::ALL.iter().filter(|engine| **engine != Engine::Pleach);
+        let flat = Engine::ALL.iter().filter(|engine| !engine.is_ours());
         Self::MERKLE.iter().copied().chain(flat.map(|engine| Self::Flat(*engine)))
     }
 

@@ -12,6 +12,7 @@ use crate::format::image_error::ImageError;
 use crate::format::names::{IMAGES, ImageFile, image_name};
 use crate::format::superblock::ImageRef;
 use crate::format::table::{StreamRef, Table, TrieRef};
+use crate::format::trie_kind::TrieKind;
 use crate::roots::Roots;
 use crate::state::State;
 use crate::state::commits::Tip;
@@ -30,6 +31,7 @@ pub(crate) fn first_image<D: Device>(
     let (page, tag) = writer.branch(0, &Prefix::ROOT, 1, 0, std::iter::once(entry))?;
     let first = TrieRef {
         namespace: 0,
+        kind: TrieKind::Merkle,
         level: 1,
         root_tag: tag,
         root_page: page,
@@ -116,6 +118,7 @@ pub(super) fn finish_image<D: Device>(
     map: &[u8],
 ) -> Result<ImageRef> {
     let map = StreamRef::of(writer.stream(0, StreamId::FreeMap, map)?, map);
-    let past = past.into_iter().flat_map(Roots::iter).collect();
+    let past = past.into_iter().flat_map(Roots::all);
+    let past = past.map(|(namespace, root)| (namespace, root.kind, root.node)).collect();
     end_image(writer, file, &Table { tries, map, past, blob: tip.blob.to_vec() })
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use pleach_beatree::Region;
 use pleach_beatree::region::{NodePage, Nodes};
 use pleach_core::page::branch::Entry;
-use pleach_core::{Hasher, Key, Node};
+use pleach_core::{Hasher, Key, Node, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
 use super::image::{finish_image, fit_image, reserve_images};
@@ -114,7 +114,8 @@ impl<D: Device, R: Runtime> Work<D, R> {
             level,
             root_tag: root.tag,
             root_page: root.page,
-            root: self.tip.roots.get(namespace),
+            kind: trie.kind,
+            root: self.tip.roots.of(namespace).map(|root| root.node),
             dropped: trie.dropped.unwrap_or(0),
             pending,
         };
@@ -283,16 +284,17 @@ fn copy_region<D: Device, R: Runtime>(
     let key = *next;
     trie.index.in_region(&key, |region, state| {
         let nodes = match state.nodes() {
-            Nodes::Resident(nodes) => nodes,
+            Nodes::Resident(nodes) => nodes.as_slice(),
             // Number and tag name a page with exactly the region's nodes.
             Nodes::Paged(at) if work.read == Some(*at) => &work.nodes,
             Nodes::Paged(at) => return Ok(CopiedRegion::NodesAway(Arc::clone(region), *at)),
+            Nodes::Plain => &[],
         };
-        let entries = state.children().iter().zip(nodes).map(|(child, node)| Entry {
+        let entries = state.children().iter().enumerate().map(|(index, child)| Entry {
             depth: child.prefix.len(),
             page_no: child.page.map(u64::from),
             tag: child.tag,
-            node: *node,
+            node: nodes.get(index).copied().unwrap_or(TERMINATOR),
         });
         let (page, tag) = work.writer.branch(
             trie.namespace,

@@ -8,18 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use pleach_beatree::Region;
 use pleach_beatree::recycled::Recycle as _;
 use pleach_beatree::region::{Applied, Pending};
 use pleach_beatree::treelet::Treelet;
-use pleach_core::Node;
+use pleach_core::{Node, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
 use crate::finish::outcome::{ChunkOutcome, PageNode};
 use crate::format::position::LogPos;
+use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
-use crate::state::undo::Changes;
+use crate::state::undo::{Changed, Changes};
 
 /// Applies commit `number`, whose record ends at `log_position`: the changes in these chunks, with their
 /// nodes. Gives the chunks back, empty, for their memory.
@@ -41,6 +43,21 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
         let mut own_due = Vec::new();
         let (mut bytes, mut entries) = (0, 0);
         let mut nodes = Vec::new();
+        let mut put = |region: &Region, applied: &mut Applied<'_>, pages: &[PageNode]| {
+            let mut state = region.write();
+            let growth = state.apply(applied, &mut scratch, |prefix, commits| {
+                if policy.is_due(&prefix, commits) {
+                    own_due.push(prefix);
+                }
+            });
+            bytes += growth.bytes;
+            entries += growth.entries;
+            for page in pages {
+                if let Some(parts) = &page.parts {
+                    state.keep_parts(page.child as usize, Arc::clone(parts));
+                }
+            }
+        };
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(chunk) = chunks.get(at) else { break };
@@ -65,21 +82,11 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                         .filter(|_| keep_inner)
                         .map(|as_of| (as_of, &chunk.inner[outcome.treelet.clone()])),
                 };
-                let mut state = outcome.region.write();
-                let growth = state.apply(&mut applied, &mut scratch, |prefix, commits| {
-                    if policy.is_due(&prefix, commits) {
-                        own_due.push(prefix);
-                    }
-                });
-                bytes += growth.bytes;
-                entries += growth.entries;
-                for page in pages {
-                    if let Some(parts) = &page.parts {
-                        state.keep_parts(page.child as usize, Arc::clone(parts));
-                    }
-                }
-                drop(state);
+                put(&outcome.region, &mut applied, pages);
                 advance_treelets(db, number, pages, &chunk.treelets);
+            }
+            if db.kind == TrieKind::Plain {
+                apply_plain(db, (number, log_position), changes.list(at), &mut put);
             }
             // Here, while its memory is in the processor's cache.
             chunk.clear();
@@ -98,6 +105,36 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
     due.sort_unstable();
     db.index.make_due(due);
     chunks.into_iter().map(Mutex::into_inner).collect()
+}
+
+/// Applies all changes of a plain namespace. Its only chunk knows no regions: they are those of now, which no flush
+/// changes before the commit is published.
+fn apply_plain<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    (commit, log_position): (u64, LogPos),
+    changes: &[Changed],
+    put: &mut impl FnMut(&Region, &mut Applied<'_>, &[PageNode]),
+) {
+    let (regions, mut rest) = (db.index.load(), changes);
+    while let Some(first) = rest.first() {
+        let region = regions.region(&first.key);
+        let own = rest.partition_point(|changed| region.prefix().covers(&changed.key));
+        let (own, behind) = rest.split_at(own);
+        rest = behind;
+        let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
+        put(
+            region,
+            &mut Applied {
+                commit,
+                log_position: log_position.get(),
+                changes: &mut states,
+                nodes: &[],
+                own: TERMINATOR,
+                inner: None,
+            },
+            &[],
+        );
+    }
 }
 
 /// Brings the treelets of changed pages from the commit that they are as of to this one.

@@ -42,6 +42,7 @@ use crate::error::{Error, Result};
 use crate::finish::outcome::TrieOutcome;
 use crate::format::commit_body::EntryKind;
 use crate::format::position::LogPos;
+use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::options::Durability;
 use crate::read::point;
@@ -230,9 +231,10 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     db.commits.undo().push(number, undone, before);
     for (namespace, fate) in fates {
         match fate {
-            EntryKind::Changed => {}
+            EntryKind::Changed | EntryKind::Set => {}
             EntryKind::Added => {
-                db.tries.add(Trie::empty(*namespace, number, &db.node_files));
+                let kind = tip.roots.of(*namespace).map_or(TrieKind::Merkle, |root| root.kind);
+                db.tries.add(Trie::empty((*namespace, kind), number, &db.node_files));
             }
             EntryKind::Dropped => db.tries.drop(*namespace, number),
             EntryKind::Restored => db.tries.restore(*namespace),

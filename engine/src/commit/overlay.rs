@@ -26,6 +26,8 @@ use crate::engine::Engine;
 use crate::error::{Contradiction, Error, Result};
 use crate::finish::outcome::{ChunkOutcome, TrieOutcome};
 use crate::finish::{UnderWay, finish};
+use crate::format::commit_body::EntryKind;
+use crate::format::trie_kind::TrieKind;
 use crate::handles::{Counted, Kind};
 use crate::metrics::Counters;
 use crate::roots::Roots;
@@ -428,22 +430,24 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         check_parent(&engine.state, &target)?;
         let mut folded = Vec::new();
         let blob = || below.iter().find_map(|overlay| overlay.0.blob.as_deref());
-        let committed = self
-            .fold_merged(&target, below, outcomes, &mut folded)
-            .and_then(|()| commit(engine, &target, &mut folded, self.blob.or_else(blob)));
+        let committed = self.fold_merged(&target, below, outcomes, &mut folded).and_then(|fates| {
+            let target = Target { fates: &fates, ..target };
+            commit(engine, &target, &mut folded, self.blob.or_else(blob))
+        });
         give_back(engine, folded);
         committed
     }
 
     /// Folds what they change together: one fold for each namespace, over its pages as they are now. Its root
-    /// must be the newest one's.
+    /// must be the newest one's. The digest of a plain namespace is that of its changes block by block: gives those
+    /// where that is another one.
     fn fold_merged(
         &self,
         target: &Target<'_>,
         below: &[Overlay<H, D, R>],
         outcomes: &[TrieOutcome],
         folded: &mut Vec<TrieOutcome>,
-    ) -> Result<()> {
+    ) -> Result<Vec<(u8, EntryKind)>> {
         let of_below = below.iter().flat_map(|one| one.0.layer.parts()).map(Part::namespace);
         let own = outcomes.iter().map(|outcome| outcome.namespace);
         let namespaces: BTreeSet<u8> = own.chain(of_below).collect();
@@ -454,25 +458,36 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
                 .map(|one| one.changes.len())
                 .sum::<usize>();
         let under_way = UnderWay::new(&self.engine.state, changes);
+        let mut fates = Vec::new();
         for namespace in namespaces {
             let newest = outcomes.iter().filter(|outcome| outcome.namespace == namespace);
             let newest = newest.flat_map(|outcome| &outcome.chunks).map(|chunk| &chunk.changes);
             let below: Vec<&[ChangeList]> =
                 below.iter().map(|one| one.0.layer.changes(namespace)).collect();
             let accesses = merge(newest, &below);
-            let roots = [target.prev_roots, target.roots].map(|roots| roots.get(namespace));
+            let roots = [target.prev_roots, target.roots].map(|roots| roots.of(namespace));
             let [Some(before), Some(expected)] = roots else {
                 return Err(Error::Namespace(namespace));
             };
             let (db, view) = (self.engine.trie(namespace)?, target.view.of(namespace));
-            let finished =
-                finish(&db, &self.engine.finisher, &under_way, (&view, &before), &accesses, false)?;
+            let finished = finish(
+                &db,
+                &self.engine.finisher,
+                &under_way,
+                (&view, &before.node),
+                &accesses,
+                false,
+            )?;
             folded.push(TrieOutcome { namespace, chunks: finished.chunks });
-            if finished.root != expected {
-                return Err(Contradiction::OverlayRoot { expected, found: finished.root }.into());
+            let (expected, found) = (expected.node, finished.root);
+            if found != expected && db.kind == TrieKind::Merkle {
+                return Err(Contradiction::OverlayRoot { expected, found }.into());
+            }
+            if found != expected {
+                fates.push((namespace, EntryKind::Set));
             }
         }
-        Ok(())
+        Ok(fates)
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Target<'a> {
     pub(crate) prev_roots: &'a Roots,
     pub(crate) roots: &'a Roots,
     /// What becomes of namespaces that exist on one side only, ascending; none of them changes where it is
-    /// added or dropped.
+    /// added or dropped. And of plain ones whose digest is not made of their changes.
     pub(crate) fates: &'a [(u8, EntryKind)],
     /// The overlays that become part of the commit, and whether its state is theirs.
     pub(crate) layers: &'a [(&'a Layer, bool)],

@@ -17,8 +17,9 @@ use crate::format::commit_body::{
 };
 use crate::format::position::LogPos;
 use crate::format::record::{MAX_RECORD, RecordBuf};
+use crate::format::trie_kind::TrieKind;
 use crate::options::Durability;
-use crate::roots::Roots;
+use crate::roots::TrieRoot;
 use crate::state::State;
 use crate::state::commits::Tip;
 use crate::state::index::{HeldStructure, located};
@@ -233,7 +234,7 @@ fn check_fates<D: Device, R: Runtime>(
         match fate {
             EntryKind::Added => trie.is_none(),
             EntryKind::Restored => trie.is_some_and(|trie| trie.dropped.is_some()),
-            EntryKind::Changed | EntryKind::Dropped => {
+            EntryKind::Changed | EntryKind::Dropped | EntryKind::Set => {
                 trie.is_some_and(|trie| trie.dropped.is_none())
             }
         }
@@ -266,13 +267,12 @@ fn encode<D: Device, R: Runtime>(
     past: Option<&Past>,
     kept_from: u64,
 ) -> RecordBuf {
-    let roots = |namespace| {
-        let of = |roots: &Roots| roots.get(namespace).unwrap_or(TERMINATOR);
-        (of(target.prev_roots), of(target.roots))
-    };
     let entry = |ns: u8, kind, (changes, nodes)| {
-        let (previous_root, new_root) = roots(ns);
-        NamespacePart { ns, kind, previous_root, new_root, changes, nodes }
+        let [before, after] = [target.prev_roots, target.roots].map(|roots| roots.of(ns));
+        let trie = after.or(before).map_or(TrieKind::Merkle, |root| root.kind);
+        let node = |root: Option<TrieRoot>| root.map_or(TERMINATOR, |root| root.node);
+        let (previous_root, new_root) = (node(before), node(after));
+        NamespacePart { ns, kind, trie, previous_root, new_root, changes, nodes }
     };
     let mut entries = Vec::with_capacity(parts.len() + target.fates.len());
     for (at, part) in parts.iter().enumerate() {

@@ -103,6 +103,14 @@ pub enum Contradiction {
         /// The namespace.
         namespace: u8,
     },
+    /// A commit record's digest of a plain namespace is not that of its changes.
+    #[error("commit {commit} has another digest of namespace {namespace} than its changes make")]
+    Digest {
+        /// The commit.
+        commit: u64,
+        /// The namespace.
+        namespace: u8,
+    },
     /// A commit record was made on another root than the state before it has.
     #[error("commit {commit} was made on another root")]
     CommitRoot {

@@ -18,6 +18,7 @@
 //! | [`chunk`], [`scratch`], [`cut`] | a chunk's pages are folded |
 //! | [`regions`], [`emit`] | its regions are folded; parts of the witness |
 //! | [`assemble`], [`witness`] | the root, and the whole witness |
+//! | [`plain`] | all of it, for a plain namespace |
 //! | [`outcome`] | the result |
 
 mod assemble;
@@ -28,6 +29,7 @@ mod job;
 #[cfg(debug_assertions)]
 mod oracle;
 pub(crate) mod outcome;
+mod plain;
 mod regions;
 mod scratch;
 pub(crate) mod sort;
@@ -46,6 +48,7 @@ use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
 use crate::error::{Contradiction, Result};
+use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::read::many::{self, For};
 use crate::read::spare::PageReaders;
@@ -75,6 +78,8 @@ pub(crate) struct Finisher<H: Hasher, D: Device, R: Runtime> {
     witnesses: Arc<Witnesses>,
     /// The same for proofs, which keeps none: they are the caller's.
     proofs: Arc<Witnesses>,
+    /// For the values before what plain namespaces change.
+    readers: PageReaders<D, R>,
     /// Memory that large batches leave free.
     trims: Mutex<Trims>,
 }
@@ -87,6 +92,7 @@ impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
             sorters: Recycled::new(budget.sorter_bytes()),
             witnesses: Arc::new(Witnesses::new(budget.witness_bytes(), counters)),
             proofs: Arc::new(Witnesses::new(0, counters)),
+            readers: PageReaders::default(),
             trims: Mutex::default(),
         }
     }
@@ -113,8 +119,8 @@ impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
     }
 }
 
-/// Folds sorted accesses over a view whose root is `prev_root`: the batch under way, or its part in one
-/// namespace.
+/// Folds sorted accesses over a view whose root, or digest, is `prev_root`: the batch under way, or its part in one
+/// namespace. A plain one has no witness.
 pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     finisher: &Finisher<H, D, R>,
@@ -123,6 +129,9 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     accesses: &[KeyAccess],
     witness: bool,
 ) -> Result<Finished> {
+    if db.kind == TrieKind::Plain {
+        return plain::finish(db, &finisher.readers, (view, prev_root), accesses);
+    }
     let gives = if witness { Gives::Witness } else { Gives::Root };
     let mut finished = fold(db, finisher, (view, prev_root), accesses, (gives, under_way.learns))?;
     finished.slim(under_way.share(db.budget.kept_block_bytes(), accesses.len()));

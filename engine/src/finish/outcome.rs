@@ -21,6 +21,7 @@ use crate::state::undo::{ChangeList, Changed};
 
 /// What a finish gives, of one namespace.
 pub(crate) struct Finished {
+    /// The root after it, or the digest.
     pub(crate) root: Node,
     pub(crate) chunks: Vec<ChunkOutcome>,
     pub(crate) witness: Option<Witness>,

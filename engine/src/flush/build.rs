@@ -115,7 +115,13 @@ impl<'a> Merged<'a> {
                 unfolded.push(Unfolded { prefix: page.prefix, cells, known });
             }
         }
-        let nodes = fold_pages(folder, &unfolded);
+        let is_plain = rewrites.iter().flat_map(|rewrite| &rewrite.old).any(|old| old.is_plain);
+        let nodes = if is_plain {
+            // A round is of one namespace.
+            vec![PageNodes::PLAIN; unfolded.len()]
+        } else {
+            fold_pages(folder, &unfolded)
+        };
         Folded { pages: unfolded.into_iter().zip(nodes).collect(), edited, planned }
     }
 

@@ -16,7 +16,7 @@ use pleach_beatree::region::Pending;
 use pleach_beatree::{PageNo, RegionState, Stored};
 use pleach_core::page::leaf::{Cell, LeafBuilder, LeafHeader, RawCell, capacity, cell_size};
 use pleach_core::page::overflow::PageRun;
-use pleach_core::{Node, Prefix};
+use pleach_core::{Node, Prefix, TERMINATOR};
 
 /// Nodes that a leaf page stores.
 pub(super) const STORED_NODES: usize = 1 << LEVELS;
@@ -27,6 +27,9 @@ pub(super) type KnownNodes = ([Node; STORED_NODES], u16);
 
 /// None of them is known.
 pub(super) const NO_NODES: KnownNodes = ([Node::new([0; 32]); STORED_NODES], 0);
+
+/// A plain trie's: terminators, whatever its pages have.
+pub(super) const PLAIN_NODES: KnownNodes = ([TERMINATOR; STORED_NODES], ALL_KNOWN);
 
 /// A page that a flush replaces, with what pends on it.
 pub(super) struct OldPage {
@@ -39,6 +42,8 @@ pub(super) struct OldPage {
     pub(super) written: Vec<(usize, Arc<[u8]>)>,
     /// The nodes that the new page stores: those of the page with all that pends.
     pub(super) nodes: KnownNodes,
+    /// Is it a plain trie's, of which no nodes are made?
+    pub(super) is_plain: bool,
     /// The node of the page with all that pends, when it was in memory.
     pub(super) own: Option<Node>,
 }
@@ -68,8 +73,10 @@ impl OldPage {
 
     /// The page has been read.
     pub(super) fn read(&mut self, page: Arc<CachedPage>) {
-        self.forget_nodes();
-        add_stored_nodes(&mut self.nodes, &page, &self.prefix, &self.pending);
+        if !self.is_plain {
+            self.forget_nodes();
+            add_stored_nodes(&mut self.nodes, &page, &self.prefix, &self.pending);
+        }
         self.page = Some(page);
     }
 

@@ -8,13 +8,13 @@
 use std::sync::Arc;
 
 use pleach_beatree::build::{LEVELS, filled};
-use pleach_beatree::region::Nodes;
+use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{PageNo, Region, RegionState, Stored};
 use pleach_core::page::leaf;
 use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Runtime};
 
-use super::cells::{NO_NODES, OldPage, known_nodes};
+use super::cells::{NO_NODES, OldPage, PLAIN_NODES, known_nodes};
 use super::rewrite::Rewrite;
 use crate::error::Result;
 use crate::format::names::LEAF_FILE;
@@ -77,7 +77,7 @@ pub(super) fn gather<H: Hasher, D: Device, R: Runtime>(
         }
         let mut add = || {
             db.index.in_region(prefix.first_key(), |region, state| {
-                let here = matches!(state.nodes(), Nodes::Resident(_));
+                let here = state.nodes_are_here();
                 if here {
                     gathered.add(db, region, state, prefix, wanted);
                 }
@@ -176,10 +176,11 @@ fn old_page<D: Device, R: Runtime>(db: &State<D, R>, state: &RegionState, child:
     let number = state.children().page(child);
     let pending = state.pending_below(&prefix).to_vec();
     let page = number.and_then(|number| db.store.cache().get(number, state.children().tag(child)));
-    let nodes =
-        page.as_ref().map_or(NO_NODES, |page| known_nodes(state, child, page, &prefix, &pending));
+    let is_plain = state.is_plain();
+    let known = |page: &Arc<CachedPage>| known_nodes(state, child, page, &prefix, &pending);
+    let nodes = if is_plain { PLAIN_NODES } else { page.as_ref().map_or(NO_NODES, known) };
     let own = state.node(child).copied();
-    OldPage { prefix, page, number, pending, written: Vec::new(), nodes, own }
+    OldPage { is_plain, prefix, page, number, pending, written: Vec::new(), nodes, own }
 }
 
 /// The sibling, when it is at hand and one page of the parent's prefix can hold both, with room left.

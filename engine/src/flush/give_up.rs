@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
-use pleach_beatree::region::{Nodes, Relocation};
+use pleach_beatree::region::Relocation;
 use pleach_beatree::{ChildRef, PageNo, Region};
 use pleach_core::page::leaf::Cell;
 use pleach_core::page::overflow::PageRun;
@@ -111,7 +111,7 @@ fn gather<H: Hasher, D: Device, R: Runtime>(
             }
             let is_aside = |child| trie.store.page_is_aside(state, child);
             let waits = reads && (0..children.len()).any(is_aside);
-            if waits || brought.is_err() || !matches!(state.nodes(), Nodes::Resident(_)) {
+            if waits || brought.is_err() || !state.nodes_are_here() {
                 aside = true;
                 return next;
             }

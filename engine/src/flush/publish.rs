@@ -181,6 +181,9 @@ fn refresh_nodes<H: Hasher>(
         rewrite.layout_version,
         "only the flush changes which pages a region has"
     );
+    if state.is_plain() {
+        return Ok(());
+    }
     if rewrite.is_moved() {
         // The same prefix: its node is the one that the commits left.
         let new = &mut rewrite.new[0];

@@ -22,6 +22,9 @@ pub enum BodyError {
     /// An unknown kind of value.
     #[error("unknown kind of value {0}")]
     Kind(u8),
+    /// An unknown kind of trie.
+    #[error("unknown kind of trie {0}")]
+    Trie(u8),
     /// An unknown kind of entry.
     #[error("unknown kind of entry {0}")]
     EntryKind(u8),

@@ -3,7 +3,7 @@
 //! ```text
 //! head        namespaces u16 | flags u16 | blob length u32 | 0 u64; with flag 1: kept from u64
 //! table       one entry for each namespace that the commit says something of, ascending:
-//!             ns u8 | kind u8 | 0 u16 | changes u32 | nodes u32 | 0 u32
+//!             ns u8 | kind u8 | trie u8: 0 Merkle, 1 plain | 0 u8 | changes u32 | nodes u32 | 0 u32
 //!             | bytes of changes u64 | bytes of nodes u64 | bytes of undo u64
 //!             | previous root 32 | new root 32
 //! blob        the application's bytes
@@ -26,8 +26,12 @@
 //! | 1 | added: it did not exist | terminator | its root | any |
 //! | 2 | dropped: it does not exist afterwards | its root | terminator | none |
 //! | 3 | restored: it was dropped and exists again | terminator | its root | over those that it had when it was dropped |
+//! | 4 | set: it is plain, exists before and after, and its digest is not made of these changes | its digest | its digest | changes |
 //!
-//! Namespace 0 is only ever changed. A record that says otherwise is refused.
+//! A plain namespace has its digest in the place of its root (`digest.rs`): the one after is made of the one before and
+//! the changes, but for *restored* and *set*, where it is one that was made before: that of the state that a
+//! rollback goes back to, or of the last of several blocks that are one commit. It has no nodes.
+//! Namespace 0 is only ever changed, and not plain. A record that says otherwise is refused.
 //!
 //! *Kept from* is the oldest commit that can still be read when this one is the newest: what the
 //! undo of it and of older ones names may be written over once this record is durable.
@@ -42,6 +46,7 @@ mod view;
 use pleach_core::{Node, TERMINATOR};
 
 use super::bytes::BodyError;
+use super::trie_kind::TrieKind;
 pub use encode::{
     ChangeSection, NamespacePart, NodeSection, commit_record, encode_change, encode_node,
     encode_prefix, encode_value,
@@ -84,6 +89,8 @@ pub enum EntryKind {
     Dropped,
     /// It was dropped before, and exists again with what it had.
     Restored,
+    /// A plain one exists before and after, and its digest is not made of the changes.
+    Set,
 }
 
 impl EntryKind {
@@ -93,6 +100,7 @@ impl EntryKind {
             1 => Self::Added,
             2 => Self::Dropped,
             3 => Self::Restored,
+            4 => Self::Set,
             other => return Err(BodyError::EntryKind(other)),
         })
     }
@@ -103,14 +111,25 @@ impl EntryKind {
             Self::Added => 1,
             Self::Dropped => 2,
             Self::Restored => 3,
+            Self::Set => 4,
         }
     }
 
     /// May a record have such an entry? Each state has one form.
-    fn is_canonical(self, ns: u8, [previous, new]: [&Node; 2], is_bare: bool) -> bool {
+    fn is_canonical(
+        self,
+        (ns, trie): (u8, TrieKind),
+        [previous, new]: [&Node; 2],
+        is_bare: bool,
+    ) -> bool {
         let from_none = *previous == TERMINATOR;
+        let is_plain = trie == TrieKind::Plain;
+        if is_plain && ns == 0 {
+            return false;
+        }
         match self {
             Self::Changed => true,
+            Self::Set => is_plain,
             Self::Added | Self::Restored => ns != 0 && from_none,
             Self::Dropped => ns != 0 && is_bare && *new == TERMINATOR,
         }

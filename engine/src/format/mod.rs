@@ -7,6 +7,7 @@
 //! | [`superblock`], [`superblock_store`], [`incarnation`], [`creation`], [`mod@spare`], [`notice`] | the small files |
 //! | [`record`], [`commit_body`], [`location_body`], [`position`] | what is in the log's segments |
 //! | [`image`], [`table`], [`pending`], [`image_error`] | what is in an image |
+//! | [`trie_kind`] | what a namespace's trie is |
 //! | [`bytes`] | fields, little-endian |
 //!
 //! Leaf, branch, overflow and stream pages are `pleach_core::page`'s. Nothing here imports anything of
@@ -28,3 +29,4 @@ pub(crate) mod spare;
 pub mod superblock;
 pub mod superblock_store;
 pub(crate) mod table;
+pub mod trie_kind;

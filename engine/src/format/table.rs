@@ -13,10 +13,10 @@
 //! 32      4     bytes of the blob
 //! 36      4     zero
 //! 40      80    per namespace, ascending, 0 first:
-//!               number 1, level of its root branch page 1, zero 2, tag of that page 4, the page 8,
-//!               root 32 (zeros when dropped), commit that dropped it 8 (0: none did),
+//!               number 1, level of its root branch page 1, kind of trie 1 (0 Merkle, 1 plain), zero 1, tag of that page 4, the page 8,
+//!               root 32, or digest (zeros when dropped), commit that dropped it 8 (0: none did),
 //!               pending changes: first page 8, bytes 8, checksum 8; without bytes there is no page: 0
-//! ..      33    per past root, ascending, 0 first: number 1, root 32
+//! ..      34    per past root, ascending, 0 first: number 1, kind of trie 1, root or digest 32
 //! ..      ..    blob
 //! ```
 //!
@@ -28,10 +28,11 @@ use twox_hash::XxHash3_64;
 
 use super::bytes::{get, get_u32, get_u64};
 use super::image_error::{ImageError, Result};
+use super::trie_kind::TrieKind;
 
 const HEAD: usize = 40;
 const ENTRY: usize = 80;
-const PAST: usize = 33;
+const PAST: usize = 34;
 /// One byte says which.
 const MOST: usize = 256;
 
@@ -71,11 +72,12 @@ impl StreamRef {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TrieRef {
     pub(crate) namespace: u8,
+    pub(crate) kind: TrieKind,
     /// Level of the branch page with the empty prefix, and where it is.
     pub(crate) level: u8,
     pub(crate) root_tag: u32,
     pub(crate) root_page: u64,
-    /// Its root, of the image's commit; none when that state has no such namespace.
+    /// Its root or digest, of the image's commit; none when that state has no such namespace.
     pub(crate) root: Option<Node>,
     /// The commit that dropped it, when `root` is none.
     pub(crate) dropped: u64,
@@ -90,7 +92,7 @@ pub(crate) struct Table {
     /// The overflow map.
     pub(crate) map: StreamRef,
     /// Namespaces and their roots before the first record of the history; none without one.
-    pub(crate) past: Vec<(u8, Node)>,
+    pub(crate) past: Vec<(u8, TrieKind, Node)>,
     pub(crate) blob: Vec<u8>,
 }
 
@@ -107,15 +109,15 @@ impl Table {
         bytes.extend_from_slice(&length(self.blob.len()).to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
         for trie in &self.tries {
-            bytes.extend_from_slice(&[trie.namespace, trie.level, 0, 0]);
+            bytes.extend_from_slice(&[trie.namespace, trie.level, trie.kind.byte(), 0]);
             bytes.extend_from_slice(&trie.root_tag.to_le_bytes());
             bytes.extend_from_slice(&trie.root_page.to_le_bytes());
             bytes.extend_from_slice(trie.root.unwrap_or(TERMINATOR).as_ref());
             bytes.extend_from_slice(&trie.dropped.to_le_bytes());
             trie.pending.encode(&mut bytes);
         }
-        for (namespace, root) in &self.past {
-            bytes.push(*namespace);
+        for (namespace, kind, root) in &self.past {
+            bytes.extend_from_slice(&[*namespace, kind.byte()]);
             bytes.extend_from_slice(root.as_ref());
         }
         bytes.extend_from_slice(&self.blob);
@@ -141,8 +143,10 @@ impl Table {
         let (entries, rest) = bytes[HEAD..].split_at(tries * ENTRY);
         let (past, blob) = rest.split_at(past * PAST);
         let tries: Vec<TrieRef> = entries.chunks_exact(ENTRY).map(entry).collect::<Result<_>>()?;
-        let past: Vec<(u8, Node)> =
-            past.chunks_exact(PAST).map(|past| (past[0], get::<32>(past, 1).into())).collect();
+        let past: Vec<(u8, TrieKind, Node)> = past
+            .chunks_exact(PAST)
+            .map(|past| Ok((past[0], kind(past[0], past[1])?, get::<32>(past, 2).into())))
+            .collect::<Result<_>>()?;
         let ascend = tries.is_sorted_by(|a, b| a.namespace < b.namespace)
             && past.is_sorted_by(|a, b| a.0 < b.0);
         let zero_exists = tries[0].namespace == 0
@@ -158,7 +162,7 @@ impl Table {
 fn entry(bytes: &[u8]) -> Result<TrieRef> {
     let (root, dropped) = (get::<32>(bytes, 16).into(), get_u64(bytes, 48));
     let pending = StreamRef::decode(bytes, 56);
-    if bytes[2..4] != [0; 2]
+    if bytes[3] != 0
         || (dropped > 0 && root != TERMINATOR)
         || (pending.len == 0 && pending.page > 0)
     {
@@ -166,6 +170,7 @@ fn entry(bytes: &[u8]) -> Result<TrieRef> {
     }
     Ok(TrieRef {
         namespace: bytes[0],
+        kind: kind(bytes[0], bytes[2])?,
         level: bytes[1],
         root_tag: get_u32(bytes, 4),
         root_page: get_u64(bytes, 8),
@@ -173,6 +178,12 @@ fn entry(bytes: &[u8]) -> Result<TrieRef> {
         dropped,
         pending,
     })
+}
+
+/// The kind of a namespace's trie; that of namespace 0 is not plain.
+fn kind(namespace: u8, byte: u8) -> Result<TrieKind> {
+    let kind = TrieKind::of_byte(byte).filter(|kind| namespace > 0 || *kind == TrieKind::Merkle);
+    kind.ok_or_else(bad)
 }
 
 fn bad() -> ImageError {
@@ -186,6 +197,7 @@ mod tests {
     fn sample() -> Table {
         let trie = |namespace, root: Option<Node>, dropped| TrieRef {
             namespace,
+            kind: if namespace == 255 { TrieKind::Plain } else { TrieKind::Merkle },
             level: 2,
             root_tag: 7,
             root_page: 8,
@@ -200,7 +212,10 @@ mod tests {
                 trie(255, Some(Node::from([5; 32])), 0),
             ],
             map: StreamRef::of(4, b"map"),
-            past: vec![(0, Node::from([6; 32])), (3, TERMINATOR)],
+            past: vec![
+                (0, TrieKind::Merkle, Node::from([6; 32])),
+                (3, TrieKind::Plain, TERMINATOR),
+            ],
             blob: b"blob".to_vec(),
         }
     }
@@ -237,6 +252,8 @@ mod tests {
         refused(|table| table.tries.clear());
         refused(|table| table.tries.swap(1, 2));
         refused(|table| table.tries[1].namespace = 0);
+        refused(|table| table.tries[0].kind = TrieKind::Plain);
+        refused(|table| table.past[0].1 = TrieKind::Plain);
         refused(|table| {
             table.tries.remove(0);
         });

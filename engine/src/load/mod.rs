@@ -36,8 +36,10 @@ use crate::access::MAX_VALUE;
 use crate::checkpoint::checkpoint;
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::image_name;
+use crate::format::trie_kind::TrieKind;
 use crate::machine::memory_limit;
 use crate::metrics::Counters;
+use crate::roots::TrieRoot;
 use crate::state::commits::Tip;
 use crate::state::space::Tentative;
 use crate::state::{State, overflow};
@@ -185,7 +187,8 @@ impl<'a, D: Device, R: Runtime> Ticket<'a, D, R> {
     fn take(db: &'a State<D, R>) -> Result<Self> {
         let mut state = db.commits.sequencer().lock();
         state.check_open()?;
-        let root = state.newest.roots.get(db.namespace).ok_or(Error::Namespace(db.namespace))?;
+        let root = state.newest.roots.of(db.namespace).ok_or(Error::Namespace(db.namespace))?;
+        let root = root.merkle().ok_or(Error::Plain(db.namespace))?;
         // What was deleted may still have pages, which the load would leave to nobody.
         if state.loading || root != TERMINATOR || !db.index.load().is_bare() {
             return Err(Error::NotEmpty(state.newest.number.min(db.commits.published()).max(1)));
@@ -312,7 +315,8 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     }
     values.named();
     let before = db.commits.tip();
-    let roots = before.roots.with([(db.namespace, Some(root))]);
+    let after = TrieRoot { kind: TrieKind::Merkle, node: root };
+    let roots = before.roots.with([(db.namespace, Some(after))]);
     let tip = Tip { number: commit, roots, blob: before.blob };
     state.newest = tip.clone();
     db.commits.publish(tip);

@@ -1,12 +1,17 @@
 //! What an open makes of records that nobody should have written, and of files that an older generation needs.
 
 use pleach_core::page::branch::MAX_ENTRIES;
-use pleach_core::{Blake3, Hasher as _, Key, Prefix, TERMINATOR};
+use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix, TERMINATOR};
 use pleach_io::Operation;
 use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
 
 use crate::checkpoint::checkpoint;
+use crate::error::Contradiction;
+use crate::format::commit_body::{
+    ChangeSection, EntryKind, NamespacePart, Value as LogValue, commit_record,
+};
 use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
+use crate::format::trie_kind::TrieKind;
 use crate::state::images::LAST_NUMBERS;
 use crate::tools::{CheckOptions, check_on};
 use crate::{Access, Db, Error, LoadOptions, Options, SessionOptions, Value};
@@ -207,4 +212,62 @@ fn a_failed_load_leaves_what_the_older_generation_needs() {
     let image = disk.image();
     let report = check_on(&SimDisk::from_image(&image, 1), CheckOptions::default());
     assert_eq!(report.expect("checked").older_serves, Some(true));
+}
+
+/// Opens after a commit record of a plain namespace that nobody has made: it puts one key.
+fn opens_after_plain(
+    kind: EntryKind,
+    trie: TrieKind,
+    new_root: impl Fn(&Db<Blake3, SimDisk, SimRuntime>) -> Node,
+) -> Result<SimDb, Error> {
+    let disk = disk();
+    let (db, _runtime) = open(&disk, options())?;
+    db.add_plain_namespace(5)?;
+    let put = Access::write(id(1), Some(Value::from([7; 40].as_slice())));
+    commit(&db, vec![put.in_namespace(5)])?;
+    let state = db.state();
+    let mut changes = ChangeSection::default();
+    changes.push(&id(2), LogValue::Inline(&[8; 40]));
+    let part = NamespacePart {
+        ns: 5,
+        kind,
+        trie,
+        previous_root: db.roots().digest(5).expect("it is plain").into(),
+        new_root: new_root(&db),
+        changes: vec![changes],
+        nodes: Vec::new(),
+    };
+    let number = db.commit_number() + 1;
+    let record = commit_record(state.store.database(), number, b"", None, vec![part]);
+    let len = record.len();
+    state.commits.sequencer().make_room(len)?;
+    let end = state.commits.sequencer().lock().queue(record) + len;
+    state.commits.sequencer().write_through(end, true)?;
+    drop((state, db));
+    Ok(open(&disk, options())?.0)
+}
+
+/// The digest of a record is that of its changes, or said not to be.
+#[test]
+fn a_wrong_digest_in_a_record_is_found() {
+    let right = |db: &SimDb| {
+        let before = db.roots().digest(5).expect("it is plain").into();
+        let new = pleach_beatree::Stored::put::<Blake3>(Value::from([8; 40].as_slice()));
+        crate::digest::after(&before, std::iter::once((&id(2), &new)))
+    };
+    let wrong = |_: &SimDb| Node::from([9; 32]);
+    let db = opens_after_plain(EntryKind::Changed, TrieKind::Plain, right).expect("opens");
+    let session = db.snapshot().expect("a snapshot");
+    let namespace = session.namespace(5).expect("it exists");
+    assert_eq!(namespace.read(&id(2)).expect("read").as_deref(), Some([8; 40].as_slice()));
+    let found = opens_after_plain(EntryKind::Changed, TrieKind::Plain, wrong).map(drop);
+    let is_told = |error: &Error| {
+        matches!(error, Error::Corrupt(Contradiction::Digest { commit: 3, namespace: 5 }))
+    };
+    assert!(found.as_ref().is_err_and(is_told), "{found:?}");
+    let db = opens_after_plain(EntryKind::Set, TrieKind::Plain, wrong).expect("opens");
+    assert_eq!(db.roots().digest(5), Some([9; 32]));
+    // Nor does a record make another kind of trie of it.
+    let found = opens_after_plain(EntryKind::Changed, TrieKind::Merkle, wrong).map(drop);
+    assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
 }

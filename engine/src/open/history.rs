@@ -23,7 +23,7 @@ use crate::format::record::{Header, Kind};
 use crate::format::superblock::Superblock;
 use crate::log::chain;
 use crate::options::HistoryLimits;
-use crate::roots::Roots;
+use crate::roots::{Roots, TrieRoot};
 use crate::state::overflow;
 use crate::state::space::Held;
 use crate::state::undo::{ReplacedNodes, Restored, Undo};
@@ -224,12 +224,13 @@ impl History {
 
 /// The roots after a commit, as far as this entry of its record says.
 pub(super) fn roots_after(before: &Roots, commit: u64, entry: &NamespaceView<'_>) -> Result<Roots> {
-    let existed = matches!(entry.kind, EntryKind::Changed | EntryKind::Dropped);
-    if before.get(entry.ns) != existed.then_some(*entry.previous_root) {
+    let root = |node| TrieRoot { kind: entry.trie, node };
+    let existed = !matches!(entry.kind, EntryKind::Added | EntryKind::Restored);
+    if before.of(entry.ns) != existed.then(|| root(*entry.previous_root)) {
         return Err(Contradiction::CommitRoot { commit }.into());
     }
-    let root = (entry.kind != EntryKind::Dropped).then_some(*entry.new_root);
-    Ok(before.with([(entry.ns, root)]))
+    let after = (entry.kind != EntryKind::Dropped).then(|| root(*entry.new_root));
+    Ok(before.with([(entry.ns, after)]))
 }
 
 /// A value as the log has it.

@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicU64;
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space;
-use pleach_core::{Hasher, TERMINATOR};
+use pleach_core::Hasher;
 use pleach_io::{Device, LockMode, OpenMode, Runtime, Step};
 
 use crate::checkpoint::{Checkpointer, first_image};
@@ -30,6 +30,7 @@ use crate::format::creation::{self, DirectoryState};
 use crate::format::names::{IMAGES, LEAF_FILE, NOTICE, OVERFLOW_FILE, SPILL_FILE};
 use crate::format::superblock::{self, FORMAT_VERSION, Geometry, Superblock};
 use crate::format::superblock_store::SuperblockStore;
+use crate::format::trie_kind::TrieKind;
 use crate::format::{incarnation, notice};
 use crate::log::{LogWriter, SegmentOptions, WriterStart, segment};
 use crate::metrics::Counters;
@@ -38,7 +39,7 @@ use crate::options::Options;
 use crate::prefetch::Prefetcher;
 use crate::prefetch::prefold::Prefolder;
 use crate::prefetch::requests::Prefetching;
-use crate::roots::Roots;
+use crate::roots::{Roots, TrieRoot};
 use crate::state::beats::{ENDED, IDLE, Task};
 use crate::state::budget::Budget;
 use crate::state::commits::Commits;
@@ -150,7 +151,7 @@ fn create<H: Hasher, D: Device, R: Runtime>(
             hasher: H::ID,
             geometry,
             image,
-            root: Roots::new([(0, TERMINATOR)]).over_all::<H>(),
+            root: Roots::new([(0, TrieRoot::empty(TrieKind::Merkle))]).over_all::<H>(),
             next_flush: 1,
             history: options.history.unwrap_or(0),
             prepared_through: options.geometry.log_segment.into(),
@@ -232,7 +233,10 @@ fn begin<D: Device, R: Runtime>(
         .map(Arc::new)?;
     let tries = recovered.tries.into_iter().map(|found| {
         let index = Index::new(found.regions, |_, commits| commits >= flush_at);
-        Trie { dropped: found.dropped, ..Trie::new(found.namespace, Arc::new(index), &files) }
+        Trie {
+            dropped: found.dropped,
+            ..Trie::new((found.namespace, found.kind), Arc::new(index), &files)
+        }
     });
     let tries = tries.collect();
     let clock = {

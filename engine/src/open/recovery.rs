@@ -9,7 +9,8 @@
 //!   after that region's own log position. Commits add pending changes and nodes, location records move
 //!   pages. No leaf page is read.
 //! * `check-root`: the nodes of each trie fold to a root, which must be that of the last commit; of one that
-//!   is dropped, that of the commit before the drop, as long as the history reaches back to it.
+//!   is dropped, that of the commit before the drop, as long as the history reaches back to it. A plain trie has no
+//!   nodes: each record's digest is checked against the one before and its changes.
 
 use std::collections::HashSet;
 
@@ -25,6 +26,7 @@ use pleach_io::{Device, OpenMode};
 use super::history::{self, History, bad_record, roots_after, stored};
 pub(crate) use super::trie::RecoveredTrie;
 use super::trie::{Moved, TrieReplay, leaf_number};
+use crate::digest;
 use crate::error::{Contradiction, Error, Result};
 use crate::format::commit_body::{CommitView, EntryKind, NamespaceView};
 use crate::format::image::ImageReader;
@@ -35,9 +37,10 @@ use crate::format::position::LogPos;
 use crate::format::record::{Header, Kind, RecordView};
 use crate::format::superblock::Superblock;
 use crate::format::table::Table;
+use crate::format::trie_kind::TrieKind;
 use crate::log::{ScanEnd, ScanInput, scan};
 use crate::options::HistoryLimits;
-use crate::roots::Roots;
+use crate::roots::{Roots, TrieRoot};
 use crate::state::commits::Tip;
 use crate::state::overflow;
 use crate::state::space::Held;
@@ -123,12 +126,15 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     let map = image.checked_stream(0, StreamId::FreeMap, &table.map)?;
     let mut extents = Extents::parse(superblock.page_space(), &map).map_err(bad_map)?;
     grow_to_file(device, superblock, &mut extents)?;
-    let roots = table.tries.iter().filter_map(|trie| Some((trie.namespace, trie.root?)));
+    let root = |kind, node| TrieRoot { kind, node };
+    let roots = table.tries.iter();
+    let roots = roots.filter_map(|trie| Some((trie.namespace, root(trie.kind, trie.root?))));
     let roots = Roots::new(roots);
     if roots.over_all::<H>() != superblock.root {
         return Err(ImageError::OtherTable.into());
     }
-    let past = (!table.past.is_empty()).then(|| Roots::new(table.past));
+    let past = table.past.iter().map(|(namespace, kind, node)| (*namespace, root(*kind, *node)));
+    let past = (!table.past.is_empty()).then(|| Roots::new(past));
     let history = History::before_replay::<H, D>(device, superblock, past.as_ref(), &roots, limits);
     let mut replay = Replay::<H> {
         tries,
@@ -219,6 +225,16 @@ impl<H: Hasher> Replay<H> {
             for run in changes.iter().flat_map(|(_, stored)| overflow::runs(stored)) {
                 self.extents.mark_used(run).map_err(bad_map)?;
             }
+            // A plain trie has no nodes to be checked in the end.
+            if namespace.trie == TrieKind::Plain
+                && matches!(namespace.kind, EntryKind::Changed | EntryKind::Added)
+            {
+                let of = changes.iter().map(|(key, stored)| (key, stored));
+                if digest::after(namespace.previous_root, of) != *namespace.new_root {
+                    let (commit, namespace) = (number, namespace.ns);
+                    return Err(Contradiction::Digest { commit, namespace }.into());
+                }
+            }
             let end = record_end(header);
             self.trie(namespace.ns, header.position)?.apply(number, end, &changes, &nodes)?;
         }
@@ -231,19 +247,23 @@ impl<H: Hasher> Replay<H> {
         let bad = || Contradiction::NamespaceEntry { commit: number, namespace: entry.ns };
         let found = self.tries.binary_search_by_key(&entry.ns, TrieReplay::namespace);
         let trie = found.ok().map(|at| &mut self.tries[at]);
+        let is_other = |trie: &TrieReplay| trie.kind != entry.trie;
+        if entry.kind != EntryKind::Added && trie.as_deref().is_some_and(is_other) {
+            return Err(bad().into());
+        }
         match (entry.kind, trie) {
-            (EntryKind::Changed, Some(trie)) if trie.dropped.is_none() => {}
+            (EntryKind::Changed | EntryKind::Set, Some(trie)) if trie.dropped.is_none() => {}
             (EntryKind::Dropped, Some(trie)) if trie.dropped.is_none() => {
                 trie.dropped = Some(number);
             }
             (EntryKind::Restored, Some(trie)) if trie.dropped.is_some() => trie.dropped = None,
             (EntryKind::Added, None) => {
                 let at = found.expect_err("there is none");
-                self.tries.insert(at, TrieReplay::empty(entry.ns, number));
+                self.tries.insert(at, TrieReplay::empty((entry.ns, entry.trie), number));
             }
             // The one before was given up: records before this one say so.
             (EntryKind::Added, Some(trie)) if trie.dropped.is_some() && trie.is_bare() => {
-                *trie = TrieReplay::empty(entry.ns, number);
+                *trie = TrieReplay::empty((entry.ns, entry.trie), number);
             }
             _ => return Err(bad().into()),
         }
@@ -298,14 +318,15 @@ impl<H: Hasher> Replay<H> {
         for trie in self.tries {
             let (trie, root) = trie.finish::<H>();
             let expected = match trie.dropped {
+                _ if trie.kind == TrieKind::Plain => None,
                 None => self.tip.roots.get(trie.namespace),
                 // Older than the history: it may be given up, in part or as a whole.
                 Some(commit) => {
                     let before = undo.past(commit - 1).ok();
-                    before.and_then(|(roots, _)| roots.get(trie.namespace)).or(Some(root))
+                    before.and_then(|(roots, _)| roots.get(trie.namespace)).or(root)
                 }
             };
-            if expected != Some(root) {
+            if expected != root {
                 return Err(Contradiction::Root { commit: self.tip.number }.into());
             }
             for region in trie.regions.regions() {

@@ -14,8 +14,9 @@ use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 use crate::format::commit_body::{
     ChangeSection, EntryKind, NamespacePart, NodeSection, Value as LogValue, commit_record,
 };
+use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
-use crate::roots::Roots;
+use crate::roots::{Roots, TrieRoot};
 use crate::state::State;
 use crate::state::commits::Tip;
 use crate::state::tries::Trie;
@@ -111,13 +112,14 @@ impl Tested {
             match kind {
                 EntryKind::Added => {
                     self.model.insert(*namespace, BTreeMap::new());
-                    db.tries.add(Trie::empty(*namespace, number, &db.node_files));
+                    let of = (*namespace, TrieKind::Merkle);
+                    db.tries.add(Trie::empty(of, number, &db.node_files));
                 }
                 EntryKind::Restored => {
                     let had = self.gone.remove(namespace).expect("dropped before");
                     self.model.insert(*namespace, had);
                 }
-                EntryKind::Dropped | EntryKind::Changed => {}
+                EntryKind::Dropped | EntryKind::Changed | EntryKind::Set => {}
             }
             let pairs = self.model.get_mut(namespace).expect("it exists");
             for (key, value) in changes {
@@ -133,6 +135,7 @@ impl Tested {
                 self.gone.insert(*namespace, self.model.remove(namespace).expect("it exists"));
             }
             let root = (*kind != EntryKind::Dropped).then_some(new_root);
+            let root = root.map(|node| TrieRoot { kind: TrieKind::Merkle, node });
             roots = roots.with([(*namespace, root)]);
             let (mut section, mut nodes) = (ChangeSection::default(), NodeSection::default());
             let trie = db.other(*namespace).expect("it has a trie");
@@ -146,6 +149,7 @@ impl Tested {
             entries.push(NamespacePart {
                 ns: *namespace,
                 kind: *kind,
+                trie: TrieKind::Merkle,
                 previous_root,
                 new_root,
                 changes: vec![section],
@@ -162,7 +166,7 @@ impl Tested {
             match kind {
                 EntryKind::Dropped => db.tries.drop(*namespace, number),
                 EntryKind::Restored => db.tries.restore(*namespace),
-                EntryKind::Added | EntryKind::Changed => {}
+                EntryKind::Added | EntryKind::Changed | EntryKind::Set => {}
             }
             self.apply(trie, *namespace, number, end.get(), changes);
         }
@@ -279,7 +283,10 @@ fn roots(db: &SimDb) -> Roots {
 }
 
 fn expected_roots(model: &Model) -> Roots {
-    Roots::new(model.iter().map(|(namespace, pairs)| (*namespace, fold(&Prefix::ROOT, pairs))))
+    Roots::new(model.iter().map(|(namespace, pairs)| {
+        let node = fold(&Prefix::ROOT, pairs);
+        (*namespace, TrieRoot { kind: TrieKind::Merkle, node })
+    }))
 }
 
 /// Nothing is wrong on a disk, and it has these pairs.

@@ -11,7 +11,7 @@ use pleach_beatree::split::{Joined, join_held, split_regions};
 use pleach_beatree::{ChildRef, ChildTable, PageNo, Region, RegionIndex, Stored};
 use pleach_core::fold::BatchFolder;
 use pleach_core::page::branch::MAX_ENTRIES;
-use pleach_core::{Hasher, Key, Node, Prefix, TERMINATOR};
+use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::Device;
 
 use crate::error::{Contradiction, Error, Result};
@@ -19,7 +19,9 @@ use crate::format::image::ImageReader;
 use crate::format::pending;
 use crate::format::position::LogPos;
 use crate::format::table::TrieRef;
+use crate::format::trie_kind::TrieKind;
 use crate::state::overflow;
+use crate::state::tries::empty_region;
 
 /// The longest prefix that a page can have, in bits.
 const DEEPEST: u16 = 255;
@@ -27,6 +29,7 @@ const DEEPEST: u16 = 255;
 /// A trie as recovery has found it.
 pub(crate) struct RecoveredTrie {
     pub(crate) namespace: u8,
+    pub(crate) kind: TrieKind,
     /// The commit that has dropped it, when it is dropped.
     pub(crate) dropped: Option<u64>,
     pub(crate) regions: RegionIndex,
@@ -43,6 +46,7 @@ pub(super) struct Moved {
 /// A trie in the making.
 pub(super) struct TrieReplay {
     namespace: u8,
+    pub(super) kind: TrieKind,
     /// The commit that has dropped it, while it is dropped.
     pub(super) dropped: Option<u64>,
     regions: RegionIndex,
@@ -51,13 +55,9 @@ pub(super) struct TrieReplay {
 
 impl TrieReplay {
     /// The empty trie that commit `number` adds.
-    pub(super) fn empty(namespace: u8, number: u64) -> Self {
-        let child = ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 };
-        let children = ChildTable::new(Prefix::ROOT, &[child]);
-        let nodes = vec![TERMINATOR];
-        let region = Region::bulk_loaded(namespace, children, nodes, TERMINATOR, number);
-        let regions = RegionIndex::new(vec![Arc::new(region)]);
-        Self { namespace, dropped: None, regions, changed: Vec::new() }
+    pub(super) fn empty((namespace, kind): (u8, TrieKind), number: u64) -> Self {
+        let regions = RegionIndex::new(vec![Arc::new(empty_region((namespace, kind), number))]);
+        Self { namespace, kind, dropped: None, regions, changed: Vec::new() }
     }
 
     /// The trie that an image has; `commit` is the image's.
@@ -73,6 +73,7 @@ impl TrieReplay {
         })?;
         Ok(Self {
             namespace: named.namespace,
+            kind: named.kind,
             dropped: named.root.is_none().then_some(named.dropped),
             regions,
             changed: Vec::new(),
@@ -240,8 +241,13 @@ impl TrieReplay {
         Ok(())
     }
 
-    /// All records have come: the trie and its root.
-    pub(super) fn finish<H: Hasher>(mut self) -> (RecoveredTrie, Node) {
+    /// All records have come: the trie and its root; a plain one has none.
+    pub(super) fn finish<H: Hasher>(mut self) -> (RecoveredTrie, Option<Node>) {
+        let Self { namespace, kind, dropped, .. } = self;
+        if kind == TrieKind::Plain {
+            let regions = self.regions;
+            return (RecoveredTrie { namespace, kind, dropped, regions }, None);
+        }
         self.changed.sort_by_key(Arc::as_ptr);
         self.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for region in &self.changed {
@@ -254,8 +260,8 @@ impl TrieReplay {
         }
         let fold = folder.end().expect("no terminal is placed here");
         folder.run();
-        let Self { namespace, dropped, regions, .. } = self;
-        (RecoveredTrie { namespace, dropped, regions }, folder.node(fold))
+        let regions = self.regions;
+        (RecoveredTrie { namespace, kind, dropped, regions }, Some(folder.node(fold)))
     }
 }
 
@@ -286,11 +292,11 @@ fn read_regions<H: Hasher, D: Device>(
             let page = entry.page_no.map(leaf_number).transpose()?;
             children.push(ChildRef { prefix: *prefix, page, tag: entry.tag });
         }
-        let nodes: Vec<Node> = branch.entries.iter().map(|(_, entry)| entry.node).collect();
+        let nodes = || branch.entries.iter().map(|(_, entry)| entry.node).collect();
         regions.push(Arc::new(Region::from_image::<H>(RegionImage {
             namespace,
             children: ChildTable::new(prefix, &children),
-            nodes,
+            nodes: (named.kind == TrieKind::Merkle).then(nodes),
             page: NodePage { file: image.node_file(), page, tag },
             commit,
             log_position: branch.log_pos,

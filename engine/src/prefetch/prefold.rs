@@ -116,7 +116,11 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
                 && state.children().tag(child) == request.at.tag;
             let as_of = state.changed_at(child);
             let prefix = state.children().prefix(child);
-            if !here || capture_levels(&prefix) == 0 || request.page.knows(as_of) {
+            if !here
+                || state.is_plain()
+                || capture_levels(&prefix) == 0
+                || request.page.knows(as_of)
+            {
                 return None;
             }
             state.copy_pending(&prefix, pending);

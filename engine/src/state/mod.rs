@@ -82,6 +82,7 @@ use pleach_io::{Device, Runtime};
 use crate::error::{Error, Result};
 use crate::format::names::LEAF_FILE;
 use crate::format::position::LogPos;
+use crate::format::trie_kind::TrieKind;
 use crate::metrics::{Counters, Metrics};
 use crate::options::Options;
 use budget::Budget;
@@ -117,6 +118,7 @@ pub(crate) struct Shared<D: Device, R: Runtime> {
 pub(crate) struct State<D: Device, R: Runtime> {
     shared: Arc<Shared<D, R>>,
     pub(crate) namespace: u8,
+    pub(crate) kind: TrieKind,
     pub(crate) index: Arc<Index>,
     pub(crate) nodes: Arc<NodeStore<D, R>>,
 }
@@ -124,8 +126,8 @@ pub(crate) struct State<D: Device, R: Runtime> {
 impl<D: Device, R: Runtime> State<D, R> {
     /// One of the tries of `shared`.
     pub(crate) fn new(shared: Arc<Shared<D, R>>, trie: Trie<D, R>) -> Self {
-        let Trie { namespace, index, nodes, .. } = trie;
-        Self { shared, namespace, index, nodes }
+        let Trie { namespace, kind, index, nodes, .. } = trie;
+        Self { shared, namespace, kind, index, nodes }
     }
 
     /// The state of another namespace of the same database, if there is one.

@@ -173,7 +173,7 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
             tries.iter().map(|trie| trie.index.load_full()).collect();
         let resident = |region: &Arc<Region>| match region.read().nodes() {
             Nodes::Resident(nodes) => nodes.len() as u64 * 32,
-            Nodes::Paged(_) => 0,
+            Nodes::Paged(_) | Nodes::Plain => 0,
         };
         let regions = || indexes.iter().flat_map(|index| index.regions());
         let mut bytes: u64 = regions().map(resident).sum();
@@ -219,7 +219,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     pub(crate) fn make_resident<H: Hasher>(&self, key: &Key) -> Result<()> {
         for _ in 0..ROUNDS {
             let away = self.index.in_region(key, |region, state| match state.nodes() {
-                Nodes::Resident(_) => None,
+                Nodes::Resident(_) | Nodes::Plain => None,
                 Nodes::Paged(node_page) => Some((Arc::clone(region), *node_page)),
             });
             let Some((region, node_page)) = away else { return Ok(()) };
@@ -393,7 +393,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         let _moves = Ranked::wait(MOVES, || self.moves.lock());
         let (spilled, position) = {
             let state = region.read();
-            if matches!(state.nodes(), Nodes::Paged(_)) || state.is_retired() {
+            if !matches!(state.nodes(), Nodes::Resident(_)) || state.is_retired() {
                 return Ok(Some(false));
             }
             let position = state.log_position();
@@ -480,7 +480,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
     /// failure sets them aside.
     pub(crate) fn bring_nodes<H: Hasher>(&self, key: &Key) -> Result<()> {
         let away = self.index.in_region(key, |region, state| match state.nodes() {
-            Nodes::Resident(_) => None,
+            Nodes::Resident(_) | Nodes::Plain => None,
             Nodes::Paged(at) => Some(((file_name(at.file), at.page), *region.prefix())),
         });
         let Some((page, prefix)) = away else { return Ok(()) };
@@ -549,7 +549,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
 fn resident(region: &Arc<Region>) -> u64 {
     match region.read().nodes() {
         Nodes::Resident(nodes) => nodes.len() as u64 * 32,
-        Nodes::Paged(_) => 0,
+        Nodes::Paged(_) | Nodes::Plain => 0,
     }
 }
 

@@ -22,10 +22,12 @@ use pleach_io::{Device, Runtime};
 
 use super::index::Index;
 use super::nodes::{NodeFiles, NodeStore};
+use crate::format::trie_kind::TrieKind;
 
 /// What is a namespace's own.
 pub(crate) struct Trie<D: Device, R: Runtime> {
     pub(crate) namespace: u8,
+    pub(crate) kind: TrieKind,
     /// The commit that has dropped it, while it is dropped.
     pub(crate) dropped: Option<u64>,
     pub(crate) index: Arc<Index>,
@@ -34,18 +36,32 @@ pub(crate) struct Trie<D: Device, R: Runtime> {
 
 impl<D: Device, R: Runtime> Trie<D, R> {
     /// A trie that is not dropped.
-    pub(crate) fn new(namespace: u8, index: Arc<Index>, files: &Arc<NodeFiles<D, R>>) -> Self {
+    pub(crate) fn new(
+        (namespace, kind): (u8, TrieKind),
+        index: Arc<Index>,
+        files: &Arc<NodeFiles<D, R>>,
+    ) -> Self {
         let nodes = NodeStore::new(Arc::clone(files), namespace, Arc::clone(&index));
-        Self { namespace, dropped: None, index, nodes: Arc::new(nodes) }
+        Self { namespace, kind, dropped: None, index, nodes: Arc::new(nodes) }
     }
 
     /// The empty trie that commit `number` adds: one region without pages.
-    pub(crate) fn empty(namespace: u8, number: u64, files: &Arc<NodeFiles<D, R>>) -> Self {
-        let child = ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 };
-        let children = ChildTable::new(Prefix::ROOT, &[child]);
-        let region = Region::bulk_loaded(namespace, children, vec![TERMINATOR], TERMINATOR, number);
-        let index = Index::new(RegionIndex::new(vec![Arc::new(region)]), |_, _| false);
-        Self::new(namespace, Arc::new(index), files)
+    pub(crate) fn empty(of: (u8, TrieKind), number: u64, files: &Arc<NodeFiles<D, R>>) -> Self {
+        let regions = RegionIndex::new(vec![Arc::new(empty_region(of, number))]);
+        let index = Index::new(regions, |_, _| false);
+        Self::new(of, Arc::new(index), files)
+    }
+}
+
+/// The region of an empty trie, of a namespace and a kind, that commit `number` adds.
+pub(crate) fn empty_region((namespace, kind): (u8, TrieKind), number: u64) -> Region {
+    let child = ChildRef { prefix: Prefix::ROOT, page: None, tag: 0 };
+    let children = ChildTable::new(Prefix::ROOT, &[child]);
+    match kind {
+        TrieKind::Merkle => {
+            Region::bulk_loaded(namespace, children, vec![TERMINATOR], TERMINATOR, number)
+        }
+        TrieKind::Plain => Region::plain(namespace, children, number),
     }
 }
 
@@ -53,6 +69,7 @@ impl<D: Device, R: Runtime> Clone for Trie<D, R> {
     fn clone(&self) -> Self {
         Self {
             namespace: self.namespace,
+            kind: self.kind,
             dropped: self.dropped,
             index: Arc::clone(&self.index),
             nodes: Arc::clone(&self.nodes),

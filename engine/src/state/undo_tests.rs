@@ -9,8 +9,9 @@ use pleach_io::sim::SimRuntime;
 use super::changes::{Changed, Changes};
 use super::undo::{ReplacedNodes, Undo, Undone};
 use super::window::Before;
+use crate::format::trie_kind::TrieKind;
 use crate::options::HistoryLimits;
-use crate::roots::Roots;
+use crate::roots::{Roots, TrieRoot};
 
 const PAGES: u64 = 128;
 
@@ -39,7 +40,7 @@ fn commit(undo: &Undo, number: u64) {
     let changes = Changes::new(vec![Arc::new(list)]);
     let before = Before {
         start: (number * 100).into(),
-        roots: Roots::new([(0, [1; 32].into())]),
+        roots: Roots::new([(0, TrieRoot { kind: TrieKind::Merkle, node: [1; 32].into() })]),
         blob: Arc::default(),
     };
     undo.push(number, vec![Undone { namespace: 0, changes, nodes }], Some(before));

@@ -7,7 +7,7 @@
 //! * Each leaf page is the one that the index expects: identity, checksum, tag, prefix; it was
 //!   written by a past open and contains no future commit.
 //! * The nodes that it stores, and with its pending changes the node in the index, are those that
-//!   its cells fold to.
+//!   its cells fold to; a plain trie's page stores zeros.
 //! * Each region's node follows from its children's.
 //! * Each page number is named once, each page of the overflow file is named once or free, never both,
 //!   never neither. Long values have their hash.
@@ -142,7 +142,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
                     .iter()
                     .map(|trie| trie.regions.regions().len() as u64)
                     .sum(),
-                namespaces: recovered.tip.roots.iter().len() as u64,
+                namespaces: recovered.tip.roots.all().len() as u64,
                 older_serves,
                 ..CheckReport::default()
             },

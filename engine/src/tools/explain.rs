@@ -10,8 +10,9 @@ use pleach_io::{Device, OpenMode, PageBuf};
 
 use super::pages::parse;
 use super::{Opened, UnderHasher, device, with_hasher};
-use crate::error::{Result, hex};
+use crate::error::{Error, Result, hex};
 use crate::format::names::LEAF_FILE;
+use crate::format::trie_kind::TrieKind;
 use crate::state::undo::Undo;
 
 /// Several lines about a key.
@@ -58,10 +59,11 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         let Self { namespace, key } = self;
         let recovered = opened.examine::<H>()?.recovered;
         let regions = &recovered.trie(namespace)?.regions;
-        let root = recovered.tip.roots.get(namespace).unwrap_or_default();
+        let root = recovered.tip.roots.of(namespace).ok_or(Error::Namespace(namespace))?;
+        let says = if root.kind == TrieKind::Plain { "plain, digest" } else { "root" };
         let mut lines = vec![
             format!("key      {}, namespace {namespace}", hex(key)),
-            format!("commit   {}, root {}", recovered.tip.number, hex(root)),
+            format!("commit   {}, {says} {}", recovered.tip.number, hex(root.node)),
         ];
         let index = regions.find(key);
         let region = &regions.regions()[index];

@@ -65,8 +65,10 @@ pub struct Stat {
 pub struct NamespaceStat {
     /// Its number.
     pub number: u8,
-    /// Its root in the newest commit; none when it was dropped.
+    /// Its root in the newest commit; none when it was dropped, or is plain.
     pub root: Option<Node>,
+    /// Its digest in the newest commit, when it is plain.
+    pub digest: Option<[u8; 32]>,
     /// The commit that dropped it: it is still there for older commits, or not yet given up.
     pub dropped: Option<u64>,
     /// Its leaf pages.
@@ -82,6 +84,7 @@ impl NamespaceStat {
         let mut figures = Self {
             number: trie.namespace,
             root: roots.get(trie.namespace),
+            digest: roots.digest(trie.namespace),
             dropped: trie.dropped,
             pages: 0,
             regions: trie.regions.regions().len() as u64,

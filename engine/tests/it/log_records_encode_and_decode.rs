@@ -8,6 +8,7 @@ use pleach::internals::commit_body::{
 use pleach::internals::location_body::{LocationEncoder, LocationView, NewPage, Rewrite, Run};
 use pleach::internals::log::{BodyError, RecordBuf};
 use pleach::internals::record::body_checksum;
+use pleach::internals::trie_kind::TrieKind;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::sim::Rng;
 
@@ -103,6 +104,7 @@ impl Sample {
             NamespacePart {
                 ns,
                 kind: EntryKind::Changed,
+                trie: TrieKind::Merkle,
                 previous_root: [1; 32].into(),
                 new_root: [2; 32].into(),
                 changes: changes.collect(),
@@ -243,6 +245,7 @@ fn unsorted_untiled_and_padded_bodies_are_refused() {
     let part = NamespacePart {
         ns: 0,
         kind: EntryKind::Changed,
+        trie: TrieKind::Merkle,
         previous_root: [0; 32].into(),
         new_root: [0; 32].into(),
         changes: vec![section],
@@ -266,7 +269,8 @@ fn part(ns: u8, kind: EntryKind, roots: [u8; 2], changes: bool) -> NamespacePart
         nodes.push(&Prefix::ROOT, &Node::new([9; 32]));
     }
     let [previous_root, new_root] = roots.map(|root| Node::new([root; 32]));
-    NamespacePart { ns, kind, previous_root, new_root, changes: vec![section], nodes: vec![nodes] }
+    let (trie, changes, nodes) = (TrieKind::Merkle, vec![section], vec![nodes]);
+    NamespacePart { ns, kind, trie, previous_root, new_root, changes, nodes }
 }
 
 #[test]
@@ -326,16 +330,36 @@ fn an_entry_that_contradicts_its_kind_is_refused() {
             let expected = if kind == 0 { Ok(()) } else { refused(0, kind) };
             assert_eq!(as_kind(roots, changes, 0, kind), expected, "{roots:?} {changes} {kind}");
         }
-        for kind in 4..=255 {
+        // What is set is plain.
+        assert_eq!(as_kind(roots, changes, 3, 4), refused(3, 4), "{roots:?} {changes}");
+        for kind in 5..=255 {
             assert_eq!(as_kind(roots, changes, 3, kind), Err(BodyError::EntryKind(kind)));
         }
+    }
+    // A plain one has changes, and no nodes; namespace 0 is none.
+    let as_plain = |ns: u8, kind: EntryKind, trie: u8, nodes: bool| {
+        let mut part = part(3, EntryKind::Changed, [1, 2], true);
+        if !nodes {
+            part.nodes = Vec::new();
+        }
+        let mut body = record(part);
+        body[ENTRY..ENTRY + 3].copy_from_slice(&[ns, kind as u8, trie]);
+        walk(&body).map(|_| ())
+    };
+    assert_eq!(as_plain(3, EntryKind::Changed, 1, false), Ok(()));
+    assert_eq!(as_plain(3, EntryKind::Set, 1, false), Ok(()));
+    assert_eq!(as_plain(3, EntryKind::Changed, 1, true), refused(3, 0));
+    assert_eq!(as_plain(0, EntryKind::Changed, 1, false), refused(0, 0));
+    assert_eq!(as_plain(3, EntryKind::Set, 0, false), refused(3, 4));
+    for trie in 2..=255 {
+        assert_eq!(as_plain(3, EntryKind::Changed, trie, false), Err(BodyError::Trie(trie)));
     }
     // What is replaced by a drop is nothing, even where sections claim it.
     let mut body = record(part(3, EntryKind::Dropped, [1, 0], false));
     body[ENTRY + 4] = 1;
     assert_eq!(walk(&body).err(), Some(BodyError::Entry { ns: 3, kind: 2 }));
     let mut reserved = record(part(3, EntryKind::Added, [0, 0], false));
-    reserved[ENTRY + 2] = 1;
+    reserved[ENTRY + 3] = 1;
     assert_eq!(walk(&reserved).err(), Some(BodyError::Reserved));
 }
 

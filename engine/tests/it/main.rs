@@ -46,6 +46,7 @@ mod overlays_follow_a_map_each;
 mod overlays_stack_and_commit_merged;
 mod overlays_stay_with_their_database;
 mod pages_are_folded_ahead;
+mod plain_namespaces_have_no_trie;
 mod proofs_are_those_of_the_naive_trie;
 mod rings_outlive_sessions;
 mod roots_and_witnesses_equal_the_naive_trie;

@@ -11,7 +11,7 @@ use crate::common::Rng;
 use crate::crash::{
     Promise, Setup, SimDb, acknowledged, begun, durable, only_boundary, report, seeds, unrecorded,
 };
-use crate::namespaces_under_all_operations::{Many, assert_reads, batch};
+use crate::namespaces_under_all_operations::{Many, add, assert_reads, batch, is_plain};
 
 const NUMBERS: [u8; 3] = [1, 2, 255];
 
@@ -66,7 +66,7 @@ fn commit_one(
         0..=2 if !state.0.contains_key(&one) => {
             state.0.insert(one, crate::common::Model::default());
             disk.mark(begun(number));
-            match db.add_namespace(one) {
+            match add(db, one) {
                 // Its dropped trie is still there, and nothing happened.
                 Err(Error::NamespaceInUse { .. }) => return Ok(()),
                 result => result,
@@ -83,7 +83,7 @@ fn commit_one(
             disk.mark(begun(number));
             db.rollback(back)
         }
-        2 if state.0.get(&one).is_some_and(|model| model.values.is_empty()) => {
+        2 if !is_plain(one) && state.0.get(&one).is_some_and(|model| model.values.is_empty()) => {
             let pairs: Vec<_> =
                 (0..setup.ids).map(|id| (setup.key(id), crate::common::value(rng))).collect();
             let model = state.0.get_mut(&one).expect("it exists");

@@ -403,7 +403,7 @@ impl World {
                 continue;
             };
             let found = found.expect("it exists");
-            assert_eq!((found.number(), found.root()), (namespace, space.1));
+            assert_eq!((found.number(), found.root()), (namespace, Some(space.1)));
             let count = [1, 20, 150][self.rng.index(3)];
             let keys: Vec<Key> =
                 (0..count).map(|_| key(self.kind, self.rng.below(self.ids))).collect();

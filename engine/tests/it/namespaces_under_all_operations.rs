@@ -23,6 +23,16 @@ type SimOverlay = Overlay<Blake3, SimDisk, SimRuntime>;
 /// The namespaces that a run uses: the first, neighbours, the last.
 const NUMBERS: [u8; 5] = [0, 1, 2, 100, 255];
 
+/// Are the namespaces of this number plain?
+pub(crate) fn is_plain(number: u8) -> bool {
+    number == 255
+}
+
+/// Adds a namespace of the kind that its number has.
+pub(crate) fn add(db: &SimDb, number: u8) -> pleach::Result<u64> {
+    if is_plain(number) { db.add_plain_namespace(number) } else { db.add_namespace(number) }
+}
+
 /// The state of all namespaces that exist.
 #[derive(Clone)]
 pub(crate) struct Many(pub(crate) BTreeMap<u8, Model>);
@@ -36,7 +46,8 @@ impl Default for Many {
 impl Many {
     pub(crate) fn roots(&self) -> Vec<(u8, Node)> {
         let root = |model: &Model| model.naive::<Blake3>().root::<Blake3>();
-        self.0.iter().map(|(namespace, model)| (*namespace, root(model))).collect()
+        let merkle = self.0.iter().filter(|(namespace, _)| !is_plain(**namespace));
+        merkle.map(|(namespace, model)| (*namespace, root(model))).collect()
     }
 
     /// The small trie of roots, by plain recursion.
@@ -97,7 +108,9 @@ pub(crate) fn assert_reads(setup: &Setup, session: &SimSession, state: &Many, wh
         };
         let namespace = session.namespace(number).expect("it exists");
         let naive = model.naive::<Blake3>();
-        assert_eq!((namespace.number(), namespace.root()), (number, naive.root::<Blake3>()));
+        let root = (!is_plain(number)).then(|| naive.root::<Blake3>());
+        assert_eq!((namespace.number(), namespace.root()), (number, root));
+        assert_eq!(namespace.digest().is_some(), is_plain(number), "{what}");
         let keys: Vec<Key> = (0..setup.ids).map(|id| setup.key(id)).collect();
         namespace.prefetch(&keys[..keys.len() / 2]);
         let values = namespace.read_many(&keys).expect("read");
@@ -112,6 +125,18 @@ pub(crate) fn assert_reads(setup: &Setup, session: &SimSession, state: &Many, wh
         assert!(pairs.eq(expected.clone()), "{what}: all pairs of {number}");
         let back = namespace.iter(..).rev().map(|pair| pair.expect("read"));
         assert!(back.eq(expected.rev()), "{what}: all pairs of {number} from behind");
+        if is_plain(number) {
+            let proofs = [
+                namespace.prove(&some),
+                namespace.prove_many(&keys),
+                namespace.prove_range(&(some..=[255; 32])),
+                namespace.prove_change(&namespace, &(some..=[255; 32])),
+            ];
+            for refused in proofs {
+                assert!(matches!(refused, Err(Error::Plain(found)) if found == number), "{what}");
+            }
+            continue;
+        }
         let proof = namespace.prove_many(&keys).expect("proven");
         let expected = naive.multi::<Blake3>(&keys).encode::<Blake3>().expect("encodes");
         assert!(proof == expected, "{what}: another multiproof of {number}");
@@ -123,6 +148,9 @@ pub(crate) fn assert_reads(setup: &Setup, session: &SimSession, state: &Many, wh
 
 /// A commit: its state, and its blob.
 type Past = (Rc<Many>, Vec<u8>);
+
+/// Plain namespaces and their digests.
+type Digests = Vec<(u8, [u8; 32])>;
 
 struct Layer {
     overlay: SimOverlay,
@@ -139,6 +167,8 @@ struct World {
     db: SimDb,
     runtime: SimRuntime,
     past: Vec<Past>,
+    /// The digests of each commit.
+    digests: Vec<Digests>,
     /// The oldest commit that can be asked for.
     from: u64,
     sessions: Vec<(SimSession, Rc<Many>)>,
@@ -178,6 +208,7 @@ impl World {
             db,
             runtime,
             past: vec![(Rc::default(), Vec::new())],
+            digests: vec![Vec::new()],
             from: 0,
             sessions: Vec::new(),
             layers: Vec::new(),
@@ -205,6 +236,15 @@ impl World {
         self.past.push((Rc::new(state), blob));
         self.from = self.from.max(number.saturating_sub(self.setup.history));
         assert_eq!(self.db.roots().iter().collect::<Vec<_>>(), self.tip().roots());
+        let digests: Digests = self.db.roots().digests().collect();
+        let plain: Vec<u8> =
+            self.tip().0.keys().copied().filter(|number| is_plain(*number)).collect();
+        assert_eq!(digests.iter().map(|of| of.0).collect::<Vec<u8>>(), plain, "{}", self.what());
+        self.digests.push(digests);
+    }
+
+    fn digests_at(&self, commit: u64) -> &Digests {
+        &self.digests[usize::try_from(commit).expect("few commits")]
     }
 
     fn what(&self) -> String {
@@ -238,7 +278,7 @@ impl World {
         assert!(witnesses.is_sorted_by(|a, b| a.0 < b.0));
         for (number, model) in &before.0 {
             let own = of(&accesses, *number);
-            if own.is_empty() {
+            if own.is_empty() || is_plain(*number) {
                 continue;
             }
             let at = witnesses.iter().position(|witness| witness.0 == *number);
@@ -246,6 +286,12 @@ impl World {
             let naive = model.naive::<Blake3>();
             let expected = naive.witness::<Blake3>(&ops::<Blake3>(&own)).encode::<Blake3>();
             assert!(*witness == *expected.expect("encodes"), "{what}: another witness of {number}");
+        }
+        assert!(witnesses.iter().all(|(number, _)| *number == 0), "{what}: no others");
+        for (number, digest) in block.roots().digests() {
+            let wrote = of(&accesses, number).iter().any(|one| one.kind != AccessKind::Read);
+            let before = block.prev_roots().digest(number);
+            assert_eq!(before != Some(digest), wrote, "{what}: the digest of {number}");
         }
         for change in block.changes() {
             let (before, after) = (&before.0[&change.namespace()], &after.0[&change.namespace()]);
@@ -302,7 +348,10 @@ impl World {
             Err(Error::StaleParent { .. }) => {
                 self.counts.stale += 1;
                 let both = [standing.roots(), before.roots()];
-                assert!(!both.iter().all(|roots| *roots == tip.roots()), "{}", self.what());
+                // Digests depend on more than the state.
+                let plain = tip.0.keys().any(|number| is_plain(*number));
+                let same = both.iter().all(|roots| *roots == tip.roots());
+                assert!(plain || !same, "{}", self.what());
             }
             Err(other) => panic!("{}: {other}", self.what()),
         }
@@ -311,7 +360,7 @@ impl World {
     fn add(&mut self) {
         let number = NUMBERS[self.rng.index(NUMBERS.len())];
         let mut state = (*self.tip()).clone();
-        match self.db.add_namespace(number) {
+        match add(&self.db, number) {
             Ok(commit) => {
                 assert!(state.0.insert(number, Model::default()).is_none(), "{}", self.what());
                 self.counts.adds += 1;
@@ -358,7 +407,9 @@ impl World {
         let back = self.rng.below(self.number() - self.from + 1);
         let (then, blob) = self.at(self.number() - back).clone();
         let lost = then.0.keys().any(|namespace| !self.tip().0.contains_key(namespace));
+        let then_digests = self.digests_at(self.number() - back).clone();
         let number = self.db.rollback(back).expect("in the history");
+        assert_eq!(self.db.roots().digests().collect::<Digests>(), then_digests);
         self.counts.over_drop += u64::from(lost);
         let gone: Vec<u8> =
             self.tip().0.keys().filter(|number| !then.0.contains_key(number)).copied().collect();
@@ -398,6 +449,9 @@ impl World {
                 // What was deleted may have pages still, and be pending, though it never was there.
                 assert!(self.written.contains(&number), "{}", self.what());
             }
+            Err(Error::Plain(found)) => {
+                assert!(found == number && is_plain(number), "{}", self.what());
+            }
             Err(Error::InUse) => {
                 assert!(!self.sessions.is_empty() || !self.layers.is_empty(), "{}", self.what());
             }
@@ -419,6 +473,8 @@ impl World {
         (self.db, self.runtime) = self.setup.open(&self.disk, seed).expect("opened again");
         assert_eq!(self.db.commit_number(), self.number());
         assert_eq!(self.db.blob(), self.past.last().expect("commit 0").1);
+        let digests: Digests = self.db.roots().digests().collect();
+        assert_eq!(digests, *self.digests_at(self.number()), "{}", self.what());
         let session = self.db.snapshot().expect("a snapshot");
         assert_reads(&self.setup, &session, &self.tip(), &self.what());
     }
@@ -452,6 +508,8 @@ impl World {
                 let (state, blob) = self.at(commit).clone();
                 let found = self.db.commit_at(commit).expect("in the history");
                 assert_eq!(found.roots.iter().collect::<Vec<_>>(), state.roots());
+                let digests: Digests = found.roots.digests().collect();
+                assert_eq!(digests, *self.digests_at(commit), "{}", self.what());
                 assert_eq!((found.root, found.blob), (state.roots()[0].1, blob));
                 assert_reads(&self.setup, &session, &state, &self.what());
             }

@@ -6,6 +6,7 @@ use super::{
     ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_UNDO, HEAD_LEN, INLINE, MAX_BLOB, OVERFLOW, Value,
 };
 use crate::format::record::{Kind, RecordBuf};
+use crate::format::trie_kind::TrieKind;
 
 /// Appends a value: the payload of a change, or what a change replaced.
 ///
@@ -132,9 +133,11 @@ pub struct NamespacePart {
     pub ns: u8,
     /// What becomes of it as such.
     pub kind: EntryKind,
-    /// Its root before the commit.
+    /// What its trie is.
+    pub trie: TrieKind,
+    /// Its root before the commit, or its digest.
     pub previous_root: Node,
-    /// Its root after the commit.
+    /// Its root after the commit, or its digest.
     pub new_root: Node,
     /// Its changes; the sections' keys ascend from one to the next.
     pub changes: Vec<ChangeSection>,
@@ -209,12 +212,16 @@ fn encode_entry(out: &mut Vec<u8>, part: &NamespacePart) {
     let count = |n: u64| u32::try_from(n).expect("a batch has fewer than 2^32 changes");
     let is_bare = change_bytes + node_bytes + undo_bytes == 0;
     debug_assert!(
-        part.kind.is_canonical(part.ns, [&part.previous_root, &part.new_root], is_bare),
+        part.kind.is_canonical(
+            (part.ns, part.trie),
+            [&part.previous_root, &part.new_root],
+            is_bare
+        ),
         "namespace {} is {:?}",
         part.ns,
         part.kind
     );
-    out.extend_from_slice(&[part.ns, part.kind.byte(), 0, 0]);
+    out.extend_from_slice(&[part.ns, part.kind.byte(), part.trie.byte(), 0]);
     out.extend_from_slice(&count(changes).to_le_bytes());
     out.extend_from_slice(&count(nodes).to_le_bytes());
     out.extend_from_slice(&[0; 4]);

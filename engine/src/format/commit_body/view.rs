@@ -7,6 +7,7 @@ use super::{
     Value,
 };
 use crate::format::bytes::{BodyError, Cursor};
+use crate::format::trie_kind::TrieKind;
 
 /// A commit's body, its head checked. Sections are checked as they are iterated.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +77,9 @@ impl<'a> Namespaces<'a> {
     fn entry(&mut self) -> Result<NamespaceView<'a>, BodyError> {
         let ns = self.table.u8()?;
         let kind = EntryKind::of_byte(self.table.u8()?)?;
-        self.table.reserved::<2>()?;
+        let byte = self.table.u8()?;
+        let trie = TrieKind::of_byte(byte).ok_or(BodyError::Trie(byte))?;
+        self.table.reserved::<1>()?;
         let changes = self.table.u32()?;
         let nodes = self.table.u32()?;
         self.table.reserved::<4>()?;
@@ -84,6 +87,7 @@ impl<'a> Namespaces<'a> {
         let view = NamespaceView {
             ns,
             kind,
+            trie,
             change_count: changes,
             node_count: nodes,
             previous_root: Node::ref_of(self.table.array()?),
@@ -93,7 +97,9 @@ impl<'a> Namespaces<'a> {
             undo: self.sections.take(lens[2])?,
         };
         let is_bare = changes == 0 && nodes == 0 && lens == [0; 3];
-        if kind.is_canonical(ns, [view.previous_root, view.new_root], is_bare) {
+        let has_nodes = nodes > 0 || lens[1] > 0;
+        let fits = kind.is_canonical((ns, trie), [view.previous_root, view.new_root], is_bare);
+        if fits && !(has_nodes && trie == TrieKind::Plain) {
             Ok(view)
         } else {
             Err(BodyError::Entry { ns, kind: kind.byte() })
@@ -123,14 +129,16 @@ pub struct NamespaceView<'a> {
     pub ns: u8,
     /// What becomes of it as such.
     pub kind: EntryKind,
+    /// What its trie is.
+    pub trie: TrieKind,
     /// Number of changes that [`NamespaceView::changes`] gives. Claimed: reserve nothing from it
     /// that the section's length does not bear out.
     pub change_count: u32,
     /// Number of nodes that [`NamespaceView::nodes`] gives; claimed, too.
     pub node_count: u32,
-    /// Root before the commit.
+    /// Root before the commit, or digest.
     pub previous_root: &'a Node,
-    /// Root after the commit.
+    /// Root after the commit, or digest.
     pub new_root: &'a Node,
     changes: &'a [u8],
     nodes: &'a [u8],

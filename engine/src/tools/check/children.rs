@@ -91,7 +91,7 @@ impl<H: Hasher> ChildrenFolder<H> {
         match parse(&buf, self.known.database, state.namespace(), number, tag) {
             Err(error) => self.finding(error.to_string()),
             Ok(view) => {
-                self.page(&view, &prefix, number);
+                self.page(&view, &prefix, number, state.is_plain());
                 let present = changes.iter().filter(|change| change.1.is_present()).count();
                 let kept = view.len()
                     - changes.iter().filter(|change| view.find(&change.0).is_ok()).count();
@@ -101,7 +101,7 @@ impl<H: Hasher> ChildrenFolder<H> {
         }
     }
 
-    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, number: PageNo) {
+    fn page(&mut self, view: &LeafView<'_>, prefix: &Prefix, number: PageNo, is_plain: bool) {
         let at = format!("page {number} of {LEAF_FILE}");
         if view.prefix() != *prefix {
             self.finding(format!(
@@ -127,7 +127,11 @@ impl<H: Hasher> ChildrenFolder<H> {
                 self.long_value(cell.bytes(), view.namespace(), prefix);
             }
         }
-        self.stored_nodes(view, &at);
+        if !is_plain {
+            self.stored_nodes(view, &at);
+        } else if view.levels() > 0 && view.nodes().iter().any(|node| *node != TERMINATOR) {
+            self.finding(format!("{at}: it stores nodes, and is a plain namespace's"));
+        }
     }
 
     /// The nodes that a page stores are those of its cells.
@@ -162,6 +166,9 @@ impl<H: Hasher> ChildrenFolder<H> {
         view: Option<&LeafView<'_>>,
         changes: &[PendingChange],
     ) {
+        if state.is_plain() {
+            return;
+        }
         let Some(expected) = state.node(child).copied() else { return };
         let prefix = state.children().prefix(child);
         let found = if view.is_none() && changes.is_empty() {

@@ -1,0 +1,86 @@
+//! The rolling digest of a plain namespace, which stands in the place of a root: BLAKE3, keyed, of the digest
+//! before and what a commit changes.
+//!
+//! ```text
+//! digest    BLAKE3 with the key DOMAIN, of: digest before 32 | changes, ascending by key
+//! change    key 32 | 0 = deleted; 1, length u32, bytes = up to 1 KiB; 2, hash of the value 32 = longer
+//! ```
+//!
+//! That of an empty namespace that was just added is 32 zero bytes. Other than a root it depends on how a state
+//! came about; but no two states have the same one. Whatever the database's hasher is, it is BLAKE3; the
+//! hashes of long values are the hasher's.
+
+use pleach_beatree::Stored;
+use pleach_beatree::stored::overflow_cell;
+use pleach_core::{Blake3, Key, Node};
+
+/// The key of the hash.
+const DOMAIN: &[u8; 32] = b"pleach plain namespace digest v1";
+
+/// The digest after changes, which ascend by key; without changes it is the one before.
+pub(crate) fn after<'a>(
+    before: &Node,
+    changes: impl Iterator<Item = (&'a Key, &'a Stored)>,
+) -> Node {
+    let mut message = Vec::with_capacity(32 + 64 * changes.size_hint().0);
+    message.extend_from_slice(before.as_ref());
+    for (key, stored) in changes {
+        message.extend_from_slice(key);
+        match stored {
+            Stored::Absent => message.push(0),
+            Stored::Inline(value) => {
+                let len = u32::try_from(value.len()).expect("at most 1 KiB");
+                message.push(1);
+                message.extend_from_slice(&len.to_le_bytes());
+                message.extend_from_slice(value);
+            }
+            Stored::Large(large) => {
+                message.push(2);
+                message.extend_from_slice(large.hash.as_ref());
+            }
+            Stored::Overflow(raw) => {
+                message.push(2);
+                message.extend_from_slice(overflow_cell(raw).value_hash().as_ref());
+            }
+        }
+    }
+    if message.len() == 32 { *before } else { Blake3::keyed(DOMAIN, &message).into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_core::TERMINATOR;
+
+    use super::*;
+
+    fn of(before: &Node, changes: &[(Key, Stored)]) -> Node {
+        after(before, changes.iter().map(|(key, stored)| (key, stored)))
+    }
+
+    fn put(bytes: &[u8]) -> Stored {
+        Stored::put::<Blake3>(bytes.into())
+    }
+
+    #[test]
+    fn a_digest_depends_on_all_that_was_changed_and_on_what_was_before() {
+        let long = vec![7; 5000];
+        let lists = [
+            vec![([1; 32], put(b"a"))],
+            vec![([1; 32], put(b"b"))],
+            vec![([1; 32], put(b""))],
+            vec![([1; 32], Stored::Absent)],
+            vec![([2; 32], put(b"a"))],
+            vec![([1; 32], put(b"a")), ([2; 32], put(b"a"))],
+            vec![([1; 32], put(&long))],
+        ];
+        let mut all = vec![TERMINATOR];
+        for before in [TERMINATOR, Node::from([3; 32])] {
+            all.extend(lists.iter().map(|list| of(&before, list)));
+            assert_eq!(of(&before, &[]), before, "nothing was changed");
+        }
+        all.sort_unstable();
+        let count = all.len();
+        all.dedup();
+        assert_eq!(all.len(), count, "all differ");
+    }
+}

@@ -1,0 +1,29 @@
+//! What a namespace's trie is: with nodes and a root, or plain.
+
+/// The kind of a trie, which it has from the commit that adds it to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TrieKind {
+    /// With nodes, that fold to a root.
+    #[default]
+    Merkle,
+    /// Without nodes: pairs alone, with a rolling digest in the place of the root.
+    Plain,
+}
+
+impl TrieKind {
+    /// The kind that a record or a table has.
+    pub(super) fn of_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::Merkle),
+            1 => Some(Self::Plain),
+            _ => None,
+        }
+    }
+
+    pub(super) fn byte(self) -> u8 {
+        match self {
+            Self::Merkle => 0,
+            Self::Plain => 1,
+        }
+    }
+}
