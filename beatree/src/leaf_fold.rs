@@ -15,8 +15,8 @@
 //! // A prefix without a page, over which one change is pending; one key is read and deleted.
 //! let key = [7; 32];
 //! let pending = [(key, Stored::put::<Blake3>(b"seven".as_slice().into()))];
-//! let (at, leaf, treelet, then) = (&Prefix::ROOT, None, None, None);
-//! let page = PageState { at, leaf, pending: &pending, treelet, then };
+//! let (at, leaf, treelet) = (&Prefix::ROOT, None, None);
+//! let page = PageState { at, leaf, pending: &pending, treelet };
 //! let delete = KeyAccess { key, reads: true, writes: Some(Stored::Absent) };
 //!
 //! let mut folder = BatchFolder::<Blake3>::new();
@@ -38,7 +38,7 @@ use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
 use crate::children::bits_after;
-use crate::older::{BUCKET_LEVELS, OlderNodes, bucket_of};
+use crate::older::bucket_of;
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, Known, capture_levels};
 
@@ -77,16 +77,11 @@ pub struct PageState<'a> {
     pub pending: &'a [PendingChange],
     /// Nodes of the page with its pending changes, where they are known.
     pub treelet: Option<Known<'a>>,
-    /// For an older state: which buckets have changed since, and nodes then. Of these buckets, page and treelet
-    /// say nothing of nodes; the pending changes must have what the keys of those had then that
-    /// [`OlderNodes::asked`] names. Page and treelet are right of the others.
-    pub then: Option<&'a OlderNodes>,
 }
 
 /// Puts a page into the folder as one fold with floor `at.len()`, between `begin` and `end` calls
 /// of the caller; `capture` is the number of levels that it captures. `accesses` are sorted, lie below
-/// the page's prefix, and have each key once. Pushes one [`AccessResult`] for each of them. An older state
-/// ([`PageState::then`]) is folded with `capture` 0, and where [`capture_levels`] are not 0.
+/// the page's prefix, and have each key once. Pushes one [`AccessResult`] for each of them.
 pub fn fold_leaf<H: Hasher>(
     folder: &mut BatchFolder<H>,
     page: &PageState<'_>,
@@ -99,9 +94,8 @@ pub fn fold_leaf<H: Hasher>(
         at: page.at,
         leaf: page.leaf,
         treelet: page.treelet,
-        then: page.then,
         stored,
-        bottom: if page.then.is_some() { BUCKET_LEVELS } else { capture.max(stored) },
+        bottom: capture.max(stored),
         cell: 0,
         pending: page.pending,
         accesses,
@@ -122,14 +116,13 @@ pub fn fold_known<H: Hasher>(
     results: &mut Vec<AccessResult>,
 ) -> Option<usize> {
     let known = page.treelet.filter(|known| known.internal() & 1 == 1)?;
-    if page.then.is_some() || accesses.is_empty() || capture_levels(page.at) == 0 {
+    if accesses.is_empty() || capture_levels(page.at) == 0 {
         return None;
     }
     let mut merge = Merge {
         at: page.at,
         leaf: page.leaf,
         treelet: page.treelet,
-        then: None,
         stored: page.leaf.map_or(0, LeafView::levels),
         bottom: treelet::LEVELS,
         cell: 0,
@@ -137,16 +130,9 @@ pub fn fold_known<H: Hasher>(
         accesses,
     };
     let bucket = |access: &KeyAccess| bucket_of(page.at, &access.key);
-    let ways =
-        accesses.iter().fold(0, |ways, access| ways | TreeletFolder::<H>::way(bucket(access)));
+    let ways = ways::<H>(page.at, accesses);
     folder.begin(page.at.len(), ways, known.internal(), |left| known.pair(left));
-    let mut unknown = folder.beside() & !known.positions();
-    while unknown != 0 {
-        #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
-        let at = unknown.trailing_zeros() as u8;
-        unknown &= unknown - 1;
-        merge.beside(folder, at);
-    }
+    each_position(folder.beside() & !known.positions(), |at| merge.beside(folder, at));
     while let Some(access) = merge.accesses.first() {
         let at = folder.bucket_of(bucket(access));
         let (level, bits) = heap_position(at);
@@ -155,6 +141,37 @@ pub fn fold_known<H: Hasher>(
         folder.bucket(at, true);
     }
     Some(folder.end())
+}
+
+/// The positions of a treelet on the way to what is accessed, as a mask.
+pub(crate) fn ways<H: Hasher>(at: &Prefix, accesses: &[KeyAccess]) -> u64 {
+    let way = |access: &KeyAccess| TreeletFolder::<H>::way(bucket_of(at, &access.key));
+    accesses.iter().fold(0, |ways, access| ways | way(access))
+}
+
+/// Goes through the positions of a mask.
+pub(crate) fn each_position(mut positions: u64, mut each: impl FnMut(u8)) {
+    while positions != 0 {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
+        let at = positions.trailing_zeros() as u8;
+        positions &= positions - 1;
+        each(at);
+    }
+}
+
+/// Puts all keys below a position of a page into a folder; accesses and pending changes are those below it.
+pub(crate) fn fold_keys(
+    folder: &mut impl Keys,
+    page: &PageState<'_>,
+    at: u8,
+    accesses: &[KeyAccess],
+    results: &mut Vec<AccessResult>,
+) {
+    let PageState { at: prefix, leaf, pending, .. } = *page;
+    let (level, bits) = heap_position(at);
+    let (treelet, stored, bottom, cell) = (None, 0, level, 0);
+    let mut merge = Merge { at: prefix, leaf, treelet, stored, bottom, cell, pending, accesses };
+    merge.expand(folder, level, bits, results);
 }
 
 /// Position number `index` of those `levels` below `at`.
@@ -170,7 +187,6 @@ struct Merge<'a> {
     at: &'a Prefix,
     leaf: Option<&'a LeafView<'a>>,
     treelet: Option<Known<'a>>,
-    then: Option<&'a OlderNodes>,
     /// Level of the nodes that the page stores; 0 when it stores none.
     stored: u8,
     /// Subtries of this level (buckets) are expanded whole.
@@ -244,15 +260,7 @@ impl<'a> Merge<'a> {
     #[inline]
     fn node(&self, level: u8, bits: u8) -> Option<&'a Node> {
         let treelet = self.treelet.filter(|_| level <= treelet::LEVELS);
-        let known = if let Some(then) = self.then {
-            if then.touches(level, bits) {
-                return then.node(level, bits);
-            }
-            // Above it there may have been more keys then: what the treelet has below a leaf node is old.
-            treelet.and_then(|known| known.below_internal(level, bits))
-        } else {
-            treelet.and_then(|known| known.node(heap_index(level, bits)))
-        };
+        let known = treelet.and_then(|known| known.node(heap_index(level, bits)));
         known.or_else(|| self.stored_node(level, bits))
     }
 

@@ -1,11 +1,14 @@
-//! What reading and proving cost some commits back, beside the newest commit, in one run.
+//! What reading and proving cost some commits back, beside the newest commit, and what a history costs commits, in
+//! one run.
 //!
 //! `cargo bench -p pleach --bench history [-- COMMITS CHANGES BACK...]`: 2^18 accounts, 1,024 commits of 2,000
 //! changes each, 0, 1, 128 and 1,024 commits back unless told otherwise, everything in memory. Figures are
 //! processor time of all threads, medians of nine turns. In a turn all distances have the same keys; each begins
 //! as often as the others; and before each, untimed, the newest state is asked for other keys, so that none
 //! finds in the processor's caches what the one before has left there. A ratio is that of two figures of one turn.
+//! Before that, as many commits are made without a history, and with one of 128.
 
+use std::path::Path;
 use std::time::Instant;
 
 use pleach::{
@@ -43,32 +46,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut numbers = std::env::args().skip(1).filter_map(|arg| arg.parse::<u64>().ok());
     let commits = numbers.next().unwrap_or(1024);
     let changes = numbers.next().unwrap_or(2000);
-    let folder = tempfile::tempdir()?;
-    let options = Options::new(folder.path())
-        .create(true)
-        .durability(Durability::None)
-        .history(commits)
-        .history_bytes(4 << 30)
-        .history_log_bytes(u64::MAX);
-    let db = Pleach::open(options)?;
-    let value = |number: u64| Value::from(number.to_be_bytes().as_slice());
-    db.bulk_load((0..ACCOUNTS).map(|id| (key(id), value(id))), &LoadOptions::default())?;
-    let begun = Instant::now();
-    let log = db.metrics().log_bytes;
-    for number in 0..commits {
-        let writes = distinct(number + 1000, changes).into_iter();
-        let writes = writes.map(|key| Access::write(key, Some(value(number)))).collect();
-        let session = db.session(SessionOptions::new().witness(false))?;
-        session.finish(writes)?.commit()?;
+    for history in [0, 128].into_iter().filter(|history| *history < commits) {
+        let folder = tempfile::tempdir()?;
+        committed(folder.path(), history, commits, changes)?.close()?;
     }
-    db.drain(0)?;
-    let metrics = db.metrics();
-    println!(
-        "{commits} commits of {changes} changes: {:.2} ms and {} bytes of log each, {:.1} MiB of undo",
-        begun.elapsed().as_secs_f64() * 1e3 / as_float(commits),
-        (metrics.log_bytes - log) / commits,
-        as_float(metrics.undo_bytes) / as_float(1 << 20),
-    );
+    let folder = tempfile::tempdir()?;
+    let db = committed(folder.path(), commits, commits, changes)?;
     let mut distances: Vec<u64> = numbers.collect();
     if distances.is_empty() {
         distances = vec![1, 128, 1024];
@@ -89,12 +72,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             cost.read = timed(|| read_all(&session, &keys))? / as_float(READS);
             prove(&newest, &other_proven)?;
             cost.first_proof = timed(|| prove(&session, &proven))? / 1e6;
+            let before = db.metrics();
             let proofs = || (0..PROOFS).try_for_each(|_| prove(&session, &proven));
             cost.proof = timed(proofs)? / 1e6 / f64::from(PROOFS);
+            let after = db.metrics();
+            let each = |count: u64| as_float(count) / f64::from(PROOFS);
+            cost.hashes = each(after.hashes - before.hashes);
+            cost.pages = each(after.pages_folded - before.pages_folded);
+            cost.by_treelet = each(after.pages_folded_by_treelet - before.pages_folded_by_treelet);
         }
     }
     println!(
-        "back    ns a read  ratio    ms to prove {PROVEN} keys  ratio    for the first time  ratio"
+        "back    ns a read  ratio    ms to prove {PROVEN} keys  ratio    for the first time  ratio    \
+         hashes  pages  by the kernel"
     );
     for (back, cost) in distances.iter().zip(&costs) {
         let of = |figure: fn(&Cost) -> f64| median(cost.iter().map(figure));
@@ -102,16 +92,61 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             median(cost.iter().zip(&costs[0]).map(|(one, newest)| figure(one) / figure(newest)))
         };
         println!(
-            "{back:>4} {:>12.0} {:>6.2} {:>24.2} {:>6.2} {:>21.2} {:>6.2}",
+            "{back:>4} {:>12.0} {:>6.2} {:>24.2} {:>6.2} {:>21.2} {:>6.2} {:>9.0} {:>6.0} {:>14.0}",
             of(|cost| cost.read),
             ratio(|cost| cost.read),
             of(|cost| cost.proof),
             ratio(|cost| cost.proof),
             of(|cost| cost.first_proof),
             ratio(|cost| cost.first_proof),
+            of(|cost| cost.hashes),
+            of(|cost| cost.pages),
+            of(|cost| cost.by_treelet),
         );
     }
     Ok(())
+}
+
+/// Makes a database with this many commits, and says what they took.
+fn committed(
+    folder: &Path,
+    history: u64,
+    commits: u64,
+    changes: u64,
+) -> Result<Pleach, Box<dyn std::error::Error>> {
+    let options = Options::new(folder)
+        .create(true)
+        .durability(Durability::None)
+        .history(history)
+        .history_bytes(4 << 30)
+        .history_log_bytes(u64::MAX);
+    let db = Pleach::open(options)?;
+    let value = |number: u64| Value::from(number.to_be_bytes().as_slice());
+    db.bulk_load((0..ACCOUNTS).map(|id| (key(id), value(id))), &LoadOptions::default())?;
+    let log = db.metrics().log_bytes;
+    let (mut wall, mut on_processors) = (0.0, 0.0);
+    for number in 0..commits {
+        let writes = distinct(number + 1000, changes).into_iter();
+        let writes = writes.map(|key| Access::write(key, Some(value(number)))).collect();
+        let session = db.session(SessionOptions::new().witness(false))?;
+        let block = session.finish(writes)?;
+        let begun = Instant::now();
+        on_processors +=
+            timed(|| block.commit().map(drop).map_err(pleach::CommitError::into_error))?;
+        wall += begun.elapsed().as_secs_f64();
+    }
+    db.drain(0)?;
+    let metrics = db.metrics();
+    println!(
+        "history {history}, {commits} commits of {changes} changes, each commit alone: {:.2} ms, {:.2} ms of \
+         processors, {} bytes of log; undo: {:.1} MiB, {:.1} bytes a change",
+        wall * 1e3 / as_float(commits),
+        on_processors / 1e6 / as_float(commits),
+        (metrics.log_bytes - log) / commits,
+        as_float(metrics.undo_bytes) / as_float(1 << 20),
+        as_float(metrics.undo_bytes) / as_float(history.max(1) * changes),
+    );
+    Ok(db)
 }
 
 /// What one distance costs in one turn: nanoseconds a read, milliseconds a proof.
@@ -120,6 +155,10 @@ struct Cost {
     read: f64,
     proof: f64,
     first_proof: f64,
+    /// Of one proof: hashes, pages folded, and those of them by the mask kernel.
+    hashes: f64,
+    pages: f64,
+    by_treelet: f64,
 }
 
 fn read_keys(purpose: u64) -> Vec<Key> {

@@ -211,12 +211,18 @@ impl CachedPage {
     /// read here.
     #[inline]
     pub fn cpu_prefetch_key(&self, key: &Key) {
-        self.cpu_prefetch_around(self.guess, key, FOLD_LINES);
+        self.cpu_prefetch_cells(key);
         let Some(beside) = self.beside.try_lock() else { return };
         let partial = beside.partial.as_ref().map(PartialTreelet::known);
         if let Some(known) = beside.treelet.as_deref().map(Treelet::known).or(partial) {
             known.cpu_prefetch(self.bucket(key));
         }
+    }
+
+    /// The same where the treelet is not read.
+    #[inline]
+    pub fn cpu_prefetch_cells(&self, key: &Key) {
+        self.cpu_prefetch_around(self.guess, key, FOLD_LINES);
     }
 
     /// Prefetches this many `lines` of keys on either side of where the key is expected, and half as

@@ -1,7 +1,9 @@
 //! Commit `check-parent`, `make-room` and `ticket`: the record, and its place in the order of commits.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use pleach_beatree::{RegionState, Stored};
 use pleach_core::{Hasher, Key, Node, TERMINATOR};
 use pleach_io::{Device, Runtime};
@@ -19,6 +21,7 @@ use crate::format::position::LogPos;
 use crate::format::record::{MAX_RECORD, RecordBuf};
 use crate::format::trie_kind::TrieKind;
 use crate::options::Durability;
+use crate::read::key_batch::PAGES_AHEAD;
 use crate::roots::TrieRoot;
 use crate::state::State;
 use crate::state::commits::Tip;
@@ -27,7 +30,7 @@ use crate::state::overlays::TakenBy;
 use crate::state::sequencer::Ordered;
 use crate::state::space::Tentative;
 use crate::state::tries::Trie;
-use crate::state::undo::{ReplacedList, ReplacedNodes};
+use crate::state::undo::{Changed, PARALLEL, ReplacedList, ReplacedNodes};
 use crate::state::window::Before;
 
 /// Tries to get a ticket before flushes that change a layout are held off.
@@ -136,30 +139,66 @@ fn past<D: Device, R: Runtime>(
     if tip.number != base {
         return Err(Error::StaleParent { base, tip: tip.number });
     }
-    let nodes = parts.iter().map(|part| replaced_nodes(part.chunks)).collect();
+    let nodes = parts.iter().map(|part| replaced_nodes(db, part.chunks)).collect();
     Ok(Past { nodes, blob: tip.blob })
 }
 
 /// The nodes of a part's pages and regions as they are before the commit.
-fn replaced_nodes(chunks: &[ChunkOutcome]) -> ReplacedNodes {
+fn replaced_nodes<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    chunks: &[ChunkOutcome],
+) -> ReplacedNodes {
+    let changes: usize = chunks.iter().map(|chunk| chunk.changes.len()).sum();
+    let workers = if changes < PARALLEL { 1 } else { db.runtime.workers() };
+    let made: Vec<Mutex<ReplacedNodes>> = chunks.iter().map(|_| Mutex::default()).collect();
+    let next = AtomicUsize::new(0);
+    let make = |_: usize| {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(chunk) = chunks.get(at) else { return };
+            *made[at].lock() = replaced_in(chunk);
+        }
+    };
+    let _own_processors = (workers > 1).then(|| db.pace.foreground().publishing());
+    if workers == 1 {
+        make(0);
+    } else {
+        db.runtime.fork_join(workers, &make);
+    }
+    let lists = made.into_iter().map(Mutex::into_inner).map(|made| (made.pages, made.regions));
+    let (pages, regions) = lists.unzip();
+    ReplacedNodes { pages: ReplacedList::joined(pages), regions: ReplacedList::joined(regions) }
+}
+
+/// Those of a chunk.
+fn replaced_in(chunk: &ChunkOutcome) -> ReplacedNodes {
     let mut nodes = ReplacedNodes::default();
-    for chunk in chunks {
-        for outcome in chunk.regions.iter().filter(|outcome| !outcome.nodes.is_empty()) {
-            let state = outcome.region.read();
-            nodes.regions.push(*outcome.region.prefix(), *state.own());
-            // A layout that has changed since is noticed before the ticket: whatever is said here is not written.
-            let same = state.layout_version() == outcome.layout_version && !state.is_retired();
-            let mut changes = &chunk.changes[outcome.changes.clone()];
-            for page in &chunk.nodes[outcome.nodes.clone()] {
-                let end = changes.partition_point(|changed| changed.key <= page.prefix.last_key());
-                let (below, rest) = changes.split_at(end);
-                changes = rest;
-                let keys = below.iter().map(|changed| &changed.key);
-                if same {
-                    push_page(&mut nodes.pages, &state, page, keys);
-                } else {
-                    nodes.pages.push(page.prefix, Node::default());
-                }
+    nodes.pages.reserve(chunk.nodes.len(), chunk.changes.len());
+    for outcome in chunk.regions.iter().filter(|outcome| !outcome.nodes.is_empty()) {
+        let state = outcome.region.read();
+        nodes.regions.push(*outcome.region.prefix(), *state.own());
+        // A layout that has changed since is noticed before the ticket: whatever is said here is not written.
+        let same = state.layout_version() == outcome.layout_version && !state.is_retired();
+        let mut changes = &chunk.changes[outcome.changes.clone()];
+        let pages = &chunk.nodes[outcome.nodes.clone()];
+        let ahead = |index: usize| pages.get(index)?.page.as_ref();
+        for (index, page) in pages.iter().enumerate() {
+            if let Some((_, cached)) = ahead(index + 2 * PAGES_AHEAD) {
+                cached.cpu_prefetch_head();
+            }
+            if let Some((_, cached)) = ahead(index + PAGES_AHEAD) {
+                let learned = &chunk.treelets[pages[index + PAGES_AHEAD].treelet.clone()];
+                cached.cpu_prefetch_nodes(learned.iter().map(|(index, _)| *index));
+            }
+            let is_below = |changed: &Changed| page.prefix.covers(&changed.key);
+            let end = changes.iter().take_while(|changed| is_below(changed)).count();
+            let (below, rest) = changes.split_at(end);
+            changes = rest;
+            let keys = below.iter().map(|changed| &changed.key);
+            if same {
+                push_page(&mut nodes.pages, &state, page, keys);
+            } else {
+                nodes.pages.push(page.prefix, Node::default());
             }
         }
     }

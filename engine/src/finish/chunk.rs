@@ -15,7 +15,7 @@ use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{
     AccessResult, KeyAccess, PageState, PendingChange, fold_known, fold_leaf,
 };
-use pleach_beatree::older::OlderNodes;
+use pleach_beatree::older_fold::fold_older;
 use pleach_beatree::region::{NodePage, Nodes, Parts};
 use pleach_beatree::treelet::Known;
 use pleach_beatree::treelet::capture_levels;
@@ -38,10 +38,13 @@ use crate::state::node_versions::NodeThen;
 use crate::state::overlays::OverlayNode;
 use crate::state::reader::Done;
 use crate::state::undo::Changed;
-use crate::state::view::{View, put_over};
+use crate::state::view::{Insides, View, put_over};
 
 /// About as many bytes as an encoded operation takes: key, flags and a value's hash.
 const OP_BYTES: usize = 72;
+
+/// Why the fold of a page ends.
+pub(super) const BY_KEY: &str = "a page's buckets of one key are given by key";
 
 /// A leaf page that takes part.
 pub(super) struct PageTask {
@@ -55,9 +58,9 @@ pub(super) struct PageTask {
     pub(super) known: Option<Node>,
     /// The commit that its treelet must be as of; `None` when the page is not in its newest state.
     pub(super) as_of: Option<u64>,
-    /// In an older state of whose nodes some are known: the commit that the treelet must be as of, and where the
-    /// chunk has the nodes.
-    then: Option<(u64, usize)>,
+    /// In an older state of whose nodes some are known: the commit that the treelet must be as of, and its number
+    /// among these pages.
+    pub(super) then: Option<(u64, usize)>,
     /// What the region has kept of a child below which much pends.
     parts: Option<Arc<Parts>>,
     /// Commits that have changed it since it was written.
@@ -92,8 +95,8 @@ pub(super) struct Chunk {
     pub(super) regions: Vec<RegionTask>,
     pub(super) pages: Vec<PageTask>,
     pub(super) pending: Vec<PendingChange>,
-    /// Nodes inside of pages in an older state.
-    older: Vec<OlderNodes>,
+    /// What is known of the insides of pages in an older state.
+    older: Insides,
     /// Pages, leaf pages and nodes together, that are not in memory yet.
     pub(super) missing: usize,
     /// Pages before this one have been asked for.
@@ -206,7 +209,7 @@ impl Chunk {
         self.pages.clear();
         self.pending.clear();
         // Only older states have them, and they are large.
-        self.older = Vec::new();
+        self.older = Insides::default();
         self.missing = 0;
         self.asked = 0;
         self.elsewhere.clear();
@@ -232,7 +235,9 @@ impl Chunk {
                 + batch.accesses[at..accesses.end]
                     .partition_point(|access| prefix.covers(&access.key));
             let from = self.pending.len();
-            state.copy_pending(&prefix, &mut self.pending);
+            if newest {
+                state.copy_pending(&prefix, &mut self.pending);
+            }
             self.push_page(state, child, prefix, at..end, from, None);
             let page = self.pages.last_mut().expect("just pushed");
             if newest {
@@ -295,8 +300,12 @@ impl Chunk {
         needs_leaf: bool,
     ) {
         let accessed: Vec<PageTask> = self.pages.drain(first_page..).collect();
+        let asks = accessed
+            .iter()
+            .filter(|page| !needs_leaf && batch.view.node(&page.prefix) == OverlayNode::Unchanged);
+        let asks = asks.map(|page| (page.child as usize, &batch.accesses[page.accesses.clone()]));
+        let mut region = batch.view.region(state, asks, &mut self.older);
         let mut accessed = accessed.into_iter().peekable();
-        let region = batch.view.region(state);
         self.pending
             .truncate(accessed.peek().map_or(self.pending.len(), |page| page.pending.start));
         for child in 0..state.children().len() {
@@ -320,12 +329,8 @@ impl Chunk {
             let mut older = None;
             if known.is_none() {
                 state.copy_pending(&prefix, &mut self.pending);
-                if !same && said == OverlayNode::Unchanged && !needs_leaf {
-                    older = region.inside(child, &prefix, &batch.accesses[accesses.clone()]);
-                }
-                if let Some(older) = &older {
-                    put_over(&mut self.pending, from, region.asked(&prefix, older).into_iter());
-                } else if !same {
+                older = region.inside(child, &self.older);
+                if older.is_none() && !same {
                     put_over(&mut self.pending, from, region.undone(&prefix).into_iter());
                     batch.view.put_overlays(&prefix, &mut self.pending, from);
                 }
@@ -333,10 +338,7 @@ impl Chunk {
             self.push_page(state, child, prefix, accesses, from, known);
             let page = self.pages.last_mut().expect("just pushed");
             page.as_of = (same && !needs_leaf).then(|| state.changed_at(child));
-            if let Some(older) = older {
-                page.then = Some((state.changed_at(child), self.older.len()));
-                self.older.push(older);
-            }
+            page.then = older.map(|number| (state.changed_at(child), number));
         }
     }
 
@@ -461,15 +463,35 @@ impl Chunk {
         let capture = page.capture(batch);
         let accesses = &batch.accesses[page.accesses.clone()];
         let pending = &self.pending[page.pending.clone()];
-        let then = page.then.map(|(_, at)| &self.older[at]);
-        let state = PageState { at: &page.prefix, leaf, pending, treelet, then };
+        let state = PageState { at: &page.prefix, leaf, pending, treelet };
         let FoldSpace { pages, treelets, results, .. } = space;
+        if let Some((_, at)) = page.then {
+            let (then, undone) = self.older.page(at);
+            if let Some(number) = fold_older(treelets, &state, (&then, undone), accesses, results) {
+                return PageFold::Treelet { number, learns: false };
+            }
+            // So few keys, or so little known, that all of the page is folded from its keys.
+            let pending = self.all_pending(batch, page);
+            let state = PageState { pending: &pending, treelet: None, ..state };
+            pages.begin(page.prefix.len());
+            fold_leaf(pages, &state, 0, accesses, results);
+            return PageFold::Whole(pages.end().expect(BY_KEY));
+        }
         if let Some(number) = fold_known(treelets, &state, accesses, results) {
             return PageFold::Treelet { number, learns: capture > 0 };
         }
         pages.begin_capturing(page.prefix.len(), capture);
         fold_leaf(pages, &state, capture, accesses, results);
-        PageFold::Whole(pages.end().expect("a page's buckets of one key are given by key"))
+        PageFold::Whole(pages.end().expect(BY_KEY))
+    }
+
+    /// All that is to be put over a page whose keys alone are asked for, as they are in the view.
+    pub(super) fn all_pending(&self, batch: &Batch<'_>, page: &PageTask) -> Vec<PendingChange> {
+        let mut pending = self.pending[page.pending.clone()].to_vec();
+        if page.then.is_some() {
+            put_over(&mut pending, 0, batch.view.undone_below(&page.prefix).into_iter());
+        }
+        pending
     }
 
     /// Asks for the memory of pages that are folded next: it is cold, and waiting for one after the
@@ -482,8 +504,13 @@ impl Chunk {
         if let Some(task) = page(PAGES_AHEAD)
             && let Some(page) = &task.page
         {
+            let old = task.then.is_some_and(|(_, at)| self.older.page(at).0.is_all_touched());
             for access in &batch.accesses[task.accesses.clone()] {
-                page.cpu_prefetch_key(&access.key);
+                if old {
+                    page.cpu_prefetch_cells(&access.key);
+                } else {
+                    page.cpu_prefetch_key(&access.key);
+                }
             }
         }
     }

@@ -376,8 +376,7 @@ impl<H: Hasher> Lane<H> {
         for part in group() {
             let accesses = &below.accesses[part.keys.accesses.clone()];
             let pending = lists.state(&part.keys, &mut self.merged);
-            let (leaf, treelet, then) = (None, None, None);
-            let state = PageState { at: &part.prefix, leaf, pending, treelet, then };
+            let state = PageState { at: &part.prefix, leaf: None, pending, treelet: None };
             self.folder.begin(part.prefix.len());
             fold_leaf(&mut self.folder, &state, 0, accesses, &mut self.results);
             self.folder.end().expect("a page's buckets of one key are given by key");

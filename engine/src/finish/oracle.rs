@@ -4,13 +4,13 @@
 use pleach_beatree::leaf_fold::{PageState, fold_leaf};
 use pleach_core::Hasher;
 
-use super::chunk::{Batch, Chunk};
+use super::chunk::{BY_KEY, Batch, Chunk};
 use super::emit::Emit;
 use super::scratch::{FoldSpace, OracleSpace, PageFold};
 
 impl Chunk {
-    /// Folds what was folded as treelets or in parts in the general way, from page and pending changes alone: the
-    /// same comes of it.
+    /// Folds what was folded as treelets or in parts in the general way, from page, pending changes and undo of
+    /// values alone: the same comes of it.
     pub(super) fn check_folds<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
         let FoldSpace { treelets, cuts, joins, folds, oracle, .. } = space;
         let OracleSpace { folder, results, terminals, siblings } = oracle;
@@ -21,14 +21,18 @@ impl Chunk {
                 PageFold::Known | PageFold::Whole(_) => continue,
             };
             let leaf = page.page.as_ref().map(|page| page.view());
-            let pending = &self.pending[page.pending.clone()];
+            let pending = &self.all_pending(batch, page);
+            if page.then.is_some() && batch.view.check().is_err() {
+                // Its undo has gone, and whoever asked is told so.
+                continue;
+            }
             let (at, accesses) = (&page.prefix, &batch.accesses[page.accesses.clone()]);
-            let state = PageState { at, leaf: leaf.as_ref(), pending, treelet: None, then: None };
+            let state = PageState { at, leaf: leaf.as_ref(), pending, treelet: None };
             folder.clear();
             folder.begin(at.len());
             results.clear();
             fold_leaf(folder, &state, 0, accesses, results);
-            let whole = folder.end().expect("a page's buckets of one key are given by key");
+            let whole = folder.end().expect(BY_KEY);
             folder.run();
             assert_eq!(node, folder.node(whole), "{at:?}: its node");
             if let PageFold::Treelet { number, .. } = *fold

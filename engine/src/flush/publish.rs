@@ -205,13 +205,8 @@ fn refresh_nodes<H: Hasher>(
         folder.clear();
         folder.begin(new.prefix.len());
         let view = LeafView::trusted(runs[new.page.run].page(new.page.at));
-        let page = PageState {
-            at: &new.prefix,
-            leaf: Some(&view),
-            pending: &pending,
-            treelet: None,
-            then: None,
-        };
+        let page =
+            PageState { at: &new.prefix, leaf: Some(&view), pending: &pending, treelet: None };
         fold_leaf(folder, &page, 0, &[], &mut Vec::new());
         let fold = folder.end().expect("no terminal is placed here");
         folder.run();

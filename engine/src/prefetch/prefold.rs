@@ -154,13 +154,8 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
             }
             let leaf = gathered.request.page.view();
             let pending = &self.pending[from..gathered.pending_end];
-            let page = PageState {
-                at: &gathered.prefix,
-                leaf: Some(&leaf),
-                pending,
-                treelet: None,
-                then: None,
-            };
+            let page =
+                PageState { at: &gathered.prefix, leaf: Some(&leaf), pending, treelet: None };
             let capture = capture_levels(&gathered.prefix);
             let access = [KeyAccess { key: gathered.request.key, reads: true, writes: None }];
             self.folder.begin_capturing(gathered.prefix.len(), capture);

@@ -1,9 +1,10 @@
 //! What a commit changes, as its finish made it: shared by the publication, which applies it, and by undo.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
-use pleach_core::{Key, Prefix};
+use pleach_core::Key;
 
 /// One changed key of a commit.
 #[derive(Clone, Debug)]
@@ -58,13 +59,13 @@ impl Changes {
         all.sum::<usize>() as u64
     }
 
-    /// Those below a prefix.
-    pub(super) fn within(&self, prefix: &Prefix) -> impl Iterator<Item = &Changed> {
-        let first = prefix.first_key();
+    /// Those of a range.
+    pub(super) fn within(&self, keys: &RangeInclusive<Key>) -> impl Iterator<Item = &Changed> {
+        let (first, last) = (keys.start(), *keys.end());
         let lists = self.lists_from(first);
         let from = lists.first().map_or(0, |list| list.partition_point(|one| one.key < *first));
         let all = lists.iter().flat_map(|list| list.iter());
-        all.skip(from).take_while(move |one| prefix.covers(&one.key))
+        all.skip(from).take_while(move |one| one.key <= last)
     }
 
     /// The lists that may have this key or later ones.
@@ -76,6 +77,8 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
+    use pleach_core::Prefix;
+
     use super::*;
 
     fn changed(first: u8) -> Changed {
@@ -98,7 +101,8 @@ mod tests {
         for depth in 0..=8_u16 {
             for first in 0..16_u8 {
                 let prefix = Prefix::new(&changed(first).key, depth);
-                let found: Vec<u8> = changes.within(&prefix).map(|one| one.key[0]).collect();
+                let keys = *prefix.first_key()..=prefix.last_key();
+                let found: Vec<u8> = changes.within(&keys).map(|one| one.key[0]).collect();
                 let all = lists.concat().into_iter();
                 let expected: Vec<u8> =
                     all.filter(|key| prefix.covers(&changed(*key).key)).collect();
@@ -106,6 +110,8 @@ mod tests {
             }
         }
         let none = Changes::new(Vec::new());
-        assert!(none.find(&[7; 32]).is_none() && none.within(&Prefix::ROOT).next().is_none());
+        assert!(
+            none.find(&[7; 32]).is_none() && none.within(&([0; 32]..=[255; 32])).next().is_none()
+        );
     }
 }

@@ -12,11 +12,12 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::RwLock;
-use pleach_beatree::older::OlderNodes;
+use parking_lot::{RwLock, RwLockReadGuard};
+use pleach_beatree::older::OlderSearch;
 use pleach_core::{Node, Prefix, cpu_prefetch};
 
-use super::replaced::{ReplacedList, ReplacedNode};
+use super::replaced::{Inside, ReplacedList, ReplacedNode};
+use super::slabs::Slabs;
 use super::steps::Steps;
 use super::versions::shard;
 
@@ -51,6 +52,8 @@ const ENTRY: usize = size_of::<(Prefix, Steps)>() * 3 / 2;
 /// Nodes by prefix and commit.
 pub(super) struct NodeVersions {
     shards: OnceLock<Box<[Shard]>>,
+    /// Locked before a shard, or without one. A commit's nodes come before its steps, and go after them.
+    slabs: RwLock<Slabs>,
     /// Leading bits that a shard is named by.
     bits: u32,
     bytes: AtomicUsize,
@@ -62,7 +65,8 @@ impl NodeVersions {
     /// Nodes whose map is cut by the first `bits` bits of their prefixes, at most 16.
     pub(super) fn new(bits: u32) -> Self {
         let depths = (0..=256).map(|_| AtomicU64::new(0)).collect();
-        Self { shards: OnceLock::new(), bits, bytes: AtomicUsize::new(0), depths }
+        let (shards, slabs) = (OnceLock::new(), RwLock::default());
+        Self { shards, slabs, bits, bytes: AtomicUsize::new(0), depths }
     }
 
     fn shard(&self, prefix: &Prefix) -> usize {
@@ -76,31 +80,50 @@ impl NodeVersions {
 
     /// Puts in what commit `number`, later than all that are in, has replaced.
     pub(super) fn insert(&self, number: u64, replaced: &ReplacedList) {
-        let mut bytes = 0;
         let all = || (0..1_usize << self.bits).map(|_| RwLock::default()).collect();
         let shards = self.shards.get_or_init(all);
-        let mut all = replaced.all().peekable();
-        while let Some(at) = all.peek().map(|(prefix, _)| self.shard(prefix)) {
+        if replaced.heads().is_empty() || !self.slabs.write().push(number, replaced.nodes().into())
+        {
+            return;
+        }
+        let mut bytes = Slabs::bytes_of(replaced.nodes());
+        let mut left = replaced.heads();
+        while let Some(at) = left.first().map(|head| self.shard(&head.prefix)) {
+            let end = left.partition_point(|head| self.shard(&head.prefix) == at);
+            let (own, rest) = left.split_at(end);
+            left = rest;
             let mut map = shards[at].write();
             let entries = map.len();
-            while let Some((prefix, before)) = all.next_if(|one| self.shard(one.0) == at) {
-                self.depths[usize::from(prefix.len())].fetch_max(number, Ordering::Release);
-                let steps = map.entry(*prefix).or_default();
-                let had = steps.bytes();
-                steps.push(number, &before);
-                bytes += steps.bytes() - had;
+            for some in own.chunks(TOGETHER) {
+                // The waits for memory overlap.
+                some.iter()
+                    .filter_map(|head| map.get(&head.prefix))
+                    .for_each(Steps::cpu_prefetch_end);
+                for head in some {
+                    self.depths[usize::from(head.prefix.len())]
+                        .fetch_max(number, Ordering::Release);
+                    let steps = map.entry(head.prefix).or_default();
+                    let had = steps.bytes();
+                    steps.push(number, head);
+                    bytes += steps.bytes() - had;
+                }
             }
             bytes += (map.len() - entries) * ENTRY;
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// The nodes of all commits, for [`Self::inside`].
+    pub(super) fn slabs(&self) -> RwLockReadGuard<'_, Slabs> {
+        self.slabs.read()
+    }
+
     /// What commits after `base` have replaced below `prefix` and, above it, for a prefix that contains
     /// it: of each prefix the oldest.
     pub(super) fn below(&self, prefix: &Prefix, base: u64, found: &mut Vec<ReplacedNode>) {
         let Some(shards) = self.shards.get() else { return };
-        let mut see = |prefix: &Prefix, steps: &Steps| {
-            let own = steps.own(base);
+        let slabs = self.slabs();
+        let mut see = |prefix: &Prefix, own: Option<(u64, &Node)>| {
             found.extend(own.map(|(number, node)| ReplacedNode {
                 prefix: *prefix,
                 number,
@@ -111,39 +134,67 @@ impl NodeVersions {
             if self.depths[usize::from(depth)].load(Ordering::Acquire) > base {
                 let above = Prefix::new(prefix.first_key(), depth);
                 if let Some(steps) = shards[self.shard(&above)].read().get(&above) {
-                    see(&above, steps);
+                    see(&above, steps.own(base, &slabs));
                 }
             }
         }
         let last = Prefix::new(&prefix.last_key(), 256);
         for map in &shards[self.shard(prefix)..=self.shard(&last)] {
             let map = map.read();
-            let mut all = map.range(*prefix..=last);
+            let mut all = map.range(*prefix..=last).filter(|(_, steps)| steps.newest() > base);
             // Some at a time, so that their waits for memory overlap.
             let mut some: [Option<(&Prefix, &Steps)>; TOGETHER] = [None; TOGETHER];
             loop {
-                let count = some.iter_mut().zip(&mut all).map(|(to, one)| *to = Some(one)).count();
+                let mut count = 0;
+                for (to, one) in some.iter_mut().zip(&mut all) {
+                    one.1.cpu_prefetch(base);
+                    *to = Some(one);
+                    count += 1;
+                }
                 if count == 0 {
                     break;
                 }
-                let some =
-                    some[..count].iter().flatten().filter(|(_, steps)| steps.newest() > base);
-                some.clone().for_each(|(_, steps)| steps.cpu_prefetch());
-                for (_, steps) in some.clone() {
-                    cpu_prefetch(
-                        steps.own(base).map_or(&[], |(_, node)| std::slice::from_ref(node)),
-                    );
+                let mut nodes = [None; TOGETHER];
+                for (own, (_, steps)) in nodes.iter_mut().zip(some[..count].iter().flatten()) {
+                    *own = steps.own(base, &slabs);
+                    cpu_prefetch(own.map_or(&[], |(_, node)| std::slice::from_ref(node)));
                 }
-                some.for_each(|(prefix, steps)| see(prefix, steps));
+                for ((prefix, _), own) in some[..count].iter().flatten().zip(nodes) {
+                    see(prefix, own);
+                }
             }
         }
     }
 
-    /// What commits after `base` and before `end` say of the nodes that a page had inside as of `base`.
-    pub(super) fn inside(&self, prefix: &Prefix, base: u64, end: u64, then: &mut OlderNodes) {
+    /// What commits after `base` say of the nodes that some pages, in order, had inside as of `base`.
+    pub(super) fn inside<'a>(
+        &self,
+        prefixes: &[Prefix],
+        base: u64,
+        slabs: &'a Slabs,
+        searches: &mut [OlderSearch],
+        said: &mut Vec<Inside<'a>>,
+    ) {
         let Some(shards) = self.shards.get() else { return };
-        if let Some(steps) = shards[self.shard(prefix)].read().get(prefix) {
-            steps.inside(base, end, then);
+        let mut from = 0;
+        while from < prefixes.len() {
+            let at = self.shard(&prefixes[from]);
+            let is_here = |prefix: &&Prefix| self.shard(prefix) == at;
+            let count = prefixes[from..].iter().take(TOGETHER).take_while(is_here).count();
+            let map = shards[at].read();
+            let mut some = [None; TOGETHER];
+            for (to, prefix) in some.iter_mut().zip(&prefixes[from..][..count]) {
+                *to = map.get(prefix);
+                for steps in to.iter() {
+                    Steps::cpu_prefetch_after(steps, base);
+                }
+            }
+            for (steps, search) in some[..count].iter().zip(&mut searches[from..]) {
+                if let Some(steps) = steps {
+                    steps.inside(base, slabs, search, said);
+                }
+            }
+            from += count;
         }
     }
 
@@ -155,6 +206,10 @@ impl NodeVersions {
             map.retain(|_, steps| steps.drop_through(floor));
             left += map.values().map(|steps| ENTRY + steps.bytes()).sum::<usize>();
         }
+        let mut slabs = self.slabs.write();
+        slabs.drop_through(floor);
+        left += slabs.bytes();
+        drop(slabs);
         // Nobody puts a commit in meanwhile.
         self.bytes.store(left, Ordering::Relaxed);
     }
@@ -165,6 +220,8 @@ impl NodeVersions {
             let gone = std::mem::take(&mut *map.write());
             drop(gone);
         }
+        let gone = std::mem::take(&mut *self.slabs.write());
+        drop(gone);
         self.bytes.store(0, Ordering::Relaxed);
     }
 }

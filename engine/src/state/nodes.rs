@@ -278,13 +278,8 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
             for (prefix, at, changes) in &children {
                 let page = at.map(|at| self.store.leaf(at)).transpose()?;
                 let view = page.as_ref().map(|page| page.view());
-                let page = PageState {
-                    at: prefix,
-                    leaf: view.as_ref(),
-                    pending: changes,
-                    treelet: None,
-                    then: None,
-                };
+                let page =
+                    PageState { at: prefix, leaf: view.as_ref(), pending: changes, treelet: None };
                 folder.begin(prefix.len());
                 fold_leaf(&mut folder, &page, 0, &[], &mut Vec::new());
                 folder.end().expect("no terminal is placed here");

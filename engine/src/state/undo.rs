@@ -14,14 +14,15 @@
 //! Locks, none held over I/O: tidying, then the lock of window and pins, or recent commits, or a shard.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use pleach_beatree::Stored;
-use pleach_beatree::older::OlderNodes;
-use pleach_core::{Key, Prefix};
+use pleach_beatree::older::{FoundNodes, OlderSearch};
+use pleach_core::{Key, Node, Prefix};
 use pleach_io::Runtime;
 
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
@@ -91,8 +92,10 @@ struct Guarded {
 /// Commits that stay as they were pushed while there is no history: those of a finish and a commit under
 /// way come and go without being put in.
 const RECENT: usize = 2;
-/// A commit of at least this many changes is put in by several workers.
-const PARALLEL: usize = 4096;
+/// The undo of a commit of at least this many changes is gathered, and put in, by several workers.
+pub(crate) const PARALLEL: usize = 512;
+/// Pages whose nodes are looked up together.
+const PAGES: usize = 32;
 /// Turns of tidying up after one another; what is left is the next commit's.
 const TURNS: usize = 8;
 
@@ -187,8 +190,19 @@ impl Undo {
         let maps = self.maps.make(*namespace);
         let next = AtomicUsize::new(0);
         let put = |_: usize| {
-            while let Some(list) = changes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                maps.values.insert(number, list.iter().map(|one| (one.key, one.prior.clone())));
+            loop {
+                // The nodes first, which take longer than any list of changes.
+                match next.fetch_add(1, Ordering::Relaxed).checked_sub(1) {
+                    None => {
+                        maps.pages.insert(number, &nodes.pages);
+                        maps.regions.insert(number, &nodes.regions);
+                    }
+                    Some(at) => {
+                        let Some(list) = changes.get(at) else { return };
+                        let values = list.iter().map(|one| (one.key, one.prior.clone()));
+                        maps.values.insert(number, values);
+                    }
+                }
             }
         };
         if changes.len() < PARALLEL || runtime.workers() == 1 {
@@ -196,8 +210,6 @@ impl Undo {
         } else {
             runtime.fork_join(runtime.workers(), &put);
         }
-        maps.pages.insert(number, &nodes.pages);
-        maps.regions.insert(number, &nodes.regions);
     }
 
     /// Recovery: a commit whose record has what it replaced, in each namespace that it changed, and what was
@@ -468,9 +480,8 @@ impl Undo {
         let recent = self.recent_after(base);
         let from = found.len();
         if let Some(Maps { values, .. }) = self.maps.get(namespace) {
-            values.range(prefix.first_key(), &prefix.last_key(), base, |key, _, prior| {
-                found.push((*key, prior.clone()));
-            });
+            let keys = *prefix.first_key()..=prefix.last_key();
+            values.ranges(&[keys], base, |_, key, _, prior| found.push((*key, prior.clone())));
         }
         if recent.is_empty() {
             return;
@@ -478,7 +489,7 @@ impl Undo {
         let mut states = BTreeMap::new();
         // Newest first, so that the oldest commit has the last word.
         for undone in recent.iter().rev().filter_map(|commit| commit.of(namespace)) {
-            for changed in undone.changes.within(prefix) {
+            for changed in undone.changes.within(&(*prefix.first_key()..=prefix.last_key())) {
                 states.insert(changed.key, changed.prior.clone());
             }
         }
@@ -526,22 +537,93 @@ impl Undo {
         found
     }
 
-    /// What commits after `base` and before `end` say of the nodes that a page had inside as of `base`.
-    pub(super) fn inside(
+    /// Shows the states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits
+    /// changed: in order, each with the number of its range.
+    pub(super) fn ranges(
         &self,
-        (namespace, prefix): (u8, &Prefix),
-        (base, end): (u64, u64),
-        then: &mut OlderNodes,
+        namespace: u8,
+        ranges: &[RangeInclusive<Key>],
+        base: u64,
+        mut see: impl FnMut(usize, &Key, &Stored),
     ) {
         let recent = self.recent_after(base);
-        // Commits that were put in are older: what they say stays.
-        if let Some(maps) = self.maps.get(namespace) {
-            maps.pages.inside(prefix, base, end, then);
+        let maps = self.maps.get(namespace);
+        if recent.is_empty() {
+            if let Some(Maps { values, .. }) = maps {
+                values.ranges(ranges, base, |range, key, _, prior| see(range, key, prior));
+            }
+            return;
         }
-        for commit in recent.iter().filter(|commit| commit.number < end) {
-            if let Some(undone) = commit.of(namespace) {
-                undone.nodes.pages.inside(prefix, then);
+        let mut states = BTreeMap::new();
+        // As in `below`.
+        for undone in recent.iter().rev().filter_map(|commit| commit.of(namespace)) {
+            for (range, keys) in ranges.iter().enumerate() {
+                for changed in undone.changes.within(keys) {
+                    states.insert((range, changed.key), changed.prior.clone());
+                }
             }
         }
+        if let Some(Maps { values, .. }) = maps {
+            values.ranges(ranges, base, |range, key, _, prior| {
+                states.insert((range, *key), prior.clone());
+            });
+        }
+        for ((range, key), prior) in &states {
+            see(*range, key, prior);
+        }
+    }
+
+    /// What commits after `base` say of the nodes that some pages, in order, had inside as of `base`, as far as
+    /// folds that access these buckets of them ask for it. The nodes are added to `nodes`.
+    pub(super) fn inside(
+        &self,
+        namespace: u8,
+        pages: &[Prefix],
+        accessed: &[u32],
+        base: u64,
+        nodes: &mut Vec<Node>,
+    ) -> Vec<FoundNodes> {
+        let recent = self.recent_after(base);
+        // Commits that were put in are older: what they say stays.
+        let maps = self.maps.get(namespace);
+        let slabs = maps.map(|maps| maps.pages.slabs());
+        let mut said = Vec::new();
+        let mut find = |pages: &[Prefix], searches: &mut [OlderSearch], found: &mut Vec<_>| {
+            said.clear();
+            if let (Some(maps), Some(slabs)) = (maps, &slabs) {
+                maps.pages.inside(pages, base, slabs, searches, &mut said);
+            }
+            for undone in recent.iter().filter_map(|commit| commit.of(namespace)) {
+                for (page, search) in pages.iter().zip(&mut *searches) {
+                    let inside = undone.nodes.pages.inside(page);
+                    if let Some(inside) = inside.filter(|one| search.is_news(one.changed)) {
+                        inside.tell(search, &mut said);
+                    }
+                }
+            }
+            let said = |by: u16| said[usize::from(by)].said();
+            found.extend(searches.iter().map(|search| search.found(said, nodes)));
+        };
+        let mut found: Vec<FoundNodes> = Vec::with_capacity(pages.len());
+        let mut searches = Vec::with_capacity(PAGES);
+        for (some, accessed) in pages.chunks(PAGES).zip(accessed.chunks(PAGES)) {
+            searches.clear();
+            searches.extend(accessed.iter().map(|one| OlderSearch::new(*one)));
+            let from = found.len();
+            find(some, &mut searches, &mut found);
+            // Soon after a load or a restart groups are unknown.
+            let again = |at: &usize| OlderSearch::again(&found[*at]);
+            let unknown: Vec<usize> =
+                (from..found.len()).filter(|at| again(at).is_some()).collect();
+            if !unknown.is_empty() {
+                searches.clear();
+                searches.extend(unknown.iter().filter_map(again));
+                let (prefixes, mut better): (Vec<_>, _) =
+                    (unknown.iter().map(|at| pages[*at]).collect(), Vec::new());
+                find(&prefixes, &mut searches, &mut better);
+                unknown.into_iter().zip(better).for_each(|(at, better)| found[at] = better);
+            }
+        }
+        found
     }
 }

@@ -12,27 +12,38 @@
 //!
 //! * hashed, for lookups: each step of a search in the order is a wait for cold memory, while the hash's slot
 //!   says at once that nobody has changed the key since, and else leads to its versions;
-//! * in order, for ranges. What a range comes to is asked for some keys at a time, so that the waits overlap.
+//! * in order, for ranges ([`super::key_order`]). What ranges come to is asked for some at a time, so that the waits
+//!   overlap.
 //!
 //! The hash is keyed ([`super::keyed_hash`]), so that nobody can choose keys that meet in it.
 //!
 //! Invariants: a key's versions ascend by commit, without repetition; a key without versions is not in
 //! the map. Used by [`super::undo_maps`] alone.
 
-use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard};
 use pleach_beatree::Stored;
+use pleach_core::search::lower_bound_near;
 use pleach_core::{Key, cpu_prefetch};
 
+use super::key_order::{KeyOrder, Sought};
 use super::keyed_hash::KeyedHash;
 
 /// The shard of a key, by its first `bits` bits, at most 16: keys in order have shards in order.
 #[inline]
 pub(super) fn shard(bits: u32, key: &Key) -> usize {
     usize::from(u16::from_be_bytes([key[0], key[1]])) >> (16 - bits)
+}
+
+/// The 32 bits of a key after the first `bits`, at most 16.
+#[inline]
+fn lead(bits: u32, key: &Key) -> u32 {
+    let [a, b, c, d, e, f, ..] = *key;
+    let [_, _, low @ ..] = (u64::from_be_bytes([0, 0, a, b, c, d, e, f]) << bits).to_be_bytes();
+    u32::from_be_bytes([low[0], low[1], low[2], low[3]])
 }
 
 /// A version: the commit that replaced it, and what it replaced.
@@ -44,9 +55,6 @@ enum Versions {
     Many(Vec<Version>),
 }
 
-/// Versions whose memory is asked for as a whole: halving them would wait for one line after the other.
-const SHORT: usize = 16;
-
 impl Versions {
     fn all(&self) -> &[Version] {
         match self {
@@ -55,22 +63,11 @@ impl Versions {
         }
     }
 
-    /// Prefetches the memory that a search begins with.
-    fn cpu_prefetch(&self) {
+    /// Prefetches the memory that the next version is written to.
+    fn cpu_prefetch_end(&self) {
         if let Self::Many(many) = self {
-            let middle = if many.len() <= SHORT {
-                0..many.len()
-            } else {
-                many.len() / 2..many.len() / 2 + 1
-            };
-            cpu_prefetch(&many[middle]);
+            cpu_prefetch(&many[many.len() - 1..]);
         }
-    }
-
-    /// The oldest one after `base`, if there is one.
-    fn after(&self, base: u64) -> Option<&Version> {
-        let all = self.all();
-        all.get(all.partition_point(|version| version.0 <= base))
     }
 
     /// Bytes on the heap.
@@ -129,13 +126,32 @@ struct Entry {
 }
 
 impl Entry {
+    /// Where the first version after `base` is expected, with none before `oldest`: commits change a key about as
+    /// often as each other.
+    fn guess(&self, base: u64, oldest: u64) -> usize {
+        let count = self.versions.all().len();
+        let since = u128::from((base + 1).saturating_sub(oldest));
+        let all = u128::from(self.newest.saturating_sub(oldest)).max(1);
+        usize::try_from(since * count as u128 / all).map_or(count, |at| at.min(count))
+    }
+
+    /// Prefetches the memory that a search for the first version after `base` begins with: all of them would be more
+    /// lines than it reads.
+    fn cpu_prefetch(&self, base: u64, oldest: u64) {
+        if let Versions::Many(many) = &self.versions {
+            let guess = self.guess(base, oldest);
+            cpu_prefetch(&many[guess.saturating_sub(1)..(guess + 2).min(many.len())]);
+        }
+    }
+
     /// The oldest version after `base`.
-    fn after(&self, base: u64) -> Option<&Version> {
+    fn after(&self, base: u64, oldest: u64) -> Option<&Version> {
         if self.newest <= base {
             return None;
         }
-        self.versions.cpu_prefetch();
-        self.versions.after(base)
+        let all = self.versions.all();
+        let less = |at: usize| all[at].0 <= base;
+        all.get(lower_bound_near(self.guess(base, oldest), all.len(), less))
     }
 }
 
@@ -163,28 +179,22 @@ struct Shard {
     /// the first slot that was free.
     slots: Box<[Slot]>,
     entries: Vec<Entry>,
-    /// The keys and the numbers of their entries, from 0 on.
-    #[expect(
-        clippy::box_collection,
-        reason = "lookups do not read it, and it has no room in their line"
-    )]
-    order: Box<BTreeMap<Key, u32>>,
+    /// The numbers of the entries, from 0 on, in the order of their keys. Lookups do not read it, and it has no
+    /// room in their line.
+    order: Box<KeyOrder>,
 }
 
 /// Fewest slots.
 const FEWEST: usize = 2;
-/// Keys of a range that are looked up together, so that their waits for memory overlap.
+/// Keys, or parts of ranges, that are looked up together, so that their waits for memory overlap.
 const TOGETHER: usize = 16;
 
 impl Shard {
-    /// Bytes of a key in the order: the nodes of a B-tree are between half and entirely full.
-    const ORDERED: usize = (size_of::<Key>() + size_of::<u32>()) * 3 / 2;
-
     /// Bytes, but for what the versions have on the heap.
     fn bytes(&self) -> usize {
         self.slots.len() * size_of::<Slot>()
             + self.entries.capacity() * size_of::<Entry>()
-            + self.order.len() * Self::ORDERED
+            + self.order.bytes()
     }
 
     /// The slot of a key, and its entry, if it has been changed by a commit after `base`.
@@ -202,8 +212,23 @@ impl Shard {
         }
     }
 
+    /// Prefetches the slot of a key.
+    fn cpu_prefetch_slot(&self, hash: u32) {
+        if let Some(last) = self.slots.len().checked_sub(1) {
+            let at = hash as usize & last;
+            cpu_prefetch(&self.slots[at..=at]);
+        }
+    }
+
+    /// The entry of the first slot where a key may be: mostly its own.
+    fn near(&self, hash: u32) -> Option<&Entry> {
+        let slot = self.slots.get(hash as usize & self.slots.len().checked_sub(1)?)?;
+        self.entries.get(slot.entry.checked_sub(1)? as usize)
+    }
+
     /// Adds a version, unless the key has one of this commit; gives the bytes that it takes on the heap.
-    fn insert(&mut self, key: &Key, hash: u32, version: Version) -> usize {
+    fn insert(&mut self, key: Sought<'_>, hash: u32, version: Version) -> usize {
+        let (sought, key) = (key, key.key);
         let number = version.0;
         if let Some((slot, entry)) = self.find(key, hash, 0) {
             let entry = &mut self.entries[entry];
@@ -225,8 +250,9 @@ impl Shard {
         }
         let entry = u32::try_from(count + 1).expect("a shard has fewer than 2^32 - 1 keys");
         let versions = Versions::One(version);
+        let entries = &self.entries;
+        self.order.insert(sought, entry - 1, |entry| &entries[entry as usize].key);
         self.entries.push(Entry { key: *key, newest: number, versions });
-        self.order.insert(*key, entry - 1);
         self.place(Slot { hash, entry, newest: number });
         held
     }
@@ -267,11 +293,7 @@ impl Shard {
             return;
         }
         self.entries.shrink_to(count + count / 4);
-        self.order.retain(|_, entry| {
-            let number = numbers[*entry as usize];
-            *entry = number.unwrap_or_default();
-            number.is_some()
-        });
+        self.order.renumber(|entry| numbers[entry as usize]);
         let least = (count * 4).div_ceil(3).next_power_of_two().max(FEWEST);
         self.place_anew(if count == 0 { 0 } else { least }, |entry| numbers[entry as usize]);
     }
@@ -284,6 +306,8 @@ pub(super) struct VersionMap {
     bits: u32,
     hash: KeyedHash,
     bytes: AtomicUsize,
+    /// No version is of an older commit, as far as is known: searches begin where versions are expected.
+    oldest: AtomicU64,
 }
 
 impl VersionMap {
@@ -291,33 +315,77 @@ impl VersionMap {
     pub(super) fn new(bits: u32) -> Self {
         debug_assert!(bits <= 16, "shards are named by the first 16 bits");
         let (shards, hash) = (OnceLock::new(), KeyedHash::default());
-        Self { shards, bits, hash, bytes: AtomicUsize::new(0) }
+        Self { shards, bits, hash, bytes: AtomicUsize::new(0), oldest: AtomicU64::new(0) }
     }
 
     fn shard(&self, key: &Key) -> usize {
         shard(self.bits, key)
     }
 
-    /// Bytes that it takes: all exactly but for the order's nodes, which count as they are on average.
+    fn sought<'k>(&self, key: &'k Key) -> Sought<'k> {
+        Sought { lead: lead(self.bits, key), key }
+    }
+
+    /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    fn oldest(&self) -> u64 {
+        self.oldest.load(Ordering::Relaxed)
+    }
+
     /// Puts in what commit `number`, later than all that are in, has replaced: keys in order.
-    pub(super) fn insert(&self, number: u64, replaced: impl Iterator<Item = (Key, Stored)>) {
-        let mut replaced = replaced.peekable();
+    pub(super) fn insert(&self, number: u64, mut replaced: impl Iterator<Item = (Key, Stored)>) {
         let mut bytes = 0;
         let all = || (0..1_usize << self.bits).map(|_| Locked::default()).collect();
         let shards = self.shards.get_or_init(all);
-        while let Some(at) = replaced.peek().map(|(key, _)| self.shard(key)) {
-            let mut map = shards[at].0.write();
-            let before = map.bytes();
-            while let Some((key, held)) = replaced.next_if(|(key, _)| self.shard(key) == at) {
-                bytes += map.insert(&key, self.hash.of(&key), (number, held));
+        if self.bytes() == 0 {
+            self.oldest.store(number, Ordering::Relaxed);
+        }
+        let mut some: Vec<(Key, u32, Stored)> = Vec::with_capacity(TOGETHER);
+        loop {
+            let hashed = replaced.by_ref().map(|(key, held)| (key, self.hash.of(&key), held));
+            some.extend(hashed.take(TOGETHER));
+            if some.is_empty() {
+                break;
             }
-            bytes += map.bytes() - before;
+            self.cpu_prefetch(shards, &some);
+            let mut left = some.drain(..).peekable();
+            while let Some(at) = left.peek().map(|one| self.shard(&one.0)) {
+                let mut map = shards[at].0.write();
+                let before = map.bytes();
+                while let Some((key, hash, held)) = left.next_if(|one| self.shard(&one.0) == at) {
+                    bytes += map.insert(self.sought(&key), hash, (number, held));
+                }
+                bytes += map.bytes() - before;
+            }
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Prefetches the memory where versions of these keys are put in, step by step.
+    fn cpu_prefetch(&self, shards: &[Locked], some: &[(Key, u32, Stored)]) {
+        for (key, ..) in some {
+            let at = self.shard(key);
+            cpu_prefetch(&shards[at..=at]);
+        }
+        let steps: [fn(&Shard, u32); 3] = [
+            Shard::cpu_prefetch_slot,
+            |shard, hash| {
+                cpu_prefetch(shard.near(hash).map_or(&[], std::slice::from_ref));
+            },
+            |shard, hash| {
+                shard.near(hash).into_iter().for_each(|entry| entry.versions.cpu_prefetch_end());
+            },
+        ];
+        for step in steps {
+            for (key, hash, _) in some {
+                if let Some(shard) = shards[self.shard(key)].0.try_read() {
+                    step(&shard, *hash);
+                }
+            }
+        }
     }
 
     /// What a key had as of `base`, and the commit that replaced it.
@@ -325,44 +393,88 @@ impl VersionMap {
         let hash = self.hash.of(key);
         let map = self.shards.get()?[self.shard(key)].0.read();
         let (_, entry) = map.find(key, hash, base)?;
-        map.entries[entry].after(base).cloned()
+        map.entries[entry].after(base, self.oldest()).cloned()
     }
 
-    /// Shows what the keys from `first` to `last` had as of `base` where a later commit changed it, in
-    /// order, with that commit.
-    pub(super) fn range(
+    /// Shows what the keys of some ranges, which ascend, had as of `base` where a later commit changed
+    /// it, in order, with the number of the range and that commit.
+    pub(super) fn ranges(
         &self,
-        first: &Key,
-        last: &Key,
+        ranges: &[RangeInclusive<Key>],
         base: u64,
-        mut see: impl FnMut(&Key, u64, &Stored),
+        mut see: impl FnMut(usize, &Key, u64, &Stored),
     ) {
         let Some(shards) = self.shards.get() else { return };
-        for map in &shards[self.shard(first)..=self.shard(last)] {
-            let map = map.0.read();
-            let mut entries = map.order.range(*first..=*last).map(|(_, entry)| *entry as usize);
-            let mut some = [0; TOGETHER];
-            loop {
-                let count =
-                    some.iter_mut().zip(&mut entries).map(|(to, entry)| *to = entry).count();
-                if count == 0 {
-                    break;
+        let parts = ranges.iter().enumerate().flat_map(|(range, keys)| {
+            (self.shard(keys.start())..=self.shard(keys.end())).map(move |shard| (range, shard))
+        });
+        let (mut parts, oldest) = (parts.peekable(), self.oldest());
+        let (mut some, mut entries) = (Vec::with_capacity(TOGETHER), Vec::new());
+        while parts.peek().is_some() {
+            some.clear();
+            some.extend(parts.by_ref().take(TOGETHER));
+            for (_, shard) in &some {
+                cpu_prefetch(&shards[*shard..=*shard]);
+            }
+            // Several at once, and whoever holds several takes them in order: who waits for one holds none after it.
+            let mut locked: Vec<(usize, RwLockReadGuard<'_, Shard>)> = Vec::new();
+            for (_, shard) in &some {
+                if locked.last().is_none_or(|(last, _)| last != shard) {
+                    let map = shards[*shard].0.read();
+                    cpu_prefetch(std::slice::from_ref(&*map.order));
+                    locked.push((*shard, map));
                 }
-                let some = some[..count].iter().map(|entry| &map.entries[*entry]);
-                some.clone().for_each(|entry| cpu_prefetch(std::slice::from_ref(entry)));
-                let some = some.filter(|entry| entry.newest > base);
-                some.clone().for_each(|entry| entry.versions.cpu_prefetch());
-                for entry in some {
-                    if let Some((number, held)) = entry.after(base) {
-                        see(&entry.key, *number, held);
-                    }
+            }
+            let place = |shard: usize| locked.partition_point(|(one, _)| *one < shard);
+            for (range, shard) in &some {
+                let sought = self.sought(ranges[*range].start());
+                locked[place(*shard)].1.order.cpu_prefetch(sought.lead);
+            }
+            entries.clear();
+            for (range, shard) in &some {
+                let at = place(*shard);
+                let map = &*locked[at].1;
+                // Of keys before the shard, or behind it, the leads say nothing.
+                let keys = self.within(&ranges[*range], *shard);
+                let (first, last) = (self.sought(keys.start()), self.sought(keys.end()));
+                let key = |entry: u32| &map.entries[entry as usize].key;
+                map.order.range(first, last, key, |entry| {
+                    let entry = entry as usize;
+                    cpu_prefetch(&map.entries[entry..=entry]);
+                    entries.push((*range, at, entry));
+                });
+            }
+            let later =
+                entries.iter().map(|(range, at, entry)| (range, &locked[*at].1.entries[*entry]));
+            let later = later.filter(|(_, entry)| entry.newest > base);
+            later.clone().for_each(|(_, entry)| entry.cpu_prefetch(base, oldest));
+            for (range, entry) in later {
+                if let Some((number, held)) = entry.after(base, oldest) {
+                    see(*range, &entry.key, *number, held);
                 }
             }
         }
     }
 
+    /// The part of a range that is in a shard.
+    fn within(&self, keys: &RangeInclusive<Key>, shard: usize) -> RangeInclusive<Key> {
+        let (mut first, mut last) = (*keys.start(), *keys.end());
+        if self.shard(&first) < shard {
+            first = [0; 32];
+            let lead = u16::try_from(shard << (16 - self.bits)).expect("16 bits");
+            first[..2].copy_from_slice(&lead.to_be_bytes());
+        }
+        if self.shard(&last) > shard {
+            last = [0xff; 32];
+            let lead = u16::try_from(((shard + 1) << (16 - self.bits)) - 1).unwrap_or(u16::MAX);
+            last[..2].copy_from_slice(&lead.to_be_bytes());
+        }
+        first..=last
+    }
+
     /// Drops what the commits through `floor` have replaced.
     pub(super) fn drop_through(&self, floor: u64) {
+        self.oldest.fetch_max(floor + 1, Ordering::Relaxed);
         let mut left = 0;
         for map in self.shards.get().into_iter().flatten() {
             let mut map = map.0.write();
@@ -433,7 +545,7 @@ mod tests {
                     later.min_by_key(|one| one.1).map(|one| (one.1, one.2.clone()))
                 };
                 let mut all = Vec::new();
-                map.range(&[0; 32], &[255; 32], base, |key, number, held| {
+                map.ranges(&[[0; 32]..=[255; 32]], base, |_, key, number, held| {
                     all.push((*key, (number, held.clone())));
                 });
                 assert!(all.is_sorted_by(|a, b| a.0 < b.0));

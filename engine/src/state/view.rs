@@ -6,11 +6,13 @@
 //! [`View::check`] before it believes what was found.
 
 use std::collections::BTreeMap;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::{KeyAccess, PendingChange};
 use pleach_beatree::older::{
-    BUCKET_LEVELS, GROUP_LEVELS, GROUPS, OF_GROUP, OlderNodes, bucket_of, buckets_of, has_buckets,
+    BUCKET_LEVELS, FoundNodes, GROUP_LEVELS, GROUPS, OF_GROUP, OlderNodes, bucket_of, buckets_of,
+    has_buckets,
 };
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
@@ -183,23 +185,79 @@ impl View {
         then(prefix, &self.undo.region_nodes(self.namespace, prefix, self.base))
     }
 
-    /// What undo says of a region beyond its pages and pending changes. The caller holds the region.
-    pub(crate) fn region(&self, state: &RegionState) -> RegionThen<'_> {
+    /// What undo says of a region beyond its pages and pending changes; of the insides of pages that are accessed
+    /// it goes into `insides`: children, in order, with the accesses below each. The caller holds the region.
+    pub(crate) fn region<'a>(
+        &self,
+        state: &RegionState,
+        accessed: impl Iterator<Item = (usize, &'a [KeyAccess])>,
+        insides: &mut Insides,
+    ) -> RegionThen<'_> {
         let region = *state.children().region();
         let behind = state.last_commit() > self.base;
         let history = behind && self.undo.keeps_history();
+        let nodes = history.then(|| {
+            let replaced = self.undo.page_nodes(self.namespace, &region, self.base);
+            pages_then(state.children(), &replaced)
+        });
+        let next = insides.pages.len();
+        if let Some(nodes) = &nodes {
+            self.look_inside(state, nodes, accessed, insides);
+        }
         RegionThen {
             view: self,
             behind,
             undone: (behind && !history).then(|| self.undone_below(&region).into_iter().collect()),
-            nodes: history.then(|| {
-                let replaced = self.undo.page_nodes(self.namespace, &region, self.base);
-                pages_then(state.children(), &replaced)
-            }),
+            nodes,
+            next,
         }
     }
 
-    fn undone_below(&self, prefix: &Prefix) -> Vec<(Key, Stored)> {
+    /// Looks up what later commits recorded of the nodes inside of pages, and the keys that these ask for.
+    fn look_inside<'a>(
+        &self,
+        state: &RegionState,
+        nodes: &[ChildThen],
+        accessed: impl Iterator<Item = (usize, &'a [KeyAccess])>,
+        insides: &mut Insides,
+    ) {
+        let (mut children, mut prefixes, mut buckets) = (Vec::new(), Vec::new(), Vec::new());
+        for (child, accesses) in accessed {
+            // Where pages were laid out anew, what was recorded of others says nothing of this one.
+            let ChildThen { node, same_layout } = nodes[child];
+            if same_layout && matches!(node, NodeThen::Recorded(_)) {
+                let prefix = state.children().prefix(child);
+                if has_buckets(&prefix) {
+                    let of = accesses.iter().map(|access| bucket_of(&prefix, &access.key));
+                    children.push(child);
+                    prefixes.push(prefix);
+                    buckets.push(of.fold(0, |mask, bucket| mask | 1 << bucket));
+                }
+            }
+        }
+        let Insides { pages, nodes, keys } = insides;
+        let found = self.undo.inside(self.namespace, &prefixes, &buckets, self.base, nodes);
+        let (mut ranges, mut of) = (Vec::with_capacity(2 * found.len()), Vec::new());
+        for ((child, prefix), found) in children.into_iter().zip(prefixes).zip(found) {
+            let then = found.with(nodes);
+            if !then.is_useless() {
+                push_ranges(&prefix, then.asked(), &mut ranges);
+                of.resize(ranges.len(), pages.len());
+                pages.push(PageThen { child, found, keys: 0..0 });
+            }
+        }
+        self.undo.ranges(self.namespace, &ranges, self.base, |range, key, stored| {
+            let of_page = &mut pages[of[range]].keys;
+            if of_page.end == 0 {
+                *of_page = keys.len()..keys.len();
+            }
+            of_page.end += 1;
+            keys.push((*key, stored.clone()));
+        });
+    }
+
+    /// What commits after the view's have changed below a prefix, and what it was. Sorted. To be checked afterwards.
+    pub(crate) fn undone_below(&self, prefix: &Prefix) -> Vec<(Key, Stored)> {
         let mut undone = Vec::new();
         self.undo.below(self.namespace, prefix, self.base, &mut undone);
         undone
@@ -222,14 +280,40 @@ pub(crate) struct RegionThen<'a> {
     /// What later commits have changed in it, where they did not record nodes.
     undone: Option<BTreeMap<Key, Stored>>,
     /// Its children, where later commits recorded what they replaced.
-    nodes: Option<Vec<PageThen>>,
+    nodes: Option<Vec<ChildThen>>,
+    /// The next of the pages whose insides are known.
+    next: usize,
 }
 
-/// What later commits say of a page.
-struct PageThen {
+/// What later commits say of a child.
+#[derive(Clone, Copy)]
+struct ChildThen {
     node: NodeThen,
-    /// The oldest commit after the view's that found another layout here.
-    relaid: u64,
+    /// Had all of them this layout here?
+    same_layout: bool,
+}
+
+/// What they say of the insides of pages of some regions, and what keys had that these pages ask for.
+#[derive(Default)]
+pub(crate) struct Insides {
+    pages: Vec<PageThen>,
+    nodes: Vec<Node>,
+    keys: Vec<(Key, Stored)>,
+}
+
+struct PageThen {
+    child: usize,
+    found: FoundNodes,
+    /// Where its keys are in the list of all.
+    keys: Range<usize>,
+}
+
+impl Insides {
+    /// A page by its number: its nodes, and what the keys had that they ask for.
+    pub(crate) fn page(&self, number: usize) -> (OlderNodes<'_>, &[(Key, Stored)]) {
+        let PageThen { found, keys, .. } = &self.pages[number];
+        (found.with(&self.nodes), &self.keys[keys.clone()])
+    }
 }
 
 impl RegionThen<'_> {
@@ -245,48 +329,11 @@ impl RegionThen<'_> {
         }
     }
 
-    /// What later commits recorded of the nodes inside of a child, which has this prefix, as far as a fold of these
-    /// accesses asks for it. `None` where they have recorded nothing.
-    pub(crate) fn inside(
-        &self,
-        child: usize,
-        prefix: &Prefix,
-        accesses: &[KeyAccess],
-    ) -> Option<OlderNodes> {
-        let end = self.nodes.as_ref().filter(|_| has_buckets(prefix))?[child].relaid;
-        let accessed = accesses.iter().map(|access| bucket_of(prefix, &access.key));
-        let mut then = OlderNodes::new(accessed.fold(0, |mask, bucket| mask | 1 << bucket));
-        let View { undo, namespace, base, .. } = self.view;
-        undo.inside((*namespace, prefix), (*base, end), &mut then);
-        if end < u64::MAX {
-            then.all_may_have_changed();
-        }
-        Some(then)
-    }
-
-    /// What an older state of a page had of the keys from which it is folded. Sorted.
-    pub(crate) fn asked(&self, prefix: &Prefix, then: &OlderNodes) -> Vec<(Key, Stored)> {
-        let asked = then.asked();
-        if asked == u32::MAX {
-            return self.undone(prefix);
-        }
-        let mut undone = Vec::new();
-        let mut add = |levels, bits| {
-            let View { undo, namespace, base, .. } = self.view;
-            undo.below(*namespace, &prefix.descendant(levels, bits), *base, &mut undone);
-        };
-        for group in 0..GROUPS {
-            let all = buckets_of(group);
-            if asked & all == all {
-                add(GROUP_LEVELS, group);
-                continue;
-            }
-            let buckets = group * OF_GROUP..(group + 1) * OF_GROUP;
-            for bucket in buckets.filter(|bucket| asked >> bucket & 1 == 1) {
-                add(BUCKET_LEVELS, bucket);
-            }
-        }
-        undone
+    /// The number of a child, if the inside of it is known; children in order.
+    pub(crate) fn inside(&mut self, child: usize, insides: &Insides) -> Option<usize> {
+        let pages = &insides.pages[self.next..];
+        self.next += pages.iter().take_while(|page| page.child < child).count();
+        insides.pages.get(self.next).filter(|page| page.child == child).map(|_| self.next)
     }
 
     /// What later commits have replaced below a prefix. Sorted.
@@ -302,9 +349,28 @@ impl RegionThen<'_> {
     }
 }
 
+/// Adds the ranges of keys of these buckets of a page.
+fn push_ranges(prefix: &Prefix, asked: u32, ranges: &mut Vec<RangeInclusive<Key>>) {
+    let mut push = |levels, bits| {
+        let below = prefix.descendant(levels, bits);
+        ranges.push(*below.first_key()..=below.last_key());
+    };
+    for group in (0..GROUPS).filter(|group| asked & buckets_of(*group) != 0) {
+        let all = buckets_of(group);
+        if asked & all == all {
+            push(GROUP_LEVELS, group);
+            continue;
+        }
+        let buckets = group * OF_GROUP..(group + 1) * OF_GROUP;
+        buckets
+            .filter(|bucket| asked >> bucket & 1 == 1)
+            .for_each(|bucket| push(BUCKET_LEVELS, bucket));
+    }
+}
+
 /// What the nodes that were replaced in and around a region say of each of its children: as
 /// [`then`] for one prefix, in one pass.
-fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<PageThen> {
+fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<ChildThen> {
     let region = children.region();
     let mut own: Vec<Option<(u64, Node)>> = vec![None; children.len()];
     let mut other = vec![u64::MAX; children.len()];
@@ -332,12 +398,13 @@ fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<PageThen>
         }
     }
     let then = own.into_iter().zip(other).map(|(own, relaid)| {
+        let same_layout = relaid == u64::MAX;
         let node = match own {
             Some((number, node)) if number < relaid => NodeThen::Recorded(node),
-            None if relaid == u64::MAX => NodeThen::Unchanged,
+            None if same_layout => NodeThen::Unchanged,
             _ => NodeThen::Unrecorded,
         };
-        PageThen { node, relaid }
+        ChildThen { node, same_layout }
     });
     then.collect()
 }

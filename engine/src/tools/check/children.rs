@@ -176,8 +176,7 @@ impl<H: Hasher> ChildrenFolder<H> {
         } else {
             self.folder.clear();
             self.folder.begin(prefix.len());
-            let page =
-                PageState { at: &prefix, leaf: view, pending: changes, treelet: None, then: None };
+            let page = PageState { at: &prefix, leaf: view, pending: changes, treelet: None };
             fold_leaf(&mut self.folder, &page, 0, &[], &mut Vec::new());
             let fold = self.folder.end().expect("no terminal is placed here");
             self.folder.run();
