@@ -85,6 +85,27 @@ impl Blake3 {
     }
 }
 
+/// [`Blake3::keyed`] of a message that comes in pieces. Pieces of some KiB are hashed faster than small ones.
+#[derive(Clone, Debug)]
+pub struct KeyedBlake3(blake3::Hasher);
+
+impl KeyedBlake3 {
+    /// Nothing is hashed yet.
+    pub fn new(key: &[u8; 32]) -> Self {
+        Self(blake3::Hasher::new_keyed(key))
+    }
+
+    /// The next piece.
+    pub fn update(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    /// The hash of all pieces.
+    pub fn finish(&self) -> [u8; 32] {
+        *self.0.finalize().as_bytes()
+    }
+}
+
 /// SHA-256.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sha2;

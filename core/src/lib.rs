@@ -82,7 +82,7 @@ pub mod proof;
 pub mod search;
 
 pub use cpu_prefetch::cpu_prefetch;
-pub use hasher::{Blake3, Hasher, Sha2};
+pub use hasher::{Blake3, Hasher, KeyedBlake3, Sha2};
 pub use node::{Key, Node, NodeKind, TERMINATOR, ValueHash};
 pub use prefix::Prefix;
 pub use proof::{Limits, Lookup, Roots, VerifyError, roots, witness};

@@ -12,19 +12,31 @@
 
 use pleach_beatree::Stored;
 use pleach_beatree::stored::overflow_cell;
-use pleach_core::{Blake3, Key, Node};
+use pleach_core::{Key, KeyedBlake3, Node};
 
 /// The key of the hash.
 const DOMAIN: &[u8; 32] = b"pleach plain namespace digest v1";
+
+/// Bytes that are hashed at once: however much a commit changes, no more is copied.
+const PIECE: usize = 64 * 1024;
 
 /// The digest after changes, which ascend by key; without changes it is the one before.
 pub(crate) fn after<'a>(
     before: &Node,
     changes: impl Iterator<Item = (&'a Key, &'a Stored)>,
 ) -> Node {
-    let mut message = Vec::with_capacity(32 + 64 * changes.size_hint().0);
+    let mut changes = changes.peekable();
+    if changes.peek().is_none() {
+        return *before;
+    }
+    let mut hasher = KeyedBlake3::new(DOMAIN);
+    let mut message = Vec::with_capacity((32 + 64 * changes.size_hint().0).min(PIECE));
     message.extend_from_slice(before.as_ref());
     for (key, stored) in changes {
+        if message.len() > PIECE {
+            hasher.update(&message);
+            message.clear();
+        }
         message.extend_from_slice(key);
         match stored {
             Stored::Absent => message.push(0),
@@ -44,12 +56,13 @@ pub(crate) fn after<'a>(
             }
         }
     }
-    if message.len() == 32 { *before } else { Blake3::keyed(DOMAIN, &message).into() }
+    hasher.update(&message);
+    hasher.finish().into()
 }
 
 #[cfg(test)]
 mod tests {
-    use pleach_core::TERMINATOR;
+    use pleach_core::{Blake3, TERMINATOR};
 
     use super::*;
 
@@ -59,6 +72,29 @@ mod tests {
 
     fn put(bytes: &[u8]) -> Stored {
         Stored::put::<Blake3>(bytes.into())
+    }
+
+    #[test]
+    fn what_is_hashed_in_pieces_is_one_message() {
+        let changes: Vec<(Key, Stored)> = (0..2000u16)
+            .map(|at| {
+                let [high, low] = at.to_be_bytes();
+                let mut key = [0; 32];
+                (key[0], key[1]) = (high, low);
+                (key, put(&vec![low; usize::from(at % 200)]))
+            })
+            .collect();
+        let mut message = TERMINATOR.to_bytes().to_vec();
+        for (key, stored) in &changes {
+            let Stored::Inline(value) = stored else { panic!("short") };
+            message.extend_from_slice(key);
+            message.push(1);
+            let len = u32::try_from(value.len()).expect("short");
+            message.extend_from_slice(&len.to_le_bytes());
+            message.extend_from_slice(value);
+        }
+        assert!(message.len() > 3 * PIECE, "several pieces");
+        assert_eq!(of(&TERMINATOR, &changes), Node::from(Blake3::keyed(DOMAIN, &message)));
     }
 
     #[test]

@@ -83,6 +83,8 @@ counters! {
     checkpoints_overtaken,
     /// Leaf pages at present.
     leaf_pages,
+    /// Those of them that have nodes: plain namespaces have none.
+    leaf_pages_with_nodes,
     /// Regions of the index at present: lowest branch pages.
     regions,
     /// Pairs of regions that have become one.

@@ -363,19 +363,20 @@ impl RegionState {
             self.advance_treelet(commit);
             self.own = commit.own;
         }
+        if !self.parts.is_empty() {
+            let (children, changed_at) = (&self.children, &self.changed_at);
+            let is_true = |of: &Prefix, as_of| changed_at[children.find(of.first_key())] == as_of;
+            self.parts.retain(|(of, as_of, _)| is_true(of, *as_of));
+        }
         self.last_commit = commit.commit;
         self.log_position = commit.log_position;
         PendingGrowth { bytes, entries: signed(self.pending.len()) - signed(entries) }
     }
 
-    /// Keeps the nodes of the parts of a child, as of the last commit that changed it. What is kept of other
-    /// children, and as of an older commit than their last, goes.
+    /// Keeps the nodes of the parts of a child that the commit which was applied last has changed, as of that.
     pub fn keep_parts(&mut self, child: usize, parts: Arc<Parts>) {
-        let (prefix, children) = (self.children.prefix(child), &self.children);
-        let changed_at = &self.changed_at;
-        self.parts.retain(|(of, as_of, _)| {
-            *of != prefix && changed_at[children.find(of.first_key())] == *as_of
-        });
+        let prefix = self.children.prefix(child);
+        debug_assert!(self.parts.iter().all(|(of, ..)| *of != prefix), "the commit let go of them");
         self.parts.push((prefix, self.changed_at[child], parts));
     }
 

@@ -69,7 +69,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl PleachStore {
     pub(super) fn open(options: &StoreOptions, is_plain: bool) -> Result<Self> {
-        options.peer_args_of(Engine::Pleach.name(), &[])?;
+        let engine = if is_plain { Engine::PleachPlain } else { Engine::Pleach };
+        options.peer_args_of(engine.name(), &[])?;
         let settings = Options::new(&options.folder).create(true).cache_mib(options.cache_mib);
         let settings = settings.threads(options.threads).durability(Durability::None);
         let db = Pleach::open(settings).map_err(wrap)?;
@@ -83,6 +84,11 @@ impl PleachStore {
 
     /// Fills the plain namespace by commits, and its pages.
     fn load_plain(&self, mut pairs: impl Iterator<Item = (Key, Value)>) -> Result<()> {
+        let session = self.session()?;
+        if session.namespace(PLAIN).map_err(wrap)?.iter(..).next().is_some() {
+            return Err(wrap("a load is for an empty store"));
+        }
+        drop(session);
         loop {
             let write = |(key, value)| Access::write(key, Some(value)).in_namespace(PLAIN);
             let accesses: Vec<Access> = pairs.by_ref().take(LOADED).map(write).collect();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use pleach_beatree::Region;
 use pleach_beatree::recycled::Recycle as _;
-use pleach_beatree::region::{Applied, Pending};
+use pleach_beatree::region::{Applied, Parts, Pending};
 use pleach_beatree::treelet::Treelet;
 use pleach_core::{Node, TERMINATOR};
 use pleach_io::{Device, Runtime};
@@ -43,7 +43,7 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
         let mut own_due = Vec::new();
         let (mut bytes, mut entries) = (0, 0);
         let mut nodes = Vec::new();
-        let mut put = |region: &Region, applied: &mut Applied<'_>, pages: &[PageNode]| {
+        let mut put = |region: &Region, applied: &mut Applied<'_>, parts: &[(u32, &Arc<Parts>)]| {
             let mut state = region.write();
             let growth = state.apply(applied, &mut scratch, |prefix, commits| {
                 if policy.is_due(&prefix, commits) {
@@ -52,10 +52,8 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
             });
             bytes += growth.bytes;
             entries += growth.entries;
-            for page in pages {
-                if let Some(parts) = &page.parts {
-                    state.keep_parts(page.child as usize, Arc::clone(parts));
-                }
+            for (child, parts) in parts {
+                state.keep_parts(*child as usize, Arc::clone(parts));
             }
         };
         loop {
@@ -82,7 +80,10 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                         .filter(|_| keep_inner)
                         .map(|as_of| (as_of, &chunk.inner[outcome.treelet.clone()])),
                 };
-                put(&outcome.region, &mut applied, pages);
+                let parts = chunk.parts.iter().filter(|(at, _)| outcome.nodes.contains(at));
+                let parts: Vec<_> =
+                    parts.map(|(at, parts)| (chunk.nodes[*at].child, parts)).collect();
+                put(&outcome.region, &mut applied, &parts);
                 advance_treelets(db, number, pages, &chunk.treelets);
             }
             if db.kind == TrieKind::Plain {
@@ -113,7 +114,7 @@ fn apply_plain<D: Device, R: Runtime>(
     db: &State<D, R>,
     (commit, log_position): (u64, LogPos),
     changes: &[Changed],
-    put: &mut impl FnMut(&Region, &mut Applied<'_>, &[PageNode]),
+    put: &mut impl FnMut(&Region, &mut Applied<'_>, &[(u32, &Arc<Parts>)]),
 ) {
     let (regions, mut rest) = (db.index.load(), changes);
     while let Some(first) = rest.first() {

@@ -89,7 +89,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         Some(self.witnesses.remove(at).1)
     }
 
-    /// The witnesses that were not taken yet: one for each namespace with an access, ascending, each against
+    /// The witnesses that were not taken yet: one for each Merkle namespace with an access, ascending, each against
     /// the root that its namespace had ([`Self::prev_roots`]). A batch without accesses has that of
     /// namespace 0.
     pub fn take_witnesses(&mut self) -> Vec<(u8, Witness)> {

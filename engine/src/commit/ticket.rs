@@ -149,7 +149,8 @@ fn replaced_nodes<D: Device, R: Runtime>(
     chunks: &[ChunkOutcome],
 ) -> ReplacedNodes {
     let changes: usize = chunks.iter().map(|chunk| chunk.changes.len()).sum();
-    let workers = if changes < PARALLEL { 1 } else { db.runtime.workers() };
+    let most = if changes < PARALLEL { 1 } else { db.runtime.workers() };
+    let workers = most.min(chunks.len()).max(1);
     let made: Vec<Mutex<ReplacedNodes>> = chunks.iter().map(|_| Mutex::default()).collect();
     let next = AtomicUsize::new(0);
     let make = |_: usize| {

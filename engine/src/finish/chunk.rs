@@ -8,6 +8,7 @@
 //! When a region has changed between 1 and 3, the chunk is done again. A chunk belongs to one worker, and
 //! its memory is used for the next chunk.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use pleach_core::page::leaf::LeafView;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Runtime};
 
-use super::cut::{Below, Cut};
+use super::cut::{Below, Cut, is_much};
 use super::emit::{Emit, Fragment, Gives, encode_op};
 use super::outcome::ChunkOutcome;
 use super::scratch::{FoldSpace, PageFold};
@@ -61,8 +62,6 @@ pub(super) struct PageTask {
     /// In an older state of whose nodes some are known: the commit that the treelet must be as of, and its number
     /// among these pages.
     pub(super) then: Option<(u64, usize)>,
-    /// What the region has kept of a child below which much pends.
-    parts: Option<Arc<Parts>>,
     /// Commits that have changed it since it was written.
     commits_since_write: u8,
 }
@@ -97,6 +96,8 @@ pub(super) struct Chunk {
     pub(super) pending: Vec<PendingChange>,
     /// What is known of the insides of pages in an older state.
     older: Insides,
+    /// What regions have kept of pages below which much pends.
+    parts: Vec<(usize, Arc<Parts>)>,
     /// Pages, leaf pages and nodes together, that are not in memory yet.
     pub(super) missing: usize,
     /// Pages before this one have been asked for.
@@ -206,6 +207,7 @@ impl Chunk {
     /// Forgets all and keeps the memory.
     pub(super) fn reset(&mut self) {
         self.regions.clear();
+        self.parts.clear();
         self.pages.clear();
         self.pending.clear();
         // Only older states have them, and they are large.
@@ -242,7 +244,9 @@ impl Chunk {
             let page = self.pages.last_mut().expect("just pushed");
             if newest {
                 page.as_of = Some(state.changed_at(child));
-                page.parts = state.parts(child);
+                if let Some(parts) = state.parts(child) {
+                    self.parts.push((self.pages.len() - 1, parts));
+                }
             }
             at = end;
         }
@@ -284,7 +288,6 @@ impl Chunk {
             known,
             as_of: None,
             then: None,
-            parts: None,
             commits_since_write: state.commits_since_write(child),
         });
     }
@@ -300,6 +303,7 @@ impl Chunk {
         needs_leaf: bool,
     ) {
         let accessed: Vec<PageTask> = self.pages.drain(first_page..).collect();
+        self.parts.retain(|(page, _)| *page < first_page);
         let asks = accessed
             .iter()
             .filter(|page| !needs_leaf && batch.view.node(&page.prefix) == OverlayNode::Unchanged);
@@ -342,15 +346,16 @@ impl Chunk {
         }
     }
 
-    /// Folds the chunk, whose pages are all in memory, into an empty `outcome`.
+    /// Folds the chunk, whose pages are all in memory, into an empty `outcome`. At most so many of the runtime's workers
+    /// share what it cuts.
     pub(super) fn fold<H: Hasher>(
         &mut self,
         batch: &Batch<'_>,
         space: &mut FoldSpace<H>,
-        runtime: &impl Runtime,
+        workers: (&impl Runtime, usize),
         mut outcome: ChunkOutcome,
     ) -> Result<ChunkOutcome, Again> {
-        self.fold_pages(batch, space, runtime);
+        self.fold_pages(batch, space, workers);
         let accesses = || self.pages.iter().flat_map(|page| &batch.accesses[page.accesses.clone()]);
         outcome.regions.reserve(self.regions.len());
         outcome.nodes.reserve(self.pages.len());
@@ -370,6 +375,13 @@ impl Chunk {
             let page = task.page.take().filter(|_| history || !node.treelet.is_empty());
             node.page = task.at.zip(page);
         }
+        if space.cut > 0 {
+            for (node, at) in space.node_pages.iter().enumerate() {
+                if let PageFold::Cut { number, learns: true } = space.folds[*at] {
+                    outcome.parts.push((node, Arc::new(space.cuts[number].nodes())));
+                }
+            }
+        }
         for page in &mut self.pages {
             page.page = None;
         }
@@ -382,7 +394,7 @@ impl Chunk {
         &self,
         batch: &Batch<'_>,
         space: &mut FoldSpace<H>,
-        runtime: &impl Runtime,
+        workers: (&impl Runtime, usize),
     ) {
         space.pages.clear();
         space.joins.clear();
@@ -396,7 +408,7 @@ impl Chunk {
                 space.folds.push(PageFold::Known);
                 continue;
             }
-            if let Some(fold) = self.cut_page(batch, page, space, runtime) {
+            if let Some(fold) = self.cut_page(batch, index, space, workers) {
                 space.folds.push(fold);
                 continue;
             }
@@ -427,26 +439,33 @@ impl Chunk {
     fn cut_page<H: Hasher>(
         &self,
         batch: &Batch<'_>,
-        page: &PageTask,
+        index: usize,
         space: &mut FoldSpace<H>,
-        runtime: &impl Runtime,
+        workers: (&impl Runtime, usize),
     ) -> Option<PageFold> {
+        let page = &self.pages[index];
+        if page.then.is_some() || !is_much(page.pending.len() + page.accesses.len()) {
+            return None;
+        }
         let leaf = page.page.as_ref().map(|page| page.view());
+        let kept = self.parts.binary_search_by_key(&index, |(page, _)| *page);
         let below = Below {
             at: &page.prefix,
             leaf: leaf.as_ref(),
             pending: &self.pending[page.pending.clone()],
             accesses: &batch.accesses[page.accesses.clone()],
             gives: batch.gives,
-            known: page.parts.as_deref(),
+            known: kept.ok().map(|at| &*self.parts[at].1),
         };
-        if page.then.is_some() || !below.is_much() {
+        let known = |cached: &&CachedPage| page.as_of.is_some_and(|as_of| cached.knows(as_of));
+        let cached = page.page.as_deref().filter(known);
+        if cached.is_some_and(|cached| below.is_little_a_bucket(|key| cached.bucket(key))) {
             return None;
         }
         let number = space.cut;
         space.cut += 1;
         space.cuts.resize_with(space.cut.max(space.cuts.len()), Cut::default);
-        space.cuts[number].fold(runtime, &below, &mut space.joins, &mut space.results);
+        space.cuts[number].fold(workers, &below, &mut space.joins, &mut space.results);
         // However large the batch is: it is little beside what pends.
         Some(PageFold::Cut { number, learns: page.as_of.is_some() })
     }
@@ -486,12 +505,18 @@ impl Chunk {
     }
 
     /// All that is to be put over a page whose keys alone are asked for, as they are in the view.
-    pub(super) fn all_pending(&self, batch: &Batch<'_>, page: &PageTask) -> Vec<PendingChange> {
-        let mut pending = self.pending[page.pending.clone()].to_vec();
-        if page.then.is_some() {
-            put_over(&mut pending, 0, batch.view.undone_below(&page.prefix).into_iter());
+    pub(super) fn all_pending(
+        &self,
+        batch: &Batch<'_>,
+        page: &PageTask,
+    ) -> Cow<'_, [PendingChange]> {
+        let pending = &self.pending[page.pending.clone()];
+        if page.then.is_none() {
+            return Cow::Borrowed(pending);
         }
-        pending
+        let mut pending = pending.to_vec();
+        put_over(&mut pending, 0, batch.view.undone_below(&page.prefix).into_iter());
+        Cow::Owned(pending)
     }
 
     /// Asks for the memory of pages that are folded next: it is cold, and waiting for one after the

@@ -35,6 +35,11 @@ const LANE: usize = 2048;
 /// Bytes of lists beyond which a cut does not keep its memory.
 const KEPT: usize = 1 << 20;
 
+/// Is a child below which so much is pending or accessed cut?
+pub(super) fn is_much(changes: usize) -> bool {
+    changes > 2 * PART
+}
+
 /// What is folded below one prefix.
 #[derive(Clone, Copy)]
 pub(super) struct Below<'a> {
@@ -48,9 +53,15 @@ pub(super) struct Below<'a> {
 }
 
 impl Below<'_> {
-    /// Does so much change that it is cut?
-    pub(super) fn is_much(&self) -> bool {
-        self.pending.len() + self.accesses.len() > 2 * PART
+    /// Does at most a part pend in each accessed bucket of a treelet? Then the treelet tells as much apart.
+    pub(super) fn is_little_a_bucket(&self, bucket: impl Fn(&Key) -> u8) -> bool {
+        let groups = self.accesses.chunk_by(|a, b| bucket(&a.key) == bucket(&b.key));
+        let mut accessed = groups.map(|group| bucket(&group[0].key));
+        accessed.all(|accessed| {
+            let from = self.pending.partition_point(|pending| bucket(&pending.0) < accessed);
+            let behind = &self.pending[from..];
+            behind.get(PART).is_none_or(|pending| bucket(&pending.0) > accessed)
+        })
     }
 
     /// The page's cells that no pending change replaces, as such changes.
@@ -148,7 +159,7 @@ impl<H: Hasher> Cut<H> {
     /// Cuts, folds the parts, and begins the fold that joins them. Pushes one result for each access.
     pub(super) fn fold<R: Runtime>(
         &mut self,
-        runtime: &R,
+        (runtime, most): (&R, usize),
         below: &Below<'_>,
         join: &mut BatchFolder<H>,
         results: &mut Vec<AccessResult>,
@@ -161,7 +172,7 @@ impl<H: Hasher> Cut<H> {
             accesses: 0..below.accesses.len(),
         };
         Lists { below, cells: &self.cells }.divide(*below.at, all, &mut self.parts);
-        let shares = self.shares(runtime.workers());
+        let shares = self.shares(runtime.workers().min(most));
         let (lists, lanes, parts) = (Lists { below, cells: &self.cells }, &self.lanes, &self.parts);
         let fold = |lane: usize| lanes[lane].lock().fold(lists, &parts[shares[lane].clone()]);
         if let [_] = *shares {
@@ -455,10 +466,10 @@ mod tests {
         let runtime = SimRuntime::with_clock(1, SimClock::default(), workers);
         let (at, gives) = (&Prefix::ROOT, Gives::Witness);
         let below = Below { at, leaf: None, pending: &[], accesses: &accesses, gives, known: None };
-        assert!(below.is_much());
+        assert!(is_much(below.pending.len() + below.accesses.len()));
         let (mut join, mut results) = (BatchFolder::<Blake3>::new(), Vec::new());
         let mut cut = Cut::default();
-        cut.fold(&runtime, &below, &mut join, &mut results);
+        cut.fold((&runtime, workers), &below, &mut join, &mut results);
         join.run();
         let hashes = cut.lanes.iter().map(|lane| lane.lock().folder.hashed()).collect();
         (join.node(cut.joined()), results.len(), hashes)

@@ -63,11 +63,7 @@ use job::Job;
 use outcome::{ChunkOutcome, Finished, Folded};
 use sort::Sorter;
 use witness::Witnesses;
-use worker::Workers;
-
-/// Batches of up to this many accesses are folded on the calling thread, which costs less than waking
-/// workers.
-const INLINE: usize = 128;
+use worker::{INLINE, Workers};
 
 /// What finishes batches: workers, and memory that is kept from batch to batch.
 pub(crate) struct Finisher<H: Hasher, D: Device, R: Runtime> {
@@ -130,6 +126,7 @@ pub(crate) fn finish<H: Hasher, D: Device, R: Runtime>(
     witness: bool,
 ) -> Result<Finished> {
     if db.kind == TrieKind::Plain {
+        let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground().finishing());
         return plain::finish(db, &finisher.readers, (view, prev_root), accesses);
     }
     let gives = if witness { Gives::Witness } else { Gives::Root };

@@ -93,8 +93,6 @@ pub(crate) struct PageNode {
     pub(crate) treelet: Range<usize>,
     /// Does the commit make the page due for a flush?
     pub(crate) flush_due: bool,
-    /// The nodes of its parts, where it was folded in parts.
-    pub(crate) parts: Option<Arc<Parts>>,
     /// The page, when its treelet learns something, or when a history is to keep what the page knows.
     pub(crate) page: Option<(Located, Arc<CachedPage>)>,
 }
@@ -105,6 +103,8 @@ pub(crate) struct ChunkOutcome {
     pub(crate) regions: Vec<RegionOutcome>,
     /// Pages that the batch writes to.
     pub(crate) nodes: Vec<PageNode>,
+    /// The nodes of the parts of those that were folded in parts: few are.
+    pub(crate) parts: Vec<(usize, Arc<Parts>)>,
     /// Nodes inside of pages, by their index in the treelet.
     pub(crate) treelets: Vec<(u8, Node)>,
     /// Nodes between regions and their pages, likewise.
@@ -127,8 +127,9 @@ impl ChunkOutcome {
     pub(crate) fn make_lean(&mut self) {
         self.forget_proof();
         self.treelets = Vec::new();
+        self.parts = Vec::new();
         for node in &mut self.nodes {
-            (node.treelet, node.page, node.parts) = (0..0, None, None);
+            (node.treelet, node.page) = (0..0, None);
         }
     }
 
@@ -167,6 +168,7 @@ impl Recycle for ChunkOutcome {
     fn clear(&mut self) {
         self.regions.clear();
         self.nodes.clear();
+        self.parts.clear();
         self.treelets.clear();
         self.inner.clear();
         self.changes = ChangeList::default();

@@ -19,7 +19,7 @@ use pleach_core::{Hasher, Node, Prefix};
 use super::chunk::{Again, Batch, Chunk, PageTask, RegionTask};
 use super::emit::{Emit, Fragment};
 use super::outcome::{ChunkOutcome, PageNode, RegionOutcome};
-use super::scratch::{FoldSpace, PageFold, sort_captured};
+use super::scratch::{FoldSpace, sort_captured};
 
 /// Regions ahead of the one that is folded, whose memory is asked for.
 const REGIONS_AHEAD: usize = 2;
@@ -260,12 +260,6 @@ impl<'a, H: Hasher> Walk<'a, H> {
             as_of: page.as_of.unwrap_or_default(),
             treelet,
             flush_due: page.flush_due(self.batch),
-            parts: match self.folded.folds[at] {
-                PageFold::Cut { number, learns: true } => {
-                    Some(Arc::new(self.folded.cuts[number].nodes()))
-                }
-                _ => None,
-            },
             page: None,
         }
     }

@@ -23,6 +23,10 @@ use crate::state::State;
 use crate::state::in_flight::Reading;
 use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 
+/// Batches of up to this many accesses are folded on the calling thread, which costs less than waking
+/// workers.
+pub(super) const INLINE: usize = 128;
+
 /// Most memory of folds on callers' threads that is kept.
 const INLINE_KEPT: usize = 4;
 
@@ -87,7 +91,10 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
         let mut worker = self.take_inline();
         let result = worker.run(self, db, job, false);
         worker.close(result, job);
-        self.give_inline_back(worker);
+        // Later ones are small.
+        if job.batch.accesses.len() <= INLINE {
+            self.give_inline_back(worker);
+        }
     }
 
     /// Memory for a fold on the calling thread. One that panics does not give it back.
@@ -133,7 +140,12 @@ impl<H: Hasher, D: Device, R: Runtime> Workers<H, D, R> {
                 break Err(error);
             }
             let before = worker.space.work();
-            let folded = chunk.fold(batch, &mut worker.space, &db.runtime, ChunkOutcome::default());
+            let folded = chunk.fold(
+                batch,
+                &mut worker.space,
+                (&db.runtime, db.budget.workers()),
+                ChunkOutcome::default(),
+            );
             worker.space.work().count_since(before, &db.counters);
             match folded {
                 Ok(outcome) => break Ok(Folded::Done(outcome)),
@@ -225,7 +237,12 @@ impl<H: Hasher, D: Device, R: Runtime> Worker<H, D, R> {
                 continue;
             }
             let mut chunk = self.ahead.pop_front().expect("just seen");
-            match chunk.fold(job.batch, &mut self.space, &db.runtime, workers.outcome()) {
+            match chunk.fold(
+                job.batch,
+                &mut self.space,
+                (&db.runtime, db.budget.workers()),
+                workers.outcome(),
+            ) {
                 Ok(outcome) => job.done(chunk.index, outcome),
                 Err(Again::NeedsLeaf(key)) => job.needs_leaf(key),
                 Err(Again::Changed) => {

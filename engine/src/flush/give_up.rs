@@ -250,7 +250,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         state.release_dropped(dropped);
         let done = state.relocate(&[moved], end.get());
         state.renew_own::<H>();
-        Counters::change(&trie.counters.leaf_pages, done.pages);
+        trie.count_leaf_pages(done.pages);
         Counters::change(&trie.counters.pending_bytes, -done.bytes.cast_signed());
         Counters::change(&trie.counters.pending_entries, -done.entries.cast_signed());
         pages.extend_from_slice(&left.pages);

@@ -38,7 +38,6 @@ use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::image_name;
 use crate::format::trie_kind::TrieKind;
 use crate::machine::memory_limit;
-use crate::metrics::Counters;
 use crate::roots::TrieRoot;
 use crate::state::commits::Tip;
 use crate::state::space::Tentative;
@@ -324,7 +323,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     drop(state);
     drop(structure);
     db.store.begin_batch(commit + 1);
-    Counters::add(&db.counters.leaf_pages, built.pages);
+    db.count_leaf_pages(isize::try_from(built.pages).expect("fewer than 2^40 pages"));
     db.pace.tell();
     Ok(root)
 }

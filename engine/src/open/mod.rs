@@ -210,6 +210,7 @@ fn begin<D: Device, R: Runtime>(
     let overflow = device.open(OVERFLOW_FILE, OpenMode::Write)?;
     let counters = Arc::new(Counters {
         leaf_pages: AtomicU64::new(recovered.leaf_pages.len() as u64),
+        leaf_pages_with_nodes: AtomicU64::new(recovered.leaf_pages_with_nodes),
         pending_bytes: AtomicU64::new(recovered.pending_bytes as u64),
         pending_entries: AtomicU64::new(recovered.pending_entries as u64),
         ..Counters::default()

@@ -57,6 +57,8 @@ pub(crate) struct Recovered {
     pub(crate) pending_entries: usize,
     /// Numbers of all leaf pages.
     pub(crate) leaf_pages: Vec<PageNo>,
+    /// How many of them have nodes.
+    pub(crate) leaf_pages_with_nodes: u64,
     /// The image names pages of the leaf file below this one.
     pub(crate) image_leaf_end: u32,
     /// The history.
@@ -312,7 +314,8 @@ impl<H: Hasher> Replay<H> {
 
     fn finish(mut self, scan: ScanEnd) -> Result<Recovered> {
         let (mut pending_bytes, mut pending_entries) = (0, 0);
-        let (mut leaf_pages, mut tries) = (Vec::new(), Vec::with_capacity(self.tries.len()));
+        let (mut leaf_pages, mut leaf_pages_with_nodes) = (Vec::new(), 0);
+        let mut tries = Vec::with_capacity(self.tries.len());
         let history::Recovered { undo, held, held_runs, lost } =
             self.history.finish(&mut self.extents)?;
         for trie in self.tries {
@@ -329,12 +332,16 @@ impl<H: Hasher> Replay<H> {
             if expected != root {
                 return Err(Contradiction::Root { commit: self.tip.number }.into());
             }
+            let pages_before = leaf_pages.len();
             for region in trie.regions.regions() {
                 let state = region.read();
                 pending_bytes += state.pending().iter().map(Pending::bytes).sum::<usize>();
                 pending_entries += state.pending().len();
                 let children = state.children();
                 leaf_pages.extend((0..children.len()).filter_map(|child| children.page(child)));
+            }
+            if trie.kind == TrieKind::Merkle {
+                leaf_pages_with_nodes += (leaf_pages.len() - pages_before) as u64;
             }
             tries.push(trie);
         }
@@ -350,6 +357,7 @@ impl<H: Hasher> Replay<H> {
             pending_bytes,
             pending_entries,
             leaf_pages,
+            leaf_pages_with_nodes,
             image_leaf_end: self.image_leaf_end,
         })
     }

@@ -21,6 +21,7 @@ use pleach_core::Key;
 use pleach_io::{Device, Event, Runtime};
 
 use super::values::ValueCache;
+use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
 use crate::read::key_batch::KEY_BATCH;
 use crate::state::State;
@@ -418,6 +419,8 @@ impl PrefetchRequests {
         if keys.is_empty() {
             return false;
         }
+        // A plain trie has nothing to fold, and pages that wait for it would be in the way of others.
+        let prefolds = prefolds && db.kind == TrieKind::Merkle;
         let request = if keys.len() >= KEY_BATCH {
             prefetching.request(db, base, prefolds, keys)
         } else {

@@ -3,8 +3,11 @@
 //! Nothing is given to the caller but an error: the keys are read one by one afterwards ([`super::point`]),
 //! from the cache.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
+use pleach_beatree::PageNo;
+use pleach_beatree::cache::CachedPage;
 use pleach_core::Key;
 use pleach_io::{Device, Runtime};
 
@@ -15,7 +18,7 @@ use crate::error::Result;
 use crate::state::State;
 use crate::state::in_flight::Reading;
 use crate::state::index::Located;
-use crate::state::reader::{PageReader, PageRequest};
+use crate::state::reader::{Done, PageReader, PageRequest};
 use crate::state::view::{Undone, View};
 
 /// What pages are brought for.
@@ -43,6 +46,9 @@ impl For<'_> {
     }
 }
 
+/// Pages that were read, by number, with their tags.
+pub(crate) type Brought = HashMap<PageNo, (u32, Arc<CachedPage>)>;
+
 /// Brings the pages of many keys into the cache. Where enough others do that at the same time, nothing is
 /// done: the keys are read one by one. So are the pages that somebody else reads at the moment.
 pub(crate) fn bring<D: Device, R: Runtime>(
@@ -51,12 +57,37 @@ pub(crate) fn bring<D: Device, R: Runtime>(
     purpose: For<'_>,
     keys: &[Key],
 ) -> Result<()> {
+    bring_each(db, readers, purpose, keys, &mut |_, _| {})
+}
+
+/// The same, and gives those that were read: the cache may have no room for them beside what the batch has brought
+/// before.
+pub(crate) fn bring_and_hold<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    readers: &PageReaders<D, R>,
+    purpose: For<'_>,
+    keys: &[Key],
+) -> Result<Brought> {
+    let mut brought = Brought::new();
+    bring_each(db, readers, purpose, keys, &mut |at, page| {
+        brought.insert(at.page, (at.tag, page));
+    })?;
+    Ok(brought)
+}
+
+fn bring_each<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    readers: &PageReaders<D, R>,
+    purpose: For<'_>,
+    keys: &[Key],
+    each: &mut dyn FnMut(Located, Arc<CachedPage>),
+) -> Result<()> {
     if db.all_is_here() {
         return Ok(());
     }
     let Some(mut used) = readers.take() else { return Ok(()) };
     let reader = used.reader(|| PageReader::new(&db.store, db.options.in_flight, Reading::Keys))?;
-    let fetched = fetch(db, purpose, reader, keys);
+    let fetched = fetch(db, purpose, reader, keys, each);
     if fetched.is_err() {
         // The first error is told; what else is in flight comes back before the reader is used again, or goes.
         while reader.in_flight() > 0 {
@@ -71,6 +102,7 @@ fn fetch<D: Device, R: Runtime>(
     purpose: For<'_>,
     reader: &mut PageReader<D, R, ()>,
     keys: &[Key],
+    each: &mut dyn FnMut(Located, Arc<CachedPage>),
 ) -> Result<()> {
     let _guard = db.store.enter();
     let batch = db.store.batch();
@@ -84,22 +116,28 @@ fn fetch<D: Device, R: Runtime>(
             continue;
         }
         if !reader.has_room() {
-            take(db, reader)?;
+            take(db, reader, each)?;
         }
         // A page that is in flight for somebody else is waited for when its keys are read.
         reader.ask(&db.store, &db.nodes, PageRequest::Leaf(at), ());
     }
     while reader.in_flight() > 0 {
-        take(db, reader)?;
+        take(db, reader, each)?;
     }
     Ok(())
 }
 
 /// Waits for one page, and takes in all others that are done.
-fn take<D: Device, R: Runtime>(db: &State<D, R>, reader: &mut PageReader<D, R, ()>) -> Result<()> {
+fn take<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    reader: &mut PageReader<D, R, ()>,
+    each: &mut dyn FnMut(Located, Arc<CachedPage>),
+) -> Result<()> {
     let mut next = reader.wait(&db.store, &db.nodes, 1)?;
-    while let Some(((), page)) = next {
-        page?;
+    while let Some(((), done)) = next {
+        if let Done::Leaf(at, page) = done? {
+            each(at, page);
+        }
         next = reader.poll(&db.store, &db.nodes);
     }
     Ok(())

@@ -1,6 +1,8 @@
 //! Reading one key: overlays, what later commits have replaced, then pending changes, its page, and last, for
 //! commits that came meanwhile, again what they have replaced.
 
+use std::sync::Arc;
+
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::{Stored, Value};
 use pleach_core::{Hasher, Key};
@@ -36,6 +38,16 @@ pub(crate) fn stored<D: Device, R: Runtime>(
     view: &View,
     key: &Key,
 ) -> Result<Stored> {
+    stored_with(db, view, key, |_| None)
+}
+
+/// The same by a caller who may hold the page, if the cache does not.
+pub(crate) fn stored_with<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    view: &View,
+    key: &Key,
+    held: impl FnOnce(Located) -> Option<Arc<CachedPage>>,
+) -> Result<Stored> {
     if let Some(stored) = view.overlaid(key) {
         return Ok(stored);
     }
@@ -53,7 +65,7 @@ pub(crate) fn stored<D: Device, R: Runtime>(
                     |page: &CachedPage| page.get(key).map_or(Stored::Absent, Stored::from_cell);
                 match db.store.read_cached(at, key, find) {
                     Some(stored) => stored,
-                    None => find(&*db.store.leaf(at)?),
+                    None => find(&*held(at).map_or_else(|| db.store.leaf(at), Ok)?),
                 }
             }
         }

@@ -37,6 +37,11 @@ impl Changes {
         self.0.iter().map(|list| list.len()).sum()
     }
 
+    /// Number of lists.
+    pub(super) fn lists(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn list(&self, index: usize) -> &[Changed] {
         &self.0[index]
     }

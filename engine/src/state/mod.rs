@@ -132,6 +132,14 @@ impl<D: Device, R: Runtime> State<D, R> {
         Self { shared, namespace, kind, index, nodes }
     }
 
+    /// Leaf pages of this trie have come, or gone.
+    pub(crate) fn count_leaf_pages(&self, by: isize) {
+        Counters::change(&self.counters.leaf_pages, by);
+        if self.kind == TrieKind::Merkle {
+            Counters::change(&self.counters.leaf_pages_with_nodes, by);
+        }
+    }
+
     /// The state of another namespace of the same database, if there is one.
     pub(crate) fn other(&self, namespace: u8) -> Option<Self> {
         Some(Self::new(Arc::clone(&self.shared), self.tries.get(namespace)?))

@@ -161,7 +161,8 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
     /// Are the nodes of a region over its limit worth a look? Cheap, for the flusher's idle step.
     pub(crate) fn may_evict(&self) -> bool {
         self.limit.named
-            || self.counters.leaf_pages.load(Ordering::Relaxed) * NODE_BYTES > self.limit.bytes
+            || self.counters.leaf_pages_with_nodes.load(Ordering::Relaxed) * NODE_BYTES
+                > self.limit.bytes
     }
 }
 

@@ -205,10 +205,10 @@ impl Undo {
                 }
             }
         };
-        if changes.len() < PARALLEL || runtime.workers() == 1 {
-            put(0);
-        } else {
-            runtime.fork_join(runtime.workers(), &put);
+        let most = if changes.len() < PARALLEL { 1 } else { runtime.workers() };
+        match most.min(changes.lists() + 1) {
+            1 => put(0),
+            workers => runtime.fork_join(workers, &put),
         }
     }
 

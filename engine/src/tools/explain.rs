@@ -23,7 +23,8 @@ pub struct Explanation {
     pub lines: Vec<String>,
     /// Does the key have a value?
     pub present: bool,
-    /// Depth of the terminal that proves it, and so the number of siblings of its proof.
+    /// Depth of the terminal that proves it, and so the number of siblings of its proof; 0 in a plain namespace, which
+    /// has no proofs.
     pub depth: u16,
 }
 
@@ -115,8 +116,12 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
         let found = pairs.iter().find(|pair| pair.0 == *key);
         lines.push(format!("value    {}", describe(found.map_or(&Stored::Absent, |pair| &pair.1))));
         let present = found.is_some();
-        lines.extend(past(&recovered.undo, recovered.tip.number, key));
+        lines.extend(past(&recovered.undo, recovered.tip.number, namespace, key));
         drop(state);
+        if root.kind == TrieKind::Plain {
+            lines.push("proof    none: the namespace is plain".to_owned());
+            return Ok(Explanation { lines, present, depth: 0 });
+        }
         let keys: Vec<Key> = pairs.iter().map(|pair| pair.0).collect();
         let depth = terminal_depth(regions, key, &prefix, &keys);
         lines.push(format!(
@@ -128,10 +133,11 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
 }
 
 /// What the key had before each commit of the history that changed it, the newest first.
-fn past(undo: &Undo, tip: u64, key: &Key) -> Vec<String> {
+fn past(undo: &Undo, tip: u64, namespace: u8, key: &Key) -> Vec<String> {
     let mut lines = Vec::new();
     let mut before = undo.from();
-    while let Some((number, prior)) = undo.change_after(0, key, before).filter(|_| before < tip) {
+    let after = |before| undo.change_after(namespace, key, before);
+    while let Some((number, prior)) = after(before).filter(|_| before < tip) {
         lines.push(format!("history  before commit {number}: {}", describe(&prior)));
         before = number;
     }

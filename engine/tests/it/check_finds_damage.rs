@@ -131,6 +131,39 @@ fn explain_gives_the_depth_that_the_trie_has() {
 }
 
 #[test]
+fn explain_says_of_a_plain_key_what_that_has() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let db = Pleach::open(options(folder.path()).history(10)).expect("created");
+    db.add_plain_namespace(3).expect("added");
+    let asked = key(Keys::Uniform, 1);
+    for (plain, merkle) in [("one", "111"), ("two", "222"), ("three", "333")] {
+        let put = |text: &str| Access::write(asked, Some(Value::from(text.as_bytes())));
+        commit(&db, vec![put(merkle), put(plain).in_namespace(3)]);
+    }
+    db.close().expect("closed");
+    let of = |namespace| explain(folder.path(), namespace, &asked).expect("explained");
+    let history = |namespace| -> Vec<String> {
+        let lines = of(namespace).lines.into_iter();
+        lines.filter(|line| line.starts_with("history")).collect()
+    };
+    // In hexadecimal.
+    let bytes = |text: &str| match text {
+        "one" => "6f6e65",
+        "two" => "74776f",
+        "111" => "313131",
+        "222" => "323232",
+        other => panic!("{other}"),
+    };
+    let (plain, merkle) = (history(3), history(0));
+    assert_eq!((plain.len(), merkle.len()), (3, 3), "{plain:?} {merkle:?}");
+    assert!(plain[0].contains(bytes("two")) && plain[1].contains(bytes("one")), "{plain:?}");
+    assert!(merkle[0].contains(bytes("222")) && merkle[1].contains(bytes("111")), "{merkle:?}");
+    let proof = |namespace| of(namespace).lines.into_iter().find(|line| line.starts_with("proof"));
+    assert_eq!(proof(3).as_deref(), Some("proof    none: the namespace is plain"));
+    assert!(proof(0).expect("a proof").contains("depth 0"));
+}
+
+#[test]
 fn flipped_bytes_are_found_wherever_they_are() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path();

@@ -55,6 +55,54 @@ fn digest_of(db: &SimDb) -> [u8; 32] {
 }
 
 #[test]
+fn its_pages_count_for_no_nodes() {
+    let (setup, disk) = (setup(0), SimDisk::new(1, unrecorded()));
+    let (db, _) = setup.open(&disk, 1).expect("created");
+    db.add_plain_namespace(PLAIN).expect("added");
+    commit(&db, (0..500).map(|id| put(id, 60)).collect());
+    db.drain(0).expect("drained");
+    let pages = |db: &SimDb| (db.metrics().leaf_pages, db.metrics().leaf_pages_with_nodes);
+    let (merkle, with_nodes) = pages(&db);
+    assert_eq!(merkle, with_nodes);
+    for round in 0..10 {
+        commit(&db, plain(round * 300..round * 300 + 300));
+    }
+    db.drain(0).expect("drained");
+    let (all, still) = pages(&db);
+    assert!(all > merkle + 20 && still == merkle, "{merkle} pages, then {all}, {still} with nodes");
+    drop(db);
+    let (db, _) = setup.open(&disk, 2).expect("opens");
+    assert_eq!(pages(&db), (all, merkle));
+    db.drop_namespace(PLAIN).expect("dropped");
+    db.drain(0).expect("drained");
+    assert_eq!(db.metrics().leaf_pages_with_nodes, merkle);
+}
+
+/// Each of the pages is read once, though they are more than the cache holds.
+#[test]
+fn a_finish_reads_each_page_once() {
+    let (mut setup, disk) = (setup(0), SimDisk::new(1, unrecorded()));
+    let (db, _) = setup.open(&disk, 1).expect("created");
+    db.add_plain_namespace(PLAIN).expect("added");
+    for round in 0..10 {
+        let ids = round * 2_000..round * 2_000 + 2_000;
+        commit(&db, ids.map(|id| put(id, 700).in_namespace(PLAIN)).collect());
+    }
+    db.drain(0).expect("drained");
+    db.close().expect("closed");
+    setup.cache_kib = 16 << 10;
+    let (db, _) = setup.open(&disk, 2).expect("opens");
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let before = db.metrics();
+    let all = (0..20_000).map(|id| put(id, 20).in_namespace(PLAIN)).collect();
+    session.finish(all).expect("finished");
+    let after = db.metrics();
+    let (reads, pages) = (after.cache_misses - before.cache_misses, after.leaf_pages);
+    assert!(pages > 4_000, "{pages} pages");
+    assert!(reads <= pages + pages / 10, "{reads} reads of {pages} pages");
+}
+
+#[test]
 fn its_digest_is_that_of_its_changes_and_is_there_again_after_restarts() {
     for close in [false, true] {
         let (setup, disk) = (setup(0), SimDisk::new(1, unrecorded()));

@@ -101,6 +101,27 @@ fn the_end_of_a_list_costs_what_is_at_the_end() {
     }
 }
 
+/// 400 changes of 60 keys and others pend on a page whose treelet is known, few of them in a bucket.
+#[test]
+fn a_treelet_that_tells_enough_apart_is_used() {
+    let db = open(3);
+    let put =
+        |id: u64, value: u8| Access::write(key(Keys::Uniform, id), Some(Value::from(&[value; 8])));
+    let pairs = (0..60).map(|id| (key(Keys::Uniform, id), Value::from(&[0; 8])));
+    let mut pairs: Vec<(Key, Value)> = pairs.collect();
+    pairs.sort_unstable_by_key(|pair| pair.0);
+    db.bulk_load(pairs.into_iter(), &LoadOptions::new()).expect("loaded");
+    for round in 0..6 {
+        commit(&db, (round * 60..round * 60 + 60).map(|id| put(id, 1)).collect());
+    }
+    for round in 0..3 {
+        let before = db.metrics().hashes;
+        commit(&db, vec![put(round, 2)]);
+        let hashed = db.metrics().hashes - before;
+        assert!(hashed < 100, "round {round}: {hashed} hashes");
+    }
+}
+
 /// A state of many parts, one of which has all its keys deleted, then one key less than all.
 #[test]
 fn parts_become_empty() {

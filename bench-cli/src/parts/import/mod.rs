@@ -259,10 +259,8 @@ impl Import<'_> {
         command.args(["--leaves", &self.args.leaves.to_string(), "--order", self.order.name()]);
         command.args(["--load-mib", &self.args.load_mib.to_string()]);
         // What a load of ours has beside the database, the others have in one.
-        let cache_mib = match ground {
-            Ground::Pleach => self.args.storage.cache_mib(),
-            _ => self.args.whole_mib(),
-        };
+        let ours = matches!(ground, Ground::Pleach);
+        let cache_mib = if ours { self.args.storage.cache_mib() } else { self.args.whole_mib() };
         command.args(["--cache-mib", &cache_mib.to_string()]);
         for arg in &self.args.states.settings.peer_arg {
             command.args(["--peer-arg", arg]);
