@@ -52,6 +52,29 @@ impl Dropped {
     }
 }
 
+/// How many leads from the first one on a condition holds for, which is for all up to some one of them. Few, mostly; but
+/// keys that are no hashes may have thousands with the same lead.
+#[inline]
+fn run_len(leads: &[u32], holds: impl Fn(u32) -> bool) -> usize {
+    const FEW: usize = 8;
+    let few = leads.iter().take(FEW).take_while(|lead| holds(**lead)).count();
+    if few < FEW { few } else { long_run_len(leads, FEW, holds) }
+}
+
+/// The same where it holds for the first `known`, by steps that double.
+#[cold]
+fn long_run_len(leads: &[u32], known: usize, holds: impl Fn(u32) -> bool) -> usize {
+    let mut known = known;
+    while known < leads.len() {
+        let next = (2 * known).min(leads.len());
+        if !holds(leads[next - 1]) {
+            return known + leads[known..next].partition_point(|lead| holds(*lead));
+        }
+        known = next;
+    }
+    known
+}
+
 /// Leads that are prefetched on either side of where a key's would be if they were spread evenly.
 const LEADS_AROUND: usize = 24;
 
@@ -116,7 +139,7 @@ impl PendingChanges {
         debug_assert_eq!(self.leads.len(), self.changes.len(), "one lead for each change");
         let lead = bits_after(key, depth);
         let from = lower_bound_bits(lead, self.leads.len(), |at| self.leads[at] < lead);
-        let same = self.leads[from..].iter().take_while(|other| **other == lead).count();
+        let same = run_len(&self.leads[from..], |other| other == lead);
         if same == 0 {
             return from;
         }
@@ -144,7 +167,7 @@ impl PendingChanges {
         }
         // The leads decide: again without a look at the changes themselves.
         let last = bits_after(&prefix.last_key(), depth);
-        let more = self.leads[from..].iter().take_while(|lead| **lead <= last).count();
+        let more = run_len(&self.leads[from..], |lead| lead <= last);
         from..from + more
     }
 
@@ -275,4 +298,27 @@ fn trim<T>(list: &mut Vec<T>) {
 
 pub(super) fn signed(bytes: usize) -> isize {
     isize::try_from(bytes).expect("memory is smaller than isize::MAX")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn the_length_of_a_run_takes_few_looks() {
+        for len in (0..40).chain([1_000, 10_000]) {
+            for same in (0..len.min(40)).chain([len / 2, len]) {
+                let leads: Vec<u32> = (0..len).map(|at| u32::from(at >= same)).collect();
+                let looks = Cell::new(0);
+                let holds = |lead| {
+                    looks.set(looks.get() + 1);
+                    lead == 0
+                };
+                assert_eq!(run_len(&leads, holds), same, "{same} of {len}");
+                assert!(looks.get() < 40, "{} looks for {same} of {len}", looks.get());
+            }
+        }
+    }
 }
