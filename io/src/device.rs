@@ -22,6 +22,9 @@ pub enum OpenMode {
     Read,
     /// Existing file, reading and writing.
     Write,
+    /// The same through the page cache: a write is over when the kernel has a copy, which outlives the process and is
+    /// lost by a power cut before a sync, as any other. For what nobody syncs soon.
+    WriteCached,
     /// New file, reading and writing; an error when the name exists.
     CreateNew,
 }

@@ -41,6 +41,15 @@ pub struct SegmentOptions {
     pub size: u64,
     /// How many retired segments wait to be used again.
     pub spares: usize,
+    /// Records go through the page cache: for a log that nobody syncs after each of them.
+    pub cached: bool,
+}
+
+impl SegmentOptions {
+    /// How segments are opened for records.
+    fn mode(self) -> OpenMode {
+        if self.cached { OpenMode::WriteCached } else { OpenMode::Write }
+    }
 }
 
 /// Figures of the log's files.
@@ -128,7 +137,7 @@ impl<D: Device> Segments<D> {
     ) -> Result<Self, LogError> {
         let known = end.max(prepared_through);
         let Survey { live, old, next } =
-            Survey::new(&device, options.size, needed_from, known, OpenMode::Write)?;
+            Survey::new(&device, options.size, needed_from, known, options.mode())?;
         let mut spares = Vec::new();
         for (index, length) in old {
             if length == options.size && spares.len() < options.spares {
@@ -253,7 +262,7 @@ impl<D: Device> Segments<D> {
         };
         let (file, spare) = match recycled {
             Some(file) => (file, spare),
-            None => (make_segment(&shared.device, index, self.size())?, None),
+            None => (make_segment(&shared.device, index, shared.options)?, None),
         };
         if let Err(error) = shared.device.sync_folder() {
             // The name is visible and may not be durable: nobody may find it prepared.
@@ -291,7 +300,7 @@ impl<D: Device> Segments<D> {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err((error, old)),
         }
-        device.open(&to, OpenMode::Write).map(Some).map_err(|error| {
+        device.open(&to, self.shared.options.mode()).map(Some).map_err(|error| {
             // It is not prepared.
             let back = old != index && device.rename(&to, &from).is_ok();
             (error, if back { old } else { index })
@@ -303,7 +312,7 @@ impl<D: Device> Segments<D> {
 /// the folder.
 pub fn create<D: Device>(device: &D, database: u64, size: u64) -> Result<(), LogError> {
     spare(size).create(device, database).map_err(full_or_io)?;
-    make_segment(device, 0, size).map(drop)
+    make_segment(device, 0, SegmentOptions { size, spares: 0, cached: false }).map(drop)
 }
 
 /// What copies of segments go into.
@@ -331,7 +340,12 @@ pub(crate) fn reaches_back<D: Device>(
 }
 
 /// A new segment under its name, zero-written and synced. The caller syncs the folder.
-fn make_segment<D: Device>(device: &D, index: u64, size: u64) -> Result<D::File, LogError> {
+fn make_segment<D: Device>(
+    device: &D,
+    index: u64,
+    options: SegmentOptions,
+) -> Result<D::File, LogError> {
+    let size = options.size;
     let file = make_temporary(device, size)?;
     let zeros = PageBuf::zeroed(run_pages(size));
     let made = write_zeros(device, &file, &zeros, 0, size)
@@ -339,7 +353,7 @@ fn make_segment<D: Device>(device: &D, index: u64, size: u64) -> Result<D::File,
         .and_then(|()| device.rename(SEGMENT_TEMPORARY, &segment_name(index)));
     made.map_err(|error| abandon(device, error))?;
     // Opened again, so that errors of the device name the segment.
-    Ok(device.open(&segment_name(index), OpenMode::Write)?)
+    Ok(device.open(&segment_name(index), options.mode())?)
 }
 
 /// The segments in a folder.

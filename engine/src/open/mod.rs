@@ -203,7 +203,11 @@ fn begin<D: Device, R: Runtime>(
     };
     let replay = newest.replay.position;
     let start = WriterStart::after(&recovered.scan, newest.database, incarnation, log_from, replay);
-    let segments = SegmentOptions { size: newest.geometry.log_segment, spares: 4 };
+    let segments = SegmentOptions {
+        size: newest.geometry.log_segment,
+        spares: 4,
+        cached: options.durability == crate::options::Durability::None,
+    };
     let writer = LogWriter::open(device.clone(), segments, &start)?;
     examine::renew_spares(&device, &newest);
     let leaf = device.open(LEAF_FILE, OpenMode::Write)?;

@@ -112,7 +112,7 @@ pub(super) fn open(
 ) -> Result<(OsFile, Direct)> {
     let operation = match mode {
         OpenMode::CreateNew => Operation::Create,
-        OpenMode::Read | OpenMode::Write => Operation::Open,
+        OpenMode::Read | OpenMode::Write | OpenMode::WriteCached => Operation::Open,
     };
     check_name(name, operation)?;
     if mode != OpenMode::CreateNew {
@@ -125,13 +125,14 @@ pub(super) fn open(
     }
     let flags = match mode {
         OpenMode::Read => OFlags::RDONLY,
-        OpenMode::Write => OFlags::RDWR,
+        OpenMode::Write | OpenMode::WriteCached => OFlags::RDWR,
         OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
     } | OFlags::CLOEXEC
         | OFlags::NOFOLLOW;
     let permissions = Mode::from_raw_mode(0o644);
     let fd =
         rustix::fs::openat(folder, name, flags, permissions).map_err(failed(name, operation))?;
+    let direct = direct && mode != OpenMode::WriteCached;
     let state = if direct { set_direct(&fd).map_err(failed(name, operation))? } else { Direct::No };
     let align = if state == Direct::Yes { direct_align(&fd) } else { 1 };
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
@@ -333,6 +334,35 @@ mod tests {
                 assert!(std::fs::read(&path).expect("read") == expected, "{before}..{end}");
             }
         }
+    }
+
+    #[test]
+    fn a_cached_file_and_a_direct_one_are_the_same_bytes() {
+        let (dir, direct) = file(true);
+        let folder = std::fs::File::open(dir.path()).expect("folder");
+        let (cached, state) =
+            open(folder.as_fd(), "f", OpenMode::WriteCached, true).expect("opened");
+        assert_eq!((state, cached.align()), (Direct::No, 1));
+        let flags = |file: &OsFile| rustix::fs::fcntl_getfl(file.fd()).expect("flags");
+        assert!(!flags(&cached).contains(OFlags::DIRECT));
+        let mut back = PageBuf::zeroed(2);
+        let pages = |byte| {
+            let mut pages = PageBuf::zeroed(2);
+            pages.fill(byte);
+            pages
+        };
+        // Each way sees what the other one wrote last, synced or not.
+        write(&direct, &pages(1), 0).expect("written");
+        read(&cached, &mut back, 0).expect("read");
+        assert!(back[..] == pages(1)[..]);
+        write(&cached, &pages(2), 0).expect("written");
+        read(&direct, &mut back, 0).expect("read");
+        assert!(back[..] == pages(2)[..]);
+        write(&cached, &pages(3), 0).expect("written");
+        write(&direct, &pages(4)[..PAGE], 0).expect("written");
+        sync(&cached).expect("synced");
+        read(&cached, &mut back, 0).expect("read");
+        assert!(back[..PAGE] == pages(4)[..PAGE] && back[PAGE..] == pages(3)[PAGE..]);
     }
 
     #[test]

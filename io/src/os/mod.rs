@@ -317,7 +317,9 @@ impl Device for OsDevice {
     fn open(&self, name: &str, mode: OpenMode) -> Result<OsFile> {
         match mode {
             OpenMode::Read => {}
-            OpenMode::Write => self.check_writable(name, Operation::Open)?,
+            OpenMode::Write | OpenMode::WriteCached => {
+                self.check_writable(name, Operation::Open)?;
+            }
             OpenMode::CreateNew => self.check_writable(name, Operation::Create)?,
         }
         let direct = self.0.state.lock().direct;

@@ -12,7 +12,7 @@ use pleach_io::sim::{Rng, SimDisk};
 
 pub const DATABASE: u64 = 0x0123_4567_89ab_cdef;
 pub const SEGMENT: u64 = 16 << 10;
-pub const OPTIONS: SegmentOptions = SegmentOptions { size: SEGMENT, spares: 2 };
+pub const OPTIONS: SegmentOptions = SegmentOptions { size: SEGMENT, spares: 2, cached: false };
 
 /// Headers and bodies.
 pub type Found = Vec<(Header, Vec<u8>)>;
