@@ -30,7 +30,7 @@
 //! ```
 
 use pleach_core::fold::{
-    BatchFolder, Change, HashId, Keys, TreeletFolder, heap_index, heap_position,
+    BatchFolder, Change, HashId, Keys, TreeletFolder, heap_index, heap_position, way,
 };
 use pleach_core::node::{NodeKind, kind, precedes};
 use pleach_core::page::leaf::{Cell, LeafView};
@@ -130,7 +130,7 @@ pub fn fold_known<H: Hasher>(
         accesses,
     };
     let bucket = |access: &KeyAccess| bucket_of(page.at, &access.key);
-    let ways = ways::<H>(page.at, accesses);
+    let ways = ways(page.at, accesses);
     folder.begin(page.at.len(), ways, known.internal(), |left| known.pair(left));
     each_position(folder.beside() & !known.positions(), |at| merge.beside(folder, at));
     while let Some(access) = merge.accesses.first() {
@@ -144,12 +144,12 @@ pub fn fold_known<H: Hasher>(
 }
 
 /// The positions of a treelet on the way to what is accessed, as a mask.
-pub(crate) fn ways<H: Hasher>(at: &Prefix, accesses: &[KeyAccess]) -> u64 {
-    let way = |access: &KeyAccess| TreeletFolder::<H>::way(bucket_of(at, &access.key));
-    accesses.iter().fold(0, |ways, access| ways | way(access))
+pub(crate) fn ways(at: &Prefix, accesses: &[KeyAccess]) -> u64 {
+    accesses.iter().fold(0, |ways, access| ways | way(bucket_of(at, &access.key)))
 }
 
 /// Goes through the positions of a mask.
+#[inline]
 pub(crate) fn each_position(mut positions: u64, mut each: impl FnMut(u8)) {
     while positions != 0 {
         #[expect(clippy::cast_possible_truncation, reason = "at most 63")]

@@ -1,50 +1,51 @@
 //! What the nodes inside of a page were in an older state.
 //!
-//! A commit that changes a page says which of its buckets it changed, the subtries five levels below the
-//! prefix, and what nodes these had, and those of the *groups* that they are in, three levels below the
-//! prefix. So a proof of an older state folds the buckets that its keys are in from what these keys had,
-//! and has the nodes of the others ([`crate::older_fold`]).
+//! A commit that changes a page says which of its *buckets* it changed, the subtries five levels below the
+//! prefix, and what nodes all positions on the way to these had. So a proof of an older state folds the buckets
+//! that its keys are in from what these keys had, and has the node of each position beside the way from the
+//! first later commit that changed something below it ([`crate::older_fold`]).
 //!
 //! ```
-//! use pleach_beatree::older::{OlderSearch, Said, bucket_of};
+//! use pleach_beatree::older::{OlderSearch, bucket_of};
+//! use pleach_core::fold::heap_index;
 //! use pleach_core::{Node, Prefix};
 //!
 //! let (left, right) = (bucket_of(&Prefix::ROOT, &[0; 32]), bucket_of(&Prefix::ROOT, &[255; 32]));
 //! assert_eq!((left, right), (0, 31));
-//! // A key of the first bucket is asked for. A later commit has changed that bucket and the last one.
+//! // A key of the first bucket is asked for. A later commit has changed the last one: the nodes on the way to it.
+//! let commit: Vec<Node> = (0..6).map(|level| Node::new([level + 1; 32])).collect();
 //! let mut search = OlderSearch::new(1 << left);
-//! let said = Said { changed: 1 << left | 1 << right, groups: 1 | 1 << 7, buckets: 1 << right };
-//! search.say(said.changed, 0);
-//! let commits = [[Node::new([5; 32]), Node::new([7; 32]), Node::new([9; 32])]];
+//! search.say(1 << right, |at| commit.get(at));
 //! let mut nodes = Vec::new();
-//! let found = search.found(|by| (said, &commits[usize::from(by)]), &mut nodes);
+//! let found = search.found(&mut nodes);
 //! let then = found.with(&nodes);
-//! // Nobody asks what is below the last group, which has a node.
-//! assert_eq!(then.group(7), Some(&Node::new([7; 32])));
-//! assert_eq!(then.asked(), 1 << left);
+//! // The right half is beside the way, and nothing else has changed.
+//! assert_eq!(then.node(heap_index(1, 1)), Some(&commit[1]));
+//! assert_eq!((then.touched(), then.asked()), (0xffff_0000, 0));
 //! ```
 
+use pleach_core::fold::{children, heap_index, heap_position, way};
 use pleach_core::node::{NodeKind, kind};
-use pleach_core::{Key, Node, Prefix};
+use pleach_core::{Key, Node, Prefix, cpu_prefetch};
 
 use crate::children::bits_after;
+use crate::leaf_fold::each_position;
 use crate::treelet;
 use crate::treelet::capture_levels;
 
-/// Levels between a page's prefix and its groups.
-pub const GROUP_LEVELS: u8 = 3;
-/// Groups of a page.
-pub const GROUPS: u8 = 1 << GROUP_LEVELS;
 /// Levels between a page's prefix and its buckets.
 pub const BUCKET_LEVELS: u8 = treelet::LEVELS;
 /// Buckets of a page: one bit each in 32.
 pub const BUCKETS: u8 = 1 << BUCKET_LEVELS;
-/// Buckets of a group.
-pub const OF_GROUP: u8 = BUCKETS / GROUPS;
-/// Nodes that are told of a page: those of its groups, then those of its buckets.
-const PLACES: usize = (GROUPS + BUCKETS) as usize;
+/// Positions above the buckets, as a mask.
+pub(crate) const INNER: u64 = (1 << heap_index(BUCKET_LEVELS, 0)) - 1;
+/// Levels between a page's prefix and the nodes that it stores, in most pages.
+const STORED_LEVELS: u8 = 3;
+/// In the place of a node that a commit replaced and that nobody knew. A node with these bytes would be folded
+/// from its keys, as unknown ones are.
+pub const UNKNOWN: Node = Node::new([0xff; 32]);
 
-const _: () = assert!(BUCKETS == 32 && GROUPS == 8, "masks of 32 and 8 bits");
+const _: () = assert!(BUCKETS == 32, "masks of 32 bits");
 
 /// Has a page with this prefix buckets?
 pub fn has_buckets(at: &Prefix) -> bool {
@@ -57,15 +58,35 @@ pub fn bucket_of(at: &Prefix, key: &Key) -> u8 {
     (bits_after(key, at.len()) >> (32 - BUCKET_LEVELS)) as u8
 }
 
-/// The buckets of a group, as a mask.
+/// The first bucket below a position, and how many there are.
 #[inline]
-pub fn buckets_of(group: u8) -> u32 {
-    ((1 << OF_GROUP) - 1) << (group * OF_GROUP)
+fn span(at: u8) -> (u8, u8) {
+    let (level, bits) = heap_position(at);
+    let below = BUCKET_LEVELS - level;
+    (bits << below, 1 << below)
 }
 
-/// The buckets of a mask.
-fn buckets_in(mask: u32) -> impl Iterator<Item = u8> {
-    (0..BUCKETS).filter(move |bucket| mask >> bucket & 1 == 1)
+/// The buckets below a position, as a mask.
+#[inline]
+pub fn buckets_below(at: u8) -> u32 {
+    let (first, count) = span(at);
+    u32::MAX >> (BUCKETS - count) << first
+}
+
+/// The positions on the way to some buckets, the prefix and theirs included, as a mask by [`heap_index`].
+#[inline]
+pub fn ways_to(buckets: u32) -> u64 {
+    let (mut left, mut ways) = (buckets, 0);
+    while left != 0 {
+        ways |= way(lowest(left));
+        left &= left - 1;
+    }
+    ways
+}
+
+#[inline]
+fn lowest(buckets: u32) -> u8 {
+    buckets.trailing_zeros().to_le_bytes()[0]
 }
 
 /// How many keys are below a node; two for more.
@@ -77,167 +98,91 @@ pub(crate) fn keys_of(node: &Node) -> u8 {
     }
 }
 
-/// The groups that these buckets are in, as a mask.
-pub fn groups_of(buckets: u32) -> u8 {
-    (0..GROUPS)
-        .filter(|group| buckets & buckets_of(*group) != 0)
-        .fold(0, |groups, group| groups | 1 << group)
-}
-
-/// What one commit replaced inside of a page, as masks. Its nodes are in the order of groups, then of buckets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Said {
-    /// Buckets that it changed.
-    pub changed: u32,
-    /// Groups, of those that it changed, whose nodes are known.
-    pub groups: u8,
-    /// Buckets, of those that it changed, whose nodes are known.
-    pub buckets: u32,
-}
-
-impl Said {
-    /// All nodes of what was changed are known.
-    #[inline]
-    pub fn whole(changed: u32) -> Self {
-        // A bit for each group that has one of four, at the group's lowest bucket; then the lowest byte gathers them.
-        let any = changed | changed >> 1;
-        let any = (any | any >> 2) & 0x1111_1111;
-        let pairs = (any | any >> 3) & 0x0303_0303;
-        let fours = (pairs | pairs >> 6) & 0x000f_000f;
-        let groups = (fours | fours >> 12).to_le_bytes()[0];
-        Self { changed, groups, buckets: changed }
-    }
-
-    /// How many nodes are known.
-    #[inline]
-    pub fn count(&self) -> usize {
-        (self.groups.count_ones() + self.buckets.count_ones()) as usize
-    }
-
-    /// Where the node of a group is among them.
-    #[inline]
-    fn group_at(&self, group: u8) -> Option<usize> {
-        let before = self.groups & ((1 << group) - 1);
-        (self.groups >> group & 1 == 1).then_some(before.count_ones() as usize)
-    }
-
-    /// Where the node of a bucket is among them.
-    #[inline]
-    fn bucket_at(&self, bucket: u8) -> Option<usize> {
-        let before = self.buckets & ((1 << bucket) - 1);
-        let at = self.groups.count_ones() + before.count_ones();
-        (self.buckets >> bucket & 1 == 1).then_some(at as usize)
-    }
-}
-
 /// A search for the nodes inside of a page in an older state, as far as a fold that accesses some of its
-/// buckets asks for them: all groups, and the buckets of the groups that are accessed.
+/// buckets asks for them: of all positions beside the way to these.
 ///
-/// It says whom to ask for each node, and takes the nodes afterwards: they lie in cold memory, and whoever
-/// searches for many pages asks for all of it before waiting for any.
+/// It asks for the memory of what it finds, and reads it at the end: whoever searches for many pages asks
+/// for all of it before waiting for any.
 #[derive(Clone, Debug)]
-pub struct OlderSearch {
+pub struct OlderSearch<'a> {
     accessed: u32,
-    /// Buckets of groups of which the nodes of buckets are asked for.
-    open: u32,
-    changed: u32,
-    touched: u8,
-    /// Buckets of which nothing more is to be known.
-    done: u32,
-    /// Places that a commit said something of.
+    /// Positions whose nodes follow from those of their children: the ways, and what nobody knew.
+    inner: u64,
+    /// Positions whose nodes are asked for: no two have a bucket in common, and none an accessed one.
+    wanted: u64,
+    /// Buckets of which nobody has said anything.
+    left: u32,
+    /// Buckets of which something was said, or that are below a wanted position of which something was.
+    touched: u32,
+    /// Wanted positions of which something was said.
     said: u64,
-    /// Which one.
-    by: [u16; PLACES],
+    /// What was said of a wanted position, by the first bucket below it.
+    nodes: [Option<&'a Node>; BUCKETS as usize],
 }
 
-impl OlderSearch {
-    /// Nothing has been said yet; keys in these buckets are accessed.
+impl<'a> OlderSearch<'a> {
+    /// Nothing has been said yet; keys in these buckets, of which there is one at least, are accessed.
     pub fn new(accessed: u32) -> Self {
-        let groups = (0..GROUPS).map(buckets_of).filter(|all| accessed & all != 0);
-        let open = groups.fold(0, |open, all| open | all);
-        Self { accessed, open, changed: 0, touched: 0, done: 0, said: 0, by: [0; PLACES] }
+        debug_assert!(accessed != 0, "a fold accesses something");
+        Self::below(accessed, ways_to(accessed) & INNER)
     }
 
-    /// The search after one that has found this: the nodes of groups that nobody knew are made of those of their
-    /// buckets. `None` when there is no such group.
-    pub fn again(found: &FoundNodes) -> Option<Self> {
-        let unknown = found.touched & !found.known.to_le_bytes()[0];
-        let groups = (0..GROUPS).filter(|group| unknown >> group & 1 == 1).map(buckets_of);
-        let open = groups.fold(found.open, |open, all| open | all);
-        (open != found.open).then(|| Self { open, ..Self::new(found.accessed) })
+    fn below(accessed: u32, inner: u64) -> Self {
+        let wanted = children(inner) & !inner & !ways_to(accessed);
+        let nodes = [None; BUCKETS as usize];
+        Self { accessed, inner, wanted, left: u32::MAX, touched: 0, said: 0, nodes }
     }
 
     /// Is all said that a fold asks for?
     #[inline]
     pub fn is_done(&self) -> bool {
-        self.done == u32::MAX
+        self.left & !self.accessed == 0
     }
 
     /// Has a commit that changed these buckets anything to say that nobody has said? That is so of 32 commits
     /// at most.
     #[inline]
     pub fn is_news(&self, changed: u32) -> bool {
-        changed & !self.done != 0
+        changed & self.left != 0
     }
 
-    /// The next commit, in their order, changed these buckets; the caller knows it as `by`.
+    /// The next commit, in their order, changed these buckets. `node` gives what it replaced on the way to them, by
+    /// its number among these positions: the prefix is 0. `None` is as [`UNKNOWN`].
     #[inline]
-    pub fn say(&mut self, changed: u32, by: u16) {
-        let mut left = changed & !self.done;
-        while left != 0 {
-            let group = left.trailing_zeros().to_le_bytes()[0] / OF_GROUP;
-            let all = buckets_of(group);
-            let news = left & all;
-            left &= !all;
-            if self.touched >> group & 1 == 0 {
-                self.touched |= 1 << group;
-                self.set(group, by);
-            }
-            if self.open & all == 0 {
-                // Whatever has changed below it: its node is known, or the search is done again.
-                self.changed |= all;
-                self.done |= all;
-                continue;
-            }
-            self.changed |= news;
-            self.done |= news;
-            for bucket in group * OF_GROUP..(group + 1) * OF_GROUP {
-                if news >> bucket & 1 == 1 {
-                    self.set(GROUPS + bucket, by);
-                }
-            }
+    pub fn say(&mut self, changed: u32, node: impl Fn(usize) -> Option<&'a Node>) {
+        let mut news = changed & self.left;
+        self.left &= !(news & self.accessed);
+        self.touched |= news;
+        news &= !self.accessed;
+        while news != 0 {
+            let at = (self.wanted & way(lowest(news))).trailing_zeros().to_le_bytes()[0];
+            let below = buckets_below(at);
+            news &= !below;
+            self.left &= !below;
+            self.touched |= below;
+            self.said |= 1 << at;
+            let before = ways_to(changed) & ((1 << at) - 1);
+            let node = node(before.count_ones() as usize);
+            cpu_prefetch(node.map_or(&[], std::slice::from_ref));
+            self.nodes[usize::from(span(at).0)] = node;
         }
     }
 
-    #[inline]
-    fn set(&mut self, place: u8, by: u16) {
-        self.said |= 1 << place;
-        self.by[usize::from(place)] = by;
-    }
-
-    /// What was found: `said` gives what a commit said, with its nodes; those that are asked for are added to
-    /// `nodes`.
-    pub fn found<'a>(
-        &self,
-        said: impl Fn(u16) -> (Said, &'a [Node]),
-        nodes: &mut Vec<Node>,
-    ) -> FoundNodes {
-        let (mut left, mut known, start) = (self.said, 0, nodes.len());
-        while left != 0 {
-            let place = left.trailing_zeros().to_le_bytes()[0];
-            left &= left - 1;
-            let (said, list) = said(self.by[usize::from(place)]);
-            let at = match place.checked_sub(GROUPS) {
-                None => said.group_at(place),
-                Some(bucket) => said.bucket_at(bucket),
-            };
-            if let Some(at) = at {
-                known |= 1 << place;
-                nodes.push(list[at]);
+    /// What was found; the nodes are added to `nodes`.
+    pub fn found(&self, nodes: &mut Vec<Node>) -> FoundNodes {
+        let (mut known, start) = (0, nodes.len());
+        each_position(self.said, |at| {
+            if let Some(node) = self.nodes[usize::from(span(at).0)].filter(|one| **one != UNKNOWN) {
+                known |= 1 << at;
+                nodes.push(*node);
             }
+        });
+        let Self { accessed, inner, mut touched, said, .. } = *self;
+        if self.is_done() {
+            // It may have ended before the first change of an accessed one.
+            touched |= accessed;
         }
-        let Self { accessed, open, changed, touched, .. } = *self;
-        FoundNodes { accessed, open, changed, touched, known, start }
+        FoundNodes { accessed, inner, touched, said, known, start }
     }
 }
 
@@ -245,9 +190,9 @@ impl OlderSearch {
 #[derive(Clone, Copy, Debug)]
 pub struct FoundNodes {
     accessed: u32,
-    open: u32,
-    changed: u32,
-    touched: u8,
+    inner: u64,
+    touched: u32,
+    said: u64,
     known: u64,
     /// Where its nodes begin in the list.
     start: usize,
@@ -257,106 +202,94 @@ impl FoundNodes {
     /// The same with its nodes, which are in this list.
     #[inline]
     pub fn with<'a>(&self, nodes: &'a [Node]) -> OlderNodes<'a> {
-        let Self { accessed, open, changed, touched, known, start } = *self;
-        OlderNodes { accessed, open, changed, touched, known, nodes: &nodes[start..] }
+        OlderNodes { found: *self, nodes: &nodes[self.start..] }
+    }
+
+    /// The search after this one: what nobody knew is made of what is below it. `None` where there is no such
+    /// position, or as little known of those that pages store. Each goes further down, so that there
+    /// are three at most.
+    pub fn again<'a>(&self) -> Option<OlderSearch<'a>> {
+        let unknown = self.said & !self.known & INNER;
+        let above_stored = (1 << heap_index(STORED_LEVELS, 0)) - 1;
+        if unknown == 0 || self.known == 0 && unknown & above_stored == 0 {
+            return None;
+        }
+        // A page stores the nodes three levels below its prefix: mostly these are known.
+        let mut inner = unknown;
+        while children(inner) & above_stored & !inner != 0 {
+            inner |= children(inner) & above_stored;
+        }
+        Some(OlderSearch::below(self.accessed, self.inner | inner))
     }
 }
 
 /// What is known of the nodes inside of a page in an older state.
 #[derive(Clone, Copy, Debug)]
 pub struct OlderNodes<'a> {
-    /// Buckets with a key that is accessed.
-    accessed: u32,
-    /// Buckets of groups whose changed buckets are told.
-    open: u32,
-    /// Buckets that have changed since; all of a group that is touched and not open.
-    changed: u32,
-    /// Groups of which something has changed since.
-    touched: u8,
-    /// Places whose node is known: groups, then buckets.
-    known: u64,
-    /// Their nodes, in order, and others behind them.
+    found: FoundNodes,
+    /// The nodes of known positions, in order, and others behind them.
     nodes: &'a [Node],
 }
 
 impl<'a> OlderNodes<'a> {
-    /// Buckets whose keys a fold asks for, of those that have changed: those that are accessed, or that
-    /// belong to what must be folded as a whole, and those whose node nobody knows.
+    /// Buckets whose keys a fold asks for, of those that may have changed: those that are accessed, those whose node
+    /// nobody knows, and those below a position on the way that is not shown to have had two keys.
     pub fn asked(&self) -> u32 {
-        let mut asked = 0;
-        for group in (0..GROUPS).filter(|group| self.touched >> group & 1 == 1) {
-            let all = buckets_of(group);
-            match self.group(group).map(kind) {
-                None if self.accessed & all == 0 => {
-                    let unknown = buckets_in(all).filter(|one| self.bucket(*one).is_none());
-                    asked |= self.changed & unknown.fold(0, |mask, bucket| mask | 1 << bucket);
-                }
-                None if !self.proves_two(all) => asked |= self.changed & all,
-                Some(_) if self.accessed & all == 0 => {}
-                None | Some(NodeKind::Internal) => {
-                    let half = all & (all >> (OF_GROUP / 2));
-                    asked |= self.asked_of(half) | self.asked_of(all & !half);
-                }
-                Some(_) => asked |= self.changed & all,
+        let FoundNodes { accessed, inner, touched, said, known, .. } = self.found;
+        let mut asked = accessed;
+        each_position(said & !known, |at| asked |= buckets_below(at));
+        let mut keys = [0; 2 * BUCKETS as usize - 1];
+        let mut nodes = self.nodes.iter();
+        each_position(known, |at| {
+            keys[usize::from(at)] = nodes.next().map_or(0, keys_of);
+        });
+        let ways = ways_to(accessed);
+        for at in (0..heap_index(BUCKET_LEVELS, 0)).rev().filter(|at| inner >> at & 1 == 1) {
+            let place = usize::from(at);
+            keys[place] = 2.min(keys[2 * place + 1] + keys[2 * place + 2]);
+            if keys[place] < 2 && ways >> at & 1 == 1 {
+                asked |= buckets_below(at);
             }
         }
-        asked
+        asked & touched
     }
 
-    /// The same of half a group, which is accessed.
-    fn asked_of(&self, half: u32) -> u32 {
-        if self.accessed & half != 0 && !self.proves_two(half) {
-            return self.changed & half;
-        }
-        let known = buckets_in(half).filter(|bucket| self.bucket(*bucket).is_some());
-        let known = known.fold(0, |known, bucket| known | 1 << bucket);
-        self.changed & half & (self.accessed | !known)
+    /// Buckets that may have changed since, and all beside them where only a node above them is known.
+    pub fn touched(&self) -> u32 {
+        self.found.touched
     }
 
-    /// Do the nodes that are known of these buckets show that there were two keys or more?
-    fn proves_two(&self, buckets: u32) -> bool {
-        let known = buckets_in(buckets).filter_map(|bucket| self.bucket(bucket));
-        known.map(keys_of).sum::<u8>() > 1
+    /// Positions beside the way that have changed since and whose nodes nobody knew, as a mask.
+    pub fn unknown(&self) -> u64 {
+        let FoundNodes { accessed, inner, said, known, .. } = self.found;
+        let ways = ways_to(accessed);
+        (inner & !ways | said & !known) & children(ways & INNER)
     }
 
-    /// Are the changed buckets of a group told, so that its node can be made of theirs?
-    pub(crate) fn is_open(&self, group: u8) -> bool {
-        self.open & buckets_of(group) != 0
-    }
-
-    /// Has something changed in each group since, so that the treelet of the present has little to say?
-    pub fn is_all_touched(&self) -> bool {
-        self.touched == u8::MAX
-    }
-
-    /// Has each group changed, and is no node known, so that all keys are asked for?
-    pub fn is_useless(&self) -> bool {
-        self.touched == u8::MAX && self.known == 0
-    }
-
+    /// The node of a position that has changed since, where it is asked for and known.
     #[inline]
-    fn place(&self, place: u8) -> Option<&'a Node> {
-        let before = self.known & ((1 << place) - 1);
-        (self.known >> place & 1 == 1).then(|| &self.nodes[before.count_ones() as usize])
+    pub fn node(&self, at: u8) -> Option<&'a Node> {
+        let FoundNodes { known, .. } = self.found;
+        let before = known & ((1 << at) - 1);
+        (known >> at & 1 == 1).then(|| &self.nodes[before.count_ones() as usize])
     }
 
-    /// The node of a group that was touched.
+    /// Has something changed below a position?
     #[inline]
-    pub fn group(&self, group: u8) -> Option<&'a Node> {
-        self.place(group)
+    pub(crate) fn touches(&self, at: u8) -> bool {
+        self.found.touched & buckets_below(at) != 0
     }
 
-    /// The node of a bucket that was changed, in a group that is open.
+    /// Is a bucket below a position accessed?
     #[inline]
-    pub fn bucket(&self, bucket: u8) -> Option<&'a Node> {
-        self.place(GROUPS + bucket)
+    pub(crate) fn is_on_way(&self, at: u8) -> bool {
+        self.found.accessed & buckets_below(at) != 0
     }
 
-    /// Has something changed below the position with these bits after the prefix?
+    /// Is the node of a position made of those of its children?
     #[inline]
-    pub(crate) fn touches(&self, level: u8, bits: u8) -> bool {
-        let count = 1_u32 << (BUCKET_LEVELS - level);
-        u64::from(self.changed) >> (u32::from(bits) * count) & ((1 << count) - 1) != 0
+    pub(crate) fn is_inner(&self, at: u8) -> bool {
+        self.found.inner >> at & 1 == 1
     }
 }
 
@@ -373,72 +306,130 @@ mod tests {
         Node::new(bytes)
     }
 
+    /// What a commit records that changes these buckets: each position's number, but for some.
+    fn commit(changed: u32, unknown: u64) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        each_position(ways_to(changed), |at| {
+            nodes.push(if unknown >> at & 1 == 1 { UNKNOWN } else { node(at + 1) });
+        });
+        nodes
+    }
+
+    fn search<'a>(accessed: u32, commits: &'a [(u32, Vec<Node>)]) -> OlderSearch<'a> {
+        let mut search = OlderSearch::new(accessed);
+        for (changed, nodes) in commits {
+            search.say(*changed, |at| nodes.get(at));
+        }
+        search
+    }
+
     #[test]
-    fn a_position_is_touched_by_the_buckets_below_it() {
-        for changed in (0..BUCKETS).map(|bucket| 1_u32 << bucket).chain([0, 0x8000_0400, u32::MAX])
-        {
-            let mut search = OlderSearch::new(u32::MAX);
-            search.say(changed, 0);
-            let said = Said { changed, ..Said::default() };
-            let then = search.found(|_| (said, &[]), &mut Vec::new()).with(&[]);
-            for level in 0..=BUCKET_LEVELS {
-                for bits in 0..1_u8 << level {
-                    let below = |bucket: u8| bucket >> (BUCKET_LEVELS - level) == bits;
-                    let slow = (0..BUCKETS).any(|one| changed >> one & 1 == 1 && below(one));
-                    assert_eq!(then.touches(level, bits), slow, "{changed:b} {level} {bits:b}");
-                }
+    fn positions_are_above_their_buckets() {
+        for at in 0..2 * BUCKETS - 1 {
+            let (level, bits) = heap_position(at);
+            let is_below = |bucket: &u8| bucket >> (BUCKET_LEVELS - level) == bits;
+            let slow = (0..BUCKETS).filter(is_below).fold(0, |mask, bucket| mask | 1 << bucket);
+            assert_eq!(buckets_below(at), slow, "{at}");
+            for bucket in 0..BUCKETS {
+                assert_eq!(way(bucket) >> at & 1 == 1, is_below(&bucket), "{at} {bucket}");
             }
         }
     }
 
     #[test]
-    fn a_commit_that_knows_all_says_so_of_each_group() {
-        for at in 0..1_u32 << 16 {
-            let changed = at.wrapping_mul(0x9e37_79b9) & at.wrapping_mul(0x85eb_ca6b);
-            let groups = groups_of(changed);
-            assert_eq!(Said::whole(changed), Said { changed, groups, buckets: changed });
+    fn each_position_beside_the_way_is_as_the_first_commit_found_it() {
+        let accessed = 1 << 3 | 1 << 17;
+        let commits: Vec<(u32, Vec<Node>)> =
+            [1_u32 << 2, 1 << 2 | 1 << 30, 1 << 3, 1 << 8, 1 << 29 | 1 << 17, 1 << 11]
+                .map(|changed| (changed, commit(changed, 0)))
+                .into();
+        let search = search(accessed, &commits);
+        let mut nodes = vec![node(99)];
+        let found = search.found(&mut nodes);
+        let then = found.with(&nodes);
+        let beside = [heap_index(5, 2), heap_index(2, 1), heap_index(2, 3)];
+        for at in 0..63 {
+            let known = beside.contains(&at).then(|| node(at + 1));
+            assert_eq!(then.node(at), known.as_ref(), "{at}");
         }
+        // The bucket beside bucket 3 had two keys or more, so nothing but the accessed ones is asked for.
+        assert_eq!(then.asked(), accessed);
+        assert_eq!(then.touched(), accessed | 1 << 2 | 0xff00 | 0xff00_0000);
+        assert!(!search.is_done() && found.again().is_none());
+        assert!(!search.is_news(1 << 10 | 1 << 17 | 1 << 24) && search.is_news(1 << 4));
     }
 
     #[test]
-    fn what_was_said_first_stays() {
-        let mut search = OlderSearch::new(1);
-        let first = Said { changed: 0b11 | 1 << 31, groups: 1 << 7, buckets: 0b10 };
-        let nodes = [node(1), node(2)];
-        search.say(first.changed, 0);
-        assert!(search.is_news(0b100) && !search.is_news(0b11 | 0xf << 28));
-        let second = Said { changed: 0b110 | 1 << 30, groups: 1 | 1 << 7, buckets: 0b110 };
-        let later = [node(3), node(4), node(5), node(6)];
-        search.say(second.changed, 1);
-        let mut found = vec![node(9)];
-        let commits = [(first, &nodes[..]), (second, &later[..])];
-        let then = search.found(|by| commits[usize::from(by)], &mut found);
-        let then = then.with(&found);
-        // The first commit did not know the node of the group that is accessed.
-        assert_eq!((then.group(0), then.group(7)), (None, Some(&node(1))));
-        assert_eq!((then.bucket(0), then.bucket(1)), (None, Some(&node(2))));
-        assert_eq!((then.bucket(2), then.bucket(3)), (Some(&node(6)), None));
-        assert_eq!(then.asked(), 0b1, "its buckets show that the group had two keys");
-        assert!(then.touches(BUCKET_LEVELS, 30) && !then.touches(BUCKET_LEVELS, 3));
-        assert!(!search.is_done() && !then.is_useless());
+    fn a_way_takes_five_nodes_and_some_forty_commits() {
+        let commits: Vec<(u32, Vec<Node>)> =
+            (0..32).map(|at| (1 << at, commit(1 << at, 0))).collect();
+        let (mut looked_at, mut state) = (0, 1_u32);
+        for bucket in (0..32).cycle().take(320) {
+            let (mut search, mut nodes) = (OlderSearch::new(1 << bucket), Vec::new());
+            while !search.is_done() {
+                state = state.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
+                let (changed, replaced) = &commits[(state >> 27) as usize];
+                search.say(*changed, |at| replaced.get(at));
+                looked_at += 1;
+            }
+            let found = search.found(&mut nodes);
+            assert_eq!(nodes.len(), 5);
+            assert_eq!(found.with(&nodes).asked(), 1 << bucket);
+        }
+        // The bucket beside it is changed by one commit of 32, and the last one of five counts.
+        assert!((30 * 320..50 * 320).contains(&looked_at), "{looked_at}");
     }
 
     #[test]
-    fn a_half_that_may_be_no_internal_node_is_asked_for_as_a_whole() {
+    fn what_nobody_knew_is_asked_of_what_is_below_it() {
+        // The right half, where only the nodes of its groups were known, and of the last group what is below it.
+        let groups: u64 = 0xf0 << heap_index(3, 0);
+        let known = groups ^ 1 << heap_index(3, 7);
+        let changed = 1 << 16 | 1 << 24 | 1 << 31;
+        let commits = [(changed, commit(changed, !known & INNER))];
+        let mut nodes = Vec::new();
+        let mut found = search(1, &commits).found(&mut nodes);
+        assert_eq!(found.with(&nodes).asked(), 0xffff_0000);
+        let mut searches = 0;
+        while let Some(mut search) = found.again() {
+            search.say(commits[0].0, |at| commits[0].1.get(at));
+            found = search.found(&mut nodes);
+            searches += 1;
+        }
+        let then = found.with(&nodes);
+        assert_eq!(searches, 3);
+        for at in [heap_index(3, 4), heap_index(3, 6), heap_index(5, 31)] {
+            assert_eq!(then.node(at), Some(&node(at + 1)), "{at}");
+        }
+        assert_eq!(then.asked(), 0);
+        for at in [0, 2, heap_index(2, 2), heap_index(2, 3), heap_index(3, 7), heap_index(4, 15)] {
+            assert!(then.node(at).is_none() && then.is_inner(at), "{at}");
+        }
+        assert!(!then.touches(heap_index(3, 5)) && !then.is_inner(heap_index(3, 4)));
+        // A commit that recorded nothing is not asked twice about what no page stores.
+        let mut search = OlderSearch::new(u32::MAX >> 1);
+        search.say(1 << 31, |_| None);
+        assert!(search.is_done() && search.found(&mut nodes).again().is_none());
+    }
+
+    #[test]
+    fn below_a_position_that_may_be_no_internal_node_all_is_asked_for() {
         let leaf = Node::new([0x80; 32]);
         assert_eq!(kind(&leaf), NodeKind::Leaf);
-        let asked = |buckets: [Node; 4], known: u32| {
-            let mut search = OlderSearch::new(1);
-            let mut nodes = vec![node(1)];
-            nodes.extend((0..4).filter(|at| known >> at & 1 == 1).map(|at| buckets[at]));
-            search.say(0xf, 0);
-            let (said, mut found) = (Said { changed: 0xf, groups: 1, buckets: known }, Vec::new());
-            search.found(|_| (said, &nodes), &mut found).with(&found).asked()
+        let asked = |own: &[(u8, Node)]| {
+            let mut nodes = commit(u32::MAX, 0);
+            for (at, node) in own {
+                nodes[usize::from(*at)] = *node;
+            }
+            let mut found = Vec::new();
+            search(1, &[(u32::MAX, nodes)]).found(&mut found).with(&found).asked()
         };
-        let internal = node(7);
-        assert_eq!(asked([internal; 4], 0xf), 0b1);
-        assert_eq!(asked([leaf, TERMINATOR, leaf, leaf], 0xf), 0b11);
-        assert_eq!(asked([leaf, leaf, TERMINATOR, TERMINATOR], 0xf), 0b1);
-        assert_eq!(asked([TERMINATOR, internal, leaf, leaf], 0b0110), 0b1001);
+        let beside = [heap_index(5, 1), heap_index(4, 1), heap_index(3, 1)];
+        assert_eq!(asked(&[]), 0b1);
+        assert_eq!(asked(&[(beside[0], leaf)]), 0b11);
+        assert_eq!(asked(&[(beside[0], leaf), (beside[1], leaf)]), 0b11);
+        assert_eq!(asked(&[(beside[0], leaf), (beside[1], TERMINATOR)]), 0b1111);
+        assert_eq!(asked(&beside.map(|at| (at, TERMINATOR))), 0xff);
+        assert_eq!(asked(&[(beside[0], UNKNOWN)]), 0b11);
     }
 }

@@ -1,31 +1,26 @@
 //! A page in an older state by the mask kernel: what later commits recorded, and the present elsewhere.
 //!
-//! The newest state knows the nodes beside a path. Of an older one groups and buckets are known
-//! ([`crate::older`]), and what lies between them and beside the path is computed with the rest. So a page costs its
-//! accessed buckets and five hashes more than in the newest state. Where nothing has changed since, page and
-//! treelet say what was.
+//! The newest state knows the nodes beside the way. In an older one later commits have recorded them
+//! ([`crate::older`]); where nothing has changed since, page and treelet say what was. A node that nobody knew is
+//! made of those below it, or of its keys. So a page costs little more than in the newest state.
+
+use std::cmp::Ordering;
 
 use pleach_core::fold::{
     Change, FoldValue, HashId, Keys, NO_HASH, TreeletFolder, heap_index, heap_position,
 };
 use pleach_core::hasher::Hasher;
-use pleach_core::node::{NodeKind, kind};
+use pleach_core::page::leaf::LeafView;
 use pleach_core::{Key, Node, Prefix, TERMINATOR};
 
 use crate::leaf_fold::{
     AccessResult, KeyAccess, PageState, PendingChange, each_position, fold_keys, ways,
 };
-use crate::older::{
-    BUCKET_LEVELS, GROUP_LEVELS, GROUPS, OF_GROUP, OlderNodes, bucket_of, has_buckets, keys_of,
-};
-
-/// Positions above the groups, and those above the buckets.
-const ABOVE_GROUPS: u64 = (1 << heap_index(GROUP_LEVELS, 0)) - 1;
-const ABOVE_BUCKETS: u64 = (1 << heap_index(BUCKET_LEVELS, 0)) - 1;
+use crate::older::{BUCKET_LEVELS, INNER, OlderNodes, bucket_of, has_buckets, keys_of};
 
 /// As [`crate::leaf_fold::fold_known`] for an older state: `page` is the present, and `undone`, sorted, has what
-/// the keys below [`OlderNodes::asked`] had then that have changed since. `None`, with nothing done, where what
-/// is known does not show that the nodes on the way to the accessed groups were internal ones.
+/// the keys below [`OlderNodes::asked`] had then that have changed since. `None`, with nothing done, where the page
+/// had fewer than two keys.
 pub fn fold_older<H: Hasher>(
     folder: &mut TreeletFolder<H>,
     page: &PageState<'_>,
@@ -36,14 +31,10 @@ pub fn fold_older<H: Hasher>(
     if accesses.is_empty() || !has_buckets(page.at) {
         return None;
     }
-    let (groups, keys) = ([None; GROUPS as usize], [0; COUNTED]);
-    let mut fold = Fold { page, then, undone, groups, keys };
-    fold.look_at_groups();
-    let (ways, mut internal) = (ways::<H>(page.at, accesses), 0);
-    each_position(ways & ABOVE_BUCKETS, |at| {
-        internal |= u64::from(fold.is_internal(at)) << at;
-    });
-    if ways & ABOVE_GROUPS & !internal != 0 {
+    let fold = Fold { page, then, undone };
+    let (ways, mut internal) = (ways(page.at, accesses), 0);
+    each_position(ways & INNER, |at| internal |= u64::from(fold.keys_below(at) > 1) << at);
+    if internal & 1 == 0 {
         return None;
     }
     // All that is beside the way is given below.
@@ -52,18 +43,14 @@ pub fn fold_older<H: Hasher>(
     let mut left = accesses;
     while let Some(access) = left.first() {
         let at = folder.bucket_of(bucket_of(page.at, &access.key));
-        let position = fold.position(at);
-        let (accesses, rest) =
-            left.split_at(left.partition_point(|access| position.covers(&access.key)));
+        let is_below = |access: &&KeyAccess| is_below(&access.key, page.at, at).is_eq();
+        let (accesses, rest) = left.split_at(left.iter().take_while(is_below).count());
         left = rest;
         fold.keys(folder, at, accesses, results);
         folder.bucket(at, true);
     }
     Some(folder.end())
 }
-
-/// Positions whose keys are counted: groups, and those above.
-const COUNTED: usize = (1 << (GROUP_LEVELS + 1)) - 1;
 
 /// Counts keys, up to two.
 struct Count(u8);
@@ -86,106 +73,55 @@ struct Fold<'a> {
     then: &'a OlderNodes<'a>,
     /// What keys had then.
     undone: &'a [PendingChange],
-    /// Nodes of groups, where they are known.
-    groups: [Option<&'a Node>; GROUPS as usize],
-    /// How many keys groups and positions above them had; what is more than one may be too few.
-    keys: [u8; COUNTED],
 }
 
 impl<'a> Fold<'a> {
     /// The node of a position then, where it is known.
-    fn find(&self, level: u8, bits: u8) -> Option<&'a Node> {
-        if self.then.touches(level, bits) {
-            return match level {
-                GROUP_LEVELS => self.then.group(bits),
-                BUCKET_LEVELS => self.then.bucket(bits),
-                _ => None,
-            };
+    fn find(&self, at: u8) -> Option<&'a Node> {
+        if self.then.touches(at) {
+            return self.then.node(at);
         }
         // Above it there may have been more keys then: what the treelet has below a leaf node is old.
-        if let Some(node) = self.page.treelet.and_then(|known| known.below_internal(level, bits)) {
+        if let Some(node) = self.page.treelet.and_then(|known| known.below_internal(at)) {
             return Some(node);
         }
+        let (level, bits) = heap_position(at);
         let leaf = self.page.leaf.filter(|leaf| level == leaf.levels() && level > 0)?;
-        let position = self.page.at.descendant(level, bits);
-        let pending = below(self.page.pending, &position);
+        let pending = below(self.page.pending, self.page.at, at);
         pending.is_empty().then(|| &leaf.nodes()[usize::from(bits)])
     }
 
-    /// The same; groups are found already.
-    fn node(&self, level: u8, bits: u8) -> Option<&'a Node> {
-        if level == GROUP_LEVELS { self.groups[usize::from(bits)] } else { self.find(level, bits) }
+    /// Is a position whose node is unknown made of its children? Else all its keys are at hand: nothing has changed
+    /// below it, or they are asked for.
+    fn is_made(&self, at: u8) -> bool {
+        let stored = self.page.leaf.map_or(0, LeafView::levels);
+        self.then.is_inner(at) || !self.then.touches(at) && at < heap_index(stored, 0)
     }
 
-    /// Finds the nodes of groups, and how many keys they and the positions above them had.
-    fn look_at_groups(&mut self) {
-        for group in 0..GROUPS {
-            let (node, at) = (self.find(GROUP_LEVELS, group), heap_index(GROUP_LEVELS, group));
-            self.groups[usize::from(group)] = node;
-            self.keys[usize::from(at)] = node.map_or_else(|| self.count_group(group), keys_of);
+    /// How many keys were below a position; two for more.
+    fn keys_below(&self, at: u8) -> u8 {
+        if let Some(node) = self.find(at) {
+            return keys_of(node);
         }
-        for at in (0..heap_index(GROUP_LEVELS, 0)).rev().map(usize::from) {
-            self.keys[at] = self.keys[2 * at + 1] + self.keys[2 * at + 2];
+        if !self.is_made(at) {
+            let mut count = Count(0);
+            self.keys(&mut count, at, &[], &mut Vec::new());
+            return count.0;
         }
-    }
-
-    /// Is it known that the node of a position above the buckets was an internal one?
-    fn is_internal(&self, at: u8) -> bool {
-        if let Some(keys) = self.keys.get(usize::from(at)) {
-            return *keys > 1;
+        // What is beside the way is known without counting.
+        let mut children = [2 * at + 1, 2 * at + 2];
+        if self.then.is_on_way(children[0]) {
+            children.reverse();
         }
-        let (level, bits) = heap_position(at);
-        if let Some(node) = self.find(level, bits) {
-            return kind(node) == NodeKind::Internal;
-        }
-        let buckets = bits << (BUCKET_LEVELS - level)..(bits + 1) << (BUCKET_LEVELS - level);
-        let known = buckets.filter_map(|bits| self.find(BUCKET_LEVELS, bits));
-        known.map(keys_of).sum::<u8>() > 1
-    }
-
-    /// How many keys a group had whose node is unknown: of buckets without a node all keys are asked for.
-    fn count_group(&self, group: u8) -> u8 {
-        if !self.goes_below(group) {
-            return self.count(heap_index(GROUP_LEVELS, group));
-        }
-        let buckets = group * OF_GROUP..(group + 1) * OF_GROUP;
-        let of = |bucket| match self.find(BUCKET_LEVELS, bucket) {
-            Some(node) => keys_of(node),
-            None => self.count(heap_index(BUCKET_LEVELS, bucket)),
-        };
-        buckets.map(of).sum()
-    }
-
-    /// Is a group, whose node is unknown, made of its buckets?
-    fn goes_below(&self, group: u8) -> bool {
-        self.then.is_open(group) && self.then.touches(GROUP_LEVELS, group)
-    }
-
-    /// How many keys a position had, all of which are asked for; at most two.
-    fn count(&self, at: u8) -> u8 {
-        let mut count = Count(0);
-        self.keys(&mut count, at, &[], &mut Vec::new());
-        count.0
-    }
-
-    fn position(&self, at: u8) -> Prefix {
-        let (level, bits) = heap_position(at);
-        self.page.at.descendant(level, bits)
+        let first = self.keys_below(children[0]);
+        if first > 1 { first } else { 2.min(first + self.keys_below(children[1])) }
     }
 
     /// Gives the node of a position below which nothing is accessed, or what makes it.
     fn beside<H: Hasher>(&self, folder: &mut TreeletFolder<H>, at: u8) {
-        let (level, bits) = heap_position(at);
-        if let Some(node) = self.node(level, bits) {
-            return folder.known(at, node);
-        }
-        // Of what has changed the buckets of an open group have nodes, and groups; else all keys are asked for.
-        let goes_on = match level {
-            0..GROUP_LEVELS => true,
-            GROUP_LEVELS => self.goes_below(bits),
-            _ => level < BUCKET_LEVELS && self.then.touches(level, bits),
-        };
-        if goes_on {
+        if let Some(node) = self.find(at) {
+            folder.known(at, node);
+        } else if self.is_made(at) {
             folder.between(at);
             for child in [2 * at + 1, 2 * at + 2] {
                 self.beside(folder, child);
@@ -204,9 +140,8 @@ impl<'a> Fold<'a> {
         accesses: &[KeyAccess],
         results: &mut Vec<AccessResult>,
     ) {
-        let position = self.position(at);
-        let pending = below(self.page.pending, &position);
-        let undone = below(self.undone, &position);
+        let pending = below(self.page.pending, self.page.at, at);
+        let undone = below(self.undone, self.page.at, at);
         if undone.is_empty() || pending.is_empty() {
             let pending = if undone.is_empty() { pending } else { undone };
             let page = PageState { pending, ..*self.page };
@@ -227,9 +162,18 @@ impl<'a> Fold<'a> {
     }
 }
 
-/// Those of some sorted changes that are below a position.
-fn below<'a>(changes: &'a [PendingChange], position: &Prefix) -> &'a [PendingChange] {
-    let from = changes.partition_point(|change| change.0 < *position.first_key());
+/// Is a key of a page below one of its positions, or before or behind it?
+#[inline]
+fn is_below(key: &Key, page: &Prefix, at: u8) -> Ordering {
+    let (level, bits) = heap_position(at);
+    (bucket_of(page, key) >> (BUCKET_LEVELS - level)).cmp(&bits)
+}
+
+/// Those of a page's sorted changes that are below a position.
+#[inline]
+fn below<'a>(changes: &'a [PendingChange], page: &Prefix, at: u8) -> &'a [PendingChange] {
+    let from = changes.partition_point(|change| is_below(&change.0, page, at).is_lt());
     let changes = &changes[from..];
-    &changes[..changes.iter().take_while(|change| position.covers(&change.0)).count()]
+    let is_below = |change: &&PendingChange| is_below(&change.0, page, at).is_eq();
+    &changes[..changes.iter().take_while(is_below).count()]
 }

@@ -34,7 +34,7 @@
 //! ```
 
 use pleach_core::cpu_prefetch;
-use pleach_core::fold::{MAX_CAPTURE, heap_index};
+use pleach_core::fold::{MAX_CAPTURE, above, heap_index};
 use pleach_core::{Node, Prefix, TERMINATOR};
 
 /// Levels below a page's prefix.
@@ -248,14 +248,10 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// The node with these bits `level` levels below the prefix, if all above it are known, too, as
-    /// internal ones.
-    pub fn below_internal(&self, level: u8, bits: u8) -> Option<&'a Node> {
-        let below_end = (0..level).any(|above| {
-            let above = heap_index(above, bits >> (level - above));
-            self.node(above).is_none_or(|node| !is_internal(node))
-        });
-        self.node(heap_index(level, bits)).filter(|_| !below_end)
+    /// The node of the position with this [`heap_index`], if all above it are known, too, as internal ones.
+    #[inline]
+    pub fn below_internal(&self, index: u8) -> Option<&'a Node> {
+        (above(index) & !self.internal == 0).then(|| self.node(index)).flatten()
     }
 
     /// The nodes `levels` levels below the prefix, and for which of them they are known. A node
@@ -264,7 +260,7 @@ impl<'a> Known<'a> {
         let mut nodes = [TERMINATOR; N];
         let mut known = 0;
         for bits in 0..1u8 << levels {
-            if let Some(node) = self.below_internal(levels, bits) {
+            if let Some(node) = self.below_internal(heap_index(levels, bits)) {
                 nodes[usize::from(bits)] = *node;
                 known |= 1 << bits;
             }

@@ -6,7 +6,8 @@
 //! processor time of all threads, medians of nine turns. In a turn all distances have the same keys; each begins
 //! as often as the others; and before each, untimed, the newest state is asked for other keys, so that none
 //! finds in the processor's caches what the one before has left there. A ratio is that of two figures of one turn.
-//! Before that, as many commits are made without a history, and with one of 128.
+//! Before that, as many commits are made without a history, and with one of 128; after it, the same is measured of
+//! the database when it has been opened again, so that the log alone has brought the history back.
 
 use std::path::Path;
 use std::time::Instant;
@@ -58,6 +59,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     distances.retain(|back| (1..=commits).contains(back));
     distances.insert(0, 0);
+    measure(&db, &distances)?;
+    db.close()?;
+    println!("opened again:");
+    measure(&Pleach::open(options(folder.path(), commits))?, &distances)
+}
+
+fn options(folder: &Path, history: u64) -> Options {
+    Options::new(folder)
+        .create(true)
+        .durability(Durability::None)
+        .history(history)
+        .history_bytes(4 << 30)
+        .history_log_bytes(u64::MAX)
+}
+
+/// Measures what reads and proofs cost at these distances.
+fn measure(db: &Pleach, distances: &[u64]) -> Result<(), Box<dyn std::error::Error>> {
     let mut costs = vec![[Cost::default(); TURNS]; distances.len()];
     for (turn, purpose) in (0..TURNS).zip(0_u64..) {
         let (keys, proven) = (read_keys(purpose), distinct(purpose + 100, PROVEN));
@@ -114,13 +132,7 @@ fn committed(
     commits: u64,
     changes: u64,
 ) -> Result<Pleach, Box<dyn std::error::Error>> {
-    let options = Options::new(folder)
-        .create(true)
-        .durability(Durability::None)
-        .history(history)
-        .history_bytes(4 << 30)
-        .history_log_bytes(u64::MAX);
-    let db = Pleach::open(options)?;
+    let db = Pleach::open(options(folder, history))?;
     let value = |number: u64| Value::from(number.to_be_bytes().as_slice());
     db.bulk_load((0..ACCOUNTS).map(|id| (key(id), value(id))), &LoadOptions::default())?;
     let log = db.metrics().log_bytes;

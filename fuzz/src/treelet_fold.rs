@@ -5,6 +5,7 @@
 
 use pleach_core::fold::{
     BatchFolder, Change, FoldValue, Keys, NO_HASH, Occupancy, Sink, TreeletFolder, heap_position,
+    way,
 };
 use pleach_core::naive::Naive;
 use pleach_core::node::{NodeKind, kind, value_hash};
@@ -136,7 +137,6 @@ pub fn run(data: &[u8]) -> bool {
             bits << 1 | u8::from(pleach_core::prefix::bit(key, at.len() + u16::from(level)))
         })
     };
-    let way = |key: &Key| TreeletFolder::<Blake3>::way(bucket_of(key));
 
     let mut kernel = TreeletFolder::<Blake3>::default();
     let mut put = Vec::new();
@@ -144,7 +144,7 @@ pub fn run(data: &[u8]) -> bool {
     for _ in 0..2 {
         kernel.clear(true);
         put.clear();
-        let ways = accesses.keys().fold(0, |ways, key| ways | way(key));
+        let ways = accesses.keys().fold(0, |ways, key| ways | way(bucket_of(key)));
         let pair = |left: u8| {
             [left, left + 1].map(|index| match known >> index & 1 {
                 1 => nodes[usize::from(index)],

@@ -7,14 +7,14 @@ use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page
 use pleach_beatree::leaf_fold::{
     AccessResult, KeyAccess, PageState, PendingChange, fold_known, fold_leaf,
 };
-use pleach_beatree::older::{
-    BUCKET_LEVELS, BUCKETS, GROUP_LEVELS, GROUPS, OlderSearch, Said, bucket_of, groups_of,
-};
+use pleach_beatree::older::{OlderSearch, UNKNOWN, bucket_of, ways_to};
 use pleach_beatree::older_fold::fold_older;
 use pleach_beatree::treelet::capture_levels;
 use pleach_beatree::treelet::{LEVELS, PartialTreelet, Treelet};
 use pleach_beatree::{Stored, Value};
-use pleach_core::fold::{BatchFolder, NO_HASH, Occupancy, Sink, TreeletFolder, heap_index};
+use pleach_core::fold::{
+    BatchFolder, NO_HASH, Occupancy, Sink, TreeletFolder, heap_index, heap_position,
+};
 use pleach_core::naive::Naive;
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::page::leaf::LeafView;
@@ -283,7 +283,7 @@ fn by_partial(
 /// An older state of a page, and what later commits have recorded of it.
 struct Then {
     state: State,
-    commits: Vec<(Said, Vec<Node>)>,
+    commits: Vec<(u32, Vec<Node>)>,
     undo: BTreeMap<Key, Stored>,
 }
 
@@ -293,47 +293,54 @@ impl Then {
     }
 
     /// A commit with these accesses leaves `state`. Now and then a node is not recorded.
-    fn commit(&mut self, at: &Prefix, state: &State, accesses: &[KeyAccess], rng: &mut ChaCha8Rng) {
+    fn commit(
+        &mut self,
+        prefix: &Prefix,
+        state: &State,
+        accesses: &[KeyAccess],
+        rng: &mut ChaCha8Rng,
+    ) {
         let trie = naive(state);
-        let (mut said, mut nodes) = (Said::default(), Vec::new());
+        let (mut changed, mut nodes) = (0, Vec::new());
         for access in accesses.iter().filter(|access| access.writes.is_some()) {
             let prior = state.get(&access.key).map(|value| Value::from(&**value));
             let prior = prior.map_or(Stored::Absent, Stored::Inline);
             self.undo.entry(access.key).or_insert(prior);
-            said.changed |= 1 << bucket_of(at, &access.key);
+            changed |= 1 << bucket_of(prefix, &access.key);
         }
-        if capture_levels(at) == 0 {
+        if capture_levels(prefix) == 0 {
             return;
         }
-        for group in (0..GROUPS).filter(|one| groups_of(said.changed) >> one & 1 == 1) {
-            if below(rng, 4) > 0 {
-                said.groups |= 1 << group;
-                nodes.push(trie.node::<Blake3>(&at.descendant(GROUP_LEVELS, group)));
-            }
+        let ways = ways_to(changed);
+        for at in (0..63).filter(|at| ways >> at & 1 == 1) {
+            let (level, bits) = heap_position(at);
+            let is_known = below(rng, 4) > 0;
+            let node = is_known.then(|| trie.node::<Blake3>(&prefix.descendant(level, bits)));
+            nodes.push(node.unwrap_or(UNKNOWN));
         }
-        for bucket in (0..BUCKETS).filter(|one| said.changed >> one & 1 == 1) {
-            if below(rng, 4) > 0 {
-                said.buckets |= 1 << bucket;
-                nodes.push(trie.node::<Blake3>(&at.descendant(BUCKET_LEVELS, bucket)));
-            }
+        // Now and then nothing is.
+        if below(rng, 8) == 0 {
+            nodes.truncate(1);
         }
-        self.commits.push((said, nodes));
+        self.commits.push((changed, nodes));
     }
 
     /// Folds the page as it was then, from its nodes and as a whole.
     fn check(&self, now: &PageState<'_>, accesses: &[KeyAccess], older: &mut Older) {
         let accessed = accesses.iter().map(|access| bucket_of(now.at, &access.key));
-        let mut search = OlderSearch::new(accessed.fold(0, |mask, bucket| mask | 1 << bucket));
-        for (by, (said, _)) in (0..).zip(&self.commits) {
-            search.say(said.changed, by);
+        let accessed = accessed.fold(0, |mask, bucket| mask | 1 << bucket);
+        let (mut next, mut nodes, mut found) = (Some(OlderSearch::new(accessed)), Vec::new(), None);
+        while let Some(mut search) = next {
+            for (changed, nodes) in &self.commits {
+                if search.is_news(*changed) && !search.is_done() {
+                    search.say(*changed, |at| nodes.get(at));
+                }
+            }
+            let one = search.found(&mut nodes);
+            next = one.again();
+            found = Some(one);
         }
-        let said = |by| {
-            let (said, nodes) = &self.commits[usize::from(by)];
-            (*said, nodes.as_slice())
-        };
-        let mut nodes = Vec::new();
-        let then = search.found(said, &mut nodes);
-        let then = then.with(&nodes);
+        let then = found.expect("one search at least").with(&nodes);
         // Only what is asked for.
         let asked = |key: &Key| then.asked() >> bucket_of(now.at, key) & 1 == 1;
         let undo = || self.undo.iter().map(|(key, stored)| (*key, stored.clone()));

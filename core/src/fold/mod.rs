@@ -52,12 +52,14 @@ mod hash_batch;
 mod item;
 mod merge;
 mod place;
+mod positions;
 pub mod treelets;
 
 use crate::node::{Key, Node, ValueHash};
 
 pub use self::batch_folder::BatchFolder;
 pub use self::hash_batch::combine_chunks;
+pub use self::positions::{MAX_CAPTURE, above, children, heap_index, heap_position, way};
 pub use self::treelets::TreeletFolder;
 
 /// A value as the fold takes it: its bytes, or its hash when that is known.
@@ -109,25 +111,6 @@ pub struct Captured {
     pub index: u8,
     /// Its new node.
     pub node: Node,
-}
-
-/// Most levels below its floor that a fold captures.
-pub const MAX_CAPTURE: u8 = 5;
-
-/// Number of the prefix `level` bits below a floor whose last bits are `bits`: 0 is the floor
-/// itself, 1 and 2 are its children, and so on by level and key.
-#[inline]
-pub const fn heap_index(level: u8, bits: u8) -> u8 {
-    (1 << level) - 1 + bits
-}
-
-/// Level and bits of the prefix with this [`heap_index`].
-#[inline]
-pub const fn heap_position(index: u8) -> (u8, u8) {
-    // One more than the index is its level's first bit, then the bits of the path.
-    let level = (index + 1).ilog2();
-    #[expect(clippy::cast_possible_truncation, reason = "at most 7")]
-    (level as u8, index + 1 - (1 << level))
 }
 
 /// Takes keys in, in order: a fold of a [`BatchFolder`], or a bucket of a [`TreeletFolder`].

@@ -28,7 +28,7 @@
 //! 3. nodes and the multiproof can be asked for.
 //!
 //! ```
-//! use pleach_core::fold::{Change, FoldValue, Keys, TreeletFolder};
+//! use pleach_core::fold::{Change, FoldValue, Keys, TreeletFolder, way};
 //! use pleach_core::{Blake3, TERMINATOR, node};
 //!
 //! // The node on the right is known; the key on the left gets another value.
@@ -36,7 +36,7 @@
 //! let mut folder = TreeletFolder::<Blake3>::default();
 //! folder.clear(true);
 //! // The prefix is the only internal node on the way to bucket 0.
-//! folder.begin(0, TreeletFolder::<Blake3>::way(0), 1, |_| [TERMINATOR, right]);
+//! folder.begin(0, way(0), 1, |_| [TERMINATOR, right]);
 //! let at = folder.bucket_of(0);
 //! folder.accessed(&[0; 32], Some(FoldValue::Bytes(b"1")), Change::Put(FoldValue::Bytes(b"2")));
 //! folder.bucket(at, true);
@@ -59,7 +59,7 @@ use super::blocks::{
 use super::hash_batch::Values;
 use super::item::index32;
 use super::place::Neighbours;
-use super::{Change, FoldValue, HashId, Keys, heap_index, heap_position};
+use super::{Change, FoldValue, HashId, Keys, above, children, heap_index, heap_position, way};
 use crate::hasher::Hasher;
 use crate::node::{
     Combined, Key, Node, NodeKind, TERMINATOR, ValueHash, combine_kind, kind, tag_internal,
@@ -71,23 +71,6 @@ use crate::prefix::bit;
 const BUCKETS: usize = 1 << LEVELS;
 /// Positions above them.
 const ABOVE: u64 = (1 << (BUCKETS - 1)) - 1;
-/// The positions on the way to each bucket, and its own.
-const WAYS: [u64; BUCKETS] = {
-    let mut ways = [0; BUCKETS];
-    let mut bucket = 0;
-    while bucket < BUCKETS {
-        let mut level = 0;
-        while level <= LEVELS {
-            #[expect(clippy::cast_possible_truncation, reason = "32 buckets")]
-            let bits = bucket as u8 >> (LEVELS - level);
-            ways[bucket] |= 1 << heap_index(level, bits);
-            level += 1;
-        }
-        bucket += 1;
-    }
-    ways
-};
-
 /// The treelet that is being put in.
 #[derive(Default)]
 pub(super) struct Open {
@@ -246,12 +229,6 @@ impl<H: Hasher> TreeletFolder<H> {
         self.done.is_empty()
     }
 
-    /// The positions on the way to a bucket, and its own, as a mask by [`heap_index`].
-    #[inline]
-    pub fn way(bucket: u8) -> u64 {
-        WAYS[usize::from(bucket)]
-    }
-
     /// Begins a treelet whose prefix has `floor` bits and is an internal node. `ways` are those of the accessed
     /// buckets, `internal` the positions that are known as internal nodes: what is said of one below another node does
     /// not count. `pair` gives the two children's nodes of such a position, by the [`heap_index`] of the left one; what
@@ -309,7 +286,7 @@ impl<H: Hasher> TreeletFolder<H> {
     /// The position that has the keys of a bucket: it, or one above where the known internal nodes end.
     #[inline]
     pub fn bucket_of(&self, bucket: u8) -> u8 {
-        let inner = (WAYS[usize::from(bucket)] & self.open.inner).count_ones();
+        let inner = (way(bucket) & self.open.inner).count_ones();
         // As many levels as there are internal nodes above.
         #[expect(clippy::cast_possible_truncation, reason = "at most 5")]
         let level = inner as u8;
@@ -562,24 +539,6 @@ fn lowest(positions: u64) -> u8 {
     #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
     let at = positions.trailing_zeros() as u8;
     at
-}
-
-/// The positions above one.
-#[inline]
-fn above(at: u8) -> u64 {
-    let (level, bits) = heap_position(at);
-    WAYS[usize::from(bits << (LEVELS - level))] & !(u64::MAX << at)
-}
-
-/// The children of internal positions.
-#[inline]
-fn children(inner: u64) -> u64 {
-    let (mut left, mut children) = (inner, 0);
-    while left != 0 {
-        children |= 0b11 << (2 * lowest(left) + 1);
-        left &= left - 1;
-    }
-    children
 }
 
 #[cfg(test)]

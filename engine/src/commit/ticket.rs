@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::{RegionState, Stored};
+use pleach_core::fold::heap_position;
 use pleach_core::{Hasher, Key, Node, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
@@ -217,21 +218,20 @@ fn push_page<'a>(
     let child = page.child as usize;
     let (prefix, node) = (page.prefix, state.node(child).copied().unwrap_or_default());
     let Some((at, cached)) = &page.page else {
-        return pages.push_page(prefix, node, keys, |_, _| None);
+        return pages.push_page(prefix, node, keys, |_| None);
     };
     // A flush may have written another page since, with the same number even.
     let leaf = (located(state, child) == Some(*at)).then(|| cached.view());
-    let stored = |level, bits: u8| {
+    let stored = |at: u8| {
+        let (level, bits) = heap_position(at);
         let leaf = leaf.as_ref().filter(|leaf| leaf.levels() == level)?;
         let pending = state.pending_range(&prefix.descendant(level, bits));
         pending.is_empty().then(|| leaf.nodes()[usize::from(bits)])
     };
     // The treelet is that of the state, in whatever page.
     cached.treelet(state.changed_at(child), |known| {
-        let node_of = |level, bits| known.and_then(|known| known.below_internal(level, bits));
-        pages.push_page(prefix, node, keys, |level, bits| {
-            node_of(level, bits).copied().or_else(|| stored(level, bits))
-        });
+        let node_of = |at| known.and_then(|known| known.below_internal(at));
+        pages.push_page(prefix, node, keys, |at| node_of(at).copied().or_else(|| stored(at)));
     });
 }
 

@@ -95,7 +95,7 @@ pub(super) struct Chunk {
     pub(super) pages: Vec<PageTask>,
     pub(super) pending: Vec<PendingChange>,
     /// What is known of the insides of pages in an older state.
-    older: Insides,
+    pub(super) older: Insides,
     /// What regions have kept of pages below which much pends.
     parts: Vec<(usize, Arc<Parts>)>,
     /// Pages, leaf pages and nodes together, that are not in memory yet.
@@ -210,8 +210,7 @@ impl Chunk {
         self.parts.clear();
         self.pages.clear();
         self.pending.clear();
-        // Only older states have them, and they are large.
-        self.older = Insides::default();
+        self.older.clear();
         self.missing = 0;
         self.asked = 0;
         self.elsewhere.clear();
@@ -368,6 +367,7 @@ impl Chunk {
         self.emit_pages(batch, space, &mut outcome, &mut changes);
         outcome.changes = changes.into();
         self.fold_regions(batch, space, &mut outcome)?;
+        self.learn_of_the_past(batch, space);
         // Of a batch that is large for the budget no more pages are held than those that learn.
         let history = batch.learns && batch.view.keeps_history();
         for (node, at) in outcome.nodes.iter_mut().zip(&space.node_pages) {
@@ -529,7 +529,7 @@ impl Chunk {
         if let Some(task) = page(PAGES_AHEAD)
             && let Some(page) = &task.page
         {
-            let old = task.then.is_some_and(|(_, at)| self.older.page(at).0.is_all_touched());
+            let old = task.then.is_some_and(|(_, at)| self.older.page(at).0.touched() == u32::MAX);
             for access in &batch.accesses[task.accesses.clone()] {
                 if old {
                     page.cpu_prefetch_cells(&access.key);

@@ -29,6 +29,7 @@ mod job;
 #[cfg(debug_assertions)]
 mod oracle;
 pub(crate) mod outcome;
+mod past;
 mod plain;
 mod regions;
 mod scratch;

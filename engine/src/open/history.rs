@@ -189,7 +189,7 @@ impl History {
             let from = values.partition_point(|(key, _)| key < prefix.first_key());
             let keys = values[from..].iter().map(|(key, _)| key);
             let below = keys.take_while(|key| prefix.covers(key));
-            nodes.pages.push_page(prefix, *before, below, |_, _| None);
+            nodes.pages.push_page(prefix, *before, below, |_| None);
         }
         for region in undo {
             let LogReplaced::Region(prefix, before) = region.map_err(bad)? else {

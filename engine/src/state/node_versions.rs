@@ -16,7 +16,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use pleach_beatree::older::OlderSearch;
 use pleach_core::{Node, Prefix, cpu_prefetch};
 
-use super::replaced::{Inside, ReplacedList, ReplacedNode};
+use super::replaced::{ReplacedList, ReplacedNode};
 use super::slabs::Slabs;
 use super::steps::Steps;
 use super::versions::shard;
@@ -82,11 +82,11 @@ impl NodeVersions {
     pub(super) fn insert(&self, number: u64, replaced: &ReplacedList) {
         let all = || (0..1_usize << self.bits).map(|_| RwLock::default()).collect();
         let shards = self.shards.get_or_init(all);
-        if replaced.heads().is_empty() || !self.slabs.write().push(number, replaced.nodes().into())
-        {
+        if replaced.heads().is_empty() {
             return;
         }
-        let mut bytes = Slabs::bytes_of(replaced.nodes());
+        let pushed = self.slabs.write().push(number, replaced.nodes());
+        let Some((list, mut bytes)) = pushed else { return };
         let mut left = replaced.heads();
         while let Some(at) = left.first().map(|head| self.shard(&head.prefix)) {
             let end = left.partition_point(|head| self.shard(&head.prefix) == at);
@@ -104,7 +104,7 @@ impl NodeVersions {
                         .fetch_max(number, Ordering::Release);
                     let steps = map.entry(head.prefix).or_default();
                     let had = steps.bytes();
-                    steps.push(number, head);
+                    steps.push(list, head);
                     bytes += steps.bytes() - had;
                 }
             }
@@ -123,6 +123,7 @@ impl NodeVersions {
     pub(super) fn below(&self, prefix: &Prefix, base: u64, found: &mut Vec<ReplacedNode>) {
         let Some(shards) = self.shards.get() else { return };
         let slabs = self.slabs();
+        let before = slabs.through(base);
         let mut see = |prefix: &Prefix, own: Option<(u64, &Node)>| {
             found.extend(own.map(|(number, node)| ReplacedNode {
                 prefix: *prefix,
@@ -134,20 +135,21 @@ impl NodeVersions {
             if self.depths[usize::from(depth)].load(Ordering::Acquire) > base {
                 let above = Prefix::new(prefix.first_key(), depth);
                 if let Some(steps) = shards[self.shard(&above)].read().get(&above) {
-                    see(&above, steps.own(base, &slabs));
+                    see(&above, steps.own(before, &slabs));
                 }
             }
         }
         let last = Prefix::new(&prefix.last_key(), 256);
         for map in &shards[self.shard(prefix)..=self.shard(&last)] {
             let map = map.read();
-            let mut all = map.range(*prefix..=last).filter(|(_, steps)| steps.newest() > base);
+            let all = map.range(*prefix..=last);
+            let mut all = all.filter(|(_, steps)| steps.is_after(before, &slabs));
             // Some at a time, so that their waits for memory overlap.
             let mut some: [Option<(&Prefix, &Steps)>; TOGETHER] = [None; TOGETHER];
             loop {
                 let mut count = 0;
                 for (to, one) in some.iter_mut().zip(&mut all) {
-                    one.1.cpu_prefetch(base);
+                    one.1.cpu_prefetch(before, &slabs);
                     *to = Some(one);
                     count += 1;
                 }
@@ -156,7 +158,7 @@ impl NodeVersions {
                 }
                 let mut nodes = [None; TOGETHER];
                 for (own, (_, steps)) in nodes.iter_mut().zip(some[..count].iter().flatten()) {
-                    *own = steps.own(base, &slabs);
+                    *own = steps.own(before, &slabs);
                     cpu_prefetch(own.map_or(&[], |(_, node)| std::slice::from_ref(node)));
                 }
                 for ((prefix, _), own) in some[..count].iter().flatten().zip(nodes) {
@@ -172,40 +174,68 @@ impl NodeVersions {
         prefixes: &[Prefix],
         base: u64,
         slabs: &'a Slabs,
-        searches: &mut [OlderSearch],
-        said: &mut Vec<Inside<'a>>,
+        searches: &mut [OlderSearch<'a>],
     ) {
         let Some(shards) = self.shards.get() else { return };
-        let mut from = 0;
+        let (before, mut from) = (slabs.through(base), 0);
         while from < prefixes.len() {
             let at = self.shard(&prefixes[from]);
             let is_here = |prefix: &&Prefix| self.shard(prefix) == at;
             let count = prefixes[from..].iter().take(TOGETHER).take_while(is_here).count();
             let map = shards[at].read();
-            let mut some = [None; TOGETHER];
+            let mut some: [Option<&Steps>; TOGETHER] = [None; TOGETHER];
+            // Most of a region's pages: to go from one to the next costs less than to look each up.
+            let mut all = map.range(prefixes[from]..).peekable();
             for (to, prefix) in some.iter_mut().zip(&prefixes[from..][..count]) {
-                *to = map.get(prefix);
+                while all.next_if(|(one, _)| *one < prefix).is_some() {}
+                *to = all.next_if(|(one, _)| *one == prefix).map(|(_, steps)| steps);
                 for steps in to.iter() {
-                    Steps::cpu_prefetch_after(steps, base);
+                    steps.cpu_prefetch_after(before, slabs);
                 }
             }
             for (steps, search) in some[..count].iter().zip(&mut searches[from..]) {
                 if let Some(steps) = steps {
-                    steps.inside(base, slabs, search, said);
+                    steps.inside(before, slabs, search);
                 }
             }
             from += count;
         }
     }
 
+    /// Keeps what a proof as of `base` has found out of the insides of pages, each with the last commit that had the
+    /// page so since; if all `is_there` that this takes. That is asked under the lock: a sweep, before which the
+    /// answer changes, takes no step out before it has the lock, so the first step after `base` is the one that it was.
+    pub(super) fn learn<'a>(
+        &self,
+        base: u64,
+        is_there: impl Fn() -> bool,
+        learned: impl Iterator<Item = (&'a Prefix, u64, &'a [(u8, Node)])>,
+    ) {
+        let Some(shards) = self.shards.get() else { return };
+        let mut slabs = self.slabs.write();
+        if !is_there() {
+            return;
+        }
+        let before = slabs.through(base);
+        for (prefix, last, nodes) in learned {
+            if let Some(steps) = shards[self.shard(prefix)].read().get(prefix) {
+                steps.learn(before..slabs.through(last), &mut slabs, nodes);
+            }
+        }
+    }
+
     /// Drops what the commits through `floor` have replaced.
     pub(super) fn drop_through(&self, floor: u64) {
         let mut left = 0;
+        // See `learn`.
+        let slabs = self.slabs();
+        let before = slabs.through(floor);
         for map in self.shards.get().into_iter().flatten() {
             let mut map = map.write();
-            map.retain(|_, steps| steps.drop_through(floor));
+            map.retain(|_, steps| steps.drop_before(before, &slabs));
             left += map.values().map(|steps| ENTRY + steps.bytes()).sum::<usize>();
         }
+        drop(slabs);
         let mut slabs = self.slabs.write();
         slabs.drop_through(floor);
         left += slabs.bytes();

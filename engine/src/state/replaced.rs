@@ -1,14 +1,12 @@
-//! The nodes that one commit replaced: of pages or regions, and of the buckets and groups inside of pages.
+//! The nodes that one commit replaced: of pages or regions, and inside of pages.
 //!
 //! A commit names each page that it changes with the node that it had, and says which of its buckets it
-//! changes ([`pleach_beatree::older`]). Of the nodes that these buckets and their groups had, it has those
-//! that memory had. They are in memory only: what the log brings back says which buckets were changed, by
-//! the keys, and no more.
+//! changes ([`pleach_beatree::older`]). Of the nodes that the positions on the way to these had, it has those
+//! that memory had, and room for the others, which proofs find out ([`super::node_versions`]). They are in memory
+//! only: what the log brings back says which buckets were changed, by the keys, and no more.
 
-use pleach_beatree::older::{
-    BUCKET_LEVELS, BUCKETS, GROUP_LEVELS, GROUPS, OlderSearch, Said, bucket_of, has_buckets,
-};
-use pleach_core::{Key, Node, Prefix, cpu_prefetch};
+use pleach_beatree::older::{OlderSearch, UNKNOWN, bucket_of, has_buckets, ways_to};
+use pleach_core::{Key, Node, Prefix};
 
 /// A node that a commit replaced.
 #[derive(Clone, Copy, Debug)]
@@ -32,53 +30,8 @@ pub(super) struct Head {
     pub(super) prefix: Prefix,
     /// Buckets that it changed.
     pub(super) changed: u32,
-    /// Where its nodes begin: its own, then those inside.
+    /// Where its nodes begin: its own, then those of the positions on the way to these buckets.
     pub(super) start: u32,
-    /// Are nodes inside unknown? Then the one after its own says which are known ([`inside`]).
-    pub(super) is_partial: bool,
-}
-
-/// What a commit says of the inside of a page.
-#[derive(Clone, Copy)]
-pub(super) struct Inside<'a> {
-    /// Buckets that it changed.
-    pub(super) changed: u32,
-    /// Are nodes unknown?
-    pub(super) is_partial: bool,
-    /// The commit's nodes from the page's own on.
-    pub(super) nodes: &'a [Node],
-}
-
-impl<'a> Inside<'a> {
-    /// Tells a search, which takes the nodes later ([`Self::said`]): they are asked for.
-    #[inline]
-    pub(super) fn tell(self, search: &mut OlderSearch, said: &mut Vec<Self>) {
-        // Mostly a commit changes one bucket of a page: a group and the bucket, behind the masks if there are any.
-        let end = self.nodes.len().min(3 + usize::from(self.is_partial));
-        cpu_prefetch(&self.nodes[1.min(end)..end]);
-        let by = u16::try_from(said.len()).expect("32 commits tell each of 32 searches something");
-        search.say(self.changed, by);
-        said.push(self);
-    }
-
-    /// What is said, and its nodes.
-    #[inline]
-    pub(super) fn said(&self) -> (Said, &'a [Node]) {
-        if !self.is_partial {
-            return (Said::whole(self.changed), &self.nodes[1..]);
-        }
-        let [groups, a, b, c, d, ..] = *self.nodes[1].as_bytes();
-        let buckets = u32::from_le_bytes([a, b, c, d]);
-        (Said { changed: self.changed, groups, buckets }, &self.nodes[2..])
-    }
-}
-
-/// The masks of what is known, in the place of a node.
-fn masks(said: &Said) -> Node {
-    let mut bytes = [0; 32];
-    bytes[0] = said.groups;
-    bytes[1..5].copy_from_slice(&said.buckets.to_le_bytes());
-    Node::new(bytes)
 }
 
 impl ReplacedList {
@@ -90,13 +43,13 @@ impl ReplacedList {
 
     fn add_head(&mut self, prefix: Prefix) {
         let start = u32::try_from(self.nodes.len()).expect("a record has fewer than 2^32 nodes");
-        self.heads.push(Head { prefix, changed: 0, start, is_partial: false });
+        self.heads.push(Head { prefix, changed: 0, start });
     }
 
     /// Makes room for so many pages, of which a commit changes so many keys.
     pub(crate) fn reserve(&mut self, pages: usize, keys: usize) {
         self.heads.reserve(pages);
-        self.nodes.reserve(pages + 2 * keys);
+        self.nodes.reserve(pages + 5 * keys);
     }
 
     /// These lists, which follow each other, as one.
@@ -116,36 +69,23 @@ impl ReplacedList {
         Self { heads, nodes }
     }
 
-    /// Adds a page: `changed` are the keys that the commit changes below it, and `known` knows the nodes that some
-    /// positions, by their level below the prefix and their bits, had before.
+    /// Adds a page: `changed` are the keys that the commit changes below it, and `known` knows the nodes that
+    /// positions below the prefix, by their [`pleach_core::fold::heap_index`], had before.
     pub(crate) fn push_page<'a>(
         &mut self,
         prefix: Prefix,
         node: Node,
         changed: impl Iterator<Item = &'a Key>,
-        known: impl Fn(u8, u8) -> Option<Node>,
+        known: impl Fn(u8) -> Option<Node>,
     ) {
         self.push(prefix, node);
         let Self { heads, nodes } = self;
         let Some(head) = heads.last_mut().filter(|_| has_buckets(&prefix)) else { return };
-        let changed = changed.fold(0, |mask, key| mask | 1 << bucket_of(&prefix, key));
-        let (whole, mut said) = (Said::whole(changed), Said { changed, ..Said::default() });
-        let from = nodes.len();
-        for group in (0..GROUPS).filter(|group| whole.groups >> group & 1 == 1) {
-            if let Some(node) = known(GROUP_LEVELS, group) {
-                said.groups |= 1 << group;
-                nodes.push(node);
-            }
-        }
-        for bucket in (0..BUCKETS).filter(|bucket| changed >> bucket & 1 == 1) {
-            if let Some(node) = known(BUCKET_LEVELS, bucket) {
-                said.buckets |= 1 << bucket;
-                nodes.push(node);
-            }
-        }
-        (head.changed, head.is_partial) = (changed, said != whole);
-        if head.is_partial {
-            nodes.insert(from, masks(&said));
+        head.changed = changed.fold(0, |mask, key| mask | 1 << bucket_of(&prefix, key));
+        let mut left = ways_to(head.changed) & !1;
+        while left != 0 {
+            nodes.push(known(left.trailing_zeros().to_le_bytes()[0]).unwrap_or(UNKNOWN));
+            left &= left - 1;
         }
     }
 
@@ -191,9 +131,12 @@ impl ReplacedList {
         found.extend(below.map(replaced));
     }
 
-    /// What it replaced inside of a page.
-    pub(super) fn inside(&self, prefix: &Prefix) -> Option<Inside<'_>> {
-        let Head { changed, start, is_partial, .. } = *self.find(prefix)?;
-        Some(Inside { changed, is_partial, nodes: &self.nodes[start as usize..] })
+    /// Tells a search what it replaced inside of a page.
+    pub(super) fn inside<'a>(&'a self, prefix: &Prefix, search: &mut OlderSearch<'a>) {
+        let Some(Head { changed, start, .. }) = self.find(prefix) else { return };
+        if !search.is_done() && search.is_news(*changed) {
+            let nodes = &self.nodes[*start as usize..];
+            search.say(*changed, |at| nodes.get(at));
+        }
     }
 }

@@ -2,152 +2,153 @@
 //!
 //! A list of steps, one for each commit that changed something below the prefix; the nodes are with those of
 //! the commit ([`super::slabs`]). So one search gives the prefix's node as of a commit, and the steps from
-//! there on, mostly some sixty of them, the nodes inside. Used by [`super::node_versions`] alone.
+//! there on, mostly some forty of them, the nodes inside. Used by [`super::node_versions`] alone.
 
-use pleach_beatree::older::OlderSearch;
+use std::ops::Range;
+
+use pleach_beatree::older::{OlderSearch, UNKNOWN, ways_to};
 use pleach_core::search::lower_bound_near;
 use pleach_core::{Node, cpu_prefetch};
 
-use super::replaced::{Head, Inside};
+use super::replaced::Head;
 use super::slabs::Slabs;
 
-/// Where a commit's nodes of a prefix are. Without padding: there are millions of them.
+/// Where a commit's nodes of a prefix are: there are millions of them.
 #[derive(Clone, Copy, Debug)]
-#[repr(C, packed(4))]
 struct Step {
-    number: u64,
-    /// Where the nodes begin among the commit's, and in the lowest bit: are some inside unknown?
+    /// The number of its list of nodes.
+    list: u32,
+    /// Where the nodes begin in it.
     start: u32,
+    /// Buckets that the commit changed.
+    changed: u32,
 }
 
 impl Step {
-    fn nodes<'a>(&self, slabs: &'a Slabs) -> Option<&'a [Node]> {
-        slabs.from(self.number, self.start >> 1)
+    fn node<'a>(&self, slabs: &'a Slabs, at: usize) -> Option<&'a Node> {
+        slabs.node(self.list, self.start as usize + at)
     }
 }
 
 /// The steps of a prefix.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
-    /// The newest commit: who asks for a later one need not look at the list.
-    newest: u64,
-    /// The oldest one.
-    oldest: u64,
-    list: Vec<Step>,
-    /// Buckets that each of them changed: a search inside of a page looks at many of these, and at few steps.
-    changed: Vec<u32>,
+    /// The list of the newest one: who asks for a later commit need not look at the steps.
+    newest: u32,
+    /// That of the oldest one.
+    oldest: u32,
+    all: Vec<Step>,
 }
 
-/// Steps of which it is asked at once what they changed: eight lines of memory.
-const AHEAD: usize = 128;
+/// Steps that are asked for at once: eight lines of memory.
+const AHEAD: usize = 40;
 
+/// Questions are as of a commit, given by how many lists come before its next one ([`Slabs::through`]).
 impl Steps {
-    /// The newest commit.
-    pub(super) fn newest(&self) -> u64 {
-        self.newest
+    /// Is there a step after these lists?
+    pub(super) fn is_after(&self, before: u32, slabs: &Slabs) -> bool {
+        !self.all.is_empty() && slabs.before(self.newest) >= before
     }
 
-    /// Where the first step after `base` is expected: commits change a prefix about as often as each other.
+    /// Where the first step after these lists is expected: commits change a prefix about as often as each other.
     #[inline]
-    fn guess(&self, base: u64) -> usize {
-        if self.newest <= base {
-            return self.list.len();
+    fn guess(&self, before: u32, slabs: &Slabs) -> usize {
+        if !self.is_after(before, slabs) {
+            return self.all.len();
         }
-        let since = u128::from((base + 1).saturating_sub(self.oldest));
-        let all = u128::from(self.newest - self.oldest).max(1);
-        usize::try_from(since * self.list.len() as u128 / all)
-            .map_or(0, |at| at.min(self.list.len()))
+        let since = u64::from(before.saturating_sub(slabs.before(self.oldest)));
+        let all = u64::from(self.newest.wrapping_sub(self.oldest)).max(1);
+        usize::try_from(since * self.all.len() as u64 / all).map_or(0, |at| at.min(self.all.len()))
     }
 
-    /// Prefetches the memory where a search for the first step after `base` begins.
-    pub(super) fn cpu_prefetch(&self, base: u64) {
-        let guess = self.guess(base);
-        cpu_prefetch(&self.list[guess.saturating_sub(1)..(guess + 1).min(self.list.len())]);
+    /// Prefetches the memory where a search for the first step after these lists begins.
+    pub(super) fn cpu_prefetch(&self, before: u32, slabs: &Slabs) {
+        let guess = self.guess(before, slabs);
+        cpu_prefetch(&self.all[guess.saturating_sub(1)..(guess + 1).min(self.all.len())]);
     }
 
     /// The same with the steps that follow.
-    pub(super) fn cpu_prefetch_after(&self, base: u64) {
-        let guess = self.guess(base);
-        self.cpu_prefetch(base);
-        cpu_prefetch(&self.changed[guess.saturating_sub(2)..(guess + AHEAD).min(self.list.len())]);
+    pub(super) fn cpu_prefetch_after(&self, before: u32, slabs: &Slabs) {
+        let guess = self.guess(before, slabs);
+        cpu_prefetch(&self.all[guess.saturating_sub(2)..(guess + AHEAD).min(self.all.len())]);
     }
 
-    /// Where the steps after `base` begin.
-    fn after(&self, base: u64) -> usize {
-        let less = |at: usize| self.list[at].number <= base;
-        lower_bound_near(self.guess(base), self.list.len(), less)
+    /// Where the steps after these lists begin.
+    fn after(&self, before: u32, slabs: &Slabs) -> usize {
+        let less = |at: usize| slabs.before(self.all[at].list) < before;
+        lower_bound_near(self.guess(before, slabs), self.all.len(), less)
     }
 
-    /// The node as of `base` that a later commit has replaced, and that commit.
-    pub(super) fn own<'a>(&self, base: u64, slabs: &'a Slabs) -> Option<(u64, &'a Node)> {
-        let step = self.list.get(self.after(base))?;
-        Some((step.number, step.nodes(slabs)?.first()?))
+    /// The node that the first commit after these lists has replaced, and that commit.
+    pub(super) fn own<'a>(&self, before: u32, slabs: &'a Slabs) -> Option<(u64, &'a Node)> {
+        let step = self.all.get(self.after(before, slabs))?;
+        Some((slabs.commit(step.list)?, step.node(slabs, 0)?))
     }
 
-    /// What commits after `base` say of the nodes inside as of `base`.
-    pub(super) fn inside<'a>(
-        &self,
-        base: u64,
-        slabs: &'a Slabs,
-        search: &mut OlderSearch,
-        said: &mut Vec<Inside<'a>>,
-    ) {
-        let from = self.after(base);
-        for (changed, step) in self.changed[from..].iter().zip(&self.list[from..]) {
-            let changed = *changed;
-            if !search.is_news(changed) {
-                continue;
-            }
-            // A reader whose undo is dropped meanwhile is told so.
-            let Some(nodes) = step.nodes(slabs) else { return };
-            Inside { changed, is_partial: step.start & 1 == 1, nodes }.tell(search, said);
+    /// What commits after these lists say of the nodes inside.
+    pub(super) fn inside<'a>(&self, before: u32, slabs: &'a Slabs, search: &mut OlderSearch<'a>) {
+        for step in &self.all[self.after(before, slabs)..] {
             if search.is_done() {
                 return;
             }
+            if search.is_news(step.changed) {
+                // A reader whose undo is dropped meanwhile is told so.
+                search.say(step.changed, |at| step.node(slabs, at));
+            }
+        }
+    }
+
+    /// Keeps nodes that nobody knew, by position, as the commits of these lists found them.
+    pub(super) fn learn(&self, lists: Range<u32>, slabs: &mut Slabs, nodes: &[(u8, Node)]) {
+        let mut left = nodes.iter().fold(0, |left, (at, _)| left | 1_u64 << at);
+        for step in &self.all[self.after(lists.start, slabs)..] {
+            if left == 0 || slabs.before(step.list) >= lists.end {
+                return;
+            }
+            let ways = ways_to(step.changed);
+            for (at, node) in nodes.iter().filter(|(at, _)| (left & ways) >> at & 1 == 1) {
+                let before = (ways & ((1 << at) - 1)).count_ones();
+                let place = (step.start + before) as usize;
+                if let Some(own) = slabs.node_mut(step.list, place).filter(|own| **own == UNKNOWN) {
+                    *own = *node;
+                }
+            }
+            left &= !ways;
         }
     }
 
     /// Bytes on the heap.
     pub(super) fn bytes(&self) -> usize {
-        self.list.capacity() * size_of::<Step>() + self.changed.capacity() * size_of::<u32>()
+        self.all.capacity() * size_of::<Step>()
     }
 
-    /// Adds what a commit said.
-    pub(super) fn push(&mut self, number: u64, head: &Head) {
-        debug_assert!(self.newest < number, "commits are put in in their order");
-        if self.list.is_empty() {
-            self.oldest = number;
+    /// Adds what a commit said, whose nodes are in this list.
+    pub(super) fn push(&mut self, list: u32, head: &Head) {
+        let len = self.all.len();
+        if len == 0 {
+            self.oldest = list;
         }
-        let len = self.list.len();
-        if len == self.list.capacity() {
+        if len == self.all.capacity() {
             // Doubling would leave a quarter of all memory unused.
-            self.list.reserve_exact(len / 4 + 1);
-            self.changed.reserve_exact(len / 4 + 1);
+            self.all.reserve_exact(len / 4 + 1);
         }
-        self.newest = number;
-        let start = head.start << 1 | u32::from(head.is_partial);
-        self.list.push(Step { number, start });
-        self.changed.push(head.changed);
+        self.newest = list;
+        self.all.push(Step { list, start: head.start, changed: head.changed });
     }
 
     /// Prefetches the memory that the next step is written to.
     pub(super) fn cpu_prefetch_end(&self) {
-        let last = self.list.len().saturating_sub(1);
-        cpu_prefetch(&self.list[last..]);
-        cpu_prefetch(&self.changed[last..]);
+        cpu_prefetch(&self.all[self.all.len().saturating_sub(1)..]);
     }
 
-    /// Drops the steps of commits through `floor`; false when none is left.
-    pub(super) fn drop_through(&mut self, floor: u64) -> bool {
-        let gone = self.list.partition_point(|step| step.number <= floor);
-        let Some(first) = self.list.get(gone) else { return false };
+    /// Drops the steps of these lists; false when none is left.
+    pub(super) fn drop_before(&mut self, before: u32, slabs: &Slabs) -> bool {
+        let gone = self.all.partition_point(|step| slabs.before(step.list) < before);
+        let Some(first) = self.all.get(gone) else { return false };
         if gone > 0 {
-            self.oldest = first.number;
-            self.list.drain(..gone);
-            self.changed.drain(..gone);
-            let room = self.list.len() + self.list.len() / 4;
-            self.list.shrink_to(room);
-            self.changed.shrink_to(room);
+            self.oldest = first.list;
+            self.all.drain(..gone);
+            self.all.shrink_to(self.all.len() + self.all.len() / 4);
         }
         true
     }
@@ -155,7 +156,8 @@ impl Steps {
 
 #[cfg(test)]
 mod tests {
-    use pleach_beatree::older::{GROUP_LEVELS, Said, groups_of};
+    use pleach_beatree::older::{BUCKETS, buckets_below};
+    use pleach_core::fold::heap_index;
     use pleach_core::{Key, Prefix};
 
     use super::super::replaced::ReplacedList;
@@ -176,7 +178,7 @@ mod tests {
     #[test]
     fn nodes_are_as_the_oldest_later_commit_found_them() {
         let (mut steps, mut slabs) = (Steps::default(), Slabs::default());
-        let mut commits: Vec<(u64, Said, Vec<Node>)> = Vec::new();
+        let mut commits: Vec<(u64, u32, Vec<Node>)> = Vec::new();
         let mut floor = 0;
         let mut found = 0;
         for number in 1..=120_u64 {
@@ -184,59 +186,95 @@ mod tests {
             let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let changed = low(hash >> 32) & low(hash >> 13) & low(hash >> 7);
             if changed != 0 {
-                let groups = groups_of(changed) & low(hash >> 51).to_le_bytes()[0];
-                let said = Said { changed, groups, buckets: changed & low(hash >> 29) };
-                let nodes = 0..=said.count() as u64;
-                let nodes: Vec<Node> = nodes.map(|at| node(number << 8 | at)).collect();
+                let unknown = if number % 9 == 4 { u64::MAX } else { hash & hash >> 19 };
+                let known =
+                    |at: u8| (unknown >> at & 1 == 0).then(|| node(number << 8 | u64::from(at)));
                 let mut list = ReplacedList::default();
                 // That of another prefix is in front of them.
                 list.push(Prefix::ROOT.child(false), node(0));
-                let (at, mut left) = (Prefix::ROOT.child(true), nodes[1..].to_vec());
-                let keys = (0..32_u8).filter(|bucket| changed >> bucket & 1 == 1);
+                let own = node(number << 8);
+                let keys = (0..BUCKETS).filter(|bucket| changed >> bucket & 1 == 1);
                 let keys: Vec<Key> = keys.map(|bucket| [0x80 | bucket << 2; 32]).collect();
-                left.reverse();
-                let left = std::cell::RefCell::new(left);
-                list.push_page(at, nodes[0], keys.iter(), |level, bits| {
-                    let of = if level == GROUP_LEVELS { said.groups.into() } else { said.buckets };
-                    (of >> bits & 1 == 1).then(|| left.borrow_mut().pop().expect("one for each"))
-                });
-                assert!(slabs.push(number, list.nodes().into()));
-                steps.push(number, &list.heads()[1]);
-                commits.push((number, said, nodes));
+                list.push_page(Prefix::ROOT.child(true), own, keys.iter(), known);
+                let (at, _) = slabs.push(number, list.nodes()).expect("the next one");
+                steps.push(at, &list.heads()[1]);
+                let positions = (1..63).filter(|at| ways_to(changed) >> at & 1 == 1);
+                let inside = positions.map(|at| known(at).unwrap_or(UNKNOWN));
+                commits.push((number, changed, std::iter::once(own).chain(inside).collect()));
             }
             if number % 16 == 0 {
                 floor = number - 9;
-                assert!(steps.drop_through(floor));
+                assert!(steps.drop_before(slabs.through(floor), &slabs));
                 slabs.drop_through(floor);
                 commits.retain(|one| one.0 > floor);
                 assert!(steps.bytes() >= commits.len() * size_of::<Step>());
             }
             for base in floor..=number {
                 let later = || commits.iter().filter(|one| one.0 > base);
+                let before = slabs.through(base);
                 let own = later().next().map(|(number, _, nodes)| (*number, &nodes[0]));
-                assert_eq!(steps.own(base, &slabs), own, "as of {base} of {number}");
+                assert_eq!(steps.own(before, &slabs), own, "as of {base} of {number}");
+                assert_eq!(steps.is_after(before, &slabs), own.is_some());
                 let accessed = 1 << (hash >> 59) | 1 << (base % 32);
                 let mut search = OlderSearch::new(accessed);
                 let mut slow = OlderSearch::new(accessed);
-                let mut said = Vec::new();
-                steps.inside(base, &slabs, &mut search, &mut said);
-                for (by, (_, said, _)) in (0..).zip(later()) {
-                    slow.say(said.changed, by);
+                steps.inside(before, &slabs, &mut search);
+                for (_, changed, nodes) in later() {
+                    slow.say(*changed, |at| nodes.get(at));
                 }
                 let (mut nodes, mut slow_nodes) = (Vec::new(), Vec::new());
-                let then = search.found(|by| said[usize::from(by)].said(), &mut nodes);
-                let later: Vec<_> = later().collect();
-                let slow_said = |by| {
-                    let (_, said, nodes) = later[usize::from(by)];
-                    (*said, &nodes[1..])
-                };
-                let slow = slow.found(slow_said, &mut slow_nodes);
+                let then = search.found(&mut nodes);
+                let slow = slow.found(&mut slow_nodes);
                 assert_eq!(nodes, slow_nodes, "as of {base} of {number}");
-                assert_eq!(format!("{then:?}"), format!("{slow:?}"), "as of {base} of {number}");
-                found += then.with(&nodes).asked().count_zeros();
+                let (then, slow) = (then.with(&nodes), slow.with(&slow_nodes));
+                for at in 0..heap_index(5, 31) {
+                    assert_eq!(then.node(at), slow.node(at), "{at} as of {base} of {number}");
+                    found += usize::from(then.node(at).is_some());
+                }
+                // A search that is done may not have seen all changes of what is accessed.
+                assert_eq!(then.asked() | accessed, slow.asked() | accessed);
+                assert_eq!(then.asked() & slow.asked(), slow.asked());
             }
         }
-        assert!(found > 10_000, "{found}");
-        assert!(!steps.drop_through(120));
+        assert!(found > 5_000, "{found}");
+        assert!(!steps.drop_before(slabs.through(120), &slabs));
+    }
+
+    #[test]
+    fn what_is_learnt_is_what_the_first_commit_of_the_range_replaced() {
+        let (base_of_all, last) = (7, 30);
+        let (mut steps, mut slabs) = (Steps::default(), Slabs::default());
+        let bucket = |commit: u64| u8::try_from(commit * 11 % 32).expect("less than 32");
+        for commit in 1..=40 {
+            let mut list = ReplacedList::default();
+            let key: Key = [bucket(commit) << 3; 32];
+            list.push_page(Prefix::ROOT, node(commit), std::iter::once(&key), |_| None);
+            let (at, _) = slabs.push(commit, list.nodes()).expect("the next one");
+            steps.push(at, &list.heads()[0]);
+        }
+        let bytes = steps.bytes() + slabs.bytes();
+        let learned: Vec<(u8, Node)> = (1..63).map(|at| (at, node(1000 + u64::from(at)))).collect();
+        let lists = slabs.through(base_of_all)..slabs.through(last);
+        steps.learn(lists.clone(), &mut slabs, &learned);
+        // What is known stays.
+        let others: Vec<(u8, Node)> = (1..63).map(|at| (at, node(9))).collect();
+        steps.learn(lists, &mut slabs, &others);
+        assert_eq!(steps.bytes() + slabs.bytes(), bytes);
+        let mut known = 0;
+        for (at, learned) in learned {
+            let changes = |commit: &u64| ways_to(1 << bucket(*commit)) >> at & 1 == 1;
+            let first = (base_of_all + 1..=last).find(changes);
+            for base in 0..40 {
+                let next = (base + 1..=40).find(changes);
+                let mut search = OlderSearch::new(!buckets_below(at));
+                steps.inside(slabs.through(base), &slabs, &mut search);
+                let mut nodes = Vec::new();
+                let found = search.found(&mut nodes);
+                let expected = (next.is_some() && next == first).then_some(&learned);
+                assert_eq!(found.with(&nodes).node(at), expected, "{at} as of {base}");
+                known += usize::from(expected.is_some());
+            }
+        }
+        assert!(known > 200, "{known}");
     }
 }

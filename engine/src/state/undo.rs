@@ -30,6 +30,7 @@ use super::node_versions::NodeVersions;
 use super::pins::{Holder, Pin, PinId, Pins};
 pub(crate) use super::replaced::ReplacedList;
 use super::replaced::ReplacedNode;
+use super::slabs::Slabs;
 use super::undo_maps::{AllMaps, Maps};
 use super::window::{Before, Window};
 use crate::error::{Error, Result};
@@ -584,46 +585,68 @@ impl Undo {
         nodes: &mut Vec<Node>,
     ) -> Vec<FoundNodes> {
         let recent = self.recent_after(base);
-        // Commits that were put in are older: what they say stays.
         let maps = self.maps.get(namespace);
         let slabs = maps.map(|maps| maps.pages.slabs());
-        let mut said = Vec::new();
-        let mut find = |pages: &[Prefix], searches: &mut [OlderSearch], found: &mut Vec<_>| {
-            said.clear();
-            if let (Some(maps), Some(slabs)) = (maps, &slabs) {
-                maps.pages.inside(pages, base, slabs, searches, &mut said);
-            }
-            for undone in recent.iter().filter_map(|commit| commit.of(namespace)) {
-                for (page, search) in pages.iter().zip(&mut *searches) {
-                    let inside = undone.nodes.pages.inside(page);
-                    if let Some(inside) = inside.filter(|one| search.is_news(one.changed)) {
-                        inside.tell(search, &mut said);
-                    }
-                }
-            }
-            let said = |by: u16| said[usize::from(by)].said();
-            found.extend(searches.iter().map(|search| search.found(said, nodes)));
-        };
+        let maps = maps.zip(slabs.as_deref());
+        let recent = recent.iter().filter_map(|commit| commit.of(namespace)).collect();
+        let find = Find { base, maps, recent };
         let mut found: Vec<FoundNodes> = Vec::with_capacity(pages.len());
-        let mut searches = Vec::with_capacity(PAGES);
         for (some, accessed) in pages.chunks(PAGES).zip(accessed.chunks(PAGES)) {
-            searches.clear();
-            searches.extend(accessed.iter().map(|one| OlderSearch::new(*one)));
             let from = found.len();
-            find(some, &mut searches, &mut found);
-            // Soon after a load or a restart groups are unknown.
-            let again = |at: &usize| OlderSearch::again(&found[*at]);
-            let unknown: Vec<usize> =
-                (from..found.len()).filter(|at| again(at).is_some()).collect();
-            if !unknown.is_empty() {
-                searches.clear();
-                searches.extend(unknown.iter().filter_map(again));
-                let (prefixes, mut better): (Vec<_>, _) =
-                    (unknown.iter().map(|at| pages[*at]).collect(), Vec::new());
-                find(&prefixes, &mut searches, &mut better);
-                unknown.into_iter().zip(better).for_each(|(at, better)| found[at] = better);
+            let mut searches: Vec<_> = accessed.iter().map(|one| OlderSearch::new(*one)).collect();
+            find.tell(some, &mut searches);
+            found.extend(searches.iter().map(|search| search.found(nodes)));
+            // Soon after a load or a restart some nodes are unknown.
+            let mut unknown: Vec<usize> = (from..found.len()).collect();
+            while !unknown.is_empty() {
+                let again = |at: usize| Some((at, found[at].again()?));
+                (unknown, searches) = unknown.into_iter().filter_map(again).unzip();
+                let prefixes: Vec<Prefix> = unknown.iter().map(|at| pages[*at]).collect();
+                find.tell(&prefixes, &mut searches);
+                for (at, search) in unknown.iter().zip(&searches) {
+                    found[*at] = search.found(nodes);
+                }
             }
         }
         found
+    }
+}
+
+impl Undo {
+    /// Keeps what a fold as of `base` has found out of the insides of some pages, which nobody knew: prefixes,
+    /// each with the last commit that the fold knew of, and the nodes by position.
+    pub(super) fn learn<'a>(
+        &self,
+        namespace: u8,
+        base: u64,
+        learned: impl Iterator<Item = (&'a Prefix, u64, &'a [(u8, Node)])>,
+    ) {
+        if let Some(maps) = self.maps.get(namespace) {
+            // What is gone by then may have been missing from the fold.
+            maps.pages.learn(base, || self.check(base).is_ok(), learned);
+        }
+    }
+}
+
+/// Who says something of the insides of pages.
+struct Find<'a> {
+    base: u64,
+    maps: Option<(&'a Maps, &'a Slabs)>,
+    /// Commits after those that were put in.
+    recent: Vec<&'a Undone>,
+}
+
+impl<'a> Find<'a> {
+    /// Tells the searches of some pages, in order.
+    fn tell(&self, pages: &[Prefix], searches: &mut [OlderSearch<'a>]) {
+        // Commits that were put in are older: what they say stays.
+        if let Some((maps, slabs)) = self.maps {
+            maps.pages.inside(pages, self.base, slabs, searches);
+        }
+        for undone in &self.recent {
+            for (page, search) in pages.iter().zip(&mut *searches) {
+                undone.nodes.pages.inside(page, search);
+            }
+        }
     }
 }

@@ -35,7 +35,7 @@ fn commit(undo: &Undo, number: u64) {
         let node: Node = [1; 32].into();
         let keys = std::iter::once(&changed.key);
         let prefix = Prefix::new(&key(page, 0), 7);
-        nodes.pages.push_page(prefix, node, keys, |_, _| Some(node));
+        nodes.pages.push_page(prefix, node, keys, |_| Some(node));
     }
     let changes = Changes::new(vec![Arc::new(list)]);
     let before = Before {

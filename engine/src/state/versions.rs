@@ -7,7 +7,7 @@
 //!
 //! The map is cut into shards by the first bits, up to 4,096 by 12 of them, each with a lock of its own, so
 //! that workers can put a commit in together, and trees are low: a level of them is a wait for memory. Keys that
-//! share these bits share a shard: that costs the company, and no more. The shards, 64 bytes each, are made
+//! share these bits share a shard: that costs the company, and no more. The shards, 128 bytes each, are made
 //! when the first commit is put in. A shard has its keys twice:
 //!
 //! * hashed, for lookups: each step of a search in the order is a wait for cold memory, while the hash's slot
@@ -165,23 +165,23 @@ struct Slot {
     newest: u64,
 }
 
-/// A part of the map under its lock, in one line of memory.
+/// A part of the map under its lock, in two lines of memory; lookups read the first one.
 #[derive(Default)]
 #[repr(align(64))]
 struct Locked(RwLock<Shard>);
 
-const _: () = assert!(size_of::<Locked>() == 64, "one line");
+const _: () = assert!(size_of::<Locked>() == 128, "two lines");
 
 /// A part of the map.
 #[derive(Default)]
+#[repr(C)]
 struct Shard {
     /// As many as a power of two, a quarter of them free. An entry is behind the place that its hash names, in
     /// the first slot that was free.
     slots: Box<[Slot]>,
     entries: Vec<Entry>,
-    /// The numbers of the entries, from 0 on, in the order of their keys. Lookups do not read it, and it has no
-    /// room in their line.
-    order: Box<KeyOrder>,
+    /// The numbers of the entries, from 0 on, in the order of their keys. Lookups do not read it.
+    order: KeyOrder,
 }
 
 /// Fewest slots.
@@ -410,6 +410,7 @@ impl VersionMap {
         });
         let (mut parts, oldest) = (parts.peekable(), self.oldest());
         let (mut some, mut entries) = (Vec::with_capacity(TOGETHER), Vec::new());
+        let mut locked: Vec<(usize, RwLockReadGuard<'_, Shard>)> = Vec::with_capacity(TOGETHER);
         while parts.peek().is_some() {
             some.clear();
             some.extend(parts.by_ref().take(TOGETHER));
@@ -417,11 +418,10 @@ impl VersionMap {
                 cpu_prefetch(&shards[*shard..=*shard]);
             }
             // Several at once, and whoever holds several takes them in order: who waits for one holds none after it.
-            let mut locked: Vec<(usize, RwLockReadGuard<'_, Shard>)> = Vec::new();
+            locked.clear();
             for (_, shard) in &some {
                 if locked.last().is_none_or(|(last, _)| last != shard) {
                     let map = shards[*shard].0.read();
-                    cpu_prefetch(std::slice::from_ref(&*map.order));
                     locked.push((*shard, map));
                 }
             }

@@ -10,10 +10,7 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use pleach_beatree::leaf_fold::{KeyAccess, PendingChange};
-use pleach_beatree::older::{
-    BUCKET_LEVELS, FoundNodes, GROUP_LEVELS, GROUPS, OF_GROUP, OlderNodes, bucket_of, buckets_of,
-    has_buckets,
-};
+use pleach_beatree::older::{BUCKET_LEVELS, FoundNodes, OlderNodes, bucket_of, has_buckets};
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 
@@ -240,11 +237,9 @@ impl View {
         let (mut ranges, mut of) = (Vec::with_capacity(2 * found.len()), Vec::new());
         for ((child, prefix), found) in children.into_iter().zip(prefixes).zip(found) {
             let then = found.with(nodes);
-            if !then.is_useless() {
-                push_ranges(&prefix, then.asked(), &mut ranges);
-                of.resize(ranges.len(), pages.len());
-                pages.push(PageThen { child, found, keys: 0..0 });
-            }
+            push_ranges(&prefix, then.asked(), &mut ranges);
+            of.resize(ranges.len(), pages.len());
+            pages.push(PageThen { child, found, keys: 0..0 });
         }
         self.undo.ranges(self.namespace, &ranges, self.base, |range, key, stored| {
             let of_page = &mut pages[of[range]].keys;
@@ -254,6 +249,14 @@ impl View {
             of_page.end += 1;
             keys.push((*key, stored.clone()));
         });
+    }
+
+    /// Keeps what a fold has found out of the insides of some pages: see [`Undo::learn`].
+    pub(crate) fn learn<'a>(
+        &self,
+        learned: impl Iterator<Item = (&'a Prefix, u64, &'a [(u8, Node)])>,
+    ) {
+        self.undo.learn(self.namespace, self.base, learned);
     }
 
     /// What commits after the view's have changed below a prefix, and what it was. Sorted. To be checked afterwards.
@@ -309,6 +312,18 @@ struct PageThen {
 }
 
 impl Insides {
+    /// Forgets all, and keeps memory for as much as a chunk of a proof mostly asks for.
+    pub(crate) fn clear(&mut self) {
+        self.pages.clear();
+        self.nodes.clear();
+        self.nodes.shrink_to(Self::KEPT);
+        self.keys.clear();
+        self.keys.shrink_to(Self::KEPT);
+    }
+
+    /// Nodes, and keys, whose memory is kept.
+    const KEPT: usize = 8192;
+
     /// A page by its number: its nodes, and what the keys had that they ask for.
     pub(crate) fn page(&self, number: usize) -> (OlderNodes<'_>, &[(Key, Stored)]) {
         let PageThen { found, keys, .. } = &self.pages[number];
@@ -349,22 +364,14 @@ impl RegionThen<'_> {
     }
 }
 
-/// Adds the ranges of keys of these buckets of a page.
-fn push_ranges(prefix: &Prefix, asked: u32, ranges: &mut Vec<RangeInclusive<Key>>) {
-    let mut push = |levels, bits| {
-        let below = prefix.descendant(levels, bits);
-        ranges.push(*below.first_key()..=below.last_key());
-    };
-    for group in (0..GROUPS).filter(|group| asked & buckets_of(*group) != 0) {
-        let all = buckets_of(group);
-        if asked & all == all {
-            push(GROUP_LEVELS, group);
-            continue;
-        }
-        let buckets = group * OF_GROUP..(group + 1) * OF_GROUP;
-        buckets
-            .filter(|bucket| asked >> bucket & 1 == 1)
-            .for_each(|bucket| push(BUCKET_LEVELS, bucket));
+/// Adds the ranges of keys of these buckets of a page: neighbours are one.
+fn push_ranges(prefix: &Prefix, mut asked: u32, ranges: &mut Vec<RangeInclusive<Key>>) {
+    let bucket = |bucket: u32| prefix.descendant(BUCKET_LEVELS, bucket.to_le_bytes()[0]);
+    while asked != 0 {
+        let first = asked.trailing_zeros();
+        let count = (!(asked >> first)).trailing_zeros();
+        ranges.push(*bucket(first).first_key()..=bucket(first + count - 1).last_key());
+        asked &= u32::MAX.checked_shl(first + count).unwrap_or(0);
     }
 }
 

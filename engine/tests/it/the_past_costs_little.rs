@@ -17,10 +17,14 @@ fn changed(commit: u64) -> impl Iterator<Item = u64> {
     (0..CHANGES).map(move |at| (commit * CHANGES + at) * 7919 % ACCOUNTS)
 }
 
-fn opened(folder: &std::path::Path) -> Pleach {
+fn open(folder: &std::path::Path) -> Pleach {
     let options = Options::new(folder).create(true).cache_mib(256).threads(2);
     let options = options.durability(Durability::None).history(COMMITS).history_bytes(1 << 30);
-    let db = Pleach::open(options).expect("opened");
+    Pleach::open(options).expect("opened")
+}
+
+fn opened(folder: &std::path::Path) -> Pleach {
+    let db = open(folder);
     let pairs = (0..ACCOUNTS).map(|id| (key(id), value(0)));
     db.bulk_load(pairs, &LoadOptions::default()).expect("loaded");
     for commit in 1..=COMMITS {
@@ -64,22 +68,47 @@ fn a_value_that_was_replaced_is_read_without_its_page() {
     assert_eq!(looked_up(20, &early), 0);
 }
 
+/// Hashes of a proof, the first time and the second.
+fn hashes(db: &Pleach, back: u64, keys: &[Key]) -> [u64; 2] {
+    let session = db.at(db.commit_number() - back).expect("in the history");
+    [(); 2].map(|()| {
+        let before = db.metrics().hashes;
+        assert!(!session.prove_many(keys).expect("proven").is_empty());
+        db.metrics().hashes - before
+    })
+}
+
 #[test]
 fn an_old_proof_hashes_little_more_than_one_of_the_newest_state() {
     let folder = tempfile::tempdir().expect("a folder");
     let db = opened(folder.path());
-    let newest = db.commit_number();
     let keys: Vec<Key> = (0..300).map(|at| key(at * 61)).collect();
-    let hashes = |back: u64| {
-        let session = db.at(newest - back).expect("in the history");
-        let before = db.metrics().hashes;
-        assert!(!session.prove_many(&keys).expect("proven").is_empty());
-        db.metrics().hashes - before
-    };
-    let now = hashes(0);
+    let [_, now] = hashes(&db, 0, &keys);
     for back in [1, 5, 20, 40, 59] {
-        let then = hashes(back);
-        println!("{back} back: {then} hashes, {now} now");
-        assert!(then <= 3 * now, "{back} back: {then} hashes, {now} now");
+        let [first, then] = hashes(&db, back, &keys);
+        println!("{back} back: {first} and {then} hashes, {now} now");
+        assert!(first <= 3 * now, "{back} back: {first} hashes, {now} now");
+        assert!(then * 4 <= now * 5, "{back} back, once more: {then} hashes, {now} now");
+    }
+}
+
+#[test]
+fn after_a_restart_an_old_proof_finds_out_once_what_the_log_does_not_say() {
+    let folder = tempfile::tempdir().expect("a folder");
+    opened(folder.path()).close().expect("closed");
+    let db = open(folder.path());
+    let (keys, others): (Vec<Key>, Vec<Key>) =
+        (0..300).map(|at| (key(at * 61), key(at * 61 + 1))).unzip();
+    // The newest state has its nodes from the second time on.
+    let [_, now] = hashes(&db, 0, &keys);
+    for back in [5, 20, 59] {
+        let undo = db.metrics().undo_bytes;
+        let [first, then] = hashes(&db, back, &keys);
+        let [beside, _] = hashes(&db, back, &others);
+        println!("{back} back: {first}, {then} and, of others, {beside} hashes, {now} now");
+        assert!(first > 2 * now, "{back} back: {first} hashes, {now} now");
+        assert!(then * 4 <= now * 5, "{back} back, once more: {then} hashes, {now} now");
+        assert!(beside < first, "{back} back, others: {beside} hashes, {first} at first");
+        assert_eq!(db.metrics().undo_bytes, undo, "room was there for all");
     }
 }
