@@ -30,7 +30,8 @@
 //! ```
 
 use pleach_core::fold::{
-    BatchFolder, Change, HashId, Keys, TreeletFolder, heap_index, heap_position, way,
+    BatchFolder, Change, Columns, Differing, HashId, Keys, TreeletFolder, heap_index,
+    heap_position, way,
 };
 use pleach_core::node::{NodeKind, kind, precedes};
 use pleach_core::page::leaf::{Cell, LeafView};
@@ -92,8 +93,10 @@ pub fn fold_leaf<H: Hasher>(
     let stored = page.leaf.map_or(0, LeafView::levels);
     let mut merge = Merge {
         at: page.at,
+        columns: None,
         leaf: page.leaf,
-        treelet: page.treelet,
+        // Positions between columns are none of those that this goes through.
+        treelet: page.treelet.filter(|known| known.columns().is_none()),
         stored,
         bottom: capture.max(stored),
         cell: 0,
@@ -108,7 +111,8 @@ pub fn fold_leaf<H: Hasher>(
 }
 
 /// The same for a page whose treelet knows its node as an internal one: only the buckets that are accessed are
-/// expanded. Gives the number of the treelet in the folder; `None`, with nothing done, for other pages.
+/// expanded. Gives the number of the treelet in the folder; `None`, with nothing done, for other pages, and for
+/// accesses to keys that do not agree with those of the page between the treelet's columns.
 pub fn fold_known<H: Hasher>(
     folder: &mut TreeletFolder<H>,
     page: &PageState<'_>,
@@ -119,19 +123,31 @@ pub fn fold_known<H: Hasher>(
     if accesses.is_empty() || capture_levels(page.at) == 0 {
         return None;
     }
+    let mut columns = None;
+    if let Some(own) = known.columns() {
+        if !is_parted_by(page.leaf, &own, accesses) {
+            return None;
+        }
+        columns = page.leaf.map(|leaf| (own, leaf.key(0)));
+    }
     let mut merge = Merge {
         at: page.at,
+        columns,
         leaf: page.leaf,
         treelet: page.treelet,
-        stored: page.leaf.map_or(0, LeafView::levels),
+        stored: page.leaf.filter(|_| columns.is_none()).map_or(0, LeafView::levels),
         bottom: treelet::LEVELS,
         cell: 0,
         pending: page.pending,
         accesses,
     };
-    let bucket = |access: &KeyAccess| bucket_of(page.at, &access.key);
-    let ways = ways(page.at, accesses);
-    folder.begin(page.at.len(), ways, known.internal(), |left| known.pair(left));
+    let bucket = |access: &KeyAccess| match &columns {
+        None => bucket_of(page.at, &access.key),
+        Some((columns, _)) => columns.bucket(&access.key),
+    };
+    let ways = accesses.iter().fold(0, |ways, access| ways | way(bucket(access)));
+    let floor = (page.at.len(), columns);
+    folder.begin(floor, ways, known.internal(), |left| known.pair(left));
     each_position(folder.beside() & !known.positions(), |at| merge.beside(folder, at));
     while let Some(access) = merge.accesses.first() {
         let at = folder.bucket_of(bucket(access));
@@ -141,6 +157,42 @@ pub fn fold_known<H: Hasher>(
         folder.bucket(at, true);
     }
     Some(folder.end())
+}
+
+/// Does a treelet with these columns tell the accessed keys of a page apart? They agree with its cells, and so with
+/// all that pends, in the bits between.
+pub fn is_parted_by(
+    leaf: Option<&LeafView<'_>>,
+    columns: &Columns,
+    accesses: &[KeyAccess],
+) -> bool {
+    let Some(leaf) = leaf.filter(|leaf| leaf.len() > 0) else { return false };
+    let like = leaf.key(0);
+    accesses.iter().all(|access| columns.agree(&like, &access.key))
+}
+
+/// The columns of what a fold of a page captures: those of its treelet, if that tells these accesses apart, too;
+/// else what parts its keys best. `None` for the bits behind its prefix.
+pub fn columns_of(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<Columns> {
+    let floor = page.at.len();
+    let leaf = page.leaf.filter(|leaf| leaf.len() > 0 && capture_levels(page.at) > 0)?;
+    if let Some(known) = page.treelet {
+        let Some(own) = known.columns() else { return None };
+        if is_parted_by(Some(leaf), &own, accesses) {
+            return Some(own);
+        }
+    }
+    let mut differing = Differing::from(&leaf.key(0));
+    // Hashed keys have been told apart after the first one or two.
+    let cells = (1..leaf.len()).rev().map(|cell| leaf.key(cell));
+    let changes = page.pending.iter().map(|pending| pending.0);
+    for key in cells.chain(changes).chain(accesses.iter().map(|access| access.key)) {
+        differing.add(&key);
+        if differing.is_plain(floor) {
+            return None;
+        }
+    }
+    differing.columns(floor)
 }
 
 /// The positions of a treelet on the way to what is accessed, as a mask.
@@ -170,7 +222,8 @@ pub(crate) fn fold_keys(
     let PageState { at: prefix, leaf, pending, .. } = *page;
     let (level, bits) = heap_position(at);
     let (treelet, stored, bottom, cell) = (None, 0, level, 0);
-    let mut merge = Merge { at: prefix, leaf, treelet, stored, bottom, cell, pending, accesses };
+    let (at, columns) = (prefix, None);
+    let mut merge = Merge { at, columns, leaf, treelet, stored, bottom, cell, pending, accesses };
     merge.expand(folder, level, bits, results);
 }
 
@@ -185,6 +238,8 @@ pub fn below(at: &Prefix, levels: u8, index: u16) -> Prefix {
 #[derive(Clone, Copy)]
 struct Merge<'a> {
     at: &'a Prefix,
+    /// The bits by which positions are told apart, where these are not those behind the prefix, and a key of the page.
+    columns: Option<(Columns, Key)>,
     leaf: Option<&'a LeafView<'a>>,
     treelet: Option<Known<'a>>,
     /// Level of the nodes that the page stores; 0 when it stores none.
@@ -247,9 +302,12 @@ impl<'a> Merge<'a> {
         self.pending = &self.pending[count..];
     }
 
-    /// The bits of a key after the page's prefix.
+    /// The bits of a key that say in which position of a level it is.
     #[inline]
     fn bits_of(&self, key: &Key, level: u8) -> u8 {
+        if let Some((columns, _)) = &self.columns {
+            return columns.bits(key, level);
+        }
         let bits = u64::from(bits_after(key, self.at.len()));
         #[expect(clippy::cast_possible_truncation, reason = "as few bits as levels")]
         let bits = (bits >> (32 - level)) as u8;
@@ -289,7 +347,11 @@ impl<'a> Merge<'a> {
         results: &mut Vec<AccessResult>,
     ) {
         if let Some(leaf) = self.leaf {
-            self.cell = leaf.lower_bound(self.at.descendant(level, bits).first_key());
+            let position = match &self.columns {
+                None => self.at.descendant(level, bits),
+                Some((columns, like)) => columns.position(like, level, bits),
+            };
+            self.cell = leaf.lower_bound(position.first_key());
         }
         let mut change = self.next_change(level, bits);
         while let Some(key) = self.cell_key(level, bits) {

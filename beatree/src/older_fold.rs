@@ -38,7 +38,7 @@ pub fn fold_older<H: Hasher>(
         return None;
     }
     // All that is beside the way is given below.
-    folder.begin(page.at.len(), ways, internal, |_| [TERMINATOR; 2]);
+    folder.begin((page.at.len(), None), ways, internal, |_| [TERMINATOR; 2]);
     each_position(folder.beside(), |at| fold.beside(folder, at));
     let mut left = accesses;
     while let Some(access) = left.first() {

@@ -8,7 +8,9 @@
 //!
 //! Invariants, for a treelet as of commit `as_of`:
 //! * a known node is that of the page with all changes up to `as_of`;
-//! * below a known leaf node or terminator nothing is to be read: what is there may be old.
+//! * below a known leaf node or terminator nothing is to be read: what is there may be old;
+//! * where its levels do not part at the bits behind the prefix ([`Columns`]), all cells of the page and all keys
+//!   that pend agree in the bits between.
 //!
 //! ```
 //! use pleach_beatree::treelet::{PartialTreelet, Treelet};
@@ -19,7 +21,7 @@
 //! let mut treelet = Treelet::empty();
 //! // Commit 5 computed the node of the prefix and that of its left half.
 //! let left = heap_index(1, 0);
-//! treelet.advance(0, 5, &node(1), [(left, node(2))].into_iter());
+//! treelet.advance((0, 5), None, &node(1), [(left, node(2))].into_iter());
 //! assert_eq!((treelet.as_of(), treelet.node(left)), (5, Some(&node(2))));
 //! assert_eq!(treelet.node(heap_index(1, 1)), None);
 //!
@@ -29,13 +31,13 @@
 //! assert_eq!(part.known().node(left), Some(&node(2)));
 //!
 //! // What was known before another commit does not count after it.
-//! treelet.advance(6, 7, &node(3), std::iter::empty());
+//! treelet.advance((6, 7), None, &node(3), std::iter::empty());
 //! assert_eq!(treelet.node(left), None);
 //! ```
 
 use pleach_core::cpu_prefetch;
-use pleach_core::fold::{MAX_CAPTURE, above, heap_index};
-use pleach_core::{Node, Prefix, TERMINATOR};
+use pleach_core::fold::{Columns, MAX_CAPTURE, above, heap_index};
+use pleach_core::{Key, Node, NodeKind, Prefix, TERMINATOR};
 
 /// Levels below a page's prefix.
 pub const LEVELS: u8 = MAX_CAPTURE;
@@ -59,15 +61,27 @@ pub struct Treelet {
     known: u64,
     /// Which of the known nodes are internal ones.
     internal: u64,
+    /// The bits at which its levels part, where these are not those behind the prefix.
+    columns: Option<Columns>,
     /// The first node is half a line, and the first of a pair begins a line.
-    _half: u64,
+    _half: [u8; HALF],
     nodes: [Node; POSITIONS],
 }
+
+/// What is left of the first half of a line.
+const HALF: usize = size_of::<Node>() - 3 * size_of::<u64>() - size_of::<Option<Columns>>();
 
 impl Treelet {
     /// A treelet that knows nothing, as of no commit.
     pub fn empty() -> Self {
-        Self { as_of: u64::MAX, known: 0, internal: 0, _half: 0, nodes: [TERMINATOR; POSITIONS] }
+        Self {
+            as_of: u64::MAX,
+            known: 0,
+            internal: 0,
+            columns: None,
+            _half: [0; HALF],
+            nodes: [TERMINATOR; POSITIONS],
+        }
     }
 
     /// Forgets everything.
@@ -80,17 +94,33 @@ impl Treelet {
         self.as_of
     }
 
+    /// The bits at which its levels part, where these are not those behind the prefix.
+    pub fn columns(&self) -> Option<Columns> {
+        self.columns
+    }
+
     /// All that is known.
     #[inline]
     pub fn known(&self) -> Known<'_> {
-        let internal = self.known & self.internal;
-        Known { positions: self.known, internal, nodes: &self.nodes, packed: false }
+        let (positions, internal) = (self.known, self.known & self.internal);
+        let columns = self.columns;
+        Known { positions, internal, columns, nodes: &self.nodes, packed: false }
     }
 
     /// The node of the position with this [`heap_index`].
     #[inline]
     pub fn node(&self, index: u8) -> Option<&Node> {
         (self.known >> index & 1 == 1).then(|| &self.nodes[usize::from(index)])
+    }
+
+    /// Prefetches the memory that a fold of this bucket reads: the way down to it, and what lies
+    /// beside.
+    pub fn cpu_prefetch(&self, bucket: u8) {
+        for level in 1..=LEVELS {
+            // Siblings lie side by side, the left one at an odd index.
+            let left = (heap_index(level, bucket >> (LEVELS - level)) - 1) | 1;
+            cpu_prefetch(&self.nodes[usize::from(left)..=usize::from(left) + 1]);
+        }
     }
 
     /// Prefetches the memory of a node that will be written.
@@ -100,18 +130,19 @@ impl Treelet {
     }
 
     /// Goes from the state before a commit to the state after it: `nodes` are those that the
-    /// commit's fold computed. A treelet as of another commit than `before` forgets what it knew.
+    /// commit's fold computed, with these columns. A treelet as of another commit than the one before, or with other
+    /// columns, forgets what it knew.
     pub fn advance(
         &mut self,
-        before: u64,
-        after: u64,
+        (before, after): (u64, u64),
+        columns: Option<Columns>,
         own: &Node,
         nodes: impl Iterator<Item = (u8, Node)>,
     ) {
-        if self.as_of != before {
+        if (self.as_of, self.columns) != (before, columns) {
             self.known = 0;
         }
-        self.as_of = after;
+        (self.as_of, self.columns) = (after, columns);
         self.set(heap_index(0, 0), own);
         for (index, node) in nodes {
             self.set(index, &node);
@@ -121,7 +152,7 @@ impl Treelet {
     /// Takes over what a partial treelet knows, and as of which commit.
     pub fn begin_with(&mut self, partial: &PartialTreelet) {
         self.forget();
-        self.as_of = partial.as_of;
+        (self.as_of, self.columns) = (partial.as_of, partial.packed.columns);
         for index in 0..=heap_index(LEVELS, u8::MAX >> (8 - LEVELS)) {
             if let Some(node) = partial.known().node(index) {
                 self.set(index, node);
@@ -143,8 +174,15 @@ pub struct PartialTreelet {
     as_of: u64,
     known: u64,
     internal: u64,
+    packed: Box<Packed>,
+}
+
+/// The nodes of a partial treelet.
+#[derive(Debug)]
+struct Packed {
     /// The known ones, in order, at the front.
-    nodes: Box<[Node; PARTIAL]>,
+    nodes: [Node; PARTIAL],
+    columns: Option<Columns>,
 }
 
 /// Levels of which a partial treelet has all nodes.
@@ -154,11 +192,16 @@ const PARTIAL: usize = (1 << (WHOLE + 1)) - 1 + (1 << (LEVELS - WHOLE + 1)) - 2;
 
 impl PartialTreelet {
     /// Bytes of its nodes.
-    pub const BYTES: usize = PARTIAL * size_of::<Node>();
+    pub const BYTES: usize = size_of::<Packed>();
 
     /// One that knows nothing.
     pub fn empty() -> Self {
-        Self { as_of: u64::MAX, known: 0, internal: 0, nodes: Box::new([TERMINATOR; PARTIAL]) }
+        Self {
+            as_of: u64::MAX,
+            known: 0,
+            internal: 0,
+            packed: Box::new(Packed { nodes: [TERMINATOR; PARTIAL], columns: None }),
+        }
     }
 
     /// Knows what a fold of this bucket needs, and nothing else.
@@ -171,9 +214,9 @@ impl PartialTreelet {
         }
         let known = treelet.known & wanted;
         let positions = (0..).zip(&treelet.nodes).filter(|(index, _)| known >> index & 1 == 1);
-        self.nodes.iter_mut().zip(positions).for_each(|(to, (_, node))| *to = *node);
+        self.packed.nodes.iter_mut().zip(positions).for_each(|(to, (_, node))| *to = *node);
         (self.as_of, self.known) = (treelet.as_of, known);
-        self.internal = known & treelet.internal;
+        (self.internal, self.packed.columns) = (known & treelet.internal, treelet.columns);
     }
 
     /// The last commit that changed the page.
@@ -184,7 +227,14 @@ impl PartialTreelet {
     /// All that is known.
     #[inline]
     pub fn known(&self) -> Known<'_> {
-        Known { positions: self.known, internal: self.internal, nodes: &*self.nodes, packed: true }
+        let (positions, internal) = (self.known, self.internal);
+        let Packed { nodes, columns } = &*self.packed;
+        Known { positions, internal, columns: *columns, nodes, packed: true }
+    }
+
+    /// Prefetches the memory that a fold reads.
+    pub fn cpu_prefetch(&self) {
+        cpu_prefetch(core::slice::from_ref(&*self.packed));
     }
 }
 
@@ -193,6 +243,7 @@ impl PartialTreelet {
 pub struct Known<'a> {
     positions: u64,
     internal: u64,
+    columns: Option<Columns>,
     nodes: &'a [Node],
     /// Does `nodes` have the known ones only?
     packed: bool,
@@ -209,6 +260,12 @@ impl<'a> Known<'a> {
     #[inline]
     pub fn internal(&self) -> u64 {
         self.internal
+    }
+
+    /// The bits at which the levels part, where these are not those behind the prefix.
+    #[inline]
+    pub fn columns(&self) -> Option<Columns> {
+        self.columns
     }
 
     /// The nodes of two siblings, by the [`heap_index`] of the left one; of no meaning where they are not known.
@@ -235,23 +292,35 @@ impl<'a> Known<'a> {
         Some(&self.nodes[at])
     }
 
-    /// Prefetches the memory that a fold of this bucket reads: the way down to it, and what lies
-    /// beside.
-    pub fn cpu_prefetch(&self, bucket: u8) {
-        if self.packed {
-            return cpu_prefetch(self.nodes);
-        }
-        for level in 1..=LEVELS {
-            // Siblings lie side by side, the left one at an odd index.
-            let left = (heap_index(level, bucket >> (LEVELS - level)) - 1) | 1;
-            cpu_prefetch(&self.nodes[usize::from(left)..=usize::from(left) + 1]);
-        }
-    }
-
-    /// The node of the position with this [`heap_index`], if all above it are known, too, as internal ones.
+    /// The node of the position with this [`heap_index`], if all above it are known, too, as internal ones. With columns
+    /// only the page's own node lies where the index says.
     #[inline]
     pub fn below_internal(&self, index: u8) -> Option<&'a Node> {
+        if index > 0 && self.columns.is_some() {
+            return None;
+        }
         (above(index) & !self.internal == 0).then(|| self.node(index)).flatten()
+    }
+
+    /// With columns: the subtries that have all keys of the page, by prefix and node, none of which begins above
+    /// `depth`. `like` is a key of the page. `None` where not all is known.
+    pub fn subtries(&self, like: &Key, depth: u16) -> Option<Vec<(Prefix, Node)>> {
+        let columns = self.columns?;
+        let lowest = (1..=LEVELS).find(|level| columns.end_of(*level) >= depth)?;
+        let (mut found, mut todo) = (Vec::new(), vec![(0, 0)]);
+        while let Some((level, bits)) = todo.pop() {
+            let node = self.node(heap_index(level, bits))?;
+            match pleach_core::node::kind(node) {
+                NodeKind::Terminator => {}
+                _ if level == lowest => found.push((columns.position(like, level, bits), *node)),
+                // Its key may be anywhere below.
+                NodeKind::Leaf => return None,
+                NodeKind::Internal => {
+                    todo.extend([(level + 1, bits << 1 | 1), (level + 1, bits << 1)]);
+                }
+            }
+        }
+        Some(found)
     }
 
     /// The nodes `levels` levels below the prefix, and for which of them they are known. A node
@@ -270,5 +339,5 @@ impl<'a> Known<'a> {
 }
 
 fn is_internal(node: &Node) -> bool {
-    pleach_core::node::kind(node) == pleach_core::NodeKind::Internal
+    pleach_core::node::kind(node) == NodeKind::Internal
 }

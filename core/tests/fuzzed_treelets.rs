@@ -12,6 +12,7 @@ use std::path::Path;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
+use treelet_fold::Was;
 
 #[test]
 fn the_kernel_is_the_general_fold() {
@@ -22,11 +23,14 @@ fn the_kernel_is_the_general_fold() {
     let cases = std::env::var("PLEACH_CASES").ok().and_then(|cases| cases.parse().ok());
     let cases = cases.unwrap_or(800);
     let mut rng = ChaCha8Rng::seed_from_u64(0);
-    let mut treelets = 0;
+    let (mut treelets, mut columns) = (0, 0);
     for _ in 0..cases {
         let mut input = vec![0; 20 + (rng.next_u32() % 300) as usize];
         rng.fill_bytes(&mut input);
-        treelets += u32::from(treelet_fold::run(&input));
+        let was = treelet_fold::run(&input);
+        treelets += u32::from(was != Was::Nothing);
+        columns += u32::from(was == Was::Columns);
     }
     assert!(treelets * 2 > cases, "treelets: {treelets} of {cases}");
+    assert!(columns * 8 > cases, "treelets with columns: {columns} of {cases}");
 }

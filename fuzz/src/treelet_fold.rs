@@ -4,8 +4,8 @@
 //! nodes are known.
 
 use pleach_core::fold::{
-    BatchFolder, Change, FoldValue, Keys, NO_HASH, Occupancy, Sink, TreeletFolder, heap_position,
-    way,
+    BatchFolder, Change, Differing, FoldValue, Keys, NO_HASH, Occupancy, Sink, TreeletFolder,
+    heap_position, way,
 };
 use pleach_core::naive::Naive;
 use pleach_core::node::{NodeKind, kind, value_hash};
@@ -18,13 +18,18 @@ use super::input::Input;
 const LEVELS: u8 = 5;
 const POSITIONS: u8 = 63;
 
-/// A key below the prefix: it differs from the others at a place of choice, from there on or in one byte.
-fn key(input: &mut Input<'_>, at: &Prefix) -> Key {
+/// Bits of each byte in which most keys of an input differ.
+const PATTERNS: [u8; 7] = [0xff, 0xff, 0xff, 0x0f, 0x36, 0x11, 0x81];
+
+/// A key below the prefix: it differs from the others at a place of choice, from there on or in one byte. Few differ in
+/// other bits than those of the pattern.
+fn key(input: &mut Input<'_>, at: &Prefix, pattern: u8) -> Key {
     let (place, value) = (input.u8(), input.u8());
-    let mut key = [if place & 0x80 == 0 { 0 } else { 0xff }; 32];
-    key[usize::from(place & 31)] ^= value;
+    let mut key = [if place & 0x80 == 0 { 0 } else { pattern }; 32];
+    let is_odd = place & 0x60 == 0x60 && value % 8 == 0;
+    key[usize::from(place & 31)] ^= if is_odd { value } else { value & pattern };
     if place & 0x40 != 0 {
-        key[usize::from(at.len() / 8)] = input.u8();
+        key[usize::from(at.len() / 8)] = input.u8() & pattern;
     }
     for bit in 0..usize::from(at.len()) {
         let mask = 0x80 >> (bit % 8);
@@ -98,18 +103,31 @@ fn naive(pairs: &Pairs) -> Naive {
     pairs.iter().map(|(key, value)| (*key, value_hash::<Blake3>(value))).collect()
 }
 
-/// Folds what the input says both ways; was it a treelet?
-pub fn run(data: &[u8]) -> bool {
+/// What an input was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Was {
+    /// Too few keys for a treelet.
+    Nothing,
+    /// A treelet whose levels part at the bits behind its prefix.
+    Plain,
+    /// One with columns.
+    Columns,
+}
+
+/// Folds what the input says both ways.
+pub fn run(data: &[u8]) -> Was {
     let mut input = Input(data);
     let at = Prefix::new(&[0x5a; 32], u16::from(input.u8() % 252));
     let known = (0..8).fold(0_u64, |mask, _| mask << 8 | u64::from(input.u8()));
-    let count = input.u8() % 40;
-    let pairs: Pairs = (0..count).map(|_| (key(&mut input, &at), value(&mut input))).collect();
+    let count = input.u8();
+    let pattern = PATTERNS[usize::from(count / 40)];
+    let pairs: Pairs =
+        (0..count % 40).map(|_| (key(&mut input, &at, pattern), value(&mut input))).collect();
     let mut accesses = Accesses::new();
     for _ in 0..=input.u8() % 12 {
         let choice = input.u8();
         let own = pairs.keys().nth(usize::from(choice >> 2)).copied();
-        let key = own.unwrap_or_else(|| key(&mut input, &at));
+        let key = own.unwrap_or_else(|| key(&mut input, &at, pattern));
         let then = match choice % 4 {
             0 => Then::Read,
             1 => Then::Deleted,
@@ -118,14 +136,18 @@ pub fn run(data: &[u8]) -> bool {
         accesses.insert(key, then);
     }
     let before = naive(&pairs);
-    let nodes: Vec<Node> = (0..POSITIONS)
-        .map(|index| {
-            let (level, bits) = heap_position(index);
-            before.node::<Blake3>(&at.descendant(level, bits))
-        })
-        .collect();
+    let like = *pairs.keys().chain(accesses.keys()).next().expect("an access at least");
+    let mut differing = Differing::from(&like);
+    pairs.keys().chain(accesses.keys()).for_each(|key| differing.add(key));
+    let columns = differing.columns(at.len());
+    let position = |index: u8| match (heap_position(index), columns) {
+        ((level, bits), Some(columns)) if level > 0 => columns.position(&like, level, bits),
+        ((level, bits), _) => at.descendant(level, bits),
+    };
+    let nodes: Vec<Node> =
+        (0..POSITIONS).map(|index| before.node::<Blake3>(&position(index))).collect();
     if kind(&nodes[0]) != NodeKind::Internal {
-        return false;
+        return Was::Nothing;
     }
     // The prefix is known, and of the others what the input says.
     let known = known | 1;
@@ -133,6 +155,9 @@ pub fn run(data: &[u8]) -> bool {
         .filter(|index| kind(&nodes[usize::from(*index)]) == NodeKind::Internal)
         .fold(0, |mask, index| mask | known & 1 << index);
     let bucket_of = |key: &Key| {
+        if let Some(columns) = columns {
+            return columns.bucket(key);
+        }
         (0..LEVELS).fold(0, |bits, level| {
             bits << 1 | u8::from(pleach_core::prefix::bit(key, at.len() + u16::from(level)))
         })
@@ -151,23 +176,20 @@ pub fn run(data: &[u8]) -> bool {
                 _ => Node::new([0x77; 32]),
             })
         };
-        kernel.begin(at.len(), ways, internal, pair);
+        kernel.begin((at.len(), columns.map(|columns| (columns, like))), ways, internal, pair);
         let unknown = kernel.beside() & !known;
         for index in (0..POSITIONS).filter(|index| unknown >> index & 1 == 1) {
             if input.u8() % 2 == 0 {
                 kernel.known(index, &nodes[usize::from(index)]);
                 continue;
             }
-            let (level, bits) = heap_position(index);
-            let at = at.descendant(level, bits);
-            give(&mut kernel, &at, &pairs, &accesses, &mut Vec::new());
+            give(&mut kernel, &position(index), &pairs, &accesses, &mut Vec::new());
             kernel.bucket(index, false);
         }
         let mut left = accesses.keys().peekable();
         while let Some(key) = left.peek() {
             let index = kernel.bucket_of(bucket_of(key));
-            let (level, bits) = heap_position(index);
-            let at = at.descendant(level, bits);
+            let at = position(index);
             give(&mut kernel, &at, &pairs, &accesses, &mut put);
             kernel.bucket(index, true);
             while left.next_if(|key| at.covers(key)).is_some() {}
@@ -178,7 +200,7 @@ pub fn run(data: &[u8]) -> bool {
 
     let mut general = BatchFolder::<Blake3>::new();
     let mut whole_put = Vec::new();
-    general.begin(at.len());
+    general.begin_with_columns(at.len(), LEVELS, columns);
     give(&mut general, &at, &pairs, &accesses, &mut whole_put);
     let fold = general.end().expect("all is given by key");
     general.run();
@@ -212,6 +234,10 @@ pub fn run(data: &[u8]) -> bool {
     }
     let after = naive(&after);
     assert_eq!(*kernel.node(0), after.node::<Blake3>(&at));
+    // What the general fold captures is right everywhere.
+    for one in general.captured() {
+        assert_eq!(one.node, after.node::<Blake3>(&position(one.index)), "{}", one.index);
+    }
     // What is learned is right, as far as it may be read.
     let learned: BTreeMap<u8, Node> = {
         let mut learned = BTreeMap::new();
@@ -222,18 +248,15 @@ pub fn run(data: &[u8]) -> bool {
     };
     for (index, node) in learned {
         let above = |index: u8| (index > 0).then(|| (index - 1) / 2);
-        let internal = |index: u8| {
-            let (level, bits) = heap_position(index);
-            kind(&after.node::<Blake3>(&at.descendant(level, bits))) == NodeKind::Internal
-        };
+        let internal =
+            |index: u8| kind(&after.node::<Blake3>(&position(index))) == NodeKind::Internal;
         let mut parent = above(index);
         let mut read = true;
         while let Some(own) = parent {
             read &= internal(own);
             parent = above(own);
         }
-        let (level, bits) = heap_position(index);
-        assert!(!read || node == after.node::<Blake3>(&at.descendant(level, bits)), "{index}");
+        assert!(!read || node == after.node::<Blake3>(&position(index)), "{index}");
     }
-    true
+    if columns.is_some() { Was::Columns } else { Was::Plain }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_core::cpu_prefetch;
+use pleach_core::fold::Columns;
 use pleach_core::page::leaf::{Cell, CellGuess, LeafView};
 use pleach_core::page::{PAGE_SIZE, Page};
 use pleach_core::{Key, Node};
@@ -53,6 +54,8 @@ pub struct CachedPage {
     guess: CellGuess,
     /// Was it folded since it was cached?
     folded: AtomicBool,
+    /// Has its treelet columns? For those who ask before the treelet's memory is near.
+    has_columns: AtomicBool,
     beside: Mutex<Beside>,
     page: Page,
     /// All fingerprints, when there are more than `near` holds.
@@ -78,6 +81,7 @@ impl CachedPage {
             len: 0,
             guess: CellGuess::default(),
             folded: AtomicBool::new(false),
+            has_columns: AtomicBool::new(false),
             beside: Mutex::default(),
             page: [0; PAGE_SIZE],
             far: Vec::new(),
@@ -213,9 +217,12 @@ impl CachedPage {
     pub fn cpu_prefetch_key(&self, key: &Key) {
         self.cpu_prefetch_cells(key);
         let Some(beside) = self.beside.try_lock() else { return };
-        let partial = beside.partial.as_ref().map(PartialTreelet::known);
-        if let Some(known) = beside.treelet.as_deref().map(Treelet::known).or(partial) {
-            known.cpu_prefetch(self.bucket(key));
+        if let Some(treelet) = beside.treelet.as_deref() {
+            let has_columns = self.has_columns.load(Ordering::Relaxed);
+            let columns = if has_columns { treelet.columns() } else { None };
+            treelet.cpu_prefetch(self.bucket(key, columns));
+        } else if let Some(partial) = &beside.partial {
+            partial.cpu_prefetch();
         }
     }
 
@@ -267,9 +274,12 @@ impl CachedPage {
         self.treelet(as_of, |known| known.is_some())
     }
 
-    /// The bucket of a key: its bits after the page's prefix.
+    /// The bucket of a key, in a treelet with these columns.
     #[inline]
-    pub fn bucket(&self, key: &Key) -> u8 {
+    pub fn bucket(&self, key: &Key, columns: Option<Columns>) -> u8 {
+        if let Some(columns) = columns {
+            return columns.bucket(key);
+        }
         (bits_after(key, self.view().prefix_len()) >> (32 - LEVELS)) as u8
     }
 
@@ -281,23 +291,28 @@ impl CachedPage {
         }
     }
 
-    /// A commit has changed the page: brings its treelet from commit `step.0` to `step.1`. False
+    /// A commit has changed the page: brings its treelet from commit `step.0` to `step.1`, with these columns. False
     /// when it has none ([`super::Cache::give_treelet`]).
     pub fn advance_treelet(
         &self,
         step: (u64, u64),
+        columns: Option<Columns>,
         own: &Node,
         nodes: impl Iterator<Item = (u8, Node)>,
     ) -> bool {
         let mut beside = self.beside.lock();
         let Some(treelet) = beside.treelet.as_deref_mut() else { return false };
-        treelet.advance(step.0, step.1, own, nodes);
+        treelet.advance(step, columns, own, nodes);
+        self.has_columns.store(columns.is_some(), Ordering::Relaxed);
         true
     }
 
     /// Exchanges the treelet. Only under the lock of the page's shard, which counts its bytes.
     pub(super) fn replace_treelet(&self, treelet: Option<Box<Treelet>>) -> Option<Box<Treelet>> {
-        core::mem::replace(&mut self.beside.lock().treelet, treelet)
+        let mut beside = self.beside.lock();
+        let has_columns = treelet.as_ref().is_some_and(|treelet| treelet.columns().is_some());
+        self.has_columns.store(has_columns, Ordering::Relaxed);
+        core::mem::replace(&mut beside.treelet, treelet)
     }
 
     /// Exchanges the partial treelet, under the same lock.

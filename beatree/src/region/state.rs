@@ -308,7 +308,7 @@ impl RegionState {
         }
         if let Some(treelet) = &self.treelet {
             let [lead, ..] = bits_after(key, self.depth()).to_be_bytes();
-            treelet.known().cpu_prefetch(lead >> (8 - treelet::LEVELS));
+            treelet.cpu_prefetch(lead >> (8 - treelet::LEVELS));
         }
     }
 }
@@ -388,7 +388,8 @@ impl RegionState {
         match inner {
             Some((before, nodes)) if is_internal(&commit.own) => {
                 let treelet = self.treelet.get_or_insert_with(|| Box::new(Treelet::empty()));
-                treelet.advance(before, commit.commit, &commit.own, nodes.iter().copied());
+                let step = (before, commit.commit);
+                treelet.advance(step, None, &commit.own, nodes.iter().copied());
             }
             _ => self.treelet = None,
         }

@@ -43,7 +43,12 @@ fn page(page_no: u32, version: u64, many: bool) -> Page {
 /// A treelet that knows all, as of a commit.
 fn treelet(as_of: u64) -> Treelet {
     let mut treelet = Treelet::empty();
-    treelet.advance(0, as_of, &[1; 32].into(), (1..63).map(|index| (index, [index; 32].into())));
+    treelet.advance(
+        (0, as_of),
+        None,
+        &[1; 32].into(),
+        (1..63).map(|index| (index, [index; 32].into())),
+    );
     treelet
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page};
 use pleach_beatree::leaf_fold::{
-    AccessResult, KeyAccess, PageState, PendingChange, fold_known, fold_leaf,
+    AccessResult, KeyAccess, PageState, PendingChange, columns_of, fold_known, fold_leaf,
 };
 use pleach_beatree::older::{OlderSearch, UNKNOWN, bucket_of, ways_to};
 use pleach_beatree::older_fold::fold_older;
@@ -13,7 +13,7 @@ use pleach_beatree::treelet::capture_levels;
 use pleach_beatree::treelet::{LEVELS, PartialTreelet, Treelet};
 use pleach_beatree::{Stored, Value};
 use pleach_core::fold::{
-    BatchFolder, NO_HASH, Occupancy, Sink, TreeletFolder, heap_index, heap_position,
+    BatchFolder, Columns, NO_HASH, Occupancy, Sink, TreeletFolder, heap_index, heap_position,
 };
 use pleach_core::naive::Naive;
 use pleach_core::node::{NodeKind, kind};
@@ -48,12 +48,22 @@ enum Form {
     Chain,
     /// Each shares some more bits with one key: chains from a chain.
     Ladder,
+    /// They share a lead, and differ in some bits of each byte behind it, as names and numbers do.
+    Names,
 }
 
 impl Form {
     fn draw(rng: &mut ChaCha8Rng) -> Self {
-        let all = [Self::Spread, Self::Narrow, Self::OneBucket, Self::Chain, Self::Ladder];
-        all[below(rng, 5) as usize]
+        let all = [
+            Self::Spread,
+            Self::Narrow,
+            Self::OneBucket,
+            Self::Chain,
+            Self::Ladder,
+            Self::Names,
+            Self::Names,
+        ];
+        all[below(rng, 7) as usize]
     }
 
     /// A key below `at`.
@@ -67,6 +77,7 @@ impl Form {
             Self::OneBucket => free.min(7),
             Self::Chain => free.saturating_sub(6),
             Self::Ladder => below(rng, free),
+            Self::Names => return Self::name(at, rng),
         };
         let keep = usize::from(at.len());
         for bit in 0..keep + shared as usize {
@@ -85,6 +96,29 @@ impl Form {
             let depth = usize::from(depth.min(255));
             if depth >= usize::from(at.len()) {
                 key[depth / 8] |= 0x80 >> (depth % 8);
+            }
+        }
+        key
+    }
+
+    fn name(at: &Prefix, rng: &mut ChaCha8Rng) -> Key {
+        let mut key = *at.first_key();
+        let behind = at.len() + [2, 9, 40][usize::from(at.len() % 3)];
+        let letter = *b"bdfgaeio".get(below(rng, 8) as usize).unwrap();
+        // Now and then one is spelled otherwise, near the lead or far from it.
+        let odd = (below(rng, 24) == 0).then(|| at.len() + below(rng, 100) as u16);
+        for depth in at.len()..256 {
+            let (byte, mask) = (usize::from(depth / 8), 0x80 >> (depth % 8));
+            let set = match depth.checked_sub(behind) {
+                None => depth % 3 == 0,
+                Some(rest) if rest < 24 => {
+                    let number = letter ^ (below(rng, 2) as u8);
+                    number >> (7 - rest % 8) & 1 == 1 || rest % 8 == 6 && below(rng, 2) == 0
+                }
+                Some(_) => false,
+            };
+            if set != (odd == Some(depth)) {
+                key[byte] |= mask;
             }
         }
         key
@@ -118,17 +152,21 @@ fn page_of(at: &Prefix, state: &State) -> Box<Page> {
 }
 
 /// Every position that may be read has the slow trie's node.
-fn check(treelet: &Treelet, trie: &Naive, at: &Prefix, level: u8, bits: u8) {
+fn check(treelet: &Treelet, trie: &Naive, page: (&Prefix, &LeafView<'_>), level: u8, bits: u8) {
+    let at = match treelet.columns() {
+        Some(columns) if level > 0 => columns.position(&page.1.key(0), level, bits),
+        _ => page.0.descendant(level, bits),
+    };
     let known = treelet.node(heap_index(level, bits));
     if let Some(node) = known {
-        assert_eq!(*node, trie.node::<Blake3>(at), "level {level}, bits {bits:b}");
+        assert_eq!(*node, trie.node::<Blake3>(&at), "level {level}, bits {bits:b}");
         if kind(node) != NodeKind::Internal {
             return;
         }
     }
     if level < LEVELS {
-        check(treelet, trie, &at.child(false), level + 1, bits << 1);
-        check(treelet, trie, &at.child(true), level + 1, bits << 1 | 1);
+        check(treelet, trie, page, level + 1, bits << 1);
+        check(treelet, trie, page, level + 1, bits << 1 | 1);
     }
 }
 
@@ -138,6 +176,7 @@ fn partial(treelet: &Treelet, at: &Prefix, key: &Key) -> PartialTreelet {
         let depth = at.len() + u16::from(level);
         bucket << 1 | u8::from(depth < 256 && pleach_core::prefix::bit(key, depth))
     });
+    let bucket = treelet.columns().map_or(bucket, |columns| columns.bucket(key));
     let mut partial = PartialTreelet::empty();
     partial.set(&Treelet::empty(), 0);
     partial.set(treelet, bucket);
@@ -189,7 +228,7 @@ fn whole(page: &PageState<'_>, accesses: &[KeyAccess], folder: &mut BatchFolder<
     let capture = capture_levels(page.at);
     let mut results = Vec::new();
     folder.clear();
-    folder.begin_capturing(page.at.len(), capture);
+    folder.begin_with_columns(page.at.len(), capture, columns_of(page, accesses));
     fold_leaf(folder, page, capture, accesses, &mut results);
     let fold = folder.end().expect("keys are given by key");
     folder.run();
@@ -203,14 +242,17 @@ fn whole(page: &PageState<'_>, accesses: &[KeyAccess], folder: &mut BatchFolder<
     (folder.node(fold), results, emitted, firsts)
 }
 
+/// What a treelet learns, and with which columns.
+type Learned = (Option<Columns>, Vec<(u8, Node)>);
+
 /// Folds the same page by its treelet, where that can be done, and gives what its treelet learns.
-fn by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<(Folded, Vec<(u8, Node)>)> {
+fn by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<(Folded, Learned)> {
     let fold = |folder: &mut _, results: &mut _| fold_known(folder, page, accesses, results);
     let mut folder = TreeletFolder::default();
     let (folded, number) = kernel(&mut folder, fold)?;
     let mut learned = Vec::new();
     folder.learned(number, |index, node| learned.push((index, *node)));
-    Some((folded, learned))
+    Some((folded, (folder.columns(number), learned)))
 }
 
 /// A fold by the kernel, and its number.
@@ -272,11 +314,11 @@ fn by_partial(
     assert_eq!(whole(&input, accesses, &mut BatchFolder::new()), *same, "commit {commit}");
     let own = by_treelet(&input, accesses);
     assert_eq!(own.is_some(), known);
-    let (own, learned) = own?;
+    let (own, (columns, learned)) = own?;
     assert_eq!(own, *same, "commit {commit}");
     let mut begun = Treelet::empty();
     begun.begin_with(partial);
-    begun.advance(commit - 1, commit, &own.0, learned.into_iter());
+    begun.advance((commit - 1, commit), columns, &own.0, learned.into_iter());
     Some(begun)
 }
 
@@ -387,6 +429,8 @@ struct Tally {
     known: u64,
     folds: u64,
     treelets: u64,
+    /// Those of treelets with columns.
+    columns: u64,
     partials: u64,
     /// Of forms with one bucket, and of the others.
     older: [Older; 2],
@@ -434,7 +478,9 @@ fn follow(case: u64, tally: &mut Tally) {
         tally.folds += 1;
         let learned = by_treelet(&input, &accesses).map(|(own, learned)| {
             assert_eq!(own, same, "case {case}, commit {commit}");
+            assert_eq!(learned.0, folder.columns(0), "case {case}, commit {commit}");
             tally.treelets += 1;
+            tally.columns += u64::from(learned.0.is_some());
             learned
         });
         let begun = accesses.first().filter(|_| current).and_then(|access| {
@@ -455,18 +501,19 @@ fn follow(case: u64, tally: &mut Tally) {
         let own = same.0;
         assert_eq!(own, trie.node::<Blake3>(&at), "case {case}, commit {commit}");
         if let Some(begun) = begun {
-            check(&begun, &trie, &at, 0, 0);
+            check(&begun, &trie, (&at, &view), 0, 0);
         }
         if capture == 0 {
             continue;
         }
-        let whole = || folder.captured().iter().map(|one| (one.index, one.node)).collect();
+        let captured = || folder.captured().iter().map(|one| (one.index, one.node));
+        let whole = || (folder.columns(0), captured().collect());
         // What the one has learnt serves the other.
-        let learned = learned.filter(|_| below(&mut rng, 4) > 0).unwrap_or_else(whole);
+        let (columns, learned) = learned.filter(|_| below(&mut rng, 4) > 0).unwrap_or_else(whole);
         // One as of another commit forgets.
         let before = if current { commit - 1 } else { u64::MAX - 1 };
-        treelet.advance(before, commit, &own, learned.into_iter());
-        check(&treelet, &trie, &at, 0, 0);
+        treelet.advance((before, commit), columns, &own, learned.into_iter());
+        check(&treelet, &trie, (&at, &view), 0, 0);
         let (nodes, mask) = treelet.known().level::<8>(3);
         for (slot, node) in nodes.iter().enumerate().filter(|(slot, _)| mask >> slot & 1 == 1) {
             let bits = u16::try_from(slot).unwrap();
@@ -481,7 +528,7 @@ fn follow(case: u64, tally: &mut Tally) {
 fn a_treelet_follows_its_page() {
     let mut tally = Tally::default();
     (0..cases(250)).for_each(|case| follow(case, &mut tally));
-    let Tally { known, folds, treelets, partials, older } = tally;
+    let Tally { known, folds, treelets, columns, partials, older } = tally;
     // Many of these pages have few keys.
     assert!(older[0].treelets > 100, "older states are treelets: {older:?}");
     assert!(older[1].treelets * 3 > older[1].refused, "older states are treelets: {older:?}");
@@ -489,4 +536,57 @@ fn a_treelet_follows_its_page() {
     assert!(known > 1000, "the flush finds nodes: {known}");
     assert!(partials > 1000, "partials: {partials}");
     assert!(treelets * 3 > folds, "folds by a treelet: {treelets} of {folds}");
+    assert!(columns > 300, "treelets with columns: {columns} of {treelets}");
+}
+
+/// The second fold of a page of fifty names, each of which gets another value in turn: hashes of all, by a treelet with
+/// these columns.
+fn hashed_for_names(state: &State, at: &Prefix, by_columns: bool) -> u64 {
+    let page = page_of(at, state);
+    let view = LeafView::trusted(&page);
+    let own = Stored::Inline(Value::from(vec![9; 8]));
+    let access = |key: &Key| KeyAccess { key: *key, reads: true, writes: Some(own.clone()) };
+    let all: Vec<KeyAccess> = state.keys().map(access).collect();
+    let input = PageState { at, leaf: Some(&view), pending: &[], treelet: None };
+    let mut folder = BatchFolder::<Blake3>::new();
+    let columns = columns_of(&input, &all).filter(|_| by_columns);
+    assert_eq!(columns.is_some(), by_columns);
+    folder.begin_with_columns(at.len(), LEVELS, columns);
+    fold_leaf(&mut folder, &input, LEVELS, &all, &mut Vec::new());
+    let fold = folder.end().expect("keys are given by key");
+    folder.run();
+    let mut treelet = Treelet::empty();
+    let captured = folder.captured().iter().map(|one| (one.index, one.node));
+    treelet.advance((0, 1), columns, &folder.node(fold), captured);
+    let pending: Vec<PendingChange> = state.keys().map(|key| (*key, own.clone())).collect();
+    let input = PageState { pending: &pending, treelet: Some(treelet.known()), ..input };
+    let mut kernel = TreeletFolder::<Blake3>::default();
+    for access in &all {
+        kernel.clear(true);
+        let folded = fold_known(&mut kernel, &input, std::slice::from_ref(access), &mut Vec::new());
+        folded.expect("all nodes are known");
+        kernel.run();
+    }
+    kernel.hashed()
+}
+
+#[test]
+fn a_changed_name_takes_few_hashes() {
+    // Below a prefix that ends with a letter: two syllables.
+    let at = Prefix::new(&[b'n'; 32], 16);
+    let syllable = |bits: usize| [b"bdfghjklmnprstvz"[bits / 4 % 16], b"aeio"[bits % 4]];
+    let state: State = (0..50)
+        .map(|id: usize| {
+            let mut key = [0; 32];
+            key[..2].copy_from_slice(b"nn");
+            key[2..4].copy_from_slice(&syllable(id * 0x25 % 64));
+            key[4..6].copy_from_slice(&syllable(id));
+            (key, vec![1; 8])
+        })
+        .collect();
+    assert_eq!(state.len(), 50);
+    let [by_columns, plain] = [true, false].map(|by| hashed_for_names(&state, &at, by) / 50);
+    // Two values, the leaf, five levels with six bits between them, and one or two others in the bucket.
+    assert!(by_columns < 30, "{by_columns} hashes a key");
+    assert!(plain > 2 * by_columns, "{plain} hashes a key, and {by_columns}");
 }

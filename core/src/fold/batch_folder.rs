@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use super::hash_batch::{Batch, Values};
 use super::item::{END, Item, Merge, NONE, Old, Span, Subtrie, index32};
 use super::place::{Folds, Neighbours};
-use super::{Captured, Change, FoldValue, HashId, Keys, MAX_CAPTURE, NO_HASH, Occupancy};
+use super::{Captured, Change, Columns, FoldValue, HashId, Keys, MAX_CAPTURE, NO_HASH, Occupancy};
 use crate::hasher::Hasher;
 use crate::node::{Key, Node, NodeKind, TERMINATOR, ValueHash, kind};
 use crate::prefix::{Prefix, common_len};
@@ -29,8 +29,8 @@ pub struct BatchFolder<H> {
     pub(super) order: Vec<u32>,
     pub(super) stack: Vec<u32>,
     neighbours: Neighbours,
-    /// Floor and captured levels of the open fold.
-    pub(super) open: Option<(u16, u8)>,
+    /// Floor, captured levels and their columns of the open fold.
+    pub(super) open: Option<(u16, u8, Option<Columns>)>,
     pub(super) captured: Vec<Captured>,
     pub(super) hashed: u64,
     hasher: PhantomData<H>,
@@ -123,11 +123,25 @@ impl<H: Hasher> BatchFolder<H> {
     /// # Panics
     /// When a fold is open already, or for more levels than [`MAX_CAPTURE`] or than keys have.
     pub fn begin_capturing(&mut self, floor: u16, levels: u8) {
+        self.begin_with_columns(floor, levels, None);
+    }
+
+    /// The same where the captured levels part at these bits, not at those behind the floor: all keys that are given
+    /// agree in the bits between ([`Columns::agree`]).
+    ///
+    /// # Panics
+    /// As [`Self::begin_capturing`].
+    pub fn begin_with_columns(&mut self, floor: u16, levels: u8, columns: Option<Columns>) {
         assert!(
             levels <= MAX_CAPTURE && floor + u16::from(levels) <= 256,
             "no capture at this depth"
         );
-        assert!(self.open.replace((floor, levels)).is_none(), "a fold is open already");
+        assert!(self.open.replace((floor, levels, columns)).is_none(), "a fold is open already");
+    }
+
+    /// The bits at which the captured levels of a fold part, where they are not those behind its floor.
+    pub fn columns(&self, fold: usize) -> Option<Columns> {
+        self.spans[fold].columns
     }
 
     /// What the capturing folds computed, in no particular order; two entries for the same prefix
@@ -200,7 +214,7 @@ impl<H: Hasher> BatchFolder<H> {
     /// # Panics
     /// When no fold is open.
     pub fn end(&mut self) -> Result<usize, Key> {
-        let (floor, capture) = self.open.take().expect("a fold is open");
+        let (floor, capture, columns) = self.open.take().expect("a fold is open");
         let start = self.spans.last().map_or(0, |span| span.end as usize);
         let end = self.items.len();
         if end > start {
@@ -220,6 +234,7 @@ impl<H: Hasher> BatchFolder<H> {
             end: index32(end),
             floor,
             capture,
+            columns,
             opened,
             old_keys,
             only,

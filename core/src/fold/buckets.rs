@@ -1,8 +1,7 @@
 //! Buckets of a treelet: their keys, merged into blocks, and their part of the multiproof.
 
 use super::blocks::{
-    Climb, Group, HASH_LEN, Half, Item, LEVELS, Merged, ROUNDS, Source, Stage, half, node_mut,
-    node_of,
+    Climb, Group, HASH_LEN, Half, Item, Merged, ROUNDS, Source, Stage, half, node_mut, node_of,
 };
 use super::item::{END, Old, index32};
 use super::place::Lists;
@@ -121,10 +120,9 @@ impl<H: Hasher> TreeletFolder<H> {
     }
 
     /// Takes a group's node up to depth `to`, beside terminators: what is below fewer than two keys needs no
-    /// hash to move. Below the treelet's levels it climbs in one place, however far: two keys may part 200 bits down.
+    /// hash to move. Between positions of the treelet it climbs in one place, however far: two keys may part 200 bits down.
     #[inline]
     fn lift(&mut self, group: &mut Group, to: u16, items: &[Item]) {
-        let lowest = to.max(self.open.floor + u16::from(LEVELS));
         while let Source::Block { round, .. } = group.source
             && group.depth > to
         {
@@ -133,6 +131,7 @@ impl<H: Hasher> TreeletFolder<H> {
             let at = self.block(round + 1, group.depth, key);
             self.put(group.source, half(round + 1, at, bit(key, group.depth)));
             group.source = Source::Block { round: round + 1, at };
+            let lowest = to.max(self.open.end_above(group.depth));
             if group.depth > lowest {
                 let climb = Climb { at, from: group.depth, to: lowest, key: *key };
                 self.stages[ROUNDS + round as usize + 1].climbs.push(climb);
@@ -149,9 +148,8 @@ impl<H: Hasher> TreeletFolder<H> {
             self.stages.push(Stage::default());
         }
         let at = self.push_block(stage, Half::default(), [TERMINATOR; 2]);
-        let floor = self.open.floor;
-        if depth < floor + u16::from(LEVELS) {
-            let children = 2 * index_below(key, floor, depth) + 1;
+        if let Some(position) = self.open.parting_at(key, depth) {
+            let children = 2 * position + 1;
             self.deep.push((children, half(round, at, false)));
             self.deep.push((children + 1, half(round, at, true)));
         }
@@ -254,9 +252,9 @@ impl<H: Hasher> TreeletFolder<H> {
     }
 }
 
-/// [`heap_index`] of the prefix at `depth` on the way to `key`, less than [`LEVELS`] below the floor.
+/// [`heap_index`] of the prefix at `depth` on the way to `key`, less than five levels below the floor.
 #[inline]
-fn index_below(key: &Key, floor: u16, depth: u16) -> u8 {
+pub(super) fn index_below(key: &Key, floor: u16, depth: u16) -> u8 {
     let byte = usize::from(floor / 8);
     // At most seven bits before them and five of them.
     let window = u16::from_be_bytes([key[byte], key.get(byte + 1).copied().unwrap_or(0)]);

@@ -1,6 +1,6 @@
 //! The records that folds are made of; all lie in flat lists and name each other by number.
 
-use super::HashId;
+use super::{Columns, HashId};
 use crate::node::{Key, Node};
 
 /// No item, no fragment.
@@ -69,6 +69,8 @@ pub(super) struct Span {
     pub(super) floor: u16,
     /// Levels below the floor whose nodes are captured.
     pub(super) capture: u8,
+    /// The bits at which these part, where they are not those behind the floor.
+    pub(super) columns: Option<Columns>,
     pub(super) opened: bool,
     /// Old keys: 0, 1 (of a leaf item, whose index is in `only`), or 2 for more.
     pub(super) old_keys: u8,

@@ -189,6 +189,11 @@ impl<H: Hasher> BatchFolder<H> {
 /// [`heap_index`] of the prefix at `depth` on the way to `key`, when a fold captures there.
 #[inline]
 fn captured_index(span: &Span, key: &Key, depth: u16) -> Option<u8> {
+    if let Some(columns) = span.columns.filter(|_| span.capture > 0) {
+        // A position ends with the bit at which those above it part.
+        let index = 2 * columns.parting_at(key, depth.checked_sub(1)?)? + 1;
+        return Some(index + u8::from(bit(key, depth - 1)));
+    }
     if depth <= span.floor || depth > span.floor + u16::from(span.capture) {
         return None;
     }

@@ -46,6 +46,7 @@
 mod batch_folder;
 mod blocks;
 mod buckets;
+mod columns;
 mod emit;
 mod hash_batch;
 
@@ -58,6 +59,7 @@ pub mod treelets;
 use crate::node::{Key, Node, ValueHash};
 
 pub use self::batch_folder::BatchFolder;
+pub use self::columns::{Columns, Differing};
 pub use self::hash_batch::combine_chunks;
 pub use self::positions::{MAX_CAPTURE, above, children, heap_index, heap_position, way};
 pub use self::treelets::TreeletFolder;

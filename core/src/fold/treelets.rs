@@ -19,6 +19,10 @@
 //! keys has its terminal exactly at its position. The multiproof is written while the keys are near: terminals and
 //! siblings in order, with holes for what has to be hashed first.
 //!
+//! Where the keys of a page differ in few of the five bits behind its prefix, the levels of its treelet part at other
+//! bits ([`Columns`]). In the bits between all keys are the same: a block's node climbs through them as a lone subtrie
+//! does, beside terminators, before it goes into the block above.
+//!
 //! # Use
 //!
 //! 1. [`TreeletFolder::clear`]; then for each treelet [`TreeletFolder::begin`], what is known or unknown beside the way
@@ -36,7 +40,7 @@
 //! let mut folder = TreeletFolder::<Blake3>::default();
 //! folder.clear(true);
 //! // The prefix is the only internal node on the way to bucket 0.
-//! folder.begin(0, way(0), 1, |_| [TERMINATOR, right]);
+//! folder.begin((0, None), way(0), 1, |_| [TERMINATOR, right]);
 //! let at = folder.bucket_of(0);
 //! folder.accessed(&[0; 32], Some(FoldValue::Bytes(b"1")), Change::Put(FoldValue::Bytes(b"2")));
 //! folder.bucket(at, true);
@@ -54,12 +58,15 @@ use core::ops::Range;
 use zerocopy::IntoBytes;
 
 use super::blocks::{
-    Group, HASH_LEN, Half, Item, LEVELS, Leaves, Merged, ROUNDS, Stage, node_mut, node_of,
+    Climb, Group, HASH_LEN, Half, Item, LEVELS, Leaves, Merged, ROUNDS, Stage, node_mut, node_of,
 };
+use super::buckets::index_below;
 use super::hash_batch::Values;
 use super::item::index32;
 use super::place::Neighbours;
-use super::{Change, FoldValue, HashId, Keys, above, children, heap_index, heap_position, way};
+use super::{
+    Change, Columns, FoldValue, HashId, Keys, above, children, heap_index, heap_position, way,
+};
 use crate::hasher::Hasher;
 use crate::node::{
     Combined, Key, Node, NodeKind, TERMINATOR, ValueHash, combine_kind, kind, tag_internal,
@@ -75,6 +82,8 @@ const ABOVE: u64 = (1 << (BUCKETS - 1)) - 1;
 #[derive(Default)]
 pub(super) struct Open {
     pub(super) floor: u16,
+    /// The bits at which its levels part, and a key below it, where these are not those behind the prefix.
+    pub(super) columns: Option<(Columns, Key)>,
     /// Internal positions with a block.
     inner: u64,
     /// Positions on the way to accessed keys.
@@ -87,9 +96,40 @@ pub(super) struct Open {
     before: Option<u8>,
 }
 
+impl Open {
+    /// The depth at which the positions of a level end.
+    #[inline]
+    fn end_of(&self, level: u8) -> u16 {
+        match &self.columns {
+            Some((columns, _)) if level > 0 => columns.end_of(level),
+            _ => self.floor + u16::from(level),
+        }
+    }
+
+    /// The [`heap_index`] of the position on the way to a key whose keys part at `depth`, if there is one.
+    #[inline]
+    pub(super) fn parting_at(&self, key: &Key, depth: u16) -> Option<u8> {
+        match &self.columns {
+            Some((columns, _)) => columns.parting_at(key, depth),
+            None => (depth < self.floor + u16::from(LEVELS))
+                .then(|| index_below(key, self.floor, depth)),
+        }
+    }
+
+    /// How far a node at `depth`, in a bucket, climbs before somebody asks for it.
+    #[inline]
+    pub(super) fn end_above(&self, depth: u16) -> u16 {
+        match &self.columns {
+            Some((columns, _)) => columns.end_above(depth),
+            None => depth.min(self.floor + u16::from(LEVELS)),
+        }
+    }
+}
+
 /// A treelet, and where its parts of the lists end; they begin where those of the treelet before end.
 struct Treelet {
     node: Node,
+    columns: Option<Columns>,
     inner: u64,
     learned: u64,
     /// First block of each level.
@@ -229,22 +269,32 @@ impl<H: Hasher> TreeletFolder<H> {
         self.done.is_empty()
     }
 
-    /// Begins a treelet whose prefix has `floor` bits and is an internal node. `ways` are those of the accessed
+    /// Begins a treelet whose prefix has `floor` bits and is an internal node. Where its levels do not part at the bits
+    /// behind that, its columns come with it, and a key below it: all its keys, accessed ones included, agree with that
+    /// in the bits between ([`Columns::agree`]). `ways` are those of the accessed
     /// buckets, `internal` the positions that are known as internal nodes: what is said of one below another node does
     /// not count. `pair` gives the two children's nodes of such a position, by the [`heap_index`] of the left one; what
     /// it gives for one that is not known does not matter.
     #[inline]
-    pub fn begin(&mut self, floor: u16, ways: u64, internal: u64, pair: impl Fn(u8) -> [Node; 2]) {
+    pub fn begin(
+        &mut self,
+        (floor, columns): (u16, Option<(Columns, Key)>),
+        ways: u64,
+        internal: u64,
+        pair: impl Fn(u8) -> [Node; 2],
+    ) {
         debug_assert!(internal & 1 == 1, "a treelet of two keys or more");
         let mut left = ways & internal & ABOVE & !1;
         self.open = Open {
             floor,
+            columns,
             inner: 1,
             touched: ways,
             block_of: [index32(self.done.len()); BUCKETS - 1],
             ..Open::default()
         };
         self.push_block(0, Half::default(), pair(1));
+        self.climb_between(0, index32(self.done.len()));
         while left != 0 {
             let at = lowest(left);
             left &= left - 1;
@@ -254,7 +304,18 @@ impl<H: Hasher> TreeletFolder<H> {
                 let into = self.half_of(at);
                 let block = self.push_block(usize::from(level), into, pair(2 * at + 1));
                 self.open.block_of[usize::from(at)] = block;
+                self.climb_between(level, block);
             }
+        }
+    }
+
+    /// The node of a level's block goes up to where its position ends.
+    #[inline]
+    fn climb_between(&mut self, level: u8, at: u32) {
+        let Some((columns, key)) = self.open.columns else { return };
+        let (from, to) = (columns.parts(level), self.open.end_of(level));
+        if from > to {
+            self.stages[usize::from(level)].climbs.push(Climb { at, from, to, key });
         }
     }
 
@@ -300,7 +361,7 @@ impl<H: Hasher> TreeletFolder<H> {
         }
         let mut items = core::mem::take(&mut self.items);
         let into = self.half_of(at);
-        let floor = self.open.floor + u16::from(heap_position(at).0);
+        let floor = self.open.end_of(heap_position(at).0);
         self.merge(&mut items, floor, into);
         if accessed && self.proves {
             self.climb(Some(at));
@@ -319,6 +380,7 @@ impl<H: Hasher> TreeletFolder<H> {
         let blocks = core::array::from_fn(|level| index32(self.stages[level].pairs.len()));
         self.done.push(Treelet {
             node: TERMINATOR,
+            columns: open.columns.map(|(columns, _)| columns),
             inner: open.inner,
             learned,
             blocks,
@@ -345,6 +407,11 @@ impl<H: Hasher> TreeletFolder<H> {
                 self.proof.siblings.push(*node_of(&self.stages, half));
             }
             at = (at - 1) / 2;
+            if let Some((columns, _)) = &self.open.columns {
+                let level = heap_position(at).0;
+                let between = self.open.end_of(level)..columns.parts(level);
+                self.proof.siblings.extend(between.map(|_| TERMINATOR));
+            }
         }
     }
 
@@ -420,19 +487,23 @@ impl<H: Hasher> TreeletFolder<H> {
             }
         }
         self.hashed += count as u64;
-        self.climb_on(&mut stage);
+        let Stage { into, climbs, .. } = &mut stage;
+        if number == 0 {
+            self.climb_on(climbs, |folder, at| &mut folder.done[at].node);
+        } else {
+            self.climb_on(climbs, |folder, at| node_mut(&mut folder.stages, into[at]));
+        }
         self.stages[number] = stage;
     }
 
-    /// Takes nodes of a stage up beside terminators, where they are, all of them a step at a time.
-    fn climb_on(&mut self, stage: &mut Stage) {
-        let Stage { into, climbs, .. } = stage;
+    /// Takes nodes of a stage up beside terminators, all of them a step at a time, each in the place that its block's
+    /// node has.
+    fn climb_on(&mut self, climbs: &mut Vec<Climb>, node: impl Fn(&mut Self, usize) -> &mut Node) {
         let mut pairs = core::mem::take(&mut self.pairs);
         loop {
             // A leaf or a terminator is the node of all positions above it.
             climbs.retain(|climb| {
-                let node = node_of(&self.stages, into[climb.at as usize]);
-                climb.from > climb.to && kind(node) == NodeKind::Internal
+                climb.from > climb.to && kind(node(self, climb.at as usize)) == NodeKind::Internal
             });
             if climbs.is_empty() {
                 break;
@@ -440,17 +511,24 @@ impl<H: Hasher> TreeletFolder<H> {
             pairs.clear();
             pairs.extend(climbs.iter_mut().map(|climb| {
                 climb.from -= 1;
-                let node = *node_of(&self.stages, into[climb.at as usize]);
+                let node = *node(self, climb.at as usize);
                 if bit(&climb.key, climb.from) { [TERMINATOR, node] } else { [node, TERMINATOR] }
             }));
             self.out.resize(pairs.len().max(self.out.len()), [0; 32]);
             H::hash64_many(pairs.as_bytes().as_chunks().0, &mut self.out[..pairs.len()]);
-            for (climb, hash) in climbs.iter().zip(&self.out) {
-                *node_mut(&mut self.stages, into[climb.at as usize]) = tag_internal(*hash);
+            let out = core::mem::take(&mut self.out);
+            for (climb, hash) in climbs.iter().zip(&out) {
+                *node(self, climb.at as usize) = tag_internal(*hash);
             }
+            self.out = out;
             self.hashed += pairs.len() as u64;
         }
         self.pairs = pairs;
+    }
+
+    /// The bits at which a treelet's levels part, where these are not those behind its prefix.
+    pub fn columns(&self, treelet: usize) -> Option<Columns> {
+        self.done[treelet].columns
     }
 
     /// The new node of a treelet.

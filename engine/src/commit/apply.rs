@@ -159,14 +159,14 @@ fn advance_treelets<D: Device, R: Runtime>(
         };
         let nodes = || treelets[node.treelet.clone()].iter().copied();
         let step = (node.as_of, number);
-        if !page.advance_treelet(step, &node.node, nodes()) {
+        if !page.advance_treelet(step, node.columns, &node.node, nodes()) {
             db.store.cache().give_treelet(
                 at.page,
                 page,
                 node.flush_due,
                 |treelet: &mut Treelet| {
                     page.begin_treelet(treelet);
-                    treelet.advance(step.0, step.1, &node.node, nodes());
+                    treelet.advance(step, node.columns, &node.node, nodes());
                 },
             );
         }

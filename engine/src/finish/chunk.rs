@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::leaf_fold::{
-    AccessResult, KeyAccess, PageState, PendingChange, fold_known, fold_leaf,
+    AccessResult, KeyAccess, PageState, PendingChange, columns_of, fold_known, fold_leaf,
+    is_parted_by,
 };
 use pleach_beatree::older_fold::fold_older;
 use pleach_beatree::region::{NodePage, Nodes, Parts};
@@ -457,9 +458,11 @@ impl Chunk {
             gives: batch.gives,
             known: kept.ok().map(|at| &*self.parts[at].1),
         };
-        let known = |cached: &&CachedPage| page.as_of.is_some_and(|as_of| cached.knows(as_of));
-        let cached = page.page.as_deref().filter(known);
-        if cached.is_some_and(|cached| below.is_little_a_bucket(|key| cached.bucket(key))) {
+        if let (Some(cached), Some(as_of)) = (page.page.as_deref(), page.as_of)
+            && let Some(columns) = cached.treelet(as_of, |known| known.map(|known| known.columns()))
+            && columns.is_none_or(|own| is_parted_by(below.leaf, &own, below.accesses))
+            && below.is_little_a_bucket(|key| cached.bucket(key, columns))
+        {
             return None;
         }
         let number = space.cut;
@@ -499,7 +502,8 @@ impl Chunk {
         if let Some(number) = fold_known(treelets, &state, accesses, results) {
             return PageFold::Treelet { number, learns: capture > 0 };
         }
-        pages.begin_capturing(page.prefix.len(), capture);
+        let columns = if capture > 0 { columns_of(&state, accesses) } else { None };
+        pages.begin_with_columns(page.prefix.len(), capture, columns);
         fold_leaf(pages, &state, capture, accesses, results);
         PageFold::Whole(pages.end().expect(BY_KEY))
     }

@@ -10,7 +10,7 @@ use pleach_beatree::Region;
 use pleach_beatree::cache::CachedPage;
 use pleach_beatree::recycled::Recycle;
 use pleach_beatree::region::Parts;
-use pleach_core::fold::Occupancy;
+use pleach_core::fold::{Columns, Occupancy};
 use pleach_core::{Key, Node, Prefix};
 
 use super::emit::Fragment;
@@ -91,6 +91,8 @@ pub(crate) struct PageNode {
     pub(crate) as_of: u64,
     /// What the page's treelet learns, in the chunk's list.
     pub(crate) treelet: Range<usize>,
+    /// The columns of the treelet that learns it.
+    pub(crate) columns: Option<Columns>,
     /// Does the commit make the page due for a flush?
     pub(crate) flush_due: bool,
     /// The page, when its treelet learns something, or when a history is to keep what the page knows.

@@ -259,6 +259,7 @@ impl<'a, H: Hasher> Walk<'a, H> {
             node,
             as_of: page.as_of.unwrap_or_default(),
             treelet,
+            columns: self.folded.columns(self.folded.folds[at]),
             flush_due: page.flush_due(self.batch),
             page: None,
         }

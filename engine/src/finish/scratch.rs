@@ -1,7 +1,7 @@
 //! The memory that a worker folds in, which is kept from chunk to chunk. One worker owns it.
 
 use pleach_beatree::leaf_fold::AccessResult;
-use pleach_core::fold::{BatchFolder, HashId, Occupancy, TreeletFolder};
+use pleach_core::fold::{BatchFolder, Columns, HashId, Occupancy, TreeletFolder};
 use pleach_core::{Hasher, Node, ValueHash};
 
 use super::cut::Cut;
@@ -105,6 +105,15 @@ impl<H: Hasher> FoldSpace<H> {
             PageFold::Whole(fold) => self.pages.node(fold),
             PageFold::Treelet { number, .. } => *self.treelets.node(number),
             PageFold::Cut { number, .. } => self.joins.node(self.cuts[number].joined()),
+        }
+    }
+
+    /// The columns of what a page's treelet learns.
+    pub(super) fn columns(&self, fold: PageFold) -> Option<Columns> {
+        match fold {
+            PageFold::Known | PageFold::Cut { .. } => None,
+            PageFold::Whole(fold) => self.pages.columns(fold),
+            PageFold::Treelet { number, .. } => self.treelets.columns(number),
         }
     }
 

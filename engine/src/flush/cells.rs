@@ -12,11 +12,13 @@ use std::sync::Arc;
 
 use pleach_beatree::build::{CellRef, LEVELS, levels};
 use pleach_beatree::cache::CachedPage;
+use pleach_beatree::leaf_fold::below;
 use pleach_beatree::region::Pending;
 use pleach_beatree::{PageNo, RegionState, Stored};
+use pleach_core::fold::BatchFolder;
 use pleach_core::page::leaf::{Cell, LeafBuilder, LeafHeader, RawCell, capacity, cell_size};
 use pleach_core::page::overflow::PageRun;
-use pleach_core::{Node, Prefix, TERMINATOR};
+use pleach_core::{Hasher, Node, Prefix, TERMINATOR};
 
 /// Nodes that a leaf page stores.
 pub(super) const STORED_NODES: usize = 1 << LEVELS;
@@ -42,6 +44,8 @@ pub(super) struct OldPage {
     pub(super) written: Vec<(usize, Arc<[u8]>)>,
     /// The nodes that the new page stores: those of the page with all that pends.
     pub(super) nodes: KnownNodes,
+    /// Subtries that these are made of where the page's treelet has columns: all of its keys are in them.
+    pub(super) subtries: Vec<(Prefix, Node)>,
     /// Is it a plain trie's, of which no nodes are made?
     pub(super) is_plain: bool,
     /// The node of the page with all that pends, when it was in memory.
@@ -207,6 +211,47 @@ impl OldPage {
             Stored::Absent => unreachable!("deleted keys have no cell"),
         }
     }
+}
+
+/// Makes the nodes that pages store of the subtries that their treelets know.
+pub(super) fn make_nodes<'a, H: Hasher>(
+    folder: &mut BatchFolder<H>,
+    pages: impl Iterator<Item = &'a mut OldPage>,
+) {
+    folder.clear();
+    let pages: Vec<&mut OldPage> = pages.filter(|page| !page.subtries.is_empty()).collect();
+    for page in &pages {
+        for index in 0..STORED_NODES {
+            let at = below(&page.prefix, LEVELS, u16::try_from(index).expect("one of eight"));
+            folder.begin(at.len());
+            for (prefix, node) in page.subtries.iter().filter(|(prefix, _)| at.contains(prefix)) {
+                folder.subtrie(prefix, node);
+            }
+            folder.end().expect("no terminal is placed here");
+        }
+    }
+    folder.run();
+    for (at, page) in pages.into_iter().enumerate() {
+        page.subtries = Vec::new();
+        page.nodes =
+            (std::array::from_fn(|index| folder.node(at * STORED_NODES + index)), ALL_KNOWN);
+    }
+}
+
+/// The subtries that have all keys of a child's page with all that pends on it, where its treelet has columns and knows
+/// them.
+pub(super) fn known_subtries(
+    state: &RegionState,
+    child: usize,
+    page: &CachedPage,
+    prefix: &Prefix,
+) -> Vec<(Prefix, Node)> {
+    let (view, depth) = (page.view(), prefix.len() + u16::from(LEVELS));
+    let found = page.treelet(state.changed_at(child), |treelet| {
+        let treelet = treelet.filter(|treelet| treelet.columns().is_some() && view.len() > 0)?;
+        treelet.subtries(&view.key(0), depth)
+    });
+    found.unwrap_or_default()
 }
 
 /// The nodes that a child's new page stores, with all that pends on it: from the treelet of the page, else

@@ -14,7 +14,7 @@ use pleach_core::page::leaf;
 use pleach_core::{Hasher, Prefix};
 use pleach_io::{Device, Runtime};
 
-use super::cells::{NO_NODES, OldPage, PLAIN_NODES, known_nodes};
+use super::cells::{NO_NODES, OldPage, PLAIN_NODES, known_nodes, known_subtries};
 use super::rewrite::Rewrite;
 use crate::error::Result;
 use crate::format::names::LEAF_FILE;
@@ -179,8 +179,11 @@ fn old_page<D: Device, R: Runtime>(db: &State<D, R>, state: &RegionState, child:
     let is_plain = state.is_plain();
     let known = |page: &Arc<CachedPage>| known_nodes(state, child, page, &prefix, &pending);
     let nodes = if is_plain { PLAIN_NODES } else { page.as_ref().map_or(NO_NODES, known) };
+    let subtries = |page: &Arc<CachedPage>| known_subtries(state, child, page, &prefix);
+    let subtries = page.as_ref().filter(|_| !is_plain).map_or_else(Vec::new, subtries);
     let own = state.node(child).copied();
-    OldPage { is_plain, prefix, page, number, pending, written: Vec::new(), nodes, own }
+    let written = Vec::new();
+    OldPage { is_plain, prefix, page, number, pending, written, nodes, subtries, own }
 }
 
 /// The sibling, when it is at hand and one page of the parent's prefix can hold both, with room left.

@@ -24,7 +24,7 @@ use pleach_core::{Hasher, Prefix};
 use pleach_io::{Completion, Device, PAGE, PageBuf, Queue, Request, Runtime, Transfer};
 
 use super::build::{Merged, fill};
-use super::cells::OldPage;
+use super::cells::{OldPage, make_nodes};
 use super::gather::{Gathered, Wanted, gather};
 use super::rewrite::{Rewrite, disagree};
 use super::tidy::Tidy;
@@ -181,6 +181,8 @@ impl Round {
         folder: &mut BatchFolder<H>,
         rewrites: &mut [Rewrite],
     ) -> Result<Vec<usize>> {
+        let alone = rewrites.iter_mut().filter(|rewrite| rewrite.old.len() == 1);
+        make_nodes(folder, alone.flat_map(|rewrite| &mut rewrite.old));
         let merged = Merged::of(rewrites);
         let folded = merged.fold(rewrites, folder);
         let bad = folded.contradicting::<H>(rewrites);

@@ -13,7 +13,9 @@
 
 use std::sync::Arc;
 
-use pleach_beatree::leaf_fold::{AccessResult, KeyAccess, PageState, PendingChange, fold_leaf};
+use pleach_beatree::leaf_fold::{
+    AccessResult, KeyAccess, PageState, PendingChange, columns_of, fold_leaf,
+};
 use pleach_beatree::treelet::Treelet;
 use pleach_beatree::treelet::capture_levels;
 use pleach_core::fold::BatchFolder;
@@ -158,7 +160,8 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
                 PageState { at: &gathered.prefix, leaf: Some(&leaf), pending, treelet: None };
             let capture = capture_levels(&gathered.prefix);
             let access = [KeyAccess { key: gathered.request.key, reads: true, writes: None }];
-            self.folder.begin_capturing(gathered.prefix.len(), capture);
+            let columns = columns_of(&page, &access);
+            self.folder.begin_with_columns(gathered.prefix.len(), capture, columns);
             fold_leaf(&mut self.folder, &page, capture, &access, &mut self.results);
             self.folder.end().expect("a page's buckets of one key are given by key");
             from = gathered.pending_end;
@@ -185,9 +188,10 @@ impl<H: Hasher, D: Device, R: Runtime> Prefolder<H, D, R> {
             }
             self.treelet.forget();
             let nodes = nodes.iter().map(|one| (one.index, one.node));
-            self.treelet.advance(0, gathered.as_of, &node, nodes);
+            let columns = self.folder.columns(fold);
+            self.treelet.advance((0, gathered.as_of), columns, &node, nodes);
             let PrefoldRequest { page, at, key, .. } = &gathered.request;
-            let bucket = page.bucket(key);
+            let bucket = page.bucket(key, columns);
             if self.db.store.cache().give_partial_treelet(at.page, page, &self.treelet, bucket) {
                 Counters::add(&self.db.counters.pages_folded_ahead, 1);
             }

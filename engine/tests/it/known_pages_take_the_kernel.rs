@@ -1,7 +1,11 @@
 //! Which pages the mask kernel folds: nearly all that are used again, whatever is done to their keys. In debug
 //! builds each of them is compared with the general fold (`engine/src/finish/oracle.rs`).
 
-use pleach::{Access, LoadOptions, Options, SessionOptions, Value};
+use std::collections::BTreeMap;
+
+use pleach::{Access, AccessKind, LoadOptions, Options, SessionOptions, Value};
+use pleach_core::naive::Naive;
+use pleach_core::{Blake3, Hasher, Key, Prefix};
 use pleach_io::sim::{SimDisk, SimRuntime};
 
 use crate::common::uniform as key;
@@ -46,5 +50,84 @@ fn known_pages_take_the_kernel() {
     assert!(folded > 100 && by_treelet == 0, "{counts:?}");
     for (folded, by_treelet) in &counts[3..] {
         assert!(by_treelet * 100 >= folded * 95, "{counts:?}");
+    }
+}
+
+/// A key as embedders have them: a table, then a name of four syllables, then zeros.
+fn name(id: u64) -> Key {
+    let number = id.wrapping_mul(0x2545_f491);
+    let mut key = [0; 32];
+    key[0] = 1;
+    for (at, syllable) in key[1..9].as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        let bits = usize::try_from(number >> (6 * at) & 63).unwrap();
+        *syllable = [b"bdfghjklmnprstvz"[bits / 4], b"aeio"[bits % 4]];
+    }
+    key
+}
+
+const NAMES: u64 = 8_000;
+const CHANGED: u64 = 250;
+
+/// Letters have more bits than they need, so the levels of a treelet part at bits in which a page's names differ. Those
+/// pages take the kernel, too, and the roots are the slow trie's.
+#[test]
+fn names_take_the_kernel() {
+    let disk = SimDisk::new(1, unrecorded());
+    let runtime = SimRuntime::with_clock(1, disk.clock(), 2);
+    let options = Options::new("sim").create(true).cache_mib(64).small();
+    let db = SimDb::open_on(disk, runtime, options).expect("opened");
+    let mut state: BTreeMap<Key, Vec<u8>> = (0..NAMES).map(|id| (name(id), vec![1; 8])).collect();
+    let items = state.iter().map(|(key, value)| (*key, Value::from(value.as_slice())));
+    db.bulk_load(items, &LoadOptions::new()).expect("loaded");
+    let mut counts = Vec::new();
+    for round in 0..30_u64 {
+        let mut accesses = BTreeMap::new();
+        for at in 0..CHANGED {
+            let id = (at * 7919 + round * 13) % NAMES;
+            let value = Some(Value::from(&round.to_le_bytes()));
+            let mut key = name(id);
+            // At first names get new values; then some come and go, and some are absent, near the others and far from
+            // them.
+            let access = match (round >= 12).then_some(at % 16) {
+                Some(0) => Access::write(key, None),
+                Some(1) => Access::read_write(name(NAMES + id), value),
+                Some(2) => Access::read(name(2 * NAMES + id)),
+                Some(at @ 3..6) => {
+                    key[usize::try_from(at).unwrap()] ^= 0x90;
+                    let is_new = round % 4 == 0 && at == 5;
+                    if is_new { Access::read_write(key, value) } else { Access::read(key) }
+                }
+                _ => Access::read_write(key, value),
+            };
+            accesses.insert(access.key, access);
+        }
+        let before = db.metrics();
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let block = session.finish(accesses.values().cloned().collect()).expect("finished");
+        block.commit().expect("committed");
+        let after = db.metrics();
+        counts.push((
+            after.pages_folded - before.pages_folded,
+            after.pages_folded_by_treelet - before.pages_folded_by_treelet,
+        ));
+        for (key, access) in accesses {
+            match access.kind {
+                AccessKind::Write(Some(value)) | AccessKind::ReadWrite(Some(value)) => {
+                    state.insert(key, value.to_vec());
+                }
+                AccessKind::Write(None) | AccessKind::ReadWrite(None) => drop(state.remove(&key)),
+                AccessKind::Read => {}
+            }
+        }
+        let trie: Naive =
+            state.iter().map(|(key, value)| (*key, Blake3::hash(value).into())).collect();
+        assert_eq!(db.root(), trie.node::<Blake3>(&Prefix::ROOT), "round {round}");
+    }
+    for (folded, by_treelet) in &counts[4..12] {
+        assert!(by_treelet * 100 >= folded * 90, "{counts:?}");
+    }
+    // A name that is spelled otherwise makes its page begin anew.
+    for (folded, by_treelet) in &counts[12..] {
+        assert!(by_treelet * 2 >= *folded, "{counts:?}");
     }
 }

@@ -19,7 +19,7 @@ const RIGHT: Node = {
 
 /// A treelet whose prefix has the keys of a bucket on the left, and something known on the right.
 fn begin(folder: &mut TreeletFolder<Blake3>) -> u8 {
-    folder.begin(0, way(0), 1, |_| [TERMINATOR, RIGHT]);
+    folder.begin((0, None), way(0), 1, |_| [TERMINATOR, RIGHT]);
     folder.bucket_of(0)
 }
 

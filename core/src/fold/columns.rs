@@ -1,0 +1,161 @@
+//! By which bits of a key a treelet parts the keys below a prefix.
+
+use super::MAX_CAPTURE;
+use super::heap_index;
+use crate::node::Key;
+use crate::prefix::{Prefix, bit, common_len};
+
+/// Levels of a treelet.
+const LEVELS: usize = MAX_CAPTURE as usize;
+/// Bits of the levels right behind a prefix.
+const BEHIND: u32 = LEVELS as u32;
+/// With fewer of these in which keys differ, others part them better.
+const ENOUGH: u32 = 4;
+
+/// The bits of a key that say in which bucket of a treelet it is, where these are not the five behind the prefix: the
+/// first five in which the keys of a page differ. In all others before the last of the five all keys are the same, so
+/// that nodes in between have a terminator on one side, and the treelet has a position only above each of them.
+///
+/// A position of level `n` is the prefix that ends with the `n`th of these bits.
+///
+/// ```
+/// use pleach_core::fold::{Columns, Differing};
+///
+/// // Keys that differ in the low four bits of a byte, and in the byte behind.
+/// let mut differing = Differing::from(&[0x30; 32]);
+/// for digit in 0x31..0x3a {
+///     let mut key = [0x30; 32];
+///     (key[0], key[1]) = (digit, digit);
+///     differing.add(&key);
+/// }
+/// let columns = differing.columns(0).expect("the first four bits part nothing");
+/// assert_eq!(columns.depths(), [4, 5, 6, 7, 12]);
+/// let mut key = [0x30; 32];
+/// key[0] = 0x39;
+/// assert_eq!((columns.bucket(&key), columns.agree(&[0x30; 32], &key)), (0b1001_0, true));
+/// key[1] = 0xff;
+/// assert!(!columns.agree(&[0x30; 32], &key));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Columns([u8; LEVELS]);
+
+impl Columns {
+    /// Those with these depths, if they ascend.
+    pub fn new(depths: [u8; LEVELS]) -> Option<Self> {
+        depths.is_sorted_by(|a, b| a < b).then_some(Self(depths))
+    }
+
+    /// The depth of each.
+    pub fn depths(&self) -> [u8; LEVELS] {
+        self.0
+    }
+
+    /// The bucket of a key.
+    #[inline]
+    pub fn bucket(&self, key: &Key) -> u8 {
+        self.bits(key, MAX_CAPTURE)
+    }
+
+    /// The first of these bits of a key, one for each level.
+    #[inline]
+    pub fn bits(&self, key: &Key, level: u8) -> u8 {
+        let depths = &self.0[..usize::from(level)];
+        depths.iter().fold(0, |bits, depth| bits << 1 | u8::from(bit(key, (*depth).into())))
+    }
+
+    /// Are two keys the same in all other bits before the last of these?
+    #[inline]
+    pub fn agree(&self, one: &Key, other: &Key) -> bool {
+        let mut probe = *other;
+        for depth in self.0 {
+            let (byte, mask) = (usize::from(depth / 8), 0x80 >> (depth % 8));
+            probe[byte] = probe[byte] & !mask | one[byte] & mask;
+        }
+        common_len(one, &probe) > self.0[LEVELS - 1].into()
+    }
+
+    /// The prefix of a position, `like` being a key of the page; not of the treelet's own prefix.
+    pub fn position(&self, like: &Key, level: u8, bits: u8) -> Prefix {
+        let mut key = *like;
+        for (at, depth) in self.0.iter().take(level.into()).rev().enumerate() {
+            let (byte, mask) = (usize::from(depth / 8), 0x80 >> (depth % 8));
+            key[byte] = if bits >> at & 1 == 1 { key[byte] | mask } else { key[byte] & !mask };
+        }
+        Prefix::new(&key, self.end_of(level))
+    }
+
+    /// The depth at which the positions of a level end, which is not 0.
+    #[inline]
+    pub fn end_of(&self, level: u8) -> u16 {
+        u16::from(self.0[usize::from(level) - 1]) + 1
+    }
+
+    /// The depth at which the keys below a position of a level part, if that is not a bucket.
+    #[inline]
+    pub(super) fn parts(&self, level: u8) -> u16 {
+        self.0[usize::from(level)].into()
+    }
+
+    /// The [`heap_index`] of the position on the way to a key whose keys part at `depth`, if there is one.
+    #[inline]
+    pub(super) fn parting_at(&self, key: &Key, depth: u16) -> Option<u8> {
+        let level = self.0.iter().position(|own| u16::from(*own) == depth)?;
+        #[expect(clippy::cast_possible_truncation, reason = "at most five levels")]
+        let level = level as u8;
+        Some(heap_index(level, self.bits(key, level)))
+    }
+
+    /// The deepest end of a position above `depth`, or 0.
+    #[inline]
+    pub(super) fn end_above(&self, depth: u16) -> u16 {
+        let above = self.0.iter().rev().find(|own| u16::from(**own) < depth);
+        above.map_or(0, |own| u16::from(*own) + 1)
+    }
+}
+
+/// The bits in which keys differ, which are given one by one.
+#[derive(Clone, Debug)]
+pub struct Differing {
+    first: Key,
+    bits: Key,
+}
+
+impl From<&Key> for Differing {
+    fn from(first: &Key) -> Self {
+        Self { first: *first, bits: [0; 32] }
+    }
+}
+
+impl Differing {
+    /// Adds a key.
+    #[inline]
+    pub fn add(&mut self, key: &Key) {
+        for ((bits, own), first) in self.bits.iter_mut().zip(key).zip(&self.first) {
+            *bits |= own ^ first;
+        }
+    }
+
+    /// Do the five bits behind a prefix of `floor` bits part the keys well, whatever comes?
+    #[inline]
+    pub fn is_plain(&self, floor: u16) -> bool {
+        let byte = usize::from(floor / 8);
+        // At most seven bits before them and five of them.
+        let window =
+            u16::from_be_bytes([self.bits[byte], self.bits.get(byte + 1).copied().unwrap_or(0)]);
+        (window << (floor % 8) >> (16 - BEHIND)).count_ones() >= ENOUGH
+    }
+
+    /// The columns of a treelet below a prefix of `floor` bits, if others than the five behind it part the keys
+    /// better.
+    pub fn columns(&self, floor: u16) -> Option<Columns> {
+        if self.is_plain(floor) {
+            return None;
+        }
+        let mut depths = [0; LEVELS];
+        let mut differing = (floor..256).filter(|depth| bit(&self.bits, *depth));
+        for depth in &mut depths {
+            *depth = u8::try_from(differing.next()?).expect("less than 256");
+        }
+        Some(Columns(depths))
+    }
+}
