@@ -65,6 +65,7 @@ use parking_lot::Mutex;
 use pleach_core::Key;
 use pleach_core::page::Page;
 
+use crate::lock_order::{CACHE_SHARD, counted};
 use crate::page_no::PageNo;
 use crate::treelet::Treelet;
 use shard::Shard;
@@ -243,7 +244,8 @@ impl Cache {
 
     #[inline]
     fn lock(&self, page_no: PageNo) -> parking_lot::MutexGuard<'_, Shard> {
-        let mut shard = self.shards[shard_of(hash(page_no), self.shards.len())].0.lock();
+        let lock = &self.shards[shard_of(hash(page_no), self.shards.len())].0;
+        let mut shard = counted(CACHE_SHARD, || lock.try_lock(), || lock.lock());
         shard.begin(self.batch.load(Ordering::Relaxed));
         shard
     }

@@ -4,6 +4,9 @@
 //! two threads can wait for each other. This crate has one ranked lock, the region's ([`REGION`]); those
 //! above it are the engine's, which has the table.
 //!
+//! Debug builds also count how often the locks of each rank are taken, and how often somebody had to wait
+//! ([`counts`]).
+//!
 //! ```
 //! use pleach_beatree::lock_order::{Rank, Ranked};
 //!
@@ -19,6 +22,9 @@ use core::ops::{Deref, DerefMut};
 
 /// A region's state.
 pub const REGION: Rank = Rank::new(7, "a region").repeatable();
+
+/// A shard of the page cache. Nothing is waited for under it; it is counted, and not asserted.
+pub const CACHE_SHARD: Rank = Rank::new(8, "a cache shard");
 
 /// Where a lock comes in the order.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +69,20 @@ impl<G> Ranked<G> {
         Self { guard: lock(), _held: held }
     }
 
+    /// Takes a lock: by `attempt` if it is free, else waiting for it by `lock`. Release builds do the latter at once.
+    ///
+    /// # Panics
+    /// As [`Ranked::wait`].
+    #[inline]
+    pub fn acquire(
+        rank: Rank,
+        attempt: impl FnOnce() -> Option<G>,
+        lock: impl FnOnce() -> G,
+    ) -> Self {
+        let held = Held::new(rank, true);
+        Self { guard: counted(rank, attempt, lock), _held: held }
+    }
+
     /// Takes a lock if it is free. That waits for nobody and is right in any order; what is taken
     /// afterwards is not.
     #[inline]
@@ -88,6 +108,13 @@ impl<G: DerefMut> DerefMut for Ranked<G> {
 }
 
 #[cfg(debug_assertions)]
+pub(crate) use checked::counted;
+#[cfg(debug_assertions)]
+pub use checked::{LockCount, counts};
+#[cfg(not(debug_assertions))]
+pub(crate) use unchecked::counted;
+
+#[cfg(debug_assertions)]
 use checked::Held;
 #[cfg(not(debug_assertions))]
 use unchecked::Held;
@@ -95,8 +122,52 @@ use unchecked::Held;
 #[cfg(debug_assertions)]
 mod checked {
     use std::cell::RefCell;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::Rank;
+
+    /// How often the locks of a rank were taken by [`Ranked::acquire`](super::Ranked::acquire), in the whole process.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct LockCount {
+        /// What they guard.
+        pub name: &'static str,
+        /// How often one of them was taken.
+        pub taken: u64,
+        /// How often somebody else had it.
+        pub waited: u64,
+    }
+
+    /// Name, taken, waited.
+    type Counter = (OnceLock<&'static str>, AtomicU64, AtomicU64);
+
+    /// By the number of the rank.
+    static COUNTERS: [Counter; 16] =
+        [const { (OnceLock::new(), AtomicU64::new(0), AtomicU64::new(0)) }; 16];
+
+    /// The counts of all ranks of which a lock was taken, in their order. In debug builds only.
+    pub fn counts() -> Vec<LockCount> {
+        let counts = COUNTERS.iter().filter_map(|(name, taken, waited)| {
+            let (taken, waited) = (taken.load(Ordering::Relaxed), waited.load(Ordering::Relaxed));
+            Some(LockCount { name: name.get()?, taken, waited })
+        });
+        counts.collect()
+    }
+
+    /// Takes a lock and counts it.
+    pub(crate) fn counted<G>(
+        rank: Rank,
+        attempt: impl FnOnce() -> Option<G>,
+        lock: impl FnOnce() -> G,
+    ) -> G {
+        let (name, taken, waited) = &COUNTERS[usize::from(rank.number)];
+        name.get_or_init(|| rank.name);
+        taken.fetch_add(1, Ordering::Relaxed);
+        attempt().unwrap_or_else(|| {
+            waited.fetch_add(1, Ordering::Relaxed);
+            lock()
+        })
+    }
 
     thread_local! {
         /// The ranks of the locks that this thread holds.
@@ -146,6 +217,15 @@ mod checked {
 mod unchecked {
     use super::Rank;
 
+    #[inline]
+    pub(crate) fn counted<G>(
+        _: Rank,
+        _: impl FnOnce() -> Option<G>,
+        lock: impl FnOnce() -> G,
+    ) -> G {
+        lock()
+    }
+
     #[derive(Debug)]
     pub(super) struct Held;
 
@@ -184,6 +264,30 @@ mod tests {
         // Nothing is held any more, and in order all is well.
         let first = take(UPPER, &upper);
         drop((take(LOWER, &lower), first));
+    }
+
+    #[test]
+    fn what_is_taken_is_counted_and_so_is_who_waits() {
+        const COUNTED: Rank = Rank::new(15, "a counted one");
+        let lock = Mutex::new(0);
+        let count = || {
+            let count = counts().into_iter().find(|count| count.name == "a counted one");
+            count.map_or((0, 0), |count| (count.taken, count.waited))
+        };
+        let take = || Ranked::acquire(COUNTED, || lock.try_lock(), || lock.lock());
+        assert_eq!(count(), (0, 0));
+        drop(take());
+        assert_eq!(count(), (1, 0));
+        let held = lock.lock();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| *take() += 1);
+            while count() != (2, 1) {
+                std::thread::yield_now();
+            }
+            drop(held);
+            other.join().expect("no panic");
+        });
+        assert_eq!(*take(), 1);
     }
 
     #[test]

@@ -223,6 +223,7 @@ mod rollback;
 mod roots;
 mod session;
 mod state;
+mod timings;
 pub mod tools;
 mod watchdog;
 
@@ -248,6 +249,7 @@ pub use session::{FinishError, Session, SessionOptions};
 pub use state::beats::TaskState;
 pub use state::pins::{Holder, Pin};
 pub use state::quarantine::Quarantined;
+pub use timings::{Phase, Timing};
 
 /// A database under BLAKE3.
 pub type Pleach = Db<Blake3>;

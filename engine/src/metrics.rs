@@ -113,6 +113,26 @@ counters! {
     commits,
     /// Nanoseconds that the sequencer's lock was held.
     sequencer_nanos,
+    /// Nanoseconds of finishes in [`Phase::Sort`](crate::Phase::Sort).
+    sort_nanos,
+    /// Nanoseconds of finishes in [`Phase::Fold`](crate::Phase::Fold).
+    fold_nanos,
+    /// Nanoseconds of finishes in [`Phase::Root`](crate::Phase::Root).
+    root_nanos,
+    /// Nanoseconds of finishes in [`Phase::Witness`](crate::Phase::Witness).
+    witness_nanos,
+    /// Nanoseconds of commits in [`Phase::Prepare`](crate::Phase::Prepare).
+    prepare_nanos,
+    /// Nanoseconds of commits in [`Phase::Record`](crate::Phase::Record).
+    record_nanos,
+    /// Nanoseconds of commits in [`Phase::Log`](crate::Phase::Log).
+    log_nanos,
+    /// Nanoseconds of commits in [`Phase::Apply`](crate::Phase::Apply).
+    apply_nanos,
+    /// Nanoseconds of commits in [`Phase::Publish`](crate::Phase::Publish).
+    publish_nanos,
+    /// Nanoseconds of commits in [`Phase::Settle`](crate::Phase::Settle).
+    settle_nanos,
     /// Refolds because a flush had changed a layout between finish and commit.
     refolds,
     /// Pages that the background has set aside at present because they cannot be read.

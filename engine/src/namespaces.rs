@@ -86,6 +86,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         roots: &newest.roots.with([(namespace, root)]),
         fates: &[(namespace, fate)],
         layers: &[],
+        layouts: None,
         ticketed: &Cell::new(false),
     };
     commit(engine, &target, &mut [], None)
@@ -123,6 +124,7 @@ mod tests {
             roots: &newest.roots.with([(5, Some(TrieRoot::empty(TrieKind::Merkle)))]),
             fates: &[(5, EntryKind::Added)],
             layers: &[],
+            layouts: None,
             ticketed: &Cell::new(false),
         };
         let late = commit(&engine, &target, &mut [], None);

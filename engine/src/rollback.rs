@@ -104,6 +104,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64
         roots: &roots,
         fates: &fates,
         layers: &[],
+        layouts: None,
         ticketed: &Cell::new(false),
     };
     let number = commit(engine, &target, &mut outcomes, Some(&blob))?;

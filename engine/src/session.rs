@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::finish::outcome::{Finished, FinishedBatch, TrieOutcome};
 use crate::finish::sort::Sorted;
-use crate::finish::{UnderWay, finish};
+use crate::finish::{UnderWay, finish, sort};
 use crate::format::trie_kind::TrieKind;
 use crate::given_back::speaks_as_its_reason;
 use crate::handles::{Counted, Kind};
@@ -318,14 +318,11 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// [`RepeatedKey`](crate::Error::RepeatedKey), [`ValueTooLarge`](crate::Error::ValueTooLarge),
     /// [`Namespace`](crate::Error::Namespace) for an access in a namespace that the state does not have, and
     /// those of reading. The session and the accesses come back with the error.
-    pub fn finish(self, mut accesses: Vec<Access>) -> Result<Block<H, D, R>, FinishError<H, D, R>> {
+    pub fn finish(self, accesses: Vec<Access>) -> Result<Block<H, D, R>, FinishError<H, D, R>> {
         let finisher = &self.engine.finisher;
         let mut sorter = finisher.take_sorter();
-        let finished =
-            sorter.sort::<H>(&mut accesses).and_then(|sorted| self.finish_sorted(&sorted));
-        if finished.is_err() {
-            sorter.give_back(&mut accesses);
-        }
+        let sorted = sort::<H, _, _>(&self.engine.state, &mut sorter, &accesses);
+        let finished = sorted.and_then(|sorted| self.finish_sorted(&sorted));
         finisher.give_sorter_back(sorter);
         let finished = match finished {
             Ok(finished) => finished,
@@ -347,6 +344,8 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             self.reading(namespace)?;
         }
         let finisher = &self.engine.finisher;
+        // Before anything is gathered: what changes from here on is seen by the commit.
+        let layouts = self.engine.state.commits.sequencer().lock().layouts;
         let accesses = sorted.namespaces().map(|(_, accesses)| accesses.len()).sum();
         let under_way = UnderWay::new(&self.engine.state, accesses);
         let count = sorted.namespaces().len();
@@ -369,7 +368,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
                 }
             }
         }
-        Ok(FinishedBatch { roots: self.roots.with(roots), outcomes, witnesses })
+        Ok(FinishedBatch { roots: self.roots.with(roots), layouts, outcomes, witnesses })
     }
 }
 

@@ -1,4 +1,5 @@
-//! A batch of short values allocates by the chunk, not by the key: its buffers come back.
+//! A batch of short values allocates by the chunk, not by the key: its buffers come back. And the hundredth one
+//! allocates as much as the tenth.
 #![expect(unsafe_code, reason = "an allocator that counts has to be an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -72,4 +73,25 @@ fn a_commit_does_not_allocate_by_the_key() {
     let more = large.saturating_sub(small);
     assert!(more < 6144 / 20, "{small} allocations for 2,048 keys, {large} for 8,192");
     assert!(large < 1000, "{large} allocations for 8,192 keys");
+    do_not_grow(&db);
+}
+
+/// Equal batches, each in a state in which nothing pends: as many allocations in late ones as in early ones.
+fn do_not_grow(db: &Pleach) {
+    let mut series = Vec::new();
+    for round in 17..97 {
+        db.resume_background();
+        db.drain(0).expect("drained");
+        db.pause_background();
+        series.push(allocations(db, 8192, round));
+    }
+    let median = |part: &[u64]| {
+        let mut part = part.to_vec();
+        part.sort_unstable();
+        part[part.len() / 2]
+    };
+    let (early, late) = (median(&series[10..30]), median(&series[60..80]));
+    assert!(late <= early + early / 20, "{early} allocations at first, {late} later: {series:?}");
+    let most = series.iter().max().expect("many");
+    assert!(*most < 2000, "{series:?}");
 }

@@ -139,7 +139,7 @@ impl Region {
     /// The state, for reading.
     #[inline]
     pub fn read(&self) -> ReadState<'_> {
-        Ranked::wait(REGION, || self.state.read())
+        Ranked::acquire(REGION, || self.state.try_read(), || self.state.read())
     }
 
     /// The state, for reading, if nobody changes it.
@@ -151,6 +151,6 @@ impl Region {
     /// The state, for changing.
     #[inline]
     pub fn write(&self) -> WriteState<'_> {
-        Ranked::wait(REGION, || self.state.write())
+        Ranked::acquire(REGION, || self.state.try_write(), || self.state.write())
     }
 }

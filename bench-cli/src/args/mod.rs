@@ -229,6 +229,9 @@ pub(crate) struct TransferArgs {
     /// Keep all backends open and let them take turns of N batches
     #[arg(long, value_name = "N", value_parser = count::<u32>(1..=1_000_000))]
     pub(crate) alternate: Option<u32>,
+    /// Records where the time of each batch goes, and computes what it would take on so many cores
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count::<u16>(1..=1024))]
+    pub(crate) cores: Vec<u16>,
     /// Writes the results as one HTML page with plots
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,

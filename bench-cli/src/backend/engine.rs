@@ -86,6 +86,16 @@ impl Counters {
     }
 }
 
+/// A phase of a batch, in microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Timing {
+    pub(crate) phase: String,
+    /// How long the caller was in it.
+    pub(crate) wall_us: f64,
+    /// What each of its tasks took, in the order in which workers claim them; none where it has only the caller.
+    pub(crate) tasks_us: Vec<f64>,
+}
+
 /// An open engine. One thread makes all calls.
 pub(crate) trait Backend: core::fmt::Debug {
     /// Root of the newest state, including uncommitted overlays.
@@ -116,6 +126,10 @@ pub(crate) trait Backend: core::fmt::Debug {
     /// Its counters now.
     fn counters(&self) -> Counters {
         Counters::default()
+    }
+    /// Phases of the batches since the last call, in order, where the engine records them.
+    fn timings(&mut self) -> Vec<Timing> {
+        Vec::new()
     }
     /// Values of keys in the newest state.
     fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>>;

@@ -23,7 +23,7 @@ use std::path::Path;
 use crate::error::{BenchError, Result};
 #[cfg(any(feature = "peer-sp-trie", feature = "peer-jmt"))]
 use crate::trees::Ground;
-pub(crate) use engine::{Backend, Counters, Done, View, Work};
+pub(crate) use engine::{Backend, Counters, Done, Timing, View, Work};
 pub(crate) use kind::Kind;
 pub(crate) use options::{EngineOptions, Place};
 

@@ -22,6 +22,8 @@ pub(crate) struct EngineOptions {
     pub(crate) history: u64,
     pub(crate) history_mib: Option<u64>,
     pub(crate) overlay_window: u32,
+    /// Are the phases of each batch recorded, where the engine can do that?
+    pub(crate) timed: bool,
     /// Names such as `nomt.readers`, each with its value.
     pub(crate) peer_args: Vec<(String, String)>,
     /// Number of accounts to size the database for, if the engine must know it in advance.

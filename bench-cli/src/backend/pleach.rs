@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pleach::{
     Access, AccessKind, Block, Key, LoadOptions, Options, Overlay, Pleach, SessionOptions,
@@ -15,7 +15,7 @@ use crate::args::values::{Durability, IoChoice};
 use crate::backend::options::peer_arg;
 use crate::backend::readers::read_with;
 use crate::backend::{
-    Backend, Counters, Done, EngineOptions, Place, Proven, Root, View, Witness, Work,
+    Backend, Counters, Done, EngineOptions, Place, Proven, Root, Timing, View, Witness, Work,
 };
 use crate::error::{BenchError, Result};
 use crate::workload::transfer::Change;
@@ -43,7 +43,7 @@ impl PleachBackend {
         let durability = match options.durability {
             Durability::Commit => pleach::Durability::Commit,
             Durability::Periodic(millis) => {
-                pleach::Durability::Periodic(core::time::Duration::from_millis(millis))
+                pleach::Durability::Periodic(Duration::from_millis(millis))
             }
             Durability::None => pleach::Durability::None,
         };
@@ -67,6 +67,7 @@ impl PleachBackend {
             None => settings,
         };
         let db = Pleach::open(settings).map_err(wrap)?;
+        db.record_timings(options.timed);
         Ok(Self { db, options: options.clone(), reads, overlays: VecDeque::new() })
     }
 
@@ -200,6 +201,16 @@ impl Backend for PleachBackend {
             stalled_micros: Some(metrics.stalled_micros),
             hashes: Some(metrics.hashes),
         }
+    }
+
+    fn timings(&mut self) -> Vec<Timing> {
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let timings = self.db.take_timings().into_iter().map(|timing| Timing {
+            phase: timing.phase.name().to_owned(),
+            wall_us: micros(timing.wall),
+            tasks_us: timing.tasks.into_iter().map(micros).collect(),
+        });
+        timings.collect()
     }
 
     fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {

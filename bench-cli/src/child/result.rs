@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Counters, Root};
+use crate::backend::{Counters, Root, Timing};
 use crate::machine::DiskUse;
 use crate::measure::{Quantiles, rate};
 use crate::text::{from_hex, hex};
@@ -45,6 +45,8 @@ pub(crate) struct RunResult {
     pub(crate) commit: Quantiles,
     pub(crate) total: Quantiles,
     pub(crate) series: Vec<BatchSample>,
+    /// The phases of each measured batch, where they are recorded.
+    pub(crate) timings: Vec<Vec<Timing>>,
     pub(crate) disk: DiskUse,
     pub(crate) counters: Counters,
     pub(crate) witnesses: u64,

@@ -266,6 +266,7 @@ impl Runner<'_> {
             let text = format!("batch {number} turned a sum of {before} into {after}");
             return Err(BenchError::Wrong(text));
         }
+        let timings = self.engine.timings();
         if let Some(sampler) = &mut self.sampler {
             self.phases.record(&done);
             let counters = self.engine.counters();
@@ -277,6 +278,9 @@ impl Runner<'_> {
             result.empty += empty;
             result.closed += closed;
             result.accounts += prepared.keys.len() as u64;
+            if self.spec.options.timed {
+                result.timings.push(timings);
+            }
         }
         self.verify(number, &done, &Claims { keys: &prepared.keys, seen, changes })?;
         self.root = done.root;

@@ -31,6 +31,7 @@ pub(crate) fn init(args: InitArgs) -> Result<()> {
         batches: 0,
         written: 0,
         alternate: None,
+        timed: false,
     };
     let setting = Setting::new(args.common, &extra)?;
     let mut loads = Vec::new();

@@ -44,6 +44,7 @@ pub(crate) fn recover(args: RecoverArgs) -> Result<()> {
         batches: u64::from(args.kills) * 20,
         written: u64::from(args.kills) * 20,
         alternate: None,
+        timed: false,
     };
     let setting = Setting::new(args.common, &extra)?;
     // A kill takes what a process has in its memory, and nothing that the kernel has. Of others it is not known what

@@ -33,6 +33,7 @@ pub(crate) fn soak(mut args: SoakArgs) -> Result<()> {
         // As long as it takes.
         written: u64::MAX,
         alternate: None,
+        timed: false,
     };
     let setting = Setting::new(args.common, &extra)?;
     let plan = RunPlan {

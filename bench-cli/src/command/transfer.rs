@@ -7,7 +7,7 @@ use crate::command::{in_turns, one_by_one, verify};
 use crate::error::{BenchError, Result};
 use crate::machine::Machine;
 use crate::report::about::About;
-use crate::report::{self, html, json};
+use crate::report::{self, html, json, makespan};
 use crate::setting::{Extra, Setting};
 use crate::{interrupt, output};
 
@@ -34,9 +34,11 @@ pub(crate) fn transfer(args: TransferArgs) -> Result<()> {
     let compared = verify::compare(&setting, &outcomes)?;
     let machine = Machine::describe(setting.home.root());
     let summary = report::table::transfer(&setting, &machine, &outcomes, &compared);
-    let printed = output::print(&summary.render());
+    let spans = makespan::tables(&outcomes, setting.options.threads, &args.cores);
+    let printed = output::print(&format!("{}{spans}", summary.render()));
     if let Some(path) = &setting.common.json {
-        json::write_runs(path, &machine, &setting, &outcomes, &compared, &[])?;
+        let more = makespan::fields(&outcomes, setting.options.threads, &args.cores);
+        json::write_runs(path, &machine, &setting, &outcomes, &compared, &more)?;
     }
     if let Some(path) = &args.report {
         let about = About::now(setting.home.root());

@@ -9,6 +9,7 @@ mod figures;
 mod grid;
 pub(crate) mod html;
 pub(crate) mod json;
+pub(crate) mod makespan;
 mod over_time;
 mod plot;
 mod published;

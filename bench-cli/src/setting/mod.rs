@@ -38,6 +38,8 @@ pub(crate) struct Extra {
     pub(crate) written: u64,
     /// Batches per turn, if the backends take turns.
     pub(crate) alternate: Option<u32>,
+    /// Are the phases of each batch recorded?
+    pub(crate) timed: bool,
 }
 
 impl Extra {
@@ -53,6 +55,7 @@ impl Extra {
             batches,
             written: batches,
             alternate: args.alternate,
+            timed: !args.cores.is_empty(),
         }
     }
 
@@ -74,6 +77,7 @@ impl Extra {
             history: common.history,
             history_mib: common.history_mib,
             overlay_window: self.overlay_window,
+            timed: self.timed,
             peer_args: peer_args(&common.peer_arg)?,
             // At least a quarter more than are loaded, for runs that continue later.
             expected_accounts: grown.max(initial + initial / 4),

@@ -5,7 +5,6 @@
 //! without it, and what they must not see yet is hidden by the undo.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::Region;
@@ -22,6 +21,7 @@ use crate::metrics::Counters;
 use crate::read::key_batch::PAGES_AHEAD;
 use crate::state::State;
 use crate::state::undo::{Changed, Changes};
+use crate::timings::Phase;
 
 /// Applies commit `number`, whose record ends at `log_position`: the changes in these chunks, with their
 /// nodes. Gives the chunks back, empty, for their memory.
@@ -34,7 +34,7 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
 ) -> Vec<ChunkOutcome> {
     let workers = if changes.len() < 4096 { 1 } else { db.runtime.workers() };
     let chunks: Vec<Mutex<ChunkOutcome>> = chunks.into_iter().map(Mutex::new).collect();
-    let next = AtomicUsize::new(0);
+    let tasks = db.timings.tasks(Phase::Apply, chunks.len());
     let due = Mutex::new(Vec::new());
     let policy = db.budget.flush_policy();
     let keep_inner = !db.nodes.may_evict();
@@ -56,10 +56,8 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                 state.keep_parts(*child as usize, Arc::clone(parts));
             }
         };
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(chunk) = chunks.get(at) else { break };
-            let mut chunk = chunk.lock();
+        tasks.each(|at| {
+            let mut chunk = chunks[at].lock();
             for outcome in &chunk.regions {
                 let own = &changes.list(at)[outcome.changes.clone()];
                 if own.is_empty() {
@@ -91,7 +89,7 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
             }
             // Here, while its memory is in the processor's cache.
             chunk.clear();
-        }
+        });
         Counters::change(&db.counters.pending_bytes, bytes);
         Counters::change(&db.counters.pending_entries, entries);
         due.lock().append(&mut own_due);

@@ -23,6 +23,7 @@ use crate::roots::Roots;
 use crate::state::pins::Holder;
 use crate::state::undo::ChangeList;
 use crate::state::view::View;
+use crate::timings::Phase;
 
 /// What a session has made: new roots, and the changes that lead to it from the parent's. Nothing of it
 /// is on disk.
@@ -54,10 +55,11 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         finished: FinishedBatch,
         counted: Counted,
     ) -> Self {
-        let FinishedBatch { roots, outcomes, witnesses } = finished;
+        let FinishedBatch { roots, layouts, outcomes, witnesses } = finished;
         view.held_by(Holder::Block, None);
         let outcomes = Outcomes::new(&engine, outcomes);
-        let parts = Parts { outcomes, view, parent, prev_roots, roots, blob: None, engine };
+        let blob = None;
+        let parts = Parts { view, outcomes, parent, prev_roots, roots, blob, layouts, engine };
         Self { parts, witnesses, counted }
     }
 
@@ -137,7 +139,8 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     /// [`Error::Poisoned`] after a failed write or sync; [`Error::Closed`] once the database was closed
     /// or dropped. The block comes back with each of them.
     pub fn commit(mut self) -> Result<u64, CommitError<H, D, R>> {
-        let Parts { engine, view, parent, prev_roots, roots, blob, outcomes } = &mut self.parts;
+        let Parts { engine, view, parent, prev_roots, roots, blob, layouts, outcomes } =
+            &mut self.parts;
         let candidate = Candidate {
             engine,
             view,
@@ -146,9 +149,19 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
             roots,
             blob: blob.as_deref(),
             layer: None,
+            layouts: Some(*layouts),
         };
         let committed = candidate.commit(outcomes.list_mut());
-        committed.map(|(number, _)| number).map_err(|error| CommitError::new(self, error))
+        match committed {
+            Ok((number, _)) => {
+                let engine = Arc::clone(&self.parts.engine);
+                // With its view goes the undo that it alone held.
+                let _timed = engine.state.timings.begin(Phase::Settle);
+                drop(self);
+                Ok(number)
+            }
+            Err(error) => Err(CommitError::new(self, error)),
+        }
     }
 
     /// Keeps the block in memory, as a state that further sessions can read.

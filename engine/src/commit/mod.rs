@@ -53,6 +53,7 @@ use crate::state::undo::{ChangeList, Changes, ReplacedNodes, Undone};
 use crate::state::view::View;
 use crate::state::window::Before;
 use crate::state::{PoisonOnPanic, State, overflow};
+use crate::timings::Phase;
 use apply::apply_all;
 use refold::join_chunks;
 use target::{Part, parts};
@@ -107,6 +108,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<u64> {
     let db = &*engine.state;
     throttle(db)?;
+    let preparing = db.timings.begin(Phase::Prepare);
     // Before anything is written for it: a block that was given back may be committed again and again.
     let parent = check_parent(db, target)?;
     // Undo of a state that is the newest again, or still, is not needed to read it.
@@ -120,7 +122,9 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     }
     // From here to publication the nodes of the accessed regions stay in memory, and no regions are joined.
     let _nodes = db.nodes.keep_nodes();
-    parts.iter_mut().for_each(join_chunks);
+    if target.layouts != Some(db.commits.sequencer().lock().layouts) {
+        parts.iter_mut().for_each(join_chunks);
+    }
     let mut priors = parts
         .iter()
         .flat_map(|part| part.chunks.iter().flat_map(|chunk| chunk.changes.iter()))
@@ -138,11 +142,14 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
             part.db.nodes.make_resident::<H>(outcome.region.prefix().first_key())?;
         }
     }
+    drop(preparing);
     // Between ticket and publication a panic would leave everybody waiting.
     let _guard = PoisonOnPanic(db);
     let Ticketed { end, replaced } = ticket(engine, target, &mut parts, &blob, spilled)?;
-    let written =
-        db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit);
+    let written = {
+        let _timed = db.timings.begin(Phase::Log);
+        db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit)
+    };
     if let Err(error) = written {
         db.poison(&error);
         // What was not handed to the device by now never is.
@@ -210,6 +217,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     let (number, sequencer) = (tip.number, db.commits.sequencer());
     // The parent may fail after this record has been queued behind its own.
     wait_for_publication(db, number - 1)?;
+    let publishing = db.timings.begin(Phase::Publish);
     let (nodes, before) = replaced.unzip();
     let mut nodes = nodes.into_iter().flatten();
     let (mut undone, mut applied) =
@@ -240,9 +248,11 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
             EntryKind::Restored => db.tries.restore(*namespace),
         }
     }
+    drop(publishing);
     for (db, chunks, changes) in applied {
         finisher.give_outcomes_back(apply_all(&db, number, log_position, chunks, &changes));
     }
+    let publishing = db.timings.begin(Phase::Publish);
     Counters::add(&db.counters.commits, 1);
     {
         let mut state = sequencer.lock();
@@ -252,7 +262,9 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     db.store.begin_batch(number + 1);
     db.pace.tell();
     db.pace.wake();
+    drop(publishing);
     // Behind the number: nobody waits for it.
+    let _timed = db.timings.begin(Phase::Settle);
     db.commits.undo().settle(&db.runtime, log_position);
     Ok(())
 }

@@ -118,6 +118,8 @@ pub(super) struct Parts<H: Hasher, D: Device, R: Runtime> {
     pub(super) prev_roots: Roots,
     pub(super) roots: Roots,
     pub(super) blob: Option<Vec<u8>>,
+    /// As [`Target::layouts`].
+    pub(super) layouts: u64,
     pub(super) engine: Arc<Engine<H, D, R>>,
 }
 
@@ -169,7 +171,7 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Overlay<H, D, R> {
 
 impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
     pub(super) fn new(parts: Parts<H, D, R>, counted: Counted) -> Self {
-        let Parts { mut outcomes, view, parent, prev_roots, roots, blob, engine } = parts;
+        let Parts { mut outcomes, view, parent, prev_roots, roots, blob, engine, .. } = parts;
         outcomes.become_overlays();
         let said = outcomes.list.iter().map(|TrieOutcome { namespace, chunks }| Said {
             namespace: *namespace,
@@ -312,6 +314,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
             roots,
             blob: blob.as_deref(),
             layer: Some(layer),
+            layouts: None,
         };
         let (number, follows) = candidate.commit(&mut outcomes.list)?;
         outcomes.give_back();
@@ -360,6 +363,8 @@ pub(super) struct Candidate<'a, H: Hasher, D: Device, R: Runtime> {
     pub(super) blob: Option<&'a [u8]>,
     /// Of the overlay.
     pub(super) layer: Option<&'a Layer>,
+    /// As [`Target::layouts`].
+    pub(super) layouts: Option<u64>,
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
@@ -403,10 +408,11 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         outcomes: &mut [TrieOutcome],
         ticketed: &Cell<bool>,
     ) -> Result<u64> {
-        let Self { engine, view, prev_roots, roots, blob, layer, .. } = *self;
+        let Self { engine, view, prev_roots, roots, blob, layer, layouts, .. } = *self;
         let layers: Vec<(&Layer, bool)> = layer.map(|layer| (layer, true)).into_iter().collect();
         let layers = &layers;
-        let target = Target { view, follows, prev_roots, roots, fates: &[], layers, ticketed };
+        let fates = &[];
+        let target = Target { view, follows, prev_roots, roots, fates, layers, layouts, ticketed };
         commit(engine, &target, outcomes, blob)
     }
 
@@ -424,8 +430,8 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         let mut layers: Vec<(&Layer, bool)> =
             self.layer.map(|layer| (layer, true)).into_iter().collect();
         layers.extend(below.iter().map(|overlay| (&*overlay.0.layer, false)));
-        let (roots, layers) = (self.roots, &layers);
-        let target = Target { view, follows, prev_roots, roots, fates: &[], layers, ticketed };
+        let (roots, layers, fates, layouts) = (self.roots, &layers, &[], None);
+        let target = Target { view, follows, prev_roots, roots, fates, layers, layouts, ticketed };
         // Before anything is folded for it.
         check_parent(&engine.state, &target)?;
         let mut folded = Vec::new();

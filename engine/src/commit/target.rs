@@ -29,6 +29,8 @@ pub(crate) struct Target<'a> {
     pub(crate) fates: &'a [(u8, EntryKind)],
     /// The overlays that become part of the commit, and whether its state is theirs.
     pub(crate) layers: &'a [(&'a Layer, bool)],
+    /// Layouts had changed so often before the first chunk was folded; `None` where that is not known.
+    pub(crate) layouts: Option<u64>,
     /// Set when the commit has its ticket, and with it these overlays.
     pub(crate) ticketed: &'a Cell<bool>,
 }

@@ -1,7 +1,6 @@
 //! Commit `check-parent`, `make-room` and `ticket`: the record, and its place in the order of commits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::{RegionState, Stored};
@@ -33,9 +32,13 @@ use crate::state::space::Tentative;
 use crate::state::tries::Trie;
 use crate::state::undo::{Changed, PARALLEL, ReplacedList, ReplacedNodes};
 use crate::state::window::Before;
+use crate::timings::Phase;
 
 /// Tries to get a ticket before flushes that change a layout are held off.
 const TRIES: u32 = 3;
+
+/// Sections of fewer changes are encoded by one thread: it takes as long as waking workers.
+const PARALLEL_SECTIONS: usize = 4096;
 
 /// A commit whose record is queued.
 pub(super) struct Ticketed {
@@ -57,7 +60,7 @@ pub(super) fn ticket<H: Hasher, D: Device, R: Runtime>(
     let Target { follows, roots, layers, .. } = *target;
     let (db, number) = (&*engine.state, follows + 1);
     let undo = db.commits.undo();
-    let mut tries = 0;
+    let (mut tries, mut folded_at) = (0, target.layouts);
     loop {
         tries += 1;
         let tries_now = db.tries.list();
@@ -67,12 +70,20 @@ pub(super) fn ticket<H: Hasher, D: Device, R: Runtime>(
             check_follows(&state, target)?;
             state.layouts
         };
-        for part in parts.iter_mut() {
-            refold_stale(&engine.finisher, part)?;
+        let preparing = db.timings.begin(Phase::Prepare);
+        if folded_at != Some(layouts) {
+            for part in parts.iter_mut() {
+                refold_stale(&engine.finisher, part)?;
+            }
+            folded_at = Some(layouts);
         }
-        let past = if undo.keeps_history() { Some(past(db, target, parts)?) } else { None };
+        drop(preparing);
+        let past = if undo.keeps_history() { Some(past(db, target)?) } else { None };
         let kept_from = if past.is_some() { undo.begin_after(number) } else { number };
-        let mut record = encode(db.store.database(), blob, target, parts, past.as_ref(), kept_from);
+        let encoded: Vec<Encoded> =
+            parts.iter().map(|part| sections(db, part.chunks, past.is_some())).collect();
+        let before = past.as_deref().map(|blob| RecordBefore { kept_from, blob });
+        let (mut record, nodes) = encode(db, blob, target, (parts, encoded), before);
         let bytes = record.len();
         if bytes > MAX_RECORD {
             return Err(Error::BatchTooLarge { bytes, limit: MAX_RECORD });
@@ -112,27 +123,14 @@ pub(super) fn ticket<H: Hasher, D: Device, R: Runtime>(
             layer.take(TakenBy { commit: number, own: *own });
         }
         undo.state(start + bytes, kept_from);
-        let replaced = past.map(|Past { nodes, blob }| {
-            (nodes, Before { start, roots: target.prev_roots.clone(), blob })
-        });
+        let replaced =
+            past.map(|blob| (nodes, Before { start, roots: target.prev_roots.clone(), blob }));
         return Ok(Ticketed { end: start + bytes, replaced });
     }
 }
 
-/// What a commit replaces beside values.
-struct Past {
-    /// Of each part.
-    nodes: Vec<ReplacedNodes>,
-    blob: Arc<[u8]>,
-}
-
-/// The nodes of the commit's pages and regions, and the blob, as they are before it. The caller sees to it
-/// that the layouts are those of the chunks.
-fn past<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    target: &Target<'_>,
-    parts: &[Part<'_, D, R>],
-) -> Result<Past> {
+/// The blob before the commit. The nodes in memory are those before it, too: its parent is the newest one.
+fn past<D: Device, R: Runtime>(db: &State<D, R>, target: &Target<'_>) -> Result<Arc<[u8]>> {
     let base = target.follows;
     // Nodes in memory are those of the parent once that is published.
     wait_for_publication(db, base)?;
@@ -140,36 +138,86 @@ fn past<D: Device, R: Runtime>(
     if tip.number != base {
         return Err(Error::StaleParent { base, tip: tip.number });
     }
-    let nodes = parts.iter().map(|part| replaced_nodes(db, part.chunks)).collect();
-    Ok(Past { nodes, blob: tip.blob })
+    Ok(tip.blob)
 }
 
-/// The nodes of a part's pages and regions as they are before the commit.
-fn replaced_nodes<D: Device, R: Runtime>(
+/// What the record has of a part, and of a chunk.
+#[derive(Default)]
+struct Encoded {
+    changes: Vec<ChangeSection>,
+    nodes: Vec<NodeSection>,
+    /// What it replaces beside values, where there is a history.
+    replaced: ReplacedNodes,
+}
+
+/// Encodes the sections of a part; with a history also what it replaces, nodes included. The caller sees to
+/// it that the layouts are those of the chunks.
+fn sections<D: Device, R: Runtime>(
     db: &State<D, R>,
     chunks: &[ChunkOutcome],
-) -> ReplacedNodes {
+    history: bool,
+) -> Encoded {
     let changes: usize = chunks.iter().map(|chunk| chunk.changes.len()).sum();
-    let most = if changes < PARALLEL { 1 } else { db.runtime.workers() };
+    let least = if history { PARALLEL } else { PARALLEL_SECTIONS };
+    let most = if changes < least { 1 } else { db.runtime.workers() };
     let workers = most.min(chunks.len()).max(1);
-    let made: Vec<Mutex<ReplacedNodes>> = chunks.iter().map(|_| Mutex::default()).collect();
-    let next = AtomicUsize::new(0);
-    let make = |_: usize| {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(chunk) = chunks.get(at) else { return };
-            *made[at].lock() = replaced_in(chunk);
-        }
-    };
+    let made: Vec<Mutex<Encoded>> = chunks.iter().map(|_| Mutex::default()).collect();
+    let tasks = db.timings.tasks(Phase::Record, chunks.len());
+    let make = |_: usize| tasks.each(|at| *made[at].lock() = section(&chunks[at], history));
     let _own_processors = (workers > 1).then(|| db.pace.foreground().publishing());
     if workers == 1 {
         make(0);
     } else {
         db.runtime.fork_join(workers, &make);
     }
-    let lists = made.into_iter().map(Mutex::into_inner).map(|made| (made.pages, made.regions));
-    let (pages, regions) = lists.unzip();
-    ReplacedNodes { pages: ReplacedList::joined(pages), regions: ReplacedList::joined(regions) }
+    let mut all = Encoded::default();
+    let (mut pages, mut regions) = (Vec::new(), Vec::new());
+    for made in made {
+        let Encoded { mut changes, mut nodes, replaced } = made.into_inner();
+        all.changes.append(&mut changes);
+        all.nodes.append(&mut nodes);
+        pages.push(replaced.pages);
+        regions.push(replaced.regions);
+    }
+    if history {
+        all.replaced = ReplacedNodes {
+            pages: ReplacedList::joined(pages),
+            regions: ReplacedList::joined(regions),
+        };
+    }
+    all
+}
+
+/// About as many bytes as a change of a short value takes in the record, and a page's node.
+const ENTRY_BYTES: usize = 48;
+
+/// The sections of a chunk.
+fn section(chunk: &ChunkOutcome, history: bool) -> Encoded {
+    let room = |count: usize| Vec::with_capacity(count * ENTRY_BYTES);
+    let mut changes = ChangeSection::over(room(chunk.changes.len()), Vec::new());
+    let mut nodes = NodeSection::over(room(chunk.nodes.len()), Vec::new());
+    let mut replaced = ReplacedNodes::default();
+    if history {
+        for changed in chunk.changes.iter() {
+            let (new, prior) = (log_value(&changed.new), log_value(&changed.prior));
+            changes.push_with_undo(&changed.key, new, prior);
+        }
+        replaced = replaced_in(chunk);
+        for (page, (_, before)) in chunk.nodes.iter().zip(replaced.pages.iter()) {
+            nodes.push_with_undo(&page.prefix, &page.node, before);
+        }
+        for (prefix, before) in replaced.regions.iter() {
+            nodes.push_region(prefix, before);
+        }
+    } else {
+        for changed in chunk.changes.iter() {
+            changes.push(&changed.key, log_value(&changed.new));
+        }
+        for page in &chunk.nodes {
+            nodes.push(&page.prefix, &page.node);
+        }
+    }
+    Encoded { changes: vec![changes], nodes: vec![nodes], replaced }
 }
 
 /// Those of a chunk.
@@ -297,16 +345,15 @@ fn log_value(stored: &Stored) -> LogValue<'_> {
     }
 }
 
-/// The record of a commit; with `past`, it has what it replaces, and says that the history begins at
-/// `kept_from`.
+/// The record of a commit of these parts, and what each of them replaces beside values, where the record says
+/// what was `before`.
 fn encode<D: Device, R: Runtime>(
-    database: u64,
+    db: &State<D, R>,
     blob: &[u8],
     target: &Target<'_>,
-    parts: &[Part<'_, D, R>],
-    past: Option<&Past>,
-    kept_from: u64,
-) -> RecordBuf {
+    (parts, encoded): (&[Part<'_, D, R>], Vec<Encoded>),
+    before: Option<RecordBefore<'_>>,
+) -> (RecordBuf, Vec<ReplacedNodes>) {
     let entry = |ns: u8, kind, (changes, nodes)| {
         let [before, after] = [target.prev_roots, target.roots].map(|roots| roots.of(ns));
         let trie = after.or(before).map_or(TrieKind::Merkle, |root| root.kind);
@@ -315,15 +362,17 @@ fn encode<D: Device, R: Runtime>(
         NamespacePart { ns, kind, trie, previous_root, new_root, changes, nodes }
     };
     let mut entries = Vec::with_capacity(parts.len() + target.fates.len());
-    for (at, part) in parts.iter().enumerate() {
+    let mut replaced = Vec::with_capacity(parts.len());
+    for (part, encoded) in parts.iter().zip(encoded) {
+        let Encoded { changes, nodes, replaced: own } = encoded;
+        replaced.push(own);
         if part.chunks.iter().all(|chunk| chunk.changes.is_empty()) {
             continue;
         }
         let ns = part.view.namespace;
         let fate = target.fates.iter().find(|(namespace, _)| *namespace == ns);
         let kind = fate.map_or(EntryKind::Changed, |(_, kind)| *kind);
-        let (changes, nodes) = sections(part.chunks, past.map(|past| &past.nodes[at]));
-        entries.push(entry(ns, kind, (vec![changes], vec![nodes])));
+        entries.push(entry(ns, kind, (changes, nodes)));
     }
     for (ns, kind) in target.fates {
         if !entries.iter().any(|entry| entry.ns == *ns) {
@@ -335,33 +384,7 @@ fn encode<D: Device, R: Runtime>(
         entries.push(entry(0, EntryKind::Changed, Default::default()));
     }
     entries.sort_unstable_by_key(|entry| entry.ns);
-    let before = past.map(|past| RecordBefore { kept_from, blob: &past.blob });
-    commit_record(database, target.follows + 1, blob, before, entries)
-}
-
-/// The sections of a part, with what it replaces where that is given.
-fn sections(chunks: &[ChunkOutcome], past: Option<&ReplacedNodes>) -> (ChangeSection, NodeSection) {
-    let mut changes = ChangeSection::default();
-    let mut nodes = NodeSection::default();
-    let mut replaced = past.map(|past| past.pages.iter());
-    for chunk in chunks {
-        for changed in chunk.changes.iter() {
-            let new = log_value(&changed.new);
-            if past.is_some() {
-                changes.push_with_undo(&changed.key, new, log_value(&changed.prior));
-            } else {
-                changes.push(&changed.key, new);
-            }
-        }
-        for page in &chunk.nodes {
-            match replaced.as_mut().and_then(Iterator::next) {
-                Some((_, before)) => nodes.push_with_undo(&page.prefix, &page.node, before),
-                None => nodes.push(&page.prefix, &page.node),
-            }
-        }
-    }
-    for (prefix, before) in past.iter().flat_map(|past| past.regions.iter()) {
-        nodes.push_region(prefix, before);
-    }
-    (changes, nodes)
+    let _timed = db.timings.begin(Phase::Record);
+    let record = commit_record(db.store.database(), target.follows + 1, blob, before, entries);
+    (record, replaced)
 }

@@ -19,9 +19,12 @@ use crate::error::{Contradiction, Error, Result};
 use crate::state::State;
 use crate::state::node_versions::NodeThen;
 use crate::state::overlays::OverlayNode;
+use crate::timings::{Phase, Timed};
 
 /// A witness of at least this many bytes is copied by several workers.
 const PARALLEL_COPY: usize = 1 << 20;
+/// How much of it a worker copies at a time.
+const PIECE: usize = 1 << 18;
 
 /// What a region contributes to the root.
 enum Part {
@@ -49,6 +52,8 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
         };
         return Ok(Folded::Done(Finished { root: *prev_root, chunks, witness }));
     }
+    let is_proof = batch.gives.is_proof();
+    let timed = (!is_proof).then(|| db.timings.begin(Phase::Root));
     let parts = match parts(db, workers, batch, &chunks)? {
         Folded::Done(parts) => parts,
         Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
@@ -87,7 +92,7 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
         }
     }
     let witness = if batch.gives.proves() {
-        Some(gather_witness(db, witnesses, batch, &mut folder, fold, &chunks, &fragments)?)
+        Some(gather_witness(db, witnesses, (batch, timed), &mut folder, fold, &chunks, &fragments)?)
     } else {
         None
     };
@@ -208,7 +213,7 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
 fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     witnesses: &Arc<Witnesses>,
-    batch: &Batch<'_>,
+    (batch, root_phase): (&Batch<'_>, Option<Timed<'_>>),
     folder: &mut BatchFolder<H>,
     fold: usize,
     chunks: &[ChunkOutcome],
@@ -245,6 +250,7 @@ fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     sections[1].extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
     sections[2].push(Node::bytes_of(&siblings[siblings_from..]));
     let count = own.count() + below;
+    drop(root_phase);
     if batch.gives != Gives::Path {
         return encode::<H, D, R>(db, witnesses, batch, count, &sections);
     }
@@ -318,11 +324,17 @@ fn encode<H: Hasher, D: Device, R: Runtime>(
     let header = header::<H>(kind, &sizes);
     let parts = std::iter::once(header.as_slice()).chain(sections.iter().flatten().copied());
     let workers = if total < PARALLEL_COPY { 1 } else { db.runtime.workers() };
-    let witness = gather(witnesses, parts, workers, |workers, copy| {
+    let pieces = if workers == 1 { 1 } else { total.div_ceil(PIECE) };
+    let tasks = if batch.gives.is_proof() {
+        db.timings.untimed(pieces)
+    } else {
+        db.timings.tasks(Phase::Witness, pieces)
+    };
+    let witness = gather(witnesses, parts, pieces, |_, copy| {
         if workers == 1 {
-            copy(0);
+            tasks.each(copy);
         } else {
-            db.runtime.fork_join(workers, copy);
+            db.runtime.fork_join(workers, &|_| tasks.each(copy));
         }
     });
     debug_assert_eq!(witness.len(), total, "the sizes are those of the parts");

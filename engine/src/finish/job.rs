@@ -3,7 +3,6 @@
 //! Invariant: a chunk is claimed once, and chunks never share a region.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use pleach_beatree::RegionIndex;
@@ -12,6 +11,7 @@ use pleach_core::Key;
 use super::chunk::Batch;
 use super::outcome::{ChunkOutcome, Folded};
 use crate::error::{Error, Result};
+use crate::timings::{Phase, Timed, Timings};
 
 /// One finish: its chunks, which workers claim, and what came of them.
 pub(super) struct Job<'a> {
@@ -19,23 +19,30 @@ pub(super) struct Job<'a> {
     regions: Arc<RegionIndex>,
     /// Accesses of a chunk, before it takes the rest of those in its last region.
     chunk: usize,
-    count: usize,
-    claimed: AtomicUsize,
+    /// One for each chunk.
+    tasks: Timed<'a>,
     outcomes: Vec<Mutex<Option<ChunkOutcome>>>,
     failed: Mutex<Option<Error>>,
     needs_leaf: Mutex<Option<Key>>,
 }
 
 impl<'a> Job<'a> {
-    /// A finish of this batch over these regions, in chunks of about `chunk` accesses.
-    pub(super) fn new(batch: &'a Batch<'a>, regions: Arc<RegionIndex>, chunk: usize) -> Self {
+    /// A finish of this batch over these regions, in chunks of about `chunk` accesses; its phase begins.
+    pub(super) fn new(
+        batch: &'a Batch<'a>,
+        regions: Arc<RegionIndex>,
+        chunk: usize,
+        timings: &'a Timings,
+    ) -> Self {
         let count = batch.accesses.len().div_ceil(chunk);
+        let is_proof = batch.gives.is_proof();
+        let tasks =
+            if is_proof { timings.untimed(count) } else { timings.tasks(Phase::Fold, count) };
         Self {
             batch,
             regions,
             chunk,
-            count,
-            claimed: AtomicUsize::new(0),
+            tasks,
             outcomes: (0..count).map(|_| Mutex::new(None)).collect(),
             failed: Mutex::new(None),
             needs_leaf: Mutex::new(None),
@@ -44,7 +51,7 @@ impl<'a> Job<'a> {
 
     /// Number of chunks.
     pub(super) fn chunks(&self) -> usize {
-        self.count
+        self.outcomes.len()
     }
 
     /// What came of a chunk.
@@ -80,8 +87,12 @@ impl<'a> Job<'a> {
         if self.failed.lock().is_some() || self.needs_leaf.lock().is_some() {
             return None;
         }
-        let index = self.claimed.fetch_add(1, Ordering::Relaxed);
-        (index < self.count).then_some(index)
+        self.tasks.claim()
+    }
+
+    /// Does a part of what is done for a chunk.
+    pub(super) fn time<T>(&self, index: usize, run: impl FnOnce() -> T) -> T {
+        self.tasks.time(index, run)
     }
 
     /// The accesses of a chunk: those of whole regions, as the index had them when the finish began, so

@@ -48,6 +48,7 @@ use pleach_beatree::recycled::Recycled;
 use pleach_core::{Hasher, Key, Node};
 use pleach_io::{Device, Runtime};
 
+use crate::access::Access;
 use crate::error::{Contradiction, Result};
 use crate::format::trie_kind::TrieKind;
 use crate::metrics::Counters;
@@ -57,12 +58,13 @@ use crate::state::budget::Budget;
 use crate::state::trims::Trims;
 use crate::state::view::View;
 use crate::state::{Shared, State};
+use crate::timings::Phase;
 use assemble::assemble;
 use chunk::Batch;
 use emit::Gives;
 use job::Job;
 use outcome::{ChunkOutcome, Finished, Folded};
-use sort::Sorter;
+use sort::{Sorted, Sorter};
 use witness::Witnesses;
 use worker::{INLINE, Workers};
 
@@ -114,6 +116,26 @@ impl<H: Hasher, D: Device, R: Runtime> Finisher<H, D, R> {
     pub(crate) fn give_outcomes_back(&self, outcomes: impl IntoIterator<Item = ChunkOutcome>) {
         self.workers.give_back(outcomes);
     }
+}
+
+/// Fewer accesses are sorted by the caller: it takes as long as waking workers.
+const PARALLEL_SORT: usize = 8192;
+
+/// Sorts a batch's accesses, each key of a namespace once.
+pub(crate) fn sort<'a, H: Hasher, D: Device, R: Runtime>(
+    db: &Shared<D, R>,
+    sorter: &'a mut Sorter,
+    accesses: &[Access],
+) -> Result<Sorted<'a>> {
+    let most = if accesses.len() < PARALLEL_SORT { 1 } else { db.runtime.workers() };
+    let _own_processors = (most > 1).then(|| db.pace.foreground().finishing());
+    sorter.sort::<H>(accesses, &|count, task| {
+        let tasks = db.timings.tasks(Phase::Sort, count);
+        match most.min(count) {
+            0 | 1 => tasks.each(task),
+            workers => db.runtime.fork_join(workers, &|_| tasks.each(task)),
+        }
+    })
 }
 
 /// Folds sorted accesses over a view whose root, or digest, is `prev_root`: the batch under way, or its part in one
@@ -283,7 +305,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     // Its parts are divided among the workers.
     let no_page = has_no_page(&regions);
     let chunk = chunk_accesses(batch.accesses.len(), most, db.budget.chunk_accesses());
-    let job = Job::new(batch, regions, chunk);
+    let job = Job::new(batch, regions, chunk, &db.timings);
     let workers = &finisher.workers;
     if batch.accesses.len() <= INLINE || no_page {
         workers.inline(db, &job);

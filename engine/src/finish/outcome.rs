@@ -41,6 +41,8 @@ impl Finished {
 pub(crate) struct FinishedBatch {
     /// The roots of the state that it makes.
     pub(crate) roots: Roots,
+    /// How often layouts had changed before the first access was folded.
+    pub(crate) layouts: u64,
     /// Of each namespace with an access, ascending.
     pub(crate) outcomes: Vec<TrieOutcome>,
     /// Likewise, where they were asked for.

@@ -1,27 +1,57 @@
 //! A batch's accesses in order of their namespaces and keys.
 //!
-//! The caller's accesses lend their values to the sorted ones, and get them back when the finish fails.
+//! Keys are compared by their leading 64 bits, which lie beside the accesses' indexes, and by the rest where these are
+//! equal. Two steps, each of tasks that workers share:
+//!
+//! 1. Each *slice* of the accesses is put into buckets by its keys' first byte.
+//! 2. Each *part*, some neighbouring buckets of all slices, is sorted, and its accesses are copied.
+//!
+//! The caller's accesses stay as they are: values of up to [`Value::INLINE`] bytes are copied, longer ones shared.
 
 use std::ops::Range;
+use std::slice;
 
-use pleach_beatree::Stored;
+use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_beatree::recycled::Recycle;
-use pleach_core::{Hasher, Key};
+use pleach_beatree::{Stored, Value};
+use pleach_core::{Hasher, cpu_prefetch};
 
 use crate::access::{Access, AccessKind, MAX_VALUE};
 use crate::error::{Error, Result};
 
+/// Runs all tasks below a number, in any order and beside each other.
+pub(crate) type RunTasks<'a> = &'a dyn Fn(usize, &(dyn Fn(usize) + Sync));
+
+/// By a key's first byte.
+const BUCKETS: usize = 1 << 8;
+/// Accesses of a slice, and of a part where the keys are spread, are about so many: a worker takes some 50
+/// microseconds for them.
+const SLICE: usize = 2048;
+
+/// Accesses ahead of the one that is copied, whose memory is asked for.
+const AHEAD: usize = 12;
+
+/// An access: its key's leading bits, and its index.
+type Lead = (u64, u32);
+
+/// Where the buckets of a slice begin, and where the last one ends.
+type Starts = [u32; BUCKETS + 1];
+
 /// Sorts accesses; its memory is kept from batch to batch.
 #[derive(Default)]
 pub(crate) struct Sorter {
-    /// Where each bucket of the sort begins; while it is filled, where its next entry goes.
-    starts: Vec<u32>,
-    /// The accesses' leading bits and indexes, in order of their namespaces and keys.
-    order: Vec<(u64, u32)>,
+    /// The leads of each slice, in the order of their buckets.
+    sliced: Vec<Lead>,
+    starts: Vec<Starts>,
+    /// All leads in the order of their namespaces and keys.
+    order: Vec<Lead>,
     /// Namespaces, ascending, and which of the sorted accesses are theirs.
     namespaces: Vec<(u8, Range<usize>)>,
+    /// In this order; what a larger batch has left lies behind them.
     sorted: Vec<KeyAccess>,
+    /// Does one of them share a long value?
+    shares: bool,
 }
 
 /// Sorted accesses.
@@ -39,46 +69,39 @@ impl<'a> Sorted<'a> {
 }
 
 impl Sorter {
-    /// The accesses in the order of their namespaces and keys, each key of a namespace once. Their values are
-    /// taken; [`Sorter::give_back`] puts them back.
-    pub(crate) fn sort<H: Hasher>(&mut self, accesses: &mut [Access]) -> Result<Sorted<'_>> {
-        self.sorted.clear();
+    /// The accesses in the order of their namespaces and keys, each key of a namespace once.
+    pub(crate) fn sort<H: Hasher>(
+        &mut self,
+        accesses: &[Access],
+        run: RunTasks<'_>,
+    ) -> Result<Sorted<'_>> {
         u32::try_from(accesses.len()).map_err(|_| Error::BatchTooLarge {
             bytes: accesses.len() as u64,
             limit: u64::from(u32::MAX),
         })?;
-        self.order(accesses);
-        self.sorted.reserve(accesses.len());
-        for (_, range) in &self.namespaces {
-            let mut before: Option<Key> = None;
-            for (_, index) in &self.order[range.clone()] {
-                let access = &mut accesses[*index as usize];
-                if before.replace(access.key) == Some(access.key) {
-                    return Err(Error::RepeatedKey(access.key));
-                }
-                self.sorted.push(take::<H>(access)?);
-            }
-        }
-        Ok(Sorted { accesses: &self.sorted, namespaces: &self.namespaces })
-    }
-
-    /// Puts the values back into these accesses, which were sorted last, also after a sort that failed.
-    pub(crate) fn give_back(&mut self, accesses: &mut [Access]) {
-        for (access, (_, index)) in self.sorted.drain(..).zip(&self.order) {
-            accesses[*index as usize].kind = kind(access);
-        }
-    }
-
-    /// Sorts small entries instead of the accesses: by namespace, and each namespace's by key.
-    fn order(&mut self, accesses: &[Access]) {
+        let count = accesses.len();
+        self.sliced.resize(count.max(self.sliced.len()), (0, 0));
+        self.order.resize(count.max(self.order.len()), (0, 0));
+        let nothing = || KeyAccess { key: [0; 32], reads: false, writes: None };
+        self.sorted.resize_with(count.max(self.sorted.len()), nothing);
         self.namespaces.clear();
-        self.order.resize(accesses.len(), (0, 0));
         let first = accesses.first().map_or(0, |access| access.namespace);
         if accesses.iter().all(|access| access.namespace == first) {
-            self.namespaces.push((first, 0..accesses.len()));
-            self.order_by_key(accesses, 0..accesses.len(), 0..index_of(accesses.len()));
-            return;
+            self.namespaces.push((first, 0..count));
+            self.sort_namespace::<H>(accesses, 0..count, &|at| at, run)?;
+        } else {
+            let indexes = self.divide(accesses);
+            for at in 0..self.namespaces.len() {
+                let range = self.namespaces[at].1.clone();
+                let indexes = &indexes[range.clone()];
+                self.sort_namespace::<H>(accesses, range, &|at| indexes[at] as usize, run)?;
+            }
         }
+        Ok(Sorted { accesses: &self.sorted[..count], namespaces: &self.namespaces })
+    }
+
+    /// Divides accesses by their namespaces; gives their indexes.
+    fn divide(&mut self, accesses: &[Access]) -> Vec<u32> {
         let mut counts = [0_u32; 256];
         for access in accesses {
             counts[usize::from(access.namespace)] += 1;
@@ -99,101 +122,202 @@ impl Sorter {
             indexes[*next as usize] = index;
             *next += 1;
         }
-        for at in 0..self.namespaces.len() {
-            let range = self.namespaces[at].1.clone();
-            self.order_by_key(accesses, range.clone(), indexes[range].iter().copied());
-        }
+        indexes
     }
 
-    /// Puts the accesses of these indexes, which are of one namespace, into a range of the order: first into
-    /// buckets by some leading bits, which leaves little to compare when keys are spread.
-    fn order_by_key(
+    /// Sorts accesses of one namespace into a range: those whose indexes `index` gives for all below its length.
+    fn sort_namespace<H: Hasher>(
         &mut self,
         accesses: &[Access],
         range: Range<usize>,
-        indexes: impl Iterator<Item = u32> + Clone,
-    ) {
-        let Self { starts, order, .. } = self;
-        let order = &mut order[range];
-        let lead = |index: u32| {
-            let key = &accesses[index as usize].key;
-            u64::from_be_bytes(*key.first_chunk().expect("32 bytes"))
-        };
-        let bits = order.len().next_power_of_two().trailing_zeros().clamp(1, 16);
-        let bucket = |lead: u64| usize::try_from(lead >> (64 - bits)).expect("16 bits");
+        index: &(dyn Fn(usize) -> usize + Sync),
+        run: RunTasks<'_>,
+    ) -> Result<()> {
+        let Self { sliced, starts, order, sorted, shares, .. } = self;
+        let sliced = &mut sliced[range.clone()];
+        let (order, sorted) = (&mut order[range.clone()], &mut sorted[range.clone()]);
         starts.clear();
-        starts.resize((1 << bits) + 1, 0);
-        for index in indexes.clone() {
-            starts[bucket(lead(index)) + 1] += 1;
+        starts.resize(range.len().div_ceil(SLICE), [0; BUCKETS + 1]);
+        {
+            let slices: Vec<_> =
+                sliced.chunks_mut(SLICE).zip(starts.iter_mut()).map(Mutex::new).collect();
+            run(slices.len(), &|at| {
+                let (leads, starts) = &mut *slices[at].lock();
+                let from = at * SLICE;
+                let lead = |at: usize| lead(accesses, index(from + at));
+                bucket_slice(leads, starts, lead);
+            });
         }
-        for at in 1..starts.len() {
-            starts[at] += starts[at - 1];
-        }
-        for index in indexes {
-            let lead = lead(index);
-            let slot = &mut starts[bucket(lead)];
-            order[*slot as usize] = (lead, index);
-            *slot += 1;
-        }
-        for same in order.chunk_by_mut(|a, b| bucket(a.0) == bucket(b.0)) {
-            if same.len() > 1 {
-                same.sort_unstable_by(|a, b| {
-                    let keys = || accesses[a.1 as usize].key.cmp(&accesses[b.1 as usize].key);
-                    a.0.cmp(&b.0).then_with(keys)
-                });
-            }
-        }
+        let slices = Slices { leads: sliced, starts };
+        let mut parts: Vec<_> = slices.parts(order, sorted).into_iter().map(Mutex::new).collect();
+        run(parts.len(), &|at| {
+            let part = &mut *parts[at].lock();
+            part.done = Some(part.sort::<H>(accesses, &slices));
+        });
+        // Also of what is sorted before or behind a failure.
+        *shares |= parts.iter_mut().any(|part| part.get_mut().shares);
+        // The first that fails, whoever came to it when.
+        let mut done = parts.into_iter().map(|part| part.into_inner().done);
+        done.try_for_each(|done| done.expect("every task is run"))
     }
 }
 
-/// The caller has seen to it that there are fewer.
-fn index_of(len: usize) -> u32 {
-    u32::try_from(len).expect("fewer than 2^32 accesses")
+/// The lead of an access.
+fn lead(accesses: &[Access], index: usize) -> Lead {
+    let lead = u64::from_be_bytes(*accesses[index].key.first_chunk().expect("32 bytes"));
+    (lead, u32::try_from(index).expect("fewer than 2^32 accesses"))
+}
+
+/// Its first bits, at most 16.
+fn bits_of(lead: &Lead, bits: u32) -> usize {
+    usize::try_from(lead.0 >> (64 - bits)).expect("16 bits")
+}
+
+fn bucket(lead: &Lead) -> usize {
+    bits_of(lead, 8)
+}
+
+/// Puts the leads of a slice into the order of their buckets.
+fn bucket_slice(leads: &mut [Lead], starts: &mut Starts, lead: impl Fn(usize) -> Lead) {
+    for at in 0..leads.len() {
+        starts[bucket(&lead(at)) + 1] += 1;
+    }
+    for at in 1..starts.len() {
+        starts[at] += starts[at - 1];
+    }
+    let mut next = *starts;
+    for at in 0..leads.len() {
+        let lead = lead(at);
+        let next = &mut next[bucket(&lead)];
+        leads[*next as usize] = lead;
+        *next += 1;
+    }
+}
+
+/// Slices in the order of their buckets.
+struct Slices<'a> {
+    leads: &'a [Lead],
+    starts: &'a [Starts],
+}
+
+impl Slices<'_> {
+    /// Neighbouring buckets of all slices, a slice's worth together or more, with their places in the order.
+    fn parts<'a>(&self, order: &'a mut [Lead], sorted: &'a mut [KeyAccess]) -> Vec<Part<'a>> {
+        let mut parts = Vec::with_capacity(self.starts.len() + 1);
+        let (mut order, mut sorted) = (order, sorted);
+        let (mut from, mut len) = (0, 0);
+        for bucket in 0..BUCKETS {
+            let of = |starts: &Starts| (starts[bucket + 1] - starts[bucket]) as usize;
+            len += self.starts.iter().map(of).sum::<usize>();
+            if len >= SLICE || (bucket + 1 == BUCKETS && len > 0) {
+                let (part, rest) = std::mem::take(&mut order).split_at_mut(len);
+                order = rest;
+                let (copies, rest) = std::mem::take(&mut sorted).split_at_mut(len);
+                sorted = rest;
+                let buckets = from..bucket + 1;
+                parts.push(Part { buckets, order: part, copies, shares: false, done: None });
+                (from, len) = (bucket + 1, 0);
+            }
+        }
+        parts
+    }
+
+    /// The leads of some buckets, slice by slice.
+    fn of(&self, buckets: &Range<usize>) -> impl Iterator<Item = &[Lead]> {
+        let slices = self.leads.chunks(SLICE).zip(self.starts);
+        slices.map(|(leads, starts)| {
+            &leads[starts[buckets.start] as usize..starts[buckets.end] as usize]
+        })
+    }
+}
+
+/// Some buckets, on their way into the order.
+struct Part<'a> {
+    buckets: Range<usize>,
+    order: &'a mut [Lead],
+    copies: &'a mut [KeyAccess],
+    /// Does an access share a long value?
+    shares: bool,
+    done: Option<Result<()>>,
+}
+
+impl Part<'_> {
+    /// Sorts the part and copies its accesses.
+    fn sort<H: Hasher>(&mut self, accesses: &[Access], slices: &Slices<'_>) -> Result<()> {
+        let key = |lead: &Lead| &accesses[lead.1 as usize].key;
+        // Into smaller buckets, about as many as there are accesses: that leaves little to compare.
+        let bits = (self.order.len() / self.buckets.len()).max(1).ilog2().min(8);
+        let small = |lead: &Lead| bits_of(lead, 8 + bits) - (self.buckets.start << bits);
+        let mut next = vec![0_u32; (self.buckets.len() << bits) + 1];
+        for lead in slices.of(&self.buckets).flatten() {
+            next[small(lead) + 1] += 1;
+        }
+        for at in 1..next.len() {
+            next[at] += next[at - 1];
+        }
+        for lead in slices.of(&self.buckets).flatten() {
+            let next = &mut next[small(lead)];
+            self.order[*next as usize] = *lead;
+            *next += 1;
+        }
+        for same in self.order.chunk_by_mut(|a, b| small(a) == small(b)) {
+            if same.len() > 1 {
+                same.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| key(a).cmp(key(b))));
+            }
+        }
+        // Two that are equal are in one bucket.
+        let pairs = self.order.iter().zip(self.order.iter().skip(1));
+        for (lead, next) in pairs {
+            if lead.0 == next.0 && key(lead) == key(next) {
+                return Err(Error::RepeatedKey(*key(lead)));
+            }
+        }
+        for (at, (lead, copy)) in self.order.iter().zip(self.copies.iter_mut()).enumerate() {
+            if let Some(later) = self.order.get(at + AHEAD) {
+                cpu_prefetch(slice::from_ref(&accesses[later.1 as usize]));
+            }
+            let access = &accesses[lead.1 as usize];
+            *copy = key_access::<H>(access)?;
+            self.shares |= copy.writes.as_ref().is_some_and(|stored| stored.heap_bytes() > 0);
+        }
+        Ok(())
+    }
 }
 
 impl Recycle for Sorter {
     fn bytes(&self) -> usize {
-        self.starts.capacity() * size_of::<u32>()
-            + self.order.capacity() * size_of::<(u64, u32)>()
+        (self.sliced.capacity() + self.order.capacity()) * size_of::<Lead>()
+            + self.starts.capacity() * size_of::<Starts>()
             + self.namespaces.capacity() * size_of::<(u8, Range<usize>)>()
             + self.sorted.capacity() * size_of::<KeyAccess>()
     }
 
-    /// Values are not kept; the order is overwritten by the next sort.
+    /// Long values are not kept. All else is overwritten by the next sort, which need not set it before.
     fn clear(&mut self) {
-        self.sorted.clear();
+        if std::mem::take(&mut self.shares) {
+            self.sorted.clear();
+        }
     }
 }
 
-/// Takes the value of an access.
-fn take<H: Hasher>(access: &mut Access) -> Result<KeyAccess> {
-    // Before the value is taken, so that it stays with the access.
-    if let AccessKind::Write(Some(value)) | AccessKind::ReadWrite(Some(value)) = &access.kind
-        && value.len() > MAX_VALUE
-    {
-        return Err(Error::ValueTooLarge { bytes: value.len() as u64, limit: MAX_VALUE as u64 });
-    }
-    let (reads, writes) = match std::mem::replace(&mut access.kind, AccessKind::Read) {
+/// An access as the fold wants it.
+fn key_access<H: Hasher>(access: &Access) -> Result<KeyAccess> {
+    let (reads, writes) = match &access.kind {
         AccessKind::Read => (true, None),
         AccessKind::Write(value) => (false, Some(value)),
         AccessKind::ReadWrite(value) => (true, Some(value)),
     };
-    let writes = writes.map(|value| value.map_or(Stored::Absent, Stored::put::<H>));
-    Ok(KeyAccess { key: access.key, reads, writes })
-}
-
-/// What [`take`] took the value of.
-fn kind(access: KeyAccess) -> AccessKind {
-    let Some(stored) = access.writes else { return AccessKind::Read };
-    let value = match stored {
-        Stored::Absent => None,
-        Stored::Inline(value) => Some(value),
-        // The bytes are shared, not copied.
-        Stored::Large(large) => Some(large.bytes.clone()),
-        Stored::Overflow(_) => unreachable!("accesses bring values, not cells"),
+    let stored = |value: &Option<Value>| match value {
+        None => Ok(Stored::Absent),
+        Some(value) if value.len() > MAX_VALUE => {
+            Err(Error::ValueTooLarge { bytes: value.len() as u64, limit: MAX_VALUE as u64 })
+        }
+        Some(value) => Ok(Stored::put::<H>(value.clone())),
     };
-    if access.reads { AccessKind::ReadWrite(value) } else { AccessKind::Write(value) }
+    Ok(KeyAccess { key: access.key, reads, writes: writes.map(stored).transpose()? })
 }
 
 #[cfg(test)]
 mod measured;
+#[cfg(test)]
+mod tests;

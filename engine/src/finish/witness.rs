@@ -114,28 +114,28 @@ fn memory(home: &Recycled<WitnessMemory>, len: usize) -> WitnessMemory {
 /// A part of a witness: its place in the memory, and its bytes.
 type Part<'a> = (&'a mut [u8], &'a [u8]);
 
-/// A witness of these parts, in their order, copied by `workers`. `fork_join` is called once, with the
-/// number of workers and a job that is to be run once for each index below it; it returns when all runs
+/// A witness of these parts, in their order, copied in so many `pieces`. `run_all` is called once, with the
+/// number of pieces and a job that is to be run once for each index below it; it returns when all runs
 /// have ended.
 pub(crate) fn gather<'a>(
     home: &Arc<Witnesses>,
     parts: impl Iterator<Item = &'a [u8]> + Clone,
-    workers: usize,
-    fork_join: impl FnOnce(usize, &(dyn Fn(usize) + Sync)),
+    pieces: usize,
+    run_all: impl FnOnce(usize, &(dyn Fn(usize) + Sync)),
 ) -> Witness {
     let total: usize = parts.clone().map(<[u8]>::len).sum();
-    let share = total.div_ceil(workers).max(1);
+    let share = total.div_ceil(pieces).max(1);
     let mut memory = memory(&home.kept, total);
     let mut shares: Vec<Mutex<Vec<Part<'_>>>> = Vec::new();
-    shares.resize_with(workers, Mutex::default);
+    shares.resize_with(pieces, Mutex::default);
     let (mut rest, mut at) = (&mut memory.0[..total], 0);
     for part in parts {
         let (here, after) = std::mem::take(&mut rest).split_at_mut(part.len());
-        shares[(at / share).min(workers - 1)].get_mut().push((here, part));
+        shares[(at / share).min(pieces - 1)].get_mut().push((here, part));
         (rest, at) = (after, at + part.len());
     }
     assert!(rest.is_empty(), "parts are the same each time");
-    fork_join(workers, &|index| {
+    run_all(pieces, &|index| {
         shares[index].lock().drain(..).for_each(|(to, from)| to.copy_from_slice(from));
     });
     let done = shares.iter_mut().all(|share| share.get_mut().is_empty());
@@ -164,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn parts_come_in_order_however_many_workers_and_in_memory_used_before() {
+    fn parts_come_in_order_however_many_pieces_and_in_memory_used_before() {
         let home = home(1 << 20);
         let bytes: Vec<u8> = (0..=255).cycle().take(10_000).collect();
         for (step, len) in [(1, 9_000), (7, 10_000), (4096, 500), (20_000, 10_000)] {
-            for workers in [1, 2, 5] {
+            for pieces in [1, 2, 5] {
                 let parts = bytes[..len].chunks(step).flat_map(|chunk| [chunk, &[]]);
-                assert_eq!(*gather(&home, parts, workers, copy), bytes[..len]);
+                assert_eq!(*gather(&home, parts, pieces, copy), bytes[..len]);
             }
         }
         assert_eq!(*gather(&home, std::iter::empty(), 1, |_, job| job(0)), *b"");

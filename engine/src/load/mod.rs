@@ -312,6 +312,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     for region in old.regions() {
         region.write().retire();
     }
+    state.layouts += 1;
     values.named();
     let before = db.commits.tip();
     let after = TrieRoot { kind: TrieKind::Merkle, node: root };

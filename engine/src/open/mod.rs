@@ -52,6 +52,7 @@ use crate::state::space::PageSpace;
 use crate::state::store::{Parts, Store};
 use crate::state::tries::{Trie, Tries};
 use crate::state::{PoisonOnPanic, Shared, State};
+use crate::timings::Timings;
 use crate::watchdog::Watchdog;
 use examine::{Examined, plainly};
 
@@ -244,16 +245,17 @@ fn begin<D: Device, R: Runtime>(
         }
     });
     let tries = tries.collect();
-    let clock = {
+    let clock = || {
         let runtime = runtime.clone();
         Box::new(move || runtime.now())
     };
+    let timings = Timings::new(clock(), Arc::clone(&counters));
     Ok(Shared {
         commits: Commits::new(
             Sequencer::new(writer, recovered.tip.clone()),
             recovered.tip,
             recovered.undo,
-            clock,
+            clock(),
         ),
         space: PageSpace::new(
             device,
@@ -270,6 +272,7 @@ fn begin<D: Device, R: Runtime>(
         pace,
         budget,
         counters,
+        timings,
         runtime,
         options,
         _lock: lock,

@@ -63,7 +63,7 @@ impl<D: Device> Commits<D> {
     }
 
     fn lock_tip(&self) -> Ranked<MutexGuard<'_, Tip>> {
-        Ranked::wait(TIP, || self.tip.lock())
+        Ranked::acquire(TIP, || self.tip.try_lock(), || self.tip.lock())
     }
 
     /// The newest published commit.

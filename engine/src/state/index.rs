@@ -111,7 +111,7 @@ impl Index {
 
     /// While this is held nobody else splits, merges or replaces pages and regions.
     pub(crate) fn hold_structure(&self) -> HeldStructure<'_> {
-        Ranked::wait(STRUCTURE, || self.structure.lock())
+        Ranked::acquire(STRUCTURE, || self.structure.try_lock(), || self.structure.lock())
     }
 
     /// Publishes other regions; gives those before. The caller holds the structure.

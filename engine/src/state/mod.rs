@@ -87,6 +87,7 @@ use crate::format::position::LogPos;
 use crate::format::trie_kind::TrieKind;
 use crate::metrics::{Counters, Metrics};
 use crate::options::Options;
+use crate::timings::Timings;
 use budget::Budget;
 use commits::Commits;
 use images::Images;
@@ -102,6 +103,7 @@ pub(crate) struct Shared<D: Device, R: Runtime> {
     pub(crate) options: Options,
     pub(crate) runtime: R,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) timings: Timings,
     pub(crate) budget: Budget,
     pub(crate) pace: Arc<Pace<R>>,
     pub(crate) store: Arc<Store<D, R>>,

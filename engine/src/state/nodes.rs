@@ -142,7 +142,7 @@ impl<D: Device, R: Runtime> NodeFiles<D, R> {
 
     /// While this is held, nodes in memory stay there.
     pub(crate) fn keep_nodes(&self) -> Ranked<RwLockReadGuard<'_, ()>> {
-        Ranked::wait(NODE_GATE, || self.gate.read_recursive())
+        Ranked::acquire(NODE_GATE, || self.gate.try_read_recursive(), || self.gate.read_recursive())
     }
 
     /// While this is held no finish and no commit is under way; `None` when there is one, which is not
@@ -386,7 +386,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
         // Nodes are needed between a finish and its commit's publication.
         let Some(_gate) = self.without_batches() else { return Ok(None) };
         // A checkpoint moves regions to its own image: not at the same time.
-        let _moves = Ranked::wait(MOVES, || self.moves.lock());
+        let _moves = Ranked::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
         let (spilled, position) = {
             let state = region.read();
             if !matches!(state.nodes(), Nodes::Resident(_)) || state.is_retired() {
@@ -455,7 +455,7 @@ impl<D: Device, R: Runtime> NodeStore<D, R> {
 
     /// A checkpoint has written this region's branch page: its nodes may leave to it.
     pub(crate) fn checkpointed(&self, key: &Key, position: LogPos, node_page: NodePage) {
-        let _moves = Ranked::wait(MOVES, || self.moves.lock());
+        let _moves = Ranked::acquire(MOVES, || self.moves.try_lock(), || self.moves.lock());
         let region = self.index.in_region(key, |region, _| Arc::clone(region));
         let mut state = region.write();
         if state.is_retired() || state.log_position() != position.get() {

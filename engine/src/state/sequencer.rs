@@ -46,7 +46,7 @@ pub(crate) struct Ordered {
     pub(crate) loading: bool,
     /// Commits between ticket and publication.
     pub(crate) in_flight: u32,
-    /// Grows when a flush changes the layout of a region.
+    /// Grows when the layout of a region changes: by a flush, or by a load.
     pub(crate) layouts: u64,
     awaited: bool,
     poisoned: Option<PoisonCause>,
@@ -171,11 +171,11 @@ impl<D: Device> Sequencer<D> {
     }
 
     fn lock_state(&self) -> Ranked<MutexGuard<'_, Ordered>> {
-        Ranked::wait(SEQUENCER, || self.state.lock())
+        Ranked::acquire(SEQUENCER, || self.state.try_lock(), || self.state.lock())
     }
 
     fn lock_writer(&self) -> Ranked<MutexGuard<'_, LogWriter<D>>> {
-        Ranked::wait(WRITER, || self.writer.lock())
+        Ranked::acquire(WRITER, || self.writer.try_lock(), || self.writer.lock())
     }
 
     /// Nanoseconds for which the lock was held.

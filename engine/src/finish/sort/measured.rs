@@ -4,10 +4,13 @@
 //! cargo test --release -p pleach --lib finish::sort -- --ignored --nocapture
 //! ```
 
+use std::iter::from_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pleach_beatree::Value;
 use pleach_core::{Blake3, Hasher as _, Key};
+use pleach_io::{Runtime as _, Threads};
 use rayon::slice::ParallelSliceMut as _;
 
 use super::{Access, Sorter};
@@ -41,6 +44,11 @@ fn by_key(accesses: &[Access]) -> impl Fn(&(u64, u32), &(u64, u32)) -> std::cmp:
     }
 }
 
+/// One task after the other.
+fn alone(count: usize, task: &(dyn Fn(usize) + Sync)) {
+    (0..count).for_each(task);
+}
+
 /// Processor time of the process, in clock ticks of 10 ms.
 fn ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
@@ -57,7 +65,7 @@ fn ticks() -> u64 {
 fn every_way_gives_the_same_order() {
     let accesses = accesses(3000);
     let mut sorter = Sorter::default();
-    sorter.order(&accesses);
+    sorter.sort::<Blake3>(&accesses, &alone).expect("sorted");
     let mut order = Vec::new();
     proxies(&accesses, &mut order);
     order.par_sort_unstable_by(by_key(&accesses));
@@ -67,15 +75,33 @@ fn every_way_gives_the_same_order() {
 #[test]
 #[ignore = "a measurement"]
 fn sorting_a_batch() {
+    let threads = Threads::new(2).expect("threads");
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("threads");
     for count in [25_000, 50_000, 100_000] {
         let accesses = accesses(count);
-        let (mut sorter, mut order, mut own) = (Sorter::default(), Vec::new(), accesses.clone());
-        let mut ways: [(&str, Way<'_>); 4] = [
-            ("buckets of proxies (used)", {
-                Box::new(|| {
+        let (mut order, mut own) = (Vec::new(), accesses.clone());
+        let mut ways: [(&str, Way<'_>); 5] = [
+            ("used, with copies, one thread", {
+                let mut sorter = Sorter::default();
+                let accesses = &accesses;
+                Box::new(move || {
                     let start = Instant::now();
-                    sorter.order(&accesses);
+                    sorter.sort::<Blake3>(accesses, &alone).expect("sorted");
+                    start.elapsed()
+                })
+            }),
+            ("used, with copies, two threads", {
+                let (mut sorter, accesses, threads) = (Sorter::default(), &accesses, &threads);
+                Box::new(move || {
+                    let start = Instant::now();
+                    let run = |count: usize, task: &(dyn Fn(usize) + Sync)| {
+                        let next = AtomicUsize::new(0);
+                        threads.fork_join(2, &|_| {
+                            let claims = || Some(next.fetch_add(1, Ordering::Relaxed));
+                            from_fn(claims).take_while(|at| *at < count).for_each(task);
+                        });
+                    };
+                    sorter.sort::<Blake3>(accesses, &run).expect("sorted");
                     start.elapsed()
                 })
             }),
@@ -107,8 +133,8 @@ fn sorting_a_batch() {
                 })
             }),
         ];
-        let mut times = [(); 4].map(|()| Vec::with_capacity(ROUNDS));
-        let mut spent = [0; 4];
+        let mut times = [(); 5].map(|()| Vec::with_capacity(ROUNDS));
+        let mut spent = [0; 5];
         for _ in 0..ROUNDS {
             for (way, (_, run)) in ways.iter_mut().enumerate() {
                 let before = ticks();
@@ -119,7 +145,7 @@ fn sorting_a_batch() {
         for ((name, _), (mut times, spent)) in ways.iter().zip(times.into_iter().zip(spent)) {
             times.sort_unstable();
             println!(
-                "{count:>7} accesses  {name:26} median {:8.1} us, processor {:6} us each",
+                "{count:>7} accesses  {name:30} median {:8.1} us, processor {:6} us each",
                 times[ROUNDS / 2].as_secs_f64() * 1e6,
                 spent * 10_000 / ROUNDS as u64,
             );
