@@ -89,6 +89,12 @@ fn lowest(buckets: u32) -> u8 {
     buckets.trailing_zeros().to_le_bytes()[0]
 }
 
+/// The last of some positions.
+#[inline]
+pub(crate) fn last(positions: u64) -> u8 {
+    positions.ilog2().to_le_bytes()[0]
+}
+
 /// How many keys are below a node; two for more.
 pub(crate) fn keys_of(node: &Node) -> u8 {
     match kind(node) {
@@ -170,19 +176,21 @@ impl<'a> OlderSearch<'a> {
 
     /// What was found; the nodes are added to `nodes`.
     pub fn found(&self, nodes: &mut Vec<Node>) -> FoundNodes {
-        let (mut known, start) = (0, nodes.len());
+        let (mut known, mut of_keys, start) = (0, [0; 3], nodes.len());
         each_position(self.said, |at| {
             if let Some(node) = self.nodes[usize::from(span(at).0)].filter(|one| **one != UNKNOWN) {
                 known |= 1 << at;
+                of_keys[usize::from(keys_of(node))] |= 1 << at;
                 nodes.push(*node);
             }
         });
+        let [_, leaves, internal] = of_keys;
         let Self { accessed, inner, mut touched, said, .. } = *self;
         if self.is_done() {
             // It may have ended before the first change of an accessed one.
             touched |= accessed;
         }
-        FoundNodes { accessed, inner, touched, said, known, start }
+        FoundNodes { accessed, inner, touched, said, known, leaves, internal, start }
     }
 }
 
@@ -194,6 +202,9 @@ pub struct FoundNodes {
     touched: u32,
     said: u64,
     known: u64,
+    /// Those of the known ones with one key, and with more.
+    leaves: u64,
+    internal: u64,
     /// Where its nodes begin in the list.
     start: usize,
 }
@@ -235,20 +246,24 @@ impl<'a> OlderNodes<'a> {
     /// Buckets whose keys a fold asks for, of those that may have changed: those that are accessed, those whose node
     /// nobody knows, and those below a position on the way that is not shown to have had two keys.
     pub fn asked(&self) -> u32 {
-        let FoundNodes { accessed, inner, touched, said, known, .. } = self.found;
+        let FoundNodes { accessed, touched, said, known, mut leaves, mut internal, .. } =
+            self.found;
         let mut asked = accessed;
         each_position(said & !known, |at| asked |= buckets_below(at));
-        let mut keys = [0; 2 * BUCKETS as usize - 1];
-        let mut nodes = self.nodes.iter();
-        each_position(known, |at| {
-            keys[usize::from(at)] = nodes.next().map_or(0, keys_of);
-        });
-        let ways = ways_to(accessed);
-        for at in (0..heap_index(BUCKET_LEVELS, 0)).rev().filter(|at| inner >> at & 1 == 1) {
-            let place = usize::from(at);
-            keys[place] = 2.min(keys[2 * place + 1] + keys[2 * place + 2]);
-            if keys[place] < 2 && ways >> at & 1 == 1 {
-                asked |= buckets_below(at);
+        let (ways, mut left) = (ways_to(accessed), self.found.inner & INNER);
+        // Lowest levels first.
+        while left != 0 {
+            let at = last(left);
+            left &= !(1 << at);
+            let children = 2 * at + 1;
+            let (one, more) = (leaves >> children & 0b11, internal >> children & 0b11);
+            if more != 0 || one == 0b11 {
+                internal |= 1 << at;
+            } else {
+                leaves |= u64::from(one != 0) << at;
+                if ways >> at & 1 == 1 {
+                    asked |= buckets_below(at);
+                }
             }
         }
         asked & touched
@@ -286,6 +301,12 @@ impl<'a> OlderNodes<'a> {
         self.found.accessed & buckets_below(at) != 0
     }
 
+    /// Positions that have changed since and had two keys or more, as far as their nodes are known.
+    #[inline]
+    pub(crate) fn internal(&self) -> u64 {
+        self.found.internal
+    }
+
     /// Is the node of a position made of those of its children?
     #[inline]
     pub(crate) fn is_inner(&self, at: u8) -> bool {
@@ -315,7 +336,7 @@ mod tests {
         nodes
     }
 
-    fn search<'a>(accessed: u32, commits: &'a [(u32, Vec<Node>)]) -> OlderSearch<'a> {
+    fn search(accessed: u32, commits: &[(u32, Vec<Node>)]) -> OlderSearch<'_> {
         let mut search = OlderSearch::new(accessed);
         for (changed, nodes) in commits {
             search.say(*changed, |at| nodes.get(at));

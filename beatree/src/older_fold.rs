@@ -4,10 +4,10 @@
 //! ([`crate::older`]); where nothing has changed since, page and treelet say what was. A node that nobody knew is
 //! made of those below it, or of its keys. So a page costs little more than in the newest state.
 
-use std::cmp::Ordering;
+use std::cell::Cell;
 
 use pleach_core::fold::{
-    Change, FoldValue, HashId, Keys, NO_HASH, TreeletFolder, heap_index, heap_position,
+    Change, FoldValue, HashId, Keys, NO_HASH, TreeletFolder, children, heap_index, heap_position,
 };
 use pleach_core::hasher::Hasher;
 use pleach_core::page::leaf::LeafView;
@@ -16,7 +16,7 @@ use pleach_core::{Key, Node, Prefix, TERMINATOR};
 use crate::leaf_fold::{
     AccessResult, KeyAccess, PageState, PendingChange, each_position, fold_keys, ways,
 };
-use crate::older::{BUCKET_LEVELS, INNER, OlderNodes, bucket_of, has_buckets, keys_of};
+use crate::older::{BUCKET_LEVELS, INNER, OlderNodes, bucket_of, has_buckets, keys_of, last};
 
 /// As [`crate::leaf_fold::fold_known`] for an older state: `page` is the present, and `undone`, sorted, has what
 /// the keys below [`OlderNodes::asked`] had then that have changed since. `None`, with nothing done, where the page
@@ -32,19 +32,27 @@ pub fn fold_older<H: Hasher>(
         return None;
     }
     let fold = Fold { page, then, undone };
-    let (ways, mut internal) = (ways(page.at, accesses), 0);
-    each_position(ways & INNER, |at| internal |= u64::from(fold.keys_below(at) > 1) << at);
+    let ways = ways(page.at, accesses);
+    let internal = fold.internal(ways);
     if internal & 1 == 0 {
         return None;
     }
-    // All that is beside the way is given below.
-    folder.begin((page.at.len(), None), ways, internal, |_| [TERMINATOR; 2]);
-    each_position(folder.beside(), |at| fold.beside(folder, at));
+    let known = Cell::new(0_u64);
+    folder.begin((page.at.len(), None), ways, internal, |left| {
+        [left, left + 1].map(|at| {
+            let node = (ways >> at & 1 == 0).then(|| fold.find(at)).flatten();
+            known.set(known.get() | u64::from(node.is_some()) << at);
+            *node.unwrap_or(&TERMINATOR)
+        })
+    });
+    each_position(folder.beside() & !known.get(), |at| fold.beside(folder, at));
     let mut left = accesses;
     while let Some(access) = left.first() {
         let at = folder.bucket_of(bucket_of(page.at, &access.key));
-        let is_below = |access: &&KeyAccess| is_below(&access.key, page.at, at).is_eq();
-        let (accesses, rest) = left.split_at(left.iter().take_while(is_below).count());
+        let (level, bits) = heap_position(at);
+        let place = |access: &KeyAccess| bucket_of(page.at, &access.key) >> (BUCKET_LEVELS - level);
+        let count = left.iter().take_while(|access| place(access) == bits).count();
+        let (accesses, rest) = left.split_at(count);
         left = rest;
         fold.keys(folder, at, accesses, results);
         folder.bucket(at, true);
@@ -98,6 +106,27 @@ impl<'a> Fold<'a> {
         self.then.is_inner(at) || !self.then.touches(at) && at < heap_index(stored, 0)
     }
 
+    /// The positions on these ways that had two keys or more.
+    fn internal(&self, ways: u64) -> u64 {
+        let above = ways & INNER;
+        let mut internal = self.then.internal();
+        if let Some(known) = self.page.treelet {
+            each_position(children(above) & !ways & known.internal(), |at| {
+                let is_known = !self.then.touches(at) && known.below_internal(at).is_some();
+                internal |= u64::from(is_known) << at;
+            });
+        }
+        let mut left = above;
+        while left != 0 {
+            // Lowest levels first: mostly a node beside the way says enough of all above it.
+            let at = last(left);
+            left &= !(1 << at);
+            let is_shown = internal >> (2 * at + 1) & 0b11 != 0;
+            internal |= u64::from(is_shown || self.keys_below(at) > 1) << at;
+        }
+        internal & above
+    }
+
     /// How many keys were below a position; two for more.
     fn keys_below(&self, at: u8) -> u8 {
         if let Some(node) = self.find(at) {
@@ -142,7 +171,9 @@ impl<'a> Fold<'a> {
     ) {
         let pending = below(self.page.pending, self.page.at, at);
         let undone = below(self.undone, self.page.at, at);
-        if undone.is_empty() || pending.is_empty() {
+        // Mostly all that pends is of commits since.
+        let mut later = undone.iter();
+        if undone.is_empty() || pending.iter().all(|one| later.any(|own| own.0 == one.0)) {
             let pending = if undone.is_empty() { pending } else { undone };
             let page = PageState { pending, ..*self.page };
             return fold_keys(folder, &page, at, accesses, results);
@@ -162,18 +193,12 @@ impl<'a> Fold<'a> {
     }
 }
 
-/// Is a key of a page below one of its positions, or before or behind it?
-#[inline]
-fn is_below(key: &Key, page: &Prefix, at: u8) -> Ordering {
-    let (level, bits) = heap_position(at);
-    (bucket_of(page, key) >> (BUCKET_LEVELS - level)).cmp(&bits)
-}
-
 /// Those of a page's sorted changes that are below a position.
 #[inline]
 fn below<'a>(changes: &'a [PendingChange], page: &Prefix, at: u8) -> &'a [PendingChange] {
-    let from = changes.partition_point(|change| is_below(&change.0, page, at).is_lt());
+    let (level, bits) = heap_position(at);
+    let place = |change: &PendingChange| bucket_of(page, &change.0) >> (BUCKET_LEVELS - level);
+    let from = changes.partition_point(|change| place(change) < bits);
     let changes = &changes[from..];
-    let is_below = |change: &&PendingChange| is_below(&change.0, page, at).is_eq();
-    &changes[..changes.iter().take_while(is_below).count()]
+    &changes[..changes.iter().take_while(|change| place(change) == bits).count()]
 }

@@ -526,7 +526,7 @@ impl Undo {
         versions: fn(&Maps) -> &NodeVersions,
         of: fn(&ReplacedNodes) -> &ReplacedList,
     ) -> Vec<ReplacedNode> {
-        let mut found = Vec::new();
+        let mut found = Vec::with_capacity(PAGES);
         for commit in self.recent_after(base) {
             if let Some(undone) = commit.of(namespace) {
                 of(&undone.nodes).below(prefix, commit.number, &mut found);

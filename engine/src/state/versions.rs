@@ -135,12 +135,12 @@ impl Entry {
         usize::try_from(since * count as u128 / all).map_or(count, |at| at.min(count))
     }
 
-    /// Prefetches the memory that a search for the first version after `base` begins with: all of them would be more
-    /// lines than it reads.
+    /// Prefetches the memory that a search for the first version after `base` begins with, mostly one or two lines:
+    /// who waits for many waits for each that it asks for.
     fn cpu_prefetch(&self, base: u64, oldest: u64) {
         if let Versions::Many(many) = &self.versions {
             let guess = self.guess(base, oldest);
-            cpu_prefetch(&many[guess.saturating_sub(1)..(guess + 2).min(many.len())]);
+            cpu_prefetch(&many[guess.saturating_sub(1)..(guess + 1).min(many.len())]);
         }
     }
 
@@ -151,9 +151,23 @@ impl Entry {
         }
         let all = self.versions.all();
         let less = |at: usize| all[at].0 <= base;
-        all.get(lower_bound_near(self.guess(base, oldest), all.len(), less))
+        let mut at = self.guess(base, oldest);
+        // Mostly it is there or beside.
+        for _ in 0..NEAR {
+            if at < all.len() && less(at) {
+                at += 1;
+            } else if at > 0 && !less(at - 1) {
+                at -= 1;
+            } else {
+                return all.get(at);
+            }
+        }
+        all.get(lower_bound_near(at, all.len(), less))
     }
 }
+
+/// Steps of a search before they grow.
+const NEAR: usize = 4;
 
 /// Where the hash table has an entry.
 #[derive(Clone, Copy, Default)]
@@ -409,7 +423,8 @@ impl VersionMap {
             (self.shard(keys.start())..=self.shard(keys.end())).map(move |shard| (range, shard))
         });
         let (mut parts, oldest) = (parts.peekable(), self.oldest());
-        let (mut some, mut entries) = (Vec::with_capacity(TOGETHER), Vec::new());
+        let mut some = Vec::with_capacity(TOGETHER);
+        let mut entries = Vec::with_capacity(8 * TOGETHER);
         let mut locked: Vec<(usize, RwLockReadGuard<'_, Shard>)> = Vec::with_capacity(TOGETHER);
         while parts.peek().is_some() {
             some.clear();
