@@ -30,8 +30,8 @@
 //! ```
 
 use pleach_core::fold::{
-    BatchFolder, Change, Columns, Differing, HashId, Keys, TreeletFolder, heap_index,
-    heap_position, way,
+    BatchFolder, Change, Columns, Differing, HashId, Keys, TreeletFolder, each_position,
+    heap_index, heap_position, way,
 };
 use pleach_core::node::{NodeKind, kind, precedes};
 use pleach_core::page::leaf::{Cell, LeafView};
@@ -113,6 +113,9 @@ pub fn fold_leaf<H: Hasher>(
 /// The same for a page whose treelet knows its node as an internal one: only the buckets that are accessed are
 /// expanded. Gives the number of the treelet in the folder; `None`, with nothing done, for other pages, and for
 /// accesses to keys that do not agree with those of the page between the treelet's columns.
+///
+/// # Panics
+/// When accesses, or what pends, are not in order.
 pub fn fold_known<H: Hasher>(
     folder: &mut TreeletFolder<H>,
     page: &PageState<'_>,
@@ -125,7 +128,7 @@ pub fn fold_known<H: Hasher>(
     }
     let mut columns = None;
     if let Some(own) = known.columns() {
-        if !is_parted_by(page.leaf, &own, accesses) {
+        if !is_parted_by(page, own, accesses) {
             return None;
         }
         columns = page.leaf.map(|leaf| (own, leaf.key(0)));
@@ -150,35 +153,35 @@ pub fn fold_known<H: Hasher>(
     folder.begin(floor, ways, known.internal(), |left| known.pair(left));
     each_position(folder.beside() & !known.positions(), |at| merge.beside(folder, at));
     while let Some(access) = merge.accesses.first() {
+        let left = merge.accesses.len();
         let at = folder.bucket_of(bucket(access));
         let (level, bits) = heap_position(at);
         merge.skip_pending(level, bits);
         merge.expand(folder, level, bits, results);
         folder.bucket(at, true);
+        assert!(merge.accesses.len() < left, "a bucket has the accesses that lead to it");
     }
     Some(folder.end())
 }
 
-/// Does a treelet with these columns tell the accessed keys of a page apart? They agree with its cells, and so with
-/// all that pends, in the bits between.
-pub fn is_parted_by(
-    leaf: Option<&LeafView<'_>>,
-    columns: &Columns,
-    accesses: &[KeyAccess],
-) -> bool {
-    let Some(leaf) = leaf.filter(|leaf| leaf.len() > 0) else { return false };
+/// Does a treelet with these columns tell the accessed keys of a page apart? They, and all that pends, agree with its
+/// cells in the bits between. What pends is asked, too: a commit whose parent's state came back knows the state that it
+/// was folded over, and not the deletions that pend since.
+pub fn is_parted_by(page: &PageState<'_>, columns: Columns, accesses: &[KeyAccess]) -> bool {
+    let Some(leaf) = page.leaf.filter(|leaf| !leaf.is_empty()) else { return false };
     let like = leaf.key(0);
-    accesses.iter().all(|access| columns.agree(&like, &access.key))
+    let pending = page.pending.iter().map(|pending| &pending.0);
+    pending.chain(accesses.iter().map(|access| &access.key)).all(|key| columns.agree(&like, key))
 }
 
 /// The columns of what a fold of a page captures: those of its treelet, if that tells these accesses apart, too;
 /// else what parts its keys best. `None` for the bits behind its prefix.
 pub fn columns_of(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<Columns> {
     let floor = page.at.len();
-    let leaf = page.leaf.filter(|leaf| leaf.len() > 0 && capture_levels(page.at) > 0)?;
+    let leaf = page.leaf.filter(|leaf| !leaf.is_empty() && capture_levels(page.at) > 0)?;
     if let Some(known) = page.treelet {
-        let Some(own) = known.columns() else { return None };
-        if is_parted_by(Some(leaf), &own, accesses) {
+        let own = known.columns()?;
+        if is_parted_by(page, own, accesses) {
             return Some(own);
         }
     }
@@ -198,17 +201,6 @@ pub fn columns_of(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<Column
 /// The positions of a treelet on the way to what is accessed, as a mask.
 pub(crate) fn ways(at: &Prefix, accesses: &[KeyAccess]) -> u64 {
     accesses.iter().fold(0, |ways, access| ways | way(bucket_of(at, &access.key)))
-}
-
-/// Goes through the positions of a mask.
-#[inline]
-pub(crate) fn each_position(mut positions: u64, mut each: impl FnMut(u8)) {
-    while positions != 0 {
-        #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
-        let at = positions.trailing_zeros() as u8;
-        positions &= positions - 1;
-        each(at);
-    }
 }
 
 /// Puts all keys below a position of a page into a folder; accesses and pending changes are those below it.

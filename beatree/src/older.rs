@@ -24,12 +24,11 @@
 //! assert_eq!((then.touched(), then.asked()), (0xffff_0000, 0));
 //! ```
 
-use pleach_core::fold::{children, heap_index, heap_position, way};
+use pleach_core::fold::{children, each_position, heap_index, heap_position, way};
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::{Key, Node, Prefix, cpu_prefetch};
 
 use crate::children::bits_after;
-use crate::leaf_fold::each_position;
 use crate::treelet;
 use crate::treelet::capture_levels;
 

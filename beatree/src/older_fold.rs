@@ -7,15 +7,14 @@
 use std::cell::Cell;
 
 use pleach_core::fold::{
-    Change, FoldValue, HashId, Keys, NO_HASH, TreeletFolder, children, heap_index, heap_position,
+    Change, FoldValue, HashId, Keys, NO_HASH, TreeletFolder, children, each_position, heap_index,
+    heap_position,
 };
 use pleach_core::hasher::Hasher;
 use pleach_core::page::leaf::LeafView;
 use pleach_core::{Key, Node, Prefix, TERMINATOR};
 
-use crate::leaf_fold::{
-    AccessResult, KeyAccess, PageState, PendingChange, each_position, fold_keys, ways,
-};
+use crate::leaf_fold::{AccessResult, KeyAccess, PageState, PendingChange, fold_keys, ways};
 use crate::older::{BUCKET_LEVELS, INNER, OlderNodes, bucket_of, has_buckets, keys_of, last};
 
 /// As [`crate::leaf_fold::fold_known`] for an older state: `page` is the present, and `undone`, sorted, has what

@@ -9,8 +9,8 @@
 //! Invariants, for a treelet as of commit `as_of`:
 //! * a known node is that of the page with all changes up to `as_of`;
 //! * below a known leaf node or terminator nothing is to be read: what is there may be old;
-//! * where its levels do not part at the bits behind the prefix ([`Columns`]), all cells of the page and all keys
-//!   that pend agree in the bits between.
+//! * where its levels do not part at the bits behind the prefix ([`Columns`]), all keys that the page has with all
+//!   changes agree in the bits between. Deletions that pend may not: folds ask.
 //!
 //! ```
 //! use pleach_beatree::treelet::{PartialTreelet, Treelet};

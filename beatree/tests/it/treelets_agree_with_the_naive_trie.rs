@@ -106,13 +106,13 @@ impl Form {
         let behind = at.len() + [2, 9, 40][usize::from(at.len() % 3)];
         let letter = *b"bdfgaeio".get(below(rng, 8) as usize).unwrap();
         // Now and then one is spelled otherwise, near the lead or far from it.
-        let odd = (below(rng, 24) == 0).then(|| at.len() + below(rng, 100) as u16);
+        let odd = (below(rng, 24) == 0).then(|| at.len() + u16::try_from(below(rng, 100)).unwrap());
         for depth in at.len()..256 {
             let (byte, mask) = (usize::from(depth / 8), 0x80 >> (depth % 8));
             let set = match depth.checked_sub(behind) {
                 None => depth % 3 == 0,
                 Some(rest) if rest < 24 => {
-                    let number = letter ^ (below(rng, 2) as u8);
+                    let number = letter ^ u8::from(below(rng, 2) == 1);
                     number >> (7 - rest % 8) & 1 == 1 || rest % 8 == 6 && below(rng, 2) == 0
                 }
                 Some(_) => false,

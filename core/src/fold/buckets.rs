@@ -6,7 +6,7 @@ use super::blocks::{
 use super::item::{END, Old, index32};
 use super::place::Lists;
 use super::treelets::TreeletFolder;
-use super::{HashId, NO_HASH, heap_index};
+use super::{HashId, NO_HASH};
 use crate::hasher::Hasher;
 use crate::node::{Key, TERMINATOR, ValueHash};
 use crate::prefix::{Prefix, bit, common_len};
@@ -250,18 +250,6 @@ impl<H: Hasher> TreeletFolder<H> {
         terminal_encode(to, &Terminal::Leaf { key: *key, value_hash, depth });
         self.hash_holes.push((index32(to.len() - HASH_LEN), old));
     }
-}
-
-/// [`heap_index`] of the prefix at `depth` on the way to `key`, less than five levels below the floor.
-#[inline]
-pub(super) fn index_below(key: &Key, floor: u16, depth: u16) -> u8 {
-    let byte = usize::from(floor / 8);
-    // At most seven bits before them and five of them.
-    let window = u16::from_be_bytes([key[byte], key.get(byte + 1).copied().unwrap_or(0)]);
-    let levels = depth - floor;
-    let bits = u32::from(window << (floor % 8)) >> (16 - levels);
-    #[expect(clippy::cast_possible_truncation, reason = "less than LEVELS bits")]
-    heap_index(levels as u8, bits as u8)
 }
 
 /// A bucket's keys, to be placed.

@@ -8,7 +8,7 @@ use crate::prefix::{Prefix, bit, common_len};
 /// Levels of a treelet.
 const LEVELS: usize = MAX_CAPTURE as usize;
 /// Bits of the levels right behind a prefix.
-const BEHIND: u32 = LEVELS as u32;
+const BEHIND: u32 = MAX_CAPTURE as u32;
 /// With fewer of these in which keys differ, others part them better.
 const ENOUGH: u32 = 4;
 
@@ -46,26 +46,26 @@ impl Columns {
     }
 
     /// The depth of each.
-    pub fn depths(&self) -> [u8; LEVELS] {
+    pub fn depths(self) -> [u8; LEVELS] {
         self.0
     }
 
     /// The bucket of a key.
     #[inline]
-    pub fn bucket(&self, key: &Key) -> u8 {
+    pub fn bucket(self, key: &Key) -> u8 {
         self.bits(key, MAX_CAPTURE)
     }
 
     /// The first of these bits of a key, one for each level.
     #[inline]
-    pub fn bits(&self, key: &Key, level: u8) -> u8 {
+    pub fn bits(self, key: &Key, level: u8) -> u8 {
         let depths = &self.0[..usize::from(level)];
         depths.iter().fold(0, |bits, depth| bits << 1 | u8::from(bit(key, (*depth).into())))
     }
 
     /// Are two keys the same in all other bits before the last of these?
     #[inline]
-    pub fn agree(&self, one: &Key, other: &Key) -> bool {
+    pub fn agree(self, one: &Key, other: &Key) -> bool {
         let mut probe = *other;
         for depth in self.0 {
             let (byte, mask) = (usize::from(depth / 8), 0x80 >> (depth % 8));
@@ -75,7 +75,7 @@ impl Columns {
     }
 
     /// The prefix of a position, `like` being a key of the page; not of the treelet's own prefix.
-    pub fn position(&self, like: &Key, level: u8, bits: u8) -> Prefix {
+    pub fn position(self, like: &Key, level: u8, bits: u8) -> Prefix {
         let mut key = *like;
         for (at, depth) in self.0.iter().take(level.into()).rev().enumerate() {
             let (byte, mask) = (usize::from(depth / 8), 0x80 >> (depth % 8));
@@ -86,19 +86,19 @@ impl Columns {
 
     /// The depth at which the positions of a level end, which is not 0.
     #[inline]
-    pub fn end_of(&self, level: u8) -> u16 {
+    pub fn end_of(self, level: u8) -> u16 {
         u16::from(self.0[usize::from(level) - 1]) + 1
     }
 
     /// The depth at which the keys below a position of a level part, if that is not a bucket.
     #[inline]
-    pub(super) fn parts(&self, level: u8) -> u16 {
+    pub(super) fn parts(self, level: u8) -> u16 {
         self.0[usize::from(level)].into()
     }
 
     /// The [`heap_index`] of the position on the way to a key whose keys part at `depth`, if there is one.
     #[inline]
-    pub(super) fn parting_at(&self, key: &Key, depth: u16) -> Option<u8> {
+    pub(super) fn parting_at(self, key: &Key, depth: u16) -> Option<u8> {
         let level = self.0.iter().position(|own| u16::from(*own) == depth)?;
         #[expect(clippy::cast_possible_truncation, reason = "at most five levels")]
         let level = level as u8;
@@ -107,7 +107,7 @@ impl Columns {
 
     /// The deepest end of a position above `depth`, or 0.
     #[inline]
-    pub(super) fn end_above(&self, depth: u16) -> u16 {
+    pub(super) fn end_above(self, depth: u16) -> u16 {
         let above = self.0.iter().rev().find(|own| u16::from(**own) < depth);
         above.map_or(0, |own| u16::from(*own) + 1)
     }
@@ -147,6 +147,9 @@ impl Differing {
 
     /// The columns of a treelet below a prefix of `floor` bits, if others than the five behind it part the keys
     /// better.
+    ///
+    /// # Panics
+    /// When five bits behind the prefix are not there.
     pub fn columns(&self, floor: u16) -> Option<Columns> {
         if self.is_plain(floor) {
             return None;

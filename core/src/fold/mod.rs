@@ -61,7 +61,9 @@ use crate::node::{Key, Node, ValueHash};
 pub use self::batch_folder::BatchFolder;
 pub use self::columns::{Columns, Differing};
 pub use self::hash_batch::combine_chunks;
-pub use self::positions::{MAX_CAPTURE, above, children, heap_index, heap_position, way};
+pub use self::positions::{
+    MAX_CAPTURE, above, children, each_position, heap_index, heap_position, way,
+};
 pub use self::treelets::TreeletFolder;
 
 /// A value as the fold takes it: its bytes, or its hash when that is known.

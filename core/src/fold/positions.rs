@@ -1,5 +1,7 @@
 //! Positions below a floor, by number, and sets of them as masks of 64 bits.
 
+use crate::node::Key;
+
 /// Most levels below its floor that a fold captures.
 pub const MAX_CAPTURE: u8 = 5;
 
@@ -62,4 +64,27 @@ pub fn children(positions: u64) -> u64 {
         left &= left - 1;
     }
     children
+}
+
+/// [`heap_index`] of the prefix at `depth` on the way to `key`, less than five levels below the floor.
+#[inline]
+pub(super) fn index_below(key: &Key, floor: u16, depth: u16) -> u8 {
+    let byte = usize::from(floor / 8);
+    // At most seven bits before them and five of them.
+    let window = u16::from_be_bytes([key[byte], key.get(byte + 1).copied().unwrap_or(0)]);
+    let levels = depth - floor;
+    let bits = u32::from(window << (floor % 8)) >> (16 - levels);
+    #[expect(clippy::cast_possible_truncation, reason = "less than LEVELS bits")]
+    heap_index(levels as u8, bits as u8)
+}
+
+/// Goes through the positions of a mask.
+#[inline]
+pub fn each_position(mut positions: u64, mut each: impl FnMut(u8)) {
+    while positions != 0 {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
+        let at = positions.trailing_zeros() as u8;
+        positions &= positions - 1;
+        each(at);
+    }
 }

@@ -60,10 +60,10 @@ use zerocopy::IntoBytes;
 use super::blocks::{
     Climb, Group, HASH_LEN, Half, Item, LEVELS, Leaves, Merged, ROUNDS, Stage, node_mut, node_of,
 };
-use super::buckets::index_below;
 use super::hash_batch::Values;
 use super::item::index32;
 use super::place::Neighbours;
+use super::positions::index_below;
 use super::{
     Change, Columns, FoldValue, HashId, Keys, above, children, heap_index, heap_position, way,
 };

@@ -159,7 +159,9 @@ fn sections<D: Device, R: Runtime>(
 ) -> Encoded {
     let changes: usize = chunks.iter().map(|chunk| chunk.changes.len()).sum();
     let least = if history { PARALLEL } else { PARALLEL_SECTIONS };
-    let most = if changes < least { 1 } else { db.runtime.workers() };
+    // Behind the fold of another session's finish it would wait for that, and the log's write with it.
+    let alone = changes < least || !history && db.pace.foreground().is_busy();
+    let most = if alone { 1 } else { db.runtime.workers() };
     let workers = most.min(chunks.len()).max(1);
     let made: Vec<Mutex<Encoded>> = chunks.iter().map(|_| Mutex::default()).collect();
     let tasks = db.timings.tasks(Phase::Record, chunks.len());

@@ -460,7 +460,7 @@ impl Chunk {
         };
         if let (Some(cached), Some(as_of)) = (page.page.as_deref(), page.as_of)
             && let Some(columns) = cached.treelet(as_of, |known| known.map(|known| known.columns()))
-            && columns.is_none_or(|own| is_parted_by(below.leaf, &own, below.accesses))
+            && columns.is_none_or(|own| is_parted_by(&below.state(), own, below.accesses))
             && below.is_little_a_bucket(|key| cached.bucket(key, columns))
         {
             return None;

@@ -53,6 +53,11 @@ pub(super) struct Below<'a> {
 }
 
 impl Below<'_> {
+    /// Without what is known of it.
+    pub(super) fn state(&self) -> PageState<'_> {
+        PageState { at: self.at, leaf: self.leaf, pending: self.pending, treelet: None }
+    }
+
     /// Does at most a part pend in each accessed bucket of a treelet? Then the treelet tells as much apart.
     pub(super) fn is_little_a_bucket(&self, bucket: impl Fn(&Key) -> u8) -> bool {
         let groups = self.accesses.chunk_by(|a, b| bucket(&a.key) == bucket(&b.key));

@@ -127,7 +127,9 @@ pub(crate) fn sort<'a, H: Hasher, D: Device, R: Runtime>(
     sorter: &'a mut Sorter,
     accesses: &[Access],
 ) -> Result<Sorted<'a>> {
-    let most = if accesses.len() < PARALLEL_SORT { 1 } else { db.runtime.workers() };
+    // Behind another session's fold or publication it would wait for that.
+    let alone = accesses.len() < PARALLEL_SORT || db.pace.foreground().is_busy();
+    let most = if alone { 1 } else { db.runtime.workers() };
     let _own_processors = (most > 1).then(|| db.pace.foreground().finishing());
     sorter.sort::<H>(accesses, &|count, task| {
         let tasks = db.timings.tasks(Phase::Sort, count);

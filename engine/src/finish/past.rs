@@ -28,7 +28,9 @@ impl Chunk {
                         nodes.push((at, *node));
                     }
                 });
-                learned.push((&page.prefix, region.last_commit, from..nodes.len()));
+                if from < nodes.len() {
+                    learned.push((&page.prefix, region.last_commit, from..nodes.len()));
+                }
             }
         }
         if !learned.is_empty() {

@@ -248,7 +248,7 @@ pub(super) fn known_subtries(
 ) -> Vec<(Prefix, Node)> {
     let (view, depth) = (page.view(), prefix.len() + u16::from(LEVELS));
     let found = page.treelet(state.changed_at(child), |treelet| {
-        let treelet = treelet.filter(|treelet| treelet.columns().is_some() && view.len() > 0)?;
+        let treelet = treelet.filter(|treelet| treelet.columns().is_some() && !view.is_empty())?;
         treelet.subtries(&view.key(0), depth)
     });
     found.unwrap_or_default()

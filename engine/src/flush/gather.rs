@@ -183,7 +183,7 @@ fn old_page<D: Device, R: Runtime>(db: &State<D, R>, state: &RegionState, child:
     let subtries = page.as_ref().filter(|_| !is_plain).map_or_else(Vec::new, subtries);
     let own = state.node(child).copied();
     let written = Vec::new();
-    OldPage { is_plain, prefix, page, number, pending, written, nodes, subtries, own }
+    OldPage { prefix, page, number, pending, written, nodes, subtries, is_plain, own }
 }
 
 /// The sibling, when it is at hand and one page of the parent's prefix can hold both, with room left.

@@ -35,7 +35,7 @@ use crate::format::{incarnation, notice};
 use crate::log::{LogWriter, SegmentOptions, WriterStart, segment};
 use crate::metrics::Counters;
 use crate::opening::Opening;
-use crate::options::Options;
+use crate::options::{Durability, Options};
 use crate::prefetch::Prefetcher;
 use crate::prefetch::prefold::Prefolder;
 use crate::prefetch::requests::Prefetching;
@@ -204,11 +204,8 @@ fn begin<D: Device, R: Runtime>(
     };
     let replay = newest.replay.position;
     let start = WriterStart::after(&recovered.scan, newest.database, incarnation, log_from, replay);
-    let segments = SegmentOptions {
-        size: newest.geometry.log_segment,
-        spares: 4,
-        cached: options.durability == crate::options::Durability::None,
-    };
+    let (size, cached) = (newest.geometry.log_segment, options.durability == Durability::None);
+    let segments = SegmentOptions { size, spares: 4, cached };
     let writer = LogWriter::open(device.clone(), segments, &start)?;
     examine::renew_spares(&device, &newest);
     let leaf = device.open(LEAF_FILE, OpenMode::Write)?;

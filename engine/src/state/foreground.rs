@@ -27,7 +27,7 @@ impl Foreground {
     }
 
     /// Does anybody wait?
-    fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.is_finishing() || self.publishing.load(Ordering::Relaxed) > 0
     }
 }

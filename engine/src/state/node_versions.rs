@@ -212,7 +212,8 @@ impl NodeVersions {
         learned: impl Iterator<Item = (&'a Prefix, u64, &'a [(u8, Node)])>,
     ) {
         let Some(shards) = self.shards.get() else { return };
-        let mut slabs = self.slabs.write();
+        // A sweep holds it for long, and who waits to write keeps out all readers: better to learn it another time.
+        let Some(mut slabs) = self.slabs.try_write() else { return };
         if !is_there() {
             return;
         }

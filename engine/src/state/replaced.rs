@@ -46,10 +46,11 @@ impl ReplacedList {
         self.heads.push(Head { prefix, changed: 0, start });
     }
 
-    /// Makes room for so many pages, of which a commit changes so many keys.
+    /// Makes room for so many pages, of which a commit changes so many keys: a plain trie's has none.
     pub(crate) fn reserve(&mut self, pages: usize, keys: usize) {
+        let inside = pages * ways_to(u32::MAX).count_ones() as usize;
         self.heads.reserve(pages);
-        self.nodes.reserve(pages + 5 * keys);
+        self.nodes.reserve(pages + inside.min(5 * keys));
     }
 
     /// These lists, which follow each other, as one.
@@ -138,5 +139,20 @@ impl ReplacedList {
             let nodes = &self.nodes[*start as usize..];
             search.say(*changed, |at| nodes.get(at));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window counts what its lists have room for.
+    #[test]
+    fn without_pages_nothing_is_reserved() {
+        let mut list = ReplacedList::default();
+        list.reserve(0, 1000);
+        assert_eq!(list.bytes(), 0);
+        list.reserve(2, 1000);
+        assert!(list.bytes() < 8192, "{}", list.bytes());
     }
 }

@@ -83,13 +83,18 @@ fn an_old_proof_hashes_little_more_than_one_of_the_newest_state() {
     let folder = tempfile::tempdir().expect("a folder");
     let db = opened(folder.path());
     let keys: Vec<Key> = (0..300).map(|at| key(at * 61)).collect();
-    let [_, now] = hashes(&db, 0, &keys);
-    for back in [1, 5, 20, 40, 59] {
+    let [first_now, now] = hashes(&db, 0, &keys);
+    let states = [1, 5, 20, 40, 59];
+    let mut firsts = 0;
+    for back in states {
         let [first, then] = hashes(&db, back, &keys);
-        println!("{back} back: {first} and {then} hashes, {now} now");
-        assert!(first <= 3 * now, "{back} back: {first} hashes, {now} now");
+        println!("{back} back: {first} and {then} hashes, {first_now} and {now} now");
+        // How much of it nobody knew yet depends on what flushes have taken the treelets of.
+        assert!(first <= 4 * first_now, "{back} back: {first} hashes, {first_now} now");
+        firsts += first;
         assert!(then * 4 <= now * 5, "{back} back, once more: {then} hashes, {now} now");
     }
+    assert!(firsts <= 3 * states.len() as u64 * first_now, "{firsts} hashes, {first_now} now");
 }
 
 #[test]
