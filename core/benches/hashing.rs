@@ -19,28 +19,34 @@ fn nodes<H: Hasher>(c: &mut Criterion) {
     }
 }
 
+/// Values of balances, slots and nodes, and of accounts.
 fn values<H: Hasher>(c: &mut Criterion) {
-    for len in [8u8, 40, 64] {
+    values_of::<H, 64>(c, &[8, 40, 64]);
+    values_of::<H, 128>(c, &[72, 110]);
+}
+
+fn values_of<H: Hasher, const BYTES: usize>(c: &mut Criterion, lens: &[u8]) {
+    for &len in lens {
         let mut group = c.benchmark_group(format!("short{len}/{}", H::NAME));
-        let blocks: Vec<[u8; 64]> = (0..64u8)
+        let messages: Vec<[u8; BYTES]> = (0..64u8)
             .map(|i| {
-                let mut block = [0; 64];
-                block[..usize::from(len)].fill(i);
-                block
+                let mut message = [0; BYTES];
+                message[..usize::from(len)].fill(i);
+                message
             })
             .collect();
         let lens = [len; 64];
         let mut out = vec![[0u8; 32]; 64];
         group.throughput(Throughput::Elements(1));
         group.bench_function("single", |b| {
-            b.iter(|| H::hash(black_box(&blocks[7][..usize::from(len)])));
+            b.iter(|| H::hash(black_box(&messages[7][..usize::from(len)])));
         });
         for count in [2usize, 3, 4, 8, 16, 64] {
             group.throughput(Throughput::Elements(count as u64));
             group.bench_with_input(BenchmarkId::new("batch", count), &count, |b, &count| {
                 b.iter(|| {
                     H::hash_short_many(
-                        black_box(&blocks[..count]),
+                        black_box(&messages[..count]),
                         black_box(&lens[..count]),
                         black_box(&mut out[..count]),
                     );

@@ -43,16 +43,21 @@ pub trait Hasher: Copy + Clone + Default + Send + Sync + 'static {
         }
     }
 
-    /// Hashes of many short messages: message `i` is the first `lens[i]` bytes of `blocks[i]`, and
-    /// the other bytes of the block are zero. All slices have the same length; every entry of
-    /// `lens` is at most 64.
+    /// Hashes of many short messages of equally many blocks of 64 bytes: message `i` is the first `lens[i]`
+    /// bytes of `messages[i]`, and the other bytes are zero. All slices have the same length; `BYTES` is a multiple
+    /// of 64 below 256, and each message fills all its blocks but the last, which has one byte at least (or none,
+    /// where it is the only one).
     ///
     /// # Panics
-    /// When the slices' lengths differ or a message is longer than 64 bytes.
-    fn hash_short_many(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
-        assert!(blocks.len() == out.len() && blocks.len() == lens.len(), "one output a block");
-        for ((block, len), out) in blocks.iter().zip(lens).zip(out) {
-            *out = Self::hash(&block[..usize::from(*len)]);
+    /// When the slices' lengths differ or a message has more or fewer blocks.
+    fn hash_short_many<const BYTES: usize>(
+        messages: &[[u8; BYTES]],
+        lens: &[u8],
+        out: &mut [[u8; 32]],
+    ) {
+        lanes::check_short(messages, lens, out);
+        for ((message, len), out) in messages.iter().zip(lens).zip(out) {
+            *out = Self::hash(&message[..usize::from(*len)]);
         }
     }
 }
@@ -73,8 +78,12 @@ impl Hasher for Blake3 {
         lanes::hash64_many(blocks, out);
     }
 
-    fn hash_short_many(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
-        lanes::hash_short_many(blocks, lens, out);
+    fn hash_short_many<const BYTES: usize>(
+        messages: &[[u8; BYTES]],
+        lens: &[u8],
+        out: &mut [[u8; 32]],
+    ) {
+        lanes::hash_short_many(messages, lens, out);
     }
 }
 

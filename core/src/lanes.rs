@@ -5,13 +5,13 @@
 //! * [`hash64_many`]: messages of exactly 64 bytes (nodes). The blake3 crate has assembly for
 //!   this behind its hidden `platform` module; without the feature `blake3-platform` the kernel
 //!   below is used instead.
-//! * [`hash_short_many`]: messages of 0 to 64 bytes, each with its own length (values). The
-//!   crate's batch call takes whole blocks only, so this is a kernel of our own: the compression
-//!   function written once over arrays of lanes, compiled once for each instruction set.
+//! * [`hash_short_many`]: messages of some bytes, each with its own length but as many blocks as the
+//!   others (values). The crate's batch call takes whole blocks only, so this is a kernel of our own:
+//!   the compression function written once over arrays of lanes, compiled once for each instruction set.
 //!
-//! A message of at most 64 bytes is one block of one chunk that is also the root, so a hash is a
-//! single compression: chaining value = IV, counter = 0, block length = message length and the
-//! flags `CHUNK_START | CHUNK_END | ROOT`.
+//! A message of few blocks of 64 bytes is one chunk that is also the root, so a hash is a compression
+//! for each block: the first chaining value is the IV, the counter is 0, a block's length 64 but for
+//! the last one's, the first has the flag `CHUNK_START`, the last `CHUNK_END | ROOT`.
 //!
 //! The unsafe code here is calls into functions that are compiled for an instruction set whose
 //! presence was checked. Nothing allocates.
@@ -45,19 +45,38 @@ pub(crate) fn hash64_many(blocks: &[[u8; 64]], out: &mut [[u8; 32]]) {
 #[cfg(not(feature = "blake3-platform"))]
 const CHUNK: usize = 64;
 
-/// Hashes of messages of up to 64 bytes: message `i` is the first `lens[i]` bytes of `blocks[i]`,
-/// the rest of the block is zero.
+/// Hashes of messages of as many blocks as `BYTES` has, as [`Hasher::hash_short_many`] has them.
 ///
 /// # Panics
-/// When the slices' lengths differ or a length is more than 64.
-pub(crate) fn hash_short_many(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
-    assert!(blocks.len() == out.len() && blocks.len() == lens.len(), "one output a block");
-    assert!(lens.iter().all(|len| *len <= 64), "at most one block");
+/// When the slices' lengths differ or a message has another number of blocks.
+///
+/// [`Hasher::hash_short_many`]: crate::Hasher::hash_short_many
+pub(crate) fn hash_short_many<const BYTES: usize>(
+    messages: &[[u8; BYTES]],
+    lens: &[u8],
+    out: &mut [[u8; 32]],
+) {
+    check_short(messages, lens, out);
     debug_assert!(
-        blocks.iter().zip(lens).all(|(b, len)| b[usize::from(*len)..].iter().all(|b| *b == 0)),
+        messages.iter().zip(lens).all(|(m, len)| m[usize::from(*len)..].iter().all(|b| *b == 0)),
         "bytes after the message are zero"
     );
-    short(blocks, lens, out);
+    short(messages, lens, out);
+}
+
+/// What calls of many short messages have to keep to.
+pub(crate) fn check_short<const BYTES: usize>(
+    messages: &[[u8; BYTES]],
+    lens: &[u8],
+    out: &[[u8; 32]],
+) {
+    const { assert!(BYTES.is_multiple_of(64) && BYTES > 0 && BYTES < 256, "whole blocks, few") };
+    assert!(messages.len() == out.len() && messages.len() == lens.len(), "one output a message");
+    let blocks = |len: u8| usize::from(len).div_ceil(64).max(1);
+    assert!(
+        lens.iter().all(|len| blocks(*len) == BYTES / 64),
+        "each fills all blocks but the last"
+    );
 }
 
 #[cfg(feature = "blake3-platform")]
@@ -116,20 +135,20 @@ mod platform {
 }
 
 /// Picks the widest kernel that this processor runs.
-fn short(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
+fn short<const BYTES: usize>(messages: &[[u8; BYTES]], lens: &[u8], out: &mut [[u8; 32]]) {
     #[cfg(target_arch = "x86_64")]
     {
         if x86::has_avx512() {
             // SAFETY: the processor has the instruction set the function is compiled for.
-            return unsafe { x86::short_avx512(blocks, lens, out) };
+            return unsafe { x86::short_avx512(messages, lens, out) };
         }
         if x86::has_avx2() {
             // SAFETY: the processor has the instruction set the function is compiled for.
-            return unsafe { x86::short_avx2(blocks, lens, out) };
+            return unsafe { x86::short_avx2(messages, lens, out) };
         }
     }
-    for ((block, len), out) in blocks.iter().zip(lens).zip(out) {
-        *out = *blake3::hash(&block[..usize::from(*len)]).as_bytes();
+    for ((message, len), out) in messages.iter().zip(lens).zip(out) {
+        *out = *blake3::hash(&message[..usize::from(*len)]).as_bytes();
     }
 }
 
@@ -140,79 +159,100 @@ mod tests {
     use super::kernel::short_lanes;
     use super::*;
 
-    fn blocks(count: usize, lens: &[u8]) -> Vec<[u8; 64]> {
+    fn messages<const BYTES: usize>(lens: &[u8]) -> Vec<[u8; BYTES]> {
         let mut state = 0x9e37_79b9_u32;
-        (0..count)
-            .map(|i| {
-                let mut block = [0; 64];
-                for byte in &mut block[..usize::from(lens[i])] {
-                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    *byte = state.to_be_bytes()[0];
-                }
-                block
-            })
-            .collect()
+        let message = |len: &u8| {
+            let mut message = [0; BYTES];
+            for byte in &mut message[..usize::from(*len)] {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *byte = state.to_be_bytes()[0];
+            }
+            message
+        };
+        lens.iter().map(message).collect()
     }
 
-    pub(super) type Kernel = fn(&[[u8; 64]], &[u8], &mut [[u8; 32]]);
+    pub(super) type Kernel<const BYTES: usize> = fn(&[[u8; BYTES]], &[u8], &mut [[u8; 32]]);
 
-    fn check(kernel: Kernel, blocks: &[[u8; 64]], lens: &[u8]) {
-        let mut out = alloc::vec![[0xaa; 32]; blocks.len()];
-        kernel(blocks, lens, &mut out);
-        for (i, (block, len)) in blocks.iter().zip(lens).enumerate() {
-            let plain = blake3::hash(&block[..usize::from(*len)]);
-            assert_eq!(out[i], *plain.as_bytes(), "lane {i} of {}, length {len}", blocks.len());
+    fn check<const BYTES: usize>(kernel: Kernel<BYTES>, lens: &[u8]) {
+        let messages = messages(lens);
+        let mut out = alloc::vec![[0xaa; 32]; messages.len()];
+        kernel(&messages, lens, &mut out);
+        for (i, (message, len)) in messages.iter().zip(lens).enumerate() {
+            let plain = blake3::hash(&message[..usize::from(*len)]);
+            assert_eq!(out[i], *plain.as_bytes(), "lane {i} of {}, length {len}", lens.len());
         }
     }
 
-    fn kernels() -> Vec<Kernel> {
-        let mut all: Vec<Kernel> = alloc::vec![
-            hash_short_many as Kernel,
-            short_lanes::<1, [u32; 1]>,
-            short_lanes::<4, [u32; 4]>,
-            short_lanes::<8, [u32; 8]>,
-            short_lanes::<16, [u32; 16]>,
+    fn kernels<const BYTES: usize>() -> Vec<Kernel<BYTES>> {
+        let mut all: Vec<Kernel<BYTES>> = alloc::vec![
+            hash_short_many as Kernel<BYTES>,
+            short_lanes::<1, BYTES, [u32; 1]>,
+            short_lanes::<4, BYTES, [u32; 4]>,
+            short_lanes::<8, BYTES, [u32; 8]>,
+            short_lanes::<16, BYTES, [u32; 16]>,
         ];
         #[cfg(target_arch = "x86_64")]
         all.extend(x86::tests::kernels());
         all
     }
 
+    /// All lengths of messages with so many blocks.
+    fn lengths<const BYTES: usize>() -> impl Iterator<Item = u8> + Clone {
+        let least = if BYTES == 64 { 0 } else { BYTES - 63 };
+        (least..=BYTES).map(|len| u8::try_from(len).expect("few blocks"))
+    }
+
+    fn every_lane_of_every_count<const BYTES: usize>() {
+        for count in 0..=40 {
+            let lens: Vec<u8> = lengths::<BYTES>().cycle().step_by(7).take(count).collect();
+            for kernel in kernels::<BYTES>() {
+                check(kernel, &lens);
+            }
+        }
+    }
+
     #[test]
     fn every_lane_of_every_count_equals_the_plain_call() {
-        for count in 0..=40usize {
-            let lens: Vec<u8> = (0..count).map(|i| u8::try_from(i * 7 % 65).unwrap()).collect();
-            let short = blocks(count, &lens);
-            for kernel in kernels() {
-                check(kernel, &short, &lens);
+        every_lane_of_every_count::<64>();
+        every_lane_of_every_count::<128>();
+        every_lane_of_every_count::<192>();
+        for count in 0..=40 {
+            check(|blocks, _, out| hash64_many(blocks, out), &[64; 40][..count]);
+        }
+    }
+
+    fn every_length<const BYTES: usize>() {
+        for len in lengths::<BYTES>() {
+            for kernel in kernels::<BYTES>() {
+                check(kernel, &[len; 17]);
             }
-            let full = blocks(count, &[64; 40]);
-            check(|blocks, _, out| hash64_many(blocks, out), &full, &[64; 40][..count]);
         }
     }
 
     #[test]
     fn every_length_equals_the_plain_call_in_every_lane() {
-        for len in 0..=64u8 {
-            let lens = [len; 17];
-            let messages = blocks(17, &lens);
-            for kernel in kernels() {
-                check(kernel, &messages, &lens);
-            }
-        }
+        every_length::<64>();
+        every_length::<128>();
+        every_length::<192>();
     }
 
     #[test]
     fn long_batches_of_nodes_equal_the_plain_call() {
         for count in [63usize, 64, 65, 127, 129, 200] {
-            let lens = alloc::vec![64u8; count];
-            check(|blocks, _, out| hash64_many(blocks, out), &blocks(count, &lens), &lens);
+            check(|blocks, _, out| hash64_many(blocks, out), &alloc::vec![64; count]);
         }
     }
 
     #[test]
-    #[should_panic(expected = "at most one block")]
+    #[should_panic(expected = "each fills all blocks but the last")]
     fn a_length_of_more_than_a_block_is_refused() {
         hash_short_many(&[[0; 64]], &[65], &mut [[0; 32]]);
+    }
+
+    #[test]
+    #[should_panic(expected = "each fills all blocks but the last")]
+    fn a_length_of_fewer_blocks_is_refused() {
+        hash_short_many(&[[0; 128]], &[64], &mut [[0; 32]]);
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use pleach::{Access, Block, Node, Overlay, Pleach, SessionOptions};
+use pleach::{Access, Block, Key, Node, Overlay, Pleach, SessionOptions};
 
 use super::engine::{open_durable, wrap};
 use super::ledger::{Item, Ledger, changes, read};
@@ -94,13 +94,18 @@ pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut She
         }
         let bench = Bench { cold: false, args, at: &ours, ledger, updates };
         let db = with_ours.then(|| open_durable(&ours, args.storage.cache_mib())).transpose()?;
+        if let Some(db) = &db {
+            bench.read_all(db)?;
+        }
         let mut warm: Vec<Subject<'_>> = Vec::new();
         for (name, what) in SUBJECTS {
             let (bench, Some(db)) = (&bench, &db) else { break };
             warm.push((name.to_owned(), Box::new(move |round| bench.turn(db, what, round))));
         }
         for other in &others {
-            other.tree.replace(Some(states.open(other.ground, &other.folder, true)?));
+            let mut tree = states.open(other.ground, &other.folder, true)?;
+            read(&mut *tree, &bench.accounts())?;
+            other.tree.replace(Some(tree));
             warm.extend(THEIRS.map(|(name, what)| other.subject(&bench, None, name, what)));
         }
         let name = format!("warm, {}", grouped(updates));
@@ -201,6 +206,23 @@ impl Other {
 }
 
 impl Bench<'_> {
+    /// All that turns draw from.
+    fn accounts(&self) -> Vec<Item> {
+        (0..self.ledger.contracts).map(Item::Account).collect()
+    }
+
+    /// Reads all accounts, so that their pages are cached before the first turn: one in which pages are read for the
+    /// first time is no warm one.
+    fn read_all(&self, db: &Pleach) -> Result<()> {
+        let session = db.session(SessionOptions::new()).map_err(wrap)?;
+        let keys: Vec<Key> = self.accounts().into_iter().map(Item::key).collect();
+        let values = session.read_many(&keys).map_err(wrap)?;
+        if values.iter().any(Option::is_none) {
+            return Err(BenchError::Wrong("an account is missing".to_owned()));
+        }
+        Ok(())
+    }
+
     /// The accounts that change in a subject's turn, and their new nonce. Each turn has its own: what is written again
     /// costs less, and what was just written lies elsewhere.
     fn changes(&self, what: What, round: u64) -> (Vec<Item>, u64) {

@@ -49,14 +49,60 @@ impl Batch {
     }
 }
 
-/// Values and their hashes: those of at most one block wait, and are hashed together.
+/// Values and their hashes: those of one block, and those of two (an account's mostly has some seventy or a hundred
+/// bytes), wait, and are hashed together.
 #[derive(Default)]
 pub(super) struct Values {
     hashes: Vec<ValueHash>,
-    blocks: Vec<[u8; 64]>,
+    of_one: Waiting<64>,
+    of_two: Waiting<128>,
+    out: Vec<[u8; 32]>,
+}
+
+/// Values of equally many blocks, which wait for their hashes.
+#[derive(Default)]
+struct Waiting<const BYTES: usize> {
+    messages: Vec<[u8; BYTES]>,
     lens: Vec<u8>,
     dest: Vec<HashId>,
-    out: Vec<[u8; 32]>,
+}
+
+impl<const BYTES: usize> Waiting<BYTES> {
+    #[inline]
+    fn add(&mut self, bytes: &[u8], dest: HashId) {
+        let message = self.messages.len();
+        self.messages.push([0; BYTES]);
+        let to = &mut self.messages[message];
+        match <[u8; 8]>::try_from(bytes) {
+            // The length of a balance: a store, and no call.
+            Ok(word) => to[..8].copy_from_slice(&word),
+            Err(_) => to[..bytes.len()].copy_from_slice(bytes),
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most `BYTES`, fewer than 256")]
+        self.lens.push(bytes.len() as u8);
+        self.dest.push(dest);
+    }
+
+    /// Hashes them; `out` is spare memory.
+    fn run<H: Hasher>(&mut self, out: &mut Vec<[u8; 32]>, hashes: &mut [ValueHash]) -> u64 {
+        let count = self.messages.len();
+        if count == 0 {
+            return 0;
+        }
+        out.resize(count.max(out.len()), [0; 32]);
+        H::hash_short_many(&self.messages, &self.lens, &mut out[..count]);
+        for (dest, hash) in self.dest.iter().zip(&*out) {
+            hashes[*dest as usize] = ValueHash::new(*hash);
+        }
+        self.clear();
+        count as u64
+    }
+
+    fn clear(&mut self) {
+        self.messages.clear();
+        self.lens.clear();
+        self.dest.clear();
+    }
 }
 
 /// Hashes of an accessed key's values, by number; [`NO_HASH`] for none.
@@ -70,36 +116,29 @@ pub(super) struct Changed {
 impl Values {
     pub(super) fn clear(&mut self) {
         self.hashes.clear();
-        self.blocks.clear();
-        self.lens.clear();
-        self.dest.clear();
+        self.of_one.clear();
+        self.of_two.clear();
     }
 
     /// Adds a value; adds to `hashed` when that takes a hash at once.
     #[inline]
     pub(super) fn add<H: Hasher>(&mut self, value: FoldValue<'_>, hashed: &mut u64) -> HashId {
         let id = index32(self.hashes.len());
-        match value {
-            FoldValue::Hash(hash) => self.hashes.push(hash),
-            FoldValue::Bytes(bytes) if bytes.len() <= 64 => {
-                let block = self.blocks.len();
-                self.blocks.push([0; 64]);
-                let to = &mut self.blocks[block];
-                match <[u8; 8]>::try_from(bytes) {
-                    // The length of a balance: a store, and no call.
-                    Ok(word) => to[..8].copy_from_slice(&word),
-                    Err(_) => to[..bytes.len()].copy_from_slice(bytes),
-                }
-                #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
-                self.lens.push(bytes.len() as u8);
-                self.dest.push(id);
-                self.hashes.push(ValueHash::new([0; 32]));
+        self.hashes.push(match value {
+            FoldValue::Hash(hash) => hash,
+            FoldValue::Bytes(bytes) if bytes.len() > 128 => {
+                *hashed += 1;
+                value_hash::<H>(bytes)
             }
             FoldValue::Bytes(bytes) => {
-                self.hashes.push(value_hash::<H>(bytes));
-                *hashed += 1;
+                if bytes.len() <= 64 {
+                    self.of_one.add(bytes, id);
+                } else {
+                    self.of_two.add(bytes, id);
+                }
+                ValueHash::new([0; 32])
             }
-        }
+        });
         id
     }
 
@@ -124,16 +163,8 @@ impl Values {
 
     /// Hashes those that wait.
     pub(super) fn run<H: Hasher>(&mut self) -> u64 {
-        let count = self.blocks.len();
-        self.out.resize(count.max(self.out.len()), [0; 32]);
-        H::hash_short_many(&self.blocks, &self.lens, &mut self.out[..count]);
-        for (dest, hash) in self.dest.iter().zip(&self.out) {
-            self.hashes[*dest as usize] = ValueHash::new(*hash);
-        }
-        self.blocks.clear();
-        self.lens.clear();
-        self.dest.clear();
-        count as u64
+        let Self { hashes, of_one, of_two, out } = self;
+        of_one.run::<H>(out, hashes) + of_two.run::<H>(out, hashes)
     }
 
     /// A hash; of a value that waited, after [`Self::run`].

@@ -70,30 +70,43 @@ impl<const N: usize> Lanes<N> for [u32; N] {
     }
 }
 
-/// All messages, `N` lanes at a time; unused lanes of the last group hash zeros.
+/// All messages, `N` lanes at a time; unused lanes of the last group hash zeros. Each message has as many blocks as
+/// `BYTES` has, the last of them perhaps not full.
 #[inline(always)]
-pub(super) fn short_lanes<const N: usize, L: Lanes<N>>(
-    blocks: &[[u8; 64]],
+pub(super) fn short_lanes<const N: usize, const BYTES: usize, L: Lanes<N>>(
+    messages: &[[u8; BYTES]],
     lens: &[u8],
     out: &mut [[u8; 32]],
 ) {
-    for ((blocks, lens), out) in blocks.chunks(N).zip(lens.chunks(N)).zip(out.chunks_mut(N)) {
-        if blocks.len() == 1 {
-            out[0] = *blake3::hash(&blocks[0][..usize::from(lens[0])]).as_bytes();
+    for ((messages, lens), out) in messages.chunks(N).zip(lens.chunks(N)).zip(out.chunks_mut(N)) {
+        if messages.len() == 1 {
+            out[0] = *blake3::hash(&messages[0][..usize::from(lens[0])]).as_bytes();
             continue;
         }
-        let mut words = [[0u32; N]; 16];
-        let mut lengths = [0u32; N];
-        let longest = lens.iter().fold(0, |a, b| a.max(*b));
-        // Words that no message of the group reaches are zero already.
-        let used = usize::from(longest).div_ceil(4);
-        for (lane, (block, len)) in blocks.iter().zip(lens).enumerate() {
-            lengths[lane] = u32::from(*len);
-            for (word, bytes) in words[..used].iter_mut().zip(block.as_chunks::<4>().0) {
-                word[lane] = u32::from_le_bytes(*bytes);
+        let mut chaining: [L; 8] = core::array::from_fn(|i| L::splat(IV[i]));
+        let mut from = 0_u8;
+        while usize::from(from) < BYTES {
+            let mut words = [[0u32; N]; 16];
+            let mut lengths = [0u32; N];
+            let mut longest = 0;
+            for (length, len) in lengths.iter_mut().zip(lens) {
+                *length = u32::from(len.saturating_sub(from).min(64));
+                longest = longest.max(*length);
             }
+            // Words that no message of the group reaches are zero already.
+            let used = longest.div_ceil(4) as usize;
+            for (lane, message) in messages.iter().enumerate() {
+                let block = message[usize::from(from)..].as_chunks::<4>().0;
+                for (word, bytes) in words[..used].iter_mut().zip(block) {
+                    word[lane] = u32::from_le_bytes(*bytes);
+                }
+            }
+            let first = if from == 0 { CHUNK_START } else { 0 };
+            from += 64;
+            let last = if usize::from(from) == BYTES { CHUNK_END | ROOT } else { 0 };
+            chaining = compress::<N, L>(&chaining, &words, &lengths, first | last);
         }
-        let hashes = compress::<N, L>(&words, &lengths);
+        let hashes = chaining.map(L::store);
         for (lane, out) in out.iter_mut().enumerate() {
             for (bytes, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(&hashes) {
                 *bytes = word[lane].to_le_bytes();
@@ -102,18 +115,21 @@ pub(super) fn short_lanes<const N: usize, L: Lanes<N>>(
     }
 }
 
-/// The compression function on `N` messages, one in each lane.
+/// The compression function on a block of each of `N` messages, one in each lane.
 #[inline(always)]
 fn compress<const N: usize, L: Lanes<N>>(
+    chaining: &[L; 8],
     words: &[[u32; N]; 16],
     lengths: &[u32; N],
-) -> [[u32; N]; 8] {
+    flags: u8,
+) -> [L; 8] {
     let m: [L; 16] = core::array::from_fn(|i| L::load(&words[i]));
-    let mut v: [L; 16] = core::array::from_fn(|i| L::splat(IV[i % 8]));
+    let mut v: [L; 16] =
+        core::array::from_fn(|i| if i < 8 { chaining[i] } else { L::splat(IV[i - 8]) });
     v[12] = L::splat(0);
     v[13] = L::splat(0);
     v[14] = L::load(lengths);
-    v[15] = L::splat(u32::from(CHUNK_START | CHUNK_END | ROOT));
+    v[15] = L::splat(u32::from(flags));
     for s in &SCHEDULE {
         mix(&mut v, [0, 4, 8, 12], m[s[0]], m[s[1]]);
         mix(&mut v, [1, 5, 9, 13], m[s[2]], m[s[3]]);
@@ -124,7 +140,7 @@ fn compress<const N: usize, L: Lanes<N>>(
         mix(&mut v, [2, 7, 8, 13], m[s[12]], m[s[13]]);
         mix(&mut v, [3, 4, 9, 14], m[s[14]], m[s[15]]);
     }
-    core::array::from_fn(|i| v[i].xor(v[i + 8]).store())
+    core::array::from_fn(|i| v[i].xor(v[i + 8]))
 }
 
 /// One quarter round on four state words of each lane.

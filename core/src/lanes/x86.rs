@@ -38,14 +38,22 @@ pub(super) fn has_avx512() -> bool {
 
 /// The kernel with 8 lanes.
 #[target_feature(enable = "avx2")]
-pub(super) fn short_avx2(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
-    short_lanes::<8, Wide8>(blocks, lens, out);
+pub(super) fn short_avx2<const BYTES: usize>(
+    messages: &[[u8; BYTES]],
+    lens: &[u8],
+    out: &mut [[u8; 32]],
+) {
+    short_lanes::<8, BYTES, Wide8>(messages, lens, out);
 }
 
 /// The kernel with 16 lanes.
 #[target_feature(enable = "avx512f")]
-pub(super) fn short_avx512(blocks: &[[u8; 64]], lens: &[u8], out: &mut [[u8; 32]]) {
-    short_lanes::<16, Wide16>(blocks, lens, out);
+pub(super) fn short_avx512<const BYTES: usize>(
+    messages: &[[u8; BYTES]],
+    lens: &[u8],
+    out: &mut [[u8; 32]],
+) {
+    short_lanes::<16, BYTES, Wide16>(messages, lens, out);
 }
 
 /// Eight words. Private: made only below [`short_avx2`].
@@ -149,8 +157,8 @@ pub(super) mod tests {
     use super::super::tests::Kernel;
 
     /// Each kernel that the processor has.
-    pub(in super::super) fn kernels() -> Vec<Kernel> {
-        let mut all: Vec<Kernel> = Vec::new();
+    pub(in super::super) fn kernels<const BYTES: usize>() -> Vec<Kernel<BYTES>> {
+        let mut all: Vec<Kernel<BYTES>> = Vec::new();
         if super::has_avx2() {
             // SAFETY: just checked.
             all.push(|blocks, lens, out| unsafe { super::short_avx2(blocks, lens, out) });

@@ -292,10 +292,10 @@ impl Recycle for Sorter {
             + self.sorted.capacity() * size_of::<KeyAccess>()
     }
 
-    /// Long values are not kept. All else is overwritten by the next sort, which need not set it before.
+    /// Long values are not kept. All else stays to be overwritten by the next sort, which need not set it before.
     fn clear(&mut self) {
         if std::mem::take(&mut self.shares) {
-            self.sorted.clear();
+            self.sorted.iter_mut().for_each(|access| access.writes = None);
         }
     }
 }
