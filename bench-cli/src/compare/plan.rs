@@ -64,7 +64,7 @@ const WORKLOADS: &[Workload] = &[
         name: "hash",
         backends: Backends::None,
         cache: false,
-        sizes: [("--rounds 1", 1, 0), ("", 3, 0), ("--rounds 101", 15, 0)],
+        sizes: [("--rounds 1", 1, 0), ("", 3, 0), ("--rounds 101", 5, 0)],
     },
     Workload {
         name: "proof",
@@ -73,7 +73,7 @@ const WORKLOADS: &[Workload] = &[
         sizes: [
             ("--log2 10 --count 1,16 --rounds 1", 1, 50),
             ("--log2 18 --rounds 7", 10, 150),
-            ("--log2 22", 120, 1500),
+            ("--log2 22", 70, 1500),
         ],
     },
     Workload {
@@ -83,14 +83,14 @@ const WORKLOADS: &[Workload] = &[
         sizes: [
             ("--sizes 100 --rounds 1", 1, 50),
             ("--sizes 100,1000,10000 --rounds 7", 10, 200),
-            ("", 120, 1000),
+            ("", 70, 1000),
         ],
     },
     Workload {
         name: "grind",
         backends: Backends::None,
         cache: true,
-        sizes: [("--keys 200 --rounds 1", 2, 100), ("--keys 5000", 10, 300), ("", 40, 1000)],
+        sizes: [("--keys 200 --rounds 1", 2, 100), ("--keys 5000", 10, 300), ("", 5, 1000)],
     },
     Workload {
         name: "overlay",
@@ -99,7 +99,7 @@ const WORKLOADS: &[Workload] = &[
         sizes: [
             ("--accounts 200 --updates 20 --rounds 1", 1, 50),
             ("--accounts 20000 --updates 1000 --rounds 7", 10, 300),
-            ("", 60, 1500),
+            ("", 85, 1500),
         ],
     },
     Workload {
@@ -109,7 +109,7 @@ const WORKLOADS: &[Workload] = &[
         sizes: [
             ("--window 2,4 --blocks 10 --rounds 1", 2, 100),
             ("--window 2,32,128 --blocks 200 --rounds 1", 20, 600),
-            ("--rounds 3", 300, 3000),
+            ("--rounds 3", 1000, 3000),
         ],
     },
     Workload {
@@ -119,7 +119,7 @@ const WORKLOADS: &[Workload] = &[
         sizes: [
             ("--layers 4 --keys-per-layer 100 --rounds 1", 2, 100),
             ("--layers 4,16,64 --rounds 3", 15, 500),
-            ("", 120, 1500),
+            ("", 40, 1500),
         ],
     },
     Workload {
