@@ -98,6 +98,14 @@ impl KeyOrder {
         }
     }
 
+    /// The number of a key's entry.
+    pub(super) fn get<'k>(&self, sought: Sought<'_>, key: impl Fn(u32) -> &'k Key) -> Option<u32> {
+        let (at, place) = self.find(sought, &key);
+        // The first key of a list is looked for at the end of the one before.
+        let item = self.list(at)?.get(place).or_else(|| self.list(at + 1)?.first())?;
+        (item.lead == sought.lead && key(item.entry) == sought.key).then_some(item.entry)
+    }
+
     /// Shows the numbers of the entries from `first` to `last`, in order.
     pub(super) fn range<'k>(
         &self,
@@ -169,6 +177,13 @@ mod tests {
         let check = |keys: &[Key], order: &KeyOrder| {
             let mut sorted = keys.to_vec();
             sorted.sort_unstable();
+            for (entry, key) in (0..).zip(keys) {
+                let get = |key: &Key| order.get(sought(key), |entry| &keys[entry as usize]);
+                assert_eq!(get(key), Some(entry));
+                let mut other = *key;
+                other[16] ^= 1;
+                assert_eq!(get(&other), None);
+            }
             assert_eq!(of(keys, order, &[0; 32], &[255; 32]), sorted);
             for at in (0..sorted.len()).step_by(37) {
                 let end = (at * 3 / 2 + 1).min(sorted.len() - 1);

@@ -49,6 +49,7 @@ pub(crate) mod in_flight;
 pub(crate) mod index;
 mod key_order;
 mod keyed_hash;
+pub(crate) mod last_changes;
 pub(crate) mod node_versions;
 pub(crate) mod nodes;
 pub(crate) mod overflow;

@@ -184,6 +184,7 @@ impl Undo {
     fn put_in<R: Runtime>(&self, runtime: &R, number: u64, undone: &Undone) {
         let Undone { namespace, changes, nodes } = undone;
         let maps = self.maps.make(*namespace);
+        maps.values.reserve(number, changes.len());
         let next = AtomicUsize::new(0);
         let put = |_: usize| {
             loop {
@@ -222,6 +223,7 @@ impl Undo {
         let bytes_before = self.maps.bytes();
         for Restored { namespace, values, nodes } in replaced {
             let maps = self.maps.make(namespace);
+            maps.values.reserve(number, values.len());
             maps.values.insert(number, values.into_iter());
             maps.pages.insert(number, &nodes.pages);
             maps.regions.insert(number, &nodes.regions);

@@ -107,6 +107,7 @@ mod tests {
     use pleach_beatree::Stored;
 
     use super::*;
+    use crate::state::last_changes::LastSeen;
 
     #[test]
     fn each_namespace_has_maps_of_its_own_once_something_is_put_in() {
@@ -115,18 +116,22 @@ mod tests {
         for (number, namespace) in (1..).zip(namespaces) {
             assert!(maps.get(namespace).is_none());
             let prior = Stored::Inline(vec![namespace; 8].as_slice().into());
-            maps.make(namespace).values.insert(number, std::iter::once(([9; 32], prior)));
+            let values = &maps.make(namespace).values;
+            values.reserve(number, 1);
+            values.insert(number, std::iter::once(([9; 32], prior)));
             assert_eq!(maps.iter().count() as u64, number);
         }
         for (number, namespace) in (1..).zip(namespaces) {
             let prior = Stored::Inline(vec![namespace; 8].as_slice().into());
-            let found = maps.get(namespace).and_then(|maps| maps.values.get(&[9; 32], 0));
+            let get = |maps: &Maps| maps.values.get(&[9; 32], 0, &LastSeen::default());
+            let found = maps.get(namespace).and_then(get);
             assert_eq!(found, Some((number, prior)));
         }
         let before = maps.bytes();
         maps.drop_through(3);
         assert_eq!(maps.bytes(), before / 7 * 4);
-        assert!(maps.get(1).is_some_and(|maps| maps.values.get(&[9; 32], 0).is_none()));
+        let get = |maps: &Maps| maps.values.get(&[9; 32], 0, &LastSeen::default());
+        assert!(maps.get(1).is_some_and(|maps| get(maps).is_none()));
         maps.clear();
         assert_eq!(maps.bytes(), 0);
     }

@@ -8,29 +8,36 @@
 //! The map is cut into shards by the first bits, up to 4,096 by 12 of them, each with a lock of its own, so
 //! that workers can put a commit in together, and trees are low: a level of them is a wait for memory. Keys that
 //! share these bits share a shard: that costs the company, and no more. The shards, 128 bytes each, are made
-//! when the first commit is put in. A shard has its keys twice:
+//! when the first commit is put in. Keys are there twice:
 //!
-//! * hashed, for lookups: each step of a search in the order is a wait for cold memory, while the hash's slot
-//!   says at once that nobody has changed the key since, and else leads to its versions;
-//! * in order, for ranges ([`super::key_order`]). What ranges come to is asked for some at a time, so that the waits
-//!   overlap.
+//! * hashed, for lookups ([`super::last_changes`], one for the whole map): each step of a search in the order is a wait
+//!   for cold memory, while the hash's cell says at once, and without a lock, that nobody has changed the key since, and
+//!   else mostly leads to its versions;
+//! * in order, for ranges ([`super::key_order`]), and for lookups of keys that met another. What ranges come to is asked
+//!   for some at a time, so that the waits overlap.
+//!
+//! Locked instructions cost a lookup more than they seem to: loads behind one do not begin before it ends, so waits for
+//! memory that would overlap come one after the other.
 //!
 //! The hash is keyed ([`super::keyed_hash`]), so that nobody can choose keys that meet in it.
 //!
 //! Invariants: a key's versions ascend by commit, without repetition; a key without versions is not in
 //! the map. Used by [`super::undo_maps`] alone.
 
-use std::ops::RangeInclusive;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+mod entry;
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use pleach_beatree::Stored;
-use pleach_core::search::lower_bound_near;
 use pleach_core::{Key, cpu_prefetch};
 
+use self::entry::{Entry, Version};
 use super::key_order::{KeyOrder, Sought};
 use super::keyed_hash::KeyedHash;
+use super::last_changes::{LastChanges, LastSeen};
 
 /// The shard of a key, by its first `bits` bits, at most 16: keys in order have shards in order.
 #[inline]
@@ -46,139 +53,6 @@ fn lead(bits: u32, key: &Key) -> u32 {
     u32::from_be_bytes([low[0], low[1], low[2], low[3]])
 }
 
-/// A version: the commit that replaced it, and what it replaced.
-type Version = (u64, Stored);
-
-/// A key's versions. Most keys of most databases have one.
-enum Versions {
-    One(Version),
-    Many(Vec<Version>),
-}
-
-impl Versions {
-    fn all(&self) -> &[Version] {
-        match self {
-            Self::One(one) => std::slice::from_ref(one),
-            Self::Many(many) => many,
-        }
-    }
-
-    /// Prefetches the memory that the next version is written to.
-    fn cpu_prefetch_end(&self) {
-        if let Self::Many(many) = self {
-            cpu_prefetch(&many[many.len() - 1..]);
-        }
-    }
-
-    /// Bytes on the heap.
-    fn bytes(&self) -> usize {
-        let list = match self {
-            Self::One(_) => 0,
-            Self::Many(many) => many.capacity() * size_of::<Version>(),
-        };
-        list + self.all().iter().map(|(_, held)| held.heap_bytes()).sum::<usize>()
-    }
-
-    /// Adds a version, newer than all; gives the bytes that it took.
-    fn push(&mut self, version: Version) -> usize {
-        let held = version.1.heap_bytes();
-        match self {
-            Self::One(one) => {
-                let mut many = Vec::with_capacity(2);
-                many.extend([std::mem::take(one), version]);
-                *self = Self::Many(many);
-                held + 2 * size_of::<Version>()
-            }
-            Self::Many(many) => {
-                let before = many.capacity();
-                if many.len() == before {
-                    // Doubling would leave a quarter of all memory unused.
-                    many.reserve_exact(before / 4 + 2);
-                }
-                many.push(version);
-                held + (many.capacity() - before) * size_of::<Version>()
-            }
-        }
-    }
-
-    /// Drops the versions of commits through `floor`; false when none is left.
-    fn drop_through(&mut self, floor: u64) -> bool {
-        match self {
-            Self::One(one) => one.0 > floor,
-            Self::Many(many) => {
-                let gone = many.partition_point(|version| version.0 <= floor);
-                if gone > 0 {
-                    many.drain(..gone);
-                    many.shrink_to(many.len() + many.len() / 4);
-                }
-                !many.is_empty()
-            }
-        }
-    }
-}
-
-/// A key of the map.
-struct Entry {
-    key: Key,
-    /// The newest commit that changed it: who asks for a later one need not look at the versions.
-    newest: u64,
-    versions: Versions,
-}
-
-impl Entry {
-    /// Where the first version after `base` is expected, with none before `oldest`: commits change a key about as
-    /// often as each other.
-    fn guess(&self, base: u64, oldest: u64) -> usize {
-        let count = self.versions.all().len();
-        let since = u128::from((base + 1).saturating_sub(oldest));
-        let all = u128::from(self.newest.saturating_sub(oldest)).max(1);
-        usize::try_from(since * count as u128 / all).map_or(count, |at| at.min(count))
-    }
-
-    /// Prefetches the memory that a search for the first version after `base` begins with, mostly one or two lines:
-    /// who waits for many waits for each that it asks for.
-    fn cpu_prefetch(&self, base: u64, oldest: u64) {
-        if let Versions::Many(many) = &self.versions {
-            let guess = self.guess(base, oldest);
-            cpu_prefetch(&many[guess.saturating_sub(1)..(guess + 1).min(many.len())]);
-        }
-    }
-
-    /// The oldest version after `base`.
-    fn after(&self, base: u64, oldest: u64) -> Option<&Version> {
-        if self.newest <= base {
-            return None;
-        }
-        let all = self.versions.all();
-        let less = |at: usize| all[at].0 <= base;
-        let mut at = self.guess(base, oldest);
-        // Mostly it is there or beside.
-        for _ in 0..NEAR {
-            if at < all.len() && less(at) {
-                at += 1;
-            } else if at > 0 && !less(at - 1) {
-                at -= 1;
-            } else {
-                return all.get(at);
-            }
-        }
-        all.get(lower_bound_near(at, all.len(), less))
-    }
-}
-
-/// Steps of a search before they grow.
-const NEAR: usize = 4;
-
-/// Where the hash table has an entry.
-#[derive(Clone, Copy, Default)]
-struct Slot {
-    hash: u32,
-    /// The number of the entry, from 1 on; 0 for a free slot.
-    entry: u32,
-    /// The entry's newest commit: most lookups of the near past end here.
-    newest: u64,
-}
-
 /// A part of the map under its lock, in two lines of memory; lookups read the first one.
 #[derive(Default)]
 #[repr(align(64))]
@@ -190,131 +64,78 @@ const _: () = assert!(size_of::<Locked>() == 128, "two lines");
 #[derive(Default)]
 #[repr(C)]
 struct Shard {
-    /// As many as a power of two, a quarter of them free. An entry is behind the place that its hash names, in
-    /// the first slot that was free.
-    slots: Box<[Slot]>,
     entries: Vec<Entry>,
     /// The numbers of the entries, from 0 on, in the order of their keys. Lookups do not read it.
     order: KeyOrder,
 }
 
-/// Fewest slots.
-const FEWEST: usize = 2;
 /// Keys, or parts of ranges, that are looked up together, so that their waits for memory overlap.
 const TOGETHER: usize = 16;
 
 impl Shard {
-    /// Bytes, but for what the versions have on the heap.
+    /// Bytes, but for what the entries have on the heap.
     fn bytes(&self) -> usize {
-        self.slots.len() * size_of::<Slot>()
-            + self.entries.capacity() * size_of::<Entry>()
-            + self.order.bytes()
+        self.entries.capacity() * size_of::<Entry>() + self.order.bytes()
     }
 
-    /// The slot of a key, and its entry, if it has been changed by a commit after `base`.
-    fn find(&self, key: &Key, hash: u32, base: u64) -> Option<(usize, usize)> {
-        let last = self.slots.len().checked_sub(1)?;
-        let mut at = hash as usize & last;
-        // A quarter is free, so this ends.
-        loop {
-            let slot = &self.slots[at];
-            let entry = slot.entry.checked_sub(1)? as usize;
-            if slot.hash == hash && slot.newest > base && self.entries[entry].key == *key {
-                return Some((at, entry));
-            }
-            at = (at + 1) & last;
+    /// The number of a key's entry, which may be this one.
+    fn find(&self, sought: Sought<'_>, guess: u32) -> Option<u32> {
+        if self.entries.get(guess as usize).is_some_and(|entry| entry.key == *sought.key) {
+            return Some(guess);
         }
+        self.order.get(sought, |entry| &self.entries[entry as usize].key)
     }
 
-    /// Prefetches the slot of a key.
-    fn cpu_prefetch_slot(&self, hash: u32) {
-        if let Some(last) = self.slots.len().checked_sub(1) {
-            let at = hash as usize & last;
-            cpu_prefetch(&self.slots[at..=at]);
-        }
-    }
-
-    /// The entry of the first slot where a key may be: mostly its own.
-    fn near(&self, hash: u32) -> Option<&Entry> {
-        let slot = self.slots.get(hash as usize & self.slots.len().checked_sub(1)?)?;
-        self.entries.get(slot.entry.checked_sub(1)? as usize)
-    }
-
-    /// Adds a version, unless the key has one of this commit; gives the bytes that it takes on the heap.
-    fn insert(&mut self, key: Sought<'_>, hash: u32, version: Version) -> usize {
-        let (sought, key) = (key, key.key);
+    /// Adds a version, unless the key has one of this commit; gives the number of its entry, and the bytes that it
+    /// takes on the heap.
+    fn insert(&mut self, sought: Sought<'_>, guess: u32, version: Version) -> (u32, usize) {
         let number = version.0;
-        if let Some((slot, entry)) = self.find(key, hash, 0) {
-            let entry = &mut self.entries[entry];
-            if entry.newest >= number {
-                debug_assert_eq!(entry.newest, number, "commits are put in in their order");
-                return 0;
+        if let Some(at) = self.find(sought, guess) {
+            let entry = &mut self.entries[at as usize];
+            if entry.newest() >= number {
+                debug_assert_eq!(entry.newest(), number, "commits are put in in their order");
+                return (at, 0);
             }
-            entry.newest = number;
-            self.slots[slot].newest = number;
-            return entry.versions.push(version);
+            return (at, entry.push(version));
         }
         let held = version.1.heap_bytes();
         let count = self.entries.len();
-        if (count + 1) * 4 > self.slots.len() * 3 {
-            self.place_anew((self.slots.len() * 2).max(FEWEST), Some);
-        }
         if count == self.entries.capacity() {
             self.entries.reserve_exact(count / 4 + 1);
         }
-        let entry = u32::try_from(count + 1).expect("a shard has fewer than 2^32 - 1 keys");
-        let versions = Versions::One(version);
+        let at = u32::try_from(count).expect("a shard has fewer than 2^32 keys");
         let entries = &self.entries;
-        self.order.insert(sought, entry - 1, |entry| &entries[entry as usize].key);
-        self.entries.push(Entry { key: *key, newest: number, versions });
-        self.place(Slot { hash, entry, newest: number });
-        held
+        self.order.insert(sought, at, |entry| &entries[entry as usize].key);
+        self.entries.push(Entry::new(*sought.key, version));
+        (at, held)
     }
 
-    /// Puts a slot where a search finds it.
-    fn place(&mut self, slot: Slot) {
-        let last = self.slots.len() - 1;
-        let mut at = slot.hash as usize & last;
-        while self.slots[at].entry != 0 {
-            at = (at + 1) & last;
-        }
-        self.slots[at] = slot;
-    }
-
-    /// Makes a table of `count` slots, with the entries that have a number after a change of them.
-    fn place_anew(&mut self, count: usize, number: impl Fn(u32) -> Option<u32>) {
-        let slots = std::mem::replace(&mut self.slots, vec![Slot::default(); count].into());
-        for slot in slots.iter().filter(|slot| slot.entry != 0) {
-            if let Some(entry) = number(slot.entry - 1) {
-                self.place(Slot { entry: entry + 1, ..*slot });
-            }
-        }
-    }
-
-    /// Drops what the commits through `floor` have replaced.
-    fn drop_through(&mut self, floor: u64) {
-        // The numbers that entries have afterwards.
+    /// Drops what the commits through `floor` have replaced; gives the numbers that entries have afterwards, of those
+    /// that stay.
+    fn drop_through(&mut self, floor: u64) -> Vec<Option<u32>> {
         let mut left = 0;
         let mut numbers = Vec::with_capacity(self.entries.len());
         self.entries.retain_mut(|entry| {
-            let stays = entry.versions.drop_through(floor);
+            let stays = entry.drop_through(floor);
             numbers.push(stays.then_some(left));
             left += u32::from(stays);
             stays
         });
         let count = self.entries.len();
-        if count == numbers.len() {
-            return;
+        if count < numbers.len() {
+            self.entries.shrink_to(count + count / 4);
+            self.order.renumber(|entry| numbers[entry as usize]);
         }
-        self.entries.shrink_to(count + count / 4);
-        self.order.renumber(|entry| numbers[entry as usize]);
-        let least = (count * 4).div_ceil(3).next_power_of_two().max(FEWEST);
-        self.place_anew(if count == 0 { 0 } else { least }, |entry| numbers[entry as usize]);
+        numbers
     }
 }
 
 /// The map.
 pub(super) struct VersionMap {
+    /// When keys have changed last: asked first. Replaced only while nothing is put in.
+    last: Mutex<Arc<LastChanges>>,
+    /// Keys that it has.
+    keys: AtomicUsize,
     shards: OnceLock<Box<[Locked]>>,
     /// Leading bits that a shard is named by.
     bits: u32,
@@ -328,8 +149,15 @@ impl VersionMap {
     /// A map that is cut by the first `bits` bits, at most 16.
     pub(super) fn new(bits: u32) -> Self {
         debug_assert!(bits <= 16, "shards are named by the first 16 bits");
-        let (shards, hash) = (OnceLock::new(), KeyedHash::default());
-        Self { shards, bits, hash, bytes: AtomicUsize::new(0), oldest: AtomicU64::new(0) }
+        Self {
+            last: Mutex::new(Arc::new(LastChanges::none())),
+            keys: AtomicUsize::new(0),
+            shards: OnceLock::new(),
+            bits,
+            hash: KeyedHash::default(),
+            bytes: AtomicUsize::new(0),
+            oldest: AtomicU64::new(0),
+        }
     }
 
     fn shard(&self, key: &Key) -> usize {
@@ -349,12 +177,46 @@ impl VersionMap {
         self.oldest.load(Ordering::Relaxed)
     }
 
-    /// Puts in what commit `number`, later than all that are in, has replaced: keys in order.
+    fn last(&self) -> Arc<LastChanges> {
+        Arc::clone(&self.last.lock())
+    }
+
+    /// Puts another table in the place of the present one. Nothing is put in meanwhile.
+    fn replace_last(&self, next: LastChanges) {
+        let next = Arc::new(next);
+        let before = std::mem::replace(&mut *self.last.lock(), Arc::clone(&next));
+        self.bytes.fetch_add(next.bytes(), Ordering::Relaxed);
+        self.bytes.fetch_sub(before.bytes(), Ordering::Relaxed);
+        before.replace_by(next);
+    }
+
+    /// Makes room for up to `more` keys of commit `number`, which is put in next, by one or by many at once. Nothing is put in
+    /// meanwhile.
+    pub(super) fn reserve(&self, number: u64, more: usize) {
+        let (last, keys) = (self.last(), self.keys.load(Ordering::Relaxed));
+        if more == 0 {
+            // Readers follow each table to the next: there is one where there are keys.
+        } else if keys == 0 {
+            self.replace_last(LastChanges::new(more, number - 1));
+        } else if !last.suits(keys + more) {
+            let larger = LastChanges::new(keys + more, last.origin());
+            for map in self.shards.get().into_iter().flatten() {
+                for (at, entry) in (0..).zip(&map.0.read().entries) {
+                    larger.set(self.hash.of(&entry.key), entry.newest(), at);
+                }
+            }
+            self.replace_last(larger);
+        }
+    }
+
+    /// Puts in what commit `number`, later than all that are in, has replaced: keys in order. Room was made for them
+    /// ([`Self::reserve`]).
     pub(super) fn insert(&self, number: u64, mut replaced: impl Iterator<Item = (Key, Stored)>) {
-        let mut bytes = 0;
+        let (mut bytes, mut keys) = (0, 0);
+        let last = self.last();
         let all = || (0..1_usize << self.bits).map(|_| Locked::default()).collect();
         let shards = self.shards.get_or_init(all);
-        if self.bytes() == 0 {
+        if self.keys.load(Ordering::Relaxed) == 0 {
             self.oldest.store(number, Ordering::Relaxed);
         }
         let mut some: Vec<(Key, u32, Stored)> = Vec::with_capacity(TOGETHER);
@@ -364,50 +226,53 @@ impl VersionMap {
             if some.is_empty() {
                 break;
             }
-            self.cpu_prefetch(shards, &some);
+            self.cpu_prefetch(&last, shards, &some);
             let mut left = some.drain(..).peekable();
             while let Some(at) = left.peek().map(|one| self.shard(&one.0)) {
                 let mut map = shards[at].0.write();
-                let before = map.bytes();
+                let before = (map.bytes(), map.entries.len());
                 while let Some((key, hash, held)) = left.next_if(|one| self.shard(&one.0) == at) {
-                    bytes += map.insert(self.sought(&key), hash, (number, held));
+                    let (sought, guess) = (self.sought(&key), last.guess(hash));
+                    let (entry, on_heap) = map.insert(sought, guess, (number, held));
+                    last.set(hash, number, entry);
+                    bytes += on_heap;
                 }
-                bytes += map.bytes() - before;
+                bytes += map.bytes() - before.0;
+                keys += map.entries.len() - before.1;
             }
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.keys.fetch_add(keys, Ordering::Relaxed);
     }
 
     /// Prefetches the memory where versions of these keys are put in, step by step.
-    fn cpu_prefetch(&self, shards: &[Locked], some: &[(Key, u32, Stored)]) {
-        for (key, ..) in some {
+    fn cpu_prefetch(&self, last: &LastChanges, shards: &[Locked], some: &[(Key, u32, Stored)]) {
+        for (key, hash, _) in some {
             let at = self.shard(key);
             cpu_prefetch(&shards[at..=at]);
+            last.cpu_prefetch(*hash);
         }
-        let steps: [fn(&Shard, u32); 3] = [
-            Shard::cpu_prefetch_slot,
-            |shard, hash| {
-                cpu_prefetch(shard.near(hash).map_or(&[], std::slice::from_ref));
-            },
-            |shard, hash| {
-                shard.near(hash).into_iter().for_each(|entry| entry.versions.cpu_prefetch_end());
-            },
-        ];
+        let steps: [fn(&Entry); 2] =
+            [|entry| cpu_prefetch(std::slice::from_ref(entry)), Entry::cpu_prefetch_end];
         for step in steps {
             for (key, hash, _) in some {
-                if let Some(shard) = shards[self.shard(key)].0.try_read() {
-                    step(&shard, *hash);
+                if let Some(map) = shards[self.shard(key)].0.try_read() {
+                    map.entries.get(last.guess(*hash) as usize).into_iter().for_each(step);
                 }
             }
         }
     }
 
     /// What a key had as of `base`, and the commit that replaced it.
-    pub(super) fn get(&self, key: &Key, base: u64) -> Option<Version> {
-        let hash = self.hash.of(key);
-        let map = self.shards.get()?[self.shard(key)].0.read();
-        let (_, entry) = map.find(key, hash, base)?;
-        map.entries[entry].after(base, self.oldest()).cloned()
+    pub(super) fn get(&self, key: &Key, base: u64, seen: &LastSeen) -> Option<Version> {
+        let (hash, shards, at) = (self.hash.of(key), self.shards.get()?, self.shard(key));
+        // On its way while the table is waited for.
+        cpu_prefetch(&shards[at..=at]);
+        let guess = seen.follow(|| self.last()).after(hash, base)?;
+        let map = shards[at].0.read();
+        let entry = map.find(self.sought(key), guess)?;
+        let (number, held) = map.entries[entry as usize].after(base, self.oldest())?;
+        Some((number, held.clone()))
     }
 
     /// Shows what the keys of some ranges, which ascend, had as of `base` where a later commit changed
@@ -461,11 +326,11 @@ impl VersionMap {
             }
             let later =
                 entries.iter().map(|(range, at, entry)| (range, &locked[*at].1.entries[*entry]));
-            let later = later.filter(|(_, entry)| entry.newest > base);
+            let later = later.filter(|(_, entry)| entry.newest() > base);
             later.clone().for_each(|(_, entry)| entry.cpu_prefetch(base, oldest));
             for (range, entry) in later {
                 if let Some((number, held)) = entry.after(base, oldest) {
-                    see(*range, &entry.key, *number, held);
+                    see(*range, &entry.key, number, held);
                 }
             }
         }
@@ -490,19 +355,42 @@ impl VersionMap {
     /// Drops what the commits through `floor` have replaced.
     pub(super) fn drop_through(&self, floor: u64) {
         self.oldest.fetch_max(floor + 1, Ordering::Relaxed);
-        let mut left = 0;
+        // Nobody puts a commit in meanwhile.
+        let (last, before) = (self.last(), self.keys.load(Ordering::Relaxed));
+        let anew = last.is_worn(before, floor).then(|| LastChanges::new(before, floor));
+        let (mut left, mut keys) = (anew.as_ref().unwrap_or(&last).bytes(), 0);
         for map in self.shards.get().into_iter().flatten() {
             let mut map = map.0.write();
-            map.drop_through(floor);
-            let versions = map.entries.iter().map(|entry| entry.versions.bytes());
-            left += map.bytes() + versions.sum::<usize>();
+            let numbers = map.drop_through(floor);
+            left += map.bytes() + map.entries.iter().map(Entry::bytes).sum::<usize>();
+            keys += map.entries.len();
+            for (was, number) in (0..).zip(numbers).filter_map(|(was, number)| Some((was, number?)))
+            {
+                let entry = &map.entries[number as usize];
+                let hash = self.hash.of(&entry.key);
+                match &anew {
+                    Some(table) => table.set(hash, entry.newest(), number),
+                    None if was != number => last.renumber(hash, was, number),
+                    None => {}
+                }
+            }
         }
-        // Nobody puts a commit in meanwhile.
+        if keys == 0 {
+            self.clear();
+            return;
+        }
+        if let Some(table) = anew {
+            self.replace_last(table);
+        }
+        self.keys.store(keys, Ordering::Relaxed);
         self.bytes.store(left, Ordering::Relaxed);
     }
 
     /// Drops all.
     pub(super) fn clear(&self) {
+        if self.keys.swap(0, Ordering::Relaxed) > 0 {
+            self.replace_last(LastChanges::none());
+        }
         for map in self.shards.get().into_iter().flatten() {
             let mut shard = map.0.write();
             // Most have nothing where few keys have changed: a new shard is an allocation.
@@ -539,7 +427,7 @@ mod tests {
     }
 
     fn versions_are_those_of_a_plain_list(bits: u32) {
-        let map = VersionMap::new(bits);
+        let (map, seen) = (VersionMap::new(bits), LastSeen::default());
         let mut list: Vec<(Key, u64, Stored)> = Vec::new();
         let mut floor = 0;
         for number in 1..=60_u64 {
@@ -548,6 +436,7 @@ mod tests {
             batch.sort_by_key(|one| one.0);
             batch.dedup_by_key(|one| one.0);
             list.extend(batch.iter().map(|(key, held)| (*key, number, held.clone())));
+            map.reserve(number, batch.len());
             map.insert(number, batch.into_iter());
             if number % 7 == 0 {
                 floor = number - 5;
@@ -570,15 +459,16 @@ mod tests {
                     keys.iter().filter_map(|key| Some((*key, then(key)?))).collect();
                 assert_eq!(all, expected, "as of {base} of {number}");
                 for key in keys {
-                    assert_eq!(map.get(&key, base), then(&key), "as of {base} of {number}");
+                    assert_eq!(map.get(&key, base, &seen), then(&key), "as of {base} of {number}");
                 }
             }
         }
         assert!(map.bytes() > list.len() * 32);
         map.drop_through(60);
         assert_eq!(map.bytes(), 0);
+        map.reserve(61, 1);
         map.insert(61, std::iter::once((key(1), stored(2))));
         map.clear();
-        assert_eq!((map.bytes(), map.get(&key(1), 0)), (0, None));
+        assert_eq!((map.bytes(), map.get(&key(1), 0, &seen)), (0, None));
     }
 }

@@ -14,6 +14,7 @@ use pleach_beatree::older::{BUCKET_LEVELS, FoundNodes, OlderNodes, bucket_of, ha
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 
+use super::last_changes::LastSeen;
 use super::node_versions::{NodeThen, then};
 use super::overlays::{Chain, Overlaid, OverlayNode};
 use super::pins::{Holder, PinId};
@@ -27,6 +28,7 @@ pub(crate) struct View {
     pub(crate) namespace: u8,
     overlays: Overlaid,
     undo: Arc<Undo>,
+    seen: LastSeen,
     pin: Arc<Pinned>,
 }
 
@@ -47,7 +49,8 @@ impl View {
     pub(super) fn new(id: PinId, overlays: &Chain, undo: Arc<Undo>) -> Self {
         overlays.make_readable();
         let pin = Arc::new(Pinned { id, undo: Arc::clone(&undo) });
-        Self { base: id.0, namespace: 0, overlays: overlays.of(0), undo, pin }
+        let (overlays, seen) = (overlays.of(0), LastSeen::default());
+        Self { base: id.0, namespace: 0, overlays, undo, seen, pin }
     }
 
     /// A view of another namespace of the same state, under the same pin.
@@ -57,6 +60,7 @@ impl View {
             namespace,
             overlays: self.overlays.chain().of(namespace),
             undo: Arc::clone(&self.undo),
+            seen: LastSeen::default(),
             pin: Arc::clone(&self.pin),
         }
     }
@@ -99,7 +103,7 @@ impl View {
     pub(crate) fn undone(&self, key: &Key) -> Result<Undone> {
         let newest = self.undo.newest();
         if newest > self.base {
-            let undone = self.undo.get(self.namespace, key, self.base);
+            let undone = self.undo.get(self.namespace, key, self.base, &self.seen);
             self.check()?;
             if let Some(stored) = undone {
                 return Ok(Undone::To(stored));
@@ -115,7 +119,7 @@ impl View {
         if self.undo.newest() == through {
             return Ok(None);
         }
-        let undone = self.undo.get(self.namespace, key, self.base);
+        let undone = self.undo.get(self.namespace, key, self.base, &self.seen);
         self.check()?;
         Ok(undone)
     }

@@ -13,6 +13,7 @@ use super::{Opened, UnderHasher, device, with_hasher};
 use crate::error::{Error, Result, hex};
 use crate::format::names::LEAF_FILE;
 use crate::format::trie_kind::TrieKind;
+use crate::state::last_changes::LastSeen;
 use crate::state::undo::Undo;
 
 /// Several lines about a key.
@@ -136,7 +137,8 @@ impl<D: Device> UnderHasher<D> for Explain<'_> {
 fn past(undo: &Undo, tip: u64, namespace: u8, key: &Key) -> Vec<String> {
     let mut lines = Vec::new();
     let mut before = undo.from();
-    let after = |before| undo.change_after(namespace, key, before);
+    let seen = LastSeen::default();
+    let after = |before| undo.change_after(namespace, key, before, &seen);
     while let Some((number, prior)) = after(before).filter(|_| before < tip) {
         lines.push(format!("history  before commit {number}: {}", describe(&prior)));
         before = number;

@@ -10,6 +10,7 @@ use pleach_core::{Key, Node, Prefix};
 
 use super::{Recent, ReplacedList, ReplacedNodes, Undo, Undone};
 use crate::error::{Error, Result};
+use crate::state::last_changes::LastSeen;
 use crate::state::node_versions::NodeVersions;
 use crate::state::replaced::ReplacedNode;
 use crate::state::slabs::Slabs;
@@ -44,8 +45,14 @@ impl Undo {
     }
 
     /// State of a namespace's key as of commit `base`, when a later commit changed it: what the oldest such
-    /// commit replaced.
-    pub(crate) fn get(&self, namespace: u8, key: &Key, base: u64) -> Option<Stored> {
+    /// commit replaced. What was seen is of this namespace.
+    pub(crate) fn get(
+        &self,
+        namespace: u8,
+        key: &Key,
+        base: u64,
+        seen: &LastSeen,
+    ) -> Option<Stored> {
         let recent = if self.recents.load(Ordering::Acquire) == 0 {
             None
         } else {
@@ -55,7 +62,7 @@ impl Undo {
             later.find_map(|commit| Some(commit.of(namespace)?.changes.find(key)?.prior.clone()))
         };
         // Commits that were put in are older.
-        self.change_after(namespace, key, base).map(|(_, prior)| prior).or(recent)
+        self.change_after(namespace, key, base, seen).map(|(_, prior)| prior).or(recent)
     }
 
     /// The oldest commit after `base` that changed a key, and what it replaced; of commits that are put in.
@@ -64,8 +71,9 @@ impl Undo {
         namespace: u8,
         key: &Key,
         base: u64,
+        seen: &LastSeen,
     ) -> Option<(u64, Stored)> {
-        self.maps.get(namespace)?.values.get(key, base)
+        self.maps.get(namespace)?.values.get(key, base, seen)
     }
 
     /// Adds the states as of `base` of all of a namespace's keys below `prefix` that later commits changed, sorted.
