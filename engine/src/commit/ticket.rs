@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pleach_beatree::{RegionState, Stored};
-use pleach_core::fold::heap_position;
-use pleach_core::{Hasher, Key, Node, TERMINATOR};
+use pleach_beatree::Stored;
+use pleach_core::{Hasher, Node, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
 use super::refold::refold_stale;
 use super::target::{Part, Target, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::finish::outcome::{ChunkOutcome, PageNode};
+use crate::finish::outcome::ChunkOutcome;
 use crate::format::commit_body::{
     Before as RecordBefore, ChangeSection, EntryKind, NamespacePart, NodeSection,
     Value as LogValue, commit_record,
@@ -21,16 +20,15 @@ use crate::format::position::LogPos;
 use crate::format::record::{MAX_RECORD, RecordBuf};
 use crate::format::trie_kind::TrieKind;
 use crate::options::Durability;
-use crate::read::key_batch::PAGES_AHEAD;
 use crate::roots::TrieRoot;
 use crate::state::State;
 use crate::state::commits::Tip;
-use crate::state::index::{HeldStructure, located};
+use crate::state::index::HeldStructure;
 use crate::state::overlays::TakenBy;
 use crate::state::sequencer::Ordered;
 use crate::state::space::Tentative;
 use crate::state::tries::Trie;
-use crate::state::undo::{Changed, PARALLEL, ReplacedList, ReplacedNodes};
+use crate::state::undo::{PARALLEL, ReplacedList, ReplacedNodes};
 use crate::state::window::Before;
 use crate::timings::Phase;
 
@@ -196,8 +194,11 @@ const ENTRY_BYTES: usize = 48;
 /// The sections of a chunk.
 fn section(chunk: &ChunkOutcome, history: bool) -> Encoded {
     let room = |count: usize| Vec::with_capacity(count * ENTRY_BYTES);
+    // Without a history there are none of these.
+    let own = if history { chunk.nodes.len() * (size_of::<Node>() + size_of::<u64>()) } else { 0 };
+    let before = Vec::with_capacity(own + size_of_val(&*chunk.before));
     let mut changes = ChangeSection::over(room(chunk.changes.len()), Vec::new());
-    let mut nodes = NodeSection::over(room(chunk.nodes.len()), Vec::new());
+    let mut nodes = NodeSection::over(room(chunk.nodes.len()), before);
     let mut replaced = ReplacedNodes::default();
     if history {
         for changed in chunk.changes.iter() {
@@ -205,8 +206,8 @@ fn section(chunk: &ChunkOutcome, history: bool) -> Encoded {
             changes.push_with_undo(&changed.key, new, prior);
         }
         replaced = replaced_in(chunk);
-        for (page, (_, before)) in chunk.nodes.iter().zip(replaced.pages.iter()) {
-            nodes.push_with_undo(&page.prefix, &page.node, before);
+        for (page, (before, inside)) in chunk.nodes.iter().zip(replaced.pages.pages()) {
+            nodes.push_with_undo(&page.prefix, &page.node, before, inside);
         }
         for (prefix, before) in replaced.regions.iter() {
             nodes.push_region(prefix, before);
@@ -231,58 +232,17 @@ fn replaced_in(chunk: &ChunkOutcome) -> ReplacedNodes {
         nodes.regions.push(*outcome.region.prefix(), *state.own());
         // A layout that has changed since is noticed before the ticket: whatever is said here is not written.
         let same = state.layout_version() == outcome.layout_version && !state.is_retired();
-        let mut changes = &chunk.changes[outcome.changes.clone()];
-        let pages = &chunk.nodes[outcome.nodes.clone()];
-        let ahead = |index: usize| pages.get(index)?.page.as_ref();
-        for (index, page) in pages.iter().enumerate() {
-            if let Some((_, cached)) = ahead(index + 2 * PAGES_AHEAD) {
-                cached.cpu_prefetch_head();
-            }
-            if let Some((_, cached)) = ahead(index + PAGES_AHEAD) {
-                let learned = &chunk.treelets[pages[index + PAGES_AHEAD].treelet.clone()];
-                cached.cpu_prefetch_nodes(learned.iter().map(|(index, _)| *index));
-            }
-            let is_below = |changed: &Changed| page.prefix.covers(&changed.key);
-            let end = changes.iter().take_while(|changed| is_below(changed)).count();
-            let (below, rest) = changes.split_at(end);
-            changes = rest;
-            let keys = below.iter().map(|changed| &changed.key);
+        for page in &chunk.nodes[outcome.nodes.clone()] {
             if same {
-                push_page(&mut nodes.pages, &state, page, keys);
+                let own = state.node(page.child as usize).copied().unwrap_or_default();
+                let before = &chunk.before[page.before.clone()];
+                nodes.pages.push_page(page.prefix, own, page.changed, before);
             } else {
                 nodes.pages.push(page.prefix, Node::default());
             }
         }
     }
     nodes
-}
-
-/// Adds a page as it is before the commit, which changes these keys of it: its node, and those inside that memory
-/// has, in the page's treelet or in the page itself.
-fn push_page<'a>(
-    pages: &mut ReplacedList,
-    state: &RegionState,
-    page: &PageNode,
-    keys: impl Iterator<Item = &'a Key>,
-) {
-    let child = page.child as usize;
-    let (prefix, node) = (page.prefix, state.node(child).copied().unwrap_or_default());
-    let Some((at, cached)) = &page.page else {
-        return pages.push_page(prefix, node, keys, |_| None);
-    };
-    // A flush may have written another page since, with the same number even.
-    let leaf = (located(state, child) == Some(*at)).then(|| cached.view());
-    let stored = |at: u8| {
-        let (level, bits) = heap_position(at);
-        let leaf = leaf.as_ref().filter(|leaf| leaf.levels() == level)?;
-        let pending = state.pending_range(&prefix.descendant(level, bits));
-        pending.is_empty().then(|| leaf.nodes()[usize::from(bits)])
-    };
-    // The treelet is that of the state, in whatever page.
-    cached.treelet(state.changed_at(child), |known| {
-        let node_of = |at| known.and_then(|known| known.below_internal(at));
-        pages.push_page(prefix, node, keys, |at| node_of(at).copied().or_else(|| stored(at)));
-    });
 }
 
 /// Holds off flushes that change layouts, in all namespaces: the sequencer counts these together. Whoever

@@ -365,15 +365,15 @@ impl Chunk {
         let ops = if batch.gives.has_ops() { accesses().count() } else { 0 };
         outcome.ops.reserve(ops * OP_BYTES);
         space.gather_captured(&mut outcome.treelets);
+        outcome.before.extend_from_slice(space.before.nodes());
         self.emit_pages(batch, space, &mut outcome, &mut changes);
         outcome.changes = changes.into();
         self.fold_regions(batch, space, &mut outcome)?;
         self.learn_of_the_past(batch, space);
-        // Of a batch that is large for the budget no more pages are held than those that learn.
-        let history = batch.learns && batch.view.keeps_history();
+        // No more pages are held than those that learn.
         for (node, at) in outcome.nodes.iter_mut().zip(&space.node_pages) {
             let task = &mut self.pages[*at];
-            let page = task.page.take().filter(|_| history || !node.treelet.is_empty());
+            let page = task.page.take().filter(|_| !node.treelet.is_empty());
             node.page = task.at.zip(page);
         }
         if space.cut > 0 {
@@ -399,6 +399,7 @@ impl Chunk {
     ) {
         space.pages.clear();
         space.joins.clear();
+        space.before.clear();
         space.cut = 0;
         space.treelets.clear(batch.gives.proves());
         space.results.clear();
@@ -427,6 +428,7 @@ impl Chunk {
         space.pages.run();
         space.treelets.run();
         space.joins.run();
+        space.before.run();
         for fold in &space.folds {
             let by_treelet = matches!(fold, PageFold::Treelet { .. });
             space.folded[0] += u64::from(!matches!(fold, PageFold::Known));
@@ -465,6 +467,9 @@ impl Chunk {
         {
             return None;
         }
+        if batch.view.keeps_history() {
+            space.before.add(index, &below.state(), below.accesses, false);
+        }
         let number = space.cut;
         space.cut += 1;
         space.cuts.resize_with(space.cut.max(space.cuts.len()), Cut::default);
@@ -486,7 +491,11 @@ impl Chunk {
         let accesses = &batch.accesses[page.accesses.clone()];
         let pending = &self.pending[page.pending.clone()];
         let state = PageState { at: &page.prefix, leaf, pending, treelet };
-        let FoldSpace { pages, treelets, results, .. } = space;
+        let FoldSpace { pages, treelets, results, before, folds, .. } = space;
+        if batch.view.keeps_history() {
+            let knows = batch.learns && page.then.is_none();
+            before.add(folds.len(), &state, accesses, knows);
+        }
         if let Some((_, at)) = page.then {
             let (then, undone) = self.older.page(at);
             if let Some(number) = fold_older(treelets, &state, (&then, undone), accesses, results) {

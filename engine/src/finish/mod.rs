@@ -22,6 +22,7 @@
 //! | [`outcome`] | the result |
 
 mod assemble;
+mod before;
 mod chunk;
 mod cut;
 mod emit;

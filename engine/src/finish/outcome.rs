@@ -97,7 +97,10 @@ pub(crate) struct PageNode {
     pub(crate) columns: Option<Columns>,
     /// Does the commit make the page due for a flush?
     pub(crate) flush_due: bool,
-    /// The page, when its treelet learns something, or when a history is to keep what the page knows.
+    /// Buckets that the batch changes, and the nodes on the ways to them before it, in the chunk's list; with a history.
+    pub(crate) changed: u32,
+    pub(crate) before: Range<usize>,
+    /// The page, when its treelet learns something.
     pub(crate) page: Option<(Located, Arc<CachedPage>)>,
 }
 
@@ -111,6 +114,8 @@ pub(crate) struct ChunkOutcome {
     pub(crate) parts: Vec<(usize, Arc<Parts>)>,
     /// Nodes inside of pages, by their index in the treelet.
     pub(crate) treelets: Vec<(u8, Node)>,
+    /// What the positions on the ways that the batch changes had, page by page; with a history.
+    pub(crate) before: Vec<Node>,
     /// Nodes between regions and their pages, likewise.
     pub(crate) inner: Vec<(u8, Node)>,
     pub(crate) changes: ChangeList,
@@ -137,13 +142,6 @@ impl ChunkOutcome {
         }
     }
 
-    /// Lets go of pages that nothing is learned for: an overlay may live for long, and nobody counts them.
-    pub(crate) fn forget_pages(&mut self) {
-        for node in self.nodes.iter_mut().filter(|node| node.treelet.is_empty()) {
-            node.page = None;
-        }
-    }
-
     /// Bytes that it takes without its changes.
     pub(crate) fn own_bytes(&self) -> usize {
         self.bytes() - self.changes.capacity() * size_of::<Changed>()
@@ -164,7 +162,7 @@ impl Recycle for ChunkOutcome {
             + self.nodes.capacity() * size_of::<PageNode>()
             + (self.treelets.capacity() + self.inner.capacity()) * size_of::<(u8, Node)>()
             + self.changes.capacity() * size_of::<Changed>()
-            + self.siblings.capacity() * size_of::<Node>()
+            + (self.siblings.capacity() + self.before.capacity()) * size_of::<Node>()
             + self.terminals.capacity()
             + self.ops.capacity()
     }
@@ -174,6 +172,7 @@ impl Recycle for ChunkOutcome {
         self.nodes.clear();
         self.parts.clear();
         self.treelets.clear();
+        self.before.clear();
         self.inner.clear();
         self.changes = ChangeList::default();
         self.terminals.clear();

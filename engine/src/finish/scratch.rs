@@ -4,6 +4,7 @@ use pleach_beatree::leaf_fold::AccessResult;
 use pleach_core::fold::{BatchFolder, Columns, HashId, Occupancy, TreeletFolder};
 use pleach_core::{Hasher, Node, ValueHash};
 
+use super::before::Before;
 use super::cut::Cut;
 use super::emit::Fragment;
 use crate::metrics::Counters;
@@ -41,6 +42,8 @@ pub(super) struct FoldSpace<H: Hasher> {
     pub(super) cuts: Vec<Cut<H>>,
     pub(super) cut: usize,
     pub(super) joins: BatchFolder<H>,
+    /// What pages had before the batch, where there is a history.
+    pub(super) before: Before<H>,
     pub(super) regions: BatchFolder<H>,
     pub(super) results: Vec<AccessResult>,
     /// How each page was folded.
@@ -94,7 +97,7 @@ impl<H: Hasher> FoldSpace<H> {
     pub(super) fn work(&self) -> Work {
         let cuts: u64 = self.cuts.iter().map(Cut::hashed).sum();
         let folds = self.pages.hashed() + self.joins.hashed() + self.regions.hashed();
-        let hashed = cuts + folds + self.treelets.hashed();
+        let hashed = cuts + folds + self.treelets.hashed() + self.before.hashed();
         Work { hashed, folded: self.folded }
     }
 

@@ -42,7 +42,7 @@ pub const SPARE: Spare = Spare { name: names::SUPERBLOCK_SPARE, len: FILE_LEN };
 /// First bytes of a slot after its checksum.
 pub const MAGIC: [u8; 8] = *b"PLEACHSB";
 /// The version that this code writes, and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 /// Bytes from one slot to the next.
 pub const SLOT_DISTANCE: u64 = 64 << 10;
 const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));

@@ -2,11 +2,13 @@
 //!
 //! A commit names each page that it changes with the node that it had, and says which of its buckets it
 //! changes ([`pleach_beatree::older`]). Of the nodes that the positions on the way to these had, it has those
-//! that memory had, and room for the others, which proofs find out ([`super::node_versions`]). They are in memory
-//! only: what the log brings back says which buckets were changed, by the keys, and no more.
+//! that the finish knew or found out, and so has its record; for the others there is room, and proofs find them
+//! out ([`super::node_versions`]).
 
 use pleach_beatree::older::{OlderSearch, UNKNOWN, bucket_of, has_buckets, ways_to};
 use pleach_core::{Key, Node, Prefix};
+
+use crate::format::commit_body::Inside;
 
 /// A node that a commit replaced.
 #[derive(Clone, Copy, Debug)]
@@ -70,24 +72,57 @@ impl ReplacedList {
         Self { heads, nodes }
     }
 
-    /// Adds a page: `changed` are the keys that the commit changes below it, and `known` knows the nodes that
-    /// positions below the prefix, by their [`pleach_core::fold::heap_index`], had before.
-    pub(crate) fn push_page<'a>(
+    /// Adds a page of which a commit changes these buckets; `inside` are the nodes that the positions on the way to them
+    /// had before, without its own, each maybe [`UNKNOWN`].
+    ///
+    /// # Panics
+    /// When these are too few or too many.
+    pub(crate) fn push_page(&mut self, prefix: Prefix, node: Node, changed: u32, inside: &[Node]) {
+        assert_eq!(
+            inside.len(),
+            inside_of(changed).count_ones() as usize,
+            "a node for each position"
+        );
+        self.push(prefix, node);
+        self.nodes.extend_from_slice(inside);
+        if let Some(head) = self.heads.last_mut() {
+            head.changed = changed;
+        }
+    }
+
+    /// The same as a record has it, which says what was inside: false, with nothing added, where that is of other
+    /// positions than those on the ways to the keys that were changed below the prefix.
+    #[must_use]
+    pub(crate) fn push_recorded<'a>(
         &mut self,
         prefix: Prefix,
         node: Node,
         changed: impl Iterator<Item = &'a Key>,
-        known: impl Fn(u8) -> Option<Node>,
-    ) {
-        self.push(prefix, node);
-        let Self { heads, nodes } = self;
-        let Some(head) = heads.last_mut().filter(|_| has_buckets(&prefix)) else { return };
-        head.changed = changed.fold(0, |mask, key| mask | 1 << bucket_of(&prefix, key));
-        let mut left = ways_to(head.changed) & !1;
-        while left != 0 {
-            nodes.push(known(left.trailing_zeros().to_le_bytes()[0]).unwrap_or(UNKNOWN));
-            left &= left - 1;
+        inside: Inside<'_>,
+    ) -> bool {
+        let changed = changed.filter(|_| has_buckets(&prefix));
+        let changed = changed.fold(0, |mask, key| mask | 1 << bucket_of(&prefix, key));
+        let ways = inside_of(changed);
+        if inside.positions & !ways != 0 {
+            return false;
         }
+        self.push(prefix, node);
+        let mut known = inside.nodes();
+        let own = |at: u8| if inside.positions >> at & 1 == 1 { known.next() } else { None };
+        self.nodes.extend(positions(ways).map(own).map(|node| *node.unwrap_or(&UNKNOWN)));
+        if let Some(head) = self.heads.last_mut() {
+            head.changed = changed;
+        }
+        true
+    }
+
+    /// Prefixes with their nodes, and what was known inside, by position.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (&Node, impl Iterator<Item = (u8, &Node)>)> {
+        self.heads.iter().map(|head| {
+            let inside = &self.nodes[head.start as usize + 1..];
+            let known = positions(inside_of(head.changed)).zip(inside);
+            (self.own(head), known.filter(|(_, node)| **node != UNKNOWN))
+        })
     }
 
     /// Prefixes and their nodes.
@@ -140,6 +175,20 @@ impl ReplacedList {
             search.say(*changed, |at| nodes.get(at));
         }
     }
+}
+
+/// Positions on the way to some buckets, without the page's own, as a mask.
+fn inside_of(buckets: u32) -> u64 {
+    ways_to(buckets) & !1
+}
+
+/// The positions of a mask, in order.
+fn positions(mut left: u64) -> impl Iterator<Item = u8> {
+    std::iter::from_fn(move || {
+        let at = (left != 0).then(|| left.trailing_zeros().to_le_bytes()[0])?;
+        left &= left - 1;
+        Some(at)
+    })
 }
 
 #[cfg(test)]

@@ -156,9 +156,9 @@ impl Steps {
 
 #[cfg(test)]
 mod tests {
-    use pleach_beatree::older::{BUCKETS, buckets_below};
+    use pleach_beatree::older::buckets_below;
+    use pleach_core::Prefix;
     use pleach_core::fold::heap_index;
-    use pleach_core::{Key, Prefix};
 
     use super::super::replaced::ReplacedList;
     use super::*;
@@ -193,13 +193,11 @@ mod tests {
                 // That of another prefix is in front of them.
                 list.push(Prefix::ROOT.child(false), node(0));
                 let own = node(number << 8);
-                let keys = (0..BUCKETS).filter(|bucket| changed >> bucket & 1 == 1);
-                let keys: Vec<Key> = keys.map(|bucket| [0x80 | bucket << 2; 32]).collect();
-                list.push_page(Prefix::ROOT.child(true), own, keys.iter(), known);
+                let positions = (1..63).filter(|at| ways_to(changed) >> at & 1 == 1);
+                let inside: Vec<Node> = positions.map(|at| known(at).unwrap_or(UNKNOWN)).collect();
+                list.push_page(Prefix::ROOT.child(true), own, changed, &inside);
                 let (at, _) = slabs.push(number, list.nodes()).expect("the next one");
                 steps.push(at, &list.heads()[1]);
-                let positions = (1..63).filter(|at| ways_to(changed) >> at & 1 == 1);
-                let inside = positions.map(|at| known(at).unwrap_or(UNKNOWN));
                 commits.push((number, changed, std::iter::once(own).chain(inside).collect()));
             }
             if number % 16 == 0 {
@@ -247,8 +245,7 @@ mod tests {
         let bucket = |commit: u64| u8::try_from(commit * 11 % 32).expect("less than 32");
         for commit in 1..=40 {
             let mut list = ReplacedList::default();
-            let key: Key = [bucket(commit) << 3; 32];
-            list.push_page(Prefix::ROOT, node(commit), std::iter::once(&key), |_| None);
+            list.push_page(Prefix::ROOT, node(commit), 1 << bucket(commit), &[UNKNOWN; 5]);
             let (at, _) = slabs.push(commit, list.nodes()).expect("the next one");
             steps.push(at, &list.heads()[0]);
         }

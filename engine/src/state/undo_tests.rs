@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pleach_beatree::Stored;
+use pleach_beatree::older::bucket_of;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::sim::SimRuntime;
 
@@ -33,9 +34,9 @@ fn commit(undo: &Undo, number: u64) {
     let mut nodes = ReplacedNodes::default();
     for (page, changed) in pages().zip(&list) {
         let node: Node = [1; 32].into();
-        let keys = std::iter::once(&changed.key);
         let prefix = Prefix::new(&key(page, 0), 7);
-        nodes.pages.push_page(prefix, node, keys, |_| Some(node));
+        let changed = 1 << bucket_of(&prefix, &changed.key);
+        nodes.pages.push_page(prefix, node, changed, &[node; 5]);
     }
     let changes = Changes::new(vec![Arc::new(list)]);
     let before = Before {
