@@ -320,14 +320,14 @@ impl VersionMap {
                 let key = |entry: u32| &map.entries[entry as usize].key;
                 map.order.range(first, last, key, |entry| {
                     let entry = entry as usize;
-                    cpu_prefetch(&map.entries[entry..=entry]);
+                    cpu_prefetch(std::slice::from_ref(&map.entries[entry].key));
                     entries.push((*range, at, entry));
                 });
             }
             let later =
                 entries.iter().map(|(range, at, entry)| (range, &locked[*at].1.entries[*entry]));
             let later = later.filter(|(_, entry)| entry.newest() > base);
-            later.clone().for_each(|(_, entry)| entry.cpu_prefetch(base, oldest));
+            later.clone().for_each(|(_, entry)| entry.cpu_prefetch_after(base, oldest));
             for (range, entry) in later {
                 if let Some((number, held)) = entry.after(base, oldest) {
                     see(*range, &entry.key, number, held);

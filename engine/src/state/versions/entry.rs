@@ -12,49 +12,53 @@ pub(super) type Version = (u64, Stored);
 /// Steps of a search before they grow.
 const NEAR: usize = 4;
 
-/// A key of the map, in two lines of memory with its two newest versions: most keys of most databases have no
-/// more, and who looks a few commits back mostly asks for one of these.
-#[repr(align(128))]
+/// A key of the map, in two lines of memory: most keys of most databases have no more versions than are in it.
+/// Who looks far back reads the first line and the list, who looks a few commits back the second line.
+#[repr(C, align(128))]
 pub(super) struct Entry {
     pub(super) key: Key,
-    /// The newest commit that changed it, and the one before; 0 for none.
-    numbers: [u64; 2],
-    /// What these have replaced.
-    held: [Stored; 2],
+    /// The newest commit that changed it.
+    newest: u64,
+    /// The versions before the two newest ones.
+    older: Vec<Version>,
     /// The newest commit in `older`, or one that has been dropped from there; 0 for none.
     before: u64,
-    /// The versions before these.
-    older: Vec<Version>,
+    /// The commit before the newest one; 0 for none.
+    second: u64,
+    /// What the newest one replaced, and the second.
+    held: [Stored; 2],
 }
 
 const _: () = assert!(size_of::<Entry>() == 128, "two lines");
 
 impl Entry {
     pub(super) fn new(key: Key, (newest, held): Version) -> Self {
-        let (numbers, held) = ([newest, 0], [held, Stored::Absent]);
-        Self { key, numbers, held, before: 0, older: Vec::new() }
+        let held = [held, Stored::Absent];
+        Self { key, newest, older: Vec::new(), before: 0, second: 0, held }
     }
 
     pub(super) fn newest(&self) -> u64 {
-        self.numbers[0]
+        self.newest
     }
 
-    /// Where the first older version after `base` is expected, with none before `oldest`: commits change a key about
-    /// as often as each other.
+    /// Where the first version after `base` is expected, with none before `oldest`: commits change a key about as often
+    /// as each other. From the length of `older` on it is one of the two newest.
     fn guess(&self, base: u64, oldest: u64) -> usize {
-        let count = self.older.len();
+        let count = self.older.len() + 2;
         let since = (base + 1).saturating_sub(oldest);
-        let all = self.before.saturating_sub(oldest).max(1);
+        let all = self.newest.saturating_sub(oldest).max(1);
         let at = since.saturating_mul(count as u64) / all;
         usize::try_from(at).map_or(count, |at| at.min(count))
     }
 
-    /// Prefetches the memory that a search for the first version after `base` begins with, mostly one or two lines:
-    /// who waits for many waits for each that it asks for.
-    pub(super) fn cpu_prefetch(&self, base: u64, oldest: u64) {
-        if self.before > base {
-            let guess = self.guess(base, oldest);
-            cpu_prefetch(&self.older[guess.saturating_sub(1)..(guess + 1).min(self.older.len())]);
+    /// Prefetches the memory that a search begins with, where the first line is there: who waits for many waits for each
+    /// line that it asks for.
+    pub(super) fn cpu_prefetch_after(&self, base: u64, oldest: u64) {
+        let guess = self.guess(base, oldest);
+        if guess < self.older.len() {
+            cpu_prefetch(&self.older[guess.saturating_sub(1)..=guess]);
+        } else {
+            cpu_prefetch(&self.held);
         }
     }
 
@@ -65,25 +69,18 @@ impl Entry {
 
     /// The oldest version after `base`.
     pub(super) fn after(&self, base: u64, oldest: u64) -> Option<(u64, &Stored)> {
-        if self.before <= base {
-            let at = usize::from(self.numbers[1] > base);
-            return (self.numbers[at] > base).then_some((self.numbers[at], &self.held[at]));
+        if self.newest <= base {
+            return None;
         }
-        let all = &*self.older;
-        let less = |at: usize| all[at].0 <= base;
-        let mut at = self.guess(base, oldest);
-        // Mostly it is there or beside.
-        for _ in 0..NEAR {
-            if at < all.len() && less(at) {
-                at += 1;
-            } else if at > 0 && !less(at - 1) {
-                at -= 1;
-            } else {
-                return all.get(at).map(|(number, held)| (*number, held));
+        let guess = self.guess(base, oldest);
+        if guess < self.older.len() || self.before > base {
+            let all = &*self.older;
+            if let Some((number, held)) = all.get(first_after(all, base, guess.min(all.len()))) {
+                return Some((*number, held));
             }
         }
-        let (number, held) = all.get(lower_bound_near(at, all.len(), less))?;
-        Some((*number, held))
+        let at = usize::from(self.second > base);
+        Some(([self.newest, self.second][at], &self.held[at]))
     }
 
     /// Bytes on the heap.
@@ -95,9 +92,9 @@ impl Entry {
     /// Adds a version, newer than all; gives the bytes that it took.
     pub(super) fn push(&mut self, (number, held): Version) -> usize {
         let (bytes, capacity) = (held.heap_bytes(), self.older.capacity());
-        let [newest, second] = self.numbers;
-        self.numbers = [number, newest];
-        debug_assert!(newest < number, "commits are put in in their order");
+        debug_assert!(self.newest < number, "commits are put in in their order");
+        let second = std::mem::replace(&mut self.second, self.newest);
+        self.newest = number;
         self.held.swap(0, 1);
         let held = std::mem::replace(&mut self.held[0], held);
         if second > 0 {
@@ -118,9 +115,25 @@ impl Entry {
             self.older.drain(..gone);
             self.older.shrink_to(self.older.len() + self.older.len() / 4);
         }
-        if self.numbers[1] <= floor {
-            (self.numbers[1], self.held[1]) = (0, Stored::Absent);
+        if self.second <= floor {
+            (self.second, self.held[1]) = (0, Stored::Absent);
         }
-        self.newest() > floor
+        self.newest > floor
     }
+}
+
+/// The place of the first version after `base`, which is mostly the one guessed, or beside it.
+fn first_after(all: &[Version], base: u64, guess: usize) -> usize {
+    let less = |at: usize| all[at].0 <= base;
+    let mut at = guess;
+    for _ in 0..NEAR {
+        if at < all.len() && less(at) {
+            at += 1;
+        } else if at > 0 && !less(at - 1) {
+            at -= 1;
+        } else {
+            return at;
+        }
+    }
+    lower_bound_near(at, all.len(), less)
 }
