@@ -18,8 +18,7 @@ use pleach_beatree::treelet::capture_levels;
 use pleach_core::fold::{BatchFolder, above, each_position, heap_position, way};
 use pleach_core::{Hasher, Node};
 
-use super::chunk::BY_KEY;
-use super::scratch::sort_captured;
+use super::captured::{BY_KEY, sort_captured};
 
 /// What is known of a chunk's pages.
 #[derive(Default)]

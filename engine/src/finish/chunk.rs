@@ -28,6 +28,7 @@ use pleach_core::page::leaf::LeafView;
 use pleach_core::{Hasher, Key, Node, Prefix};
 use pleach_io::{Device, Runtime};
 
+use super::captured::BY_KEY;
 use super::cut::{Below, Cut, is_much};
 use super::emit::{Emit, Fragment, Gives, encode_op};
 use super::outcome::ChunkOutcome;
@@ -44,9 +45,6 @@ use crate::state::view::{Insides, View, put_over};
 
 /// About as many bytes as an encoded operation takes: key, flags and a value's hash.
 const OP_BYTES: usize = 72;
-
-/// Why the fold of a page ends.
-pub(super) const BY_KEY: &str = "a page's buckets of one key are given by key";
 
 /// A leaf page that takes part.
 pub(super) struct PageTask {

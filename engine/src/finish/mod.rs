@@ -23,6 +23,7 @@
 
 mod assemble;
 mod before;
+mod captured;
 mod chunk;
 mod cut;
 mod emit;

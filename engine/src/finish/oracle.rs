@@ -4,7 +4,8 @@
 use pleach_beatree::leaf_fold::{PageState, fold_leaf};
 use pleach_core::Hasher;
 
-use super::chunk::{BY_KEY, Batch, Chunk};
+use super::captured::BY_KEY;
+use super::chunk::{Batch, Chunk};
 use super::emit::Emit;
 use super::scratch::{FoldSpace, OracleSpace, PageFold};
 

@@ -16,10 +16,11 @@ use pleach_core::fold::{BatchFolder, FoldValue, Occupancy, heap_index};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::{Hasher, Node, Prefix};
 
+use super::captured::sort_captured;
 use super::chunk::{Again, Batch, Chunk, PageTask, RegionTask};
 use super::emit::{Emit, Fragment};
 use super::outcome::{ChunkOutcome, PageNode, RegionOutcome};
-use super::scratch::{FoldSpace, sort_captured};
+use super::scratch::FoldSpace;
 
 /// Regions ahead of the one that is folded, whose memory is asked for.
 const REGIONS_AHEAD: usize = 2;

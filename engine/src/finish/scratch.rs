@@ -5,6 +5,7 @@ use pleach_core::fold::{BatchFolder, Columns, HashId, Occupancy, TreeletFolder};
 use pleach_core::{Hasher, Node, ValueHash};
 
 use super::before::Before;
+use super::captured::sort_captured;
 use super::cut::Cut;
 use super::emit::Fragment;
 use crate::metrics::Counters;
@@ -170,31 +171,5 @@ impl<H: Hasher> FoldSpace<H> {
             }
             self.captured_ends.push(out.len());
         }
-    }
-}
-
-/// Sorts what a folder's folds have captured fold by fold; `ends` takes where that of each fold ends.
-pub(super) fn sort_captured<H: Hasher>(
-    folder: &BatchFolder<H>,
-    folds: usize,
-    ends: &mut Vec<usize>,
-    out: &mut Vec<(u8, Node)>,
-) {
-    let captured = folder.captured();
-    ends.clear();
-    ends.resize(folds, 0);
-    for one in captured {
-        ends[one.fold as usize] += 1;
-    }
-    let mut sum = 0;
-    for end in ends.iter_mut() {
-        // The start now; every entry moves it on.
-        (sum, *end) = (sum + *end, sum);
-    }
-    out.resize(captured.len(), (0, Node::default()));
-    for one in captured {
-        let at = &mut ends[one.fold as usize];
-        out[*at] = (one.index, one.node);
-        *at += 1;
     }
 }
