@@ -7,8 +7,9 @@
 //! first time, too.
 //!
 //! A worker owns one of these. They stay unknown (a proof finds them out) where a batch is too large for the budget to
-//! learn from, in pages that are cut or whose treelet parts their keys elsewhere, and where the batch is not one of the
-//! newest state.
+//! learn from, in pages that are cut or whose treelet parts their keys elsewhere, and in pages that later commits than the
+//! batch's state have changed: what memory knows is of those, and the batch may be committed all the same, when another
+//! commit has brought its state back.
 
 use std::ops::Range;
 
@@ -60,14 +61,14 @@ impl<H: Hasher> Before<H> {
         self.results.clear();
     }
 
-    /// Adds a page, if it is changed: its state before the batch, what the batch accesses of it, and whether what nobody
-    /// knows is to be folded.
+    /// Adds a page, if it is changed: its state before the batch and what the batch accesses of it. Where that is not the
+    /// state, or is not to be learnt from, it `says` nothing but which buckets change.
     pub(super) fn add(
         &mut self,
         task: usize,
         state: &PageState<'_>,
         accesses: &[KeyAccess],
-        folds: bool,
+        says: bool,
     ) {
         let bucket = |access: &KeyAccess| bucket_of(state.at, &access.key);
         let writes = || accesses.iter().filter(|access| access.writes.is_some());
@@ -79,6 +80,12 @@ impl<H: Hasher> Before<H> {
             return;
         }
         let start = self.nodes.len();
+        if !says {
+            let count = positions(changed).count_ones() as usize;
+            self.nodes.resize(start + count, UNKNOWN);
+            self.pages.push(Page { task, changed, start, fold: None });
+            return;
+        }
         let known = state.treelet.filter(|known| known.columns().is_none());
         let mut unknown = 0;
         each_position(positions(changed), |at| {
@@ -93,7 +100,7 @@ impl<H: Hasher> Before<H> {
             each_position(unknown, |at| unknown &= !(u64::from(above(at) & ends != 0) << at));
         }
         let is_parted_elsewhere = state.treelet.is_some() && known.is_none();
-        let fold = (folds && unknown != 0 && !is_parted_elsewhere).then(|| {
+        let fold = (unknown != 0 && !is_parted_elsewhere).then(|| {
             let asked = writes().filter(|access| way(bucket(access)) & unknown != 0);
             let read =
                 |access: &KeyAccess| KeyAccess { key: access.key, reads: true, writes: None };

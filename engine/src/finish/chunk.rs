@@ -491,8 +491,8 @@ impl Chunk {
         let state = PageState { at: &page.prefix, leaf, pending, treelet };
         let FoldSpace { pages, treelets, results, before, folds, .. } = space;
         if batch.view.keeps_history() {
-            let knows = batch.learns && page.then.is_none();
-            before.add(folds.len(), &state, accesses, knows);
+            let says = batch.learns && page.then.is_none();
+            before.add(folds.len(), &state, accesses, says);
         }
         if let Some((_, at)) = page.then {
             let (then, undone) = self.older.page(at);

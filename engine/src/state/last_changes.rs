@@ -10,15 +10,15 @@
 //! one by one. A reader that is about to say *not since* looks at the line twice: what it has seen was there
 //! at one moment if it is there again, since a cell never takes up a key for the same commit twice.
 //!
-//! A table is replaced only while nothing is put in, and then leads to its successor: readers keep the one that they
-//! have found ([`LastSeen`]) and follow it, which takes no atomic operation but loads. Tables that readers have left go
-//! with the last of these. A reader that still looks at the old one misses nothing: what was put in before it asked is in
-//! a table that it finds, since whoever puts in says so (recent commits, [`super::undo`]) after the successor is set;
-//! what is put in later is among the recent commits that it asked before, or was pushed after that, and is asked for again.
+//! A table is replaced only while nothing is put in, and says so. Readers keep the ones that they have found ([`LastSeen`]),
+//! a few at most, so that they take no atomic operation but loads. A reader that still looks at the old one misses
+//! nothing: what was put in before it asked is in a table that it finds, since whoever puts in says so (recent commits,
+//! [`super::undo`]) after the table was replaced; what is put in later is among the recent commits that it asked before,
+//! or was pushed after that, and is asked for again.
 //!
 //! Used by [`super::versions`] alone.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Cells of a line.
@@ -47,8 +47,8 @@ pub(super) struct LastChanges {
     /// Leading bits of a hash that name a line.
     bits: u32,
     origin: u64,
-    /// The table that has taken its place.
-    next: OnceLock<Arc<Self>>,
+    /// Has another one taken its place?
+    replaced: AtomicBool,
 }
 
 /// The number that a cell has for a commit.
@@ -76,7 +76,7 @@ impl LastChanges {
 
     fn with(bits: u32, origin: u64) -> Self {
         let lines = (0..1_usize << bits).map(|_| Line::default()).collect();
-        Self { lines, bits, origin, next: OnceLock::new() }
+        Self { lines, bits, origin, replaced: AtomicBool::new(false) }
     }
 
     /// Has it enough lines for `keys` keys?
@@ -95,10 +95,9 @@ impl LastChanges {
         self.origin
     }
 
-    /// Says which table takes its place, once. Nothing is put into this one any more.
-    pub(super) fn replace_by(&self, next: Arc<Self>) {
-        let first = self.next.set(next).is_ok();
-        debug_assert!(first, "a table is replaced once");
+    /// Another one takes its place. Nothing is put into this one any more.
+    pub(super) fn replace(&self) {
+        self.replaced.store(true, Ordering::Release);
     }
 
     /// Bytes that it takes, but for the smallest of all.
@@ -205,21 +204,29 @@ fn bits_for(keys: usize) -> u32 {
     bits.clamp(FEWEST, MOST)
 }
 
-/// The table of one map that a reader has found.
+/// Tables that a reader keeps: those that it finds as the map grows under it.
+const SEEN: usize = 4;
+
+/// The tables of one map that a reader has found.
 #[derive(Default)]
-pub(crate) struct LastSeen(OnceLock<Arc<LastChanges>>);
+pub(crate) struct LastSeen([OnceLock<Arc<LastChanges>>; SEEN]);
 
 impl LastSeen {
-    /// The present table, where `newest` gives it to who has found none yet.
+    /// Asks the present table, which `newest` gives.
     #[inline]
-    pub(super) fn follow(&self, newest: impl FnOnce() -> Arc<LastChanges>) -> &LastChanges {
-        let mut table = self.0.get_or_init(newest);
-        // As many as have replaced each other while the reader was there: each has more lines than the one before, but
-        // for those that a sweep has made anew, and for the first after none.
-        while let Some(next) = table.next.get() {
-            table = next;
+    pub(super) fn ask<T>(
+        &self,
+        newest: impl Fn() -> Arc<LastChanges>,
+        ask: impl FnOnce(&LastChanges) -> T,
+    ) -> T {
+        for seen in &self.0 {
+            let table = seen.get_or_init(&newest);
+            if !table.replaced.load(Ordering::Acquire) {
+                return ask(table);
+            }
         }
-        table
+        // It has seen so many go that it does not keep another.
+        ask(&newest())
     }
 }
 
@@ -237,34 +244,31 @@ mod tests {
 
     #[test]
     fn what_has_changed_is_never_said_not_to_have() {
-        let first = Arc::new(LastChanges::new(10, 99));
         let seen = LastSeen::default();
-        let mut table = Arc::clone(&first);
+        let mut table = Arc::new(LastChanges::new(10, 99));
         let mut last = vec![0; 4000];
         let (mut asked, mut guessed) = (0, 0);
         for number in 100..500 {
-            if number % 100 == 0 {
+            if number % 50 == 0 {
                 // Half as many keys as there are in the end, so that lines are full.
                 let keys = usize::try_from(number * 5).expect("small");
                 let larger = Arc::new(LastChanges::new(keys, table.origin()));
                 for (key, last) in (0..).zip(&last).filter(|one| *one.1 > 0) {
                     larger.set(hash(key), *last, key);
                 }
-                table.replace_by(Arc::clone(&larger));
+                table.replace();
                 table = larger;
             }
-            let seen = seen.follow(|| Arc::clone(&first));
-            assert!(
-                std::ptr::eq(seen, Arc::as_ptr(&table)),
-                "who has the first one finds the last"
-            );
+            let present = || Arc::clone(&table);
+            let found = seen.ask(present, std::ptr::from_ref);
+            assert_eq!(found, Arc::as_ptr(&table), "it finds the last one");
             for key in (0..4000).filter(|key| (u64::from(*key) * 7 + number).is_multiple_of(97)) {
                 table.set(hash(key), number, key);
                 last[key as usize] = number;
             }
             for base in [99, 100 + (number - 100) / 2, number - 1, number] {
                 for key in 0..4000 {
-                    let said = seen.after(hash(key), base);
+                    let said = seen.ask(present, |table| table.after(hash(key), base));
                     if last[key as usize] > base {
                         let guess = said.expect("the key has changed");
                         (asked, guessed) = (asked + 1, guessed + u64::from(guess == key));

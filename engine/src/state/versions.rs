@@ -184,10 +184,10 @@ impl VersionMap {
     /// Puts another table in the place of the present one. Nothing is put in meanwhile.
     fn replace_last(&self, next: LastChanges) {
         let next = Arc::new(next);
-        let before = std::mem::replace(&mut *self.last.lock(), Arc::clone(&next));
         self.bytes.fetch_add(next.bytes(), Ordering::Relaxed);
+        let before = std::mem::replace(&mut *self.last.lock(), next);
         self.bytes.fetch_sub(before.bytes(), Ordering::Relaxed);
-        before.replace_by(next);
+        before.replace();
     }
 
     /// Makes room for up to `more` keys of commit `number`, which is put in next, by one or by many at once. Nothing is put in
@@ -195,7 +195,7 @@ impl VersionMap {
     pub(super) fn reserve(&self, number: u64, more: usize) {
         let (last, keys) = (self.last(), self.keys.load(Ordering::Relaxed));
         if more == 0 {
-            // Readers follow each table to the next: there is one where there are keys.
+            // Nothing is put in.
         } else if keys == 0 {
             self.replace_last(LastChanges::new(more, number - 1));
         } else if !last.suits(keys + more) {
@@ -268,7 +268,7 @@ impl VersionMap {
         let (hash, shards, at) = (self.hash.of(key), self.shards.get()?, self.shard(key));
         // On its way while the table is waited for.
         cpu_prefetch(&shards[at..=at]);
-        let guess = seen.follow(|| self.last()).after(hash, base)?;
+        let guess = seen.ask(|| self.last(), |table| table.after(hash, base))?;
         let map = shards[at].0.read();
         let entry = map.find(self.sought(key), guess)?;
         let (number, held) = map.entries[entry as usize].after(base, self.oldest())?;

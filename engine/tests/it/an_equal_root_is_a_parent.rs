@@ -213,3 +213,33 @@ fn names_that_came_and_went_lead_no_chain_astray() {
         names.commit(&[name(*last)], b"next");
     }
 }
+
+/// A block that is finished behind the newest commit, whose state then comes back: what it says for the history of the
+/// insides of pages is of its own state. Once it was that of the commit that had come in between.
+#[test]
+fn what_a_block_says_of_the_past_is_of_its_own_state() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options::new(folder.path()).create(true).threads(2).history(100);
+    let db = Pleach::open(options).expect("opened");
+    let puts = |ids: std::ops::Range<u64>, step, value: &[u8]| -> Vec<Access> {
+        ids.step_by(step).map(|id| put(id, value)).collect()
+    };
+    commit(&db, puts(0..6000, 1, b"first"));
+    db.drain(0).expect("drained");
+    // Twice, so that pages know their nodes.
+    commit(&db, puts(0..6000, 2, b"second"));
+    commit(&db, puts(0..6000, 2, b"third"));
+    let keys: Vec<Key> = (0..6000).step_by(7).map(uniform).collect();
+    let prove = |session: &pleach::Session| session.prove_many(&keys).expect("proven");
+    let before = prove(&db.session(SessionOptions::new()).expect("a session"));
+    let behind = db.session(SessionOptions::new()).expect("a session");
+    commit(&db, puts(1..6000, 2, b"between"));
+    let block = behind.finish(puts(0..6000, 4, b"last")).expect("finished");
+    db.rollback(1).expect("rolled back");
+    let came_back = db.commit_number();
+    block.commit().expect("its parent's state is the newest");
+    for _ in 0..2 {
+        let session = db.at(came_back).expect("in the history");
+        assert_eq!(prove(&session), before);
+    }
+}
