@@ -69,6 +69,12 @@ impl PageNo {
         self.0 + 1 == other.0
     }
 
+    /// How many pages further on in the file `other` is; 0 when it is not behind this one.
+    #[inline]
+    pub const fn pages_to(self, other: Self) -> usize {
+        other.0.saturating_sub(self.0) as usize
+    }
+
     /// In 32 bits, with a number for no page.
     #[inline]
     pub(crate) const fn pack(page: Option<Self>) -> u32 {

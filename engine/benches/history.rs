@@ -1,8 +1,9 @@
 //! What reading and proving cost some commits back, beside the newest commit, and what a history costs commits, in
 //! one run.
 //!
-//! `cargo bench -p pleach --bench history [-- COMMITS CHANGES BACK...]`: 2^18 accounts, 1,024 commits of 2,000
-//! changes each, 0, 1, 128 and 1,024 commits back unless told otherwise, everything in memory. Figures are
+//! `cargo bench -p pleach --bench history [-- log2=ACCOUNTS COMMITS CHANGES BACK...]`: 2^18 accounts, 1,024 commits of
+//! 2,000 changes each, 0, 1, 128 and 1,024 commits back unless told otherwise, everything in memory. Pages of 2^18
+//! accounts fit into the caches of some processors, those of 2^20 into none. Figures are
 //! processor time of all threads, medians of nine turns. In a turn all distances have the same keys; each begins
 //! as often as the others; and before each, untimed, the newest state is asked for other keys, so that none
 //! finds in the processor's caches what the one before has left there. A ratio is that of two figures of one turn.
@@ -17,7 +18,8 @@ use pleach::{
     SessionOptions, Value,
 };
 
-const ACCOUNTS: u64 = 1 << 18;
+/// Memory for the pages of 2^22 accounts and more.
+const CACHE_MIB: u64 = 1024;
 const READS: u64 = 50_000;
 const PROVEN: u64 = 4096;
 const PROOFS: u32 = 8;
@@ -28,46 +30,50 @@ fn key(id: u64) -> Key {
 }
 
 /// The ids of one purpose: the same for each distance.
-fn ids(purpose: u64, count: u64) -> impl Iterator<Item = u64> {
+fn ids(accounts: u64, purpose: u64, count: u64) -> impl Iterator<Item = u64> {
     let draw = move |at: u64| {
         let hash = Blake3::hash(&[purpose.to_be_bytes(), at.to_be_bytes()].concat());
-        u64::from_be_bytes(hash[..8].try_into().expect("8 bytes")) % ACCOUNTS
+        u64::from_be_bytes(hash[..8].try_into().expect("8 bytes")) % accounts
     };
     (0..count).map(draw)
 }
 
-fn distinct(purpose: u64, count: u64) -> Vec<Key> {
-    let mut ids: Vec<u64> = ids(purpose, count).collect();
+fn distinct(accounts: u64, purpose: u64, count: u64) -> Vec<Key> {
+    let mut ids: Vec<u64> = ids(accounts, purpose, count).collect();
     ids.sort_unstable();
     ids.dedup();
     ids.into_iter().map(key).collect()
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut log2 =
+        std::env::args().filter_map(|arg| arg.strip_prefix("log2=")?.parse::<u32>().ok());
+    let accounts = 1_u64 << log2.next().unwrap_or(18);
     let mut numbers = std::env::args().skip(1).filter_map(|arg| arg.parse::<u64>().ok());
     let commits = numbers.next().unwrap_or(1024);
     let changes = numbers.next().unwrap_or(2000);
     for history in [0, 128].into_iter().filter(|history| *history < commits) {
         let folder = tempfile::tempdir()?;
-        committed(folder.path(), history, commits, changes)?.close()?;
+        committed(folder.path(), accounts, history, commits, changes)?.close()?;
     }
     let folder = tempfile::tempdir()?;
-    let db = committed(folder.path(), commits, commits, changes)?;
+    let db = committed(folder.path(), accounts, commits, commits, changes)?;
     let mut distances: Vec<u64> = numbers.collect();
     if distances.is_empty() {
         distances = vec![1, 128, 1024];
     }
     distances.retain(|back| (1..=commits).contains(back));
     distances.insert(0, 0);
-    measure(&db, &distances)?;
+    measure(&db, accounts, &distances)?;
     db.close()?;
     println!("opened again:");
-    measure(&Pleach::open(options(folder.path(), commits))?, &distances)
+    measure(&Pleach::open(options(folder.path(), commits))?, accounts, &distances)
 }
 
 fn options(folder: &Path, history: u64) -> Options {
     Options::new(folder)
         .create(true)
+        .cache_mib(CACHE_MIB)
         .durability(Durability::None)
         .history(history)
         .history_bytes(4 << 30)
@@ -75,12 +81,17 @@ fn options(folder: &Path, history: u64) -> Options {
 }
 
 /// Measures what reads and proofs cost at these distances.
-fn measure(db: &Pleach, distances: &[u64]) -> Result<(), Box<dyn std::error::Error>> {
+fn measure(
+    db: &Pleach,
+    accounts: u64,
+    distances: &[u64],
+) -> Result<(), Box<dyn std::error::Error>> {
     let mut costs = vec![[Cost::default(); TURNS]; distances.len()];
     for (turn, purpose) in (0..TURNS).zip(0_u64..) {
-        let (keys, proven) = (read_keys(purpose), distinct(purpose + 100, PROVEN));
+        let (keys, proven) =
+            (read_keys(accounts, purpose), distinct(accounts, purpose + 100, PROVEN));
         let (other_keys, other_proven) =
-            (read_keys(purpose + 200), distinct(purpose + 300, PROVEN));
+            (read_keys(accounts, purpose + 200), distinct(accounts, purpose + 300, PROVEN));
         for place in 0..distances.len() {
             let at = (turn + place) % distances.len();
             let (tip, session) = (db.commit_number(), db.at(db.commit_number() - distances[at])?);
@@ -128,17 +139,18 @@ fn measure(db: &Pleach, distances: &[u64]) -> Result<(), Box<dyn std::error::Err
 /// Makes a database with this many commits, and says what they took.
 fn committed(
     folder: &Path,
+    accounts: u64,
     history: u64,
     commits: u64,
     changes: u64,
 ) -> Result<Pleach, Box<dyn std::error::Error>> {
     let db = Pleach::open(options(folder, history))?;
     let value = |number: u64| Value::from(number.to_be_bytes().as_slice());
-    db.bulk_load((0..ACCOUNTS).map(|id| (key(id), value(id))), &LoadOptions::default())?;
+    db.bulk_load((0..accounts).map(|id| (key(id), value(id))), &LoadOptions::default())?;
     let log = db.metrics().log_bytes;
     let (mut wall, mut on_processors) = (0.0, 0.0);
     for number in 0..commits {
-        let writes = distinct(number + 1000, changes).into_iter();
+        let writes = distinct(accounts, number + 1000, changes).into_iter();
         let writes = writes.map(|key| Access::write(key, Some(value(number)))).collect();
         let session = db.session(SessionOptions::new().witness(false))?;
         let block = session.finish(writes)?;
@@ -173,8 +185,8 @@ struct Cost {
     by_treelet: f64,
 }
 
-fn read_keys(purpose: u64) -> Vec<Key> {
-    ids(purpose, READS).map(key).collect()
+fn read_keys(accounts: u64, purpose: u64) -> Vec<Key> {
+    ids(accounts, purpose, READS).map(key).collect()
 }
 
 fn read_all(session: &Session<Blake3>, keys: &[Key]) -> Result<(), Error> {

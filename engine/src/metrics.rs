@@ -37,6 +37,8 @@ counters! {
     cache_misses,
     /// Leaf pages that iterators have read past the cache, whether or not they came to them.
     pages_scanned,
+    /// Pages of the leaf file between those that were read with them, since one request costs less than two.
+    pages_read_over,
     /// Leaf pages read again within one batch, having left the cache.
     page_rereads,
     /// Branch pages read to bring nodes back into memory.

@@ -7,7 +7,7 @@
 //! What cannot be read, or does not have its tag, is forgotten; who comes to it reads it once more, and gets
 //! the error if there is one.
 //!
-//! Pages of a window that are neighbours in the file are read at once, in whatever order their keys are
+//! Pages of a window that lie close together in the file are read at once, in whatever order their keys are
 //! ([`RunReader`]).
 //!
 //! Invariants: at most `window` pages are named, so that no more are read than that beyond where the
@@ -17,8 +17,8 @@
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
+use pleach_beatree::RegionState;
 use pleach_beatree::cache::NO_BATCH;
-use pleach_beatree::{PageNo, RegionState};
 use pleach_core::{Key, Prefix};
 use pleach_io::{Device, Runtime};
 
@@ -26,7 +26,7 @@ use super::spare::{InUse, SpareReaders};
 use crate::error::Result;
 use crate::state::State;
 use crate::state::index::{Located, located};
-use crate::state::run_reader::{RUN, RunNo, RunPage, RunReader};
+use crate::state::run_reader::{RUN, RunNo, RunPage, RunReader, Wanted, runs};
 
 /// Pages that are read ahead when an iterator comes to its second page; twice as many at the third, and so on.
 const FIRST_WINDOW: usize = 4;
@@ -126,12 +126,12 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
         Ok(())
     }
 
-    /// Pages of the largest window, and pages of memory: some more, since a run's go when the iterator
-    /// has come to all of them.
+    /// Pages of the largest window, and pages of memory: a third more, since a run's go when the iterator has
+    /// come to all of them, and some are read over.
     fn limits(&self) -> (usize, usize) {
-        let most = PAGES_A_READ * self.db.options.in_flight + 2 * RUN;
-        let memory = most.min(self.db.budget.pages_ahead());
-        (memory - (memory / 4).min(2 * RUN), memory)
+        let most = PAGES_A_READ * self.db.options.in_flight;
+        let memory = (most + most / 3).min(self.db.budget.pages_ahead());
+        (memory - memory / 4, memory)
     }
 
     /// Names pages until there is a window of them; `from` are named already.
@@ -200,22 +200,20 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
         let Some(used) = self.reader.as_mut().filter(|_| self.wanted > 0) else { return Ok(()) };
         let reader = used.reader(|| RunReader::new(&db.store, db.options.in_flight, memory))?;
         let wanted = self.named.iter().enumerate().filter(|(_, one)| one.page == Page::Wanted);
-        let mut wanted: Vec<(PageNo, usize)> =
-            wanted.map(|(index, ahead)| (ahead.at.page, index)).collect();
+        let mut wanted: Vec<Wanted> = wanted.map(|(index, ahead)| (ahead.at.page, index)).collect();
         wanted.sort_unstable();
-        let neighbours = wanted.chunk_by(|one, other| one.0.is_before(other.0));
-        let mut runs: Vec<_> = neighbours.flat_map(|pages| pages.chunks(RUN)).collect();
+        let mut runs = runs(&wanted);
         runs.sort_unstable_by_key(|run| run.iter().map(|(_, index)| *index).min());
         'runs: for mut run in runs {
             while let Some((first, _)) = run.first() {
                 if reader.room() == 0 {
                     break 'runs;
                 }
-                let Some((number, count)) = reader.ask(&db.store, *first, run.len()) else {
+                let Some((number, count)) = reader.ask(&db.store, run) else {
                     break 'runs;
                 };
-                for (at, (_, index)) in run[..count].iter().enumerate() {
-                    self.named[*index].page = Page::Asked(number, at);
+                for (page, index) in &run[..count] {
+                    self.named[*index].page = Page::Asked(number, first.pages_to(*page));
                 }
                 self.wanted -= count;
                 run = &run[count..];

@@ -19,7 +19,7 @@ use crate::state::State;
 use crate::state::in_flight::Reading;
 use crate::state::index::Located;
 use crate::state::reader::{Done, PageReader, PageRequest};
-use crate::state::view::{Undone, View};
+use crate::state::view::View;
 
 /// What pages are brought for.
 #[derive(Clone, Copy)]
@@ -36,7 +36,7 @@ impl For<'_> {
         match self {
             Self::Values(view) if view.overlaid(key).is_some() => None,
             // Whoever reads the key later is told if that undo is gone by then.
-            Self::Values(view) if matches!(view.undone(key), Ok(Undone::To(_))) => None,
+            Self::Values(view) if matches!(view.undone(key), Ok(Some(_))) => None,
             Self::Values(_) => match find(db, key) {
                 Found::Page(at) => Some(at),
                 Found::Pending(_) | Found::Nothing => None,

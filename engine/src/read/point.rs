@@ -1,5 +1,8 @@
-//! Reading one key: overlays, what later commits have replaced, then pending changes, its page, and last, for
-//! commits that came meanwhile, again what they have replaced.
+//! Reading one key: overlays; where the present has it; then whether later commits have replaced it, and only if
+//! none has, the page.
+//!
+//! What the present has is found before undo is asked, so a commit that comes in between has its undo there when it is
+//! asked. And what was found stays true: pages are not written where they lie, and the guard keeps their numbers.
 
 use std::sync::Arc;
 
@@ -10,7 +13,7 @@ use pleach_io::{Device, Runtime};
 
 use crate::error::Result;
 use crate::state::index::{Located, located};
-use crate::state::view::{Undone, View};
+use crate::state::view::View;
 use crate::state::{State, overflow};
 
 /// Where the value of a key is.
@@ -51,27 +54,24 @@ pub(crate) fn stored_with<D: Device, R: Runtime>(
     if let Some(stored) = view.overlaid(key) {
         return Ok(stored);
     }
-    let through = match view.undone(key)? {
-        Undone::To(stored) => return Ok(stored),
-        Undone::Not { through } => through,
-    };
-    let stored = {
-        let _guard = db.store.enter();
-        match find(db, key) {
-            Found::Pending(stored) => stored,
-            Found::Nothing => Stored::Absent,
-            Found::Page(at) => {
-                let find =
-                    |page: &CachedPage| page.get(key).map_or(Stored::Absent, Stored::from_cell);
-                match db.store.read_cached(at, key, find) {
-                    Some(stored) => stored,
-                    None => find(&*held(at).map_or_else(|| db.store.leaf(at), Ok)?),
-                }
+    // On its way while the index is asked.
+    view.cpu_prefetch_undone(key);
+    let _guard = db.store.enter();
+    let found = find(db, key);
+    if let Some(stored) = view.undone(key)? {
+        return Ok(stored);
+    }
+    match found {
+        Found::Pending(stored) => Ok(stored),
+        Found::Nothing => Ok(Stored::Absent),
+        Found::Page(at) => {
+            let find = |page: &CachedPage| page.get(key).map_or(Stored::Absent, Stored::from_cell);
+            match db.store.read_cached(at, key, find) {
+                Some(stored) => Ok(stored),
+                None => Ok(find(&*held(at).map_or_else(|| db.store.leaf(at), Ok)?)),
             }
         }
-    };
-    // Asked last: a commit that came in between had published its undo before its changes.
-    Ok(view.undone_since(key, through)?.unwrap_or(stored))
+    }
 }
 
 /// Looks a key up in the index. The caller has entered the store.

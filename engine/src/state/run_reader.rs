@@ -1,8 +1,10 @@
-//! Runs of neighbouring leaf pages, read ahead for an iterator: one request of the ring for up to [`RUN`] pages.
+//! Runs of leaf pages that lie close together, read ahead for an iterator: one request of the ring for up to
+//! [`RUN`] pages.
 //!
 //! A bulk load writes leaf pages in key order, and so does a flush those of one round, so pages that are
-//! neighbours in the order of keys often are neighbours in the file. A request costs the kernel and the
-//! device about as much for sixteen pages as for one.
+//! neighbours in the order of keys often are neighbours in the file. Pages that have moved leave gaps, and a
+//! request costs the device as much as some pages, so gaps of up to [`GAP`] pages are read over, as long as
+//! no more pages are read in vain than for somebody: what is in them is not looked at.
 //!
 //! There is no claim and no place in the cache: an iterator may rest for as long as it likes, and others would wait for
 //! what it has in flight. Pages stay in the memory that the ring reads into, and are checked by whoever comes
@@ -24,6 +26,31 @@ use crate::error::Result;
 
 /// Most pages that are read at once. From 64 KiB on a request's own cost does not matter any more.
 pub(crate) const RUN: usize = 16;
+
+/// Most neighbouring pages that are read in vain, for the sake of a page behind them. A request costs a
+/// virtual disk as much as 2.7 pages, and the processor as one (`docs/decisions/0054-gaps-are-read-over.md`).
+const GAP: usize = 4;
+
+/// A page to be read, and what its reader knows it by.
+pub(crate) type Wanted = (PageNo, usize);
+
+/// Pages in rising order as those of each run.
+pub(crate) fn runs(wanted: &[Wanted]) -> Vec<&[Wanted]> {
+    let mut runs = Vec::new();
+    let mut first = 0;
+    for end in 1..=wanted.len() {
+        let goes_on = wanted.get(end).is_some_and(|(page, _)| {
+            let (gap, length) =
+                (wanted[end - 1].0.pages_to(*page), wanted[first].0.pages_to(*page));
+            gap <= GAP + 1 && length < RUN && length <= 2 * (end - first)
+        });
+        if !goes_on {
+            runs.push(&wanted[first..end]);
+            first = end;
+        }
+    }
+    runs
+}
 
 /// A run that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,29 +110,31 @@ impl<D: Device> RunReader<D> {
         self.queue.depth() - self.queue.in_flight()
     }
 
-    /// Asks for `count` pages from `first` on, or as many of them as there is memory for side by side; gives how
-    /// many. `None` when there is none. The device hears of it with [`Self::submit`] or [`Self::wait`].
+    /// Asks for the pages of a run, or for as many of them, from the first on, as there is memory for side by
+    /// side; gives how many. `None` when there is none. The device hears of it with [`Self::submit`] or
+    /// [`Self::wait`].
     ///
     /// # Panics
-    /// When `count` is 0, or when the ring has no room.
+    /// When the run has no page, or when the ring has no room.
     pub(crate) fn ask<R: Runtime>(
         &mut self,
         store: &Store<D, R>,
-        first: PageNo,
-        count: usize,
+        run: &[Wanted],
     ) -> Option<(RunNo, usize)> {
-        let mut count = count.min(RUN);
-        let buf = loop {
-            if let Some(buf) = self.memory.take_run(count) {
-                break buf;
+        let first = run[0].0;
+        let mut wanted = run.len();
+        let (buf, pages) = loop {
+            let pages = first.pages_to(run[wanted - 1].0) + 1;
+            if let Some(buf) = self.memory.take_run(pages) {
+                break (buf, pages);
             }
-            count /= 2;
-            if count == 0 {
+            wanted /= 2;
+            if wanted == 0 {
                 return None;
             }
         };
-        store.count_scanned(count as u64);
-        let run = Run { read: Read::InFlight, wanted: count };
+        store.count_scanned(wanted as u64, (pages - wanted) as u64);
+        let run = Run { read: Read::InFlight, wanted };
         let number = self.free.pop().unwrap_or(self.runs.len());
         if number == self.runs.len() {
             self.runs.push(run);
@@ -119,7 +148,7 @@ impl<D: Device> RunReader<D> {
             buf,
             token: number as u64,
         });
-        Some((RunNo(number), count))
+        Some((RunNo(number), wanted))
     }
 
     /// Hands what was asked for to the device, without waiting.
@@ -197,5 +226,30 @@ impl<D: Device> RunReader<D> {
             run.read = Read::Failed;
             self.free.push(number);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_go_over_small_gaps_and_end_at_large_ones_and_at_their_length() {
+        let lengths = |pages: &[u32]| -> Vec<usize> {
+            let wanted: Vec<Wanted> = pages.iter().map(|page| (PageNo::new(*page), 0)).collect();
+            runs(&wanted).iter().map(|run| run.len()).collect()
+        };
+        assert_eq!(lengths(&[]), [0; 0]);
+        assert_eq!(lengths(&[7]), [1]);
+        // Four pages are read over, five are not.
+        assert_eq!(lengths(&[7, 8, 9, 10, 15]), [5]);
+        assert_eq!(lengths(&[7, 8, 9, 10, 11, 17]), [5, 1]);
+        // Sixteen pages with what lies between, and the next begins a run.
+        let spread = |every: u32| lengths(&(0..40).map(|page| every * page).collect::<Vec<_>>());
+        assert_eq!(spread(1), [16, 16, 8]);
+        assert_eq!(spread(2), [8; 5]);
+        // More in vain than for somebody: not that.
+        assert_eq!(spread(3), [1; 40]);
+        assert_eq!(lengths(&[0, 2, 5]), [2, 1]);
     }
 }

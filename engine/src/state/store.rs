@@ -197,9 +197,10 @@ impl<D: Device, R: Runtime> Store<D, R> {
         Counters::add(counter, 1);
     }
 
-    /// So many pages are read for an iterator alone.
-    pub(crate) fn count_scanned(&self, pages: u64) {
+    /// So many pages are read for an iterator alone, and so many that lie between them.
+    pub(crate) fn count_scanned(&self, pages: u64, between: u64) {
         Counters::add(&self.counters.pages_scanned, pages);
+        Counters::add(&self.counters.pages_read_over, between);
     }
 
     fn cached(&self, at: Located, reading: Reading) -> Option<Arc<CachedPage>> {
@@ -254,7 +255,7 @@ impl<D: Device, R: Runtime> Store<D, R> {
 
     /// Reads a page for an iterator alone, on the calling thread.
     pub(crate) fn read_apart(&self, at: Located) -> Result<Arc<CachedPage>> {
-        self.count_scanned(1);
+        self.count_scanned(1, 0);
         let mut buf = self.buffers.take();
         self.device.read_at(&self.leaf, &mut buf, at.page.offset())?;
         let page = self.check_apart(at, buf.page(0)).map(|()| Cache::outside(buf.page(0)));

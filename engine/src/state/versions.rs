@@ -65,7 +65,8 @@ const _: () = assert!(size_of::<Locked>() == 128, "two lines");
 #[repr(C)]
 struct Shard {
     entries: Vec<Entry>,
-    /// The numbers of the entries, from 0 on, in the order of their keys. Lookups do not read it.
+    /// The numbers of the entries, from 0 on, in the order of their keys. A lookup reads it only where the table of last
+    /// changes does not lead to its entry.
     order: KeyOrder,
 }
 
@@ -261,6 +262,14 @@ impl VersionMap {
                 }
             }
         }
+    }
+
+    /// Prefetches the memory that a lookup begins with.
+    pub(super) fn cpu_prefetch_key(&self, key: &Key, seen: &LastSeen) {
+        let Some(shards) = self.shards.get() else { return };
+        let (hash, at) = (self.hash.of(key), self.shard(key));
+        cpu_prefetch(&shards[at..=at]);
+        seen.ask(|| self.last(), |table| table.cpu_prefetch(hash));
     }
 
     /// What a key had as of `base`, and the commit that replaced it.

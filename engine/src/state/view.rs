@@ -2,7 +2,7 @@
 //!
 //! A session has one pin, and a view for each namespace that it is asked for ([`View::of`]).
 //!
-//! Undo is asked last, whether or not it was asked before, and may have been dropped under the reader: whoever has looked something up asks
+//! Undo is asked last, and may have been dropped under the reader: whoever has looked something up asks
 //! [`View::check`] before it believes what was found.
 
 use std::collections::BTreeMap;
@@ -96,32 +96,24 @@ impl View {
         self.overlays.node(prefix)
     }
 
-    /// The state of a key that a later commit changed. What this finds is the answer, whatever the present
-    /// says. A key that it does not find is looked up in pending changes and page, and then once more here,
-    /// last, by [`Self::undone_since`].
+    /// The state of a key that a later commit changed. What this finds is the answer, whatever the present says; it
+    /// is asked after the present was.
     #[inline]
-    pub(crate) fn undone(&self, key: &Key) -> Result<Undone> {
-        let newest = self.undo.newest();
-        if newest > self.base {
-            let undone = self.undo.get(self.namespace, key, self.base, &self.seen);
-            self.check()?;
-            if let Some(stored) = undone {
-                return Ok(Undone::To(stored));
-            }
-        }
-        Ok(Undone::Not { through: newest })
-    }
-
-    /// The state of a key that a commit changed whose undo came since it was asked; asked last.
-    #[inline]
-    pub(crate) fn undone_since(&self, key: &Key, through: u64) -> Result<Option<Stored>> {
-        // Undo that was there and is gone was checked; the present has no later change than this.
-        if self.undo.newest() == through {
+    pub(crate) fn undone(&self, key: &Key) -> Result<Option<Stored>> {
+        if self.undo.newest() <= self.base {
             return Ok(None);
         }
         let undone = self.undo.get(self.namespace, key, self.base, &self.seen);
         self.check()?;
         Ok(undone)
+    }
+
+    /// Prefetches the memory that [`Self::undone`] begins with.
+    #[inline]
+    pub(crate) fn cpu_prefetch_undone(&self, key: &Key) {
+        if self.undo.newest() > self.base {
+            self.undo.cpu_prefetch(self.namespace, key, &self.seen);
+        }
     }
 
     /// All keys that commits after the view's have changed, and what they had; in order.
@@ -269,14 +261,6 @@ impl View {
         self.undo.below(self.namespace, prefix, self.base, &mut undone);
         undone
     }
-}
-
-/// What undo says of a key.
-pub(crate) enum Undone {
-    /// A later commit has changed it: this is what it had.
-    To(Stored),
-    /// No commit through this one has changed it since the view's.
-    Not { through: u64 },
 }
 
 /// A region in a view: see [`View::region`].

@@ -146,3 +146,29 @@ fn what_was_an_overlay_has_its_nodes_as_a_block_has() {
         assert!(first.max(then) <= 2 * now, "{back} back: {first} and {then} hashes, {now}");
     }
 }
+
+/// Of a batch that is too large to learn from nobody knows what lay inside of its pages: the first proof finds it out,
+/// and leaves it for the next.
+#[test]
+fn a_proof_leaves_what_no_finish_found_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = Options::new(folder.path()).create(true).cache_mib(8).threads(2);
+    let options = options.durability(Durability::None).history(8).history_bytes(1 << 30);
+    let db = Pleach::open(options).expect("opened");
+    let pairs = (0..ACCOUNTS).map(|id| (key(id), value(0)));
+    db.bulk_load(pairs, &LoadOptions::default()).expect("loaded");
+    for commit in 1..=4 {
+        let changes = (0..ACCOUNTS).filter(|id| !id.is_multiple_of(4));
+        let writes = changes.map(|id| Access::write(key(id), Some(value(commit)))).collect();
+        let session = db.session(SessionOptions::new()).expect("a session");
+        session.finish(writes).expect("finished").commit().expect("committed");
+    }
+    db.drain(0).expect("drained");
+    let keys: Vec<Key> = (0..50).map(|at| key(at * 399)).collect();
+    let undo = db.metrics().undo_bytes;
+    let [first, then] = hashes(&db, 2, &keys);
+    assert!(8 * then <= first, "{first} and {then} hashes");
+    assert_eq!(db.metrics().undo_bytes, undo, "in the places that were free for it");
+    // For whoever comes later, too.
+    assert_eq!(hashes(&db, 2, &keys), [then; 2]);
+}

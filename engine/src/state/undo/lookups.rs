@@ -65,6 +65,14 @@ impl Undo {
         self.change_after(namespace, key, base, seen).map(|(_, prior)| prior).or(recent)
     }
 
+    /// Prefetches the memory that [`Self::get`] begins with.
+    #[inline]
+    pub(crate) fn cpu_prefetch(&self, namespace: u8, key: &Key, seen: &LastSeen) {
+        if let Some(Maps { values, .. }) = self.maps.get(namespace) {
+            values.cpu_prefetch_key(key, seen);
+        }
+    }
+
     /// The oldest commit after `base` that changed a key, and what it replaced; of commits that are put in.
     pub(crate) fn change_after(
         &self,
