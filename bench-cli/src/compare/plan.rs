@@ -45,6 +45,8 @@ struct Workload {
     backends: Backends,
     /// It takes `--cache-mib`.
     cache: bool,
+    /// How many times as long as others the trees that are kept in a store take.
+    trees: u64,
     sizes: [(&'static str, u64, u64); 3],
 }
 
@@ -54,6 +56,7 @@ const WORKLOADS: &[Workload] = &[
         name: "transfer",
         backends: Backends::Merkle,
         cache: true,
+        trees: 1,
         sizes: [
             ("--log2 10 --batch 100 --batches 3 --warmup 1", 1, 100),
             ("--log2 20", 15, 600),
@@ -64,12 +67,14 @@ const WORKLOADS: &[Workload] = &[
         name: "hash",
         backends: Backends::None,
         cache: false,
+        trees: 1,
         sizes: [("--rounds 1", 1, 0), ("", 3, 0), ("--rounds 101", 5, 0)],
     },
     Workload {
         name: "proof",
         backends: Backends::None,
         cache: true,
+        trees: 1,
         sizes: [
             ("--log2 10 --count 1,16 --rounds 1", 1, 50),
             ("--log2 18 --rounds 7", 10, 150),
@@ -80,6 +85,7 @@ const WORKLOADS: &[Workload] = &[
         name: "auth",
         backends: Backends::States,
         cache: true,
+        trees: 1,
         sizes: [
             ("--sizes 100 --rounds 1", 1, 50),
             ("--sizes 100,1000,10000 --rounds 7", 10, 200),
@@ -90,12 +96,14 @@ const WORKLOADS: &[Workload] = &[
         name: "grind",
         backends: Backends::None,
         cache: true,
+        trees: 1,
         sizes: [("--keys 200 --rounds 1", 2, 100), ("--keys 5000", 10, 300), ("", 5, 1000)],
     },
     Workload {
         name: "overlay",
         backends: Backends::Trees,
         cache: true,
+        trees: 1,
         sizes: [
             ("--accounts 200 --updates 20 --rounds 1", 1, 50),
             ("--accounts 20000 --updates 1000 --rounds 7", 10, 300),
@@ -106,6 +114,7 @@ const WORKLOADS: &[Workload] = &[
         name: "threshold",
         backends: Backends::Trees,
         cache: true,
+        trees: 1,
         sizes: [
             ("--window 2,4 --blocks 10 --rounds 1", 2, 100),
             ("--window 2,32,128 --blocks 200 --rounds 1", 20, 600),
@@ -116,6 +125,7 @@ const WORKLOADS: &[Workload] = &[
         name: "flatten",
         backends: Backends::None,
         cache: true,
+        trees: 1,
         sizes: [
             ("--layers 4 --keys-per-layer 100 --rounds 1", 2, 100),
             ("--layers 4,16,64 --rounds 3", 15, 500),
@@ -126,6 +136,7 @@ const WORKLOADS: &[Workload] = &[
         name: "erc20",
         backends: Backends::States,
         cache: true,
+        trees: 1,
         sizes: [
             ("--eoa 1000 --contracts 100 --blocks 2 --transfers 100", 1, 50),
             ("--eoa 200000 --contracts 50000", 20, 800),
@@ -136,6 +147,7 @@ const WORKLOADS: &[Workload] = &[
         name: "bank",
         backends: Backends::Stores,
         cache: true,
+        trees: 1,
         sizes: [
             ("--accounts 500 --transfers 500 --batch 10", 1, 100),
             ("--accounts 50000 --transfers 20000 --batch 1,100,10000", 15, 400),
@@ -150,16 +162,18 @@ const WORKLOADS: &[Workload] = &[
         name: "import",
         backends: Backends::States,
         cache: true,
+        trees: 25,
         sizes: [
             ("--leaves 1000 --load-mib 1", 1, 200),
             ("--leaves 500000 --load-mib 16", 10, 300),
-            ("--leaves 16777216", 120, 5000),
+            ("--leaves 16777216", 60, 5000),
         ],
     },
     Workload {
         name: "history",
         backends: Backends::Stores,
         cache: true,
+        trees: 1,
         sizes: [
             ("--shards 100 --len 200 --keys 10 --rounds 1", 1, 100),
             ("--shards none,100,2000 --len 10000,100000 --keys 1000 --rounds 3", 20, 300),
@@ -174,6 +188,7 @@ const WORKLOADS: &[Workload] = &[
         name: "device",
         backends: Backends::None,
         cache: false,
+        trees: 1,
         sizes: [
             ("--size-mib 16 --millis 10 --no-fio", 1, 16),
             ("--millis 200 --no-fio", 15, 1024),
@@ -243,7 +258,19 @@ struct Sides {
 impl Sides {
     /// A name that no kind has is refused.
     fn new(named: &[String]) -> Result<Self> {
-        Ground::chosen(named)?;
+        let states: Vec<_> = Ground::all().map(Ground::name).collect();
+        let stores = Engine::ALL.iter().map(|one| one.name());
+        let all: Vec<_> =
+            stores.filter(|name| !states.contains(name)).chain(states.clone()).collect();
+        for (at, name) in named.iter().enumerate() {
+            if !all.contains(&name.as_str()) {
+                let text = format!("no backend {name}: this build has {}", all.join(", "));
+                return Err(BenchError::Usage(text));
+            }
+            if named[..at].contains(name) {
+                return Err(BenchError::Usage(format!("--backend names {name} twice")));
+            }
+        }
         let chosen = |all: Vec<&str>| -> Vec<String> {
             let all = all.into_iter().map(str::to_owned);
             all.filter(|name| named.is_empty() || named.contains(name)).collect()
@@ -276,7 +303,9 @@ impl Workload {
             arguments.extend(["--cache-mib".to_owned(), mib.to_string()]);
         }
         let times = sides.map_or(1, <[String]>::len) as u64;
-        let seconds = seconds * times;
+        let slow = |side: &&String| matches!(side.as_str(), "sp-trie" | "jmt");
+        let trees = sides.map_or(0, |sides| sides.iter().filter(slow).count()) as u64;
+        let seconds = seconds * (times + trees * (self.trees - 1));
         let disk_mib = disk_mib * times;
         // It refuses a device with less room than its own estimate.
         let asked = match of_transfer(&arguments).filter(|_| self.name == "transfer") {
@@ -318,6 +347,25 @@ mod tests {
             assert!(plan.disk_mib([false, false]) >= step.asked_mib, "{size}");
             assert!(plan.disk_mib([false, false]) >= step.disk_mib, "{size}");
         }
+    }
+
+    /// Stores that are no states, such as a plain namespace, were refused.
+    #[test]
+    fn each_backend_can_be_chosen_once() {
+        for engine in Engine::ALL {
+            let plan = planned(&["--only", "bank", "--backend", engine.name()]);
+            let arguments = &plan.steps[0].arguments;
+            let at = arguments.iter().position(|one| one == "--backend").expect("it is named");
+            assert_eq!(arguments[at + 1], engine.name());
+        }
+        let refused = |backends: &str| {
+            let words = ["compare", "--only", "bank", "--backend", backends];
+            plan(&Flags::parse_from(words).args).expect_err("refused").to_string()
+        };
+        assert!(
+            refused("pleach,oracle").contains("no backend oracle: this build has pleach-plain")
+        );
+        assert!(refused("pleach,btreemap,pleach").contains("names pleach twice"));
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
             return self.ask();
         }
         // What had no room then, now and again. Runs that arrive are heard of when the iterator waits for one.
-        if self.wanted > 0 && self.named.len().is_multiple_of(RUN) {
+        if self.wanted > 0 && self.named.len().is_multiple_of(RUN.min(self.window / 4).max(1)) {
             return self.ask();
         }
         Ok(())
@@ -129,7 +129,7 @@ impl<'a, D: Device, R: Runtime> ReadAhead<'a, D, R> {
     /// Pages of the largest window, and pages of memory: a third more, since a run's go when the iterator has
     /// come to all of them, and some are read over.
     fn limits(&self) -> (usize, usize) {
-        let most = PAGES_A_READ * self.db.options.in_flight;
+        let most = PAGES_A_READ * self.db.options.in_flight + 2 * RUN;
         let memory = (most + most / 3).min(self.db.budget.pages_ahead());
         (memory - memory / 4, memory)
     }

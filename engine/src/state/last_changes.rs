@@ -14,7 +14,7 @@
 //! a few at most, so that they take no atomic operation but loads. A reader that still looks at the old one misses
 //! nothing: what was put in before it asked is in a table that it finds, since whoever puts in says so (recent commits,
 //! [`super::undo`]) after the table was replaced; what is put in later is among the recent commits that it asked before,
-//! or was pushed after that, and is asked for again.
+//! or was pushed after that, and so after it looked at the present.
 //!
 //! Used by [`super::versions`] alone.
 

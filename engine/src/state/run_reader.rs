@@ -34,7 +34,8 @@ const GAP: usize = 4;
 /// A page to be read, and what its reader knows it by.
 pub(crate) type Wanted = (PageNo, usize);
 
-/// Pages in rising order as those of each run.
+/// Pages in rising order as those of each run. One that is there twice, since its number was used again while it
+/// was not read, is in two.
 pub(crate) fn runs(wanted: &[Wanted]) -> Vec<&[Wanted]> {
     let mut runs = Vec::new();
     let mut first = 0;
@@ -42,7 +43,7 @@ pub(crate) fn runs(wanted: &[Wanted]) -> Vec<&[Wanted]> {
         let goes_on = wanted.get(end).is_some_and(|(page, _)| {
             let (gap, length) =
                 (wanted[end - 1].0.pages_to(*page), wanted[first].0.pages_to(*page));
-            gap <= GAP + 1 && length < RUN && length <= 2 * (end - first)
+            (1..=GAP + 1).contains(&gap) && length < RUN && length <= 2 * (end - first)
         });
         if !goes_on {
             runs.push(&wanted[first..end]);
@@ -251,5 +252,8 @@ mod tests {
         // More in vain than for somebody: not that.
         assert_eq!(spread(3), [1; 40]);
         assert_eq!(lengths(&[0, 2, 5]), [2, 1]);
+        // The same page again.
+        assert_eq!(lengths(&[7, 7]), [1, 1]);
+        assert_eq!(lengths(&[6, 7, 7, 8]), [2, 2]);
     }
 }

@@ -1,5 +1,5 @@
-//! One lookup as of a snapshot: pending changes, index, page, and undo last. A grace
-//! guard covers it.
+//! One lookup as of a snapshot: pending changes, index, undo last of what changes, and then the page, which does
+//! not. A grace guard covers it.
 
 use crate::actions::{Action, Next, World};
 use crate::mutants::Mutant;
@@ -66,7 +66,25 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
             ReaderStep::SawIndex
         }
         ReaderStep::SawIndex => {
-            if let (None, Some(entry)) = (reader.value, &reader.entry) {
+            if reader.snapshot < world.engine.kept_from
+                && !world.scenario.without(Mutant::TooOldUnnoticed)
+            {
+                // Undo that nobody promised to keep goes for want of memory, here never.
+                if world.scenario.history.is_none() {
+                    return Err("a reader saw the end of what it reads".into());
+                }
+                // Told, and none the wiser.
+                world.engine.reader = None;
+                return Ok(());
+            }
+            if !world.scenario.without(Mutant::ReaderUndoFirst) {
+                reader.undo = undo;
+            }
+            reader.there = world.engine.undone(reader.snapshot, THERE).unwrap_or(reader.there);
+            ReaderStep::SawUndo
+        }
+        ReaderStep::SawUndo => {
+            if let (None, None, Some(entry)) = (reader.undo, reader.value, &reader.entry) {
                 reader.value = Some(match &entry.page {
                     None => 0,
                     Some((page_no, page)) => {
@@ -79,28 +97,11 @@ fn lookup(world: &mut World<'_>, mut reader: Reader) -> Result<(), String> {
                     }
                 });
             }
-            ReaderStep::SawPresent
-        }
-        ReaderStep::SawPresent => {
-            let first = world.scenario.without(Mutant::ReaderUndoFirst);
-            let undo = if first { reader.undo } else { undo };
-            if reader.snapshot < world.engine.kept_from
-                && !world.scenario.without(Mutant::TooOldUnnoticed)
-            {
-                // Undo that nobody promised to keep goes for want of memory, here never.
-                if world.scenario.history.is_none() {
-                    return Err("a reader saw the end of what it reads".into());
-                }
-                // Told, and none the wiser.
-                world.engine.reader = None;
-                return Ok(());
-            }
-            let there = world.engine.undone(reader.snapshot, THERE).unwrap_or(reader.there);
             let then = world.ghost.history[usize::from(reader.snapshot)].0;
             let seen = |there: u8, value: Option<u8>| {
                 value.filter(|_| !comes_and_goes(reader.key) || there == 1)
             };
-            let found = seen(there, undo.or(reader.value));
+            let found = seen(reader.there, reader.undo.or(reader.value));
             let expected = seen(then[THERE], Some(then[reader.key]));
             if found != expected {
                 return Err(format!(

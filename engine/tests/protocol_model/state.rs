@@ -208,7 +208,7 @@ pub(crate) enum ReaderStep {
     Pinned,
     SawPending,
     SawIndex,
-    SawPresent,
+    SawUndo,
 }
 
 /// One lookup of one key as of one snapshot.
