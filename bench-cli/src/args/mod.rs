@@ -2,6 +2,7 @@
 //! exit code 2 and one line that says what to change.
 
 pub(crate) mod compare;
+pub(crate) mod named;
 pub(crate) mod numbers;
 pub(crate) mod parts;
 pub(crate) mod results;

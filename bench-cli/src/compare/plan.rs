@@ -1,7 +1,7 @@
 //! Which workloads run, with which arguments.
 
 use crate::args::compare::{CompareArgs, Size};
-use crate::args::of_transfer;
+use crate::args::{named, of_transfer};
 use crate::backend::Kind;
 use crate::error::{BenchError, Result};
 use crate::setting::transfer_disk;
@@ -213,20 +213,20 @@ impl Plan {
 
 /// The steps that these flags ask for.
 pub(crate) fn plan(args: &CompareArgs) -> Result<Plan> {
-    let all = || WORKLOADS.iter().map(|one| one.name).collect::<Vec<_>>();
-    let names =
-        if args.only.is_empty() { all() } else { args.only.iter().map(String::as_str).collect() };
     let sides = Sides::new(&args.backend)?;
-    let mut steps: Vec<Step> = Vec::new();
-    for name in names {
-        let Some(workload) = WORKLOADS.iter().find(|one| one.name == name) else {
-            let text = format!("--only {name}: compare has {}", all().join(", "));
-            return Err(BenchError::Usage(text));
-        };
-        if steps.iter().any(|step| step.name == name) {
-            return Err(BenchError::Usage(format!("--only names {name} twice")));
-        }
-        let named = match workload.backends {
+    let workload = |name: &str| {
+        WORKLOADS.iter().find(|one| one.name == name).ok_or_else(|| {
+            let all: Vec<_> = WORKLOADS.iter().map(|one| one.name).collect();
+            BenchError::Usage(format!("--only {name}: compare has {}", all.join(", ")))
+        })
+    };
+    let mut chosen = named::each_once("--only", &args.only, workload)?;
+    if chosen.is_empty() {
+        chosen.extend(WORKLOADS);
+    }
+    let mut steps = Vec::new();
+    for workload in chosen {
+        let sides = match workload.backends {
             Backends::None => None,
             Backends::Merkle => Some(&sides.merkle),
             Backends::Stores => Some(&sides.stores),
@@ -235,10 +235,10 @@ pub(crate) fn plan(args: &CompareArgs) -> Result<Plan> {
         };
         // Workloads of this project's engine alone are left out with it.
         let ours = args.backend.is_empty() || args.backend.iter().any(|name| name == "pleach");
-        if named.map_or(!ours, Vec::is_empty) {
+        if sides.map_or(!ours, Vec::is_empty) {
             continue;
         }
-        steps.push(workload.step(args, named.map(Vec::as_slice))?);
+        steps.push(workload.step(args, sides.map(Vec::as_slice))?);
     }
     if steps.is_empty() {
         let text = "no workload of --only has a backend of --backend: name others".to_owned();
@@ -257,23 +257,17 @@ struct Sides {
 
 impl Sides {
     /// A name that no kind has is refused.
-    fn new(named: &[String]) -> Result<Self> {
+    fn new(backends: &[String]) -> Result<Self> {
         let states: Vec<_> = Ground::all().map(Ground::name).collect();
         let stores = Engine::ALL.iter().map(|one| one.name());
         let all: Vec<_> =
             stores.filter(|name| !states.contains(name)).chain(states.clone()).collect();
-        for (at, name) in named.iter().enumerate() {
-            if !all.contains(&name.as_str()) {
-                let text = format!("no backend {name}: this build has {}", all.join(", "));
-                return Err(BenchError::Usage(text));
-            }
-            if named[..at].contains(name) {
-                return Err(BenchError::Usage(format!("--backend names {name} twice")));
-            }
-        }
+        named::each_once("--backend", backends, |name| {
+            named::backend(name, all.iter().copied(), |name| name)
+        })?;
         let chosen = |all: Vec<&str>| -> Vec<String> {
             let all = all.into_iter().map(str::to_owned);
-            all.filter(|name| named.is_empty() || named.contains(name)).collect()
+            all.filter(|name| backends.is_empty() || backends.contains(name)).collect()
         };
         let built_in = Kind::built_in();
         // A plain map in memory stands beside engines only where it is the oracle.

@@ -4,7 +4,7 @@
 mod needs;
 
 use crate::args::values::{Count, Switch};
-use crate::args::{Common, TransferArgs};
+use crate::args::{Common, TransferArgs, named};
 use crate::backend::sizing::Demand;
 use crate::backend::{self, EngineOptions, Kind};
 use crate::child::{Job, Spec};
@@ -87,30 +87,21 @@ impl Extra {
     }
 }
 
-/// The backends that are named, each once.
-fn kinds(names: &[String]) -> Result<Vec<Kind>> {
-    let mut kinds = Vec::new();
-    for name in names {
-        let kind = Kind::parse(name)?;
-        if kinds.contains(&kind) {
-            return Err(BenchError::Usage(format!("--backend names {name} twice")));
-        }
-        kinds.push(kind);
-    }
-    Ok(kinds)
+fn kinds(common: &Common) -> Result<Vec<Kind>> {
+    named::each_once("--backend", &common.backend, Kind::parse)
 }
 
 /// Bytes that `transfer` asks for on the device of its folder before it starts.
 pub(crate) fn transfer_disk(args: &TransferArgs) -> Result<u64> {
     let (options, demand) = Extra::of_transfer(args).options(&args.common)?;
-    Ok(needs::disk(&kinds(&args.common.backend)?, &options, &demand))
+    Ok(needs::disk(&kinds(&args.common)?, &options, &demand))
 }
 
 impl Setting {
     /// Checks the flags against each other and the machine, and makes the folder.
     pub(crate) fn new(common: Common, extra: &Extra) -> Result<Self> {
         output::check_file(common.json.as_deref())?;
-        let kinds = kinds(&common.backend)?;
+        let kinds = kinds(&common)?;
         let (options, demand) = extra.options(&common)?;
         backend::check_settings(&kinds, &options)?;
         if extra.alternate.is_some() {

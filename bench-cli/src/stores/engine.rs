@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::args::named;
 use crate::error::{BenchError, Result};
 use crate::machine;
 
@@ -84,10 +85,7 @@ impl Engine {
 
     /// The store with this name, if this build has it.
     pub(crate) fn parse(name: &str) -> Result<Self> {
-        Self::ALL.iter().copied().find(|engine| engine.name() == name).ok_or_else(|| {
-            let all: Vec<_> = Self::ALL.iter().map(|engine| engine.name()).collect();
-            BenchError::Usage(format!("no backend {name}: this build has {}", all.join(", ")))
-        })
+        named::backend(name, Self::ALL.iter().copied(), Self::name)
     }
 }
 

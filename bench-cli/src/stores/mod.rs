@@ -17,6 +17,7 @@ mod peers;
 mod pleach;
 mod store;
 
+use crate::args::named;
 use crate::error::{BenchError, Result};
 pub(crate) use engine::{Engine, StoreOptions};
 pub(crate) use store::{Change, Pair, Store, StoreView};
@@ -40,17 +41,9 @@ pub(crate) fn open(engine: Engine, options: &StoreOptions) -> Result<Box<dyn Sto
     }
 }
 
-/// The stores that `--backend` names.
+/// The stores that `--backend` names, each once.
 pub(crate) fn chosen(names: &[String]) -> Result<Vec<Engine>> {
-    let mut engines = Vec::new();
-    for name in names {
-        let engine = Engine::parse(name)?;
-        if engines.contains(&engine) {
-            return Err(BenchError::Usage(format!("--backend names {name} twice")));
-        }
-        engines.push(engine);
-    }
-    Ok(engines)
+    named::each_once("--backend", names, Engine::parse)
 }
 
 /// Names and values of `--peer-arg`, each of a store that `--backend` names.

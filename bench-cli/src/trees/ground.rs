@@ -1,7 +1,8 @@
 //! Which state.
 
 use super::memory;
-use crate::error::{BenchError, Result};
+use crate::args::named;
+use crate::error::Result;
 use crate::stores::Engine;
 
 /// A state that `--backend` of a workload of single parts can name.
@@ -101,25 +102,13 @@ impl Ground {
     }
 
     /// All of this build.
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
+    pub(crate) fn all() -> impl Iterator<Item = Self> + Clone {
         let flat = Engine::ALL.iter().filter(|engine| !engine.is_ours());
         Self::MERKLE.iter().copied().chain(flat.map(|engine| Self::Flat(*engine)))
     }
 
     /// The states that `--backend` names, each once.
     pub(crate) fn chosen(names: &[String]) -> Result<Vec<Self>> {
-        let mut chosen = Vec::new();
-        for name in names {
-            let ground = Self::all().find(|ground| ground.name() == name).ok_or_else(|| {
-                let all: Vec<_> = Self::all().map(Self::name).collect();
-                let all = all.join(", ");
-                BenchError::Usage(format!("no backend {name}: this build has {all}"))
-            })?;
-            if chosen.contains(&ground) {
-                return Err(BenchError::Usage(format!("--backend names {name} twice")));
-            }
-            chosen.push(ground);
-        }
-        Ok(chosen)
+        named::each_once("--backend", names, |name| named::backend(name, Self::all(), Self::name))
     }
 }

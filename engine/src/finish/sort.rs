@@ -50,7 +50,9 @@ pub(crate) struct Sorter {
     namespaces: Vec<(u8, Range<usize>)>,
     /// In this order; what a larger batch has left lies behind them.
     sorted: Vec<KeyAccess>,
-    /// Does one of them share a long value?
+    /// So many of them, from the first on, were set since the last [`clear`](Recycle::clear).
+    set: usize,
+    /// Does one of these share a long value?
     shares: bool,
 }
 
@@ -84,6 +86,7 @@ impl Sorter {
         self.order.resize(count.max(self.order.len()), (0, 0));
         let nothing = || KeyAccess { key: [0; 32], reads: false, writes: None };
         self.sorted.resize_with(count.max(self.sorted.len()), nothing);
+        self.set = self.set.max(count);
         self.namespaces.clear();
         let first = accesses.first().map_or(0, |access| access.namespace);
         if accesses.iter().all(|access| access.namespace == first) {
@@ -292,10 +295,12 @@ impl Recycle for Sorter {
             + self.sorted.capacity() * size_of::<KeyAccess>()
     }
 
-    /// Long values are not kept. All else stays to be overwritten by the next sort, which need not set it before.
+    /// Long values are not kept. All else stays to be overwritten by the next sort, which need not set it before. What a
+    /// larger batch has left was gone over when that one was cleared: a small one does not walk it again.
     fn clear(&mut self) {
+        let set = std::mem::take(&mut self.set);
         if std::mem::take(&mut self.shares) {
-            self.sorted.iter_mut().for_each(|access| access.writes = None);
+            self.sorted[..set].iter_mut().for_each(|access| access.writes = None);
         }
     }
 }

@@ -409,7 +409,7 @@ fn positions_inside_of_a_page_are_those_down_to_its_buckets() {
 }
 
 #[test]
-fn the_bytes_of_the_format_are_those_of_version_1() {
+fn the_bytes_of_the_format_are_pinned() {
     let mut rng = Rng::new(5);
     let commit = bytes(&Sample::new(&mut rng, false).encode(3));
     let undo = bytes(&Sample::new(&mut rng, true).encode(3));

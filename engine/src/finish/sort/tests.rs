@@ -104,7 +104,13 @@ fn a_key_that_comes_twice_is_named_and_long_values_do_not_stay() {
     sorter.clear();
     assert_eq!(holds(&sorter), 0, "after a failure, too");
     assert!(sorter.bytes() >= bytes, "the memory stays");
+    // A small batch is cleared without a walk over what the large one has left.
+    accesses.truncate(10);
+    assert!(sorter.sort::<Blake3>(&accesses, &at_once).is_ok());
+    assert_eq!((holds(&sorter), sorter.set), (1, 10));
+    sorter.clear();
+    assert_eq!((holds(&sorter), sorter.set), (0, 0));
     // In two namespaces it is two keys.
-    accesses[17].namespace = 1;
+    accesses.push(Access { namespace: 1, ..Access::read(accesses[7].key) });
     assert!(sorter.sort::<Blake3>(&accesses, &backwards).is_ok());
 }
