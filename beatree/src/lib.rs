@@ -70,7 +70,7 @@
 //! let tag = write_page(&mut page, &stamp, &Prefix::ROOT, &cells, &nodes.stored);
 //!
 //! let child = ChildRef { prefix: Prefix::ROOT, page: Some(number), tag };
-//! let (regions, root) = regions::<Blake3>(0, &[BuiltLeaf { child, node: nodes.own }], 1);
+//! let (regions, root) = regions::<Blake3>(0, false, &[BuiltLeaf { child, node: nodes.own }], 1);
 //! assert_eq!(root, nodes.own);
 //! let index = RegionIndex::new(regions);
 //! let cache = Cache::new(1 << 20);

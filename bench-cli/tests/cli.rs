@@ -685,7 +685,20 @@ fn stores_loads_and_indexes_are_measured_checked_and_leave_nothing_behind() {
     let dir = dir.to_str().expect("a plain name");
     let json = at.path().join("out.json");
     let json = json.to_str().expect("a plain name");
-    let cases: [Measured<'_>; 3] = [
+    let announced = "bank --accounts 500 --transfers 700 --batch 70 --readers 0 --prefetch on \
+                     --backend pleach-plain,btreemap --dir";
+    let announced: Vec<&str> = announced.split_whitespace().chain([dir]).collect();
+    let cases: [Measured<'_>; 4] = [
+        (
+            &announced,
+            "bank",
+            &[
+                "pleach-plain: the accounts of a batch are announced to it",
+                "btreemap: the accounts of a batch cannot be announced to it",
+                "load, pleach-plain",
+            ],
+            10,
+        ),
         (
             &["bank", "--accounts", "500", "--transfers", "700", "--batch", "7,300", "--dir", dir],
             "bank",

@@ -251,7 +251,7 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// Adds an empty *plain* namespace, for data that needs no root: logs, receipts, indexes, balances. It has
     /// values, history, iteration, overlays, and commits together with all other namespaces; it has no trie over
     /// its pairs, so it costs no hashing of pages and no memory for nodes. A digest stands in the place of its root
-    /// ([`Roots::digest`]). It gives no proofs ([`Error::Plain`]) and no witness, and takes no bulk load.
+    /// ([`Roots::digest`]). It gives no proofs ([`Error::Plain`]) and no witness.
     ///
     /// # Errors
     /// As [`Self::add_namespace`].

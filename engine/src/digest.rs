@@ -4,7 +4,10 @@
 //! ```text
 //! digest    BLAKE3 with the key DOMAIN, of: digest before 32 | changes, ascending by key
 //! change    key 32 | 0 = deleted; 1, length u32, bytes = up to 1 KiB; 2, hash of the value 32 = longer
+//! of a load BLAKE3 with the same key, of: digest before 32 | root of its pairs 32
 //! ```
+//!
+//! No commit's message is as short as a load's: a change has 33 bytes or more.
 //!
 //! That of an empty namespace that was just added is 32 zero bytes. Other than a root it depends on how a state
 //! came about; but no two states have the same one. Whatever the database's hasher is, it is BLAKE3; the
@@ -12,7 +15,7 @@
 
 use pleach_beatree::Stored;
 use pleach_beatree::stored::overflow_cell;
-use pleach_core::{Key, KeyedBlake3, Node};
+use pleach_core::{Key, KeyedBlake3, Node, TERMINATOR};
 
 /// The key of the hash.
 const DOMAIN: &[u8; 32] = b"pleach plain namespace digest v1";
@@ -60,9 +63,20 @@ pub(crate) fn after<'a>(
     hasher.finish().into()
 }
 
+/// The digest after a load of pairs whose trie has this root; without pairs it is the one before.
+pub(crate) fn loaded(before: &Node, root: &Node) -> Node {
+    if *root == TERMINATOR {
+        return *before;
+    }
+    let mut hasher = KeyedBlake3::new(DOMAIN);
+    hasher.update(before.as_ref());
+    hasher.update(root.as_ref());
+    hasher.finish().into()
+}
+
 #[cfg(test)]
 mod tests {
-    use pleach_core::{Blake3, TERMINATOR};
+    use pleach_core::Blake3;
 
     use super::*;
 
@@ -114,6 +128,9 @@ mod tests {
             all.extend(lists.iter().map(|list| of(&before, list)));
             assert_eq!(of(&before, &[]), before, "nothing was changed");
         }
+        let root = Node::from([9; 32]);
+        all.extend([loaded(&TERMINATOR, &root), loaded(&root, &Node::from([3; 32]))]);
+        assert_eq!(loaded(&root, &TERMINATOR), root, "nothing was loaded");
         all.sort_unstable();
         let count = all.len();
         all.dedup();

@@ -188,11 +188,17 @@ impl State {
         self.tries.get(&namespace).is_some_and(|trie| trie.values.is_empty())
     }
 
-    /// The state with these pairs in a namespace, and no others.
+    /// The state with these pairs in a namespace, added or loaded, and no others.
     #[must_use]
     pub fn with(&self, namespace: u8, pairs: impl IntoIterator<Item = (Key, Value)>) -> Self {
         let mut state = self.clone();
-        state.tries.insert(namespace, pairs.into_iter().collect());
+        let mut trie: Trie = pairs.into_iter().collect();
+        if namespace == PLAIN
+            && let Some(before) = self.tries.get(&PLAIN)
+        {
+            trie.root = loaded(before.root, trie.root);
+        }
+        state.tries.insert(namespace, trie);
         state
     }
 
@@ -334,6 +340,15 @@ impl State {
         }
         (block, after)
     }
+}
+
+/// The digest behind a load of pairs whose trie has this root.
+fn loaded(before: Node, root: Node) -> Node {
+    if root == TERMINATOR {
+        return before;
+    }
+    let message = [before.to_bytes(), root.to_bytes()].concat();
+    Blake3::keyed(b"pleach plain namespace digest v1", &message).into()
 }
 
 /// The digest of the plain namespace after a batch.

@@ -23,16 +23,27 @@ pub struct BuiltLeaf {
     pub node: Node,
 }
 
-/// The regions of a namespace over pages that tile the key space in order, and the root. Commit `changed` made them.
+/// The regions of a namespace over pages that tile the key space in order, and the root of all pairs. Commit `changed`
+/// made them. Those of a plain trie keep no nodes.
 ///
 /// # Panics
 /// When the pages do not tile the key space.
 pub fn regions<H: Hasher>(
     namespace: u8,
+    is_plain: bool,
     pages: &[BuiltLeaf],
     changed: u64,
 ) -> (Vec<Arc<Region>>, Node) {
     let branches = branches(pages);
+    let region = |prefix: &Prefix, pages: &[BuiltLeaf], own| {
+        let children: Vec<ChildRef> = pages.iter().map(|page| page.child).collect();
+        let children = ChildTable::new(*prefix, &children);
+        if is_plain {
+            return Region::plain(namespace, children, changed);
+        }
+        let nodes = pages.iter().map(|page| page.node).collect();
+        Region::bulk_loaded(namespace, children, nodes, own, changed)
+    };
     let mut regions = Vec::with_capacity(branches.len());
     let mut nodes = Vec::with_capacity(branches.len());
     let mut folder = BatchFolder::<H>::new();
@@ -50,7 +61,7 @@ pub fn regions<H: Hasher>(
         for ((prefix, range), fold) in batch.iter().zip(folds) {
             let own = folder.node(fold);
             nodes.push(own);
-            regions.push(Arc::new(region(namespace, prefix, &pages[range.clone()], own, changed)));
+            regions.push(Arc::new(region(prefix, &pages[range.clone()], own)));
         }
     }
     folder.clear();
@@ -70,12 +81,6 @@ fn push<'a, H: Hasher>(
         folder.subtrie(prefix, node);
     }
     folder.end().expect("no terminal is placed here")
-}
-
-fn region(namespace: u8, prefix: &Prefix, pages: &[BuiltLeaf], own: Node, changed: u64) -> Region {
-    let children: Vec<ChildRef> = pages.iter().map(|page| page.child).collect();
-    let nodes = pages.iter().map(|page| page.node).collect();
-    Region::bulk_loaded(namespace, ChildTable::new(*prefix, &children), nodes, own, changed)
 }
 
 /// The shallowest prefixes with at most [`MAX_ENTRIES`] of the pages each.
@@ -121,7 +126,7 @@ mod tests {
                     node: TERMINATOR,
                 })
                 .collect();
-            let (regions, root) = regions::<Blake3>(0, &pages, 1);
+            let (regions, root) = regions::<Blake3>(0, false, &pages, 1);
             assert_eq!(root, TERMINATOR);
             assert!(regions.iter().all(|region| region.read().children().len() <= MAX_ENTRIES));
             let children: usize = regions.iter().map(|region| region.read().children().len()).sum();

@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use crate::args::numbers::{self, count, mib};
 use crate::args::parts::{PartsArgs, StatesArgs, StorageArgs};
 use crate::args::results::PeerArgs;
+use crate::args::values::Switch;
 
 /// `nomt-bench bank`.
 #[derive(Clone, Debug, Args)]
@@ -36,6 +37,9 @@ pub(crate) struct BankArgs {
     /// Threads that read beside the transfers of the second phase; 0 leaves it out
     #[arg(long, value_name = "R", default_value_t = 1, value_parser = count::<u64>(0..=256))]
     pub(crate) readers: u64,
+    /// Announce a batch's accounts before reading them, to stores that take that
+    #[arg(long, value_name = "on|off", default_value = "off")]
+    pub(crate) prefetch: Switch,
     #[command(flatten)]
     pub(crate) stores: StoresArgs,
     #[command(flatten)]

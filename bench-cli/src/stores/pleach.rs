@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use pleach::{
-    Access, Durability, Key, LoadOptions, Options, Pleach, Session, SessionOptions, Value,
+    Access, Durability, Key, LoadOptions, Namespace, Options, Pleach, Session, SessionOptions,
+    Value,
 };
 
 use super::engine::{Engine, StoreOptions};
@@ -19,9 +20,6 @@ use crate::measure::{Phase, Quantiles};
 
 /// The plain namespace.
 const PLAIN: u8 = 1;
-
-/// Pairs of a commit of a load into that, which takes no bulk load.
-const LOADED: usize = 50_000;
 
 /// Most bytes of a key.
 const LONGEST: usize = 31;
@@ -82,33 +80,23 @@ impl PleachStore {
         Ok(Self { db, namespace, current: Mutex::new(None), writer })
     }
 
-    /// Fills the plain namespace by commits, and its pages.
-    fn load_plain(&self, mut pairs: impl Iterator<Item = (Key, Value)>) -> Result<()> {
-        let session = self.session()?;
-        if session.namespace(PLAIN).map_err(wrap)?.iter(..).next().is_some() {
-            return Err(wrap("a load is for an empty store"));
-        }
-        drop(session);
-        loop {
-            let write = |(key, value)| Access::write(key, Some(value)).in_namespace(PLAIN);
-            let accesses: Vec<Access> = pairs.by_ref().take(LOADED).map(write).collect();
-            if accesses.is_empty() {
-                self.db.drain(0).map_err(wrap)?;
-                return self.sync();
-            }
-            let block = self.session()?.finish(accesses).map_err(wrap)?;
-            block.commit().map_err(wrap)?;
-        }
-    }
-
     fn session(&self) -> Result<Session> {
         self.db.session(SessionOptions::new().witness(false)).map_err(wrap)
     }
+
+    /// Does something with the namespace in the newest state.
+    fn now<T>(&self, work: impl FnOnce(&Namespace<'_>) -> Result<T>) -> Result<T> {
+        let mut current = lock(&self.current);
+        let session = match current.take() {
+            Some(session) => session,
+            None => self.session()?,
+        };
+        work(&current.insert(session).namespace(self.namespace).map_err(wrap)?)
+    }
 }
 
-fn get(session: &Session, namespace: u8, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+fn get(namespace: &Namespace<'_>, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
     value.clear();
-    let namespace = session.namespace(namespace).map_err(wrap)?;
     let found = namespace.read(&padded(key)?).map_err(wrap)?;
     value.extend_from_slice(found.as_deref().unwrap_or_default());
     Ok(found.is_some())
@@ -122,11 +110,15 @@ impl Store for PleachStore {
     }
 
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        let mut current = lock(&self.current);
-        if current.is_none() {
-            *current = Some(self.session()?);
-        }
-        current.as_ref().map_or(Ok(false), |session| get(session, self.namespace, key, value))
+        self.now(|namespace| get(namespace, key, value))
+    }
+
+    fn announce(&self, keys: &mut dyn Iterator<Item = &[u8]>) -> Result<bool> {
+        let keys = keys.map(padded).collect::<Result<Vec<Key>>>()?;
+        self.now(|namespace| {
+            namespace.prefetch(&keys);
+            Ok(true)
+        })
     }
 
     fn write(&self, changes: &[Change<'_>], sync: bool) -> Result<()> {
@@ -166,11 +158,8 @@ impl Store for PleachStore {
                 None
             }
         });
-        let loaded = if self.namespace == PLAIN {
-            self.load_plain(padded)
-        } else {
-            self.db.bulk_load(padded, &LoadOptions::new()).map(drop).map_err(wrap)
-        };
+        let options = LoadOptions::new().namespace(self.namespace);
+        let loaded = self.db.bulk_load(padded, &options).map(drop).map_err(wrap);
         wrong.map_or(loaded, Err)
     }
 
@@ -195,7 +184,7 @@ struct PleachView(Session, u8);
 
 impl StoreView for PleachView {
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        get(&self.0, self.1, key, value)
+        get(&self.0.namespace(self.1).map_err(wrap)?, key, value)
     }
 
     fn scan(&self, from: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {

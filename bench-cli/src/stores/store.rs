@@ -17,6 +17,12 @@ pub(crate) trait Store: Send + Sync {
     /// The newest value of a key, in `value`, which is cleared first; false if the key has none.
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
 
+    /// Tells which keys are read next: those of the batch that is written then. False where the engine has no use for
+    /// that, and nothing was done.
+    fn announce(&self, _keys: &mut dyn Iterator<Item = &[u8]>) -> Result<bool> {
+        Ok(false)
+    }
+
     /// One atomic batch: keys in any order, no key twice. Durable on return when `sync`.
     fn write(&self, changes: &[Change<'_>], sync: bool) -> Result<()>;
 

@@ -212,8 +212,8 @@ pub enum Error {
     /// The state has no namespace of this number.
     #[error("there is no namespace {0} in this state: `Db::add_namespace` adds one")]
     Namespace(u8),
-    /// The namespace is plain: it has no trie, so that nothing of it can be proven, and no load fills it.
-    #[error("namespace {0} is plain: it has no proofs, and takes commits only")]
+    /// The namespace is plain: it has no trie, so that nothing of it can be proven.
+    #[error("namespace {0} is plain: it has no trie that proofs could be of")]
     Plain(u8),
     /// There is a namespace of this number already. Namespace 0 is always there, and cannot be dropped.
     #[error("namespace {0} exists; namespace 0 always does")]

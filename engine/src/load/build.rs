@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use pleach_beatree::ChildRef;
 use pleach_beatree::PageNo;
-use pleach_beatree::build::{CellRef, PageStamp, Planned, Unfolded, fold_pages, write_page};
+use pleach_beatree::build::{
+    CellRef, PageNodes, PageStamp, Planned, Unfolded, fold_pages, write_page,
+};
 use pleach_beatree::load::{BuiltLeaf, Repeated, Unit};
 use pleach_core::Hasher;
 use pleach_core::fold::BatchFolder;
@@ -15,6 +17,7 @@ use pleach_io::{Device, IoError, PageBuf, Queue, Request, Runtime, Transfer};
 use super::blocks::Frozen;
 use super::collect::UnitSource;
 use crate::error::{Error, NoRoom, Result, full_or};
+use crate::format::trie_kind::TrieKind;
 use crate::state::State;
 use crate::state::images::LAST_NUMBERS;
 
@@ -178,13 +181,12 @@ impl<H: Hasher, D: Device, R: Runtime> Building<'_, H, D, R> {
                     through: self.commit,
                 };
                 let page_of = &unfolded[page];
-                let tag = write_page(
-                    buf.page_mut(slot),
-                    &stamp,
-                    &page_of.prefix,
-                    page_of.cells,
-                    &nodes[page].stored,
-                );
+                let nodes = match self.db.kind {
+                    TrieKind::Merkle => &nodes[page].stored,
+                    TrieKind::Plain => &PageNodes::PLAIN.stored,
+                };
+                let (prefix, cells) = (&page_of.prefix, page_of.cells);
+                let tag = write_page(buf.page_mut(slot), &stamp, prefix, cells, nodes);
                 let child = &mut leaves[first + page].child;
                 (child.page, child.tag) = (Some(*number), tag);
             }

@@ -5,7 +5,7 @@
 //!    load's memory goes to a spill file. Long values go to the overflow file at once.
 //! 3. Workers sort, divide into pages, fold and write, unit by unit. Page numbers are handed out from
 //!    the start of the leaf file, so it is written about sequentially. Sync.
-//! 4. Build the index, and reserve room for the next image.
+//! 4. Build the index, and reserve room for the next image. In a plain namespace nodes go when the root is known.
 //! 5. Publish: index, tip and number in one moment, under the sequencer's lock.
 //! 6. Two checkpoints, so that both superblocks lead to the load: the log has nothing of it.
 //!
@@ -34,6 +34,7 @@ use pleach_io::{Device, OpenMode, Runtime};
 
 use crate::access::MAX_VALUE;
 use crate::checkpoint::checkpoint;
+use crate::digest;
 use crate::error::{Error, NoRoom, Result, full_or};
 use crate::format::names::image_name;
 use crate::format::trie_kind::TrieKind;
@@ -125,7 +126,7 @@ pub struct LoadReport {
     pub pages: u64,
     /// Bytes of pairs that did not fit the load's memory and went over a file.
     pub spilled_bytes: u64,
-    /// The root of the namespace that was loaded.
+    /// The root of the namespace that was loaded; the digest of a plain one.
     pub root: Node,
 }
 
@@ -187,9 +188,10 @@ impl<'a, D: Device, R: Runtime> Ticket<'a, D, R> {
         let mut state = db.commits.sequencer().lock();
         state.check_open()?;
         let root = state.newest.roots.of(db.namespace).ok_or(Error::Namespace(db.namespace))?;
-        let root = root.merkle().ok_or(Error::Plain(db.namespace))?;
+        // A digest says nothing of what is there.
+        let has_pairs = root.merkle().is_some_and(|root| root != TERMINATOR);
         // What was deleted may still have pages, which the load would leave to nobody.
-        if state.loading || root != TERMINATOR || !db.index.load().is_bare() {
+        if state.loading || has_pairs || !db.index.load().is_bare() {
             return Err(Error::NotEmpty(state.newest.number.min(db.commits.published()).max(1)));
         }
         if state.in_flight > 0 || db.commits.undo().oldest_pin() != u64::MAX {
@@ -282,14 +284,15 @@ fn collect<H: Hasher, D: Device, R: Runtime>(
     Ok(keys)
 }
 
-/// Steps 4 and 5; gives the root.
+/// Steps 4 and 5; gives the root, or the digest of a plain namespace.
 fn publish<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     built: Built,
     values: Tentative<'_, D>,
     commit: u64,
 ) -> Result<Node> {
-    let (regions, root) = regions::<H>(db.namespace, &built.leaves, commit);
+    let is_plain = db.kind == TrieKind::Plain;
+    let (regions, root) = regions::<H>(db.namespace, is_plain, &built.leaves, commit);
     drop(built.leaves);
     reserve_image(db, db.image_pages() + regions.len() as u64)?;
     let index = RegionIndex::new(regions);
@@ -315,7 +318,11 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     state.layouts += 1;
     values.named();
     let before = db.commits.tip();
-    let after = TrieRoot { kind: TrieKind::Merkle, node: root };
+    let node = match before.roots.of(db.namespace) {
+        Some(before) if is_plain => digest::loaded(&before.node, &root),
+        _ => root,
+    };
+    let after = TrieRoot { kind: db.kind, node };
     let roots = before.roots.with([(db.namespace, Some(after))]);
     let tip = Tip { number: commit, roots, blob: before.blob };
     state.newest = tip.clone();
@@ -326,7 +333,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
     db.store.begin_batch(commit + 1);
     db.count_leaf_pages(isize::try_from(built.pages).expect("fewer than 2^40 pages"));
     db.pace.tell();
-    Ok(root)
+    Ok(node)
 }
 
 /// Room for an image of about this number of pages, so that a full device shows before anything is

@@ -11,7 +11,7 @@ use crate::common::Rng;
 use crate::crash::{
     Promise, Setup, SimDb, acknowledged, begun, durable, only_boundary, report, seeds, unrecorded,
 };
-use crate::namespaces_under_all_operations::{Many, add, assert_reads, batch, is_plain};
+use crate::namespaces_under_all_operations::{Many, add, assert_reads, batch};
 
 const NUMBERS: [u8; 3] = [1, 2, 255];
 
@@ -83,7 +83,7 @@ fn commit_one(
             disk.mark(begun(number));
             db.rollback(back)
         }
-        2 if !is_plain(one) && state.0.get(&one).is_some_and(|model| model.values.is_empty()) => {
+        2 if state.0.get(&one).is_some_and(|model| model.values.is_empty()) => {
             let pairs: Vec<_> =
                 (0..setup.ids).map(|id| (setup.key(id), crate::common::value(rng))).collect();
             let model = state.0.get_mut(&one).expect("it exists");

@@ -151,10 +151,7 @@ impl Run {
                 .values()
                 .any(|model| model.get(namespace).is_some_and(|pairs| !pairs.is_empty()))
         };
-        let Some(namespace) = model.keys().copied().find(|one| !PLAIN.contains(one) && never(one))
-        else {
-            return;
-        };
+        let Some(namespace) = model.keys().copied().find(never) else { return };
         let pairs: Vec<(Key, pleach::Value)> =
             (0..300).map(|id| (key(Keys::Uniform, id), bytes(&mut self.rng, 80))).collect();
         model.insert(namespace, pairs.iter().map(|(key, value)| (*key, value.to_vec())).collect());

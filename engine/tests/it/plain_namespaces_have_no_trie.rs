@@ -184,6 +184,89 @@ fn a_large_commit_is_of_many_regions() {
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
+/// Whatever the order of the pairs and the load's memory; commits go on from there.
+#[test]
+fn a_load_has_one_digest_and_leaves_no_nodes() {
+    let mut pairs: Vec<(Key, Value)> = (0..9000)
+        .map(|id| (uniform(id), Value::from(vec![7; [40, 900, 3000][id as usize % 3]])))
+        .collect();
+    let mut digests = Vec::new();
+    for memory in [1, 64] {
+        let (setup, disk) = (setup(2), SimDisk::new(8, unrecorded()));
+        let (db, _) = setup.open(&disk, 1).expect("created");
+        db.add_namespace(1).expect("added");
+        db.add_plain_namespace(PLAIN).expect("added");
+        pairs.reverse();
+        let load = |namespace| {
+            let options = LoadOptions::new().memory_mib(memory).namespace(namespace);
+            db.bulk_load(pairs.iter().cloned(), &options)
+        };
+        let root = load(1).expect("loaded").root;
+        let before = db.metrics();
+        let report = load(PLAIN).expect("loaded");
+        let after = db.metrics();
+        assert_eq!(report.root.to_bytes(), digest_of(&db));
+        let message = [[0; 32], root.to_bytes()].concat();
+        let expected = Blake3::keyed(b"pleach plain namespace digest v1", &message);
+        assert_eq!(digest_of(&db), expected, "of the root that the same pairs have in a trie");
+        assert_eq!(after.leaf_pages, 2 * before.leaf_pages);
+        assert_eq!(after.leaf_pages_with_nodes, before.leaf_pages_with_nodes);
+        assert_eq!(after.node_bytes, before.node_bytes, "no nodes in memory");
+        let again = load(PLAIN);
+        assert!(matches!(again, Err(Error::NotEmpty(_))), "{again:?}");
+        // Over the pages of the load.
+        let batch = plain(8000..9500);
+        let expected = digest(expected, &batch);
+        commit(&db, batch);
+        commit(&db, vec![Access::write(uniform(3), None).in_namespace(PLAIN)]);
+        db.rollback(1).expect("rolled back");
+        assert_eq!(digest_of(&db), expected);
+        db.drain(0).expect("flushed");
+        drop(db);
+        let (db, _) = setup.open(&disk, 2).expect("opens");
+        assert_eq!(digest_of(&db), expected);
+        let session = db.snapshot().expect("a snapshot");
+        let namespace = session.namespace(PLAIN).expect("it exists");
+        let found: Vec<_> = namespace.iter(..).map(|pair| pair.expect("read")).collect();
+        let mut model: std::collections::BTreeMap<Key, Value> = pairs.iter().cloned().collect();
+        model.extend(plain(8000..9500).into_iter().map(|access| match access.kind {
+            pleach::AccessKind::Write(Some(value)) => (access.key, value),
+            other => panic!("{other:?}"),
+        }));
+        assert!(found.into_iter().eq(model));
+        drop(session);
+        db.close().expect("closed");
+        let options = pleach::tools::CheckOptions::default();
+        let report = pleach::tools::check_on(&disk, options).expect("checked");
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
+        digests.push(expected);
+    }
+    assert_eq!(digests[0], digests[1]);
+}
+
+/// What pends makes it no empty one, and what it once had is in the digest.
+#[test]
+fn a_load_wants_it_empty() {
+    let (setup, disk) = (setup(0), SimDisk::new(9, unrecorded()));
+    let (db, _) = setup.open(&disk, 1).expect("created");
+    db.add_plain_namespace(PLAIN).expect("added");
+    let load = |namespace, pairs: Vec<(Key, Value)>| {
+        let options = LoadOptions::new().memory_mib(1).namespace(namespace);
+        db.bulk_load(pairs.into_iter(), &options)
+    };
+    let none = load(PLAIN, Vec::new()).expect("of nothing");
+    assert_eq!((none.root.to_bytes(), digest_of(&db)), ([0; 32], [0; 32]), "nothing was changed");
+    commit(&db, plain(0..3));
+    let pair = (uniform(9), Value::from(b"9"));
+    let refused = load(PLAIN, vec![pair.clone()]);
+    assert!(matches!(refused, Err(Error::NotEmpty(_))), "{refused:?}");
+    // And the load's right is given back.
+    db.add_plain_namespace(8).expect("added");
+    let twice = load(8, vec![pair.clone(), pair.clone()]);
+    assert!(matches!(twice, Err(Error::RepeatedKey(key)) if key == pair.0), "{twice:?}");
+    load(8, vec![pair]).expect("loaded");
+}
+
 #[test]
 fn what_it_cannot_do_is_refused() {
     let (setup, disk) = (setup(0), SimDisk::new(3, unrecorded()));
@@ -191,10 +274,6 @@ fn what_it_cannot_do_is_refused() {
     db.add_plain_namespace(PLAIN).expect("added");
     assert!(matches!(db.add_plain_namespace(PLAIN), Err(Error::NamespaceExists(PLAIN))));
     assert!(matches!(db.add_plain_namespace(0), Err(Error::NamespaceExists(0))));
-    let pairs = std::iter::once((uniform(1), Value::from(b"1")));
-    let load = db.bulk_load(pairs, &LoadOptions::new().memory_mib(1).namespace(PLAIN));
-    assert!(matches!(load, Err(Error::Plain(PLAIN))), "{load:?}");
-    // And the load's right is given back.
     commit(&db, plain(0..9));
     let session = db.session(SessionOptions::new()).expect("a session");
     let namespace = session.namespace(PLAIN).expect("it exists");

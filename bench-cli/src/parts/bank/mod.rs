@@ -87,6 +87,8 @@ struct Desk {
     /// Transfers drawn.
     drawn: u64,
     commits: u64,
+    /// Did the store take what was announced?
+    announced: bool,
     changed: Changed,
 }
 
@@ -121,10 +123,21 @@ impl Bank<'_> {
         store.load(&mut self.accounts.sorted.iter().map(pair))?;
         add("load", self.args.accounts, from.elapsed());
         let teller = Teller::new(self.args.parts.results.seed, self.args.accounts);
-        let mut desk =
-            Desk { teller, logged: 0, drawn: 0, commits: 0, changed: Changed::default() };
+        let mut desk = Desk {
+            teller,
+            logged: 0,
+            drawn: 0,
+            commits: 0,
+            announced: false,
+            changed: Changed::default(),
+        };
         store.parts_of_writes();
         let took = self.transfer(&*store, &mut desk, bar)?;
+        if self.args.prefetch.0 {
+            let text =
+                if desk.announced { "are announced to it" } else { "cannot be announced to it" };
+            note(sheet, format!("{name}: the accounts of a batch {text}"));
+        }
         add("write-only", self.args.transfers, took);
         for (what, quantiles) in store.parts_of_writes() {
             timings.latencies(Timed { what, subject: name }, quantiles);
@@ -154,6 +167,11 @@ impl Bank<'_> {
             batch.extend((0..left.min(self.batch)).map(|_| desk.teller.draw()));
             left -= batch.len() as u64;
             let from = Instant::now();
+            if self.args.prefetch.0 {
+                let ids = batch.iter().flat_map(|transfer| [transfer.from, transfer.to]);
+                let mut keys = ids.map(|id| self.accounts.keys[id as usize].as_slice());
+                desk.announced = store.announce(&mut keys)?;
+            }
             desk.commit(store, self.accounts, &batch, self.args.sync_every)?;
             clock += from.elapsed();
             bar.at(self.args.transfers - left, self.args.transfers);
