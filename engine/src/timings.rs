@@ -21,7 +21,7 @@ use crate::metrics::Counters;
 pub enum Phase {
     /// Of a finish: accesses in the order of their keys.
     Sort,
-    /// Chunks of the trie are gathered, read and folded.
+    /// Chunks of the trie are gathered, read and folded; of a plain namespace the values before are read.
     Fold,
     /// The regions' nodes are folded into the root, and what of it the witness needs is emitted.
     Root,

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use crate::model::{Draw, NEVER, PLAIN, State, add, session};
+use crate::model::{Draw, NEVER, State, add, session};
 use crate::sim::{Setup, SimBlock, SimDb, SimOverlay, SimSession, unrecorded};
 use pleach::{Access, Error, LoadOptions, SessionOptions};
 use pleach_core::Key;

@@ -85,7 +85,7 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
                 advance_treelets(db, number, pages, &chunk.treelets);
             }
             if db.kind == TrieKind::Plain {
-                apply_plain(db, (number, log_position), changes.list(at), &mut put);
+                apply_plain(db, (number, log_position), (changes, at), &mut put);
             }
             // Here, while its memory is in the processor's cache.
             chunk.clear();
@@ -106,21 +106,28 @@ pub(super) fn apply_all<D: Device, R: Runtime>(
     chunks.into_iter().map(Mutex::into_inner).collect()
 }
 
-/// Applies all changes of a plain namespace. Its only chunk knows no regions: they are those of now, which no flush
-/// changes before the commit is published.
+/// Applies the changes of a chunk of a plain namespace. Chunks know no regions there: they are those of now, which no
+/// flush changes before the commit is published. A region takes a commit at once, from the chunk that has the first of
+/// its changes.
 fn apply_plain<D: Device, R: Runtime>(
     db: &State<D, R>,
     (commit, log_position): (u64, LogPos),
-    changes: &[Changed],
+    (changes, at): (&Changes, usize),
     put: &mut impl FnMut(&Region, &mut Applied<'_>, &[(u32, &Arc<Parts>)]),
 ) {
-    let (regions, mut rest) = (db.index.load(), changes);
+    let (regions, mut rest) = (db.index.load(), changes.list(at));
+    if let Some(last) = at.checked_sub(1).and_then(|before| changes.list(before).last()) {
+        let begun = regions.region(&last.key);
+        rest = &rest[rest.partition_point(|changed| begun.prefix().covers(&changed.key))..];
+    }
     while let Some(first) = rest.first() {
         let region = regions.region(&first.key);
-        let own = rest.partition_point(|changed| region.prefix().covers(&changed.key));
-        let (own, behind) = rest.split_at(own);
+        let covers = |changed: &Changed| region.prefix().covers(&changed.key);
+        let (own, behind) = rest.split_at(rest.partition_point(covers));
         rest = behind;
-        let mut states = own.iter().map(|changed| (changed.key, changed.new.clone()));
+        let behind = rest.is_empty().then(|| changes.behind(at)).into_iter().flatten();
+        let all = own.iter().chain(behind.take_while(|changed| covers(changed)));
+        let mut states = all.map(|changed| (changed.key, changed.new.clone()));
         put(
             region,
             &mut Applied {

@@ -1,14 +1,17 @@
 //! The finish of a plain namespace: the values before what is written, and the digest after. Nothing is folded.
 //!
-//! It gives one chunk, with changes alone: neither regions nor nodes, so that no flush makes it stale. A commit finds
-//! the regions when it is published. They are of one chunk because a region takes a commit at once.
+//! Its chunks have changes alone: neither regions nor nodes, so that no flush makes one stale. A commit finds the
+//! regions when it is published; one whose changes are of several chunks takes them at once
+//! ([`apply`](crate::commit)). Chunks are made by all workers where there is much to do.
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::{Key, Node};
 use pleach_io::{Device, Runtime};
 
+use super::chunk_accesses;
 use super::outcome::{ChunkOutcome, Finished};
 use crate::digest;
 use crate::error::Result;
@@ -20,6 +23,10 @@ use crate::state::State;
 use crate::state::index::Located;
 use crate::state::undo::Changed;
 use crate::state::view::View;
+use crate::timings::Phase;
+
+/// Fewer accesses are one worker's: several would take longer to wake.
+const PARALLEL: usize = 2048;
 
 /// Finishes sorted accesses over a view whose digest is `before`. Those that only read have no part in it.
 pub(super) fn finish<D: Device, R: Runtime>(
@@ -28,39 +35,62 @@ pub(super) fn finish<D: Device, R: Runtime>(
     (view, before): (&View, &Node),
     accesses: &[KeyAccess],
 ) -> Result<Finished> {
-    let is_write = |access: &&KeyAccess| access.writes.is_some();
-    let mut changes = Vec::with_capacity(accesses.iter().filter(is_write).count());
-    // As many pages are held at a time as a chunk has.
-    for slice in accesses.chunks(db.budget.chunk_accesses()) {
-        let mut brought = Brought::new();
-        if !db.all_is_here() {
-            let keys: Vec<Key> = slice.iter().filter(is_write).map(|access| access.key).collect();
-            // What one key needs is read as it comes.
-            if keys.len() > 1 {
-                brought = many::bring_and_hold(db, readers, For::Values(view), &keys)?;
-            }
-        }
-        let held = |at: Located| {
-            let (_, page) = brought.get(&at.page).filter(|(tag, _)| *tag == at.tag)?;
-            Some(Arc::clone(page))
-        };
-        for batch in slice.chunks(KEY_BATCH) {
-            {
-                let _guard = db.store.enter();
-                cpu_prefetch(db, batch.iter().map(|access| &access.key), Reach::Cell);
-            }
-            for access in batch {
-                if let Some(new) = &access.writes {
-                    let prior = point::stored_with(db, view, &access.key, held)?;
-                    changes.push(Changed { key: access.key, new: new.clone(), prior });
-                }
-            }
-        }
+    let most = if accesses.len() < PARALLEL { 1 } else { db.runtime.workers() };
+    let most = most.min(db.budget.workers());
+    // As many pages are held at a time as chunks of a fold have.
+    let slices: Vec<_> =
+        accesses.chunks(chunk_accesses(accesses.len(), most, db.budget.chunk_accesses())).collect();
+    let lists: Vec<Mutex<Result<Vec<Changed>>>> =
+        slices.iter().map(|_| Mutex::new(Ok(Vec::new()))).collect();
+    let tasks = db.timings.tasks(Phase::Fold, slices.len());
+    let make =
+        |_: usize| tasks.each(|at| *lists[at].lock() = changes(db, readers, view, slices[at]));
+    match most.min(slices.len()) {
+        0 | 1 => make(0),
+        workers => db.runtime.fork_join(workers, &make),
     }
     // Undo that went meanwhile may have made anything of it.
     view.check()?;
-    let of = changes.iter().map(|changed: &Changed| (&changed.key, &changed.new));
+    let lists = lists.into_iter().map(Mutex::into_inner).collect::<Result<Vec<_>>>()?;
+    let of = lists.iter().flatten().map(|changed| (&changed.key, &changed.new));
     let root = digest::after(before, of);
-    let chunk = ChunkOutcome { changes: changes.into(), ..ChunkOutcome::default() };
-    Ok(Finished { root, chunks: vec![chunk], witness: None })
+    let chunk =
+        |list: Vec<Changed>| ChunkOutcome { changes: list.into(), ..ChunkOutcome::default() };
+    Ok(Finished { root, chunks: lists.into_iter().map(chunk).collect(), witness: None })
+}
+
+/// What some of them change.
+fn changes<D: Device, R: Runtime>(
+    db: &State<D, R>,
+    readers: &PageReaders<D, R>,
+    view: &View,
+    accesses: &[KeyAccess],
+) -> Result<Vec<Changed>> {
+    let is_write = |access: &&KeyAccess| access.writes.is_some();
+    let mut changes = Vec::with_capacity(accesses.iter().filter(is_write).count());
+    let mut brought = Brought::new();
+    if !db.all_is_here() {
+        let keys: Vec<Key> = accesses.iter().filter(is_write).map(|access| access.key).collect();
+        // What one key needs is read as it comes.
+        if keys.len() > 1 {
+            brought = many::bring_and_hold(db, readers, For::Values(view), &keys)?;
+        }
+    }
+    let held = |at: Located| {
+        let (_, page) = brought.get(&at.page).filter(|(tag, _)| *tag == at.tag)?;
+        Some(Arc::clone(page))
+    };
+    for batch in accesses.chunks(KEY_BATCH) {
+        {
+            let _guard = db.store.enter();
+            cpu_prefetch(db, batch.iter().map(|access| &access.key), Reach::Cell);
+        }
+        for access in batch {
+            if let Some(new) = &access.writes {
+                let prior = point::stored_with(db, view, &access.key, held)?;
+                changes.push(Changed { key: access.key, new: new.clone(), prior });
+            }
+        }
+    }
+    Ok(changes)
 }

@@ -46,6 +46,11 @@ impl Changes {
         &self.0[index]
     }
 
+    /// The changes of all lists behind one.
+    pub(crate) fn behind(&self, index: usize) -> impl Iterator<Item = &Changed> {
+        self.0[index + 1..].iter().flat_map(|list| list.iter())
+    }
+
     /// A list, if there are that many.
     pub(super) fn get(&self, index: usize) -> Option<&[Changed]> {
         self.0.get(index).map(|list| list.as_slice())
