@@ -68,7 +68,7 @@ use job::Job;
 use outcome::{ChunkOutcome, Finished, Folded};
 use sort::{Sorted, Sorter};
 use witness::Witnesses;
-use worker::{INLINE, Workers};
+use worker::{INLINE, Workers, chunk_accesses};
 
 /// What finishes batches: workers, and memory that is kept from batch to batch.
 pub(crate) struct Finisher<H: Hasher, D: Device, R: Runtime> {
@@ -285,11 +285,6 @@ pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
             }
         }
     }
-}
-
-/// Accesses of a chunk: at most `chunk`, and fewer where that leaves workers without one.
-fn chunk_accesses(accesses: usize, workers: usize, chunk: usize) -> usize {
-    accesses.div_ceil(workers).max(INLINE / 2).min(chunk)
 }
 
 /// Is there one region only, without a page? Nothing is read, then.

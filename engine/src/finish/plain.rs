@@ -11,8 +11,8 @@ use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::{Key, Node};
 use pleach_io::{Device, Runtime};
 
-use super::chunk_accesses;
 use super::outcome::{ChunkOutcome, Finished};
+use super::worker::chunk_accesses;
 use crate::digest;
 use crate::error::Result;
 use crate::read::key_batch::{KEY_BATCH, Reach, cpu_prefetch};

@@ -27,6 +27,11 @@ use crate::state::reader::{Asked, Done, PageReader, PageRequest};
 /// workers.
 pub(super) const INLINE: usize = 128;
 
+/// Accesses of a chunk: at most `chunk`, and fewer where that leaves workers without one.
+pub(super) fn chunk_accesses(accesses: usize, workers: usize, chunk: usize) -> usize {
+    accesses.div_ceil(workers).max(INLINE / 2).min(chunk)
+}
+
 /// Most memory of folds on callers' threads that is kept.
 const INLINE_KEPT: usize = 4;
 
