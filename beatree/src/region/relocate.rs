@@ -122,6 +122,9 @@ impl RegionState {
         }
         self.commits_since_write = counts;
         self.changed_at = changed_at;
+        // Commits renew the inner nodes above the children that they change, and no others. Where children merge,
+        // positions that lie inside of the new child would keep the nodes of now, and be used again after a split.
+        self.treelet = None;
         // One of several pages may be as of an older commit than what it has.
         self.parts.clear();
     }
