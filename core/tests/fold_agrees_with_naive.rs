@@ -11,7 +11,7 @@ use common::{SPREADS, Spread, cases, rng};
 use fold_support::{Case, Value, Write};
 use pleach_core::{
     Blake3, Hasher, Key, Node, NodeKind, Prefix, Sha2, ValueHash,
-    fold::{self, BatchFolder, Change, FoldValue, HashId, NO_HASH, Sink},
+    fold::{self, BatchFolder, Change, FoldValue, HashId, NO_HASH, ProofFolder, Sink},
     naive::Naive,
     node,
     proof::{
@@ -253,6 +253,40 @@ fn fold_tiles<H: Hasher>(
     Ok(results)
 }
 
+/// The parts of the multiproof lead to the nodes before the batch, and changed parts do not.
+fn check_parts<H: Hasher>(case: &Case, parts: &[Touched]) {
+    let old = |at: &Prefix| naive::<H>(&case.pairs_below(at)).node::<H>(at);
+    let parts: Vec<&Touched> = parts.iter().filter(|part| part.fragment.count > 0).collect();
+    let fold = |folder: &mut ProofFolder<H>, part: &Touched, siblings: &[Node]| {
+        folder.terminals(&part.fragment.terminals);
+        folder.end(part.at.len(), siblings)
+    };
+    let mut folder = ProofFolder::<H>::default();
+    let folds: Vec<usize> =
+        parts.iter().map(|part| fold(&mut folder, part, &part.fragment.siblings)).collect();
+    assert!(folder.run(), "every part leads to a node");
+    for (part, number) in parts.iter().zip(folds) {
+        assert_eq!(*folder.node(number), old(&part.at), "the node before, at {:?}", part.at);
+    }
+    for part in parts {
+        let (old, count) = (old(&part.at), part.fragment.siblings.len());
+        for changed in [0, count / 2, count.saturating_sub(1)].into_iter().filter(|_| count > 0) {
+            let mut siblings = part.fragment.siblings.clone();
+            siblings[changed] = node::tag_internal([0x5a; 32]);
+            folder.clear();
+            let number = fold(&mut folder, part, &siblings);
+            assert!(!folder.run() || *folder.node(number) != old, "sibling {changed}");
+            folder.clear();
+            fold(&mut folder, part, &siblings[1..]);
+            assert!(!folder.run(), "a sibling is missing");
+            siblings.push(siblings[changed]);
+            folder.clear();
+            fold(&mut folder, part, &siblings);
+            assert!(!folder.run(), "a sibling is left over");
+        }
+    }
+}
+
 /// Root and witness from folds of three levels.
 fn fold_all<H: Hasher>(
     case: &Case,
@@ -264,8 +298,11 @@ fn fold_all<H: Hasher>(
     let touched_pages = fold_pages(case, folder, &mut ops);
     let touched_regions =
         fold_tiles(case, folder, &mut ops, &regions, &pages, &touched_pages, exposed)?;
+    check_parts::<H>(case, &touched_pages);
+    check_parts::<H>(case, &touched_regions);
     let root =
         fold_tiles(case, folder, &mut ops, &[Prefix::ROOT], &regions, &touched_regions, exposed)?;
+    check_parts::<H>(case, &root);
     let Some(root) = root.into_iter().next() else {
         let root = naive::<H>(&case.pairs).root::<H>();
         return Ok((root, witness::Witness::default().encode::<H>().unwrap()));

@@ -167,7 +167,7 @@ pub fn run(data: &[u8]) -> Was {
     let mut put = Vec::new();
     // What is folded before leaves nothing.
     for _ in 0..2 {
-        kernel.clear(true);
+        kernel.clear();
         put.clear();
         let ways = accesses.keys().fold(0, |ways, key| ways | way(bucket_of(key)));
         let pair = |left: u8| {

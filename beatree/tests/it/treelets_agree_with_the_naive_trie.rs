@@ -262,16 +262,16 @@ fn kernel(
 ) -> Option<(Folded, usize)> {
     let mut results = Vec::new();
     // What an earlier use and the treelet before leave must not show.
-    folder.clear(false);
+    folder.clear();
     fold(folder, &mut results)?;
     folder.run();
-    let unproven = *folder.node(0);
-    folder.clear(true);
+    let alone = *folder.node(0);
+    folder.clear();
     fold(folder, &mut results)?;
     results.clear();
     let number = fold(folder, &mut results)?;
     folder.run();
-    assert_eq!((unproven, folder.node(0)), (*folder.node(1), folder.node(1)));
+    assert_eq!((alone, folder.node(0)), (*folder.node(1), folder.node(1)));
     let put = |put| (put != NO_HASH).then(|| *folder.value_hash(put));
     let results = results.into_iter().map(|result| (result.prior, put(result.put))).collect();
     let part = folder.proof_part(number);
@@ -562,7 +562,7 @@ fn hashed_for_names(state: &State, at: &Prefix, by_columns: bool) -> u64 {
     let input = PageState { pending: &pending, treelet: Some(treelet.known()), ..input };
     let mut kernel = TreeletFolder::<Blake3>::default();
     for access in &all {
-        kernel.clear(true);
+        kernel.clear();
         let folded = fold_known(&mut kernel, &input, std::slice::from_ref(access), &mut Vec::new());
         folded.expect("all nodes are known");
         kernel.run();

@@ -28,9 +28,9 @@ impl<H: Hasher> TreeletFolder<H> {
 
     /// Merges the keys of a bucket at depth `floor` into blocks; the node goes `into` a half.
     pub(super) fn merge(&mut self, items: &mut [Item], floor: u16, into: Half) {
-        if self.proves && items.iter().all(|item| item.old != NO_HASH) {
+        if items.iter().all(|item| item.old != NO_HASH) {
             place_old(items);
-        } else if self.proves {
+        } else {
             let end = items.len();
             let placed = self.neighbours.place_terminals(&mut Placed(items), 0, end);
             placed.expect("all leaves are given by key");

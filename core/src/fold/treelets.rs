@@ -38,7 +38,7 @@
 //! // The node on the right is known; the key on the left gets another value.
 //! let right = node::tag_internal([9; 32]);
 //! let mut folder = TreeletFolder::<Blake3>::default();
-//! folder.clear(true);
+//! folder.clear();
 //! // The prefix is the only internal node on the way to bucket 0.
 //! folder.begin((0, None), way(0), 1, |_| [TERMINATOR, right]);
 //! let at = folder.bucket_of(0);
@@ -163,8 +163,6 @@ pub struct ProofPart {
 
 /// Folds treelets; the [module](self) says how. Buffers are reused.
 pub struct TreeletFolder<H> {
-    /// Is the multiproof written?
-    pub(super) proves: bool,
     pub(super) values: Values,
     pub(super) leaves: Leaves,
     /// One for each level, then one for each round.
@@ -208,7 +206,6 @@ impl<H> core::fmt::Debug for TreeletFolder<H> {
 impl<H> Default for TreeletFolder<H> {
     fn default() -> Self {
         Self {
-            proves: false,
             values: Values::default(),
             leaves: Leaves::default(),
             stages: (0..ROUNDS).map(|_| Stage::default()).collect(),
@@ -235,10 +232,8 @@ impl<H> Default for TreeletFolder<H> {
 }
 
 impl<H: Hasher> TreeletFolder<H> {
-    /// Removes all treelets; the memory stays for the next use. What comes is written as a multiproof if it
-    /// `proves`.
-    pub fn clear(&mut self, proves: bool) {
-        self.proves = proves;
+    /// Removes all treelets; the memory stays for the next use.
+    pub fn clear(&mut self) {
         self.values.clear();
         self.leaves.blocks.clear();
         self.leaves.ends.clear();
@@ -363,7 +358,7 @@ impl<H: Hasher> TreeletFolder<H> {
         let into = self.half_of(at);
         let floor = self.open.end_of(heap_position(at).0);
         self.merge(&mut items, floor, into);
-        if accessed && self.proves {
+        if accessed {
             self.climb(Some(at));
             self.open.before = Some(at);
             self.emit(&items, floor);

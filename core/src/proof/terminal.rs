@@ -152,6 +152,16 @@ pub fn terminal_encode(to: &mut Vec<u8>, terminal: &Terminal) {
     }
 }
 
+/// The terminals that [`terminal_encode`] has written to these bytes; it ends at the first that is none.
+pub fn terminals(bytes: &[u8]) -> impl Iterator<Item = Terminal> + '_ {
+    let mut reader = Reader::new(bytes);
+    core::iter::from_fn(
+        move || {
+            if reader.is_empty() { None } else { Terminal::read(&mut reader).ok() }
+        },
+    )
+}
+
 /// Bytes that [`terminal_encode`] appends.
 pub fn terminal_len(terminal: &Terminal) -> usize {
     match terminal {

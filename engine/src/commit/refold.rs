@@ -4,10 +4,10 @@ use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::Hasher;
 use pleach_io::{Device, Runtime};
 
-use super::target::Part;
+use super::target::{Part, Target};
 use crate::error::Result;
 use crate::finish::outcome::RegionOutcome;
-use crate::finish::{Finisher, refold};
+use crate::finish::{Finisher, check_refolded, refold};
 use crate::metrics::Counters;
 
 /// Chunks below which regions have been joined since they were folded become one: a region is of one chunk.
@@ -33,12 +33,14 @@ pub(super) fn join_chunks<D: Device, R: Runtime>(part: &mut Part<'_, D, R>) {
 
 /// Commit `refold`: folds the chunks again below which a flush has split or merged pages since they were
 /// folded. It folds on the state that they were folded on, so that they stay true when another commit
-/// comes first.
+/// comes first. What it gives leads to the roots of the finish, or the commit fails.
 pub(super) fn refold_stale<H: Hasher, D: Device, R: Runtime>(
     finisher: &Finisher<H, D, R>,
+    target: &Target<'_>,
     part: &mut Part<'_, D, R>,
 ) -> Result<()> {
     let Part { db, view, chunks } = part;
+    let mut refolded_some = false;
     for chunk in chunks.iter_mut() {
         let stale = chunk.regions.iter().any(|outcome| {
             let state = outcome.region.read();
@@ -60,6 +62,11 @@ pub(super) fn refold_stale<H: Hasher, D: Device, R: Runtime>(
         let mut refolded = refold(db, finisher, view, &accesses)?;
         refolded.changes = std::mem::take(&mut chunk.changes);
         *chunk = refolded;
+        refolded_some = true;
+    }
+    let roots = [target.prev_roots, target.roots].map(|roots| roots.get(db.namespace));
+    if let ([Some(before), Some(after)], true) = (roots, refolded_some) {
+        check_refolded(db, finisher, view, (&before, &after), chunks)?;
     }
     Ok(())
 }

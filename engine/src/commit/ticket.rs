@@ -71,7 +71,7 @@ pub(super) fn ticket<H: Hasher, D: Device, R: Runtime>(
         let preparing = db.timings.begin(Phase::Prepare);
         if folded_at != Some(layouts) {
             for part in parts.iter_mut() {
-                refold_stale(&engine.finisher, part)?;
+                refold_stale(&engine.finisher, target, part)?;
             }
             folded_at = Some(layouts);
         }

@@ -120,16 +120,17 @@ pub enum Contradiction {
     /// The pairs of a range, or what changed in it, are not what the proofs of its keys say.
     #[error("a proof of a range does not fit together: {0}")]
     Proof(#[source] BuildError),
-    /// A state whose keys were to be proven does not fold to its root.
+    /// The nodes in memory lead to another root than a state's: a block or a proof on it would be wrong. What is stored
+    /// may be right: opening the database again reads all nodes anew.
     #[error(
-        "the state folds to the root {}, not to its own, {}",
-        hex(found.to_bytes()), hex(expected.to_bytes())
+        "the nodes in memory lead to {}, not to the root {} of the state: close the database and open it again",
+        found.map_or("no root".into(), |found| hex(found.to_bytes())), hex(expected.to_bytes())
     )]
-    ProvenRoot {
+    NodesInMemory {
         /// The root of the state.
         expected: Node,
-        /// The root that was found.
-        found: Node,
+        /// The root that was found; `None` when the nodes fit no trie.
+        found: Option<Node>,
     },
     /// A commit record has a node of a prefix that no page has.
     #[error("commit {commit} has a node of {prefix:?}, which is the prefix of no page")]

@@ -1,9 +1,10 @@
-//! The end of a finish: the regions' nodes are folded into the root, and the parts of the witness are
-//! gathered into one. Runs on the thread that finishes; only copying is shared among workers.
+//! The end of a finish: the regions' nodes are folded into the root, the root before the batch is computed from the
+//! multiproof and compared with the state's own, and the parts of the witness are gathered into one. Runs on the thread
+//! that finishes; only copying is shared among workers.
 
 use std::sync::Arc;
 
-use pleach_core::fold::{BatchFolder, FoldValue, Occupancy};
+use pleach_core::fold::{BatchFolder, FoldValue, Occupancy, ProofFolder};
 use pleach_core::proof::Kind;
 use pleach_core::proof::op::op_not_first;
 use pleach_core::proof::wire::{Sizes, header};
@@ -11,15 +12,15 @@ use pleach_core::{Hasher, Node, Prefix};
 use pleach_io::{Device, Runtime};
 
 use super::chunk::Batch;
-use super::emit::{Emit, Gives};
-use super::outcome::{ChunkOutcome, Finished, Folded};
+use super::emit::{Emit, Fragment, Gives};
+use super::outcome::{ChunkOutcome, Finished, Folded, RegionOutcome};
 use super::witness::{Witness, Witnesses, gather};
 use super::worker::Workers;
 use crate::error::{Contradiction, Error, Result};
 use crate::state::State;
 use crate::state::node_versions::NodeThen;
 use crate::state::overlays::OverlayNode;
-use crate::timings::{Phase, Timed};
+use crate::timings::Phase;
 
 /// A witness of at least this many bytes is copied by several workers.
 const PARALLEL_COPY: usize = 1 << 20;
@@ -45,16 +46,59 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     mut chunks: Vec<ChunkOutcome>,
 ) -> Result<Folded<Finished>> {
     if batch.accesses.is_empty() {
-        let witness = if batch.gives.proves() {
-            Some(encode::<H, D, R>(db, witnesses, batch, 0, &Default::default())?)
-        } else {
-            None
+        let witness = match batch.gives {
+            Gives::Root => None,
+            _ => Some(encode::<H, D, R>(db, witnesses, batch, 0, &Default::default())?),
         };
         return Ok(Folded::Done(Finished { root: *prev_root, chunks, witness }));
     }
     let is_proof = batch.gives.is_proof();
     let timed = (!is_proof).then(|| db.timings.begin(Phase::Root));
-    let parts = match parts(db, workers, batch, &chunks)? {
+    let folded = match fold_root(db, workers, batch, prev_root, &chunks)? {
+        Folded::Done(folded) => folded,
+        Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
+    };
+    let RootFold { root, folder, fold, fragments, emitted } = folded;
+    if batch.gives.has_ops() {
+        for ((chunk, region), first) in fragments.iter().zip(folder.first_of_terminal(fold)) {
+            if !first {
+                let at = chunks[*chunk].regions[*region].first_op;
+                op_not_first(&mut chunks[*chunk].ops[at]);
+            }
+        }
+    }
+    drop(timed);
+    let witness = match batch.gives {
+        Gives::Root => None,
+        _ => Some(gather_witness::<H, D, R>(db, witnesses, batch, &emitted, &chunks, &fragments)?),
+    };
+    Ok(Folded::Done(Finished { root, chunks, witness }))
+}
+
+/// The fold of all regions into the root.
+pub(super) struct RootFold<H: Hasher> {
+    /// The root after the batch.
+    pub(super) root: Node,
+    folder: BatchFolder<H>,
+    fold: usize,
+    /// Chunk and region of each fragment.
+    fragments: Vec<(usize, usize)>,
+    emitted: RootEmitted,
+}
+
+/// Folds the regions, those of the chunks and all others, into the root.
+///
+/// # Errors
+/// When the nodes that the chunks were folded from lead to another root than `prev_root`: what they give would be
+/// wrong.
+pub(super) fn fold_root<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    workers: &Workers<H, D, R>,
+    batch: &Batch<'_>,
+    prev_root: &Node,
+    chunks: &[ChunkOutcome],
+) -> Result<Folded<RootFold<H>>> {
+    let parts = match parts(db, workers, batch, chunks)? {
         Folded::Done(parts) => parts,
         Folded::NeedsLeaf(key) => return Ok(Folded::NeedsLeaf(key)),
     };
@@ -83,20 +127,12 @@ pub(super) fn assemble<H: Hasher, D: Device, R: Runtime>(
     };
     folder.run();
     let root = folder.node(fold);
-    if batch.gives.has_ops() {
-        for ((chunk, region), first) in fragments.iter().zip(folder.first_of_terminal(fold)) {
-            if !first {
-                let at = chunks[*chunk].regions[*region].first_op;
-                op_not_first(&mut chunks[*chunk].ops[at]);
-            }
-        }
+    let emitted = RootEmitted::of(&mut folder, fold, fragments.len());
+    let found = emitted.root_before::<H>(chunks, &fragments);
+    if found != Some(*prev_root) {
+        return Err(Contradiction::NodesInMemory { expected: *prev_root, found }.into());
     }
-    let witness = if batch.gives.proves() {
-        Some(gather_witness(db, witnesses, (batch, timed), &mut folder, fold, &chunks, &fragments)?)
-    } else {
-        None
-    };
-    Ok(Folded::Done(Finished { root, chunks, witness }))
+    Ok(Folded::Done(RootFold { root, folder, fold, fragments, emitted }))
 }
 
 /// All regions in order, those that were accessed by their outcome.
@@ -213,44 +249,24 @@ fn fold_below<H: Hasher, D: Device, R: Runtime>(
 fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
     witnesses: &Arc<Witnesses>,
-    (batch, root_phase): (&Batch<'_>, Option<Timed<'_>>),
-    folder: &mut BatchFolder<H>,
-    fold: usize,
+    batch: &Batch<'_>,
+    root: &RootEmitted,
     chunks: &[ChunkOutcome],
     fragments: &[(usize, usize)],
 ) -> Result<Witness> {
-    let (mut terminals, mut siblings) = (Vec::new(), Vec::new());
-    let occupancy = folder.occupancy(fold);
-    let mut root = RootEmit {
-        emit: Emit::new(&mut terminals, &mut siblings, &[], &[], &[]),
-        gaps: Vec::with_capacity(fragments.len()),
-    };
-    if occupancy == Occupancy::Many {
-        folder.emit(fold, &mut root);
-    } else {
-        BatchFolder::<H>::emit_root(&occupancy, &mut root);
-    }
-    let (own, gaps) = (root.emit.done(), root.gaps);
-    let fragment = |number: u32| {
-        let (chunk, region) = fragments[number as usize];
-        (&chunks[chunk], &chunks[chunk].regions[region].fragment)
-    };
-    let below: u32 = gaps.iter().map(|gap| fragment(gap.number).1.count()).sum();
     let mut sections: [Vec<&[u8]>; 3] = Default::default();
-    let (mut from, mut siblings_from) = (0, 0);
-    for gap in &gaps {
-        let (chunk, fragment) = fragment(gap.number);
-        sections[0].push(&terminals[from..gap.terminals]);
-        sections[0].push(fragment.terminals(&chunk.terminals));
-        sections[2].push(Node::bytes_of(&siblings[siblings_from..gap.siblings]));
-        sections[2].push(Node::bytes_of(fragment.siblings(&chunk.siblings)));
-        (from, siblings_from) = (gap.terminals, gap.siblings);
-    }
-    sections[0].push(&terminals[from..]);
+    let mut count = root.own.count();
+    root.each_part(chunks, fragments, |terminals, siblings, fragment| {
+        sections[0].push(terminals);
+        sections[2].push(Node::bytes_of(siblings));
+        if let Some((chunk, region)) = fragment {
+            let fragment = &region.fragment;
+            sections[0].push(fragment.terminals(&chunk.terminals));
+            sections[2].push(Node::bytes_of(fragment.siblings(&chunk.siblings)));
+            count += fragment.count();
+        }
+    });
     sections[1].extend(chunks.iter().map(|chunk| chunk.ops.as_slice()));
-    sections[2].push(Node::bytes_of(&siblings[siblings_from..]));
-    let count = own.count() + below;
-    drop(root_phase);
     if batch.gives != Gives::Path {
         return encode::<H, D, R>(db, witnesses, batch, count, &sections);
     }
@@ -260,6 +276,65 @@ fn gather_witness<H: Hasher, D: Device, R: Runtime>(
     path.reverse();
     sections[2] = vec![path.as_flattened()];
     encode::<H, D, R>(db, witnesses, batch, count, &sections)
+}
+
+/// What the root's fold has emitted, and where the regions' fragments go.
+struct RootEmitted {
+    terminals: Vec<u8>,
+    siblings: Vec<Node>,
+    own: Fragment,
+    gaps: Vec<Gap>,
+}
+
+impl RootEmitted {
+    fn of<H: Hasher>(folder: &mut BatchFolder<H>, fold: usize, fragments: usize) -> Self {
+        let (mut terminals, mut siblings) = (Vec::new(), Vec::new());
+        let emit = Emit::new(&mut terminals, &mut siblings, &[], &[], &[]);
+        let mut root = RootEmit { emit, gaps: Vec::with_capacity(fragments) };
+        match folder.occupancy(fold) {
+            Occupancy::Many => folder.emit(fold, &mut root),
+            occupancy => BatchFolder::<H>::emit_root(&occupancy, &mut root),
+        }
+        let (own, gaps) = (root.emit.done(), root.gaps);
+        Self { terminals, siblings, own, gaps }
+    }
+
+    /// The parts of the multiproof in order: what the root has emitted, each with the region whose fragment follows.
+    fn each_part<'a>(
+        &'a self,
+        chunks: &'a [ChunkOutcome],
+        fragments: &[(usize, usize)],
+        mut each: impl FnMut(&'a [u8], &'a [Node], Option<(&'a ChunkOutcome, &'a RegionOutcome)>),
+    ) {
+        let (mut from, mut siblings_from) = (0, 0);
+        for gap in &self.gaps {
+            let (chunk, region) = fragments[gap.number as usize];
+            let fragment = Some((&chunks[chunk], &chunks[chunk].regions[region]));
+            let (terminals, siblings) = (from..gap.terminals, siblings_from..gap.siblings);
+            each(&self.terminals[terminals], &self.siblings[siblings], fragment);
+            (from, siblings_from) = (gap.terminals, gap.siblings);
+        }
+        each(&self.terminals[from..], &self.siblings[siblings_from..], None);
+    }
+
+    /// The root before the batch, to which the multiproof leads, if it leads to any.
+    fn root_before<H: Hasher>(
+        &self,
+        chunks: &[ChunkOutcome],
+        fragments: &[(usize, usize)],
+    ) -> Option<Node> {
+        let mut folder = ProofFolder::<H>::default();
+        let mut whole = true;
+        self.each_part(chunks, fragments, |terminals, _, fragment| {
+            folder.terminals(terminals);
+            if let Some((_, region)) = fragment {
+                whole &= region.before.is_some();
+                folder.subtrie(region.region.prefix(), &region.before.unwrap_or_default());
+            }
+        });
+        let root = folder.end(0, &self.siblings);
+        (folder.run() && whole).then(|| *folder.node(root))
+    }
 }
 
 /// Where a region's fragment goes among what the root's fold emits.

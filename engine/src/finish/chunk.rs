@@ -399,7 +399,7 @@ impl Chunk {
         space.joins.clear();
         space.before.clear();
         space.cut = 0;
-        space.treelets.clear(batch.gives.proves());
+        space.treelets.clear();
         space.results.clear();
         space.folds.clear();
         for (index, page) in self.pages.iter().enumerate() {
@@ -567,7 +567,7 @@ impl Chunk {
         for (page, fold) in self.pages.iter().zip(&space.folds) {
             let accesses = &batch.accesses[page.accesses.clone()];
             space.op_starts.push(outcome.ops.len());
-            let proves = batch.gives.proves() && !accesses.is_empty();
+            let proves = !accesses.is_empty();
             if proves && batch.gives.has_ops() {
                 if let PageFold::Cut { number, .. } = *fold {
                     let cut = &space.cuts[number];

@@ -413,7 +413,7 @@ impl<H: Hasher> Lane<H> {
                 results.for_each(drop);
             }
             let mut fragment = Fragment::default();
-            let proves = below.gives.proves() && !accesses.is_empty();
+            let proves = !accesses.is_empty();
             if proves && occupancy == Occupancy::Many {
                 let mut emit = Emit::new(&mut self.terminals, &mut self.siblings, &[], &[], &[]);
                 self.folder.emit(fold, &mut emit);

@@ -14,7 +14,7 @@ use pleach_core::{Key, Node, Prefix, ValueHash};
 /// What a finish gives beside the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gives {
-    /// Nothing.
+    /// Nothing: what the multiproof is made of is compared with the root before, and dropped.
     Root,
     /// The witness of the batch.
     Witness,
@@ -25,12 +25,7 @@ pub(crate) enum Gives {
 }
 
 impl Gives {
-    /// Are terminals and siblings collected?
-    pub(super) fn proves(self) -> bool {
-        self != Self::Root
-    }
-
-    /// Are operations?
+    /// Are operations encoded? Terminals and siblings always are: the root before the batch is computed from them.
     pub(super) fn has_ops(self) -> bool {
         self == Self::Witness
     }

@@ -61,7 +61,7 @@ use crate::state::trims::Trims;
 use crate::state::view::View;
 use crate::state::{Shared, State};
 use crate::timings::Phase;
-use assemble::assemble;
+use assemble::{assemble, fold_root};
 use chunk::Batch;
 use emit::Gives;
 use job::Job;
@@ -189,12 +189,9 @@ pub(crate) fn prove<H: Hasher, D: Device, R: Runtime>(
     let reads = keys.iter().map(|key| KeyAccess { key: *key, reads: true, writes: None });
     let accesses: Vec<KeyAccess> = reads.collect();
     let _under_way = UnderWay::new(db, accesses.len());
-    let Finished { root: found, chunks, witness } =
+    let Finished { chunks, witness, .. } =
         fold(db, finisher, (view, root), &accesses, (gives, false))?;
     finisher.give_outcomes_back(chunks);
-    if found != *root {
-        return Err(Contradiction::ProvenRoot { expected: *root, found }.into());
-    }
     Ok(witness.expect("a proof was asked for").into_vec())
 }
 
@@ -207,22 +204,11 @@ fn fold<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<Finished> {
     let _nodes = db.nodes.keep_nodes();
     let _own_processors = (accesses.len() > INLINE).then(|| db.pace.foreground().finishing());
-    let mut needed_leaves: Vec<Key> = Vec::new();
-    // Each turn knows one leaf more, and no more leaves are needed than there are accesses.
-    loop {
+    with_needed_leaves(view, |needed_leaves| {
         let policy = db.budget.flush_policy();
-        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves: &needed_leaves };
-        let folded = attempt(db, finisher, &batch, prev_root);
-        // Undo that went meanwhile may have made anything of it, errors too.
-        view.check()?;
-        match folded? {
-            Folded::Done(finished) => return Ok(finished),
-            Folded::NeedsLeaf(key) => {
-                assert!(!needed_leaves.contains(&key), "a leaf that was given is known by its key");
-                needed_leaves.push(key);
-            }
-        }
-    }
+        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves };
+        attempt(db, finisher, &batch, prev_root)
+    })
 }
 
 /// A batch under way, in all of its namespaces: its arrays are counted by an estimate until there is a block that
@@ -270,15 +256,52 @@ pub(crate) fn refold<H: Hasher, D: Device, R: Runtime>(
     view: &View,
     accesses: &[KeyAccess],
 ) -> Result<ChunkOutcome> {
-    let mut needed_leaves: Vec<Key> = Vec::new();
-    loop {
+    with_needed_leaves(view, |needed_leaves| {
         let policy = db.budget.flush_policy();
         let (gives, learns) = (Gives::Root, true);
-        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves: &needed_leaves };
-        let folded = finisher.workers.once(db, &batch);
+        let batch = Batch { view, accesses, gives, learns, policy, needed_leaves };
+        finisher.workers.once(db, &batch)
+    })
+}
+
+/// Compares the roots of a batch of which chunks were folded again with what its finish gave: the root before and the
+/// root after.
+pub(crate) fn check_refolded<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    finisher: &Finisher<H, D, R>,
+    view: &View,
+    (prev_root, root): (&Node, &Node),
+    chunks: &[ChunkOutcome],
+) -> Result<()> {
+    if chunks.iter().all(|chunk| chunk.regions.is_empty()) {
+        return Ok(());
+    }
+    let folded = with_needed_leaves(view, |needed_leaves| {
+        let policy = db.budget.flush_policy();
+        let (accesses, gives) = (&[], Gives::Root);
+        let batch = Batch { view, accesses, gives, learns: false, policy, needed_leaves };
+        fold_root(db, &finisher.workers, &batch, prev_root, chunks)
+    })?;
+    if folded.root != *root {
+        let (expected, found) = (*root, Some(folded.root));
+        return Err(Contradiction::NodesInMemory { expected, found }.into());
+    }
+    Ok(())
+}
+
+/// Folds until no leaf is needed that was given by its node alone. Each turn knows one leaf more, and no more leaves are
+/// needed than there are accesses.
+fn with_needed_leaves<T>(
+    view: &View,
+    mut fold: impl FnMut(&[Key]) -> Result<Folded<T>>,
+) -> Result<T> {
+    let mut needed_leaves: Vec<Key> = Vec::new();
+    loop {
+        let folded = fold(&needed_leaves);
+        // Undo that went meanwhile may have made anything of it, errors too.
         view.check()?;
         match folded? {
-            Folded::Done(outcome) => return Ok(outcome),
+            Folded::Done(done) => return Ok(done),
             Folded::NeedsLeaf(key) => {
                 assert!(!needed_leaves.contains(&key), "a leaf that was given is known by its key");
                 needed_leaves.push(key);

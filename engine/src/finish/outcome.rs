@@ -71,6 +71,8 @@ pub(crate) struct RegionOutcome {
     pub(crate) node: Node,
     /// What was there before the batch.
     pub(super) old: Occupancy,
+    /// The node before the batch, to which its part of the multiproof leads; `None` where it has none, or that leads to none.
+    pub(super) before: Option<Node>,
     pub(super) fragment: Fragment,
     /// Where its operations start in the chunk's list.
     pub(super) first_op: usize,

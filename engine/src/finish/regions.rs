@@ -12,7 +12,7 @@ use pleach_beatree::RegionState;
 use pleach_beatree::region::Nodes;
 use pleach_beatree::treelet::Treelet;
 use pleach_beatree::treelet::capture_levels;
-use pleach_core::fold::{BatchFolder, FoldValue, Occupancy, heap_index};
+use pleach_core::fold::{BatchFolder, FoldValue, Occupancy, ProofFolder, heap_index};
 use pleach_core::proof::op::op_not_first;
 use pleach_core::{Hasher, Node, Prefix};
 
@@ -53,9 +53,8 @@ impl Chunk {
             region.node = space.regions.node(fold);
             region.old = space.regions.occupancy(fold);
         }
-        if batch.gives.proves() {
-            self.emit_regions(batch, space, outcome);
-        }
+        self.emit_regions(batch, space, outcome);
+        fold_proofs(&mut space.proofs, outcome);
         Ok(())
     }
 
@@ -148,6 +147,23 @@ impl Chunk {
     }
 }
 
+/// Computes the nodes before the batch to which the regions' parts of the multiproof lead.
+fn fold_proofs<H: Hasher>(folder: &mut ProofFolder<H>, outcome: &mut ChunkOutcome) {
+    let ChunkOutcome { regions, terminals, siblings, .. } = outcome;
+    folder.clear();
+    let mut folds = Vec::with_capacity(regions.len());
+    for region in regions.iter().filter(|region| region.fragment.count() > 0) {
+        folder.terminals(region.fragment.terminals(terminals));
+        folds.push(folder.end(region.region.prefix().len(), region.fragment.siblings(siblings)));
+    }
+    if folder.run() {
+        let proven = regions.iter_mut().filter(|region| region.fragment.count() > 0);
+        for (region, fold) in proven.zip(folds) {
+            region.before = Some(*folder.node(fold));
+        }
+    }
+}
+
 /// The outcome of a region that is not folded yet: its accesses' changes begin at `first_change`.
 fn unfinished(
     batch: &Batch<'_>,
@@ -163,6 +179,7 @@ fn unfinished(
         accessed: !task.accesses.is_empty(),
         node: Node::default(),
         old: Occupancy::Empty,
+        before: None,
         fragment: Fragment::default(),
         first_op: 0,
         nodes,

@@ -1,7 +1,7 @@
 //! The memory that a worker folds in, which is kept from chunk to chunk. One worker owns it.
 
 use pleach_beatree::leaf_fold::AccessResult;
-use pleach_core::fold::{BatchFolder, Columns, HashId, Occupancy, TreeletFolder};
+use pleach_core::fold::{BatchFolder, Columns, HashId, Occupancy, ProofFolder, TreeletFolder};
 use pleach_core::{Hasher, Node, ValueHash};
 
 use super::before::Before;
@@ -46,6 +46,8 @@ pub(super) struct FoldSpace<H: Hasher> {
     /// What pages had before the batch, where there is a history.
     pub(super) before: Before<H>,
     pub(super) regions: BatchFolder<H>,
+    /// The regions' nodes before the batch, from their parts of the multiproof.
+    pub(super) proofs: ProofFolder<H>,
     pub(super) results: Vec<AccessResult>,
     /// How each page was folded.
     pub(super) folds: Vec<PageFold>,
@@ -98,7 +100,8 @@ impl<H: Hasher> FoldSpace<H> {
     pub(super) fn work(&self) -> Work {
         let cuts: u64 = self.cuts.iter().map(Cut::hashed).sum();
         let folds = self.pages.hashed() + self.joins.hashed() + self.regions.hashed();
-        let hashed = cuts + folds + self.treelets.hashed() + self.before.hashed();
+        let hashed =
+            cuts + folds + self.treelets.hashed() + self.before.hashed() + self.proofs.hashed();
         Work { hashed, folded: self.folded }
     }
 

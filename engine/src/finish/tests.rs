@@ -3,9 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pleach_core::{Blake3, Hasher};
+use pleach_beatree::region::Relocation;
+use pleach_core::{Blake3, Hasher, Key, Node};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
+use crate::error::{Contradiction, Error};
 use crate::{Access, Db, LoadOptions, Options, SessionOptions, Value};
 
 /// Nodes to be hashed until one panics; 0 for never.
@@ -55,6 +57,53 @@ fn a_panic_leaves_no_page_claimed() {
         assert!(db.state().store.in_flight().is_empty(), "fuse {fuse}");
     }
     assert!(met >= 4, "{met} panics");
+}
+
+/// Whatever makes a node in memory wrong: a finish notices, and so does a proof. No block is handed out, nothing is
+/// committed, and a database that is opened again has all it had.
+#[test]
+fn a_wrong_node_in_memory_gives_an_error_and_no_block() {
+    let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+    let open = || {
+        let options = Options::new("sim").create(true).cache_mib(8).threads(1).small();
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+        Db::<Blake3, SimDisk, SimRuntime>::open_on(disk.clone(), runtime, options).expect("opened")
+    };
+    let key = |at: u64| Blake3::hash(&at.to_be_bytes());
+    let db = open();
+    let pairs = (0..2_000).map(|at| (key(at), Value::from(vec![1; 100])));
+    db.bulk_load(pairs, &LoadOptions::new()).expect("loaded");
+    let root = db.root();
+    let index = db.state().index.load_full();
+    let region = &index.regions()[0];
+    let (child, wrong, log_position) = {
+        let state = region.read();
+        (state.children().get(0), Node::new([0xee; 32]), state.log_position() + 1)
+    };
+    let pages = [(child, wrong)];
+    let moved = Relocation { range: child.prefix, pages: &pages, through: 0 };
+    region.write().relocate(&[moved], log_position);
+    let is_refused = |error: &Error| matches!(error, Error::Corrupt(Contradiction::NodesInMemory { expected, .. }) if *expected == root);
+    // Neither key is below the wrong node, so that it is a sibling.
+    let keys = (0..2_000).map(key).filter(|key| !child.prefix.covers(key));
+    let keys: Vec<Key> = keys.filter(|key| region.prefix().covers(key)).take(2).collect();
+    for witness in [true, false] {
+        let session = db.session(SessionOptions::new().witness(witness)).expect("a session");
+        let put = Access::write(keys[0], Some(Value::from(&[2; 8])));
+        let refused = session.finish(vec![put]).expect_err("its root would be wrong");
+        assert!(is_refused(refused.error()), "{refused}");
+    }
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let refused = session.prove_many(&keys).expect_err("it would not verify");
+    assert!(is_refused(&refused), "{refused}");
+    drop(session);
+    assert_eq!(db.commit_number(), 1);
+    drop(db);
+    let db = open();
+    assert_eq!(db.root(), root);
+    let session = db.session(SessionOptions::new()).expect("a session");
+    let put = Access::write(keys[0], Some(Value::from(&[2; 8])));
+    session.finish(vec![put]).expect("finished").commit().expect("committed");
 }
 
 /// A batch that is small has chunks for all workers; a large one has chunks of the size that the budget says.

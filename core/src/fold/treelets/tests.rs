@@ -32,7 +32,7 @@ fn a_leaf_that_is_left_alone_costs_no_hash_a_bit() {
             [(false, Change::Keep), (true, Change::Keep), (true, Change::Delete)]
         {
             let mut folder = TreeletFolder::<Blake3>::default();
-            folder.clear(true);
+            folder.clear();
             let at = begin(&mut folder);
             if accessed {
                 folder.accessed(&[0; 32], old, Change::Keep);
@@ -56,7 +56,7 @@ fn a_leaf_that_is_left_alone_costs_no_hash_a_bit() {
 #[test]
 fn a_long_way_up_takes_the_memory_of_a_step() {
     let mut folder = TreeletFolder::<Blake3>::default();
-    folder.clear(true);
+    folder.clear();
     for _ in 0..512 {
         let at = begin(&mut folder);
         folder.accessed(&[0; 32], None, Change::Put(FoldValue::Bytes(b"1")));
