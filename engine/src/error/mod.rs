@@ -382,6 +382,7 @@ impl Error {
                 | Contradiction::RegionChanges { .. }
                 | Contradiction::RegionsMerged,
             ) => Advice::Retry,
+            Self::Corrupt(Contradiction::NodesInMemory { .. }) => Advice::Reopen,
             Self::Incarnation(_)
             | Self::Scan(_)
             | Self::Page { .. }
