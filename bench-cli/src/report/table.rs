@@ -100,7 +100,7 @@ impl Columns<'_> {
 /// A result in its parts: what was run, the table, what was checked and noted.
 #[derive(Debug)]
 pub(crate) struct Summary {
-    /// The ratio that matters most, in words, where there is a second backend.
+    /// The result in a sentence, and beside the other backends where there are some.
     pub(crate) headline: Option<String>,
     pub(crate) head: String,
     pub(crate) grid: Grid,
@@ -167,13 +167,27 @@ pub(crate) fn transfer(
             let _ = writeln!(verdict, "note, load: {note}");
         }
     }
-    Summary { headline: headline(outcomes), head, grid: columns.grid, verdict }
+    Summary { headline: headline(setting, outcomes), head, grid: columns.grid, verdict }
 }
 
-/// The drained rate of the first backend beside those of the others.
-fn headline(outcomes: &[Outcome]) -> Option<String> {
+/// The drained rate of the first backend and what it includes, and beside it the rates of the others.
+fn headline(setting: &Setting, outcomes: &[Outcome]) -> Option<String> {
     let (first, others) = outcomes.split_first()?;
-    let ours = Rates::of(&first.run).drained;
+    let (run, ours) = (&first.run, Rates::of(&first.run).drained);
+    let durable = match setting.options.durability {
+        Durability::Commit => "a synced commit",
+        _ => "a commit",
+    };
+    let proven = if run.witnesses > 0 { " with its root and a witness" } else { " with its root" };
+    let mut text = format!(
+        "{}: {} transfers/s; every batch of {} transfers is {durable}{proven}",
+        first.kind.name(),
+        number(ours),
+        whole(setting.stream.batch.into()),
+    );
+    if ssd_reads(run) * 1000 < run.accounts {
+        text.push_str(". Every page was in memory: --log2 24 shows reads from the device");
+    }
     let said = others.iter().map(|other| (other, Rates::of(&other.run).drained));
     let said: Vec<String> = said
         .filter(|(_, theirs)| *theirs > 0.0 && ours > 0.0)
@@ -188,8 +202,11 @@ fn headline(outcomes: &[Outcome]) -> Option<String> {
             }
         })
         .collect();
-    let name = first.kind.name();
-    (!said.is_empty()).then(|| format!("{name}: {} transfers/s, {}", number(ours), said.join("; ")))
+    for said in said {
+        text.push_str("; ");
+        text.push_str(&said);
+    }
+    Some(text)
 }
 
 fn rates(columns: &mut Columns<'_>) {
