@@ -2,8 +2,8 @@
 
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix, TERMINATOR};
-use pleach_io::Operation;
-use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::sim::{Fault, Image, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::{Device as _, Operation};
 
 use crate::checkpoint::checkpoint;
 use crate::error::Contradiction;
@@ -11,9 +11,10 @@ use crate::format::commit_body::{
     ChangeSection, EntryKind, NamespacePart, Value as LogValue, commit_record,
 };
 use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
+use crate::format::names::image_name;
 use crate::format::trie_kind::TrieKind;
 use crate::state::images::LAST_NUMBERS;
-use crate::tools::{CheckOptions, check_on};
+use crate::tools::{CheckOptions, check_on, stat_on};
 use crate::{Access, Db, Error, LoadOptions, Options, SessionOptions, Value};
 
 type SimDb = Db<Blake3, SimDisk, SimRuntime>;
@@ -212,6 +213,32 @@ fn a_failed_load_leaves_what_the_older_generation_needs() {
     let image = disk.image();
     let report = check_on(&SimDisk::from_image(&image, 1), CheckOptions::default());
     assert_eq!(report.expect("checked").older_serves, Some(true));
+}
+
+/// A failed open changes nothing, also where a file that is missing cannot be made.
+#[test]
+fn an_open_that_cannot_make_a_missing_file_changes_nothing() {
+    let disk = disk();
+    let (db, _runtime) = open(&disk, options()).expect("created");
+    commit(&db, vec![long(0, 1)]).expect("committed");
+    db.close().expect("closed");
+    let in_use = stat_on(&disk).expect("looked at").superblock.image.file;
+    disk.remove(image_name(in_use.other())).expect("there");
+    disk.remove("spill").expect("there");
+    let image = disk.image();
+    for name in [image_name(in_use.other()), "spill"] {
+        let disk = SimDisk::from_image(&image, 1);
+        let fault = Fault::Errno(code::EIO);
+        disk.inject(Rule::nth(Operation::Create, name, 1, Times::Forever, fault));
+        open(&disk, options()).expect_err("a file cannot be made");
+        disk.heal();
+        let after = disk.image();
+        assert!(after.names().eq(image.names()), "{name}");
+        for file in image.names() {
+            let bytes = |image: &Image| image.file(file).expect("listed").to_vec();
+            assert!(bytes(&after) == bytes(&image), "{name}: {file} has changed");
+        }
+    }
 }
 
 /// Opens after a commit record of a plain namespace that nobody has made: it puts one key.

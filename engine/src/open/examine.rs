@@ -10,7 +10,7 @@ use super::recovery::{Known, Recovered, recover};
 use crate::error::{Contradiction, Error, NoRoom, Result};
 use crate::format::creation::CreationError;
 use crate::format::incarnation::{self, Incarnation, IncarnationError};
-use crate::format::names::{IMAGES, LEAF_FILE, REQUIRED, is_ours};
+use crate::format::names::{self, IMAGES, LEAF_FILE, REQUIRED, is_ours, parse_segment_name};
 use crate::format::position::LogPos;
 use crate::format::spare::{Spare, SpareState};
 use crate::format::superblock::{self, SlotError, SuperblockError};
@@ -53,14 +53,17 @@ pub(crate) fn superblocks<D: Device>(device: &D, mode: OpenMode) -> Result<Super
     Ok(store)
 }
 
-/// Opens every file of the database that is there, as `mode` says, and finds those that must be there.
-/// So wrong rights show before anything is written. Writes nothing.
+/// Opens every file of the database that is there, as `mode` says, and finds those that must be there. So wrong
+/// rights, and folders in the place of files, show before anything is written. Writes nothing.
 fn open_all<D: Device>(device: &D, mode: OpenMode) -> Result<()> {
-    let names = device.list()?;
-    if let Some(file) = REQUIRED.into_iter().find(|file| !names.iter().any(|name| name == file)) {
-        return Err(Error::MissingFile { file: file.to_owned() });
+    // A listing leaves folders out.
+    for name in names::fixed() {
+        match device.open(name, mode) {
+            Err(error) if error.is_not_found() && !REQUIRED.contains(&name) => {}
+            opened => drop(opened.map_err(|error| missing(error.into()))?),
+        }
     }
-    for name in names.iter().filter(|name| is_ours(name)) {
+    for name in device.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
         device.open(name, mode)?;
     }
     Ok(())

@@ -340,6 +340,37 @@ fn figures_of_a_database_that_has_lost_its_leaf_file_are_an_error() {
     assert_eq!(checked(&path).verdict(), Verdict::DoesNotOpen);
 }
 
+/// Names and contents of a folder's files; of folders in it the names.
+fn contents(path: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
+    let entry = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.expect("listed");
+        (entry.file_name().into_string().expect("plain"), fs::read(entry.path()).ok())
+    };
+    fs::read_dir(path).expect("listed").map(entry).collect()
+}
+
+/// A failed open had raised the incarnation and exchanged spares before it found the folder.
+#[test]
+fn a_folder_in_the_place_of_a_file_fails_the_open_and_nothing_changes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("db");
+    database(&path, &mut Rng::new(8));
+    for name in ["spill", "image-a", "image-b", "notice", "super.spare", "log.spare", "log.new"] {
+        let aside = folder.path().join(name);
+        let moved = fs::rename(path.join(name), &aside).is_ok();
+        fs::create_dir(path.join(name)).expect("made");
+        let before = contents(&path);
+        let opened = Pleach::open(options(&path)).map(drop);
+        assert!(opened.as_ref().is_err_and(|error| error.to_string().contains(name)), "{opened:?}");
+        assert!(contents(&path) == before, "{name}: the failed open has changed something");
+        fs::remove_dir(path.join(name)).expect("removed");
+        if moved {
+            fs::rename(aside, path.join(name)).expect("put back");
+        }
+    }
+    assert!(checked(&path).findings.is_empty());
+}
+
 #[test]
 fn absurd_budgets_are_refused_by_the_name_of_the_option() {
     let folder = tempfile::tempdir().expect("a temporary folder");
