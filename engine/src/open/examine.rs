@@ -17,7 +17,7 @@ use crate::format::superblock::{self, SlotError, SuperblockError};
 use crate::format::superblock_store::SuperblockStore;
 use crate::log::LogError;
 use crate::log::segment::{self, Segments};
-use crate::opening::{Note, Opening};
+use crate::opening::{LostHistory, Note, Opening};
 use crate::options::HistoryLimits;
 
 /// A database as its folder has it.
@@ -36,6 +36,17 @@ pub(crate) struct Examined<D: Device> {
 }
 
 impl<D: Device> Examined<D> {
+    /// Is all of the history there that records and options promise?
+    pub(crate) fn require_history(&self) -> Result<()> {
+        let (oldest, newest) = (self.opening.oldest, self.opening.commit);
+        let wanted = self.recovered.history_stated.max(newest.saturating_sub(self.limits.commits));
+        if oldest <= wanted {
+            return Ok(());
+        }
+        let cause = self.recovered.history_lost.clone().map(Box::new);
+        Err(Error::HistoryShort { wanted, oldest, newest, cause })
+    }
+
     /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none.
     pub(crate) fn older_serves<H: Hasher>(&self, device: &D) -> Option<bool> {
         let older = self.superblocks.other().ok()?;
@@ -143,9 +154,10 @@ pub(crate) fn examine<H: Hasher, D: Device>(
     opening.cut = recovered.scan.cut;
     opening.notes = notes(device, &superblocks, incarnation, &in_use)?;
     if let Some(error) = &recovered.history_lost {
-        let from = recovered.undo.from();
-        let what = format!("commits before {from} cannot be read any more: {error}");
+        let (from, before) = (recovered.history_stated, recovered.undo.from());
+        let what = format!("commits before {before} are lost to the history: {error}");
         opening.notes.push(Note { file: "log".to_owned(), what });
+        opening.lost = Some(LostHistory { from, before, error: error.clone() });
     }
     opening.oldest = recovered.undo.from();
     Ok(Examined { superblocks, incarnation, recovered, space, log_from, opening, known, limits })

@@ -99,6 +99,9 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     let segment = superblocks.newest().geometry.log_segment;
     let limits = |recorded| options.history_limits(recorded, segment);
     let mut examined = examine::examine::<H, D>(&device, superblocks, limits)?;
+    if options.require_history {
+        examined.require_history()?;
+    }
     if examined.incarnation.number == u32::MAX {
         return Err(incarnation::IncarnationError::Exhausted.into());
     }
