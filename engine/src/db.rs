@@ -153,7 +153,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     }
 
     /// The numbers of the commits that can be read: the history, and the newest one; after a close the last
-    /// one alone.
+    /// one alone. Where limits in bytes make it shorter than [`Options::history`], [`Metrics::history_wanted`] is more
+    /// than [`Metrics::history_kept`], and a warning is logged by the commit with which that begins.
     pub fn history(&self) -> RangeInclusive<u64> {
         self.0.look(
             |engine| {

@@ -251,8 +251,8 @@ impl Options {
     }
 
     /// Bytes of memory that undo may take, of the history and of pinned commits together (default: an
-    /// eighth of the budget). Where commits replace more, the oldest are forgotten, and whoever reads them
-    /// gets [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
+    /// eighth of the budget). Where commits replace more, the oldest are forgotten, with a warning when that begins,
+    /// and whoever reads them gets [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
     #[must_use]
     pub fn history_bytes(mut self, bytes: u64) -> Self {
         self.history_bytes = Some(bytes);
