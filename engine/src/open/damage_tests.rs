@@ -269,6 +269,32 @@ fn damage_of_the_past_costs_what_lies_before_it() {
     }
 }
 
+/// A check had counted the runs of the past's long values, and read none.
+#[test]
+fn a_check_reads_the_long_values_of_the_past() {
+    let disk = disk();
+    let (db, _runtime) = open(&disk, options().history(4)).expect("created");
+    for byte in 1..=3 {
+        commit(&db, vec![long(0, byte)]).expect("committed");
+    }
+    db.drain(0).expect("flushed");
+    db.close().expect("closed");
+    let check = || check_on(&disk, CheckOptions::default()).expect("checked");
+    let sound = check();
+    assert!(sound.findings.is_empty(), "{:?}", sound.findings);
+    let (mut found, mut past) = (0, 0);
+    for page in 0..disk.image().file("overflow").expect("there").len() / 4096 {
+        let at = PageOf { file: "overflow".to_owned(), page };
+        let damage = Damage::Flip { at, byte: 700, bit: 1 };
+        disk.damage(&damage);
+        let findings = check().findings;
+        disk.damage(&damage);
+        found += u64::from(!findings.is_empty());
+        past += u64::from(findings.iter().any(|finding| finding.what.contains("the history")));
+    }
+    assert_eq!((found, past), (sound.overflow_pages, sound.overflow_pages / 3 * 2));
+}
+
 /// Segments of the past that are missing or cut cost those before them, too.
 #[test]
 fn a_segment_of_the_past_that_is_gone_costs_what_lies_before_it() {

@@ -214,9 +214,16 @@ fn notes<D: Device>(
 ) -> Result<Vec<Note>> {
     let mut notes = Vec::new();
     let mut note = |file: &str, what: String| notes.push(Note { file: file.to_owned(), what });
-    let dead = superblocks.other().err();
-    if let Some(error) = dead.filter(|error| *error != SlotError::Blank) {
-        note(superblock::FILE, format!("slot {}: {error}", 1 - superblocks.slot()));
+    let slot = 1 - superblocks.slot();
+    match superblocks.other() {
+        Err(SlotError::Blank) if in_use.generation > 1 => {
+            let generation = in_use.generation;
+            let what =
+                format!("slot {slot}: blank, and both were written by generation {generation}");
+            note(superblock::FILE, what);
+        }
+        Ok(_) | Err(SlotError::Blank | SlotError::GivenUp) => {}
+        Err(error) => note(superblock::FILE, format!("slot {slot}: {error}")),
     }
     for (copy, good) in incarnation.copies.iter().enumerate() {
         if !good {

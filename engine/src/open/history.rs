@@ -32,11 +32,11 @@ use crate::state::space::Held;
 use crate::state::undo::{ReplacedNodes, Restored, Undo};
 use crate::state::window::Before;
 
-/// A run that the undo of a commit names.
-struct NamedRun {
+/// A long value that the undo of a commit names.
+struct NamedValue {
     number: u64,
     start: LogPos,
-    run: PageRun,
+    stored: Stored,
 }
 
 /// The history in the making.
@@ -51,7 +51,7 @@ pub(super) struct History {
     /// Where the newest record says that the history begins; 0 as long as none was read. Other than `from`, this
     /// holds whichever generation the next open uses, and whether it can read the history or not.
     stated: u64,
-    runs: Vec<NamedRun>,
+    values: Vec<NamedValue>,
     /// Why commits before those that were read are not known.
     lost: Option<Error>,
 }
@@ -63,13 +63,14 @@ pub(super) struct Recovered {
     pub(super) stated: u64,
     pub(super) held: Held,
     pub(super) held_runs: Vec<PageRun>,
+    pub(super) long_values: Vec<(u64, Stored)>,
     pub(super) lost: Option<Error>,
 }
 
 impl History {
     fn new(limits: HistoryLimits, tip: u64, roots: Roots) -> Self {
         let undo = Undo::new(limits, tip);
-        Self { undo, limits, tip, roots, from: tip, stated: 0, runs: Vec::new(), lost: None }
+        Self { undo, limits, tip, roots, from: tip, stated: 0, values: Vec::new(), lost: None }
     }
 
     /// The history up to the replay start, where the roots are `at_replay`; `past` are those before its
@@ -176,7 +177,7 @@ impl History {
         }
         let Some(before) = view.before else {
             (self.from, self.stated) = (header.number, header.number);
-            self.runs.clear();
+            self.values.clear();
             self.undo.barrier(header.number);
             return Ok(());
         };
@@ -195,7 +196,7 @@ impl History {
             self.undo.restore(header.number, replaced, before, header.end());
         }
         let from = self.from;
-        self.runs.retain(|run| run.number > from);
+        self.values.retain(|value| value.number > from);
         Ok(())
     }
 
@@ -216,8 +217,10 @@ impl History {
                 return Err(bad(BodyError::Truncated).into());
             };
             let stored = stored::<H>(number, value)?;
-            let runs = overflow::runs(&stored).into_iter();
-            self.runs.extend(runs.map(|run| NamedRun { number, start: header.position, run }));
+            if let Stored::Overflow(_) = stored {
+                let (start, stored) = (header.position, stored.clone());
+                self.values.push(NamedValue { number, start, stored });
+            }
             values.push((*key, stored));
         }
         for node in namespace.nodes() {
@@ -245,25 +248,31 @@ impl History {
 
     /// All commits have come: the runs that the history alone names are taken.
     pub(super) fn finish(self, extents: &mut Extents) -> Result<Recovered> {
-        let Self { undo, from, stated, runs, lost, limits, tip, .. } = self;
+        let Self { undo, from, stated, values, lost, limits, tip, .. } = self;
         let (mut held, mut held_runs) = (Held::new(), Vec::new());
-        for NamedRun { number, start, run } in runs.into_iter().filter(|run| run.number > from) {
-            // What is not free is in a page, or pends, or waits to be given up: a flush sees to it.
-            if extents.mark_used(run).is_err() {
-                continue;
+        let mut long_values = Vec::new();
+        for NamedValue { number, start, stored } in
+            values.into_iter().filter(|value| value.number > from)
+        {
+            for run in overflow::runs(&stored) {
+                // What is not free is in a page, or pends, or waits to be given up: a flush sees to it.
+                if extents.mark_used(run).is_err() {
+                    continue;
+                }
+                extents.retire(&[run], start.get())?;
+                held_runs.push(run);
+                if held.back().is_none_or(|(last, _)| *last < start) {
+                    held.push_back((start, number));
+                }
             }
-            extents.retire(&[run], start.get())?;
-            held_runs.push(run);
-            if held.back().is_none_or(|(last, _)| *last < start) {
-                held.push_back((start, number));
-            }
+            long_values.push((number, stored));
         }
         if limits.commits > 0 || from < tip || lost.is_some() {
             undo.was_from(from, stated);
         }
         // Where there is no record there is no past, unless it is lost.
         let stated = if stated == 0 && lost.is_none() { from } else { stated };
-        Ok(Recovered { undo, stated, held, held_runs, lost })
+        Ok(Recovered { undo, stated, held, held_runs, long_values, lost })
     }
 }
 
