@@ -132,12 +132,12 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// be committed, unless its state is the newest.
     ///
     /// # Errors
-    /// [`Error::SnapshotTooOld`] before the history, [`Error::NoSuchCommit`] after the newest commit;
-    /// [`Error::Closed`].
+    /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where the open has found it damaged;
+    /// [`Error::NoSuchCommit`] after the newest commit; [`Error::Closed`].
     pub fn at(&self, commit: u64) -> Result<Session<H, D, R>> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        let view = engine.state.commits.view_at(commit)?;
+        let view = engine.state.commits.view_at(commit).map_err(|error| self.or_lost(error))?;
         Ok(Session::new(&engine, view, SessionOptions::new(), Holder::Snapshot))
     }
 
@@ -153,7 +153,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     }
 
     /// The numbers of the commits that can be read: the history, and the newest one; after a close the last
-    /// one alone.
+    /// one alone. Where limits in bytes make it shorter than [`Options::history`], [`Metrics::history_wanted`] is more
+    /// than [`Metrics::history_kept`], and a warning is logged by the commit with which that begins.
     pub fn history(&self) -> RangeInclusive<u64> {
         self.0.look(
             |engine| {
@@ -173,7 +174,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     pub fn commit_at(&self, commit: u64) -> Result<Commit> {
         let engine = self.0.open()?;
         check_exists(&engine, commit)?;
-        let Tip { number, roots, blob } = engine.state.commits.commit_at(commit)?;
+        let found = engine.state.commits.commit_at(commit).map_err(|error| self.or_lost(error))?;
+        let Tip { number, roots, blob } = found;
         Ok(Commit { number, root: roots.first(), roots, blob: blob.to_vec() })
     }
 
@@ -199,13 +201,28 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// mode, and can be rolled back itself. Blocks and overlays on the newest commit become stale.
     ///
     /// # Errors
-    /// [`Error::SnapshotTooOld`] beyond the history; [`Error::StaleParent`] when other commits came between
+    /// [`Error::SnapshotTooOld`] beyond the history, [`Error::HistoryLost`] where the open has found it damaged;
+    /// [`Error::StaleParent`] when other commits came between
     /// at each of several tries; [`Error::BatchTooLarge`] when more was changed since than fits a record;
     /// and those of a commit.
     pub fn rollback(&self, commits: u64) -> Result<u64> {
         // A close that comes meanwhile lets this end, and waits for it.
         let engine = self.0.open()?;
-        rollback(&engine, commits)
+        rollback(&engine, commits).map_err(|error| self.or_lost(error))
+    }
+
+    /// A commit that should be in the history is not too old: the open has found it lost, and the history has not
+    /// moved on since.
+    fn or_lost(&self, error: Error) -> Error {
+        match (&error, &self.opened().lost) {
+            (&Error::SnapshotTooOld { commit, oldest }, Some(lost))
+                if (lost.from..lost.before).contains(&commit) && oldest <= lost.before =>
+            {
+                let cause = Box::new(lost.error.clone());
+                Error::HistoryLost { commit, oldest, newest: self.commit_number(), cause }
+            }
+            _ => error,
+        }
     }
 
     /// The parts of the state, for tests of them.

@@ -119,7 +119,8 @@
 //! crashes: [`Db::at`] gives a session on one, with reads, iteration and proofs, [`Session::fork`] a second one on the
 //! same state, [`Db::prove_change`] what differs between two. [`Db::rollback`] goes back by one durable commit. What
 //! it takes is bounded in bytes ([`Options::history_bytes`]), for sessions on the newest commit that are kept for long, too: the
-//! oldest state goes first, and whoever reads it gets [`Error::SnapshotTooOld`], never the commit an error.
+//! oldest state goes first, and whoever reads it gets [`Error::SnapshotTooOld`], never the commit an error. Damage of the
+//! log costs the commits before it alone ([`Opening::lost`]); with [`Options::require_history`] the open is refused then.
 //! [`Db::pins`] says who holds which commit, and since when.
 //!
 //! ```
@@ -239,7 +240,7 @@ pub use iter::Iter;
 pub use load::{LoadOptions, LoadReport, Progress};
 pub use metrics::Metrics;
 pub use namespace::Namespace;
-pub use opening::{Note, Opening};
+pub use opening::{LostHistory, Note, Opening};
 pub use options::{Durability, Geometry, IoMode, Options};
 pub use pleach_beatree::Value;
 pub use pleach_core::{Blake3, Hasher, Key, Node, Sha2, ValueHash, proof, witness};

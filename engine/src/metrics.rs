@@ -79,6 +79,12 @@ counters! {
     commits_in_flight,
     /// Bytes of memory that the undo of past commits takes: the history, and what pinned commits need.
     undo_bytes,
+    /// Commits before the newest one that can be read.
+    history_kept,
+    /// Those that could be read if [`Options::history`](crate::Options::history) alone said how many. More than are kept:
+    /// their undo takes more than [`Options::history_bytes`](crate::Options::history_bytes) or
+    /// [`Options::history_log_bytes`](crate::Options::history_log_bytes).
+    history_wanted,
     /// Checkpoints made.
     checkpoints,
     /// Those of them that commits or flushes changed a region under: their image is not of one moment.

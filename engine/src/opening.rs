@@ -22,8 +22,22 @@ pub struct Opening {
     pub cut: Option<CutReport>,
     /// The newest checkpoint could not be used, and why; the older one and its log were.
     pub fell_back: Option<Error>,
+    /// Commits of the history that are lost to damage of the log.
+    pub lost: Option<LostHistory>,
     /// What was found that an open survives: copies that are dead, spares that are missing.
     pub notes: Vec<Note>,
+}
+
+/// Commits of the history that cannot be read, though they should: the log is damaged where they are.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LostHistory {
+    /// The oldest commit of the history, as the newest record of the log says; 0 where none does.
+    pub from: u64,
+    /// The oldest commit that can be read: those before it are lost.
+    pub before: u64,
+    /// The damage nearest to it, with its position in the log.
+    pub error: Error,
 }
 
 /// Something about a file that an open survives.

@@ -96,6 +96,7 @@ pub struct Options {
     pub(crate) history: Option<u64>,
     pub(crate) history_bytes: Option<u64>,
     pub(crate) history_log_bytes: u64,
+    pub(crate) require_history: bool,
     pub(crate) geometry: Geometry,
 }
 
@@ -120,6 +121,7 @@ impl Options {
             history: None,
             history_bytes: None,
             history_log_bytes: HISTORY_LOG,
+            require_history: false,
             geometry: Geometry::default(),
         }
     }
@@ -241,7 +243,7 @@ impl Options {
     /// How many commits before the newest one can be read, proven and rolled back to, across restarts and
     /// crashes too. Without this call a database keeps the number that it was last opened with; a new one
     /// has 0. A checkpoint soon after the open records it. A larger number than before counts from the newest
-    /// commit on; 0 forgets the past at once.
+    /// commit on; 0 forgets the past at once, and so opens a database whose device cannot read its past any more.
     #[must_use]
     pub fn history(mut self, commits: u64) -> Self {
         self.history = Some(commits);
@@ -249,8 +251,8 @@ impl Options {
     }
 
     /// Bytes of memory that undo may take, of the history and of pinned commits together (default: an
-    /// eighth of the budget). Where commits replace more, the oldest are forgotten, and whoever reads them
-    /// gets [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
+    /// eighth of the budget). Where commits replace more, the oldest are forgotten, with a warning when that begins,
+    /// and whoever reads them gets [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
     #[must_use]
     pub fn history_bytes(mut self, bytes: u64) -> Self {
         self.history_bytes = Some(bytes);
@@ -263,6 +265,16 @@ impl Options {
     #[must_use]
     pub fn history_log_bytes(mut self, bytes: u64) -> Self {
         self.history_log_bytes = bytes;
+        self
+    }
+
+    /// Refuses to open, with [`Error::HistoryShort`](crate::Error::HistoryShort), when less of the history can be read
+    /// than there should be: because the log is damaged there, or because it takes more memory than
+    /// [`Self::history_bytes`] (default: false). Otherwise the open goes on with the newest part that is whole,
+    /// [`Opening::lost`](crate::Opening::lost) says what is lost, and the next commit or checkpoint makes that final.
+    #[must_use]
+    pub fn require_history(mut self, require: bool) -> Self {
+        self.require_history = require;
         self
     }
 

@@ -157,6 +157,39 @@ pub enum Error {
         /// The oldest commit that can be read by its number.
         oldest: u64,
     },
+    /// The commit was in the history, and the log is damaged there or behind it.
+    #[error(
+        "commit {commit} is lost, commits {oldest} to {newest} can be read: {cause}; only a copy of the folder \
+         from before the damage has it"
+    )]
+    HistoryLost {
+        /// The commit.
+        commit: u64,
+        /// The oldest commit that can be read.
+        oldest: u64,
+        /// The newest commit.
+        newest: u64,
+        /// The damage, with its position in the log.
+        #[source]
+        cause: Box<Error>,
+    },
+    /// [`Options::require_history`](crate::Options::require_history) has refused to open the database; nothing was
+    /// changed.
+    #[error(
+        "the history should begin at commit {wanted}, and commits {oldest} to {newest} can be read: {}; or open \
+         without `Options::require_history`", short(cause.as_deref())
+    )]
+    HistoryShort {
+        /// The oldest commit that there should be; 0 where nothing says which that is.
+        wanted: u64,
+        /// The oldest commit that can be read.
+        oldest: u64,
+        /// The newest commit.
+        newest: u64,
+        /// The damage; none where the history takes more memory or log than it may.
+        #[source]
+        cause: Option<Box<Error>>,
+    },
     /// There is no such commit yet.
     #[error("there is no commit {commit} yet, the newest is {tip}")]
     NoSuchCommit {
@@ -390,6 +423,8 @@ impl Error {
             | Self::ForeignImagePage { .. }
             | Self::MissingFile { .. }
             | Self::ShortFile { .. }
+            | Self::HistoryLost { .. }
+            | Self::HistoryShort { cause: Some(_), .. }
             | Self::Corrupt(_) => Advice::Repair,
             Self::Quarantined { first, .. } => first.advice(),
             Self::NotADatabase { .. }
@@ -399,6 +434,7 @@ impl Error {
             | Self::ForeignOverlay
             | Self::ForeignSession
             | Self::NoSuchCommit { .. }
+            | Self::HistoryShort { cause: None, .. }
             | Self::EmptyRange { .. }
             | Self::RepeatedKey(_)
             | Self::BatchTooLarge { .. }
@@ -452,6 +488,14 @@ impl Error {
     /// This has poisoned the database, and the operation may have taken place.
     pub(crate) fn in_doubt(&self) -> Self {
         Self::InDoubt(PoisonCause::of(self))
+    }
+}
+
+/// Why a history is short, and what helps.
+fn short(cause: Option<&Error>) -> String {
+    match cause {
+        Some(error) => format!("{error}; restore a copy of the folder from before the damage"),
+        None => "give `Options::history_bytes` or `Options::history_log_bytes` more".to_owned(),
     }
 }
 

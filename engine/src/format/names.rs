@@ -81,11 +81,13 @@ pub fn parse_segment_name(name: &str) -> Option<u64> {
     if plain { u64::from_str_radix(digits, 16).ok() } else { None }
 }
 
+/// The names of a database's files beside its log segments.
+pub(crate) fn fixed() -> impl Iterator<Item = &'static str> {
+    let others = [SPILL_FILE, NOTICE, SEGMENT_TEMPORARY];
+    REQUIRED.into_iter().chain(IMAGES).chain(SPARES).chain(others)
+}
+
 /// May a database of ours have a file of this name in its folder?
 pub(crate) fn is_ours(name: &str) -> bool {
-    REQUIRED.contains(&name)
-        || IMAGES.contains(&name)
-        || SPARES.contains(&name)
-        || [SPILL_FILE, NOTICE, SEGMENT_TEMPORARY].contains(&name)
-        || parse_segment_name(name).is_some()
+    fixed().any(|fixed| fixed == name) || parse_segment_name(name).is_some()
 }

@@ -22,6 +22,9 @@
 //!
 //! `checksum` is the XXH3-64 of the bytes after it; with magic, version and slot it stays where it
 //! is in every version to come, so that a newer database is told from a damaged one.
+//!
+//! A slot that an open has given up has the frame alone, with a magic of its own. So one that is blank was never
+//! written, or was lost: from generation 2 on both were.
 
 mod at;
 
@@ -41,6 +44,8 @@ pub const FILE: &str = names::SUPERBLOCK;
 pub const SPARE: Spare = Spare { name: names::SUPERBLOCK_SPARE, len: FILE_LEN };
 /// First bytes of a slot after its checksum.
 pub const MAGIC: [u8; 8] = *b"PLEACHSB";
+/// The same of a slot that was given up.
+const GIVEN_UP: [u8; 8] = *b"PLEACHGU";
 /// The version that this code writes, and the only one that it reads.
 pub const FORMAT_VERSION: u32 = 5;
 /// Bytes from one slot to the next.
@@ -153,11 +158,11 @@ pub struct Superblock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SlotError {
-    /// All zeros: never written.
-    #[error("never written")]
+    /// All zeros: not written yet while the other one has generation 1, lost later on.
+    #[error("blank")]
     Blank,
-    /// It leads to something that is damaged, and the other slot is used in its place.
-    #[error("given up for the older one")]
+    /// An open has given it up: it was damaged, or led to something that is, or to less than the other one does.
+    #[error("given up")]
     GivenUp,
     /// The device cannot read it.
     #[error("unreadable")]
@@ -275,6 +280,18 @@ impl Superblock {
         buf
     }
 
+    /// The page of a slot that is given up.
+    pub(super) fn given_up(slot: u32) -> PageBuf {
+        let mut buf = PageBuf::zeroed(1);
+        let page = buf.page_mut(0);
+        put(page, at::MAGIC, GIVEN_UP);
+        put(page, at::VERSION, FORMAT_VERSION.to_le_bytes());
+        put(page, at::SLOT, slot.to_le_bytes());
+        let checksum = XxHash3_64::oneshot(&page[at::MAGIC..]);
+        put(page, at::CHECKSUM, checksum.to_le_bytes());
+        buf
+    }
+
     /// Decodes and verifies the page of a slot.
     pub fn decode(page: &[u8; PAGE], slot: u32) -> Result<Self, SlotError> {
         check_frame(page, slot)?;
@@ -339,6 +356,9 @@ const NOT_CLEAN: u64 = u64::MAX;
 fn check_frame(page: &[u8; PAGE], slot: u32) -> Result<(), SlotError> {
     if *page == [0; PAGE] {
         return Err(SlotError::Blank);
+    }
+    if page == Superblock::given_up(slot).page(0) {
+        return Err(SlotError::GivenUp);
     }
     if get::<8>(page, at::MAGIC) != MAGIC {
         return Err(SlotError::Foreign);

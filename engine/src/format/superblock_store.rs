@@ -122,9 +122,13 @@ impl<D: Device> SuperblockStore<D> {
         let mut whole = zeros();
         let slots = [(self.newest_slot, Ok(self.newest)), (1 - self.newest_slot, self.other)];
         for (slot, superblock) in slots {
-            let Ok(superblock) = superblock else { continue };
+            let page = match superblock {
+                Ok(superblock) => superblock.encode(slot),
+                Err(SlotError::Blank) if self.newest.generation == 1 => continue,
+                Err(_) => Superblock::given_up(slot),
+            };
             let at = usize::try_from(u64::from(slot) * SLOT_DISTANCE).unwrap_or(0) / PAGE;
-            whole.page_mut(at).copy_from_slice(superblock.encode(slot).page(0));
+            whole.page_mut(at).copy_from_slice(page.page(0));
         }
         let device = &self.device;
         let replaced = SPARE.replace(device, self.newest.database, FILE, |copy| {

@@ -2,15 +2,32 @@
 //! commits, below the replay start.
 //!
 //! The end is a point that a superblock names, with the checksum of the record before it. Each header has the
-//! checksum of its forerunner, so a chain that ends there is right from its first record on. Nothing is cut
-//! here, and no verdict is given on what follows: whatever does not fit is an error.
+//! checksum of its forerunner, so a chain that ends there is right from its first record on, wherever that is. So
+//! what lies behind damage can be read from the next whole record on ([`next_record`]). Nothing is cut here, and no
+//! verdict is given on what follows: whatever does not fit is an error.
 
 use pleach_io::Device;
 
 use super::error::{Invalid, ScanError};
-use super::reader::LogReader;
+use super::reader::{LogReader, magic_in};
+use crate::format::names::parse_segment_name;
 use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
-use crate::format::record::{HEADER_LEN, Header, RecordView, body_checksum};
+use crate::format::record::{ALIGN, HEADER_LEN, Header, RecordView, body_checksum};
+
+/// Where a chain breaks off, and why.
+#[derive(Debug)]
+pub(crate) struct Broken<E> {
+    /// Records from here on may be whole.
+    pub(crate) resume: LogPos,
+    pub(crate) error: E,
+}
+
+impl<E> Broken<E> {
+    /// The record at a position is bad.
+    fn at(position: LogPos, error: impl Into<E>) -> Self {
+        Self { resume: position + ALIGN, error: error.into() }
+    }
+}
 
 /// Shows each record from the one at `from` to the point `to`. What was shown counts only when this succeeds.
 pub(crate) fn chain<D, E>(
@@ -20,44 +37,99 @@ pub(crate) fn chain<D, E>(
     from: LogPos,
     to: Point,
     mut visit: impl FnMut(&RecordView<'_>) -> Result<(), E>,
-) -> Result<(), E>
+) -> Result<(), Broken<E>>
 where
     D: Device,
     E: From<ScanError>,
 {
-    if !valid_segment_size(segment_size) || from > to.position {
-        return Err(ScanError::Geometry { segment_size, position: from }.into());
+    if from == to.position {
+        return Ok(());
     }
-    let mut reader = LogReader::open(device, segment_size, from)?;
+    if !valid_segment_size(segment_size) || from > to.position {
+        return Err(Broken::at(to.position, ScanError::Geometry { segment_size, position: from }));
+    }
+    let opened = LogReader::open(device, segment_size, from);
+    let mut reader = opened.map_err(|error| match error {
+        ScanError::Segment(bad) => {
+            Broken { resume: LogPos::of_segment(bad.index + 1, segment_size), error: error.into() }
+        }
+        error => Broken::at(from, error),
+    })?;
     let mut at = Point { position: from, checksum: 0 };
     let mut first = true;
     // Each turn comes closer to the end.
     while at.position < to.position {
+        let broken = |error| Broken::at(at.position, error);
         let next = at.position.align_up(BLOCK);
-        let found = match next_record(&mut reader, database, at, first)? {
+        let found = match record(&mut reader, database, at, first).map_err(broken)? {
             Err(_) if next > at.position && next < to.position => {
-                next_record(&mut reader, database, Point { position: next, ..at }, first)?
+                record(&mut reader, database, Point { position: next, ..at }, first)
+                    .map_err(broken)?
             }
             found => found,
         };
         let (header, checksum) =
-            found.map_err(|invalid| ScanError::Past { position: at.position, invalid })?;
+            found.map_err(|invalid| broken(ScanError::Past { position: at.position, invalid }))?;
         let body = reader.read(header.position + HEADER_LEN as u64, header.body_len);
-        let body = body.map_err(ScanError::Io)?.unwrap_or_default();
-        visit(&RecordView { header, checksum, body })?;
+        let body = body.map_err(|error| broken(error.into()))?.unwrap_or_default();
+        visit(&RecordView { header, checksum, body })
+            .map_err(|error| Broken::at(header.position, error))?;
         at = Point { position: header.end(), checksum };
         first = false;
     }
-    if at == to || from == to.position {
+    if at == to {
         return Ok(());
     }
-    Err(ScanError::Past { position: at.position, invalid: Invalid::Stale }.into())
+    let stale = ScanError::Past { position: at.position, invalid: Invalid::Stale };
+    Err(Broken::at(to.position, stale))
+}
+
+/// Where the first whole record lies from `from` on and before `to`, whatever came before it.
+pub(crate) fn next_record<D: Device>(
+    device: &D,
+    database: u64,
+    segment_size: u64,
+    from: LogPos,
+    to: LogPos,
+) -> Result<Option<LogPos>, ScanError> {
+    let names = device.list()?;
+    let mut segments: Vec<u64> = names.iter().filter_map(|name| parse_segment_name(name)).collect();
+    segments.sort_unstable();
+    let mut at = from;
+    // Each turn comes to a later segment, or to the end.
+    while at < to {
+        let next = segments.iter().find(|index| **index >= at.segment(segment_size));
+        let Some(next) = next else { return Ok(None) };
+        at = at.max(LogPos::of_segment(*next, segment_size));
+        let mut reader = match LogReader::open(device, segment_size, at) {
+            Err(ScanError::Segment(bad)) => {
+                at = LogPos::of_segment(bad.index + 1, segment_size);
+                continue;
+            }
+            opened => opened?,
+        };
+        let end = reader.prepared_through().min(to);
+        while at < end {
+            let stop = end.min((at + 1).align_up(BLOCK));
+            let bytes = reader.read(at, stop - at)?.unwrap_or_default();
+            let Some(hit) = magic_in(bytes) else {
+                at = stop;
+                continue;
+            };
+            let found = Point { position: at + hit, checksum: 0 };
+            if record(&mut reader, database, found, true)?.is_ok() {
+                return Ok(Some(found.position));
+            }
+            at = found.position + ALIGN;
+        }
+    }
+    Ok(None)
 }
 
 type Verdict = Result<(Header, u64), Invalid>;
 
 /// The record at a point; the first one may have any forerunner.
-fn next_record<D: Device>(
+fn record<D: Device>(
     reader: &mut LogReader<D>,
     database: u64,
     at: Point,

@@ -2,7 +2,7 @@
 //!
 //! * [`segment`]: the files that hold the log, prepared early and recycled;
 //! * [`writer`]: appending, syncing, poison;
-//! * [`mod@chain`]: reading a part back that is known from end to end;
+//! * [`mod@chain`]: reading a part back that is known from end to end, and what is whole of it;
 //! * [`mod@scan`]: reading the log back at an open, and telling a torn end from damage.
 //!
 //! What a record looks like is in [`crate::format`]: [`record`](crate::format::record) has the frame,
@@ -20,7 +20,7 @@ pub(crate) mod scan;
 pub(crate) mod segment;
 pub(crate) mod writer;
 
-pub(crate) use chain::chain;
+pub(crate) use chain::{Broken, chain, next_record};
 pub(crate) use error::{LogError, ScanError};
 pub(crate) use scan::{CutReport, ScanEnd, ScanInput, scan};
 pub(crate) use segment::{SegmentOptions, Segments};

@@ -8,8 +8,15 @@ use super::error::{BadSegment, ScanError};
 use super::segment::run_pages;
 use crate::format::names::parse_segment_name;
 use crate::format::position::LogPos;
+use crate::format::record::MAGIC;
 
 const CHUNK_PAGES: usize = 256;
+
+/// The byte at which a header may begin in bytes of the log that begin where one may.
+pub(super) fn magic_in(bytes: &[u8]) -> Option<u64> {
+    let words = bytes.chunks_exact(8).position(|word| word[..4] == MAGIC.to_le_bytes());
+    words.map(|words| 8 * words as u64)
+}
 
 pub(super) struct LogReader<D: Device> {
     device: D,

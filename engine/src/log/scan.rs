@@ -28,9 +28,9 @@
 use pleach_io::{Device, PAGE};
 
 use super::error::{BadSegment, DurableEvidence, Invalid, ScanError};
-use super::reader::LogReader;
+use super::reader::{LogReader, magic_in};
 use crate::format::position::{BLOCK, LogPos, Point, valid_segment_size};
-use crate::format::record::{ALIGN, HEADER_LEN, Header, MAGIC, RecordView, body_checksum};
+use crate::format::record::{ALIGN, HEADER_LEN, Header, RecordView, body_checksum};
 
 /// A block that was never written. Segments are prepared ahead, so an open reads far more of these than of
 /// others, and comparing whole blocks is an order of magnitude cheaper than looking at each word.
@@ -272,10 +272,7 @@ impl<D: Device> Scanner<D> {
             if at.segment(self.input.segment_size) == own_segment {
                 rest.blank = false;
             }
-            let hit = (bytes.chunks_exact(8))
-                .position(|word| word[..4] == MAGIC.to_le_bytes())
-                .map(|words| at + 8 * words as u64);
-            let Some(hit) = hit else {
+            let Some(hit) = magic_in(bytes).map(|hit| at + hit) else {
                 at = stop;
                 continue;
             };

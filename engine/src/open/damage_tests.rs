@@ -2,8 +2,10 @@
 
 use pleach_core::page::branch::MAX_ENTRIES;
 use pleach_core::{Blake3, Hasher as _, Key, Node, Prefix, TERMINATOR};
-use pleach_io::Operation;
-use pleach_io::sim::{Fault, Rule, SimDisk, SimOptions, SimRuntime, Times, code};
+use pleach_io::sim::{
+    Damage, Fault, Image, PageOf, Rule, SimDisk, SimOptions, SimRuntime, Times, code,
+};
+use pleach_io::{Device as _, OpenMode, Operation};
 
 use crate::checkpoint::checkpoint;
 use crate::error::Contradiction;
@@ -11,10 +13,12 @@ use crate::format::commit_body::{
     ChangeSection, EntryKind, NamespacePart, Value as LogValue, commit_record,
 };
 use crate::format::location_body::{LocationEncoder, NewPage, Rewrite};
+use crate::format::names::{image_name, segment_name};
+use crate::format::position::{BLOCK, LogPos};
 use crate::format::trie_kind::TrieKind;
 use crate::state::images::LAST_NUMBERS;
-use crate::tools::{CheckOptions, check_on};
-use crate::{Access, Db, Error, LoadOptions, Options, SessionOptions, Value};
+use crate::tools::{CheckOptions, Verdict, check_on, stat_on};
+use crate::{Access, Db, Error, Geometry, LoadOptions, Options, SessionOptions, Value};
 
 type SimDb = Db<Blake3, SimDisk, SimRuntime>;
 
@@ -118,6 +122,19 @@ fn long(at: u64, byte: u8) -> Access {
     Access::write(id(at), Some(Value::from(vec![byte; 100_000])))
 }
 
+/// Flips a bit of the log's first segment, in the record that begins at a position; once more, and it is whole.
+fn flip(disk: &SimDisk, record: LogPos) {
+    let at = PageOf { file: segment_name(0), page: record.get() / 4096 };
+    disk.damage(&Damage::Flip { at, byte: 70, bit: 3 });
+}
+
+/// Commits, and says where the record begins.
+fn commit_at(db: &SimDb, accesses: Vec<Access>) -> LogPos {
+    let begin = db.state().commits.sequencer().lock().end().align_up(BLOCK);
+    commit(db, accesses).expect("committed");
+    begin
+}
+
 /// Rule `runs-after-window`. A history that an open cannot read may be readable for the next one; so what is written
 /// meanwhile, and comes to nothing, must not be where its values are.
 #[test]
@@ -125,59 +142,216 @@ fn what_a_lost_history_names_is_not_written_over() {
     let disk = disk();
     let (db, _runtime) = open(&disk, options().history(4)).expect("created");
     commit(&db, vec![long(0, 1)]).expect("committed");
-    commit(&db, vec![long(0, 2)]).expect("committed");
+    let second = commit_at(&db, vec![long(0, 2)]);
     db.drain(0).expect("flushed");
     db.close().expect("closed");
-    let image = disk.image();
-    let mut lost = 0;
-    for nth in 1..=8 {
-        let disk = SimDisk::from_image(&image, 1);
-        disk.inject(Rule::nth(Operation::Read, "log", nth, Times::Once, Fault::Errno(code::EIO)));
-        let Ok((db, runtime)) = open(&disk, options().history(4)) else { continue };
-        if *db.history().start() < 2 {
-            continue;
-        }
-        lost += 1;
-        let fault = Fault::Errno(code::EIO);
-        disk.inject(Rule::nth(Operation::Write, "log", 1, Times::Forever, fault));
-        commit(&db, vec![long(1, 3)]).expect_err("the log cannot be written");
-        drop((db, runtime));
-        disk.heal();
-        let (db, _runtime) = open(&disk, options().history(4)).expect("opened");
-        assert_eq!(db.history(), 0..=2, "it could be read now");
-        let then = db.at(1).expect("in the history").read(&id(0)).expect("not written over");
-        assert!(then.is_some_and(|value| *value == *vec![1; 100_000]));
-    }
-    assert!(lost > 0, "no open has lost the history");
+    flip(&disk, second);
+    let (db, runtime) = open(&disk, options().history(4)).expect("opened");
+    assert_eq!(db.history(), 2..=2);
+    let fault = Fault::Errno(code::EIO);
+    disk.inject(Rule::nth(Operation::Write, "log", 1, Times::Forever, fault));
+    commit(&db, vec![long(1, 3)]).expect_err("the log cannot be written");
+    drop((db, runtime));
+    disk.heal();
+    flip(&disk, second);
+    let (db, _runtime) = open(&disk, options().history(4)).expect("opened");
+    assert_eq!(db.history(), 0..=2, "it can be read now");
+    let then = db.at(1).expect("in the history").read(&id(0)).expect("not written over");
+    assert!(then.is_some_and(|value| *value == *vec![1; 100_000]));
 }
 
 /// ... and it is free once a durable record says that the window has moved past it.
 #[test]
 fn what_a_lost_history_named_is_free_later() {
+    for lost in [1, 0] {
+        let disk = disk();
+        let (db, _runtime) = open(&disk, options().history(2)).expect("created");
+        let records: Vec<LogPos> =
+            (0..12).map(|byte| commit_at(&db, vec![long(0, byte)])).collect();
+        db.drain(0).expect("flushed");
+        db.close().expect("closed");
+        flip(&disk, records[records.len() - 1 - lost]);
+        let (db, runtime) = open(&disk, options().history(2)).expect("opened");
+        assert_eq!(db.history(), 12 - lost as u64..=12);
+        let pending = || db.state().space.overflow_stats().pending;
+        let before = pending();
+        assert!(before > 0, "nothing waits");
+        for byte in 0..4 {
+            commit(&db, vec![Access::write(id(9), Some(Value::from(vec![byte; 40])))])
+                .expect("committed");
+            db.drain(0).expect("flushed");
+            runtime.step_some(1000);
+        }
+        assert_eq!(pending(), 0);
+        db.close().expect("closed");
+    }
+}
+
+/// A history of twelve commits, of which the fourth adds a namespace and the eighth drops it, closed; where the records
+/// begin, by commit.
+fn with_past(disk: &SimDisk, options: Options) -> Vec<LogPos> {
+    let (db, _runtime) = open(disk, options).expect("created");
+    let end = || db.state().commits.sequencer().lock().end().align_up(BLOCK);
+    let mut records = vec![LogPos::START];
+    for number in 1..=12u8 {
+        records.push(end());
+        match number {
+            4 => db.add_namespace(5).expect("added"),
+            8 => db.drop_namespace(5).expect("dropped"),
+            _ => commit(&db, vec![Access::write(id(0), Some(Value::from(vec![number; 40])))])
+                .expect("committed"),
+        };
+    }
+    db.close().expect("closed");
+    records
+}
+
+/// Each commit of the history reads as it did.
+fn assert_past(db: &SimDb, what: &str) {
+    for number in db.history() {
+        let session = db.at(number).expect("in the history");
+        let had = (1..=number).rev().find(|commit| ![4, 8].contains(commit));
+        let found = session.read(&id(0)).expect("read");
+        let expected = had.map(|commit| vec![u8::try_from(commit).expect("small"); 40]);
+        assert_eq!(found.as_deref(), expected.as_deref(), "{what}: at {number}");
+        assert_eq!(session.namespace(5).is_ok(), (4..8).contains(&number), "{what}: at {number}");
+        assert_eq!(session.prove(&id(0)).map(|_| ()).err().map(|error| error.to_string()), None);
+    }
+}
+
+/// All of the past was given up for one bad bit in its oldest record.
+#[test]
+fn damage_of_the_past_costs_what_lies_before_it() {
     let disk = disk();
-    let (db, _runtime) = open(&disk, options().history(2)).expect("created");
-    for byte in 0..12 {
+    let records = with_past(&disk, options().history(20));
+    let image = disk.image();
+    for lost in 1..=12u64 {
+        let what = format!("record {lost}");
+        let disk = SimDisk::from_image(&image, 1);
+        flip(&disk, records[usize::try_from(lost).expect("small")]);
+        if lost > 2 {
+            flip(&disk, records[2]);
+        }
+        let report = check_on(&disk, CheckOptions::default()).expect("checked");
+        assert_eq!(report.verdict(), Verdict::Findings, "{what}: {:?}", report.findings);
+        let before = disk.image();
+        let error = open(&disk, options().require_history(true)).expect_err("not all is there");
+        let short = matches!(error, Error::HistoryShort { wanted: 0, oldest, newest: 12, .. }
+            if oldest == lost);
+        assert!(short, "{what}: {error}");
+        assert!(
+            before.names().all(|name| {
+                let bytes = |image: &Image| image.file(name).expect("listed").to_vec();
+                bytes(&before) == bytes(&disk.image())
+            }),
+            "{what}: a refused open has changed something"
+        );
+        let (db, _runtime) = open(&disk, options()).expect("opened");
+        assert_eq!(db.history(), lost..=12, "{what}");
+        assert_past(&db, &what);
+        let lost_too = |error: Error| match error {
+            Error::HistoryLost { commit, oldest, newest: 12, .. } => {
+                assert_eq!((commit, oldest), (lost - 1, lost), "{what}");
+            }
+            other => panic!("{what}: {other}"),
+        };
+        lost_too(db.at(lost - 1).map(drop).expect_err("lost"));
+        lost_too(db.commit_at(lost - 1).map(drop).expect_err("lost"));
+        lost_too(db.rollback(13 - lost).map(drop).expect_err("lost"));
+        // What is left stays, and is all that there is from here on.
+        commit(&db, vec![Access::write(id(0), Some(Value::from(vec![13; 40])))])
+            .expect("committed");
+        db.close().expect("closed");
+        let (db, _runtime) = open(&disk, options().require_history(true)).expect("opened");
+        assert_eq!(db.history(), lost..=13, "{what}");
+        assert_past(&db, &what);
+        assert_eq!(db.rollback(13 - lost).expect("rolled back"), 14, "{what}");
+    }
+}
+
+/// A check had counted the runs of the past's long values, and read none.
+#[test]
+fn a_check_reads_the_long_values_of_the_past() {
+    let disk = disk();
+    let (db, _runtime) = open(&disk, options().history(4)).expect("created");
+    for byte in 1..=3 {
         commit(&db, vec![long(0, byte)]).expect("committed");
     }
     db.drain(0).expect("flushed");
     db.close().expect("closed");
-    let name = crate::format::names::segment_name(0);
-    let unreadable = Rule::nth(Operation::Read, &name, 1, Times::Once, Fault::Errno(code::EIO));
-    disk.inject(unreadable);
-    let (db, runtime) = open(&disk, options().history(2)).expect("opened without its history");
-    disk.heal();
-    assert_eq!(db.history(), 12..=12);
-    let pending = || db.state().space.overflow_stats().pending;
-    let before = pending();
-    assert!(before > 0, "nothing waits");
-    for byte in 0..4 {
-        commit(&db, vec![Access::write(id(9), Some(Value::from(vec![byte; 40])))])
-            .expect("committed");
-        db.drain(0).expect("flushed");
-        runtime.step_some(1000);
+    let check = || check_on(&disk, CheckOptions::default()).expect("checked");
+    let sound = check();
+    assert!(sound.findings.is_empty(), "{:?}", sound.findings);
+    let (mut found, mut past) = (0, 0);
+    for page in 0..disk.image().file("overflow").expect("there").len() / 4096 {
+        let at = PageOf { file: "overflow".to_owned(), page };
+        let damage = Damage::Flip { at, byte: 700, bit: 1 };
+        disk.damage(&damage);
+        let findings = check().findings;
+        disk.damage(&damage);
+        found += u64::from(!findings.is_empty());
+        past += u64::from(findings.iter().any(|finding| finding.what.contains("the history")));
     }
-    assert_eq!(pending(), 0);
-    db.close().expect("closed");
+    assert_eq!((found, past), (sound.overflow_pages, sound.overflow_pages / 3 * 2));
+}
+
+/// Segments of the past that are missing or cut cost those before them, too.
+#[test]
+fn a_segment_of_the_past_that_is_gone_costs_what_lies_before_it() {
+    let least = || Options::new("sim").create(true).cache_kib(512).threads(1).history(20);
+    let least = || least().geometry(Geometry::least());
+    let disk = disk();
+    let records = with_past(&disk, least());
+    let segment = 16 << 10;
+    let (image, last) = (disk.image(), records[12].segment(segment));
+    assert!(last >= 2, "{last} segments");
+    for index in 0..last {
+        for gone in [true, false] {
+            let what = format!("segment {index}, removed: {gone}");
+            let disk = SimDisk::from_image(&image, 1);
+            if gone {
+                disk.remove(&segment_name(index)).expect("there");
+            } else {
+                let file = disk.open(&segment_name(index), OpenMode::Write).expect("there");
+                disk.set_len(&file, 4096).expect("cut");
+            }
+            let first = records.iter().position(|at| at.segment(segment) > index).expect("later");
+            let first = u64::try_from(first).expect("small") - 1;
+            let (db, _runtime) = open(&disk, least()).expect("opened");
+            assert_eq!(db.history(), first..=12, "{what}");
+            assert_past(&db, &what);
+        }
+    }
+}
+
+/// A read that fails is no damage: it had cost the history, and the next commit made that final.
+#[test]
+fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
+    let disk = disk();
+    with_past(&disk, options().history(20));
+    let image = disk.image();
+    let mut failed = 0;
+    for nth in 1..=8 {
+        let disk = SimDisk::from_image(&image, 1);
+        disk.inject(Rule::nth(Operation::Read, "log", nth, Times::Once, Fault::Errno(code::EIO)));
+        match open(&disk, options()) {
+            Ok((db, _runtime)) => assert_eq!(db.history(), 0..=12, "read {nth}"),
+            Err(error) => {
+                assert!(error.device().is_some(), "read {nth}: {error}");
+                failed += 1;
+                disk.heal();
+                let (db, _runtime) = open(&disk, options()).expect("opened");
+                assert_eq!(db.history(), 0..=12, "read {nth}");
+            }
+        }
+    }
+    assert!(failed > 0, "no read of the log has failed");
+    // Whoever wants no history does not need it.
+    let disk = SimDisk::from_image(&image, 1);
+    let unreadable = Fault::Errno(code::EIO);
+    disk.inject(Rule::nth(Operation::Read, &segment_name(0), 1, Times::Once, unreadable));
+    let (db, _runtime) = open(&disk, options().history(0)).expect("opened");
+    assert_eq!(db.history(), 12..=12);
 }
 
 /// Rule `shrink-behind-both`. The map of the overflow file may be shorter than the file, which the older generation
@@ -212,6 +386,32 @@ fn a_failed_load_leaves_what_the_older_generation_needs() {
     let image = disk.image();
     let report = check_on(&SimDisk::from_image(&image, 1), CheckOptions::default());
     assert_eq!(report.expect("checked").older_serves, Some(true));
+}
+
+/// A failed open changes nothing, also where a file that is missing cannot be made.
+#[test]
+fn an_open_that_cannot_make_a_missing_file_changes_nothing() {
+    let disk = disk();
+    let (db, _runtime) = open(&disk, options()).expect("created");
+    commit(&db, vec![long(0, 1)]).expect("committed");
+    db.close().expect("closed");
+    let in_use = stat_on(&disk).expect("looked at").superblock.image.file;
+    disk.remove(image_name(in_use.other())).expect("there");
+    disk.remove("spill").expect("there");
+    let image = disk.image();
+    for name in [image_name(in_use.other()), "spill"] {
+        let disk = SimDisk::from_image(&image, 1);
+        let fault = Fault::Errno(code::EIO);
+        disk.inject(Rule::nth(Operation::Create, name, 1, Times::Forever, fault));
+        open(&disk, options()).expect_err("a file cannot be made");
+        disk.heal();
+        let after = disk.image();
+        assert!(after.names().eq(image.names()), "{name}");
+        for file in image.names() {
+            let bytes = |image: &Image| image.file(file).expect("listed").to_vec();
+            assert!(bytes(&after) == bytes(&image), "{name}: {file} has changed");
+        }
+    }
 }
 
 /// Opens after a commit record of a plain namespace that nobody has made: it puts one key.

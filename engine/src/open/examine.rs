@@ -10,14 +10,14 @@ use super::recovery::{Known, Recovered, recover};
 use crate::error::{Contradiction, Error, NoRoom, Result};
 use crate::format::creation::CreationError;
 use crate::format::incarnation::{self, Incarnation, IncarnationError};
-use crate::format::names::{IMAGES, LEAF_FILE, REQUIRED, is_ours};
+use crate::format::names::{self, IMAGES, LEAF_FILE, REQUIRED, is_ours, parse_segment_name};
 use crate::format::position::LogPos;
 use crate::format::spare::{Spare, SpareState};
 use crate::format::superblock::{self, SlotError, SuperblockError};
 use crate::format::superblock_store::SuperblockStore;
 use crate::log::LogError;
 use crate::log::segment::{self, Segments};
-use crate::opening::{Note, Opening};
+use crate::opening::{LostHistory, Note, Opening};
 use crate::options::HistoryLimits;
 
 /// A database as its folder has it.
@@ -36,6 +36,17 @@ pub(crate) struct Examined<D: Device> {
 }
 
 impl<D: Device> Examined<D> {
+    /// Is all of the history there that records and options promise?
+    pub(crate) fn require_history(&self) -> Result<()> {
+        let (oldest, newest) = (self.opening.oldest, self.opening.commit);
+        let wanted = self.recovered.history_stated.max(newest.saturating_sub(self.limits.commits));
+        if oldest <= wanted {
+            return Ok(());
+        }
+        let cause = self.recovered.history_lost.clone().map(Box::new);
+        Err(Error::HistoryShort { wanted, oldest, newest, cause })
+    }
+
     /// Could the older checkpoint serve, should the newest be damaged? `None` when there is none.
     pub(crate) fn older_serves<H: Hasher>(&self, device: &D) -> Option<bool> {
         let older = self.superblocks.other().ok()?;
@@ -53,14 +64,17 @@ pub(crate) fn superblocks<D: Device>(device: &D, mode: OpenMode) -> Result<Super
     Ok(store)
 }
 
-/// Opens every file of the database that is there, as `mode` says, and finds those that must be there.
-/// So wrong rights show before anything is written. Writes nothing.
+/// Opens every file of the database that is there, as `mode` says, and finds those that must be there. So wrong
+/// rights, and folders in the place of files, show before anything is written. Writes nothing.
 fn open_all<D: Device>(device: &D, mode: OpenMode) -> Result<()> {
-    let names = device.list()?;
-    if let Some(file) = REQUIRED.into_iter().find(|file| !names.iter().any(|name| name == file)) {
-        return Err(Error::MissingFile { file: file.to_owned() });
+    // A listing leaves folders out.
+    for name in names::fixed() {
+        match device.open(name, mode) {
+            Err(error) if error.is_not_found() && !REQUIRED.contains(&name) => {}
+            opened => drop(opened.map_err(|error| missing(error.into()))?),
+        }
     }
-    for name in names.iter().filter(|name| is_ours(name)) {
+    for name in device.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
         device.open(name, mode)?;
     }
     Ok(())
@@ -140,9 +154,10 @@ pub(crate) fn examine<H: Hasher, D: Device>(
     opening.cut = recovered.scan.cut;
     opening.notes = notes(device, &superblocks, incarnation, &in_use)?;
     if let Some(error) = &recovered.history_lost {
-        let from = recovered.undo.from();
-        let what = format!("commits before {from} cannot be read any more: {error}");
+        let (from, before) = (recovered.history_stated, recovered.undo.from());
+        let what = format!("commits before {before} are lost to the history: {error}");
         opening.notes.push(Note { file: "log".to_owned(), what });
+        opening.lost = Some(LostHistory { from, before, error: error.clone() });
     }
     opening.oldest = recovered.undo.from();
     Ok(Examined { superblocks, incarnation, recovered, space, log_from, opening, known, limits })
@@ -199,9 +214,16 @@ fn notes<D: Device>(
 ) -> Result<Vec<Note>> {
     let mut notes = Vec::new();
     let mut note = |file: &str, what: String| notes.push(Note { file: file.to_owned(), what });
-    let dead = superblocks.other().err();
-    if let Some(error) = dead.filter(|error| *error != SlotError::Blank) {
-        note(superblock::FILE, format!("slot {}: {error}", 1 - superblocks.slot()));
+    let slot = 1 - superblocks.slot();
+    match superblocks.other() {
+        Err(SlotError::Blank) if in_use.generation > 1 => {
+            let generation = in_use.generation;
+            let what =
+                format!("slot {slot}: blank, and both were written by generation {generation}");
+            note(superblock::FILE, what);
+        }
+        Ok(_) | Err(SlotError::Blank | SlotError::GivenUp) => {}
+        Err(error) => note(superblock::FILE, format!("slot {slot}: {error}")),
     }
     for (copy, good) in incarnation.copies.iter().enumerate() {
         if !good {

@@ -5,7 +5,10 @@
 //! values that the window names, and nobody else, are used and retired: they are free when a durable
 //! record says that the window has moved on (rule `runs-after-window`).
 //!
-//! A history that cannot be read is given up as a whole, and said; the database is not.
+//! Where the log is damaged, what lies before the damage is lost, and that is said; what lies behind it is whole, and so
+//! is the database. A read that fails is no damage: it fails the open, unless no history is wanted.
+
+use std::collections::BTreeMap;
 
 use pleach_beatree::space::Extents;
 use pleach_beatree::{Stored, Value};
@@ -21,7 +24,7 @@ use crate::format::commit_body::{
 use crate::format::position::LogPos;
 use crate::format::record::{Header, Kind};
 use crate::format::superblock::Superblock;
-use crate::log::chain;
+use crate::log::{Broken, chain, next_record};
 use crate::options::HistoryLimits;
 use crate::roots::{Roots, TrieRoot};
 use crate::state::overflow;
@@ -29,11 +32,11 @@ use crate::state::space::Held;
 use crate::state::undo::{ReplacedNodes, Restored, Undo};
 use crate::state::window::Before;
 
-/// A run that the undo of a commit names.
-struct NamedRun {
+/// A long value that the undo of a commit names.
+struct NamedValue {
     number: u64,
     start: LogPos,
-    run: PageRun,
+    stored: Stored,
 }
 
 /// The history in the making.
@@ -48,23 +51,26 @@ pub(super) struct History {
     /// Where the newest record says that the history begins; 0 as long as none was read. Other than `from`, this
     /// holds whichever generation the next open uses, and whether it can read the history or not.
     stated: u64,
-    runs: Vec<NamedRun>,
-    /// Why the past is not known, when it should be.
-    pub(super) lost: Option<Error>,
+    values: Vec<NamedValue>,
+    /// Why commits before those that were read are not known.
+    lost: Option<Error>,
 }
 
 /// A history that is ready.
 pub(super) struct Recovered {
     pub(super) undo: Undo,
+    /// Where the newest record says that the history begins; 0 where that is not known.
+    pub(super) stated: u64,
     pub(super) held: Held,
     pub(super) held_runs: Vec<PageRun>,
+    pub(super) long_values: Vec<(u64, Stored)>,
     pub(super) lost: Option<Error>,
 }
 
 impl History {
     fn new(limits: HistoryLimits, tip: u64, roots: Roots) -> Self {
         let undo = Undo::new(limits, tip);
-        Self { undo, limits, tip, roots, from: tip, stated: 0, runs: Vec::new(), lost: None }
+        Self { undo, limits, tip, roots, from: tip, stated: 0, values: Vec::new(), lost: None }
     }
 
     /// The history up to the replay start, where the roots are `at_replay`; `past` are those before its
@@ -75,27 +81,60 @@ impl History {
         past: Option<&Roots>,
         at_replay: &Roots,
         limits: HistoryLimits,
-    ) -> Self {
-        let first = past.unwrap_or(at_replay);
-        match Self::read::<H, D>(device, superblock, first, at_replay, limits) {
-            Ok(history) => history,
-            Err(error) => {
+    ) -> Result<Self> {
+        match Self::newest_part::<H, D>(device, superblock, past, at_replay, limits) {
+            // Nobody wants it.
+            Err(error) if limits.commits == 0 => {
                 let lost = Some(error);
-                Self { lost, ..Self::new(limits, superblock.commit, at_replay.clone()) }
+                Ok(Self { lost, ..Self::new(limits, superblock.commit, at_replay.clone()) })
             }
+            read => read,
+        }
+    }
+
+    /// What is whole of it, up to the replay start.
+    fn newest_part<H: Hasher, D: Device>(
+        device: &D,
+        superblock: &Superblock,
+        past: Option<&Roots>,
+        at_replay: &Roots,
+        limits: HistoryLimits,
+    ) -> Result<Self> {
+        let Superblock { database, replay, geometry, .. } = *superblock;
+        let mut from = superblock.log_from();
+        let mut first = Some(past.unwrap_or(at_replay).clone());
+        let mut lost = None;
+        // Each turn begins behind the damage that ended the one before, at the replay start at last.
+        loop {
+            let first = first
+                .take()
+                .map_or_else(|| roots_before::<D>(device, superblock, from, at_replay), Ok);
+            let read = first.and_then(|first| {
+                Self::read::<H, D>(device, superblock, from, &first, at_replay, limits)
+            });
+            let Broken { resume, error } = match read {
+                Ok(history) => return Ok(Self { lost, ..history }),
+                Err(broken) => broken,
+            };
+            if error.device().is_some() {
+                return Err(error);
+            }
+            let (size, end) = (geometry.log_segment, replay.position);
+            from = next_record(device, database, size, resume, end)?.unwrap_or(end);
+            lost = Some(error);
         }
     }
 
     fn read<H: Hasher, D: Device>(
         device: &D,
         superblock: &Superblock,
+        from: LogPos,
         first: &Roots,
         at_replay: &Roots,
         limits: HistoryLimits,
-    ) -> Result<Self> {
+    ) -> Result<Self, Broken<Error>> {
         let Superblock { database, replay, geometry, commit, .. } = *superblock;
         let mut history: Option<Self> = None;
-        let from = superblock.log_from();
         chain(device, database, geometry.log_segment, from, replay, |record| {
             if record.header.kind != Kind::Commit {
                 return Ok::<(), Error>(());
@@ -112,12 +151,14 @@ impl History {
             history.commit::<H>(&view, &record.header)
         })?;
         let history = history.unwrap_or_else(|| Self::new(limits, commit, at_replay.clone()));
+        let contradicts =
+            |what: Contradiction| Broken { resume: replay.position, error: what.into() };
         if history.tip != commit {
             let before = history.tip;
-            return Err(Contradiction::CommitOrder { before, found: commit + 1 }.into());
+            return Err(contradicts(Contradiction::CommitOrder { before, found: commit + 1 }));
         }
         if history.roots != *at_replay {
-            return Err(Contradiction::CommitRoot { commit }.into());
+            return Err(contradicts(Contradiction::CommitRoot { commit }));
         }
         Ok(history)
     }
@@ -136,7 +177,7 @@ impl History {
         }
         let Some(before) = view.before else {
             (self.from, self.stated) = (header.number, header.number);
-            self.runs.clear();
+            self.values.clear();
             self.undo.barrier(header.number);
             return Ok(());
         };
@@ -155,7 +196,7 @@ impl History {
             self.undo.restore(header.number, replaced, before, header.end());
         }
         let from = self.from;
-        self.runs.retain(|run| run.number > from);
+        self.values.retain(|value| value.number > from);
         Ok(())
     }
 
@@ -176,8 +217,10 @@ impl History {
                 return Err(bad(BodyError::Truncated).into());
             };
             let stored = stored::<H>(number, value)?;
-            let runs = overflow::runs(&stored).into_iter();
-            self.runs.extend(runs.map(|run| NamedRun { number, start: header.position, run }));
+            if let Stored::Overflow(_) = stored {
+                let (start, stored) = (header.position, stored.clone());
+                self.values.push(NamedValue { number, start, stored });
+            }
             values.push((*key, stored));
         }
         for node in namespace.nodes() {
@@ -205,34 +248,71 @@ impl History {
 
     /// All commits have come: the runs that the history alone names are taken.
     pub(super) fn finish(self, extents: &mut Extents) -> Result<Recovered> {
-        let Self { undo, from, stated, runs, lost, limits, tip, .. } = self;
+        let Self { undo, from, stated, values, lost, limits, tip, .. } = self;
         let (mut held, mut held_runs) = (Held::new(), Vec::new());
-        for NamedRun { number, start, run } in runs.into_iter().filter(|run| run.number > from) {
-            // What is not free is in a page, or pends, or waits to be given up: a flush sees to it.
-            if extents.mark_used(run).is_err() {
-                continue;
+        let mut long_values = Vec::new();
+        for NamedValue { number, start, stored } in
+            values.into_iter().filter(|value| value.number > from)
+        {
+            for run in overflow::runs(&stored) {
+                // What is not free is in a page, or pends, or waits to be given up: a flush sees to it.
+                if extents.mark_used(run).is_err() {
+                    continue;
+                }
+                extents.retire(&[run], start.get())?;
+                held_runs.push(run);
+                if held.back().is_none_or(|(last, _)| *last < start) {
+                    held.push_back((start, number));
+                }
             }
-            extents.retire(&[run], start.get())?;
-            held_runs.push(run);
-            if held.back().is_none_or(|(last, _)| *last < start) {
-                held.push_back((start, number));
-            }
+            long_values.push((number, stored));
         }
         if limits.commits > 0 || from < tip || lost.is_some() {
             undo.was_from(from, stated);
         }
-        Ok(Recovered { undo, held, held_runs, lost })
+        // Where there is no record there is no past, unless it is lost.
+        let stated = if stated == 0 && lost.is_none() { from } else { stated };
+        Ok(Recovered { undo, stated, held, held_runs, long_values, lost })
     }
+}
+
+/// The roots before the record at `from`, from those at the replay start: what no record since then names has
+/// not changed.
+fn roots_before<D: Device>(
+    device: &D,
+    superblock: &Superblock,
+    from: LogPos,
+    at_replay: &Roots,
+) -> Result<Roots, Broken<Error>> {
+    let Superblock { database, replay, geometry, .. } = *superblock;
+    let mut before = BTreeMap::new();
+    chain(device, database, geometry.log_segment, from, replay, |record| {
+        if record.header.kind != Kind::Commit {
+            return Ok::<(), Error>(());
+        }
+        let bad = bad_record(record.header.position);
+        for namespace in CommitView::parse(record.body).map_err(bad)?.namespaces() {
+            let namespace = namespace.map_err(bad)?;
+            before.entry(namespace.ns).or_insert_with(|| root_before(&namespace));
+        }
+        Ok(())
+    })?;
+    Ok(at_replay.with(before))
+}
+
+/// The root of a namespace before a commit, as this entry of its record says.
+fn root_before(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
+    let existed = !matches!(entry.kind, EntryKind::Added | EntryKind::Restored);
+    existed.then(|| TrieRoot { kind: entry.trie, node: *entry.previous_root })
 }
 
 /// The roots after a commit, as far as this entry of its record says.
 pub(super) fn roots_after(before: &Roots, commit: u64, entry: &NamespaceView<'_>) -> Result<Roots> {
-    let root = |node| TrieRoot { kind: entry.trie, node };
-    let existed = !matches!(entry.kind, EntryKind::Added | EntryKind::Restored);
-    if before.of(entry.ns) != existed.then(|| root(*entry.previous_root)) {
+    if before.of(entry.ns) != root_before(entry) {
         return Err(Contradiction::CommitRoot { commit }.into());
     }
-    let after = (entry.kind != EntryKind::Dropped).then(|| root(*entry.new_root));
+    let root = || TrieRoot { kind: entry.trie, node: *entry.new_root };
+    let after = (entry.kind != EntryKind::Dropped).then(root);
     Ok(before.with([(entry.ns, after)]))
 }
 

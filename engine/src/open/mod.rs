@@ -99,6 +99,9 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     let segment = superblocks.newest().geometry.log_segment;
     let limits = |recorded| options.history_limits(recorded, segment);
     let mut examined = examine::examine::<H, D>(&device, superblocks, limits)?;
+    if options.require_history {
+        examined.require_history()?;
+    }
     if examined.incarnation.number == u32::MAX {
         return Err(incarnation::IncarnationError::Exhausted.into());
     }
@@ -191,10 +194,11 @@ fn begin<D: Device, R: Runtime>(
     }
     let newest = superblocks.newest().geometry;
     let log_limit = options.log_limit_of(newest.log_limit, newest.log_segment)?;
+    // What can still fail for other reasons than the medium comes first.
+    make_missing(&device)?;
     superblocks.confirm(recovered.scan.proven, recovered.scan.prepared_through)?;
     let newest = *superblocks.newest();
     let incarnation = incarnation::raise(&device, newest.database)?;
-    make_missing(&device)?;
     // The database keeps the geometry that it was created with.
     let geometry = newest.page_space();
     options.geometry = crate::options::Geometry {
@@ -277,13 +281,19 @@ fn begin<D: Device, R: Runtime>(
 }
 
 /// Makes the files that are missing and hold nothing: the image that is not in use, the spill file, the
-/// notice.
+/// notice. When one cannot be made, none is.
 fn make_missing<D: Device>(device: &D) -> Result<()> {
     let names = device.list()?;
-    for file in IMAGES.into_iter().chain([SPILL_FILE]) {
-        if !names.iter().any(|name| name == file) {
-            device.open(file, OpenMode::CreateNew)?;
+    let missing = |file: &&str| !names.iter().any(|name| name == file);
+    let mut made = Vec::new();
+    for file in IMAGES.into_iter().chain([SPILL_FILE]).filter(missing) {
+        if let Err(error) = device.open(file, OpenMode::CreateNew) {
+            for file in made {
+                let _ = device.remove(file);
+            }
+            return Err(error.into());
         }
+        made.push(file);
     }
     if !names.iter().any(|name| name == NOTICE)
         && let Err(error) = notice::create(device)

@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::region::Pending;
 use pleach_beatree::space::{Extents, SpaceError};
-use pleach_beatree::{ChildRef, PageNo};
+use pleach_beatree::{ChildRef, PageNo, Stored};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::PageRun;
 use pleach_core::page::stream::StreamId;
@@ -66,13 +66,17 @@ pub(crate) struct Recovered {
     /// Runs of the overflow file that the history alone names: what releases them, and all of them.
     pub(crate) held: Held,
     pub(crate) held_runs: Vec<PageRun>,
-    /// Why the history is not there, though it should be.
+    /// Long values that the history names, with the commit that has replaced each.
+    pub(crate) long_values: Vec<(u64, Stored)>,
+    /// Where the newest record says that the history begins; 0 where that is not known.
+    pub(crate) history_stated: u64,
+    /// Why some of the history is not there, or all of it, though it should be.
     pub(crate) history_lost: Option<Error>,
 }
 
 impl Recovered {
-    /// When the history could not be read: which runs it names nobody knows, and the next open may read it again. So
-    /// whatever is free waits, as they would, for a durable record that says that the window has moved past it (rule
+    /// When some of the history could not be read: which runs that names nobody knows, and the next open may read it
+    /// again. So whatever is free waits, as they would, for a durable record that says that the window has moved past it (rule
     /// `runs-after-window`).
     pub(super) fn hold_what_is_lost(&mut self) {
         let end = self.scan.end.position;
@@ -137,7 +141,8 @@ pub(crate) fn recover<H: Hasher, D: Device>(
     }
     let past = table.past.iter().map(|(namespace, kind, node)| (*namespace, root(*kind, *node)));
     let past = (!table.past.is_empty()).then(|| Roots::new(past));
-    let history = History::before_replay::<H, D>(device, superblock, past.as_ref(), &roots, limits);
+    let history =
+        History::before_replay::<H, D>(device, superblock, past.as_ref(), &roots, limits)?;
     let mut replay = Replay::<H> {
         tries,
         extents,
@@ -316,7 +321,7 @@ impl<H: Hasher> Replay<H> {
         let (mut pending_bytes, mut pending_entries) = (0, 0);
         let (mut leaf_pages, mut leaf_pages_with_nodes) = (Vec::new(), 0);
         let mut tries = Vec::with_capacity(self.tries.len());
-        let history::Recovered { undo, held, held_runs, lost } =
+        let history::Recovered { undo, stated, held, held_runs, long_values, lost } =
             self.history.finish(&mut self.extents)?;
         for trie in self.tries {
             let (trie, root) = trie.finish::<H>();
@@ -350,6 +355,8 @@ impl<H: Hasher> Replay<H> {
             undo,
             held,
             held_runs,
+            long_values,
+            history_stated: stated,
             history_lost: lost,
             extents: self.extents,
             tip: self.tip,

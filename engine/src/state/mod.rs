@@ -253,6 +253,7 @@ impl<D: Device, R: Runtime> Shared<D, R> {
             metrics.overlay_bytes = self.commits.overlays().bytes() as u64;
             metrics.commits_in_flight = sequencer.lock().in_flight.into();
             metrics.undo_bytes = self.commits.undo().bytes();
+            (metrics.history_kept, metrics.history_wanted) = self.commits.undo().kept_of();
             metrics.leaf_cache_bytes = self.store.cache().bytes() as u64;
             metrics.leaf_cache_budget = self.budget.leaf_cache_bytes() as u64;
             for trie in self.tries.list().iter() {

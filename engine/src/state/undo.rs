@@ -172,6 +172,17 @@ impl Undo {
         }
         self.trim(&tidying);
         drop(tidying);
+        let short = self.guarded.lock().window.falls_short();
+        if let Some((kept, wanted)) = short {
+            tracing::warn!(
+                kept,
+                wanted,
+                history_bytes = self.limits.bytes,
+                history_log_bytes = self.limits.log_bytes,
+                "the history is shorter than `Options::history`: what commits replace takes more than \
+                 `Options::history_bytes` or `Options::history_log_bytes`"
+            );
+        }
         self.tidy();
     }
 
@@ -366,6 +377,11 @@ impl Undo {
             bytes: guarded.window.bytes_for(commit),
         };
         guarded.pins.iter().map(pin).collect()
+    }
+
+    /// How many commits before the newest one can be read, and how many could without the limits in bytes.
+    pub(crate) fn kept_of(&self) -> (u64, u64) {
+        self.guarded.lock().window.kept_of()
     }
 
     /// The oldest commit that can be asked for.

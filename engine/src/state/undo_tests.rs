@@ -1,11 +1,14 @@
 //! What undo says that it takes is what it takes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pleach_beatree::Stored;
 use pleach_beatree::older::bucket_of;
 use pleach_core::{Key, Node, Prefix};
 use pleach_io::sim::SimRuntime;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 use super::changes::{Changed, Changes};
 use super::undo::{ReplacedNodes, Undo, Undone};
@@ -77,5 +80,52 @@ fn a_limit_is_of_what_is_there() {
     run(LIMIT, |undo| {
         let there = undo.resident_bytes();
         assert!(there < LIMIT * 5 / 4, "{there} bytes");
+    });
+}
+
+/// Counts events.
+#[derive(Clone, Default)]
+struct Events(Arc<AtomicU64>);
+
+impl Subscriber for Events {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// A history that its limits make shorter was so without a word.
+#[test]
+fn a_history_that_falls_short_says_so_once() {
+    let events = Events::default();
+    tracing::subscriber::with_default(events.clone(), || {
+        let mut fell = false;
+        run(1 << 20, |undo| {
+            let (kept, wanted) = undo.kept_of();
+            assert_eq!(wanted, 256.min(undo.newest()));
+            assert_eq!(kept, undo.newest() - undo.from());
+            fell |= kept < wanted;
+            assert_eq!(events.0.load(Ordering::Relaxed), u64::from(fell));
+        });
+        assert!(fell, "the limit is not met");
+    });
+    run(u64::MAX, |undo| {
+        let (kept, wanted) = undo.kept_of();
+        assert_eq!(kept, wanted);
     });
 }

@@ -45,6 +45,10 @@ pub(super) struct Window {
     limits: HistoryLimits,
     tip: u64,
     from: u64,
+    /// The history begins here whatever the limits say: nothing before was ever kept, or is known.
+    begin: u64,
+    /// It was said that less is kept than wanted.
+    short: bool,
     dropped: u64,
     commits: VecDeque<Kept>,
     /// Bytes of the commits that are kept.
@@ -69,6 +73,8 @@ impl Window {
             limits,
             tip,
             from: tip,
+            begin: tip,
+            short: false,
             dropped: tip,
             commits: VecDeque::new(),
             live: 0,
@@ -132,12 +138,26 @@ impl Window {
         self.stale += self.live;
         self.live = 0;
         self.commits.clear();
-        (self.tip, self.from, self.dropped) = (number, number, number);
+        (self.tip, self.from, self.begin, self.dropped) = (number, number, number, number);
     }
 
     /// The window begins here, or later: records say so.
     pub(super) fn begin_at(&mut self, from: u64) {
-        self.from = self.from.max(from.min(self.tip));
+        self.begin = from.min(self.tip);
+        self.from = self.from.max(self.begin);
+    }
+
+    /// How many commits before the newest one can be read, and how many could without the limits in bytes.
+    pub(super) fn kept_of(&self) -> (u64, u64) {
+        (self.tip - self.from, (self.tip - self.begin).min(self.limits.commits))
+    }
+
+    /// Both, when the first has just become smaller than the second.
+    pub(super) fn falls_short(&mut self) -> Option<(u64, u64)> {
+        let (kept, wanted) = self.kept_of();
+        let begins = kept < wanted && !self.short;
+        self.short = kept < wanted;
+        begins.then_some((kept, wanted))
     }
 
     /// The window's begin once `number` is the newest commit, for its record.

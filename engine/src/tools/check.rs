@@ -10,7 +10,7 @@
 //!   its cells fold to; a plain trie's page stores zeros.
 //! * Each region's node follows from its children's.
 //! * Each page number is named once, each page of the overflow file is named once or free, never both,
-//!   never neither. Long values have their hash.
+//!   never neither. Long values have their hash, those that the history alone names, too.
 //!
 //! One thread reads, in key order, long values included, so that a simulated disk sees the same each time;
 //! others fold the pages, a batch each (`docs/decisions/0022-worker-pools.md`). What they find is taken in
@@ -25,7 +25,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use pleach_beatree::PageNo;
+use pleach_beatree::{PageNo, Stored};
 use pleach_core::Hasher;
 use pleach_core::page::overflow::{OverflowCell, PageRun};
 use pleach_io::{Device, IoError, OpenMode};
@@ -77,12 +77,17 @@ impl CheckOptions {
 pub fn check(path: &Path, options: CheckOptions) -> Result<CheckReport> {
     let device = device(path)?;
     let mut report = check_on(&device, options)?;
-    for name in device.list()?.iter().filter(|name| names::is_ours(name)) {
+    let names = device.list()?;
+    let ours = names.iter().map(String::as_str).filter(|name| names::is_ours(name));
+    let files = ours.chain([names::LOCK]).map(|name| (name, path.join(name), 0o600, "u+rw"));
+    for (name, path, wanted, rights) in
+        std::iter::once(("the folder", path.to_path_buf(), 0o700, "u+rwx")).chain(files)
+    {
         // Root opens what nobody may: its mode says what others will meet.
-        let mode = std::fs::metadata(path.join(name)).map(|found| found.permissions().mode());
-        if let Some(mode) = mode.ok().filter(|mode| mode & 0o600 != 0o600) {
+        let mode = std::fs::metadata(path).map(|found| found.permissions().mode());
+        if let Some(mode) = mode.ok().filter(|mode| mode & wanted != wanted) {
             let what = format!(
-                "{name}: its owner may not read and write it (mode {:03o}): chmod u+rw",
+                "{name}: its owner may not read and write it (mode {:03o}): chmod {rights}",
                 mode & 0o777
             );
             report.add(Severity::Fatal, what);
@@ -157,6 +162,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
         checker.regions(&recovered);
         let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
         checker.children(&leaf, &recovered)?;
+        checker.past(&recovered);
         checker.space(&recovered);
         Ok(checker.report)
     }
@@ -315,6 +321,19 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
                 return self.finding(format!("{at}: an overflow cell: {error}"));
             }
         }
+        self.read_value(raw, at);
+    }
+
+    /// Long values of the history. Its runs are among those that are named already.
+    fn past(&mut self, recovered: &Recovered) {
+        for (commit, stored) in &recovered.long_values {
+            if let Stored::Overflow(raw) = stored {
+                self.read_value(raw, &format!("the history, replaced by commit {commit}"));
+            }
+        }
+    }
+
+    fn read_value(&mut self, raw: &[u8], at: &str) {
         if self.options.values {
             let device = &self.opened.device;
             let read = read_from::<H, D>(device, &self.overflow, self.opened.newest.database, raw);

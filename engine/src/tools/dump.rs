@@ -39,7 +39,7 @@ impl<D: Device> UnderHasher<D> for Dump<'_> {
     type Output = ();
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<()> {
-        let recovered = opened.examine::<H>()?.recovered;
+        let recovered = opened.examine_present::<H>()?.recovered;
         let device = &opened.device;
         let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
         let overflow = device.open(OVERFLOW_FILE, OpenMode::Read)?;

@@ -84,6 +84,18 @@ impl<D: Device> Opened<D> {
 
     /// The database as an open would find it.
     fn examine<H: Hasher>(&self) -> Result<Examined<D>> {
+        self.examine_with::<H>(history)
+    }
+
+    /// The same without its history: a device that cannot read that is no reason to give nothing.
+    fn examine_present<H: Hasher>(&self) -> Result<Examined<D>> {
+        self.examine_with::<H>(|_| history(0))
+    }
+
+    fn examine_with<H: Hasher>(
+        &self,
+        history: impl Fn(u64) -> HistoryLimits,
+    ) -> Result<Examined<D>> {
         let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
         examine::examine::<H, D>(&self.device, superblocks, history)
     }

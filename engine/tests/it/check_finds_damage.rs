@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use crate::common::{Keys, Rng, bytes, commit, key};
@@ -338,6 +338,90 @@ fn figures_of_a_database_that_has_lost_its_leaf_file_are_an_error() {
     let error = stat(&path).expect_err("no leaf file");
     assert!(matches!(&error, Error::MissingFile { file } if file == "leaf"), "{error:?}");
     assert_eq!(checked(&path).verdict(), Verdict::DoesNotOpen);
+}
+
+/// Names and contents of a folder's files; of folders in it the names.
+fn contents(path: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
+    let entry = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.expect("listed");
+        (entry.file_name().into_string().expect("plain"), fs::read(entry.path()).ok())
+    };
+    fs::read_dir(path).expect("listed").map(entry).collect()
+}
+
+/// A failed open had raised the incarnation and exchanged spares before it found the folder.
+#[test]
+fn a_folder_in_the_place_of_a_file_fails_the_open_and_nothing_changes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("db");
+    database(&path, &mut Rng::new(8));
+    for name in ["spill", "image-a", "image-b", "notice", "super.spare", "log.spare", "log.new"] {
+        let aside = folder.path().join(name);
+        let moved = fs::rename(path.join(name), &aside).is_ok();
+        fs::create_dir(path.join(name)).expect("made");
+        let before = contents(&path);
+        let opened = Pleach::open(options(&path)).map(drop);
+        assert!(opened.as_ref().is_err_and(|error| error.to_string().contains(name)), "{opened:?}");
+        assert!(contents(&path) == before, "{name}: the failed open has changed something");
+        assert_eq!(checked(&path).verdict(), Verdict::DoesNotOpen, "{name}");
+        fs::remove_dir(path.join(name)).expect("removed");
+        if moved {
+            fs::rename(aside, path.join(name)).expect("put back");
+        }
+    }
+    assert!(checked(&path).findings.is_empty());
+}
+
+#[test]
+fn a_folder_and_a_lock_that_cannot_be_written_fail_the_check() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path();
+    database(path, &mut Rng::new(9));
+    for (what, name, mode) in [("the folder", ".", 0o555), ("LOCK", "LOCK", 0o444)] {
+        let rights = |mode| {
+            fs::set_permissions(path.join(name), fs::Permissions::from_mode(mode)).expect("set");
+        };
+        let before = fs::metadata(path.join(name)).expect("there").permissions().mode();
+        rights(mode);
+        let report = checked(path);
+        rights(before);
+        assert_eq!(report.verdict(), Verdict::DoesNotOpen, "{what}");
+        assert!(says(&report, &[what, "chmod u+rw"]), "{:#?}", report.findings);
+    }
+    assert!(checked(path).findings.is_empty());
+}
+
+/// A blank slot was taken for one that was never written, though the generation says otherwise.
+#[test]
+fn a_superblock_slot_that_is_blank_and_was_written_is_a_finding() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("new");
+    drop(Pleach::open(options(&path)).expect("created"));
+    assert!(checked(&path).findings.is_empty(), "there was no second generation yet");
+    let path = folder.path().join("old");
+    database(&path, &mut Rng::new(10));
+    let newest = stat(&path).expect("a database").superblock.generation;
+    for page in [0, 16] {
+        let whole = read_page(&path, "super", page);
+        write_page(&path, "super", page, &[0; 4096]);
+        let found = stat(&path).expect("one is left");
+        let report = checked(&path);
+        assert_eq!(report.verdict(), Verdict::Findings, "{page}");
+        assert!(says(&report, &["super: slot", "blank"]), "{:#?}", report.findings);
+        assert!(found.to_string().contains("both were written"), "{found}");
+        if found.superblock.generation == newest {
+            // An open says so, and the next check has nothing to say of a slot that is known to be of no use.
+            let db = Pleach::open(options(&path)).expect("opens");
+            assert_eq!(db.opened().notes.len(), 1, "{:?}", db.opened().notes);
+            drop(db);
+            assert!(checked(&path).findings.is_empty());
+            assert!(stat(&path).expect("opens").other_slot.is_err());
+            Pleach::open(options(&path)).expect("opens").close().expect("closed");
+            assert!(stat(&path).expect("opens").other_slot.is_ok(), "a checkpoint writes both");
+        } else {
+            write_page(&path, "super", page, &whole);
+        }
+    }
 }
 
 #[test]

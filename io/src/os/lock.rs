@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
@@ -74,17 +74,30 @@ impl Drop for FolderLock {
     }
 }
 
-/// Locks `folder`. A reader of a folder it may not write passes `read_only`.
+/// Locks `folder`, which errors call `path`. A reader of a folder it may not write passes `read_only`.
 pub(super) fn lock(
-    folder: BorrowedFd<'_>,
+    (folder, path): (BorrowedFd<'_>, &str),
     mode: LockMode,
     read_only: bool,
     held: &HeldLock,
 ) -> Result<FolderLock> {
     match mode {
         LockMode::Exclusive if read_only => Err(failed(LOCK_NAME, Operation::Lock)(Errno::ROFS)),
-        LockMode::Exclusive => exclusive(folder, held),
+        LockMode::Exclusive => {
+            check_writable(folder).map_err(failed(path, Operation::Lock))?;
+            exclusive(folder, held)
+        }
         LockMode::Shared => shared(folder),
+    }
+}
+
+/// An owner makes, renames and removes files: one without the right to would find that out half-way.
+fn check_writable(folder: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    match rustix::fs::accessat(folder, ".", access, AtFlags::EACCESS) {
+        Err(errno @ (Errno::ACCESS | Errno::ROFS)) => Err(errno),
+        // Some kernels and containers do not answer.
+        _ => Ok(()),
     }
 }
 

@@ -364,7 +364,12 @@ impl Device for OsDevice {
     }
 
     fn lock(&self, mode: LockMode) -> Result<Box<dyn Send + Sync>> {
-        let lock = lock::lock(self.folder(), mode, self.0.options.read_only, &self.0.lock)?;
+        let lock = lock::lock(
+            (self.folder(), &self.0.path),
+            mode,
+            self.0.options.read_only,
+            &self.0.lock,
+        )?;
         Ok(Box::new(lock))
     }
 

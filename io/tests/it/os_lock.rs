@@ -1,6 +1,8 @@
 //! The folder's lock: one winner, whose id is reported; dead owners block nobody.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin};
 use std::time::{Duration, Instant};
@@ -216,4 +218,24 @@ fn a_folder_opened_for_reading_takes_shared_locks_only() {
     assert!(matches!(reader.lock(LockMode::Exclusive), Err(IoError::Os { code: libc::EROFS, .. })));
     let _shared = reader.lock(LockMode::Shared).expect("free");
     assert_eq!(owner(device(dir.path()).lock(LockMode::Exclusive)), Some(0));
+}
+
+/// Before it writes its id: a folder that cannot be written stays as it is. Root may write any folder, so for root
+/// this says nothing.
+#[test]
+fn a_folder_without_the_right_to_write_has_no_owner() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let device = device(dir.path());
+    drop(device.lock(LockMode::Exclusive).expect("free"));
+    let before = std::fs::read(dir.path().join("LOCK")).expect("made");
+    let rights = |mode| std::fs::set_permissions(dir.path(), Permissions::from_mode(mode));
+    rights(0o555).expect("the owner may");
+    let is_root = device.open("probe", OpenMode::CreateNew).is_ok();
+    let locked = device.lock(LockMode::Exclusive).map(drop);
+    rights(0o755).expect("the owner may");
+    if !is_root {
+        let error = locked.expect_err("no right to write");
+        assert!(matches!(&error, IoError::Os { code: libc::EACCES, .. }), "{error}");
+        assert_eq!(std::fs::read(dir.path().join("LOCK")).expect("there"), before);
+    }
 }
