@@ -82,6 +82,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     let target = Target {
         view: &view,
         follows: newest.number,
+        exact: true,
         prev_roots: &newest.roots,
         roots: &newest.roots.with([(namespace, root)]),
         fates: &[(namespace, fate)],
@@ -119,7 +120,8 @@ mod tests {
         assert_eq!(db.roots(), newest.roots, "as it was before");
         let target = Target {
             view: &view,
-            follows: dropped,
+            follows: newest.number,
+            exact: true,
             prev_roots: &newest.roots,
             roots: &newest.roots.with([(5, Some(TrieRoot::empty(TrieKind::Merkle)))]),
             fates: &[(5, EntryKind::Added)],

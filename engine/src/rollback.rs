@@ -6,6 +6,7 @@
 //! those that were added since are dropped, and those that were dropped since are restored.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use pleach_beatree::Stored;
 use pleach_beatree::leaf_fold::KeyAccess;
@@ -22,6 +23,7 @@ use crate::format::commit_body::EntryKind;
 use crate::format::record::MAX_RECORD;
 use crate::format::trie_kind::TrieKind;
 use crate::roots::Roots;
+use crate::state::view::View;
 use crate::state::{State, overflow};
 
 /// Tries before commits that come between are reported.
@@ -42,6 +44,23 @@ pub(crate) fn rollback<H: Hasher, D: Device, R: Runtime>(
 }
 
 fn attempt<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64) -> Result<u64> {
+    make(engine, back)?.commit(engine)
+}
+
+/// A rollback that is not committed yet.
+struct Made {
+    /// The newest commit, which it was made on.
+    view: View,
+    prev_roots: Roots,
+    /// The commit that it goes back to, pinned.
+    _then: View,
+    roots: Roots,
+    blob: Arc<[u8]>,
+    fates: Vec<(u8, EntryKind)>,
+    outcomes: Vec<TrieOutcome>,
+}
+
+fn make<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64) -> Result<Made> {
     let db = &engine.state;
     let (view, prev_roots) = db.commits.tip_view();
     let Some(wanted) = view.base.checked_sub(back) else {
@@ -97,23 +116,36 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64
         outcomes.push(TrieOutcome { namespace, chunks: finished.chunks });
     }
     fates.sort_unstable_by_key(|(namespace, _)| *namespace);
-    let target = Target {
-        view: &view,
-        follows: view.base,
-        prev_roots: &prev_roots,
-        roots: &roots,
-        fates: &fates,
-        layers: &[],
-        layouts: None,
-        ticketed: &Cell::new(false),
-    };
-    let number = commit(engine, &target, &mut outcomes, Some(&blob))?;
-    let end = db.commits.sequencer().lock().end();
-    db.commits.sequencer().write_through(end, true).map_err(|error| {
-        db.poison(&error);
-        error.in_doubt()
-    })?;
-    Ok(number)
+    Ok(Made { view, prev_roots, _then: then, roots, blob, fates, outcomes })
+}
+
+impl Made {
+    fn target<'a>(&'a self, ticketed: &'a Cell<bool>) -> Target<'a> {
+        Target {
+            view: &self.view,
+            follows: self.view.base,
+            exact: true,
+            prev_roots: &self.prev_roots,
+            roots: &self.roots,
+            fates: &self.fates,
+            layers: &[],
+            layouts: None,
+            ticketed,
+        }
+    }
+
+    fn commit<H: Hasher, D: Device, R: Runtime>(mut self, engine: &Engine<H, D, R>) -> Result<u64> {
+        let db = &engine.state;
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        let ticketed = Cell::new(false);
+        let number = commit(engine, &self.target(&ticketed), &mut outcomes, Some(&self.blob))?;
+        let end = db.commits.sequencer().lock().end();
+        db.commits.sequencer().write_through(end, true).map_err(|error| {
+            db.poison(&error);
+            error.in_doubt()
+        })?;
+        Ok(number)
+    }
 }
 
 /// Writes of what keys had.
@@ -145,4 +177,98 @@ fn fates(now: &Roots, then: &Roots) -> Vec<(u8, EntryKind)> {
     let mut fates = only(now, then, EntryKind::Dropped);
     fates.extend(only(then, now, EntryKind::Restored));
     fates
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_core::Blake3;
+    use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
+
+    use super::*;
+    use crate::tools::{CheckOptions, check_on};
+    use crate::{Access, Db, Geometry, Options, SessionOptions, Value};
+
+    type SimDb = Db<Blake3, SimDisk, SimRuntime>;
+
+    fn open(disk: &SimDisk) -> SimDb {
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+        let options = Options::new("sim").create(true).geometry(Geometry::least()).history(20);
+        SimDb::open_on(disk.clone(), runtime, options).expect("opened")
+    }
+
+    fn put(db: &SimDb, value: u8) {
+        let value = Value::from([value; 9].as_slice());
+        let write = Access::write([7; 32], Some(value)).in_namespace(5);
+        let session = db.session(SessionOptions::new()).expect("a session");
+        session.finish(vec![write]).expect("finished").commit().expect("committed");
+    }
+
+    fn value(db: &SimDb) -> Option<u8> {
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let namespace = session.namespace(5).expect("it exists");
+        namespace.read(&[7; 32]).expect("read").map(|value| value[0])
+    }
+
+    /// Restores namespace 5 as of commit 2 behind the back of others, who have written to it since: gives the database,
+    /// its engine, and the rollback that was made before.
+    fn overtaken(
+        disk: &SimDisk,
+        plain: bool,
+    ) -> (SimDb, Arc<Engine<Blake3, SimDisk, SimRuntime>>, Made) {
+        let db = open(disk);
+        if plain { db.add_plain_namespace(5) } else { db.add_namespace(5) }.expect("added");
+        put(&db, 1);
+        assert_eq!(db.drop_namespace(5).expect("dropped"), 3);
+        let engine = db.engine();
+        let late = make(&engine, 1).expect("made");
+        db.rollback(1).expect("restored");
+        put(&db, 2);
+        assert_eq!(db.rollback(2).expect("gone again"), 6);
+        assert_eq!(db.roots(), db.commit_at(3).expect("in the history").roots);
+        (db, engine, late)
+    }
+
+    /// A rollback that restores a namespace is made; then others restore it, write to it and go back, so that the roots
+    /// are the same and the dropped trie has other values. It was committed, with the roots of commit 2 and the values
+    /// of 5: a Merkle namespace did not open again, a plain one had wrong values.
+    #[test]
+    fn a_rollback_over_a_dropped_namespace_has_a_stale_parent() {
+        for plain in [false, true] {
+            let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+            let (db, engine, late) = overtaken(&disk, plain);
+            let stale = late.commit(&engine);
+            assert!(matches!(stale, Err(Error::StaleParent { base: 3, tip: 6 })), "{stale:?}");
+            db.rollback(4).expect("restored");
+            assert_eq!(value(&db), Some(1));
+            drop((engine, db));
+            assert_eq!(value(&open(&disk)), Some(1));
+        }
+    }
+    /// The checker finds past states whose pairs are not those of their roots, or of their digests.
+    #[test]
+    fn check_finds_a_past_with_other_pairs() {
+        for plain in [false, true] {
+            let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+            let (db, engine, mut late) = overtaken(&disk, plain);
+            let mut outcomes = std::mem::take(&mut late.outcomes);
+            let ticketed = Cell::new(false);
+            let wrong = Target { exact: false, ..late.target(&ticketed) };
+            commit(&engine, &wrong, &mut outcomes, Some(&late.blob)).expect("committed");
+            put(&db, 3);
+            drop((outcomes, late, engine, db));
+            let report = check_on(&disk, CheckOptions::default()).expect("checked");
+            let found: Vec<&str> = report.findings.iter().map(|one| one.what.as_str()).collect();
+            if plain {
+                let same = |commit: u64| {
+                    format!(
+                        "namespace 5: commits {commit} and 7 have the same digest and other pairs"
+                    )
+                };
+                assert_eq!(found, [same(4), same(2)]);
+            } else {
+                let says = "namespace 5: the pairs as of commit 7 fold to ";
+                assert!(matches!(found[..], [found] if found.starts_with(says)), "{found:?}");
+            }
+        }
+    }
 }

@@ -410,7 +410,17 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         let layers: Vec<(&Layer, bool)> = layer.map(|layer| (layer, true)).into_iter().collect();
         let layers = &layers;
         let fates = &[];
-        let target = Target { view, follows, prev_roots, roots, fates, layers, layouts, ticketed };
+        let target = Target {
+            view,
+            follows,
+            exact: false,
+            prev_roots,
+            roots,
+            fates,
+            layers,
+            layouts,
+            ticketed,
+        };
         commit(engine, &target, outcomes, blob)
     }
 
@@ -429,7 +439,17 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
             self.layer.map(|layer| (layer, true)).into_iter().collect();
         layers.extend(below.iter().map(|overlay| (&*overlay.0.layer, false)));
         let (roots, layers, fates, layouts) = (self.roots, &layers, &[], None);
-        let target = Target { view, follows, prev_roots, roots, fates, layers, layouts, ticketed };
+        let target = Target {
+            view,
+            follows,
+            exact: false,
+            prev_roots,
+            roots,
+            fates,
+            layers,
+            layouts,
+            ticketed,
+        };
         // Before anything is folded for it.
         check_parent(&engine.state, &target)?;
         let mut folded = Vec::new();

@@ -22,6 +22,9 @@ pub(crate) struct Target<'a> {
     pub(crate) view: &'a View,
     /// The commit that has this state, as far as the caller knows.
     pub(crate) follows: u64,
+    /// Is its parent that very commit, or any one with the same roots? Roots say nothing of dropped tries: a commit
+    /// that adds, drops or restores namespaces is exact.
+    pub(crate) exact: bool,
     pub(crate) prev_roots: &'a Roots,
     pub(crate) roots: &'a Roots,
     /// What becomes of namespaces that exist on one side only, ascending; none of them changes where it is

@@ -99,14 +99,6 @@ pub(super) fn ticket<H: Hasher, D: Device, R: Runtime>(
             wait_for_publication(db, follows)?;
             continue;
         }
-        if state.in_flight > 0 && !target.fates.is_empty() {
-            drop(state);
-            drop(hold);
-            // Which namespaces there are is known when all before it is published.
-            wait_for_publication(db, follows)?;
-            continue;
-        }
-        check_fates(db, &state, target)?;
         if state.layouts != layouts || !state.has_room(bytes) {
             drop(state);
             drop(hold);
@@ -251,15 +243,19 @@ fn hold_structures<D: Device, R: Runtime>(tries: &[Trie<D, R>]) -> Vec<HeldStruc
     tries.iter().map(|trie| trie.index.hold_structure()).collect()
 }
 
-/// May a commit on this parent take the next ticket? Gives the commit that it follows: states count, not
-/// their numbers.
+/// May a commit on this parent take the next ticket? Gives the commit that it follows, which may be another one with
+/// the same roots, unless the target is exact.
 pub(super) fn check_parent<D: Device, R: Runtime>(
     db: &State<D, R>,
     target: &Target<'_>,
 ) -> Result<u64> {
     let state = db.commits.sequencer().lock();
     state.check_open()?;
-    if !state.loading && state.newest.roots == *target.prev_roots {
+    let same = match target.exact {
+        true => state.newest.number == target.follows,
+        false => state.newest.roots == *target.prev_roots,
+    };
+    if !state.loading && same {
         return Ok(state.newest.number);
     }
     Err(stale(&state, target))
@@ -270,26 +266,6 @@ fn check_follows(state: &Ordered, target: &Target<'_>) -> Result<()> {
     state.check_open()?;
     let follows = !state.loading && state.newest.number == target.follows;
     if follows { Ok(()) } else { Err(stale(state, target)) }
-}
-
-/// Are the namespaces that come and go there, or not, as it takes? Roots do not say it: the same ones may have
-/// come back, and a dropped trie may be kept. Nothing is in flight.
-fn check_fates<D: Device, R: Runtime>(
-    db: &State<D, R>,
-    state: &Ordered,
-    target: &Target<'_>,
-) -> Result<()> {
-    let fits = |(namespace, fate): &(u8, EntryKind)| {
-        let trie = db.tries.get(*namespace);
-        match fate {
-            EntryKind::Added => trie.is_none(),
-            EntryKind::Restored => trie.is_some_and(|trie| trie.dropped.is_some()),
-            EntryKind::Changed | EntryKind::Dropped | EntryKind::Set => {
-                trie.is_some_and(|trie| trie.dropped.is_none())
-            }
-        }
-    };
-    if target.fates.iter().all(fits) { Ok(()) } else { Err(stale(state, target)) }
 }
 
 fn stale(state: &Ordered, target: &Target<'_>) -> Error {

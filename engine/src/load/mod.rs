@@ -137,16 +137,12 @@ pub(crate) fn bulk_load<H: Hasher, D: Device, R: Runtime>(
     options: &LoadOptions,
 ) -> Result<LoadReport> {
     let since = db.pace.now();
-    let Some(trie) = db.other(options.namespace) else {
-        return Err(Error::Namespace(options.namespace));
-    };
-    let db = &trie;
-    let ticket = Ticket::take(db)?;
+    let ticket = Ticket::take(db, options.namespace)?;
     // In this order: no record is left out that names what is behind the files' ends.
     let end = db.commits.sequencer().lock().end();
     let (before, taken) = (db.space.before()?, Mutex::default());
     let images = db.counters.image_bytes.load(Ordering::Relaxed);
-    let result = load::<H, D, R>(db, items, options, ticket.commit, &taken);
+    let result = load::<H, D, R>(&ticket.db, items, options, ticket.commit, &taken);
     if result.is_err() && db.commits.published() < ticket.commit {
         let is_durable = || db.commits.sequencer().durable() > end;
         db.space.go_back(before, taken.into_inner(), is_durable);
@@ -175,19 +171,23 @@ struct Loaded {
 
 /// The load's right to be the next commit; dropped before the end, it is given back. Nothing else is
 /// committed meanwhile, nor while the load's own commit is published and not yet durable.
-struct Ticket<'a, D: Device, R: Runtime> {
-    db: &'a State<D, R>,
+struct Ticket<D: Device, R: Runtime> {
+    /// The trie that is loaded.
+    db: State<D, R>,
     /// The commit that the load makes.
     commit: u64,
     settled: bool,
 }
 
-impl<'a, D: Device, R: Runtime> Ticket<'a, D, R> {
-    /// The ticket of a load into this trie.
-    fn take(db: &'a State<D, R>) -> Result<Self> {
-        let mut state = db.commits.sequencer().lock();
+impl<D: Device, R: Runtime> Ticket<D, R> {
+    /// The ticket of a load into this namespace. Its trie is looked up under the lock, so that it is the one that
+    /// the newest commit has, and not one that was dropped before.
+    fn take(shared: &State<D, R>, namespace: u8) -> Result<Self> {
+        let missing = Error::Namespace(namespace);
+        let mut state = shared.commits.sequencer().lock();
         state.check_open()?;
-        let root = state.newest.roots.of(db.namespace).ok_or(Error::Namespace(db.namespace))?;
+        let found = state.newest.roots.of(namespace).zip(shared.other(namespace));
+        let Some((root, db)) = found else { return Err(missing) };
         // A digest says nothing of what is there.
         let has_pairs = root.merkle().is_some_and(|root| root != TERMINATOR);
         // What was deleted may still have pages, which the load would leave to nobody.
@@ -198,7 +198,9 @@ impl<'a, D: Device, R: Runtime> Ticket<'a, D, R> {
             return Err(Error::InUse);
         }
         state.loading = true;
-        Ok(Self { db, commit: state.newest.number + 1, settled: false })
+        let commit = state.newest.number + 1;
+        drop(state);
+        Ok(Self { db, commit, settled: false })
     }
 
     fn settle(mut self) {
@@ -207,7 +209,7 @@ impl<'a, D: Device, R: Runtime> Ticket<'a, D, R> {
     }
 }
 
-impl<D: Device, R: Runtime> Drop for Ticket<'_, D, R> {
+impl<D: Device, R: Runtime> Drop for Ticket<D, R> {
     fn drop(&mut self) {
         if !self.settled && self.db.commits.published() < self.commit {
             self.db.commits.sequencer().lock().loading = false;

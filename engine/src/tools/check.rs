@@ -9,6 +9,8 @@
 //! * The nodes that it stores, and with its pending changes the node in the index, are those that
 //!   its cells fold to; a plain trie's page stores zeros.
 //! * Each region's node follows from its children's.
+//! * What commits of the history replaced, put back over the pages, folds to the root that each of them recorded. A
+//!   plain namespace has no root: states with one digest have the same pairs.
 //! * Each page number is named once, each page of the overflow file is named once or free, never both,
 //!   never neither. Long values have their hash, those that the history alone names, too.
 //!
@@ -17,6 +19,7 @@
 //! in order.
 
 mod children;
+mod past;
 mod report;
 
 use std::collections::VecDeque;
@@ -163,6 +166,9 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
         let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
         checker.children(&leaf, &recovered)?;
         checker.past(&recovered);
+        past::findings::<H, D>(opened, &leaf, &recovered)
+            .into_iter()
+            .for_each(|what| checker.finding(what));
         checker.space(&recovered);
         Ok(checker.report)
     }
