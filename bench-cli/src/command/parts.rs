@@ -10,23 +10,22 @@ use crate::args::parts::{
 };
 use crate::args::stores::{BankArgs, HistoryArgs, ImportArgs};
 use crate::error::{BenchError, Result};
-use crate::home::Home;
 use crate::machine::Machine;
 use crate::parts::{self, Row, Sheet};
 use crate::progress::Progress;
 use crate::report::about::About;
 use crate::report::{Grid, json, sections};
 use crate::text::{grouped, number};
-use crate::{interrupt, output};
+use crate::{home, interrupt, output};
 
-/// A folder of its own inside `--dir`, or a temporary one: removed at the end, either way.
-fn scratch(dir: Option<&Path>) -> Result<(Home, tempfile::TempDir)> {
-    let home = Home::new(dir, false)?;
-    let at = home.root();
-    let made = tempfile::Builder::new().prefix("parts-").tempdir_in(at);
-    let made = made.map_err(BenchError::file(at))?;
+/// A folder of its own inside `--dir` or the one for temporary files: removed at the end.
+fn scratch(dir: Option<&Path>) -> Result<tempfile::TempDir> {
+    let at = dir.map_or_else(std::env::temp_dir, Path::to_owned);
+    home::make_usable(&at)?;
+    let made = tempfile::Builder::new().prefix("nomt-bench-").tempdir_in(&at);
+    let made = made.map_err(BenchError::file(&at))?;
     interrupt::remove_at_end(made.path().to_owned());
-    Ok((home, made))
+    Ok(made)
 }
 
 /// Runs a workload, and prints what it has measured, whether or not a signal cut it short.
@@ -63,35 +62,35 @@ pub(crate) fn hash(args: &HashArgs) -> Result<()> {
 
 /// `nomt-bench proof`.
 pub(crate) fn proof(args: &ProofArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::proof::run(args, at.path(), bar, sheet);
     measure("proof", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench auth`.
 pub(crate) fn auth(args: &AuthArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::auth::run(args, at.path(), bar, sheet);
     measure("auth", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench grind`.
 pub(crate) fn grind(args: &GrindArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::grind::run(args, at.path(), bar, sheet);
     measure("grind", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench overlay`.
 pub(crate) fn overlay(args: &OverlayArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::overlay::run(args, at.path(), bar, sheet);
     measure("overlay", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench threshold`.
 pub(crate) fn threshold(args: &ThresholdArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run =
         |bar: &Progress, sheet: &mut Sheet| parts::threshold::run(args, at.path(), bar, sheet);
     measure("threshold", &args.parts, at.path(), run)
@@ -99,35 +98,35 @@ pub(crate) fn threshold(args: &ThresholdArgs) -> Result<()> {
 
 /// `nomt-bench flatten`.
 pub(crate) fn flatten(args: &FlattenArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::flatten::run(args, at.path(), bar, sheet);
     measure("flatten", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench erc20`.
 pub(crate) fn erc20(args: &Erc20Args) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::erc20::run(args, at.path(), bar, sheet);
     measure("erc20", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench bank`.
 pub(crate) fn bank(args: &BankArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::bank::run(args, at.path(), bar, sheet);
     measure("bank", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench import`.
 pub(crate) fn import(args: &ImportArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::import::run(args, at.path(), bar, sheet);
     measure("import", &args.parts, at.path(), run)
 }
 
 /// `nomt-bench history`.
 pub(crate) fn history(args: &HistoryArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::history::run(args, at.path(), bar, sheet);
     measure("history", &args.parts, at.path(), run)
 }
