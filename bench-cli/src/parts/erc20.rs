@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet
         sides.push(Side { ground, tree, root });
     }
     same_roots(&sides)?;
-    let mut random = draws(args.parts.results.seed, 0);
+    let mut random = draws(args.results.seed, 0);
     let mut known: HashMap<Item, u64> = HashMap::new();
     let mut transfers = 0_u64;
     for block in 0..args.blocks {

@@ -68,6 +68,12 @@ struct Other {
 
 /// Measures all cases; the databases are made in a folder.
 pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
+    if args.updates.iter().all(|updates| *updates > args.accounts) {
+        return Err(BenchError::Usage(format!(
+            "--updates has nothing up to the {} of --accounts: lower the one or raise the other",
+            grouped(args.accounts)
+        )));
+    }
     let ledger = Ledger { eoa: 0, contracts: args.accounts, slots: args.slots };
     let states = States::new(&args.states, args.storage.cache_mib(), merkle, sheet)?;
     states.fit(ledger.keys())?;
