@@ -167,11 +167,11 @@ pub(crate) fn transfer(
             let _ = writeln!(verdict, "note, load: {note}");
         }
     }
-    Summary { headline: headline(outcomes), head, grid: columns.grid, verdict }
+    Summary { headline: headline(setting, outcomes), head, grid: columns.grid, verdict }
 }
 
 /// The drained rate of the first backend beside those of the others.
-fn headline(outcomes: &[Outcome]) -> Option<String> {
+fn headline(setting: &Setting, outcomes: &[Outcome]) -> Option<String> {
     let (first, others) = outcomes.split_first()?;
     let ours = Rates::of(&first.run).drained;
     let said = others.iter().map(|other| (other, Rates::of(&other.run).drained));
@@ -188,8 +188,9 @@ fn headline(outcomes: &[Outcome]) -> Option<String> {
             }
         })
         .collect();
-    let name = first.kind.name();
-    (!said.is_empty()).then(|| format!("{name}: {} transfers/s, {}", number(ours), said.join("; ")))
+    let (name, level) = (first.kind.name(), setting.options.durability.level());
+    let (ours, said) = (number(ours), (!said.is_empty()).then(|| said.join("; "))?);
+    Some(format!("{name}: {ours} transfers/s, {level}, {said}"))
 }
 
 fn rates(columns: &mut Columns<'_>) {
