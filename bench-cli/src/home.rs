@@ -4,6 +4,7 @@
 //! A database is reused only with the parameters that it was made with. What is not ours is never
 //! removed.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,8 @@ use crate::{interrupt, output};
 
 /// Version of the parameter file.
 const SCHEMA: u32 = 1;
+/// Locked by the process that uses a `--dir`. It is never removed: all processes lock the same file.
+const LOCK: &str = "nomt-bench.lock";
 
 /// What a database was made with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,6 +38,8 @@ pub(crate) struct Home {
     root: PathBuf,
     /// Removed with this value.
     _temporary: Option<TempDir>,
+    /// Held as long as this value: another process would remove the databases that are open here.
+    _lock: Option<File>,
 }
 
 impl Home {
@@ -42,7 +47,8 @@ impl Home {
     pub(crate) fn new(dir: Option<&Path>, keep: bool) -> Result<Self> {
         if let Some(dir) = dir {
             make_usable(dir)?;
-            return Ok(Self { root: dir.to_owned(), _temporary: None });
+            let lock = lock(&dir.join(LOCK))?;
+            return Ok(Self { root: dir.to_owned(), _temporary: None, _lock: Some(lock) });
         }
         let made = tempfile::Builder::new().prefix("nomt-bench-").tempdir();
         let temporary = made.map_err(|error| {
@@ -54,10 +60,10 @@ impl Home {
         if keep {
             let root = temporary.keep();
             output::say(&format!("nomt-bench: keeping {}", root.display()));
-            return Ok(Self { root, _temporary: None });
+            return Ok(Self { root, _temporary: None, _lock: None });
         }
         interrupt::remove_at_end(root.clone());
-        Ok(Self { root, _temporary: Some(temporary) })
+        Ok(Self { root, _temporary: Some(temporary), _lock: None })
     }
 
     /// The folder itself.
@@ -207,8 +213,24 @@ impl Home {
     }
 }
 
+/// Locks a file in a folder until the value goes; makes the file if there is none.
+pub(crate) fn lock(path: &Path) -> Result<File> {
+    let file = File::create(path).map_err(BenchError::file(path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let at = path.parent().unwrap_or(path).display();
+            let text = format!(
+                "another nomt-bench uses {at}: wait until it ends, or name another folder with --dir"
+            );
+            Err(BenchError::Usage(text))
+        }
+        Err(TryLockError::Error(error)) => Err(BenchError::file(path)(error)),
+    }
+}
+
 /// Makes the folder if there is none, and tries to make a file in it.
-fn make_usable(dir: &Path) -> Result<()> {
+pub(crate) fn make_usable(dir: &Path) -> Result<()> {
     let cure = "name another folder with --dir";
     if dir.exists() && !dir.is_dir() {
         return Err(BenchError::Usage(format!("{} is a file: {cure}", dir.display())));

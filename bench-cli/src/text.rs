@@ -67,8 +67,13 @@ pub(crate) fn number(value: f64) -> String {
         format!("{value:.0}")
     } else if size >= 1.0 {
         format!("{value:.2}")
-    } else {
+    } else if size >= 0.01 {
         format!("{value:.3}")
+    } else {
+        // Two digits, wherever they begin: three places would be 0.000.
+        let text = format!("{value:.1e}");
+        let places = text.split_once("e-").and_then(|(_, power)| power.parse().ok());
+        format!("{value:.*}", places.map_or(3, |power: usize| power + 1))
     }
 }
 
@@ -103,6 +108,8 @@ mod tests {
     fn numbers_are_short_and_grouped() {
         assert_eq!(number(0.0), "0");
         assert_eq!(number(0.0625), "0.062");
+        assert_eq!(number(0.000_412), "0.00041");
+        assert_eq!(number(-0.000_000_099_9), "-0.00000010");
         assert_eq!(number(12.345), "12.35");
         assert_eq!(number(999.6), "1000");
         assert_eq!(number(10_000.0), "10,000");

@@ -120,6 +120,11 @@ fn wrap(folder: &Path) -> impl Fn(pleach::Error) -> BenchError + '_ {
             pleach::Error::Missing => format!(
                 "there is no database in {at}: `nomt-bench init --dir {at}` loads one into {at}/pleach"
             ),
+            pleach::Error::Io(pleach::IoError::Locked { .. }) => {
+                format!(
+                    "{error}: stop that process, or look at a copy that was made while it was stopped"
+                )
+            }
             pleach::Error::Page { .. } | pleach::Error::StalePage { .. } => {
                 format!("{error}; `pleach check {at}` lists all that is damaged")
             }
@@ -282,7 +287,8 @@ fn check(args: &CheckArgs) -> Result<()> {
         Verdict::Clean => Ok(()),
         Verdict::Findings => Err(BenchError::Wrong(format!("{count}; the database opens"))),
         Verdict::DoesNotOpen => {
-            Err(BenchError::Unusable(format!("{count}; the database does not open")))
+            let cure = "put back a copy of the folder, or make a new database from the blocks of the chain";
+            Err(BenchError::Unusable(format!("{count}; the database does not open: {cure}")))
         }
     }
 }

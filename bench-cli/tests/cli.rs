@@ -156,8 +156,8 @@ fn a_store_without_a_root_stands_apart() {
     for (case, ours, flat) in [
         (
             &["erc20", "--eoa", "100", "--contracts", "5", "--blocks", "2", "--transfers", "50"][..],
-            "finish + commit, pleach",
-            "write, flat, btreemap",
+            "finish + commit, synced, pleach",
+            "write, synced, flat, btreemap",
         ),
         (&["auth", "--sizes", "50", "--rounds", "1"], "pleach", "btreemap"),
     ] {
@@ -341,7 +341,7 @@ fn trees_with_another_commitment_have_the_same_balances() {
         assert_eq!(run["root"], runs[same]["root"]);
     }
     let line = fail(2, &["transfer", "--backend", "jmt", "--peer-arg", "jmt.readers=16"]);
-    assert!(line.contains("no settings"), "{line}");
+    assert!(line.contains("no such setting"), "{line}");
 }
 
 #[test]
@@ -427,20 +427,26 @@ fn a_report_is_one_page_with_everything_inside() {
 #[cfg(feature = "peer-nomt")]
 #[test]
 fn peer_arguments_are_checked_printed_and_leave_the_roots_alone() {
-    for wrong in [
-        "nomt.reader=2",
-        "nomt.readers=0",
-        "nomt.load_batch=many",
-        "nomt.buckets=-1",
-        "nomt.warm_up=perhaps",
-    ] {
+    for wrong in ["nomt.reader=2", "nomt.readers=0", "nomt.buckets=-1", "nomt.warm_up=perhaps"] {
         let line = fail(2, &["transfer", "--backend", "nomt", "--peer-arg", wrong]);
         assert!(line.contains("--peer-arg"), "{line}");
     }
+    // A ratio beside an engine that syncs nothing would be one of syncs.
+    for durability in ["none", "periodic:20"] {
+        let line = fail(2, &["transfer", "--backend", "pleach,nomt", "--durability", durability]);
+        assert!(line.contains("nomt syncs each commit") && line.contains("--durability"), "{line}");
+    }
+    // The same settings where single parts are measured.
+    let size = ["import", "--backend", "nomt", "--leaves", "100", "--quiet"];
+    let out = succeed(&[&size[..], &["--peer-arg", "nomt.readers=3"]].concat());
+    assert!(out.contains("readers=3") && out.contains("buckets=64000"), "{out}");
+    assert!(
+        fail(2, &[&size[..], &["--peer-arg", "nomt.reader=3"]].concat())
+            .contains("no such setting")
+    );
     let plain = transfer(&folder(), &["--backend", "model"])["runs"][0]["root"].clone();
     let settings = [
         "readers=16",
-        "load_batch=100",
         "commit_workers=1",
         "io_workers=2",
         "page_cache_mib=16",
@@ -581,7 +587,11 @@ type Measured<'a> = (&'a [&'a str], &'a str, &'a [&'a str], usize);
 /// Runs workloads of single parts: all rows have figures, and nothing is left in the folder.
 fn measure(cases: &[Measured<'_>], dir: &str, json: &str) {
     for &(arguments, name, words, rows) in cases {
-        let out = succeed(&[arguments, &["--rounds", "2", "--quiet", "--json", json]].concat());
+        // These two have none.
+        let rounds: &[&str] =
+            if ["erc20", "grind"].contains(&name) { &[] } else { &["--rounds", "2"] };
+        let out = succeed(&[arguments, rounds, &["--quiet", "--json", json]].concat());
+        assert_eq!(out.contains(" rounds, "), !rounds.is_empty(), "{name}: {out}");
         for word in words {
             assert!(out.contains(word), "{name}, {word}: {out}");
         }
@@ -615,7 +625,7 @@ fn single_parts_are_measured_checked_and_leave_nothing_behind() {
         (
             &["threshold", "--window", "2,5", "--blocks", "9", "--dir", dir],
             "threshold",
-            &["window 5", "its finish", "9 blocks, committed"],
+            &["window 5", "its finish", "9 blocks, each commit synced"],
             8,
         ),
         (
@@ -652,8 +662,8 @@ fn single_parts_are_measured_checked_and_leave_nothing_behind() {
         (
             &["auth", "--sizes", "7,300", "--dir", dir],
             "auth",
-            &["hashmap", "btreemap", "rolling", "get, 300", "sequential, 7"],
-            20,
+            &["hashmap", "btreemap", "rolling", "get, 300", "sequential, 7", "set, synced, 300"],
+            22,
         ),
         (
             &["grind", "--keys", "600", "--dir", dir],
@@ -674,6 +684,14 @@ fn single_parts_are_measured_checked_and_leave_nothing_behind() {
     };
     assert!(longest("shared 64") >= 65.0 && longest("uniform") < 40.0);
     fail(2, &["auth", "--sizes", "1"]);
+    // They once loaded everything, printed an empty table and exited 0.
+    for (arguments, flag) in [
+        (["overlay", "--accounts", "10", "--updates", "1M,11"], "--accounts"),
+        (["proof", "--log2", "3", "--count", "9,10"], "--log2"),
+    ] {
+        let line = fail(2, &arguments);
+        assert!(line.contains("has nothing up to") && line.contains(flag), "{line}");
+    }
     fail(2, &["proof", "--count", "0"]);
     fail(2, &["grind", "--keys", "3"]);
 }
@@ -703,7 +721,9 @@ fn stores_loads_and_indexes_are_measured_checked_and_leave_nothing_behind() {
             &["bank", "--accounts", "500", "--transfers", "700", "--batch", "7,300", "--dir", dir],
             "bank",
             &[
-                "write-only, btreemap",
+                "7 a commit, no commit synced",
+                "write-only, survives a kill, pleach",
+                "write-only, may be lost on a kill, btreemap",
                 "sums beside, conserved",
                 "a finish, pleach",
                 "1,400 transfers",
@@ -719,7 +739,11 @@ fn stores_loads_and_indexes_are_measured_checked_and_leave_nothing_behind() {
         (
             &["history", "--shards", "none,50", "--len", "200,3000", "--keys", "100", "--dir", dir],
             "history",
-            &["append one, no shards", "unwind 100, shards of 50", "btreemap, 3,000 changes"],
+            &[
+                "append one, no commit synced, survives a kill, no shards",
+                "unwind 100, no commit synced, may be lost on a kill, shards of 50",
+                "btreemap, 3,000 changes",
+            ],
             32,
         ),
     ];
@@ -885,6 +909,20 @@ fn help_begins_with_what_the_program_is_and_ends_with_examples() {
 }
 
 #[test]
+fn the_help_of_a_workload_names_all_backends() {
+    let [merkle, flat] =
+        [["nomt", "sp-trie", "jmt"].as_slice(), &["redb", "fjall", "sqlite", "mdbx", "rocksdb"]];
+    for (workload, peers) in
+        [("transfer", [merkle, &[]]), ("erc20", [merkle, flat]), ("bank", [&[], flat])]
+    {
+        let help = succeed(&[workload, "--help"]);
+        for name in peers.concat() {
+            assert!(help.contains(name), "{workload}, {name}: {help}");
+        }
+    }
+}
+
+#[test]
 fn counts_are_printed_as_counts_and_nothing_as_0() {
     let size = ["--log2", "10", "--batch", "100", "--batches", "2", "--cache-mib", "64", "--quiet"];
     let out = succeed(&[&["transfer"], &size[..]].concat());
@@ -928,6 +966,29 @@ mod tools {
         assert!(told(&["explain", inside, key]).lines().count() > 1);
         let wrong = pleach(&["check", inside, "--root", &"0".repeat(64)]);
         assert_eq!(wrong.status.code(), Some(1));
+    }
+
+    #[test]
+    fn a_database_that_is_open_is_in_use_and_what_to_do_is_said() {
+        let db = folder();
+        let open =
+            pleach::Pleach::open(pleach::Options::new(db.path()).create(true)).expect("made");
+        let inside = db.path().to_str().expect("a plain name");
+        let key = "0".repeat(64);
+        for command in [
+            &["stat", inside][..],
+            &["check", inside],
+            &["dump", inside],
+            &["explain", inside, &key],
+        ] {
+            let line = refusal(1, command);
+            assert!(
+                line.contains("in use by process") && line.contains("stop that process"),
+                "{line}"
+            );
+        }
+        open.close().expect("closed");
+        assert_eq!(pleach(&["check", inside]).status.code(), Some(0));
     }
 
     #[test]

@@ -236,3 +236,36 @@ fn recover_and_device_print_what_they_had() {
     assert!(out.contains("random read 4 KiB, depth 1 ") && !out.contains("log write"), "{out}");
     assert!(entries(at.path()).is_empty());
 }
+
+/// The second process once removed the database that the first had open.
+#[test]
+fn a_second_process_on_one_folder_is_refused_and_the_first_ends_right() {
+    let db = tempfile::tempdir().expect("a temporary folder");
+    let dir = db.path().to_str().expect("a plain name");
+    let size = ["transfer", "--log2", "10", "--dir", dir];
+    let second =
+        |more: &[&str]| Bench::start(&[&size, more, &["--batch", "500", "--fresh", "0"]].concat());
+    let first = Bench::start(&[&size, &ENDLESS[..]].concat());
+    let parameters = db.path().join("pleach.json");
+    let text = || std::fs::read_to_string(&parameters).unwrap_or_default();
+    for more in [&[][..], &["--reset"]] {
+        // While it loads, or while it runs.
+        wait_for(|| parameters.exists().then_some(()));
+        let ended = second(more).end();
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{}", ended.err);
+        assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+        assert!(ended.err.contains("another nomt-bench uses"), "{}", ended.err);
+        let record = db.path().join("pleach.roots");
+        wait_for(|| {
+            std::fs::read_to_string(&record)
+                .is_ok_and(|text| text.lines().count() > 4)
+                .then_some(())
+        });
+    }
+    assert!(text().contains("\"loaded\": {"), "{}", text());
+    first.signal(Signal::INT);
+    first.end().cleanly(130, "until then");
+    let third = second(&["--batches", "2"]).end();
+    assert_eq!(third.code, Some(0), "{}", third.err);
+    assert!(third.out.contains("conserved"), "{}", third.out);
+}

@@ -116,7 +116,8 @@ pub(crate) struct Common {
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = 12345, value_parser = count::<u64>(0..=u64::MAX))]
     pub(crate) seed: u64,
-    /// Engines, one after the other on the same operations: pleach, nomt (feature peer-nomt)
+    /// Engines, one after the other on the same operations: pleach, model (a sorted map, for small sizes); with the
+    /// features peer-NAME nomt, sp-trie and jmt
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "pleach")]
     pub(crate) backend: Vec<String>,
     /// When a commit is acknowledged: commit (synced), periodic:MS or none

@@ -10,7 +10,7 @@ use crate::args::numbers::{count, mib};
 use crate::args::results::{PeerArgs, ResultArgs};
 use crate::draws::Distribution;
 
-/// Flags of all of them.
+/// Flags of all that have rounds.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PartsArgs<const ROUNDS: u64 = 15> {
     /// Rounds that are measured; a figure is their median (default: 15; 1 for bank and import)
@@ -48,7 +48,8 @@ impl<const MIB: u64> StorageArgs<MIB> {
 /// Flags of those that run on several states.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StatesArgs {
-    /// States that do the same beside each other (docs/workloads.md: which runs what)
+    /// States that do the same beside each other: pleach; with the features peer-NAME nomt, sp-trie and jmt; without a
+    /// root, for auth, erc20 and import, btreemap and with peer-NAME redb, fjall, sqlite, mdbx and rocksdb
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "pleach")]
     pub(crate) backend: Vec<String>,
     #[command(flatten)]
@@ -107,7 +108,7 @@ pub(crate) struct AuthArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct GrindArgs {
     #[command(flatten)]
-    pub(crate) parts: PartsArgs,
+    pub(crate) results: ResultArgs,
     /// Keys of each shape
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = count::<u64>(20..=10_000_000))]
     pub(crate) keys: u64,
@@ -192,7 +193,7 @@ pub(crate) struct FlattenArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Erc20Args {
     #[command(flatten)]
-    pub(crate) parts: PartsArgs,
+    pub(crate) results: ResultArgs,
     /// Accounts that are no contracts
     #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = count::<u64>(1..=1_000_000_000))]
     pub(crate) eoa: u64,

@@ -49,7 +49,8 @@ pub(crate) struct BankArgs {
 /// Flags of workloads that run on several stores.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StoresArgs {
-    /// Stores that do the same beside each other
+    /// Stores that do the same beside each other: pleach, pleach-plain (without the trie), btreemap; with the features
+    /// peer-NAME redb, fjall, sqlite, mdbx and rocksdb
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "pleach,btreemap")]
     pub(crate) backend: Vec<String>,
     #[command(flatten)]

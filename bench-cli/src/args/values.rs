@@ -83,6 +83,17 @@ pub(crate) enum Durability {
     None,
 }
 
+impl Durability {
+    /// What a commit has when it is acknowledged, as printed beside figures.
+    pub(crate) fn level(self) -> String {
+        match self {
+            Self::Commit => "each commit synced".to_owned(),
+            Self::Periodic(millis) => format!("synced every {millis} ms, survives a kill"),
+            Self::None => "no commit synced, survives a kill".to_owned(),
+        }
+    }
+}
+
 impl FromStr for Durability {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {

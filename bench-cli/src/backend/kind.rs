@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::args::values::Durability;
 use crate::error::{BenchError, Result};
 use crate::versions;
 
@@ -56,6 +57,15 @@ impl Kind {
     /// Is its root the one of the same pairs in Pleach? Others commit to the same contents in another way.
     pub(crate) const fn has_our_roots(self) -> bool {
         !matches!(self, Self::SpTrie | Self::Jmt)
+    }
+
+    /// Does it sync each commit with such a `--durability`? Not each knows all of them.
+    pub(crate) const fn syncs_each_commit(self, durability: Durability) -> bool {
+        match self {
+            Self::Nomt => true,
+            Self::SpTrie | Self::Jmt => !matches!(durability, Durability::None),
+            Self::Pleach | Self::Model => matches!(durability, Durability::Commit),
+        }
     }
 
     /// Its name on the command line, in folders and in reports.

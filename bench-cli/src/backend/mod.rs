@@ -2,26 +2,23 @@
 //! and are measured by the same code. Each implementation follows its engine's own documentation.
 //!
 //! * [`engine`]: the trait; [`kind`] and [`options`]: which engine, opened how and where;
-//! * [`pleach`], `nomt`, `trees`, [`model`]: the engines; [`readers`]: reading keys with several threads;
+//! * [`pleach`], `trees`, [`model`]: the engines;
 //! * [`roots`]: the record of roots beside each database; [`sizing`]: memory and disk it will need.
 
 mod engine;
 mod kind;
 mod model;
-#[cfg(feature = "peer-nomt")]
-mod nomt;
 mod options;
 mod pleach;
-mod readers;
 pub(crate) mod roots;
 pub(crate) mod sizing;
-#[cfg(any(feature = "peer-sp-trie", feature = "peer-jmt"))]
+#[cfg(any(feature = "peer-nomt", feature = "peer-sp-trie", feature = "peer-jmt"))]
 mod trees;
 
 use std::path::Path;
 
 use crate::error::{BenchError, Result};
-#[cfg(any(feature = "peer-sp-trie", feature = "peer-jmt"))]
+#[cfg(any(feature = "peer-nomt", feature = "peer-sp-trie", feature = "peer-jmt"))]
 use crate::trees::Ground;
 pub(crate) use engine::{Backend, Counters, Done, Timing, View, Work};
 pub(crate) use kind::Kind;
@@ -38,12 +35,23 @@ pub(crate) fn check_settings(kinds: &[Kind], options: &EngineOptions) -> Result<
             return Err(BenchError::Usage(text));
         }
     }
+    // A ratio would say what a sync costs, not an engine.
+    let syncs = |kind: &&Kind| kind.syncs_each_commit(options.durability);
+    if let (Some(one), Some(other)) =
+        (kinds.iter().find(syncs), kinds.iter().find(|kind| !syncs(kind)))
+    {
+        let (durability, one, other) = (options.durability, one.name(), other.name());
+        return Err(BenchError::Usage(format!(
+            "--durability {durability}: {one} syncs each commit all the same, {other} does not: say --durability \
+             commit, or run them apart"
+        )));
+    }
     if kinds.contains(&Kind::Pleach) {
         pleach::check_settings(options)?;
     }
     #[cfg(feature = "peer-nomt")]
     if kinds.contains(&Kind::Nomt) {
-        nomt::check_settings(options)?;
+        trees::check_settings(Ground::Nomt, options)?;
     }
     #[cfg(feature = "peer-sp-trie")]
     if kinds.contains(&Kind::SpTrie) {
@@ -62,7 +70,7 @@ pub(crate) fn open(kind: Kind, place: &Place, options: &EngineOptions) -> Result
         Kind::Model => Ok(Box::new(model::Model::open(place)?)),
         Kind::Pleach => Ok(Box::new(pleach::PleachBackend::open(place, options)?)),
         #[cfg(feature = "peer-nomt")]
-        Kind::Nomt => Ok(Box::new(nomt::NomtBackend::open(place, options)?)),
+        Kind::Nomt => Ok(Box::new(trees::TreeBackend::open(Ground::Nomt, place, options)?)),
         #[cfg(not(feature = "peer-nomt"))]
         Kind::Nomt => Err(kind.missing("peer-nomt")),
         #[cfg(feature = "peer-sp-trie")]

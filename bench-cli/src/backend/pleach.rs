@@ -13,11 +13,11 @@ use pleach_core::{Blake3, Limits};
 use crate::account;
 use crate::args::values::{Durability, IoChoice};
 use crate::backend::options::peer_arg;
-use crate::backend::readers::read_with;
 use crate::backend::{
     Backend, Counters, Done, EngineOptions, Place, Proven, Root, Timing, View, Witness, Work,
 };
 use crate::error::{BenchError, Result};
+use crate::trees::readers::read_with;
 use crate::workload::transfer::Change;
 
 const NAME: &str = "pleach";

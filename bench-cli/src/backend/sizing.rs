@@ -1,5 +1,4 @@
-//! What a run of each backend needs on disk and in memory, estimated before it starts, and the
-//! size of the one structure that must be known in advance: nomt's hash table.
+//! What a run of each backend needs on disk and in memory, estimated before it starts.
 
 use crate::backend::options::peer_arg;
 use crate::backend::{EngineOptions, Kind};
@@ -79,41 +78,10 @@ fn nomt_caches_mib(options: &EngineOptions) -> u64 {
         .min(1 << 40)
 }
 
-/// Buckets of nomt's hash table: `nomt.buckets` if given. Otherwise the number of pages expected for
-/// uniform keys, at an occupancy of two thirds, but at least the crate's own default of 64,000.
-pub(crate) fn nomt_buckets(options: &EngineOptions) -> u64 {
+/// Buckets of nomt's hash table: `nomt.buckets` if given.
+fn nomt_buckets(options: &EngineOptions) -> u64 {
     let given = peer_arg(options, "nomt.buckets").and_then(|text| text.parse().ok());
-    given.unwrap_or_else(|| (expected_pages(options.expected_accounts) * 3 / 2).max(64_000))
-}
-
-/// Six trie levels make a page, which is stored if at least 20 leaves lie below it. At level
-/// `k` the leaves below a page are Poisson-distributed with mean `accounts / 64^k`.
-fn expected_pages(accounts: u64) -> u64 {
-    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    let accounts = accounts as f64;
-    let mut pages = 0.0;
-    let mut places = 1.0;
-    for _ in 0..10 {
-        pages += places * at_least(20, accounts / places);
-        places *= 64.0;
-    }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
-    let rounded = pages as u64;
-    rounded + 1
-}
-
-/// P(X >= k) for X Poisson-distributed with this mean.
-fn at_least(k: u32, mean: f64) -> f64 {
-    if mean > 200.0 {
-        return 1.0;
-    }
-    let mut term = libm::exp(-mean);
-    let mut below = 0.0;
-    for i in 0..k {
-        below += term;
-        term *= mean / f64::from(i + 1);
-    }
-    (1.0 - below).max(0.0)
+    given.unwrap_or_else(|| memory::nomt_buckets(options.expected_accounts))
 }
 
 #[cfg(test)]
@@ -165,13 +133,5 @@ mod tests {
                 "2^{log2}, {batches} x {batch}: {need} MiB estimated, {measured} measured"
             );
         }
-    }
-
-    #[test]
-    fn expected_pages_jump_where_the_keys_fill_another_level() {
-        // Published: a table of about 1 GiB at 2^27 and 13 GiB at 2^28.
-        let pages = |log2: u32| expected_pages(1 << log2);
-        assert!((260_000..300_000).contains(&pages(27)), "{}", pages(27));
-        assert!((2_500_000..4_500_000).contains(&pages(28)), "{}", pages(28));
     }
 }

@@ -2,6 +2,7 @@
 //! database has is found by its root in the record of roots.
 
 use core::fmt;
+use std::path::Path;
 use std::time::Instant;
 
 use pleach_core::Key;
@@ -21,7 +22,7 @@ const STEP: u64 = 1024;
 /// An open tree.
 pub(crate) struct TreeBackend {
     tree: Box<dyn Tree>,
-    name: &'static str,
+    ground: Ground,
     place: Place,
     options: EngineOptions,
     /// Batches that are finished and not committed.
@@ -31,25 +32,20 @@ pub(crate) struct TreeBackend {
 impl fmt::Debug for TreeBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = f.debug_struct("TreeBackend");
-        text.field("name", &self.name).field("place", &self.place).finish_non_exhaustive()
+        text.field("ground", &self.ground).field("place", &self.place).finish_non_exhaustive()
     }
 }
 
 impl TreeBackend {
     /// Opens or creates the database.
     pub(crate) fn open(ground: Ground, place: &Place, options: &EngineOptions) -> Result<Self> {
-        let store = StoreOptions {
-            threads: options.threads,
-            peer_args: options.peer_args.clone(),
-            ..StoreOptions::new(&place.folder, options.cache_mib)
-        };
-        let tree = trees::open(ground, &store, options.durability != Durability::None)?;
+        let tree = trees::open(ground, &store_options(&place.folder, options))?;
         let (place, options) = (place.clone(), options.clone());
-        Ok(Self { tree, name: ground.name(), place, options, behind: 0 })
+        Ok(Self { tree, ground, place, options, behind: 0 })
     }
 
     fn newest(&self) -> Result<Root> {
-        let none = || BenchError::backend(self.name)("it has no root");
+        let none = || BenchError::backend(self.ground.name())("it has no root");
         self.tree.root().ok_or_else(none)
     }
 
@@ -135,26 +131,30 @@ impl Backend for TreeBackend {
     }
 
     fn view(&mut self) -> Result<Box<dyn View>> {
-        Err(BenchError::Usage(format!("{} has no sessions that stay open here", self.name)))
+        Err(BenchError::Usage(format!(
+            "{} has no sessions that stay open here",
+            self.ground.name()
+        )))
     }
 
     fn notes(&self) -> Vec<String> {
+        let name = self.ground.name();
         let settings = self.tree.settings();
         let settings: Vec<_> =
             settings.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-        let mut notes = vec![
-            format!("{}: {}", self.name, settings.join("; ")),
-            format!("{}: a commitment of its own; balances are compared, not roots", self.name),
-        ];
+        let mut notes = vec![format!("{name}: {}", settings.join("; "))];
+        if !self.ground.has_our_roots() {
+            notes
+                .push(format!("{name}: a commitment of its own; balances are compared, not roots"));
+        }
         if self.tree.works_on() {
             notes.push(format!(
-                "{}: compactions go on while the clock stands between batches; what is left of them is waited for \
-                 at the end of each turn and of the run, and counted as drained",
-                self.name
+                "{name}: compactions go on while the clock stands between batches; what is left of them is waited for \
+                 at the end of each turn and of the run, and counted as drained"
             ));
         }
         if matches!(self.options.durability, Durability::Periodic(_)) {
-            notes.push(format!("{}: syncs each commit with --durability periodic", self.name));
+            notes.push(format!("{name}: syncs each commit with --durability periodic"));
         }
         notes
     }
@@ -164,14 +164,20 @@ impl Backend for TreeBackend {
     }
 }
 
-/// Refuses settings that the tree does not have: it has none.
-pub(crate) fn check_settings(ground: Ground, options: &EngineOptions) -> Result<()> {
-    let peer = |name: &str| name.split_once('.').is_some_and(|(peer, _)| peer == ground.name());
-    match options.peer_args.iter().find(|(name, _)| peer(name)) {
-        Some((name, value)) => {
-            let text = format!("--peer-arg {name}={value}: {} has no settings", ground.name());
-            Err(BenchError::Usage(text))
-        }
-        None => Ok(()),
+/// What a tree is opened with.
+fn store_options(folder: &Path, options: &EngineOptions) -> StoreOptions {
+    StoreOptions {
+        threads: options.threads,
+        durable: options.durability != Durability::None,
+        keys: options.expected_accounts,
+        prefetch: options.prefetch.0,
+        witness: options.witness.0,
+        peer_args: options.peer_args.clone(),
+        ..StoreOptions::new(folder, options.cache_mib)
     }
+}
+
+/// Refuses settings that the tree does not have.
+pub(crate) fn check_settings(ground: Ground, options: &EngineOptions) -> Result<()> {
+    trees::check_settings(ground, &store_options(Path::new(""), options))
 }

@@ -3,21 +3,20 @@
 use crate::args::compare::CompareArgs;
 use crate::compare::{self, Done, Folder, Outcome, Plan};
 use crate::error::{BenchError, Result};
-use crate::home::Home;
 use crate::machine::{self, Machine};
 use crate::progress::Progress;
 use crate::report::about::About;
 use crate::report::comparison::Comparison;
 use crate::text::{counted, gib};
-use crate::{interrupt, output};
+use crate::{home, interrupt, output};
 
 /// Measures and compares.
 pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
     output::check_file(args.results.json.as_deref())?;
     output::check_file(args.results.report.as_deref())?;
     let mut plan = compare::plan(args)?;
-    let home = Home::new(Some(&args.dir), false)?;
-    let folder = Folder::new(home.root())?;
+    home::make_usable(&args.dir)?;
+    let folder = Folder::new(&args.dir)?;
     let names: Vec<&str> = plan.steps.iter().map(|step| step.name).collect();
     compare::correct(&mut plan.steps, &folder.measured(&names));
     let known: Vec<Option<Done>> =
@@ -51,7 +50,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
     drop(bar);
     interrupt::left_out(stopped, !done.is_empty())?;
 
-    let (about, machine) = (About::now(home.root()), Machine::describe(home.root()));
+    let (about, machine) = (About::now(&args.dir), Machine::describe(&args.dir));
     let comparison =
         Comparison { about: &about, machine: &machine, steps: &done, planned: plan.steps.len() };
     let printed = output::print(&comparison.render());

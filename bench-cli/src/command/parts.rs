@@ -8,48 +8,53 @@ use crate::args::parts::{
     AuthArgs, Erc20Args, FlattenArgs, GrindArgs, HashArgs, OverlayArgs, PartsArgs, ProofArgs,
     ThresholdArgs,
 };
+use crate::args::results::ResultArgs;
 use crate::args::stores::{BankArgs, HistoryArgs, ImportArgs};
 use crate::error::{BenchError, Result};
-use crate::home::Home;
 use crate::machine::Machine;
 use crate::parts::{self, Row, Sheet};
 use crate::progress::Progress;
 use crate::report::about::About;
 use crate::report::{Grid, json, sections};
 use crate::text::{grouped, number};
-use crate::{interrupt, output};
+use crate::{home, interrupt, output};
 
-/// A folder of its own inside `--dir`, or a temporary one: removed at the end, either way.
-fn scratch(dir: Option<&Path>) -> Result<(Home, tempfile::TempDir)> {
-    let home = Home::new(dir, false)?;
-    let at = home.root();
-    let made = tempfile::Builder::new().prefix("parts-").tempdir_in(at);
-    let made = made.map_err(BenchError::file(at))?;
+/// A folder of its own inside `--dir` or the one for temporary files: removed at the end.
+fn scratch(dir: Option<&Path>) -> Result<tempfile::TempDir> {
+    let at = dir.map_or_else(std::env::temp_dir, Path::to_owned);
+    home::make_usable(&at)?;
+    let made = tempfile::Builder::new().prefix("nomt-bench-").tempdir_in(&at);
+    let made = made.map_err(BenchError::file(&at))?;
     interrupt::remove_at_end(made.path().to_owned());
-    Ok((home, made))
+    Ok(made)
+}
+
+/// The flags of a workload that has rounds.
+fn of<const ROUNDS: u64>(args: &PartsArgs<ROUNDS>) -> (&ResultArgs, Option<u64>) {
+    (&args.results, Some(args.rounds()))
 }
 
 /// Runs a workload, and prints what it has measured, whether or not a signal cut it short.
-fn measure<const ROUNDS: u64>(
+fn measure(
     workload: &'static str,
-    args: &PartsArgs<ROUNDS>,
+    (results, rounds): (&ResultArgs, Option<u64>),
     at: &Path,
     run: impl FnOnce(&Progress, &mut Sheet) -> Result<()>,
 ) -> Result<()> {
-    output::check_file(args.results.json.as_deref())?;
-    output::check_file(args.results.report.as_deref())?;
+    output::check_file(results.json.as_deref())?;
+    output::check_file(results.report.as_deref())?;
     let machine = Machine::describe(at);
-    let bar = Progress::new(args.results.quiet, workload, "rounds");
+    let bar = Progress::new(results.quiet, workload, "rounds");
     let mut sheet = Sheet::default();
     let outcome = run(&bar, &mut sheet);
     drop(bar);
     interrupt::left_out(outcome, !sheet.rows.is_empty())?;
-    let printed = output::print(&table(args, &machine, &sheet));
-    let document = document(workload, args, &machine, &sheet);
-    if let Some(path) = &args.results.json {
+    let printed = output::print(&table((results, rounds), &machine, &sheet));
+    let document = document(workload, (results, rounds), &machine, &sheet);
+    if let Some(path) = &results.json {
         json::write(path, &document)?;
     }
-    if let Some(path) = &args.results.report {
+    if let Some(path) = &results.report {
         sections::write(path, workload, (&About::now(at), &machine), &document)?;
     }
     printed?;
@@ -58,81 +63,87 @@ fn measure<const ROUNDS: u64>(
 
 /// `nomt-bench hash`.
 pub(crate) fn hash(args: &HashArgs) -> Result<()> {
-    measure("hash", &args.parts, Path::new("."), |bar, sheet| parts::hash::run(args, bar, sheet))
+    measure("hash", of(&args.parts), Path::new("."), |bar, sheet| {
+        parts::hash::run(args, bar, sheet)
+    })
 }
 
 /// `nomt-bench proof`.
 pub(crate) fn proof(args: &ProofArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::proof::run(args, at.path(), bar, sheet);
-    measure("proof", &args.parts, at.path(), run)
+    measure("proof", of(&args.parts), at.path(), run)
 }
 
 /// `nomt-bench auth`.
 pub(crate) fn auth(args: &AuthArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::auth::run(args, at.path(), bar, sheet);
-    measure("auth", &args.parts, at.path(), run)
+    measure("auth", of(&args.parts), at.path(), run)
 }
 
 /// `nomt-bench grind`.
 pub(crate) fn grind(args: &GrindArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::grind::run(args, at.path(), bar, sheet);
-    measure("grind", &args.parts, at.path(), run)
+    measure("grind", (&args.results, None), at.path(), run)
 }
 
 /// `nomt-bench overlay`.
 pub(crate) fn overlay(args: &OverlayArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::overlay::run(args, at.path(), bar, sheet);
-    measure("overlay", &args.parts, at.path(), run)
+    measure("overlay", of(&args.parts), at.path(), run)
 }
 
 /// `nomt-bench threshold`.
 pub(crate) fn threshold(args: &ThresholdArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run =
         |bar: &Progress, sheet: &mut Sheet| parts::threshold::run(args, at.path(), bar, sheet);
-    measure("threshold", &args.parts, at.path(), run)
+    measure("threshold", of(&args.parts), at.path(), run)
 }
 
 /// `nomt-bench flatten`.
 pub(crate) fn flatten(args: &FlattenArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::flatten::run(args, at.path(), bar, sheet);
-    measure("flatten", &args.parts, at.path(), run)
+    measure("flatten", of(&args.parts), at.path(), run)
 }
 
 /// `nomt-bench erc20`.
 pub(crate) fn erc20(args: &Erc20Args) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::erc20::run(args, at.path(), bar, sheet);
-    measure("erc20", &args.parts, at.path(), run)
+    measure("erc20", (&args.results, None), at.path(), run)
 }
 
 /// `nomt-bench bank`.
 pub(crate) fn bank(args: &BankArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::bank::run(args, at.path(), bar, sheet);
-    measure("bank", &args.parts, at.path(), run)
+    measure("bank", of(&args.parts), at.path(), run)
 }
 
 /// `nomt-bench import`.
 pub(crate) fn import(args: &ImportArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::import::run(args, at.path(), bar, sheet);
-    measure("import", &args.parts, at.path(), run)
+    measure("import", of(&args.parts), at.path(), run)
 }
 
 /// `nomt-bench history`.
 pub(crate) fn history(args: &HistoryArgs) -> Result<()> {
-    let (_home, at) = scratch(args.storage.dir.as_deref())?;
+    let at = scratch(args.storage.dir.as_deref())?;
     let run = |bar: &Progress, sheet: &mut Sheet| parts::history::run(args, at.path(), bar, sheet);
-    measure("history", &args.parts, at.path(), run)
+    measure("history", of(&args.parts), at.path(), run)
 }
 
-fn table<const ROUNDS: u64>(args: &PartsArgs<ROUNDS>, machine: &Machine, sheet: &Sheet) -> String {
+fn table(
+    (results, rounds): (&ResultArgs, Option<u64>),
+    machine: &Machine,
+    sheet: &Sheet,
+) -> String {
     let mut grid = Grid::default();
     let head = ["", "", "p50, ms", "p90, ms", "max, ms", "ns each", "a second", "bytes", "times"];
     grid.row(head.map(str::to_owned));
@@ -170,13 +181,13 @@ fn table<const ROUNDS: u64>(args: &PartsArgs<ROUNDS>, machine: &Machine, sheet: 
         ]);
     }
     let mut text = format!(
-        "kernel {}, {}, {} cores, folder on {}, {} rounds, seed {}\n\n{}",
+        "kernel {}, {}, {} cores, folder on {}, {}seed {}\n\n{}",
         machine.kernel,
         machine.cpu,
         machine.cores,
         machine.file_system,
-        args.rounds(),
-        args.results.seed,
+        rounds.map(|rounds| format!("{rounds} rounds, ")).unwrap_or_default(),
+        results.seed,
         grid.render()
     );
     for note in &sheet.notes {
@@ -185,9 +196,9 @@ fn table<const ROUNDS: u64>(args: &PartsArgs<ROUNDS>, machine: &Machine, sheet: 
     text
 }
 
-fn document<const ROUNDS: u64>(
+fn document(
     workload: &str,
-    args: &PartsArgs<ROUNDS>,
+    (results, rounds): (&ResultArgs, Option<u64>),
     machine: &Machine,
     sheet: &Sheet,
 ) -> serde_json::Value {
@@ -196,8 +207,8 @@ fn document<const ROUNDS: u64>(
         "version": env!("CARGO_PKG_VERSION"),
         "workload": workload,
         "machine": machine,
-        "seed": args.results.seed,
-        "rounds": args.rounds(),
+        "seed": results.seed,
+        "rounds": rounds,
         "rows": sheet.rows,
         "notes": sheet.notes,
     })

@@ -5,13 +5,13 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::compare::estimate::Measured;
 use crate::compare::plan::Step;
 use crate::error::{BenchError, Result};
+use crate::home;
 use crate::measure::float;
 use crate::text::hex;
 
@@ -96,12 +96,7 @@ fn own(at: &Path) -> Result<File> {
         let text = format!("{} has other files: name a new folder with --dir", at.display());
         return Err(BenchError::Usage(text));
     }
-    let lock = File::create(&mark).map_err(BenchError::file(&mark))?;
-    if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        let text = format!("another comparison runs in {}: name another folder", at.display());
-        return Err(BenchError::Usage(text));
-    }
-    Ok(lock)
+    home::lock(&mark)
 }
 
 /// The folder, and which build measures.

@@ -97,7 +97,7 @@ const WORKLOADS: &[Workload] = &[
         backends: Backends::None,
         cache: true,
         trees: 1,
-        sizes: [("--keys 200 --rounds 1", 2, 100), ("--keys 5000", 10, 300), ("", 5, 1000)],
+        sizes: [("--keys 200", 2, 100), ("--keys 5000", 10, 300), ("", 5, 1000)],
     },
     Workload {
         name: "overlay",

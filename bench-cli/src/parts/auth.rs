@@ -31,11 +31,13 @@ pub(crate) fn run(args: &AuthArgs, at: &Path, bar: &Progress, sheet: &mut Sheet)
         Ground::Flat(Engine::BTreeMap) => Err("a plain map stands beside in each case"),
         _ => Ok(()),
     };
-    let states = States::new(&args.states, args.storage.cache_mib(), runs, sheet)?;
-    states.fit(args.sizes.iter().copied().max().unwrap_or(0))?;
+    // Every second pair of a block is new.
+    let keys = args.sizes.iter().copied().max().unwrap_or(0) * 2;
+    let states = States::new(&args.states, (args.storage.cache_mib(), keys), runs, sheet)?;
+    states.fit()?;
     for &ground in &states.grounds {
         let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
-        let tree = states.open(ground, folder.path(), false)?;
+        let tree = states.open(ground, folder.path())?;
         states.note(ground, &*tree, sheet);
         tree.close()?;
         if !ground.is_merkle() {
@@ -137,13 +139,18 @@ impl<'a> Bench<'a> {
         grounds
     }
 
-    /// A subject: some blocks, one after the other, on an empty state. With `commits` they are committed, else their
-    /// roots are made and forgotten. Of each state the clock has the same: a block is begun, finished and committed;
+    /// Those of them with a root.
+    fn merkle(&self) -> impl Iterator<Item = Ground> {
+        self.grounds().into_iter().filter(|ground| ground.is_merkle())
+    }
+
+    /// A subject: some blocks, one after the other, on an empty state. With `commits` they are committed, each with a
+    /// sync, else they stay in memory, over each other, and are forgotten. Of each state the clock has the same: a block is begun, finished and committed;
     /// its changes are there before, as bytes.
     fn turns<'b>(&'b self, ground: Ground, blocks: &'b [Vec<Pair>], commits: bool) -> Subject<'b> {
         let turn = move |_| {
             let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-            let mut tree = self.states.open(ground, folder.path(), false)?;
+            let mut tree = self.states.open(ground, folder.path())?;
             let changes: Vec<Vec<Change>> = blocks.iter().map(|pairs| of_pairs(pairs)).collect();
             let (turn, roots) = Turn::of(|| {
                 let one = |changes| {
@@ -198,7 +205,7 @@ impl<'a> Bench<'a> {
         let mut subjects: Vec<Subject<'_>> = Vec::new();
         for ground in self.grounds() {
             let folder = tempfile::tempdir_in(self.at).map_err(BenchError::file(self.at))?;
-            let mut tree = self.states.open(ground, folder.path(), false)?;
+            let mut tree = self.states.open(ground, folder.path())?;
             folders.push(folder);
             tree.begin()?;
             tree.finish(of_pairs(pairs))?;
@@ -225,40 +232,15 @@ impl<'a> Bench<'a> {
         sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)
     }
 
+    /// A block that is committed. Plain maps stand beside what is not.
     fn set(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
-        let pairs = &self.blocks[0];
-        let (name, operations) = self.name("set");
-        let maps: [Subject<'_>; 2] = [
-            (
-                "hashmap".to_owned(),
-                Box::new(|_| {
-                    let (turn, map) =
-                        Turn::of(|| pairs.iter().copied().collect::<HashMap<Key, u64>>());
-                    black_box(map);
-                    Ok(turn)
-                }),
-            ),
-            (
-                "btreemap".to_owned(),
-                Box::new(|_| {
-                    let (turn, map) = Turn::of(|| {
-                        let mut map = BTreeMap::new();
-                        // One by one, as `set` does: collecting would sort first.
-                        for (key, value) in pairs {
-                            map.insert(*key, *value);
-                        }
-                        map
-                    });
-                    black_box(map);
-                    Ok(turn)
-                }),
-            ),
-        ];
+        let (name, operations) = self.name("set, synced");
         let first = &self.blocks[..1];
         let states = self.grounds().into_iter().map(|ground| self.turns(ground, first, true));
-        sheet.case(bar, (&name, operations), self.args.parts.rounds(), states.chain(maps).collect())
+        sheet.case(bar, (&name, operations), self.args.parts.rounds(), states.collect())
     }
 
+    /// A block that stays in memory, beside a digest and maps of the same.
     fn commitment(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
         let pairs = &self.blocks[0];
         let digest = Cell::new(None);
@@ -269,15 +251,36 @@ impl<'a> Bench<'a> {
             }
             Ok(turn)
         };
+        let hashed = |_| {
+            let (turn, map) = Turn::of(|| pairs.iter().copied().collect::<HashMap<Key, u64>>());
+            black_box(map);
+            Ok(turn)
+        };
+        let ordered = |_| {
+            let (turn, map) = Turn::of(|| {
+                let mut map = BTreeMap::new();
+                // One by one: collecting would sort first.
+                for (key, value) in pairs {
+                    map.insert(*key, *value);
+                }
+                map
+            });
+            black_box(map);
+            Ok(turn)
+        };
         let (name, operations) = self.name("commitment");
-        let rolling: Subject<'_> = ("rolling".to_owned(), Box::new(rolling));
+        let plain: [Subject<'_>; 3] = [
+            ("rolling".to_owned(), Box::new(rolling)),
+            ("hashmap".to_owned(), Box::new(hashed)),
+            ("btreemap".to_owned(), Box::new(ordered)),
+        ];
         let first = &self.blocks[..1];
-        let states = self.grounds().into_iter().filter(|ground| ground.is_merkle());
-        let states = states.map(|ground| self.turns(ground, first, false));
-        let subjects = states.chain([rolling]).collect();
+        let states = self.merkle().map(|ground| self.turns(ground, first, false));
+        let subjects = states.chain(plain).collect();
         sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)
     }
 
+    /// Blocks one after the other: over each other in memory, and committed.
     fn sequential(&self, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
         let map = RefCell::new(HashMap::new());
         let rolling = |_| {
@@ -300,10 +303,14 @@ impl<'a> Bench<'a> {
             Ok(turn)
         };
         let (name, operations) = self.name("sequential");
+        let operations = operations * BLOCKS as u64;
         let rolling: Subject<'_> = ("rolling".to_owned(), Box::new(rolling));
+        let states = self.merkle().map(|ground| self.turns(ground, &self.blocks, false));
+        let subjects: Vec<_> = states.chain([rolling]).collect();
+        sheet.case(bar, (&name, operations), self.args.parts.rounds(), subjects)?;
+        let (name, _) = self.name("sequential, synced");
         let states = self.grounds().into_iter();
         let states = states.map(|ground| self.turns(ground, &self.blocks, true));
-        let subjects = states.chain([rolling]).collect();
-        sheet.case(bar, (&name, operations * BLOCKS as u64), self.args.parts.rounds(), subjects)
+        sheet.case(bar, (&name, operations), self.args.parts.rounds(), states.collect())
     }
 }

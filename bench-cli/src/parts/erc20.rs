@@ -34,14 +34,14 @@ struct Names {
 const NAMES: Names = Names {
     import: "genesis import",
     execute: "execute",
-    write: "finish + commit",
-    parts: Some(["finish (the root)", "commit"]),
+    write: "finish + commit, synced",
+    parts: Some(["finish (the root)", "commit, synced"]),
 };
 /// A plain store has no root to be made. What it is timed for has names of its own, so that no claim is made of it.
 const FLAT: Names = Names {
     import: "genesis import, flat",
     execute: "execute, flat",
-    write: "write, flat",
+    write: "write, synced, flat",
     parts: None,
 };
 
@@ -62,14 +62,14 @@ struct Side {
 /// Measures the import and the blocks; the databases are made in a folder.
 pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
     let ledger = Ledger { eoa: args.eoa, contracts: args.contracts, slots: args.slots };
-    let holds = |ground: Ground| ground.holds(ledger.keys());
-    let states = States::new(&args.states, args.storage.cache_mib(), holds, sheet)?;
-    states.fit(ledger.keys())?;
+    let all = |_| Ok(());
+    let states = States::new(&args.states, (args.storage.cache_mib(), ledger.keys()), all, sheet)?;
+    states.fit()?;
     let mut timings = Timings::default();
     let mut sides = Vec::new();
     for &ground in &states.grounds {
         interrupt::check()?;
-        let mut tree = states.open(ground, &at.join(ground.name()), true)?;
+        let mut tree = states.open(ground, &at.join(ground.name()))?;
         let (import, loaded) = Turn::of(|| tree.load(&mut ledger.genesis()));
         loaded?;
         timings.add(
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Erc20Args, at: &Path, bar: &Progress, sheet: &mut Sheet
         sides.push(Side { ground, tree, root });
     }
     same_roots(&sides)?;
-    let mut random = draws(args.parts.results.seed, 0);
+    let mut random = draws(args.results.seed, 0);
     let mut known: HashMap<Item, u64> = HashMap::new();
     let mut transfers = 0_u64;
     for block in 0..args.blocks {
@@ -222,7 +222,7 @@ fn replayed(
     at: &Path,
 ) -> Result<Root> {
     let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
-    let mut tree = states.open(Ground::Pleach, folder.path(), false)?;
+    let mut tree = states.open(Ground::Pleach, folder.path())?;
     let pair = |item: Item| -> (Key, Vec<u8>) { (item.key(), item.value(number(item)).to_vec()) };
     tree.load(&mut ledger.items().map(pair))?;
     let root = tree.root();

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &GrindArgs, at: &Path, bar: &Progress, sheet: &mut Sheet
     let mut first: Option<Figures> = None;
     for (shape, (name, kind)) in (0..).zip(SHAPES) {
         interrupt::check()?;
-        let mut random = draws(args.parts.results.seed, shape);
+        let mut random = draws(args.results.seed, shape);
         let pairs = kind.keys(&mut random, args.keys);
         let figures = grind(args, at, name, &pairs)?;
         let base = first.get_or_insert(Figures { ..figures });

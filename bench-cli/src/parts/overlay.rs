@@ -43,10 +43,10 @@ const SUBJECTS: [(&str, What); 4] = [
     ("root, pleach", What::Root),
     ("root + witness, pleach", What::Witness),
     ("root, then overlay, pleach", What::Overlay),
-    ("commit, pleach", What::Commit),
+    ("commit, synced, pleach", What::Commit),
 ];
 /// Of the other states.
-const THEIRS: [(&str, What); 2] = [("root", What::Root), ("commit", What::Commit)];
+const THEIRS: [(&str, What); 2] = [("root", What::Root), ("commit, synced", What::Commit)];
 
 /// What a case has, of one number of updates.
 struct Bench<'a> {
@@ -68,16 +68,23 @@ struct Other {
 
 /// Measures all cases; the databases are made in a folder.
 pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
+    if args.updates.iter().all(|updates| *updates > args.accounts) {
+        return Err(BenchError::Usage(format!(
+            "--updates has nothing up to the {} of --accounts: lower the one or raise the other",
+            grouped(args.accounts)
+        )));
+    }
     let ledger = Ledger { eoa: 0, contracts: args.accounts, slots: args.slots };
-    let states = States::new(&args.states, args.storage.cache_mib(), merkle, sheet)?;
-    states.fit(ledger.keys())?;
+    let states =
+        States::new(&args.states, (args.storage.cache_mib(), ledger.keys()), merkle, sheet)?;
+    states.fit()?;
     let ours = at.join("pleach");
     let with_ours = states.grounds.contains(&Ground::Pleach);
     let mut others = Vec::new();
     for &ground in &states.grounds {
         interrupt::check()?;
         let folder = at.join(ground.name());
-        let mut tree = states.open(ground, &folder, true)?;
+        let mut tree = states.open(ground, &folder)?;
         tree.load(&mut ledger.genesis())?;
         states.note(ground, &*tree, sheet);
         tree.close()?;
@@ -103,7 +110,7 @@ pub(crate) fn run(args: &OverlayArgs, at: &Path, bar: &Progress, sheet: &mut She
             warm.push((name.to_owned(), Box::new(move |round| bench.turn(db, what, round))));
         }
         for other in &others {
-            let mut tree = states.open(other.ground, &other.folder, true)?;
+            let mut tree = states.open(other.ground, &other.folder)?;
             read(&mut *tree, &bench.accounts())?;
             other.tree.replace(Some(tree));
             warm.extend(THEIRS.map(|(name, what)| other.subject(&bench, None, name, what)));
@@ -145,7 +152,7 @@ fn same_contents(states: &States, at: &Path, ledger: &Ledger, sheet: &mut Sheet)
     let mut known: Option<(&str, blake3::Hash)> = None;
     let mut roots = None;
     for &ground in &states.grounds {
-        let mut tree = states.open(ground, &at.join(ground.name()), true)?;
+        let mut tree = states.open(ground, &at.join(ground.name()))?;
         let found = contents(&mut *tree, ledger)?;
         let root = tree.root().filter(|_| ground.has_our_roots());
         tree.close()?;
@@ -177,7 +184,7 @@ impl Other {
                 let tree = tree.as_mut().expect("opened before the case");
                 return self.turns(bench, &mut **tree, what, round);
             };
-            let mut tree = states.open(self.ground, &self.folder, true)?;
+            let mut tree = states.open(self.ground, &self.folder)?;
             let turn = self.turns(bench, &mut *tree, what, round)?;
             tree.close()?;
             Ok(turn)

@@ -45,6 +45,12 @@ fn wrong(subject: &str, count: usize, error: impl std::fmt::Display) -> BenchErr
 
 /// Measures all cases in a folder.
 pub(crate) fn run(args: &ProofArgs, at: &Path, bar: &Progress, sheet: &mut Sheet) -> Result<()> {
+    if args.count.iter().all(|count| *count > 1 << args.log2) {
+        return Err(BenchError::Usage(format!(
+            "--count has nothing up to the {} accounts of --log2: lower the one or raise the other",
+            grouped(1 << args.log2)
+        )));
+    }
     let mut accounts: Vec<_> = (0..1 << args.log2).map(|id: u64| (account::key(id), id)).collect();
     let db = open(at, args.storage.cache_mib())?;
     let pairs = accounts.iter().map(|(key, id)| (*key, encode(*id)));

@@ -19,6 +19,8 @@ const CHUNK: usize = 16_384;
 /// What `--backend` has named, and what its states are opened with.
 pub(super) struct States {
     pub(super) grounds: Vec<Ground>,
+    /// How many each will have, at most.
+    keys: u64,
     cache_mib: u64,
     peer_args: Vec<(String, String)>,
 }
@@ -27,7 +29,7 @@ impl States {
     /// Those that can run a workload; the others are left out by name, with the reason.
     pub(super) fn new(
         args: &StatesArgs,
-        cache_mib: u64,
+        (cache_mib, keys): (u64, u64),
         runs: impl Fn(Ground) -> core::result::Result<(), &'static str>,
         sheet: &mut Sheet,
     ) -> Result<Self> {
@@ -42,12 +44,12 @@ impl States {
         if grounds.is_empty() {
             return Err(BenchError::Usage("no --backend runs this workload".to_owned()));
         }
-        Ok(Self { grounds, cache_mib, peer_args })
+        Ok(Self { grounds, keys, cache_mib, peer_args })
     }
 
-    /// Refuses what the machine has no memory for: all are open at once with so many keys, and one is loaded at a time.
-    pub(super) fn fit(&self, keys: u64) -> Result<()> {
-        let each = self.grounds.iter().map(|ground| ground.memory(self.cache_mib, keys));
+    /// Refuses what the machine has no memory for: all are open at once, and one is loaded at a time.
+    pub(super) fn fit(&self) -> Result<()> {
+        let each = self.grounds.iter().map(|ground| ground.memory(self.cache_mib, self.keys));
         let open: u64 = each.clone().map(|(open, _)| open).sum();
         let needed = open + each.map(|(_, loading)| loading).max().unwrap_or(0);
         match machine::free_memory() {
@@ -61,16 +63,11 @@ impl States {
         }
     }
 
-    /// Opens or creates one in a folder.
-    pub(super) fn open(
-        &self,
-        ground: Ground,
-        folder: &Path,
-        durable: bool,
-    ) -> Result<Box<dyn Tree>> {
-        let peer_args = self.peer_args.clone();
-        let options = StoreOptions { peer_args, ..StoreOptions::new(folder, self.cache_mib) };
-        trees::open(ground, &options, durable)
+    /// Opens or creates one in a folder. Each commit is synced.
+    pub(super) fn open(&self, ground: Ground, folder: &Path) -> Result<Box<dyn Tree>> {
+        let (keys, peer_args) = (self.keys, self.peer_args.clone());
+        let new = StoreOptions::new(folder, self.cache_mib);
+        trees::open(ground, &StoreOptions { keys, peer_args, ..new })
     }
 
     /// What each was opened with, as notes.

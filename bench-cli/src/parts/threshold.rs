@@ -44,7 +44,8 @@ pub(crate) fn run(
     bar: &Progress,
     sheet: &mut Sheet,
 ) -> Result<()> {
-    let states = States::new(&args.states, args.storage.cache_mib(), merkle, sheet)?;
+    let states =
+        States::new(&args.states, (args.storage.cache_mib(), LEDGER.keys()), merkle, sheet)?;
     let mut random = draws(args.parts.results.seed, 0);
     let blocks: Vec<Vec<Transfer>> = (0..args.blocks)
         .map(|_| (0..TRANSFERS).map(|_| LEDGER.draw(&mut random)).collect())
@@ -63,12 +64,12 @@ pub(crate) fn run(
         let (states, blocks, replay) = (&states, &blocks, &replay);
         (side.name(), Box::new(move |round| side.turn(states, at, blocks, replay, round > 0)))
     });
-    let name = format!("{} blocks, committed", args.blocks);
+    let name = format!("{} blocks, each commit synced", args.blocks);
     sheet.case(bar, (&name, args.blocks), args.parts.rounds(), subjects.collect())?;
     let each: [(&str, Figure); 3] = [
-        ("a block", |phases| &phases.block),
+        ("a block, each commit synced", |phases| &phases.block),
         ("its finish", |phases| &phases.finish),
-        ("a commit", |phases| &phases.commit),
+        ("a commit, synced", |phases| &phases.commit),
     ];
     for (what, of) in each {
         let first = of(&sides[0].phases.borrow()).quantiles();
@@ -95,7 +96,7 @@ impl Replay {
             execute(&LEDGER, block, &mut numbers)?;
         }
         let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
-        let mut tree = states.open(Ground::Pleach, folder.path(), false)?;
+        let mut tree = states.open(Ground::Pleach, folder.path())?;
         let pair = |item: Item| (item.key(), item.value(numbers[&item]).to_vec());
         tree.load(&mut LEDGER.items().map(pair))?;
         let root = tree.root();
@@ -119,7 +120,7 @@ impl Side {
         counts: bool,
     ) -> Result<Turn> {
         let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
-        let mut tree = states.open(self.ground, folder.path(), true)?;
+        let mut tree = states.open(self.ground, folder.path())?;
         tree.load(&mut LEDGER.genesis())?;
         let mut waiting = 0;
         let (turn, outcome) = Turn::of(|| -> Result<()> {

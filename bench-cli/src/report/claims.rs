@@ -3,19 +3,23 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::args::values::Durability;
 use crate::report::figures::{Better, Judgement};
+use crate::stores::Engine;
 use crate::text::number;
 use crate::trees::Ground;
 
-/// The subject that the others are held against.
-const OURS: &str = "pleach";
+/// This project's subjects, which those of others are held against.
+const OURS: [&str; 2] = ["pleach", "pleach-plain"];
 
 /// One of our figures beside one of another subject.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Claim {
     pub(crate) workload: String,
-    /// What was measured.
+    /// What was measured. It names the durability of what is written: figures of different ones are no comparison.
     pub(crate) case: String,
+    /// Which of ours.
+    pub(crate) subject: String,
     pub(crate) other: String,
     pub(crate) ours: f64,
     pub(crate) theirs: f64,
@@ -84,8 +88,10 @@ pub(crate) fn figures(document: &Value) -> Vec<Figure> {
             let milliseconds = figure.2 == "ns";
             let value = if milliseconds { value * 1e6 } else { value };
             let parent = figure.1.strip_suffix("/p50").filter(|_| milliseconds);
+            let durability = run["durability"].as_str().and_then(|text| text.parse().ok());
+            let level = durability.map(|it: Durability| format!(", {}", it.level()));
             Some(Figure {
-                case: figure.0.to_owned(),
+                case: format!("{}{}", figure.0, level.unwrap_or_default()),
                 subject: text(run, "backend"),
                 value,
                 unit: figure.2.to_owned(),
@@ -115,7 +121,10 @@ fn quantiles(of: &Value) -> Option<[f64; 4]> {
 
 /// A subject such as `load, pleach` or `pleach, 10 changes` is a store, and the rest a part of the case.
 fn parted(case: String, subject: String) -> (String, String) {
-    let is_store = |name: &str| Ground::all().any(|ground| ground.name() == name);
+    let is_store = |name: &str| {
+        Ground::all().any(|ground| ground.name() == name)
+            || Engine::ALL.iter().any(|engine| engine.name() == name)
+    };
     let ends = [subject.split_once(", "), subject.rsplit_once(", ").map(|(rest, end)| (end, rest))];
     let found = ends.into_iter().flatten().find(|(end, _)| is_store(end));
     let found = found.map(|(store, rest)| (format!("{case}, {rest}"), store.to_owned()));
@@ -154,14 +163,15 @@ fn row(row: &Value) -> Option<Figure> {
 /// Our figures beside those of the others, case by case.
 pub(crate) fn claims(workload: &str, figures: &[Figure]) -> Vec<Claim> {
     let mut claims = Vec::new();
-    for ours in figures.iter().filter(|figure| figure.subject == OURS && figure.value > 0.0) {
+    let is_ours = |figure: &&Figure| OURS.contains(&figure.subject.as_str());
+    for ours in figures.iter().filter(is_ours).filter(|figure| figure.value > 0.0) {
         // A count of checks is no figure of merit.
         if ours.unit == "count" {
             continue;
         }
         let same = |other: &&Figure| other.case == ours.case && other.unit == ours.unit;
         for other in figures.iter().filter(same) {
-            if other.subject == OURS || other.value <= 0.0 {
+            if is_ours(&other) || other.value <= 0.0 {
                 continue;
             }
             let gain = match ours.better() {
@@ -171,6 +181,7 @@ pub(crate) fn claims(workload: &str, figures: &[Figure]) -> Vec<Claim> {
             claims.push(Claim {
                 workload: workload.to_owned(),
                 case: ours.case.clone(),
+                subject: ours.subject.clone(),
                 other: other.subject.clone(),
                 ours: ours.value,
                 theirs: other.value,
@@ -209,8 +220,9 @@ impl Claim {
     pub(crate) fn sentence(&self) -> String {
         let ((ours, theirs), words) = (self.both(), self.words());
         let how = if words == "level" { "level with".to_owned() } else { format!("{words} than") };
-        let (workload, case, other) = (&self.workload, &self.case, &self.other);
-        format!("{workload}, {case}: Pleach is {how} {other} ({ours}, {theirs})")
+        let (workload, case, subject, other) =
+            (&self.workload, &self.case, &self.subject, &self.other);
+        format!("{workload}, {case}: {subject} is {how} {other} ({ours}, {theirs})")
     }
 }
 
@@ -284,11 +296,50 @@ mod tests {
         assert_eq!((&*claims[0].case, &*claims[0].other), ("10 a commit, write-only", "btreemap"));
     }
 
+    /// It once split the rows of a case, so that neither of ours stood beside the others.
+    #[test]
+    fn a_plain_namespace_is_held_against_others_in_the_same_case() {
+        let rows = [
+            row("10 a commit", "write-only, pleach", 4.0),
+            row("10 a commit", "write-only, pleach-plain", 2.0),
+            row("10 a commit", "write-only, btreemap", 1.0),
+        ];
+        let figures = figures(&json!({ "rows": rows }));
+        assert!(
+            figures.iter().all(|figure| figure.case == "10 a commit, write-only"),
+            "{figures:?}"
+        );
+        let claims = claims("bank", &figures);
+        let said: Vec<_> = claims.iter().map(|it| (&*it.subject, &*it.other, it.words())).collect();
+        let slower = |times: &str| format!("{times} x slower");
+        let expected =
+            [("pleach", "btreemap", slower("4.0")), ("pleach-plain", "btreemap", slower("2.0"))];
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn what_a_kill_may_take_is_not_compared_with_what_it_leaves() {
+        let rows = [
+            row("10 a commit", "write-only, survives a kill, pleach", 4.0),
+            row("10 a commit", "write-only, may be lost on a kill, btreemap", 1.0),
+            row("10 a commit", "scan, pleach", 4.0),
+            row("10 a commit", "scan, btreemap", 1.0),
+        ];
+        let claims = claims("bank", &figures(&json!({ "rows": rows })));
+        let cases: Vec<_> = claims.iter().map(|claim| claim.case.as_str()).collect();
+        assert_eq!(cases, ["10 a commit, scan"]);
+    }
+
     #[test]
     fn runs_are_compared_figure_by_figure() {
         let run = |name: &str, rate: f64| {
             let quantiles = json!({"p50": 1.0, "p90": 2.0, "p99": 3.0, "max": 4.0});
-            json!({"backend": name, "transfers_per_second": rate, "execute_ms": quantiles})
+            json!({
+                "backend": name,
+                "durability": "commit",
+                "transfers_per_second": rate,
+                "execute_ms": quantiles
+            })
         };
         let figures = figures(&json!({"runs": [run("pleach", 50.0), run("nomt", 10.0)]}));
         assert_eq!(figures.len(), 4);
@@ -296,6 +347,7 @@ mod tests {
         let claims = claims("transfer", &figures);
         assert_eq!(claims[0].words(), "5.0 x faster");
         assert!(claims[0].sentence().contains("than nomt"), "{}", claims[0].sentence());
+        assert!(claims[0].case.ends_with(", each commit synced"), "{}", claims[0].case);
         assert_eq!(claims[1].words(), "level");
     }
 }

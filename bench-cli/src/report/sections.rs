@@ -44,20 +44,28 @@ pub(crate) fn section(workload: &str, document: &Value) -> String {
     let mut text = in_words(&claims);
     let mut alone = Grid::default();
     alone.row(["", "", ""].map(str::to_owned));
-    let mut rest = figures.as_slice();
-    while let Some(first) = rest.first() {
-        let same = |one: &&Figure| one.case == first.case && one.unit == first.unit;
-        let count = rest.iter().take_while(same).count();
-        let (case, others) = rest.split_at(count);
-        rest = others;
+    let mut cases: Vec<Vec<&Figure>> = Vec::new();
+    let mut subjects: Vec<&str> = vec!["pleach"];
+    for figure in &figures {
+        let same = |one: &Figure| one.case == figure.case && one.unit == figure.unit;
+        match cases.iter_mut().find(|case| same(case[0])) {
+            Some(case) => case.push(figure),
+            None => cases.push(vec![figure]),
+        }
+        if !subjects.contains(&figure.subject.as_str()) {
+            subjects.push(&figure.subject);
+        }
+    }
+    for case in cases {
+        let first = case[0];
         // A bar beside nothing says nothing.
-        if count == 1 {
+        if case.len() == 1 {
             alone.row([first.case.clone(), first.subject.clone(), first.text()]);
             continue;
         }
         let of_case = |claim: &&Claim| claim.case == first.case && claim.unit == first.unit;
         let of_case: Vec<&Claim> = claims.iter().filter(of_case).collect();
-        text.push_str(&bars(case, &of_case));
+        text.push_str(&bars(&case, &of_case, &subjects));
     }
     if !alone.is_head() {
         let _ = writeln!(text, "<h3>Alone</h3>\n{}", html::table(&alone));
@@ -75,16 +83,17 @@ pub(crate) fn section(workload: &str, document: &Value) -> String {
 /// A row for each comparison.
 fn in_words(claims: &[Claim]) -> String {
     let mut grid = Grid::default();
-    grid.row(["", "Pleach", "beside", "", "Pleach is"].map(str::to_owned));
+    grid.row(["", "", "", "beside", "", "it is"].map(str::to_owned));
     for claim in claims {
         let (ours, theirs) = claim.both();
-        grid.row([claim.case.clone(), ours, claim.other.clone(), theirs, claim.words()]);
+        let Claim { case, subject, other, .. } = claim;
+        grid.row([case.clone(), subject.clone(), ours, other.clone(), theirs, claim.words()]);
     }
     if claims.is_empty() { String::new() } else { html::table(&grid) }
 }
 
 /// A bar for each subject of a case.
-fn bars(case: &[Figure], claims: &[&Claim]) -> String {
+fn bars(case: &[&Figure], claims: &[&Claim], subjects: &[&str]) -> String {
     let Some(first) = case.first() else { return String::new() };
     let values = || case.iter().map(|figure| figure.value);
     let most = values().fold(0.0, f64::max);
@@ -97,20 +106,20 @@ fn bars(case: &[Figure], claims: &[&Claim]) -> String {
         escape(&first.case),
         escape(what)
     );
-    for (place, figure) in case.iter().enumerate() {
+    for figure in case {
         let part = if log {
             share(figure.value, least / 2.0, most)
         } else {
             figure.value / most.max(f64::MIN_POSITIVE)
         };
         // The same subject has the same colour in each case: ours is the first.
-        let colour = if figure.subject == "pleach" { 0 } else { 1 + place % 7 };
-        let claim = claims.iter().find(|claim| claim.other == figure.subject);
+        let place = subjects.iter().position(|subject| *subject == figure.subject).unwrap_or(0);
+        let colour = if place == 0 { 0 } else { 1 + (place - 1) % 7 };
+        let mut beside = claims.iter().filter(|claim| claim.other == figure.subject).peekable();
         // Seen from the other: it is what we are not.
-        let (class, words) = match claim {
-            Some(claim) => (claim.judgement().word(), format!("Pleach: {}", claim.words())),
-            None => (Judgement::Level.word(), String::new()),
-        };
+        let class = beside.peek().map_or(Judgement::Level, |claim| claim.judgement()).word();
+        let words = beside.map(|claim| format!("{}: {}", claim.subject, claim.words()));
+        let words = words.collect::<Vec<_>>().join("; ");
         let _ = writeln!(
             text,
             "<div class=\"r\"><span>{}</span><svg class=\"c{colour}\" viewBox=\"0 0 100 8\" \
@@ -143,4 +152,41 @@ fn percentiles(figures: &[Figure]) -> String {
     }
     let table = html::table(&grid);
     format!("<details><summary>Percentiles of the rounds</summary>{table}</details>\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Rows of a plain namespace once left Pleach's own without a bar, and peers changed their colours.
+    #[test]
+    fn each_subject_of_a_case_has_a_bar_of_its_own_colour() {
+        let row = |what: &str, subject: &str, p50: f64| {
+            let round = json!({"p50": p50, "p90": p50, "p99": p50, "max": p50});
+            let subject = format!("{what}, {subject}");
+            json!({"case": "10 a commit", "subject": subject, "operations": 1, "round_ms": round})
+        };
+        let all = |what| {
+            let of = [("pleach", 4.0), ("pleach-plain", 2.0), ("btreemap", 1.0)];
+            of.map(|(subject, p50)| row(what, subject, p50))
+        };
+        let scan = [row("scan", "btreemap", 1.0), row("scan", "pleach", 1.0)];
+        let rows = [&all("write-only")[..], &scan, &[row("load", "pleach", 3.0)]].concat();
+        let page = section("bank", &json!({ "rows": rows }));
+        let bars: Vec<(&str, &str)> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("<div class=\"r\"><span>"))
+            .filter_map(|line| {
+                let (subject, rest) = line.split_once("</span><svg class=\"")?;
+                Some((subject, rest.split_once('"')?.0))
+            })
+            .collect();
+        let (ours, plain, map) = (("pleach", "c0"), ("pleach-plain", "c1"), ("btreemap", "c2"));
+        assert_eq!(bars, [ours, plain, map, map, ours], "{page}");
+        assert!(page.contains("pleach: 4.0 x slower; pleach-plain: 2.0 x slower"), "{page}");
+        let alone = page.split_once("<h3>Alone</h3>").expect("the load").1;
+        assert!(alone.contains("10 a commit, load"), "{page}");
+    }
 }

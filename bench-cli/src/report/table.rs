@@ -174,20 +174,6 @@ pub(crate) fn transfer(
 fn headline(setting: &Setting, outcomes: &[Outcome]) -> Option<String> {
     let (first, others) = outcomes.split_first()?;
     let (run, ours) = (&first.run, Rates::of(&first.run).drained);
-    let durable = match setting.options.durability {
-        Durability::Commit => "a synced commit",
-        _ => "a commit",
-    };
-    let proven = if run.witnesses > 0 { " with its root and a witness" } else { " with its root" };
-    let mut text = format!(
-        "{}: {} transfers/s; every batch of {} transfers is {durable}{proven}",
-        first.kind.name(),
-        number(ours),
-        whole(setting.stream.batch.into()),
-    );
-    if ssd_reads(run) * 1000 < run.accounts {
-        text.push_str(". Every page was in memory: --log2 24 shows reads from the device");
-    }
     let said = others.iter().map(|other| (other, Rates::of(&other.run).drained));
     let said: Vec<String> = said
         .filter(|(_, theirs)| *theirs > 0.0 && ours > 0.0)
@@ -202,9 +188,17 @@ fn headline(setting: &Setting, outcomes: &[Outcome]) -> Option<String> {
             }
         })
         .collect();
+    let gives = if run.witnesses > 0 { "root and witness" } else { "root" };
+    let (name, level) = (first.kind.name(), setting.options.durability.level());
+    let batch = whole(setting.stream.batch.into());
+    let mut text =
+        format!("{name}: {} transfers/s, {gives} for every {batch}, {level}", number(ours));
     for said in said {
         text.push_str("; ");
         text.push_str(&said);
+    }
+    if others.is_empty() && ssd_reads(run) * 1000 < run.accounts {
+        text.push_str(". All pages were in memory: --log2 24 reads from the device");
     }
     Some(text)
 }

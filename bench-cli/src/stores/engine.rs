@@ -78,9 +78,21 @@ impl Engine {
         matches!(self, Self::Pleach | Self::PleachPlain)
     }
 
-    /// Does it copy everything when it is written beside a view? Then nobody should read beside writes.
-    pub(crate) const fn copies_for_views(self) -> bool {
-        matches!(self, Self::BTreeMap)
+    /// Has it files? Otherwise nothing of it is ever durable, and it copies everything when it is written beside a
+    /// view, so that nobody should read beside writes.
+    pub(crate) const fn has_files(self) -> bool {
+        !matches!(self, Self::BTreeMap)
+    }
+
+    /// Does a commit that is not synced survive the end of its process? Those of others are kept by it until the next
+    /// sync.
+    pub(crate) const fn survives_a_kill(self) -> bool {
+        match self {
+            Self::BTreeMap => false,
+            #[cfg(feature = "peer-redb")]
+            Self::Redb => false,
+            _ => true,
+        }
     }
 
     /// The store with this name, if this build has it.
@@ -97,15 +109,31 @@ pub(crate) struct StoreOptions {
     /// Memory that it may take for caches and buffers, in MiB.
     pub(crate) cache_mib: u64,
     pub(crate) threads: usize,
+    /// Are commits synced: all of them, or some? Otherwise none is that the caller waits for.
+    pub(crate) durable: bool,
+    /// Keys that it will have, about, for an engine that has to know.
+    pub(crate) keys: u64,
+    /// Are the keys of a block announced before they are read, where an engine takes that?
+    pub(crate) prefetch: bool,
+    /// Are witnesses made?
+    pub(crate) witness: bool,
     /// Names such as `redb.quick_repair`, each with its value. Those of other engines are not for this one.
     pub(crate) peer_args: Vec<(String, String)>,
 }
 
 impl StoreOptions {
-    /// A folder and a budget; all cores, and nothing set.
+    /// A folder and a budget; all cores, durable, without witnesses, and nothing set.
     pub(crate) fn new(folder: &Path, cache_mib: u64) -> Self {
-        let folder = folder.to_owned();
-        Self { folder, cache_mib, threads: machine::cores(), peer_args: Vec::new() }
+        Self {
+            folder: folder.to_owned(),
+            cache_mib,
+            threads: machine::cores(),
+            durable: true,
+            keys: 0,
+            prefetch: true,
+            witness: false,
+            peer_args: Vec::new(),
+        }
     }
 
     /// What tests open one with.

@@ -1,11 +1,12 @@
 //! Plain ordered key-value stores behind one trait ([`Store`]), for workloads that need no witness: each
 //! does the same operations, and each is set up as its own documentation advises.
 //!
-//! * [`store`]: the trait; [`engine`]: which engine, opened how;
+//! * [`store`]: the trait; [`engine`]: which engine, opened how; [`help`]: what those of others have in common;
 //! * [`pleach`], [`btreemap`]: the engines; `peers`: those of others, where the build has them.
 
 mod btreemap;
 mod engine;
+pub(crate) mod help;
 #[cfg(any(
     feature = "peer-redb",
     feature = "peer-fjall",

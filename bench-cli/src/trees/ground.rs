@@ -24,15 +24,6 @@ pub(crate) enum Ground {
 }
 
 impl Ground {
-    /// Can it hold so many keys, as it is opened here? Otherwise why not.
-    pub(crate) fn holds(self, keys: u64) -> core::result::Result<(), &'static str> {
-        // The crate's own number of buckets, 64,000; a page has one from 20 keys below it on.
-        if self.name() == "nomt" && keys > 4_000_000 {
-            return Err("its hash table has room for the pages of about 4 million keys");
-        }
-        Ok(())
-    }
-
     /// Bytes of memory that it takes with so many keys when it is open, about, and those on top while it is loaded.
     pub(crate) const fn memory(self, cache_mib: u64, keys: u64) -> (u64, u64) {
         match self {
@@ -95,10 +86,10 @@ impl Ground {
         }
     }
 
-    /// Does it make witnesses as a [`Tree`](super::Tree)? The others with a root have a backend that does.
+    /// Does it make witnesses as a [`Tree`](super::Tree)? This project's engine has a backend that does.
     #[cfg(test)]
     pub(crate) const fn makes_witnesses(self) -> bool {
-        self.is_merkle() && !self.has_our_roots()
+        self.is_merkle() && !matches!(self, Self::Pleach)
     }
 
     /// All of this build.

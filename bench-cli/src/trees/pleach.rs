@@ -28,13 +28,19 @@ pub(super) struct PleachTree {
 }
 
 impl PleachTree {
-    pub(super) fn open(options: &StoreOptions, durable: bool) -> Result<Self> {
+    pub(super) fn open(options: &StoreOptions) -> Result<Self> {
         options.peer_args_of("pleach", &[])?;
         let settings = Options::new(&options.folder).create(true).cache_mib(options.cache_mib);
-        let durability = if durable { Durability::Commit } else { Durability::None };
+        let durability = if options.durable { Durability::Commit } else { Durability::None };
         let settings = settings.threads(options.threads).durability(durability);
         let db = Pleach::open(settings).map_err(wrap)?;
-        Ok(Self { db, begun: None, made: None, overlays: VecDeque::new(), durable })
+        Ok(Self {
+            db,
+            begun: None,
+            made: None,
+            overlays: VecDeque::new(),
+            durable: options.durable,
+        })
     }
 
     fn session(&mut self) -> Result<Session> {

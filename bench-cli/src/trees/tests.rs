@@ -50,7 +50,7 @@ fn is(tree: &mut dyn Tree, map: &Map, what: &str) {
 /// The root of the same pairs, by a load of an empty state.
 fn root_of(ground: Ground, map: &Map) -> Option<[u8; 32]> {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut tree = open(ground, &options(folder.path()), false).expect("opened");
+    let mut tree = open(ground, &options(folder.path())).expect("opened");
     tree.load(&mut map.iter().map(|(key, value)| (*key, value.clone()))).expect("loaded");
     let root = tree.root();
     tree.close().expect("closed");
@@ -62,7 +62,7 @@ fn blocks_in_memory_and_committed_ones_are_those_of_a_map() {
     for ground in Ground::all() {
         let name = ground.name();
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut tree = open(ground, &options(folder.path()), false).expect("opened");
+        let mut tree = open(ground, &options(folder.path())).expect("opened");
         let mut random = Draws::new(9, b"pleach-bench tests    v1", 1);
         let mut committed = Map::new();
         let first: Vec<_> = (0..50).map(|id| (key(id), vec![7; 20])).collect();
@@ -107,7 +107,7 @@ fn blocks_in_memory_and_committed_ones_are_those_of_a_map() {
         }
         tree.close().expect("closed");
         if ground != Ground::Flat(Engine::BTreeMap) {
-            let mut again = open(ground, &options(folder.path()), true).expect("opened");
+            let mut again = open(ground, &options(folder.path())).expect("opened");
             assert_eq!(again.root(), root, "{name}: opened again");
             is(&mut *again, &committed, name);
             again.close().expect("closed");
@@ -120,7 +120,8 @@ fn a_witness_proves_the_block_that_made_it() {
     for ground in Ground::MERKLE.iter().copied().filter(|ground| ground.makes_witnesses()) {
         let name = ground.name();
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut tree = open(ground, &options(folder.path()), false).expect("opened");
+        let mut tree = open(ground, &StoreOptions { witness: true, ..options(folder.path()) })
+            .expect("opened");
         tree.load(&mut (0..100).map(|id| (key(id), vec![3; 40]))).expect("loaded");
         let mut random = Draws::new(3, b"pleach-bench tests    v1", 2);
         for _ in 0..8 {
@@ -163,7 +164,7 @@ fn names_are_parsed_and_settings_that_do_not_exist_refused() {
         assert!(Ground::chosen(&[name.clone(), name.clone()]).is_err(), "{name} twice");
         let mut options = options(&folder.path().join(&name));
         options.peer_args = vec![(format!("{name}.nonsense"), "1".to_owned())];
-        assert_eq!(open(ground, &options, true).err().map(|error| error.code()), Some(2), "{name}");
+        assert_eq!(open(ground, &options).err().map(|error| error.code()), Some(2), "{name}");
     }
     assert!(Ground::chosen(&["none".to_owned()]).is_err());
 }

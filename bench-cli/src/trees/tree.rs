@@ -18,8 +18,8 @@ pub(crate) struct Finished {
     /// None of a plain store.
     pub(crate) root: Option<Root>,
     #[cfg_attr(
-        not(any(feature = "peer-sp-trie", feature = "peer-jmt")),
-        allow(dead_code, reason = "only these two make witnesses here")
+        not(any(feature = "peer-nomt", feature = "peer-sp-trie", feature = "peer-jmt")),
+        allow(dead_code, reason = "only these make witnesses here")
     )]
     pub(crate) witness: Option<Box<dyn Witness>>,
 }
@@ -61,8 +61,8 @@ pub(crate) trait Tree {
 
     /// Begins a block that gives a witness.
     #[cfg_attr(
-        not(any(feature = "peer-sp-trie", feature = "peer-jmt")),
-        allow(dead_code, reason = "only these two make witnesses here")
+        not(any(feature = "peer-nomt", feature = "peer-sp-trie", feature = "peer-jmt")),
+        allow(dead_code, reason = "only these make witnesses here")
     )]
     fn begin_witnessed(&mut self) -> Result<()> {
         Err(BenchError::Usage("this backend makes no witness here: say --witness off".to_owned()))
@@ -89,13 +89,13 @@ pub(crate) trait Tree {
 
     /// Waits until nothing is left to be done in the background for what was committed. Only for engines that
     /// cannot stop that for as long as a clock stands: others have nothing to do.
-    #[cfg(any(feature = "peer-sp-trie", feature = "peer-jmt"))]
+    #[cfg(any(feature = "peer-nomt", feature = "peer-sp-trie", feature = "peer-jmt"))]
     fn drain(&mut self) -> Result<()> {
         Ok(())
     }
 
     /// Does background work go on, whatever the clock does? Then [`drain`](Tree::drain) waits for it.
-    #[cfg(any(feature = "peer-sp-trie", feature = "peer-jmt"))]
+    #[cfg(any(feature = "peer-nomt", feature = "peer-sp-trie", feature = "peer-jmt"))]
     fn works_on(&self) -> bool {
         false
     }

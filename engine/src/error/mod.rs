@@ -389,7 +389,7 @@ impl Error {
             Self::Log(error) => match error {
                 LogError::Io(error) | LogError::Full(error) => advice_on(error),
                 LogError::Poisoned => Advice::Reopen,
-                LogError::Segment(_) => Advice::Repair,
+                LogError::Segment(_) => Advice::Restore,
             },
             Self::Superblock(error) => match error {
                 SuperblockError::Io(error) => advice_on(error),
@@ -399,12 +399,12 @@ impl Error {
                 | SuperblockError::Features { .. } => Advice::OtherVersion,
                 SuperblockError::Length { .. }
                 | SuperblockError::Damaged { .. }
-                | SuperblockError::Contradiction => Advice::Repair,
+                | SuperblockError::Contradiction => Advice::Restore,
             },
             Self::Creation(error) => match error {
                 CreationError::Io(error) => advice_on(error),
                 CreationError::NotADatabase { .. } | CreationError::Exists => Advice::FixCall,
-                CreationError::Marker { .. } => Advice::Repair,
+                CreationError::Marker { .. } => Advice::Restore,
             },
             Self::Incarnation(IncarnationError::Io(error)) | Self::Scan(ScanError::Io(error)) => {
                 advice_on(error)
@@ -425,7 +425,7 @@ impl Error {
             | Self::ShortFile { .. }
             | Self::HistoryLost { .. }
             | Self::HistoryShort { cause: Some(_), .. }
-            | Self::Corrupt(_) => Advice::Repair,
+            | Self::Corrupt(_) => Advice::Restore,
             Self::Quarantined { first, .. } => first.advice(),
             Self::NotADatabase { .. }
             | Self::Missing

@@ -31,8 +31,9 @@ pub enum Advice {
     Reopen,
     /// Open it with the version of this software that it belongs to.
     OtherVersion,
-    /// Something is damaged or missing: look with `pleach check`, and repair or restore it.
-    Repair,
+    /// Something is damaged or missing: `pleach check` says what. Nothing mends it in place: put back a copy of the
+    /// folder that was made while the database was closed, or make a new database (`docs/operating.md`).
+    Restore,
 }
 
 impl fmt::Display for Advice {
@@ -46,8 +47,10 @@ impl fmt::Display for Advice {
             }
             Self::FixCall => "change the call: what it asks for cannot be",
             Self::Reopen => "close the database and open it again",
-            Self::OtherVersion => "open it with the version that it belongs to, or load it again",
-            Self::Repair => "look at the damage with `pleach check`; repair it, or restore a copy",
+            Self::OtherVersion => "open it with the version that it belongs to, or make a new database",
+            Self::Restore => {
+                "`pleach check` lists the damage: put back a copy of the folder, or make a new database from the blocks of the chain"
+            },
         })
     }
 }

@@ -109,10 +109,14 @@ fn advice_and_text_say_the_same() {
         (full().poisoning(), Advice::Reopen, "close it and open it again"),
         (full().in_doubt(), Advice::Reopen, "open it again and look"),
         (newer.into(), Advice::OtherVersion, "format version 9"),
-        (SuperblockError::Damaged { first, second }.into(), Advice::Repair, "no usable superblock"),
-        (Error::Scan(segment.into()), Advice::Repair, "restore the file"),
-        (set_aside(&bad), Advice::Repair, "page 7 of leaf"),
-        (bad, Advice::Repair, "page 7 of leaf"),
+        (
+            SuperblockError::Damaged { first, second }.into(),
+            Advice::Restore,
+            "no usable superblock",
+        ),
+        (Error::Scan(segment.into()), Advice::Restore, "put the file back"),
+        (set_aside(&bad), Advice::Restore, "page 7 of leaf"),
+        (bad, Advice::Restore, "page 7 of leaf"),
     ];
     for (error, advice, text) in cases {
         assert_eq!(error.advice(), advice, "{error:?}");

@@ -201,14 +201,16 @@ pub enum SuperblockError {
         found: u64,
     },
     /// A later version has written here.
-    #[error("the database has format version {found}, this software knows {FORMAT_VERSION}")]
+    #[error(
+        "the database has format version {found}, this software knows {FORMAT_VERSION}: open it with the version that it belongs to"
+    )]
     NewerVersion {
         /// Its version.
         found: u32,
     },
     /// A version of this software whose format is no longer read has written here.
     #[error(
-        "the database has format version {found}, this software reads {FORMAT_VERSION} only: load it again"
+        "the database has format version {found}, this software reads {FORMAT_VERSION} only: open it with the version that it belongs to, or make a new database"
     )]
     OlderVersion {
         /// Its version.

@@ -8,7 +8,7 @@ use crate::format::position::LogPos;
 /// A segment file that the log has made, and that is missing or has another length than all have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the log is damaged: its file {} {}; restore the file, or the folder from a backup",
+    "the log is damaged: its file {} {}; put the file back, or a copy of the whole folder",
     segment_name(*.index), length(*.found, *.expected)
 )]
 pub struct BadSegment {

@@ -165,7 +165,7 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
         checker.regions(&recovered);
         let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
         checker.children(&leaf, &recovered)?;
-        checker.past(&recovered);
+        checker.long_values_of_the_past(&recovered);
         past::findings::<H, D>(opened, &leaf, &recovered)
             .into_iter()
             .for_each(|what| checker.finding(what));
@@ -331,7 +331,7 @@ impl<H: Hasher, D: Device> Checker<'_, H, D> {
     }
 
     /// Long values of the history. Its runs are among those that are named already.
-    fn past(&mut self, recovered: &Recovered) {
+    fn long_values_of_the_past(&mut self, recovered: &Recovered) {
         for (commit, stored) in &recovered.long_values {
             if let Stored::Overflow(raw) = stored {
                 self.read_value(raw, &format!("the history, replaced by commit {commit}"));

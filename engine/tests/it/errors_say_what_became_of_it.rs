@@ -374,7 +374,7 @@ fn describes_itself(error: &Error, what: &str, fault: Fault) {
     let Some(device) = error.device() else {
         // What was counted, and copies that cannot be read and are damaged for whoever looks.
         let counted = matches!(error, Error::StillOpen(_) | Error::Full(_));
-        let damage = error.advice() == Advice::Repair;
+        let damage = error.advice() == Advice::Restore;
         assert!(counted || damage, "{what}: no device error in {error:?}");
         return;
     };

@@ -13,10 +13,10 @@ use super::Sheet;
 use super::sheet::{Timed, Timings};
 use crate::args::stores::BankArgs;
 use crate::error::{BenchError, Result};
+use crate::interrupt;
 use crate::progress::Progress;
 use crate::stores::{self, Engine, Store, StoreOptions};
 use crate::text::grouped;
-use crate::{interrupt, machine};
 use accounts::{Accounts, INITIAL, Replay, Teller, Transfer, balance, log_key};
 use readers::Read;
 
@@ -34,7 +34,12 @@ pub(crate) fn run(args: &BankArgs, at: &Path, bar: &Progress, sheet: &mut Sheet)
                 bank.round(at, bar, &mut timings, sheet)?;
             }
         }
-        let case = format!("{} a commit", grouped(batch));
+        let synced = match args.sync_every {
+            0 => "no commit synced".to_owned(),
+            1 => "each commit synced".to_owned(),
+            every => format!("one commit in {} synced", grouped(every)),
+        };
+        let case = format!("{} a commit, {synced}", grouped(batch));
         sheet.timings(&case, &timings, &engines.iter().map(|one| one.name()).collect::<Vec<_>>());
     }
     let tried = 2 * args.transfers;
@@ -64,12 +69,34 @@ fn note(sheet: &mut Sheet, text: String) {
 
 fn options(args: &BankArgs, folder: &Path) -> Result<StoreOptions> {
     Ok(StoreOptions {
-        folder: folder.to_owned(),
-        cache_mib: args.storage.cache_mib(),
-        threads: machine::cores(),
+        durable: args.sync_every > 0,
         peer_args: stores::peer_args(&args.stores.settings.peer_arg, &args.stores.backend)?,
+        ..StoreOptions::new(folder, args.storage.cache_mib())
     })
 }
+
+/// What is timed of writes.
+struct Names {
+    load: &'static str,
+    write_only: &'static str,
+    last_sync: &'static str,
+    beside_readers: &'static str,
+}
+
+const KEPT: Names = Names {
+    load: "load",
+    write_only: "write-only, survives a kill",
+    last_sync: "last sync",
+    beside_readers: "beside readers, survives a kill",
+};
+/// Of a store that a kill may take commits from. They have names of their own, so that no ratio is made of stores
+/// that promise different things.
+const LOST: Names = Names {
+    load: "load",
+    write_only: "write-only, may be lost on a kill",
+    last_sync: "last sync of what a kill had taken",
+    beside_readers: "beside readers, may be lost on a kill",
+};
 
 /// A store, in a round, with batches of one size.
 struct Bank<'a> {
@@ -104,6 +131,13 @@ impl Bank<'_> {
         stores::open(self.engine, &options(self.args, folder)?)
     }
 
+    fn names(&self) -> &'static Names {
+        // What each commit waits for is nothing that a kill takes.
+        let kept =
+            self.engine.survives_a_kill() || (self.args.sync_every == 1 && self.engine.has_files());
+        if kept { &KEPT } else { &LOST }
+    }
+
     fn round(
         &self,
         at: &Path,
@@ -111,7 +145,7 @@ impl Bank<'_> {
         timings: &mut Timings,
         sheet: &mut Sheet,
     ) -> Result<()> {
-        let name = self.engine.name();
+        let (name, names) = (self.engine.name(), self.names());
         let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
         let store = self.open(folder.path())?;
         let mut add = |what: &'static str, operations: u64, took: Duration| {
@@ -121,7 +155,7 @@ impl Bank<'_> {
         let pair =
             |id: &u32| (self.accounts.keys[*id as usize].clone(), INITIAL.to_le_bytes().to_vec());
         store.load(&mut self.accounts.sorted.iter().map(pair))?;
-        add("load", self.args.accounts, from.elapsed());
+        add(names.load, self.args.accounts, from.elapsed());
         let teller = Teller::new(self.args.parts.results.seed, self.args.accounts);
         let mut desk = Desk {
             teller,
@@ -138,15 +172,15 @@ impl Bank<'_> {
                 if desk.announced { "are announced to it" } else { "cannot be announced to it" };
             note(sheet, format!("{name}: the accounts of a batch {text}"));
         }
-        add("write-only", self.args.transfers, took);
+        add(names.write_only, self.args.transfers, took);
         for (what, quantiles) in store.parts_of_writes() {
             timings.latencies(Timed { what, subject: name }, quantiles);
         }
         let from = Instant::now();
         store.sync()?;
-        timings.add(Timed { what: "last sync", subject: name }, 1, from.elapsed());
+        timings.add(Timed { what: names.last_sync, subject: name }, 1, from.elapsed());
         if self.args.readers > 0 {
-            if !self.engine.copies_for_views() && store.view()?.is_some() {
+            if self.engine.has_files() && store.view()?.is_some() {
                 self.beside_readers(&*store, &mut desk, bar, timings)?;
             } else {
                 let why = "has no views that writes can go on beside";
@@ -207,7 +241,11 @@ impl Bank<'_> {
             Ok::<_, BenchError>((took?, sum))
         })?;
         let subject = self.engine.name();
-        timings.add(Timed { what: "beside readers", subject }, self.args.transfers, took);
+        timings.add(
+            Timed { what: self.names().beside_readers, subject },
+            self.args.transfers,
+            took,
+        );
         timings.add(Timed { what: "reads beside", subject }, read.reads, read.took);
         timings.count(Timed { what: "sums beside, conserved", subject }, read.sums);
         Ok(())

@@ -70,8 +70,9 @@ fn loaded_elsewhere(ground: Ground, job: &LoadJob) -> Result<Loaded> {
     // The parent knows that each is one of a backend that is there.
     let args = job.peer_arg.iter().filter_map(|arg| arg.split_once('='));
     let peer_args = args.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let options = StoreOptions { peer_args, ..StoreOptions::new(&job.folder, job.cache_mib) };
-    let mut tree = trees::open(ground, &options, true)?;
+    let new = StoreOptions::new(&job.folder, job.cache_mib);
+    let options = StoreOptions { keys: job.leaves, peer_args, ..new };
+    let mut tree = trees::open(ground, &options)?;
     machine::reset_peak_rss();
     let mut pairs = (0..job.leaves).map(|id| {
         if id % STEP == 0 {

@@ -37,13 +37,13 @@ pub(crate) fn run(args: &ImportArgs, at: &Path, bar: &Progress, sheet: &mut Shee
     let runs = |ground: Ground| match ground {
         // It leaves nothing behind that could be read back.
         Ground::Flat(Engine::BTreeMap) => Err("it is loaded in a process that ends"),
-        _ => ground.holds(args.leaves),
+        _ => Ok(()),
     };
     if args.kill && !args.states.backend.iter().any(|name| name == "pleach") {
         let text = "--kill is for pleach: name it with --backend";
         return Err(BenchError::Usage(text.to_owned()));
     }
-    let states = States::new(&args.states, args.whole_mib(), runs, sheet)?;
+    let states = States::new(&args.states, (args.whole_mib(), args.leaves), runs, sheet)?;
     let ours = states.grounds.contains(&Ground::Pleach);
     if args.from.is_some() {
         if args.parts.rounds() > 1 {
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &ImportArgs, at: &Path, bar: &Progress, sheet: &mut Shee
     for &ground in &states.grounds {
         // Settings that do not exist are refused before anything is measured.
         let folder = tempfile::tempdir_in(at).map_err(BenchError::file(at))?;
-        let tree = states.open(ground, folder.path(), true)?;
+        let tree = states.open(ground, folder.path())?;
         states.note(ground, &*tree, sheet);
         tree.close()?;
     }
@@ -174,7 +174,7 @@ impl Import<'_> {
             let loaded = self.whole(folder.path(), ground, bar)?;
             phase.record(Duration::from_secs_f64(loaded.seconds));
             let size = machine::folder_bytes(folder.path());
-            let mut tree = self.states.open(ground, folder.path(), true)?;
+            let mut tree = self.states.open(ground, folder.path())?;
             let wrong = |what: &str| Err(BenchError::Wrong(format!("{name}: {what}")));
             if tree.root().map(|root| hex(&root)).unwrap_or_default() != loaded.root {
                 return wrong("the root is not the one of the load");

@@ -2,8 +2,9 @@
 //!
 //! * It has no cache of its own: the system's page cache is, and no budget limits it.
 //! * Without read-ahead, as is advised for random reads; with a writable map, as its largest users set it.
-//! * Durability: `SafeNoSync`, which keeps the last synced state whole, and a forced sync after each batch that
-//!   is to be durable.
+//! * Durability: where batches are to be durable, `SafeNoSync`, which keeps the last synced state whole, and a forced
+//!   sync after each of these. Where none is, `UtterlyNoSync`: `SafeNoSync` syncs by itself each time that it wants
+//!   pages back, which is at nearly every small commit. A kill takes nothing then, a power failure may take everything.
 //! * A load appends in the order of keys, in one transaction.
 
 use std::borrow::Cow;
@@ -36,6 +37,7 @@ pub(in super::super) struct MdbxStore {
     newest: Mutex<Option<RoTxSync>>,
     write_map: bool,
     size_gib: u64,
+    durable: bool,
 }
 
 impl MdbxStore {
@@ -49,6 +51,8 @@ impl MdbxStore {
                 _ => size_gib = whole("mdbx", name, value, 1..=65_536)?,
             }
         }
+        let durable = options.durable;
+        let sync_mode = if durable { SyncMode::SafeNoSync } else { SyncMode::UtterlyNoSync };
         let most = usize::try_from(size_gib << 30).map_err(wrap)?;
         let mut builder = Environment::builder();
         // As many as `--readers` may ask for, and the writer's.
@@ -60,7 +64,7 @@ impl MdbxStore {
                 ..Geometry::default()
             })
             .set_flags(EnvironmentFlags {
-                mode: Mode::ReadWrite { sync_mode: SyncMode::SafeNoSync },
+                mode: Mode::ReadWrite { sync_mode },
                 no_rdahead: true,
                 ..EnvironmentFlags::default()
             });
@@ -71,7 +75,7 @@ impl MdbxStore {
         let begun = environment.begin_rw_unsync().map_err(wrap)?;
         let state = begun.create_db(None, DatabaseFlags::empty()).map_err(wrap)?;
         begun.commit().map_err(wrap)?;
-        Ok(Self { environment, state, newest: Mutex::new(None), write_map, size_gib })
+        Ok(Self { environment, state, newest: Mutex::new(None), write_map, size_gib, durable })
     }
 
     fn newest(&self) -> MutexGuard<'_, Option<RoTxSync>> {
@@ -82,11 +86,12 @@ impl MdbxStore {
 
 impl Store for MdbxStore {
     fn settings(&self) -> Vec<(String, String)> {
+        let mode = if self.durable { "SafeNoSync" } else { "UtterlyNoSync" };
         settings([
             ("cache", "the system's page cache, without a limit".to_owned()),
             ("write_map", self.write_map.to_string()),
             ("size limit", format!("{} GiB", self.size_gib)),
-            ("durability", "SafeNoSync, and a forced sync when asked".to_owned()),
+            ("durability", format!("{mode}, and a forced sync when asked")),
         ])
     }
 

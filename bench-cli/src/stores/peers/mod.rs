@@ -3,7 +3,6 @@
 
 #[cfg(feature = "peer-fjall")]
 mod fjall;
-mod help;
 #[cfg(feature = "peer-mdbx")]
 mod mdbx;
 #[cfg(feature = "peer-redb")]
@@ -12,6 +11,8 @@ mod redb;
 mod rocksdb;
 #[cfg(feature = "peer-sqlite")]
 mod sqlite;
+
+use super::help;
 
 #[cfg(feature = "peer-fjall")]
 pub(super) use self::fjall::FjallStore;

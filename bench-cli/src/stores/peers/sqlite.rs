@@ -3,8 +3,10 @@
 //! * One table of keys and values, both blobs, `WITHOUT ROWID`, so that it is the tree of its keys.
 //! * `journal_mode = WAL`: readers and the writer do not wait for each other.
 //! * Budget: half for the writer's cache, an eighth for each of up to four readers that stay open.
-//! * Durability: `synchronous = FULL` for a batch that is to be durable, else `NORMAL`, which syncs at checkpoints
-//!   alone. [`Store::sync`] commits a mark with `FULL`, which syncs the log, and all that is in it.
+//! * Durability: `synchronous = FULL` for a batch that is to be durable. Of the others, `NORMAL`, which syncs at
+//!   checkpoints alone, where some are, and `OFF`, which syncs nothing, where none is: a kill takes nothing then, a
+//!   power failure may damage the file. [`Store::sync`] commits a mark with `FULL`, which syncs the log, and after
+//!   `OFF` makes a checkpoint, which syncs the file.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -31,15 +33,14 @@ fn wrap<E: std::fmt::Display>(error: E) -> BenchError {
 struct Writer {
     connection: Connection,
     /// What `synchronous` is set to.
-    full: bool,
+    mode: &'static str,
 }
 
 impl Writer {
-    fn set_full(&mut self, full: bool) -> Result<()> {
-        if full != self.full {
-            let mode = if full { "FULL" } else { "NORMAL" };
+    fn set(&mut self, mode: &'static str) -> Result<()> {
+        if mode != self.mode {
             self.connection.pragma_update(None, "synchronous", mode).map_err(wrap)?;
-            self.full = full;
+            self.mode = mode;
         }
         Ok(())
     }
@@ -51,6 +52,8 @@ pub(in super::super) struct SqliteStore {
     idle: Mutex<Vec<Connection>>,
     file: std::path::PathBuf,
     cache_mib: u64,
+    /// What `synchronous` is for batches that are not to be durable.
+    relaxed: &'static str,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -78,8 +81,10 @@ impl SqliteStore {
                       CREATE TABLE IF NOT EXISTS mark(synced INTEGER NOT NULL); \
                       INSERT INTO mark SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM mark);";
         connection.execute_batch(schema).map_err(wrap)?;
-        let writer = Mutex::new(Writer { connection, full: true });
-        Ok(Self { writer, idle: Mutex::new(Vec::new()), file, cache_mib: options.cache_mib })
+        let writer = Mutex::new(Writer { connection, mode: "FULL" });
+        let (idle, cache_mib) = (Mutex::new(Vec::new()), options.cache_mib);
+        let relaxed = if options.durable { "NORMAL" } else { "OFF" };
+        Ok(Self { writer, idle, file, cache_mib, relaxed })
     }
 
     /// A connection that reads.
@@ -111,7 +116,7 @@ impl Store for SqliteStore {
         settings([
             ("cache", caches),
             ("journal_mode", "WAL".to_owned()),
-            ("durability", "synchronous FULL when asked, else NORMAL".to_owned()),
+            ("durability", format!("synchronous FULL when asked, else {}", self.relaxed)),
         ])
     }
 
@@ -121,7 +126,7 @@ impl Store for SqliteStore {
 
     fn write(&self, changes: &[Change<'_>], sync: bool) -> Result<()> {
         let mut writer = lock(&self.writer);
-        writer.set_full(sync)?;
+        writer.set(if sync { "FULL" } else { self.relaxed })?;
         let batch = writer.connection.transaction().map_err(wrap)?;
         {
             let mut put = batch.prepare_cached(PUT).map_err(wrap)?;
@@ -147,14 +152,23 @@ impl Store for SqliteStore {
 
     fn sync(&self) -> Result<()> {
         let mut writer = lock(&self.writer);
-        writer.set_full(true)?;
+        writer.set("FULL")?;
         let mark = "UPDATE mark SET synced = synced + 1";
-        writer.connection.execute(mark, []).map(|_| ()).map_err(wrap)
+        writer.connection.execute(mark, []).map_err(wrap)?;
+        if self.relaxed == "OFF" {
+            // Checkpoints before have written the file without a sync.
+            let checkpoint = "PRAGMA wal_checkpoint(FULL)";
+            let busy = writer.connection.query_row(checkpoint, [], |row| row.get::<_, bool>(0));
+            if busy.map_err(wrap)? {
+                return Err(wrap("a reader is in the way of a sync"));
+            }
+        }
+        Ok(())
     }
 
     fn load(&self, pairs: &mut dyn Iterator<Item = Pair>) -> Result<()> {
         let mut writer = lock(&self.writer);
-        writer.set_full(true)?;
+        writer.set("FULL")?;
         let batch = writer.connection.transaction().map_err(wrap)?;
         let some = "SELECT EXISTS (SELECT 1 FROM state)";
         let some: bool = batch.query_row(some, [], |row| row.get(0)).map_err(wrap)?;

@@ -1,21 +1,21 @@
-//! What the peers have in common.
+//! What the engines of others have in common.
 
 #![allow(dead_code, reason = "which of these are used is a matter of the build's features")]
 
 use std::ops::RangeInclusive;
 
-use super::super::store::Change;
+use super::store::Change;
 use crate::error::{BenchError, Result};
 
 /// The changes in the order of their keys: a tree touches each page once then.
-pub(super) fn in_order<'a>(changes: &[Change<'a>]) -> Vec<Change<'a>> {
+pub(crate) fn in_order<'a>(changes: &[Change<'a>]) -> Vec<Change<'a>> {
     let mut ordered = changes.to_vec();
     ordered.sort_unstable_by_key(|change| change.0);
     ordered
 }
 
 /// Refuses a load into a store that has something.
-pub(super) fn for_empty(empty: bool, engine: &'static str) -> Result<()> {
+pub(crate) fn for_empty(empty: bool, engine: &'static str) -> Result<()> {
     if empty {
         return Ok(());
     }
@@ -23,14 +23,14 @@ pub(super) fn for_empty(empty: bool, engine: &'static str) -> Result<()> {
 }
 
 /// A setting that is on or off.
-pub(super) fn flag(peer: &str, name: &str, value: &str) -> Result<bool> {
+pub(crate) fn flag(peer: &str, name: &str, value: &str) -> Result<bool> {
     value.parse().map_err(|_| {
         BenchError::Usage(format!("--peer-arg {peer}.{name}={value}: say true or false"))
     })
 }
 
 /// A setting that is a number.
-pub(super) fn whole(
+pub(crate) fn whole(
     peer: &str,
     name: &str,
     value: &str,
@@ -43,6 +43,6 @@ pub(super) fn whole(
 }
 
 /// Settings as the trait has them.
-pub(super) fn settings<const N: usize>(of: [(&str, String); N]) -> Vec<(String, String)> {
+pub(crate) fn settings<const N: usize>(of: [(&str, String); N]) -> Vec<(String, String)> {
     of.map(|(name, value)| (name.to_owned(), value)).to_vec()
 }
