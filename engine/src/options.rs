@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pleach_core::Node;
+
 pub use pleach_io::os::IoMode;
 
 /// When a commit is durable.
@@ -97,6 +99,7 @@ pub struct Options {
     pub(crate) history_bytes: Option<u64>,
     pub(crate) history_log_bytes: u64,
     pub(crate) require_history: bool,
+    pub(crate) accept_root: Option<Node>,
     pub(crate) geometry: Geometry,
 }
 
@@ -122,6 +125,7 @@ impl Options {
             history_bytes: None,
             history_log_bytes: HISTORY_LOG,
             require_history: false,
+            accept_root: None,
             geometry: Geometry::default(),
         }
     }
@@ -275,6 +279,16 @@ impl Options {
     #[must_use]
     pub fn require_history(mut self, require: bool) -> Self {
         self.require_history = require;
+        self
+    }
+
+    /// Opens a database whose newest commit has recorded a wrong root of a namespace, if the pairs of that namespace give
+    /// this one. [`Contradiction::Root`](crate::errors::Contradiction::Root) names both; compare the second with the root that
+    /// the chain has at this block. The state is written with its right root before the open returns; states before it may be
+    /// lost to the history at the next open. Where no root is wrong, this says nothing.
+    #[must_use]
+    pub fn accept_root(mut self, root: Node) -> Self {
+        self.accept_root = Some(root);
         self
     }
 

@@ -117,6 +117,15 @@ impl RegionState {
         self.saved_page = None;
     }
 
+    /// Other nodes take the place of those in memory, which were wrong: no page has them.
+    ///
+    /// # Panics
+    /// When there is not one node a child.
+    pub fn replace_nodes(&mut self, nodes: Vec<Node>) {
+        self.put_nodes(nodes);
+        (self.saved_page, self.treelet) = (None, None);
+    }
+
     fn put_nodes(&mut self, nodes: Vec<Node>) {
         assert_eq!(self.children.len(), nodes.len(), "one node a child");
         self.nodes = Nodes::Resident(nodes);

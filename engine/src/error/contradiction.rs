@@ -164,11 +164,21 @@ pub enum Contradiction {
         /// The prefix of both.
         prefix: Prefix,
     },
-    /// The nodes of all regions do not fold to the root of the newest commit.
-    #[error("the nodes fold to another root than that of commit {commit}")]
+    /// Neither the nodes of a namespace nor its pairs lead to the root that the newest commit has recorded.
+    #[error(
+        "commit {commit} has recorded the root {} of namespace {namespace}, but its pairs give {}: if that is the root that \
+         the chain has at this block, open the database with `Options::accept_root`",
+        hex(expected.to_bytes()), hex(found.to_bytes())
+    )]
     Root {
         /// The commit.
         commit: u64,
+        /// The namespace.
+        namespace: u8,
+        /// The root that was recorded.
+        expected: Node,
+        /// The root of the pairs.
+        found: Node,
     },
     /// Pages, and what pends on them, do not fold to the node that the index has.
     #[error("the pairs below {prefix:?} do not fold to the node in the index")]

@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pleach_beatree::region::Relocation;
 use pleach_core::{Blake3, Hasher, Key, Node};
 use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
 
@@ -76,13 +75,13 @@ fn a_wrong_node_in_memory_gives_an_error_and_no_block() {
     let root = db.root();
     let index = db.state().index.load_full();
     let region = &index.regions()[0];
-    let (child, wrong, log_position) = {
-        let state = region.read();
-        (state.children().get(0), Node::new([0xee; 32]), state.log_position() + 1)
+    let child = {
+        let mut state = region.write();
+        let mut nodes = state.resident_nodes().expect("they are in memory").to_vec();
+        nodes[0] = Node::new([0x66; 32]);
+        state.replace_nodes(nodes);
+        state.children().get(0)
     };
-    let pages = [(child, wrong)];
-    let moved = Relocation { range: child.prefix, pages: &pages, through: 0 };
-    region.write().relocate(&[moved], log_position);
     let is_refused = |error: &Error| matches!(error, Error::Corrupt(Contradiction::NodesInMemory { expected, .. }) if *expected == root);
     // Neither key is below the wrong node, so that it is a sibling.
     let keys = (0..2_000).map(key).filter(|key| !child.prefix.covers(key));

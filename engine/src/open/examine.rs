@@ -3,7 +3,7 @@
 
 use pleach_beatree::page_no::page_offset;
 use pleach_beatree::space::Space;
-use pleach_core::Hasher;
+use pleach_core::{Hasher, Node};
 use pleach_io::{Device, IoError, OpenMode, Operation, PAGE};
 
 use super::recovery::{Known, Recovered, recover};
@@ -51,7 +51,7 @@ impl<D: Device> Examined<D> {
     pub(crate) fn older_serves<H: Hasher>(&self, device: &D) -> Option<bool> {
         let older = self.superblocks.other().ok()?;
         let known = Known { clean: false, ..self.known };
-        let recovered = recover::<H, D>(device, &older, &known, self.limits).ok();
+        let recovered = recover::<H, D>(device, &older, &known, self.limits, None).ok();
         Some(recovered.is_some_and(|found| found.tip.number == self.recovered.tip.number))
     }
 }
@@ -85,6 +85,7 @@ pub(crate) fn examine<H: Hasher, D: Device>(
     device: &D,
     mut superblocks: SuperblockStore<D>,
     limits: impl Fn(u64) -> HistoryLimits,
+    accept: Option<&Node>,
 ) -> Result<Examined<D>> {
     let newest = *superblocks.newest();
     let limits = limits(newest.history);
@@ -112,7 +113,7 @@ pub(crate) fn examine<H: Hasher, D: Device>(
         known.prepared_through = known.prepared_through.max(older.prepared_through);
     }
     opening.closed = known.clean;
-    let recovered = match recover::<H, D>(device, &newest, &known, limits) {
+    let recovered = match recover::<H, D>(device, &newest, &known, limits, accept) {
         Ok(recovered) => recovered,
         Err(error) => match older.filter(|_| is_of_the_image(&error)) {
             None => return Err(missing(error)),
@@ -120,7 +121,7 @@ pub(crate) fn examine<H: Hasher, D: Device>(
                 known.clean = false;
                 // With its own log unbroken the older generation leads to the same state. After a bulk
                 // load, which writes no log, it leads to the empty one.
-                let recovered = recover::<H, D>(device, &older, &known, limits)
+                let recovered = recover::<H, D>(device, &older, &known, limits, accept)
                     .inspect_err(|error| tracing::warn!(%error, "nor does the older checkpoint"))
                     .ok();
                 let recovered = recovered.filter(|found| {
@@ -153,6 +154,12 @@ pub(crate) fn examine<H: Hasher, D: Device>(
     opening.replayed = recovered.scan.end.position - replay;
     opening.cut = recovered.scan.cut;
     opening.notes = notes(device, &superblocks, incarnation, &in_use)?;
+    for namespace in &recovered.rebuilt {
+        let what = format!(
+            "the nodes of namespace {namespace} were wrong and are computed from its pairs"
+        );
+        opening.notes.push(Note { file: "image".to_owned(), what });
+    }
     if let Some(error) = &recovered.history_lost {
         let (from, before) = (recovered.history_stated, recovered.undo.from());
         let what = format!("commits before {before} are lost to the history: {error}");

@@ -9,6 +9,10 @@
 mod damage_tests;
 pub(crate) mod examine;
 mod history;
+pub(crate) mod pages;
+mod rebuild;
+#[cfg(test)]
+mod rebuild_tests;
 pub(crate) mod recovery;
 #[cfg(test)]
 mod tests;
@@ -22,7 +26,7 @@ use pleach_beatree::space;
 use pleach_core::Hasher;
 use pleach_io::{Device, LockMode, OpenMode, Runtime, Step};
 
-use crate::checkpoint::{Checkpointer, first_image};
+use crate::checkpoint::{Checkpointer, checkpoint, first_image};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::flush::Flusher;
@@ -98,7 +102,8 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     let superblocks = examine::superblocks(&device, OpenMode::Write)?;
     let segment = superblocks.newest().geometry.log_segment;
     let limits = |recorded| options.history_limits(recorded, segment);
-    let mut examined = examine::examine::<H, D>(&device, superblocks, limits)?;
+    let accept = options.accept_root;
+    let mut examined = examine::examine::<H, D>(&device, superblocks, limits, accept.as_ref())?;
     if options.require_history {
         examined.require_history()?;
     }
@@ -107,11 +112,17 @@ fn open_checked<H: Hasher, D: Device, R: Runtime>(
     }
     examined.opening.created = created;
     let opening = examined.opening.clone();
+    let root_accepted = examined.recovered.root_accepted;
     let shared = Arc::new(begin(device, runtime, options, examined, lock)?);
     let first = shared.tries.get(0).expect("every database has namespace 0");
     let state = Arc::new(State::new(shared, first));
     let prefetching = Prefetching::new(&state.runtime, state.budget.values_bytes());
     let prefetching = Arc::new(prefetching);
+    if root_accepted {
+        // Replays from either superblock would find the recorded root again, and the next commit made on another.
+        checkpoint::<H, D, R>(&state, false)?;
+        checkpoint::<H, D, R>(&state, false)?;
+    }
     let tasks = start_tasks::<H, D, R>(&state, &prefetching);
     Ok(Opened { engine: Arc::new(Engine::new(state, prefetching)), tasks, opening })
 }

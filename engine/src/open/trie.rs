@@ -253,16 +253,22 @@ impl TrieReplay {
         for region in &self.changed {
             region.write().renew_own::<H>();
         }
-        let mut folder = BatchFolder::<H>::new();
-        folder.begin(0);
-        for region in self.regions.regions() {
-            folder.subtrie(region.prefix(), region.read().own());
-        }
-        let fold = folder.end().expect("no terminal is placed here");
-        folder.run();
         let regions = self.regions;
-        (RecoveredTrie { namespace, kind, dropped, regions }, Some(folder.node(fold)))
+        let root = root_of::<H>(&regions);
+        (RecoveredTrie { namespace, kind, dropped, regions }, Some(root))
     }
+}
+
+/// The root over all regions.
+pub(super) fn root_of<H: Hasher>(index: &RegionIndex) -> Node {
+    let mut folder = BatchFolder::<H>::new();
+    folder.begin(0);
+    for region in index.regions() {
+        folder.subtrie(region.prefix(), region.read().own());
+    }
+    let fold = folder.end().expect("no terminal is placed here");
+    folder.run();
+    folder.node(fold)
 }
 
 /// All regions, from the branch pages.

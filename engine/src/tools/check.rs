@@ -34,12 +34,12 @@ use pleach_core::page::overflow::{OverflowCell, PageRun};
 use pleach_io::{Device, IoError, OpenMode};
 use rayon::{Scope, ThreadPoolBuilder};
 
-use super::pages::{Visited, visit};
 use super::{Opened, UnderHasher, device, with_hasher};
 use crate::error::{Error, Result};
 use crate::format::creation::CreationError;
 use crate::format::names;
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use crate::open::pages::{Visited, visit};
 use crate::open::recovery::Recovered;
 use crate::opening::Opening;
 use crate::state::overflow::{read_from, runs};

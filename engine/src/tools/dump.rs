@@ -6,10 +6,10 @@ use pleach_beatree::Stored;
 use pleach_core::{Hasher, Key};
 use pleach_io::{Device, OpenMode};
 
-use super::pages::{parse, visit};
 use super::{Opened, UnderHasher, device, with_hasher};
 use crate::error::Result;
 use crate::format::names::{LEAF_FILE, OVERFLOW_FILE};
+use crate::open::pages::{parse, visit};
 use crate::state::overflow::read_from;
 
 /// Gives all pairs of a namespace of the folder's database to `each`, in key order, until it says false.

@@ -8,11 +8,11 @@ use pleach_core::prefix::{Prefix, common_len};
 use pleach_core::{Hasher, Key};
 use pleach_io::{Device, OpenMode, PageBuf};
 
-use super::pages::parse;
 use super::{Opened, UnderHasher, device, with_hasher};
 use crate::error::{Error, Result, hex};
 use crate::format::names::LEAF_FILE;
 use crate::format::trie_kind::TrieKind;
+use crate::open::pages::parse;
 use crate::state::last_changes::LastSeen;
 use crate::state::undo::Undo;
 

@@ -38,7 +38,6 @@
 mod check;
 mod dump;
 mod explain;
-mod pages;
 mod stat;
 
 use std::path::Path;
@@ -97,7 +96,7 @@ impl<D: Device> Opened<D> {
         history: impl Fn(u64) -> HistoryLimits,
     ) -> Result<Examined<D>> {
         let superblocks = examine::superblocks(&self.device, OpenMode::Read)?;
-        examine::examine::<H, D>(&self.device, superblocks, history)
+        examine::examine::<H, D>(&self.device, superblocks, history, None)
     }
 }
 

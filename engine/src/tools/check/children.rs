@@ -11,7 +11,7 @@ use pleach_core::{Hasher, Prefix, TERMINATOR};
 use super::report::of;
 use crate::error::hex;
 use crate::format::names::LEAF_FILE;
-use crate::tools::pages::{Visited, parse};
+use crate::open::pages::{Visited, parse};
 /// What a page is held against.
 #[derive(Clone, Copy)]
 pub(super) struct Known {

@@ -16,12 +16,12 @@ use pleach_io::{Device, PageBuf};
 use super::report::of;
 use crate::error::{Result, hex};
 use crate::format::trie_kind::TrieKind;
+use crate::open::pages::parse;
 use crate::open::recovery::{Recovered, RecoveredTrie};
 use crate::roots::TrieRoot;
 use crate::state::last_changes::LastSeen;
 use crate::state::view::put_over;
 use crate::tools::Opened;
-use crate::tools::pages::parse;
 
 /// What does not fit. A trie with a page that cannot be read is left out: the page is a finding of its own.
 pub(super) fn findings<H: Hasher, D: Device>(

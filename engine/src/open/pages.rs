@@ -15,11 +15,11 @@ use crate::format::names::LEAF_FILE;
 const DEPTH: usize = 64;
 
 /// A child of a region, with its page as it was read.
-pub(super) struct Visited<'a> {
-    pub(super) region: &'a Arc<Region>,
-    pub(super) child: usize,
+pub(crate) struct Visited<'a> {
+    pub(crate) region: &'a Arc<Region>,
+    pub(crate) child: usize,
     /// `None` for a prefix without a page.
-    pub(super) page: Option<core::result::Result<PageBuf, IoError>>,
+    pub(crate) page: Option<core::result::Result<PageBuf, IoError>>,
 }
 
 struct Asked<'a> {
@@ -35,7 +35,7 @@ enum Page {
 }
 
 /// Visits all children of all regions of a trie in key order, until `visit` says false.
-pub(super) fn visit<'a, D: Device>(
+pub(crate) fn visit<'a, D: Device>(
     device: &D,
     file: &D::File,
     index: &'a RegionIndex,
@@ -87,7 +87,7 @@ pub(super) fn visit<'a, D: Device>(
 }
 
 /// A page as the index of a namespace expects it, parsed.
-pub(super) fn parse(
+pub(crate) fn parse(
     buf: &PageBuf,
     database: u64,
     namespace: u8,

@@ -1,0 +1,91 @@
+//! Recovery of nodes: those of a trie are computed anew from its pairs, where those that the files have do not lead to
+//! its root. Every leaf page is read; the nodes that pages store are not used.
+
+use std::sync::Arc;
+
+use pleach_beatree::leaf_fold::PendingChange;
+use pleach_beatree::stored::cell_value;
+use pleach_beatree::{Region, RegionIndex};
+use pleach_core::fold::BatchFolder;
+use pleach_core::page::leaf::LeafView;
+use pleach_core::{Hasher, Node, Prefix};
+use pleach_io::{Device, OpenMode};
+
+use super::pages::{Visited, parse, visit};
+use super::trie::root_of;
+use crate::error::Result;
+use crate::format::names::LEAF_FILE;
+
+/// Computes all nodes of a trie's index from its pairs, puts them into its regions, and gives the root.
+///
+/// # Errors
+/// When a leaf page cannot be read or is not the one that the index names: then not all pairs are there.
+pub(super) fn rebuild<H: Hasher, D: Device>(
+    device: &D,
+    database: u64,
+    index: &RegionIndex,
+) -> Result<Node> {
+    let leaf = device.open(LEAF_FILE, OpenMode::Read)?;
+    let mut folder = BatchFolder::<H>::new();
+    let mut nodes: Vec<Node> = Vec::new();
+    visit(device, &leaf, index, |Visited { region, child, page }| {
+        nodes.push(child_node(&mut folder, database, region, child, page)?);
+        if nodes.len() == region.read().children().len() {
+            let mut state = region.write();
+            state.replace_nodes(std::mem::take(&mut nodes));
+            state.renew_own::<H>();
+        }
+        Ok(true)
+    })?;
+    Ok(root_of::<H>(index))
+}
+
+/// The node of a child: that of its page's cells and the buffered changes over them.
+fn child_node<H: Hasher>(
+    folder: &mut BatchFolder<H>,
+    database: u64,
+    region: &Arc<Region>,
+    child: usize,
+    page: Option<core::result::Result<pleach_io::PageBuf, pleach_io::IoError>>,
+) -> Result<Node> {
+    let state = region.read();
+    let prefix = state.children().prefix(child);
+    let mut changes: Vec<PendingChange> = Vec::new();
+    state.copy_pending(&prefix, &mut changes);
+    let page = page.transpose()?;
+    let located = page.as_ref().zip(state.children().page(child));
+    let view = located.map(|(buf, number)| {
+        parse(buf, database, state.namespace(), number, state.children().tag(child))
+    });
+    Ok(fold_pairs(folder, &prefix, view.transpose()?.as_ref(), &changes))
+}
+
+/// The node of a prefix whose pairs are these cells under these changes, both in key order.
+fn fold_pairs<H: Hasher>(
+    folder: &mut BatchFolder<H>,
+    prefix: &Prefix,
+    view: Option<&LeafView<'_>>,
+    changes: &[PendingChange],
+) -> Node {
+    folder.clear();
+    folder.begin(prefix.len());
+    let mut changes = changes.iter().peekable();
+    let put = |folder: &mut BatchFolder<H>, (key, stored): &PendingChange| {
+        if let Some(value) = stored.fold_value() {
+            folder.unaccessed(key, value);
+        }
+    };
+    for (key, cell) in view.iter().flat_map(|view| view.iter()) {
+        while let Some(change) = changes.next_if(|change| change.0 < key) {
+            put(folder, change);
+        }
+        match changes.next_if(|change| change.0 == key) {
+            Some(change) => put(folder, change),
+            None => folder.unaccessed(&key, cell_value(&cell)),
+        }
+    }
+    changes.for_each(|change| put(folder, change));
+    let fold = folder.end().expect("no terminal is placed here");
+    folder.run();
+    folder.node(fold)
+}
