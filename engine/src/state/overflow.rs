@@ -72,16 +72,21 @@ pub(crate) fn write<D: Device, R: Runtime>(
     Ok(cell.into())
 }
 
-/// The value that a stored state names.
+/// The value that a stored state names, which was found in a state of commit `base`. Its runs may be given up and
+/// written again once that commit cannot be read any more.
 pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
+    base: u64,
     stored: Stored,
 ) -> Result<Option<Value>> {
     match stored {
         Stored::Absent => Ok(None),
         Stored::Inline(value) => Ok(Some(value)),
         Stored::Large(large) => Ok(Some(large.bytes.clone())),
-        Stored::Overflow(raw) => read::<H, D, R>(db, &raw).map(Some),
+        Stored::Overflow(raw) => match read::<H, D, R>(db, &raw) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => db.commits.undo().check(base).and(Err(error)),
+        },
     }
 }
 

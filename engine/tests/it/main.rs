@@ -54,5 +54,6 @@ mod superblock_slots_survive_writes;
 mod the_log_is_made_ahead;
 mod the_past_costs_little;
 mod the_past_stays_readable;
+mod what_cannot_be_read_holds_nothing;
 mod what_changes_much_is_cut;
 mod what_comes_and_goes_is_counted;
