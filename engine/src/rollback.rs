@@ -127,7 +127,7 @@ fn accesses_of<H: Hasher, D: Device, R: Runtime>(
         let prior = match prior {
             // A run has one owner: the page or the change that names it. So the value is written anew.
             Stored::Overflow(_) => {
-                let value = overflow::value::<H, D, R>(db, wanted, prior)?;
+                let value = overflow::value::<H, D, R>(db, wanted, prior, false)?;
                 value.map_or(Stored::Absent, Stored::put::<H>)
             }
             other => other,

@@ -44,7 +44,7 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Change<'a, H, D, R> {
     /// As [`Session::read`](crate::Session::read). A block or overlay that is not committed has its new
     /// values in memory, and nothing fails.
     pub fn value(&self) -> Result<Option<Value>> {
-        overflow::value::<H, D, R>(self.db, self.base, self.changed.new.clone())
+        overflow::value::<H, D, R>(self.db, self.base, self.changed.new.clone(), false)
     }
 
     /// The value before; `None` when there was none.
@@ -53,7 +53,7 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Change<'a, H, D, R> {
     /// As [`Session::read`](crate::Session::read), for values of more than 1 KiB, which may lie in the
     /// overflow file.
     pub fn prior(&self) -> Result<Option<Value>> {
-        overflow::value::<H, D, R>(self.db, self.base, self.changed.prior.clone())
+        overflow::value::<H, D, R>(self.db, self.base, self.changed.prior.clone(), false)
     }
 }
 

@@ -37,6 +37,7 @@ mod log_support;
 mod log_survives_power_cuts;
 mod log_tail_is_cut_or_damaged;
 mod long_values_are_given_up_once;
+mod long_values_are_read_once;
 mod mass_deletes_make_the_database_small;
 mod namespaces_are_at_one_commit;
 mod namespaces_follow_a_map_each;
