@@ -104,7 +104,8 @@ impl LongValues {
             // Somebody else has read it, too.
             return false;
         }
-        let used = AtomicBool::new(false);
+        // Otherwise it would be the first to leave once all others were used.
+        let used = AtomicBool::new(true);
         kept.values.insert(id, Slot { value: value.clone(), used });
         kept.queue.push_back(id);
         kept.heap += bytes;

@@ -46,7 +46,7 @@ fn settle(db: &SimDb, runtime: &SimRuntime) {
     runtime.step_some(300);
 }
 
-fn is_whole(db: SimDb, disk: &SimDisk) {
+fn is_whole(db: &SimDb, disk: &SimDisk) {
     db.close().expect("closed");
     let report = check_on(disk, CheckOptions::default()).expect("checked");
     assert!(report.findings.is_empty(), "{:?}", report.findings);
@@ -107,7 +107,7 @@ fn holds_nothing(kept_overlay: bool) {
         assert!(matches!(dropped, Err(Error::SnapshotTooOld { .. })), "{dropped:?}");
     }
     drop((session, overlay));
-    is_whole(db, &disk);
+    is_whole(&db, &disk);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn long_values_of_older_states_are_bounded_in_bytes() {
         drop(held);
         let kept = if history > 0 { 89..=99 } else { 99..=99 };
         assert_eq!(db.history(), kept);
-        is_whole(db, &disk);
+        is_whole(&db, &disk);
         let (db, _runtime) = open(&disk, &options);
         assert_eq!(db.history(), kept);
         for at in kept {
