@@ -22,6 +22,7 @@ use pleach_core::page::leaf::{Cell, MAX_INLINE};
 use pleach_core::page::overflow::OverflowCell;
 use pleach_core::{Hasher, ValueHash};
 
+use crate::page_no::page_offset;
 use crate::value::Value;
 
 /// The state of one key.
@@ -81,6 +82,16 @@ impl Stored {
             Self::Inline(value) => Some(FoldValue::Bytes(value)),
             Self::Large(large) => Some(FoldValue::Hash(large.hash)),
             Self::Overflow(raw) => Some(FoldValue::Hash(overflow_cell(raw).value_hash())),
+        }
+    }
+
+    /// Bytes that this value occupies in the overflow file.
+    pub fn overflow_bytes(&self) -> u64 {
+        match self {
+            Self::Overflow(raw) => {
+                overflow_cell(raw).runs().map(|run| page_offset(run.pages.into())).sum()
+            }
+            _ => 0,
         }
     }
 

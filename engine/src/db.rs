@@ -189,8 +189,9 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         self.at(from)?.prove_change(&self.at(to)?, range)
     }
 
-    /// Who holds which commit, the oldest commits first: sessions, snapshots, blocks and overlays. Nothing is
-    /// said after a close, when nobody writes beside them any more.
+    /// Who holds which commit, the oldest commits first: sessions, snapshots, blocks and overlays; those that cannot be
+    /// read any more, too, which hold nothing ([`Pin::readable`]). Nothing is said after a close, when nobody writes beside
+    /// them any more.
     pub fn pins(&self) -> Vec<Pin> {
         self.0.look(|engine| engine.state.commits.pins(), |_| Vec::new())
     }
@@ -257,8 +258,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     ///
     /// # Errors
     /// [`Error::NamespaceExists`]; [`Error::NamespaceInUse`] while one of this number that was dropped can still
-    /// be read; [`Error::StaleParent`] when other commits came between at each of many tries; and those of a
-    /// commit.
+    /// be read ([`Pin::readable`]); [`Error::StaleParent`] when other commits came between at each of many tries; and
+    /// those of a commit.
     pub fn add_namespace(&self, namespace: u8) -> Result<u64> {
         // A close that comes meanwhile lets this end, and waits for it.
         let engine = self.0.open()?;
@@ -278,8 +279,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     }
 
     /// Drops a namespace with all that is in it, and gives the number of the commit that does so. Sessions that
-    /// began before go on reading it, as do [`Self::at`] and [`Self::rollback`] within the history; when nobody
-    /// reaches back to it any more, its pages are free and its number can be added again. Blocks and
+    /// began before go on reading it, as do [`Self::at`] and [`Self::rollback`] within the history; when no state that can
+    /// be read has it any more, its pages are free and its number can be added again. Blocks and
     /// overlays on the newest commit become stale.
     ///
     /// # Errors
@@ -298,9 +299,9 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// # Errors
     /// [`Error::NotEmpty`] when the namespace has pairs, or pages of such as were deleted;
     /// [`Error::Namespace`] when there is none of that number; [`Error::InUse`] while a session or an overlay
-    /// is open; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`]; [`Error::Closed`],
+    /// is open that can be read; [`Error::RepeatedKey`]; [`Error::ValueTooLarge`]; [`Error::Full`]; [`Error::Closed`],
     /// also when the database is closed meanwhile; [`Error::InDoubt`] after a failed write or sync of
-    /// its checkpoints. `NotEmpty`, `Poisoned`, and an `InUse` or `Closed` of the beginning have taken
+    /// its checkpoints, also where a file system that copies on writing has no room for what was reserved. `NotEmpty`, `Poisoned`, and an `InUse` or `Closed` of the beginning have taken
     /// nothing from the items; a load that failed later wants them from their beginning.
     pub fn bulk_load(
         &self,

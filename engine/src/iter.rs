@@ -34,7 +34,7 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Iter<'a, H, D, R> {
         if let Stored::Inline(value) = stored {
             return Ok((key, value));
         }
-        let value = overflow::value::<H, D, R>(&self.engine.state, stored);
+        let value = overflow::value::<H, D, R>(&self.engine.state, self.scan.base(), stored, false);
         let value = value.inspect_err(|_| self.scan.end())?;
         Ok((key, value.expect("a scan gives what is present")))
     }

@@ -118,9 +118,10 @@
 //! With [`Options::history`] the last commits before the newest can be read by their numbers, across restarts and
 //! crashes: [`Db::at`] gives a session on one, with reads, iteration and proofs, [`Session::fork`] a second one on the
 //! same state, [`Db::prove_change`] what differs between two. [`Db::rollback`] goes back by one durable commit. What
-//! it takes is bounded in bytes ([`Options::history_bytes`]), for sessions on the newest commit that are kept for long, too: the
-//! oldest state goes first, and whoever reads it gets [`Error::SnapshotTooOld`], never the commit an error. Damage of the
-//! log costs the commits before it alone ([`Opening::lost`]); with [`Options::require_history`] the open is refused then.
+//! it takes is bounded in bytes, in memory ([`Options::history_bytes`]) and on disk ([`Options::history_log_bytes`]), for sessions on
+//! the newest commit that are kept for long, too: the oldest state goes first, and whoever reads it gets
+//! [`Error::SnapshotTooOld`], never the commit an error. Damage of the log costs the commits before it alone
+//! ([`Opening::lost`]); with [`Options::require_history`] the open is refused then.
 //! [`Db::pins`] says who holds which commit, and since when.
 //!
 //! ```

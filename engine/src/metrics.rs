@@ -35,6 +35,10 @@ counters! {
     prefetch_wakeups,
     /// Leaf pages that were read from the device because they were not cached.
     cache_misses,
+    /// Long values that were read from the device because they were not in memory.
+    long_values_read,
+    /// Bytes that long values take which were read and stay in memory.
+    long_value_bytes,
     /// Leaf pages that iterators have read past the cache, whether or not they came to them.
     pages_scanned,
     /// Pages of the leaf file between those that were read with them, since one request costs less than two.

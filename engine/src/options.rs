@@ -264,8 +264,10 @@ impl Options {
     }
 
     /// Bytes of log that are kept for the history (default 1 GiB), beside what a replay needs, and at most 256
-    /// segments of the log, each of which is an open file (8 GiB; 32 MiB in a [small](Self::small) database).
-    /// Where the commits take more, the oldest are forgotten.
+    /// segments of the log, each of which is an open file (8 GiB; 32 MiB in a [small](Self::small) database); and as
+    /// many bytes of the overflow file for long values that only older states name, of the history and of pinned
+    /// commits together. Where the commits take more of either, the oldest are forgotten, and whoever reads them gets
+    /// [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld). The room is used again after the next durable commit.
     #[must_use]
     pub fn history_log_bytes(mut self, bytes: u64) -> Self {
         self.history_log_bytes = bytes;
@@ -299,6 +301,7 @@ impl Options {
             commits: self.history.unwrap_or(recorded),
             bytes: self.history_bytes.unwrap_or(self.cache_bytes / 8),
             log_bytes: self.history_log_bytes.min(MAX_LOG_SEGMENTS * segment),
+            value_bytes: self.history_log_bytes,
         }
     }
 
@@ -364,6 +367,8 @@ pub(crate) struct HistoryLimits {
     pub(crate) bytes: u64,
     /// Bytes of log that are kept for it.
     pub(crate) log_bytes: u64,
+    /// Bytes of the overflow file that only older states name, those of pinned commits included.
+    pub(crate) value_bytes: u64,
 }
 
 /// An option that makes no sense.

@@ -90,6 +90,8 @@ impl<D: Device, R: Runtime> Reading<D, R> {
             let _guard = db.store.enter();
             if lookup::help(db, prefetching, &request) { get() } else { None }
         })?;
+        // A dropped trie that was looked up may have been given up by then.
+        self.view.check().ok()?;
         Counters::add(&db.counters.value_cache_hits, 1);
         Some(found)
     }
@@ -134,7 +136,8 @@ impl<D: Device, R: Runtime> Reading<D, R> {
         }
         for (at, (key, pair)) in keys.iter().zip(pairs).enumerate() {
             let found = || prefetched.get_in(pair, (view.namespace, view.base), key);
-            give(at, if view.overlaid(key).is_some() { None } else { found() });
+            let found = if view.overlaid(key).is_some() { None } else { found() };
+            give(at, found.filter(|_| view.check().is_ok()));
         }
     }
 

@@ -84,7 +84,7 @@ fn make<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64) -
     }
     let mut accesses = Vec::new();
     for (namespace, undone) in undone {
-        accesses.push((namespace, accesses_of::<H, D, R>(db, undone)?));
+        accesses.push((namespace, accesses_of::<H, D, R>(db, wanted, undone)?));
     }
     // Undo holds what later commits replaced only for as long as it may: all of it was there.
     then.check()?;
@@ -148,9 +148,10 @@ impl Made {
     }
 }
 
-/// Writes of what keys had.
+/// Writes of what keys had in the wanted commit.
 fn accesses_of<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
+    wanted: u64,
     undone: Vec<(Key, Stored)>,
 ) -> Result<Vec<KeyAccess>> {
     let mut accesses = Vec::with_capacity(undone.len());
@@ -158,7 +159,8 @@ fn accesses_of<H: Hasher, D: Device, R: Runtime>(
         let prior = match prior {
             // A run has one owner: the page or the change that names it. So the value is written anew.
             Stored::Overflow(_) => {
-                overflow::value::<H, D, R>(db, prior)?.map_or(Stored::Absent, Stored::put::<H>)
+                let value = overflow::value::<H, D, R>(db, wanted, prior, false)?;
+                value.map_or(Stored::Absent, Stored::put::<H>)
             }
             other => other,
         };

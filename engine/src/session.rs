@@ -174,7 +174,10 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         if let Some(reading) = other.get() {
             return Ok(reading);
         }
-        let state = self.engine.trie(namespace)?;
+        let state = self.engine.trie(namespace);
+        // Its trie is there as long as the state can be read. Then another one may have the number.
+        self.first.view().check()?;
+        let state = state?;
         let reading = || Box::new(Reading::new(state, self.first.view().of(namespace), root));
         Ok(other.get_or_init(reading))
     }

@@ -105,7 +105,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
 
     /// What this block writes, in the order of namespaces and keys, with the values before.
     pub fn changes(&self) -> impl Iterator<Item = Change<'_, H, D, R>> {
-        changes(&self.parts.engine.state, self.lists())
+        changes(&self.parts.engine.state, self.parts.view.base, self.lists())
     }
 
     fn lists(&self) -> impl Iterator<Item = (u8, &ChangeList)> {

@@ -21,6 +21,7 @@ use crate::state::{State, overflow};
 /// read when they are asked for.
 pub struct Change<'a, H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     db: &'a State<D, R>,
+    base: u64,
     namespace: u8,
     changed: &'a Changed,
     hasher: PhantomData<H>,
@@ -43,7 +44,7 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Change<'a, H, D, R> {
     /// As [`Session::read`](crate::Session::read). A block or overlay that is not committed has its new
     /// values in memory, and nothing fails.
     pub fn value(&self) -> Result<Option<Value>> {
-        overflow::value::<H, D, R>(self.db, self.changed.new.clone())
+        overflow::value::<H, D, R>(self.db, self.base, self.changed.new.clone(), false)
     }
 
     /// The value before; `None` when there was none.
@@ -52,7 +53,7 @@ impl<'a, H: Hasher, D: Device, R: Runtime> Change<'a, H, D, R> {
     /// As [`Session::read`](crate::Session::read), for values of more than 1 KiB, which may lie in the
     /// overflow file.
     pub fn prior(&self) -> Result<Option<Value>> {
-        overflow::value::<H, D, R>(self.db, self.changed.prior.clone())
+        overflow::value::<H, D, R>(self.db, self.base, self.changed.prior.clone(), false)
     }
 }
 
@@ -68,12 +69,13 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Change<'_, H, D, R> {
     }
 }
 
-/// The changes in these lists, each of a namespace, in their order.
+/// The changes in these lists, each of a namespace, in their order; what was before is as of commit `base`.
 pub(super) fn changes<'a, H: Hasher, D: Device, R: Runtime>(
     db: &'a State<D, R>,
+    base: u64,
     lists: impl Iterator<Item = (u8, &'a ChangeList)>,
 ) -> impl Iterator<Item = Change<'a, H, D, R>> {
     lists.flat_map(move |(namespace, list)| {
-        list.iter().map(move |changed| Change { db, namespace, changed, hasher: PhantomData })
+        list.iter().map(move |changed| Change { db, base, namespace, changed, hasher: PhantomData })
     })
 }

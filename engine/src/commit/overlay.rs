@@ -238,7 +238,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
 
     /// What it writes, in the order of namespaces and keys, with the values before.
     pub fn changes(&self) -> impl Iterator<Item = Change<'_, H, D, R>> {
-        changes(&self.0.engine.state, self.lists())
+        changes(&self.0.engine.state, self.0.links.lock().view.base, self.lists())
     }
 
     fn lists(&self) -> impl Iterator<Item = (u8, &ChangeList)> {
@@ -318,7 +318,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         outcomes.give_back();
         drop(outcomes);
         // What was below it goes, so that a long pipeline of overlays does not pile up. The state before it
-        // stays pinned, for its prior values: that keeps no more than they do.
+        // stays pinned, for its prior values, as long as that can be read.
         let pinned = db.commits.view(follows, &Chain::default());
         pinned.held_by(Holder::Overlay, None);
         let mut links = links.lock();

@@ -1,5 +1,9 @@
-//! Commit `refold`: what a flush has done to regions and layouts below a commit's chunks since its finish.
+//! Commit `refold`: what a flush has done to regions and layouts below a commit's chunks since its finish. Their trie may
+//! even be another one by now, with the same pairs.
 
+use std::sync::Arc;
+
+use pleach_beatree::RegionIndex;
 use pleach_beatree::leaf_fold::KeyAccess;
 use pleach_core::Hasher;
 use pleach_io::{Device, Runtime};
@@ -10,16 +14,20 @@ use crate::finish::outcome::RegionOutcome;
 use crate::finish::{Finisher, check_refolded, refold};
 use crate::metrics::Counters;
 
+/// Is the region of an outcome not in the index any more?
+fn is_gone(index: &RegionIndex, outcome: &RegionOutcome) -> bool {
+    !Arc::ptr_eq(index.region(outcome.region.prefix().first_key()), &outcome.region)
+}
+
 /// Chunks below which regions have been joined since they were folded become one: a region is of one chunk.
 /// They are stale, and folded again before they are used.
 pub(super) fn join_chunks<D: Device, R: Runtime>(part: &mut Part<'_, D, R>) {
     let Part { db, chunks, .. } = part;
-    let retired = |outcome: &RegionOutcome| outcome.region.read().is_retired();
-    if !chunks.iter().flat_map(|chunk| &chunk.regions).any(retired) {
+    let index = db.index.load();
+    if !chunks.iter().flat_map(|chunk| &chunk.regions).any(|outcome| is_gone(&index, outcome)) {
         return;
     }
     chunks.retain(|chunk| !chunk.regions.is_empty());
-    let index = db.index.load();
     chunks.dedup_by(|next, chunk| {
         let last = chunk.regions.last().expect("retained").region.prefix().last_key();
         let first = next.regions[0].region.prefix().first_key();
@@ -41,10 +49,11 @@ pub(super) fn refold_stale<H: Hasher, D: Device, R: Runtime>(
 ) -> Result<()> {
     let Part { db, view, chunks } = part;
     let mut refolded_some = false;
+    let index = db.index.load_full();
     for chunk in chunks.iter_mut() {
         let stale = chunk.regions.iter().any(|outcome| {
-            let state = outcome.region.read();
-            state.is_retired() || state.layout_version() != outcome.layout_version
+            is_gone(&index, outcome)
+                || outcome.region.read().layout_version() != outcome.layout_version
         });
         if !stale {
             continue;

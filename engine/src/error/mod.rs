@@ -145,11 +145,11 @@ pub enum Error {
         /// Newest commit.
         tip: u64,
     },
-    /// The commit is not readable any more: it is beyond the history, or what it needs took more memory
+    /// The commit is not readable any more: it is beyond the history, or what it needs took more memory or disk
     /// than undo may take.
     #[error(
         "commit {commit} cannot be read any more, the oldest that can is {oldest}: give \
-         `Options::history` or `Options::history_bytes` more"
+         `Options::history`, `history_bytes` or `history_log_bytes` more"
     )]
     SnapshotTooOld {
         /// The commit.
@@ -252,7 +252,8 @@ pub enum Error {
     #[error("namespace {0} exists; namespace 0 always does")]
     NamespaceExists(u8),
     /// A namespace of this number was dropped, and somebody may still read it: a session, an overlay, the
-    /// history. It can be added again once none of them reaches back to a commit that had it.
+    /// history. It can be added again once none of them reaches back to a commit that had it and can be read
+    /// ([`Pin::readable`](crate::Pin::readable)).
     #[error(
         "namespace {namespace} was dropped by commit {dropped} and can still be read: \
          its number is free once no session, overlay or history reaches back before that"

@@ -59,7 +59,7 @@ impl Leaving {
             self.values.push_back((freed.stamp, freed.commit));
             db.pace.tell();
         }
-        // Long values are named by the undo of views that are older than the flush, and of the history.
+        // Long values are named by the undo of older views that can be read, and of the history.
         if self.values.is_empty() {
             return Ok(());
         }

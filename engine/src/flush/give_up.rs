@@ -280,6 +280,9 @@ fn leave<D: Device, R: Runtime>(trie: &State<D, R>) -> GivenUp {
         return GivenUp::Busy;
     }
     assert!(trie.index.load().is_bare(), "a trie that leaves has nothing left");
+    // Blocks on states that cannot be read any more may have regions of it: they are told apart from those of a later
+    // trie of this number.
+    sequencer.layouts += 1;
     if trie.tries.remove(trie.namespace).is_some() {
         for region in trie.index.load().regions() {
             trie.nodes.give_spill_page(&region.read());

@@ -118,6 +118,48 @@ fn a_page_that_another_task_reads_is_given_up() {
     is_whole(&disk);
 }
 
+/// A block outlives the state that it was made on, and the dropped trie with it. It is committed where the same
+/// state is the newest again, with another trie of that number: its changes go there.
+#[test]
+fn a_block_that_outlives_a_dropped_trie_goes_into_its_successor() {
+    for filled in [false, true] {
+        let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+        let options = Options::new("sim").create(true).cache_mib(8).threads(1).history_bytes(1);
+        let db = SimDb::open_on(disk.clone(), runtime.clone(), options.small()).expect("opened");
+        put(&db, 0, 0..3, 50);
+        let fill = || {
+            db.add_namespace(7).expect("its number is free");
+            if filled {
+                put(&db, 7, 0..3, 50);
+                db.drain(0).expect("flushed");
+            }
+        };
+        fill();
+        let write = Access::write(id(1), Some(Value::from(&[9; 9]))).in_namespace(7);
+        let session = db.session(SessionOptions::new()).expect("a session");
+        let block = session.finish(vec![write]).expect("finished");
+        db.drop_namespace(7).expect("dropped");
+        // More undo than may be.
+        for _ in 0..4 {
+            put(&db, 0, 0..3, 50);
+        }
+        assert!(!db.pins()[0].readable);
+        settle(&runtime);
+        fill();
+        assert_eq!(db.roots(), *block.prev_roots(), "the same state again");
+        let roots = block.roots().clone();
+        block.commit().expect("committed");
+        assert_eq!(db.roots(), roots);
+        let session = db.snapshot().expect("a snapshot");
+        let read = session.namespace(7).expect("it exists").read(&id(1)).expect("read");
+        assert_eq!(read, Some(Value::from(&[9; 9])), "filled: {filled}");
+        drop(session);
+        db.close().expect("closed");
+        is_whole(&disk);
+    }
+}
+
 /// Those that were there have been counted before.
 #[test]
 fn a_load_counts_its_own_pages() {

@@ -194,7 +194,7 @@ impl<D: Device, R: Runtime> Ticket<D, R> {
         if state.loading || has_pairs || !db.index.load().is_bare() {
             return Err(Error::NotEmpty(state.newest.number.min(db.commits.published()).max(1)));
         }
-        if state.in_flight > 0 || db.commits.undo().oldest_pin() != u64::MAX {
+        if state.in_flight > 0 || !db.commits.undo().is_unheld() {
             return Err(Error::InUse);
         }
         state.loading = true;
@@ -310,7 +310,7 @@ fn publish<H: Hasher, D: Device, R: Runtime>(
         // The task had begun an image before the load came; it begins no other one meanwhile.
         db.pace.wait(Some(Duration::from_millis(100)), &mut || !db.images.is_in_making());
     };
-    if db.commits.undo().oldest_pin() != u64::MAX {
+    if !db.commits.undo().is_unheld() {
         return Err(Error::InUse);
     }
     let old = db.index.publish(index);

@@ -49,6 +49,7 @@ use crate::state::budget::Budget;
 use crate::state::commits::Commits;
 use crate::state::images::Images;
 use crate::state::index::Index;
+use crate::state::long_values::LongValues;
 use crate::state::nodes::NodeFiles;
 use crate::state::pace::Pace;
 use crate::state::sequencer::Sequencer;
@@ -277,6 +278,7 @@ fn begin<D: Device, R: Runtime>(
             (recovered.extents, recovered.held),
             recovered.image_leaf_end,
         ),
+        long_values: LongValues::new(budget.long_value_bytes()),
         images: Images::new(superblocks, incarnation),
         node_files: files,
         tries: Tries::new(tries),

@@ -32,7 +32,7 @@ pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
     view: &View,
     key: &Key,
 ) -> Result<Option<Value>> {
-    overflow::value::<H, D, R>(db, stored(db, view, key)?)
+    overflow::value::<H, D, R>(db, view.base, stored(db, view, key)?, true)
 }
 
 /// The state of a key as of a view; a long value is not read.

@@ -173,6 +173,11 @@ impl<'a, D: Device, R: Runtime> Scan<'a, D, R> {
         }
     }
 
+    /// The commit that is read.
+    pub(crate) fn base(&self) -> u64 {
+        self.view.base
+    }
+
     /// Nothing comes any more.
     pub(crate) fn end(&mut self) {
         self.rest = None;

@@ -119,16 +119,15 @@ impl Budget {
         level(&self.counters.batch_bytes) + level(&self.counters.witness_bytes)
     }
 
-    /// What comes and goes is taken out of the leaf cache's budget: undo, overlays, and what batches and
-    /// witnesses take beyond their shares. `resize` is called when that makes a difference.
-    pub(crate) fn fit_leaf_cache(&self, undo: u64, overlays: usize, resize: impl FnOnce(usize)) {
+    /// What comes and goes is taken out of the leaf cache's budget: undo and long values (`kept`), overlays, and what
+    /// batches and witnesses take beyond their shares. `resize` is called when that makes a difference.
+    pub(crate) fn fit_leaf_cache(&self, kept: usize, overlays: usize, resize: impl FnOnce(usize)) {
         // Before the levels are looked at: what is set last is what was seen last.
         let mut now = self.leaf_cache.lock();
         let batches = self.batches();
         self.fitted.store(batches + overlays, Ordering::Relaxed);
         let beyond = batches.saturating_sub(self.batch_bytes());
-        let undo = usize::try_from(undo).unwrap_or(usize::MAX / 8);
-        let bytes = self.leaf_cache_beside(beyond + undo + overlays);
+        let bytes = self.leaf_cache_beside(beyond + kept + overlays);
         // Each change goes through all shards; pages that leave for a little come back with the next batch.
         if bytes.abs_diff(*now) > self.part(64) {
             *now = bytes;
@@ -212,6 +211,11 @@ impl Budget {
     /// Budget of the value cache: at the default, 2^17 values.
     pub(crate) fn values_bytes(&self) -> usize {
         self.part(64).min(MAX_VALUES)
+    }
+
+    /// Budget of long values that were read.
+    pub(crate) fn long_value_bytes(&self) -> usize {
+        self.part(8)
     }
 
     /// Pages that an iterator may read ahead, in each direction.
@@ -339,10 +343,10 @@ mod tests {
     fn what_comes_and_goes_is_the_leaf_caches_until_an_eighth_is_left() {
         let budget = budget(64, 1 << 20);
         let alone = budget.leaf_cache_bytes();
-        let fit = |undo: u64, overlays: usize| {
+        let fit = |kept: usize, overlays: usize| {
             let before = budget.leaf_cache_bytes();
             let mut given = None;
-            budget.fit_leaf_cache(undo, overlays, |bytes| given = Some(bytes));
+            budget.fit_leaf_cache(kept, overlays, |bytes| given = Some(bytes));
             assert_eq!(given.unwrap_or(before), budget.leaf_cache_bytes());
             given
         };

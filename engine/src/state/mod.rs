@@ -12,7 +12,7 @@
 //! | [`images`] | superblocks, numbers of flushes and images |
 //! | [`budget`] | shares of memory, when flushes and checkpoints are due |
 //!
-//! [`overflow`] reads and writes long values.
+//! [`overflow`] reads and writes long values, [`long_values`] has those in memory that were read.
 //!
 //! # Order of locks
 //!
@@ -31,7 +31,7 @@
 //! | 5 | [`TIP`](ranks::TIP): the newest commit | no |
 //! | 6 | [`MOVES`](ranks::MOVES): nodes that move to another page | yes (the spill file) |
 //! | 7 | [`REGION`](pleach_beatree::lock_order::REGION): a region; several by whoever holds the structure | no |
-//! | 8 | tries: changing; index: due; a cache shard; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
+//! | 8 | tries: changing; index: due; a cache shard; an overlay's links, then undo: tidying, then window and pins, recent commits, or a shard; long values; budget: the leaf cache's, then a cache shard; space: pages, extents, then tentative; nodes: pages; in flight; pace; quarantine | no, but that files of pages grow and are cut under the locks of their space |
 //! | 8 | images: superblocks; log segments: changing, then their state | yes |
 //!
 //! Whoever holds a region waits for no other region, not for the sequencer, and not for the device. The
@@ -50,6 +50,7 @@ pub(crate) mod index;
 mod key_order;
 mod keyed_hash;
 pub(crate) mod last_changes;
+pub(crate) mod long_values;
 pub(crate) mod node_versions;
 pub(crate) mod nodes;
 pub(crate) mod overflow;
@@ -93,6 +94,7 @@ use budget::Budget;
 use commits::Commits;
 use images::Images;
 use index::Index;
+use long_values::LongValues;
 use nodes::{NodeFiles, NodeStore};
 use pace::Pace;
 use space::PageSpace;
@@ -109,6 +111,7 @@ pub(crate) struct Shared<D: Device, R: Runtime> {
     pub(crate) pace: Arc<Pace<R>>,
     pub(crate) store: Arc<Store<D, R>>,
     pub(crate) space: PageSpace<D>,
+    pub(crate) long_values: LongValues,
     pub(crate) commits: Commits<D>,
     pub(crate) images: Images<D>,
     /// Where nodes are that are not in memory.
@@ -213,9 +216,10 @@ impl<D: Device, R: Runtime> Shared<D, R> {
 
     /// The leaf cache gets what the parts that come and go leave of its share.
     pub(crate) fn fit_cache(&self) {
-        let (undo, overlays) = (self.commits.undo().bytes(), self.commits.overlays().bytes());
+        let undo = usize::try_from(self.commits.undo().bytes()).unwrap_or(usize::MAX / 8);
+        let (kept, overlays) = (undo + self.long_values.bytes(), self.commits.overlays().bytes());
         let cache = self.store.cache();
-        self.budget.fit_leaf_cache(undo, overlays, |bytes| cache.set_budget(bytes));
+        self.budget.fit_leaf_cache(kept, overlays, |bytes| cache.set_budget(bytes));
     }
 
     /// A failed write or sync: refuses all further writes.
@@ -254,6 +258,7 @@ impl<D: Device, R: Runtime> Shared<D, R> {
             metrics.commits_in_flight = sequencer.lock().in_flight.into();
             metrics.undo_bytes = self.commits.undo().bytes();
             (metrics.history_kept, metrics.history_wanted) = self.commits.undo().kept_of();
+            metrics.long_value_bytes = self.long_values.bytes() as u64;
             metrics.leaf_cache_bytes = self.store.cache().bytes() as u64;
             metrics.leaf_cache_budget = self.budget.leaf_cache_bytes() as u64;
             for trie in self.tries.list().iter() {

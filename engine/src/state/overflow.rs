@@ -2,7 +2,8 @@
 //!
 //! A value's pages are stream pages of the overflow file; the cell keeps its length, its hash and
 //! the runs. Who writes a value syncs the file before anything durable names it: a commit record
-//! for values over 64 KiB, a location record for the others.
+//! for values over 64 KiB, a location record for the others. Whoever reads one by its key finds it in memory the next
+//! time ([`super::long_values`]).
 
 use std::sync::Arc;
 
@@ -16,9 +17,11 @@ use pleach_core::page::{FileKind, Identity};
 use pleach_io::{Device, PageBuf, Runtime};
 
 use super::State;
+use super::long_values::Id;
 use super::space::Tentative;
 use crate::error::{Contradiction, Error, NoRoom, Result, full_or};
 use crate::format::names::OVERFLOW_FILE;
+use crate::metrics::Counters;
 
 /// Pages of one write or read.
 const RUN_PAGES: usize = 256;
@@ -72,25 +75,45 @@ pub(crate) fn write<D: Device, R: Runtime>(
     Ok(cell.into())
 }
 
-/// The value that a stored state names.
+/// The value that a stored state names, which was found in a state of commit `base`. Its runs may be given up and
+/// written again once that commit cannot be read any more. Where it `stays` others will find it in memory.
 pub(crate) fn value<H: Hasher, D: Device, R: Runtime>(
     db: &State<D, R>,
+    base: u64,
     stored: Stored,
+    stays: bool,
 ) -> Result<Option<Value>> {
     match stored {
         Stored::Absent => Ok(None),
         Stored::Inline(value) => Ok(Some(value)),
         Stored::Large(large) => Ok(Some(large.bytes.clone())),
-        Stored::Overflow(raw) => read::<H, D, R>(db, &raw).map(Some),
+        Stored::Overflow(raw) => match read::<H, D, R>(db, &raw, stays) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => db.commits.undo().check(base).and(Err(error)),
+        },
     }
 }
 
-/// Reads a value; every page and the value's hash are checked.
-fn read<H: Hasher, D: Device, R: Runtime>(db: &State<D, R>, raw: &[u8]) -> Result<Value> {
-    read_from::<H, D>(db.store.device(), db.space.overflow_file(), db.store.database(), raw)
+/// A value from memory, or else from the device.
+fn read<H: Hasher, D: Device, R: Runtime>(
+    db: &State<D, R>,
+    raw: &[u8],
+    stays: bool,
+) -> Result<Value> {
+    let id = Id::of(raw);
+    if let Some(value) = db.long_values.get(&id) {
+        return Ok(value);
+    }
+    Counters::add(&db.counters.long_values_read, 1);
+    let (device, file) = (db.store.device(), db.space.overflow_file());
+    let value = read_from::<H, D>(device, file, db.store.database(), raw)?;
+    if stays && db.long_values.keep(id, &value) {
+        db.fit_cache();
+    }
+    Ok(value)
 }
 
-/// The same from a file that is open for reading.
+/// Reads a value from a file that is open for reading; every page and the value's hash are checked.
 pub(crate) fn read_from<H: Hasher, D: Device>(
     device: &D,
     file: &D::File,

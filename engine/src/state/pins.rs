@@ -1,7 +1,8 @@
 //! Who holds which commit, and since when.
 //!
-//! A pin belongs to a [`View`](super::view::View): it keeps the undo of later commits in memory, as long
-//! as the budget for undo bears it. Guarded by the lock of [`super::undo`].
+//! A pin belongs to a [`View`](super::view::View): it keeps the undo of later commits in memory, and what only older
+//! states name on disk, as long as the limits of the history bear it. From then on the pin holds nothing, unless it is
+//! an operation's, which ends soon. Guarded by the lock of [`super::undo`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +36,9 @@ pub struct Pin {
     pub commit: u64,
     /// How long it has been held.
     pub age: Duration,
+    /// Can the commit still be read? If not, later commits have replaced more than undo may take: each read gives
+    /// [`SnapshotTooOld`](crate::Error::SnapshotTooOld), and the pin keeps neither memory nor disk.
+    pub readable: bool,
     /// Bytes of undo that this pin needs and the history alone would not keep.
     pub bytes: u64,
 }
@@ -79,9 +83,13 @@ impl Pins {
         }
     }
 
-    /// The oldest commit that is pinned; the largest number when none is.
-    pub(super) fn oldest(&self) -> u64 {
-        self.held.first_key_value().map_or(u64::MAX, |((commit, _), _)| *commit)
+    /// The oldest commit that is held, where those that can be read are as `reads` says; the largest number when
+    /// none is.
+    pub(super) fn oldest(&self, reads: impl Fn(u64) -> bool) -> u64 {
+        // A rollback goes on with what it has found in a state that cannot be read any more.
+        let holds =
+            |(commit, held): &(u64, &Held)| reads(*commit) || held.holder == Holder::Operation;
+        self.iter().find(holds).map_or(u64::MAX, |(commit, _)| commit)
     }
 
     /// All pins, the oldest commits first.

@@ -1,7 +1,7 @@
 //! What commits replaced: reverse overlays for sessions on older states.
 //!
-//! A session, an overlay or a snapshot pins the commit that it reads; the history window keeps the last
-//! ones for whoever comes. A commit's undo is *pushed* before its changes are applied, as the commit's own
+//! A session, an overlay or a snapshot pins the commit that it reads, for as long as that can be read; the history
+//! window keeps the last ones for whoever comes. A commit's undo is *pushed* before its changes are applied, as the commit's own
 //! sorted lists, shared, which costs nothing. Mostly it goes as soon as the commit is published.
 //! What stays is *put in* ([`AllMaps`]), so that a lookup costs the same however many commits lie between.
 //! Window and pins are of commits, whatever namespaces they change; changes and maps are each namespace's own.
@@ -87,6 +87,13 @@ struct Guarded {
     pins: Pins,
 }
 
+impl Guarded {
+    /// The oldest commit that is held; the largest number when none is.
+    fn oldest_held(&self) -> u64 {
+        self.pins.oldest(|commit| self.window.reads(commit))
+    }
+}
+
 /// Commits that stay as they were pushed while there is no history: those of a finish and a commit under
 /// way come and go without being put in.
 const RECENT: usize = 2;
@@ -164,8 +171,10 @@ impl Undo {
         // Each turn takes one out, and whoever pushes more settles them.
         while let Some(oldest) = self.oldest_recent(most) {
             let before = self.maps.bytes();
-            oldest.undone.iter().for_each(|undone| self.put_in(runtime, oldest.number, undone));
-            self.guarded.lock().window.set_bytes(oldest.number, self.maps.bytes() - before);
+            let put = |undone| self.put_in(runtime, oldest.number, undone);
+            let values = oldest.undone.iter().map(put).sum();
+            let bytes = self.maps.bytes() - before;
+            self.guarded.lock().window.set_bytes(oldest.number, bytes, values);
             let mut recent = self.recent.write();
             recent.pop_front();
             self.recents.store(recent.len(), Ordering::Release);
@@ -192,11 +201,12 @@ impl Undo {
         if recent.len() > most { recent.front().cloned() } else { None }
     }
 
-    fn put_in<R: Runtime>(&self, runtime: &R, number: u64, undone: &Undone) {
+    /// Puts in what a commit has replaced; gives the bytes of the overflow file that this occupies.
+    fn put_in<R: Runtime>(&self, runtime: &R, number: u64, undone: &Undone) -> u64 {
         let Undone { namespace, changes, nodes } = undone;
         let maps = self.maps.make(*namespace);
         maps.values.reserve(number, changes.len());
-        let next = AtomicUsize::new(0);
+        let (next, overflow) = (AtomicUsize::new(0), AtomicU64::new(0));
         let put = |_: usize| {
             loop {
                 // The nodes first, which take longer than any list of changes.
@@ -209,6 +219,8 @@ impl Undo {
                         let Some(list) = changes.get(at) else { return };
                         let values = list.iter().map(|one| (one.key, one.prior.clone()));
                         maps.values.insert(number, values);
+                        let bytes = list.iter().map(|one| one.prior.overflow_bytes()).sum();
+                        overflow.fetch_add(bytes, Ordering::Relaxed);
                     }
                 }
             }
@@ -218,6 +230,7 @@ impl Undo {
             1 => put(0),
             workers => runtime.fork_join(workers, &put),
         }
+        overflow.into_inner()
     }
 
     /// Recovery: a commit whose record has what it replaced, in each namespace that it changed, and what was
@@ -231,16 +244,20 @@ impl Undo {
     ) {
         self.log_end.store(log_end.get(), Ordering::Relaxed);
         let tidying = self.tidying.lock();
-        let bytes_before = self.maps.bytes();
+        let (bytes_before, mut overflow) = (self.maps.bytes(), 0);
         for Restored { namespace, values, nodes } in replaced {
             let maps = self.maps.make(namespace);
+            overflow += values.iter().map(|(_, prior)| prior.overflow_bytes()).sum::<u64>();
             maps.values.reserve(number, values.len());
             maps.values.insert(number, values.into_iter());
             maps.pages.insert(number, &nodes.pages);
             maps.regions.insert(number, &nodes.regions);
         }
         let bytes = self.maps.bytes() - bytes_before;
-        self.guarded.lock().window.add(number, bytes, Some(before));
+        let mut guarded = self.guarded.lock();
+        guarded.window.add(number, bytes, Some(before));
+        guarded.window.set_bytes(number, bytes, overflow);
+        drop(guarded);
         self.newest.store(number, Ordering::Release);
         self.trim(&tidying);
     }
@@ -284,7 +301,7 @@ impl Undo {
 
     fn trim(&self, tidying: &MutexGuard<'_, ()>) {
         let mut guarded = self.guarded.lock();
-        let oldest = guarded.pins.oldest();
+        let oldest = guarded.oldest_held();
         let floor = guarded.window.advance(oldest, self.log_end.load(Ordering::Relaxed).into());
         // Before anything goes: a reader that misses it finds this.
         self.dropped.store(floor, Ordering::SeqCst);
@@ -348,7 +365,7 @@ impl Undo {
         let mut guarded = self.guarded.lock();
         guarded.pins.remove(pin);
         let idle = guarded.window.is_empty()
-            || guarded.pins.oldest() <= pin.0
+            || guarded.oldest_held() <= pin.0
             || guarded.window.from() <= pin.0;
         drop(guarded);
         if !idle {
@@ -361,9 +378,9 @@ impl Undo {
         self.guarded.lock().pins.set_holder(pin, holder, label);
     }
 
-    /// The oldest commit that is pinned; the largest number when none is.
-    pub(crate) fn oldest_pin(&self) -> u64 {
-        self.guarded.lock().pins.oldest()
+    /// Does nobody hold a commit that can be read, and is no operation under way?
+    pub(crate) fn is_unheld(&self) -> bool {
+        self.guarded.lock().oldest_held() == u64::MAX
     }
 
     /// All pins, the oldest commits first.
@@ -374,6 +391,7 @@ impl Undo {
             label: held.label.clone(),
             commit,
             age: now.saturating_sub(held.since),
+            readable: guarded.window.reads(commit),
             bytes: guarded.window.bytes_for(commit),
         };
         guarded.pins.iter().map(pin).collect()
@@ -420,12 +438,12 @@ impl Undo {
         self.guarded.lock().window.state(end, from);
     }
 
-    /// Overflow runs that commits through this one have replaced are named by nobody: no pin is older, and
+    /// Overflow runs that commits through this one have replaced are named by nobody: no older commit is held, and
     /// a durable record (the log is durable below `durable`) says that no window begins before (rule
     /// `runs-after-window`).
     pub(crate) fn unnamed_through(&self, durable: LogPos) -> u64 {
         let mut guarded = self.guarded.lock();
-        let oldest = guarded.pins.oldest();
+        let oldest = guarded.oldest_held();
         let unnamed = guarded.window.durable_from(durable).min(oldest);
         // The window moves on behind a commit's publication: until then its commits can be asked for.
         if self.keeps_history() { unnamed.min(guarded.window.from()) } else { unnamed }

@@ -51,7 +51,8 @@ fn commit(undo: &Undo, number: u64) {
 }
 
 fn run(bytes: u64, mut look: impl FnMut(&Undo)) {
-    let limits = HistoryLimits { commits: 256, bytes, log_bytes: u64::MAX };
+    let (commits, log_bytes, value_bytes) = (256, u64::MAX, u64::MAX);
+    let limits = HistoryLimits { commits, bytes, log_bytes, value_bytes };
     let (undo, runtime) = (Undo::new(limits, 0), SimRuntime::new(1));
     for number in 1..6000 {
         commit(&undo, number);

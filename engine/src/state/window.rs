@@ -10,10 +10,10 @@
 //!
 //! *From* is the oldest commit that can be asked for by its number: `history` commits before the tip, or
 //! fewer where a limit in bytes says so, or where the records with undo begin. *Dropped* is where undo
-//! begins: `from`, or an older commit that somebody holds. Both only rise.
+//! begins: `from`, or an older commit that somebody holds. Both only rise. *Readable* is each state from `dropped` on,
+//! and no older one, whoever holds it: there is no other notion of it.
 //!
-//! Invariants: `dropped <= from <= tip` but for a session that is too old; the commits that are kept are
-//! all those after `dropped`, in order. Pure bookkeeping, guarded by the lock of [`super::undo`].
+//! Invariants: `dropped <= from <= tip`; the commits that are kept are all those after `dropped`, in order. Pure bookkeeping, guarded by the lock of [`super::undo`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +36,10 @@ pub(crate) struct Before {
 /// A commit whose undo is kept.
 struct Kept {
     number: u64,
+    /// Bytes of memory.
     bytes: u64,
+    /// Bytes of the overflow file that the values which it replaced occupy.
+    values: u64,
     before: Option<Before>,
 }
 
@@ -53,6 +56,8 @@ pub(super) struct Window {
     commits: VecDeque<Kept>,
     /// Bytes of the commits that are kept.
     live: u64,
+    /// Bytes of the overflow file that only states before them name.
+    values: u64,
     /// Bytes of those that are dropped and still in memory.
     stale: u64,
     /// Bytes that are in memory beyond both, as of the last sweep: lists keep room for what comes, and what stays is
@@ -78,6 +83,7 @@ impl Window {
             dropped: tip,
             commits: VecDeque::new(),
             live: 0,
+            values: 0,
             stale: 0,
             slack: 0,
             is_full: false,
@@ -89,6 +95,11 @@ impl Window {
     /// The oldest commit that can be asked for.
     pub(super) fn from(&self) -> u64 {
         self.from
+    }
+
+    /// Can the state of a commit be read: is the undo of all commits after it kept?
+    pub(super) fn reads(&self, commit: u64) -> bool {
+        commit >= self.dropped
     }
 
     /// Is the undo of no commit kept?
@@ -116,17 +127,18 @@ impl Window {
     pub(super) fn add(&mut self, number: u64, bytes: u64, before: Option<Before>) {
         self.tip = number;
         self.live += bytes;
-        self.commits.push_back(Kept { number, bytes, before });
+        self.commits.push_back(Kept { number, bytes, values: 0, before });
     }
 
-    /// What a commit's undo really takes.
-    pub(super) fn set_bytes(&mut self, number: u64, bytes: u64) {
+    /// What a commit's undo really takes, and bytes of the overflow file that the values in it occupy.
+    pub(super) fn set_bytes(&mut self, number: u64, bytes: u64, values: u64) {
         let first = self.commits.front().map_or(0, |first| first.number);
         let at = number.checked_sub(first).and_then(|at| usize::try_from(at).ok());
         match at.and_then(|at| self.commits.get_mut(at)) {
             Some(kept) => {
                 self.live = self.live - kept.bytes + bytes;
-                kept.bytes = bytes;
+                self.values = self.values - kept.values + values;
+                (kept.bytes, kept.values) = (bytes, values);
             }
             // Dropped meanwhile.
             None => self.stale += bytes,
@@ -136,7 +148,7 @@ impl Window {
     /// Nothing before this commit can be read: what came was no commit with undo.
     pub(super) fn barrier(&mut self, number: u64) {
         self.stale += self.live;
-        self.live = 0;
+        (self.live, self.values) = (0, 0);
         self.commits.clear();
         (self.tip, self.from, self.begin, self.dropped) = (number, number, number, number);
     }
@@ -187,8 +199,8 @@ impl Window {
         self.durable_from
     }
 
-    /// Moves the window on: to its length, to its bytes of log (which ends at `log_end`), and to its bytes
-    /// of memory, whoever holds what. Gives the last commit that is dropped.
+    /// Moves the window on: to its length, to its bytes of log (which ends at `log_end`), and, whoever holds what,
+    /// to its bytes of memory and of the overflow file. `oldest_pin` is the oldest commit that is held. Gives the last commit that is dropped.
     pub(super) fn advance(&mut self, oldest_pin: u64, log_end: LogPos) -> u64 {
         self.from = self.begin_after(self.tip).min(self.tip);
         let too_much_log = |before: &Before| {
@@ -214,7 +226,9 @@ impl Window {
         } else {
             u64::MAX
         };
-        while self.live > wanted && !self.commits.is_empty() {
+        while (self.live > wanted || self.values > self.limits.value_bytes)
+            && !self.commits.is_empty()
+        {
             self.drop_first();
         }
         self.from = self.from.max(self.dropped);
@@ -224,6 +238,7 @@ impl Window {
     fn drop_first(&mut self) {
         let Some(kept) = self.commits.pop_front() else { return };
         self.live -= kept.bytes;
+        self.values -= kept.values;
         self.stale += kept.bytes;
         self.dropped = self.dropped.max(kept.number);
     }
@@ -243,8 +258,11 @@ impl Window {
         self.past(self.from).map(|before| before.start)
     }
 
-    /// Bytes of undo after `commit` that the window alone would not keep.
+    /// Bytes of undo after `commit` that the window alone would not keep; none where it cannot be read.
     pub(super) fn bytes_for(&self, commit: u64) -> u64 {
+        if !self.reads(commit) {
+            return 0;
+        }
         let held = self.commits.iter().filter(|kept| kept.number > commit);
         held.take_while(|kept| kept.number <= self.from).map(|kept| kept.bytes).sum()
     }

@@ -123,5 +123,5 @@ fn with_hasher<D: Device, W: UnderHasher<D>>(device: &D, work: W) -> Result<W::O
 
 /// The history as the database was last opened with it, within what a tool may take.
 fn history(commits: u64) -> HistoryLimits {
-    HistoryLimits { commits, bytes: 1 << 30, log_bytes: u64::MAX }
+    HistoryLimits { commits, bytes: 1 << 30, log_bytes: u64::MAX, value_bytes: u64::MAX }
 }

@@ -116,6 +116,37 @@ fn a_full_disk_leaves_the_empty_database_usable() {
     assert!(refused > 2, "disks that were too small: {refused}");
 }
 
+/// Room for the image is reserved before anything is published, with the longest blob, too: whichever page the disk has
+/// no room for, the load is refused and leaves no doubt.
+#[test]
+fn a_disk_that_is_full_at_any_page_refuses_the_load() {
+    for blob in [0, 64 << 10] {
+        let mut refused = 0;
+        // With a page more each time.
+        for room in 0.. {
+            let disk = SimDisk::new(room, SimOptions { record: false, ..SimOptions::default() });
+            let db = open(&disk, room).expect("created");
+            // Otherwise a task keeps room for images beforehand.
+            db.pause_background();
+            let session = db.session(pleach::SessionOptions::new()).expect("a session");
+            let mut block = session.finish(Vec::new()).expect("finished");
+            block.set_blob(vec![7; blob]).expect("not too long");
+            block.commit().expect("committed");
+            disk.set_quota(Some(Quota { bytes: disk.used() + room * 4096, code: code::ENOSPC }));
+            let load = LoadOptions::new().memory_mib(1);
+            match db.bulk_load(pairs(1, 500).into_iter(), &load) {
+                Err(Error::Full(_)) => refused += 1,
+                Ok(_) => break,
+                Err(other) => panic!("{room} pages: {other}"),
+            }
+            assert_eq!((db.root(), db.commit_number()), (TERMINATOR, 1));
+            disk.set_quota(None);
+            db.bulk_load(pairs(1, 500).into_iter(), &load).expect("there is room now");
+        }
+        assert!(refused > 10, "{refused} disks were too small");
+    }
+}
+
 fn reopen_root(db: SimDb, disk: &SimDisk, seed: u64) -> Node {
     drop(db);
     // An open writes a few files anew, and wants room for them.

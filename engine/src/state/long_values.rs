@@ -1,0 +1,171 @@
+//! Long values that were read from the overflow file, kept in memory: a page of the leaf cache has only their cells.
+//!
+//! A value is known by its hash and the first page of its runs. So what is found is right whatever has become of the
+//! runs: other bytes that are written there have another hash. Nothing has to be taken out when runs are free; what
+//! nobody reads leaves by itself.
+//!
+//! Which value leaves is said by a queue with second chances (CLOCK): one that was used since it was last looked at goes to the
+//! end once more. Values that are large for the cache do not enter. A hit takes a read lock and no more.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+use pleach_beatree::Value;
+use pleach_beatree::stored::overflow_cell;
+use pleach_core::ValueHash;
+
+/// A value of more than one part in this many of the limit is not kept.
+const LARGE: usize = 16;
+
+/// The first page of a value's runs, and its hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Id(u64, ValueHash);
+
+impl Id {
+    /// Of the value that a raw overflow cell names.
+    pub(super) fn of(raw: &[u8]) -> Self {
+        let cell = overflow_cell(raw);
+        Self(cell.runs().next().map_or(0, |run| run.start), cell.value_hash())
+    }
+}
+
+struct Slot {
+    value: Value,
+    /// Since it was last looked at.
+    used: AtomicBool,
+}
+
+#[derive(Default)]
+struct Kept {
+    values: HashMap<Id, Slot>,
+    /// Each of them once; the front is looked at next.
+    queue: VecDeque<Id>,
+    /// Bytes of the values themselves.
+    heap: usize,
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        // A byte for each place, of which seven in eight are used.
+        let table = self.values.capacity() * 8 / 7 * (size_of::<(Id, Slot)>() + 1);
+        self.heap + table + self.queue.capacity() * size_of::<Id>()
+    }
+
+    /// Makes values leave until there are no more bytes than this. Each is looked at twice at most: nobody uses one
+    /// meanwhile.
+    fn shrink_to(&mut self, limit: usize) {
+        while self.bytes() > limit
+            && let Some(id) = self.queue.pop_front()
+        {
+            if let Some(slot) = self.values.get_mut(&id)
+                && std::mem::take(slot.used.get_mut())
+            {
+                self.queue.push_back(id);
+            } else if let Some(slot) = self.values.remove(&id) {
+                self.heap -= slot.value.heap_bytes();
+            }
+        }
+    }
+}
+
+/// The values.
+pub(crate) struct LongValues {
+    limit: usize,
+    kept: RwLock<Kept>,
+}
+
+impl LongValues {
+    /// They take at most `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, kept: RwLock::default() }
+    }
+
+    /// Bytes that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.kept.read().bytes()
+    }
+
+    pub(super) fn get(&self, id: &Id) -> Option<Value> {
+        let kept = self.kept.read();
+        let slot = kept.values.get(id)?;
+        slot.used.store(true, Ordering::Relaxed);
+        Some(slot.value.clone())
+    }
+
+    /// Keeps a value that was read and checked, unless it is large; says whether it did.
+    pub(super) fn keep(&self, id: Id, value: &Value) -> bool {
+        let bytes = value.heap_bytes();
+        if bytes > self.limit / LARGE {
+            return false;
+        }
+        let mut kept = self.kept.write();
+        if kept.values.contains_key(&id) {
+            // Somebody else has read it, too.
+            return false;
+        }
+        // Otherwise it would be the first to leave once all others were used.
+        let used = AtomicBool::new(true);
+        kept.values.insert(id, Slot { value: value.clone(), used });
+        kept.queue.push_back(id);
+        kept.heap += bytes;
+        kept.shrink_to(self.limit);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: usize = 1 << 20;
+
+    fn id(number: u16) -> Id {
+        let mut hash = [0; 32];
+        hash[..2].copy_from_slice(&number.to_be_bytes());
+        Id(number.into(), hash.into())
+    }
+
+    fn value(number: u16, len: usize) -> Value {
+        let [high, low] = number.to_be_bytes();
+        Value::from([[high, low].as_slice(), &vec![0; len]].concat())
+    }
+
+    #[test]
+    fn values_stay_within_the_limit_and_used_ones_stay_longest() {
+        let values = LongValues::new(LIMIT);
+        for number in 0..5000 {
+            assert!(values.keep(id(number), &value(number, 2000)));
+            assert!(values.bytes() <= LIMIT, "{} bytes", values.bytes());
+            assert_eq!(values.get(&id(7)).is_some(), number >= 7, "it is used each time");
+        }
+        let there: Vec<u16> = (0..5000).filter(|at| values.get(&id(*at)).is_some()).collect();
+        assert!(there.len() > 350, "{} values", there.len());
+        assert!(there.iter().all(|at| *at == 7 || *at > 4000), "the newest ones, and one more");
+        for number in there {
+            assert_eq!(values.get(&id(number)), Some(value(number, 2000)));
+        }
+    }
+
+    #[test]
+    fn large_values_and_those_that_are_there_are_not_kept() {
+        let values = LongValues::new(LIMIT);
+        assert!(!values.keep(id(1), &value(1, LIMIT / 16)));
+        assert_eq!(values.get(&id(1)), None);
+        assert!(values.keep(id(1), &value(1, LIMIT / 20)));
+        let bytes = values.bytes();
+        assert!(!values.keep(id(1), &value(1, LIMIT / 20)));
+        assert_eq!(values.bytes(), bytes);
+    }
+
+    /// A run that is used again has another value.
+    #[test]
+    fn a_value_is_found_by_its_run_and_its_hash() {
+        let values = LongValues::new(LIMIT);
+        assert!(values.keep(id(1), &value(1, 2000)));
+        let Id(start, hash) = id(1);
+        assert!(values.get(&Id(start + 1, hash)).is_none());
+        assert!(values.get(&Id(start, id(2).1)).is_none());
+        assert!(values.get(&Id(start, hash)).is_some());
+    }
+}
