@@ -157,7 +157,7 @@ fn a_store_without_a_root_stands_apart() {
         (
             &["erc20", "--eoa", "100", "--contracts", "5", "--blocks", "2", "--transfers", "50"][..],
             "finish + commit, synced, pleach",
-            "write, synced, flat, btreemap",
+            "write, in memory, flat, btreemap",
         ),
         (&["auth", "--sizes", "50", "--rounds", "1"], "pleach", "btreemap"),
     ] {

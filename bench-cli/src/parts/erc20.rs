@@ -45,9 +45,17 @@ const FLAT: Names = Names {
     parts: None,
 };
 
+/// Nothing of it is ever synced.
+const IN_MEMORY: Names =
+    Names { import: "genesis import, in memory, flat", write: "write, in memory, flat", ..FLAT };
+
 impl Names {
     const fn of(ground: Ground) -> &'static Self {
-        if ground.is_merkle() { &NAMES } else { &FLAT }
+        match ground {
+            Ground::Flat(engine) if !engine.has_files() => &IN_MEMORY,
+            Ground::Flat(_) => &FLAT,
+            _ => &NAMES,
+        }
     }
 }
 

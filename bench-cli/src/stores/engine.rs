@@ -112,10 +112,13 @@ pub(crate) struct StoreOptions {
     /// Are commits synced: all of them, or some? Otherwise none is that the caller waits for.
     pub(crate) durable: bool,
     /// Keys that it will have, about, for an engine that has to know.
+    #[cfg_attr(not(feature = "peer-nomt"), allow(dead_code, reason = "only nomt has to"))]
     pub(crate) keys: u64,
-    /// Are the keys of a block announced before they are read, where an engine takes that?
+    /// Are the keys of a block announced before they are read, where an engine has to know?
+    #[cfg_attr(not(feature = "peer-nomt"), allow(dead_code, reason = "only nomt has to"))]
     pub(crate) prefetch: bool,
-    /// Are witnesses made?
+    /// Are witnesses made, where an engine has to know?
+    #[cfg_attr(not(feature = "peer-nomt"), allow(dead_code, reason = "only nomt has to"))]
     pub(crate) witness: bool,
     /// Names such as `redb.quick_repair`, each with its value. Those of other engines are not for this one.
     pub(crate) peer_args: Vec<(String, String)>,

@@ -77,14 +77,12 @@ fn options(args: &BankArgs, folder: &Path) -> Result<StoreOptions> {
 
 /// What is timed of writes.
 struct Names {
-    load: &'static str,
     write_only: &'static str,
     last_sync: &'static str,
     beside_readers: &'static str,
 }
 
 const KEPT: Names = Names {
-    load: "load",
     write_only: "write-only, survives a kill",
     last_sync: "last sync",
     beside_readers: "beside readers, survives a kill",
@@ -92,7 +90,6 @@ const KEPT: Names = Names {
 /// Of a store that a kill may take commits from. They have names of their own, so that no ratio is made of stores
 /// that promise different things.
 const LOST: Names = Names {
-    load: "load",
     write_only: "write-only, may be lost on a kill",
     last_sync: "last sync of what a kill had taken",
     beside_readers: "beside readers, may be lost on a kill",
@@ -155,7 +152,8 @@ impl Bank<'_> {
         let pair =
             |id: &u32| (self.accounts.keys[*id as usize].clone(), INITIAL.to_le_bytes().to_vec());
         store.load(&mut self.accounts.sorted.iter().map(pair))?;
-        add(names.load, self.args.accounts, from.elapsed());
+        let load = if self.engine.has_files() { "load" } else { "load, in memory" };
+        add(load, self.args.accounts, from.elapsed());
         let teller = Teller::new(self.args.parts.results.seed, self.args.accounts);
         let mut desk = Desk {
             teller,

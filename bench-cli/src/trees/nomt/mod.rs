@@ -68,7 +68,7 @@ impl NomtTree {
 
     /// Begins what is to be read with if no block was begun. None where the committed state is the newest: a session
     /// that is dropped unfinished while warm-up is on makes its worker panic.
-    fn to_read(&mut self) -> Result<Option<Begun>> {
+    fn reader(&mut self) -> Result<Option<Begun>> {
         let committed = self.made.is_none() && self.overlays.is_empty();
         if self.begun.is_some() || committed { Ok(None) } else { self.session(false).map(Some) }
     }
@@ -103,7 +103,7 @@ impl Tree for NomtTree {
     }
 
     fn visit(&mut self, keys: &[Key], see: &mut See<'_>) -> Result<()> {
-        let own = self.to_read()?;
+        let own = self.reader()?;
         for key in keys {
             let value = match self.begun.as_ref().or(own.as_ref()) {
                 Some(begun) => begun.session.read(*key),
@@ -119,7 +119,7 @@ impl Tree for NomtTree {
     }
 
     fn read(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
-        let own = self.to_read()?;
+        let own = self.reader()?;
         let (db, readers) = (&self.db, self.settings.readers);
         let Some(begun) = &mut self.begun else {
             return read_with(keys, readers, |key| {
@@ -130,7 +130,9 @@ impl Tree for NomtTree {
         };
         let Begun { session, warm, reads } = begun;
         if self.prefetch {
-            keys.iter().for_each(|key| session.warm_up(*key));
+            for key in keys {
+                session.warm_up(*key);
+            }
             *warm = true;
         }
         let session = &*session;
@@ -150,7 +152,9 @@ impl Tree for NomtTree {
             None => self.session(false)?,
         };
         if !warm && self.prefetch {
-            changes.iter().for_each(|(key, _)| session.warm_up(*key));
+            for (key, _) in &changes {
+                session.warm_up(*key);
+            }
         }
         let block = session.finish(actuals(reads.unwrap_or_default(), changes));
         let mut block = block.map_err(wrap)?;

@@ -114,3 +114,21 @@ impl Settings {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Single parts once had one reading thread, and left the crate out above 4 million keys.
+    #[test]
+    fn all_workloads_have_readers_and_a_table_of_the_size_that_keys_need() {
+        let options =
+            StoreOptions { keys: 50_000_000, ..StoreOptions::of_test(std::path::Path::new("")) };
+        let settings = Settings::new(&options).expect("settings");
+        assert_eq!((settings.readers, settings.commit_workers), (16, 2));
+        assert!(settings.buckets > 250_000, "{}", settings.buckets);
+        let peer_args = vec![("nomt.buckets".to_owned(), "70000".to_owned())];
+        let given = Settings::new(&StoreOptions { peer_args, ..options }).expect("settings");
+        assert_eq!(given.buckets, 70_000);
+    }
+}
