@@ -346,6 +346,11 @@ fn a_read_error_in_the_past_fails_the_open_and_costs_nothing() {
         }
     }
     assert!(failed > 0, "no read of the log has failed");
+    // Memory that is too small makes it short, too.
+    let disk = SimDisk::from_image(&image, 1);
+    let tight = options().history_bytes(1).require_history(true);
+    let error = open(&disk, tight).expect_err("less than there should be");
+    assert!(matches!(error, Error::HistoryShort { wanted: 0, cause: None, .. }), "{error}");
     // Whoever wants no history does not need it.
     let disk = SimDisk::from_image(&image, 1);
     let unreadable = Fault::Errno(code::EIO);

@@ -303,7 +303,7 @@ fn roots_before<D: Device>(
 /// The root of a namespace before a commit, as this entry of its record says.
 fn root_before(entry: &NamespaceView<'_>) -> Option<TrieRoot> {
     let existed = !matches!(entry.kind, EntryKind::Added | EntryKind::Restored);
-    existed.then(|| TrieRoot { kind: entry.trie, node: *entry.previous_root })
+    existed.then_some(TrieRoot { kind: entry.trie, node: *entry.previous_root })
 }
 
 /// The roots after a commit, as far as this entry of its record says.

@@ -1,18 +1,23 @@
-//! What is in a folder, without reading a leaf page.
+//! What is in a folder. A few leaf pages are read, over the whole index: a folder that was copied while its database was
+//! open opens, and its leaf pages are of another time than its index.
 
 use std::path::Path;
 
 use pleach_core::{Hasher, Node};
-use pleach_io::{Device, OpenMode, PAGE};
+use pleach_io::{Device, OpenMode, PAGE, PageBuf};
 
+use super::pages::parse;
 use super::{Opened, UnderHasher, device, with_hasher};
-use crate::error::{Result, hex};
+use crate::error::{Error, Result, hex};
 use crate::format::names::LEAF_FILE;
 use crate::format::names::image_name;
 use crate::format::superblock::{DurabilityMode, SlotError, Superblock};
-use crate::open::recovery::RecoveredTrie;
-use crate::opening::Opening;
+use crate::open::recovery::{Recovered, RecoveredTrie};
+use crate::opening::{Note, Opening};
 use crate::roots::Roots;
+
+/// Leaf pages that are read.
+const SAMPLE: usize = 256;
 
 /// Figures of a database, as recovery sees it.
 #[derive(Clone, Debug)]
@@ -49,7 +54,7 @@ pub struct Stat {
     /// Bytes of log that an open replays.
     pub log_replay_bytes: u64,
     /// How an open would find the database: closed or not, what it would cut off, what it would have to
-    /// go around.
+    /// go around. A note says of leaf pages that do not fit, of the few that are read.
     pub opening: Opening,
     /// The superblock in use.
     pub superblock: Superblock,
@@ -129,8 +134,9 @@ impl<D: Device> UnderHasher<D> for Figures {
     type Output = Stat;
 
     fn run<H: Hasher>(self, opened: &Opened<D>) -> Result<Stat> {
-        let examined = opened.examine::<H>()?;
+        let mut examined = opened.examine::<H>()?;
         let recovered = &examined.recovered;
+        examined.opening.notes.extend(sample(opened, recovered)?);
         let superblock = *examined.superblocks.newest();
         let regions = || recovered.tries.iter().flat_map(|trie| trie.regions.regions());
         let children: usize = regions().map(|region| region.read().children().len()).sum();
@@ -167,6 +173,41 @@ impl<D: Device> UnderHasher<D> for Figures {
             opening: examined.opening,
         })
     }
+}
+
+/// Do some of the leaf pages fit the index?
+fn sample<D: Device>(opened: &Opened<D>, recovered: &Recovered) -> Result<Option<Note>> {
+    let file = opened.device.open(LEAF_FILE, OpenMode::Read)?;
+    let step = recovered.leaf_pages.len().div_ceil(SAMPLE).max(1);
+    let (mut at, mut read, mut bad, mut first) = (0, 0, 0, None);
+    for region in recovered.tries.iter().flat_map(|trie| trie.regions.regions()) {
+        let state = region.read();
+        let children = state.children();
+        for child in 0..children.len() {
+            let Some(number) = children.page(child) else { continue };
+            at += 1;
+            if (at - 1) % step != 0 {
+                continue;
+            }
+            let mut buf = PageBuf::zeroed(1);
+            let (database, namespace) = (opened.newest.database, state.namespace());
+            let found = opened.device.read_at(&file, &mut buf, number.offset());
+            let found = found.map_err(Error::from).and_then(|()| {
+                parse(&buf, database, namespace, number, children.tag(child)).map(drop)
+            });
+            read += 1;
+            if let Err(error) = found {
+                bad += 1;
+                first.get_or_insert(error);
+            }
+        }
+    }
+    Ok(first.map(|error| Note {
+        file: LEAF_FILE.to_owned(),
+        what: format!(
+            "{bad} of {read} pages that were read do not fit the index: {error}; look at all with `pleach check`"
+        ),
+    }))
 }
 
 impl Stat {

@@ -340,6 +340,32 @@ fn figures_of_a_database_that_has_lost_its_leaf_file_are_an_error() {
     assert_eq!(checked(&path).verdict(), Verdict::DoesNotOpen);
 }
 
+/// As a copy that was made while the database was open.
+#[test]
+fn figures_of_a_folder_whose_leaf_file_is_of_another_time_say_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("db");
+    let model = database(&path, &mut Rng::new(11));
+    assert!(stat(&path).expect("a database").opening.notes.is_empty());
+    let copy = folder.path().join("copy");
+    fs::create_dir(&copy).expect("made");
+    for name in contents(&path).keys() {
+        fs::copy(path.join(name), copy.join(name)).expect("copied");
+    }
+    let db = Pleach::open(options(&path)).expect("opens");
+    for byte in 0..4 {
+        let write = |key: &Key| Access::write(*key, Some(Value::from(&[byte; 9][..])));
+        commit(&db, model.keys().map(write).collect());
+        db.drain(0).expect("flushed");
+    }
+    fs::copy(path.join("leaf"), copy.join("leaf")).expect("copied");
+    drop(db);
+    let found = stat(&copy).expect("the index is whole");
+    assert!(found.to_string().contains("do not fit the index"), "{found}");
+    assert_eq!(checked(&copy).verdict(), Verdict::Findings);
+    assert!(stat(&path).expect("a database").opening.notes.is_empty());
+}
+
 /// Names and contents of a folder's files; of folders in it the names.
 fn contents(path: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
     let entry = |entry: std::io::Result<fs::DirEntry>| {
