@@ -82,9 +82,21 @@ impl Recent {
     }
 }
 
+/// Roots and blob of a past commit.
+type Said = (Roots, Arc<[u8]>);
+
 struct Guarded {
     window: Window,
     pins: Pins,
+}
+
+impl Guarded {
+    fn past(&self, commit: u64) -> Result<Said> {
+        match self.window.past(commit) {
+            Some(before) => Ok((before.roots.clone(), Arc::clone(&before.blob))),
+            None => Err(Error::SnapshotTooOld { commit, oldest: self.window.from() }),
+        }
+    }
 }
 
 /// Commits that stay as they were pushed while there is no history: those of a finish and a commit under
@@ -323,13 +335,11 @@ impl Undo {
         self.guarded.lock().pins.add(commit, now)
     }
 
-    /// Pins a past commit of the window, and gives its roots.
-    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, Roots)> {
+    /// Pins a past commit of the window, and gives its roots and blob.
+    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, Said)> {
         let mut guarded = self.guarded.lock();
-        let Some(roots) = guarded.window.past(commit).map(|before| before.roots.clone()) else {
-            return Err(Error::SnapshotTooOld { commit, oldest: guarded.window.from() });
-        };
-        Ok((guarded.pins.add(commit, now), roots))
+        let said = guarded.past(commit)?;
+        Ok((guarded.pins.add(commit, now), said))
     }
 
     /// Takes a pin back.
@@ -374,12 +384,8 @@ impl Undo {
     }
 
     /// Roots and blob of a commit that is not the newest one.
-    pub(crate) fn past(&self, commit: u64) -> Result<(Roots, Arc<[u8]>)> {
-        let guarded = self.guarded.lock();
-        match guarded.window.past(commit) {
-            Some(before) => Ok((before.roots.clone(), Arc::clone(&before.blob))),
-            None => Err(Error::SnapshotTooOld { commit, oldest: guarded.window.from() }),
-        }
+    pub(crate) fn past(&self, commit: u64) -> Result<Said> {
+        self.guarded.lock().past(commit)
     }
 
     /// Where the log begins that the window needs; none when the window has no past.

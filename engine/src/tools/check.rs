@@ -160,9 +160,9 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
         checker.regions(&recovered);
         let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
         checker.children(&leaf, &recovered)?;
-        past::findings::<H, D>(opened, &leaf, &recovered)
-            .into_iter()
-            .for_each(|what| checker.finding(what));
+        for what in past::findings::<H, D>(opened, &leaf, &recovered) {
+            checker.finding(what);
+        }
         checker.space(&recovered);
         Ok(checker.report)
     }
