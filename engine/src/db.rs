@@ -24,7 +24,7 @@ use crate::open::open;
 use crate::opening::Opening;
 use crate::options::Options;
 use crate::owner::Owner;
-use crate::rollback::rollback;
+use crate::rollback::{rollback, rollback_to};
 use crate::roots::Roots;
 use crate::session::{Session, SessionOptions};
 use crate::state::beats::TaskState;
@@ -196,16 +196,12 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
         self.0.look(|engine| engine.state.commits.pins(), |_| Vec::new())
     }
 
-    /// Goes back by `commits` commits, and gives the number of the commit that does so: its state, roots and
-    /// blob are those of the commit back then, in all namespaces: those that were added since are dropped, and
-    /// those that were dropped since are there again. It is durable when this returns, whatever the durability
-    /// mode, and can be rolled back itself. Blocks and overlays on the newest commit become stale.
+    /// Undoes the newest `commits` commits, those and no others: [`Self::rollback_to`] the commit before them, with
+    /// [`Error::StaleParent`] as soon as another commit comes between. Of 0 it changes nothing.
     ///
     /// # Errors
-    /// [`Error::SnapshotTooOld`] beyond the history, [`Error::HistoryLost`] where the open has found it damaged;
-    /// [`Error::StaleParent`] when other commits came between
-    /// at each of several tries; [`Error::BatchTooLarge`] when more was changed since than fits a record;
-    /// and those of a commit.
+    /// [`Error::TooFarBack`] when there are fewer commits; [`Error::StaleParent`]; and those of
+    /// [`Self::rollback_to`].
     pub fn rollback(&self, commits: u64) -> Result<u64> {
         // A close that comes meanwhile lets this end, and waits for it.
         let engine = self.0.open()?;
@@ -224,6 +220,24 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
             }
             _ => error,
         }
+    }
+
+    /// Goes back to a commit of the history, whatever was committed since, and gives the number of the commit that
+    /// does so: its state, roots and blob are those of the commit back then, in all namespaces: those that were
+    /// added since are dropped, and those that were dropped since are there again. It is durable when this
+    /// returns, whatever the durability mode, and can be rolled back itself. Blocks and overlays on the newest
+    /// commit become stale.
+    ///
+    /// Of the newest commit it commits nothing, and gives that commit's number, once it is durable.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`] before the history, [`Error::HistoryLost`] where the open has found it damaged,
+    /// [`Error::NoSuchCommit`] after the newest commit;
+    /// [`Error::StaleParent`] when other commits came between at each of several tries;
+    /// [`Error::BatchTooLarge`] when more was changed since than fits a record; and those of a commit.
+    pub fn rollback_to(&self, commit: u64) -> Result<u64> {
+        let engine = self.0.open()?;
+        rollback_to(&engine, commit).map_err(|error| self.or_lost(error))
     }
 
     /// The parts of the state, for tests of them.
@@ -254,12 +268,13 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     }
 
     /// Adds an empty namespace, and gives the number of the commit that does so. Blocks and overlays on the
-    /// newest commit become stale, since their states are without it.
+    /// newest commit become stale, since their states are without it. Where one of this number was dropped and nobody
+    /// can read it any more, this waits until its pages are free, ten seconds at most.
     ///
     /// # Errors
     /// [`Error::NamespaceExists`]; [`Error::NamespaceInUse`] while one of this number that was dropped can still
-    /// be read ([`Pin::readable`]); [`Error::StaleParent`] when other commits came between at each of many tries; and
-    /// those of a commit.
+    /// be read ([`Pin::readable`]), or when ten seconds were not enough; [`Error::StaleParent`] when other commits came
+    /// between at each of many tries; and those of a commit.
     pub fn add_namespace(&self, namespace: u8) -> Result<u64> {
         // A close that comes meanwhile lets this end, and waits for it.
         let engine = self.0.open()?;
@@ -405,16 +420,8 @@ impl<H: Hasher, D: Device, R: Runtime> Db<H, D, R> {
     /// [`Poisoned`](Error::Poisoned), [`Closed`](Error::Closed).
     pub fn sync(&self) -> Result<()> {
         let engine = self.0.open()?;
-        let sequencer = engine.state.commits.sequencer();
-        let end = {
-            let ordered = sequencer.lock();
-            ordered.check_open()?;
-            ordered.end()
-        };
-        sequencer.write_through(end, true).map_err(|error| {
-            engine.state.poison(&error);
-            error.in_doubt()
-        })
+        engine.state.commits.sequencer().lock().check_open()?;
+        engine.sync()
     }
 
     /// Stops background work until [`Self::resume_background`], for measurements between batches.

@@ -62,6 +62,16 @@ impl<H: Hasher, D: Device, R: Runtime> Engine<H, D, R> {
         &self.handles
     }
 
+    /// Makes all commits durable that are published.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let sequencer = self.state.commits.sequencer();
+        let end = sequencer.lock().end();
+        sequencer.write_through(end, true).map_err(|error| {
+            self.state.poison(&error);
+            error.in_doubt()
+        })
+    }
+
     /// No commit takes a ticket from here on; commits that wait for room fail.
     pub(crate) fn refuse_commits(&self) {
         self.state.commits.sequencer().close();

@@ -1,6 +1,7 @@
 //! Adding and dropping namespaces: commits that change no key.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use pleach_core::Hasher;
 use pleach_io::{Device, Runtime};
@@ -15,6 +16,9 @@ use crate::roots::TrieRoot;
 /// Tries before commits that come between are reported. Nothing is folded for one, so that between its look at
 /// the newest commit and its ticket there is little time.
 const TRIES: u32 = 64;
+
+/// An add waits this long until a dropped trie that nobody reads has left its pages.
+const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// Adds an empty namespace of a kind; gives the number of the commit.
 pub(crate) fn add<H: Hasher, D: Device, R: Runtime>(
@@ -45,9 +49,37 @@ fn attempts<H: Hasher, D: Device, R: Runtime>(
     loop {
         match attempt(engine, namespace, added) {
             Err(Error::StaleParent { .. }) if tries < TRIES => tries += 1,
+            Err(Error::NamespaceInUse { dropped, .. })
+                if tries < TRIES && is_given_up(engine, namespace, dropped) =>
+            {
+                tries += 1;
+            }
             done => return done,
         }
     }
+}
+
+/// Waits for the background to give up what the commit `dropped` has dropped, unless somebody can still read it. Is it
+/// gone?
+fn is_given_up<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    namespace: u8,
+    dropped: u64,
+) -> bool {
+    let db = &engine.state;
+    let undo = db.commits.undo();
+    if undo.oldest_held().min(undo.from()) < dropped || db.pace.is_paused() {
+        return false;
+    }
+    // It goes when a durable record says that nobody reads it.
+    if engine.sync().is_err() {
+        return false;
+    }
+    db.pace.wake();
+    let gone = || db.tries.get(namespace).is_none();
+    let ends = || db.commits.sequencer().lock().check_open().is_err();
+    db.pace.wait(Some(GIVE_UP), &mut || gone() || ends());
+    gone()
 }
 
 fn attempt<H: Hasher, D: Device, R: Runtime>(
@@ -71,8 +103,6 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     if added.is_some()
         && let Some(trie) = db.tries.get(namespace)
     {
-        // It may be free by now, and nobody has looked since.
-        db.pace.wake();
         // One that is about to be dropped is marked at the publication.
         let dropped = trie.dropped.unwrap_or(newest.number);
         return Err(Error::NamespaceInUse { namespace, dropped });
@@ -90,7 +120,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         layouts: None,
         ticketed: &Cell::new(false),
     };
-    commit(engine, &target, &mut [], None)
+    commit(engine, &target, &mut [], &newest.blob)
 }
 
 #[cfg(test)]
@@ -129,7 +159,7 @@ mod tests {
             layouts: None,
             ticketed: &Cell::new(false),
         };
-        let late = commit(&engine, &target, &mut [], None);
+        let late = commit(&engine, &target, &mut [], &newest.blob);
         assert!(matches!(late, Err(Error::StaleParent { .. })), "{late:?}");
         assert!(matches!(db.add_namespace(5), Err(Error::NamespaceInUse { namespace: 5, .. })));
         std::mem::drop((view, engine, db));

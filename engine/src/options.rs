@@ -247,7 +247,9 @@ impl Options {
     /// How many commits before the newest one can be read, proven and rolled back to, across restarts and
     /// crashes too. Without this call a database keeps the number that it was last opened with; a new one
     /// has 0. A checkpoint soon after the open records it. A larger number than before counts from the newest
-    /// commit on; 0 forgets the past at once, and so opens a database whose device cannot read its past any more.
+    /// commit on; 0 forgets the past at once, and so opens a database whose device cannot read its past any more;
+    /// `u64::MAX` keeps as many as the limits in bytes ([`Self::history_bytes`], [`Self::history_log_bytes`]) leave room
+    /// for.
     #[must_use]
     pub fn history(mut self, commits: u64) -> Self {
         self.history = Some(commits);

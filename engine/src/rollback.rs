@@ -23,28 +23,54 @@ use crate::format::commit_body::EntryKind;
 use crate::format::record::MAX_RECORD;
 use crate::format::trie_kind::TrieKind;
 use crate::roots::Roots;
+use crate::state::commits::Tip;
 use crate::state::view::View;
 use crate::state::{Shared, State, overflow};
 
 /// Tries before commits that come between are reported.
 const TRIES: u32 = 4;
 
-/// Makes the state `back` commits before the newest one the newest; gives the number of the commit.
+/// Undoes the newest `back` commits and no others; gives the number of the commit.
 pub(crate) fn rollback<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     back: u64,
 ) -> Result<u64> {
+    let tip = engine.state.commits.published();
+    let wanted = tip.checked_sub(back).ok_or(Error::TooFarBack { commits: back, tip })?;
+    attempt(engine, wanted, Some(tip))
+}
+
+/// Makes the state of the commit `wanted` the newest one; gives the number of the commit.
+pub(crate) fn rollback_to<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    wanted: u64,
+) -> Result<u64> {
     let mut tries = 1;
     loop {
-        match attempt(engine, back) {
+        match attempt(engine, wanted, None) {
             Err(Error::StaleParent { .. }) if tries < TRIES => tries += 1,
             done => return done,
         }
     }
 }
 
-fn attempt<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64) -> Result<u64> {
-    make(engine, back)?.commit(engine)
+/// Goes back to the commit `wanted`, from `base` if one is given, else from the newest one.
+fn attempt<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    wanted: u64,
+    base: Option<u64>,
+) -> Result<u64> {
+    let tip = engine.state.commits.tip_view();
+    let (newest, base) = (tip.0.base, base.unwrap_or(tip.0.base));
+    if newest != base {
+        return Err(Error::StaleParent { base, tip: newest });
+    }
+    if wanted > newest {
+        return Err(Error::NoSuchCommit { commit: wanted, tip: newest });
+    }
+    let number = if wanted < newest { make(engine, tip, wanted)?.commit(engine)? } else { newest };
+    engine.sync()?;
+    Ok(number)
 }
 
 /// A rollback that is not committed yet.
@@ -60,14 +86,14 @@ struct Made {
     outcomes: Vec<TrieOutcome>,
 }
 
-fn make<H: Hasher, D: Device, R: Runtime>(engine: &Engine<H, D, R>, back: u64) -> Result<Made> {
+/// Makes the rollback to the commit `wanted` on a view of the newest one.
+fn make<H: Hasher, D: Device, R: Runtime>(
+    engine: &Engine<H, D, R>,
+    (view, Tip { roots: prev_roots, .. }): (View, Tip),
+    wanted: u64,
+) -> Result<Made> {
     let db = &engine.state;
-    let (view, prev_roots) = db.commits.tip_view();
-    let Some(wanted) = view.base.checked_sub(back) else {
-        return Err(Error::SnapshotTooOld { commit: 0, oldest: db.commits.undo().from() });
-    };
-    let (then, roots) = db.commits.view_at(wanted)?;
-    let blob = db.commits.commit_at(wanted)?.blob;
+    let (then, Tip { roots, blob, .. }) = db.commits.view_at(wanted)?;
     let mut undone = Vec::with_capacity(roots.all().len());
     for (namespace, _) in roots.all() {
         undone.push((namespace, then.of(namespace).undone_all()?));
@@ -148,16 +174,9 @@ impl Made {
     }
 
     fn commit<H: Hasher, D: Device, R: Runtime>(mut self, engine: &Engine<H, D, R>) -> Result<u64> {
-        let db = &engine.state;
         let mut outcomes = std::mem::take(&mut self.outcomes);
         let ticketed = Cell::new(false);
-        let number = commit(engine, &self.target(&ticketed), &mut outcomes, Some(&self.blob))?;
-        let end = db.commits.sequencer().lock().end();
-        db.commits.sequencer().write_through(end, true).map_err(|error| {
-            db.poison(&error);
-            error.in_doubt()
-        })?;
-        Ok(number)
+        commit(engine, &self.target(&ticketed), &mut outcomes, &self.blob)
     }
 }
 
@@ -235,7 +254,7 @@ mod tests {
         put(&db, 1);
         assert_eq!(db.drop_namespace(5).expect("dropped"), 3);
         let engine = db.engine();
-        let late = make(&engine, 1).expect("made");
+        let late = make(&engine, engine.state.commits.tip_view(), 2).expect("made");
         db.rollback(1).expect("restored");
         put(&db, 2);
         assert_eq!(db.rollback(2).expect("gone again"), 6);
@@ -268,7 +287,7 @@ mod tests {
             let mut outcomes = std::mem::take(&mut late.outcomes);
             let ticketed = Cell::new(false);
             let wrong = Target { exact: false, ..late.target(&ticketed) };
-            commit(&engine, &wrong, &mut outcomes, Some(&late.blob)).expect("committed");
+            commit(&engine, &wrong, &mut outcomes, &late.blob).expect("committed");
             if plain {
                 put(&db, 3);
             } else {

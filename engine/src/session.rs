@@ -26,6 +26,7 @@ use crate::iter::Iter;
 use crate::namespace::Namespace;
 use crate::reading::Reading;
 use crate::roots::{Roots, TrieRoot};
+use crate::state::commits::Tip;
 use crate::state::pins::Holder;
 use crate::state::view::View;
 
@@ -99,7 +100,8 @@ type Asked<D, R> = OnceLock<Box<Reading<D, R>>>;
 /// that; what it finishes cannot be committed ([`Error::Closed`](crate::Error::Closed)).
 pub struct Session<H: Hasher = Blake3, D: Device = OsDevice, R: Runtime = Threads> {
     engine: Arc<Engine<H, D, R>>,
-    roots: Roots,
+    /// The state that it reads; the number is that of the commit below overlays.
+    says: Tip,
     /// Namespace 0, whose view has the pin of all.
     first: Reading<D, R>,
     /// Those after it, in the order of the roots, each from when it is first asked for.
@@ -114,27 +116,27 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Session<H, D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("base", &self.number())
-            .field("roots", &self.roots)
+            .field("roots", &self.says.roots)
             .finish_non_exhaustive()
     }
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
-    /// A session on a view of the state with these roots.
+    /// A session on a view of this state.
     pub(crate) fn new(
         engine: &Arc<Engine<H, D, R>>,
-        (view, roots): (View, Roots),
+        (view, says): (View, Tip),
         options: SessionOptions<H, D, R>,
         holder: Holder,
     ) -> Self {
         view.held_by(holder, options.label);
-        let first = TrieRoot { kind: TrieKind::Merkle, node: roots.first() };
-        let others = roots.all().skip(1).map(|_| OnceLock::new()).collect();
+        let first = TrieRoot { kind: TrieKind::Merkle, node: says.roots.first() };
+        let others = says.roots.all().skip(1).map(|_| OnceLock::new()).collect();
         Self {
             engine: Arc::clone(engine),
             first: Reading::new(Arc::clone(&engine.state), view, first),
             others,
-            roots,
+            says,
             parent: options.over,
             witness: options.witness,
             counted: engine.count(Kind::Session),
@@ -148,7 +150,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
 
     /// Roots of all namespaces of the state that this session reads.
     pub fn roots(&self) -> &Roots {
-        &self.roots
+        &self.says.roots
     }
 
     /// Number of the commit that this session reads, under overlays where it reads one.
@@ -169,7 +171,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
             return Ok(&self.first);
         }
         let missing = Error::Namespace(namespace);
-        let Some((at, root)) = self.roots.find(namespace) else { return Err(missing) };
+        let Some((at, root)) = self.says.roots.find(namespace) else { return Err(missing) };
         let other = &self.others[at - 1];
         if let Some(reading) = other.get() {
             return Ok(reading);
@@ -190,7 +192,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         let view = self.engine.state.commits.view_again(self.first.view())?;
         let options =
             SessionOptions { witness: self.witness, over: self.parent.clone(), label: None };
-        Ok(Self::new(&self.engine, (view, self.roots.clone()), options, Holder::Session))
+        Ok(Self::new(&self.engine, (view, self.says.clone()), options, Holder::Session))
     }
 
     /// The value of a key in namespace 0; `None` when it has none. A key whose page is not cached costs
@@ -311,7 +313,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
     /// ([`proof::through`](pleach_core::proof::through)) it proves what that says, to whoever keeps the root
     /// over all alone.
     pub fn prove_namespace(&self, namespace: u8) -> Vec<u8> {
-        self.roots.prove::<H>(namespace)
+        self.says.roots.prove::<H>(namespace)
     }
 
     /// Finishes a batch: its accesses in any order and of any namespaces of the state, each key of a namespace
@@ -333,7 +335,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
         };
         Ok(Block::new(
             self.engine,
-            (self.first.into_view(), self.roots),
+            (self.first.into_view(), self.says),
             self.parent,
             finished,
             self.counted.into_kind(Kind::Block),
@@ -371,7 +373,7 @@ impl<H: Hasher, D: Device, R: Runtime> Session<H, D, R> {
                 }
             }
         }
-        Ok(FinishedBatch { roots: self.roots.with(roots), layouts, outcomes, witnesses })
+        Ok(FinishedBatch { roots: self.says.roots.with(roots), layouts, outcomes, witnesses })
     }
 }
 

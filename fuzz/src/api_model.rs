@@ -40,6 +40,7 @@ struct Base {
     over: Option<Rc<Layer>>,
     /// The commit, for a chain of overlays the one below it.
     commit: u64,
+    blob: Vec<u8>,
 }
 
 /// The model of an overlay.
@@ -48,7 +49,7 @@ struct Layer {
     /// The state that it was made on, and its own.
     before: Rc<State>,
     state: Rc<State>,
-    blob: Option<Vec<u8>>,
+    blob: Vec<u8>,
     /// The commit that has it, and whether the commit's state is its own.
     taken: Cell<Option<(u64, bool)>>,
 }
@@ -59,14 +60,12 @@ struct Chain {
     layers: Vec<Rc<Layer>>,
     /// The commit that they stand on.
     base: u64,
-    /// Of the newest overlay that has one.
-    blob: Option<Vec<u8>>,
 }
 
 impl Layer {
     /// The overlays from this one down that no commit has.
     fn chain(self: &Rc<Self>) -> Chain {
-        let mut chain = Chain { layers: Vec::new(), base: 0, blob: None };
+        let mut chain = Chain { layers: Vec::new(), base: 0 };
         let mut at = Rc::clone(self);
         loop {
             let base = at.base.borrow().clone();
@@ -77,7 +76,6 @@ impl Layer {
                 }
                 return chain;
             }
-            chain.blob = chain.blob.or_else(|| at.blob.clone());
             chain.layers.push(at);
             match base.over {
                 Some(below) => at = below,
@@ -103,7 +101,7 @@ struct HeldBlock {
     base: Base,
     before: Rc<State>,
     state: Rc<State>,
-    blob: Option<Vec<u8>>,
+    blob: Vec<u8>,
 }
 
 struct HeldOverlay {
@@ -274,6 +272,9 @@ impl World {
     fn roll_back(&mut self, draw: &mut Draw<'_>) {
         let back = u64::from(draw.input.u8()) % (self.number - self.from + 1);
         let number = self.db().rollback(back).expect("in the history");
+        if back == 0 {
+            return assert_eq!(number, self.number, "nothing to do");
+        }
         let (then, blob) = self.past[(self.number - back) as usize].clone();
         let gone = self.tip.namespaces();
         self.dropped.extend(gone.filter(|namespace| !then.has(*namespace)));
@@ -320,11 +321,12 @@ impl World {
         };
         let Some(HeldOverlay { overlay, layer }) = over else {
             let session = self.db().session(options).expect("a session");
-            let base = Base { over: None, commit: self.number };
+            let base = Base { over: None, commit: self.number, blob: self.blob.clone() };
             return HeldSession { session, base, state: Rc::clone(&self.tip), witness };
         };
         let session = self.db().session(options.over(overlay)).expect("a session");
-        let base = Base { over: Some(Rc::clone(layer)), commit: layer.chain().base };
+        let (commit, blob) = (layer.chain().base, layer.blob.clone());
+        let base = Base { over: Some(Rc::clone(layer)), commit, blob };
         HeldSession { session, base, state: Rc::clone(&layer.state), witness }
     }
 
@@ -340,6 +342,7 @@ impl World {
             block.set_blob(blob.clone()).expect("a short blob");
         }
         let (base, state) = (held.base, Rc::new(after));
+        let blob = blob.unwrap_or_else(|| base.blob.clone());
         if choice & 3 == 0 {
             keep(&mut self.blocks, HeldBlock { block, base, before, state, blob });
         } else {
@@ -364,7 +367,7 @@ impl World {
     }
 
     fn commit_block(&mut self, held: HeldBlock) {
-        let none = || Chain { layers: Vec::new(), base: held.base.commit, blob: None };
+        let none = || Chain { layers: Vec::new(), base: held.base.commit };
         let chain = held.base.over.as_ref().map_or_else(none, Layer::chain);
         let before = chain.layers.last().map_or(&held.before, |lowest| &lowest.before);
         let result = held.block.commit().map_err(Error::from);
@@ -373,9 +376,7 @@ impl World {
         }
         chain.layers.iter().for_each(|layer| layer.take(self.number, false));
         self.tip = held.state;
-        if let Some(blob) = held.blob.or(chain.blob) {
-            self.blob = blob;
-        }
+        self.blob = held.blob;
     }
 
     fn commit_overlay(&mut self, draw: &mut Draw<'_>) {
@@ -396,9 +397,7 @@ impl World {
         chain.layers.iter().for_each(|layer| layer.take(self.number, false));
         layer.take(self.number, true);
         self.tip = Rc::clone(&layer.state);
-        if let Some(blob) = chain.blob {
-            self.blob = blob;
-        }
+        self.blob.clone_from(&layer.blob);
     }
 
     /// What a commit over a state, which commit `base` had, must have come to; true when it succeeded.

@@ -221,6 +221,11 @@ impl World {
     fn roll_back(&mut self, draw: &mut Draw<'_>) {
         let number = self.newest() + 1;
         let back = u64::from(draw.input.u8()) % (self.setup.history.min(self.newest()) + 1);
+        if back == 0 {
+            assert_eq!(self.db().rollback(0).expect("nothing to do"), self.newest());
+            Mark::Durable(self.newest()).put(&self.disk);
+            return;
+        }
         self.states.push(self.states[(self.newest() - back) as usize].clone());
         Mark::Begun(number).put(&self.disk);
         assert_eq!(self.db().rollback(back).expect("in the history"), number);

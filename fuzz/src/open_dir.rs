@@ -401,6 +401,10 @@ fn step(db: &SimDb, states: &mut Option<Vec<State>>, draw: &mut Draw<'_>) -> Opt
         2 => {
             let back = draw.below(4) as u64 % (before - *db.history().start() + 1);
             let number = db.rollback(back).ok()?;
+            if back == 0 {
+                assert_eq!(number, before, "nothing to do");
+                return Some(());
+            }
             let then = |states: &Vec<State>| states[states.len() - 1 - back as usize].clone();
             (number, states.as_ref().map(then).unwrap_or_default())
         }

@@ -20,6 +20,7 @@ use crate::format::commit_body::MAX_BLOB;
 use crate::given_back::speaks_as_its_reason;
 use crate::handles::Counted;
 use crate::roots::Roots;
+use crate::state::commits::Tip;
 use crate::state::pins::Holder;
 use crate::state::undo::ChangeList;
 use crate::state::view::View;
@@ -47,10 +48,10 @@ impl<H: Hasher, D: Device, R: Runtime> fmt::Debug for Block<H, D, R> {
 }
 
 impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
-    /// A block on a view of the state with the roots `prev_roots`, and on the overlay that the view is of.
+    /// A block on a view of this state, and on the overlay that the view is of.
     pub(crate) fn new(
         engine: Arc<Engine<H, D, R>>,
-        (view, prev_roots): (View, Roots),
+        (view, Tip { roots: prev_roots, blob, .. }): (View, Tip),
         parent: Option<Overlay<H, D, R>>,
         finished: FinishedBatch,
         counted: Counted,
@@ -58,7 +59,6 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         let FinishedBatch { roots, layouts, outcomes, witnesses } = finished;
         view.held_by(Holder::Block, None);
         let outcomes = Outcomes::new(&engine, outcomes);
-        let blob = None;
         let parts = Parts { view, outcomes, parent, prev_roots, roots, blob, layouts, engine };
         Self { parts, witnesses, counted }
     }
@@ -115,7 +115,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
     }
 
     /// Gives the commit a blob, bytes that mean something to the application alone; without one it has
-    /// its parent's.
+    /// that of the state it was made on.
     ///
     /// # Errors
     /// [`Error::BlobTooLarge`].
@@ -124,7 +124,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
         if blob.len() > limit {
             return Err(Error::BlobTooLarge { bytes: blob.len(), limit });
         }
-        self.parts.blob = Some(blob);
+        self.parts.blob = blob.into();
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl<H: Hasher, D: Device, R: Runtime> Block<H, D, R> {
             parent: parent.as_ref(),
             prev_roots,
             roots,
-            blob: blob.as_deref(),
+            blob,
             layer: None,
             layouts: Some(*layouts),
         };

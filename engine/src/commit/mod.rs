@@ -2,7 +2,7 @@
 //!
 //! 1. `wait` while the pending changes or the log are full.
 //! 2. `check-parent`, before anything is written for the block: its parent's root is that of the newest
-//!    ticketed commit.
+//!    ticketed commit. A rollback, an add and a drop follow one commit, by its number.
 //! 3. `spill-values`: long values go to the overflow file, which is synced.
 //! 4. `hold-nodes`: the nodes of the regions that change stay in memory, or come back, until `publish`; from before
 //!    3 on none leave, and no regions are joined.
@@ -70,7 +70,7 @@ pub(crate) fn commit<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     target: &Target<'_>,
     outcomes: &mut [TrieOutcome],
-    blob: Option<&[u8]>,
+    blob: &Arc<[u8]>,
 ) -> Result<u64> {
     let mut tries = 0;
     loop {
@@ -104,7 +104,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     target: &Target<'_>,
     outcomes: &mut [TrieOutcome],
     taken: &mut Vec<Taken>,
-    blob: Option<&[u8]>,
+    blob: &Arc<[u8]>,
 ) -> Result<u64> {
     let db = &*engine.state;
     throttle(db)?;
@@ -135,8 +135,6 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     }
     let spilled = spill_values(db, &mut parts, taken)?;
     let number = parent + 1;
-    let blob: Arc<[u8]> =
-        blob.map_or_else(|| Arc::clone(&db.commits.sequencer().lock().newest.blob), Into::into);
     for part in &parts {
         for outcome in part.chunks.iter().flat_map(|chunk| &chunk.regions) {
             part.db.nodes.make_resident::<H>(outcome.region.prefix().first_key())?;
@@ -145,7 +143,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     drop(preparing);
     // Between ticket and publication a panic would leave everybody waiting.
     let _guard = PoisonOnPanic(db);
-    let Ticketed { end, replaced } = ticket(engine, target, &mut parts, &blob, spilled)?;
+    let Ticketed { end, replaced } = ticket(engine, target, &mut parts, blob, spilled)?;
     let written = {
         let _timed = db.timings.begin(Phase::Log);
         db.commits.sequencer().write_through(end, db.options.durability == Durability::Commit)
@@ -156,7 +154,7 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         let never = db.commits.sequencer().lock().is_queued(end);
         return Err(if never { error.poisoning() } else { error.in_doubt() });
     }
-    let tip = Tip { number, roots: target.roots.clone(), blob };
+    let tip = Tip { number, roots: target.roots.clone(), blob: Arc::clone(blob) };
     publish(engine, end, tip, target.fates, replaced, parts).map_err(|error| error.in_doubt())?;
     Ok(number)
 }
@@ -170,8 +168,8 @@ fn stand_on<D: Device, R: Runtime>(
     parent: u64,
 ) -> Result<View> {
     wait_for_publication(db, parent)?;
-    let (view, roots) = db.commits.tip_view();
-    if roots != *target.prev_roots || view.base != parent {
+    let (view, tip) = db.commits.tip_view();
+    if tip.roots != *target.prev_roots || view.base != parent {
         return Err(Error::StaleParent { base: target.follows, tip: view.base });
     }
     Ok(view)

@@ -31,6 +31,7 @@ use crate::format::trie_kind::TrieKind;
 use crate::handles::{Counted, Kind};
 use crate::metrics::Counters;
 use crate::roots::Roots;
+use crate::state::commits::Tip;
 use crate::state::overlays::{Chain, Layer, Part, Said, TakenBy};
 use crate::state::pins::Holder;
 use crate::state::undo::{ChangeList, Changed};
@@ -115,7 +116,7 @@ pub(super) struct Parts<H: Hasher, D: Device, R: Runtime> {
     pub(super) parent: Option<Overlay<H, D, R>>,
     pub(super) prev_roots: Roots,
     pub(super) roots: Roots,
-    pub(super) blob: Option<Vec<u8>>,
+    pub(super) blob: Arc<[u8]>,
     /// As [`Target::layouts`].
     pub(super) layouts: u64,
     pub(super) engine: Arc<Engine<H, D, R>>,
@@ -132,7 +133,7 @@ struct OverlayInner<H: Hasher, D: Device, R: Runtime> {
     outcomes: Mutex<Outcomes<H, D, R>>,
     prev_roots: Roots,
     roots: Roots,
-    blob: Option<Vec<u8>>,
+    blob: Arc<[u8]>,
     engine: Arc<Engine<H, D, R>>,
     /// The last field, so that it goes last.
     _counted: Counted,
@@ -272,14 +273,16 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
         Arc::ptr_eq(&self.0.engine, engine)
     }
 
-    /// A view of this overlay, and its roots.
-    pub(crate) fn view(&self) -> (View, Roots) {
-        let OverlayInner { links, chain, engine, roots, .. } = &*self.0;
+    /// A view of this overlay; its state, under the number of the commit below.
+    pub(crate) fn view(&self) -> (View, Tip) {
+        let OverlayInner { links, chain, engine, roots, blob, .. } = &*self.0;
         let commits = &engine.state.commits;
         // Under this lock the base stays pinned: it is the view's, or a commit after it.
         let links = links.lock();
         let (commit, chain) = chain.above_commit(commits.published());
-        (commits.view(commit.unwrap_or(links.view.base), &chain), roots.clone())
+        let number = commit.unwrap_or(links.view.base);
+        let state = Tip { number, roots: roots.clone(), blob: Arc::clone(blob) };
+        (commits.view(number, &chain), state)
     }
 
     /// Commits this overlay together with the overlays below it that are not committed, merged, as one commit,
@@ -310,7 +313,7 @@ impl<H: Hasher, D: Device, R: Runtime> Overlay<H, D, R> {
             parent: parent.as_ref(),
             prev_roots,
             roots,
-            blob: blob.as_deref(),
+            blob,
             layer: Some(layer),
             layouts: None,
         };
@@ -358,7 +361,7 @@ pub(super) struct Candidate<'a, H: Hasher, D: Device, R: Runtime> {
     pub(super) parent: Option<&'a Overlay<H, D, R>>,
     pub(super) prev_roots: &'a Roots,
     pub(super) roots: &'a Roots,
-    pub(super) blob: Option<&'a [u8]>,
+    pub(super) blob: &'a Arc<[u8]>,
     /// Of the overlay.
     pub(super) layer: Option<&'a Layer>,
     /// As [`Target::layouts`].
@@ -453,10 +456,9 @@ impl<H: Hasher, D: Device, R: Runtime> Candidate<'_, H, D, R> {
         // Before anything is folded for it.
         check_parent(&engine.state, &target)?;
         let mut folded = Vec::new();
-        let blob = || below.iter().find_map(|overlay| overlay.0.blob.as_deref());
         let committed = self.fold_merged(&target, below, outcomes, &mut folded).and_then(|fates| {
             let target = Target { fates: &fates, ..target };
-            commit(engine, &target, &mut folded, self.blob.or_else(blob))
+            commit(engine, &target, &mut folded, self.blob)
         });
         give_back(engine, folded);
         committed

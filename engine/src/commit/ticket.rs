@@ -251,9 +251,10 @@ pub(super) fn check_parent<D: Device, R: Runtime>(
 ) -> Result<u64> {
     let state = db.commits.sequencer().lock();
     state.check_open()?;
-    let same = match target.exact {
-        true => state.newest.number == target.follows,
-        false => state.newest.roots == *target.prev_roots,
+    let same = if target.exact {
+        state.newest.number == target.follows
+    } else {
+        state.newest.roots == *target.prev_roots
     };
     if !state.loading && same {
         return Ok(state.newest.number);

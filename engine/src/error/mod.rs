@@ -198,6 +198,14 @@ pub enum Error {
         /// The newest commit.
         tip: u64,
     },
+    /// A rollback by more commits than there are.
+    #[error("cannot go back by {commits} commits: there are {tip}")]
+    TooFarBack {
+        /// By how many commits.
+        commits: u64,
+        /// The newest commit.
+        tip: u64,
+    },
     /// The overlay is of another database, or of an earlier open of this one.
     #[error(
         "the overlay is of another open database: use overlays of this one, or make its block again here"
@@ -255,8 +263,8 @@ pub enum Error {
     /// history. It can be added again once none of them reaches back to a commit that had it and can be read
     /// ([`Pin::readable`](crate::Pin::readable)).
     #[error(
-        "namespace {namespace} was dropped by commit {dropped} and can still be read: \
-         its number is free once no session, overlay or history reaches back before that"
+        "namespace {namespace} was dropped by commit {dropped} and is still there: its number is free once no \
+         session, overlay or history reaches back before that, and its pages are free; then add it again"
     )]
     NamespaceInUse {
         /// Its number.
@@ -436,6 +444,7 @@ impl Error {
             | Self::ForeignSession
             | Self::NoSuchCommit { .. }
             | Self::HistoryShort { cause: None, .. }
+            | Self::TooFarBack { .. }
             | Self::EmptyRange { .. }
             | Self::RepeatedKey(_)
             | Self::BatchTooLarge { .. }

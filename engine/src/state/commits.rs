@@ -17,7 +17,6 @@ pub(crate) use super::sequencer::Tip;
 use super::undo::Undo;
 use super::view::View;
 use crate::error::Result;
-use crate::roots::Roots;
 
 /// The commits.
 ///
@@ -83,27 +82,25 @@ impl<D: Device> Commits<D> {
         self.published.store(number, Ordering::Release);
     }
 
-    /// A view of the newest published commit, and its roots.
-    pub(crate) fn tip_view(&self) -> (View, Roots) {
-        // Under the sequencer's lock, so that number, roots and pin belong together.
+    /// A view of the newest published commit.
+    pub(crate) fn tip_view(&self) -> (View, Tip) {
+        // Under the sequencer's lock, so that the commit and the pin belong together.
         let state = self.sequencer.lock();
-        let (base, roots) = {
-            let tip = self.lock_tip();
-            (tip.number, tip.roots.clone())
-        };
-        let view = self.view(base, &Chain::default());
+        let tip = self.tip();
+        let view = self.view(tip.number, &Chain::default());
         drop(state);
-        (view, roots)
+        (view, tip)
     }
 
-    /// A view of a past commit or of the newest one, by its number, and its roots.
-    pub(crate) fn view_at(&self, commit: u64) -> Result<(View, Roots)> {
-        let (view, roots) = self.tip_view();
+    /// A view of a past commit or of the newest one, by its number.
+    pub(crate) fn view_at(&self, commit: u64) -> Result<(View, Tip)> {
+        let (view, tip) = self.tip_view();
         if view.base == commit {
-            return Ok((view, roots));
+            return Ok((view, tip));
         }
-        let (pin, roots) = self.undo.pin_past(commit, (self.clock)())?;
-        Ok((View::new(pin, &Chain::default(), Arc::clone(&self.undo)), roots))
+        let (pin, (roots, blob)) = self.undo.pin_past(commit, (self.clock)())?;
+        let view = View::new(pin, &Chain::default(), Arc::clone(&self.undo));
+        Ok((view, Tip { number: commit, roots, blob }))
     }
 
     /// A second view of the same state.

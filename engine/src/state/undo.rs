@@ -82,6 +82,9 @@ impl Recent {
     }
 }
 
+/// Roots and blob of a past commit.
+type Said = (Roots, Arc<[u8]>);
+
 struct Guarded {
     window: Window,
     pins: Pins,
@@ -91,6 +94,13 @@ impl Guarded {
     /// The oldest commit that is held; the largest number when none is.
     fn oldest_held(&self) -> u64 {
         self.pins.oldest(|commit| self.window.reads(commit))
+    }
+
+    fn past(&self, commit: u64) -> Result<Said> {
+        match self.window.past(commit) {
+            Some(before) => Ok((before.roots.clone(), Arc::clone(&before.blob))),
+            None => Err(Error::SnapshotTooOld { commit, oldest: self.window.from() }),
+        }
     }
 }
 
@@ -351,13 +361,11 @@ impl Undo {
         self.guarded.lock().pins.add(commit, now)
     }
 
-    /// Pins a past commit of the window, and gives its roots.
-    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, Roots)> {
+    /// Pins a past commit of the window, and gives its roots and blob.
+    pub(super) fn pin_past(&self, commit: u64, now: Duration) -> Result<(PinId, Said)> {
         let mut guarded = self.guarded.lock();
-        let Some(roots) = guarded.window.past(commit).map(|before| before.roots.clone()) else {
-            return Err(Error::SnapshotTooOld { commit, oldest: guarded.window.from() });
-        };
-        Ok((guarded.pins.add(commit, now), roots))
+        let said = guarded.past(commit)?;
+        Ok((guarded.pins.add(commit, now), said))
     }
 
     /// Takes a pin back.
@@ -408,12 +416,8 @@ impl Undo {
     }
 
     /// Roots and blob of a commit that is not the newest one.
-    pub(crate) fn past(&self, commit: u64) -> Result<(Roots, Arc<[u8]>)> {
-        let guarded = self.guarded.lock();
-        match guarded.window.past(commit) {
-            Some(before) => Ok((before.roots.clone(), Arc::clone(&before.blob))),
-            None => Err(Error::SnapshotTooOld { commit, oldest: guarded.window.from() }),
-        }
+    pub(crate) fn past(&self, commit: u64) -> Result<Said> {
+        self.guarded.lock().past(commit)
     }
 
     /// Where the log begins that the window needs; none when the window has no past.
@@ -436,6 +440,11 @@ impl Undo {
     /// A record was queued that ends at `end` and says that the window begins at `from`.
     pub(crate) fn state(&self, end: LogPos, from: u64) {
         self.guarded.lock().window.state(end, from);
+    }
+
+    /// The oldest commit that somebody holds and can read; the largest number when there is none.
+    pub(crate) fn oldest_held(&self) -> u64 {
+        self.guarded.lock().oldest_held()
     }
 
     /// Overflow runs that commits through this one have replaced are named by nobody: no older commit is held, and

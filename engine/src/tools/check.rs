@@ -166,9 +166,9 @@ impl<D: Device> UnderHasher<D> for CheckOptions {
         let leaf = opened.device.open(LEAF_FILE, OpenMode::Read)?;
         checker.children(&leaf, &recovered)?;
         checker.long_values_of_the_past(&recovered);
-        past::findings::<H, D>(opened, &leaf, &recovered)
-            .into_iter()
-            .for_each(|what| checker.finding(what));
+        for what in past::findings::<H, D>(opened, &leaf, &recovered) {
+            checker.finding(what);
+        }
         checker.space(&recovered);
         Ok(checker.report)
     }

@@ -6,12 +6,12 @@ use std::path::Path;
 use pleach_core::{Hasher, Node};
 use pleach_io::{Device, OpenMode, PAGE, PageBuf};
 
-use super::pages::parse;
 use super::{Opened, UnderHasher, device, with_hasher};
 use crate::error::{Error, Result, hex};
 use crate::format::names::LEAF_FILE;
 use crate::format::names::image_name;
 use crate::format::superblock::{DurabilityMode, SlotError, Superblock};
+use crate::open::pages::parse;
 use crate::open::recovery::{Recovered, RecoveredTrie};
 use crate::opening::{Note, Opening};
 use crate::roots::Roots;

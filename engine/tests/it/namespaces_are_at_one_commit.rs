@@ -78,7 +78,7 @@ fn commit_one(
             db.drop_namespace(one)
         }
         1 if story.from(newest) < newest => {
-            let back = rng.below(newest - story.from(newest) + 1);
+            let back = 1 + rng.below(newest - story.from(newest));
             state = story.at(newest - back).clone();
             disk.mark(begun(number));
             db.rollback(back)

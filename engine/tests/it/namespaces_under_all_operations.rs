@@ -158,6 +158,8 @@ struct Layer {
     state: Rc<Many>,
     /// State below the chain that it would be committed with.
     below: Rc<Many>,
+    /// The blob of the state that it was made on.
+    blob: Vec<u8>,
 }
 
 struct World {
@@ -315,7 +317,11 @@ impl World {
             assert_eq!(list(overlay.roots()), after.roots());
             assert_eq!(list(overlay.prev_roots()), before.roots());
             self.counts.overlays += 1;
-            self.layers.push(Layer { overlay, before, state: Rc::new(after), below });
+            let blob = over.map_or_else(
+                || self.past.last().expect("commit 0").1.clone(),
+                |at| self.layers[at].blob.clone(),
+            );
+            self.layers.push(Layer { overlay, before, state: Rc::new(after), below, blob });
         }
     }
 
@@ -331,19 +337,19 @@ impl World {
             return;
         }
         let at = self.rng.index(self.layers.len());
-        let Layer { overlay, state, before, .. } = &self.layers[at];
+        let Layer { overlay, state, before, blob, .. } = &self.layers[at];
         if let Some(number) = overlay.commit_number() {
             assert_eq!(overlay.commit().expect("committed before"), number);
             return;
         }
         // Its parents may have been committed since it was made.
         let standing = overlay.parent().map_or_else(|| Rc::clone(before), |_| self.below(at));
-        let (tip, state) = (self.tip(), Rc::clone(state));
+        let (tip, state, blob) = (self.tip(), Rc::clone(state), blob.clone());
         match overlay.commit() {
             Ok(number) => {
                 let valid = [standing.roots(), before.roots()].contains(&tip.roots());
                 assert!(valid, "{}: a stale overlay was committed", self.what());
-                self.committed(number, (*state).clone(), None);
+                self.committed(number, (*state).clone(), Some(blob));
             }
             Err(Error::StaleParent { .. }) => {
                 self.counts.stale += 1;
@@ -404,7 +410,10 @@ impl World {
     }
 
     fn roll_back(&mut self) {
-        let back = self.rng.below(self.number() - self.from + 1);
+        if self.number() == self.from {
+            return;
+        }
+        let back = 1 + self.rng.below(self.number() - self.from);
         let (then, blob) = self.at(self.number() - back).clone();
         let lost = then.0.keys().any(|namespace| !self.tip().0.contains_key(namespace));
         let then_digests = self.digests_at(self.number() - back).clone();
@@ -712,4 +721,30 @@ fn a_dropped_namespace_that_cannot_be_read_waits() {
     let (db, _) = setup.open(&disk, 11).expect("opened after a kill");
     let session = db.snapshot().expect("a snapshot");
     assert_eq!(session.namespace(9).expect("it exists").iter(..).count(), 1);
+}
+
+/// A dropped namespace that nobody can read any more is given up by the background, and an add waits for that. It was
+/// `NamespaceInUse`, with nothing to close.
+#[test]
+fn a_namespace_is_added_again_right_after_its_drop() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = pleach::Options::new(folder.path()).create(true).cache_mib(16).threads(2).small();
+    let db = pleach::Pleach::open(options).expect("created");
+    for round in 0..10 {
+        if round % 2 == 0 { db.add_namespace(5) } else { db.add_plain_namespace(5) }
+            .expect("added");
+        let value = Value::from([7; 900].as_slice());
+        let put =
+            |id| Access::write(crate::common::uniform(id), Some(value.clone())).in_namespace(5);
+        crate::common::commit(&db, (0..50).map(put).collect());
+        db.drop_namespace(5).expect("dropped");
+    }
+    let held = db.snapshot().expect("a snapshot");
+    db.add_namespace(5).expect("the snapshot is of a state after the drop");
+    drop(held);
+    let held = db.snapshot().expect("a snapshot");
+    db.drop_namespace(5).expect("dropped");
+    assert!(matches!(db.add_namespace(5), Err(Error::NamespaceInUse { .. })), "it is read");
+    drop(held);
+    db.add_namespace(5).expect("added");
 }

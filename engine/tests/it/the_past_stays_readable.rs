@@ -167,9 +167,15 @@ impl Run {
     }
 
     fn rollback(&mut self, db: &SimDb) {
-        let back = self.rng.below(self.tip() - self.from + 1);
+        if self.tip() == self.from {
+            return;
+        }
+        let back = 1 + self.rng.below(self.tip() - self.from);
         let then = Then { proof: None, ..self.at(self.tip() - back).clone() };
-        let number = db.rollback(back).expect("in the history");
+        let number = match self.rng.below(2) {
+            0 => db.rollback(back).expect("in the history"),
+            _ => db.rollback_to(self.tip() - back).expect("in the history"),
+        };
         assert_eq!(number, self.tip() + 1);
         assert_eq!(db.root(), then.model.naive::<Blake3>().root::<Blake3>(), "{:?}", self.setup);
         assert_eq!(db.blob(), then.blob);
@@ -298,6 +304,32 @@ fn a_reader_whose_undo_takes_too_much_is_told_and_the_commit_goes_on() {
     assert!(matches!(refused.error(), Error::SnapshotTooOld { .. }));
     drop(refused);
     assert_eq!((db.pins().len(), db.metrics().undo_bytes), (0, 0));
+}
+
+/// A rollback names its target, or how many commits it undoes; none are undone without a commit.
+#[test]
+fn a_rollback_says_what_it_cannot_do() {
+    let (disk, options) = small(u64::MAX);
+    let db = opened(&disk, &options);
+    assert_eq!(db.rollback(0).expect("nothing to do"), 0);
+    let refused = db.rollback(1).expect_err("a new database");
+    assert_eq!(refused.to_string(), "cannot go back by 1 commits: there are 0");
+    for value in 0..3 {
+        put(&db, 0..10, value);
+    }
+    assert_eq!((db.rollback(0).expect("nothing"), db.rollback_to(3).expect("nothing")), (3, 3));
+    assert_eq!(db.commit_number(), 3);
+    assert!(matches!(db.rollback_to(4), Err(Error::NoSuchCommit { commit: 4, tip: 3 })));
+    assert!(matches!(db.rollback(4), Err(Error::TooFarBack { commits: 4, tip: 3 })));
+    let second = db.commit_at(2).expect("in the history").root;
+    assert_eq!(db.rollback_to(1).expect("in the history"), 4);
+    assert_eq!(db.rollback(2).expect("in the history"), 5);
+    assert_eq!(db.root(), second);
+    drop(db);
+    let db = opened(&disk, &options);
+    assert_eq!(db.history(), 0..=5);
+    assert_eq!(db.rollback(5).expect("in the history"), 6);
+    assert_eq!(db.root(), db.commit_at(0).expect("in the history").root);
 }
 
 #[test]

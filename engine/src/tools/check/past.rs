@@ -4,6 +4,7 @@
 //! other. A page is folded as often as commits have changed it, and each time with the nodes above it; so the
 //! work is that of the history, whatever the size of the database.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 
@@ -73,7 +74,7 @@ impl<H: Hasher, D: Device> Past<'_, H, D> {
                 continue;
             }
             // The newest first.
-            replaced.sort_by(|a, b| b.0.cmp(&a.0));
+            replaced.sort_by_key(|(commit, ..)| Reverse(*commit));
             for child in 0..state.children().len() {
                 let prefix = state.children().prefix(child);
                 let below: Vec<&Replaced> =
@@ -144,7 +145,7 @@ impl<H: Hasher, D: Device> Past<'_, H, D> {
         let (undo, tip, namespace) =
             (&self.recovered.undo, &self.recovered.tip, self.trie.namespace);
         let mut before = std::mem::take(&mut self.before);
-        before.sort_by(|a, b| b.0.cmp(&a.0));
+        before.sort_by_key(|(commit, ..)| Reverse(*commit));
         let mut before = before.into_iter().peekable();
         let (mut digests, mut findings) = (HashMap::new(), Vec::new());
         for commit in (undo.from()..=tip.number).rev() {

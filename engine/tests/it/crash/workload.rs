@@ -73,8 +73,8 @@ pub fn commit_one(
     history: &mut History,
 ) -> Result<(), Error> {
     let number = history.newest() + 1;
-    if setup.history > 0 && rng.below(6) == 0 {
-        let back = rng.below(setup.history.min(history.newest()) + 1);
+    if setup.history.min(history.newest()) > 0 && rng.below(6) == 0 {
+        let back = 1 + rng.below(setup.history.min(history.newest()));
         history.push(history.model(history.newest() - back).clone());
         disk.mark(begun(number));
         assert_eq!(db.rollback(back)?, number);
