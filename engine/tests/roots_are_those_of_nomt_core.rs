@@ -1,0 +1,178 @@
+//! Random plans from seeds: batches that split and merge pages again and again, drains, overlays, rollbacks, namespaces
+//! that come and go, restarts and power cuts, with options that change. After each finish roots are those that
+//! `nomt-core` builds of the same pairs, and witnesses lead from one to the other; reads, iterations, proofs and
+//! what is opened again say what the model has. A plan that fails is made shorter and printed so that it can be played
+//! again (docs/testing.md).
+
+#![allow(unreachable_pub, reason = "modules of a test")]
+
+#[path = "it/common/mod.rs"]
+mod common;
+#[path = "roots_are_those_of_nomt_core/model.rs"]
+mod model;
+#[path = "roots_are_those_of_nomt_core/place.rs"]
+mod place;
+#[path = "roots_are_those_of_nomt_core/plan.rs"]
+mod plan;
+#[path = "roots_are_those_of_nomt_core/world.rs"]
+mod world;
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use pleach::{Blake3, Sha2};
+
+use common::cases;
+use model::Judged;
+use place::{Folder, Simulated};
+use plan::{Op, Plan, Step};
+use world::Seen;
+
+/// Plans that are played, unless the environment says otherwise.
+const CASES: u64 = 150;
+/// Plans that are tried to make a failing one shorter.
+const TRIES: usize = 3000;
+
+fn play<H: Judged>(plan: &Plan, note: &dyn Fn(&Step)) -> Seen {
+    if plan.setup.simulated {
+        return world::play::<H>(plan, Simulated::new(plan.seed), note);
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    world::play::<H>(plan, Folder::new(folder.path()), note)
+}
+
+fn play_hashed(plan: &Plan, note: &dyn Fn(&Step)) -> Seen {
+    if plan.setup.sha2 { play::<Sha2>(plan, note) } else { play::<Blake3>(plan, note) }
+}
+
+/// Plays a plan; when it fails, tells with what, and how many of its steps it took.
+fn try_play(plan: &Plan) -> Result<Seen, (String, usize)> {
+    let taken = Cell::new(0);
+    let note = |_: &plan::Step| taken.set(taken.get() + 1);
+    catch_unwind(AssertUnwindSafe(|| play_hashed(plan, &note))).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        (text.unwrap_or("a panic without a message").to_owned(), taken.get())
+    })
+}
+
+/// Looks for shorter plans that fail, too.
+struct Shortener<'a> {
+    plan: &'a Plan,
+    tries: usize,
+}
+
+impl Shortener<'_> {
+    fn plan(&self, steps: &[Step]) -> Plan {
+        Plan { steps: steps.to_vec(), ..self.plan.clone() }
+    }
+
+    fn fails(&mut self, steps: &[Step]) -> bool {
+        // Real threads take other turns each time.
+        let turns = if self.plan.setup.simulated { 1 } else { 3 };
+        (0..turns).any(|_| {
+            self.tries += 1;
+            self.tries < TRIES && try_play(&self.plan(steps)).is_err()
+        })
+    }
+
+    /// Leaves out what it can: half of the steps at once, then less.
+    fn drop_steps(&mut self, steps: &mut Vec<Step>) {
+        let mut part = steps.len().div_ceil(2);
+        while part > 0 {
+            let mut at = 0;
+            while at < steps.len() {
+                let mut fewer = steps.clone();
+                fewer.drain(at..steps.len().min(at + part));
+                if self.fails(&fewer) {
+                    *steps = fewer;
+                } else {
+                    at += part;
+                }
+            }
+            part /= 2;
+        }
+    }
+
+    /// Makes batches smaller.
+    fn shrink_steps(&mut self, steps: &mut Vec<Step>) {
+        for at in 0..steps.len() {
+            while let Op::Batch { size, .. } = steps[at].op {
+                let smaller = [size / 2, size - size / 4, size.saturating_sub(1)].map(|size| {
+                    let mut smaller = steps.clone();
+                    smaller[at].resize(size);
+                    smaller
+                });
+                let found = smaller.into_iter().find(|steps| size > 0 && self.fails(steps));
+                let Some(found) = found else { break };
+                *steps = found;
+            }
+        }
+    }
+}
+
+/// A failing plan made shorter; `taken` of its steps are known to be enough.
+fn shortest(plan: &Plan, taken: usize) -> Plan {
+    let mut shortener = Shortener { plan, tries: 0 };
+    let mut steps = plan.steps[..taken].to_vec();
+    if !shortener.fails(&steps) {
+        steps.clone_from(&plan.steps);
+    }
+    loop {
+        let before = format!("{}", shortener.plan(&steps));
+        shortener.drop_steps(&mut steps);
+        shortener.shrink_steps(&mut steps);
+        let after = shortener.plan(&steps);
+        if before == format!("{after}") {
+            return after;
+        }
+    }
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+/// Makes a failing plan shorter, and says how it is played again.
+fn report(plan: &Plan, message: String, taken: usize) -> String {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let plan = shortest(plan, taken);
+    let again: Vec<_> = (0..5).filter_map(|_| try_play(&plan).err()).collect();
+    std::panic::set_hook(hook);
+    let message = again.first().map_or(message, |(message, _)| message.clone());
+    let steps: Vec<String> = plan.steps.iter().map(|step| format!("  {step:?}\n")).collect();
+    let (setup, times, steps) = (&plan.setup, again.len(), steps.concat());
+    format!("{message}\n{setup:?}\n{steps}fails {times} of 5 times with PLEACH_PLAN='{plan}'")
+}
+
+#[test]
+fn plans_follow_their_models() {
+    if let Ok(text) = std::env::var("PLEACH_PLAN") {
+        let plan = Plan::parse(&text).expect("a plan, as a failure prints it");
+        println!("{:?}", plan.setup);
+        let seen = play_hashed(&plan, &|step| println!("{step:?}"));
+        return println!("{seen:?}");
+    }
+    let (first, since) = (variable("PLEACH_SEED").unwrap_or(0), Instant::now());
+    let seconds = variable("PLEACH_SECONDS").map(Duration::from_secs);
+    let (mut seed, mut told, mut all) = (first, since, Seen::default());
+    while seconds.map_or(seed < first + cases(CASES), |seconds| since.elapsed() < seconds) {
+        let plan = Plan::draw(seed);
+        match try_play(&plan) {
+            Ok(seen) => all.add(&seen),
+            Err((message, taken)) => {
+                println!("seed {seed} failed after {} s", since.elapsed().as_secs());
+                panic!("seed {seed}: {}", report(&plan, message, taken));
+            }
+        }
+        seed += 1;
+        if told.elapsed() > Duration::from_secs(60) {
+            told = Instant::now();
+            println!("{} plans in {} s", seed - first, since.elapsed().as_secs());
+        }
+    }
+    println!("{} plans in {:.1} s: {all:?}", seed - first, since.elapsed().as_secs_f64());
+    assert!(seed - first < CASES || all.is_everything(), "something never came: {all:?}");
+}
