@@ -51,10 +51,10 @@ const IN_MEMORY: Names =
 
 impl Names {
     const fn of(ground: Ground) -> &'static Self {
-        match ground {
-            Ground::Flat(engine) if !engine.has_files() => &IN_MEMORY,
-            Ground::Flat(_) => &FLAT,
-            _ => &NAMES,
+        if let Ground::Flat(engine) = ground {
+            if engine.has_files() { &FLAT } else { &IN_MEMORY }
+        } else {
+            &NAMES
         }
     }
 }
