@@ -6,7 +6,7 @@ use std::time::Duration;
 use pleach_core::Hasher;
 use pleach_io::{Device, Runtime};
 
-use crate::commit::{Target, commit};
+use crate::commit::{Target, commit, wait_for_publication};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::format::commit_body::EntryKind;
@@ -76,7 +76,8 @@ fn is_given_up<H: Hasher, D: Device, R: Runtime>(
         return false;
     }
     db.pace.wake();
-    let gone = || db.tries.get(namespace).is_none();
+    // Others may add one of the same number before this looks again.
+    let gone = || db.tries.get(namespace).and_then(|trie| trie.dropped) != Some(dropped);
     let ends = || db.commits.sequencer().lock().check_open().is_err();
     db.pace.wait(Some(GIVE_UP), &mut || gone() || ends());
     gone()
@@ -94,6 +95,8 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
         state.check_open()?;
         state.newest.clone()
     };
+    // Which tries there are is known when all before it is published.
+    wait_for_publication(db, newest.number)?;
     let exists = newest.roots.of(namespace).is_some();
     match added {
         Some(_) if exists => return Err(Error::NamespaceExists(namespace)),
@@ -103,9 +106,10 @@ fn attempt<H: Hasher, D: Device, R: Runtime>(
     if added.is_some()
         && let Some(trie) = db.tries.get(namespace)
     {
-        // One that is about to be dropped is marked at the publication.
-        let dropped = trie.dropped.unwrap_or(newest.number);
-        return Err(Error::NamespaceInUse { namespace, dropped });
+        // One that is not dropped was added by somebody since.
+        let stale = Error::StaleParent { base: newest.number, tip: db.commits.published() };
+        let in_use = |dropped| Error::NamespaceInUse { namespace, dropped };
+        return Err(trie.dropped.map_or(stale, in_use));
     }
     let root = added.map(TrieRoot::empty);
     let fate = if added.is_some() { EntryKind::Added } else { EntryKind::Dropped };
