@@ -291,3 +291,8 @@ pub mod internals {
         pub use crate::log::writer::{LogWriter, Tail, WriterStart};
     }
 }
+
+/// The example of the repository's README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
