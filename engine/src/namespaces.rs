@@ -50,7 +50,7 @@ fn attempts<H: Hasher, D: Device, R: Runtime>(
         match attempt(engine, namespace, added) {
             Err(Error::StaleParent { .. }) if tries < TRIES => tries += 1,
             Err(Error::NamespaceInUse { dropped, .. })
-                if tries < TRIES && is_given_up(engine, namespace, dropped) =>
+                if tries < TRIES && has_changed(engine, namespace, dropped) =>
             {
                 tries += 1;
             }
@@ -59,9 +59,9 @@ fn attempts<H: Hasher, D: Device, R: Runtime>(
     }
 }
 
-/// Waits for the background to give up what the commit `dropped` has dropped, unless somebody can still read it. Is it
-/// gone?
-fn is_given_up<H: Hasher, D: Device, R: Runtime>(
+/// Waits for the background to give up what the commit `dropped` has dropped, unless somebody can still read it. Is
+/// something else to be said now?
+fn has_changed<H: Hasher, D: Device, R: Runtime>(
     engine: &Engine<H, D, R>,
     namespace: u8,
     dropped: u64,
@@ -73,14 +73,13 @@ fn is_given_up<H: Hasher, D: Device, R: Runtime>(
     }
     // It goes when a durable record says that nobody reads it.
     if engine.sync().is_err() {
-        return false;
+        return true;
     }
     db.pace.wake();
     // Others may add one of the same number before this looks again.
     let gone = || db.tries.get(namespace).and_then(|trie| trie.dropped) != Some(dropped);
     let ends = || db.commits.sequencer().lock().check_open().is_err();
-    db.pace.wait(Some(GIVE_UP), &mut || gone() || ends());
-    gone()
+    db.pace.wait(Some(GIVE_UP), &mut || gone() || ends())
 }
 
 fn attempt<H: Hasher, D: Device, R: Runtime>(
