@@ -538,3 +538,43 @@ fn merge<'a>(
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use pleach_io::sim::{SimDisk, SimOptions, SimRuntime};
+
+    use super::*;
+    use crate::{Access, Db, Geometry, Options, SessionOptions, Value};
+
+    /// An overlay is being committed when another thread commits it with one above it, and a rollback brings its parent's
+    /// state back. It was committed a second time.
+    #[test]
+    fn an_overlay_is_committed_once_whatever_state_comes_back() {
+        let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 1);
+        let options = Options::new("sim").create(true).geometry(Geometry::least()).history(5);
+        let db = Db::<Blake3, _, _>::open_on(disk, runtime, options).expect("created");
+        let put = |options, key| {
+            let access = Access::write([key; 32], Some(Value::from([key].as_slice())));
+            let session = db.session(options).expect("a session");
+            session.finish(vec![access]).expect("finished").into_overlay()
+        };
+        let below = put(SessionOptions::new(), 1);
+        let above = put(SessionOptions::new().over(&below), 2);
+        assert_eq!(above.commit().expect("committed"), 1);
+        assert_eq!(db.rollback(1).expect("rolled back"), 2);
+        let OverlayInner { layer, prev_roots, roots, blob, engine, .. } = &*below.0;
+        let candidate = Candidate {
+            engine,
+            view: &engine.state.commits.view_like(&below.0.links.lock().view),
+            parent: None,
+            prev_roots,
+            roots,
+            blob,
+            layer: Some(layer),
+            layouts: None,
+        };
+        let (number, _) = candidate.commit(&mut below.0.outcomes.lock().list).expect("committed");
+        assert_eq!((number, db.commit_number()), (1, 2));
+    }
+}

@@ -256,7 +256,7 @@ pub(super) fn check_parent<D: Device, R: Runtime>(
     } else {
         state.newest.roots == *target.prev_roots
     };
-    if !state.loading && same {
+    if !state.loading && same && !has_taken(target) {
         return Ok(state.newest.number);
     }
     Err(stale(&state, target))
@@ -266,7 +266,12 @@ pub(super) fn check_parent<D: Device, R: Runtime>(
 fn check_follows(state: &Ordered, target: &Target<'_>) -> Result<()> {
     state.check_open()?;
     let follows = !state.loading && state.newest.number == target.follows;
-    if follows { Ok(()) } else { Err(stale(state, target)) }
+    if follows && !has_taken(target) { Ok(()) } else { Err(stale(state, target)) }
+}
+
+/// Has another commit taken one of its overlays? Their parent's state may have come back since.
+fn has_taken(target: &Target<'_>) -> bool {
+    target.layers.iter().any(|(layer, _)| layer.taken().is_some())
 }
 
 fn stale(state: &Ordered, target: &Target<'_>) -> Error {

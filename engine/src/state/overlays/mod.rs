@@ -121,10 +121,10 @@ impl Layer {
         self.taken.get().copied()
     }
 
-    /// A commit with a ticket has it. The first one counts: only a layer that changes nothing can be in
-    /// two.
+    /// A commit with a ticket has it. The caller holds the sequencer's lock, under which none had.
     pub(crate) fn take(&self, by: TakenBy) {
-        let _ = self.taken.set(by);
+        let taken = self.taken.set(by);
+        debug_assert!(taken.is_ok(), "an overlay is in one commit");
     }
 }
 
