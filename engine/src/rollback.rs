@@ -126,7 +126,7 @@ fn make<H: Hasher, D: Device, R: Runtime>(
         let expected = roots.of(namespace).ok_or(Error::Namespace(namespace))?.node;
         let before = match prev_roots.of(namespace) {
             Some(root) => root.node,
-            None => root_when_dropped(db, namespace)?.unwrap_or(expected),
+            None => root_when_dropped(db, namespace, view.base)?.unwrap_or(expected),
         };
         let (trie, view) = (engine.trie(namespace)?, view.of(namespace));
         let finished =
@@ -147,13 +147,16 @@ fn make<H: Hasher, D: Device, R: Runtime>(
     Ok(Made { view, prev_roots, _then: then, roots, blob, fates, outcomes })
 }
 
-/// The root of a Merkle namespace that was dropped, as its trie has it now: that of the commit before the drop.
+/// The root of a Merkle namespace that the commit `base` does not have, as its dropped trie has it: that of the commit
+/// before the drop. Others may have restored it since, and dropped it again.
 fn root_when_dropped<D: Device, R: Runtime>(
     db: &Shared<D, R>,
     namespace: u8,
+    base: u64,
 ) -> Result<Option<Node>> {
-    let Some(dropped) = db.tries.get(namespace).and_then(|trie| trie.dropped) else {
-        return Ok(None);
+    let dropped = db.tries.get(namespace).and_then(|trie| trie.dropped);
+    let Some(dropped) = dropped.filter(|dropped| *dropped <= base) else {
+        return Err(Error::StaleParent { base, tip: db.commits.published() });
     };
     Ok(db.commits.commit_at(dropped - 1)?.roots.get(namespace))
 }
