@@ -69,7 +69,7 @@ struct Level {
     into: Vec<Half>,
 }
 
-/// Computes nodes from parts of multiproofs; the [module](self) says what for. Buffers are reused.
+/// Computes nodes from parts of multiproofs, as the header of this file says. Buffers are reused.
 pub struct ProofFolder<H> {
     /// Items of the open fold.
     items: Vec<Item>,
