@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use pleach_beatree::{ChildRef, ChildTable, PageNo};
-//! use pleach_core::prefix::Prefix;
+//! use pleach_core::prefix::{Prefix, bits_after};
 //!
 //! let (left, right) = (Prefix::ROOT.child(false), Prefix::ROOT.child(true));
 //! let children = ChildTable::new(
@@ -26,7 +26,7 @@ use std::ops::Range;
 
 use pleach_core::Key;
 use pleach_core::cpu_prefetch;
-use pleach_core::prefix::Prefix;
+use pleach_core::prefix::{Prefix, bits_after};
 use pleach_core::search::{guess, lower_bound_bits, partition};
 
 use crate::page_no::PageNo;
@@ -197,21 +197,6 @@ fn assert_tiling(region: &Prefix, children: &[ChildRef]) {
     }
     let end = region.next().map(|next| *next.first_key());
     assert_eq!(next, end, "children tile {region:?} to its end");
-}
-
-/// The 32 bits of `key` from bit `from` on, zeros after bit 255.
-#[inline]
-pub(crate) fn bits_after(key: &Key, from: u16) -> u32 {
-    let byte = usize::from(from / 8);
-    let window = if let Some(window) = key.get(byte..).and_then(<[u8]>::first_chunk) {
-        *window
-    } else {
-        let mut window = [0u8; 8];
-        let have = (32 - byte.min(32)).min(8);
-        window[..have].copy_from_slice(&key[byte..byte + have]);
-        window
-    };
-    ((u64::from_be_bytes(window) << (from % 8)) >> 32) as u32
 }
 
 /// The region's first key with `bits` put after its prefix.

@@ -38,10 +38,10 @@ use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
-use crate::children::bits_after;
 use crate::older::bucket_of;
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, Known, capture_levels};
+use pleach_core::prefix::bits_after;
 
 /// What a session does to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,9 +28,9 @@ use pleach_core::fold::{children, each_position, heap_index, heap_position, way}
 use pleach_core::node::{NodeKind, kind};
 use pleach_core::{Key, Node, Prefix, cpu_prefetch};
 
-use crate::children::bits_after;
 use crate::treelet;
 use crate::treelet::capture_levels;
+use pleach_core::prefix::bits_after;
 
 /// Levels between a page's prefix and its buckets.
 pub const BUCKET_LEVELS: u8 = treelet::LEVELS;

@@ -80,6 +80,7 @@ pub mod proof;
 // Public for the page tree, whose tables are searched like pages; no part of the trie's rules.
 #[doc(hidden)]
 pub mod search;
+pub mod tree;
 
 pub use cpu_prefetch::cpu_prefetch;
 pub use hasher::{Blake3, Hasher, KeyedBlake3, Sha2};

@@ -183,6 +183,21 @@ pub fn common_len(a: &Key, b: &Key) -> u16 {
     bits
 }
 
+/// The 32 bits of `key` from bit `from` on, zeros after bit 255.
+#[inline]
+pub fn bits_after(key: &Key, from: u16) -> u32 {
+    let byte = usize::from(from / 8);
+    let window = if let Some(window) = key.get(byte..).and_then(<[u8]>::first_chunk) {
+        *window
+    } else {
+        let mut window = [0u8; 8];
+        let have = (32 - byte.min(32)).min(8);
+        window[..have].copy_from_slice(&key[byte..byte + have]);
+        window
+    };
+    ((u64::from_be_bytes(window) << (from % 8)) >> 32) as u32
+}
+
 fn clear_from(bits: &mut Key, len: u16) {
     let whole = usize::from(len / 8);
     let rest = len % 8;

@@ -14,8 +14,8 @@ use pleach_core::page::leaf::{Cell, CellGuess, LeafView};
 use pleach_core::page::{PAGE_SIZE, Page};
 use pleach_core::{Key, Node};
 
-use crate::children::bits_after;
 use crate::treelet::{Known, LEVELS, PartialTreelet, Treelet};
+use pleach_core::prefix::bits_after;
 
 /// Fingerprints in the allocation itself: pages of more cells have very short values.
 const NEAR: usize = 128;

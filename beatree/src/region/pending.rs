@@ -14,8 +14,8 @@ use pleach_core::node::precedes;
 use pleach_core::prefix::Prefix;
 use pleach_core::search::{guess, lower_bound_bits};
 
-use crate::children::bits_after;
 use crate::stored::Stored;
+use pleach_core::prefix::bits_after;
 
 /// A committed change that is not in a page yet.
 #[derive(Clone, Debug)]

@@ -10,10 +10,11 @@ use pleach_core::{Hasher, Key, Node, TERMINATOR};
 
 use super::node_page::{NodePage, Nodes, region_node};
 use super::pending::{Dropped, FEW, FEW_CHANGES, Pending, PendingChanges, signed};
-use crate::children::{ChildTable, bits_after};
+use crate::children::ChildTable;
 use crate::leaf_fold::PendingChange;
 use crate::stored::Stored;
 use crate::treelet::{self, Treelet};
+use pleach_core::prefix::bits_after;
 
 /// The state of a region; see the invariants of [`crate::region`].
 #[derive(Debug)]

@@ -51,8 +51,8 @@ impl Batch {
 
 /// Values and their hashes: those of one block, and those of two (an account's mostly has some seventy or a hundred
 /// bytes), wait, and are hashed together.
-#[derive(Default)]
-pub(super) struct Values {
+#[derive(Debug, Default)]
+pub(crate) struct Values {
     hashes: Vec<ValueHash>,
     of_one: Waiting<64>,
     of_two: Waiting<128>,
@@ -60,7 +60,7 @@ pub(super) struct Values {
 }
 
 /// Values of equally many blocks, which wait for their hashes.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Waiting<const BYTES: usize> {
     messages: Vec<[u8; BYTES]>,
     lens: Vec<u8>,
@@ -106,15 +106,15 @@ impl<const BYTES: usize> Waiting<BYTES> {
 }
 
 /// Hashes of an accessed key's values, by number; [`NO_HASH`] for none.
-pub(super) struct Changed {
-    pub(super) old: HashId,
-    pub(super) new: HashId,
+pub(crate) struct Changed {
+    pub(crate) old: HashId,
+    pub(crate) new: HashId,
     /// The new value, if one was put.
-    pub(super) put: HashId,
+    pub(crate) put: HashId,
 }
 
 impl Values {
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.hashes.clear();
         self.of_one.clear();
         self.of_two.clear();
@@ -122,7 +122,7 @@ impl Values {
 
     /// Adds a value; adds to `hashed` when that takes a hash at once.
     #[inline]
-    pub(super) fn add<H: Hasher>(&mut self, value: FoldValue<'_>, hashed: &mut u64) -> HashId {
+    pub(crate) fn add<H: Hasher>(&mut self, value: FoldValue<'_>, hashed: &mut u64) -> HashId {
         let id = index32(self.hashes.len());
         self.hashes.push(match value {
             FoldValue::Hash(hash) => hash,
@@ -144,7 +144,7 @@ impl Values {
 
     /// Adds the values of an accessed key.
     #[inline]
-    pub(super) fn change<H: Hasher>(
+    pub(crate) fn change<H: Hasher>(
         &mut self,
         old: Option<FoldValue<'_>>,
         change: Change<'_>,
@@ -162,14 +162,14 @@ impl Values {
     }
 
     /// Hashes those that wait.
-    pub(super) fn run<H: Hasher>(&mut self) -> u64 {
+    pub(crate) fn run<H: Hasher>(&mut self) -> u64 {
         let Self { hashes, of_one, of_two, out } = self;
         of_one.run::<H>(out, hashes) + of_two.run::<H>(out, hashes)
     }
 
     /// A hash; of a value that waited, after [`Self::run`].
     #[inline]
-    pub(super) fn hash(&self, id: HashId) -> &ValueHash {
+    pub(crate) fn hash(&self, id: HashId) -> &ValueHash {
         &self.hashes[id as usize]
     }
 }

@@ -49,8 +49,7 @@ mod blocks;
 mod buckets;
 mod columns;
 mod emit;
-mod hash_batch;
-
+pub(crate) mod hash_batch;
 mod item;
 mod merge;
 mod place;

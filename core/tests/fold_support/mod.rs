@@ -1,6 +1,8 @@
 //! A case of the fold tests: pairs, accesses and cuts of the key space into pages and regions,
 //! how to draw one, and how to make a failing one smaller.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
