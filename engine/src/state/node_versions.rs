@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 use pleach_core::search::lower_bound_near;
-use pleach_core::{Node, Prefix};
+use pleach_core::{Node, Prefix, cpu_prefetch};
 
 use super::versions::shard;
 
@@ -72,6 +72,8 @@ type Versions = Vec<(u64, Node)>;
 
 type Shard = RwLock<BTreeMap<Prefix, Versions>>;
 
+/// Prefixes that are looked up together.
+const TOGETHER: usize = 16;
 /// Bytes of an entry: the nodes of a B-tree are between half and entirely full.
 const ENTRY: usize = size_of::<(Prefix, Versions)>() * 3 / 2;
 
@@ -111,20 +113,19 @@ impl NodeVersions {
             let (own, rest) =
                 replaced.split_at(replaced.partition_point(|one| self.shard(&one.0) == at));
             replaced = rest;
-            for (prefix, node) in own {
-                self.depths[usize::from(prefix.len())].fetch_max(number, Ordering::Release);
-                let versions = map.entry(*prefix).or_insert_with(|| {
-                    bytes += ENTRY;
-                    Versions::new()
-                });
-                let (count, had) = (versions.len(), versions.capacity());
-                debug_assert!(versions.last().is_none_or(|last| last.0 < number), "in order");
-                if count == had {
-                    // Doubling would leave a quarter of all memory unused.
-                    versions.reserve_exact(count / 4 + 1);
+            for some in own.chunks(TOGETHER) {
+                // The waits for memory overlap.
+                for versions in some.iter().filter_map(|one| map.get(&one.0)) {
+                    cpu_prefetch(&versions[versions.len() - 1..]);
                 }
-                versions.push((number, *node));
-                bytes += (versions.capacity() - had) * size_of::<(u64, Node)>();
+                for (prefix, node) in some {
+                    let depth = &self.depths[usize::from(prefix.len())];
+                    // Nobody else puts anything in, and most prefixes are of one depth.
+                    if depth.load(Ordering::Relaxed) < number {
+                        depth.store(number, Ordering::Release);
+                    }
+                    bytes += push(map.entry(*prefix).or_default(), (number, *node));
+                }
             }
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -185,6 +186,19 @@ impl NodeVersions {
         }
         self.bytes.store(0, Ordering::Relaxed);
     }
+}
+
+/// Adds a version, newer than all; gives the bytes that it took.
+fn push(versions: &mut Versions, version: (u64, Node)) -> usize {
+    let (count, had) = (versions.len(), versions.capacity());
+    debug_assert!(versions.last().is_none_or(|last| last.0 < version.0), "in order");
+    if count == had {
+        // Doubling would leave a quarter of all memory unused.
+        versions.reserve_exact(count / 4 + 1);
+    }
+    versions.push(version);
+    let bytes = (versions.capacity() - had) * size_of::<(u64, Node)>();
+    if count == 0 { ENTRY + bytes } else { bytes }
 }
 
 /// The first version after `base`: searched from where it is expected, since commits change a prefix about as often as each
