@@ -28,7 +28,7 @@ use crate::state::overlays::TakenBy;
 use crate::state::sequencer::Ordered;
 use crate::state::space::Tentative;
 use crate::state::tries::Trie;
-use crate::state::undo::{PARALLEL, ReplacedNodes};
+use crate::state::undo::ReplacedNodes;
 use crate::state::window::Before;
 use crate::timings::Phase;
 
@@ -148,9 +148,8 @@ fn sections<D: Device, R: Runtime>(
     history: bool,
 ) -> Encoded {
     let changes: usize = chunks.iter().map(|chunk| chunk.changes.len()).sum();
-    let least = if history { PARALLEL } else { PARALLEL_SECTIONS };
     // Behind the fold of another session's finish it would wait for that, and the log's write with it.
-    let alone = changes < least || !history && db.pace.foreground().is_busy();
+    let alone = changes < PARALLEL_SECTIONS || db.pace.foreground().is_busy();
     let most = if alone { 1 } else { db.runtime.workers() };
     let workers = most.min(chunks.len()).max(1);
     let made: Vec<Mutex<Encoded>> = chunks.iter().map(|_| Mutex::default()).collect();

@@ -107,8 +107,8 @@ impl Guarded {
 /// Commits that stay as they were pushed while there is no history: those of a finish and a commit under
 /// way come and go without being put in.
 const RECENT: usize = 2;
-/// The undo of a commit of at least this many changes is gathered, and put in, by several workers.
-pub(crate) const PARALLEL: usize = 512;
+/// The undo of a commit of at least this many changes is put in by several workers.
+const PARALLEL: usize = 512;
 /// Turns of tidying up after one another; what is left is the next commit's.
 const TURNS: usize = 8;
 
