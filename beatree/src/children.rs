@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use pleach_beatree::{ChildRef, ChildTable, PageNo};
-//! use pleach_core::prefix::{Prefix, bits_after};
+//! use pleach_core::prefix::Prefix;
 //!
 //! let (left, right) = (Prefix::ROOT.child(false), Prefix::ROOT.child(true));
 //! let children = ChildTable::new(

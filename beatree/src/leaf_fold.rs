@@ -38,7 +38,6 @@ use pleach_core::page::leaf::{Cell, LeafView};
 use pleach_core::prefix::Prefix;
 use pleach_core::{Hasher, Key, Node};
 
-use crate::older::bucket_of;
 use crate::stored::{Stored, cell_value};
 use crate::treelet::{self, Known, capture_levels};
 use pleach_core::prefix::bits_after;
@@ -144,17 +143,14 @@ pub fn fold_known<H: Hasher>(
         pending: page.pending,
         accesses,
     };
-    let bucket = |access: &KeyAccess| match &columns {
-        None => bucket_of(page.at, &access.key),
-        Some((columns, _)) => columns.bucket(&access.key),
-    };
+    let bucket = |access: &KeyAccess| merge.bits_of(&access.key, treelet::LEVELS);
     let ways = accesses.iter().fold(0, |ways, access| ways | way(bucket(access)));
     let floor = (page.at.len(), columns);
     folder.begin(floor, ways, known.internal(), |left| known.pair(left));
     each_position(folder.beside() & !known.positions(), |at| merge.beside(folder, at));
     while let Some(access) = merge.accesses.first() {
         let left = merge.accesses.len();
-        let at = folder.bucket_of(bucket(access));
+        let at = folder.bucket_of(merge.bits_of(&access.key, treelet::LEVELS));
         let (level, bits) = heap_position(at);
         merge.skip_pending(level, bits);
         merge.expand(folder, level, bits, results);
@@ -196,27 +192,6 @@ pub fn columns_of(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<Column
         }
     }
     differing.columns(floor)
-}
-
-/// The positions of a treelet on the way to what is accessed, as a mask.
-pub(crate) fn ways(at: &Prefix, accesses: &[KeyAccess]) -> u64 {
-    accesses.iter().fold(0, |ways, access| ways | way(bucket_of(at, &access.key)))
-}
-
-/// Puts all keys below a position of a page into a folder; accesses and pending changes are those below it.
-pub(crate) fn fold_keys(
-    folder: &mut impl Keys,
-    page: &PageState<'_>,
-    at: u8,
-    accesses: &[KeyAccess],
-    results: &mut Vec<AccessResult>,
-) {
-    let PageState { at: prefix, leaf, pending, .. } = *page;
-    let (level, bits) = heap_position(at);
-    let (treelet, stored, bottom, cell) = (None, 0, level, 0);
-    let (at, columns) = (prefix, None);
-    let mut merge = Merge { at, columns, leaf, treelet, stored, bottom, cell, pending, accesses };
-    merge.expand(folder, level, bits, results);
 }
 
 /// Position number `index` of those `levels` below `at`.

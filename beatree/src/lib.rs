@@ -100,8 +100,6 @@ pub mod index;
 pub mod leaf_fold;
 pub mod load;
 pub mod lock_order;
-pub mod older;
-pub mod older_fold;
 pub mod page_no;
 pub mod recycled;
 pub mod region;

@@ -295,7 +295,7 @@ impl<'a> Known<'a> {
     /// The node of the position with this [`heap_index`], if all above it are known, too, as internal ones. With columns
     /// only the page's own node lies where the index says.
     #[inline]
-    pub fn below_internal(&self, index: u8) -> Option<&'a Node> {
+    fn below_internal(&self, index: u8) -> Option<&'a Node> {
         if index > 0 && self.columns.is_some() {
             return None;
         }

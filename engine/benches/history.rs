@@ -23,6 +23,8 @@ const CACHE_MIB: u64 = 1024;
 const READS: u64 = 50_000;
 const PROVEN: u64 = 4096;
 const PROOFS: u32 = 8;
+/// Keys that are proven one by one.
+const SINGLE: usize = 128;
 const TURNS: usize = 9;
 
 fn key(id: u64) -> Key {
@@ -101,6 +103,9 @@ fn measure(
             cost.read = timed(|| read_all(&session, &keys))? / as_float(READS);
             prove(&newest, &other_proven)?;
             cost.first_proof = timed(|| prove(&session, &proven))? / 1e6;
+            cost.single = timed(|| prove_each(&session, &other_proven[..SINGLE]))?
+                / 1e3
+                / as_float(SINGLE as u64);
             let before = db.metrics();
             let proofs = || (0..PROOFS).try_for_each(|_| prove(&session, &proven));
             cost.proof = timed(proofs)? / 1e6 / f64::from(PROOFS);
@@ -112,8 +117,8 @@ fn measure(
         }
     }
     println!(
-        "back    ns a read  ratio    ms to prove {PROVEN} keys  ratio    for the first time  ratio    \
-         hashes  pages  by the kernel"
+        "back    ns a read  ratio    us to prove a key  ratio    ms to prove {PROVEN} keys  ratio    \
+         for the first time  ratio    hashes  pages  by the kernel"
     );
     for (back, cost) in distances.iter().zip(&costs) {
         let of = |figure: fn(&Cost) -> f64| median(cost.iter().map(figure));
@@ -121,9 +126,12 @@ fn measure(
             median(cost.iter().zip(&costs[0]).map(|(one, newest)| figure(one) / figure(newest)))
         };
         println!(
-            "{back:>4} {:>12.0} {:>6.2} {:>24.2} {:>6.2} {:>21.2} {:>6.2} {:>9.0} {:>6.0} {:>14.0}",
+            "{back:>4} {:>12.0} {:>6.2} {:>20.1} {:>6.2} {:>24.2} {:>6.2} {:>21.2} {:>6.2} {:>9.0} {:>6.0} \
+             {:>14.0}",
             of(|cost| cost.read),
             ratio(|cost| cost.read),
+            of(|cost| cost.single),
+            ratio(|cost| cost.single),
             of(|cost| cost.proof),
             ratio(|cost| cost.proof),
             of(|cost| cost.first_proof),
@@ -173,10 +181,11 @@ fn committed(
     Ok(db)
 }
 
-/// What one distance costs in one turn: nanoseconds a read, milliseconds a proof.
+/// What one distance costs in one turn: nanoseconds a read, microseconds a proof of one key, milliseconds one of many.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     read: f64,
+    single: f64,
     proof: f64,
     first_proof: f64,
     /// Of one proof: hashes, pages folded, and those of them by the mask kernel.
@@ -201,6 +210,11 @@ fn prove(session: &Session<Blake3>, keys: &[Key]) -> Result<(), Error> {
     let mut block = session.fork()?.finish(accesses)?;
     assert!(block.take_witness().is_some());
     Ok(())
+}
+
+/// Proves keys one by one.
+fn prove_each(session: &Session<Blake3>, keys: &[Key]) -> Result<(), Error> {
+    keys.iter().try_for_each(|key| session.prove(key).map(drop))
 }
 
 /// Nanoseconds of processor time of all threads.

@@ -215,7 +215,7 @@ impl CachedPage {
     /// read here.
     #[inline]
     pub fn cpu_prefetch_key(&self, key: &Key) {
-        self.cpu_prefetch_cells(key);
+        self.cpu_prefetch_around(self.guess, key, FOLD_LINES);
         let Some(beside) = self.beside.try_lock() else { return };
         if let Some(treelet) = beside.treelet.as_deref() {
             let has_columns = self.has_columns.load(Ordering::Relaxed);
@@ -224,12 +224,6 @@ impl CachedPage {
         } else if let Some(partial) = &beside.partial {
             partial.cpu_prefetch();
         }
-    }
-
-    /// The same where the treelet is not read.
-    #[inline]
-    pub fn cpu_prefetch_cells(&self, key: &Key) {
-        self.cpu_prefetch_around(self.guess, key, FOLD_LINES);
     }
 
     /// Prefetches this many `lines` of keys on either side of where the key is expected, and half as

@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 
 use pleach_beatree::build::{CellRef, PageStamp, Unfolded, fold_pages, write_page};
 use pleach_beatree::leaf_fold::{
-    AccessResult, KeyAccess, PageState, PendingChange, columns_of, fold_known, fold_leaf,
+    KeyAccess, PageState, PendingChange, columns_of, fold_known, fold_leaf,
 };
-use pleach_beatree::older::{OlderSearch, UNKNOWN, bucket_of, ways_to};
-use pleach_beatree::older_fold::fold_older;
 use pleach_beatree::treelet::capture_levels;
 use pleach_beatree::treelet::{LEVELS, PartialTreelet, Treelet};
 use pleach_beatree::{Stored, Value};
 use pleach_core::fold::{
-    BatchFolder, Columns, NO_HASH, Occupancy, Sink, TreeletFolder, heap_index, heap_position,
+    BatchFolder, Columns, NO_HASH, Occupancy, Sink, TreeletFolder, heap_index,
 };
 use pleach_core::naive::Naive;
 use pleach_core::node::{NodeKind, kind};
@@ -247,29 +245,16 @@ type Learned = (Option<Columns>, Vec<(u8, Node)>);
 
 /// Folds the same page by its treelet, where that can be done, and gives what its treelet learns.
 fn by_treelet(page: &PageState<'_>, accesses: &[KeyAccess]) -> Option<(Folded, Learned)> {
-    let fold = |folder: &mut _, results: &mut _| fold_known(folder, page, accesses, results);
-    let mut folder = TreeletFolder::default();
-    let (folded, number) = kernel(&mut folder, fold)?;
-    let mut learned = Vec::new();
-    folder.learned(number, |index, node| learned.push((index, *node)));
-    Some((folded, (folder.columns(number), learned)))
-}
-
-/// A fold by the kernel, and its number.
-fn kernel(
-    folder: &mut TreeletFolder<Blake3>,
-    fold: impl Fn(&mut TreeletFolder<Blake3>, &mut Vec<AccessResult>) -> Option<usize>,
-) -> Option<(Folded, usize)> {
-    let mut results = Vec::new();
+    let (mut folder, mut results) = (TreeletFolder::<Blake3>::default(), Vec::new());
     // What an earlier use and the treelet before leave must not show.
     folder.clear();
-    fold(folder, &mut results)?;
+    fold_known(&mut folder, page, accesses, &mut results)?;
     folder.run();
     let alone = *folder.node(0);
     folder.clear();
-    fold(folder, &mut results)?;
+    fold_known(&mut folder, page, accesses, &mut results)?;
     results.clear();
-    let number = fold(folder, &mut results)?;
+    let number = fold_known(&mut folder, page, accesses, &mut results)?;
     folder.run();
     assert_eq!((alone, folder.node(0)), (*folder.node(1), folder.node(1)));
     let put = |put| (put != NO_HASH).then(|| *folder.value_hash(put));
@@ -279,7 +264,10 @@ fn kernel(
     let (terminals, siblings) = (&proof.terminals[part.terminals], &proof.siblings[part.siblings]);
     let emitted = Emitted(terminals.to_vec(), part.count, siblings.to_vec());
     let firsts = folder.first_of_terminal(number).to_vec();
-    Some(((*folder.node(number), results, emitted, firsts), number))
+    let mut learned = Vec::new();
+    folder.learned(number, |index, node| learned.push((index, *node)));
+    let folded = (*folder.node(number), results, emitted, firsts);
+    Some((folded, (folder.columns(number), learned)))
 }
 
 fn accesses(at: &Prefix, form: Form, state: &State, rng: &mut ChaCha8Rng) -> Vec<KeyAccess> {
@@ -322,103 +310,41 @@ fn by_partial(
     Some(begun)
 }
 
-/// An older state of a page, and what later commits have recorded of it.
+/// An older state of a page, and what later commits have replaced.
 struct Then {
     state: State,
-    commits: Vec<(u32, Vec<Node>)>,
     undo: BTreeMap<Key, Stored>,
 }
 
 impl Then {
     fn new(state: &State) -> Self {
-        Self { state: state.clone(), commits: Vec::new(), undo: BTreeMap::new() }
+        Self { state: state.clone(), undo: BTreeMap::new() }
     }
 
-    /// A commit with these accesses leaves `state`. Now and then a node is not recorded.
-    fn commit(
-        &mut self,
-        prefix: &Prefix,
-        state: &State,
-        accesses: &[KeyAccess],
-        rng: &mut ChaCha8Rng,
-    ) {
-        let trie = naive(state);
-        let (mut changed, mut nodes) = (0, Vec::new());
+    /// A commit with these accesses leaves `state`.
+    fn commit(&mut self, state: &State, accesses: &[KeyAccess]) {
         for access in accesses.iter().filter(|access| access.writes.is_some()) {
             let prior = state.get(&access.key).map(|value| Value::from(&**value));
             let prior = prior.map_or(Stored::Absent, Stored::Inline);
             self.undo.entry(access.key).or_insert(prior);
-            changed |= 1 << bucket_of(prefix, &access.key);
         }
-        if capture_levels(prefix) == 0 {
-            return;
-        }
-        let ways = ways_to(changed);
-        for at in (0..63).filter(|at| ways >> at & 1 == 1) {
-            let (level, bits) = heap_position(at);
-            let is_known = below(rng, 4) > 0;
-            let node = is_known.then(|| trie.node::<Blake3>(&prefix.descendant(level, bits)));
-            nodes.push(node.unwrap_or(UNKNOWN));
-        }
-        // Now and then nothing is.
-        if below(rng, 8) == 0 {
-            nodes.truncate(1);
-        }
-        self.commits.push((changed, nodes));
     }
 
-    /// Folds the page as it was then, from its nodes and as a whole.
-    fn check(&self, now: &PageState<'_>, accesses: &[KeyAccess], older: &mut Older) {
-        let accessed = accesses.iter().map(|access| bucket_of(now.at, &access.key));
-        let accessed = accessed.fold(0, |mask, bucket| mask | 1 << bucket);
-        let (mut next, mut nodes, mut found) = (Some(OlderSearch::new(accessed)), Vec::new(), None);
-        while let Some(mut search) = next {
-            for (changed, nodes) in &self.commits {
-                if search.is_news(*changed) && !search.is_done() {
-                    search.say(*changed, |at| nodes.get(at));
-                }
-            }
-            let one = search.found(&mut nodes);
-            next = one.again();
-            found = Some(one);
-        }
-        let then = found.expect("one search at least").with(&nodes);
-        // Only what is asked for.
-        let asked = |key: &Key| then.asked() >> bucket_of(now.at, key) & 1 == 1;
-        let undo = || self.undo.iter().map(|(key, stored)| (*key, stored.clone()));
-        let undone: Vec<PendingChange> = undo().filter(|one| asked(&one.0)).collect();
+    /// Folds the page as it was then: page, pending changes, and over them what was replaced.
+    fn check(&self, now: &PageState<'_>, accesses: &[KeyAccess]) {
         let mut all: BTreeMap<Key, Stored> = now.pending.iter().cloned().collect();
-        all.extend(undo());
+        all.extend(self.undo.iter().map(|(key, stored)| (*key, stored.clone())));
         let all: Vec<PendingChange> = all.into_iter().collect();
-        let mut general = BatchFolder::new();
-        let whole =
-            whole(&PageState { pending: &all, treelet: None, ..*now }, accesses, &mut general);
-        if accesses.iter().all(|access| access.writes.is_none()) {
-            assert_eq!(whole.0, naive(&self.state).node::<Blake3>(now.at));
-        }
-        let mut folder = TreeletFolder::default();
-        let by_nodes = kernel(&mut folder, |folder, results| {
-            fold_older(folder, now, (&then, &undone), accesses, results)
-        });
-        if let Some((folded, _)) = by_nodes {
-            assert_eq!(folded, whole);
-            older.treelets += 1;
-            // One without a proof, two with one.
-            older.hashed += folder.hashed() / 3;
-            older.whole_hashed += general.hashed();
-        } else {
-            older.refused += 1;
+        let reads = |access: &KeyAccess| KeyAccess { writes: None, ..access.clone() };
+        let reads: Vec<KeyAccess> = accesses.iter().map(reads).collect();
+        let page = PageState { pending: &all, treelet: None, ..*now };
+        let (node, found, ..) = whole(&page, &reads, &mut BatchFolder::new());
+        assert_eq!(node, naive(&self.state).node::<Blake3>(now.at));
+        for (access, (prior, _)) in reads.iter().zip(found) {
+            let value = self.state.get(&access.key).map(|value| Value::from(&**value));
+            assert_eq!(prior, value.map_or(Stored::Absent, Stored::Inline));
         }
     }
-}
-
-/// How folds of older states went.
-#[derive(Debug, Default)]
-struct Older {
-    treelets: usize,
-    refused: usize,
-    hashed: u64,
-    whole_hashed: u64,
 }
 
 /// A page of hostile or ordinary form, and accesses to it, commit after commit: all ways to fold it agree with
@@ -432,8 +358,6 @@ struct Tally {
     /// Those of treelets with columns.
     columns: u64,
     partials: u64,
-    /// Of forms with one bucket, and of the others.
-    older: [Older; 2],
 }
 
 fn follow(case: u64, tally: &mut Tally) {
@@ -466,10 +390,8 @@ fn follow(case: u64, tally: &mut Tally) {
             pending: &changes,
             treelet: current.then(|| treelet.known()),
         };
-        if capture > 0 && below(&mut rng, 4) == 0 {
-            // In one bucket there is nothing to save.
-            let saves = matches!(form, Form::Spread | Form::Narrow);
-            then.check(&input, &accesses, &mut tally.older[usize::from(saves)]);
+        if below(&mut rng, 4) == 0 {
+            then.check(&input, &accesses);
         }
         if below(&mut rng, 8) == 0 {
             then = Then::new(&state);
@@ -488,7 +410,7 @@ fn follow(case: u64, tally: &mut Tally) {
             let partial = partial(&treelet, &at, &access.key);
             by_partial(&partial, &input, &accesses, &same, learned.is_some(), commit)
         });
-        then.commit(&at, &state, &accesses, &mut rng);
+        then.commit(&state, &accesses);
         for access in accesses {
             let Some(stored) = access.writes else { continue };
             match &stored {
@@ -528,11 +450,7 @@ fn follow(case: u64, tally: &mut Tally) {
 fn a_treelet_follows_its_page() {
     let mut tally = Tally::default();
     (0..cases(250)).for_each(|case| follow(case, &mut tally));
-    let Tally { known, folds, treelets, columns, partials, older } = tally;
-    // Many of these pages have few keys.
-    assert!(older[0].treelets > 100, "older states are treelets: {older:?}");
-    assert!(older[1].treelets * 3 > older[1].refused, "older states are treelets: {older:?}");
-    assert!(older[1].hashed * 4 < older[1].whole_hashed * 3, "they take fewer hashes: {older:?}");
+    let Tally { known, folds, treelets, columns, partials } = tally;
     assert!(known > 1000, "the flush finds nodes: {known}");
     assert!(partials > 1000, "partials: {partials}");
     assert!(treelets * 3 > folds, "folds by a treelet: {treelets} of {folds}");

@@ -62,9 +62,7 @@ use crate::node::{Key, Node, ValueHash};
 pub use self::batch_folder::BatchFolder;
 pub use self::columns::{Columns, Differing};
 pub use self::hash_batch::combine_chunks;
-pub use self::positions::{
-    MAX_CAPTURE, above, children, each_position, heap_index, heap_position, way,
-};
+pub use self::positions::{MAX_CAPTURE, above, each_position, heap_index, heap_position, way};
 pub use self::proof_folder::ProofFolder;
 pub use self::treelets::TreeletFolder;
 

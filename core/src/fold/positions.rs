@@ -57,7 +57,7 @@ pub fn above(at: u8) -> u64 {
 
 /// The children of positions that are fewer than [`MAX_CAPTURE`] levels below the floor.
 #[inline]
-pub fn children(positions: u64) -> u64 {
+pub(super) fn children(positions: u64) -> u64 {
     let (mut left, mut children) = (positions, 0);
     while left != 0 {
         children |= 0b11 << (2 * left.trailing_zeros() + 1);

@@ -26,8 +26,8 @@
 //! # Use
 //!
 //! 1. [`TreeletFolder::clear`]; then for each treelet [`TreeletFolder::begin`], what is known or unknown beside the way
-//!    ([`TreeletFolder::beside`], [`TreeletFolder::known`], [`TreeletFolder::between`]), the accessed buckets in key order, each by its
-//!    keys and [`TreeletFolder::bucket`]; [`TreeletFolder::end`];
+//!    ([`TreeletFolder::beside`], [`TreeletFolder::known`]), the accessed buckets in key order, each by its keys and
+//!    [`TreeletFolder::bucket`]; [`TreeletFolder::end`];
 //! 2. [`TreeletFolder::run`], once;
 //! 3. nodes and the multiproof can be asked for.
 //!
@@ -63,10 +63,8 @@ use super::blocks::{
 use super::hash_batch::Values;
 use super::item::index32;
 use super::place::Neighbours;
-use super::positions::index_below;
-use super::{
-    Change, Columns, FoldValue, HashId, Keys, above, children, heap_index, heap_position, way,
-};
+use super::positions::{children, index_below};
+use super::{Change, Columns, FoldValue, HashId, Keys, above, heap_index, heap_position, way};
 use crate::hasher::Hasher;
 use crate::node::{
     Combined, Key, Node, NodeKind, TERMINATOR, ValueHash, combine_kind, kind, tag_internal,
@@ -315,21 +313,10 @@ impl<H: Hasher> TreeletFolder<H> {
     }
 
     /// Positions beside the way: their nodes were given by pairs. Those that are not known must be given: a node
-    /// by [`Self::known`], or all keys, followed by [`Self::bucket`], or both children, after [`Self::between`], in
-    /// any order.
+    /// by [`Self::known`], or all keys, followed by [`Self::bucket`], in any order.
     #[inline]
     pub fn beside(&self) -> u64 {
         children(self.open.inner) & !self.open.touched
-    }
-
-    /// A position beside the way, or below such a one, whose node is not known, and need not be an internal one: both
-    /// its children are to be given, as if they were beside the way.
-    pub fn between(&mut self, at: u8) {
-        self.open.late |= 1 << at;
-        let into = self.half_of(at);
-        let (level, _) = heap_position(at);
-        let block = self.push_block(usize::from(level), into, [TERMINATOR; 2]);
-        self.open.block_of[usize::from(at)] = block;
     }
 
     /// Gives the node of a position beside the way.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pleach_beatree::Stored;
-use pleach_core::{Hasher, Node, TERMINATOR};
+use pleach_core::{Hasher, TERMINATOR};
 use pleach_io::{Device, Runtime};
 
 use super::refold::refold_stale;
@@ -28,7 +28,7 @@ use crate::state::overlays::TakenBy;
 use crate::state::sequencer::Ordered;
 use crate::state::space::Tentative;
 use crate::state::tries::Trie;
-use crate::state::undo::{PARALLEL, ReplacedList, ReplacedNodes};
+use crate::state::undo::ReplacedNodes;
 use crate::state::window::Before;
 use crate::timings::Phase;
 
@@ -148,9 +148,8 @@ fn sections<D: Device, R: Runtime>(
     history: bool,
 ) -> Encoded {
     let changes: usize = chunks.iter().map(|chunk| chunk.changes.len()).sum();
-    let least = if history { PARALLEL } else { PARALLEL_SECTIONS };
     // Behind the fold of another session's finish it would wait for that, and the log's write with it.
-    let alone = changes < least || !history && db.pace.foreground().is_busy();
+    let alone = changes < PARALLEL_SECTIONS || db.pace.foreground().is_busy();
     let most = if alone { 1 } else { db.runtime.workers() };
     let workers = most.min(chunks.len()).max(1);
     let made: Vec<Mutex<Encoded>> = chunks.iter().map(|_| Mutex::default()).collect();
@@ -163,19 +162,12 @@ fn sections<D: Device, R: Runtime>(
         db.runtime.fork_join(workers, &make);
     }
     let mut all = Encoded::default();
-    let (mut pages, mut regions) = (Vec::new(), Vec::new());
     for made in made {
-        let Encoded { mut changes, mut nodes, replaced } = made.into_inner();
+        let Encoded { mut changes, mut nodes, mut replaced } = made.into_inner();
         all.changes.append(&mut changes);
         all.nodes.append(&mut nodes);
-        pages.push(replaced.pages);
-        regions.push(replaced.regions);
-    }
-    if history {
-        all.replaced = ReplacedNodes {
-            pages: ReplacedList::joined(pages),
-            regions: ReplacedList::joined(regions),
-        };
+        all.replaced.pages.append(&mut replaced.pages);
+        all.replaced.regions.append(&mut replaced.regions);
     }
     all
 }
@@ -186,11 +178,8 @@ const ENTRY_BYTES: usize = 48;
 /// The sections of a chunk.
 fn section(chunk: &ChunkOutcome, history: bool) -> Encoded {
     let room = |count: usize| Vec::with_capacity(count * ENTRY_BYTES);
-    // Without a history there are none of these.
-    let own = if history { chunk.nodes.len() * (size_of::<Node>() + size_of::<u64>()) } else { 0 };
-    let before = Vec::with_capacity(own + size_of_val(&*chunk.before));
     let mut changes = ChangeSection::over(room(chunk.changes.len()), Vec::new());
-    let mut nodes = NodeSection::over(room(chunk.nodes.len()), before);
+    let mut nodes = NodeSection::over(room(chunk.nodes.len()), Vec::new());
     let mut replaced = ReplacedNodes::default();
     if history {
         for changed in chunk.changes.iter() {
@@ -198,10 +187,10 @@ fn section(chunk: &ChunkOutcome, history: bool) -> Encoded {
             changes.push_with_undo(&changed.key, new, prior);
         }
         replaced = replaced_in(chunk);
-        for (page, (before, inside)) in chunk.nodes.iter().zip(replaced.pages.pages()) {
-            nodes.push_with_undo(&page.prefix, &page.node, before, inside);
+        for (page, (_, before)) in chunk.nodes.iter().zip(&replaced.pages) {
+            nodes.push_with_undo(&page.prefix, &page.node, before);
         }
-        for (prefix, before) in replaced.regions.iter() {
+        for (prefix, before) in &replaced.regions {
             nodes.push_region(prefix, before);
         }
     } else {
@@ -218,20 +207,15 @@ fn section(chunk: &ChunkOutcome, history: bool) -> Encoded {
 /// Those of a chunk.
 fn replaced_in(chunk: &ChunkOutcome) -> ReplacedNodes {
     let mut nodes = ReplacedNodes::default();
-    nodes.pages.reserve(chunk.nodes.len(), chunk.changes.len());
+    nodes.pages.reserve_exact(chunk.nodes.len());
     for outcome in chunk.regions.iter().filter(|outcome| !outcome.nodes.is_empty()) {
         let state = outcome.region.read();
-        nodes.regions.push(*outcome.region.prefix(), *state.own());
+        nodes.regions.push((*outcome.region.prefix(), *state.own()));
         // A layout that has changed since is noticed before the ticket: whatever is said here is not written.
         let same = state.layout_version() == outcome.layout_version && !state.is_retired();
         for page in &chunk.nodes[outcome.nodes.clone()] {
-            if same {
-                let own = state.node(page.child as usize).copied().unwrap_or_default();
-                let before = &chunk.before[page.before.clone()];
-                nodes.pages.push_page(page.prefix, own, page.changed, before);
-            } else {
-                nodes.pages.push(page.prefix, Node::default());
-            }
+            let own = if same { state.node(page.child as usize) } else { None };
+            nodes.pages.push((page.prefix, own.copied().unwrap_or_default()));
         }
     }
     nodes

@@ -8,7 +8,6 @@
 //! When a region has changed between 1 and 3, the chunk is done again. A chunk belongs to one worker, and
 //! its memory is used for the next chunk.
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,7 +16,6 @@ use pleach_beatree::leaf_fold::{
     AccessResult, KeyAccess, PageState, PendingChange, columns_of, fold_known, fold_leaf,
     is_parted_by,
 };
-use pleach_beatree::older_fold::fold_older;
 use pleach_beatree::region::{NodePage, Nodes, Parts};
 use pleach_beatree::treelet::Known;
 use pleach_beatree::treelet::capture_levels;
@@ -41,7 +39,7 @@ use crate::state::node_versions::NodeThen;
 use crate::state::overlays::OverlayNode;
 use crate::state::reader::Done;
 use crate::state::undo::Changed;
-use crate::state::view::{Insides, View, put_over};
+use crate::state::view::{View, put_over};
 
 /// About as many bytes as an encoded operation takes: key, flags and a value's hash.
 const OP_BYTES: usize = 72;
@@ -58,9 +56,6 @@ pub(super) struct PageTask {
     pub(super) known: Option<Node>,
     /// The commit that its treelet must be as of; `None` when the page is not in its newest state.
     pub(super) as_of: Option<u64>,
-    /// In an older state of whose nodes some are known: the commit that the treelet must be as of, and its number
-    /// among these pages.
-    pub(super) then: Option<(u64, usize)>,
     /// Commits that have changed it since it was written.
     commits_since_write: u8,
 }
@@ -93,8 +88,6 @@ pub(super) struct Chunk {
     pub(super) regions: Vec<RegionTask>,
     pub(super) pages: Vec<PageTask>,
     pub(super) pending: Vec<PendingChange>,
-    /// What is known of the insides of pages in an older state.
-    pub(super) older: Insides,
     /// What regions have kept of pages below which much pends.
     parts: Vec<(usize, Arc<Parts>)>,
     /// Pages, leaf pages and nodes together, that are not in memory yet.
@@ -209,7 +202,6 @@ impl Chunk {
         self.parts.clear();
         self.pages.clear();
         self.pending.clear();
-        self.older.clear();
         self.missing = 0;
         self.asked = 0;
         self.elsewhere.clear();
@@ -285,7 +277,6 @@ impl Chunk {
             pending: pending_from..self.pending.len(),
             known,
             as_of: None,
-            then: None,
             commits_since_write: state.commits_since_write(child),
         });
     }
@@ -302,11 +293,12 @@ impl Chunk {
     ) {
         let accessed: Vec<PageTask> = self.pages.drain(first_page..).collect();
         self.parts.retain(|(page, _)| *page < first_page);
-        let asks = accessed
-            .iter()
-            .filter(|page| !needs_leaf && batch.view.node(&page.prefix) == OverlayNode::Unchanged);
-        let asks = asks.map(|page| (page.child as usize, &batch.accesses[page.accesses.clone()]));
-        let mut region = batch.view.region(state, asks, &mut self.older);
+        let is_accessed = |child: usize| {
+            accessed.binary_search_by_key(&child, |page| page.child as usize).is_ok()
+        };
+        let region = batch.view.region(state, |child, prefix| {
+            needs_leaf || is_accessed(child) || batch.view.node(prefix) == OverlayNode::Unrecorded
+        });
         let mut accessed = accessed.into_iter().peekable();
         self.pending
             .truncate(accessed.peek().map_or(self.pending.len(), |page| page.pending.start));
@@ -314,7 +306,7 @@ impl Chunk {
             let prefix = state.children().prefix(child);
             let task = accessed.next_if(|page| page.child as usize == child);
             let said = batch.view.node(&prefix);
-            let then = region.node(child, &prefix);
+            let then = region.node(child);
             let same = then == NodeThen::Unchanged && said == OverlayNode::Unchanged;
             if task.is_none() && same && !needs_leaf {
                 continue;
@@ -328,19 +320,16 @@ impl Chunk {
             };
             let accesses = task.map_or(0..0, |task| task.accesses);
             let from = self.pending.len();
-            let mut older = None;
             if known.is_none() {
                 state.copy_pending(&prefix, &mut self.pending);
-                older = region.inside(child, &self.older);
-                if older.is_none() && !same {
-                    put_over(&mut self.pending, from, region.undone(&prefix).into_iter());
+                if !same {
+                    put_over(&mut self.pending, from, region.undone(&prefix));
                     batch.view.put_overlays(&prefix, &mut self.pending, from);
                 }
             }
             self.push_page(state, child, prefix, accesses, from, known);
             let page = self.pages.last_mut().expect("just pushed");
             page.as_of = (same && !needs_leaf).then(|| state.changed_at(child));
-            page.then = older.map(|number| (state.changed_at(child), number));
         }
     }
 
@@ -363,11 +352,9 @@ impl Chunk {
         let ops = if batch.gives.has_ops() { accesses().count() } else { 0 };
         outcome.ops.reserve(ops * OP_BYTES);
         space.gather_captured(&mut outcome.treelets);
-        outcome.before.extend_from_slice(space.before.nodes());
         self.emit_pages(batch, space, &mut outcome, &mut changes);
         outcome.changes = changes.into();
         self.fold_regions(batch, space, &mut outcome)?;
-        self.learn_of_the_past(batch, space);
         // No more pages are held than those that learn.
         for (node, at) in outcome.nodes.iter_mut().zip(&space.node_pages) {
             let task = &mut self.pages[*at];
@@ -397,7 +384,6 @@ impl Chunk {
     ) {
         space.pages.clear();
         space.joins.clear();
-        space.before.clear();
         space.cut = 0;
         space.treelets.clear();
         space.results.clear();
@@ -412,7 +398,7 @@ impl Chunk {
                 space.folds.push(fold);
                 continue;
             }
-            let fold = match (&page.page, page.as_of.or(page.then.map(|then| then.0))) {
+            let fold = match (&page.page, page.as_of) {
                 (Some(cached), Some(as_of)) => cached.treelet(as_of, |treelet| {
                     self.fold_page(batch, page, Some(&cached.view()), treelet, space)
                 }),
@@ -426,7 +412,6 @@ impl Chunk {
         space.pages.run();
         space.treelets.run();
         space.joins.run();
-        space.before.run();
         for fold in &space.folds {
             let by_treelet = matches!(fold, PageFold::Treelet { .. });
             space.folded[0] += u64::from(!matches!(fold, PageFold::Known));
@@ -445,7 +430,7 @@ impl Chunk {
         workers: (&impl Runtime, usize),
     ) -> Option<PageFold> {
         let page = &self.pages[index];
-        if page.then.is_some() || !is_much(page.pending.len() + page.accesses.len()) {
+        if !is_much(page.pending.len() + page.accesses.len()) {
             return None;
         }
         let leaf = page.page.as_ref().map(|page| page.view());
@@ -464,9 +449,6 @@ impl Chunk {
             && below.is_little_a_bucket(|key| cached.bucket(key, columns))
         {
             return None;
-        }
-        if batch.view.keeps_history() {
-            space.before.add(index, &below.state(), below.accesses, false);
         }
         let number = space.cut;
         space.cut += 1;
@@ -489,23 +471,7 @@ impl Chunk {
         let accesses = &batch.accesses[page.accesses.clone()];
         let pending = &self.pending[page.pending.clone()];
         let state = PageState { at: &page.prefix, leaf, pending, treelet };
-        let FoldSpace { pages, treelets, results, before, folds, .. } = space;
-        if batch.view.keeps_history() {
-            let says = batch.learns && page.then.is_none();
-            before.add(folds.len(), &state, accesses, says);
-        }
-        if let Some((_, at)) = page.then {
-            let (then, undone) = self.older.page(at);
-            if let Some(number) = fold_older(treelets, &state, (&then, undone), accesses, results) {
-                return PageFold::Treelet { number, learns: false };
-            }
-            // So few keys, or so little known, that all of the page is folded from its keys.
-            let pending = self.all_pending(batch, page);
-            let state = PageState { pending: &pending, treelet: None, ..state };
-            pages.begin(page.prefix.len());
-            fold_leaf(pages, &state, 0, accesses, results);
-            return PageFold::Whole(pages.end().expect(BY_KEY));
-        }
+        let FoldSpace { pages, treelets, results, .. } = space;
         if let Some(number) = fold_known(treelets, &state, accesses, results) {
             return PageFold::Treelet { number, learns: capture > 0 };
         }
@@ -513,21 +479,6 @@ impl Chunk {
         pages.begin_with_columns(page.prefix.len(), capture, columns);
         fold_leaf(pages, &state, capture, accesses, results);
         PageFold::Whole(pages.end().expect(BY_KEY))
-    }
-
-    /// All that is to be put over a page whose keys alone are asked for, as they are in the view.
-    pub(super) fn all_pending(
-        &self,
-        batch: &Batch<'_>,
-        page: &PageTask,
-    ) -> Cow<'_, [PendingChange]> {
-        let pending = &self.pending[page.pending.clone()];
-        if page.then.is_none() {
-            return Cow::Borrowed(pending);
-        }
-        let mut pending = pending.to_vec();
-        put_over(&mut pending, 0, batch.view.undone_below(&page.prefix).into_iter());
-        Cow::Owned(pending)
     }
 
     /// Asks for the memory of pages that are folded next: it is cold, and waiting for one after the
@@ -540,13 +491,8 @@ impl Chunk {
         if let Some(task) = page(PAGES_AHEAD)
             && let Some(page) = &task.page
         {
-            let old = task.then.is_some_and(|(_, at)| self.older.page(at).0.touched() == u32::MAX);
             for access in &batch.accesses[task.accesses.clone()] {
-                if old {
-                    page.cpu_prefetch_cells(&access.key);
-                } else {
-                    page.cpu_prefetch_key(&access.key);
-                }
+                page.cpu_prefetch_key(&access.key);
             }
         }
     }

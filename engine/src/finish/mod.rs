@@ -22,7 +22,6 @@
 //! | [`outcome`] | the result |
 
 mod assemble;
-mod before;
 mod captured;
 mod chunk;
 mod cut;
@@ -31,7 +30,6 @@ mod job;
 #[cfg(debug_assertions)]
 mod oracle;
 pub(crate) mod outcome;
-mod past;
 mod plain;
 mod regions;
 mod scratch;

@@ -10,8 +10,8 @@ use super::emit::Emit;
 use super::scratch::{FoldSpace, OracleSpace, PageFold};
 
 impl Chunk {
-    /// Folds what was folded as treelets or in parts in the general way, from page, pending changes and undo of
-    /// values alone: the same comes of it.
+    /// Folds what was folded as treelets or in parts in the general way, from page and pending changes alone: the same
+    /// comes of it.
     pub(super) fn check_folds<H: Hasher>(&self, batch: &Batch<'_>, space: &mut FoldSpace<H>) {
         let FoldSpace { treelets, cuts, joins, folds, oracle, .. } = space;
         let OracleSpace { folder, results, terminals, siblings } = oracle;
@@ -22,11 +22,7 @@ impl Chunk {
                 PageFold::Known | PageFold::Whole(_) => continue,
             };
             let leaf = page.page.as_ref().map(|page| page.view());
-            let pending = &self.all_pending(batch, page);
-            if page.then.is_some() && batch.view.check().is_err() {
-                // Its undo has gone, and whoever asked is told so.
-                continue;
-            }
+            let pending = &self.pending[page.pending.clone()];
             let (at, accesses) = (&page.prefix, &batch.accesses[page.accesses.clone()]);
             let state = PageState { at, leaf: leaf.as_ref(), pending, treelet: None };
             folder.clear();

@@ -99,9 +99,6 @@ pub(crate) struct PageNode {
     pub(crate) columns: Option<Columns>,
     /// Does the commit make the page due for a flush?
     pub(crate) flush_due: bool,
-    /// Buckets that the batch changes, and the nodes on the ways to them before it, in the chunk's list; with a history.
-    pub(crate) changed: u32,
-    pub(crate) before: Range<usize>,
     /// The page, when its treelet learns something.
     pub(crate) page: Option<(Located, Arc<CachedPage>)>,
 }
@@ -116,8 +113,6 @@ pub(crate) struct ChunkOutcome {
     pub(crate) parts: Vec<(usize, Arc<Parts>)>,
     /// Nodes inside of pages, by their index in the treelet.
     pub(crate) treelets: Vec<(u8, Node)>,
-    /// What the positions on the ways that the batch changes had, page by page; with a history.
-    pub(crate) before: Vec<Node>,
     /// Nodes between regions and their pages, likewise.
     pub(crate) inner: Vec<(u8, Node)>,
     pub(crate) changes: ChangeList,
@@ -164,7 +159,7 @@ impl Recycle for ChunkOutcome {
             + self.nodes.capacity() * size_of::<PageNode>()
             + (self.treelets.capacity() + self.inner.capacity()) * size_of::<(u8, Node)>()
             + self.changes.capacity() * size_of::<Changed>()
-            + (self.siblings.capacity() + self.before.capacity()) * size_of::<Node>()
+            + self.siblings.capacity() * size_of::<Node>()
             + self.terminals.capacity()
             + self.ops.capacity()
     }
@@ -174,7 +169,6 @@ impl Recycle for ChunkOutcome {
         self.nodes.clear();
         self.parts.clear();
         self.treelets.clear();
-        self.before.clear();
         self.inner.clear();
         self.changes = ChangeList::default();
         self.terminals.clear();

@@ -270,7 +270,6 @@ impl<'a, H: Hasher> Walk<'a, H> {
     /// What the outcome says of an accessed page.
     fn page_node(&self, page: &PageTask, at: usize, node: Node) -> PageNode {
         let ends = &self.folded.captured_ends;
-        let (changed, before) = self.folded.before.of(at);
         let treelet = at.checked_sub(1).map_or(0, |before| ends[before])..ends[at];
         PageNode {
             child: page.child,
@@ -280,8 +279,6 @@ impl<'a, H: Hasher> Walk<'a, H> {
             treelet,
             columns: self.folded.columns(self.folded.folds[at]),
             flush_due: page.flush_due(self.batch),
-            changed,
-            before,
             page: None,
         }
     }

@@ -4,7 +4,6 @@ use pleach_beatree::leaf_fold::AccessResult;
 use pleach_core::fold::{BatchFolder, Columns, HashId, Occupancy, ProofFolder, TreeletFolder};
 use pleach_core::{Hasher, Node, ValueHash};
 
-use super::before::Before;
 use super::captured::sort_captured;
 use super::cut::Cut;
 use super::emit::Fragment;
@@ -43,8 +42,6 @@ pub(super) struct FoldSpace<H: Hasher> {
     pub(super) cuts: Vec<Cut<H>>,
     pub(super) cut: usize,
     pub(super) joins: BatchFolder<H>,
-    /// What pages had before the batch, where there is a history.
-    pub(super) before: Before<H>,
     pub(super) regions: BatchFolder<H>,
     /// The regions' nodes before the batch, from their parts of the multiproof.
     pub(super) proofs: ProofFolder<H>,
@@ -100,8 +97,7 @@ impl<H: Hasher> FoldSpace<H> {
     pub(super) fn work(&self) -> Work {
         let cuts: u64 = self.cuts.iter().map(Cut::hashed).sum();
         let folds = self.pages.hashed() + self.joins.hashed() + self.regions.hashed();
-        let hashed =
-            cuts + folds + self.treelets.hashed() + self.before.hashed() + self.proofs.hashed();
+        let hashed = cuts + folds + self.treelets.hashed() + self.proofs.hashed();
         Work { hashed, folded: self.folded }
     }
 

@@ -45,9 +45,6 @@ pub enum BodyError {
     /// The application's blob is longer than allowed.
     #[error("a blob of {0} bytes")]
     Blob(u32),
-    /// Nodes of positions that the commit does not change, or that are none.
-    #[error("nodes of positions {0:#x}, not all on the ways to what changes")]
-    Inside(u64),
     /// The new pages of a range do not tile it.
     #[error("the pages of a range do not tile it")]
     Tiling,

@@ -11,17 +11,12 @@
 //! sections    for each namespace:
 //!   changes   key 32 | value, ascending by key
 //!   nodes     prefix | node 32, ascending by prefix
-//!   undo      with flag 1: the value before each change, in the order of the changes, then of each
-//!             prefix, in the order of the nodes: its node before 32 | inside, then for each
-//!             region with a change: its prefix | its node before 32
+//!   undo      with flag 1: the value before each change, in the order of the changes, then the node 32
+//!             before of each prefix, in the order of the nodes, then for each region with a
+//!             change: its prefix | its node before 32
 //! value       0 = absent | 1, length u32, bytes | 2, length u32, cell of an overflow value
 //! prefix      length in bits u16, then the bytes that hold a bit of it
-//! inside      a bit for each position below the prefix whose node before follows, u64: bit `2^l - 1 + b` is
-//!             position `b` of those `l` levels below it, 1 to 5 | these nodes, 32 each, in the order of the bits
 //! ```
-//!
-//! Positions inside are those on the ways to the buckets of the page that the commit changes, as far as their nodes were
-//! known ([`pleach_beatree::older`]); a bit of another is refused.
 //!
 //! Kinds of entries ([`EntryKind`]), which say what becomes of the namespace as such:
 //!
@@ -57,7 +52,7 @@ pub use encode::{
     encode_prefix, encode_value,
 };
 pub(super) use view::take_prefix;
-pub use view::{Changes, CommitView, Inside, NamespaceView, Namespaces, Nodes, Replaced, Undo};
+pub use view::{Changes, CommitView, NamespaceView, Namespaces, Nodes, Replaced, Undo};
 
 /// Largest application blob.
 pub const MAX_BLOB: u32 = 64 << 10;
@@ -67,9 +62,6 @@ pub const MAX_OVERFLOW_CELL: u32 = 4000;
 const HEAD_LEN: usize = 16;
 const ENTRY_LEN: usize = 16 + 3 * 8 + 2 * 32;
 const FLAG_UNDO: u16 = 1;
-
-/// Positions that an inside may have: all below the prefix down to the buckets.
-const INSIDE: u64 = (1 << 63) - 2;
 
 const ABSENT: u8 = 0;
 const INLINE: u8 = 1;

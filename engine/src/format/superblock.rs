@@ -47,7 +47,7 @@ pub const MAGIC: [u8; 8] = *b"PLEACHSB";
 /// The same of a slot that was given up.
 const GIVEN_UP: [u8; 8] = *b"PLEACHGU";
 /// The version that this code writes, and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 /// Bytes from one slot to the next.
 pub const SLOT_DISTANCE: u64 = 64 << 10;
 const _: () = assert!(SLOT_DISTANCE.is_multiple_of(PAGE as u64));

@@ -225,23 +225,16 @@ impl History {
         }
         for node in namespace.nodes() {
             let (prefix, _) = node.map_err(bad)?;
-            let Some(LogReplaced::Node(before, inside)) = undo.next().transpose().map_err(bad)?
-            else {
+            let Some(LogReplaced::Node(before)) = undo.next().transpose().map_err(bad)? else {
                 return Err(bad(BodyError::Truncated).into());
             };
-            // The keys say which buckets were changed.
-            let from = values.partition_point(|(key, _)| key < prefix.first_key());
-            let keys = values[from..].iter().map(|(key, _)| key);
-            let below = keys.take_while(|key| prefix.covers(key));
-            if !nodes.pages.push_recorded(prefix, *before, below, inside) {
-                return Err(bad(BodyError::Inside(inside.positions)).into());
-            }
+            nodes.pages.push((prefix, *before));
         }
         for region in undo {
             let LogReplaced::Region(prefix, before) = region.map_err(bad)? else {
                 return Err(bad(BodyError::Trailing).into());
             };
-            nodes.regions.push(prefix, *before);
+            nodes.regions.push((prefix, *before));
         }
         Ok((values, nodes))
     }

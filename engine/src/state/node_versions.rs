@@ -1,10 +1,10 @@
-//! What the nodes of prefixes were before the commits that changed them, and the nodes inside of pages.
+//! What the nodes of prefixes were before the commits that changed them.
 //!
-//! A commit says what it replaced for the pages, or regions, of the layout that it was published in
-//! ([`super::replaced`]). Flushes change layouts, so a prefix may not have been a page's when a commit changed a
-//! key below it: then the commit has replaced the node of a finer or a coarser prefix, and that of this one is
-//! not known. [`then`] tells both from a prefix that nothing has changed below. Each prefix has a list of what
-//! commits replaced there ([`super::steps`]); prefixes are in order, in shards by their first bits.
+//! A commit says what it replaced for the pages, or regions, of the layout that it was published in. Flushes change
+//! layouts, so a prefix may not have been a page's when a commit changed a key below it: then the commit has
+//! replaced the node of a finer or a coarser prefix, and that of this one is not known. [`then`] tells both from a
+//! prefix that nothing has changed below. Each prefix has a list of what commits replaced there; prefixes are in
+//! order, in shards by their first bits.
 //!
 //! Used by [`super::undo_maps`] alone, with one of these for pages and one for regions.
 
@@ -12,13 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::{RwLock, RwLockReadGuard};
-use pleach_beatree::older::OlderSearch;
+use parking_lot::RwLock;
+use pleach_core::search::lower_bound_near;
 use pleach_core::{Node, Prefix, cpu_prefetch};
 
-use super::replaced::{ReplacedList, ReplacedNode};
-use super::slabs::Slabs;
-use super::steps::Steps;
 use super::versions::shard;
 
 /// What is known of a prefix's node as of an older commit.
@@ -42,18 +39,47 @@ impl NodeThen {
     }
 }
 
-type Shard = RwLock<BTreeMap<Prefix, Steps>>;
+/// A node that a commit replaced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReplacedNode {
+    pub(super) prefix: Prefix,
+    /// The commit.
+    pub(super) number: u64,
+    pub(super) node: Node,
+}
 
-/// Prefixes of a range that are looked up together.
+/// What commit `number` replaced in and around `prefix`, where this is its list, in order.
+pub(super) fn replaced_below(
+    list: &[(Prefix, Node)],
+    number: u64,
+    prefix: &Prefix,
+    found: &mut Vec<ReplacedNode>,
+) {
+    let replaced =
+        |(prefix, node): &(Prefix, Node)| ReplacedNode { prefix: *prefix, number, node: *node };
+    for depth in 0..prefix.len() {
+        let above = Prefix::new(prefix.first_key(), depth);
+        let at = list.binary_search_by(|one| one.0.cmp(&above));
+        found.extend(at.ok().map(|at| replaced(&list[at])));
+    }
+    let from = list.partition_point(|one| one.0 < *prefix);
+    let below = list[from..].iter().take_while(|one| prefix.contains(&one.0));
+    found.extend(below.map(replaced));
+}
+
+/// The nodes that commits replaced of a prefix, ascending by commit: there is one at least.
+type Versions = Vec<(u64, Node)>;
+
+type Shard = RwLock<BTreeMap<Prefix, Versions>>;
+
+/// Prefixes that are looked up together.
 const TOGETHER: usize = 16;
 /// Bytes of an entry: the nodes of a B-tree are between half and entirely full.
-const ENTRY: usize = size_of::<(Prefix, Steps)>() * 3 / 2;
+const ENTRY: usize = size_of::<(Prefix, Versions)>() * 3 / 2;
 
 /// Nodes by prefix and commit.
 pub(super) struct NodeVersions {
     shards: OnceLock<Box<[Shard]>>,
-    /// Locked before a shard, or without one. A commit's nodes come before its steps, and go after them.
-    slabs: RwLock<Slabs>,
     /// Leading bits that a shard is named by.
     bits: u32,
     bytes: AtomicUsize,
@@ -65,8 +91,7 @@ impl NodeVersions {
     /// Nodes whose map is cut by the first `bits` bits of their prefixes, at most 16.
     pub(super) fn new(bits: u32) -> Self {
         let depths = (0..=256).map(|_| AtomicU64::new(0)).collect();
-        let (shards, slabs) = (OnceLock::new(), RwLock::default());
-        Self { shards, slabs, bits, bytes: AtomicUsize::new(0), depths }
+        Self { shards: OnceLock::new(), bits, bytes: AtomicUsize::new(0), depths }
     }
 
     fn shard(&self, prefix: &Prefix) -> usize {
@@ -78,149 +103,57 @@ impl NodeVersions {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Puts in what commit `number`, later than all that are in, has replaced.
-    pub(super) fn insert(&self, number: u64, replaced: &ReplacedList) {
+    /// Puts in what commit `number`, later than all that are in, has replaced: prefixes in order.
+    pub(super) fn insert(&self, number: u64, mut replaced: &[(Prefix, Node)]) {
         let all = || (0..1_usize << self.bits).map(|_| RwLock::default()).collect();
         let shards = self.shards.get_or_init(all);
-        if replaced.heads().is_empty() {
-            return;
-        }
-        let pushed = self.slabs.write().push(number, replaced.nodes());
-        let Some((list, mut bytes)) = pushed else { return };
-        let mut left = replaced.heads();
-        while let Some(at) = left.first().map(|head| self.shard(&head.prefix)) {
-            let end = left.partition_point(|head| self.shard(&head.prefix) == at);
-            let (own, rest) = left.split_at(end);
-            left = rest;
+        let mut bytes = 0;
+        while let Some(at) = replaced.first().map(|one| self.shard(&one.0)) {
             let mut map = shards[at].write();
-            let entries = map.len();
+            let (own, rest) =
+                replaced.split_at(replaced.partition_point(|one| self.shard(&one.0) == at));
+            replaced = rest;
             for some in own.chunks(TOGETHER) {
                 // The waits for memory overlap.
-                some.iter()
-                    .filter_map(|head| map.get(&head.prefix))
-                    .for_each(Steps::cpu_prefetch_end);
-                for head in some {
-                    self.depths[usize::from(head.prefix.len())]
-                        .fetch_max(number, Ordering::Release);
-                    let steps = map.entry(head.prefix).or_default();
-                    let had = steps.bytes();
-                    steps.push(list, head);
-                    bytes += steps.bytes() - had;
+                for versions in some.iter().filter_map(|one| map.get(&one.0)) {
+                    cpu_prefetch(&versions[versions.len() - 1..]);
+                }
+                for (prefix, node) in some {
+                    let depth = &self.depths[usize::from(prefix.len())];
+                    // Nobody else puts anything in, and most prefixes are of one depth.
+                    if depth.load(Ordering::Relaxed) < number {
+                        depth.store(number, Ordering::Release);
+                    }
+                    bytes += push(map.entry(*prefix).or_default(), (number, *node));
                 }
             }
-            bytes += (map.len() - entries) * ENTRY;
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// The nodes of all commits, for [`Self::inside`].
-    pub(super) fn slabs(&self) -> RwLockReadGuard<'_, Slabs> {
-        self.slabs.read()
     }
 
     /// What commits after `base` have replaced below `prefix` and, above it, for a prefix that contains
     /// it: of each prefix the oldest.
     pub(super) fn below(&self, prefix: &Prefix, base: u64, found: &mut Vec<ReplacedNode>) {
         let Some(shards) = self.shards.get() else { return };
-        let slabs = self.slabs();
-        let before = slabs.through(base);
-        let mut see = |prefix: &Prefix, own: Option<(u64, &Node)>| {
-            found.extend(own.map(|(number, node)| ReplacedNode {
+        let mut see = |prefix: &Prefix, versions: &Versions| {
+            found.extend(first_after(versions, base).map(|(number, node)| ReplacedNode {
                 prefix: *prefix,
-                number,
+                number: *number,
                 node: *node,
             }));
         };
         for depth in 0..prefix.len() {
             if self.depths[usize::from(depth)].load(Ordering::Acquire) > base {
                 let above = Prefix::new(prefix.first_key(), depth);
-                if let Some(steps) = shards[self.shard(&above)].read().get(&above) {
-                    see(&above, steps.own(before, &slabs));
+                if let Some(versions) = shards[self.shard(&above)].read().get(&above) {
+                    see(&above, versions);
                 }
             }
         }
         let last = Prefix::new(&prefix.last_key(), 256);
         for map in &shards[self.shard(prefix)..=self.shard(&last)] {
-            let map = map.read();
-            let all = map.range(*prefix..=last);
-            let mut all = all.filter(|(_, steps)| steps.is_after(before, &slabs));
-            // Some at a time, so that their waits for memory overlap.
-            let mut some: [Option<(&Prefix, &Steps)>; TOGETHER] = [None; TOGETHER];
-            loop {
-                let mut count = 0;
-                for (to, one) in some.iter_mut().zip(&mut all) {
-                    one.1.cpu_prefetch(before, &slabs);
-                    *to = Some(one);
-                    count += 1;
-                }
-                if count == 0 {
-                    break;
-                }
-                let mut nodes = [None; TOGETHER];
-                for (own, (_, steps)) in nodes.iter_mut().zip(some[..count].iter().flatten()) {
-                    *own = steps.own(before, &slabs);
-                    cpu_prefetch(own.map_or(&[], |(_, node)| std::slice::from_ref(node)));
-                }
-                for ((prefix, _), own) in some[..count].iter().flatten().zip(nodes) {
-                    see(prefix, own);
-                }
-            }
-        }
-    }
-
-    /// What commits after `base` say of the nodes that some pages, in order, had inside as of `base`.
-    pub(super) fn inside<'a>(
-        &self,
-        prefixes: &[Prefix],
-        base: u64,
-        slabs: &'a Slabs,
-        searches: &mut [OlderSearch<'a>],
-    ) {
-        let Some(shards) = self.shards.get() else { return };
-        let (before, mut from) = (slabs.through(base), 0);
-        while from < prefixes.len() {
-            let at = self.shard(&prefixes[from]);
-            let is_here = |prefix: &&Prefix| self.shard(prefix) == at;
-            let count = prefixes[from..].iter().take(TOGETHER).take_while(is_here).count();
-            let map = shards[at].read();
-            let mut some: [Option<&Steps>; TOGETHER] = [None; TOGETHER];
-            // Most of a region's pages: to go from one to the next costs less than to look each up.
-            let mut all = map.range(prefixes[from]..).peekable();
-            for (to, prefix) in some.iter_mut().zip(&prefixes[from..][..count]) {
-                while all.next_if(|(one, _)| *one < prefix).is_some() {}
-                *to = all.next_if(|(one, _)| *one == prefix).map(|(_, steps)| steps);
-                for steps in to.iter() {
-                    steps.cpu_prefetch_after(before, slabs);
-                }
-            }
-            for (steps, search) in some[..count].iter().zip(&mut searches[from..]) {
-                if let Some(steps) = steps {
-                    steps.inside(before, slabs, search);
-                }
-            }
-            from += count;
-        }
-    }
-
-    /// Keeps what a proof as of `base` has found out of the insides of pages, each with the last commit that had the
-    /// page so since; if all `is_there` that this takes. That is asked under the lock: a sweep, before which the
-    /// answer changes, takes no step out before it has the lock, so the first step after `base` is the one that it was.
-    pub(super) fn learn<'a>(
-        &self,
-        base: u64,
-        is_there: impl Fn() -> bool,
-        learned: impl Iterator<Item = (&'a Prefix, u64, &'a [(u8, Node)])>,
-    ) {
-        let Some(shards) = self.shards.get() else { return };
-        // A sweep holds it for long, and who waits to write keeps out all readers: better to learn it another time.
-        let Some(mut slabs) = self.slabs.try_write() else { return };
-        if !is_there() {
-            return;
-        }
-        let before = slabs.through(base);
-        for (prefix, last, nodes) in learned {
-            if let Some(steps) = shards[self.shard(prefix)].read().get(prefix) {
-                steps.learn(before..slabs.through(last), &mut slabs, nodes);
+            for (prefix, versions) in map.read().range(*prefix..=last) {
+                see(prefix, versions);
             }
         }
     }
@@ -228,19 +161,19 @@ impl NodeVersions {
     /// Drops what the commits through `floor` have replaced.
     pub(super) fn drop_through(&self, floor: u64) {
         let mut left = 0;
-        // See `learn`.
-        let slabs = self.slabs();
-        let before = slabs.through(floor);
         for map in self.shards.get().into_iter().flatten() {
-            let mut map = map.write();
-            map.retain(|_, steps| steps.drop_before(before, &slabs));
-            left += map.values().map(|steps| ENTRY + steps.bytes()).sum::<usize>();
+            map.write().retain(|_, versions| {
+                let gone = versions.partition_point(|one| one.0 <= floor);
+                if gone > 0 {
+                    versions.drain(..gone);
+                    versions.shrink_to(versions.len() + versions.len() / 4);
+                }
+                let stays = !versions.is_empty();
+                let bytes = ENTRY + versions.capacity() * size_of::<(u64, Node)>();
+                left += if stays { bytes } else { 0 };
+                stays
+            });
         }
-        drop(slabs);
-        let mut slabs = self.slabs.write();
-        slabs.drop_through(floor);
-        left += slabs.bytes();
-        drop(slabs);
         // Nobody puts a commit in meanwhile.
         self.bytes.store(left, Ordering::Relaxed);
     }
@@ -251,10 +184,34 @@ impl NodeVersions {
             let gone = std::mem::take(&mut *map.write());
             drop(gone);
         }
-        let gone = std::mem::take(&mut *self.slabs.write());
-        drop(gone);
         self.bytes.store(0, Ordering::Relaxed);
     }
+}
+
+/// Adds a version, newer than all; gives the bytes that it took.
+fn push(versions: &mut Versions, version: (u64, Node)) -> usize {
+    let (count, had) = (versions.len(), versions.capacity());
+    debug_assert!(versions.last().is_none_or(|last| last.0 < version.0), "in order");
+    if count == had {
+        // Doubling would leave a quarter of all memory unused.
+        versions.reserve_exact(count / 4 + 1);
+    }
+    versions.push(version);
+    let bytes = (versions.capacity() - had) * size_of::<(u64, Node)>();
+    if count == 0 { ENTRY + bytes } else { bytes }
+}
+
+/// The first version after `base`: searched from where it is expected, since commits change a prefix about as often as each
+/// other.
+fn first_after(versions: &Versions, base: u64) -> Option<&(u64, Node)> {
+    let (count, newest) = (versions.len(), versions.last()?.0);
+    if newest <= base {
+        return None;
+    }
+    let oldest = versions[0].0;
+    let since = base.saturating_sub(oldest).saturating_mul(count as u64);
+    let guess = usize::try_from(since / (newest - oldest).max(1)).unwrap_or(count);
+    versions.get(lower_bound_near(guess, count, |at| versions[at].0 <= base))
 }
 
 /// What the nodes that were replaced in and around it say of one prefix.
@@ -281,14 +238,6 @@ mod tests {
         Node::new([number; 32])
     }
 
-    fn list(nodes: &[(Prefix, u8)]) -> ReplacedList {
-        let mut list = ReplacedList::default();
-        for (prefix, number) in nodes {
-            list.push(*prefix, node(*number));
-        }
-        list
-    }
-
     fn asked(versions: &NodeVersions, prefix: Prefix, base: u64) -> NodeThen {
         let mut around = Vec::new();
         versions.below(&prefix, base, &mut around);
@@ -302,11 +251,11 @@ mod tests {
         let (left, right) = (root.child(false), root.child(true));
         let versions = NodeVersions::new(9);
         // Commits 1 and 2 find one page, 3 and 4 two, 5 one again.
-        versions.insert(1, &list(&[(root, 0)]));
-        versions.insert(2, &list(&[(root, 1)]));
-        versions.insert(3, &list(&[(left, 2)]));
-        versions.insert(4, &list(&[(left, 3), (right, 3)]));
-        versions.insert(5, &list(&[(root, 4)]));
+        versions.insert(1, &[(root, node(0))]);
+        versions.insert(2, &[(root, node(1))]);
+        versions.insert(3, &[(left, node(2))]);
+        versions.insert(4, &[(left, node(3)), (right, node(3))]);
+        versions.insert(5, &[(root, node(4))]);
         let as_of = |prefix| (0..=5).map(|base| asked(&versions, prefix, base)).collect::<Vec<_>>();
         let known = |number| Recorded(node(number));
         assert_eq!(as_of(root), [known(0), known(1), Unrecorded, Unrecorded, known(4), Unchanged]);
@@ -320,5 +269,31 @@ mod tests {
         );
         versions.drop_through(4);
         assert_eq!((asked(&versions, root, 4), asked(&versions, root, 5)), (known(4), Unchanged));
+        let left = versions.bytes();
+        versions.clear();
+        assert_eq!((left, versions.bytes()), (ENTRY + size_of::<(u64, Node)>(), 0));
+    }
+
+    #[test]
+    fn of_each_prefix_the_oldest_later_commit_says_what_was_there() {
+        let (versions, mut commits) = (NodeVersions::new(6), Vec::new());
+        for number in 1..200_u64 {
+            // Some commits do not change the page, and long stretches of them do not.
+            if number % 7 < 3 && !(60..120).contains(&number) {
+                commits.push(number);
+                versions.insert(number, &[(Prefix::ROOT, node(number.to_le_bytes()[0]))]);
+            }
+        }
+        for floor in [0, 40, 130] {
+            versions.drop_through(floor);
+            for base in floor..200 {
+                let mut found = Vec::new();
+                versions.below(&Prefix::ROOT, base, &mut found);
+                let oldest = commits.iter().find(|number| **number > base).copied();
+                assert_eq!(found.first().map(|one| one.number), oldest, "as of {base}");
+                let own = found.first().map(|one| one.node);
+                assert_eq!(own, oldest.map(|number| node(number.to_le_bytes()[0])));
+            }
+        }
     }
 }

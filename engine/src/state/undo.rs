@@ -22,12 +22,11 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use pleach_beatree::Stored;
-use pleach_core::Key;
+use pleach_core::{Key, Node, Prefix};
 use pleach_io::Runtime;
 
 pub(crate) use super::changes::{ChangeList, Changed, Changes};
 use super::pins::{Holder, Pin, PinId, Pins};
-pub(crate) use super::replaced::ReplacedList;
 use super::undo_maps::AllMaps;
 use super::window::{Before, Window};
 use crate::error::{Error, Result};
@@ -39,9 +38,9 @@ use crate::roots::Roots;
 #[derive(Debug, Default)]
 pub(crate) struct ReplacedNodes {
     /// Of the pages with a change.
-    pub(crate) pages: ReplacedList,
+    pub(crate) pages: Vec<(Prefix, Node)>,
     /// Of the regions with a change.
-    pub(crate) regions: ReplacedList,
+    pub(crate) regions: Vec<(Prefix, Node)>,
 }
 
 /// What a commit changes in one namespace, and the nodes that it replaces there, where there is a history.
@@ -55,7 +54,8 @@ impl Undone {
     /// Bytes that it takes.
     fn bytes(&self) -> u64 {
         let ReplacedNodes { pages, regions } = &self.nodes;
-        self.changes.bytes() + (pages.bytes() + regions.bytes()) as u64
+        let nodes = pages.capacity() + regions.capacity();
+        self.changes.bytes() + (nodes * size_of::<(Prefix, Node)>()) as u64
     }
 }
 
@@ -107,8 +107,8 @@ impl Guarded {
 /// Commits that stay as they were pushed while there is no history: those of a finish and a commit under
 /// way come and go without being put in.
 const RECENT: usize = 2;
-/// The undo of a commit of at least this many changes is gathered, and put in, by several workers.
-pub(crate) const PARALLEL: usize = 512;
+/// The undo of a commit of at least this many changes is put in by several workers.
+const PARALLEL: usize = 512;
 /// Turns of tidying up after one another; what is left is the next commit's.
 const TURNS: usize = 8;
 

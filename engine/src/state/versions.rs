@@ -290,7 +290,7 @@ impl VersionMap {
         &self,
         ranges: &[RangeInclusive<Key>],
         base: u64,
-        mut see: impl FnMut(usize, &Key, u64, &Stored),
+        mut see: impl FnMut(&Key, u64, &Stored),
     ) {
         let Some(shards) = self.shards.get() else { return };
         let parts = ranges.iter().enumerate().flat_map(|(range, keys)| {
@@ -330,16 +330,15 @@ impl VersionMap {
                 map.order.range(first, last, key, |entry| {
                     let entry = entry as usize;
                     cpu_prefetch(std::slice::from_ref(&map.entries[entry].key));
-                    entries.push((*range, at, entry));
+                    entries.push((at, entry));
                 });
             }
-            let later =
-                entries.iter().map(|(range, at, entry)| (range, &locked[*at].1.entries[*entry]));
-            let later = later.filter(|(_, entry)| entry.newest() > base);
-            later.clone().for_each(|(_, entry)| entry.cpu_prefetch_after(base, oldest));
-            for (range, entry) in later {
+            let later = entries.iter().map(|(at, entry)| &locked[*at].1.entries[*entry]);
+            let later = later.filter(|entry| entry.newest() > base);
+            later.clone().for_each(|entry| entry.cpu_prefetch_after(base, oldest));
+            for entry in later {
                 if let Some((number, held)) = entry.after(base, oldest) {
-                    see(*range, &entry.key, number, held);
+                    see(&entry.key, number, held);
                 }
             }
         }
@@ -458,7 +457,7 @@ mod tests {
                     later.min_by_key(|one| one.1).map(|one| (one.1, one.2.clone()))
                 };
                 let mut all = Vec::new();
-                map.ranges(&[[0; 32]..=[255; 32]], base, |_, key, number, held| {
+                map.ranges(&[[0; 32]..=[255; 32]], base, |key, number, held| {
                     all.push((*key, (number, held.clone())));
                 });
                 assert!(all.is_sorted_by(|a, b| a.0 < b.0));

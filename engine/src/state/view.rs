@@ -6,19 +6,17 @@
 //! [`View::check`] before it believes what was found.
 
 use std::collections::BTreeMap;
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use pleach_beatree::leaf_fold::{KeyAccess, PendingChange};
-use pleach_beatree::older::{BUCKET_LEVELS, FoundNodes, OlderNodes, bucket_of, has_buckets};
+use pleach_beatree::leaf_fold::PendingChange;
 use pleach_beatree::{ChildTable, RegionState, Stored};
 use pleach_core::{Key, Node, Prefix};
 
 use super::last_changes::LastSeen;
-use super::node_versions::{NodeThen, then};
+use super::node_versions::{NodeThen, ReplacedNode, then};
 use super::overlays::{Chain, Overlaid, OverlayNode};
 use super::pins::{Holder, PinId};
-use super::replaced::ReplacedNode;
 use super::undo::Undo;
 use crate::error::Result;
 
@@ -165,11 +163,6 @@ impl View {
         }
     }
 
-    /// Is there a history, so that commits say which nodes they replace?
-    pub(crate) fn keeps_history(&self) -> bool {
-        self.undo.keeps_history()
-    }
-
     /// The node of a region's prefix in the view's commit, where that commit is behind the region's last.
     pub(crate) fn region_then(&self, prefix: &Prefix) -> NodeThen {
         if !self.undo.keeps_history() {
@@ -178,194 +171,72 @@ impl View {
         then(prefix, &self.undo.region_nodes(self.namespace, prefix, self.base))
     }
 
-    /// What undo says of a region beyond its pages and pending changes; of the insides of pages that are accessed
-    /// it goes into `insides`: children, in order, with the accesses below each. The caller holds the region.
-    pub(crate) fn region<'a>(
+    /// What commits after the view's say of a region: of each child its node then, and of what they have changed below
+    /// those whose node is not recorded, or that are `asked` for. The caller holds the region, and asks [`Self::check`]
+    /// afterwards.
+    pub(crate) fn region(
         &self,
         state: &RegionState,
-        accessed: impl Iterator<Item = (usize, &'a [KeyAccess])>,
-        insides: &mut Insides,
-    ) -> RegionThen<'_> {
-        let region = *state.children().region();
-        let behind = state.last_commit() > self.base;
-        let history = behind && self.undo.keeps_history();
-        let nodes = history.then(|| {
-            let replaced = self.undo.page_nodes(self.namespace, &region, self.base);
-            pages_then(state.children(), &replaced)
-        });
-        let next = insides.pages.len();
-        if let Some(nodes) = &nodes {
-            self.look_inside(state, nodes, accessed, insides);
+        asked: impl Fn(usize, &Prefix) -> bool,
+    ) -> RegionThen {
+        let children = state.children();
+        if state.last_commit() <= self.base {
+            let nodes = vec![NodeThen::Unchanged; children.len()];
+            return RegionThen { nodes, undone: Vec::new() };
         }
-        RegionThen {
-            view: self,
-            behind,
-            undone: (behind && !history).then(|| self.undone_below(&region).into_iter().collect()),
-            nodes,
-            next,
-        }
-    }
-
-    /// Looks up what later commits recorded of the nodes inside of pages, and the keys that these ask for.
-    fn look_inside<'a>(
-        &self,
-        state: &RegionState,
-        nodes: &[ChildThen],
-        accessed: impl Iterator<Item = (usize, &'a [KeyAccess])>,
-        insides: &mut Insides,
-    ) {
-        let (mut children, mut prefixes, mut buckets) = (Vec::new(), Vec::new(), Vec::new());
-        for (child, accesses) in accessed {
-            // Where pages were laid out anew, what was recorded of others says nothing of this one.
-            let ChildThen { node, same_layout } = nodes[child];
-            if same_layout && matches!(node, NodeThen::Recorded(_)) {
-                let prefix = state.children().prefix(child);
-                if has_buckets(&prefix) {
-                    let of = accesses.iter().map(|access| bucket_of(&prefix, &access.key));
-                    children.push(child);
-                    prefixes.push(prefix);
-                    buckets.push(of.fold(0, |mask, bucket| mask | 1 << bucket));
-                }
+        if !self.undo.keeps_history() {
+            let undone = self.undone_below(children.region());
+            let mut nodes = vec![NodeThen::Unchanged; children.len()];
+            for (key, _) in &undone {
+                nodes[children.find(key)] = NodeThen::Unrecorded;
             }
+            return RegionThen { nodes, undone };
         }
-        let Insides { pages, nodes, keys } = insides;
-        let found = self.undo.inside(self.namespace, &prefixes, &buckets, self.base, nodes);
-        let (mut ranges, mut of) = (Vec::with_capacity(2 * found.len()), Vec::new());
-        for ((child, prefix), found) in children.into_iter().zip(prefixes).zip(found) {
-            let then = found.with(nodes);
-            push_ranges(&prefix, then.asked(), &mut ranges);
-            of.resize(ranges.len(), pages.len());
-            pages.push(PageThen { child, found, keys: 0..0 });
-        }
-        self.undo.ranges(self.namespace, &ranges, self.base, |range, key, stored| {
-            let of_page = &mut pages[of[range]].keys;
-            if of_page.end == 0 {
-                *of_page = keys.len()..keys.len();
-            }
-            of_page.end += 1;
-            keys.push((*key, stored.clone()));
+        let replaced = self.undo.page_nodes(self.namespace, children.region(), self.base);
+        let nodes = pages_then(children, &replaced);
+        let ranges = nodes.iter().enumerate().filter_map(|(child, node)| {
+            let prefix = children.prefix(child);
+            let is_wanted = match node {
+                NodeThen::Unchanged => false,
+                NodeThen::Recorded(_) => asked(child, &prefix),
+                NodeThen::Unrecorded => true,
+            };
+            is_wanted.then(|| *prefix.first_key()..=prefix.last_key())
         });
-    }
-
-    /// Keeps what a fold has found out of the insides of some pages: see [`Undo::learn`].
-    pub(crate) fn learn<'a>(
-        &self,
-        learned: impl Iterator<Item = (&'a Prefix, u64, &'a [(u8, Node)])>,
-    ) {
-        self.undo.learn(self.namespace, self.base, learned);
+        let ranges: Vec<RangeInclusive<Key>> = ranges.collect();
+        RegionThen { undone: self.undo.within(self.namespace, &ranges, self.base), nodes }
     }
 
     /// What commits after the view's have changed below a prefix, and what it was. Sorted. To be checked afterwards.
-    pub(crate) fn undone_below(&self, prefix: &Prefix) -> Vec<(Key, Stored)> {
-        let mut undone = Vec::new();
-        self.undo.below(self.namespace, prefix, self.base, &mut undone);
-        undone
+    fn undone_below(&self, prefix: &Prefix) -> Vec<(Key, Stored)> {
+        self.undo.within(self.namespace, &[*prefix.first_key()..=prefix.last_key()], self.base)
     }
 }
 
 /// A region in a view: see [`View::region`].
-pub(crate) struct RegionThen<'a> {
-    view: &'a View,
-    /// Have later commits changed the region?
-    behind: bool,
-    /// What later commits have changed in it, where they did not record nodes.
-    undone: Option<BTreeMap<Key, Stored>>,
-    /// Its children, where later commits recorded what they replaced.
-    nodes: Option<Vec<ChildThen>>,
-    /// The next of the pages whose insides are known.
-    next: usize,
+pub(crate) struct RegionThen {
+    nodes: Vec<NodeThen>,
+    /// In order.
+    undone: Vec<(Key, Stored)>,
 }
 
-/// What later commits say of a child.
-#[derive(Clone, Copy)]
-struct ChildThen {
-    node: NodeThen,
-    /// Had all of them this layout here?
-    same_layout: bool,
-}
-
-/// What they say of the insides of pages of some regions, and what keys had that these pages ask for.
-#[derive(Default)]
-pub(crate) struct Insides {
-    pages: Vec<PageThen>,
-    nodes: Vec<Node>,
-    keys: Vec<(Key, Stored)>,
-}
-
-struct PageThen {
-    child: usize,
-    found: FoundNodes,
-    /// Where its keys are in the list of all.
-    keys: Range<usize>,
-}
-
-impl Insides {
-    /// Forgets all, and keeps memory for as much as a chunk of a proof mostly asks for.
-    pub(crate) fn clear(&mut self) {
-        self.pages.clear();
-        self.nodes.clear();
-        self.nodes.shrink_to(Self::KEPT);
-        self.keys.clear();
-        self.keys.shrink_to(Self::KEPT);
+impl RegionThen {
+    /// The node of a child in the view's commit.
+    pub(crate) fn node(&self, child: usize) -> NodeThen {
+        self.nodes[child]
     }
 
-    /// Nodes, and keys, whose memory is kept.
-    const KEPT: usize = 8192;
-
-    /// A page by its number: its nodes, and what the keys had that they ask for.
-    pub(crate) fn page(&self, number: usize) -> (OlderNodes<'_>, &[(Key, Stored)]) {
-        let PageThen { found, keys, .. } = &self.pages[number];
-        (found.with(&self.nodes), &self.keys[keys.clone()])
-    }
-}
-
-impl RegionThen<'_> {
-    /// The node of a child, which has this prefix, in the view's commit.
-    pub(crate) fn node(&self, child: usize, prefix: &Prefix) -> NodeThen {
-        match (&self.nodes, &self.undone) {
-            (Some(nodes), _) => nodes[child].node,
-            (None, Some(undone)) => {
-                let mut changed = undone.range(*prefix.first_key()..=prefix.last_key());
-                if changed.next().is_some() { NodeThen::Unrecorded } else { NodeThen::Unchanged }
-            }
-            (None, None) => NodeThen::Unchanged,
-        }
-    }
-
-    /// The number of a child, if the inside of it is known; children in order.
-    pub(crate) fn inside(&mut self, child: usize, insides: &Insides) -> Option<usize> {
-        let pages = &insides.pages[self.next..];
-        self.next += pages.iter().take_while(|page| page.child < child).count();
-        insides.pages.get(self.next).filter(|page| page.child == child).map(|_| self.next)
-    }
-
-    /// What later commits have replaced below a prefix. Sorted.
-    pub(crate) fn undone(&self, prefix: &Prefix) -> Vec<(Key, Stored)> {
-        match &self.undone {
-            Some(undone) => undone
-                .range(*prefix.first_key()..=prefix.last_key())
-                .map(|(key, stored)| (*key, stored.clone()))
-                .collect(),
-            None if self.behind => self.view.undone_below(prefix),
-            None => Vec::new(),
-        }
-    }
-}
-
-/// Adds the ranges of keys of these buckets of a page: neighbours are one.
-fn push_ranges(prefix: &Prefix, mut asked: u32, ranges: &mut Vec<RangeInclusive<Key>>) {
-    let bucket = |bucket: u32| prefix.descendant(BUCKET_LEVELS, bucket.to_le_bytes()[0]);
-    while asked != 0 {
-        let first = asked.trailing_zeros();
-        let count = (!(asked >> first)).trailing_zeros();
-        ranges.push(*bucket(first).first_key()..=bucket(first + count - 1).last_key());
-        asked &= u32::MAX.checked_shl(first + count).unwrap_or(0);
+    /// What keys below a prefix had, of those that later commits have changed.
+    pub(crate) fn undone(&self, prefix: &Prefix) -> impl Iterator<Item = (Key, Stored)> {
+        let from = self.undone.partition_point(|(key, _)| key < prefix.first_key());
+        let below = self.undone[from..].iter().take_while(|(key, _)| prefix.covers(key));
+        below.cloned()
     }
 }
 
 /// What the nodes that were replaced in and around a region say of each of its children: as
 /// [`then`] for one prefix, in one pass.
-fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<ChildThen> {
+fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<NodeThen> {
     let region = children.region();
     let mut own: Vec<Option<(u64, Node)>> = vec![None; children.len()];
     let mut other = vec![u64::MAX; children.len()];
@@ -392,14 +263,10 @@ fn pages_then(children: &ChildTable, replaced: &[ReplacedNode]) -> Vec<ChildThen
             }
         }
     }
-    let then = own.into_iter().zip(other).map(|(own, relaid)| {
-        let same_layout = relaid == u64::MAX;
-        let node = match own {
-            Some((number, node)) if number < relaid => NodeThen::Recorded(node),
-            None if same_layout => NodeThen::Unchanged,
-            _ => NodeThen::Unrecorded,
-        };
-        ChildThen { node, same_layout }
+    let then = own.into_iter().zip(other).map(|(own, relaid)| match own {
+        Some((number, node)) if number < relaid => NodeThen::Recorded(node),
+        None if relaid == u64::MAX => NodeThen::Unchanged,
+        _ => NodeThen::Unrecorded,
     });
     then.collect()
 }

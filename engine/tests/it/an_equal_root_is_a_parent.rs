@@ -214,8 +214,8 @@ fn names_that_came_and_went_lead_no_chain_astray() {
     }
 }
 
-/// A block that is finished behind the newest commit, whose state then comes back: what it says for the history of the
-/// insides of pages is of its own state. Once it was that of the commit that had come in between.
+/// A block that is finished behind the newest commit, whose state then comes back: what the history says of the state before
+/// it is of its own parent. Once it was of the commit that had come in between.
 #[test]
 fn what_a_block_says_of_the_past_is_of_its_own_state() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -58,6 +58,46 @@ fn of_every_state_that_a_session_reads() {
     }
 }
 
+/// The pages of old commits have been cut, split, merged and emptied since.
+#[test]
+fn of_old_commits_whatever_became_of_their_pages() {
+    for kind in [Keys::Uniform, Keys::SharedPrefix, Keys::Sequential] {
+        let disk = SimDisk::new(1, SimOptions { record: false, ..SimOptions::default() });
+        let runtime = SimRuntime::with_clock(1, disk.clock(), 2);
+        // Nothing is flushed before it is drained.
+        let options = Options::new("sim").create(true).cache_mib(64).small().flush_at(255);
+        let options = options.history(100).history_bytes(1 << 30);
+        let db = SimDb::open_on(disk, runtime, options).expect("opened");
+        let (mut model, mut then) = (Model::default(), vec![Model::default()]);
+        let keys: Vec<Key> = (0..6200).step_by(61).map(|id| key(kind, id)).collect();
+        // Which keys, whether they are deleted, and whether a flush comes next.
+        let steps = [
+            ((0..50), 1, false, true),
+            ((0..6000), 1, false, false),
+            ((0..6000), 2, false, false),
+            ((0..6000), 3, false, true),
+            ((0..6000), 1, true, true),
+            ((3000..6000), 7, false, true),
+            ((3000..6000), 7, true, false),
+            ((0..6000), 500, false, true),
+        ];
+        for (round, (ids, step, deletes, drains)) in (0_u64..).zip(steps) {
+            let value = |id: u64| (!deletes).then(|| Value::from(&(id + round).to_le_bytes()));
+            let ids = ids.step_by(step).filter(|id| !deletes || id % 97 > 0);
+            let accesses: Vec<_> = ids.map(|id| Access::write(key(kind, id), value(id))).collect();
+            model.apply(&accesses);
+            commit(&db, accesses);
+            then.push(model.clone());
+            if drains {
+                db.drain(0).expect("drained");
+            }
+            for (number, model) in (0..).zip(&then) {
+                check(&db.at(number).expect("in the history"), model, &keys);
+            }
+        }
+    }
+}
+
 #[test]
 fn of_ranges_and_of_what_changed_in_them_between_any_two_states() {
     let mut changed = 0;

@@ -1,8 +1,6 @@
 //! What reads and proofs of the history's commits take, in counts: page lookups and hashes.
 
-use pleach::{
-    Access, Blake3, Durability, Key, LoadOptions, Options, Overlay, Pleach, SessionOptions, Value,
-};
+use pleach::{Access, Durability, Key, LoadOptions, Options, Pleach, SessionOptions, Value};
 
 use crate::common::uniform as key;
 
@@ -86,89 +84,41 @@ fn hashes(db: &Pleach, back: u64, keys: &[Key]) -> [u64; 2] {
     })
 }
 
-/// Asserts that proofs of these states take little more hashes than one of the newest, `now`, and the first of each
-/// at most twice as many. What the present says to these depends on what flushes have left of the treelets of its pages.
-fn cost_little(db: &Pleach, states: &[u64], keys: &[Key], now: u64) {
+/// Asserts that proofs of these states take at most so many times the hashes of one of the newest, `now`: a page that has
+/// changed since is hashed from its keys. The first proof takes what later ones take.
+fn cost_so_much(db: &Pleach, states: &[u64], keys: &[Key], now: u64, times: u64) {
     for back in states {
         let [first, then] = hashes(db, *back, keys);
         println!("{back} back: {first} and {then} hashes, {now} now");
-        assert!(first <= 2 * now, "{back} back: {first} hashes, {now} now");
-        assert!(then * 4 <= now * 5, "{back} back, once more: {then} hashes, {now} now");
+        assert_eq!(first, then, "{back} back");
+        assert!(first <= times * now, "{back} back: {first} hashes, {now} now");
     }
 }
 
 #[test]
-fn an_old_proof_hashes_little_more_than_one_of_the_newest_state() {
+fn an_old_proof_hashes_the_pages_that_it_needs() {
     let folder = tempfile::tempdir().expect("a folder");
     let db = opened(folder.path());
     let keys: Vec<Key> = (0..300).map(|at| key(at * 61)).collect();
     let [_, now] = hashes(&db, 0, &keys);
     let undo = db.metrics().undo_bytes;
-    cost_little(&db, &[59, 1, 5, 20, 40], &keys, now);
+    cost_so_much(&db, &[59, 1, 5, 20, 40], &keys, now, 8);
+    // One key: its page, and what lies above.
+    let before = db.metrics().pages_folded;
+    cost_so_much(&db, &[59], &keys[..1], now, 1);
+    assert_eq!(db.metrics().pages_folded - before, 2, "one page a proof");
     assert_eq!(db.metrics().undo_bytes, undo, "proofs take nothing");
 }
 
 #[test]
-fn after_a_restart_an_old_proof_has_what_the_log_says() {
+fn after_a_restart_an_old_proof_has_the_nodes_of_pages_from_the_log() {
     let folder = tempfile::tempdir().expect("a folder");
     opened(folder.path()).close().expect("closed");
     let db = open(folder.path());
     let keys: Vec<Key> = (0..300).map(|at| key(at * 61)).collect();
     let [_, now] = hashes(&db, 0, &keys);
-    cost_little(&db, &[59, 1, 5, 20], &keys, now);
-}
-
-/// Finishes over overlays, whose pages are not in the newest state, say what lay inside of them, too.
-#[test]
-fn what_was_an_overlay_has_its_nodes_as_a_block_has() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let db = loaded(folder.path());
-    let mut chain: Vec<Overlay<Blake3>> = Vec::new();
-    for commit in 1..=COMMITS {
-        let options = SessionOptions::new();
-        let options = chain.last().map_or(options.clone(), |parent| options.over(parent));
-        let block =
-            db.session(options).expect("a session").finish(writes(commit)).expect("finished");
-        chain.push(block.into_overlay());
-        if chain.len() > 4 {
-            chain.remove(0).commit().expect("committed");
-        }
-    }
-    for overlay in chain {
-        overlay.commit().expect("committed");
-    }
-    let keys: Vec<Key> = (0..300).map(|at| key(at * 61)).collect();
-    let folder = tempfile::tempdir().expect("a folder");
-    // Its own present has no nodes beside its pages: overlays leave none.
-    let [_, now] = hashes(&opened(folder.path()), 0, &keys);
-    for back in [59, 5, 20, 40] {
-        let [first, then] = hashes(&db, back, &keys);
-        assert!(first.max(then) <= 2 * now, "{back} back: {first} and {then} hashes, {now}");
-    }
-}
-
-/// Of a batch that is too large to learn from nobody knows what lay inside of its pages: the first proof finds it out,
-/// and leaves it for the next.
-#[test]
-fn a_proof_leaves_what_no_finish_found_out() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let options = Options::new(folder.path()).create(true).cache_mib(8).threads(2);
-    let options = options.durability(Durability::None).history(8).history_bytes(1 << 30);
-    let db = Pleach::open(options).expect("opened");
-    let pairs = (0..ACCOUNTS).map(|id| (key(id), value(0)));
-    db.bulk_load(pairs, &LoadOptions::default()).expect("loaded");
-    for commit in 1..=4 {
-        let changes = (0..ACCOUNTS).filter(|id| !id.is_multiple_of(4));
-        let writes = changes.map(|id| Access::write(key(id), Some(value(commit)))).collect();
-        let session = db.session(SessionOptions::new()).expect("a session");
-        session.finish(writes).expect("finished").commit().expect("committed");
-    }
-    db.drain(0).expect("drained");
-    let keys: Vec<Key> = (0..50).map(|at| key(at * 399)).collect();
-    let undo = db.metrics().undo_bytes;
-    let [first, then] = hashes(&db, 2, &keys);
-    assert!(8 * then <= first, "{first} and {then} hashes");
-    assert_eq!(db.metrics().undo_bytes, undo, "in the places that were free for it");
-    // For whoever comes later, too.
-    assert_eq!(hashes(&db, 2, &keys), [then; 2]);
+    cost_so_much(&db, &[59, 1, 5, 20], &keys, now, 8);
+    let before = db.metrics().pages_folded;
+    cost_so_much(&db, &[59], &keys[..1], now, 1);
+    assert_eq!(db.metrics().pages_folded - before, 2, "one page a proof");
 }

@@ -3,8 +3,7 @@
 use pleach_core::{Key, Node, Prefix};
 
 use super::{
-    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_UNDO, HEAD_LEN, INLINE, INSIDE, MAX_BLOB, OVERFLOW,
-    Value,
+    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_UNDO, HEAD_LEN, INLINE, MAX_BLOB, OVERFLOW, Value,
 };
 use crate::format::record::{Kind, RecordBuf};
 use crate::format::trie_kind::TrieKind;
@@ -108,27 +107,11 @@ impl NodeSection {
         self.count += 1;
     }
 
-    /// Appends a node and the node before it, for all nodes of a commit or for none; and what is known of those that
-    /// positions inside had, by position in order.
+    /// Appends a node and the node before it, for all nodes of a commit or for none.
     #[inline]
-    pub fn push_with_undo<'a>(
-        &mut self,
-        prefix: &Prefix,
-        node: &Node,
-        before: &Node,
-        inside: impl Iterator<Item = (u8, &'a Node)>,
-    ) {
+    pub fn push_with_undo(&mut self, prefix: &Prefix, node: &Node, before: &Node) {
         self.push(prefix, node);
         self.undo.extend_from_slice(before.as_ref());
-        let at = self.undo.len();
-        self.undo.extend_from_slice(&[0; 8]);
-        let mut positions = 0_u64;
-        for (position, node) in inside {
-            debug_assert!(INSIDE >> position & 1 == 1 && positions >> position == 0, "in order");
-            positions |= 1 << position;
-            self.undo.extend_from_slice(node.as_ref());
-        }
-        self.undo[at..at + 8].copy_from_slice(&positions.to_le_bytes());
     }
 
     /// Appends the node that a changed region had before, for all of them or for none.

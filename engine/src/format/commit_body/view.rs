@@ -3,8 +3,8 @@
 use pleach_core::{Key, Node, Prefix};
 
 use super::{
-    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_UNDO, INLINE, INSIDE, MAX_BLOB, MAX_OVERFLOW_CELL,
-    OVERFLOW, Value,
+    ABSENT, Before, ENTRY_LEN, EntryKind, FLAG_UNDO, INLINE, MAX_BLOB, MAX_OVERFLOW_CELL, OVERFLOW,
+    Value,
 };
 use crate::format::bytes::{BodyError, Cursor};
 use crate::format::trie_kind::TrieKind;
@@ -275,33 +275,7 @@ impl<'a> Iterator for Nodes<'a> {
     }
 }
 
-/// Nodes that positions inside of a page had before a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inside<'a> {
-    /// A bit for each position that has one.
-    pub positions: u64,
-    /// 32 bytes each.
-    nodes: &'a [u8],
-}
-
-impl<'a> Inside<'a> {
-    fn take(cursor: &mut Cursor<'a>) -> Result<Self, BodyError> {
-        let positions = cursor.u64()?;
-        if positions & !INSIDE != 0 {
-            return Err(BodyError::Inside(positions));
-        }
-        let nodes = cursor.take(u64::from(positions.count_ones()) * size_of::<Node>() as u64)?;
-        Ok(Self { positions, nodes })
-    }
-
-    /// The nodes in the order of their positions.
-    pub fn nodes(&self) -> impl Iterator<Item = &'a Node> + use<'a> {
-        let (nodes, _) = self.nodes.as_chunks::<32>();
-        nodes.iter().map(Node::ref_of)
-    }
-}
-
-/// What a commit replaced: one value a change, then one node a prefix with what is inside, then the regions' nodes.
+/// What a commit replaced: one value a change, then one node a prefix, then the regions' nodes.
 #[derive(Clone, Debug)]
 pub struct Undo<'a> {
     rest: Cursor<'a>,
@@ -315,8 +289,8 @@ pub struct Undo<'a> {
 pub enum Replaced<'a> {
     /// Value before the change of the same rank.
     Value(Value<'a>),
-    /// Node before the new node of the same rank, and those inside.
-    Node(&'a Node, Inside<'a>),
+    /// Node before the new node of the same rank.
+    Node(&'a Node),
     /// Node before of a region; they ascend strictly.
     Region(Prefix, &'a Node),
 }
@@ -329,8 +303,7 @@ impl<'a> Undo<'a> {
         }
         if let Some(nodes) = self.nodes.checked_sub(1) {
             self.nodes = nodes;
-            let node = Node::ref_of(self.rest.array()?);
-            return Inside::take(&mut self.rest).map(|inside| Replaced::Node(node, inside));
+            return Ok(Replaced::Node(Node::ref_of(self.rest.array()?)));
         }
         let prefix = take_prefix(&mut self.rest)?;
         if self.last.is_some_and(|last| prefix <= last) {

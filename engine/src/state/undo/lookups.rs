@@ -5,19 +5,13 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
 use pleach_beatree::Stored;
-use pleach_beatree::older::{FoundNodes, OlderSearch};
 use pleach_core::{Key, Node, Prefix};
 
-use super::{Recent, ReplacedList, ReplacedNodes, Undo, Undone};
+use super::{Recent, ReplacedNodes, Undo};
 use crate::error::{Error, Result};
 use crate::state::last_changes::LastSeen;
-use crate::state::node_versions::NodeVersions;
-use crate::state::replaced::ReplacedNode;
-use crate::state::slabs::Slabs;
+use crate::state::node_versions::{NodeVersions, ReplacedNode, replaced_below};
 use crate::state::undo_maps::Maps;
-
-/// Pages whose nodes are looked up together.
-const PAGES: usize = 32;
 
 impl Undo {
     /// The newest commit that was pushed. Cheap, for the read path.
@@ -84,32 +78,31 @@ impl Undo {
         self.maps.get(namespace)?.values.get(key, base, seen)
     }
 
-    /// Adds the states as of `base` of all of a namespace's keys below `prefix` that later commits changed, sorted.
-    pub(crate) fn below(
+    /// The states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits changed:
+    /// in order.
+    pub(crate) fn within(
         &self,
         namespace: u8,
-        prefix: &Prefix,
+        ranges: &[RangeInclusive<Key>],
         base: u64,
-        found: &mut Vec<(Key, Stored)>,
-    ) {
+    ) -> Vec<(Key, Stored)> {
         let recent = self.recent_after(base);
-        let from = found.len();
+        let mut found = Vec::new();
         if let Some(Maps { values, .. }) = self.maps.get(namespace) {
-            let keys = *prefix.first_key()..=prefix.last_key();
-            values.ranges(&[keys], base, |_, key, _, prior| found.push((*key, prior.clone())));
+            values.ranges(ranges, base, |key, _, prior| found.push((*key, prior.clone())));
         }
         if recent.is_empty() {
-            return;
+            return found;
         }
         let mut states = BTreeMap::new();
         // Newest first, so that the oldest commit has the last word.
         for undone in recent.iter().rev().filter_map(|commit| commit.of(namespace)) {
-            for changed in undone.changes.within(&(*prefix.first_key()..=prefix.last_key())) {
+            for changed in ranges.iter().flat_map(|keys| undone.changes.within(keys)) {
                 states.insert(changed.key, changed.prior.clone());
             }
         }
-        states.extend(found.drain(from..));
-        found.extend(states);
+        states.extend(found);
+        states.into_iter().collect()
     }
 
     /// Nodes of pages below, and above, `prefix` that commits after `base` replaced.
@@ -138,129 +131,17 @@ impl Undo {
         prefix: &Prefix,
         base: u64,
         versions: fn(&Maps) -> &NodeVersions,
-        of: fn(&ReplacedNodes) -> &ReplacedList,
+        of: fn(&ReplacedNodes) -> &[(Prefix, Node)],
     ) -> Vec<ReplacedNode> {
-        let mut found = Vec::with_capacity(PAGES);
+        let mut found = Vec::new();
         for commit in self.recent_after(base) {
             if let Some(undone) = commit.of(namespace) {
-                of(&undone.nodes).below(prefix, commit.number, &mut found);
+                replaced_below(of(&undone.nodes), commit.number, prefix, &mut found);
             }
         }
         if let Some(maps) = self.maps.get(namespace) {
             versions(maps).below(prefix, base, &mut found);
         }
         found
-    }
-
-    /// Shows the states as of `base` of all of a namespace's keys in some ranges, which ascend, that later commits
-    /// changed: in order, each with the number of its range.
-    pub(in crate::state) fn ranges(
-        &self,
-        namespace: u8,
-        ranges: &[RangeInclusive<Key>],
-        base: u64,
-        mut see: impl FnMut(usize, &Key, &Stored),
-    ) {
-        let recent = self.recent_after(base);
-        let maps = self.maps.get(namespace);
-        if recent.is_empty() {
-            if let Some(Maps { values, .. }) = maps {
-                values.ranges(ranges, base, |range, key, _, prior| see(range, key, prior));
-            }
-            return;
-        }
-        let mut states = BTreeMap::new();
-        // As in `below`.
-        for undone in recent.iter().rev().filter_map(|commit| commit.of(namespace)) {
-            for (range, keys) in ranges.iter().enumerate() {
-                for changed in undone.changes.within(keys) {
-                    states.insert((range, changed.key), changed.prior.clone());
-                }
-            }
-        }
-        if let Some(Maps { values, .. }) = maps {
-            values.ranges(ranges, base, |range, key, _, prior| {
-                states.insert((range, *key), prior.clone());
-            });
-        }
-        for ((range, key), prior) in &states {
-            see(*range, key, prior);
-        }
-    }
-
-    /// What commits after `base` say of the nodes that some pages, in order, had inside as of `base`, as far as
-    /// folds that access these buckets of them ask for it. The nodes are added to `nodes`.
-    pub(in crate::state) fn inside(
-        &self,
-        namespace: u8,
-        pages: &[Prefix],
-        accessed: &[u32],
-        base: u64,
-        nodes: &mut Vec<Node>,
-    ) -> Vec<FoundNodes> {
-        let recent = self.recent_after(base);
-        let maps = self.maps.get(namespace);
-        let slabs = maps.map(|maps| maps.pages.slabs());
-        let maps = maps.zip(slabs.as_deref());
-        let recent = recent.iter().filter_map(|commit| commit.of(namespace)).collect();
-        let find = Find { base, maps, recent };
-        let mut found: Vec<FoundNodes> = Vec::with_capacity(pages.len());
-        for (some, accessed) in pages.chunks(PAGES).zip(accessed.chunks(PAGES)) {
-            let from = found.len();
-            let mut searches: Vec<_> = accessed.iter().map(|one| OlderSearch::new(*one)).collect();
-            find.tell(some, &mut searches);
-            found.extend(searches.iter().map(|search| search.found(nodes)));
-            // Soon after a load or a restart some nodes are unknown.
-            let mut unknown: Vec<usize> = (from..found.len()).collect();
-            while !unknown.is_empty() {
-                let again = |at: usize| Some((at, found[at].again()?));
-                (unknown, searches) = unknown.into_iter().filter_map(again).unzip();
-                let prefixes: Vec<Prefix> = unknown.iter().map(|at| pages[*at]).collect();
-                find.tell(&prefixes, &mut searches);
-                for (at, search) in unknown.iter().zip(&searches) {
-                    found[*at] = search.found(nodes);
-                }
-            }
-        }
-        found
-    }
-}
-
-impl Undo {
-    /// Keeps what a fold as of `base` has found out of the insides of some pages, which nobody knew: prefixes,
-    /// each with the last commit that the fold knew of, and the nodes by position.
-    pub(in crate::state) fn learn<'a>(
-        &self,
-        namespace: u8,
-        base: u64,
-        learned: impl Iterator<Item = (&'a Prefix, u64, &'a [(u8, Node)])>,
-    ) {
-        if let Some(maps) = self.maps.get(namespace) {
-            // What is gone by then may have been missing from the fold.
-            maps.pages.learn(base, || self.check(base).is_ok(), learned);
-        }
-    }
-}
-
-/// Who says something of the insides of pages.
-struct Find<'a> {
-    base: u64,
-    maps: Option<(&'a Maps, &'a Slabs)>,
-    /// Commits after those that were put in.
-    recent: Vec<&'a Undone>,
-}
-
-impl<'a> Find<'a> {
-    /// Tells the searches of some pages, in order.
-    fn tell(&self, pages: &[Prefix], searches: &mut [OlderSearch<'a>]) {
-        // Commits that were put in are older: what they say stays.
-        if let Some((maps, slabs)) = self.maps {
-            maps.pages.inside(pages, self.base, slabs, searches);
-        }
-        for undone in &self.recent {
-            for (page, search) in pages.iter().zip(&mut *searches) {
-                undone.nodes.pages.inside(page, search);
-            }
-        }
     }
 }

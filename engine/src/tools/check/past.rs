@@ -92,9 +92,8 @@ impl<H: Hasher, D: Device> Past<'_, H, D> {
     fn replaced(&self, prefix: &Prefix) -> Vec<Replaced> {
         let (undo, namespace, seen) =
             (&self.recovered.undo, self.trie.namespace, LastSeen::default());
-        let (mut keys, mut replaced) = (Vec::new(), Vec::new());
-        undo.below(namespace, prefix, undo.from(), &mut keys);
-        for (key, _) in keys {
+        let (below, mut replaced) = (*prefix.first_key()..=prefix.last_key(), Vec::new());
+        for (key, _) in undo.within(namespace, &[below], undo.from()) {
             let mut before = undo.from();
             while let Some((commit, prior)) = undo.change_after(namespace, &key, before, &seen) {
                 replaced.push((commit, key, prior));
